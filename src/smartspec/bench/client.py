@@ -1,0 +1,185 @@
+"""One streamed request to an OpenAI-compatible server, timed from the client's side."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+
+import httpx
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where requests go and what they have in common. base_url: without the trailing /v1."""
+
+    base_url: str
+    model: str
+    api_key: str | None = None
+    chat: bool = True
+    temperature: float = 0.0
+    ignore_eos: bool = False
+    timeout_seconds: float = 600.0
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
+
+
+@dataclass(frozen=True)
+class LoadRequest:
+    """What one request asks for. seed is sent when it samples; system, a system message, with chat only."""
+
+    prompt_id: str
+    task: str
+    prompt: str
+    max_tokens: int
+    seed: int = 0
+    system: str | None = None
+
+
+@dataclass(frozen=True)
+class RequestRecord:
+    """What happened to one request. Seconds; start_seconds counts from the start of the run.
+
+    ttft_seconds: until the first text arrived, None if none did. error: None if the answer arrived whole.
+    has_usage: token counts are the server's; without it num_output_tokens is the number of pieces of text.
+    """
+
+    prompt_id: str
+    task: str
+    start_seconds: float
+    ttft_seconds: float | None
+    end_to_end_seconds: float
+    num_prompt_tokens: int
+    num_output_tokens: int
+    has_usage: bool
+    finish_reason: str | None
+    error: str | None
+    text: str
+
+    @property
+    def tpot_seconds(self) -> float | None:
+        """(end-to-end - TTFT) / (tokens - 1): time per output token after the first; None below two tokens.
+
+        Not the mean gap between pieces: a speculative server sends several tokens in one piece.
+        """
+        if self.ttft_seconds is None or self.num_output_tokens < 2:
+            return None
+        return (self.end_to_end_seconds - self.ttft_seconds) / (self.num_output_tokens - 1)
+
+
+class StreamedAnswer:
+    """What a stream of completion chunks has said so far."""
+
+    def __init__(self):
+        self.pieces: list[str] = []
+        self.usage: dict = {}
+        self.finish_reason: str | None = None
+        self.error: str | None = None
+        self.done = False
+
+    def feed(self, event: bytes) -> None:
+        """Take in the data of one server-sent event. Raises ValueError if it is not a completion chunk."""
+        if event == b"[DONE]":
+            self.done = True
+            return
+        chunk = json.loads(event)
+        if "error" in chunk:
+            self.error = f"the server reported: {_error_message(chunk)}"
+            return
+        self.usage = chunk.get("usage") or self.usage
+        for choice in chunk.get("choices", ()):
+            delta = choice.get("delta") or {}
+            text = choice.get("text") or delta.get("content") or delta.get("reasoning_content")
+            if text:
+                self.pieces.append(text)
+            self.finish_reason = choice.get("finish_reason") or self.finish_reason
+
+
+def request_body(target: Target, request: LoadRequest) -> dict:
+    body = {
+        "model": target.model,
+        "max_tokens": request.max_tokens,
+        "temperature": target.temperature,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    if target.temperature > 0:
+        body["seed"] = request.seed
+    if target.ignore_eos:
+        body["ignore_eos"] = True
+    if not target.chat:
+        return body | {"prompt": request.prompt}
+    system = [{"role": "system", "content": request.system}] if request.system else []
+    return body | {"messages": [*system, {"role": "user", "content": request.prompt}]}
+
+
+async def send_request(
+    client: httpx.AsyncClient, target: Target, request: LoadRequest, run_start: float
+) -> RequestRecord:
+    """Send one request and read its answer to the end. Failures are recorded, not raised.
+
+    run_start: time.perf_counter() at the start of the run.
+    """
+    answer = StreamedAnswer()
+    start = time.perf_counter()
+    first_text: float | None = None
+    try:
+        stream = _stream_events(client, target, request_body(target, request))
+        async with asyncio.timeout(target.timeout_seconds), aclosing(stream) as events:
+            async for event in events:
+                answer.feed(event)
+                if first_text is None and answer.pieces:
+                    first_text = time.perf_counter()
+        if not (answer.done or answer.error):
+            answer.error = "the stream ended before [DONE]"
+    except TimeoutError:
+        answer.error = f"no complete answer within {target.timeout_seconds:g} s"
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        answer.error = f"{type(error).__name__}: {error}".rstrip(": ")
+    except (ValueError, AttributeError, TypeError) as error:
+        answer.error = f"the answer is not a stream of completion chunks: {error}"
+    end = time.perf_counter()
+    return RequestRecord(
+        prompt_id=request.prompt_id,
+        task=request.task,
+        start_seconds=start - run_start,
+        ttft_seconds=None if first_text is None else first_text - start,
+        end_to_end_seconds=end - start,
+        num_prompt_tokens=answer.usage.get("prompt_tokens") or 0,
+        num_output_tokens=answer.usage.get("completion_tokens") or len(answer.pieces),
+        has_usage=bool(answer.usage),
+        finish_reason=answer.finish_reason,
+        error=answer.error,
+        text="".join(answer.pieces),
+    )
+
+
+async def _stream_events(client: httpx.AsyncClient, target: Target, body: dict) -> AsyncGenerator[bytes, None]:
+    """Data of the server-sent events of one answer. Raises ValueError or httpx.HTTPError when there is none."""
+    path = "/v1/chat/completions" if target.chat else "/v1/completions"
+    async with client.stream("POST", target.base_url + path, json=body, headers=target.headers) as response:
+        if response.status_code != 200:
+            message = _error_message(await response.aread())
+            raise httpx.HTTPStatusError(
+                f"{response.status_code} {message}", request=response.request, response=response
+            )
+        rest = b""
+        async for part in response.aiter_bytes():
+            *lines, rest = (rest + part).split(b"\n")
+            for line in lines:
+                if line.startswith(b"data:"):
+                    yield line[5:].strip()
+        if rest.startswith(b"data:"):
+            yield rest[5:].strip()
+
+
+def _error_message(body: bytes | dict) -> str:
+    """The message of an error in OpenAI's shape, else the beginning of whatever the server said."""
+    try:
+        error = (json.loads(body) if isinstance(body, bytes) else body)["error"]
+        return str(error["message"]) if isinstance(error, dict) else str(error)
+    except (ValueError, KeyError, TypeError):
+        return (body.decode(errors="replace") if isinstance(body, bytes) else str(body))[:200]

@@ -1,0 +1,96 @@
+"""`smartspec bench`: measure a running OpenAI-compatible server, ours or any other."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from smartspec.bench.summary import Summary
+
+
+def bench(
+    base_url: Annotated[str, typer.Option(help="The server, for example http://127.0.0.1:8000.")],
+    prompts: Annotated[Path, typer.Option(help='JSONL file, one {"prompt": ...} a line; `id` and `task` are kept.')],
+    concurrency: Annotated[int | None, typer.Option(min=1, help="Keep so many requests under way (default 1).")] = None,
+    rate: Annotated[float | None, typer.Option(help="Poisson arrivals, requests per second.")] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            help="Replay a CSV arrival_s,prompt_tokens,output_tokens: its arrival times and output lengths; "
+            "the longer prompts of the file go to its rows with longer prompts."
+        ),
+    ] = None,
+    num_prompts: Annotated[
+        int | None, typer.Option(min=1, help="Requests to send (default: every prompt, or trace row, once).")
+    ] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(min=1, help="New tokens per request (default 64; with a trace, a cap on its lengths).")
+    ] = None,
+    temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy.")] = 0.0,
+    seed: Annotated[int, typer.Option(min=0, help="Of prompt order, arrivals and sampled requests.")] = 0,
+    output: Annotated[Path | None, typer.Option(help="Save settings, summary and every request as JSON.")] = None,
+    model: Annotated[str | None, typer.Option(help="Model name (default: the server's first).")] = None,
+    task: Annotated[str | None, typer.Option(help="Only prompts whose `task` starts with this.")] = None,
+    chat: Annotated[bool, typer.Option(help="Chat completions, or plain completions of the raw prompt.")] = True,
+    ignore_eos: Annotated[bool, typer.Option(help="Never stop early, on servers that know ignore_eos.")] = False,
+    time_scale: Annotated[float, typer.Option(help="Replay the trace this many times faster.")] = 1.0,
+    timeout: Annotated[float, typer.Option(min=0.001, help="Seconds until a request counts as failed.")] = 600.0,
+    api_key: Annotated[str | None, typer.Option(help="Sent as a bearer token.")] = None,
+) -> None:
+    """Send prompts to a server; print TTFT, TPOT, end-to-end latency, throughput and, for our server, acceptance.
+
+    Prompts come in an order drawn from --seed. Ctrl-C reports and saves what has finished by then.
+    Exit code 1: no request completed.
+    """
+    from dataclasses import asdict
+    from datetime import UTC, datetime
+
+    from smartspec.bench.client import Target
+    from smartspec.bench.probe import find_model, normalize_base_url, read_policy
+    from smartspec.bench.report import progress_bar, run_json, write_json
+    from smartspec.bench.run import LoadSettings, measure, plan_load
+
+    load = LoadSettings(
+        prompts=str(prompts),
+        task=task,
+        concurrency=concurrency,
+        rate=rate,
+        trace=None if trace is None else str(trace),
+        time_scale=time_scale,
+        num_prompts=num_prompts,
+        max_tokens=max_tokens,
+        seed=seed,
+    )
+    plan = plan_load(load)
+    if output is not None and not output.parent.is_dir():
+        raise ValueError(f"--output {output}: there is no folder {output.parent}")
+    url = normalize_base_url(base_url)
+    target = Target(url, find_model(url, model, api_key), api_key, chat, temperature, ignore_eos, timeout)
+
+    settings = asdict(load) | asdict(target) | {"policy": read_policy(url, api_key)}
+    del settings["api_key"]
+    settings["started"] = datetime.now(UTC).isoformat(timespec="seconds")
+    with progress_bar(len(plan.requests)) as on_record:
+        records, summary = measure(target, plan, on_record)
+    if output is not None:
+        write_json(output, run_json(settings, summary, records))
+    _print(settings, summary, output)
+    if not summary.num_completed:
+        raise typer.Exit(1)
+
+
+def _print(settings: dict, summary: "Summary", output: Path | None) -> None:
+    from rich.console import Console
+
+    from smartspec.bench.report import latency_table, notes, throughput_table
+
+    console = Console()
+    policy = f", policy {settings['policy']}" if settings["policy"] else ""
+    console.print(f"{settings['base_url']}, model {settings['model']}{policy}", markup=False, highlight=False)
+    console.print(latency_table(summary))
+    console.print(throughput_table(summary))
+    for line in notes(summary):
+        console.print(line, markup=False, highlight=False)
+    if output is not None:
+        console.print(f"saved to {output}", markup=False, highlight=False)

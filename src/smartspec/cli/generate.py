@@ -1,0 +1,89 @@
+"""`smartspec generate`: one prompt, answered in this process and streamed to the terminal."""
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from smartspec.core.sampling_params import SamplingParams
+    from smartspec.engine.build import Engine
+
+
+def generate(
+    prompt: Annotated[str | None, typer.Argument(help="The prompt; or use --file.")] = None,
+    file: Annotated[Path | None, typer.Option(help="Read the prompt from a text file (- for standard input).")] = None,
+    model: Annotated[str | None, typer.Option(help="Hugging Face id, folder or GGUF file (default: built in).")] = None,
+    drafter: Annotated[str, typer.Option(help="prompt-lookup, a draft model, both (a,b), or none.")] = "prompt-lookup",
+    policy: Annotated[str, typer.Option(help="goodput, off or fixed:K.")] = "goodput",
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    max_tokens: Annotated[int, typer.Option(min=1, help="New tokens at most.")] = 256,
+    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
+    seed: Annotated[int | None, typer.Option(help="For repeatable sampling.")] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Continue the text as it is, without the chat template.")] = False,
+) -> None:
+    """Answer one prompt on the terminal; the last line, on standard error, says how fast it went."""
+    text = _read_prompt(prompt, file)
+    from smartspec.core.sampling_params import SamplingParams
+    from smartspec.engine.build import build_engine
+    from smartspec.engine.config import EngineConfig, parse_drafters
+
+    chosen = {} if model is None else {"model": model}
+    params = SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=seed)
+    config = EngineConfig(drafters=parse_drafters(drafter), policy=policy, dtype=dtype, device=device, **chosen)
+    engine = build_engine(config, report=lambda line: print(line, file=sys.stderr))
+    token_ids = _tokenize(engine.tokenizer, text, raw)
+    try:
+        asyncio.run(_stream(engine, token_ids, params))
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+        raise typer.Exit(130) from None
+
+
+def _read_prompt(prompt: str | None, file: Path | None) -> str:
+    if (prompt is None) == (file is None):
+        raise ValueError("give either a PROMPT or --file FILE")
+    if prompt is not None:
+        return prompt
+    return sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+
+
+def _tokenize(tokenizer, text: str, raw: bool) -> list[int]:
+    if not text:
+        raise ValueError("the prompt is empty")
+    if raw:
+        return tokenizer(text)["input_ids"]
+    if tokenizer.chat_template is None:
+        raise ValueError("this model has no chat template: use --raw")
+    messages = [{"role": "user", "content": text}]
+    conversation = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    return tokenizer(conversation, add_special_tokens=False)["input_ids"]
+
+
+async def _stream(engine: "Engine", token_ids: list[int], params: "SamplingParams") -> None:
+    from smartspec.cli.totals import StepTotals
+    from smartspec.engine.async_engine import AsyncEngine
+
+    async_engine = AsyncEngine.of(engine)
+    totals = StepTotals()
+    async_engine.listeners.append(totals.add)
+    async_engine.start()
+    start = time.monotonic()
+    num_tokens = 0
+    try:
+        async for delta in async_engine.generate([token_ids], params):
+            print(delta.text, end="", flush=True)
+            num_tokens = delta.num_output_tokens
+    finally:
+        await async_engine.stop()
+    seconds = time.monotonic() - start
+    print()
+    print(
+        f"{num_tokens} tokens in {seconds:.2f} s, {num_tokens / seconds:.1f} tokens/s, "
+        f"mean acceptance length {totals.acceptance_length:.2f}",
+        file=sys.stderr,
+    )

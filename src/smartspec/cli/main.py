@@ -1,0 +1,44 @@
+"""`smartspec`: the commands. Heavy imports happen inside them, so that --help is quick."""
+
+import sys
+
+
+def main() -> None:
+    """Console entry. Exit codes: 0 done, 2 for what the caller can set right, with one line saying what."""
+    try:
+        _build_app()()
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] == "smartspec":
+            raise
+        _fail(f"{error.name} is not installed: pip install 'smartspec[server]' (for bench alone: 'smartspec[bench]')")
+    except (ValueError, OSError) as error:
+        _fail(str(error) or type(error).__name__)
+
+
+def _build_app():
+    import typer
+
+    from smartspec.cli.bench import bench
+    from smartspec.cli.generate import generate
+    from smartspec.cli.profile import profile
+    from smartspec.cli.serve import serve
+
+    app = typer.Typer(
+        help="Serve language models with speculative decoding whose length is chosen by predicted goodput.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+    for command in (serve, generate, bench, profile):
+        app.command()(command)
+    return app
+
+
+def _fail(message: str) -> None:
+    one_line = " ".join(message.split())
+    print(f"error: {one_line}", file=sys.stderr)
+    sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

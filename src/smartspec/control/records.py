@@ -1,0 +1,100 @@
+"""Records that cross the border between a host (engine, simulator, plugin) and the controller.
+
+Arrays are aligned by row: row i is the i-th decoding request of the step. A decoding request is one that feeds
+exactly one ordinary token in this step and may carry draft tokens behind it.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Offers:
+    """Drafts that exist before any decision because they cost nothing to make (prompt lookup).
+
+    lengths: int [R], 0 where nothing was found. evidence: int [R], how strong the drafter thinks its draft is (prompt
+    lookup: length of the match), 0 where nothing was found; acceptance is learned separately per evidence class.
+    """
+
+    lengths: np.ndarray
+    evidence: np.ndarray
+
+    @staticmethod
+    def none(num_rows: int) -> "Offers":
+        """Offers of a step without a model-free drafter."""
+        zeros = np.zeros(num_rows, dtype=np.int64)
+        return Offers(lengths=zeros, evidence=zeros)
+
+
+@dataclass(frozen=True)
+class BatchView:
+    """What a controller may know about a step before it decides: numbers that are on the host anyway.
+
+    request_ids: int [R], unique for the life of the engine. context_tokens: int [R], tokens in the target's KV.
+    max_draft_tokens: int [R], most draft tokens the row may carry (remaining output, context, KV).
+    unseen_tokens: int [R], committed tokens a draft model would first have to catch up on, the newest one excluded.
+    num_prefills, prefill_tokens: requests that are still in prefill and the tokens they feed. prefill_context_tokens:
+    sum of their contexts at the end of the step; prefill_attended_tokens: sum of tokens fed x context.
+    """
+
+    request_ids: np.ndarray
+    context_tokens: np.ndarray
+    max_draft_tokens: np.ndarray
+    unseen_tokens: np.ndarray
+    offers: Offers
+    num_prefills: int = 0
+    prefill_tokens: int = 0
+    prefill_context_tokens: int = 0
+    prefill_attended_tokens: int = 0
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.request_ids)
+
+    @property
+    def ordinary_tokens(self) -> int:
+        """Tokens the target is fed in this step before any draft token."""
+        return self.num_rows + self.prefill_tokens
+
+
+@dataclass(frozen=True)
+class DraftPlan:
+    """What to draft. lengths: int [R]; use_model: bool [R], True where the draft model runs, False for the offer."""
+
+    lengths: np.ndarray
+    use_model: np.ndarray
+
+
+@dataclass(frozen=True)
+class StepSeconds:
+    """Measured wall time of the parts of one step, in seconds."""
+
+    draft: float
+    target: float
+    host: float
+
+    @property
+    def total(self) -> float:
+        return self.draft + self.target + self.host
+
+
+@dataclass(frozen=True)
+class StepFeedback:
+    """What happened in a step, for learning.
+
+    plan: what was asked. drafted: int [R] draft tokens that existed. verified: int [R] of them fed to the target.
+    accepted: int [R] of the verified ones accepted (what a stop rule later dropped is not counted as tested:
+    tested[i] says how many positions were truly compared). next_match: int [R], free evidence about the first draft
+    token that was *not* verified: 1 the target emitted that very token there, 0 it emitted another, -1 unknown.
+    """
+
+    view: BatchView
+    plan: DraftPlan
+    drafted: np.ndarray
+    verified: np.ndarray
+    tested: np.ndarray
+    accepted: np.ndarray
+    next_match: np.ndarray
+    num_emitted: int
+    seconds: StepSeconds

@@ -1,0 +1,182 @@
+"""KV memory in blocks, and which slot holds the KV of which text.
+
+Every running request has a slot: one contiguous range of max_model_len positions in the KV cache. Address space is
+cheap, memory is not, so memory is counted in blocks of block_size tokens and a slot holds only as many as its text
+needs (virtually contiguous, physically paged: vAttention, arXiv 2405.04437). A slot whose request ended keeps its
+blocks as a cached prefix until somebody needs them; a new request whose prompt starts with the same tokens reuses them.
+
+Invariant: the blocks held by all slots plus the free ones are all blocks there are.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+NO_TOKENS = np.empty(0, dtype=np.int32)
+
+
+@dataclass(frozen=True)
+class PrefixCopy:
+    """Copy the KV of the first num_tokens tokens from one slot to another."""
+
+    source_slot: int
+    target_slot: int
+    num_tokens: int
+
+
+@dataclass(frozen=True)
+class Trim:
+    """Everything in the slot from token num_tokens on may be given back to the system."""
+
+    slot: int
+    num_tokens: int
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """The best cached prefix of a text: its first num_tokens tokens lie in slot; cached: nobody runs there."""
+
+    slot: int
+    num_tokens: int
+    cached: bool
+
+
+class BlockManager:
+    """Counts blocks per slot and remembers cached texts.
+
+    num_blocks: blocks of block_size tokens in all. num_slots: most requests that can run at once. The memory operations
+    that follow from decisions are collected in order; the scheduler hands them to the executor with the next batch.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int, num_slots: int):
+        if min(num_blocks, block_size, num_slots) < 1:
+            raise ValueError(
+                f"num_blocks, block_size and num_slots must be positive, got {num_blocks}, {block_size}, {num_slots}"
+            )
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.num_slots = num_slots
+        self.num_free_blocks = num_blocks
+        self._held = [0] * num_slots
+        self._in_use = [False] * num_slots
+        # Insertion order is age: the first is evicted first.
+        self._cached: dict[int, np.ndarray] = {}
+        self._memory_ops: list[PrefixCopy | Trim] = []
+
+    @property
+    def num_used_blocks(self) -> int:
+        """Blocks held by running requests (cached prefixes not counted)."""
+        return sum(held for held, in_use in zip(self._held, self._in_use, strict=True) if in_use)
+
+    @property
+    def num_available_blocks(self) -> int:
+        """Blocks a running request could still get: free ones and those of cached prefixes."""
+        return self.num_free_blocks + sum(self._held[slot] for slot in self._cached)
+
+    @property
+    def num_available_slots(self) -> int:
+        return self._in_use.count(False)
+
+    def blocks_for(self, num_tokens: int) -> int:
+        """Blocks that num_tokens tokens occupy."""
+        return -(-num_tokens // self.block_size)
+
+    def room_for(self, slot: int) -> int:
+        """Tokens the slot could hold if it took every available block."""
+        return (self._held[slot] + self.num_available_blocks) * self.block_size
+
+    def find_cached_prefix(self, token_ids: np.ndarray) -> Prefix | None:
+        """The cached text that shares the longest prefix with token_ids (int32 [L]), None if none shares a block."""
+        best = None
+        for slot, text in self._cached.items():
+            num_shared = common_prefix(text, token_ids)
+            if num_shared >= self.block_size and (best is None or num_shared > best.num_tokens):
+                best = Prefix(slot, num_shared, cached=True)
+        return best
+
+    def acquire(self, prefix: Prefix | None) -> int:
+        """Take a slot for a new request, filled with the prefix if there is one. There must be an available slot.
+
+        A cached slot that is mostly this prefix is taken over as it is; else the prefix is copied into an empty slot,
+        or into the longest-unused cached one.
+        """
+        slot = prefix.slot if prefix is not None and self._worth_taking_over(prefix) else self._emptiest_slot()
+        self._cached.pop(slot, None)
+        self._in_use[slot] = True
+        if prefix is not None and prefix.slot == slot:
+            self._trim(slot, prefix.num_tokens)
+        else:
+            self._trim(slot, 0)
+            if prefix is not None:
+                self._copy_prefix(prefix, slot)
+        return slot
+
+    def grow(self, slot: int, num_tokens: int) -> bool:
+        """Hold enough blocks for num_tokens tokens, evicting cached prefixes; False if there are not enough."""
+        num_missing = self.blocks_for(num_tokens) - self._held[slot]
+        if num_missing <= 0:
+            return True
+        if num_missing > self.num_available_blocks:
+            return False
+        while num_missing > self.num_free_blocks:
+            self._evict_oldest()
+        self.num_free_blocks -= num_missing
+        self._held[slot] += num_missing
+        return True
+
+    def shrink(self, slot: int, num_tokens: int) -> None:
+        """Give back the blocks behind the first num_tokens tokens.
+
+        No memory operation follows: these are lookahead blocks of rejected drafts, which the slot will soon need again.
+        """
+        num_extra = max(0, self._held[slot] - self.blocks_for(num_tokens))
+        self._held[slot] -= num_extra
+        self.num_free_blocks += num_extra
+
+    def release(self, slot: int, computed_token_ids: np.ndarray) -> None:
+        """The request is gone; its computed text (int32 [L]) stays as a cached prefix."""
+        assert self._in_use[slot], f"slot {slot} is not in use"
+        self._in_use[slot] = False
+        self.shrink(slot, len(computed_token_ids))
+        if len(computed_token_ids):
+            self._cached[slot] = computed_token_ids.copy()
+
+    def take_memory_ops(self) -> tuple[PrefixCopy | Trim, ...]:
+        """The copies and trims decided since the last call, in the order in which they must happen."""
+        ops, self._memory_ops = tuple(self._memory_ops), []
+        return ops
+
+    def _worth_taking_over(self, prefix: Prefix) -> bool:
+        return prefix.cached and 2 * prefix.num_tokens >= len(self._cached[prefix.slot])
+
+    def _emptiest_slot(self) -> int:
+        """The lowest empty slot (dense slots make attention batches regular), else the longest-unused cached one."""
+        empty = (s for s in range(self.num_slots) if not self._in_use[s] and s not in self._cached)
+        slot = next(empty, None)
+        return next(iter(self._cached)) if slot is None else slot
+
+    def _trim(self, slot: int, num_tokens: int) -> None:
+        """Give back blocks and the memory under them."""
+        if self._held[slot] > self.blocks_for(num_tokens):
+            self.shrink(slot, num_tokens)
+            self._memory_ops.append(Trim(slot, num_tokens))
+
+    def _copy_prefix(self, prefix: Prefix, slot: int) -> None:
+        if prefix.cached:
+            self._cached[prefix.slot] = self._cached.pop(prefix.slot)  # now the most recently used
+        # The copy is noted before blocks are found for it: making room may evict the source, and order decides.
+        self._memory_ops.append(PrefixCopy(prefix.slot, slot, prefix.num_tokens))
+        grown = self.grow(slot, prefix.num_tokens)
+        assert grown, "the scheduler admits a request only when its blocks are available"
+
+    def _evict_oldest(self) -> None:
+        slot = next(iter(self._cached))
+        del self._cached[slot]
+        self._trim(slot, 0)
+
+
+def common_prefix(a: np.ndarray, b: np.ndarray) -> int:
+    """Length of the longest common prefix of two token arrays."""
+    length = min(len(a), len(b))
+    different = np.flatnonzero(a[:length] != b[:length])
+    return int(different[0]) if len(different) else length

@@ -1,0 +1,187 @@
+"""The one step: scheduling, drafting, verification and learning meet here and nowhere else."""
+
+from typing import Protocol
+
+import numpy as np
+
+from smartspec.control.records import BatchView, DraftPlan, StepFeedback
+from smartspec.core.batch import Batch, Draft, RequestOutput, StepOutput, StepResult, Verification
+from smartspec.core.request import Request
+from smartspec.core.scheduler import Scheduler
+
+
+class Executor(Protocol):
+    """What computes: the live engine runs kernels, the simulator computes time and acceptance."""
+
+    def offer(self, batch: Batch, now: float) -> tuple[Draft, ...]:
+        """Drafts that cost nothing, one per decoding request (empty where there is none). The step began at now."""
+
+    def unseen_tokens(self, batch: Batch) -> np.ndarray:
+        """int [R]: committed tokens the draft model has not seen, the newest excluded; 0 without a draft model."""
+
+    def draft(self, batch: Batch, plan: DraftPlan, offers: tuple[Draft, ...]) -> tuple[Draft, ...]:
+        """One draft per decoding request, at most plan.lengths[i] long."""
+
+    def verify(self, batch: Batch, drafts: tuple[Draft, ...]) -> StepResult:
+        """One target pass over prefill chunks, newest tokens and drafts; lossless acceptance."""
+
+    def release(self, request_id: int) -> None:
+        """Drop whatever drafters remember of a request."""
+
+
+class Controller(Protocol):
+    """What decides: see control.controller."""
+
+    predicted_seconds: float
+
+    def plan_draft(self, view: BatchView) -> DraftPlan: ...
+
+    def plan_verify(self, view: BatchView, plan: DraftPlan, drafted: np.ndarray) -> np.ndarray: ...
+
+    def observe(self, feedback: StepFeedback) -> None: ...
+
+    def forget(self, request_id: int) -> None: ...
+
+
+class EngineCore:
+    """Requests in, tokens out, one step at a time. Not thread safe: one thread owns it."""
+
+    def __init__(self, scheduler: Scheduler, executor: Executor, controller: Controller):
+        self.scheduler = scheduler
+        self.executor = executor
+        self.controller = controller
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.scheduler.waiting or self.scheduler.running)
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self.scheduler.waiting)
+
+    @property
+    def num_running(self) -> int:
+        return len(self.scheduler.running)
+
+    def add_request(self, request: Request) -> None:
+        """Queue a request. Raises ValueError when it could never run (context or KV too small)."""
+        self.scheduler.add(request)
+
+    def abort(self, request_id: int) -> None:
+        """End a request between two steps and give back everything it holds. Unknown ids are ignored."""
+        if self.scheduler.remove(request_id) is not None:
+            self._forget(request_id)
+
+    def step(self, now: float) -> StepOutput:
+        """Run one step over all running requests; an empty output if there is nothing to run.
+
+        now: seconds, on the executor's clock.
+        """
+        batch = self.scheduler.schedule()
+        if batch.empty:
+            return StepOutput()
+        offers = self.executor.offer(batch, now)
+        view = self.scheduler.view(batch, offers, self.executor.unseen_tokens(batch))
+        plan = self.controller.plan_draft(view)
+        plan = self.scheduler.reserve(batch, plan)
+        drafts = self.executor.draft(batch, plan, offers)
+        drafted = np.array([len(draft) for draft in drafts], dtype=np.int64)
+        keep = self.controller.plan_verify(view, plan, drafted)
+        result = self.executor.verify(batch, tuple(map(shorten, drafts, keep)))
+        outputs, tested = self._update(batch, result)
+        feedback = _feedback(view, plan, offers, drafted, keep, tested, result)
+        self.controller.observe(feedback)
+        for output in outputs:
+            if output.finish_reason is not None:
+                self._forget(output.request.request_id)
+        return _step_output(outputs, feedback, self.controller.predicted_seconds)
+
+    def _update(self, batch: Batch, result: StepResult) -> tuple[list[RequestOutput], np.ndarray]:
+        """Append emitted tokens, stop, roll back; returns the outputs and how many draft positions were tested [R]."""
+        outputs, tested = [], np.zeros(len(batch.decoding), dtype=np.int64)
+        for row, (request, verification) in enumerate(zip(batch.decoding, result.decoding, strict=True)):
+            output = self._commit(request, 1 + verification.num_accepted, verification)
+            tested[row] = len(output.new_token_ids)
+            outputs.append(output)
+        chunks = zip(batch.prefill, batch.num_prefill_tokens, result.prefill, strict=True)
+        for request, num_tokens, verification in chunks:
+            if verification is None:
+                request.num_computed_tokens += num_tokens
+            else:
+                outputs.append(self._commit(request, num_tokens, verification))
+        return outputs, tested
+
+    def _commit(self, request: Request, num_computed: int, verification: Verification) -> RequestOutput:
+        kept = request.append(verification.emitted_token_ids)
+        request.num_computed_tokens = min(request.num_computed_tokens + num_computed, request.num_tokens - 1)
+        self.scheduler.settle(request)
+        logprobs = verification.logprobs
+        return RequestOutput(
+            request=request,
+            new_token_ids=tuple(kept),
+            logprobs=None if logprobs is None else logprobs[: len(kept)],
+            finish_reason=request.finish_reason,
+        )
+
+    def _forget(self, request_id: int) -> None:
+        self.executor.release(request_id)
+        self.controller.forget(request_id)
+
+
+def shorten(draft: Draft, length: int) -> Draft:
+    """The first length tokens of a draft."""
+    if length >= len(draft):
+        return draft
+    probs = None if draft.probs is None else draft.probs[:length]
+    return Draft(token_ids=draft.token_ids[:length], evidence=draft.evidence, probs=probs)
+
+
+def _feedback(
+    view: BatchView,
+    plan: DraftPlan,
+    offers: tuple[Draft, ...],
+    drafted: np.ndarray,
+    keep: np.ndarray,
+    num_kept: np.ndarray,
+    result: StepResult,
+) -> StepFeedback:
+    """num_kept: int [R], emitted tokens that were kept: a position behind the last of them was not tested."""
+    accepted = np.array([v.num_accepted for v in result.decoding], dtype=np.int64)
+    num_emitted = num_kept.sum() + sum(v is not None for v in result.prefill)
+    return StepFeedback(
+        view=view,
+        plan=plan,
+        drafted=drafted,
+        verified=keep,
+        tested=np.minimum(np.minimum(keep, accepted + 1), num_kept),
+        accepted=np.minimum(accepted, num_kept),
+        next_match=_next_matches(plan, offers, keep, num_kept, result),
+        num_emitted=int(num_emitted),
+        seconds=result.seconds,
+    )
+
+
+def _next_matches(
+    plan: DraftPlan, offers: tuple[Draft, ...], keep: np.ndarray, num_kept: np.ndarray, result: StepResult
+) -> np.ndarray:
+    """Free evidence: where all verified tokens were accepted, did the bonus token equal the next token on offer?"""
+    matches = np.full(len(keep), -1, dtype=np.int64)
+    for row, (offer, verification) in enumerate(zip(offers, result.decoding, strict=True)):
+        position = int(keep[row])
+        seen = verification.num_accepted == position and num_kept[row] == position + 1
+        if seen and not plan.use_model[row] and position < len(offer):
+            matches[row] = verification.emitted_token_ids[position] == offer.token_ids[position]
+    return matches
+
+
+def _step_output(outputs: list[RequestOutput], feedback: StepFeedback, predicted_seconds: float) -> StepOutput:
+    return StepOutput(
+        outputs=tuple(outputs),
+        num_prefill_tokens=feedback.view.prefill_tokens,
+        num_draft_tokens=int(feedback.drafted.sum()),
+        num_verified_tokens=int(feedback.verified.sum()),
+        num_accepted_tokens=int(feedback.accepted.sum()),
+        verified_lengths=tuple(feedback.verified.tolist()),
+        predicted_seconds=predicted_seconds,
+        seconds=feedback.seconds,
+    )

@@ -1,0 +1,89 @@
+"""One generation: its tokens, how far they are computed, and why it ended."""
+
+from enum import Enum
+
+import numpy as np
+
+from smartspec.core.sampling_params import SamplingParams
+
+
+class RequestStatus(Enum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+class Request:
+    """A request's state. Progress is one counter: num_computed_tokens catches up with num_tokens.
+
+    request_id: int, unique for the life of the engine. tokens: int32 [capacity], prompt then output; only the first
+    num_tokens are meaningful. slot: index of its place in the KV cache while running, else None.
+    """
+
+    def __init__(
+        self,
+        request_id: int,
+        prompt_token_ids: list[int],
+        params: SamplingParams,
+        *,
+        seed: int,
+        stop_token_ids: frozenset[int] = frozenset(),
+        arrival_seconds: float = 0.0,
+    ):
+        if not prompt_token_ids:
+            raise ValueError("the prompt is empty: it must hold at least one token")
+        self.request_id = request_id
+        self.params = params
+        self.seed = seed
+        self.stop_token_ids = stop_token_ids
+        self.arrival_seconds = arrival_seconds
+        self.num_prompt_tokens = len(prompt_token_ids)
+        self.max_num_tokens = self.num_prompt_tokens + params.max_tokens
+        self.tokens = np.empty(self.max_num_tokens, dtype=np.int32)
+        self.tokens[: self.num_prompt_tokens] = prompt_token_ids
+        self.num_tokens = self.num_prompt_tokens
+        self.num_computed_tokens = 0
+        self.num_cached_tokens = 0
+        self.num_preemptions = 0
+        self.status = RequestStatus.WAITING
+        self.slot: int | None = None
+        self.finish_reason: str | None = None
+
+    @property
+    def token_ids(self) -> np.ndarray:
+        """int32 [num_tokens], prompt and output (a view, not a copy)."""
+        return self.tokens[: self.num_tokens]
+
+    @property
+    def output_token_ids(self) -> np.ndarray:
+        return self.tokens[self.num_prompt_tokens : self.num_tokens]
+
+    @property
+    def num_output_tokens(self) -> int:
+        return self.num_tokens - self.num_prompt_tokens
+
+    @property
+    def num_uncomputed_tokens(self) -> int:
+        return self.num_tokens - self.num_computed_tokens
+
+    @property
+    def finished(self) -> bool:
+        return self.status is RequestStatus.FINISHED
+
+    def append(self, token_ids: list[int]) -> list[int]:
+        """Append emitted tokens up to the first stop token or the length limit; return those kept.
+
+        Sets finish_reason ("stop" or "length") when one of them ends the request.
+        """
+        kept = []
+        for token_id in token_ids:
+            self.tokens[self.num_tokens] = token_id
+            self.num_tokens += 1
+            kept.append(token_id)
+            if token_id in self.stop_token_ids:
+                self.finish_reason = "stop"
+                break
+            if self.num_tokens == self.max_num_tokens:
+                self.finish_reason = "length"
+                break
+        return kept

@@ -1,0 +1,63 @@
+"""How a request wants its tokens chosen, and when it wants to stop."""
+
+import math
+from dataclasses import dataclass
+
+MAX_STOP_STRINGS = 16
+MAX_LOGPROBS = 20
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """Sampling options of one request. Raises ValueError naming the option, the value and the allowed range.
+
+    temperature 0 means greedy. top_k 0 or -1 means no limit. seed None means one is drawn when the request arrives.
+    logprobs: number of most likely alternatives to report per token (0: the chosen token alone, None: none).
+    """
+
+    max_tokens: int = 16
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    logprobs: int | None = None
+
+    def __post_init__(self):
+        _check_range("temperature", self.temperature, 0.0, 100.0)
+        _check_range("top_p", self.top_p, 0.0, 1.0, low_excluded=True)
+        _check_range("min_p", self.min_p, 0.0, 1.0)
+        _check_range("repetition_penalty", self.repetition_penalty, 0.0, 100.0, low_excluded=True)
+        _check_range("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        _check_range("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        if self.max_tokens < 1:
+            raise ValueError(f"max_tokens must be at least 1, got {self.max_tokens}")
+        if self.top_k < -1:
+            raise ValueError(f"top_k must be -1 or 0 (no limit) or positive, got {self.top_k}")
+        if self.logprobs is not None and not 0 <= self.logprobs <= MAX_LOGPROBS:
+            raise ValueError(f"logprobs must be between 0 and {MAX_LOGPROBS}, got {self.logprobs}")
+        if len(self.stop) > MAX_STOP_STRINGS:
+            raise ValueError(f"stop may hold at most {MAX_STOP_STRINGS} strings, got {len(self.stop)}")
+        if any(not text for text in self.stop):
+            raise ValueError("stop must not contain an empty string")
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0.0
+
+    @property
+    def has_penalties(self) -> bool:
+        return self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
+
+
+def _check_range(name: str, value: float, low: float, high: float, low_excluded: bool = False) -> None:
+    inside = low < value <= high if low_excluded else low <= value <= high
+    if not inside or math.isnan(value):
+        bracket = "(" if low_excluded else "["
+        raise ValueError(f"{name} must be in {bracket}{low:g}, {high:g}], got {value}")

@@ -1,0 +1,56 @@
+"""Prompt lookup: propose what followed the last tokens of the text when they occurred before.
+
+Source: prompt-lookup decoding (Saxena, 2023). Differences: the most recent of the longest matches is taken, not the
+first, and a match that runs into the end of the text is copied on from the draft itself (as in LZ77): a text that
+repeats with some period keeps repeating.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from smartspec.core.batch import NO_DRAFT, Draft
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptLookupDrafter:
+    """Drafts from a request's own prompt and output; keeps no state.
+
+    max_draft_tokens: length of every draft it finds. min_match, max_match: shortest and longest suffix looked up.
+    """
+
+    max_draft_tokens: int
+    min_match: int = 1
+    max_match: int = 8
+
+    def __post_init__(self):
+        if self.max_draft_tokens < 1:
+            raise ValueError(f"max_draft_tokens must be at least 1, got {self.max_draft_tokens}")
+        if not 1 <= self.min_match <= self.max_match:
+            raise ValueError(f"need 1 <= min_match <= max_match, got {self.min_match} and {self.max_match}")
+
+    def propose(self, token_ids: np.ndarray) -> Draft:
+        """Draft for a text, int32 [L], with the length of the match as evidence; NO_DRAFT where there is none."""
+        source, num_matched = _longest_match(token_ids, self.max_match)
+        if num_matched < self.min_match:
+            return NO_DRAFT
+        period = len(token_ids) - source
+        return Draft(token_ids[source + np.arange(self.max_draft_tokens) % period], evidence=num_matched)
+
+
+def _longest_match(token_ids: np.ndarray, max_match: int) -> tuple[int, int]:
+    """Index behind the most recent of the longest earlier matches of the suffix, and their length, at most max_match.
+
+    (0, 0) where even the last token is new. Narrows down one set of candidates, token by token towards the front.
+    """
+    ends = np.flatnonzero(token_ids[:-1] == token_ids[-1])
+    if not ends.size:
+        return 0, 0
+    for num_matched in range(1, max_match):
+        # Ends are distinct and none is below num_matched - 1, so only the first can have nothing in front of it.
+        candidates = ends[int(ends[0] < num_matched) :]
+        candidates = candidates[token_ids[candidates - num_matched] == token_ids[-1 - num_matched]]
+        if not candidates.size:
+            return int(ends[-1]) + 1, num_matched
+        ends = candidates
+    return int(ends[-1]) + 1, max_match

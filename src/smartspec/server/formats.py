@@ -1,0 +1,126 @@
+"""TextDeltas as the JSON of the two OpenAI endpoints. A whole answer is one large delta per choice."""
+
+from dataclasses import replace
+from typing import Protocol
+
+from smartspec.engine.text import TextDelta, TokenText
+
+LOWEST_LOGPROB = -9999.0  # JSON has no -inf
+
+
+class Format(Protocol):
+    """How one endpoint writes its answers; an object serves one call."""
+
+    id_prefix: str
+    whole_object: str
+    chunk_object: str
+
+    def whole_choice(self, delta: TextDelta) -> dict:
+        """The choice of an answer that is not streamed."""
+
+    def chunk_choice(self, delta: TextDelta) -> dict:
+        """The choice of a streamed chunk; called in order."""
+
+
+class CompletionFormat:
+    """POST /v1/completions. show_top: whether alternatives were asked for."""
+
+    id_prefix = "cmpl"
+    whole_object = chunk_object = "text_completion"
+
+    def __init__(self, show_top: bool):
+        self._show_top = show_top
+        self._offsets: dict[int, int] = {}
+
+    def whole_choice(self, delta: TextDelta) -> dict:
+        return self.chunk_choice(delta)
+
+    def chunk_choice(self, delta: TextDelta) -> dict:
+        logprobs = None if delta.logprobs is None else self._logprobs(delta.index, delta.logprobs)
+        return {"index": delta.index, "text": delta.text, "logprobs": logprobs, "finish_reason": delta.finish_reason}
+
+    def _logprobs(self, index: int, tokens: tuple[TokenText, ...]) -> dict:
+        offset = self._offsets.get(index, 0)
+        offsets = []
+        for token in tokens:
+            offsets.append(offset)
+            offset += len(token.text)
+        self._offsets[index] = offset
+        # The token itself is always among them. Of several tokens with the same text the likeliest is kept.
+        ranked = [sorted((token, *token.top), key=lambda t: t.logprob) for token in tokens]
+        tops = [{alternative.text: _finite(alternative.logprob) for alternative in best} for best in ranked]
+        return {
+            "tokens": [token.text for token in tokens],
+            "token_logprobs": [_finite(token.logprob) for token in tokens],
+            "top_logprobs": tops if self._show_top else None,
+            "text_offset": offsets,
+        }
+
+
+class ChatFormat:
+    """POST /v1/chat/completions."""
+
+    id_prefix = "chatcmpl"
+    whole_object = "chat.completion"
+    chunk_object = "chat.completion.chunk"
+
+    def __init__(self):
+        self._begun: set[int] = set()
+
+    def whole_choice(self, delta: TextDelta) -> dict:
+        message = {"role": "assistant", "content": delta.text, "refusal": None}
+        return self._choice(delta, "message", message)
+
+    def chunk_choice(self, delta: TextDelta) -> dict:
+        role = {} if delta.index in self._begun else {"role": "assistant"}
+        self._begun.add(delta.index)
+        return self._choice(delta, "delta", role | {"content": delta.text})
+
+    def _choice(self, delta: TextDelta, key: str, content: dict) -> dict:
+        logprobs = None
+        if delta.logprobs is not None:
+            tokens = [
+                _chat_token(token) | {"top_logprobs": list(map(_chat_token, token.top))} for token in delta.logprobs
+            ]
+            logprobs = {"content": tokens, "refusal": None}
+        return {"index": delta.index, key: content, "logprobs": logprobs, "finish_reason": delta.finish_reason}
+
+
+def _chat_token(token: TokenText) -> dict:
+    # A token that is a part of a character has bytes, but they cannot be had from its text.
+    known = "\ufffd" not in token.text
+    return {
+        "token": token.text,
+        "logprob": _finite(token.logprob),
+        "bytes": list(token.text.encode()) if known else None,
+    }
+
+
+def _finite(logprob: float) -> float:
+    return max(logprob, LOWEST_LOGPROB)
+
+
+def merge(deltas: list[TextDelta]) -> TextDelta:
+    """All deltas of one choice as one; the last knows the totals and the finish reason."""
+    logprobs = None
+    if deltas[-1].logprobs is not None:
+        logprobs = tuple(token for delta in deltas for token in delta.logprobs)
+    return replace(
+        deltas[-1],
+        text="".join(delta.text for delta in deltas),
+        token_ids=tuple(token_id for delta in deltas for token_id in delta.token_ids),
+        logprobs=logprobs,
+    )
+
+
+def usage(last_deltas: dict[int, TextDelta], n: int) -> dict:
+    """Token counts of a call from the last delta of each choice; a prompt counts once however many choices it has."""
+    prompts = [delta for index, delta in last_deltas.items() if index % n == 0]
+    num_prompt_tokens = sum(delta.num_prompt_tokens for delta in prompts)
+    num_output_tokens = sum(delta.num_output_tokens for delta in last_deltas.values())
+    return {
+        "prompt_tokens": num_prompt_tokens,
+        "completion_tokens": num_output_tokens,
+        "total_tokens": num_prompt_tokens + num_output_tokens,
+        "prompt_tokens_details": {"cached_tokens": sum(delta.num_cached_tokens for delta in prompts)},
+    }

@@ -1,0 +1,104 @@
+"""Prometheus metrics: what the engine does per step, and what callers experience per request."""
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from smartspec.core.batch import StepOutput
+from smartspec.core.engine_core import EngineCore
+from smartspec.engine.async_engine import EngineError
+from smartspec.engine.text import TextDelta
+
+SHORT_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.0)
+LONG_SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 120.0, 300.0)
+LENGTHS = (0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16)
+OUTCOMES = ("stop", "length", "aborted", "error", "rejected")
+
+
+class ServerMetrics:
+    """All metrics of one server, in a registry of their own."""
+
+    def __init__(self, core: EngineCore):
+        self.registry = CollectorRegistry()
+        self._gauges(core)
+        counter, histogram = self._counter, self._histogram
+        self.requests = counter("requests", "Requests by how they ended (each choice counts)", ["outcome"])
+        for outcome in OUTCOMES:
+            self.requests.labels(outcome)
+        self.prompt_tokens = counter("prompt_tokens", "Prompt tokens computed (cached prefixes are not)")
+        self.generation_tokens = counter("generation_tokens", "Tokens emitted")
+        self.draft_tokens = counter("draft_tokens", "Draft tokens made")
+        self.verified_tokens = counter("verified_tokens", "Draft tokens verified by the target")
+        self.accepted_tokens = counter("accepted_tokens", "Draft tokens accepted")
+        self.decode_rows = counter("decode_rows", "Decoding requests, summed over steps")
+        self.chosen_length = histogram("chosen_length", "Draft tokens verified, per decoding request and step", LENGTHS)
+        self.predicted_step = histogram("predicted_step_seconds", "Step time the controller predicted", SHORT_SECONDS)
+        self.step = histogram("step_seconds", "Step time measured", SHORT_SECONDS)
+        self.ttft = histogram("request_ttft_seconds", "Arrival to first token", LONG_SECONDS)
+        self.tpot = histogram("request_tpot_seconds", "(end to end - TTFT) / (tokens - 1)", SHORT_SECONDS)
+        self.e2e = histogram("request_e2e_seconds", "Arrival to last token", LONG_SECONDS)
+
+    def observe_step(self, output: StepOutput) -> None:
+        """Count a step; a listener of the AsyncEngine."""
+        self.prompt_tokens.inc(output.num_prefill_tokens)
+        self.generation_tokens.inc(sum(len(o.new_token_ids) for o in output.outputs))
+        self.draft_tokens.inc(output.num_draft_tokens)
+        self.verified_tokens.inc(output.num_verified_tokens)
+        self.accepted_tokens.inc(output.num_accepted_tokens)
+        self.decode_rows.inc(len(output.verified_lengths))
+        for length in output.verified_lengths:
+            self.chosen_length.observe(length)
+        self.predicted_step.observe(output.predicted_seconds)
+        self.step.observe(output.seconds.total)
+
+    async def observe_call(self, deltas: AsyncIterator[TextDelta], num_choices: int) -> AsyncIterator[TextDelta]:
+        """Pass the deltas of a call on and note the latencies and the outcome of each choice."""
+        start = time.monotonic()
+        first: dict[int, float] = {}
+        num_unfinished, outcome = num_choices, "aborted"
+        try:
+            async with aclosing(deltas):
+                async for delta in deltas:
+                    first.setdefault(delta.index, time.monotonic() - start)
+                    if delta.finish_reason is not None:
+                        num_unfinished -= 1
+                        self._finish(delta, first[delta.index], time.monotonic() - start)
+                    yield delta
+        except Exception as error:
+            outcome = "error" if isinstance(error, EngineError) else "rejected"
+            raise
+        finally:
+            self.requests.labels(outcome).inc(num_unfinished)
+
+    def to_text(self) -> bytes:
+        """Prometheus text format."""
+        return generate_latest(self.registry)
+
+    def _finish(self, delta: TextDelta, ttft: float, e2e: float) -> None:
+        self.requests.labels(delta.finish_reason).inc()
+        self.ttft.observe(ttft)
+        self.e2e.observe(e2e)
+        if delta.num_output_tokens > 1:
+            self.tpot.observe((e2e - ttft) / (delta.num_output_tokens - 1))
+
+    def _gauges(self, core: EngineCore) -> None:
+        self._gauge("requests_running", "Requests in the batch").set_function(lambda: core.num_running)
+        self._gauge("requests_waiting", "Requests in the queue").set_function(lambda: core.num_waiting)
+        self._gauge("kv_use_ratio", "KV blocks held by running requests / all").set_function(lambda: kv_use_ratio(core))
+
+    def _counter(self, name: str, text: str, labels: list[str] | None = None) -> Counter:
+        return Counter(f"smartspec_{name}", text, labels or (), registry=self.registry)
+
+    def _gauge(self, name: str, text: str) -> Gauge:
+        return Gauge(f"smartspec_{name}", text, registry=self.registry)
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(f"smartspec_{name}", text, buckets=buckets, registry=self.registry)
+
+
+def kv_use_ratio(core: EngineCore) -> float:
+    """Share of the KV blocks that running requests hold."""
+    blocks = core.scheduler.blocks
+    return blocks.num_used_blocks / blocks.num_blocks

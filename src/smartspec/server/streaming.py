@@ -1,0 +1,110 @@
+"""From a call to its HTTP answer: the same deltas make server-sent events or one JSON object."""
+
+import json
+import logging
+import time
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from fastapi.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from smartspec.core.sampling_params import SamplingParams
+from smartspec.engine.async_engine import AsyncEngine, EngineError
+from smartspec.engine.text import TextDelta
+from smartspec.server.errors import APIError, error_body
+from smartspec.server.formats import Format, merge, usage
+from smartspec.server.metrics import ServerMetrics
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Call:
+    """What a request to either endpoint comes down to. prompts: token ids."""
+
+    model: str
+    prompts: list[list[int]]
+    params: SamplingParams
+    n: int
+    stream: bool
+    include_usage: bool
+
+
+class EventStream(Response):
+    """Server-sent events; whatever ends the response, the source of the events is closed with it."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, events: AsyncIterator[bytes]):
+        super().__init__(headers={"Cache-Control": "no-cache"})
+        del self.headers["content-length"]
+        self._events = events
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with aclosing(self._events):
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            async for event in self._events:
+                await send({"type": "http.response.body", "body": event, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def answer(call: Call, form: Format, engine: AsyncEngine, metrics: ServerMetrics) -> Response:
+    """Generate and answer. Raises APIError, QueueFull or EngineError for what went wrong before anything was sent."""
+    num_choices = len(call.prompts) * call.n
+    if num_choices > engine.max_requests:
+        raise APIError(
+            400, f"{num_choices} choices in one call are more than the {engine.max_requests} there is room for"
+        )
+    deltas = metrics.observe_call(engine.generate(call.prompts, call.params, call.n), num_choices)
+    try:
+        first = await anext(deltas)
+    except ValueError as error:
+        raise APIError(400, str(error), code="invalid_value") from error
+    deltas = _put_back(first, deltas)
+    head = {"id": f"{form.id_prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": call.model}
+    if call.stream:
+        return EventStream(_events(call, form, head, deltas))
+    return JSONResponse(await _whole(call, form, head, deltas))
+
+
+async def _put_back(first: TextDelta, rest: AsyncIterator[TextDelta]) -> AsyncIterator[TextDelta]:
+    async with aclosing(rest):
+        yield first
+        async for delta in rest:
+            yield delta
+
+
+async def _whole(call: Call, form: Format, head: dict, deltas: AsyncIterator[TextDelta]) -> dict:
+    by_choice: dict[int, list[TextDelta]] = {}
+    async with aclosing(deltas):
+        async for delta in deltas:
+            by_choice.setdefault(delta.index, []).append(delta)
+    merged = {index: merge(by_choice[index]) for index in sorted(by_choice)}
+    choices = [form.whole_choice(delta) for delta in merged.values()]
+    return head | {"object": form.whole_object, "choices": choices, "usage": usage(merged, call.n)}
+
+
+async def _events(call: Call, form: Format, head: dict, deltas: AsyncIterator[TextDelta]) -> AsyncIterator[bytes]:
+    head = head | {"object": form.chunk_object}
+    no_usage = {"usage": None} if call.include_usage else {}
+    last: dict[int, TextDelta] = {}
+    try:
+        async with aclosing(deltas):
+            async for delta in deltas:
+                is_new = delta.index not in last
+                last[delta.index] = delta
+                if is_new or delta.text or delta.logprobs or delta.finish_reason:
+                    yield _event(head | {"choices": [form.chunk_choice(delta)]} | no_usage)
+    except EngineError as error:
+        yield _event(error_body(500, str(error), code="engine_error"))
+        return
+    if call.include_usage:
+        yield _event(head | {"choices": [], "usage": usage(last, call.n)})
+    yield b"data: [DONE]\n\n"
+
+
+def _event(data: dict) -> bytes:
+    return b"data: " + json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"

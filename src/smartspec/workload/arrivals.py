@@ -1,0 +1,80 @@
+"""When requests arrive: a Poisson process, or a recorded trace. (A closed loop has no arrival times of its own.)"""
+
+import csv
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+TRACE_COLUMNS = ("arrival_s", "prompt_tokens", "output_tokens")
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Recorded traffic. All arrays are [N]: seconds from the start (never decreasing), token counts per request."""
+
+    arrival_seconds: np.ndarray
+    num_prompt_tokens: np.ndarray
+    num_output_tokens: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.arrival_seconds)
+
+
+def poisson_arrivals(rate: float, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Arrival times in seconds, float64 [count], of a Poisson process with `rate` requests per second."""
+    if not (math.isfinite(rate) and rate > 0):
+        raise ValueError(f"the request rate must be a positive number of requests per second, got {rate}")
+    return rng.exponential(1.0 / rate, size=count).cumsum()
+
+
+def read_trace(path: str | Path, *, time_scale: float = 1.0, limit: int | None = None) -> Trace:
+    """Read a CSV with the columns arrival_s, prompt_tokens and output_tokens, sorted by arrival.
+
+    time_scale: the replay is this many times faster than the recording. limit: only the first rows.
+    Raises ValueError naming the file and the line for a row that is not three numbers, for counts below 1 and for
+    arrivals that go back in time.
+    """
+    if not (math.isfinite(time_scale) and time_scale > 0):
+        raise ValueError(f"time_scale must be a positive number, got {time_scale}")
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            rows = _parse_rows(csv.DictReader(file), path, limit)
+    except OSError as error:
+        raise ValueError(f"cannot read the trace file {path}: {error.strerror}") from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"{path} is not a CSV file in UTF-8 ({error})") from error
+    if not rows:
+        raise ValueError(f"the trace {path} holds no requests")
+    arrivals, num_prompt_tokens, num_output_tokens = zip(*rows, strict=True)
+    return Trace(
+        np.array(arrivals, dtype=np.float64) / time_scale,
+        np.array(num_prompt_tokens, dtype=np.int64),
+        np.array(num_output_tokens, dtype=np.int64),
+    )
+
+
+def _parse_rows(reader: csv.DictReader, path: str | Path, limit: int | None) -> list[tuple[float, int, int]]:
+    missing = [name for name in TRACE_COLUMNS if name not in (reader.fieldnames or ())]
+    if missing:
+        raise ValueError(f"{path}, line 1: no column {', '.join(missing)}; expected {','.join(TRACE_COLUMNS)}")
+    rows: list[tuple[float, int, int]] = []
+    for row in reader:
+        if limit is not None and len(rows) == limit:
+            break
+        rows.append(_parse_row(row, f"{path}, line {reader.line_num}", rows[-1][0] if rows else 0.0))
+    return rows
+
+
+def _parse_row(row: dict[str, str], where: str, previous_arrival: float) -> tuple[float, int, int]:
+    values = [row[name] for name in TRACE_COLUMNS]
+    try:
+        arrival, num_prompt_tokens, num_output_tokens = float(values[0]), int(values[1]), int(values[2])
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{where}: expected a number of seconds and two token counts, got {values}") from error
+    if not math.isfinite(arrival) or arrival < previous_arrival:
+        raise ValueError(f"{where}: arrival_s {values[0]} comes before {previous_arrival:g}; sort the trace by arrival")
+    if num_prompt_tokens < 1 or num_output_tokens < 1:
+        raise ValueError(f"{where}: token counts must be at least 1, got {num_prompt_tokens} and {num_output_tokens}")
+    return arrival, num_prompt_tokens, num_output_tokens

@@ -1,0 +1,70 @@
+"""Prompts from JSONL files: one JSON object a line with `prompt`, and optionally `id` and `task`."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One user message. prompt_id: the row's `id`, else its line number; task: the row's `task`, else empty."""
+
+    prompt_id: str
+    task: str
+    text: str
+
+
+def read_prompts(path: str | Path, task: str | None = None) -> list[Prompt]:
+    """The prompts of a file in file order; with task, only those whose task starts with it.
+
+    Raises ValueError naming the file and the line for a row that is not a JSON object with a non-empty string
+    `prompt`, and naming the file when it cannot be read or nothing is left.
+    """
+    try:
+        lines = Path(path).read_bytes().splitlines()
+    except OSError as error:
+        raise ValueError(f"cannot read the prompt file {path}: {error.strerror}") from error
+    prompts = [_parse_row(line, f"{path}, line {n}", n) for n, line in enumerate(lines, start=1) if line.strip()]
+    if not prompts:
+        raise ValueError(f'{path} holds no prompts: it needs one {{"prompt": "..."}} object a line')
+    if task is None:
+        return prompts
+    chosen = [prompt for prompt in prompts if prompt.task.startswith(task)]
+    if not chosen:
+        known = ", ".join(sorted({prompt.task or "(none)" for prompt in prompts}))
+        raise ValueError(f"{path} has no task that starts with {task!r}; its tasks are {known}")
+    return chosen
+
+
+def _parse_row(line: bytes, where: str, line_number: int) -> Prompt:
+    try:
+        row = json.loads(line)
+    except ValueError as error:  # malformed JSON and invalid UTF-8 alike
+        raise ValueError(f"{where}: not a JSON object in UTF-8 ({error})") from error
+    if not isinstance(row, dict):
+        raise ValueError(f'{where}: expected an object like {{"prompt": "..."}}, got {type(row).__name__}')
+    text = row.get("prompt")
+    if not isinstance(text, str) or not text.strip():
+        raise ValueError(f"{where}: `prompt` must be a non-empty string, got {text!r}")
+    return Prompt(str(row.get("id", line_number)), str(row.get("task", "")), text)
+
+
+def draw_prompts(prompts: Sequence[Prompt], count: int, rng: np.random.Generator) -> list[Prompt]:
+    """count prompts in random order; none comes a second time before all have come once."""
+    order = rng.permutation(len(prompts))
+    return [prompts[order[i % len(prompts)]] for i in range(count)]
+
+
+def match_by_length(lengths: np.ndarray, wanted_lengths: np.ndarray) -> np.ndarray:
+    """Which text goes to which place, int64 [N]: the longest to the place that wants the longest, and so on by rank.
+
+    lengths and wanted_lengths are [N] in any units (characters and tokens, say): only their order counts.
+    """
+    if len(lengths) != len(wanted_lengths):
+        raise ValueError(f"{len(lengths)} texts cannot be matched with {len(wanted_lengths)} places")
+    chosen = np.empty(len(lengths), dtype=np.int64)
+    chosen[np.argsort(wanted_lengths, kind="stable")] = np.argsort(lengths, kind="stable")
+    return chosen

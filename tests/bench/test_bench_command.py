@@ -1,0 +1,85 @@
+import json
+import signal
+import subprocess
+import sys
+
+import pytest
+import typer
+from fake_openai_server import run_fake_server
+from typer.testing import CliRunner
+
+from smartspec.bench.run import LoadSettings, plan_load
+from smartspec.cli.bench import bench
+
+app = typer.Typer()
+app.command()(bench)
+
+
+@pytest.fixture
+def fake():
+    with run_fake_server() as server:
+        yield server
+
+
+def write_prompts(folder, *prompts: str) -> str:
+    path = folder / "prompts.jsonl"
+    path.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts))
+    return str(path)
+
+
+def invoke(*args: str, catch_exceptions: bool = True):
+    return CliRunner().invoke(app, list(args), catch_exceptions=catch_exceptions)
+
+
+def test_a_run_prints_and_saves_its_figures(fake, tmp_path):
+    output = tmp_path / "run.json"
+    prompts = write_prompts(tmp_path, "hello", "busy", "again")
+    result = invoke("--base-url", fake.url, "--prompts", prompts, "--api-key", "secret", "--output", str(output))
+    assert result.exit_code == 0, result.output
+    for text in ("policy goodput", "TTFT", "TPOT", "end to end", "requests failed", "1 x", "the queue is full"):
+        assert text in result.output
+    saved = json.loads(output.read_text())
+    assert saved["settings"]["model"] == "m" and saved["settings"]["policy"] == "goodput"
+    assert saved["summary"]["num_completed"] == 2 and saved["summary"]["num_errors"] == 1
+    assert saved["summary"]["speculation"]["counters"]["num_decode_rows"] == 20
+    assert len(saved["requests"]) == 3
+    assert "secret" not in output.read_text()
+
+
+def test_bad_options_are_refused_before_anything_is_sent(fake, tmp_path):
+    prompts = write_prompts(tmp_path, "hello")
+    cases = {
+        "exclude each other": ("--prompts", prompts, "--concurrency", "2", "--rate", "1"),
+        "cannot read the prompt file": ("--prompts", str(tmp_path / "absent.jsonl")),
+        "no model 'x'": ("--prompts", prompts, "--model", "x"),
+        "there is no folder": ("--prompts", prompts, "--output", str(tmp_path / "absent" / "run.json")),
+        "positive number of requests": ("--prompts", prompts, "--rate", "nan"),
+    }
+    for message, options in cases.items():
+        with pytest.raises(ValueError, match=message):
+            invoke("--base-url", fake.url, *options, catch_exceptions=False)
+    assert fake.bodies == []
+
+
+def test_a_run_in_which_everything_fails_fails(fake, tmp_path):
+    result = invoke("--base-url", fake.url, "--prompts", write_prompts(tmp_path, "busy"))
+    assert result.exit_code == 1 and "the queue is full" in result.output
+
+
+def test_ctrl_c_reports_and_saves_what_has_finished(fake, tmp_path):
+    output = tmp_path / "run.json"
+    prompts = write_prompts(tmp_path, "hello", "hang")
+    first_prompt = {seed: plan_load(LoadSettings(prompts, seed=seed)).requests[0].prompt for seed in range(20)}
+    seed = next(seed for seed, prompt in first_prompt.items() if prompt == "hello")
+    script = "import typer; from smartspec.cli.bench import bench; typer.run(bench)"
+    command = [sys.executable, "-c", script, "--base-url", fake.url, "--prompts", prompts]
+    command += ["--concurrency", "1", "--seed", str(seed), "--output", str(output)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert fake.waiting.wait(timeout=60)  # one answer is complete, the other never will be
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 0, stderr
+    assert "requests not finished" in stdout
+    saved = json.loads(output.read_text())
+    assert [request["text"] for request in saved["requests"]] == ["One two três"]
+    assert (saved["summary"]["num_completed"], saved["summary"]["num_unfinished"]) == (1, 1)

@@ -1,0 +1,92 @@
+"""benchmarks/peers.py against two fake servers, and its arithmetic on hand-made cells."""
+
+import json
+import sys
+from pathlib import Path
+
+import fake_openai_server
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+import peers
+import servers
+
+from smartspec.workload.prompts import Prompt
+
+SETTINGS = peers.Settings(["a", "b"], None, rounds=3, per_slot=2, max_tokens=6, seed=0)
+
+
+def round_summary(rate: float, verified: int = 8, accepted: int = 6, rows: int = 4) -> dict:
+    counters = {"num_verified_tokens": verified, "num_accepted_tokens": accepted, "num_decode_rows": rows}
+    return {"output_tokens_per_second": rate, "speculation": {"counters": counters}}
+
+
+def cell(**rates_of_server) -> dict:
+    servers = {name: {"rounds": [round_summary(r) for r in rates]} for name, rates in rates_of_server.items()}
+    return {"task": "qa", "concurrency": 4, "servers": servers}
+
+
+def test_the_ratio_is_that_of_the_medians_with_the_spread_of_the_rounds():
+    one = cell(a=[10.0, 20.0, 40.0], b=[11.0, 30.0, 36.0])
+    assert peers.ratio(one, "b", "a") == pytest.approx((1.5, 0.9, 1.5))
+    assert peers.speculation(one, "b") == (0.75, 2.0)
+
+
+def test_no_two_requests_of_a_cell_are_equal_and_each_round_has_its_own():
+    prompts = [Prompt(str(i), "qa", f"text {i}") for i in range(5)]
+    rounds = peers.round_requests("qa", prompts, 3, SETTINGS)
+    assert [len(requests) for requests in rounds] == [6, 6, 6]
+    assert len({(request.system, request.prompt) for requests in rounds for request in requests}) == 18
+    assert len({request.prompt_id for requests in rounds for request in requests}) == 18
+    assert rounds == peers.round_requests("qa", prompts, 3, SETTINGS)
+    assert len(peers.round_requests("qa", prompts, 1, SETTINGS)[0]) == 4
+
+
+def test_cells_already_measured_are_skipped_and_bad_names_refused():
+    done = [{"task": "qa", "concurrency": 4}]
+    assert peers.missing_cells("qa,rag", "1,4", done) == [("qa", 1), ("rag", 1), ("rag", 4)]
+    assert len(peers.missing_cells("each", "1,2,4,8,16,32", [])) == 42
+    with pytest.raises(ValueError, match="unknown task 'poetry'"):
+        peers.missing_cells("poetry", "1", [])
+    with pytest.raises(ValueError, match="must be numbers"):
+        peers.missing_cells("qa", "1,0", [])
+
+
+def test_a_file_of_other_settings_is_not_continued(tmp_path):
+    path = tmp_path / "cells.json"
+    path.write_text(json.dumps({"settings": {"rounds": 9}, "cells": []}))
+    with pytest.raises(ValueError, match="made with other settings"):
+        peers.load_output(path, SETTINGS)
+    path.write_text("[]")
+    with pytest.raises(ValueError, match="not a result of this benchmark"):
+        peers.load_output(path, SETTINGS)
+    assert peers.load_output(tmp_path / "absent.json", SETTINGS)["cells"] == []
+
+
+def test_servers_are_started_measured_in_turn_and_stopped(tmp_path):
+    command = servers.ServerCommand([sys.executable, fake_openai_server.__file__, "{port}"])
+    content = {"settings": {"servers": ["a", "b"]}, "cells": []}
+    prompts = [Prompt(str(i), "qa", f"text {i}") for i in range(5)]
+    cells = {("qa", 2): peers.round_requests("qa", prompts, 2, SETTINGS)}
+    saves = []
+    peers.measure_cells(content, cells, {"a": command, "b": command}, lambda: saves.append(len(content["cells"])))
+    measured = content["cells"][0]["servers"]
+    assert saves == [1]
+    assert [summary["num_completed"] for name in "ab" for summary in measured[name]["rounds"]] == [4] * 6
+    assert measured["b"]["num_same_text"] == 12
+    assert peers.table(json.loads(json.dumps(content))).row_count == 1
+
+
+def test_a_server_that_does_not_start_is_reported_with_its_last_words(tmp_path):
+    command = servers.ServerCommand([sys.executable, "-c", "raise SystemExit('no model today')", "{port}"])
+    with (
+        pytest.raises(ValueError, match=r"ended with status 1(.|\n)*no model today"),
+        servers.running(command, tmp_path / "log"),
+    ):
+        pass
+
+
+def test_vllm_needs_its_environment_and_a_model_folder():
+    with pytest.raises(ValueError, match="needs --vllm-python and --model-path"):
+        servers.server_command("vllm", None, "python")
+    assert "--policy fixed:3" in " ".join(servers.server_command("fixed:3", None, None).arguments)

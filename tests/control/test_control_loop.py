@@ -1,0 +1,143 @@
+"""The whole controller in a world whose truth is known: acceptance, times and therefore the best lengths."""
+
+import numpy as np
+import pytest
+
+from smartspec.control.controller import Controller
+from smartspec.control.latency import CostCurve, LatencyModel
+from smartspec.control.planner import plan_lengths
+from smartspec.control.records import BatchView, Offers, StepFeedback, StepSeconds
+
+K = 8
+HOST_SECONDS = 0.002
+
+
+class World:
+    """Rows whose j-th draft token is accepted with a fixed conditional probability, on a machine of known speed."""
+
+    def __init__(self, conditional, target, draft=None, noise=0.03, seed=0):
+        self.rng = np.random.default_rng(seed)
+        self.conditional = conditional
+        self.survival = np.cumprod(conditional, axis=1)
+        self.target, self.draft, self.noise = target, draft, noise
+        self.num_rows = len(conditional)
+
+    def view(self):
+        offer = np.full(self.num_rows, K if self.draft is None else 0)
+        zeros = np.zeros(self.num_rows, dtype=int)
+        evidence = 3 * (offer > 0)
+        return BatchView(np.arange(self.num_rows), zeros, np.full(self.num_rows, K), zeros, Offers(offer, evidence))
+
+    def target_seconds(self, num_draft_tokens):
+        return self.target.seconds(self.num_rows + num_draft_tokens, 0.0, self.num_rows)
+
+    def draft_seconds(self, depth):
+        return 0.0 if self.draft is None else depth * float(self.draft.seconds(self.num_rows, 0.0, self.num_rows))
+
+    def goodput(self, lengths):
+        """True expected tokens per second of these lengths, drafting charged at full width."""
+        emitted = self.num_rows + sum(row[:k].sum() for row, k in zip(self.survival, lengths, strict=True))
+        seconds = self.target_seconds(lengths.sum()) + self.draft_seconds(lengths.max()) + HOST_SECONDS
+        return emitted / float(seconds)
+
+    def oracle_goodput(self):
+        plan = plan_lengths(
+            self.survival,
+            np.full(self.num_rows, K),
+            np.ones(self.num_rows),
+            np.full(self.num_rows, self.draft is not None),
+            np.array([self.draft_seconds(depth) for depth in range(K + 1)]),
+            self.target_seconds(np.arange(self.num_rows * K + 1)),
+            HOST_SECONDS,
+        )
+        return self.goodput(plan.lengths)
+
+    def step(self, controller):
+        """One step; returns the lengths verified."""
+        view = self.view()
+        plan = controller.plan_draft(view)
+        keep = controller.plan_verify(view, plan, plan.lengths)
+        hits = np.cumprod(self.rng.random((self.num_rows, K + 1)) < np.pad(self.conditional, ((0, 0), (0, 1))), axis=1)
+        accepted = np.minimum(hits.sum(axis=1), keep)
+        has_next = (self.draft is None) & (accepted == keep) & (keep < K)
+        next_match = np.where(has_next, hits[np.arange(self.num_rows), keep], -1)
+        noise = np.exp(self.noise * self.rng.standard_normal(2))
+        seconds = StepSeconds(
+            draft=self.draft_seconds(keep.max()) * noise[0],
+            target=float(self.target_seconds(keep.sum())) * noise[1],
+            host=HOST_SECONDS,
+        )
+        drafted = keep if self.draft is not None else view.offers.lengths
+        tested = np.minimum(keep, accepted + 1)
+        num_emitted = int(accepted.sum()) + self.num_rows
+        controller.observe(StepFeedback(view, plan, drafted, keep, tested, accepted, next_match, num_emitted, seconds))
+        return keep
+
+
+def run(world, latency=None, num_steps=400, measure_from=200):
+    """Lengths chosen in the last steps, by a controller that knows the machine only as well as latency does."""
+    latency = latency or LatencyModel(world.target, world.draft)
+    controller = Controller("goodput", K, latency, has_offers=world.draft is None, has_model=world.draft is not None)
+    lengths = [world.step(controller) for _ in range(num_steps)][measure_from:]
+    assert controller.state()["ignored_observations"] == 0
+    return lengths
+
+
+def true_goodput(world, lengths):
+    return float(np.mean([world.goodput(step) for step in lengths]))
+
+
+def share_of_oracle(make_world, num_seeds=3):
+    """Goodput after 200 steps as a share of the best possible: the worst of some seeds."""
+    worlds = [make_world(seed) for seed in range(num_seeds)]
+    return min(true_goodput(world, run(world, num_steps=300)) / world.oracle_goodput() for world in worlds)
+
+
+def rates(*values):
+    return np.repeat(np.array(values)[:, None], K, axis=1)
+
+
+MEMORY_BOUND = CostCurve(knots=(1.0, 8.0), slopes=(0.0005, 0.002), constant=0.036)
+MIXED = (0.9, 0.8, 0.6, 0.4, 0.2, 0.1, 0.7, 0.5)
+
+
+@pytest.mark.parametrize("rows", [rates(0.8), rates(0.3), rates(*MIXED), rates(*MIXED, *MIXED, *MIXED, *MIXED)])
+def test_lengths_converge_to_the_best_for_offers(rows):
+    assert share_of_oracle(lambda seed: World(rows, MEMORY_BOUND, seed=seed)) >= 0.97
+
+
+@pytest.mark.parametrize("rows", [rates(0.8), rates(0.9, 0.7, 0.5, 0.8)])
+def test_lengths_converge_to_the_best_for_a_draft_model(rows):
+    draft = CostCurve.linear(0.004, 0.0001)
+    assert share_of_oracle(lambda seed: World(rows, MEMORY_BOUND, draft, seed=seed)) >= 0.97
+
+
+def test_deep_drafts_are_found_where_later_tokens_are_surer():
+    """A copied passage: the first token is a gamble, the rest is not."""
+    conditional = np.tile([0.4] + [0.97] * (K - 1), (4, 1))
+    assert share_of_oracle(lambda seed: World(conditional, MEMORY_BOUND, seed=seed)) >= 0.97
+
+
+def test_a_machine_slower_than_profiled_is_learned():
+    world = World(rates(*MIXED), MEMORY_BOUND)
+    guess = LatencyModel(CostCurve(knots=(1.0, 8.0), slopes=(0.0003, 0.0012), constant=0.022))
+    assert true_goodput(world, run(world, guess)) >= 0.97 * world.oracle_goodput()
+
+
+def test_useless_drafts_are_left_alone():
+    world = World(rates(*[0.02] * 8), CostCurve.linear(0.02, 0.002))
+    lengths = run(world)
+    assert np.mean([step.sum() == 0 for step in lengths]) > 0.97
+
+
+def test_a_useless_draft_model_is_left_alone():
+    world = World(rates(*[0.02] * 4), CostCurve.linear(0.03, 0.001), draft=CostCurve.linear(0.006, 0.0))
+    lengths = run(world)
+    assert np.mean([step.sum() == 0 for step in lengths]) > 0.97
+
+
+def test_never_behind_plain_decoding_by_more_than_two_percent_even_while_learning():
+    """32 rows on a compute-bound machine: drafts at 30 % lose, and the first steps may not pay much to find out."""
+    world = World(rates(*[0.3] * 32), CostCurve.linear(0.03, 0.003))
+    off = world.goodput(np.zeros(32, dtype=int))
+    assert true_goodput(world, run(world, num_steps=100, measure_from=0)) >= 0.98 * off

@@ -1,0 +1,165 @@
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from smartspec.control.controller import NUM_DECISIONS, Controller
+from smartspec.control.latency import CostCurve, LatencyModel
+from smartspec.control.records import BatchView, DraftPlan, Offers, StepFeedback, StepSeconds
+
+K = 4
+
+
+def make_controller(policy="goodput", **changes):
+    options = {"max_draft_tokens": K, "has_offers": True, "has_model": False} | changes
+    return Controller(policy, latency=LatencyModel(CostCurve.linear(0.04, 0.0005)), **options)
+
+
+def make_view(num_rows, prefill_tokens=0):
+    full = np.full(num_rows, K)
+    zeros = np.zeros(num_rows, dtype=int)
+    return BatchView(np.arange(num_rows), full * 10, full, zeros, Offers(full, full), prefill_tokens=prefill_tokens)
+
+
+def make_feedback(view, plan, accepted=None, seconds=None, **changes):
+    lengths = plan.lengths
+    accepted = lengths if accepted is None else np.array(accepted)
+    counts = {
+        "drafted": lengths,
+        "verified": lengths,
+        "tested": np.minimum(lengths, accepted + 1),
+        "accepted": accepted,
+        "next_match": np.full(view.num_rows, -1),
+        "num_emitted": int(accepted.sum()) + view.num_rows,
+    }
+    seconds = seconds or StepSeconds(draft=0.0, target=0.04, host=0.001)
+    return StepFeedback(view=view, plan=plan, seconds=seconds, **(counts | changes))
+
+
+def test_bad_configuration_is_refused():
+    with pytest.raises(ValueError, match="best"):
+        make_controller("best")
+    with pytest.raises(ValueError, match="fixed:9"):
+        make_controller("fixed:9")
+    with pytest.raises(ValueError, match="max_draft_tokens is 0"):
+        make_controller(max_draft_tokens=0)
+
+
+def test_verification_shrinks_to_what_was_drafted_and_never_grows():
+    controller, view = make_controller("fixed:3"), make_view(3)
+    plan = controller.plan_draft(view)
+    assert plan.lengths.tolist() == [3, 3, 3]
+    full = controller.predicted_seconds
+    assert controller.plan_verify(view, plan, np.array([4, 1, 0])).tolist() == [3, 1, 0]
+    assert controller.predicted_seconds < full
+    smaller = DraftPlan(np.array([1, 0, 0]), plan.use_model)
+    assert controller.plan_verify(view, smaller, np.array([4, 4, 4])).tolist() == [1, 0, 0]
+
+
+def test_predicted_seconds_are_of_the_planned_step():
+    controller, view = make_controller("fixed:2"), make_view(3, prefill_tokens=5)
+    controller.plan_draft(view)
+    assert controller.predicted_seconds == pytest.approx(0.04 + 0.0005 * (3 + 5 + 6))
+
+
+def test_every_policy_learns_and_off_learns_from_free_evidence():
+    controller, view = make_controller("off"), make_view(4)
+    before = controller.acceptance.table()["match 4-5"]["acceptance"][0]
+    for _ in range(50):
+        plan = controller.plan_draft(view)
+        assert not plan.lengths.any()
+        drafted = np.full(4, K)
+        controller.observe(make_feedback(view, plan, drafted=drafted, next_match=np.ones(4, dtype=int)))
+    assert controller.acceptance.table()["match 4-5"]["acceptance"][0] > before + 0.2
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"seconds": StepSeconds(draft=0.0, target=float("nan"), host=0.0)},
+        {"seconds": StepSeconds(draft=0.0, target=float("inf"), host=0.0)},
+        {"seconds": StepSeconds(draft=0.0, target=0.0, host=0.0)},
+        {"seconds": StepSeconds(draft=-0.1, target=0.04, host=0.0)},
+        {"seconds": StepSeconds(draft=0.0, target=0.04, host=-1.0)},
+        {"accepted": [9, 0]},
+        {"accepted": [-1, 0]},
+        {"tested": np.array([0, 9])},
+        {"verified": np.array([3, 3]), "drafted": np.array([2, 2])},
+        {"next_match": np.array([2, 0])},
+        {"tested": np.array([1])},
+    ],
+)
+def test_impossible_feedback_is_counted_and_ignored(changes):
+    controller, view = make_controller("fixed:2"), make_view(2)
+    plan = controller.plan_draft(view)
+    before = controller.state()
+    controller.observe(make_feedback(view, plan, **changes))
+    after = controller.state()
+    assert after.pop("ignored_observations") == before.pop("ignored_observations") + 1
+    assert after == before
+
+
+def test_state_explains_the_last_decisions_and_is_json():
+    controller, view = make_controller(), make_view(2, prefill_tokens=7)
+    for _ in range(NUM_DECISIONS + 5):
+        plan = controller.plan_draft(view)
+        keep = controller.plan_verify(view, plan, plan.lengths)
+        controller.observe(make_feedback(view, plan, accepted=keep // 2))
+    state = json.loads(json.dumps(controller.state(), allow_nan=False))
+    assert len(state["decisions"]) == NUM_DECISIONS
+    last = state["decisions"][-1]
+    assert (last["num_rows"], last["prefill_tokens"]) == (2, 7)
+    assert last["lengths"] == last["verified"] == keep.tolist()
+    assert last["accepted"] == (keep // 2).tolist()
+    assert last["predicted_goodput"] >= last["predicted_goodput_off"] > 0
+    assert last["measured_seconds"] == pytest.approx(0.041)
+    assert last["predicted_seconds"] == pytest.approx(0.041, rel=0.05)
+    assert state["cost_model"]["median_relative_error"] < 0.3
+    assert state["policy"] == "goodput"
+
+
+def test_predicted_goodput_is_expected_tokens_over_predicted_time():
+    controller, view = make_controller("fixed:2"), make_view(3)
+    plan = controller.plan_draft(view)
+    controller.observe(make_feedback(view, plan))
+    decision = controller.state()["decisions"][0]
+    assert decision["predicted_goodput"] == pytest.approx(3 * (1 + 0.6 + 0.36) / (0.04 + 0.0005 * 9))
+    assert decision["predicted_goodput_off"] == pytest.approx(3 / (0.04 + 0.0005 * 3))
+
+
+def test_prefill_only_steps_teach_time():
+    controller = make_controller()
+    view = make_view(0, prefill_tokens=64)
+    plan = controller.plan_draft(view)
+    keep = controller.plan_verify(view, plan, np.zeros(0, dtype=int))
+    seconds = StepSeconds(draft=0.0, target=0.2, host=0.001)
+    before = controller.predicted_seconds
+    controller.observe(make_feedback(view, plan, accepted=keep, seconds=seconds))
+    controller.plan_draft(view)
+    assert before < controller.predicted_seconds < 0.2
+    json.dumps(controller.state(), allow_nan=False)
+
+
+def test_forget_drops_the_request():
+    controller, view = make_controller("fixed:2"), make_view(2)
+    plan = controller.plan_draft(view)
+    controller.observe(make_feedback(view, plan))
+    assert controller.state()["tracked_requests"] == 2
+    for request_id in (0, 1, 1, 77):
+        controller.forget(request_id)
+    assert controller.state()["tracked_requests"] == 0
+
+
+def test_controllers_with_the_same_history_decide_the_same():
+    """No clock and no hidden randomness: a recorded log replays."""
+    first, second = make_controller(), make_controller()
+    rng = np.random.default_rng(0)
+    for _ in range(30):
+        view = replace(make_view(5), request_ids=rng.integers(0, 9, 5) * 10 + np.arange(5))
+        plans = [controller.plan_draft(view) for controller in (first, second)]
+        assert plans[0].lengths.tolist() == plans[1].lengths.tolist()
+        feedback = make_feedback(view, plans[0], accepted=rng.integers(0, plans[0].lengths + 1))
+        first.observe(feedback)
+        second.observe(feedback)
+    assert first.state() == second.state()

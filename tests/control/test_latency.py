@@ -1,0 +1,167 @@
+import json
+
+import numpy as np
+import pytest
+
+from smartspec.control.latency import CostCurve, LatencyModel, ProfileSample
+from smartspec.control.records import BatchView, DraftPlan, Offers, StepSeconds
+
+K = 4
+
+
+def make_view(num_rows, *, context=100, unseen=0, prefill_tokens=0, prefill_context_tokens=0):
+    full = np.full(num_rows, K)
+    return BatchView(
+        request_ids=np.arange(num_rows),
+        context_tokens=np.full(num_rows, context),
+        max_draft_tokens=full,
+        unseen_tokens=np.full(num_rows, unseen),
+        offers=Offers(full, full),
+        prefill_tokens=prefill_tokens,
+        prefill_context_tokens=prefill_context_tokens,
+    )
+
+
+def observe(model, view, num_draft_tokens, target, draft=0.0, host=0.002, use_model=False):
+    lengths = np.full(view.num_rows, num_draft_tokens)
+    plan = DraftPlan(lengths, np.full(view.num_rows, use_model))
+    model.observe(view, plan, lengths, StepSeconds(draft=draft, target=target, host=host))
+
+
+def off_seconds(model, view):
+    return float(model.target_seconds(view, np.zeros(1, dtype=int))[0])
+
+
+def test_prediction_before_any_step_is_the_curve():
+    model = LatencyModel(CostCurve.linear(0.03, 0.002))
+    seconds = model.target_seconds(make_view(4, prefill_tokens=10), np.arange(3))
+    assert seconds == pytest.approx(0.03 + 0.002 * np.array([14, 15, 16]))
+    assert model.median_relative_error is None
+
+
+def test_context_is_charged_per_draft_token():
+    curve = CostCurve((0.0,), (0.001,), 0.03, per_context_token=1e-6, per_row=1e-4, per_attended_token=1e-5)
+    seconds = LatencyModel(curve).target_seconds(make_view(2, context=500), np.array([0, 1]))
+    assert seconds[0] == pytest.approx(0.03 + 2 * 0.001 + 1000 * 1e-6 + 2 * 1e-4 + 1000 * 1e-5)
+    assert seconds[1] - seconds[0] == pytest.approx(0.001 + 500 * 1e-5)
+
+
+def test_draft_cost_is_per_pass_with_catch_up_in_the_first():
+    model = LatencyModel(CostCurve.linear(0.03, 0.002), CostCurve.linear(0.005, 0.001))
+    use_model = np.array([True, True, False])
+    seconds = model.draft_seconds(make_view(3, unseen=10), use_model, K)
+    assert seconds == pytest.approx([0.0, 0.027, 0.034, 0.041, 0.048])
+    assert model.draft_seconds(make_view(3), np.zeros(3, dtype=bool), K).tolist() == [0.0] * (K + 1)
+
+
+def test_predicted_draft_time_counts_only_rows_that_take_part():
+    model = LatencyModel(CostCurve.linear(0.03, 0.002), CostCurve.linear(0.005, 0.001))
+    plan = DraftPlan(np.array([3, 1, 4]), np.array([True, True, False]))
+    predicted = model.predict(make_view(3), plan, np.array([3, 1, 4]))
+    assert predicted.draft == pytest.approx(3 * 0.005 + (2 + 1 + 1) * 0.001)
+    assert predicted.target == pytest.approx(0.03 + 11 * 0.002)
+    assert predicted.off == pytest.approx(0.03 + 3 * 0.002)
+    assert LatencyModel(CostCurve.linear(0.03, 0.002)).predict(make_view(3), plan, plan.lengths).draft == 0.0
+
+
+def test_a_lasting_slowdown_is_learned_for_all_sizes():
+    model, rng = LatencyModel(CostCurve.linear(0.03, 0.002)), np.random.default_rng(0)
+    for _ in range(150):
+        observe(model, make_view(4), 0, 1.6 * 0.038 * np.exp(0.05 * rng.standard_normal()))
+    assert off_seconds(model, make_view(4)) == pytest.approx(1.6 * 0.038, rel=0.03)
+    assert off_seconds(model, make_view(32)) == pytest.approx(1.6 * 0.094, rel=0.1)
+    assert model.median_relative_error < 0.06
+
+
+def test_an_outlier_hardly_moves_the_prediction():
+    model = LatencyModel(CostCurve.linear(0.03, 0.002))
+    for _ in range(50):
+        observe(model, make_view(4), 1, 0.046)
+    before = off_seconds(model, make_view(4))
+    observe(model, make_view(4), 1, 3.0, host=2.0)
+    assert off_seconds(model, make_view(4)) == pytest.approx(before, rel=0.025)
+    assert model.host_seconds < 0.0025
+
+
+def test_one_size_that_is_slower_is_learned_without_moving_the_others():
+    """The profile missed that 64 tokens take 30 % longer: the curve gets its bend there, and stays monotone."""
+    model = LatencyModel(CostCurve.linear(0.03, 0.002))
+    for _ in range(400):
+        for rows, factor in ((4, 1.0), (16, 1.0), (64, 1.3)):
+            observe(model, make_view(rows), 0, factor * (0.03 + 0.002 * rows))
+    assert off_seconds(model, make_view(64)) == pytest.approx(1.3 * 0.158, rel=0.06)
+    assert off_seconds(model, make_view(4)) == pytest.approx(0.038, rel=0.06)
+    assert off_seconds(model, make_view(16)) == pytest.approx(0.062, rel=0.06)
+
+
+def test_noise_draws_no_cliff_and_curves_stay_monotone():
+    model, rng = LatencyModel(CostCurve.linear(0.03, 0.0005)), np.random.default_rng(1)
+    for _ in range(1000):
+        rows = int(rng.integers(1, 33))
+        observe(model, make_view(rows), 0, (0.03 + 0.0005 * rows) * np.exp(0.1 * rng.standard_normal()))
+    curve = model.target_seconds(make_view(1), np.arange(100))
+    assert (np.diff(curve) >= 0).all()
+    assert curve == pytest.approx(0.03 + 0.0005 * np.arange(1, 101), rel=0.05)
+
+
+def test_a_small_size_that_is_slow_makes_no_dip():
+    """More tokens never cost less, whatever the residuals say: a dip would make drafts look better than free."""
+    model = LatencyModel(CostCurve.linear(0.03, 0.0001))
+    for _ in range(300):
+        observe(model, make_view(4), 0, 1.4 * 0.0304)
+        observe(model, make_view(16), 0, 0.0316)
+    curve = model.target_seconds(make_view(1), np.arange(32))
+    assert curve[3] == pytest.approx(1.4 * 0.0304, rel=0.06)
+    assert (np.diff(curve) >= 0).all()
+
+
+def test_prefill_has_residuals_of_its_own():
+    model = LatencyModel(CostCurve.linear(0.03, 0.002))
+    for _ in range(400):
+        observe(model, make_view(4), 0, 0.038)
+        observe(model, make_view(4, prefill_tokens=12), 0, 1.4 * 0.062)
+    assert off_seconds(model, make_view(4)) == pytest.approx(0.038, rel=0.06)
+    assert off_seconds(model, make_view(4, prefill_tokens=12)) == pytest.approx(1.4 * 0.062, rel=0.06)
+
+
+def test_draft_passes_are_corrected_on_their_own():
+    model = LatencyModel(CostCurve.linear(0.03, 0.002), CostCurve.linear(0.005, 0.001))
+    for _ in range(150):
+        observe(model, make_view(2), 2, 0.038, draft=2 * 2 * 0.007, use_model=True)
+    assert model.draft_seconds(make_view(2), np.ones(2, bool), 2) == pytest.approx([0.0, 0.014, 0.028], rel=0.03)
+    assert model.target_seconds(make_view(2), np.array([4]))[0] == pytest.approx(0.042, rel=0.1)
+
+
+def test_looking_up_offers_is_host_time():
+    model = LatencyModel(CostCurve.linear(0.03, 0.002))
+    for _ in range(100):
+        observe(model, make_view(2), 1, 0.038, draft=0.001, host=0.002)
+    assert model.host_seconds == pytest.approx(0.003)
+
+
+def test_fit_and_round_trip_through_json():
+    target = [ProfileSample(n, 64 * n, n, 0.03 + 0.002 * n) for n in (1, 2, 4, 8, 16)]
+    draft = [ProfileSample(n, 64 * n, n, 0.004 + 0.0001 * n) for n in (1, 2, 4, 8, 16)]
+    for model in (LatencyModel.fit(target), LatencyModel.fit(target, draft)):
+        again = LatencyModel.from_dict(json.loads(json.dumps(model.to_dict())))
+        assert again.to_dict() == model.to_dict()
+        assert again.target == model.target
+        assert again.draft == model.draft
+        json.dumps(model.state(), allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("data", "named"),
+    [
+        (None, "format"),
+        ({}, "format"),
+        ({"format": 0, "target": {}}, "format"),
+        ({"format": 1}, "mapping"),
+        ({"format": 1, "target": {"knots": [0]}}, "slopes"),
+        ({"format": 1, "target": CostCurve.linear(0.03, 0.002).to_dict(), "draft": [1]}, "mapping"),
+        ({"format": 1, "target": CostCurve.linear(0.03, 0.002).to_dict(), "draft": {}}, "knots"),
+    ],
+)
+def test_corrupt_caches_are_refused(data, named):
+    with pytest.raises(ValueError, match=named):
+        LatencyModel.from_dict(data)

@@ -1,0 +1,108 @@
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from smartspec.control.planner import plan_lengths
+
+
+@st.composite
+def problems(draw):
+    """Small planning problems with any monotone times: plateaus, staircases, kinks."""
+    num_rows, num_positions = draw(st.integers(1, 4)), draw(st.integers(1, 3))
+    unit = st.floats(0.0, 1.0)
+
+    def array(size, elements):
+        return np.array(draw(st.lists(elements, min_size=size, max_size=size)))
+
+    survival = np.cumprod(array(num_rows * num_positions, unit).reshape(num_rows, num_positions), axis=1)
+    increments = st.sampled_from([0.0, 0.0, 0.01, 0.1, 1.0]) | unit
+    return {
+        "survival": survival,
+        "caps": array(num_rows, st.integers(0, num_positions)),
+        "weights": array(num_rows, st.sampled_from([0.5, 1.0, 1.0, 3.0])),
+        "needs_depth": array(num_rows, st.booleans()),
+        "draft_seconds": np.concatenate([[0.0], np.cumsum(array(num_positions, increments))]),
+        "target_seconds": 0.05 + np.cumsum(array(num_rows * num_positions + 1, increments)),
+        "host_seconds": draw(st.sampled_from([0.0, 0.02])),
+    }
+
+
+def goodput(problem, lengths):
+    """The objective, straight from its definition."""
+    survival, weights, needs_depth = problem["survival"], problem["weights"], problem["needs_depth"]
+    emitted = sum(w * (1 + s[:k].sum()) for w, s, k in zip(weights, survival, lengths, strict=True))
+    depth = max((k for k, needs in zip(lengths, needs_depth, strict=True) if needs), default=0)
+    seconds = problem["draft_seconds"][depth] + problem["target_seconds"][sum(lengths)] + problem["host_seconds"]
+    return emitted / seconds
+
+
+@given(problems())
+@settings(max_examples=400, deadline=None)
+def test_plan_is_the_best_of_all_length_combinations(problem):
+    plan = plan_lengths(**problem)
+    best = max(goodput(problem, lengths) for lengths in product(*(range(cap + 1) for cap in problem["caps"])))
+    assert (plan.lengths <= problem["caps"]).all()
+    assert goodput(problem, plan.lengths) == pytest.approx(best, rel=1e-9)
+    assert plan.goodput == pytest.approx(best, rel=1e-9)
+    assert plan.off_goodput == pytest.approx(goodput(problem, [0] * len(plan.lengths)), rel=1e-9)
+
+
+def simple_problem(survival, target_seconds, draft_seconds=None, needs_depth=False):
+    num_rows, num_positions = np.shape(survival)
+    return {
+        "survival": np.array(survival, dtype=float),
+        "caps": np.full(num_rows, num_positions),
+        "weights": np.ones(num_rows),
+        "needs_depth": np.full(num_rows, needs_depth),
+        "draft_seconds": np.zeros(num_positions + 1) if draft_seconds is None else np.array(draft_seconds),
+        "target_seconds": np.array(target_seconds, dtype=float),
+    }
+
+
+def test_ties_go_to_fewer_tokens():
+    plan = plan_lengths(**simple_problem([[0.5, 0.0]], [1.0, 1.5, 1.5]))
+    assert plan.lengths.tolist() == [0]
+    plan = plan_lengths(**simple_problem([[0.5, 0.0]], [1.0, 1.25, 1.25]))
+    assert plan.lengths.tolist() == [1]
+
+
+def test_equal_slots_stay_prefixes_of_each_draft():
+    plan = plan_lengths(**simple_problem([[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]], [1.0, 1.0, 1.0, 1.0, 9.0, 9.0, 9.0]))
+    assert plan.lengths.sum() == 3
+    assert plan.goodput == pytest.approx(5.0)
+
+
+def test_finds_the_second_peak_behind_a_fixed_cost():
+    """Row of arXiv 2406.14066's fitted 70B model where stopping at the first drop would return no drafts."""
+    survival = np.cumprod(np.full((26, 5), 0.7), axis=1)
+    extra = np.arange(26 * 5 + 1)
+    seconds = 25.0 + 0.064 * extra + 3.0 * (extra > 0)
+    problem = simple_problem(survival, seconds)
+    first = (26 + 0.7) / seconds[1]
+    plan = plan_lengths(**problem)
+    assert first < plan.off_goodput < plan.goodput
+    assert plan.lengths.min() >= 2
+
+
+def test_offers_need_no_depth_but_draft_models_pay_for_it():
+    survival, target = [[0.9, 0.8]], [1.0, 1.0, 1.0]
+    assert plan_lengths(**simple_problem(survival, target, [0.0, 2.0, 4.0], needs_depth=False)).lengths.tolist() == [2]
+    plan = plan_lengths(**simple_problem(survival, target, [0.0, 2.0, 4.0], needs_depth=True))
+    assert (plan.lengths.tolist(), plan.depth, plan.seconds) == ([0], 0, 1.0)
+    plan = plan_lengths(**simple_problem(survival, target, [0.0, 0.1, 4.0], needs_depth=True))
+    assert (plan.lengths.tolist(), plan.depth, plan.seconds) == ([1], 1, 1.1)
+
+
+def test_a_heavier_request_is_served_first():
+    problem = simple_problem([[0.5], [0.6]], [1.0, 1.1, 9.0])
+    assert plan_lengths(**problem).lengths.tolist() == [0, 1]
+    assert plan_lengths(**problem | {"weights": np.array([2.0, 1.0])}).lengths.tolist() == [1, 0]
+
+
+def test_batch_without_decoding_requests():
+    plan = plan_lengths(**simple_problem(np.empty((0, 4)), [1.0]))
+    assert plan.lengths.shape == (0,)
+    assert plan.goodput == 0.0

@@ -1,0 +1,111 @@
+"""A language model made of a hash, and an executor that runs it: real scheduling and step loop, no tensors.
+
+The executor keeps the text each slot holds, moves it as the memory operations say, and fails loudly if the scheduler
+ever asks it to continue from text that is not there: the sharpest check of slots, copies, rollback and preemption.
+"""
+
+import numpy as np
+
+from smartspec.control.records import DraftPlan, StepSeconds
+from smartspec.core.batch import NO_DRAFT, Batch, Draft, StepResult, Verification
+from smartspec.core.blocks import PrefixCopy
+from smartspec.core.engine_core import shorten
+from smartspec.core.request import Request
+
+VOCABULARY = 50
+
+
+def next_token(token_ids) -> int:
+    """The hash model's greedy continuation; depends on the whole text."""
+    state = 17
+    for token_id in token_ids:
+        state = (state * 31 + int(token_id) + 7) % 100_003
+    return state % VOCABULARY
+
+
+def continuation(prompt: list[int], num_tokens: int) -> list[int]:
+    """What greedy decoding emits without any speculation."""
+    text = list(prompt)
+    for _ in range(num_tokens):
+        text.append(next_token(text))
+    return text[len(prompt) :]
+
+
+class FakeExecutor:
+    """accuracy: chance that a draft token is the right one. Seconds are made up: 1 per token."""
+
+    def __init__(self, num_slots: int, accuracy: float = 0.7, seed: int = 0):
+        self.slots: list[list[int]] = [[] for _ in range(num_slots)]
+        self.random = np.random.default_rng(seed)
+        self.accuracy = accuracy
+        self.released: list[int] = []
+
+    def offer(self, batch: Batch, now: float) -> tuple[Draft, ...]:
+        for op in batch.memory_ops:
+            if isinstance(op, PrefixCopy):
+                self.slots[op.target_slot] = self.slots[op.source_slot][: op.num_tokens]
+            else:
+                self.slots[op.slot] = self.slots[op.slot][: op.num_tokens]
+        return tuple(self._guess(request) for request in batch.decoding)
+
+    def _guess(self, request: Request) -> Draft:
+        text = request.token_ids.tolist()
+        for _ in range(self.random.integers(0, 6)):
+            right = self.random.random() < self.accuracy
+            text.append(next_token(text) if right else int(self.random.integers(VOCABULARY)))
+        return Draft(np.array(text[request.num_tokens :], dtype=np.int32), evidence=1)
+
+    def unseen_tokens(self, batch: Batch) -> np.ndarray:
+        return np.zeros(len(batch.decoding), dtype=np.int64)
+
+    def draft(self, batch: Batch, plan: DraftPlan, offers: tuple[Draft, ...]) -> tuple[Draft, ...]:
+        return tuple(shorten(offer, int(k)) for offer, k in zip(offers, plan.lengths, strict=True))
+
+    def verify(self, batch: Batch, drafts: tuple[Draft, ...]) -> StepResult:
+        decoding = [self._verify(r, 1, draft) for r, draft in zip(batch.decoding, drafts, strict=True)]
+        chunks = zip(batch.prefill, batch.num_prefill_tokens, strict=True)
+        prefill = [self._verify(r, n, NO_DRAFT) for r, n in chunks]
+        num_tokens = len(drafts) + sum(map(len, drafts)) + sum(batch.num_prefill_tokens)
+        return StepResult(tuple(decoding), tuple(prefill), StepSeconds(0.0, float(num_tokens), 0.0))
+
+    def _verify(self, request: Request, num_tokens: int, draft: Draft) -> Verification | None:
+        start, end = request.num_computed_tokens, request.num_computed_tokens + num_tokens
+        kv = self.slots[request.slot]
+        assert kv[:start] == request.tokens[:start].tolist(), "the slot does not hold the request's text"
+        kv[start:] = [*request.tokens[start:end].tolist(), *draft.token_ids.tolist()]
+        if end < request.num_tokens:
+            return None
+        emitted, text = [], kv[:end]
+        for token_id in draft.token_ids.tolist():
+            emitted.append(next_token(text))
+            if token_id != emitted[-1]:
+                return Verification(tuple(emitted), len(emitted) - 1)
+            text.append(token_id)
+        return Verification((*emitted, next_token(text)), len(draft))
+
+    def release(self, request_id: int) -> None:
+        self.released.append(request_id)
+
+
+class RandomController:
+    """Lengths that change at random in every step, within the caps; records the feedback."""
+
+    predicted_seconds = 1.0
+
+    def __init__(self, seed: int = 0):
+        self.random = np.random.default_rng(seed)
+        self.feedback = []
+        self.forgotten: list[int] = []
+
+    def plan_draft(self, view) -> DraftPlan:
+        lengths = self.random.integers(0, np.minimum(view.offers.lengths, view.max_draft_tokens) + 1)
+        return DraftPlan(lengths=lengths, use_model=np.zeros(view.num_rows, dtype=bool))
+
+    def plan_verify(self, view, plan, drafted) -> np.ndarray:
+        return self.random.integers(0, drafted + 1)
+
+    def observe(self, feedback) -> None:
+        self.feedback.append(feedback)
+
+    def forget(self, request_id: int) -> None:
+        self.forgotten.append(request_id)

@@ -1,0 +1,138 @@
+"""The step loop on the hash model: outputs never depend on lengths, chunks, preemptions, reuse or cancellations."""
+
+import numpy as np
+import pytest
+from fakes import FakeExecutor, RandomController, continuation
+from hypothesis import given
+from hypothesis import strategies as st
+
+from smartspec.core.blocks import BlockManager
+from smartspec.core.engine_core import EngineCore
+from smartspec.core.request import Request
+from smartspec.core.sampling_params import SamplingParams
+from smartspec.core.scheduler import Scheduler
+
+
+def make_core(num_blocks=40, block_size=4, num_slots=4, budget=8, max_draft_tokens=5, seed=0) -> EngineCore:
+    blocks = BlockManager(num_blocks, block_size, num_slots)
+    scheduler = Scheduler(blocks, max_batched_tokens=budget, max_model_len=64, max_draft_tokens=max_draft_tokens)
+    return EngineCore(scheduler, FakeExecutor(num_slots, seed=seed), RandomController(seed))
+
+
+def make_request(request_id: int, prompt: list[int], max_tokens: int = 10, stop: tuple[int, ...] = ()) -> Request:
+    return Request(request_id, prompt, SamplingParams(max_tokens=max_tokens), seed=0, stop_token_ids=frozenset(stop))
+
+
+def run(core: EngineCore, max_steps: int = 2000) -> None:
+    for step in range(max_steps):
+        if not core.has_work:
+            return
+        core.step(float(step))
+        blocks = core.scheduler.blocks
+        assert sum(blocks._held) + blocks.num_free_blocks == blocks.num_blocks
+        for request in core.scheduler.running:
+            assert blocks._held[request.slot] >= blocks.blocks_for(request.num_computed_tokens)
+    raise AssertionError("the core did not finish")
+
+
+prompts = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=30), min_size=1, max_size=9)
+
+
+@given(prompts, st.integers(8, 40), st.integers(1, 4), st.integers(4, 32), st.integers(0, 1000))
+def test_every_request_gets_exactly_the_plain_continuation(prompts, num_blocks, num_slots, budget, seed):
+    core = make_core(num_blocks=num_blocks, num_slots=num_slots, budget=budget, seed=seed)
+    requests = [make_request(i, prompt, max_tokens=1 + i % 4 * 7) for i, prompt in enumerate(prompts)]
+    requests = [r for r in requests if core.scheduler.blocks.blocks_for(r.max_num_tokens) <= num_blocks]
+    for request in requests:
+        core.add_request(request)
+    run(core)
+    for request in requests:
+        expected = continuation(request.tokens[: request.num_prompt_tokens].tolist(), request.params.max_tokens)
+        assert request.output_token_ids.tolist() == expected
+        assert request.finish_reason == "length"
+    assert core.scheduler.blocks.num_used_blocks == 0
+    assert sorted(core.executor.released) == sorted(core.controller.forgotten) == [r.request_id for r in requests]
+
+
+def test_preemption_happens_and_changes_nothing():
+    core = make_core(num_blocks=8, num_slots=4, budget=32)
+    requests = [make_request(i, [i, 1, 2, 3, 4], max_tokens=20) for i in range(4)]
+    for request in requests:
+        core.add_request(request)
+    run(core)
+    assert sum(r.num_preemptions for r in requests) > 0
+    for request in requests:
+        assert request.output_token_ids.tolist() == continuation([request.request_id, 1, 2, 3, 4], 20)
+
+
+def test_shared_prompt_is_computed_once():
+    core = make_core(num_blocks=60, budget=16)
+    prompt = list(range(30))
+    requests = [make_request(i, prompt) for i in range(3)]
+    for request in requests:
+        core.add_request(request)
+    run(core)
+    assert [r.num_cached_tokens for r in requests] == [0, 29, 29]
+    assert all(r.output_token_ids.tolist() == continuation(prompt, 10) for r in requests)
+
+
+def test_stop_token_inside_a_draft_ends_the_request_there():
+    prompt = [1, 2, 3]
+    expected = continuation(prompt, 10)
+    stop = expected[4]
+    core = make_core()
+    core.executor.accuracy = 1.0
+    request = make_request(0, prompt, stop=(stop,))
+    core.add_request(request)
+    run(core)
+    assert request.output_token_ids.tolist() == expected[: expected.index(stop) + 1]
+    assert request.finish_reason == "stop"
+    for feedback in core.controller.feedback:
+        assert (feedback.tested <= feedback.verified).all()
+        assert (feedback.accepted <= feedback.tested).all()
+
+
+@given(st.integers(0, 500))
+def test_abort_at_any_moment_frees_everything_and_disturbs_nobody(seed):
+    random = np.random.default_rng(seed)
+    core = make_core(num_blocks=16, num_slots=3, seed=seed)
+    requests = [make_request(i, random.integers(0, 3, random.integers(1, 20)).tolist(), 12) for i in range(6)]
+    for request in requests:
+        core.add_request(request)
+    aborted = set()
+    while core.has_work:
+        core.step(0.0)
+        if random.random() < 0.2:
+            victim = int(random.integers(6))
+            if not requests[victim].finished:
+                aborted.add(victim)
+            core.abort(victim)
+    assert core.scheduler.blocks.num_used_blocks == 0
+    for request in requests:
+        expected = continuation(request.tokens[: request.num_prompt_tokens].tolist(), 12)
+        if request.request_id in aborted:
+            assert request.output_token_ids.tolist() == expected[: request.num_output_tokens]
+        else:
+            assert request.output_token_ids.tolist() == expected
+
+
+@pytest.mark.parametrize(("accuracy", "match"), [(1.0, 1), (-1.0, 0)])
+def test_free_evidence_is_reported_for_the_first_unverified_draft_token(accuracy, match):
+    core = make_core()
+    core.executor.accuracy = accuracy
+    core.controller.plan_verify = lambda view, plan, drafted: np.zeros_like(drafted)
+    core.add_request(make_request(0, [1, 2, 3]))
+    run(core)
+    matches = np.concatenate([f.next_match for f in core.controller.feedback])
+    offered = np.concatenate([f.view.offers.lengths for f in core.controller.feedback])
+    assert (offered > 0).any()
+    assert (matches[offered > 0] == match).mean() > 0.9, "a wrong guess is right by chance once in 50"
+
+
+def test_a_request_that_can_never_run_is_refused():
+    core = make_core(num_blocks=4, block_size=4)
+    with pytest.raises(ValueError, match=r"prompt \(3 tokens\) and max_tokens \(62\) exceed the context of 64"):
+        core.add_request(make_request(0, [1, 2, 3], max_tokens=62))
+    with pytest.raises(ValueError, match="need more KV memory than there is"):
+        core.add_request(make_request(0, [1, 2, 3], max_tokens=30))
+    assert not core.has_work

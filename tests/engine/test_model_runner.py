@@ -1,0 +1,105 @@
+"""Ragged cached passes give the logits of a plain forward pass, however the text is cut, copied and rolled back."""
+
+import mmap
+import os
+
+import numpy as np
+import pytest
+import torch
+from tiny_models import VOCABULARY, as_loaded, tiny_llama, tiny_mistral
+
+from smartspec.core.blocks import PrefixCopy, Trim
+from smartspec.engine.attention import Segment, _partition
+from smartspec.engine.kv_cache import KVCache
+from smartspec.engine.model_runner import ModelRunner
+
+
+def texts(*lengths: int, seed: int = 0) -> list[np.ndarray]:
+    random = np.random.default_rng(seed)
+    return [random.integers(0, VOCABULARY, length).astype(np.int32) for length in lengths]
+
+
+def plain_logits(model, text: np.ndarray) -> torch.Tensor:
+    return model(torch.from_numpy(text.astype(np.int64))[None]).logits[0]
+
+
+@pytest.mark.parametrize("make_model", [tiny_llama, tiny_mistral])
+@pytest.mark.parametrize("slots", [[0, 1, 2, 3], [5, 2, 3, 0], [7, 6, 1, 4]])
+def test_chunks_of_any_size_in_any_slots(make_model, slots):
+    runner = ModelRunner(as_loaded(make_model()), num_slots=8, max_len=64)
+    reference = make_model(attention="eager")
+    prompts = texts(11, 30, 2, 17)
+    cuts = [[3, 4], [29], [1], [5, 6, 16]]
+    positions = [0] * 4
+    for step in range(4):
+        segments, owners = [], []
+        for i, prompt in enumerate(prompts):
+            end = cuts[i][step] if step < len(cuts[i]) else len(prompt)
+            if end > positions[i]:
+                chunk = prompt[positions[i] : end]
+                segments.append(Segment(slots[i], positions[i], chunk, num_logits=min(2, len(chunk))))
+                owners.append((i, end))
+                positions[i] = end
+        if not segments:
+            break
+        logits = runner.forward(segments)
+        expected = [
+            plain_logits(reference, prompts[i])[end - s.num_logits : end]
+            for (i, end), s in zip(owners, segments, strict=True)
+        ]
+        torch.testing.assert_close(logits, torch.cat(expected), rtol=1e-4, atol=1e-4)
+    assert positions == [len(prompt) for prompt in prompts]
+
+
+def test_rejected_tokens_are_overwritten():
+    runner = ModelRunner(as_loaded(tiny_llama()), num_slots=2, max_len=64)
+    (text,) = texts(20)
+    runner.forward([Segment(1, 0, text[:10], 0)])
+    runner.forward([Segment(1, 10, (text[10:16] + 1) % VOCABULARY, 6)])
+    logits = runner.forward([Segment(1, 10, text[10:], 10)])
+    torch.testing.assert_close(logits, plain_logits(tiny_llama(attention="eager"), text)[10:], rtol=1e-4, atol=1e-4)
+
+
+def test_copied_prefix_continues_as_the_original():
+    runner = ModelRunner(as_loaded(tiny_llama()), num_slots=4, max_len=64)
+    (text,) = texts(25)
+    runner.forward([Segment(0, 0, text, 0)])
+    runner.apply((PrefixCopy(0, 3, 20), Trim(0, 0)))
+    logits = runner.forward([Segment(3, 20, text[20:], 5)])
+    torch.testing.assert_close(logits, plain_logits(tiny_llama(attention="eager"), text)[20:], rtol=1e-4, atol=1e-4)
+
+
+def test_trim_gives_pages_back_and_keeps_the_prefix():
+    cache = KVCache(
+        num_layers=2,
+        num_slots=3,
+        num_kv_heads=2,
+        max_len=4096,
+        head_dim=64,
+        dtype=torch.float32,
+        device=torch.device("cpu"),
+    )
+    for tensor in (*cache.keys, *cache.values):
+        tensor[1] = 1.0
+        tensor[2] = 2.0
+    before = resident_bytes()
+    cache.apply(Trim(1, 1000))
+    freed = before - resident_bytes()
+    slot_bytes = 2 * 2 * 2 * 4096 * 64 * 4
+    assert freed > 0.7 * slot_bytes
+    assert all((t[1, :, :1000] == 1.0).all() and (t[2] == 2.0).all() for t in (*cache.keys, *cache.values))
+
+
+def resident_bytes() -> int:
+    with open(f"/proc/{os.getpid()}/statm") as statm:
+        return int(statm.read().split()[1]) * mmap.PAGESIZE
+
+
+def test_neighbours_share_a_call_unless_padding_costs_more_than_it_saves():
+    def segment(slot: int, context: int, num_new: int = 1) -> Segment:
+        return Segment(slot, context, np.zeros(num_new, dtype=np.int32), 1)
+
+    assert _partition([segment(i, 200) for i in range(5)]) == [(0, 5, 0)]
+    assert _partition([segment(0, 200), segment(2, 200)]) == [(0, 1, 0), (1, 2, 1)]
+    assert _partition([segment(0, 50), segment(1, 6000)]) == [(0, 1, 0), (1, 2, 1)]
+    assert _partition([segment(0, 100, 256), segment(1, 100)]) == [(0, 1, 0), (1, 2, 256)]

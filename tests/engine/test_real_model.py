@@ -1,0 +1,167 @@
+"""Greedy output of the real model: the same tokens with every policy and drafter, and as transformers gives."""
+
+import time
+
+import numpy as np
+import pytest
+import torch
+from real_prompts import PROMPTS, shared_prompts
+from transformers import AutoModelForCausalLM
+
+from smartspec.control.records import DraftPlan
+from smartspec.core.request import Request
+from smartspec.core.sampling_params import SamplingParams
+from smartspec.engine.build import Engine, build_engine
+from smartspec.engine.config import EngineConfig
+from smartspec.engine.default_model import DEFAULT_MODEL, default_model_folder
+
+SELF_DRAFT = (DEFAULT_MODEL,)
+# Two candidates this close are a tie in fp32: passes of different sizes sum in different orders.
+TIE_LOGITS = 1e-3
+
+
+class RandomLengths:
+    """Another length for every request in every step, pauses included; whatever drafter there is."""
+
+    predicted_seconds = 0.0
+
+    def __init__(self, use_model: bool):
+        self.use_model = use_model
+        self.random = np.random.default_rng(0)
+        self.num_tested = self.num_accepted = 0
+
+    def plan_draft(self, view) -> DraftPlan:
+        limits = view.max_draft_tokens if self.use_model else view.offers.lengths
+        lengths = self.random.integers(0, limits + 1) * (self.random.random() < 0.7)
+        return DraftPlan(lengths=lengths, use_model=np.full(view.num_rows, self.use_model))
+
+    def plan_verify(self, view, plan, drafted):
+        return drafted if self.use_model else self.random.integers(0, drafted + 1)
+
+    def observe(self, feedback) -> None:
+        self.num_tested += int(feedback.tested.sum())
+        self.num_accepted += int(feedback.accepted.sum())
+
+    def forget(self, request_id: int) -> None: ...
+
+
+def generate(engine: Engine, prompts: list[list[int]], max_tokens: int) -> list[Request]:
+    requests = [
+        Request(i, prompt, SamplingParams(max_tokens=max_tokens, temperature=0.0), seed=i)
+        for i, prompt in enumerate(prompts)
+    ]
+    for request in requests:
+        engine.core.add_request(request)
+    while engine.core.has_work:
+        engine.core.step(time.monotonic())
+    assert engine.core.scheduler.blocks.num_used_blocks == 0
+    return requests
+
+
+def tokenized(engine: Engine, prompts: list[str]) -> list[list[int]]:
+    chats = [[{"role": "user", "content": prompt}] for prompt in prompts]
+    return [engine.tokenizer.apply_chat_template(c, add_generation_prompt=True, return_dict=False) for c in chats]
+
+
+def reference_outputs(prompts: list[list[int]], max_tokens: int) -> list[list[int]]:
+    """transformers.generate on the stock model, one prompt at a time."""
+    model = AutoModelForCausalLM.from_pretrained(default_model_folder(), dtype=torch.float32)
+    options = {"max_new_tokens": max_tokens, "min_new_tokens": max_tokens, "do_sample": False, "eos_token_id": None}
+    outputs = []
+    for prompt in prompts:
+        token_ids = torch.tensor([prompt])
+        # Without a mask transformers would take <|im_end|> inside the prompt for padding.
+        text = model.generate(token_ids, attention_mask=torch.ones_like(token_ids), pad_token_id=2, **options)
+        outputs.append(text[0, len(prompt) :].tolist())
+    return outputs
+
+
+def assert_same_but_for_ties(prompts: list[list[int]], outputs: list[list[int]], expected: list[list[int]]) -> int:
+    """Equal token for token; at a difference the stock model must see a tie. Returns the number of such ties."""
+    num_ties, model = 0, None
+    for prompt, output, wanted in zip(prompts, outputs, expected, strict=True):
+        if output == wanted:
+            continue
+        model = model or AutoModelForCausalLM.from_pretrained(default_model_folder(), dtype=torch.float32)
+        first = next(i for i, (a, b) in enumerate(zip(output, wanted, strict=True)) if a != b)
+        with torch.inference_mode():
+            logits = model(torch.tensor([prompt + wanted[:first]])).logits[0, -1]
+        gap = abs(float(logits[output[first]] - logits[wanted[first]]))
+        assert gap < TIE_LOGITS, f"token {first}: {output[first]} instead of {wanted[first]}, {gap:.4f} apart"
+        num_ties += 1
+    return num_ties
+
+
+@pytest.fixture(scope="module")
+def cases():
+    """Prompts and what transformers.generate answers."""
+    engine = build_engine(EngineConfig(policy="off", drafters=()))
+    prompts = tokenized(engine, PROMPTS)
+    return prompts, reference_outputs(prompts, 24)
+
+
+@pytest.mark.parametrize(
+    ("policy", "drafters"),
+    [
+        ("off", ()),
+        ("fixed:4", ("prompt-lookup",)),
+        ("goodput", ("prompt-lookup",)),
+        ("goodput", SELF_DRAFT),
+        ("goodput", ("prompt-lookup", *SELF_DRAFT)),
+    ],
+)
+def test_policies_give_the_tokens_of_transformers(cases, policy, drafters):
+    prompts, expected = cases
+    engine = build_engine(EngineConfig(policy=policy, drafters=drafters, max_batch=4, kv_tokens=2048))
+    outputs = [r.output_token_ids.tolist() for r in generate(engine, prompts, 24)]
+    assert outputs == expected
+
+
+@pytest.mark.parametrize("use_model", [False, True])
+def test_lengths_that_change_every_step_under_memory_pressure(cases, use_model):
+    prompts, expected = cases
+    drafters = SELF_DRAFT if use_model else ("prompt-lookup",)
+    engine = build_engine(EngineConfig(drafters=drafters, max_batch=4, kv_tokens=224))
+    engine.core.controller = RandomLengths(use_model)
+    requests = generate(engine, prompts, 24)
+    assert [r.output_token_ids.tolist() for r in requests] == expected
+    assert sum(r.num_preemptions for r in requests) > 0
+    assert engine.core.controller.num_tested > 20
+    if use_model:
+        assert engine.core.controller.num_accepted == engine.core.controller.num_tested
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("policy", "drafters"),
+    [
+        ("off", ()),
+        ("fixed:5", ("prompt-lookup",)),
+        ("goodput", ("prompt-lookup",)),
+        ("fixed:3", SELF_DRAFT),
+        ("goodput", SELF_DRAFT),
+        ("random", ("prompt-lookup",)),
+        ("random", SELF_DRAFT),
+    ],
+)
+def test_hundred_real_prompts(hundred, policy, drafters):
+    prompts, expected = hundred
+    engine = build_engine(EngineConfig(policy="off" if policy == "random" else policy, drafters=drafters))
+    if policy == "random":
+        engine.core.controller = RandomLengths(drafters == SELF_DRAFT)
+    requests = generate(engine, prompts, 64)
+    num_ties = assert_same_but_for_ties(prompts, [r.output_token_ids.tolist() for r in requests], expected)
+    print(f"{policy} {drafters}: {len(prompts)} prompts, {num_ties} differ at a tie")
+    assert num_ties <= 2
+    if policy == "random" and drafters == SELF_DRAFT:
+        assert engine.core.controller.num_accepted == engine.core.controller.num_tested
+
+
+@pytest.fixture(scope="module")
+def hundred():
+    texts = shared_prompts(("spec_bench", "editeval"), 100)
+    if len(texts) < 100:
+        pytest.skip("the published prompts are not beside this checkout")
+    engine = build_engine(EngineConfig(policy="off", drafters=()))
+    prompts = [p for p in tokenized(engine, texts) if len(p) < 900]
+    return prompts, reference_outputs(prompts, 64)

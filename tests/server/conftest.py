@@ -1,0 +1,41 @@
+"""Servers with a fake model and the real tokenizer."""
+
+from collections.abc import Iterator
+
+import pytest
+from fake_server import FakeServer, running_server
+from transformers import AutoTokenizer
+
+from smartspec.engine.default_model import default_model_folder
+
+
+@pytest.fixture(scope="session")
+def tokenizer():
+    return AutoTokenizer.from_pretrained(default_model_folder())
+
+
+@pytest.fixture(scope="module")
+def server(tokenizer) -> Iterator[FakeServer]:
+    with running_server(tokenizer) as fake_server:
+        yield fake_server
+
+
+@pytest.fixture
+def small_server(tokenizer) -> Iterator[FakeServer]:
+    """One request runs, one waits."""
+    with running_server(tokenizer, max_batch=1, max_queue=1) as fake_server:
+        yield fake_server
+
+
+@pytest.fixture
+def guarded_server(tokenizer) -> Iterator[FakeServer]:
+    """With an API key."""
+    with running_server(tokenizer, api_key="right") as fake_server:
+        yield fake_server
+
+
+@pytest.fixture(scope="module")
+def burst_server(tokenizer) -> Iterator[FakeServer]:
+    """Every decoding step delivers seven tokens."""
+    with running_server(tokenizer, draft_length=6) as fake_server:
+        yield fake_server

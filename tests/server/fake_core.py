@@ -1,0 +1,122 @@
+"""A real EngineCore on a fake model: it says the prompt back, token by token, and then stops."""
+
+import threading
+
+import numpy as np
+
+from smartspec.control.records import BatchView, DraftPlan, StepFeedback, StepSeconds
+from smartspec.core.batch import Batch, Draft, StepResult, TokenLogprobs, Verification
+from smartspec.core.blocks import BlockManager
+from smartspec.core.engine_core import EngineCore
+from smartspec.core.request import Request
+from smartspec.core.scheduler import Scheduler
+
+BLOCK_SIZE = 16
+OTHER_TOKEN_ID = 100
+
+
+class EchoExecutor:
+    """Emits the prompt's tokens, over and over with an end of sequence between; drafts are always right.
+
+    num_steps: steps begun.
+    """
+
+    def __init__(self, eos_token_id: int):
+        self.eos_token_id = eos_token_id
+        self.num_steps = 0
+        self.released: list[int] = []
+        self._gate = threading.Event()
+        self._gate.set()
+        self._num_free_steps = 0
+        self._failing_step = 0
+
+    def hold(self, after: int = 0) -> None:
+        """Steps do not end until released, but for the next `after`."""
+        self._num_free_steps = self.num_steps + after
+        self._gate.clear()
+
+    def let_go(self) -> None:
+        """Steps end again."""
+        self._gate.set()
+
+    def fail(self, after: int = 0) -> None:
+        """The step after the next `after` raises."""
+        self._failing_step = self.num_steps + after + 1
+
+    def offer(self, batch: Batch, now: float) -> tuple[Draft, ...]:
+        return tuple(Draft(np.array(self._next_tokens(request, 8)), evidence=1) for request in batch.decoding)
+
+    def unseen_tokens(self, batch: Batch) -> np.ndarray:
+        return np.zeros(len(batch.decoding), dtype=np.int64)
+
+    def draft(self, batch: Batch, plan: DraftPlan, offers: tuple[Draft, ...]) -> tuple[Draft, ...]:
+        return tuple(Draft(offer.token_ids[:k], 1) for offer, k in zip(offers, plan.lengths, strict=True))
+
+    def verify(self, batch: Batch, drafts: tuple[Draft, ...]) -> StepResult:
+        self.num_steps += 1
+        if self.num_steps > self._num_free_steps:
+            assert self._gate.wait(timeout=60), "a test forgot to let go"
+        if self.num_steps == self._failing_step:
+            raise RuntimeError("the secret reason")
+        decoding = tuple(self._emit(r, len(d)) for r, d in zip(batch.decoding, drafts, strict=True))
+        prefill = tuple(
+            self._emit(r, 0) if r.num_computed_tokens + n == r.num_tokens else None
+            for r, n in zip(batch.prefill, batch.num_prefill_tokens, strict=True)
+        )
+        return StepResult(decoding, prefill, StepSeconds(0.0, 0.001, 0.0))
+
+    def release(self, request_id: int) -> None:
+        self.released.append(request_id)
+
+    def _next_tokens(self, request: Request, count: int) -> list[int]:
+        reply = [*request.tokens[: request.num_prompt_tokens].tolist(), self.eos_token_id]
+        return [reply[(request.num_output_tokens + i) % len(reply)] for i in range(count)]
+
+    def _emit(self, request: Request, num_accepted: int) -> Verification:
+        token_ids = tuple(self._next_tokens(request, num_accepted + 1))
+        logprobs = None
+        if request.params.logprobs is not None:
+            logprobs = tuple(_logprobs(token_id, request.params.logprobs) for token_id in token_ids)
+        return Verification(token_ids, num_accepted, logprobs)
+
+
+def _logprobs(token_id: int, num_top: int) -> TokenLogprobs:
+    return TokenLogprobs(-0.5, (token_id, OTHER_TOKEN_ID)[:num_top], (-0.5, -1.5)[:num_top])
+
+
+class FixedController:
+    """The same draft length for everybody."""
+
+    predicted_seconds = 0.002
+
+    def __init__(self, length: int):
+        self.length = length
+
+    def plan_draft(self, view: BatchView) -> DraftPlan:
+        lengths = np.minimum(view.offers.lengths, self.length)
+        return DraftPlan(lengths=lengths, use_model=np.zeros(view.num_rows, dtype=bool))
+
+    def plan_verify(self, view: BatchView, plan: DraftPlan, drafted: np.ndarray) -> np.ndarray:
+        return drafted
+
+    def observe(self, feedback: StepFeedback) -> None:
+        pass
+
+    def forget(self, request_id: int) -> None:
+        pass
+
+    def state(self) -> dict:
+        return {"policy": f"fixed:{self.length}", "decisions": []}
+
+
+def make_core(
+    eos_token_id: int, *, draft_length: int = 0, max_batch: int = 4, max_model_len: int = 512, kv_tokens: int = 2048
+) -> EngineCore:
+    """The core; its executor and controller are the fakes above."""
+    scheduler = Scheduler(
+        BlockManager(kv_tokens // BLOCK_SIZE, BLOCK_SIZE, max_batch),
+        max_batched_tokens=256,
+        max_model_len=max_model_len,
+        max_draft_tokens=8,
+    )
+    return EngineCore(scheduler, EchoExecutor(eos_token_id), FixedController(draft_length))

@@ -1,0 +1,190 @@
+"""Bad requests: each gets OpenAI's error shape and a message that names the matter, and the server goes on."""
+
+import socket
+from urllib.parse import urlsplit
+
+import httpx
+import openai
+import pytest
+from fake_server import MAX_BATCH, MAX_MODEL_LEN, MAX_QUEUE, MODEL
+
+MEBIBYTE = 2**20
+USER = {"role": "user", "content": "Hi"}
+
+
+@pytest.fixture(autouse=True)
+def still_serves(server):
+    yield
+    assert server.complete(prompt="One two").json()["choices"][0]["text"] == "One two"
+
+
+def check_error(answer: httpx.Response, status: int, param: str | None, *words: str) -> None:
+    assert answer.status_code == status, answer.text
+    error = answer.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["param"] == param, error
+    for word in words:
+        assert word in error["message"], error
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "word"),
+    [
+        ({"prompt": ""}, "prompt", "empty"),
+        ({"prompt": []}, "prompt", "empty"),
+        ({"prompt": ["a", ""]}, "prompt", "empty"),
+        ({"prompt": [[1], []]}, "prompt", "empty"),
+        ({"prompt": ["a", [1]], "n": 0}, "n", "1"),
+        ({"prompt": [1, "a"]}, "prompt", "token ids"),
+        ({"prompt": [True]}, "prompt", "token ids"),
+        ({"prompt": 5}, "prompt", "5"),
+        ({}, "prompt", "required"),
+        ({"prompt": None}, "prompt", "required"),
+        ({"prompt": [10**9]}, "prompt", "1000000000"),
+        ({"prompt": [-1]}, "prompt", "-1"),
+        ({"prompt": "a", "max_tokens": 0}, "max_tokens", "at least 1"),
+        ({"prompt": "a", "max_tokens": -5}, "max_tokens", "-5"),
+        ({"prompt": "a", "max_tokens": 10**9}, "max_tokens", str(MAX_MODEL_LEN)),
+        ({"prompt": "a", "max_tokens": 10**30}, "max_tokens", str(MAX_MODEL_LEN)),
+        ({"prompt": "a", "max_tokens": "5"}, "max_tokens", "integer"),
+        ({"prompt": "a", "max_tokens": 5.5}, "max_tokens", "integer"),
+        ({"prompt": "a", "temperature": -1}, "temperature", "-1"),
+        ({"prompt": "a", "temperature": "hot"}, "temperature", "number"),
+        ({"prompt": "a", "top_p": 0}, "top_p", "0"),
+        ({"prompt": "a", "top_k": -2}, "top_k", "-2"),
+        ({"prompt": "a", "top_k": 2**70}, "top_k", "2147483648"),
+        ({"prompt": "a", "seed": 2**70}, "seed", "less"),
+        ({"prompt": "a", "stop": ""}, "stop", "empty"),
+        ({"prompt": "a", "stop": ["x", ""]}, "stop", "empty"),
+        ({"prompt": "a", "stop": ["x"] * 17}, "stop", "17"),
+        ({"prompt": "a", "stop": [1]}, "stop[0]", "string"),
+        ({"prompt": "a", "stop_token_ids": [10**6]}, "stop_token_ids", "1000000"),
+        ({"prompt": "a", "logprobs": 21}, "logprobs", "21"),
+        ({"prompt": "a", "n": 1000}, "n", "128"),
+        ({"prompt": "a", "echo": True}, "echo", "False"),
+        ({"prompt": "a", "temprature": 1}, "temprature", "unknown"),
+        ({"prompt": "a", "stream_options": {"include_usage": True}}, "stream_options", "stream"),
+        ({"prompt": "a", "stream": True, "stream_options": {"usage": True}}, "stream_options.usage", "unknown"),
+        ({"prompt": "a", "stream": "yes"}, "stream", "boolean"),
+    ],
+)
+def test_completion_bodies(server, body, param, word):
+    check_error(server.complete(**body), 400, param, word)
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "word"),
+    [
+        ({"messages": []}, "messages", "at least 1"),
+        ({}, "messages", "required"),
+        ({"messages": "Hi"}, "messages", "array"),
+        ({"messages": [{"role": "robot", "content": "Hi"}]}, "messages[0].role", "robot"),
+        ({"messages": [USER, {"content": "Hi"}]}, "messages[1].role", "required"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content", "required"),
+        ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content", "string"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content", "text"),
+        ({"messages": [USER], "top_logprobs": 2}, "top_logprobs", "logprobs"),
+        ({"messages": [USER], "logprobs": 2}, "logprobs", "boolean"),
+        ({"messages": [USER], "tools": [{"type": "function"}]}, "tools", "unsupported"),
+        ({"messages": [USER], "max_completion_tokens": 10**6}, "max_tokens", str(MAX_MODEL_LEN)),
+        ({"messages": [{"role": "user", "content": "word " * 1000}]}, "messages", str(MAX_MODEL_LEN)),
+    ],
+)
+def test_chat_bodies(server, body, param, word):
+    check_error(server.chat(**body), 400, param, word)
+
+
+@pytest.mark.parametrize(
+    ("content", "param", "word"),
+    [
+        (b"", None, "JSON"),
+        (b'{"prompt": "a"', None, "JSON"),
+        (b"[" * 100_000, None, "JSON"),
+        (b'["a"]', None, "body"),
+        (b'{"prompt": "\xff\xfe"}', None, "JSON"),
+        (b'{"prompt": "\\ud800"}', None, "JSON"),
+        (b'{"prompt": "a", "temperature": NaN}', "temperature", "finite"),
+        (b'{"prompt": "a", "temperature": Infinity}', "temperature", "finite"),
+        (b'{"prompt": "a", "top_p": 1e999}', "top_p", "finite"),
+    ],
+)
+def test_raw_bodies(server, content, param, word):
+    check_error(server.http.post("/v1/completions", content=content), 400, param, word)
+
+
+def test_prompt_longer_than_the_context(server):
+    check_error(server.complete(prompt="word " * 600), 400, "prompt", "601", str(MAX_MODEL_LEN))
+    check_error(server.complete(prompt=[5] * MAX_MODEL_LEN), 400, "prompt", str(MAX_MODEL_LEN))
+
+
+def test_megabytes_of_prompt_are_refused_without_tokenising(server, monkeypatch):
+    monkeypatch.setattr(type(server.core.executor), "unseen_tokens", None)  # nothing reaches the engine
+    check_error(server.complete(prompt="word " * MEBIBYTE), 400, "prompt", "characters")
+    monkeypatch.undo()
+
+
+def test_max_tokens_names_prompt_request_and_context(server):
+    check_error(server.complete(prompt=[5] * 100, max_tokens=500), 400, "max_tokens", "500", "100", "512", "412")
+    assert server.complete(prompt=[5] * 100, max_tokens=412, ignore_eos=True).status_code == 200
+
+
+def test_more_choices_than_there_is_room_for(server):
+    check_error(server.complete(prompt="a", n=MAX_BATCH + MAX_QUEUE + 1), 400, None, str(MAX_BATCH + MAX_QUEUE))
+
+
+def test_unknown_model(server):
+    check_error(server.complete(prompt="a", model="gpt-9"), 404, "model", "gpt-9", MODEL)
+    with pytest.raises(openai.NotFoundError) as caught:
+        server.client.chat.completions.create(model="gpt-9", messages=[USER])
+    assert caught.value.code == "model_not_found"
+    check_error(server.http.get("/v1/models/gpt-9"), 404, "model", "gpt-9")
+
+
+def test_unknown_path_and_method(server):
+    check_error(server.http.post("/v1/embeddings", json={}), 404, None, "/v1/embeddings")
+    answer = server.http.get("/v1/completions")
+    check_error(answer, 405, None, "GET")
+    assert answer.headers["allow"] == "POST"
+
+
+def test_api_key(guarded_server):
+    for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "right"}):
+        check_error(guarded_server.http.get("/v1/models", headers=headers), 401, None, "Authorization")
+    with pytest.raises(openai.AuthenticationError):
+        guarded_server.client.with_options(api_key="wrong").completions.create(model=MODEL, prompt="a")
+    assert guarded_server.client.completions.create(model=MODEL, prompt="One").choices[0].text == "One"
+    assert guarded_server.http.get("/health").status_code == 200
+
+
+def test_body_of_50_megabytes(server):
+    check_error(server.http.post("/v1/completions", content=b" " * (50 * MEBIBYTE)), 413, None, "8388608")
+
+
+def test_chunked_body_of_50_megabytes(server):
+    chunks = (b" " * MEBIBYTE for _ in range(50))
+    check_error(server.http.post("/v1/completions", content=chunks), 413, None, "8388608")
+
+
+def test_announced_body_is_refused_before_it_is_sent(server):
+    address = urlsplit(server.url)
+    with socket.create_connection((address.hostname, address.port), timeout=30) as connection:
+        connection.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nHost: here\r\nContent-Length: 52428800\r\nExpect: 100-continue\r\n\r\n"
+        )
+        assert connection.recv(1000).startswith(b"HTTP/1.1 413")
+
+
+def test_body_just_under_the_limit_is_read(server):
+    body = b'{"prompt": "One"}'
+    answer = server.http.post("/v1/completions", content=body + b" " * (8 * MEBIBYTE - len(body)))
+    assert answer.json()["choices"][0]["text"] == "One"
+
+
+def test_model_without_chat_template(server, tokenizer, monkeypatch):
+    monkeypatch.setattr(tokenizer, "chat_template", None)
+    check_error(server.chat(messages=[USER]), 400, None, "chat template", "/v1/completions")
+
+
+def test_chat_template_that_refuses(server, tokenizer, monkeypatch):
+    monkeypatch.setattr(tokenizer, "chat_template", "{{ raise_exception('roles must alternate') }}")
+    check_error(server.chat(messages=[USER, USER]), 400, "messages", "roles must alternate")

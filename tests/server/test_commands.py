@@ -1,0 +1,81 @@
+"""The parts of serve and generate that need no model."""
+
+import socket
+import sys
+
+import pytest
+from fake_core import make_core
+from rich.console import Console
+
+from smartspec.cli import main
+from smartspec.cli.generate import generate
+from smartspec.cli.live import WINDOW_SECONDS, Window, state_table
+from smartspec.cli.serve import bind, ready_text
+from smartspec.cli.totals import StepTotals
+from smartspec.core.batch import StepOutput
+
+
+def test_a_port_in_use_is_named_with_the_remedy():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ValueError, match=f"port {port} .* in use.*--port"):
+            bind("127.0.0.1", port)
+
+
+def test_port_0_takes_a_free_one():
+    with bind("127.0.0.1", 0) as listener:
+        assert listener.getsockname()[1] > 0
+
+
+def test_ready_text_shows_where_the_key_goes_but_not_the_key():
+    text = ready_text("http://127.0.0.1:8000", "some-model", "secret")
+    assert "curl http://127.0.0.1:8000/v1/chat/completions" in text and "Bearer" in text
+    assert "secret" not in text
+    assert "Bearer" not in ready_text("http://127.0.0.1:8000", "some-model", None)
+
+
+@pytest.mark.parametrize("error", [ValueError("no such\nmodel"), FileNotFoundError("no such\nmodel")])
+def test_errors_are_one_line_and_exit_code_2(monkeypatch, capsys, error):
+    def fail():
+        raise error
+
+    monkeypatch.setattr(main, "_build_app", lambda: fail)
+    with pytest.raises(SystemExit) as caught:
+        main.main()
+    assert caught.value.code == 2
+    assert capsys.readouterr().err == "error: no such model\n"
+
+
+def test_without_typer_the_extra_is_named(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "typer", None)
+    with pytest.raises(SystemExit) as caught:
+        main.main()
+    assert caught.value.code == 2
+    assert "smartspec[server]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [{}, {"prompt": "a", "file": "b"}])
+def test_generate_needs_one_prompt(arguments):
+    with pytest.raises(ValueError, match="either a PROMPT or --file"):
+        generate(**arguments)
+
+
+def test_totals_and_their_window():
+    totals = StepTotals()
+    window = Window(totals)
+    totals.add(StepOutput(num_verified_tokens=4, num_accepted_tokens=3, verified_lengths=(4, 0)))
+    assert (totals.acceptance_rate, totals.acceptance_length, totals.mean_length) == (0.75, 4.0, 2.0)
+    assert window.slide(0.0) == (StepTotals(), 0.0)
+    totals.add(StepOutput(num_verified_tokens=2, num_accepted_tokens=0, verified_lengths=(2,)))
+    recent, seconds = window.slide(1.0)
+    assert (recent.num_verified_tokens, recent.num_decode_rows, seconds) == (2, 1, 1.0)
+    assert window.slide(WINDOW_SECONDS + 0.5)[0] == StepTotals()
+
+
+def test_the_live_row():
+    recent = StepTotals(num_generated_tokens=30, num_verified_tokens=8, num_accepted_tokens=6, num_decode_rows=4)
+    console = Console(width=120)
+    with console.capture() as capture:
+        console.print(state_table(make_core(2), "goodput", recent, 2.0))
+    for cell in ("goodput", "15.0", "75%", "2.00", "0%"):
+        assert cell in capture.get()

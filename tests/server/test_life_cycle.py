@@ -1,0 +1,147 @@
+"""Load, departures and failures: queue limits, clients that go away, steps that raise."""
+
+import json
+import socket
+import threading
+from urllib.parse import urlsplit
+
+from fake_server import MODEL, eventually
+
+from smartspec.server.errors import RETRY_AFTER_SECONDS
+
+ENDLESS = {"prompt": "One two three", "max_tokens": 400, "ignore_eos": True}
+
+
+class Background:
+    """A request in a thread of its own; answer is there after join."""
+
+    def __init__(self, server, **body):
+        self.answer = None
+        self._thread = threading.Thread(target=self._send, args=(server, body))
+        self._thread.start()
+
+    def _send(self, server, body):
+        self.answer = server.complete(**body)
+
+    def join(self):
+        self._thread.join(timeout=30)
+        return self.answer
+
+
+def num_requests(server) -> int:
+    return server.core.num_running + server.core.num_waiting
+
+
+def test_queue_full(small_server):
+    small_server.executor.hold()
+    waiting = [Background(small_server, prompt="One two") for _ in range(2)]
+    eventually(lambda: small_server.engine.num_requests == 2)
+    answer = small_server.complete(prompt="One two")
+    assert (answer.status_code, answer.headers["retry-after"]) == (429, str(RETRY_AFTER_SECONDS))
+    assert answer.json()["error"]["code"] == "queue_full"
+    streamed = small_server.complete(prompt="One two", stream=True)
+    assert streamed.status_code == 429
+    small_server.executor.let_go()
+    assert [request.join().json()["choices"][0]["text"] for request in waiting] == ["One two"] * 2
+    assert small_server.complete(prompt="One two").status_code == 200
+
+
+def test_client_that_leaves_a_stream_frees_its_request_before_the_next_step(server):
+    num_steps = server.executor.num_steps
+    server.executor.hold(after=3)
+    with server.http.stream("POST", "/v1/completions", json=ENDLESS | {"stream": True}) as answer:
+        next(answer.iter_lines())
+        eventually(lambda: server.executor.num_steps == num_steps + 4)
+    check_freed(server, num_steps + 4)
+
+
+def test_client_that_leaves_before_the_answer_frees_its_request_before_the_next_step(server):
+    num_steps = server.executor.num_steps
+    server.executor.hold()
+    address, body = urlsplit(server.url), json.dumps(ENDLESS).encode()
+    with socket.create_connection((address.hostname, address.port)) as connection:
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: here\r\nContent-Length: {len(body)}\r\n\r\n"
+        connection.sendall(head.encode() + body)
+        eventually(lambda: server.executor.num_steps == num_steps + 1)
+    check_freed(server, num_steps + 1)
+
+
+def check_freed(server, num_steps: int) -> None:
+    """Called while the step of that number is under way and the client just gone: no step may follow."""
+    assert server.core.num_running == 1
+    eventually(lambda: server.engine.num_requests == 0)
+    server.executor.let_go()
+    eventually(lambda: num_requests(server) == 0)
+    assert server.executor.num_steps == num_steps
+    assert server.core.scheduler.blocks.num_used_blocks == 0
+    assert outcomes(server)["aborted"] > 0
+
+
+def test_a_failed_step_costs_only_the_requests_in_it(server, caplog):
+    server.executor.fail(after=1)
+    answer = server.complete(prompt="One two")
+    assert answer.status_code == 500
+    assert "secret" not in answer.text and "Traceback" not in answer.text
+    assert "the secret reason" in caplog.text
+    assert num_requests(server) == 0
+    assert server.complete(prompt="One two").json()["choices"][0]["text"] == "One two"
+
+
+def test_a_stream_that_fails_ends_with_an_error_event(server):
+    server.executor.fail(after=3)
+    with server.http.stream("POST", "/v1/completions", json=ENDLESS | {"stream": True}) as answer:
+        events = [line for line in answer.iter_lines() if line]
+    assert len(events) > 1 and "choices" in events[0]
+    assert "engine_error" in events[-1] and "secret" not in events[-1]
+
+
+def test_an_unforeseen_error_is_a_plain_500(server, monkeypatch):
+    monkeypatch.setattr("smartspec.server.app.check_model", lambda asked, served: 1 / 0)
+    answer = server.complete(prompt="One two")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (500, "internal_error")
+    assert "division" not in answer.text
+
+
+def test_many_at_once_all_get_their_own_answer(burst_server):
+    requests = [Background(burst_server, prompt=f"request number {i}", max_tokens=50) for i in range(8)]
+    texts = [request.join().json()["choices"][0]["text"] for request in requests]
+    assert texts == [f"request number {i}" for i in range(8)]
+
+
+def outcomes(server) -> dict[str, float]:
+    prefix = 'smartspec_requests_total{outcome="'
+    lines = [line for line in server.http.get("/metrics").text.splitlines() if line.startswith(prefix)]
+    return {line.removeprefix(prefix).split('"')[0]: float(line.split()[-1]) for line in lines}
+
+
+def metric(server, name: str) -> float:
+    text = server.http.get("/metrics").text
+    return next(float(line.split()[1]) for line in text.splitlines() if line.startswith(f"smartspec_{name} "))
+
+
+def test_metrics(burst_server, tokenizer):
+    names = ("generation_tokens_total", "prompt_tokens_total", "verified_tokens_total", "accepted_tokens_total")
+    counts = (*names, "decode_rows_total", "chosen_length_count", "chosen_length_sum", "request_ttft_seconds_count")
+    before = {name: metric(burst_server, name) for name in counts}
+    stops = outcomes(burst_server)["stop"]
+    prompt = "some words for the metrics, one two three four five six seven"
+    burst_server.complete(prompt=prompt, max_tokens=64)
+    num_tokens = len(tokenizer(prompt)["input_ids"])
+    grown = {name: metric(burst_server, name) - before[name] for name in counts}
+    assert outcomes(burst_server)["stop"] == stops + 1
+    assert grown["generation_tokens_total"] == num_tokens + 1
+    assert 0 < grown["prompt_tokens_total"] <= num_tokens
+    assert grown["verified_tokens_total"] == grown["chosen_length_sum"] > 0
+    assert 0 < grown["accepted_tokens_total"] <= grown["verified_tokens_total"]
+    assert grown["decode_rows_total"] == grown["chosen_length_count"] > 0
+    assert grown["request_ttft_seconds_count"] == 1
+    for name in ("requests_running", "requests_waiting", "kv_use_ratio"):
+        assert metric(burst_server, name) == 0
+    for name in ("request_tpot_seconds", "request_e2e_seconds", "step_seconds", "predicted_step_seconds"):
+        assert metric(burst_server, f"{name}_count") > 0
+
+
+def test_speculation_and_health(burst_server):
+    state = burst_server.http.get("/v1/speculation").json()
+    assert (state["policy"], state["drafters"], state["model"]) == ("fixed:6", ["prompt-lookup"], MODEL)
+    assert burst_server.http.get("/health").json() == {"status": "ok"}

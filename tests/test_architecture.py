@@ -1,0 +1,136 @@
+"""The import table of the architecture: which layer may import which, and which libraries each may use."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "smartspec"
+
+LAYERS = {
+    "control": set(),
+    "core": {"control"},
+    "drafters": {"core"},
+    "workload": set(),
+    "engine": {"control", "core", "drafters"},
+    "server": {"control", "core", "engine"},
+    "bench": {"workload"},
+}
+LIBRARIES = {
+    "control": {"numpy"},
+    "core": {"numpy"},
+    "drafters": {"numpy"},
+    "workload": {"numpy"},
+    "engine": {
+        "numpy", "torch", "transformers", "tokenizers", "safetensors", "huggingface_hub",
+    },
+    "server": {"numpy", "fastapi", "starlette", "pydantic", "uvicorn", "prometheus_client", "jinja2"},
+    "bench": {"numpy", "httpx", "matplotlib", "rich"},
+    "cli": {"numpy", "typer", "rich"},
+}  # fmt: skip
+TORCH_FREE = ("control", "core", "drafters", "workload")
+
+
+def source_files() -> list[Path]:
+    return sorted(SOURCE.rglob("*.py"))
+
+
+def imported_modules(node: ast.AST) -> list[str]:
+    """Dotted names a node imports; `from smartspec import x` counts as smartspec.x."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        assert node.level == 0, f"line {node.lineno}: relative imports hide the layer; write the full name"
+        if node.module == "smartspec":
+            return [f"smartspec.{alias.name}" for alias in node.names]
+        return [node.module]
+    return []
+
+
+def is_deferred(node: ast.AST) -> bool:
+    """Whether what is inside is not run when the module is imported: functions and `if TYPE_CHECKING`."""
+    if isinstance(node, ast.If):
+        return ast.unparse(node.test) == "TYPE_CHECKING"
+    return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+
+
+def violations(path: Path, tree: ast.Module) -> list[str]:
+    """What the file at `path` (relative to the package) imports against the table."""
+    layer = "cli" if path.name == "__main__.py" else path.parts[0] if len(path.parts) > 1 else None
+    deferred = {inner for node in ast.walk(tree) if is_deferred(node) for inner in ast.walk(node)}
+    found = []
+    for node in ast.walk(tree):
+        for module in imported_modules(node):
+            top, _, rest = module.partition(".")
+            if top == "smartspec":
+                target = rest.partition(".")[0]
+                if layer == "cli":
+                    allowed = target == "cli" or node in deferred
+                else:
+                    allowed = target == layer or target in LAYERS.get(layer, set())
+            else:
+                allowed = top in sys.stdlib_module_names or top in LIBRARIES.get(layer, set())
+                allowed = allowed or (layer == "cli" and node in deferred)
+            if not allowed:
+                found.append(f"{path}:{node.lineno} imports {module}")
+    return found
+
+
+def test_every_layer_is_in_the_table():
+    folders = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
+    assert folders == set(LAYERS) | {"cli"} == set(LIBRARIES)
+
+
+def test_imports_follow_the_table():
+    files = source_files()
+    assert len(files) > len(LAYERS)
+    found = [v for path in files for v in violations(path.relative_to(SOURCE), ast.parse(path.read_text("utf-8")))]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        ("control/x.py", "from smartspec.core.request import Request"),
+        ("control/x.py", "import torch"),
+        ("core/x.py", "def f():\n    import torch"),
+        ("bench/x.py", "from smartspec import server"),
+        ("server/x.py", "import torch.nn"),
+        ("cli/x.py", "from smartspec.engine.load import load_model"),
+        ("__init__.py", "import numpy"),
+        ("core/x.py", "if TYPE_CHECKING:\n    import torch"),
+    ],
+)
+def test_a_forbidden_import_is_seen(path: str, line: str):
+    assert violations(Path(path), ast.parse(line))
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        ("core/x.py", "import os.path\nfrom smartspec.control.records import BatchView"),
+        ("engine/x.py", "import torch\nfrom smartspec.drafters import prompt_lookup"),
+        ("cli/x.py", "import typer\ndef f():\n    from smartspec.engine.load import load_model\n    import uvicorn"),
+    ],
+)
+def test_an_allowed_import_passes(path: str, line: str):
+    assert not violations(Path(path), ast.parse(line))
+
+
+def test_torch_free_layers_import_without_torch():
+    modules = [
+        ".".join(("smartspec", *path.relative_to(SOURCE).with_suffix("").parts)).removesuffix(".__init__")
+        for path in source_files()
+        if path.relative_to(SOURCE).parts[0] in TORCH_FREE
+    ]
+    program = (
+        f"import importlib, sys\nfor name in {modules!r}: importlib.import_module(name)\n"
+        "print([name for name in ('torch', 'transformers') if name in sys.modules])"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env={"PYTHONPATH": str(SOURCE.parent)}
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.strip() == "[]"

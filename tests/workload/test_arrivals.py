@@ -1,0 +1,63 @@
+import numpy as np
+import pytest
+
+from smartspec.workload.arrivals import poisson_arrivals, read_trace
+
+HEADER = "arrival_s,prompt_tokens,output_tokens\n"
+
+
+def test_poisson_gaps_have_the_mean_and_spread_of_an_exponential():
+    gaps = np.diff(poisson_arrivals(4.0, 20_000, np.random.default_rng(0)))
+    # standard error of the mean gap: 0.25 / sqrt(20000) = 0.0018; four of them
+    assert abs(gaps.mean() - 0.25) < 0.0072
+    assert abs(gaps.std() / gaps.mean() - 1.0) < 0.04
+    assert (gaps > 0).all()
+
+
+def test_poisson_arrivals_follow_from_the_seed_alone():
+    first, again, other = (poisson_arrivals(2.0, 50, np.random.default_rng(seed)) for seed in (3, 3, 4))
+    assert first.tolist() == again.tolist()
+    assert first.tolist() != other.tolist()
+
+
+@pytest.mark.parametrize("rate", [0.0, -1.0, float("nan"), float("inf")])
+def test_an_impossible_rate_is_refused(rate):
+    with pytest.raises(ValueError, match="request rate must be a positive number"):
+        poisson_arrivals(rate, 3, np.random.default_rng(0))
+
+
+def test_trace_is_read_scaled_and_limited(tmp_path):
+    path = tmp_path / "trace.csv"
+    path.write_text(HEADER + "0,374,44\n4.5,396,109\n4.5,879,55\n")
+    trace = read_trace(path, time_scale=10.0, limit=2)
+    assert trace.arrival_seconds.tolist() == [0.0, 0.45]
+    assert trace.num_prompt_tokens.tolist() == [374, 396]
+    assert trace.num_output_tokens.tolist() == [44, 109]
+    assert len(read_trace(path)) == 3
+
+
+@pytest.mark.parametrize(
+    "row", ["x,1,1", "1,1", "1,2.5,1", "1,0,1", "1,1,-3", "nan,1,1", "inf,1,1", "-1,1,1", "0.5,1,1"]
+)
+def test_a_bad_trace_row_is_named_by_file_and_line(tmp_path, row):
+    path = tmp_path / "trace.csv"
+    path.write_text(HEADER + "0.75,10,10\n" + row + "\n")
+    with pytest.raises(ValueError, match=r"trace\.csv, line 3: "):
+        read_trace(path)
+
+
+def test_a_trace_without_columns_rows_or_file_is_refused(tmp_path):
+    path = tmp_path / "trace.csv"
+    path.write_text("arrival_s,output_tokens\n0,1\n")
+    with pytest.raises(ValueError, match="line 1: no column prompt_tokens"):
+        read_trace(path)
+    path.write_text(HEADER)
+    with pytest.raises(ValueError, match="holds no requests"):
+        read_trace(path)
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ValueError, match="not a CSV file in UTF-8"):
+        read_trace(path)
+    with pytest.raises(ValueError, match=r"absent\.csv: No such file"):
+        read_trace(tmp_path / "absent.csv")
+    with pytest.raises(ValueError, match="time_scale must be a positive number, got 0"):
+        read_trace(path, time_scale=0.0)
