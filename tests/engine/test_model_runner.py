@@ -23,10 +23,14 @@ def plain_logits(model, text: np.ndarray) -> torch.Tensor:
     return model(torch.from_numpy(text.astype(np.int64))[None]).logits[0]
 
 
+@pytest.mark.parametrize("max_kernel_tokens", [0, 3, 16])
 @pytest.mark.parametrize("make_model", [tiny_llama, tiny_mistral])
 @pytest.mark.parametrize("slots", [[0, 1, 2, 3], [5, 2, 3, 0], [7, 6, 1, 4]])
-def test_chunks_of_any_size_in_any_slots(make_model, slots):
+def test_chunks_of_any_size_in_any_slots(make_model, slots, max_kernel_tokens):
+    """By torch alone, by our kernel for the smaller chunks, and by our kernel for most."""
     runner = ModelRunner(as_loaded(make_model()), num_slots=8, max_len=64)
+    assert runner.max_kernel_tokens == 16, "these tests need a C compiler"
+    runner.max_kernel_tokens = max_kernel_tokens
     reference = make_model(attention="eager")
     prompts = texts(11, 30, 2, 17)
     cuts = [[3, 4], [29], [1], [5, 6, 16]]
@@ -96,10 +100,13 @@ def resident_bytes() -> int:
 
 
 def test_neighbours_share_a_call_unless_padding_costs_more_than_it_saves():
-    def segment(slot: int, context: int, num_new: int = 1) -> Segment:
-        return Segment(slot, context, np.zeros(num_new, dtype=np.int32), 1)
+    def runs(*shapes: tuple[int, int, int]) -> list[tuple[int, int]]:
+        """shapes: (slot, context, new tokens)."""
+        segments = [Segment(slot, context, np.zeros(n, dtype=np.int32), 1) for slot, context, n in shapes]
+        return [(a, b) for a, b, _ in _partition(segments, list(range(len(segments))))]
 
-    assert _partition([segment(i, 200) for i in range(5)]) == [(0, 5, 0)]
-    assert _partition([segment(0, 200), segment(2, 200)]) == [(0, 1, 0), (1, 2, 1)]
-    assert _partition([segment(0, 50), segment(1, 6000)]) == [(0, 1, 0), (1, 2, 1)]
-    assert _partition([segment(0, 100, 256), segment(1, 100)]) == [(0, 1, 0), (1, 2, 256)]
+    assert runs(*((slot, 200, 1) for slot in range(5))) == [(0, 5)]
+    assert runs((0, 200, 1), (2, 200, 1)) == [(0, 1), (1, 2)]
+    assert runs((0, 50, 1), (1, 6000, 1)) == [(0, 1), (1, 2)]
+    assert runs((0, 100, 256), (1, 100, 1)) == [(0, 1), (1, 2)]
+    assert runs() == []

@@ -38,6 +38,7 @@ def as_loaded(model: torch.nn.Module, name: str = "tiny") -> LoadedModel:
         model=model,
         tokenizer=None,
         num_layers=SHAPE["num_hidden_layers"],
+        num_heads=SHAPE["num_attention_heads"],
         num_kv_heads=SHAPE["num_key_value_heads"],
         head_dim=SHAPE["hidden_size"] // SHAPE["num_attention_heads"],
         vocab_size=VOCABULARY,

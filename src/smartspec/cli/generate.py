@@ -3,6 +3,7 @@
 import asyncio
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +11,7 @@ import typer
 
 if TYPE_CHECKING:
     from smartspec.core.sampling_params import SamplingParams
-    from smartspec.engine.build import Engine
+    from smartspec.engine.async_engine import AsyncEngine
 
 
 def generate(
@@ -29,16 +30,19 @@ def generate(
     """Answer one prompt on the terminal; the last line, on standard error, says how fast it went."""
     text = _read_prompt(prompt, file)
     from smartspec.core.sampling_params import SamplingParams
+    from smartspec.engine.async_engine import AsyncEngine
     from smartspec.engine.build import build_engine
     from smartspec.engine.config import EngineConfig, parse_drafters
+    from smartspec.engine.engine_thread import EngineThread
 
     chosen = {} if model is None else {"model": model}
     params = SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=seed)
     config = EngineConfig(drafters=parse_drafters(drafter), policy=policy, dtype=dtype, device=device, **chosen)
-    engine = build_engine(config, report=lambda line: print(line, file=sys.stderr))
+    thread = EngineThread()
+    engine = thread.submit(partial(build_engine, config, report=partial(print, file=sys.stderr))).result()
     token_ids = _tokenize(engine.tokenizer, text, raw)
     try:
-        asyncio.run(_stream(engine, token_ids, params))
+        asyncio.run(_stream(AsyncEngine.of(engine, thread), token_ids, params))
     except KeyboardInterrupt:
         print(file=sys.stderr)
         raise typer.Exit(130) from None
@@ -64,11 +68,9 @@ def _tokenize(tokenizer, text: str, raw: bool) -> list[int]:
     return tokenizer(conversation, add_special_tokens=False)["input_ids"]
 
 
-async def _stream(engine: "Engine", token_ids: list[int], params: "SamplingParams") -> None:
+async def _stream(async_engine: "AsyncEngine", token_ids: list[int], params: "SamplingParams") -> None:
     from smartspec.cli.totals import StepTotals
-    from smartspec.engine.async_engine import AsyncEngine
 
-    async_engine = AsyncEngine.of(engine)
     totals = StepTotals()
     async_engine.listeners.append(totals.add)
     async_engine.start()

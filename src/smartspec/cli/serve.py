@@ -6,6 +6,7 @@ import socket
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from smartspec.engine.async_engine import AsyncEngine
     from smartspec.engine.build import Engine
+    from smartspec.engine.engine_thread import EngineThread
 
 SWITCH_INTERVAL_SECONDS = 0.0005
 SHUTDOWN_SECONDS = 2
@@ -54,9 +56,11 @@ def serve(
     listener = bind(host, port)
     try:
         from smartspec.engine.build import build_engine
+        from smartspec.engine.engine_thread import EngineThread
 
-        engine = build_engine(config, report=lambda line: print(line, flush=True))
-        run(engine, listener, api_key)
+        thread = EngineThread()
+        engine = thread.submit(partial(build_engine, config, report=partial(print, flush=True))).result()
+        run(engine, thread, listener, api_key)
     except KeyboardInterrupt:
         pass
     finally:
@@ -84,14 +88,14 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def run(engine: "Engine", listener: socket.socket, api_key: str | None) -> None:
+def run(engine: "Engine", thread: "EngineThread", listener: socket.socket, api_key: str | None) -> None:
     """Serve until interrupted; the present state is shown as long as there is a terminal."""
     from smartspec.engine.async_engine import AsyncEngine
     from smartspec.server.app import create_app
 
     # The engine thread needs the interpreter back quickly after each kernel, whatever the HTTP side is doing.
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
-    async_engine = AsyncEngine.of(engine)
+    async_engine = AsyncEngine.of(engine, thread)
     name = engine.loaded.name
     app = create_app(async_engine, engine.tokenizer, name, drafters=engine.config.drafters, api_key=api_key)
     host, port = listener.getsockname()[:2]

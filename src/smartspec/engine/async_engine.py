@@ -9,9 +9,9 @@ import itertools
 import logging
 import queue
 import secrets
-import threading
 import time
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Self
 
@@ -20,6 +20,7 @@ from smartspec.core.engine_core import EngineCore
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.engine.detokenizer import IncrementalDetokenizer
+from smartspec.engine.engine_thread import EngineThread
 from smartspec.engine.text import Choice, TextDelta
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class EngineError(Exception):
 
 
 class AsyncEngine:
-    """Runs an EngineCore in one thread.
+    """Runs an EngineCore in an engine thread: the one it was built in, where it computes.
 
     tokenizer: a transformers tokenizer backed by the tokenizers library. vocab_size: of the model. max_model_len: most
     tokens of one request. At most max_batch + max_queue requests may be in the engine. listeners are called in the
@@ -57,6 +58,7 @@ class AsyncEngine:
         max_model_len: int,
         max_batch: int,
         max_queue: int,
+        thread: EngineThread | None = None,
     ):
         self.core = core
         self.vocab_size = vocab_size
@@ -72,11 +74,12 @@ class AsyncEngine:
         self._stopped = False  # owned by the event loop
         self._running = True  # owned by the engine thread
         self._choices: dict[int, Choice] = {}
-        self._thread = threading.Thread(target=self._run, name="smartspec-engine", daemon=True)
+        self._thread = thread or EngineThread()
+        self._ended: Future | None = None
 
     @classmethod
-    def of(cls, engine: "Engine") -> Self:
-        """Around an engine that was built."""
+    def of(cls, engine: "Engine", thread: EngineThread) -> Self:
+        """Around an engine that was built in thread."""
         return cls(
             engine.core,
             engine.tokenizer,
@@ -85,23 +88,25 @@ class AsyncEngine:
             max_model_len=engine.max_model_len,
             max_batch=engine.config.max_batch,
             max_queue=engine.config.max_queue,
+            thread=thread,
         )
 
     @property
     def alive(self) -> bool:
-        """Whether the engine thread runs."""
-        return self._thread.is_alive()
+        """Whether requests are being worked on."""
+        return self._ended is not None and not self._ended.done()
 
     def start(self) -> None:
-        """Start the engine thread. Call it in the event loop that will consume the output."""
+        """Begin to work. Call it in the event loop that will consume the output."""
         self._loop = asyncio.get_running_loop()
-        self._thread.start()
+        self._ended = self._thread.submit(self._run)
 
     async def stop(self) -> None:
-        """End the thread after the present step; requests under way and later ones get an EngineError. Idempotent."""
+        """End after the present step; requests under way and later ones get an EngineError. Idempotent."""
         self._stopped = True
         self._commands.put(self._leave)
-        await asyncio.to_thread(self._thread.join)
+        if self._ended is not None:
+            await asyncio.wrap_future(self._ended)
 
     async def generate(self, prompts: list[list[int]], params: SamplingParams, n: int = 1) -> AsyncIterator[TextDelta]:
         """Text of n choices for each prompt (token ids) as it comes, until every choice has a finish_reason.

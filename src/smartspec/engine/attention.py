@@ -1,8 +1,9 @@
 """Ragged cached attention behind transformers' attention interface.
 
 A step feeds a ragged row of tokens: for each segment (one request) some new tokens at some position of its slot. Keys
-and values are written into the slot, then neighbouring slots are attended to in one batched call on a view of the cache
-(no gather), padded to the longest context among them. Which neighbours share a call follows from a small cost rule.
+and values are written into the slot and attended to there, without a gather. On a processor, segments of few tokens
+(decoding, verification) go to our kernel in one call. Everything else goes to torch: neighbouring slots share a batched
+call on a view of the cache, padded to the longest context among them, when a small cost rule says that pays.
 """
 
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ import torch.nn.functional as F
 from transformers import AttentionInterface
 
 from smartspec.engine.kv_cache import KVCache
+from smartspec.engine.ragged_attention import ragged_attention
 
 ATTENTION_NAME = "smartspec"
 
@@ -47,7 +49,7 @@ class _Group:
     The group's tokens are ragged rows [first_row : first_row + num_rows]. Where all its segments are equally long that
     is all there is to know; else rows, int64 [num_slots * num_queries], says which row each padded query takes (padding
     repeats the segment's last one) and real, int64 [num_rows], where the true queries lie among the padded ones.
-    positions: int64 [num_slots, num_queries].
+    positions: int64 [num_slots, num_queries]. slots: int64 [num_rows].
     """
 
     first_slot: int
@@ -59,6 +61,14 @@ class _Group:
     rows: torch.Tensor | None
     real: torch.Tensor | None
     positions: torch.Tensor
+    slots: torch.Tensor
+
+    def write(self, key: torch.Tensor, value: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Put the group's new keys and values, [num_kv_heads, N, head_dim], into one layer of the cache."""
+        rows = slice(self.first_row, self.first_row + self.num_rows)
+        positions = self.positions.flatten() if self.real is None else self.positions.flatten()[self.real]
+        keys[self.slots, :, positions] = key[:, rows].transpose(0, 1)
+        values[self.slots, :, positions] = value[:, rows].transpose(0, 1)
 
     def mask(self, window: int | None, dtype: torch.dtype, group_size: int) -> torch.Tensor:
         """Additive mask [num_slots, 1, group_size * num_queries, context]."""
@@ -73,16 +83,22 @@ class _Group:
 
 
 class AttentionPlan:
-    """Everything about a step's attention that is the same in every layer; masks are made once per window size."""
+    """Everything about a step's attention that is the same in every layer; masks are made once per window size.
 
-    def __init__(self, segments: list[Segment], cache: KVCache, device: torch.device):
-        """segments in slot order, as they lie in the ragged row."""
+    segments: in slot order, as they lie in the ragged row. max_kernel_tokens: segments of up to this many tokens go to
+    our kernel (0: none), the others, in groups, to torch.
+    """
+
+    def __init__(self, segments: list[Segment], cache: KVCache, device: torch.device, max_kernel_tokens: int):
         self.cache = cache
-        positions = np.concatenate([np.arange(s.start, s.end) for s in segments])
-        slots = np.repeat([s.slot for s in segments], [s.num_tokens for s in segments])
-        self.positions = torch.from_numpy(positions).to(device)
-        self.slots = torch.from_numpy(slots).to(device)
-        self.groups = [_make_group(segments[a:b], row, device) for a, b, row in _partition(segments)]
+        self.positions = torch.from_numpy(np.concatenate([np.arange(s.start, s.end) for s in segments])).to(device)
+        first_rows = np.cumsum([0, *(s.num_tokens for s in segments)])[:-1].tolist()
+        small = [i for i, s in enumerate(segments) if s.num_tokens <= max_kernel_tokens]
+        table = [(segments[i].slot, segments[i].start, first_rows[i], segments[i].num_tokens) for i in small]
+        self.kernel_segments = torch.tensor(table, dtype=torch.int64)
+        large = [i for i, s in enumerate(segments) if s.num_tokens > max_kernel_tokens]
+        runs = _partition([segments[i] for i in large], [first_rows[i] for i in large])
+        self.groups = [_make_group([segments[large[i]] for i in range(a, b)], row, device) for a, b, row in runs]
         self._masks: dict[tuple, list[torch.Tensor]] = {}
 
     def masks(self, window: int | None, dtype: torch.dtype, group_size: int) -> list[torch.Tensor]:
@@ -92,21 +108,19 @@ class AttentionPlan:
         return self._masks[key]
 
 
-def _partition(segments: list[Segment]) -> list[tuple[int, int, int]]:
+def _partition(segments: list[Segment], first_rows: list[int]) -> list[tuple[int, int, int]]:
     """Split segments (in slot order) into runs [a, b) that share a call, with the ragged row each run begins at."""
-    runs, begin, row, run_row = [], 0, 0, 0
-    for index, segment in enumerate(segments):
-        if index > begin and not _worth_joining(segments[begin:index], segment):
-            runs.append((begin, index, run_row))
-            begin, run_row = index, row
-        row += segment.num_tokens
-    runs.append((begin, len(segments), run_row))
+    runs, begin = [], 0
+    for index in range(1, len(segments) + 1):
+        if index == len(segments) or not _worth_joining(segments[begin:index], segments[index]):
+            runs.append((begin, index, first_rows[begin]))
+            begin = index
     return runs
 
 
 def _worth_joining(run: list[Segment], segment: Segment) -> bool:
     if segment.slot != run[-1].slot + 1:
-        return False
+        return False  # and so every segment between the run's first and last belongs to it
     return _call_cost([*run, segment]) <= _call_cost(run) + _call_cost([segment])
 
 
@@ -135,6 +149,7 @@ def _make_group(run: list[Segment], first_row: int, device: torch.device) -> _Gr
         rows=torch.from_numpy((begins[:, None] + clipped).reshape(-1)).to(device) if ragged else None,
         real=torch.from_numpy(real).to(device) if ragged else None,
         positions=torch.from_numpy(np.array([s.start for s in run])[:, None] + clipped).to(device),
+        slots=torch.from_numpy(np.repeat([s.slot for s in run], lengths)).to(device),
     )
 
 
@@ -156,17 +171,21 @@ def cached_attention(
     """
     plan, layer = attention_plan, module.layer_idx
     keys, values = plan.cache.keys[layer], plan.cache.values[layer]
-    keys[plan.slots, :, plan.positions] = key[0].transpose(0, 1)
-    values[plan.slots, :, plan.positions] = value[0].transpose(0, 1)
     num_heads, num_tokens, head_dim = query.shape[1:]
     num_kv_heads = key.shape[1]
-    # Query heads that share a key head become further query rows: [N, num_kv_heads, group_size, head_dim].
-    folded = query[0].transpose(0, 1).unflatten(1, (num_kv_heads, num_heads // num_kv_heads))
-    output = torch.empty_like(folded, memory_format=torch.contiguous_format)
-    masks = plan.masks(sliding_window, query.dtype, num_heads // num_kv_heads)
-    for group, mask in zip(plan.groups, masks, strict=True):
-        _attend(group, mask, folded, keys, values, scaling, output)
-    return output.view(1, num_tokens, num_heads, head_dim), None
+    scale = head_dim**-0.5 if scaling is None else scaling
+    output = query.new_empty(num_tokens, num_heads, head_dim)
+    if len(plan.kernel_segments):
+        tensors = (query[0], key[0], value[0], keys, values, output, plan.kernel_segments)
+        ragged_attention(*tensors, scale, sliding_window)
+    if plan.groups:
+        # Query heads that share a key head become further query rows: [N, num_kv_heads, group_size, head_dim].
+        folded = query[0].transpose(0, 1).unflatten(1, (num_kv_heads, num_heads // num_kv_heads))
+        masks = plan.masks(sliding_window, query.dtype, num_heads // num_kv_heads)
+        for group, mask in zip(plan.groups, masks, strict=True):
+            group.write(key[0], value[0], keys, values)
+            _attend(group, mask, folded, keys, values, scale, output.view_as(folded))
+    return output[None], None
 
 
 def _attend(
@@ -175,7 +194,7 @@ def _attend(
     folded: torch.Tensor,
     keys: torch.Tensor,
     values: torch.Tensor,
-    scaling: float | None,
+    scale: float,
     output: torch.Tensor,
 ) -> None:
     rows = slice(group.first_row, group.first_row + group.num_rows)
@@ -190,7 +209,7 @@ def _attend(
         keys[slots, :, : group.context],
         values[slots, :, : group.context],
         attn_mask=mask,
-        scale=scaling,
+        scale=scale,
     )
     attended = attended.unflatten(2, (group_size, group.num_queries)).permute(0, 3, 1, 2, 4).flatten(0, 1)
     output[rows] = attended if group.real is None else attended[group.real]

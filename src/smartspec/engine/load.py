@@ -19,7 +19,7 @@ from transformers.utils.logging import disable_progress_bar
 from smartspec.engine.attention_probe import AttentionCall, recorded_attention
 from smartspec.engine.default_model import DEFAULT_MODEL, default_model_folder
 from smartspec.engine.fusion import fuse
-from smartspec.engine.linear import PackedLinear, make_linear, pack_linears
+from smartspec.engine.linear import PackedLinear, make_linear, pack_linears, pad_small_batches
 
 KNOWN_LAYER_TYPES = {"full_attention", "sliding_attention"}
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -39,6 +39,7 @@ class LoadedModel:
     model: nn.Module
     tokenizer: PreTrainedTokenizerBase
     num_layers: int
+    num_heads: int
     num_kv_heads: int
     head_dim: int
     vocab_size: int
@@ -67,6 +68,7 @@ def load_model(name: str, *, dtype: str = "auto", device: str = "auto") -> Loade
     fuse(model)
     _own_parameters(model, mapped)
     pack_linears(model)
+    pad_small_batches(model)
     vocab_size, calls = _probe(model)
     _check_attention(name, model, calls)
     return LoadedModel(
@@ -74,6 +76,7 @@ def load_model(name: str, *, dtype: str = "auto", device: str = "auto") -> Loade
         model=model,
         tokenizer=tokenizer,
         num_layers=len(calls),
+        num_heads=calls[0].query.shape[1],
         num_kv_heads=calls[0].key.shape[1],
         head_dim=calls[0].key.shape[3],
         vocab_size=vocab_size,

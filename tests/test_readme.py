@@ -1,0 +1,126 @@
+"""The README's commands, as a newcomer would run them: real model, real server, real clients."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import openai
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SMARTSPEC = (sys.executable, "-m", "smartspec")
+README = (ROOT / "README.md").read_text()
+
+
+def run(*command: str, timeout: float = 300) -> subprocess.CompletedProcess:
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, cwd=ROOT)
+
+
+@pytest.fixture(scope="module")
+def server():
+    """`smartspec serve`; yields its URL. At the end Ctrl-C must stop it cleanly."""
+    process = subprocess.Popen(
+        [*SMARTSPEC, "serve", "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT
+    )
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if "Ctrl-C stops" in line:
+            break
+    url = re.search(r"http://127\.0\.0\.1:\d+", "".join(lines))
+    assert url, "".join(lines)
+    yield url.group()
+    process.send_signal(signal.SIGINT)
+    rest, _ = process.communicate(timeout=30)
+    assert process.returncode == 0, rest
+    assert "Traceback" not in rest
+
+
+def test_the_curl_line(server):
+    command = re.search(r"curl http://127.*?}'", README, re.DOTALL).group()
+    command = command.replace("\\\n", " ").replace("http://127.0.0.1:8000", server)
+    answer = json.loads(run("bash", "-c", f"{command} --silent").stdout)
+    assert answer["object"] == "chat.completion"
+    assert "prime" in answer["choices"][0]["message"]["content"].lower()
+
+
+def test_the_openai_client_streams_what_it_gets_whole(server):
+    client = openai.OpenAI(base_url=f"{server}/v1", api_key="unused")
+    model = client.models.list().data[0].id
+    call = {
+        "model": model,
+        "messages": [{"role": "user", "content": "Repeat three times: a stitch in time saves nine."}],
+        "max_tokens": 48,
+        "temperature": 0,
+    }
+    whole = client.chat.completions.create(**call)
+    chunks = list(client.chat.completions.create(**call, stream=True, stream_options={"include_usage": True}))
+    streamed = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert streamed == whole.choices[0].message.content
+    assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
+
+
+def test_seeded_sampling_is_repeatable_and_speculation_is_seen(server):
+    client = openai.OpenAI(base_url=f"{server}/v1", api_key="unused")
+    call = {"model": client.models.list().data[0].id, "prompt": "one two three one two three one two", "max_tokens": 40}
+    first, second = (client.completions.create(**call, seed=11, n=2, logprobs=1) for _ in range(2))
+    assert [c.text for c in first.choices] == [c.text for c in second.choices]
+    state = client.get("/speculation", cast_to=dict)
+    assert state["policy"] == "goodput" and state["decisions"] and state["ignored_observations"] == 0
+
+
+def test_bad_requests_disturb_nobody(server):
+    client = openai.OpenAI(base_url=f"{server}/v1", api_key="unused", max_retries=0)
+    model = client.models.list().data[0].id
+    with pytest.raises(openai.BadRequestError, match="context"):
+        client.completions.create(model=model, prompt="a b " * 9000, max_tokens=4)
+    with pytest.raises(openai.NotFoundError, match="no model 'other'"):
+        client.completions.create(model="other", prompt="a", max_tokens=4)
+    assert client.completions.create(model=model, prompt="a", max_tokens=4).usage.completion_tokens <= 4
+
+
+def test_bench(server, tmp_path):
+    prompts, output = tmp_path / "prompts.jsonl", tmp_path / "result.json"
+    prompts.write_text("".join(json.dumps({"prompt": f"Count from {i} to ten."}) + "\n" for i in range(4)))
+    result = run(
+        *(*SMARTSPEC, "bench", "--base-url", server, "--prompts", str(prompts)),
+        *("--concurrency", "2", "--max-tokens", "16", "--output", str(output)),
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "TPOT" in result.stdout and "acceptance" in result.stdout.lower()
+    assert len(json.loads(output.read_text())["requests"]) == 4
+
+
+def test_generate():
+    result = run(*SMARTSPEC, "generate", "What is the capital of France?", "--max-tokens", "24")
+    assert result.returncode == 0, result.stderr
+    assert "Paris" in result.stdout
+    assert "tokens/s" in result.stderr
+
+
+def test_profile(tmp_path):
+    plot = tmp_path / "profile.png"
+    result = run(*SMARTSPEC, "profile", "--max-batch", "4", "--plot", str(plot))
+    assert result.returncode == 0, result.stderr
+    assert "median error" in result.stdout
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["serve", "--policy", "best"], "unknown policy 'best'"),
+        (["serve", "--model", "/nowhere"], "unknown model '/nowhere'"),
+        (["serve", "--kv-tokens", "8"], "kv_tokens 8 is too small"),
+        (["serve", "--drafter", "prompt-lookup,,"], "names separated by commas"),
+        (["bench", "--base-url", "http://127.0.0.1:9", "--prompts", "missing.jsonl"], "missing.jsonl"),
+    ],
+)
+def test_mistakes_get_one_line(arguments, message):
+    result = run(*SMARTSPEC, *arguments)
+    assert result.returncode == 2
+    assert message in result.stderr and result.stderr.count("\n") == 1
+    assert "Traceback" not in result.stderr
