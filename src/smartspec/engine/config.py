@@ -27,7 +27,7 @@ class EngineConfig:
     max_batch: int = 32
     max_model_len: int | None = None
     kv_tokens: int | None = None
-    max_batched_tokens: int = 256
+    max_batched_tokens: int = 512
     max_draft_tokens: int = 10
     max_queue: int = 1024
 

@@ -76,7 +76,10 @@ def _write_checkpoint(gguf_folder: Path, folder: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(gguf_folder, gguf_file=GGUF_FILE, dtype=torch.float32)
     # transformers refuses save_pretrained for a model read from GGUF; its weights are plain tensors all the same.
     # Loaded files stay mapped until their last tensor is packed, so small ones keep the memory of a start low.
-    save_torch_state_dict(model.state_dict(), folder, max_shard_size="32MB")
+    weights = model.state_dict()
+    if model.config.tie_word_embeddings:
+        del weights["lm_head.weight"]  # or the one copy that is written might bear only this name, which vLLM skips
+    save_torch_state_dict(weights, folder, max_shard_size="32MB")
     config = model.config.to_dict()
     for name in ("quantization_config", "_name_or_path"):  # neither holds for the copy
         config.pop(name, None)

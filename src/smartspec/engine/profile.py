@@ -17,6 +17,7 @@ import numpy as np
 import torch
 import transformers
 
+from smartspec import __version__
 from smartspec.control.latency import LatencyModel, ProfileSample
 from smartspec.core.blocks import Trim
 from smartspec.engine.attention import Segment
@@ -88,7 +89,7 @@ def _grid(max_batch: int, max_len: int, kv_tokens: int) -> list[tuple[int, int, 
     batches = [rows for rows in (1, 2, 4, 8, 16, 32, 64, 128, 256) if rows < max_batch] + [max_batch]
     points = [(rows, num_new, 128) for num_new in (1, 4) for rows in batches]
     points += [(rows, num_new, context) for context in (512, 1536) for num_new in (1, 4) for rows in (1, 4, 16)]
-    points += [(1, num_new, 0) for num_new in (32, 64, 128, 256)]
+    points += [(1, num_new, 0) for num_new in (32, 64, 128, 256, 512)]
     points += [(rows, num_new, 128) for num_new in (6, 2, 11, 3, 8) for rows in batches if rows * num_new <= 256]
     return [
         (rows, num_new, context)
@@ -112,7 +113,7 @@ def _time_pass(runner: ModelRunner, rows: int, num_new: int, context: int) -> fl
 
 def _cache_path(target: ModelRunner, draft: ModelRunner | None, max_batch: int) -> Path:
     parts = [_model_key(target), _model_key(draft), max_batch, torch.get_num_threads(), _device_name(target.device)]
-    parts += [torch.__version__, transformers.__version__]
+    parts += [torch.__version__, transformers.__version__, __version__, target.max_kernel_tokens]
     key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
     return cache_folder() / "profiles" / f"{key}.json"
 
