@@ -149,7 +149,7 @@ def test_hundred_real_prompts(hundred, policy, drafters):
     engine = build_engine(EngineConfig(policy="off" if policy == "random" else policy, drafters=drafters))
     if policy == "random":
         engine.core.controller = RandomLengths(drafters == SELF_DRAFT)
-    requests = generate(engine, prompts, 64)
+    requests = generate(engine, prompts, 32)
     num_ties = assert_same_but_for_ties(prompts, [r.output_token_ids.tolist() for r in requests], expected)
     print(f"{policy} {drafters}: {len(prompts)} prompts, {num_ties} differ at a tie")
     assert num_ties <= 2
@@ -164,4 +164,4 @@ def hundred():
         pytest.skip("the published prompts are not beside this checkout")
     engine = build_engine(EngineConfig(policy="off", drafters=()))
     prompts = [p for p in tokenized(engine, texts) if len(p) < 900]
-    return prompts, reference_outputs(prompts, 64)
+    return prompts, reference_outputs(prompts, 32)

@@ -16,7 +16,7 @@ import numpy as np
 
 from smartspec.control.nnls import solve_nnls
 
-# Kernels switch blockings in steps; 6, 12, 24 and 48 are where a measured oneDNN staircase has its edges between powers.
+# Kernels switch blockings in steps; between the powers of two a measured oneDNN staircase has edges at 6, 12, 24, 48.
 KNOTS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256, 512)
 _SCALARS = ("constant", "per_context_token", "per_row", "per_attended_token")
 
