@@ -23,7 +23,7 @@ def check_balance(blocks: BlockManager) -> None:
 
 def test_grow_until_full_and_give_back():
     blocks = BlockManager(num_blocks=4, block_size=16, num_slots=2)
-    first, second = blocks.acquire(None), blocks.acquire(None)
+    first, second = blocks.acquire(None, 1), blocks.acquire(None, 1)
     assert blocks.grow(first, 33)
     assert blocks.num_free_blocks == 1
     assert not blocks.grow(second, 17)
@@ -35,12 +35,12 @@ def test_grow_until_full_and_give_back():
 
 def test_ended_text_stays_cached_until_its_blocks_are_needed():
     blocks = BlockManager(num_blocks=4, block_size=4, num_slots=3)
-    slot = blocks.acquire(None)
+    slot = blocks.acquire(None, 1)
     blocks.grow(slot, 8)
     blocks.release(slot, text(1, 2, 3, 4, 5, 6, 7, 8))
     assert blocks.find_cached_prefix(text(1, 2, 3, 4, 9)) == Prefix(slot, 4, cached=True)
     assert blocks.find_cached_prefix(text(1, 2, 9)) is None, "less than a block is not worth it"
-    other = blocks.acquire(None)
+    other = blocks.acquire(None, 16)
     assert other != slot, "an empty slot is taken before a cached one"
     assert blocks.grow(other, 16)
     assert blocks.find_cached_prefix(text(1, 2, 3, 4)) is None
@@ -49,14 +49,14 @@ def test_ended_text_stays_cached_until_its_blocks_are_needed():
 
 def test_mostly_shared_text_is_taken_over_and_partly_shared_text_is_copied():
     blocks = BlockManager(num_blocks=10, block_size=2, num_slots=2)
-    slot = blocks.acquire(None)
+    slot = blocks.acquire(None, 1)
     blocks.grow(slot, 8)
     blocks.release(slot, text(*range(8)))
-    copied = blocks.acquire(Prefix(slot, 2, cached=True))
+    copied = blocks.acquire(Prefix(slot, 2, cached=True), 2)
     assert copied != slot
     assert blocks.take_memory_ops() == (PrefixCopy(slot, copied, 2),)
     blocks.release(copied, text(0, 1))
-    taken = blocks.acquire(Prefix(slot, 6, cached=True))
+    taken = blocks.acquire(Prefix(slot, 6, cached=True), 6)
     assert taken == slot
     assert blocks.take_memory_ops() == (Trim(slot, 6),)
     check_balance(blocks)
@@ -64,10 +64,10 @@ def test_mostly_shared_text_is_taken_over_and_partly_shared_text_is_copied():
 
 def test_source_of_a_copy_may_be_evicted_by_it():
     blocks = BlockManager(num_blocks=3, block_size=2, num_slots=2)
-    slot = blocks.acquire(None)
+    slot = blocks.acquire(None, 1)
     blocks.grow(slot, 6)
     blocks.release(slot, text(*range(6)))
-    copied = blocks.acquire(Prefix(slot, 2, cached=True))
+    copied = blocks.acquire(Prefix(slot, 2, cached=True), 2)
     assert blocks.take_memory_ops() == (PrefixCopy(slot, copied, 2), Trim(slot, 0)), "copied first, then given back"
     check_balance(blocks)
 
@@ -98,7 +98,7 @@ def test_blocks_balance_under_any_sequence(operations, num_blocks, block_size, n
         if name == "acquire" and blocks.num_available_slots:
             token_ids = np.full(num_tokens, which % 2, dtype=np.int32)
             prefix = blocks.find_cached_prefix(token_ids)
-            slot = blocks.acquire(prefix)
+            slot = blocks.acquire(prefix, num_tokens)
             assert slot not in in_use
             in_use[slot] = token_ids[: prefix.num_tokens] if prefix else token_ids[:0]
         elif name == "grow" and slots:

@@ -23,14 +23,14 @@ def plain_logits(model, text: np.ndarray) -> torch.Tensor:
     return model(torch.from_numpy(text.astype(np.int64))[None]).logits[0]
 
 
-@pytest.mark.parametrize("max_kernel_tokens", [0, 3, 16])
+@pytest.mark.parametrize("max_tile_tokens", [0, 3, 32])
 @pytest.mark.parametrize("make_model", [tiny_llama, tiny_mistral])
 @pytest.mark.parametrize("slots", [[0, 1, 2, 3], [5, 2, 3, 0], [7, 6, 1, 4]])
-def test_chunks_of_any_size_in_any_slots(make_model, slots, max_kernel_tokens):
-    """By torch alone, by our kernel for the smaller chunks, and by our kernel for most."""
+def test_chunks_of_any_size_in_any_slots(make_model, slots, max_tile_tokens):
+    """By torch, and by our kernel with tiles that cut the chunks and tiles that do not."""
     runner = ModelRunner(as_loaded(make_model()), num_slots=8, max_len=64)
-    assert runner.max_kernel_tokens == 16, "these tests need a C compiler"
-    runner.max_kernel_tokens = max_kernel_tokens
+    assert runner.max_tile_tokens == 32, "these tests need a C compiler"
+    runner.max_tile_tokens = max_tile_tokens
     reference = make_model(attention="eager")
     prompts = texts(11, 30, 2, 17)
     cuts = [[3, 4], [29], [1], [5, 6, 16]]
@@ -103,7 +103,7 @@ def test_neighbours_share_a_call_unless_padding_costs_more_than_it_saves():
     def runs(*shapes: tuple[int, int, int]) -> list[tuple[int, int]]:
         """shapes: (slot, context, new tokens)."""
         segments = [Segment(slot, context, np.zeros(n, dtype=np.int32), 1) for slot, context, n in shapes]
-        return [(a, b) for a, b, _ in _partition(segments, list(range(len(segments))))]
+        return [(a, b) for a, b, _ in _partition(segments)]
 
     assert runs(*((slot, 200, 1) for slot in range(5))) == [(0, 5)]
     assert runs((0, 200, 1), (2, 200, 1)) == [(0, 1), (1, 2)]

@@ -94,21 +94,19 @@ class BlockManager:
                 best = Prefix(slot, num_shared, cached=True)
         return best
 
-    def acquire(self, prefix: Prefix | None) -> int:
-        """Take a slot for a new request, filled with the prefix if there is one. There must be an available slot.
+    def acquire(self, prefix: Prefix | None, num_tokens: int) -> int:
+        """Take a slot for a text of num_tokens tokens, filled with its prefix if there is one.
 
-        A cached slot that is mostly this prefix is taken over as it is; else the prefix is copied into an empty slot,
-        or into the longest-unused cached one.
+        There must be an available slot. A cached slot that is mostly this prefix is taken over as it is; else the
+        prefix is copied into an empty slot, or into the longest-unused cached one. What a cached slot holds beyond
+        num_tokens is given back; the rest stays, because the text will need it and new memory costs page faults.
         """
         slot = prefix.slot if prefix is not None and self._worth_taking_over(prefix) else self._emptiest_slot()
         self._cached.pop(slot, None)
         self._in_use[slot] = True
-        if prefix is not None and prefix.slot == slot:
-            self._trim(slot, prefix.num_tokens)
-        else:
-            self._trim(slot, 0)
-            if prefix is not None:
-                self._copy_prefix(prefix, slot)
+        self._trim(slot, num_tokens)
+        if prefix is not None and prefix.slot != slot:
+            self._copy_prefix(prefix, slot)
         return slot
 
     def grow(self, slot: int, num_tokens: int) -> bool:

@@ -161,7 +161,7 @@ class Scheduler:
                 prefill[request] = chunk
 
     def _start(self, request: Request, prefix: Prefix | None) -> None:
-        request.slot = self.blocks.acquire(prefix)
+        request.slot = self.blocks.acquire(prefix, request.num_tokens)
         request.num_computed_tokens = request.num_cached_tokens = 0 if prefix is None else prefix.num_tokens
         request.status = RequestStatus.RUNNING
         self.running.append(request)

@@ -1,9 +1,9 @@
 """Ragged cached attention behind transformers' attention interface.
 
 A step feeds a ragged row of tokens: for each segment (one request) some new tokens at some position of its slot. Keys
-and values are written into the slot and attended to there, without a gather. On a processor, segments of few tokens
-(decoding, verification) go to our kernel in one call. Everything else goes to torch: neighbouring slots share a batched
-call on a view of the cache, padded to the longest context among them, when a small cost rule says that pays.
+and values are written into the slot and attended to there, without a gather. On a processor our kernel takes the whole
+batch in one call. Elsewhere torch does: neighbouring slots share a batched call on a view of the cache, padded to the
+longest context among them, when a small cost rule says that pays.
 """
 
 from dataclasses import dataclass
@@ -85,20 +85,18 @@ class _Group:
 class AttentionPlan:
     """Everything about a step's attention that is the same in every layer; masks are made once per window size.
 
-    segments: in slot order, as they lie in the ragged row. max_kernel_tokens: segments of up to this many tokens go to
-    our kernel (0: none), the others, in groups, to torch.
+    segments: in slot order, as they lie in the ragged row. max_tile_tokens: how many tokens of a request our kernel
+    takes at once, 0 where it does not apply and torch attends in groups.
     """
 
-    def __init__(self, segments: list[Segment], cache: KVCache, device: torch.device, max_kernel_tokens: int):
+    def __init__(self, segments: list[Segment], cache: KVCache, device: torch.device, max_tile_tokens: int):
         self.cache = cache
         self.positions = torch.from_numpy(np.concatenate([np.arange(s.start, s.end) for s in segments])).to(device)
-        first_rows = np.cumsum([0, *(s.num_tokens for s in segments)])[:-1].tolist()
-        small = [i for i, s in enumerate(segments) if s.num_tokens <= max_kernel_tokens]
-        table = [(segments[i].slot, segments[i].start, first_rows[i], segments[i].num_tokens) for i in small]
-        self.kernel_segments = torch.tensor(table, dtype=torch.int64)
-        large = [i for i, s in enumerate(segments) if s.num_tokens > max_kernel_tokens]
-        runs = _partition([segments[i] for i in large], [first_rows[i] for i in large])
-        self.groups = [_make_group([segments[large[i]] for i in range(a, b)], row, device) for a, b, row in runs]
+        self.tiles, self.groups = None, []
+        if max_tile_tokens:
+            self.tiles = torch.tensor(_make_tiles(segments, max_tile_tokens))
+        else:
+            self.groups = [_make_group(segments[a:b], row, device) for a, b, row in _partition(segments)]
         self._masks: dict[tuple, list[torch.Tensor]] = {}
 
     def masks(self, window: int | None, dtype: torch.dtype, group_size: int) -> list[torch.Tensor]:
@@ -108,13 +106,25 @@ class AttentionPlan:
         return self._masks[key]
 
 
-def _partition(segments: list[Segment], first_rows: list[int]) -> list[tuple[int, int, int]]:
+def _make_tiles(segments: list[Segment], max_tokens: int) -> list[tuple[int, int, int, int]]:
+    """(slot, first position, first ragged row, number of tokens) of every tile of up to max_tokens tokens."""
+    tiles, row = [], 0
+    for segment in segments:
+        for offset in range(0, segment.num_tokens, max_tokens):
+            length = min(max_tokens, segment.num_tokens - offset)
+            tiles.append((segment.slot, segment.start + offset, row + offset, length))
+        row += segment.num_tokens
+    return tiles
+
+
+def _partition(segments: list[Segment]) -> list[tuple[int, int, int]]:
     """Split segments (in slot order) into runs [a, b) that share a call, with the ragged row each run begins at."""
-    runs, begin = [], 0
+    runs, begin, row, first_row = [], 0, 0, 0
     for index in range(1, len(segments) + 1):
+        row += segments[index - 1].num_tokens
         if index == len(segments) or not _worth_joining(segments[begin:index], segments[index]):
-            runs.append((begin, index, first_rows[begin]))
-            begin = index
+            runs.append((begin, index, first_row))
+            begin, first_row = index, row
     return runs
 
 
@@ -175,16 +185,15 @@ def cached_attention(
     num_kv_heads = key.shape[1]
     scale = head_dim**-0.5 if scaling is None else scaling
     output = query.new_empty(num_tokens, num_heads, head_dim)
-    if len(plan.kernel_segments):
-        tensors = (query[0], key[0], value[0], keys, values, output, plan.kernel_segments)
-        ragged_attention(*tensors, scale, sliding_window)
-    if plan.groups:
-        # Query heads that share a key head become further query rows: [N, num_kv_heads, group_size, head_dim].
-        folded = query[0].transpose(0, 1).unflatten(1, (num_kv_heads, num_heads // num_kv_heads))
-        masks = plan.masks(sliding_window, query.dtype, num_heads // num_kv_heads)
-        for group, mask in zip(plan.groups, masks, strict=True):
-            group.write(key[0], value[0], keys, values)
-            _attend(group, mask, folded, keys, values, scale, output.view_as(folded))
+    if plan.tiles is not None:
+        ragged_attention(query[0], key[0], value[0], keys, values, output, plan.tiles, scale, sliding_window)
+        return output[None], None
+    # Query heads that share a key head become further query rows: [N, num_kv_heads, group_size, head_dim].
+    folded = query[0].transpose(0, 1).unflatten(1, (num_kv_heads, num_heads // num_kv_heads))
+    masks = plan.masks(sliding_window, query.dtype, num_heads // num_kv_heads)
+    for group, mask in zip(plan.groups, masks, strict=True):
+        group.write(key[0], value[0], keys, values)
+        _attend(group, mask, folded, keys, values, scale, output.view_as(folded))
     return output[None], None
 
 

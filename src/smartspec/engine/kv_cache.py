@@ -35,7 +35,8 @@ class KVCache:
         if device.type == "cpu":
             self._mapping, storage = _map_anonymous(shape, dtype)
         else:
-            storage = torch.empty(shape, dtype=dtype, device=device)
+            # Not empty: padded positions are masked, but a NaN found there would survive the mask.
+            storage = torch.zeros(shape, dtype=dtype, device=device)
         self._storage = storage
         self.keys = list(storage[0])
         self.values = list(storage[1])

@@ -7,7 +7,7 @@ from smartspec.core.blocks import PrefixCopy, Trim
 from smartspec.engine.attention import AttentionPlan, Segment
 from smartspec.engine.kv_cache import KVCache
 from smartspec.engine.load import LoadedModel
-from smartspec.engine.ragged_attention import max_tokens_per_segment
+from smartspec.engine.ragged_attention import max_tokens_per_tile
 
 
 class ModelRunner:
@@ -17,7 +17,7 @@ class ModelRunner:
         self.loaded = loaded
         self.device = torch.device(loaded.device)
         self.max_len = max_len
-        self.max_kernel_tokens = max_tokens_per_segment(
+        self.max_tile_tokens = max_tokens_per_tile(
             self.device, loaded.dtype, loaded.num_heads // loaded.num_kv_heads, loaded.head_dim
         )
         self.cache = KVCache(
@@ -40,7 +40,7 @@ class ModelRunner:
         """One pass over all segments: logits [sum of num_logits, vocabulary], in the order of the segments."""
         order = sorted(range(len(segments)), key=lambda i: segments[i].slot)
         ordered = [segments[i] for i in order]
-        plan = AttentionPlan(ordered, self.cache, self.device, self.max_kernel_tokens)
+        plan = AttentionPlan(ordered, self.cache, self.device, self.max_tile_tokens)
         token_ids = torch.from_numpy(np.concatenate([s.token_ids for s in ordered]).astype(np.int64))
         wanted = torch.from_numpy(_logit_rows(ordered, order))
         output = self.loaded.model(

@@ -112,7 +112,7 @@ def _time_pass(runner: ModelRunner, rows: int, num_new: int, context: int) -> fl
 
 def _cache_path(target: ModelRunner, draft: ModelRunner | None, max_batch: int) -> Path:
     parts = [_model_key(target), _model_key(draft), max_batch, torch.get_num_threads(), _device_name(target.device)]
-    parts += [torch.__version__, transformers.__version__, target.max_kernel_tokens]
+    parts += [torch.__version__, transformers.__version__, target.max_tile_tokens]
     key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
     return cache_folder() / "profiles" / f"{key}.json"
 

@@ -1,108 +1,185 @@
-/* Attention of few new tokens per request over slot-contiguous KV, fp32, for processors.
+/* Attention of a ragged batch over slot-contiguous KV, fp32, for processors.
  *
- * One call serves a ragged batch: no padding to the longest context, no mask, keys and values read once. The new
- * tokens' keys and values are written into their slot first. Softmax is computed online over blocks of keys (Milakov
- * and Gimelshein, arXiv 1805.02867), as in flash attention.
+ * One call serves prefill chunks, decoding and verification alike: no padding to the longest context, no mask, nothing
+ * computed behind the diagonal, keys and values read once per tile of queries. Softmax is computed online over blocks
+ * of keys (Milakov and Gimelshein, arXiv 1805.02867), as in flash attention.
  *
- * A task is one (segment, key head): all its queries (num_tokens x group_size) see the same keys.
+ * A task is one (tile, key head): up to MAX_ROWS queries (tokens x group_size) of one request, which see the same keys.
  */
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
 
-#define BLOCK 32
+#define BLOCK 32    /* keys per block: two vectors */
 #define MAX_ROWS 128
 #define MAX_HEAD_DIM 256
+#define TILE 6      /* rows whose scores stay in registers together */
+#define VALUE_TILE 4
+#define FEW_ROWS 16 /* up to here single dot products are faster than transposing the keys */
 #define HIDDEN -1e30f
+
+typedef float vec __attribute__((vector_size(64), aligned(4), may_alias));
 
 typedef struct {
     const float *query, *key, *value; /* new tokens: row and head strides below, head_dim contiguous */
     float *keys, *values;             /* one layer of the cache: [slots, num_kv_heads, max_len, head_dim] */
     float *output;                    /* [rows, num_kv_heads * group_size, head_dim] */
-    const int64_t *segments;          /* [num_segments, 4]: slot, first position, first row, number of tokens */
+    const int64_t *tiles;             /* [num_tiles, 4]: slot, first position, first row, number of tokens */
     int64_t query_row, query_head, key_row, key_head, value_row, value_head; /* strides in elements */
-    int64_t num_segments, num_kv_heads, group_size, max_len, head_dim, window; /* window 0: none */
+    int64_t num_tiles, num_kv_heads, group_size, max_len, head_dim, window;  /* window 0: none */
     float scale;
 } Attention;
 
-static inline float dot(const float *a, const float *b, int64_t n) {
-    float sum = 0.0f;
-    for (int64_t i = 0; i < n; i++) sum += a[i] * b[i];
-    return sum;
+typedef struct {
+    float query[MAX_ROWS + TILE][MAX_HEAD_DIM], acc[MAX_ROWS + TILE][MAX_HEAD_DIM];
+    float scores[MAX_ROWS + TILE][BLOCK], transposed[MAX_HEAD_DIM][BLOCK];
+    float maximum[MAX_ROWS], sum[MAX_ROWS];
+} Work;
+
+static inline float *cached(const Attention *a, float *base, int64_t slot, int64_t head) {
+    return base + (slot * a->num_kv_heads + head) * a->max_len * a->head_dim;
 }
 
-/* Scores of one query against keys [begin, end), -> weights; updates the running maximum and sum, rescales acc. */
-static inline void attend_block(const float *query, const float *keys, const float *values, int64_t num_keys,
-                                int64_t first_visible, int64_t last_visible, int64_t head_dim, float scale,
-                                float *maximum, float *sum, float *acc) {
-    float scores[BLOCK];
-    float block_maximum = *maximum;
-    for (int64_t j = 0; j < num_keys; j++) {
-        float score = dot(query, keys + j * head_dim, head_dim) * scale;
-        scores[j] = (j < first_visible || j > last_visible) ? HIDDEN : score;
+static void write_new(const Attention *a, const int64_t *tile, int64_t head) {
+    float *keys = cached(a, a->keys, tile[0], head), *values = cached(a, a->values, tile[0], head);
+    const size_t bytes = a->head_dim * sizeof(float);
+    for (int64_t t = 0; t < tile[3]; t++) {
+        const int64_t row = tile[2] + t, place = (tile[1] + t) * a->head_dim;
+        memcpy(keys + place, a->key + row * a->key_row + head * a->key_head, bytes);
+        memcpy(values + place, a->value + row * a->value_row + head * a->value_head, bytes);
+    }
+}
+
+static inline void score_few(Work *w, const float *keys, int64_t num_rows, int64_t num_keys, int64_t head_dim) {
+    for (int64_t r = 0; r < num_rows; r++)
+        for (int64_t j = 0; j < num_keys; j++) {
+            float score = 0.0f;
+            for (int64_t d = 0; d < head_dim; d++) score += w->query[r][d] * keys[j * head_dim + d];
+            w->scores[r][j] = score;
+        }
+}
+
+static inline void score_many(Work *w, const float *keys, int64_t num_rows, int64_t num_keys, int64_t head_dim) {
+    for (int64_t j = 0; j < num_keys; j++)
+        for (int64_t d = 0; d < head_dim; d++) w->transposed[d][j] = keys[j * head_dim + d];
+    for (int64_t r = 0; r < num_rows; r += TILE) {
+        vec low[TILE] = {0}, high[TILE] = {0};
+        for (int64_t d = 0; d < head_dim; d++) {
+            const vec k_low = *(const vec *)&w->transposed[d][0], k_high = *(const vec *)&w->transposed[d][16];
+#pragma GCC unroll 6
+            for (int i = 0; i < TILE; i++) {
+                low[i] += w->query[r + i][d] * k_low;
+                high[i] += w->query[r + i][d] * k_high;
+            }
+        }
+#pragma GCC unroll 6
+        for (int i = 0; i < TILE; i++) {
+            *(vec *)&w->scores[r + i][0] = low[i];
+            *(vec *)&w->scores[r + i][16] = high[i];
+        }
+    }
+}
+
+/* Scores of one row -> weights; keys outside [first, last] are hidden. Returns the factor for what was summed before. */
+static inline float softmax_block(float *scores, int64_t num_keys, int64_t first, int64_t last, float *maximum,
+                                  float *sum) {
+    float block_maximum = *maximum, total = 0.0f;
+    for (int64_t j = 0; j < BLOCK; j++) {
+        scores[j] = j < first || j > last || j >= num_keys ? HIDDEN : scores[j];
         block_maximum = fmaxf(block_maximum, scores[j]);
     }
-    if (block_maximum <= HIDDEN) return;
-    float correction = expf(*maximum - block_maximum), total = 0.0f;
-    for (int64_t j = 0; j < num_keys; j++) {
+    const float correction = *maximum <= HIDDEN ? 0.0f : expf(*maximum - block_maximum);
+    for (int64_t j = 0; j < BLOCK; j++) {
         scores[j] = scores[j] <= HIDDEN ? 0.0f : expf(scores[j] - block_maximum);
         total += scores[j];
     }
-    for (int64_t d = 0; d < head_dim; d++) acc[d] *= correction;
-    for (int64_t j = 0; j < num_keys; j++)
-        for (int64_t d = 0; d < head_dim; d++) acc[d] += scores[j] * values[j * head_dim + d];
     *sum = *sum * correction + total;
     *maximum = block_maximum;
+    return correction;
+}
+
+static inline void add_values_few(Work *w, const float *values, int64_t num_rows, int64_t num_keys, int64_t head_dim) {
+    for (int64_t r = 0; r < num_rows; r++)
+        for (int64_t j = 0; j < num_keys; j++)
+            for (int64_t d = 0; d < head_dim; d++) w->acc[r][d] += w->scores[r][j] * values[j * head_dim + d];
+}
+
+static inline void add_values_many(Work *w, const float *values, int64_t num_rows, int64_t num_keys, int64_t head_dim) {
+    for (int64_t r = 0; r < num_rows; r += VALUE_TILE)
+        for (int64_t part = 0; part < head_dim; part += 64) {
+            vec sum[VALUE_TILE][4];
+#pragma GCC unroll 4
+            for (int i = 0; i < VALUE_TILE; i++)
+#pragma GCC unroll 4
+                for (int x = 0; x < 4; x++) sum[i][x] = *(const vec *)&w->acc[r + i][part + 16 * x];
+            for (int64_t j = 0; j < num_keys; j++) {
+                const vec *value = (const vec *)(values + j * head_dim + part);
+#pragma GCC unroll 4
+                for (int i = 0; i < VALUE_TILE; i++)
+#pragma GCC unroll 4
+                    for (int x = 0; x < 4; x++) sum[i][x] += w->scores[r + i][j] * value[x];
+            }
+#pragma GCC unroll 4
+            for (int i = 0; i < VALUE_TILE; i++)
+#pragma GCC unroll 4
+                for (int x = 0; x < 4; x++) *(vec *)&w->acc[r + i][part + 16 * x] = sum[i][x];
+        }
 }
 
 /* head_dim is passed apart from a, so that calls with a constant get loops of constant length. */
-static inline void attend(const Attention *a, const int64_t *segment, int64_t head, int64_t head_dim) {
-    const int64_t slot = segment[0], start = segment[1], row = segment[2], num_tokens = segment[3];
-    const int64_t num_rows = num_tokens * a->group_size, end = start + num_tokens;
-    float *keys = a->keys + (slot * a->num_kv_heads + head) * a->max_len * head_dim;
-    float *values = a->values + (slot * a->num_kv_heads + head) * a->max_len * head_dim;
-    float acc[MAX_ROWS][MAX_HEAD_DIM], maximum[MAX_ROWS], sum[MAX_ROWS];
+static inline void attend(const Attention *a, const int64_t *tile, int64_t head, int64_t head_dim, Work *w) {
+    const int64_t start = tile[1], row = tile[2], num_tokens = tile[3], end = start + num_tokens;
+    const int64_t group_size = a->group_size, num_rows = num_tokens * group_size;
+    const float *keys = cached(a, a->keys, tile[0], head), *values = cached(a, a->values, tile[0], head);
+    const int many = num_rows > FEW_ROWS && head_dim % 64 == 0;
 
-    for (int64_t t = 0; t < num_tokens; t++) {
-        memcpy(keys + (start + t) * head_dim, a->key + (row + t) * a->key_row + head * a->key_head,
-               head_dim * sizeof(float));
-        memcpy(values + (start + t) * head_dim, a->value + (row + t) * a->value_row + head * a->value_head,
-               head_dim * sizeof(float));
-    }
+    memset(w->query, 0, (num_rows + TILE) * sizeof(w->query[0]));
+    memset(w->acc, 0, (num_rows + TILE) * sizeof(w->acc[0]));
+    memset(w->scores, 0, (num_rows + TILE) * sizeof(w->scores[0]));
     for (int64_t r = 0; r < num_rows; r++) {
-        maximum[r] = HIDDEN;
-        sum[r] = 0.0f;
-        memset(acc[r], 0, head_dim * sizeof(float));
+        const float *query = a->query + (row + r / group_size) * a->query_row +
+                             (head * group_size + r % group_size) * a->query_head;
+        for (int64_t d = 0; d < head_dim; d++) w->query[r][d] = query[d] * a->scale;
+        w->maximum[r] = HIDDEN;
+        w->sum[r] = 0.0f;
     }
-    int64_t begin = a->window && start + 1 > a->window ? (start + 1 - a->window) / BLOCK * BLOCK : 0;
-    for (; begin < end; begin += BLOCK) {
+    for (int64_t begin = a->window && start >= a->window ? (start + 1 - a->window) / BLOCK * BLOCK : 0; begin < end;
+         begin += BLOCK) {
         const int64_t num_keys = end - begin < BLOCK ? end - begin : BLOCK;
+        if (many) score_many(w, keys + begin * head_dim, num_rows, num_keys, head_dim);
+        else score_few(w, keys + begin * head_dim, num_rows, num_keys, head_dim);
         for (int64_t r = 0; r < num_rows; r++) {
-            const int64_t token = r / a->group_size, query_head = head * a->group_size + r % a->group_size;
-            const int64_t position = start + token;
-            if (position < begin) continue;
-            const int64_t oldest = a->window ? position + 1 - a->window : 0;
-            attend_block(a->query + (row + token) * a->query_row + query_head * a->query_head, keys + begin * head_dim,
-                         values + begin * head_dim, num_keys, oldest - begin, position - begin, head_dim, a->scale,
-                         &maximum[r], &sum[r], acc[r]);
+            const int64_t position = start + r / group_size, oldest = a->window ? position + 1 - a->window : 0;
+            const float correction = softmax_block(w->scores[r], num_keys, oldest - begin, position - begin,
+                                                   &w->maximum[r], &w->sum[r]);
+            for (int64_t d = 0; d < head_dim; d++) w->acc[r][d] *= correction;
         }
+        if (many) add_values_many(w, values + begin * head_dim, num_rows, num_keys, head_dim);
+        else add_values_few(w, values + begin * head_dim, num_rows, num_keys, head_dim);
     }
     for (int64_t r = 0; r < num_rows; r++) {
-        const int64_t token = r / a->group_size, query_head = head * a->group_size + r % a->group_size;
-        float *output = a->output + ((row + token) * a->num_kv_heads * a->group_size + query_head) * head_dim;
-        for (int64_t d = 0; d < head_dim; d++) output[d] = acc[r][d] / sum[r];
+        float *output = a->output + ((row + r / group_size) * a->num_kv_heads * group_size + head * group_size +
+                                     r % group_size) * head_dim;
+        for (int64_t d = 0; d < head_dim; d++) output[d] = w->acc[r][d] / w->sum[r];
     }
 }
 
-/* Every segment must have num_tokens * group_size <= MAX_ROWS, and head_dim <= MAX_HEAD_DIM. */
+/* Every tile must have number of tokens * group_size <= MAX_ROWS, and head_dim <= MAX_HEAD_DIM. */
 void ragged_attention(const Attention *a) {
-    const int64_t num_tasks = a->num_segments * a->num_kv_heads;
-#pragma omp parallel for schedule(dynamic, 1)
-    for (int64_t task = 0; task < num_tasks; task++) {
-        const int64_t *segment = a->segments + task / a->num_kv_heads * 4;
-        const int64_t head = task % a->num_kv_heads;
-        if (a->head_dim == 64) attend(a, segment, head, 64);
-        else if (a->head_dim == 128) attend(a, segment, head, 128);
-        else attend(a, segment, head, a->head_dim);
+    const int64_t num_tasks = a->num_tiles * a->num_kv_heads;
+#pragma omp parallel
+    {
+        Work work;
+        /* All writes before any reading: tiles of one request see each other's keys. */
+#pragma omp for schedule(static)
+        for (int64_t task = 0; task < num_tasks; task++)
+            write_new(a, a->tiles + task / a->num_kv_heads * 4, task % a->num_kv_heads);
+#pragma omp for schedule(dynamic, 1)
+        for (int64_t task = 0; task < num_tasks; task++) {
+            const int64_t *tile = a->tiles + task / a->num_kv_heads * 4, head = task % a->num_kv_heads;
+            if (a->head_dim == 64) attend(a, tile, head, 64, &work);
+            else if (a->head_dim == 128) attend(a, tile, head, 128, &work);
+            else attend(a, tile, head, a->head_dim, &work);
+        }
     }
 }

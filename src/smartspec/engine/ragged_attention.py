@@ -1,7 +1,8 @@
 """Our own attention kernel for processors, compiled once with the system's C compiler.
 
 Why: at 16 requests of unequal length the padded calls of torch's attention took 30 of 69 ms of a step, four times what
-reading the KV takes. Without a compiler, or where the kernel does not apply, everything runs through torch instead.
+reading the KV takes; in prefill they compute what lies behind the diagonal, a quarter of a pass over 1024 tokens.
+Without a compiler, or where the kernel does not apply, everything runs through torch instead.
 """
 
 import ctypes
@@ -20,6 +21,7 @@ from smartspec.engine.default_model import cache_folder
 SOURCE = Path(__file__).with_name("ragged_attention.c")
 FLAGS = ("-O3", "-march=native", "-ffast-math", "-fopenmp", "-fPIC")
 MAX_ROWS = 128
+MAX_TILE_TOKENS = 32
 MAX_HEAD_DIM = 256
 
 
@@ -27,9 +29,9 @@ class _Attention(ctypes.Structure):
     """The struct of the same name in ragged_attention.c."""
 
     _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("query", "key", "value", "keys", "values", "output", "segments")),
+        *((name, ctypes.c_void_p) for name in ("query", "key", "value", "keys", "values", "output", "tiles")),
         *((name, ctypes.c_int64) for name in ("query_row", "query_head", "key_row", "key_head")),
-        *((name, ctypes.c_int64) for name in ("value_row", "value_head", "num_segments", "num_kv_heads")),
+        *((name, ctypes.c_int64) for name in ("value_row", "value_head", "num_tiles", "num_kv_heads")),
         *((name, ctypes.c_int64) for name in ("group_size", "max_len", "head_dim", "window")),
         ("scale", ctypes.c_float),
     ]
@@ -42,34 +44,34 @@ def ragged_attention(
     keys: torch.Tensor,
     values: torch.Tensor,
     output: torch.Tensor,
-    segments: torch.Tensor,
+    tiles: torch.Tensor,
     scale: float,
     window: int | None,
 ) -> None:
     """Write the new tokens' key and value into the cache and attend, all in fp32 on CPU.
 
     query: [num_heads, N, head_dim]; key, value: [num_kv_heads, N, head_dim]; keys, values: one layer of the cache,
-    [slots, num_kv_heads, max_len, head_dim]; output: [N, num_heads, head_dim], filled for the rows of segments.
-    segments: int64 [S, 4] of (slot, first position, first row, number of tokens). window: sliding window in tokens.
+    [slots, num_kv_heads, max_len, head_dim]; output: [N, num_heads, head_dim], filled for the rows of tiles.
+    tiles: int64 [S, 4] of (slot, first position, first row, number of tokens). window: sliding window in tokens.
     """
     num_kv_heads, _, head_dim = key.shape
     kernel = load_kernel()
     kernel(
         ctypes.byref(
             _Attention(
-                *(tensor.data_ptr() for tensor in (query, key, value, keys, values, output, segments)),
+                *(tensor.data_ptr() for tensor in (query, key, value, keys, values, output, tiles)),
                 *(query.stride(1), query.stride(0), key.stride(1), key.stride(0), value.stride(1), value.stride(0)),
-                *(len(segments), num_kv_heads, query.shape[0] // num_kv_heads, keys.shape[2], head_dim, window or 0),
+                *(len(tiles), num_kv_heads, query.shape[0] // num_kv_heads, keys.shape[2], head_dim, window or 0),
                 scale,
             )
         )
     )
 
 
-def max_tokens_per_segment(device: torch.device, dtype: torch.dtype, group_size: int, head_dim: int) -> int:
-    """Segments of up to this many tokens can use the kernel; 0 where it does not apply or could not be built."""
+def max_tokens_per_tile(device: torch.device, dtype: torch.dtype, group_size: int, head_dim: int) -> int:
+    """New tokens of a request the kernel takes at once; 0 where it does not apply or could not be built."""
     applies = device.type == "cpu" and dtype == torch.float32 and head_dim <= MAX_HEAD_DIM
-    return min(16, MAX_ROWS // group_size) if applies and load_kernel() is not None else 0
+    return min(MAX_TILE_TOKENS, MAX_ROWS // group_size) if applies and load_kernel() is not None else 0
 
 
 @functools.cache
