@@ -12,6 +12,8 @@ from torch import nn
 PADDED_ROWS = 4
 PAD_GAIN = 0.93  # padding itself costs a few microseconds a layer
 PAD_REPETITIONS = 4
+MAX_WARM_ROWS = 576
+MAX_WARM_OUTPUTS = 49152 * 33
 
 _linear = torch.ops.mkldnn._linear_pointwise.default  # the resolved overload: resolving it anew costs microseconds
 
@@ -30,8 +32,9 @@ class PackedLinear(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         num_rows = x.shape[-2]
-        if num_rows < self.min_rows:
-            padded = nn.functional.pad(x, (0, 0, 0, self.min_rows - num_rows))
+        num_computed = max(self.min_rows, padded_rows(num_rows))
+        if num_rows < num_computed:
+            padded = nn.functional.pad(x, (0, 0, 0, num_computed - num_rows))
             return _linear(padded, self.packed_weight, self.bias, "none", [], "")[..., :num_rows, :]
         return _linear(x, self.packed_weight, self.bias, "none", [], "")
 
@@ -62,6 +65,30 @@ def pack_linears(model: nn.Module) -> int:
         linear = model.get_submodule(path)
         model.set_submodule(path, PackedLinear(linear.weight, linear.bias))
     return len(paths)
+
+
+def padded_rows(num_rows: int) -> int:
+    """Rows that are computed for num_rows: beyond 64 only some sizes occur, so that all of them can be warm."""
+    if num_rows <= 64:
+        return num_rows
+    step = 16 if num_rows <= 256 else 32
+    return -(-num_rows // step) * step
+
+
+@torch.inference_mode()
+def warm_up(model: nn.Module) -> None:
+    """Use every size of batch once for every shape of layer.
+
+    oneDNN generates code at the first use of a size, 10 to 100 ms for a whole pass: speculation, whose batches differ
+    in every step, would pay that in its first hundreds of steps, and the cost model would learn it.
+    """
+    layers = {(m.in_features, m.out_features): m for m in model.modules() if isinstance(m, PackedLinear)}
+    sizes = sorted({padded_rows(num_rows) for num_rows in range(1, MAX_WARM_ROWS + 1)})
+    for layer in layers.values():
+        for num_rows in sizes:
+            if num_rows * layer.out_features > MAX_WARM_OUTPUTS:
+                break  # the head sees few rows, and large ones take long
+            layer(torch.zeros(1, num_rows, layer.in_features))
 
 
 @torch.inference_mode()

@@ -19,7 +19,7 @@ from transformers.utils.logging import disable_progress_bar
 from smartspec.engine.attention_probe import AttentionCall, recorded_attention
 from smartspec.engine.default_model import DEFAULT_MODEL, default_model_folder
 from smartspec.engine.fusion import fuse
-from smartspec.engine.linear import PackedLinear, make_linear, pack_linears, pad_small_batches
+from smartspec.engine.linear import PackedLinear, make_linear, pack_linears, pad_small_batches, warm_up
 
 KNOWN_LAYER_TYPES = {"full_attention", "sliding_attention"}
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -69,6 +69,7 @@ def load_model(name: str, *, dtype: str = "auto", device: str = "auto") -> Loade
     _own_parameters(model, mapped)
     pack_linears(model)
     pad_small_batches(model)
+    warm_up(model)
     vocab_size, calls = _probe(model)
     _check_attention(name, model, calls)
     return LoadedModel(
