@@ -23,6 +23,7 @@ An output file that exists is continued: its cells are not measured again.
 """
 
 import json
+import time
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -42,6 +43,9 @@ from smartspec.bench.report import optional, write_json
 from smartspec.bench.run import LoadPlan, measure
 from smartspec.bench.summary import Summary
 from smartspec.workload.prompts import Prompt, draw_prompts, read_prompts
+
+# A server that has just worked may spin for a while and slow the next one down (seen behind vLLM: up to 18 %).
+SETTLE_SECONDS = 4
 
 TASKS = {  # name: file, and the beginning of the rows' `task`
     "mt_bench": ("spec_bench.jsonl", "mt_bench/"),
@@ -90,6 +94,7 @@ def measure_cell(targets: dict[str, Target], rounds: list[list[LoadRequest]], co
     for number, requests in enumerate(rounds):
         texts: dict[str, dict[str, str]] = {}
         for name in list(targets) if number % 2 == 0 else reversed(targets):
+            time.sleep(SETTLE_SECONDS)
             records, summary = measure(targets[name], LoadPlan(requests, concurrency=concurrency))
             if summary.num_unfinished:
                 raise KeyboardInterrupt
