@@ -7,8 +7,10 @@ peak of at most twice the weights plus the KV memory it was given, and no growth
 """
 
 import asyncio
+import json
 import random
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -18,9 +20,9 @@ from rich.console import Console
 from rich.table import Table
 from servers import running, server_command
 
-WEIGHT_BYTES = {"smollm2-135m-instruct": 538_060_032}
-KV_BYTES_PER_TOKEN = 30 * 2 * 3 * 64 * 4  # layers x (key, value) x key heads x head size x fp32
-KV_TOKENS = 32 * 1024
+from smartspec.engine.default_model import default_model_folder
+
+KV_TOKENS = 32 * 1024  # asked of the server
 NUM_REPORTS = 10
 
 
@@ -32,15 +34,16 @@ def main(
     """Serve many requests and watch the server's resident memory."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "server.log"
-        with running(server_command("goodput", None, None), log) as target:
+        command = server_command("goodput", None, None)
+        command = replace(command, arguments=[*command.arguments, "--kv-tokens", str(KV_TOKENS)])
+        with running(command, log) as target:
             rows = asyncio.run(_drive(target.base_url, num_requests, concurrency, seed))
     table = Table("requests", "resident MB", "peak MB")
     for num_done, resident, peak in rows:
         table.add_row(str(num_done), f"{resident:.0f}", f"{peak:.0f}")
     console = Console()
     console.print(table)
-    weights = WEIGHT_BYTES["smollm2-135m-instruct"] / 1e6
-    kv = KV_TOKENS * KV_BYTES_PER_TOKEN / 1e6
+    weights, kv = _weights_and_kv(default_model_folder())
     console.print(f"weights {weights:.0f} MB, KV {kv:.0f} MB; limit 2 x weights + KV = {2 * weights + kv:.0f} MB")
     half = rows[len(rows) // 2]
     console.print(f"growth over the second half: {rows[-1][1] - half[1]:+.0f} MB")
@@ -62,6 +65,14 @@ async def _drive(base_url: str, num_requests: int, concurrency: int, seed: int) 
 
         await asyncio.gather(*(worker() for _ in range(concurrency)))
     return rows
+
+
+def _weights_and_kv(folder: Path) -> tuple[float, float]:
+    """MB of the model's fp32 weights and of KV_TOKENS tokens of KV (keys and values of every layer)."""
+    config = json.loads((folder / "config.json").read_text())
+    weights = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+    per_token = 2 * config["num_hidden_layers"] * config["num_key_value_heads"] * config["head_dim"] * 4
+    return weights / 1e6, KV_TOKENS * per_token / 1e6
 
 
 def _memory(base_url: str) -> tuple[float, float]:

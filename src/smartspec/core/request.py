@@ -28,7 +28,6 @@ class Request:
         *,
         seed: int,
         stop_token_ids: frozenset[int] = frozenset(),
-        arrival_seconds: float = 0.0,
     ):
         if not prompt_token_ids:
             raise ValueError("the prompt is empty: it must hold at least one token")
@@ -36,7 +35,6 @@ class Request:
         self.params = params
         self.seed = seed
         self.stop_token_ids = stop_token_ids
-        self.arrival_seconds = arrival_seconds
         self.num_prompt_tokens = len(prompt_token_ids)
         self.max_num_tokens = self.num_prompt_tokens + params.max_tokens
         self.tokens = np.empty(self.max_num_tokens, dtype=np.int32)

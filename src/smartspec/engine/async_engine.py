@@ -168,7 +168,6 @@ class AsyncEngine:
                 params,
                 seed=(seed + number * SEED_STRIDE) & MAX_SEED,
                 stop_token_ids=eos_token_ids | frozenset(params.stop_token_ids),
-                arrival_seconds=time.monotonic(),
             )
             detokenizer = IncrementalDetokenizer(self._tokenizer.backend_tokenizer, prompt)
             choices.append(Choice(index, request, detokenizer, events))
