@@ -13,7 +13,7 @@ import numpy as np
 from smartspec.control.controller import Controller
 from smartspec.control.latency import CostCurve, LatencyModel
 from smartspec.control.planner import plan_lengths
-from smartspec.control.records import BatchView, Offers, StepFeedback, StepSeconds
+from smartspec.control.records import BatchView, Drafted, Offers, StepFeedback, StepSeconds
 
 MAX_DRAFT_TOKENS = 8
 REPEATS = 1000
@@ -52,7 +52,7 @@ def controller_call(num_rows: int, with_model: bool) -> Callable[[], object]:
 
     def step() -> None:
         plan = controller.plan_draft(view)
-        keep = controller.plan_verify(view, plan, plan.lengths)
+        keep = controller.plan_verify(view, plan, Drafted(plan.lengths))
         accepted = rng.integers(0, keep + 1)
         tested = np.minimum(keep, accepted + 1)
         seconds = StepSeconds(draft=0.0, target=0.036 + 0.002 * float(num_rows + keep.sum()), host=0.001)

@@ -6,7 +6,7 @@ import pytest
 from smartspec.control.controller import Controller
 from smartspec.control.latency import CostCurve, LatencyModel
 from smartspec.control.planner import plan_lengths
-from smartspec.control.records import BatchView, Offers, StepFeedback, StepSeconds
+from smartspec.control.records import BatchView, Drafted, Offers, StepFeedback, StepSeconds
 
 K = 8
 HOST_SECONDS = 0.002
@@ -56,7 +56,7 @@ class World:
         """One step; returns the lengths verified."""
         view = self.view()
         plan = controller.plan_draft(view)
-        keep = controller.plan_verify(view, plan, plan.lengths)
+        keep = controller.plan_verify(view, plan, Drafted(plan.lengths))
         hits = np.cumprod(self.rng.random((self.num_rows, K + 1)) < np.pad(self.conditional, ((0, 0), (0, 1))), axis=1)
         accepted = np.minimum(hits.sum(axis=1), keep)
         has_next = (self.draft is None) & (accepted == keep) & (keep < K)

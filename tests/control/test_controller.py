@@ -6,7 +6,7 @@ import pytest
 
 from smartspec.control.controller import NUM_DECISIONS, Controller
 from smartspec.control.latency import CostCurve, LatencyModel
-from smartspec.control.records import BatchView, DraftPlan, Offers, StepFeedback, StepSeconds
+from smartspec.control.records import BatchView, Drafted, DraftPlan, Offers, StepFeedback, StepSeconds
 
 K = 4
 
@@ -51,10 +51,10 @@ def test_verification_shrinks_to_what_was_drafted_and_never_grows():
     plan = controller.plan_draft(view)
     assert plan.lengths.tolist() == [3, 3, 3]
     full = controller.predicted_seconds
-    assert controller.plan_verify(view, plan, np.array([4, 1, 0])).tolist() == [3, 1, 0]
+    assert controller.plan_verify(view, plan, Drafted(np.array([4, 1, 0]))).tolist() == [3, 1, 0]
     assert controller.predicted_seconds < full
     smaller = DraftPlan(np.array([1, 0, 0]), plan.use_model)
-    assert controller.plan_verify(view, smaller, np.array([4, 4, 4])).tolist() == [1, 0, 0]
+    assert controller.plan_verify(view, smaller, Drafted(np.array([4, 4, 4]))).tolist() == [1, 0, 0]
 
 
 def test_predicted_seconds_are_of_the_planned_step():
@@ -104,7 +104,7 @@ def test_state_explains_the_last_decisions_and_is_json():
     controller, view = make_controller(), make_view(2, prefill_tokens=7)
     for _ in range(NUM_DECISIONS + 5):
         plan = controller.plan_draft(view)
-        keep = controller.plan_verify(view, plan, plan.lengths)
+        keep = controller.plan_verify(view, plan, Drafted(plan.lengths))
         controller.observe(make_feedback(view, plan, accepted=keep // 2))
     state = json.loads(json.dumps(controller.state(), allow_nan=False))
     assert len(state["decisions"]) == NUM_DECISIONS
@@ -132,7 +132,7 @@ def test_prefill_only_steps_teach_time():
     controller = make_controller()
     view = make_view(0, prefill_tokens=64)
     plan = controller.plan_draft(view)
-    keep = controller.plan_verify(view, plan, np.zeros(0, dtype=int))
+    keep = controller.plan_verify(view, plan, Drafted(np.zeros(0, dtype=int)))
     seconds = StepSeconds(draft=0.0, target=0.2, host=0.001)
     before = controller.predicted_seconds
     controller.observe(make_feedback(view, plan, accepted=keep, seconds=seconds))

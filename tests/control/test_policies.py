@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from smartspec.control.latency import CostCurve, LatencyModel
-from smartspec.control.policies import parse_policy
+from smartspec.control.policies.base import Estimates
+from smartspec.control.policies.names import parse_policy
 from smartspec.control.records import BatchView, Offers
 
 K = 4
@@ -24,6 +25,10 @@ def make_view(offer_lengths, max_draft_tokens=K):
         unseen_tokens=np.zeros(num_rows, dtype=int),
         offers=Offers(lengths, lengths),
     )
+
+
+def decide(policy, view, survival_offer, survival_model, latency):
+    return policy.plan_draft(view, Estimates(survival_offer, survival_model, latency))
 
 
 def survival(*rates):
@@ -46,30 +51,30 @@ def test_fixed_longer_than_allowed_is_refused():
 
 
 def test_off_drafts_nothing():
-    plan = parse_policy("off")(make_view([4, 4]), survival(0.99, 0.99), survival(0.99, 0.99), FREE_BOTH)
+    plan = decide(parse_policy("off"), make_view([4, 4]), survival(0.99, 0.99), survival(0.99, 0.99), FREE_BOTH)
     assert plan.lengths.tolist() == [0, 0]
     assert not plan.use_model.any()
 
 
 def test_fixed_takes_the_offer_then_the_model_within_caps():
     policy, view = parse_policy("fixed:3"), make_view([4, 1, 0, 0], max_draft_tokens=[4, 4, 4, 2])
-    offers_only = policy(view, survival(0, 0, 0, 0), None, FREE)
+    offers_only = decide(policy, view, survival(0, 0, 0, 0), None, FREE)
     assert offers_only.lengths.tolist() == [3, 1, 0, 0]
     assert not offers_only.use_model.any()
-    both = policy(view, survival(0, 0, 0, 0), survival(0, 0, 0, 0), FREE_BOTH)
+    both = decide(policy, view, survival(0, 0, 0, 0), survival(0, 0, 0, 0), FREE_BOTH)
     assert both.lengths.tolist() == [3, 1, 3, 2]
     assert both.use_model.tolist() == [False, False, True, True]
 
 
 def test_goodput_speculates_where_tokens_are_free_and_not_where_they_cost():
     policy, view = parse_policy("goodput"), make_view([4, 2, 0])
-    assert policy(view, survival(0.5, 0.5, 0.5), None, FREE).lengths.tolist() == [4, 2, 0]
-    assert policy(view, survival(0.5, 0.5, 0.5), None, COSTLY).lengths.tolist() == [0, 0, 0]
+    assert decide(policy, view, survival(0.5, 0.5, 0.5), None, FREE).lengths.tolist() == [4, 2, 0]
+    assert decide(policy, view, survival(0.5, 0.5, 0.5), None, COSTLY).lengths.tolist() == [0, 0, 0]
 
 
 def test_goodput_gives_more_to_the_request_that_accepts_more():
     latency = LatencyModel(CostCurve.linear(0.04, 0.008))
-    plan = parse_policy("goodput")(make_view([4, 4]), survival(0.9, 0.3), None, latency)
+    plan = decide(parse_policy("goodput"), make_view([4, 4]), survival(0.9, 0.3), None, latency)
     assert plan.lengths[0] > plan.lengths[1]
 
 
@@ -77,14 +82,14 @@ def test_goodput_ignores_a_gain_within_the_noise():
     gain = 0.005
     latency = LatencyModel(CostCurve.linear(0.04, 0.0))
     view = make_view([1])
-    assert parse_policy("goodput")(view, survival(gain), None, latency).lengths.tolist() == [0]
-    assert parse_policy("goodput")(view, survival(4 * gain), None, latency).lengths.tolist() == [1]
+    assert decide(parse_policy("goodput"), view, survival(gain), None, latency).lengths.tolist() == [0]
+    assert decide(parse_policy("goodput"), view, survival(4 * gain), None, latency).lengths.tolist() == [1]
 
 
 def test_goodput_picks_the_better_source_per_row():
     view = make_view([4, 4, 0])
     policy, offer, model = parse_policy("goodput"), survival(0.9, 0.2, 0.9), survival(0.5, 0.8, 0.8)
-    plan = policy(view, offer, model, FREE_BOTH)
+    plan = decide(policy, view, offer, model, FREE_BOTH)
     assert plan.use_model.tolist() == [False, True, True]
     assert plan.lengths.tolist() == [4, 4, 4]
 
@@ -92,7 +97,7 @@ def test_goodput_picks_the_better_source_per_row():
 def test_goodput_falls_back_to_free_offers_when_the_draft_model_is_slow():
     view = make_view([4, 4, 0])
     policy, offer, model = parse_policy("goodput"), survival(0.7, 0.6, 0.9), survival(0.75, 0.8, 0.8)
-    plan = policy(view, offer, model, SLOW_DRAFT)
+    plan = decide(policy, view, offer, model, SLOW_DRAFT)
     assert not plan.use_model.any()
     assert plan.lengths.tolist() == [4, 4, 0]
 
@@ -101,7 +106,7 @@ def test_rows_without_drafts_are_never_marked_for_the_model():
     """Free evidence about their offers would otherwise be booked on the draft model."""
     view = make_view([0, 4])
     view = replace(view, max_draft_tokens=np.array([0, 4]))
-    plan = parse_policy("goodput")(view, survival(0.9, 0.9), survival(0.95, 0.95), FREE_BOTH)
+    plan = decide(parse_policy("goodput"), view, survival(0.9, 0.9), survival(0.95, 0.95), FREE_BOTH)
     assert plan.lengths.tolist() == [0, 4]
     assert plan.use_model.tolist() == [False, True]
 
@@ -109,4 +114,6 @@ def test_rows_without_drafts_are_never_marked_for_the_model():
 @pytest.mark.parametrize("name", ["goodput", "off", "fixed:2"])
 def test_steps_without_decoding_requests(name):
     nothing = np.empty((0, K))
-    assert parse_policy(name)(make_view(np.empty(0, dtype=int)), nothing, nothing, FREE_BOTH).lengths.shape == (0,)
+    assert decide(parse_policy(name), make_view(np.empty(0, dtype=int)), nothing, nothing, FREE_BOTH).lengths.shape == (
+        0,
+    )

@@ -102,7 +102,7 @@ class RandomController:
         return DraftPlan(lengths=lengths, use_model=np.zeros(view.num_rows, dtype=bool))
 
     def plan_verify(self, view, plan, drafted) -> np.ndarray:
-        return self.random.integers(0, drafted + 1)
+        return self.random.integers(0, drafted.lengths + 1)
 
     def observe(self, feedback) -> None:
         self.feedback.append(feedback)

@@ -120,7 +120,7 @@ def test_abort_at_any_moment_frees_everything_and_disturbs_nobody(seed):
 def test_free_evidence_is_reported_for_the_first_unverified_draft_token(accuracy, match):
     core = make_core()
     core.executor.accuracy = accuracy
-    core.controller.plan_verify = lambda view, plan, drafted: np.zeros_like(drafted)
+    core.controller.plan_verify = lambda view, plan, drafted: np.zeros_like(drafted.lengths)
     core.add_request(make_request(0, [1, 2, 3]))
     run(core)
     matches = np.concatenate([f.next_match for f in core.controller.feedback])

@@ -34,7 +34,7 @@ class ModelController:
         return DraftPlan(lengths=lengths, use_model=np.ones(view.num_rows, dtype=bool))
 
     def plan_verify(self, view, plan, drafted):
-        return drafted
+        return drafted.lengths
 
     def observe(self, feedback) -> None:
         self.num_tested += int(feedback.tested.sum())

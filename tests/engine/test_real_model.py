@@ -36,7 +36,7 @@ class RandomLengths:
         return DraftPlan(lengths=lengths, use_model=np.full(view.num_rows, self.use_model))
 
     def plan_verify(self, view, plan, drafted):
-        return drafted if self.use_model else self.random.integers(0, drafted + 1)
+        return drafted.lengths if self.use_model else self.random.integers(0, drafted.lengths + 1)
 
     def observe(self, feedback) -> None:
         self.num_tested += int(feedback.tested.sum())

@@ -4,7 +4,7 @@ import threading
 
 import numpy as np
 
-from smartspec.control.records import BatchView, DraftPlan, StepFeedback, StepSeconds
+from smartspec.control.records import BatchView, Drafted, DraftPlan, StepFeedback, StepSeconds
 from smartspec.core.batch import Batch, Draft, StepResult, TokenLogprobs, Verification
 from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
@@ -96,8 +96,8 @@ class FixedController:
         lengths = np.minimum(view.offers.lengths, self.length)
         return DraftPlan(lengths=lengths, use_model=np.zeros(view.num_rows, dtype=bool))
 
-    def plan_verify(self, view: BatchView, plan: DraftPlan, drafted: np.ndarray) -> np.ndarray:
-        return drafted
+    def plan_verify(self, view: BatchView, plan: DraftPlan, drafted: Drafted) -> np.ndarray:
+        return drafted.lengths
 
     def observe(self, feedback: StepFeedback) -> None:
         pass

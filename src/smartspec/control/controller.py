@@ -7,8 +7,9 @@ import numpy as np
 
 from smartspec.control.acceptance import AcceptanceEstimator, observations
 from smartspec.control.latency import LatencyModel, PredictedSeconds
-from smartspec.control.policies import parse_policy
-from smartspec.control.records import BatchView, DraftPlan, StepFeedback, StepSeconds
+from smartspec.control.policies.base import Estimates
+from smartspec.control.policies.names import parse_policy
+from smartspec.control.records import BatchView, Drafted, DraftPlan, StepFeedback, StepSeconds
 
 NUM_DECISIONS = 20
 
@@ -56,8 +57,8 @@ class Outcome:
 class Controller:
     """Decides every step how many draft tokens each request gets, and learns from every step, whatever the policy.
 
-    policy_name: see policies.parse_policy. max_draft_tokens: longest draft of a request (K), at least 1. has_offers,
-    has_model: which kinds of drafter the host runs. ValueError on an unknown policy or a bad length.
+    policy_name: see policies.names.parse_policy. max_draft_tokens: longest draft of a request (K), at least 1.
+    has_offers, has_model: which kinds of drafter the host runs. ValueError on an unknown policy or a bad length.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class Controller:
     ):
         if max_draft_tokens < 1:
             raise ValueError(f"max_draft_tokens is {max_draft_tokens}: use at least 1; policy 'off' turns drafts off")
-        self._plan = parse_policy(policy_name, max_draft_tokens)
+        self.policy = parse_policy(policy_name, max_draft_tokens)
         self.policy_name = policy_name
         self.max_draft_tokens = max_draft_tokens
         self.latency = latency
@@ -81,19 +82,20 @@ class Controller:
         """How many draft tokens to make for each row, and by what. All zero: no drafter need run."""
         survival_offer = self._predict_survival(view, False)
         survival_model = self._predict_survival(view, True) if self._has_model else None
-        plan = self._plan(view, survival_offer, survival_model, self.latency)
+        plan = self.policy.plan_draft(view, Estimates(survival_offer, survival_model, self.latency))
         self._survival = survival_offer
         if survival_model is not None:
             self._survival = np.where(plan.use_model[:, None], survival_model, survival_offer)
         self._decision = self._decide(view, plan, plan.lengths)
         return plan
 
-    def plan_verify(self, view: BatchView, plan: DraftPlan, drafted: np.ndarray) -> np.ndarray:
-        """How many of the drafted tokens (int [R]) to verify: int [R], never more than planned or drafted.
+    def plan_verify(self, view: BatchView, plan: DraftPlan, drafted: Drafted) -> np.ndarray:
+        """How many of the drafted tokens to verify: int [R], never more than planned or drafted.
 
         Nothing here may depend on tokens that were sampled: dropping a token for its own probability biases the output.
         """
-        keep = np.minimum(plan.lengths, drafted)
+        keep = self.policy.plan_verify(view, plan, drafted, self._survival, self.latency)
+        keep = np.minimum(keep, np.minimum(plan.lengths, drafted.lengths))
         if tuple(keep.tolist()) != self._decision.lengths:
             self._decision = self._decide(view, plan, keep)
         return keep
@@ -109,12 +111,14 @@ class Controller:
             self.max_draft_tokens, feedback.verified, feedback.tested, feedback.accepted, feedback.next_match
         )
         self.acceptance.observe(view.request_ids, plan.use_model, view.offers.evidence, is_observed, is_accepted)
+        self.policy.observe(feedback)
         verified, accepted = tuple(feedback.verified.tolist()), tuple(feedback.accepted.tolist())
         self._history.append((self._decision, Outcome(verified, accepted, feedback.num_emitted, feedback.seconds)))
 
     def forget(self, request_id: int) -> None:
         """Drop what is known about a request that has ended."""
         self.acceptance.forget(request_id)
+        self.policy.forget(request_id)
 
     @property
     def predicted_seconds(self) -> float:

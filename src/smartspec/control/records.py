@@ -4,9 +4,17 @@ Arrays are aligned by row: row i is the i-th decoding request of the step. A dec
 exactly one ordinary token in this step and may carry draft tokens behind it.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+
+UNLIMITED = 2**31 - 1
+
+# Asked after every pass of the draft model: (depth, rows, confidence, entropy) -> bool [n], True where a row drafts no
+# more. depth counts from 0; rows int [n] are those that took part; confidence and entropy (nats), float [n], describe
+# the distributions their tokens of this pass were drawn from. Stopping behind a token that is kept biases nothing.
+StopRule = Callable[[int, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -36,6 +44,11 @@ class BatchView:
     unseen_tokens: int [R], committed tokens a draft model would first have to catch up on, the newest one excluded.
     num_prefills, prefill_tokens: requests that are still in prefill and the tokens they feed. prefill_context_tokens:
     sum of their contexts at the end of the step; prefill_attended_tokens: sum of tokens fed x context.
+    draft_token_budget: most draft tokens of the whole step (free KV, token limit of the engine). now: seconds on the
+    host's clock when the step began.
+
+    What callers may ask for, by row; left out, everybody is equal: weights float [R], >= 0, worth of a token; class_ids
+    int [R], workload class (0: none named); tpot_targets float [R], wanted seconds per output token (inf: none).
     """
 
     request_ids: np.ndarray
@@ -47,6 +60,17 @@ class BatchView:
     prefill_tokens: int = 0
     prefill_context_tokens: int = 0
     prefill_attended_tokens: int = 0
+    draft_token_budget: int = UNLIMITED
+    now: float = 0.0
+    weights: np.ndarray | None = None
+    class_ids: np.ndarray | None = None
+    tpot_targets: np.ndarray | None = None
+
+    def __post_init__(self):
+        defaults = {"weights": (1.0, float), "class_ids": (0, np.int64), "tpot_targets": (np.inf, float)}
+        for name, (value, dtype) in defaults.items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, np.full(self.num_rows, value, dtype=dtype))
 
     @property
     def num_rows(self) -> int:
@@ -60,10 +84,27 @@ class BatchView:
 
 @dataclass(frozen=True)
 class DraftPlan:
-    """What to draft. lengths: int [R]; use_model: bool [R], True where the draft model runs, False for the offer."""
+    """What to draft. lengths: int [R]; use_model: bool [R], True where the draft model runs, False for the offer.
+
+    stop: may end the draft model's drafts earlier, see StopRule.
+    """
 
     lengths: np.ndarray
     use_model: np.ndarray
+    stop: StopRule | None = None
+
+
+@dataclass(frozen=True)
+class Drafted:
+    """What was drafted. lengths: int [R], at most those of the plan.
+
+    confidence: float [R, K], largest probability of the distribution a token was drawn from, NaN where the drafter has
+    none; None if no drafter has any. It is known before the token is drawn, so cutting by it is lossless even for
+    sampled drafts (the probability of the drawn token itself would not be).
+    """
+
+    lengths: np.ndarray
+    confidence: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -87,6 +128,10 @@ class StepFeedback:
     accepted: int [R] of the verified ones accepted (what a stop rule later dropped is not counted as tested:
     tested[i] says how many positions were truly compared). next_match: int [R], free evidence about the first draft
     token that was *not* verified: 1 the target emitted that very token there, 0 it emitted another, -1 unknown.
+    confidence: as in Drafted. divergence: float [R, K], Kullback-Leibler divergence of draft from target distribution
+    at each verified position in nats (for a deterministic draft: -log of the target's probability of the token), NaN
+    elsewhere, None where the host does not compute it. caught_up, caught_up_matches: int [R], committed tokens the
+    draft model has just caught up on, and how many of them it would have guessed; None where the host does not know.
     """
 
     view: BatchView
@@ -98,3 +143,7 @@ class StepFeedback:
     next_match: np.ndarray
     num_emitted: int
     seconds: StepSeconds
+    confidence: np.ndarray | None = None
+    divergence: np.ndarray | None = None
+    caught_up: np.ndarray | None = None
+    caught_up_matches: np.ndarray | None = None

@@ -34,11 +34,13 @@ class Draft:
 
     token_ids: int32 [k]. evidence: strength class, see control.records.Offers. probs: None for a deterministic draft
     (a point mass), else whatever the host keeps of the distributions the tokens were drawn from, [k, vocabulary].
+    confidence: float [k], see control.records.Drafted; None where the drafter has none.
     """
 
     token_ids: np.ndarray
     evidence: int = 0
     probs: object | None = None
+    confidence: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.token_ids)

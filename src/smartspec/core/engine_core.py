@@ -4,7 +4,7 @@ from typing import Protocol
 
 import numpy as np
 
-from smartspec.control.records import BatchView, DraftPlan, StepFeedback
+from smartspec.control.records import BatchView, Drafted, DraftPlan, StepFeedback
 from smartspec.core.batch import Batch, Draft, RequestOutput, StepOutput, StepResult, Verification
 from smartspec.core.request import Request
 from smartspec.core.scheduler import Scheduler
@@ -36,7 +36,7 @@ class Controller(Protocol):
 
     def plan_draft(self, view: BatchView) -> DraftPlan: ...
 
-    def plan_verify(self, view: BatchView, plan: DraftPlan, drafted: np.ndarray) -> np.ndarray: ...
+    def plan_verify(self, view: BatchView, plan: DraftPlan, drafted: Drafted) -> np.ndarray: ...
 
     def observe(self, feedback: StepFeedback) -> None: ...
 
@@ -81,11 +81,11 @@ class EngineCore:
         if batch.empty:
             return StepOutput()
         offers = self.executor.offer(batch, now)
-        view = self.scheduler.view(batch, offers, self.executor.unseen_tokens(batch))
+        view = self.scheduler.view(batch, offers, self.executor.unseen_tokens(batch), now)
         plan = self.controller.plan_draft(view)
         plan = self.scheduler.reserve(batch, plan)
         drafts = self.executor.draft(batch, plan, offers)
-        drafted = np.array([len(draft) for draft in drafts], dtype=np.int64)
+        drafted = _drafted(drafts, self.scheduler.max_draft_tokens)
         keep = self.controller.plan_verify(view, plan, drafted)
         result = self.executor.verify(batch, tuple(map(shorten, drafts, keep)))
         outputs, tested = self._update(batch, result)
@@ -133,14 +133,26 @@ def shorten(draft: Draft, length: int) -> Draft:
     if length >= len(draft):
         return draft
     probs = None if draft.probs is None else draft.probs[:length]
-    return Draft(token_ids=draft.token_ids[:length], evidence=draft.evidence, probs=probs)
+    confidence = None if draft.confidence is None else draft.confidence[:length]
+    return Draft(draft.token_ids[:length], draft.evidence, probs, confidence)
+
+
+def _drafted(drafts: tuple[Draft, ...], max_draft_tokens: int) -> Drafted:
+    lengths = np.array([len(draft) for draft in drafts], dtype=np.int64)
+    confident = [row for row, draft in enumerate(drafts) if draft.confidence is not None and len(draft)]
+    if not confident:
+        return Drafted(lengths)
+    confidence = np.full((len(drafts), max_draft_tokens), np.nan)
+    for row in confident:
+        confidence[row, : lengths[row]] = drafts[row].confidence
+    return Drafted(lengths, confidence)
 
 
 def _feedback(
     view: BatchView,
     plan: DraftPlan,
     offers: tuple[Draft, ...],
-    drafted: np.ndarray,
+    drafted: Drafted,
     keep: np.ndarray,
     num_kept: np.ndarray,
     result: StepResult,
@@ -151,13 +163,14 @@ def _feedback(
     return StepFeedback(
         view=view,
         plan=plan,
-        drafted=drafted,
+        drafted=drafted.lengths,
         verified=keep,
         tested=np.minimum(np.minimum(keep, accepted + 1), num_kept),
         accepted=np.minimum(accepted, num_kept),
         next_match=_next_matches(plan, offers, keep, num_kept, result),
         num_emitted=int(num_emitted),
         seconds=result.seconds,
+        confidence=drafted.confidence,
     )
 
 

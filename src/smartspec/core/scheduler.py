@@ -62,8 +62,8 @@ class Scheduler:
             memory_ops=self.blocks.take_memory_ops(),
         )
 
-    def view(self, batch: Batch, offers: tuple[Draft, ...], unseen_tokens: np.ndarray) -> BatchView:
-        """What the controller may know about the batch. unseen_tokens: int [R], see BatchView."""
+    def view(self, batch: Batch, offers: tuple[Draft, ...], unseen_tokens: np.ndarray, now: float) -> BatchView:
+        """What the controller may know about the batch. unseen_tokens: int [R]; now: seconds; see BatchView."""
         rows = batch.decoding
         left = np.array([r.max_num_tokens - r.num_tokens - 1 for r in rows], dtype=np.int64)
         caps = np.minimum(left, self.max_draft_tokens)
@@ -80,6 +80,7 @@ class Scheduler:
             prefill_tokens=sum(num_tokens for num_tokens, _ in chunks),
             prefill_context_tokens=sum(context for _, context in chunks),
             prefill_attended_tokens=sum(num_tokens * context for num_tokens, context in chunks),
+            now=now,
         )
 
     def reserve(self, batch: Batch, plan: DraftPlan) -> DraftPlan:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from smartspec.control.policies import parse_policy
+from smartspec.control.policies.names import parse_policy
 
 BLOCK_SIZE = 16
 PROMPT_LOOKUP = "prompt-lookup"
@@ -10,7 +10,8 @@ PROMPT_LOOKUP = "prompt-lookup"
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """model, drafters: names (see engine.load; a drafter is "prompt-lookup" or a model). policy: see control.policies.
+    """model, drafters: names (see engine.load; a drafter is "prompt-lookup" or a model). policy: a name, see
+    control.policies.names.
 
     max_model_len: most tokens of one request, None for the model's own limit. kv_tokens: KV memory in tokens over all
     requests, None for max_batch requests of 1024 tokens. max_batched_tokens: ordinary tokens fed per step.

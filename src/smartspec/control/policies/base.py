@@ -1,0 +1,85 @@
+"""What every policy is: from what is expected of drafts and time to how many draft tokens each request gets.
+
+Every policy speculates without loss: lengths depend on load, history and confidence, never on tokens that were sampled.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from smartspec.control.records import BatchView, Drafted, DraftPlan, StepFeedback
+
+
+class Latency(Protocol):
+    """What a step is expected to take, in seconds: see latency.LatencyModel."""
+
+    @property
+    def host_seconds(self) -> float: ...
+
+    def target_seconds(self, view: BatchView, num_draft_tokens: np.ndarray) -> np.ndarray: ...
+
+    def draft_seconds(self, view: BatchView, use_model: np.ndarray, max_depth: int) -> np.ndarray: ...
+
+
+@dataclass(frozen=True)
+class Estimates:
+    """What is believed before a decision.
+
+    survival_offer, survival_model: float [R, K], the probability that the first j draft tokens of the offer, or of the
+    draft model, are all accepted; survival_model is None without a draft model.
+    """
+
+    survival_offer: np.ndarray
+    survival_model: np.ndarray | None
+    latency: Latency
+
+    @property
+    def max_draft_tokens(self) -> int:
+        return self.survival_offer.shape[1]
+
+
+class Policy:
+    """Decides lengths. A policy that learns keeps its own state; all but plan_draft have a default."""
+
+    def plan_draft(self, view: BatchView, estimates: Estimates) -> DraftPlan:
+        """How many tokens to draft for each row, and by what."""
+        raise NotImplementedError
+
+    def plan_verify(
+        self, view: BatchView, plan: DraftPlan, drafted: Drafted, survival: np.ndarray, latency: Latency
+    ) -> np.ndarray:
+        """How many of the drafted tokens to verify: int [R], at most drafted.lengths.
+
+        survival: float [R, K], as in Estimates, of the drafts as they turned out (confidence taken into account).
+        """
+        return drafted.lengths
+
+    def observe(self, feedback: StepFeedback) -> None:
+        """Learn from a finished step."""
+
+    def forget(self, request_id: int) -> None:
+        """Drop what is known about a request that has ended; unknown ones are ignored."""
+
+
+def no_drafts(num_rows: int) -> DraftPlan:
+    """Plain decoding."""
+    return DraftPlan(lengths=np.zeros(num_rows, dtype=np.int64), use_model=np.zeros(num_rows, dtype=bool))
+
+
+def length_caps(view: BatchView, use_model: np.ndarray | bool, max_draft_tokens: int) -> np.ndarray:
+    """Longest draft each row can have from that source: int [R]."""
+    caps = np.clip(view.max_draft_tokens, 0, max_draft_tokens)
+    return np.where(use_model, caps, np.minimum(caps, view.offers.lengths))
+
+
+def offers_first(view: BatchView, estimates: Estimates) -> np.ndarray:
+    """The usual source: the offer where there is one, as it is free, else the draft model if any: bool [R]."""
+    return (view.offers.lengths == 0) & (estimates.survival_model is not None)
+
+
+def plan_of_lengths(view: BatchView, estimates: Estimates, lengths: np.ndarray | int) -> DraftPlan:
+    """Drafts of these lengths (int [R], or one for all) from the usual source, cut to what each row can have."""
+    use_model = offers_first(view, estimates)
+    lengths = np.minimum(length_caps(view, use_model, estimates.max_draft_tokens), lengths)
+    return DraftPlan(lengths=lengths, use_model=use_model & (lengths > 0))
