@@ -1,12 +1,14 @@
 """The time of one model pass as a monotone function of its size, fitted to a profile.
 
     seconds = constant + curve(fed tokens) + per_context_token * context tokens + per_row * rows + per_attended_token
-    * attended tokens
+    * attended tokens + per_scored_token * scored tokens
 
 curve is piecewise linear with non-negative slopes, so memory-bound plateaus, the bend to compute-bound and steps in
 between all fit; context tokens (the KV that is read) and attended tokens (sum over fed tokens of the context each
-attends to) carry attention. All coefficients are non-negative: a negative one is a collinearity artefact that
-explodes outside the profiled range (arXiv 2406.14066's prototype has a negative per-request term).
+attends to) carry attention; scored tokens are those whose logits are computed: newest and draft tokens, but not the
+inside of a prompt, which makes prompt tokens cheaper (by a fifth in a small model with a large vocabulary). All
+coefficients are non-negative: a negative one is a collinearity artefact that explodes outside the profiled range
+(arXiv 2406.14066's prototype has a negative per-request term).
 """
 
 from dataclasses import dataclass
@@ -18,22 +20,26 @@ from smartspec.control.nnls import solve_nnls
 
 # Kernels switch blockings in steps; between the powers of two a measured oneDNN staircase has edges at 6, 12, 24, 48.
 KNOTS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256, 512)
-_SCALARS = ("constant", "per_context_token", "per_row", "per_attended_token")
+_SCALARS = ("constant", "per_context_token", "per_row", "per_attended_token", "per_scored_token")
 
 
 @dataclass(frozen=True)
 class ProfileSample:
-    """One measured pass: fed_tokens spread evenly over rows sequences that hold context_tokens tokens together."""
+    """One measured pass: fed_tokens spread evenly over rows sequences that hold context_tokens tokens together.
+
+    scored_tokens: how many of the fed tokens got logits, None for all of them.
+    """
 
     fed_tokens: int
     context_tokens: int
     rows: int
     seconds: float
+    scored_tokens: int | None = None
 
     @property
     def attended_tokens(self) -> float:
         """Sum over fed tokens of the tokens each attends to, all sequences being equally long."""
-        return self.fed_tokens * self.context_tokens / self.rows
+        return _attended(self.fed_tokens, self.context_tokens, self.rows)
 
 
 @dataclass(frozen=True)
@@ -46,6 +52,7 @@ class CostCurve:
     per_context_token: float = 0.0
     per_row: float = 0.0
     per_attended_token: float = 0.0
+    per_scored_token: float = 0.0
 
     @staticmethod
     def linear(constant: float, per_token: float) -> "CostCurve":
@@ -64,14 +71,16 @@ class CostCurve:
             np.array([getattr(sample, name) for sample in samples], dtype=float)
             for name in ("fed_tokens", "context_tokens", "rows", "seconds", "attended_tokens")
         )
+        scored = _scored(samples)
         knots = _usable_knots(fed)
         widths = np.append(np.diff(knots), np.inf)
         pieces = np.clip(fed[:, None] - knots, 0.0, widths)
-        design = np.column_stack([np.ones_like(fed), context, rows, attended, pieces]) / seconds[:, None]
+        design = np.column_stack([np.ones_like(fed), context, rows, attended, scored, pieces]) / seconds[:, None]
         scale = np.maximum(design.max(axis=0), 1e-300)
         coefficients = solve_nnls(design / scale, np.ones_like(seconds)) / scale
-        scalars = dict(zip(_SCALARS, coefficients[:4].tolist(), strict=True))
-        return CostCurve(knots=tuple(knots.tolist()), slopes=tuple(coefficients[4:].tolist()), **scalars)
+        scalars = dict(zip(_SCALARS, coefficients[: len(_SCALARS)].tolist(), strict=True))
+        slopes = tuple(coefficients[len(_SCALARS) :].tolist())
+        return CostCurve(knots=tuple(knots.tolist()), slopes=slopes, **scalars)
 
     def seconds(
         self,
@@ -79,17 +88,22 @@ class CostCurve:
         context_tokens: np.ndarray | float = 0.0,
         rows: np.ndarray | float = 1.0,
         attended_tokens: np.ndarray | float | None = None,
+        scored_tokens: np.ndarray | float | None = None,
     ) -> np.ndarray:
-        """Seconds of passes of these sizes (broadcast). Default attended_tokens: rows equally long and equally fed."""
+        """Seconds of passes of these sizes (broadcast).
+
+        Default attended_tokens: rows equally long and equally fed; scored_tokens: all fed tokens.
+        """
         fed_tokens = np.asarray(fed_tokens, dtype=float)
         if attended_tokens is None:
-            attended_tokens = fed_tokens * context_tokens / np.maximum(rows, 1)
+            attended_tokens = _attended(fed_tokens, context_tokens, np.maximum(rows, 1))
         return (
             self.constant
             + self._curve(fed_tokens)
             + self.per_context_token * context_tokens
             + self.per_row * rows
             + self.per_attended_token * attended_tokens
+            + self.per_scored_token * (fed_tokens if scored_tokens is None else scored_tokens)
         )
 
     def relative_errors(self, samples: list[ProfileSample]) -> np.ndarray:
@@ -97,7 +111,7 @@ class CostCurve:
         fed, context, rows, seconds = np.array(
             [(sample.fed_tokens, sample.context_tokens, sample.rows, sample.seconds) for sample in samples]
         ).T
-        return self.seconds(fed, context, rows) / seconds - 1.0
+        return self.seconds(fed, context, rows, scored_tokens=_scored(samples)) / seconds - 1.0
 
     def to_dict(self) -> dict:
         """JSON-able form, for the cache on disk and for people."""
@@ -126,6 +140,15 @@ class CostCurve:
     def _curve(self, fed_tokens: np.ndarray) -> np.ndarray:
         beyond = np.maximum(fed_tokens - self.knots[-1], 0.0) * self.slopes[-1]
         return np.interp(fed_tokens, *self._corners) + beyond
+
+
+def _attended(fed_tokens, context_tokens, rows):
+    """Of sequences equally long and equally fed: the last fed token attends to all, those before it to fewer."""
+    return fed_tokens * np.maximum(context_tokens / rows - (fed_tokens / rows - 1) / 2, 0)
+
+
+def _scored(samples: list[ProfileSample]) -> np.ndarray:
+    return np.array([s.fed_tokens if s.scored_tokens is None else s.scored_tokens for s in samples], dtype=float)
 
 
 def _usable_knots(fed: np.ndarray) -> np.ndarray:

@@ -23,7 +23,7 @@ RESIDUAL_RATE = 0.02
 RESIDUAL_PULL = 0.002  # a lasting residual settles at RATE / (RATE + PULL), about 0.9 of its size
 NUM_NODES = 14  # passes of up to 8192 tokens have a node of their own
 NUM_ERRORS = 256
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -152,6 +152,7 @@ class LatencyModel:
             context + view.prefill_context_tokens,
             num_rows + view.num_prefills,
             attended,
+            num_rows + num_draft_tokens,
         )
 
     def _draft_seconds(self, view: BatchView, lengths: np.ndarray, depths: np.ndarray) -> np.ndarray:

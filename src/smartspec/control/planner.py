@@ -6,6 +6,11 @@ slots of the batch always form a prefix of every draft, and the best plan with n
 the sorted list. Goodput is then evaluated for every n and every draft depth: it may have several peaks (fixed costs,
 padding staircases), and stopping at the first drop loses up to 6 % (arXiv 2406.14066, section 5 gives the objective;
 the exact per-request search is ours).
+
+A step that also carries prefill needs another objective. Its time is mostly prefill, which has to be done whatever is
+drafted, so the ratio would call time cheap and draft tokens of hardly any worth. There, time is given the price it has
+in the steps without prefill (value_of_time, tokens per second), and emitted - value_of_time * seconds is maximised: the
+parametric form of the same optimum (Dinkelbach, 1967).
 """
 
 from dataclasses import dataclass
@@ -18,7 +23,8 @@ class LengthPlan:
     """The best lengths, and what they are predicted to bring.
 
     lengths: int [R]. depth: draft passes needed by the rows that need them. goodput: expected (weighted) tokens per
-    second. seconds: predicted step time. off_goodput: the same with no draft token at all.
+    second. seconds: predicted step time. off_goodput, off_seconds: the same with no draft token at all. gain: how much
+    better than that the plan is, as a share of the tokens emitted without drafts.
     """
 
     lengths: np.ndarray
@@ -26,6 +32,8 @@ class LengthPlan:
     goodput: float
     seconds: float
     off_goodput: float
+    off_seconds: float
+    gain: float
 
     @property
     def num_draft_tokens(self) -> int:
@@ -40,8 +48,10 @@ def plan_lengths(
     draft_seconds: np.ndarray,
     target_seconds: np.ndarray,
     host_seconds: float = 0.0,
+    value_of_time: float | None = None,
 ) -> LengthPlan:
-    """Maximise sum_i w_i * (1 + sum_{j<=k_i} S_i(j)) / (draft_seconds[depth] + target_seconds[sum k_i] + host_seconds).
+    """Maximise sum_i w_i * (1 + sum_{j<=k_i} S_i(j)) / (draft_seconds[depth] + target_seconds[sum k_i] + host_seconds),
+    or, where value_of_time is given, the same numerator minus value_of_time times the same denominator.
 
     survival: float [R, K], never increasing along a row. caps: int [R], longest draft of each row. weights: float
     [R], >= 0. needs_depth: bool [R], True where a draft of length k takes k draft passes, False where it exists
@@ -59,21 +69,38 @@ def plan_lengths(
     rows, positions = np.divmod(slots, num_positions)
     first_depth = np.where(needs_depth[rows], positions + 1, 0)  # the shallowest draft in which the slot exists
     base = float(weights.sum())
-    off_goodput = best_goodput = base / float(target_seconds[0] + draft_seconds[0] + host_seconds)
-    best_n = best_depth = 0
+    off_seconds = float(target_seconds[0] + draft_seconds[0] + host_seconds)
+    best = off = objective(base, off_seconds, value_of_time)
+    best_emitted, best_seconds, best_n, best_depth = base, off_seconds, 0, 0
     for depth in range(int(first_depth.max(initial=0)) + 1):
         emitted = base + np.cumsum(gains[first_depth <= depth][: len(target_seconds) - 1])
         if not len(emitted):
             continue
-        goodput = emitted / (target_seconds[1 : len(emitted) + 1] + (draft_seconds[depth] + host_seconds))
-        n = int(goodput.argmax()) + 1
-        if (goodput[n - 1], -n) > (best_goodput, -best_n):
-            best_goodput, best_n, best_depth = float(goodput[n - 1]), n, depth
+        seconds = target_seconds[1 : len(emitted) + 1] + (draft_seconds[depth] + host_seconds)
+        values = objective(emitted, seconds, value_of_time)
+        n = int(values.argmax())
+        if (values[n], -n - 1) > (best, -best_n):
+            best, best_n, best_depth = float(values[n]), n + 1, depth
+            best_emitted, best_seconds = float(emitted[n]), float(seconds[n])
     chosen = rows[first_depth <= best_depth][:best_n]
     return LengthPlan(
         lengths=np.bincount(chosen, minlength=len(caps)),
         depth=best_depth,
-        goodput=best_goodput,
-        seconds=float(draft_seconds[best_depth] + target_seconds[best_n]) + host_seconds,
-        off_goodput=off_goodput,
+        goodput=best_emitted / best_seconds,
+        seconds=best_seconds,
+        off_goodput=base / off_seconds,
+        off_seconds=off_seconds,
+        gain=relative_gain(best, off, base, value_of_time),
     )
+
+
+def objective(emitted: np.ndarray | float, seconds: np.ndarray | float, value_of_time: float | None):
+    """What is maximised: goodput, or tokens less the tokens the time is worth."""
+    return emitted / seconds if value_of_time is None else emitted - value_of_time * seconds
+
+
+def relative_gain(best: float, off: float, base: float, value_of_time: float | None) -> float:
+    """How much better the best objective is than no drafts; 0 without decoding requests. base: sum of weights."""
+    if base == 0:
+        return 0.0
+    return best / off - 1.0 if value_of_time is None else (best - off) / base

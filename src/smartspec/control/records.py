@@ -43,7 +43,7 @@ class BatchView:
     max_draft_tokens: int [R], most draft tokens the row may carry (remaining output, context, KV).
     unseen_tokens: int [R], committed tokens a draft model would first have to catch up on, the newest one excluded.
     num_prefills, prefill_tokens: requests that are still in prefill and the tokens they feed. prefill_context_tokens:
-    sum of their contexts at the end of the step; prefill_attended_tokens: sum of tokens fed x context.
+    sum of their contexts at the end of the step; prefill_attended_tokens: sum over fed tokens of what each attends to.
     draft_token_budget: most draft tokens of the whole step (free KV, token limit of the engine). now: seconds on the
     host's clock when the step began.
 
@@ -59,7 +59,7 @@ class BatchView:
     num_prefills: int = 0
     prefill_tokens: int = 0
     prefill_context_tokens: int = 0
-    prefill_attended_tokens: int = 0
+    prefill_attended_tokens: float = 0.0
     draft_token_budget: int = UNLIMITED
     now: float = 0.0
     weights: np.ndarray | None = None

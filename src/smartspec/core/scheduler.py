@@ -79,7 +79,7 @@ class Scheduler:
             num_prefills=len(chunks),
             prefill_tokens=sum(num_tokens for num_tokens, _ in chunks),
             prefill_context_tokens=sum(context for _, context in chunks),
-            prefill_attended_tokens=sum(num_tokens * context for num_tokens, context in chunks),
+            prefill_attended_tokens=sum(n * (context - (n - 1) / 2) for n, context in chunks),
             now=now,
         )
 

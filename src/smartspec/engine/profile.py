@@ -25,6 +25,8 @@ from smartspec.engine.model_runner import ModelRunner
 
 MAX_PROFILE_SECONDS = 16.0
 REPETITIONS = 3
+MAX_POINT_SECONDS = 0.4  # a pass as long as this is not repeated: it is steady enough
+LONGEST_VERIFICATION = 16  # new tokens per row; a pass with more stands for prefill
 
 
 @dataclass(frozen=True)
@@ -69,15 +71,16 @@ def measure_profile(target: ModelRunner, draft: ModelRunner | None, *, max_batch
 def measure_passes(
     runner: ModelRunner, max_batch: int, kv_tokens: int, max_seconds: float
 ) -> tuple[ProfileSample, ...]:
-    """Best of a few repetitions for a grid of passes, the most telling sizes first, until max_seconds are over."""
+    """Best of up to three repetitions for a grid of passes, the most telling sizes first, until max_seconds are over."""
     began = time.perf_counter()
     samples = []
     for rows, num_new, context in _grid(max_batch, runner.max_len, kv_tokens):
         remaining = max_seconds - (time.perf_counter() - began)
-        if samples and remaining < REPETITIONS * 2 * samples[-1].seconds:
+        if samples and remaining < 2 * min(samples[-1].seconds, MAX_POINT_SECONDS):
             continue
         seconds = _time_pass(runner, rows, num_new, context)
-        samples.append(ProfileSample(rows * num_new, rows * (context + num_new), rows, seconds))
+        scored = rows * _num_logits(num_new)
+        samples.append(ProfileSample(rows * num_new, rows * (context + num_new), rows, seconds, scored))
     for slot in range(max_batch):
         runner.apply((Trim(slot, 0),))
     return tuple(samples)
@@ -88,7 +91,7 @@ def _grid(max_batch: int, max_len: int, kv_tokens: int) -> list[tuple[int, int, 
     batches = [rows for rows in (1, 2, 4, 8, 16, 32, 64, 128, 256) if rows < max_batch] + [max_batch]
     points = [(rows, num_new, 128) for num_new in (1, 4) for rows in batches]
     points += [(rows, num_new, context) for context in (512, 1536) for num_new in (1, 4) for rows in (1, 4, 16)]
-    points += [(1, num_new, 0) for num_new in (32, 64, 128, 256, 512)]
+    points += [(1, num_new, 0) for num_new in (32, 64, 128, 256, 512)] + [(1, 256, 512), (1, 256, 1536), (1, 512, 512)]
     points += [(rows, num_new, 128) for num_new in (6, 2, 11, 3, 8) for rows in batches if rows * num_new <= 256]
     return [
         (rows, num_new, context)
@@ -99,15 +102,18 @@ def _grid(max_batch: int, max_len: int, kv_tokens: int) -> list[tuple[int, int, 
 
 def _time_pass(runner: ModelRunner, rows: int, num_new: int, context: int) -> float:
     token_ids = np.arange(num_new, dtype=np.int32) + 5
-    # A prefill chunk wants one row of logits, a verification all of them.
-    num_logits = num_new if num_new <= 16 else 1
-    segments = [Segment(slot, context, token_ids, num_logits) for slot in range(rows)]
+    segments = [Segment(slot, context, token_ids, _num_logits(num_new)) for slot in range(rows)]
     durations = []
-    for _ in range(REPETITIONS):
+    while len(durations) < REPETITIONS and sum(durations) < MAX_POINT_SECONDS:
         began = time.perf_counter()
         runner.forward(segments).argmax(dim=-1).cpu()
         durations.append(time.perf_counter() - began)
     return min(durations)
+
+
+def _num_logits(num_new: int) -> int:
+    """A prefill chunk wants one row of logits, a verification all of them."""
+    return num_new if num_new <= LONGEST_VERIFICATION else 1
 
 
 def _cache_path(target: ModelRunner, draft: ModelRunner | None, max_batch: int) -> Path:

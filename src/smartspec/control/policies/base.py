@@ -11,6 +11,14 @@ import numpy as np
 from smartspec.control.records import BatchView, Drafted, DraftPlan, StepFeedback
 
 
+class Uncertain(Protocol):
+    """How sure the acceptance estimates are: see acceptance.AcceptanceEstimator."""
+
+    def log_odds_std(self, view: BatchView, use_model: np.ndarray | bool) -> np.ndarray: ...
+
+    def survival_shifted(self, view: BatchView, use_model: np.ndarray | bool, shift: np.ndarray) -> np.ndarray: ...
+
+
 class Latency(Protocol):
     """What a step is expected to take, in seconds: see latency.LatencyModel."""
 
@@ -27,12 +35,20 @@ class Estimates:
     """What is believed before a decision.
 
     survival_offer, survival_model: float [R, K], the probability that the first j draft tokens of the offer, or of the
-    draft model, are all accepted; survival_model is None without a draft model.
+    draft model, are all accepted; survival_model is None without a draft model. acceptance: the estimator they come
+    from, None where there is none (an oracle has no doubts).
     """
 
     survival_offer: np.ndarray
     survival_model: np.ndarray | None
     latency: Latency
+    acceptance: Uncertain | None = None
+
+    def survival(self, use_model: np.ndarray) -> np.ndarray:
+        """float [R, K], of the source each row uses (bool [R])."""
+        if self.survival_model is None:
+            return self.survival_offer
+        return np.where(use_model[:, None], self.survival_model, self.survival_offer)
 
     @property
     def max_draft_tokens(self) -> int:

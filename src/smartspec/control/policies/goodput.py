@@ -1,34 +1,78 @@
-"""The lengths of largest predicted goodput, for every request of a step."""
+"""The lengths of largest predicted goodput, for every request of a step; guarded, and curious within a budget."""
+
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
+from smartspec.control.exploration import ExplorationBudget
+from smartspec.control.guard import Guard
 from smartspec.control.planner import LengthPlan, plan_lengths
 from smartspec.control.policies.base import Estimates, Latency, Policy, length_caps, no_drafts
-from smartspec.control.records import BatchView, Drafted, DraftPlan
+from smartspec.control.policies.uniform import plan_uniform
+from smartspec.control.probing import plan_probe
+from smartspec.control.records import BatchView, Drafted, DraftPlan, StepFeedback
 
 # Picking the best of many noisy predictions is biased towards those that are too rosy, while "off" is a single one,
 # measured best. A predicted gain below this is not worth the risk of falling behind plain decoding.
 MIN_GAIN = 0.01
+# Speculative steps at one batch size after which a plain step is wanted again; doubles every time.
+FIRST_PLAIN_SPACING = 16
+LONGEST_PLAIN_SPACING = 512
+NUM_SIZES = 12  # batch sizes are told apart by log2
+PROBE_SPACING = 4  # steps between looks at whether a probe would pay
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The planner's answer and the source of each row's draft (bool [R], True: the draft model)."""
+
+    plan: LengthPlan
+    use_model: np.ndarray
+
+    @property
+    def draft_plan(self) -> DraftPlan:
+        return DraftPlan(lengths=self.plan.lengths, use_model=self.use_model & (self.plan.lengths > 0))
 
 
 class Goodput(Policy):
-    """Maximises expected (weighted) tokens per second of step time; no drafts where they gain less than MIN_GAIN."""
+    """Maximises expected (weighted) tokens per second of step time; no drafts where they gain less than MIN_GAIN.
+
+    uniform_lengths: where given, all drafts of a step share one length out of these (or 0), as engines with captured
+    graphs need; a row whose draft is shorter is padded by the engine. note: why the last plan was not the planner's.
+    """
+
+    def __init__(self, uniform_lengths: tuple[int, ...] | None = None):
+        self.uniform_lengths = uniform_lengths
+        self.guard = Guard()
+        self.budget = ExplorationBudget()
+        self.note: str | None = None
+        self._off_seconds = 0.0
+        self._plain_value_of_time = 0.0
+        self._best_value_of_time: float | None = None
+        self._steps_since_plain = [0] * NUM_SIZES
+        self._plain_spacing = [FIRST_PLAIN_SPACING] * NUM_SIZES
+        self._steps_since_probe = 0
 
     def plan_draft(self, view: BatchView, estimates: Estimates) -> DraftPlan:
-        best, best_use_model = None, None
-        for use_model in _source_choices(view, estimates):
-            plan = _best_lengths(view, use_model, estimates)
-            if best is None or plan.goodput > best.goodput:
-                best, best_use_model = plan, use_model
-        if best.goodput < (1.0 + MIN_GAIN) * best.off_goodput:
+        self._plain_value_of_time, self._best_value_of_time = self._values_of_time(view, estimates)
+        best = best_choice(view, estimates, self.uniform_lengths, self._best_value_of_time)
+        self._off_seconds, self.note = best.plan.off_seconds, None
+        if not self.guard.allows_drafts:
+            self.note = self.guard.reason
             return no_drafts(view.num_rows)
-        return DraftPlan(lengths=best.lengths, use_model=best_use_model & (best.lengths > 0))
+        if best.plan.gain < MIN_GAIN:
+            return self._probe(view, estimates, best.plan) or no_drafts(view.num_rows)
+        if self._wants_plain_step(view, best.plan):
+            self.note = "plain step, to know what one costs"
+            return no_drafts(view.num_rows)
+        return best.draft_plan
 
     def plan_verify(
         self, view: BatchView, plan: DraftPlan, drafted: Drafted, survival: np.ndarray, latency: Latency
     ) -> np.ndarray:
         """What is worth verifying now that the drafts are there: their cost is spent, their confidence known."""
-        if drafted.confidence is None or not drafted.lengths.any():
+        if self.uniform_lengths or drafted.confidence is None or not drafted.lengths.any():
             return drafted.lengths
         max_depth = int(np.where(plan.use_model, drafted.lengths, 0).max(initial=0))
         spent = float(latency.draft_seconds(view, plan.use_model, max_depth)[-1]) if max_depth else 0.0
@@ -40,7 +84,75 @@ class Goodput(Policy):
             np.array([spent]),
             latency.target_seconds(view, np.arange(drafted.lengths.sum() + 1)),
             latency.host_seconds,
+            self._best_value_of_time,
         ).lengths
+
+    def observe(self, feedback: StepFeedback) -> None:
+        seconds, num_rows = feedback.seconds.total, feedback.view.num_rows
+        speculated = bool(feedback.drafted.any())
+        self.budget.earn(seconds)
+        size = _size(num_rows)
+        self._steps_since_plain[size] = self._steps_since_plain[size] + 1 if speculated else 0
+        num_emitted = float(feedback.accepted.sum()) + num_rows
+        has_prefill = feedback.view.prefill_tokens > 0
+        self.guard.observe(
+            num_rows, num_emitted, seconds, self._off_seconds, self._plain_value_of_time, speculated, has_prefill
+        )
+
+    def _values_of_time(self, view: BatchView, estimates: Estimates) -> tuple[float, float | None]:
+        """Tokens per second of the decoding requests in steps of their own: without drafts (for the guard), and, in a
+        step with prefill, at their best (for the planner; None in other steps)."""
+        if not view.prefill_tokens or not view.num_rows:
+            off_seconds = float(estimates.latency.target_seconds(view, np.zeros(1))[0]) + estimates.latency.host_seconds
+            return view.num_rows / off_seconds, None
+        plan = best_choice(without_prefill(view), estimates, self.uniform_lengths).plan
+        return view.num_rows / plan.off_seconds, plan.goodput
+
+    def _wants_plain_step(self, view: BatchView, best: LengthPlan) -> bool:
+        """Whether to measure a plain step now, paid from the budget with the tokens it is expected to lose."""
+        size = _size(view.num_rows)
+        if self._steps_since_plain[size] < self._plain_spacing[size] or view.prefill_tokens:
+            return False
+        if not self.budget.buy(best.off_seconds * (1.0 - best.off_goodput / best.goodput)):
+            return False
+        self._plain_spacing[size] = min(2 * self._plain_spacing[size], LONGEST_PLAIN_SPACING)
+        return True
+
+    def _probe(self, view: BatchView, estimates: Estimates, off: LengthPlan) -> DraftPlan | None:
+        """A small draft that is expected to lose, where knowing may win more."""
+        self._steps_since_probe += 1
+        if self._steps_since_probe < PROBE_SPACING or view.prefill_tokens or not view.num_rows:
+            return None
+        self._steps_since_probe = 0
+        probe = plan_probe(view, estimates, off, lambda e: best_choice(view, e, self.uniform_lengths).plan)
+        if probe is None or not self.budget.buy(probe.price_seconds):
+            return None
+        self.note = f"probe: speculation could be {probe.possible_gain:.0%} faster"
+        return probe.draft_plan
+
+
+def _size(num_rows: int) -> int:
+    return min(max(num_rows, 1).bit_length() - 1, NUM_SIZES - 1)
+
+
+def best_choice(
+    view: BatchView,
+    estimates: Estimates,
+    uniform_lengths: tuple[int, ...] | None = None,
+    value_of_time: float | None = None,
+) -> Choice:
+    """The best plan over all sources. value_of_time: see planner."""
+    plan = _best_lengths if uniform_lengths is None else partial(plan_uniform, uniform_lengths)
+    choices = [
+        Choice(plan(view, use_model, estimates, value_of_time), use_model)
+        for use_model in _source_choices(view, estimates)
+    ]
+    return max(choices, key=lambda choice: choice.plan.gain)
+
+
+def without_prefill(view: BatchView) -> BatchView:
+    """The same decoding requests in a step of their own."""
+    return replace(view, num_prefills=0, prefill_tokens=0, prefill_context_tokens=0, prefill_attended_tokens=0.0)
 
 
 def _source_choices(view: BatchView, estimates: Estimates) -> list[np.ndarray]:
@@ -55,21 +167,21 @@ def _source_choices(view: BatchView, estimates: Estimates) -> list[np.ndarray]:
     return [offers_first] if (offers_first == by_yield).all() else [offers_first, by_yield]
 
 
-def _best_lengths(view: BatchView, use_model: np.ndarray, estimates: Estimates) -> LengthPlan:
+def _best_lengths(
+    view: BatchView, use_model: np.ndarray, estimates: Estimates, value_of_time: float | None = None
+) -> LengthPlan:
     """The planner's answer when each row's source is given."""
-    survival = estimates.survival_offer
-    if estimates.survival_model is not None:
-        survival = np.where(use_model[:, None], estimates.survival_model, survival)
     caps = length_caps(view, use_model, estimates.max_draft_tokens)
     num_considered = min(int(caps.sum()), view.draft_token_budget)
     return plan_lengths(
-        survival,
+        estimates.survival(use_model),
         caps,
         view.weights,
         use_model,
         estimates.latency.draft_seconds(view, use_model, estimates.max_draft_tokens),
         estimates.latency.target_seconds(view, np.arange(num_considered + 1)),
         estimates.latency.host_seconds,
+        value_of_time,
     )
 
 

@@ -1,0 +1,29 @@
+"""What it costs to keep knowing: a budget of step time for steps that are not believed to be the best.
+
+Two things can only be learned by doing them: what a plain step costs while every step speculates, and what a draft
+model is worth while it is off. Each is bought from a credit that grows by a small share of all step time, at the
+price of the time it is expected to lose. So it happens often where the two are close (cheap, and where a mistake is
+likely) and rarely where one is far better.
+"""
+
+from dataclasses import dataclass
+
+BUDGET = 0.005  # share of step time that may be spent
+MAX_CREDIT_STEPS = 0.5  # unspent credit is kept up to this many steps: exploring in bursts teaches little more
+
+
+@dataclass
+class ExplorationBudget:
+    """Credit in seconds."""
+
+    credit: float = 0.0
+
+    def earn(self, step_seconds: float) -> None:
+        self.credit = min(self.credit + BUDGET * step_seconds, MAX_CREDIT_STEPS * step_seconds)
+
+    def buy(self, price_seconds: float) -> bool:
+        """Pay if there is enough credit. Free where nothing is expected to be lost."""
+        if price_seconds > self.credit:
+            return False
+        self.credit -= max(price_seconds, 0.0)
+        return True
