@@ -41,8 +41,8 @@ from servers import running, server_command
 from smartspec.bench.client import LoadRequest, Target
 from smartspec.bench.report import optional, write_json
 from smartspec.bench.run import LoadPlan, measure
-from smartspec.bench.summary import Summary
 from smartspec.workload.prompts import Prompt, draw_prompts, read_prompts
+from smartspec.workload.summary import Summary
 
 # A server that has just worked may spin for a while and slow the next one down (seen behind vLLM: up to 18 %).
 SETTLE_SECONDS = 4

@@ -16,13 +16,15 @@ LAYERS = {
     "workload": set(),
     "engine": {"control", "core", "drafters"},
     "server": {"control", "core", "engine"},
-    "bench": {"workload"},
+    "sim": {"control", "core", "drafters", "workload"},
+    "bench": {"workload", "sim"},
 }
 LIBRARIES = {
     "control": {"numpy"},
     "core": {"numpy"},
     "drafters": {"numpy"},
     "workload": {"numpy"},
+    "sim": {"numpy"},
     "engine": {
         "numpy", "torch", "transformers", "tokenizers", "safetensors", "huggingface_hub",
     },
@@ -30,7 +32,7 @@ LIBRARIES = {
     "bench": {"numpy", "httpx", "matplotlib", "rich"},
     "cli": {"numpy", "typer", "rich"},
 }  # fmt: skip
-TORCH_FREE = ("control", "core", "drafters", "workload")
+TORCH_FREE = ("control", "core", "drafters", "workload", "sim")
 
 
 def source_files() -> list[Path]:

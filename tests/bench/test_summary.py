@@ -2,10 +2,10 @@ import json
 
 import pytest
 
-from smartspec.bench.client import RequestRecord
-from smartspec.bench.probe import SpeculationCounters, normalize_base_url, parse_counters
+from smartspec.bench.probe import normalize_base_url, parse_counters
 from smartspec.bench.report import run_json, write_json
-from smartspec.bench.summary import distribution, summarize, summarize_speculation
+from smartspec.workload.records import RequestRecord, SpeculationCounters
+from smartspec.workload.summary import distribution, summarize, summarize_speculation
 
 METRICS = """\
 # HELP smartspec_draft_tokens_total Draft tokens made

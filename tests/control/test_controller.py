@@ -96,8 +96,30 @@ def test_impossible_feedback_is_counted_and_ignored(changes):
     before = controller.state()
     controller.observe(make_feedback(view, plan, **changes))
     after = controller.state()
-    assert after.pop("ignored_observations") == before.pop("ignored_observations") + 1
+    assert sum(after.pop("ignored_input").values()) == 1
+    assert before.pop("ignored_input") == {}
     assert after == before
+
+
+def test_strict_mode_raises_what_production_mode_counts():
+    view = make_view(2)
+    for strict in (False, True):
+        controller = make_controller("fixed:2", strict=strict)
+        plan = controller.plan_draft(view)
+        feedback = make_feedback(view, plan, seconds=StepSeconds(draft=0.0, target=float("nan"), host=0.0))
+        earlier = replace(view, now=-1.0)
+        if strict:
+            with pytest.raises(ValueError, match="target seconds are nan"):
+                controller.observe(feedback)
+            with pytest.raises(ValueError, match=r"now is -1\.0, before 0\.0"):
+                controller.plan_draft(earlier)
+        else:
+            controller.observe(feedback)
+            assert controller.plan_draft(earlier).lengths.tolist() == [0, 0]
+            assert controller.num_ignored == {"seconds": 1, "clock": 1}
+            controller.plan_verify(earlier, plan, Drafted(np.zeros(2, dtype=int)))
+            controller.observe(make_feedback(earlier, controller.plan_draft(earlier)))
+            assert controller.num_ignored == {"seconds": 1, "clock": 1}, "the new clock counts from then on"
 
 
 def test_state_explains_the_last_decisions_and_is_json():

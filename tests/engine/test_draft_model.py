@@ -25,7 +25,7 @@ class ModelController:
     def __init__(self, seed: int, pause: float = 0.4):
         self.random = np.random.default_rng(seed)
         self.pause = pause
-        self.num_tested = self.num_accepted = self.num_pauses = 0
+        self.num_tested = self.num_accepted = self.num_pauses = self.num_caught_up = self.num_matches = 0
 
     def plan_draft(self, view) -> DraftPlan:
         paused = self.random.random() < self.pause
@@ -39,6 +39,13 @@ class ModelController:
     def observe(self, feedback) -> None:
         self.num_tested += int(feedback.tested.sum())
         self.num_accepted += int(feedback.accepted.sum())
+        if feedback.caught_up is not None:
+            self.num_caught_up += int(feedback.caught_up.sum())
+            self.num_matches += int(feedback.caught_up_matches.sum())
+        if feedback.confidence is not None:
+            is_drafted = np.arange(feedback.confidence.shape[1]) < feedback.drafted[:, None]
+            assert (np.isfinite(feedback.confidence) == is_drafted).all()
+            assert ((feedback.confidence > 0) & (feedback.confidence <= 1))[is_drafted].all()
 
     def forget(self, request_id: int) -> None: ...
 
@@ -73,6 +80,8 @@ def test_target_as_its_own_draft_is_always_accepted(temperature, num_blocks):
     assert core.controller.num_tested > 50
     assert core.controller.num_accepted == core.controller.num_tested
     assert core.controller.num_pauses > 3
+    assert core.controller.num_matches == core.controller.num_caught_up
+    assert (core.controller.num_caught_up > 0) == (temperature == 0.0)
     assert any(r.num_preemptions for r in requests) == (num_blocks == 24)
 
 
@@ -85,3 +94,23 @@ def test_another_draft_changes_no_greedy_token():
         assert [r.output_token_ids.tolist() for r in generate(core)] == expected
         assert core.controller.num_tested > 0
         assert core.controller.num_accepted < core.controller.num_tested
+
+
+def test_a_stop_rule_ends_drafts_behind_the_pass_it_was_asked_about():
+    core = make_core(draft_seed=1)
+    asked, drafted = [], []
+
+    def stop(depth, rows, confidence, entropy):
+        asked.append(depth)
+        assert len(rows) == len(confidence) == len(entropy)
+        assert ((confidence > 0) & (confidence <= 1) & (entropy >= 0)).all()
+        return np.full(len(rows), depth == 1)
+
+    plan_all = lambda view: DraftPlan(view.max_draft_tokens, np.ones(view.num_rows, dtype=bool), stop)  # noqa: E731
+    core.controller.plan_draft = plan_all
+    core.controller.observe = lambda feedback: drafted.extend(feedback.drafted.tolist())
+    requests = generate(core)
+    assert [r.output_token_ids.tolist() for r in requests] == [
+        r.output_token_ids.tolist() for r in generate(make_core(draft_seed=1))
+    ]
+    assert max(asked) == 1 and max(drafted) == 2

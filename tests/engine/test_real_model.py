@@ -95,7 +95,7 @@ def assert_same_but_for_ties(prompts: list[list[int]], outputs: list[list[int]],
 @pytest.fixture(scope="module")
 def cases():
     """Prompts and what transformers.generate answers."""
-    engine = build_engine(EngineConfig(policy="off", drafters=()))
+    engine = build_engine(EngineConfig(policy="off", drafters=(), strict=True))
     prompts = tokenized(engine, PROMPTS)
     return prompts, reference_outputs(prompts, 24)
 
@@ -106,13 +106,14 @@ def cases():
         ("off", ()),
         ("fixed:4", ("prompt-lookup",)),
         ("goodput", ("prompt-lookup",)),
+        ("goodput", ("prompt-lookup", "recycling")),
         ("goodput", SELF_DRAFT),
         ("goodput", ("prompt-lookup", *SELF_DRAFT)),
     ],
 )
 def test_policies_give_the_tokens_of_transformers(cases, policy, drafters):
     prompts, expected = cases
-    engine = build_engine(EngineConfig(policy=policy, drafters=drafters, max_batch=4, kv_tokens=2048))
+    engine = build_engine(EngineConfig(policy=policy, drafters=drafters, max_batch=4, kv_tokens=2048, strict=True))
     outputs = [r.output_token_ids.tolist() for r in generate(engine, prompts, 24)]
     assert outputs == expected
 
@@ -121,7 +122,7 @@ def test_policies_give_the_tokens_of_transformers(cases, policy, drafters):
 def test_lengths_that_change_every_step_under_memory_pressure(cases, use_model):
     prompts, expected = cases
     drafters = SELF_DRAFT if use_model else ("prompt-lookup",)
-    engine = build_engine(EngineConfig(drafters=drafters, max_batch=4, kv_tokens=224))
+    engine = build_engine(EngineConfig(drafters=drafters, max_batch=4, kv_tokens=224, strict=True))
     engine.core.controller = RandomLengths(use_model)
     requests = generate(engine, prompts, 24)
     assert [r.output_token_ids.tolist() for r in requests] == expected
@@ -146,7 +147,7 @@ def test_lengths_that_change_every_step_under_memory_pressure(cases, use_model):
 )
 def test_hundred_real_prompts(hundred, policy, drafters):
     prompts, expected = hundred
-    engine = build_engine(EngineConfig(policy="off" if policy == "random" else policy, drafters=drafters))
+    engine = build_engine(EngineConfig(policy="off" if policy == "random" else policy, drafters=drafters, strict=True))
     if policy == "random":
         engine.core.controller = RandomLengths(drafters == SELF_DRAFT)
     requests = generate(engine, prompts, 32)
@@ -162,6 +163,6 @@ def hundred():
     texts = shared_prompts(("spec_bench", "editeval"), 100)
     if len(texts) < 100:
         pytest.skip("the published prompts are not beside this checkout")
-    engine = build_engine(EngineConfig(policy="off", drafters=()))
+    engine = build_engine(EngineConfig(policy="off", drafters=(), strict=True))
     prompts = [p for p in tokenized(engine, texts) if len(p) < 900]
     return prompts, reference_outputs(prompts, 32)

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import httpx
 
+from smartspec.workload.records import RequestRecord
+
 
 @dataclass(frozen=True)
 class Target:
@@ -37,37 +39,6 @@ class LoadRequest:
     max_tokens: int
     seed: int = 0
     system: str | None = None
-
-
-@dataclass(frozen=True)
-class RequestRecord:
-    """What happened to one request. Seconds; start_seconds counts from the start of the run.
-
-    ttft_seconds: until the first text arrived, None if none did. error: None if the answer arrived whole.
-    has_usage: token counts are the server's; without it num_output_tokens is the number of pieces of text.
-    """
-
-    prompt_id: str
-    task: str
-    start_seconds: float
-    ttft_seconds: float | None
-    end_to_end_seconds: float
-    num_prompt_tokens: int
-    num_output_tokens: int
-    has_usage: bool
-    finish_reason: str | None
-    error: str | None
-    text: str
-
-    @property
-    def tpot_seconds(self) -> float | None:
-        """(end-to-end - TTFT) / (tokens - 1): time per output token after the first; None below two tokens.
-
-        Not the mean gap between pieces: a speculative server sends several tokens in one piece.
-        """
-        if self.ttft_seconds is None or self.num_output_tokens < 2:
-            return None
-        return (self.end_to_end_seconds - self.ttft_seconds) / (self.num_output_tokens - 1)
 
 
 class StreamedAnswer:

@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable, Sequence
 import httpx
 import numpy as np
 
-from smartspec.bench.client import LoadRequest, RequestRecord, Target, send_request
+from smartspec.bench.client import LoadRequest, Target, send_request
+from smartspec.workload.records import RequestRecord
 
 Send = Callable[[LoadRequest], Awaitable[RequestRecord]]
 OnRecord = Callable[[RequestRecord], None]

@@ -1,8 +1,8 @@
 """What a server says about itself: its models, and for a SmartSpec server its speculation counters."""
 
-from dataclasses import dataclass
-
 import httpx
+
+from smartspec.workload.records import SpeculationCounters
 
 COUNTERS = {
     "num_drafted_tokens": "smartspec_draft_tokens_total",
@@ -10,16 +10,6 @@ COUNTERS = {
     "num_accepted_tokens": "smartspec_accepted_tokens_total",
     "num_decode_rows": "smartspec_decode_rows_total",
 }
-
-
-@dataclass(frozen=True)
-class SpeculationCounters:
-    """Draft tokens made, verified and accepted, and decoding requests summed over steps, since the server started."""
-
-    num_drafted_tokens: int
-    num_verified_tokens: int
-    num_accepted_tokens: int
-    num_decode_rows: int
 
 
 def normalize_base_url(base_url: str) -> str:

@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from smartspec.bench.client import RequestRecord
-from smartspec.bench.summary import Distribution, Summary
+from smartspec.workload.records import RequestRecord
+from smartspec.workload.summary import Distribution, Summary
 
 
 @contextmanager

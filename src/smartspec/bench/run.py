@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from smartspec.bench.client import LoadRequest, RequestRecord, Target
+from smartspec.bench.client import LoadRequest, Target
 from smartspec.bench.load import run_load
 from smartspec.bench.probe import read_counters
-from smartspec.bench.summary import Summary, summarize, summarize_speculation
 from smartspec.workload.arrivals import Trace, poisson_arrivals, read_trace
 from smartspec.workload.prompts import Prompt, draw_prompts, match_by_length, read_prompts
+from smartspec.workload.records import RequestRecord
+from smartspec.workload.summary import Summary, summarize, summarize_speculation
 
 DEFAULT_MAX_TOKENS = 64
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from smartspec.bench.summary import Summary
+    from smartspec.workload.summary import Summary
 
 
 def bench(

@@ -18,7 +18,9 @@ def generate(
     prompt: Annotated[str | None, typer.Argument(help="The prompt; or use --file.")] = None,
     file: Annotated[Path | None, typer.Option(help="Read the prompt from a text file (- for standard input).")] = None,
     model: Annotated[str | None, typer.Option(help="Hugging Face id, folder or GGUF file (default: built in).")] = None,
-    drafter: Annotated[str, typer.Option(help="prompt-lookup, a draft model, both (a,b), or none.")] = "prompt-lookup",
+    drafter: Annotated[
+        str, typer.Option(help="prompt-lookup, recycling, a draft model (a,b), or none.")
+    ] = "prompt-lookup",
     policy: Annotated[str, typer.Option(help="goodput, off or fixed:K.")] = "goodput",
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",

@@ -21,7 +21,9 @@ def _build_app():
     from smartspec.cli.bench import bench
     from smartspec.cli.generate import generate
     from smartspec.cli.profile import profile
+    from smartspec.cli.replay import replay
     from smartspec.cli.serve import serve
+    from smartspec.cli.simulate import simulate
 
     app = typer.Typer(
         help="Serve language models with speculative decoding whose length is chosen by predicted goodput.",
@@ -29,7 +31,7 @@ def _build_app():
         add_completion=False,
         pretty_exceptions_enable=False,
     )
-    for command in (serve, generate, bench, profile):
+    for command in (serve, generate, bench, profile, simulate, replay):
         app.command()(command)
     return app
 

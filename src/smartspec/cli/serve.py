@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -25,7 +26,9 @@ SHUTDOWN_SECONDS = 2
 
 def serve(
     model: Annotated[str | None, typer.Option(help="Hugging Face id, folder or GGUF file (default: built in).")] = None,
-    drafter: Annotated[str, typer.Option(help="prompt-lookup, a draft model, both (a,b), or none.")] = "prompt-lookup",
+    drafter: Annotated[
+        str, typer.Option(help="prompt-lookup, recycling, a draft model (a,b), or none.")
+    ] = "prompt-lookup",
     policy: Annotated[str, typer.Option(help="goodput, off or fixed:K.")] = "goodput",
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000,
@@ -37,6 +40,9 @@ def serve(
     api_key: Annotated[str | None, typer.Option(help="Clients must send this key.", envvar="SMARTSPEC_API_KEY")] = None,
     max_draft_tokens: Annotated[int | None, typer.Option(help="Longest draft of a request.")] = None,
     max_queue: Annotated[int, typer.Option(help="Requests that may wait; more are answered 429.")] = 1024,
+    decision_log: Annotated[
+        Path | None, typer.Option(help="File for a record of every step's decision, for `smartspec replay`.")
+    ] = None,
 ) -> None:
     """Serve a model over HTTP, compatible with OpenAI's API. Ctrl-C stops it."""
     from smartspec.engine.config import EngineConfig, parse_drafters
@@ -51,9 +57,11 @@ def serve(
         max_model_len=max_model_len,
         kv_tokens=kv_tokens,
         max_queue=max_queue,
+        decision_log=decision_log,
         **{name: value for name, value in options.items() if value is not None},
     )
     listener = bind(host, port)
+    engine = None
     try:
         from smartspec.engine.build import build_engine
         from smartspec.engine.engine_thread import EngineThread
@@ -65,6 +73,8 @@ def serve(
         pass
     finally:
         listener.close()
+        if engine is not None:
+            engine.close()
     print("stopped")
 
 

@@ -3,49 +3,24 @@
 The model is a logistic one: the j-th draft token of request r, given that those before it were accepted, is accepted
 with probability
 
-    sigmoid(cell[pool, j] + effect[r])
+    sigmoid(cell[pool, j] + class effect + request effect)
 
-A pool is an evidence class of the offers (prompt lookup: length of the match) or the draft model; the effect says how
-much easier or harder than the others a request is. Conditioning on "was tested" makes the estimate unbiased under
-censoring: a rejection hides everything behind it, so only positions up to the first rejection are observations (the
+(acceptance_cells, acceptance_effects). Conditioning on "was tested" makes the estimate unbiased under censoring: a
+rejection hides everything behind it, so only positions up to the first rejection are observations (the
 maximum-likelihood estimate of a truncated geometric; plugging accepted / drafted in as a rate gives 0.54 for a true
-0.8 at five draft tokens).
-
-Cells and effects are estimated in one way: a Newton step per observation turns outcome y, predicted as p, into
-information w = p (1 - p) and score w * estimate + (y - p); both fade, and
-
-    estimate = (sum of scores + strength * prior) / (sum of information + strength)
-
-which is the extended Kalman (Laplace) update of logistic regression with a Gaussian prior of variance 1 / strength.
-Effects are shrunk towards 0; a cell towards the same position of all evidence classes and the position before it, so
-cold cells borrow.
+0.8 at five draft tokens). Once drafts exist, the confidence of their drafter replaces the cell (calibration).
 """
 
 import numpy as np
 
-EVIDENCE_CLASSES = ("0-1", "2", "3", "4-5", "6-8", "9+")
-_CLASS_OF_EVIDENCE = np.array([0, 0, 1, 2, 3, 3, 4, 4, 4, 5])
-_MODEL_POOL = len(EVIDENCE_CLASSES)
-_NUM_POOLS = _MODEL_POOL + 1
+from smartspec.control.acceptance_cells import MODEL_POOL, AcceptanceCells, pools_of
+from smartspec.control.acceptance_effects import AcceptanceEffects
+from smartspec.control.calibration import ConfidenceCalibration
+from smartspec.control.logistic import newton_evidence, sigmoid
+from smartspec.control.records import BatchView, StepFeedback
 
-# An untested drafter is believed to be right a little more often than not: a try costs little, never trying costs the
-# whole gain.
-PRIOR_LOG_ODDS = float(np.log(0.6 / 0.4))
-PRIOR_STRENGTH = 1.0  # information of four observations: the first evidence overrides it
-# Neighbours weigh more, ten observations: bad luck at a position few drafts reach must not keep all drafts short of it.
-CELL_STRENGTH = 2.5
-EFFECT_STRENGTH = 1.5  # requests differ by about 0.8 in log-odds: 0.5 for one is 0.3 or 0.7 for others
-CELL_FADE = 1 - 1 / 1000  # per observation of the cell
-# Evidence ages even where none arrives, so a drafter that was written off is tried again after a few thousand steps.
-IDLE_FADE = 1 - 1 / 500  # per step
-EFFECT_FADE = 1 - 1 / 40  # per step: a request may turn from prose to code
-MIN_INFORMATION = 0.02  # keeps Newton steps short where p is near 0 or 1; does not move the fixed point
-MAX_LOG_ODDS = 6.0
-MAX_TRACKED_REQUESTS = 4096
-
-
-def _sigmoid(log_odds: np.ndarray) -> np.ndarray:
-    return 1.0 / (1.0 + np.exp(-np.clip(log_odds, -MAX_LOG_ODDS, MAX_LOG_ODDS)))
+# A draft model may catch up on hundreds of tokens at once; they say less about the next than fresh ones do.
+MAX_CAUGHT_UP = 16
 
 
 def observations(
@@ -56,132 +31,148 @@ def observations(
     verified, tested, accepted, next_match: int [R], see records.StepFeedback. next_match counts only behind a fully
     accepted draft: elsewhere the target's token at that position continues another text.
     """
-    positions = np.arange(num_positions)
+    positions = np.arange(num_positions)[:, None]
     successes = np.minimum(accepted, tested)
-    is_accepted = positions < successes[:, None]
-    is_observed = positions < np.minimum(tested, successes + 1)[:, None]
-    is_free = ((next_match >= 0) & (successes == verified))[:, None] & (positions == verified[:, None])
-    return is_observed | is_free, is_accepted | (is_free & (next_match == 1)[:, None])
+    is_free = (next_match >= 0) & (successes == verified)
+    num_observed = np.minimum(tested, successes + 1) + is_free
+    num_accepted = successes + (is_free & (next_match == 1))
+    return (positions < num_observed).T, (positions < num_accepted).T
 
 
 class AcceptanceEstimator:
-    """Learns acceptance and predicts survival for drafts of up to max_draft_tokens tokens."""
+    """Learns acceptance and predicts survival for drafts of up to max_draft_tokens (K) tokens.
+
+    In all methods view holds the R rows of a step, and use_model (bool [R], or one for all) says whether the draft
+    would be the draft model's or the offer. Survival, float [R, K], never increasing along a row, is the probability
+    that the first j draft tokens are all accepted, j = 1..K.
+    """
 
     def __init__(self, max_draft_tokens: int):
         self.max_draft_tokens = max_draft_tokens
-        self._information = np.zeros((_NUM_POOLS, max_draft_tokens))
-        self._score = np.zeros((_NUM_POOLS, max_draft_tokens))
-        self._cells = np.full((_NUM_POOLS, max_draft_tokens), PRIOR_LOG_ODDS)
-        # Request state by table row and source (0 offers, 1 draft model). Row 0 stays zero: requests of which nothing
-        # is known.
-        self._effect_information = np.zeros((MAX_TRACKED_REQUESTS + 1, 2))
-        self._effect_score = np.zeros((MAX_TRACKED_REQUESTS + 1, 2))
-        self._row_of_request: dict[int, int] = {}
-        self._free_rows = list(range(MAX_TRACKED_REQUESTS, 0, -1))
+        self._cells = AcceptanceCells(max_draft_tokens)
+        self._effects = AcceptanceEffects()
+        self._calibrations = (ConfidenceCalibration(), ConfidenceCalibration())  # of offers, of the draft model
 
-    def survival(self, request_ids: np.ndarray, use_model: np.ndarray, evidence: np.ndarray) -> np.ndarray:
-        """Probability that the first j draft tokens are all accepted, j = 1..K: float [R, K], never increasing along
-        a row.
+    def survival(self, view: BatchView, use_model: np.ndarray | bool) -> np.ndarray:
+        """Survival by all that is known before drafting."""
+        return _survival(self._log_odds(view, np.broadcast_to(use_model, view.num_rows)))
 
-        use_model: bool [R], whether the draft is the draft model's or the offer; evidence: int [R], strength of the
-        offer.
-        """
-        effects = self._effects(self._rows(request_ids), use_model.astype(np.intp))
-        conditional = _sigmoid(self._cells[_pools(use_model, evidence)] + effects[:, None])
-        return np.cumprod(conditional, axis=1)
+    def survival_shifted(self, view: BatchView, use_model: np.ndarray | bool, shift: np.ndarray) -> np.ndarray:
+        """Survival if all log-odds of a row were higher by shift, float [R]: see log_odds_std."""
+        return _survival(self._log_odds(view, np.broadcast_to(use_model, view.num_rows)) + shift)
 
-    def observe(
-        self,
-        request_ids: np.ndarray,
-        use_model: np.ndarray,
-        evidence: np.ndarray,
-        is_observed: np.ndarray,
-        is_accepted: np.ndarray,
-    ) -> None:
-        """Learn from one step. is_observed, is_accepted: bool [R, K], see observations(); the rest as in survival()."""
-        pools, sources = _pools(use_model, evidence), use_model.astype(np.intp)
-        rows = self._rows_to_learn(request_ids, is_observed.any(axis=1))
-        # Cells first, then effects given the new cells: both at once would each explain the same surprise in full.
-        information, score = _newton_evidence(
-            self._cells[pools], self._effects(rows, sources)[:, None], is_observed, is_accepted
-        )
-        self._learn_cells(pools, is_observed, information, score + information * self._cells[pools])
-        effects = self._effects(rows, sources)
-        information, score = _newton_evidence(self._cells[pools], effects[:, None], is_observed, is_accepted)
-        information, score = information.sum(axis=1), score.sum(axis=1)
-        self._effect_information[rows] *= EFFECT_FADE
-        self._effect_score[rows] *= EFFECT_FADE
-        self._effect_information[rows, sources] += information
-        self._effect_score[rows, sources] += score + information * effects
+    def survival_given_confidence(
+        self, view: BatchView, use_model: np.ndarray | bool, confidence: np.ndarray
+    ) -> np.ndarray:
+        """Survival of drafts that exist. confidence: float [R, K], see records.Drafted; NaN: by history alone."""
+        use_model = np.broadcast_to(use_model, view.num_rows)
+        log_odds = self._log_odds(view, use_model)
+        for is_model, calibration in enumerate(self._calibrations):
+            known = ~np.isnan(confidence.T) & (use_model == is_model)
+            if known.any():
+                log_odds[known] = calibration.log_odds(confidence.T[known], log_odds[known])
+        return _survival(log_odds)
+
+    def log_odds_std(self, view: BatchView, use_model: np.ndarray | bool) -> np.ndarray:
+        """Standard deviation of the log-odds of each row's first draft token, float [R]: what pool, class and request
+        leave open. Grows as evidence ages."""
+        use_model = np.broadcast_to(use_model, view.num_rows)
+        pool_variance = self._cells.first_position_variance(pools_of(use_model, view.offers.evidence))
+        rows = self._effects.rows(view.request_ids)
+        variance = self._effects.variance(rows, view.class_ids, pool_variance)
+        return np.sqrt(np.where(use_model, variance[1], variance[0]))
+
+    def observe(self, feedback: StepFeedback) -> None:
+        """Learn from one finished step."""
+        view, use_model = feedback.view, feedback.plan.use_model
+        counts = (feedback.verified, feedback.tested, feedback.accepted, feedback.next_match)
+        tested, accepted = (array.T.astype(float) for array in observations(self.max_draft_tokens, *counts))
+        if feedback.confidence is not None:
+            self._learn_confidence(feedback, tested, accepted)
+        caught_up = _caught_up(feedback, self.max_draft_tokens)
+        has_evidence = tested[0] > 0 if caught_up is None else (tested[0] > 0) | (caught_up[0, 0] > 0)
+        rows = self._effects.rows_to_learn(view.request_ids, view.class_ids, has_evidence)
+        effects = self._effects.of(rows, view.class_ids)
+        pools, row_effects = pools_of(use_model, view.offers.evidence), _by_source(effects, use_model)
+        by_row = self._learn_cells(pools, row_effects, tested, accepted)
+        evidence = by_row[:, None] * np.array([~use_model, use_model])  # by source: [2, 2, R]
+        if caught_up is not None:
+            evidence[:, 1] += self._learn_cells(np.full(view.num_rows, MODEL_POOL), effects[1], *caught_up)
+        self._effects.learn(rows, effects, *evidence)
+        self._cells.age()
 
     def forget(self, request_id: int) -> None:
-        """Drop what is known about a request; unknown ones are ignored."""
-        row = self._row_of_request.pop(request_id, None)
-        if row is not None:
-            self._effect_information[row] = self._effect_score[row] = 0.0
-            self._free_rows.append(row)
+        """Drop a request that has ended; what it taught stays with its class. Unknown ones are ignored."""
+        self._effects.forget(request_id)
 
     @property
     def num_tracked_requests(self) -> int:
-        return len(self._row_of_request)
+        return self._effects.num_tracked_requests
 
     def table(self) -> dict:
-        """Conditional acceptance by pool and position, and roughly how many fading observations are behind it."""
-        acceptance, weight = _sigmoid(self._cells), self._information / 0.25
-        pools = {f"match {name}": index for index, name in enumerate(EVIDENCE_CLASSES)} | {"model": _MODEL_POOL}
-        return {
-            name: {
-                "acceptance": [round(float(value), 4) for value in acceptance[index]],
-                "observations": [round(float(value), 1) for value in weight[index]],
-            }
-            for name, index in pools.items()
-        }
+        """JSON-able: by pool and position the conditional acceptance of a request without a class or a history, roughly
+        how many fading observations are behind it and the standard deviation of its log-odds; and the calibrations."""
+        table = self._cells.table()
+        names = ("calibration of offers", "calibration of the model")
+        return table | {name: calibration.table() for name, calibration in zip(names, self._calibrations, strict=True)}
 
-    def _effects(self, rows: np.ndarray, sources: np.ndarray) -> np.ndarray:
-        return self._effect_score[rows, sources] / (self._effect_information[rows, sources] + EFFECT_STRENGTH)
-
-    def _rows(self, request_ids: np.ndarray) -> np.ndarray:
-        return np.array([self._row_of_request.get(request_id, 0) for request_id in request_ids.tolist()], dtype=np.intp)
-
-    def _rows_to_learn(self, request_ids: np.ndarray, has_observation: np.ndarray) -> np.ndarray:
-        """Table rows, made for requests that are observed for the first time; the longest known request makes room."""
-        for request_id in request_ids[has_observation].tolist():
-            if request_id not in self._row_of_request:
-                if not self._free_rows:
-                    self.forget(next(iter(self._row_of_request)))
-                self._row_of_request[request_id] = self._free_rows.pop()
-        return self._rows(request_ids)
+    def _log_odds(self, view: BatchView, use_model: np.ndarray) -> np.ndarray:
+        """By history: float [K, R]; positions come first as sums over rows and positions are then contiguous."""
+        effects = self._effects.of(self._effects.rows(view.request_ids), view.class_ids)
+        return self._cells.of(pools_of(use_model, view.offers.evidence)) + _by_source(effects, use_model)
 
     def _learn_cells(
-        self, pools: np.ndarray, is_observed: np.ndarray, information: np.ndarray, score: np.ndarray
-    ) -> None:
-        """Add per-row evidence [R, K] to the cells, fade the old, and estimate anew."""
-        members = (np.arange(_NUM_POOLS)[:, None] == pools).astype(float)
-        fade = IDLE_FADE * CELL_FADE ** (members @ is_observed)
-        self._information = self._information * fade + members @ information
-        self._score = self._score * fade + members @ score
-        shared_information, shared_score = self._information.copy(), self._score.copy()
-        shared_information[:_MODEL_POOL] = self._information[:_MODEL_POOL].sum(axis=0)
-        shared_score[:_MODEL_POOL] = self._score[:_MODEL_POOL].sum(axis=0)
-        shared = previous = np.full(_NUM_POOLS, PRIOR_LOG_ODDS)
-        for j in range(self.max_draft_tokens):
-            strength = CELL_STRENGTH if j else PRIOR_STRENGTH
-            shared = (shared_score[:, j] + strength * shared) / (shared_information[:, j] + strength)
-            prior = 0.5 * (shared + previous) if j else shared
-            previous = (self._score[:, j] + CELL_STRENGTH * prior) / (self._information[:, j] + CELL_STRENGTH)
-            self._cells[:, j] = previous
-        np.clip(self._cells, -MAX_LOG_ODDS, MAX_LOG_ODDS, out=self._cells)
+        self, pools: np.ndarray, effects: np.ndarray, tested: np.ndarray, accepted: np.ndarray
+    ) -> np.ndarray:
+        """Teach the cells; returns the information and the residual that are left for each row: float [2, R].
+
+        Cells first, then rows given the new cells: both at once would each explain the same surprise in full.
+        """
+        predicted = sigmoid(self._cells.of(pools) + effects)
+        information, residual = newton_evidence(predicted, tested, accepted)
+        moved = self._cells.learn(pools, tested, information, residual)
+        residual -= information * moved.take(pools, axis=1)
+        return np.array([information.sum(axis=0), residual.sum(axis=0)])
+
+    def _learn_confidence(self, feedback: StepFeedback, tested: np.ndarray, accepted: np.ndarray) -> None:
+        """Teach the calibrations; then fill in, in tested and accepted (float [K, R]), what the first draft token that
+        was cut would have done. Else the history, which plans drafts before they exist, would know confident ones only.
+        """
+        use_model, confidence = feedback.plan.use_model, feedback.confidence.T
+        history = self._log_odds(feedback.view, use_model)
+        for is_model, calibration in enumerate(self._calibrations):
+            known = ~np.isnan(confidence) & (use_model == is_model)
+            seen = known & (tested > 0)
+            calibration.learn(confidence[seen], history[seen], accepted[seen])
+            cut = known & _first_cut(feedback, len(tested))
+            tested[cut] = 1.0
+            accepted[cut] = sigmoid(calibration.log_odds(confidence[cut], history[cut]))
 
 
-def _pools(use_model: np.ndarray, evidence: np.ndarray) -> np.ndarray:
-    classes = _CLASS_OF_EVIDENCE[np.clip(evidence, 0, len(_CLASS_OF_EVIDENCE) - 1)]
-    return np.where(use_model, _MODEL_POOL, classes)
+def _survival(log_odds: np.ndarray) -> np.ndarray:
+    """From conditional log-odds, [K, R]: float [R, K]."""
+    survival = sigmoid(log_odds)
+    for position in range(1, len(survival)):
+        survival[position] *= survival[position - 1]
+    return survival.T
 
 
-def _newton_evidence(
-    cells: np.ndarray, effects: np.ndarray, is_observed: np.ndarray, is_accepted: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Information p (1 - p) and gradient y - p of the log-likelihood at the present estimate, 0 where unobserved."""
-    predicted = _sigmoid(cells + effects)
-    information = np.maximum(predicted * (1.0 - predicted), MIN_INFORMATION)
-    return information * is_observed, (is_accepted - predicted) * is_observed
+def _by_source(effects: np.ndarray, use_model: np.ndarray) -> np.ndarray:
+    return np.where(use_model, effects[1], effects[0])
+
+
+def _first_cut(feedback: StepFeedback, num_positions: int) -> np.ndarray:
+    """Where everything verified was accepted and a draft token behind it was cut unseen: bool [K, R]."""
+    is_cut = (feedback.tested >= feedback.verified) & (feedback.accepted >= feedback.verified)
+    is_cut &= (feedback.drafted > feedback.verified) & (feedback.next_match < 0)
+    return is_cut & (np.arange(num_positions)[:, None] == feedback.verified)
+
+
+def _caught_up(feedback: StepFeedback, num_positions: int) -> np.ndarray | None:
+    """What the draft model would have guessed as tests of its first position: tested and accepted, float [2, K, R]."""
+    if feedback.caught_up is None or feedback.caught_up_matches is None or not feedback.caught_up.any():
+        return None
+    part = np.minimum(1.0, MAX_CAUGHT_UP / np.maximum(feedback.caught_up, 1))
+    counts = np.zeros((2, num_positions, len(part)))
+    counts[0, 0], counts[1, 0] = feedback.caught_up * part, feedback.caught_up_matches * part
+    return counts

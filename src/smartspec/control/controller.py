@@ -1,92 +1,75 @@
 """The controller: estimates in, lengths out, and what happened back in. It reads no clock and prints nothing."""
 
-from collections import deque
-from dataclasses import dataclass
+from collections import Counter, deque
+from collections.abc import Callable
 
 import numpy as np
 
-from smartspec.control.acceptance import AcceptanceEstimator, observations
+from smartspec.control.acceptance import AcceptanceEstimator
+from smartspec.control.checks import NO_STEP_BEFORE, kind_of, problems
+from smartspec.control.decision import DecisionRecord, decision_record
 from smartspec.control.latency import LatencyModel, PredictedSeconds
-from smartspec.control.policies.base import Estimates
+from smartspec.control.policies.base import Estimates, Policy, no_drafts
+from smartspec.control.policies.goodput import alternatives
 from smartspec.control.policies.names import parse_policy
-from smartspec.control.records import BatchView, Drafted, DraftPlan, StepFeedback, StepSeconds
+from smartspec.control.records import BatchView, Drafted, DraftPlan, StepFeedback
 
 NUM_DECISIONS = 20
-
-
-@dataclass(frozen=True)
-class Decision:
-    """What was decided and predicted for one step. Goodput in tokens per second; off_goodput: without drafts."""
-
-    num_rows: int
-    prefill_tokens: int
-    lengths: tuple[int, ...]
-    goodput: float
-    off_goodput: float
-    seconds: PredictedSeconds
-
-    def to_dict(self) -> dict:
-        return {
-            "num_rows": self.num_rows,
-            "prefill_tokens": self.prefill_tokens,
-            "lengths": list(self.lengths),
-            "predicted_goodput": self.goodput,
-            "predicted_goodput_off": self.off_goodput,
-            "predicted_seconds": self.seconds.total,
-        }
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a step then did."""
-
-    verified: tuple[int, ...]
-    accepted: tuple[int, ...]
-    num_emitted: int
-    seconds: StepSeconds
-
-    def to_dict(self) -> dict:
-        return {
-            "verified": list(self.verified),
-            "accepted": list(self.accepted),
-            "emitted": self.num_emitted,
-            "measured_seconds": self.seconds.total,
-        }
 
 
 class Controller:
     """Decides every step how many draft tokens each request gets, and learns from every step, whatever the policy.
 
-    policy_name: see policies.names.parse_policy. max_draft_tokens: longest draft of a request (K), at least 1.
-    has_offers, has_model: which kinds of drafter the host runs. ValueError on an unknown policy or a bad length.
+    policy: a name, see policies.names.parse_policy, or a policy. max_draft_tokens: longest draft of a request (K), at
+    least 1. has_offers, has_model: which kinds of drafter the host runs. strict: input that cannot be true raises
+    ValueError naming the value; otherwise it is counted by kind (num_ignored), and a view is decided as if there were
+    no drafters, feedback is not learned from. on_record: called with the record of every finished step, if set.
+    ValueError on an unknown policy or a bad length.
     """
 
     def __init__(
-        self, policy_name: str, max_draft_tokens: int, latency: LatencyModel, *, has_offers: bool, has_model: bool
+        self,
+        policy: str | Policy,
+        max_draft_tokens: int,
+        latency: LatencyModel,
+        *,
+        has_offers: bool,
+        has_model: bool,
+        strict: bool = False,
     ):
         if max_draft_tokens < 1:
             raise ValueError(f"max_draft_tokens is {max_draft_tokens}: use at least 1; policy 'off' turns drafts off")
-        self.policy = parse_policy(policy_name, max_draft_tokens)
-        self.policy_name = policy_name
+        self.policy = parse_policy(policy, max_draft_tokens) if isinstance(policy, str) else policy
+        self.policy_name = policy if isinstance(policy, str) else type(policy).__name__.lower()
         self.max_draft_tokens = max_draft_tokens
         self.latency = latency
         self.acceptance = AcceptanceEstimator(max_draft_tokens)
-        self._has_offers = has_offers
-        self._has_model = has_model
-        self._decision = Decision(0, 0, (), 0.0, 0.0, PredictedSeconds(0.0, 0.0, 0.0, 0.0))
+        self.on_record: Callable[[DecisionRecord], None] | None = None
+        self.num_ignored: Counter[str] = Counter()
+        self.has_offers = has_offers
+        self.has_model = has_model
+        self._strict = strict
+        self._last_now = NO_STEP_BEFORE
+        self._view: BatchView | None = None
+        self._plan: DraftPlan | None = None
+        self._estimates: Estimates | None = None
         self._survival = np.empty((0, max_draft_tokens))
-        self._history: deque[tuple[Decision, Outcome]] = deque(maxlen=NUM_DECISIONS)
-        self._num_ignored = 0
+        self._predicted = PredictedSeconds(0.0, 0.0, 0.0, 0.0)
+        self._predicted_lengths = np.empty(0, dtype=np.int64)
+        self._history: deque[DecisionRecord] = deque(maxlen=NUM_DECISIONS)
 
     def plan_draft(self, view: BatchView) -> DraftPlan:
         """How many draft tokens to make for each row, and by what. All zero: no drafter need run."""
-        survival_offer = self._predict_survival(view, False)
-        survival_model = self._predict_survival(view, True) if self._has_model else None
-        plan = self.policy.plan_draft(view, Estimates(survival_offer, survival_model, self.latency))
-        self._survival = survival_offer
-        if survival_model is not None:
-            self._survival = np.where(plan.use_model[:, None], survival_model, survival_offer)
-        self._decision = self._decide(view, plan, plan.lengths)
+        if self._refuse(problems(view, last_now=self._last_now)):
+            self._view, self._last_now = None, view.now
+            return no_drafts(view.num_rows)
+        self._last_now = view.now
+        survival_model = self.acceptance.survival(view, True) if self.has_model else None
+        estimates = Estimates(self.acceptance.survival(view, False), survival_model, self.latency, self.acceptance)
+        plan = self.policy.plan_draft(view, estimates)
+        self._view, self._plan, self._estimates = view, plan, estimates
+        self._survival = estimates.survival(plan.use_model)
+        self._predict(plan, plan.lengths)
         return plan
 
     def plan_verify(self, view: BatchView, plan: DraftPlan, drafted: Drafted) -> np.ndarray:
@@ -94,26 +77,27 @@ class Controller:
 
         Nothing here may depend on tokens that were sampled: dropping a token for its own probability biases the output.
         """
+        if self._view is None:
+            return np.zeros_like(drafted.lengths)
+        if drafted.confidence is not None:
+            self._survival = self.acceptance.survival_given_confidence(view, plan.use_model, drafted.confidence)
         keep = self.policy.plan_verify(view, plan, drafted, self._survival, self.latency)
         keep = np.minimum(keep, np.minimum(plan.lengths, drafted.lengths))
-        if tuple(keep.tolist()) != self._decision.lengths:
-            self._decision = self._decide(view, plan, keep)
+        if not np.array_equal(keep, self._predicted_lengths):
+            self._predict(plan, keep)
         return keep
 
     def observe(self, feedback: StepFeedback) -> None:
-        """Learn from a finished step. Feedback that cannot be true is counted and otherwise ignored."""
-        if not _is_plausible(feedback):
-            self._num_ignored += 1
+        """Learn from a finished step."""
+        if self._refuse(problems(self._view, feedback, max_draft_tokens=self.max_draft_tokens)):
             return
-        view, plan = feedback.view, feedback.plan
-        self.latency.observe(view, plan, feedback.verified, feedback.seconds)
-        is_observed, is_accepted = observations(
-            self.max_draft_tokens, feedback.verified, feedback.tested, feedback.accepted, feedback.next_match
-        )
-        self.acceptance.observe(view.request_ids, plan.use_model, view.offers.evidence, is_observed, is_accepted)
+        self.latency.observe(feedback.view, feedback.plan, feedback.verified, feedback.seconds)
+        self.acceptance.observe(feedback)
         self.policy.observe(feedback)
-        verified, accepted = tuple(feedback.verified.tolist()), tuple(feedback.accepted.tolist())
-        self._history.append((self._decision, Outcome(verified, accepted, feedback.num_emitted, feedback.seconds)))
+        record = self._record(feedback)
+        self._history.append(record)
+        if self.on_record is not None:
+            self.on_record(record)
 
     def forget(self, request_id: int) -> None:
         """Drop what is known about a request that has ended."""
@@ -123,47 +107,50 @@ class Controller:
     @property
     def predicted_seconds(self) -> float:
         """Predicted time of the step that was last planned, in seconds."""
-        return self._decision.seconds.total
+        return self._predicted.total
 
     def state(self) -> dict:
         """JSON-able: policy, estimates, cost model, the last decisions and their outcomes."""
         return {
             "policy": self.policy_name,
             "max_draft_tokens": self.max_draft_tokens,
-            "drafters": {"offers": self._has_offers, "model": self._has_model},
+            "drafters": {"offers": self.has_offers, "model": self.has_model},
+            "policy_state": self.policy.state(),
             "acceptance": self.acceptance.table(),
             "tracked_requests": self.acceptance.num_tracked_requests,
             "cost_model": self.latency.state(),
-            "decisions": [decision.to_dict() | outcome.to_dict() for decision, outcome in self._history],
-            "ignored_observations": self._num_ignored,
+            "decisions": [record.summary() for record in self._history],
+            "ignored_input": dict(self.num_ignored),
         }
 
-    def _predict_survival(self, view: BatchView, use_model: bool) -> np.ndarray:
-        return self.acceptance.survival(view.request_ids, np.full(view.num_rows, use_model), view.offers.evidence)
+    def _refuse(self, problem: str | None) -> bool:
+        """Whether there is a problem, which is then counted; ValueError in strict mode."""
+        if problem is None:
+            return False
+        if self._strict:
+            raise ValueError(problem)
+        self.num_ignored[kind_of(problem)] += 1
+        return True
 
-    def _decide(self, view: BatchView, plan: DraftPlan, lengths: np.ndarray) -> Decision:
-        """The record of verifying these lengths, with the prediction for them and for no drafts at all."""
-        seconds = self.latency.predict(view, plan, lengths)
-        is_verified = np.arange(self.max_draft_tokens) < lengths[:, None]
-        emitted = view.num_rows + float(self._survival[is_verified].sum())
-        return Decision(
-            num_rows=view.num_rows,
-            prefill_tokens=view.prefill_tokens,
-            lengths=tuple(lengths.tolist()),
-            goodput=emitted / seconds.total,
-            off_goodput=view.num_rows / seconds.off,
-            seconds=seconds,
+    def _predict(self, plan: DraftPlan, lengths: np.ndarray) -> None:
+        """Predict the step that drafts plan and verifies lengths (int [R])."""
+        self._predicted = self.latency.predict(self._view, plan, lengths)
+        self._predicted_lengths = lengths
+
+    def _record(self, feedback: StepFeedback) -> DecisionRecord:
+        view, weights = self._view, self._view.weights
+        is_verified = np.arange(self.max_draft_tokens) < self._predicted_lengths[:, None]
+        base = float(weights.sum())
+        emitted = base + float((weights[:, None] * self._survival * is_verified).sum())
+        others = () if self.on_record is None else alternatives(view, self._estimates, int(self._plan.lengths.sum()))
+        return decision_record(
+            view,
+            self._plan,
+            feedback,
+            goodput=emitted / self._predicted.total,
+            off_goodput=base / self._predicted.off,
+            predicted_seconds=self._predicted.total,
+            survival=self._survival,
+            alternatives=others,
+            reason=self.policy.note,
         )
-
-
-def _is_plausible(feedback: StepFeedback) -> bool:
-    """Whether seconds are finite and positive, and counts fit the batch and each other."""
-    seconds = (feedback.seconds.draft, feedback.seconds.target, feedback.seconds.host)
-    if not (np.isfinite(seconds).all() and min(seconds) >= 0 and feedback.seconds.target > 0):
-        return False
-    counts = (feedback.drafted, feedback.verified, feedback.tested, feedback.accepted, feedback.next_match)
-    if any(np.shape(count) != (feedback.view.num_rows,) for count in counts):
-        return False
-    drafted, verified, tested, accepted, next_match = counts
-    in_order = (tested >= 0) & (accepted >= 0) & (tested <= verified) & (accepted <= verified) & (verified <= drafted)
-    return bool(in_order.all() and (abs(next_match) <= 1).all())

@@ -8,7 +8,7 @@ likely) and rarely where one is far better.
 
 from dataclasses import dataclass
 
-BUDGET = 0.005  # share of step time that may be spent
+BUDGET = 0.003  # share of step time that may be spent
 MAX_CREDIT_STEPS = 0.5  # unspent credit is kept up to this many steps: exploring in bursts teaches little more
 
 

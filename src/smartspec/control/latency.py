@@ -1,27 +1,17 @@
-"""How long a step takes: profiled cost curves, corrected by every measured step.
-
-The correction is multiplicative and works on the logarithm of measured / predicted: a global factor for the target
-pass (another clock rate, a busy machine) plus a slower residual per size of the pass, kept at nodes log2(fed tokens)
-= 0, 1, 2, ... and interpolated between them, separately with and without prefill. Surprises are clipped (a garbage
-collection is an outlier, a throttled clock insists) and residuals are pulled towards zero, so that noise at one size
-draws no cliff into the curve.
-"""
+"""How long a step takes: profiled cost curves, corrected by every measured step (see cost_correction)."""
 
 from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
 
+from smartspec.control.cost_correction import CostCorrection, PassSize
 from smartspec.control.cost_curve import CostCurve, ProfileSample
 from smartspec.control.records import BatchView, DraftPlan, StepSeconds
+from smartspec.control.robust_mean import RobustMean
 
 __all__ = ["CostCurve", "LatencyModel", "PredictedSeconds", "ProfileSample"]
 
-MAX_SURPRISE = 0.3  # in log seconds: one outlier moves the global factor by at most 1.5 %
-GLOBAL_RATE = 0.05  # about the last 20 steps
-RESIDUAL_RATE = 0.02
-RESIDUAL_PULL = 0.002  # a lasting residual settles at RATE / (RATE + PULL), about 0.9 of its size
-NUM_NODES = 14  # passes of up to 8192 tokens have a node of their own
 NUM_ERRORS = 256
 FORMAT = 2
 
@@ -50,11 +40,10 @@ class LatencyModel:
     def __init__(self, target: CostCurve, draft: CostCurve | None = None):
         self.target = target
         self.draft = draft
-        self._target_log_factor = 0.0
-        self._draft_log_factor = 0.0
-        self._residuals = np.zeros((2, NUM_NODES))
-        self._host_seconds = 0.0
-        self._num_observed = 0
+        self._target = CostCorrection(target)
+        self._draft = CostCorrection(draft) if draft else None
+        self._host = RobustMean()
+        self._sizes_seen: set[int] = set()
         self._relative_errors: deque[float] = deque(maxlen=NUM_ERRORS)
 
     @staticmethod
@@ -65,46 +54,63 @@ class LatencyModel:
     @property
     def host_seconds(self) -> float:
         """Expected time of everything that is not a pass of a model, in seconds."""
-        return self._host_seconds
+        return self._host.mean
 
     def target_seconds(self, view: BatchView, num_draft_tokens: np.ndarray) -> np.ndarray:
-        """Time of the target pass with that many draft tokens (ascending) in the batch: float [N], never decreasing."""
-        predicted = self._profiled_target_seconds(view, num_draft_tokens)
-        log_factor = self._target_log_factor + self._residual(view, num_draft_tokens)
-        return np.maximum.accumulate(predicted * np.exp(log_factor))
+        """Time of the target pass with that many draft tokens in the batch: float [N], never decreasing with them."""
+        return self._target.seconds(_target_size(view, num_draft_tokens))
+
+    def extra_seconds_std(self, view: BatchView, num_draft_tokens: np.ndarray) -> np.ndarray:
+        """How sure target_seconds(n) - target_seconds(0) is: its standard deviation in seconds, float [N].
+
+        A doubt about the machine's speed as a whole is left out, as it changes no decision: this is target_seconds(0)
+        times the standard deviation of target_seconds(n) / target_seconds(0). Costs more than target_seconds: ask for
+        a few sizes, not for thousands.
+        """
+        num_draft_tokens = np.concatenate([[0], num_draft_tokens])
+        size = _target_size(view, num_draft_tokens)
+        seconds, features = self._target.seconds(size), self._target.features(size)
+        return self._target.std(features[1:] - (seconds[1:, None] / seconds[0]) * features[0])
 
     def draft_seconds(self, view: BatchView, use_model: np.ndarray, max_depth: int) -> np.ndarray:
-        """Time of 0..max_depth draft passes over all rows of use_model: float [max_depth + 1], 0 at depth 0.
+        """Time of 0..max_depth draft passes over the rows of use_model: float [max_depth + 1], 0 at depth 0.
 
-        The first pass also feeds the tokens the draft model has not seen. Rows that stop early are charged to the
-        full depth, which makes this an upper bound.
+        A row takes part as long as it may carry another draft token; the first pass also feeds the tokens the draft
+        model has not seen. The time is exact if every row drafts as deep as it may.
         """
-        depths = np.arange(max_depth + 1)
-        return self._draft_seconds(view, np.where(use_model, max_depth, 0), depths)
+        sizes = self._draft_sizes(view, np.where(use_model, np.minimum(view.max_draft_tokens, max_depth), 0))
+        seconds = np.zeros(max_depth + 1)
+        if sizes is not None:
+            passes = self._draft.seconds(sizes)
+            seconds[1 : len(passes) + 1] = passes
+        return np.cumsum(seconds)
 
     def predict(self, view: BatchView, plan: DraftPlan, verified: np.ndarray) -> PredictedSeconds:
         """Time of a step that drafts plan and verifies verified (int [R]) draft tokens of each row."""
-        drafted = np.where(plan.use_model, plan.lengths, 0)
-        draft = self._draft_seconds(view, drafted, np.array([0, drafted.max(initial=0)]))[-1]
+        sizes = self._draft_sizes(view, np.where(plan.use_model, plan.lengths, 0))
+        draft = 0.0 if sizes is None else float(self._draft.seconds(sizes).sum())
         off, target = self.target_seconds(view, np.array([0, verified.sum()])).tolist()
-        return PredictedSeconds(float(draft), target, self._host_seconds, off=off + self._host_seconds)
+        return PredictedSeconds(draft, target, self.host_seconds, off=off + self.host_seconds)
 
     def observe(self, view: BatchView, plan: DraftPlan, verified: np.ndarray, measured: StepSeconds) -> None:
-        """Correct the model by one measured step."""
-        predicted = self.predict(view, plan, verified)
-        self._relative_errors.append(abs(predicted.total / measured.total - 1.0))
-        self._num_observed += 1
-        rate = max(GLOBAL_RATE, 1.0 / (self._num_observed + 3))
-        surprise = _surprise(measured.target, predicted.target)
-        self._target_log_factor += rate * surprise
-        self._learn_residual(view, verified.sum(), surprise)
-        # Where no draft pass ran, measured draft time is that of looking up offers: the host's.
-        host = measured.host if predicted.draft else measured.host + measured.draft
-        if predicted.draft and measured.draft:
-            self._draft_log_factor += GLOBAL_RATE * _surprise(measured.draft, predicted.draft)
-        if self._num_observed == 1:
-            self._host_seconds = host
-        self._host_seconds += rate * (min(host, max(4.0 * self._host_seconds, 1e-4)) - self._host_seconds)
+        """Correct the model by one measured step. ValueError, and nothing is learned, if its times cannot be true."""
+        _check(measured)
+        size = _target_size(view, int(verified.sum()))
+        target = self._target.features(size)[0]
+        draft_sizes = self._draft_sizes(view, np.where(plan.use_model, plan.lengths, 0))
+        draft = None if draft_sizes is None else self._draft.features(draft_sizes).sum(axis=0)
+        predicted = self._target.predict(target) + self.host_seconds
+        predicted += 0.0 if draft is None else self._draft.predict(draft)
+        self._relative_errors.append(abs(predicted / measured.total - 1.0))
+        self._target.observe(target, measured.target, is_first_use=size.fed_tokens not in self._sizes_seen)
+        self._sizes_seen.add(size.fed_tokens)
+        if draft is None:
+            # Where no draft pass ran, measured draft time is that of looking up offers: the host's.
+            self._host.observe(measured.host + measured.draft)
+            return
+        self._host.observe(measured.host)
+        if measured.draft:
+            self._draft.observe(draft, measured.draft)
 
     @property
     def median_relative_error(self) -> float | None:
@@ -128,61 +134,45 @@ class LatencyModel:
         return LatencyModel(CostCurve.from_dict(data.get("target")), draft)
 
     def state(self) -> dict:
-        """Curves, corrections and prediction error, JSON-able."""
+        """Profiled and corrected curves, and the prediction error, JSON-able."""
         return {
             **self.to_dict(),
-            "target_factor": float(np.exp(self._target_log_factor)),
-            "draft_factor": float(np.exp(self._draft_log_factor)),
-            "size_factors": {
-                name: np.exp(residuals).round(4).tolist()
-                for name, residuals in zip(("decode", "with prefill"), self._residuals, strict=True)
-            },
-            "host_seconds": self._host_seconds,
+            "corrected_target": self._target.state(),
+            "corrected_draft": self._draft.state() if self._draft else None,
+            "host_seconds": self.host_seconds,
             "median_relative_error": self.median_relative_error,
         }
 
-    def _profiled_target_seconds(self, view: BatchView, num_draft_tokens: np.ndarray) -> np.ndarray:
-        """Before correction. Draft tokens attend to the batch's mean context."""
-        context = float(view.context_tokens.sum())
-        num_rows = view.num_rows
-        attended = (num_rows + num_draft_tokens) * (context / max(num_rows, 1))
-        attended = attended + view.prefill_attended_tokens
-        return self.target.seconds(
-            view.ordinary_tokens + num_draft_tokens,
-            context + view.prefill_context_tokens,
-            num_rows + view.num_prefills,
-            attended,
-            num_rows + num_draft_tokens,
-        )
-
-    def _draft_seconds(self, view: BatchView, lengths: np.ndarray, depths: np.ndarray) -> np.ndarray:
-        """Time up to each of depths when row i takes part in the first lengths[i] passes. lengths: int [R]."""
-        max_depth = int(depths[-1])
-        if self.draft is None or max_depth == 0 or not lengths.any():
-            return np.zeros(len(depths))
-        takes_part = np.arange(max_depth) < lengths[:, None]
+    def _draft_sizes(self, view: BatchView, lengths: np.ndarray) -> PassSize | None:
+        """The draft passes in which row i takes part in the first lengths[i] (int [R]); None if there are none."""
+        max_depth = int(lengths.max(initial=0))
+        if self._draft is None or max_depth == 0:
+            return None
+        depths = np.arange(max_depth)
+        takes_part = depths < lengths[:, None]
         rows = takes_part.sum(axis=0)
-        context = view.context_tokens @ takes_part
-        unseen = int(view.unseen_tokens[takes_part[:, 0]].sum())
-        catch_up = np.where(np.arange(max_depth) == 0, unseen, 0)
-        passes = self.draft.seconds(rows + catch_up, context, rows) * np.exp(self._draft_log_factor)
-        return np.concatenate([[0.0], np.cumsum(passes)])[depths]
-
-    def _node_position(self, view: BatchView, num_draft_tokens: np.ndarray | int) -> np.ndarray:
-        return np.minimum(np.log2(np.maximum(view.ordinary_tokens + num_draft_tokens, 1)), NUM_NODES - 1)
-
-    def _residual(self, view: BatchView, num_draft_tokens: np.ndarray) -> np.ndarray:
-        residuals = self._residuals[int(view.prefill_tokens > 0)]
-        return np.interp(self._node_position(view, num_draft_tokens), np.arange(NUM_NODES), residuals)
-
-    def _learn_residual(self, view: BatchView, num_draft_tokens: int, surprise: float) -> None:
-        """Move the two nodes around this size, each by its share in the prediction."""
-        residuals = self._residuals[int(view.prefill_tokens > 0)]
-        position = float(self._node_position(view, num_draft_tokens))
-        for node in {int(np.floor(position)), int(np.ceil(position))}:
-            share = 1.0 - abs(position - node)
-            residuals[node] += share * (RESIDUAL_RATE * surprise - RESIDUAL_PULL * residuals[node])
+        context = view.context_tokens @ takes_part + rows * (depths + 1)
+        catch_up = np.where(depths == 0, (view.unseen_tokens * takes_part[:, 0]).sum(), 0)
+        attended = context + np.where(depths == 0, (view.unseen_tokens * takes_part[:, 0]) @ view.context_tokens, 0)
+        return PassSize(rows + catch_up, context, rows, attended, scored_tokens=rows)
 
 
-def _surprise(measured: float, predicted: float) -> float:
-    return float(np.clip(np.log(measured / predicted), -MAX_SURPRISE, MAX_SURPRISE))
+def _target_size(view: BatchView, num_draft_tokens: np.ndarray | int) -> PassSize:
+    """The target pass with that many draft tokens, which attend to the batch's mean context."""
+    context = float(view.context_tokens.sum())
+    decoding = view.num_rows + num_draft_tokens
+    return PassSize(
+        fed_tokens=decoding + view.prefill_tokens,
+        context_tokens=context + decoding + view.prefill_context_tokens,
+        rows=view.num_rows + view.num_prefills,
+        attended_tokens=decoding * (context / max(view.num_rows, 1) + 1.0) + view.prefill_attended_tokens,
+        scored_tokens=decoding + view.num_prefills,
+        prefill_tokens=view.prefill_tokens,
+    )
+
+
+def _check(measured: StepSeconds) -> None:
+    for name in ("draft", "target", "host"):
+        seconds = getattr(measured, name)
+        if not (np.isfinite(seconds) and seconds >= 0 and (seconds > 0 or name != "target")):
+            raise ValueError(f"measured {name} time is {seconds} s: the host's clock must yield a positive finite time")

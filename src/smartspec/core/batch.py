@@ -69,11 +69,17 @@ class Verification:
 
 @dataclass(frozen=True)
 class StepResult:
-    """decoding[i] belongs to batch.decoding[i]; prefill[i] to batch.prefill[i], None where its prompt goes on."""
+    """decoding[i] belongs to batch.decoding[i]; prefill[i] to batch.prefill[i], None where its prompt goes on.
+
+    divergence, caught_up, caught_up_matches: as in control.records.StepFeedback; None where the executor has none.
+    """
 
     decoding: tuple[Verification, ...]
     prefill: tuple[Verification | None, ...]
     seconds: StepSeconds
+    divergence: np.ndarray | None = None
+    caught_up: np.ndarray | None = None
+    caught_up_matches: np.ndarray | None = None
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,8 @@ class BlockManager:
         self.block_size = block_size
         self.num_slots = num_slots
         self.num_free_blocks = num_blocks
+        # Blocks a running request could still get: free ones and those of cached prefixes.
+        self.num_available_blocks = num_blocks
         self._held = [0] * num_slots
         self._in_use = [False] * num_slots
         # Insertion order is age: the first is evicted first.
@@ -66,12 +68,7 @@ class BlockManager:
     @property
     def num_used_blocks(self) -> int:
         """Blocks held by running requests (cached prefixes not counted)."""
-        return sum(held for held, in_use in zip(self._held, self._in_use, strict=True) if in_use)
-
-    @property
-    def num_available_blocks(self) -> int:
-        """Blocks a running request could still get: free ones and those of cached prefixes."""
-        return self.num_free_blocks + sum(self._held[slot] for slot in self._cached)
+        return self.num_blocks - self.num_available_blocks
 
     @property
     def num_available_slots(self) -> int:
@@ -88,7 +85,10 @@ class BlockManager:
     def find_cached_prefix(self, token_ids: np.ndarray) -> Prefix | None:
         """The cached text that shares the longest prefix with token_ids (int32 [L]), None if none shares a block."""
         best = None
+        first = token_ids.item(0) if len(token_ids) else None
         for slot, text in self._cached.items():
+            if text.item(0) != first:  # much cheaper to see than how far two texts agree
+                continue
             num_shared = common_prefix(text, token_ids)
             if num_shared >= self.block_size and (best is None or num_shared > best.num_tokens):
                 best = Prefix(slot, num_shared, cached=True)
@@ -104,6 +104,7 @@ class BlockManager:
         slot = prefix.slot if prefix is not None and self._worth_taking_over(prefix) else self._emptiest_slot()
         self._cached.pop(slot, None)
         self._in_use[slot] = True
+        self.num_available_blocks -= self._held[slot]
         self._trim(slot, num_tokens)
         if prefix is not None and prefix.slot != slot:
             self._copy_prefix(prefix, slot)
@@ -119,6 +120,7 @@ class BlockManager:
         while num_missing > self.num_free_blocks:
             self._evict_oldest()
         self.num_free_blocks -= num_missing
+        self.num_available_blocks -= num_missing
         self._held[slot] += num_missing
         return True
 
@@ -127,15 +129,18 @@ class BlockManager:
 
         No memory operation follows: these are lookahead blocks of rejected drafts, which the slot will soon need again.
         """
-        num_extra = max(0, self._held[slot] - self.blocks_for(num_tokens))
-        self._held[slot] -= num_extra
-        self.num_free_blocks += num_extra
+        num_extra = self._held[slot] - self.blocks_for(num_tokens)
+        if num_extra > 0:
+            self._held[slot] -= num_extra
+            self.num_free_blocks += num_extra
+            self.num_available_blocks += num_extra if self._in_use[slot] else 0
 
     def release(self, slot: int, computed_token_ids: np.ndarray) -> None:
         """The request is gone; its computed text (int32 [L]) stays as a cached prefix."""
         assert self._in_use[slot], f"slot {slot} is not in use"
-        self._in_use[slot] = False
         self.shrink(slot, len(computed_token_ids))
+        self._in_use[slot] = False
+        self.num_available_blocks += self._held[slot]
         if len(computed_token_ids):
             self._cached[slot] = computed_token_ids.copy()
 

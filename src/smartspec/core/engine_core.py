@@ -87,9 +87,9 @@ class EngineCore:
         drafts = self.executor.draft(batch, plan, offers)
         drafted = _drafted(drafts, self.scheduler.max_draft_tokens)
         keep = self.controller.plan_verify(view, plan, drafted)
-        result = self.executor.verify(batch, tuple(map(shorten, drafts, keep)))
-        outputs, tested = self._update(batch, result)
-        feedback = _feedback(view, plan, offers, drafted, keep, tested, result)
+        result = self.executor.verify(batch, tuple(map(shorten, drafts, keep.tolist())))
+        outputs, num_kept = self._update(batch, result)
+        feedback = _feedback(view, plan, offers, drafted, keep, num_kept, result)
         self.controller.observe(feedback)
         for output in outputs:
             if output.finish_reason is not None:
@@ -97,19 +97,19 @@ class EngineCore:
         return _step_output(outputs, feedback, self.controller.predicted_seconds)
 
     def _update(self, batch: Batch, result: StepResult) -> tuple[list[RequestOutput], np.ndarray]:
-        """Append emitted tokens, stop, roll back; returns the outputs and how many draft positions were tested [R]."""
-        outputs, tested = [], np.zeros(len(batch.decoding), dtype=np.int64)
-        for row, (request, verification) in enumerate(zip(batch.decoding, result.decoding, strict=True)):
-            output = self._commit(request, 1 + verification.num_accepted, verification)
-            tested[row] = len(output.new_token_ids)
-            outputs.append(output)
+        """Append emitted tokens, stop, roll back; returns the outputs and how many tokens of each row were kept [R]."""
+        outputs = [
+            self._commit(request, 1 + verification.num_accepted, verification)
+            for request, verification in zip(batch.decoding, result.decoding, strict=True)
+        ]
+        num_kept = np.array([len(output.new_token_ids) for output in outputs], dtype=np.int64)
         chunks = zip(batch.prefill, batch.num_prefill_tokens, result.prefill, strict=True)
         for request, num_tokens, verification in chunks:
             if verification is None:
                 request.num_computed_tokens += num_tokens
             else:
                 outputs.append(self._commit(request, num_tokens, verification))
-        return outputs, tested
+        return outputs, num_kept
 
     def _commit(self, request: Request, num_computed: int, verification: Verification) -> RequestOutput:
         kept = request.append(verification.emitted_token_ids)
@@ -167,23 +167,25 @@ def _feedback(
         verified=keep,
         tested=np.minimum(np.minimum(keep, accepted + 1), num_kept),
         accepted=np.minimum(accepted, num_kept),
-        next_match=_next_matches(plan, offers, keep, num_kept, result),
+        next_match=_next_matches(plan, offers, keep, (accepted == keep) & (num_kept == keep + 1), result),
         num_emitted=int(num_emitted),
         seconds=result.seconds,
         confidence=drafted.confidence,
+        divergence=result.divergence,
+        caught_up=result.caught_up,
+        caught_up_matches=result.caught_up_matches,
     )
 
 
 def _next_matches(
-    plan: DraftPlan, offers: tuple[Draft, ...], keep: np.ndarray, num_kept: np.ndarray, result: StepResult
+    plan: DraftPlan, offers: tuple[Draft, ...], keep: np.ndarray, emitted_bonus: np.ndarray, result: StepResult
 ) -> np.ndarray:
     """Free evidence: where all verified tokens were accepted, did the bonus token equal the next token on offer?"""
     matches = np.full(len(keep), -1, dtype=np.int64)
-    for row, (offer, verification) in enumerate(zip(offers, result.decoding, strict=True)):
+    for row in np.flatnonzero(emitted_bonus & ~plan.use_model).tolist():
         position = int(keep[row])
-        seen = verification.num_accepted == position and num_kept[row] == position + 1
-        if seen and not plan.use_model[row] and position < len(offer):
-            matches[row] = verification.emitted_token_ids[position] == offer.token_ids[position]
+        if position < len(offers[row]):
+            matches[row] = result.decoding[row].emitted_token_ids[position] == offers[row].token_ids[position]
     return matches
 
 

@@ -1,10 +1,12 @@
 """One generation: its tokens, how far they are computed, and why it ended."""
 
+from collections.abc import Sequence
 from enum import Enum
 
 import numpy as np
 
 from smartspec.core.sampling_params import SamplingParams
+from smartspec.core.speculation import NO_OPTIONS, SpeculationOptions
 
 
 class RequestStatus(Enum):
@@ -23,18 +25,21 @@ class Request:
     def __init__(
         self,
         request_id: int,
-        prompt_token_ids: list[int],
+        prompt_token_ids: Sequence[int] | np.ndarray,
         params: SamplingParams,
         *,
         seed: int,
         stop_token_ids: frozenset[int] = frozenset(),
+        speculation: SpeculationOptions = NO_OPTIONS,
     ):
-        if not prompt_token_ids:
+        if not len(prompt_token_ids):
             raise ValueError("the prompt is empty: it must hold at least one token")
         self.request_id = request_id
         self.params = params
         self.seed = seed
         self.stop_token_ids = stop_token_ids
+        self.speculation = speculation
+        self.class_id = 0  # number of its workload class, given by the scheduler
         self.num_prompt_tokens = len(prompt_token_ids)
         self.max_num_tokens = self.num_prompt_tokens + params.max_tokens
         self.tokens = np.empty(self.max_num_tokens, dtype=np.int32)
@@ -68,20 +73,17 @@ class Request:
     def finished(self) -> bool:
         return self.status is RequestStatus.FINISHED
 
-    def append(self, token_ids: list[int]) -> list[int]:
+    def append(self, token_ids: Sequence[int]) -> Sequence[int]:
         """Append emitted tokens up to the first stop token or the length limit; return those kept.
 
         Sets finish_reason ("stop" or "length") when one of them ends the request.
         """
-        kept = []
-        for token_id in token_ids:
-            self.tokens[self.num_tokens] = token_id
-            self.num_tokens += 1
-            kept.append(token_id)
-            if token_id in self.stop_token_ids:
-                self.finish_reason = "stop"
-                break
-            if self.num_tokens == self.max_num_tokens:
-                self.finish_reason = "length"
-                break
+        kept = token_ids[: self.max_num_tokens - self.num_tokens]
+        if not self.stop_token_ids.isdisjoint(kept):
+            num_kept = 1 + next(i for i, token_id in enumerate(kept) if token_id in self.stop_token_ids)
+            kept, self.finish_reason = kept[:num_kept], "stop"
+        self.tokens[self.num_tokens : self.num_tokens + len(kept)] = kept
+        self.num_tokens += len(kept)
+        if self.num_tokens == self.max_num_tokens and self.finish_reason is None:
+            self.finish_reason = "length"
         return kept

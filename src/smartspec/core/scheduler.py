@@ -9,10 +9,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from smartspec.control.records import BatchView, DraftPlan, Offers
+from smartspec.control.records import UNLIMITED, BatchView, DraftPlan, Offers
 from smartspec.core.batch import Batch, Draft
 from smartspec.core.blocks import BlockManager, Prefix, common_prefix
 from smartspec.core.request import Request, RequestStatus
+from smartspec.core.speculation import NO_OPTIONS, ClassIds
 
 
 class Scheduler:
@@ -29,6 +30,7 @@ class Scheduler:
         self.max_draft_tokens = max_draft_tokens
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
+        self._class_ids = ClassIds()
 
     def add(self, request: Request) -> None:
         """Queue a request. Raises ValueError when it could never run."""
@@ -44,16 +46,16 @@ class Scheduler:
                 f"prompt ({request.num_prompt_tokens} tokens) and max_tokens ({request.params.max_tokens}) need more "
                 f"KV memory than there is ({kv_tokens} tokens): lower max_tokens or start with a larger --kv-tokens"
             )
+        request.class_id = self._class_ids.of(request.speculation.workload_class)
         self.waiting.append(request)
 
     def schedule(self) -> Batch:
         """Choose the ordinary tokens of the next step and hold the blocks they need."""
-        preempted = self._hold_blocks_of_decodes()
-        decoding = [r for r in self.running if r.num_uncomputed_tokens == 1]
+        decoding, preempted = self._hold_blocks_of_decodes()
         budget = self.max_batched_tokens - len(decoding)
-        prefill = self._continue_prefills(budget)
+        prefill = self._continue_prefills(budget) if len(self.running) > len(decoding) else {}
         budget -= sum(prefill.values())
-        if not preempted and len(prefill) == sum(r.num_uncomputed_tokens > 1 for r in self.running):
+        if not preempted and len(prefill) == len(self.running) - len(decoding):
             self._admit(budget, decoding, prefill)
         return Batch(
             decoding=tuple(decoding),
@@ -66,7 +68,10 @@ class Scheduler:
         """What the controller may know about the batch. unseen_tokens: int [R]; now: seconds; see BatchView."""
         rows = batch.decoding
         left = np.array([r.max_num_tokens - r.num_tokens - 1 for r in rows], dtype=np.int64)
-        caps = np.minimum(left, self.max_draft_tokens)
+        caps, budget = self._fit_kv(rows, np.minimum(left, self.max_draft_tokens))
+        wishes = {}
+        if any(r.speculation is not NO_OPTIONS for r in rows):
+            caps, wishes = _wishes(rows, caps)
         lengths = np.array([len(draft) for draft in offers], dtype=np.int64)
         evidence = np.array([draft.evidence for draft in offers], dtype=np.int64)
         chunks = [(n, r.num_computed_tokens + n) for r, n in zip(batch.prefill, batch.num_prefill_tokens, strict=True)]
@@ -80,18 +85,21 @@ class Scheduler:
             prefill_tokens=sum(num_tokens for num_tokens, _ in chunks),
             prefill_context_tokens=sum(context for _, context in chunks),
             prefill_attended_tokens=sum(n * (context - (n - 1) / 2) for n, context in chunks),
+            draft_token_budget=budget,
             now=now,
+            **wishes,
         )
 
     def reserve(self, batch: Batch, plan: DraftPlan) -> DraftPlan:
         """Hold lookahead blocks for the planned drafts; shorten what does not fit. Never preempts anybody."""
-        lengths = plan.lengths.copy()
+        lengths = plan.lengths.tolist()
+        is_cut = False
         for row, request in enumerate(batch.decoding):
-            if lengths[row] > 0:
-                room = self.blocks.room_for(request.slot) - request.num_tokens
-                lengths[row] = max(0, min(lengths[row], room))
-                self.blocks.grow(request.slot, request.num_tokens + int(lengths[row]))
-        return replace(plan, lengths=lengths)
+            if lengths[row] and not self.blocks.grow(request.slot, request.num_tokens + lengths[row]):
+                lengths[row] = max(0, self.blocks.room_for(request.slot) - request.num_tokens)
+                self.blocks.grow(request.slot, request.num_tokens + lengths[row])
+                is_cut = True
+        return replace(plan, lengths=np.array(lengths, dtype=np.int64)) if is_cut else plan
 
     def settle(self, request: Request) -> None:
         """Give back lookahead blocks that rejected drafts no longer need; release the request if it finished."""
@@ -113,14 +121,26 @@ class Scheduler:
                 return request
         return None
 
-    def _hold_blocks_of_decodes(self) -> bool:
-        """Every decoding request needs room for its newest token; the latest arrivals make room. True if any had to."""
+    def _fit_kv(self, rows: tuple[Request, ...], caps: np.ndarray) -> tuple[np.ndarray, int]:
+        """caps (int [R]) cut to the KV each row could get, and the draft tokens there is KV for in all."""
+        if self.blocks.num_available_blocks >= len(rows) * self.blocks.blocks_for(self.max_draft_tokens):
+            return caps, UNLIMITED
+        free = self.blocks.num_available_blocks * self.blocks.block_size
+        in_own_blocks = np.array([self.blocks.room_for(r.slot) - free - r.num_tokens for r in rows], dtype=np.int64)
+        return np.minimum(caps, in_own_blocks + free), int(in_own_blocks.sum()) + free
+
+    def _hold_blocks_of_decodes(self) -> tuple[list[Request], bool]:
+        """Every decoding request needs room for its newest token; the latest arrivals make room.
+
+        Returns the decoding requests, and whether anybody had to make room.
+        """
+        decoding = [r for r in self.running if r.num_uncomputed_tokens == 1]
         preempted = False
-        for request in [r for r in self.running if r.num_uncomputed_tokens == 1]:
+        for request in decoding:
             while request.status is RequestStatus.RUNNING and not self.blocks.grow(request.slot, request.num_tokens):
                 self._preempt(self.running[-1])
                 preempted = True
-        return preempted
+        return [r for r in decoding if r.status is RequestStatus.RUNNING] if preempted else decoding, preempted
 
     def _continue_prefills(self, budget: int) -> dict[Request, int]:
         """Chunks of prompts that are under way, in order of arrival, as many as the budget and the blocks allow."""
@@ -147,8 +167,9 @@ class Scheduler:
             num_blocks = self.blocks.blocks_for(request.num_tokens) + len(self.running)
             if num_blocks > self.blocks.num_available_blocks:
                 return
-            prefix = self._longest_prefix(request)
-            if self._worth_waiting_for(request, prefix):
+            kindred = self._kindred(request)
+            prefix = self._longest_prefix(request, kindred)
+            if self._worth_waiting_for(request, prefix, kindred):
                 return
             self.waiting.popleft()
             self._start(request, prefix)
@@ -167,23 +188,28 @@ class Scheduler:
         request.status = RequestStatus.RUNNING
         self.running.append(request)
 
-    def _longest_prefix(self, request: Request) -> Prefix | None:
+    def _kindred(self, request: Request) -> list[Request]:
+        """Running requests whose text begins like this one's: only they can share anything; often there are none."""
+        first = request.tokens.item(0)
+        return [other for other in self.running if other.tokens.item(0) == first]
+
+    def _longest_prefix(self, request: Request, kindred: list[Request]) -> Prefix | None:
         """The longest reusable prefix in any slot, running or cached; the last token is always computed anew."""
         token_ids = request.token_ids[:-1]
         best = self.blocks.find_cached_prefix(token_ids)
-        for other in self.running:
+        for other in kindred:
             num_shared = common_prefix(other.tokens[: other.num_computed_tokens], token_ids)
             if num_shared >= self.blocks.block_size and (best is None or num_shared > best.num_tokens):
                 best = Prefix(other.slot, num_shared, cached=False)
         return best
 
-    def _worth_waiting_for(self, request: Request, prefix: Prefix | None) -> bool:
+    def _worth_waiting_for(self, request: Request, prefix: Prefix | None, kindred: list[Request]) -> bool:
         """True if a running prefill is about to compute a longer common prefix (n > 1, shared prompts)."""
         num_tokens = 0 if prefix is None else prefix.num_tokens
         return any(
             other.num_uncomputed_tokens > 1
             and common_prefix(other.token_ids, request.token_ids[:-1]) >= num_tokens + self.blocks.block_size
-            for other in self.running
+            for other in kindred
         )
 
     def _preempt(self, request: Request) -> None:
@@ -198,3 +224,15 @@ class Scheduler:
         self.blocks.release(request.slot, request.tokens[: request.num_computed_tokens])
         request.slot = None
         request.status = status
+
+
+def _wishes(rows: tuple[Request, ...], caps: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """caps (int [R]) cut to what callers want, and what else they ask for, by name in BatchView."""
+    options = [request.speculation for request in rows]
+    wanted = [UNLIMITED if o.max_draft_tokens is None else min(o.max_draft_tokens, UNLIMITED) for o in options]
+    targets = [np.inf if o.tpot_target_seconds is None else o.tpot_target_seconds for o in options]
+    return np.minimum(caps, wanted), {
+        "weights": np.array([o.weight for o in options]),
+        "class_ids": np.array([request.class_id for request in rows], dtype=np.int64),
+        "tpot_targets": np.array(targets),
+    }

@@ -19,6 +19,7 @@ from smartspec.core.batch import RequestOutput, StepOutput
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
+from smartspec.core.speculation import NO_OPTIONS, SpeculationOptions
 from smartspec.engine.detokenizer import IncrementalDetokenizer
 from smartspec.engine.engine_thread import EngineThread
 from smartspec.engine.text import Choice, TextDelta
@@ -108,7 +109,13 @@ class AsyncEngine:
         if self._ended is not None:
             await asyncio.wrap_future(self._ended)
 
-    async def generate(self, prompts: list[list[int]], params: SamplingParams, n: int = 1) -> AsyncIterator[TextDelta]:
+    async def generate(
+        self,
+        prompts: list[list[int]],
+        params: SamplingParams,
+        n: int = 1,
+        speculation: SpeculationOptions = NO_OPTIONS,
+    ) -> AsyncIterator[TextDelta]:
         """Text of n choices for each prompt (token ids) as it comes, until every choice has a finish_reason.
 
         Closing or cancelling the iterator aborts what is left before the next step. Raises QueueFull when there is no
@@ -120,7 +127,7 @@ class AsyncEngine:
         if self.num_requests + num_choices > self.max_requests:
             raise QueueFull(f"the engine holds {self.num_requests} of at most {self.max_requests} requests")
         events: asyncio.Queue[TextDelta | Exception] = asyncio.Queue()
-        choices = self._make_choices(prompts, params, n, events)
+        choices = self._make_choices(prompts, params, n, speculation, events)
         unfinished = {choice.index: choice.request.request_id for choice in choices}
         self.num_requests += num_choices
         try:
@@ -156,7 +163,12 @@ class AsyncEngine:
         return await future
 
     def _make_choices(
-        self, prompts: list[list[int]], params: SamplingParams, n: int, events: asyncio.Queue
+        self,
+        prompts: list[list[int]],
+        params: SamplingParams,
+        n: int,
+        speculation: SpeculationOptions,
+        events: asyncio.Queue,
     ) -> list[Choice]:
         eos_token_ids = frozenset() if params.ignore_eos else self._eos_token_ids
         seed = secrets.randbits(63) if params.seed is None else params.seed
@@ -168,6 +180,7 @@ class AsyncEngine:
                 params,
                 seed=(seed + number * SEED_STRIDE) & MAX_SEED,
                 stop_token_ids=eos_token_ids | frozenset(params.stop_token_ids),
+                speculation=speculation,
             )
             detokenizer = IncrementalDetokenizer(self._tokenizer.backend_tokenizer, prompt)
             choices.append(Choice(index, request, detokenizer, events))

@@ -1,21 +1,28 @@
 """From a configuration to a running core: models, KV memory, drafters, cost model, controller."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase
 
 from smartspec.control.controller import Controller
+from smartspec.control.decision import LogHeader
 from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
+from smartspec.core.safe_controller import SafeController
 from smartspec.core.scheduler import Scheduler
 from smartspec.drafters.prompt_lookup import PromptLookupDrafter
-from smartspec.engine.config import BLOCK_SIZE, PROMPT_LOOKUP, EngineConfig
+from smartspec.drafters.recycling import RecyclingDrafter
+from smartspec.engine.config import BLOCK_SIZE, PROMPT_LOOKUP, RECYCLING, EngineConfig
+from smartspec.engine.decision_log import DecisionLog
 from smartspec.engine.draft_model import DraftModel
 from smartspec.engine.executor import LiveExecutor
 from smartspec.engine.load import LoadedModel, load_model
 from smartspec.engine.model_runner import ModelRunner
 from smartspec.engine.profile import profiled_latency
+
+logger = logging.getLogger(__name__)
 
 DEFAULT_TOKENS_PER_REQUEST = 1024
 
@@ -28,10 +35,16 @@ class Engine:
     loaded: LoadedModel
     config: EngineConfig
     max_model_len: int
+    decision_log: DecisionLog | None = None
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
         return self.loaded.tokenizer
+
+    def close(self) -> None:
+        """Finish the decision log, if there is one. Call it when the last step is over."""
+        if self.decision_log is not None:
+            self.decision_log.close()
 
 
 def build_engine(config: EngineConfig, report: Callable[[str], None] = lambda text: None) -> Engine:
@@ -39,29 +52,50 @@ def build_engine(config: EngineConfig, report: Callable[[str], None] = lambda te
 
     Raises ValueError or OSError naming what is wrong with the configuration or a checkpoint.
     """
+    # Opened first: a path that cannot be written is said before anything takes time.
+    decision_log = None if config.decision_log is None else DecisionLog(config.decision_log)
     models = load_runners(config, report)
     latency = profiled_latency(
         models.target, models.draft, max_batch=config.max_batch, kv_tokens=models.kv_tokens, report=report
     )
-    lookup = None
+    lookup = recycling = None
     if PROMPT_LOOKUP in config.drafters:
         lookup = PromptLookupDrafter(max_draft_tokens=config.max_draft_tokens)
+    if RECYCLING in config.drafters:
+        recycling = RecyclingDrafter(max_draft_tokens=config.max_draft_tokens)
     draft_model = None if models.draft is None else DraftModel(models.draft, config.max_batch)
     controller = Controller(
         config.policy,
         config.max_draft_tokens,
         latency,
-        has_offers=lookup is not None,
+        has_offers=lookup is not None or recycling is not None,
         has_model=draft_model is not None,
+        strict=config.strict,
     )
+    if decision_log is not None:
+        decision_log.begin(_log_header(controller, config))
+        controller.on_record = decision_log.add
     scheduler = Scheduler(
         BlockManager(models.kv_tokens // BLOCK_SIZE, BLOCK_SIZE, config.max_batch),
         max_batched_tokens=config.max_batched_tokens,
         max_model_len=models.target.max_len,
         max_draft_tokens=config.max_draft_tokens,
     )
-    core = EngineCore(scheduler, LiveExecutor(models.target, lookup, draft_model), controller)
-    return Engine(core, models.target.loaded, config, models.target.max_len)
+    executor = LiveExecutor(models.target, lookup, draft_model, recycling)
+    brain = controller if config.strict else SafeController(controller, logger.exception)
+    core = EngineCore(scheduler, executor, brain)
+    return Engine(core, models.target.loaded, config, models.target.max_len, decision_log)
+
+
+def _log_header(controller: Controller, config: EngineConfig) -> LogHeader:
+    return LogHeader(
+        model=config.model,
+        policy=config.policy,
+        max_draft_tokens=config.max_draft_tokens,
+        has_offers=controller.has_offers,
+        has_model=controller.has_model,
+        profile=controller.latency.to_dict(),
+    )
 
 
 @dataclass(frozen=True)

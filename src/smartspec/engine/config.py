@@ -1,21 +1,27 @@
 """What an engine is built from; every default is meant to be right for most people."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from smartspec.control.policies.names import parse_policy
 
 BLOCK_SIZE = 16
 PROMPT_LOOKUP = "prompt-lookup"
+RECYCLING = "recycling"
+MODEL_FREE_DRAFTERS = (PROMPT_LOOKUP, RECYCLING)
 
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """model, drafters: names (see engine.load; a drafter is "prompt-lookup" or a model). policy: a name, see
-    control.policies.names.
+    """model, drafters: names (see engine.load; a drafter is "prompt-lookup", "recycling" or a model).
+
+    policy: a name, see control.policies.names.
 
     max_model_len: most tokens of one request, None for the model's own limit. kv_tokens: KV memory in tokens over all
     requests, None for max_batch requests of 1024 tokens. max_batched_tokens: ordinary tokens fed per step.
-    max_draft_tokens: K, the longest draft. max_queue: requests that may wait.
+    max_draft_tokens: K, the longest draft. max_queue: requests that may wait. decision_log: file for decision records,
+    None for none. strict: failures of the controller, and input to it that cannot be true, raise (for tests); otherwise
+    they are counted and the engine serves on.
 
     Raises ValueError naming the option and the value.
     """
@@ -31,6 +37,8 @@ class EngineConfig:
     max_batched_tokens: int = 512
     max_draft_tokens: int = 10
     max_queue: int = 1024
+    decision_log: Path | None = None
+    strict: bool = False
 
     def __post_init__(self):
         for name in ("max_batch", "max_batched_tokens", "max_draft_tokens", "max_queue"):
@@ -43,12 +51,12 @@ class EngineConfig:
                 f"max_batched_tokens ({self.max_batched_tokens}) must be at least max_batch ({self.max_batch})"
             )
         parse_policy(self.policy, self.max_draft_tokens)
-        if sum(name != PROMPT_LOOKUP for name in self.drafters) > 1:
+        if sum(name not in MODEL_FREE_DRAFTERS for name in self.drafters) > 1:
             raise ValueError(f"at most one draft model can be used, got {', '.join(self.drafters)}")
 
     @property
     def draft_model(self) -> str | None:
-        return next((name for name in self.drafters if name != PROMPT_LOOKUP), None)
+        return next((name for name in self.drafters if name not in MODEL_FREE_DRAFTERS), None)
 
 
 def parse_drafters(text: str) -> tuple[str, ...]:

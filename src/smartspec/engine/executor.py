@@ -9,8 +9,9 @@ from smartspec.core.batch import NO_DRAFT, Batch, Draft, StepResult
 from smartspec.core.engine_core import shorten
 from smartspec.core.request import Request
 from smartspec.drafters.prompt_lookup import PromptLookupDrafter
+from smartspec.drafters.recycling import RecyclingDrafter
 from smartspec.engine.attention import Segment
-from smartspec.engine.draft_model import DraftModel
+from smartspec.engine.draft_model import DraftModel, Proposal
 from smartspec.engine.model_runner import ModelRunner
 from smartspec.engine.verification import verify
 
@@ -18,12 +19,20 @@ from smartspec.engine.verification import verify
 class LiveExecutor:
     """Runs what a step decides, and measures it. Implements core.engine_core.Executor."""
 
-    def __init__(self, runner: ModelRunner, lookup: PromptLookupDrafter | None, draft_model: DraftModel | None):
+    def __init__(
+        self,
+        runner: ModelRunner,
+        lookup: PromptLookupDrafter | None,
+        draft_model: DraftModel | None,
+        recycling: RecyclingDrafter | None = None,
+    ):
         self.runner = runner
         self.lookup = lookup
         self.draft_model = draft_model
+        self.recycling = recycling
         self._step_began = 0.0
         self._draft_seconds = 0.0
+        self._proposal: Proposal | None = None
 
     @staticmethod
     def clock() -> float:
@@ -31,14 +40,20 @@ class LiveExecutor:
         return time.monotonic()
 
     def offer(self, batch: Batch, now: float) -> tuple[Draft, ...]:
-        """Prompt lookup for every decoding request; also carries out the batch's memory operations."""
+        """Model-free drafts for every decoding request; also carries out the batch's memory operations."""
         self._step_began = now
         self.runner.apply(batch.memory_ops)
         if self.draft_model is not None:
             self.draft_model.begin_step(batch)
-        if self.lookup is None:
-            return (NO_DRAFT,) * len(batch.decoding)
-        return tuple(self.lookup.propose(request.token_ids) for request in batch.decoding)
+        return tuple(self._offer(request.token_ids) for request in batch.decoding)
+
+    def _offer(self, token_ids: np.ndarray) -> Draft:
+        """Prompt lookup, unless recycling knows a longer context: what the request itself reads is the better guide."""
+        offer = NO_DRAFT if self.lookup is None else self.lookup.propose(token_ids)
+        if self.recycling is None:
+            return offer
+        recycled = self.recycling.propose(token_ids, longer_than=offer.evidence)
+        return recycled if len(recycled) else offer
 
     def unseen_tokens(self, batch: Batch) -> np.ndarray:
         if self.draft_model is None:
@@ -48,10 +63,12 @@ class LiveExecutor:
     def draft(self, batch: Batch, plan: DraftPlan, offers: tuple[Draft, ...]) -> tuple[Draft, ...]:
         """Offers cut to the plan; the draft model runs only for rows whose plan asks for it."""
         began = self.clock()
+        self._proposal = None
         drafts = [shorten(offer, int(length)) for offer, length in zip(offers, plan.lengths, strict=True)]
         wanted = np.where(plan.use_model, plan.lengths, 0)
         if self.draft_model is not None and wanted.any():
-            made = self.draft_model.propose(batch.decoding, wanted)
+            self._proposal = self.draft_model.propose(batch.decoding, wanted, plan.stop)
+            made = self._proposal.drafts
             drafts = [made[i] if plan.use_model[i] else draft for i, draft in enumerate(drafts)]
         self._draft_seconds = self.clock() - began
         return tuple(drafts)
@@ -69,11 +86,16 @@ class LiveExecutor:
             [draft.token_ids for draft in drafts] + [NO_DRAFT.token_ids] * len(ending),
             [draft.probs for draft in drafts] + [None] * len(ending),
         )
+        if self.recycling is not None:
+            for request, verification in zip([*batch.decoding, *ending], verifications, strict=True):
+                self.recycling.learn(request.token_ids, verification.emitted_token_ids)
         ended = dict(zip(ending, verifications[len(drafts) :], strict=True))
         return StepResult(
             decoding=tuple(verifications[: len(drafts)]),
             prefill=tuple(ended.get(request) for request in batch.prefill),
             seconds=self._step_seconds(target=self.clock() - began),
+            caught_up=None if self._proposal is None else self._proposal.caught_up,
+            caught_up_matches=None if self._proposal is None else self._proposal.matches,
         )
 
     def release(self, request_id: int) -> None:

@@ -1,7 +1,7 @@
 """The cost model's start: time real passes of every size that matters, in seconds, and keep the result on disk.
 
-The cache file's name is a key of everything the times depend on; a file that cannot be read is measured again, with
-the reason reported.
+The cache file holds a key of everything the times depend on, and its name is the key's hash. A file that is corrupt or
+of another machine, model or software is not used: the reason is reported, and the profile measured again.
 """
 
 import hashlib
@@ -41,19 +41,22 @@ def profiled_latency(
     target: ModelRunner, draft: ModelRunner | None, *, max_batch: int, kv_tokens: int, report: Callable[[str], None]
 ) -> LatencyModel:
     """The latency model of these models on this machine: from the cache, or measured in at most 20 seconds."""
-    path = _cache_path(target, draft, max_batch)
+    key = profile_key(target, draft, max_batch)
+    path = _cache_path(key)
     try:
-        if path.is_file():
-            return LatencyModel.from_dict(json.loads(path.read_text()))
-    except (ValueError, OSError) as error:
-        report(f"profile {path.name} is unusable ({error}); measuring again")
+        return _load(path, key)
+    except FileNotFoundError:
+        if reason := _why_another_does_not_fit(path.parent, key):
+            report(reason)
+    except (ValueError, RecursionError, OSError) as error:
+        report(f"profile {path.name} is unusable ({error})")
     report("measuring the cost of a step, at most 20 seconds, once per model and machine")
     profile = measure_profile(target, draft, max_batch=max_batch, kv_tokens=kv_tokens)
     latency = LatencyModel.fit(list(profile.target), list(profile.draft))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(latency.to_dict()))
-    temporary.replace(path)
+    try:
+        _store(path, key, latency)
+    except OSError as error:
+        report(f"the profile could not be stored ({error}); the next start will measure again")
     return latency
 
 
@@ -71,7 +74,7 @@ def measure_profile(target: ModelRunner, draft: ModelRunner | None, *, max_batch
 def measure_passes(
     runner: ModelRunner, max_batch: int, kv_tokens: int, max_seconds: float
 ) -> tuple[ProfileSample, ...]:
-    """Best of up to three repetitions for a grid of passes, the most telling sizes first, until max_seconds are over."""
+    """Best of up to three repetitions for a grid of passes, most telling sizes first, until max_seconds are over."""
     began = time.perf_counter()
     samples = []
     for rows, num_new, context in _grid(max_batch, runner.max_len, kv_tokens):
@@ -116,11 +119,57 @@ def _num_logits(num_new: int) -> int:
     return num_new if num_new <= LONGEST_VERIFICATION else 1
 
 
-def _cache_path(target: ModelRunner, draft: ModelRunner | None, max_batch: int) -> Path:
-    parts = [_model_key(target), _model_key(draft), max_batch, torch.get_num_threads(), _device_name(target.device)]
-    parts += [torch.__version__, transformers.__version__, target.max_tile_tokens]
-    key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
-    return cache_folder() / "profiles" / f"{key}.json"
+def profile_key(target: ModelRunner, draft: ModelRunner | None, max_batch: int) -> dict:
+    """Everything the times depend on, by name; JSON-able."""
+    return {
+        "model": _model_key(target),
+        "draft model": _model_key(draft),
+        "batch": max_batch,
+        "threads": torch.get_num_threads(),
+        "device": _device_name(target.device),
+        "torch": str(torch.__version__),
+        "transformers": transformers.__version__,
+        "tile": target.max_tile_tokens,
+    }
+
+
+def _cache_path(key: dict) -> Path:
+    digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]
+    return cache_folder() / "profiles" / f"{digest}.json"
+
+
+def _load(path: Path, key: dict) -> LatencyModel:
+    """The latency model in a cache file. ValueError or RecursionError says why it is not the one that is needed."""
+    data = json.loads(path.read_text())
+    if not isinstance(data, dict) or not isinstance(data.get("key"), dict):
+        raise ValueError("it does not say what it was measured on")
+    if data["key"] != key:
+        raise ValueError(_difference(data["key"], key))
+    return LatencyModel.from_dict(data.get("cost_model"))
+
+
+def _store(path: Path, key: dict, latency: LatencyModel) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+    temporary.write_text(json.dumps({"key": key, "cost_model": latency.to_dict()}))
+    temporary.replace(path)
+
+
+def _why_another_does_not_fit(folder: Path, key: dict) -> str | None:
+    """What is different about the newest profile there is of the same models, if any."""
+    for path in sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True):
+        try:
+            other = json.loads(path.read_text())["key"]
+            if other["model"] == key["model"] and other["draft model"] == key["draft model"]:
+                return f"profile {path.name} does not fit ({_difference(other, key)})"
+        except (ValueError, RecursionError, OSError, KeyError, TypeError):
+            continue  # whatever it is, it is not of these models
+    return None
+
+
+def _difference(there: dict, here: dict) -> str:
+    names = [name for name in {**here, **there} if there.get(name) != here.get(name)]
+    return ", ".join(f"{name} is {there.get(name)!r} there and {here.get(name)!r} here" for name in names)
 
 
 def _model_key(runner: ModelRunner | None) -> list | None:

@@ -63,7 +63,7 @@ def _generation_routes(engine: AsyncEngine, tokenizer, model_name: str, metrics:
         prompts = await reader.read_completion(body)
         max_tokens = reader.max_tokens(body, body.max_tokens, DEFAULT_COMPLETION_TOKENS, prompts)
         params = body.sampling_params(max_tokens, body.logprobs)
-        call = Call(model_name, prompts, params, body.n, body.stream, body.include_usage)
+        call = Call(model_name, prompts, params, body.n, body.stream, body.include_usage, body.speculation_options)
         return await answer(call, CompletionFormat(show_top=bool(body.logprobs)), engine, metrics)
 
     @router.post("/chat/completions")
@@ -74,7 +74,7 @@ def _generation_routes(engine: AsyncEngine, tokenizer, model_name: str, metrics:
         asked = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
         max_tokens = reader.max_tokens(body, asked, None, prompts)
         params = body.sampling_params(max_tokens, (body.top_logprobs or 0) if body.logprobs else None)
-        call = Call(model_name, prompts, params, body.n, body.stream, body.include_usage)
+        call = Call(model_name, prompts, params, body.n, body.stream, body.include_usage, body.speculation_options)
         return await answer(call, ChatFormat(), engine, metrics)
 
     return router

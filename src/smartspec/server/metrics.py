@@ -22,6 +22,8 @@ class ServerMetrics:
 
     def __init__(self, core: EngineCore):
         self.registry = CollectorRegistry()
+        self._core = core
+        self._num_controller_errors = 0
         self._gauges(core)
         counter, histogram = self._counter, self._histogram
         self.requests = counter("requests", "Requests by how they ended (each choice counts)", ["outcome"])
@@ -33,6 +35,7 @@ class ServerMetrics:
         self.verified_tokens = counter("verified_tokens", "Draft tokens verified by the target")
         self.accepted_tokens = counter("accepted_tokens", "Draft tokens accepted")
         self.decode_rows = counter("decode_rows", "Decoding requests, summed over steps")
+        self.controller_errors = counter("controller_errors", "Failures of the controller (served without drafts)")
         self.chosen_length = histogram("chosen_length", "Draft tokens verified, per decoding request and step", LENGTHS)
         self.predicted_step = histogram("predicted_step_seconds", "Step time the controller predicted", SHORT_SECONDS)
         self.step = histogram("step_seconds", "Step time measured", SHORT_SECONDS)
@@ -52,6 +55,10 @@ class ServerMetrics:
             self.chosen_length.observe(length)
         self.predicted_step.observe(output.predicted_seconds)
         self.step.observe(output.seconds.total)
+        # Only a core.safe_controller.SafeController counts failures; any other ends the step.
+        num_controller_errors = getattr(self._core.controller, "num_errors", 0)
+        self.controller_errors.inc(num_controller_errors - self._num_controller_errors)
+        self._num_controller_errors = num_controller_errors
 
     async def observe_call(self, deltas: AsyncIterator[TextDelta], num_choices: int) -> AsyncIterator[TextDelta]:
         """Pass the deltas of a call on and note the latencies and the outcome of each choice."""

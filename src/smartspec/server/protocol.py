@@ -5,6 +5,7 @@ from typing import Annotated, Literal, Self, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError, model_validator
 
 from smartspec.core.sampling_params import SamplingParams
+from smartspec.core.speculation import MAX_CLASS_NAME, MAX_TPOT_SECONDS, MAX_WEIGHT, NO_OPTIONS, SpeculationOptions
 from smartspec.server.errors import APIError
 
 MAX_CHOICES = 128
@@ -41,6 +42,23 @@ class StreamOptions(Body):
     include_usage: bool = False
 
 
+class SpeculationBody(Body):
+    """Our own extension, see core.speculation. Ranges are checked here as well, so that the parameter is named."""
+
+    workload_class: str | None = Field(None, min_length=1, max_length=MAX_CLASS_NAME)
+    max_draft_tokens: int | None = Field(None, ge=0, lt=2**31)
+    weight: float = Field(1.0, gt=0, le=MAX_WEIGHT)
+    tpot_target_ms: float | None = Field(None, gt=0, le=1000 * MAX_TPOT_SECONDS)
+
+    def options(self) -> SpeculationOptions:
+        return SpeculationOptions(
+            workload_class=self.workload_class,
+            max_draft_tokens=self.max_draft_tokens,
+            weight=self.weight,
+            tpot_target_seconds=None if self.tpot_target_ms is None else self.tpot_target_ms / 1000,
+        )
+
+
 class GenerationBody(Body):
     """What both endpoints have in common. The ranges of sampling options are checked by SamplingParams."""
 
@@ -61,6 +79,7 @@ class GenerationBody(Body):
     stream: bool = False
     stream_options: StreamOptions | None = None
     user: str | None = None
+    speculation: SpeculationBody | None = None
 
     @model_validator(mode="after")
     def _stream_options_need_stream(self) -> Self:
@@ -71,6 +90,10 @@ class GenerationBody(Body):
     @property
     def include_usage(self) -> bool:
         return self.stream_options is not None and self.stream_options.include_usage
+
+    @property
+    def speculation_options(self) -> SpeculationOptions:
+        return NO_OPTIONS if self.speculation is None else self.speculation.options()
 
     def sampling_params(self, max_tokens: int, logprobs: int | None) -> SamplingParams:
         """Raises APIError naming the option that is out of its range."""

@@ -12,6 +12,7 @@ from fastapi.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from smartspec.core.sampling_params import SamplingParams
+from smartspec.core.speculation import NO_OPTIONS, SpeculationOptions
 from smartspec.engine.async_engine import AsyncEngine, EngineError
 from smartspec.engine.text import TextDelta
 from smartspec.server.errors import APIError, error_body
@@ -31,6 +32,7 @@ class Call:
     n: int
     stream: bool
     include_usage: bool
+    speculation: SpeculationOptions = NO_OPTIONS
 
 
 class EventStream(Response):
@@ -58,7 +60,8 @@ async def answer(call: Call, form: Format, engine: AsyncEngine, metrics: ServerM
         raise APIError(
             400, f"{num_choices} choices in one call are more than the {engine.max_requests} there is room for"
         )
-    deltas = metrics.observe_call(engine.generate(call.prompts, call.params, call.n), num_choices)
+    deltas = engine.generate(call.prompts, call.params, call.n, call.speculation)
+    deltas = metrics.observe_call(deltas, num_choices)
     try:
         first = await anext(deltas)
     except ValueError as error:

@@ -56,7 +56,12 @@ class Estimates:
 
 
 class Policy:
-    """Decides lengths. A policy that learns keeps its own state; all but plan_draft have a default."""
+    """Decides lengths. A policy that learns keeps its own state; all but plan_draft have a default.
+
+    note: why the last plan was not what the policy's rule alone would have chosen (a guard, a probe), None if it was.
+    """
+
+    note: str | None = None
 
     def plan_draft(self, view: BatchView, estimates: Estimates) -> DraftPlan:
         """How many tokens to draft for each row, and by what."""
@@ -77,6 +82,10 @@ class Policy:
     def forget(self, request_id: int) -> None:
         """Drop what is known about a request that has ended; unknown ones are ignored."""
 
+    def state(self) -> dict:
+        """What a person would want to know about the policy's own state, JSON-able."""
+        return {}
+
 
 def no_drafts(num_rows: int) -> DraftPlan:
     """Plain decoding."""
@@ -95,7 +104,14 @@ def offers_first(view: BatchView, estimates: Estimates) -> np.ndarray:
 
 
 def plan_of_lengths(view: BatchView, estimates: Estimates, lengths: np.ndarray | int) -> DraftPlan:
-    """Drafts of these lengths (int [R], or one for all) from the usual source, cut to what each row can have."""
+    """Drafts of these lengths (int [R], or one for all) from the usual source, cut to what each row can have.
+
+    Where they exceed view.draft_token_budget together, the longest are cut, to one length for all that are cut.
+    """
     use_model = offers_first(view, estimates)
     lengths = np.minimum(length_caps(view, use_model, estimates.max_draft_tokens), lengths)
+    if lengths.sum() > view.draft_token_budget:
+        ceilings = np.arange(estimates.max_draft_tokens + 1)
+        totals = np.minimum(lengths[:, None], ceilings).sum(axis=0)
+        lengths = np.minimum(lengths, np.flatnonzero(totals <= view.draft_token_budget)[-1])
     return DraftPlan(lengths=lengths, use_model=use_model & (lengths > 0))

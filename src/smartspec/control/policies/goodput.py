@@ -55,8 +55,10 @@ class Goodput(Policy):
         self._steps_since_probe = 0
 
     def plan_draft(self, view: BatchView, estimates: Estimates) -> DraftPlan:
-        self._plain_value_of_time, self._best_value_of_time = self._values_of_time(view, estimates)
+        alone = self._without_prefill(view, estimates)
+        self._best_value_of_time = None if alone is None else alone.goodput
         best = best_choice(view, estimates, self.uniform_lengths, self._best_value_of_time)
+        self._plain_value_of_time = (alone or best.plan).off_goodput
         self._off_seconds, self.note = best.plan.off_seconds, None
         if not self.guard.allows_drafts:
             self.note = self.guard.reason
@@ -99,14 +101,19 @@ class Goodput(Policy):
             num_rows, num_emitted, seconds, self._off_seconds, self._plain_value_of_time, speculated, has_prefill
         )
 
-    def _values_of_time(self, view: BatchView, estimates: Estimates) -> tuple[float, float | None]:
-        """Tokens per second of the decoding requests in steps of their own: without drafts (for the guard), and, in a
-        step with prefill, at their best (for the planner; None in other steps)."""
+    def state(self) -> dict:
+        return {
+            "note": self.note,
+            "guard": {"reason": self.guard.reason, "trips": self.guard.num_trips},
+            "exploration_credit_seconds": self.budget.credit,
+        }
+
+    def _without_prefill(self, view: BatchView, estimates: Estimates) -> LengthPlan | None:
+        """The best plan for the decoding requests in a step of their own: what time is worth. None if this is one."""
         if not view.prefill_tokens or not view.num_rows:
-            off_seconds = float(estimates.latency.target_seconds(view, np.zeros(1))[0]) + estimates.latency.host_seconds
-            return view.num_rows / off_seconds, None
-        plan = best_choice(without_prefill(view), estimates, self.uniform_lengths).plan
-        return view.num_rows / plan.off_seconds, plan.goodput
+            return None
+        alone = replace(view, num_prefills=0, prefill_tokens=0, prefill_context_tokens=0, prefill_attended_tokens=0.0)
+        return best_choice(alone, estimates, self.uniform_lengths).plan
 
     def _wants_plain_step(self, view: BatchView, best: LengthPlan) -> bool:
         """Whether to measure a plain step now, paid from the budget with the tokens it is expected to lose."""
@@ -150,9 +157,17 @@ def best_choice(
     return max(choices, key=lambda choice: choice.plan.gain)
 
 
-def without_prefill(view: BatchView) -> BatchView:
-    """The same decoding requests in a step of their own."""
-    return replace(view, num_prefills=0, prefill_tokens=0, prefill_context_tokens=0, prefill_attended_tokens=0.0)
+def alternatives(view: BatchView, estimates: Estimates, num_chosen: int) -> list[tuple[str, int, float]]:
+    """The three best plans other than the chosen one (told apart by its number of draft tokens), best first: (what kind
+    of plan, draft tokens, predicted goodput). The kinds are limits on the length of a draft; no limit of 0 is off."""
+    found: dict[int, tuple[str, int, float]] = {}
+    for limit in range(estimates.max_draft_tokens, -1, -1):
+        limited = replace(view, max_draft_tokens=np.minimum(view.max_draft_tokens, limit))
+        plan = best_choice(limited, estimates).plan
+        label = f"at most {limit}" if limit else "off"
+        found[plan.num_draft_tokens] = (label, plan.num_draft_tokens, plan.goodput)
+    found.pop(num_chosen, None)
+    return sorted(found.values(), key=lambda plan: -plan[2])[:3]
 
 
 def _source_choices(view: BatchView, estimates: Estimates) -> list[np.ndarray]:

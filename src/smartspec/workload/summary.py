@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from smartspec.bench.client import RequestRecord
-from smartspec.bench.probe import SpeculationCounters
+from smartspec.workload.records import RequestRecord, SpeculationCounters
 
 
 @dataclass(frozen=True)

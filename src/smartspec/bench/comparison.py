@@ -1,0 +1,67 @@
+"""Several runs of the same load under different policies: as a table, the worst first, and as a plot."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, stdev
+
+import numpy as np
+from rich.table import Table
+
+from smartspec.bench.report import optional
+from smartspec.workload.summary import Summary
+
+
+def comparison_table(summaries: Mapping[str, Sequence[Summary]], title: str) -> Table:
+    """A line for each policy, slowest mean end-to-end latency first; figures are means over the runs of a policy.
+
+    summaries: the runs of each policy, one a seed. +-: standard error of the mean latency over seeds.
+    """
+    table = Table("policy", title=f"{title}; latencies in seconds", title_justify="left")
+    for column in ("mean", "+-", "p50", "p99", "TTFT", "tok/s", "k", "accepted"):
+        table.add_column(column, justify="right")
+    for policy, runs in sorted(summaries.items(), key=lambda item: -_mean_latency(item[1])):
+        table.add_row(policy, *_row(runs))
+    return table
+
+
+def _row(runs: Sequence[Summary]) -> list[str]:
+    latencies = [run.end_to_end_seconds for run in runs if run.end_to_end_seconds is not None]
+    error = stdev([latency.mean for latency in latencies]) / len(latencies) ** 0.5 if len(latencies) > 1 else None
+    return [
+        optional(_mean([latency.mean for latency in latencies]), ".3f"),
+        optional(error, ".3f"),
+        optional(_mean([latency.p50 for latency in latencies]), ".3f"),
+        optional(_mean([latency.p99 for latency in latencies]), ".3f"),
+        optional(_mean([run.ttft_seconds and run.ttft_seconds.mean for run in runs]), ".3f"),
+        optional(_mean([run.output_tokens_per_second for run in runs]), ".0f"),
+        optional(_mean([run.speculation and run.speculation.mean_k for run in runs]), ".2f"),
+        optional(_mean([run.speculation and run.speculation.acceptance_rate for run in runs]), ".3f"),
+    ]
+
+
+def _mean_latency(runs: Sequence[Summary]) -> float:
+    mean = _mean([run.end_to_end_seconds and run.end_to_end_seconds.mean for run in runs])
+    return float("inf") if mean is None else mean
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
+
+
+def draw_latencies(latencies: Mapping[str, np.ndarray], path: str | Path, title: str) -> None:
+    """Share of requests that ended within a time, a line for each policy. latencies: end to end, seconds, float [N]."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
+    for policy, seconds in sorted(latencies.items(), key=lambda item: -item[1].mean()):
+        shares = np.arange(1, len(seconds) + 1) / len(seconds)
+        axes.plot(np.sort(seconds), shares, linewidth=1.2, label=f"{policy}, mean {seconds.mean():.3g} s")
+    axes.set(xscale="log", xlabel="end-to-end latency, s", ylabel="share of requests", ylim=(0, 1), title=title)
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(path, dpi=120)
+    plt.close(figure)

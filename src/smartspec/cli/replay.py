@@ -1,0 +1,54 @@
+"""`smartspec replay`: what other policies would have made of a recorded run."""
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from smartspec.sim.replay import ReplayTotals
+
+
+def replay(
+    log: Annotated[Path, typer.Argument(help="A log that `smartspec serve --decision-log` has written.")],
+    policy: Annotated[str, typer.Option(help="Policies to run on it, separated by commas.")] = "goodput",
+    seed: Annotated[int, typer.Option(help="Luck of draft tokens the log knows nothing about.", min=0)] = 0,
+) -> None:
+    """Run policies on a recorded log and compare them with what was recorded and with no drafts at all."""
+    from smartspec.sim.recorded_log import RecordedLog
+    from smartspec.sim.replay import replay as run_replay
+
+    # Numbers behind a comma belong to the policy before it: "uniform:2,4,off" are two.
+    policies = [name.strip() for name in re.split(r",(?!\s*\d)", policy)]
+    recorded_log = RecordedLog(log)
+    recorded, replayed = run_replay(recorded_log, [*dict.fromkeys(["off", *policies])], seed)
+    if recorded_log.notice:
+        print(f"{log}: {recorded_log.notice}")
+    header = recorded_log.header
+    _print_table(f"{header.model}, at most {header.max_draft_tokens} draft tokens", recorded, replayed)
+
+
+def _print_table(title: str, recorded: "ReplayTotals", replayed: "list[ReplayTotals]") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(
+        title=title, caption="Steps follow the recorded run: see smartspec.sim.replay for what that can tell."
+    )
+    table.add_column("policy")
+    for heading in ("tokens/s", "vs recorded", "vs off", "mean k", "steps", "from evidence alone"):
+        table.add_column(heading, justify="right")
+    off = replayed[0].tokens_per_second
+    for totals in (recorded, *replayed):
+        speed = totals.tokens_per_second
+        table.add_row(
+            f"recorded ({totals.policy})" if totals is recorded else totals.policy,
+            f"{speed:.1f}",
+            f"{speed / recorded.tokens_per_second:.3f}",
+            f"{speed / off:.3f}",
+            f"{totals.mean_length:.2f}",
+            str(totals.num_steps),
+            f"{totals.evidence_share:.0%}",
+        )
+    Console().print(table)

@@ -1,0 +1,199 @@
+"""`smartspec simulate`: policies compared in virtual time, on named hardware."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from smartspec.sim.scenario import Outcome, Scenario
+
+
+def simulate(
+    policy: Annotated[
+        str, typer.Option(help="Policies to compare, separated by commas; oracle is told the truth.")
+    ] = "off,fixed:4,goodput,oracle",
+    rate: Annotated[float | None, typer.Option(help="Poisson arrivals, requests per second.")] = None,
+    trace: Annotated[Path | None, typer.Option(help="Replay a CSV arrival_s,prompt_tokens,output_tokens.")] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="Keep so many requests under way.")] = None,
+    num_requests: Annotated[
+        int | None,
+        typer.Option(min=1, help="Requests (default 1000; with a trace: all; beyond its end it starts over)."),
+    ] = None,
+    seconds: Annotated[float | None, typer.Option(help="Only requests that arrive before.")] = None,
+    time_scale: Annotated[float, typer.Option(help="Replay the trace this many times faster.")] = 1.0,
+    prompt_tokens: Annotated[int, typer.Option(min=1, help="Mean prompt length (without a trace).")] = 512,
+    output_tokens: Annotated[int, typer.Option(min=1, help="Mean output length (without a trace).")] = 200,
+    hardware: Annotated[
+        str, typer.Option(help="a100-80g, h100, h200, b200, l40s, a40, l4, or a JSON file of measured cost curves.")
+    ] = "h100",
+    model: Annotated[str, typer.Option(help="8b, 70b, or a shape like qwen-2.5-32b.")] = "8b",
+    tensor_parallel: Annotated[int, typer.Option(min=1, help="Devices per replica.")] = 1,
+    drafter: Annotated[str, typer.Option(help="model, depth by depth, or lookup, which costs nothing.")] = "model",
+    draft_model: Annotated[
+        str | None, typer.Option(help="Shape of the draft model (default: an EAGLE head of the model).")
+    ] = None,
+    acceptance: Annotated[
+        str,
+        typer.Option(
+            help="Mean acceptance of a draft token: 0.7; with classes of requests 0.9,0.4; changing at second 600 "
+            "0.8>0.4@600; with spread over requests (and over tokens) 0.7/8 (0.7/8/4), small numbers for large spread."
+        ),
+    ] = "0.7/8",
+    tagged: Annotated[bool, typer.Option(help="Requests name their class to the engine.")] = False,
+    max_draft_tokens: Annotated[int, typer.Option(min=1, help="Longest draft of a request.")] = 8,
+    max_batch: Annotated[int, typer.Option(min=1, help="Requests that run at once on a replica.")] = 256,
+    max_batched_tokens: Annotated[int, typer.Option(min=1, help="Ordinary tokens per step.")] = 2048,
+    kv_tokens: Annotated[int | None, typer.Option(help="KV memory in tokens (default: what the devices hold).")] = None,
+    captured_graphs: Annotated[bool, typer.Option(help="Pad passes to the sizes of captured graphs.")] = False,
+    host_seconds: Annotated[float, typer.Option(help="Time of a step that is no pass of a model.")] = 0.001,
+    jitter: Annotated[float, typer.Option(min=0, help="Noise of times: standard deviation of their logarithm.")] = 0.02,
+    profile: Annotated[
+        str, typer.Option(help="Error of the controller's start-up profile: a factor, or no-context.")
+    ] = "1",
+    throttle: Annotated[str | None, typer.Option(help="From a second on passes take longer: 60:1.3.")] = None,
+    replicas: Annotated[int, typer.Option(min=1, help="Engines behind a router.")] = 1,
+    router: Annotated[str, typer.Option(help="least-loaded or round-robin.")] = "least-loaded",
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each policy.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = 0,
+    output: Annotated[Path | None, typer.Option(help="Save settings, summaries and every request as JSON.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Save the distributions of latency as a picture.")] = None,
+) -> None:
+    """Compare policies under the same requests and the same luck; give one of --rate, --trace and --batch.
+
+    Time and acceptance are computed instead of run; scheduler, step loop and controller are those of the engine.
+    Ctrl-C reports and saves what there is by then.
+
+    Example: smartspec simulate --hardware h100 --model 70b --tensor-parallel 4 --rate 4 --seeds 3
+    """
+    from smartspec.sim.scenario import Scenario
+
+    for option, path in (("--output", output), ("--plot", plot)):
+        if path is not None and not path.parent.is_dir():
+            raise ValueError(f"{option} {path}: there is no folder {path.parent}")
+    settings = {
+        "rate": rate,
+        "trace": None if trace is None else str(trace),
+        "batch": batch,
+        "num_requests": num_requests,
+        "seconds": seconds,
+        "time_scale": time_scale,
+        "prompt_tokens": prompt_tokens,
+        "output_tokens": output_tokens,
+        "hardware": hardware,
+        "model": model,
+        "tensor_parallel": tensor_parallel,
+        "drafter": drafter,
+        "draft_model": draft_model,
+        "acceptance": acceptance,
+        "tagged": tagged,
+        "max_draft_tokens": max_draft_tokens,
+        "max_batch": max_batch,
+        "max_batched_tokens": max_batched_tokens,
+        "kv_tokens": kv_tokens,
+        "captured_graphs": captured_graphs,
+        "host_seconds": host_seconds,
+        "jitter": jitter,
+        "profile": profile if profile == "no-context" else _number("--profile", profile),
+        "throttle": _throttle(throttle),
+        "replicas": replicas,
+        "router": router,
+    }
+    names = [name.strip() for name in policy.split(",")]
+    scenarios = [Scenario(policy=name, seed=seed + i, **settings) for i in range(seeds) for name in names]
+    outcomes = _run_all(scenarios)
+    _report(outcomes, output, plot)
+
+
+def _run_all(scenarios: list["Scenario"]) -> list["Outcome"]:
+    """All of them, or those up to an interrupt."""
+    from smartspec.sim.scenario import simulate
+
+    outcomes = []
+    for number, scenario in enumerate(scenarios, start=1):
+        with _progress(f"{number}/{len(scenarios)} {scenario.policy}", scenario) as on_finished:
+            outcomes.append(simulate(scenario, on_finished))
+        if outcomes[-1].summary.num_unfinished:
+            break
+    return outcomes
+
+
+@contextmanager
+def _progress(text: str, scenario: "Scenario") -> Iterator[Callable[[int], None]]:
+    """A bar on standard error while the block runs; yields the function that moves it on."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), refresh_per_second=2, transient=True) as progress:
+        task_id = progress.add_task(text, total=scenario.num_requests)
+        yield lambda num_finished: progress.advance(task_id, num_finished)
+
+
+def _report(outcomes: list["Outcome"], output: Path | None, plot: Path | None) -> None:
+    from rich.console import Console
+
+    from smartspec.bench.comparison import comparison_table, draw_latencies
+    from smartspec.bench.report import run_json, write_json
+
+    summaries, latencies = {}, {}
+    for outcome in outcomes:
+        records = outcome.run.records
+        summaries.setdefault(outcome.scenario.policy, []).append(outcome.summary)
+        seconds = [record.end_to_end_seconds for record in records if record.error is None]
+        latencies.setdefault(outcome.scenario.policy, []).extend(seconds)
+    console = Console()
+    console.print(comparison_table(summaries, _title(outcomes[0].scenario)))
+    num_row_steps = sum(outcome.run.totals.num_row_steps for outcome in outcomes)
+    wall_seconds = sum(outcome.wall_seconds for outcome in outcomes)
+    events = f"{num_row_steps / wall_seconds:,.0f} per second" if wall_seconds else "none"
+    console.print(f"simulated row steps: {num_row_steps:,} ({events})", highlight=False)
+    for line in _notes(outcomes):
+        console.print(line, markup=False, highlight=False)
+    if output is not None:
+        runs = [run_json(outcome.settings, outcome.summary, outcome.run.records) for outcome in outcomes]
+        write_json(output, {"runs": runs})
+        console.print(f"saved to {output}", markup=False, highlight=False)
+    if plot is not None and any(latencies.values()):
+        import numpy as np
+
+        arrays = {name: np.array(seconds) for name, seconds in latencies.items() if seconds}
+        draw_latencies(arrays, plot, _title(outcomes[0].scenario))
+        console.print(f"drawn to {plot}", markup=False, highlight=False)
+
+
+def _notes(outcomes: list["Outcome"]) -> list[str]:
+    """What a reader must know beside the table: requests that were refused or not finished."""
+    from collections import Counter
+
+    errors = sum((Counter(outcome.summary.errors) for outcome in outcomes), Counter())
+    lines = [f"{count} refused: {reason}" for reason, count in errors.most_common(5)]
+    num_unfinished = sum(outcome.summary.num_unfinished for outcome in outcomes)
+    return lines + [f"interrupted: {num_unfinished} requests not finished"] * (num_unfinished > 0)
+
+
+def _title(scenario: "Scenario") -> str:
+    loads = {
+        "": scenario.rate and f"{scenario.rate:g} requests/s",
+        "trace ": scenario.trace and Path(scenario.trace).stem,
+        "batch ": scenario.batch,
+    }
+    load = next(f"{name}{value}" for name, value in loads.items() if value)
+    devices = f"{scenario.replicas} x {scenario.tensor_parallel} {Path(scenario.hardware).name}"
+    return f"{scenario.model} on {devices}, {load}, drafter {scenario.drafter}, acceptance {scenario.acceptance}"
+
+
+def _number(option: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{option} {text!r} is not a number") from None
+
+
+def _throttle(text: str | None) -> tuple[tuple[float, float], ...]:
+    if text is None:
+        return ()
+    second, _, factor = text.partition(":")
+    return ((_number("--throttle", second), _number("--throttle", factor)),)

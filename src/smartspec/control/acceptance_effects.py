@@ -1,0 +1,155 @@
+"""How much easier than the pool a workload class is, and a request than its class: the fast part of the estimate.
+
+Effects are shifts of the log-odds, one for offers and one for the draft model. Those of the requests of a class
+scatter around the class effect with variance 1 / REQUEST_STRENGTH, class effects around 0 with variance
+1 / CLASS_STRENGTH. With W the information a request has collected and s its score (see acceptance_cells), the
+posterior of such a random-effects model is exact in closed form:
+
+    share of a request in its class   a = W * strength / (W + strength), at most strength, however large W
+    class effect                      sum of a * (s / W) / (sum of a + CLASS_STRENGTH)
+    request effect                    (s + strength * class effect) / (W + strength)
+
+What a request knows fades, as its text drifts; the faded share stays with the class, whose memory is a number of
+requests. Both forget faster while surprises insist: a fading sum of residuals, squared over its variance, is about
+1 in a steady world, and evidence is dropped the faster the further it is above.
+"""
+
+import numpy as np
+
+REQUEST_STRENGTH = 2.0  # requests differ by about 0.7 in log-odds: 0.5 for one is 0.33 or 0.67 for others
+CLASS_STRENGTH = 2.0
+REQUEST_FADE = 1 - 1 / 80  # per step: a request may turn from prose to code
+CLASS_FADE = 1 - 1 / 500  # per step
+CLASS_MEMORY = 30.0  # requests
+SURPRISE_FADE = 0.8  # per step: surprises of about the last five
+EXPECTED_SURPRISE = 4.0  # residuals squared over their variance: chance exceeds it once in twenty
+FORGETTING = 0.1  # a surprise of 14 halves what is known
+MIN_SURPRISE_VARIANCE = 0.1
+MAX_TRACKED_REQUESTS = 4096  # a power of two
+NUM_CLASSES = 64  # a power of two; class ids beyond share
+_NOBODY = np.iinfo(np.int64).min
+
+
+class AcceptanceEffects:
+    """Effects of classes and requests on the log-odds. The first axis of all arrays: offers, draft model.
+
+    A request lives in the table row id modulo MAX_TRACKED_REQUESTS, found without a search. Where two claim one row
+    (ids are counted up, so the older has long ended), the newer gets it. The last row stays zero: requests of which
+    nothing is known.
+    """
+
+    def __init__(self):
+        self._num_rows = MAX_TRACKED_REQUESTS
+        self._ids = np.full(self._num_rows + 1, _NOBODY)
+        self._classes = np.zeros(self._num_rows + 1, dtype=np.int64)
+        self._information = np.zeros((2, self._num_rows + 1))
+        self._score = np.zeros((2, self._num_rows + 1))
+        self._surprise = np.zeros((2, self._num_rows + 1))
+        self._surprise_variance = np.zeros((2, self._num_rows + 1))
+        # Per class, shares (entries 0, 1) and shares times estimates (2, 3): of requests as they stand, and of what
+        # has faded or left.
+        self._present = np.zeros((4, NUM_CLASSES))
+        self._past = np.zeros((4, NUM_CLASSES))
+        self._class_surprise = np.zeros((2, NUM_CLASSES))
+        self._class_surprise_variance = np.zeros((2, NUM_CLASSES))
+
+    @property
+    def num_tracked_requests(self) -> int:
+        return int(np.count_nonzero(self._ids != _NOBODY))
+
+    def rows(self, request_ids: np.ndarray) -> np.ndarray:
+        """Table row of each request: int [R]."""
+        rows = request_ids & (self._num_rows - 1)
+        return np.where(self._ids.take(rows) == request_ids, rows, self._num_rows)
+
+    def rows_to_learn(self, request_ids: np.ndarray, class_ids: np.ndarray, has_evidence: np.ndarray) -> np.ndarray:
+        """As rows(), with a row made for every request that has evidence (bool [R]) for the first time."""
+        rows = self.rows(request_ids)
+        is_new = has_evidence & (rows == self._num_rows)
+        if is_new.any():
+            claimed = request_ids[is_new] & (self._num_rows - 1)
+            for request_id in self._ids[claimed].tolist():
+                self.forget(request_id)
+            self._ids[claimed] = request_ids[is_new]
+            self._classes[claimed] = class_ids[is_new] & (NUM_CLASSES - 1)
+            rows = self.rows(request_ids)
+        return rows
+
+    def of(self, rows: np.ndarray, class_ids: np.ndarray) -> np.ndarray:
+        """Class and request effect together, on the log-odds: float [2, R]."""
+        shares = self._present + self._past
+        class_effects = shares[2:] / (shares[:2] + CLASS_STRENGTH)
+        prior = class_effects.take(class_ids & (NUM_CLASSES - 1), axis=1)
+        information, score = self._information.take(rows, axis=1), self._score.take(rows, axis=1)
+        return (score + REQUEST_STRENGTH * prior) / (information + REQUEST_STRENGTH)
+
+    def variance(self, rows: np.ndarray, class_ids: np.ndarray, pool_variance: np.ndarray) -> np.ndarray:
+        """Variance of a request's log-odds, float [2, R], given that of its pools' (float [2, R])."""
+        class_variance = 1.0 / (self._present[:2] + self._past[:2] + CLASS_STRENGTH)
+        above = pool_variance + class_variance.take(class_ids & (NUM_CLASSES - 1), axis=1)
+        precision = self._information.take(rows, axis=1) + REQUEST_STRENGTH
+        return 1.0 / precision + (REQUEST_STRENGTH / precision) ** 2 * above
+
+    def learn(self, rows: np.ndarray, effects: np.ndarray, information: np.ndarray, residual: np.ndarray) -> None:
+        """One step's evidence of these table rows, predicted with these effects, all float [2, R]; 0 where none."""
+        is_tracked = rows < self._num_rows  # of two requests that claim one row, the loser is not
+        information, residual = information * is_tracked, residual * is_tracked
+        classes = self._classes.take(rows)
+        known, score = self._information.take(rows, axis=1), self._score.take(rows, axis=1)
+        keep, class_keep = self._learn_surprise(rows, classes, known, information, residual)
+        before = _shares(known, score)
+        known = REQUEST_FADE * keep * known + information
+        score = REQUEST_FADE * keep * score + residual + information * effects
+        self._information[:, rows], self._score[:, rows] = known, score
+        sums = _sum_by_class(classes, (1.0 - REQUEST_FADE) * before, _shares(known, score) - before)
+        faded, change = sums[:4], sums[4:]
+        memory = CLASS_FADE * class_keep * np.exp(-faded[:2] / (CLASS_MEMORY * REQUEST_STRENGTH))
+        self._past *= np.concatenate([memory, memory])
+        self._past += faded
+        self._present += change
+
+    def forget(self, request_id: int) -> None:
+        """Drop a request; what it taught stays with its class. Unknown ones are ignored."""
+        row = request_id & (self._num_rows - 1)
+        if self._ids[row] != request_id or request_id == _NOBODY:
+            return
+        share = _shares(self._information[:, row], self._score[:, row])
+        past = self._past[:, self._classes[row]]
+        past *= 1.0 - np.tile(share[:2], 2) / (CLASS_MEMORY * REQUEST_STRENGTH)
+        past += share
+        self._present[:, self._classes[row]] -= share
+        for column in (self._information, self._score, self._surprise, self._surprise_variance):
+            column[:, row] = 0.0
+        self._ids[row] = _NOBODY
+
+    def _learn_surprise(
+        self, rows: np.ndarray, classes: np.ndarray, known: np.ndarray, information: np.ndarray, residual: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """How much of the evidence of each row [2, R] and each class [2, NUM_CLASSES] is still to be believed."""
+        # Residuals scatter by chance and, all in one direction, by what is not yet known of the effect.
+        variance = information + information**2 / (known + REQUEST_STRENGTH)
+        surprise = SURPRISE_FADE * self._surprise.take(rows, axis=1) + residual
+        total_variance = SURPRISE_FADE**2 * self._surprise_variance.take(rows, axis=1) + variance
+        self._surprise[:, rows], self._surprise_variance[:, rows] = surprise, total_variance
+        sums = _sum_by_class(classes, residual, variance, information)
+        doubt = sums[4:] ** 2 / (self._present[:2] + self._past[:2] + CLASS_STRENGTH)
+        self._class_surprise = SURPRISE_FADE * self._class_surprise + sums[:2]
+        self._class_surprise_variance = SURPRISE_FADE**2 * self._class_surprise_variance + sums[2:4] + doubt
+        class_keep = _belief(self._class_surprise, self._class_surprise_variance)
+        return np.minimum(_belief(surprise, total_variance), class_keep.take(classes, axis=1)), class_keep
+
+
+def _shares(information: np.ndarray, score: np.ndarray) -> np.ndarray:
+    """Shares in the class and shares times the requests' own estimates: float [4, R]."""
+    part = REQUEST_STRENGTH / (information + REQUEST_STRENGTH)
+    return np.concatenate([part * information, part * score])
+
+
+def _belief(surprise: np.ndarray, variance: np.ndarray) -> np.ndarray:
+    excess = surprise**2 / (variance + MIN_SURPRISE_VARIANCE) - EXPECTED_SURPRISE
+    return 1.0 / (1.0 + FORGETTING * np.maximum(excess, 0.0))
+
+
+def _sum_by_class(classes: np.ndarray, *values: np.ndarray) -> np.ndarray:
+    """Sums over the rows of each class: float [N, NUM_CLASSES] of N lines of values, float [lines, R] each."""
+    return np.array([np.bincount(classes, line, NUM_CLASSES) for lines in values for line in lines])

@@ -1,0 +1,124 @@
+"""Input that cannot be true: what is wrong with a step's view, or with what is said to have happened in it.
+
+A problem is one line, "kind: what, with the value", so that a host may raise it, or count it by kind and go on.
+"""
+
+from math import isfinite
+
+import numpy as np
+
+from smartspec.control.records import BatchView, StepFeedback
+
+NO_STEP_BEFORE = -float("inf")
+_VIEW_COUNTS = ("context_tokens", "max_draft_tokens", "unseen_tokens")
+_STEP_COUNTS = ("num_prefills", "prefill_tokens", "prefill_context_tokens", "prefill_attended_tokens")
+_FEEDBACK_COUNTS = ("drafted", "verified", "tested", "accepted", "next_match")
+
+
+def problems(
+    view: BatchView | None,
+    feedback: StepFeedback | None = None,
+    last_now: float = NO_STEP_BEFORE,
+    max_draft_tokens: int | None = None,
+) -> str | None:
+    """The first problem of a view that is to be planned, or, given feedback, of what happened in it; None if sound.
+
+    view: with feedback, the one that was planned last (None: none was). last_now: seconds, when the step before began.
+    max_draft_tokens: K, the longest draft that is configured (None: any).
+    """
+    if feedback is None:
+        return _view_problem(view, last_now)
+    return _feedback_problem(view, feedback, max_draft_tokens)
+
+
+def kind_of(problem: str) -> str:
+    """What a problem is counted under."""
+    return problem.partition(":")[0]
+
+
+def _view_problem(view: BatchView, last_now: float) -> str | None:
+    if not isfinite(view.now):
+        return f"clock: now is {view.now}, it must be finite"
+    if view.now < last_now:
+        return f"clock: now is {view.now}, before {last_now} of the last step; it must not go backwards"
+    columns = {name: getattr(view, name) for name in _VIEW_COUNTS}
+    columns |= {"offers.lengths": view.offers.lengths, "offers.evidence": view.offers.evidence}
+    per_row = columns | {"weights": view.weights, "class_ids": view.class_ids, "tpot_targets": view.tpot_targets}
+    if problem := _shape_problem(per_row, view.num_rows):
+        return problem
+    if len(set(view.request_ids.tolist())) < view.num_rows:
+        return f"request: ids {view.request_ids.tolist()} are not unique"
+    if problem := _negative_count(columns, {name: getattr(view, name) for name in _STEP_COUNTS}):
+        return problem
+    if not (np.isfinite(view.weights) & (view.weights >= 0)).all():
+        return f"weight: weights are {view.weights.tolist()}, they must be finite and not negative"
+    if not (view.tpot_targets > 0).all():
+        return f"target: tpot_targets are {view.tpot_targets.tolist()}, they must be positive"
+    return None
+
+
+def _feedback_problem(planned: BatchView | None, feedback: StepFeedback, max_draft_tokens: int | None) -> str | None:
+    if problem := _seconds_problem(feedback):
+        return problem
+    if feedback.view is not planned and (problem := _unknown_requests(planned, feedback.view)):
+        return problem
+    columns = {name: getattr(feedback, name) for name in _FEEDBACK_COUNTS}
+    if problem := _shape_problem(columns, feedback.view.num_rows):
+        return problem
+    if problem := _contradiction(*columns.values()):
+        return problem
+    longest = int(feedback.drafted.max(initial=0))
+    if max_draft_tokens is not None and longest > max_draft_tokens:
+        return f"length: a draft of {longest} tokens, the longest configured is {max_draft_tokens}"
+    most = feedback.view.num_rows + feedback.view.num_prefills + int(feedback.accepted.sum())
+    if not 0 <= feedback.num_emitted <= most:
+        return f"count: num_emitted is {feedback.num_emitted}, accepted drafts and prefills allow 0 to {most}"
+    return None
+
+
+def _seconds_problem(feedback: StepFeedback) -> str | None:
+    seconds = feedback.seconds
+    for name, value in (("draft", seconds.draft), ("target", seconds.target), ("host", seconds.host)):
+        if not 0 <= value < float("inf"):
+            return f"seconds: {name} seconds are {value}, they must be finite and not negative"
+    return "seconds: target seconds are 0.0, a pass takes time" if seconds.target == 0 else None
+
+
+def _unknown_requests(planned: BatchView | None, view: BatchView) -> str | None:
+    if planned is None:
+        return f"request: ids {view.request_ids.tolist()} are of no step that was planned"
+    known = set(planned.request_ids.tolist())
+    unknown = [request_id for request_id in view.request_ids.tolist() if request_id not in known]
+    return f"request: ids {unknown} were not in the step that was planned" if unknown else None
+
+
+def _shape_problem(columns: dict[str, np.ndarray], num_rows: int) -> str | None:
+    for name, column in columns.items():
+        if np.shape(column) != (num_rows,):
+            return f"shape: {name} has shape {np.shape(column)}, there are {num_rows} requests"
+    return None
+
+
+def _negative_count(columns: dict[str, np.ndarray], scalars: dict[str, float]) -> str | None:
+    for name, value in scalars.items():
+        if not value >= 0:
+            return f"count: {name} is {value}, it must not be negative"
+    if np.concatenate(list(columns.values())).min(initial=0) >= 0:
+        return None
+    name, column = next((name, column) for name, column in columns.items() if not (column >= 0).all())
+    return f"count: {name} are {column.tolist()}, they must not be negative"
+
+
+def _contradiction(
+    drafted: np.ndarray, verified: np.ndarray, tested: np.ndarray, accepted: np.ndarray, next_match: np.ndarray
+) -> str | None:
+    is_ordered = (tested >= 0) & (accepted >= 0) & (tested <= verified) & (accepted <= verified) & (verified <= drafted)
+    is_sound = is_ordered & (next_match >= -1) & (next_match <= 1)
+    if is_sound.all():
+        return None
+    row = int(np.flatnonzero(~is_sound)[0])
+    return (
+        f"count: row {row} has drafted {drafted[row]}, verified {verified[row]}, tested {tested[row]}, accepted "
+        f"{accepted[row]}, next_match {next_match[row]}; it must be 0 <= tested, accepted <= verified <= drafted and "
+        "next_match one of -1, 0, 1"
+    )

@@ -1,0 +1,122 @@
+"""Reading numbers back from a line of JSON, with errors that name the line and the field.
+
+JSON has no NaN or infinity: both are written as null, and null is read as NaN.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import NoReturn
+
+import numpy as np
+
+MAX_SHOWN = 60
+MAX_INTEGER = 2**63
+
+
+def numbers_or_null(values: np.ndarray) -> list:
+    """float [N] as a list, None where not finite."""
+    return [
+        value if finite else None for value, finite in zip(values.tolist(), np.isfinite(values).tolist(), strict=True)
+    ]
+
+
+def matrix_or_null(values: np.ndarray) -> list:
+    """float [R, K] as lists of numbers rounded to 4 digits, None where not finite."""
+    return [numbers_or_null(row) for row in np.round(values, 4)]
+
+
+@dataclass(frozen=True)
+class Fields:
+    """The fields of one JSON object. line: its number in the file, None if unknown. All methods raise ValueError."""
+
+    data: dict
+    line: int | None
+
+    @staticmethod
+    def parse(text: str, version: int, line: int | None) -> "Fields":
+        """The object on a line, which must say it is of this format version."""
+        fields = Fields({}, line)
+        try:
+            data = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            fields.fail(f"not valid JSON ({error})")
+        if not isinstance(data, dict) or data.get("format") != version:
+            found = data.get("format") if isinstance(data, dict) else type(data).__name__
+            fields.fail(f"field 'format' is {_shown(found)}, this version reads {version}")
+        return Fields(data, line)
+
+    def fail(self, problem: str) -> NoReturn:
+        where = "decision record" if self.line is None else f"decision log, line {self.line}"
+        raise ValueError(f"{where}: {problem}")
+
+    def integers(self, name: str, length: int | None = None, optional: bool = False) -> np.ndarray | None:
+        """int64 [length]; None if optional and left out."""
+        values = self._list(name, length, _is_integer, "integers", optional)
+        return None if values is None else np.array(values, dtype=np.int64)
+
+    def numbers(self, name: str, length: int, optional: bool = False) -> np.ndarray | None:
+        """float [length], NaN for null; None if optional and left out."""
+        values = self._list(name, length, _is_number_or_null, "numbers", optional)
+        return None if values is None else np.array(values, dtype=float)
+
+    def matrix(self, name: str, num_rows: int, optional: bool = False) -> np.ndarray | None:
+        """float [num_rows, K], NaN for null; None if optional and left out. Without rows K is 0."""
+        rows = self._list(name, num_rows, lambda row: isinstance(row, list), "lists", optional)
+        if rows is None:
+            return None
+        if len({len(row) for row in rows}) > 1 or not all(_is_number_or_null(item) for row in rows for item in row):
+            self.fail(f"field {name!r} must be {num_rows} equally long lists of numbers, found {_shown(rows)}")
+        return np.array(rows, dtype=float).reshape(num_rows, -1 if num_rows else 0)
+
+    def integer(self, name: str, default: int | None = None) -> int:
+        return self._one(name, _is_integer, "an integer", default)
+
+    def number(self, name: str) -> float:
+        return float(self._one(name, _is_number, "a number"))
+
+    def boolean(self, name: str) -> bool:
+        return self._one(name, lambda value: isinstance(value, bool), "true or false")
+
+    def mapping(self, name: str) -> dict:
+        return self._one(name, lambda value: isinstance(value, dict), "an object")
+
+    def text(self, name: str, optional: bool = False) -> str | None:
+        if optional and self.data.get(name) is None:
+            return None
+        return self._one(name, lambda value: isinstance(value, str), "a string")
+
+    def _one(self, name: str, fits, kind: str, default=None):
+        value = self.data.get(name, default)
+        if not fits(value):
+            self.fail(f"field {name!r} must be {kind}, found {self._found(name)}")
+        return value
+
+    def _list(self, name: str, length: int | None, fits, kind: str, optional: bool) -> list | None:
+        values = self.data.get(name)
+        if optional and values is None:
+            return None
+        if not isinstance(values, list) or (length is not None and len(values) != length) or not all(map(fits, values)):
+            count = "" if length is None else f"{length} "
+            self.fail(f"field {name!r} must be a list of {count}{kind}, found {self._found(name)}")
+        return values
+
+    def _found(self, name: str) -> str:
+        return _shown(self.data[name]) if name in self.data else "nothing"
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 3] + "..."
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and -MAX_INTEGER <= value < MAX_INTEGER
+
+
+def _is_number(value: object) -> bool:
+    # Python's parser takes NaN and Infinity, and integers beyond any float.
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
+
+
+def _is_number_or_null(value: object) -> bool:
+    return value is None or _is_number(value)

@@ -1,0 +1,26 @@
+"""Log-odds, shared by everything that estimates a probability."""
+
+import numpy as np
+
+MAX_LOG_ODDS = 6.0
+# Keeps Newton steps short where a probability is near 0 or 1; does not move their fixed point.
+MIN_INFORMATION = 0.02
+
+
+def sigmoid(log_odds: np.ndarray) -> np.ndarray:
+    """Probability of these log-odds, cut at +-MAX_LOG_ODDS."""
+    return 1.0 / (1.0 + np.exp(-np.minimum(np.maximum(log_odds, -MAX_LOG_ODDS), MAX_LOG_ODDS)))
+
+
+def log_odds_of(probability: np.ndarray | float) -> np.ndarray:
+    """Inverse of sigmoid for probabilities strictly between 0 and 1."""
+    return np.log(probability) - np.log1p(-probability)
+
+
+def newton_evidence(predicted: np.ndarray, tested: np.ndarray, accepted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Information n p (1 - p) and residual y - n p of y accepted out of n tested that were predicted as p.
+
+    The residual is the gradient of the log-likelihood in log-odds, the information its expected curvature.
+    """
+    information = np.maximum(predicted * (1.0 - predicted), MIN_INFORMATION) * tested
+    return information, accepted - predicted * tested

@@ -1,0 +1,58 @@
+"""What a caller may ask of speculation for one request. It changes how fast tokens come, never which."""
+
+import math
+from dataclasses import dataclass
+
+MAX_CLASS_NAME = 64
+MAX_CLASSES = 255
+MAX_WEIGHT = 100.0
+MAX_TPOT_SECONDS = 3600.0
+
+
+def _check_range(name: str, value: float, largest: float) -> None:
+    if math.isnan(value) or not 0 < value <= largest:
+        raise ValueError(f"{name} must be in (0, {largest:g}], got {value}")
+
+
+@dataclass(frozen=True)
+class SpeculationOptions:
+    """Raises ValueError naming the option, the value and the allowed range.
+
+    workload_class: requests of one class are expected to accept drafts alike ("code", "chat"). max_draft_tokens: none
+    of its drafts is longer (0: no drafts, None: the engine's limit). weight: worth of its tokens against those of
+    others. tpot_target_seconds: wanted time per output token, None for as fast as all together allow.
+    """
+
+    workload_class: str | None = None
+    max_draft_tokens: int | None = None
+    weight: float = 1.0
+    tpot_target_seconds: float | None = None
+
+    def __post_init__(self):
+        if self.workload_class is not None and not 1 <= len(self.workload_class) <= MAX_CLASS_NAME:
+            raise ValueError(f"workload_class must have 1 to {MAX_CLASS_NAME} characters, got {self.workload_class!r}")
+        if self.max_draft_tokens is not None and self.max_draft_tokens < 0:
+            raise ValueError(f"max_draft_tokens must be at least 0, got {self.max_draft_tokens}")
+        _check_range("weight", self.weight, MAX_WEIGHT)
+        if self.tpot_target_seconds is not None:
+            _check_range("tpot_target_seconds", self.tpot_target_seconds, MAX_TPOT_SECONDS)
+
+
+NO_OPTIONS = SpeculationOptions()
+
+
+class ClassIds:
+    """Small numbers for the names of workload classes, in order of first use: 1 to MAX_CLASSES.
+
+    0 stands for no class, and for names that come when all numbers are taken.
+    """
+
+    def __init__(self):
+        self._ids: dict[str, int] = {}
+
+    def of(self, name: str | None) -> int:
+        if name is None:
+            return 0
+        if name not in self._ids and len(self._ids) < MAX_CLASSES:
+            self._ids[name] = len(self._ids) + 1
+        return self._ids.get(name, 0)

@@ -1,0 +1,76 @@
+"""Recycling: propose what the target wrote behind the same last tokens before, for whichever request.
+
+Source: Token Recycling (Luo et al., 2024, arXiv 2408.08696), which keeps the target's likeliest next tokens of every
+token, shared by all requests, and chains them into a tree. Differences: contexts of one to three tokens, of which the
+longest known one speaks; only the most recent next token; a chain; and only what was emitted is learned, for the
+target's predictions behind rejected draft tokens brought nothing. The table is shared: how fast a request is may tell
+that another one had similar text, what it reads never does.
+"""
+
+import numpy as np
+
+from smartspec.core.batch import NO_DRAFT, Draft
+
+MAX_CONTEXT = 3
+# Contexts are packed into int64, their newest token in the lowest bits. Larger token ids would only be confused.
+TOKEN_BITS = 20
+_MASKS = tuple((1 << TOKEN_BITS * num_tokens) - 1 for num_tokens in range(MAX_CONTEXT + 1))
+NUM_ENTRIES = 65521  # a prime: the remainder spreads contexts evenly
+# No stronger than the weakest match of prompt lookup, however long the context: other requests are less alike.
+EVIDENCE = 1
+
+
+class RecyclingDrafter:
+    """Drafts from a table context -> next token, filled by learn(); an entry makes room for the next one in its place.
+
+    max_draft_tokens: length of the longest draft. num_entries: contexts remembered, 12 bytes each.
+    """
+
+    def __init__(self, *, max_draft_tokens: int, num_entries: int = NUM_ENTRIES):
+        if max_draft_tokens < 1:
+            raise ValueError(f"max_draft_tokens must be at least 1, got {max_draft_tokens}")
+        if num_entries < 1:
+            raise ValueError(f"num_entries must be at least 1, got {num_entries}")
+        self.max_draft_tokens = max_draft_tokens
+        self._contexts = np.full(num_entries, -1, dtype=np.int64)  # no context is negative
+        self._next_tokens = np.zeros(num_entries, dtype=np.int32)
+
+    def learn(self, token_ids: np.ndarray, emitted_token_ids: tuple[int, ...]) -> None:
+        """Remember that the target emitted these tokens behind the text token_ids, int32 [L]."""
+        context = _pack(token_ids)
+        for token in emitted_token_ids:
+            for mask in _MASKS[1:]:
+                slot = (context & mask) % len(self._contexts)
+                self._contexts[slot] = context & mask
+                self._next_tokens[slot] = token
+            context = _append(context, token)
+
+    def propose(self, token_ids: np.ndarray, longer_than: int = 0) -> Draft:
+        """Draft for a text, int32 [L], that ends in a known context of more than longer_than tokens, else NO_DRAFT."""
+        context = _pack(token_ids)
+        draft = []
+        shortest = longer_than + 1
+        while len(draft) < self.max_draft_tokens and (token := self._next_token(context, shortest)) is not None:
+            draft.append(token)
+            context = _append(context, token)
+            shortest = 1
+        return Draft(np.array(draft, dtype=np.int32), evidence=EVIDENCE) if draft else NO_DRAFT
+
+    def _next_token(self, context: int, shortest: int) -> int | None:
+        for num_tokens in range(MAX_CONTEXT, shortest - 1, -1):
+            key = context & _MASKS[num_tokens]
+            slot = key % len(self._contexts)
+            if self._contexts[slot] == key:
+                return int(self._next_tokens[slot])
+        return None
+
+
+def _pack(token_ids: np.ndarray) -> int:
+    context = 0
+    for token in token_ids[-MAX_CONTEXT:].tolist():
+        context = _append(context, token)
+    return context
+
+
+def _append(context: int, token: int) -> int:
+    return (context << TOKEN_BITS | token + 1) & _MASKS[MAX_CONTEXT]

@@ -1,0 +1,171 @@
+"""An executor that computes time and acceptance instead of running kernels.
+
+It sits where the live engine's executor sits: EngineCore, scheduler, blocks and controller are the real ones. Token ids
+are dummies: draft tokens are all 1, and the target emits 1 where the drafter was right and 0 where it was not, so the
+step loop's own comparisons (free evidence behind a draft) come out as the truth has it.
+"""
+
+import numpy as np
+
+from smartspec.control.policies.base import Estimates
+from smartspec.control.records import BatchView, DraftPlan, StopRule
+from smartspec.core.batch import NO_DRAFT, Batch, Draft, StepResult, Verification
+from smartspec.core.blocks import PrefixCopy, Trim
+from smartspec.core.engine_core import Controller
+from smartspec.sim.acceptance_truth import AcceptanceTruth, divergence
+from smartspec.sim.time_truth import TimeTruth
+
+OFFER_EVIDENCE = 4  # simulated offers look all alike: their truth does not depend on the length of a match
+
+
+class SimExecutor:
+    """Implements core.engine_core.Executor in virtual time.
+
+    has_model: drafts come from a draft model, depth by depth and with confidence; else there are offers of K tokens
+    where the truth has one. seed: of the noise of time; luck belongs to the acceptance truth and is common to all
+    policies.
+    """
+
+    def __init__(self, time: TimeTruth, acceptance: AcceptanceTruth, *, has_model: bool, num_slots: int, seed: int):
+        self.time = time
+        self.acceptance = acceptance
+        self.has_model = has_model
+        self._noise = np.random.default_rng(seed)
+        self._num_seen = np.zeros(num_slots, dtype=np.int64)  # tokens the draft model has seen, by slot
+        self._slots = np.zeros(0, dtype=np.int64)
+        self._positions = np.zeros(0, dtype=np.int64)  # output positions, see acceptance_truth
+        lengths = range(acceptance.max_draft_tokens + 1)
+        self._token_ids = [np.ones(length, dtype=np.int32) for length in lengths]
+        self._offer_of_length = [
+            Draft(ids, evidence=OFFER_EVIDENCE) if len(ids) else NO_DRAFT for ids in self._token_ids
+        ]
+        # By accepted count, and by whether the drafter would have guessed the token behind as well.
+        self._verifications = [[Verification((1,) * n + (guessed,), n) for guessed in (0, 1)] for n in lengths]
+
+    def overheard(self, controller: Controller) -> "Overheard":
+        """The controller to give to EngineCore: from it the executor learns the view of each step."""
+        return Overheard(controller, self)
+
+    def true_estimates(self, view: BatchView) -> Estimates:
+        """What an oracle may know about the step that is under way."""
+        expected = self.acceptance.expected(view.request_ids, view.now, self._positions)
+        survival = np.cumprod(expected, axis=1)
+        return Estimates(survival, survival if self.has_model else None, self.time.at(view.now))
+
+    def hear(self, view: BatchView) -> None:
+        """The view of the step that is under way."""
+        self._view = view
+
+    def offer(self, batch: Batch, now: float) -> tuple[Draft, ...]:
+        """Offers of full length where a model-free drafter finds something."""
+        rows = batch.decoding
+        self._positions = np.array([r.num_tokens - r.num_prompt_tokens for r in rows], dtype=np.int64)
+        if self.has_model:
+            self._follow(batch)
+            return (NO_DRAFT,) * len(rows)
+        request_ids = np.array([r.request_id for r in rows], dtype=np.int64)
+        found = self.acceptance.has_offer(request_ids, self._positions)
+        choice = (NO_DRAFT, self._offer_of_length[-1])
+        return tuple([choice[f] for f in found.tolist()])
+
+    def unseen_tokens(self, batch: Batch) -> np.ndarray:
+        if not self.has_model:
+            return np.zeros(len(batch.decoding), dtype=np.int64)
+        return np.array([r.num_tokens - 1 for r in batch.decoding], dtype=np.int64) - self._num_seen[self._slots]
+
+    def draft(self, batch: Batch, plan: DraftPlan, offers: tuple[Draft, ...]) -> tuple[Draft, ...]:
+        """Offers cut to the plan, or drafts of the model, which the plan's stop rule may end early."""
+        view = self._view
+        self._plan = plan
+        self._conditional = self.acceptance.conditional(view.request_ids, view.now, self._positions)
+        if not self.has_model:
+            self._drafted = np.minimum(plan.lengths, view.offers.lengths)
+            return tuple([self._offer_of_length[k] for k in self._drafted.tolist()])
+        self._drafted = np.where(plan.use_model, plan.lengths, 0)
+        if not self._drafted.any():
+            return (NO_DRAFT,) * view.num_rows
+        confidence, entropy = self.acceptance.confidence(view.request_ids, self._positions, self._conditional)
+        if plan.stop is not None:
+            self._drafted = stop_early(plan.stop, self._drafted, confidence, entropy)
+        rows = zip(self._drafted.tolist(), confidence, strict=True)
+        return tuple([Draft(self._token_ids[k], confidence=row[:k]) if k else NO_DRAFT for k, row in rows])
+
+    def verify(self, batch: Batch, drafts: tuple[Draft, ...]) -> StepResult:
+        """Who was lucky, and how long it took."""
+        view = self._view
+        verified = np.array([len(draft) for draft in drafts], dtype=np.int64)
+        num_right = count_leading(self.acceptance.luck(view.request_ids, self._positions) < self._conditional)
+        accepted = np.minimum(num_right, verified)
+        if self.has_model:
+            self._remember_seen(accepted)
+        outcomes = zip(accepted.tolist(), (num_right > verified).tolist(), strict=True)
+        chunks = zip(batch.prefill, batch.num_prefill_tokens, strict=True)
+        return StepResult(
+            decoding=tuple([self._verifications[n][guessed] for n, guessed in outcomes]),
+            prefill=tuple([self._verifications[0][0] if n == r.num_uncomputed_tokens else None for r, n in chunks]),
+            seconds=self.time.step_seconds(view, self._plan, self._drafted, verified, view.now, self._noise),
+            divergence=masked(divergence(self._conditional), verified),
+        )
+
+    def release(self, request_id: int) -> None:
+        self.acceptance.end(request_id)
+
+    def _follow(self, batch: Batch) -> None:
+        """Which tokens the draft model has not seen or no longer knows: see engine.draft_model."""
+        for op in batch.memory_ops:
+            if isinstance(op, PrefixCopy):
+                self._num_seen[op.target_slot] = min(self._num_seen[op.source_slot], op.num_tokens)
+            elif isinstance(op, Trim):
+                self._num_seen[op.slot] = min(self._num_seen[op.slot], op.num_tokens)
+        for request in batch.prefill:
+            self._num_seen[request.slot] = min(self._num_seen[request.slot], request.num_computed_tokens)
+        self._slots = np.array([r.slot for r in batch.decoding], dtype=np.int64)
+        computed = np.array([r.num_computed_tokens for r in batch.decoding], dtype=np.int64)
+        self._num_seen[self._slots] = np.minimum(self._num_seen[self._slots], computed)
+
+    def _remember_seen(self, accepted: np.ndarray) -> None:
+        """A draft model has seen all it drafted but the last token, and keeps of it what was accepted."""
+        seen = self._view.context_tokens + 1 + np.minimum(accepted, self._drafted - 1)
+        rows = self._drafted > 0
+        self._num_seen[self._slots[rows]] = seen[rows]
+
+
+class Overheard:
+    """A controller whose views an executor hears: true times and acceptance depend on what the view has gathered."""
+
+    def __init__(self, controller: Controller, executor: SimExecutor):
+        self._controller = controller
+        self._executor = executor
+        self.plan_verify = controller.plan_verify
+        self.observe = controller.observe
+        self.forget = controller.forget
+
+    @property
+    def predicted_seconds(self) -> float:
+        return self._controller.predicted_seconds
+
+    def plan_draft(self, view: BatchView) -> DraftPlan:
+        self._executor.hear(view)
+        return self._controller.plan_draft(view)
+
+
+def count_leading(is_right: np.ndarray) -> np.ndarray:
+    """Length of the run of True at the beginning of each row: bool [R, K] to int [R]."""
+    return np.where(is_right.all(axis=1), is_right.shape[1], is_right.argmin(axis=1))
+
+
+def masked(values: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """values (float [R, K]), NaN behind the first lengths[i] of each row."""
+    return np.where(np.arange(values.shape[1]) < lengths[:, None], values, np.nan)
+
+
+def stop_early(stop: StopRule, lengths: np.ndarray, confidence: np.ndarray, entropy: np.ndarray) -> np.ndarray:
+    """What is left of drafts of these lengths (int [R]) when the rule is asked behind every pass: int [R]."""
+    drafted = lengths.copy()
+    for depth in range(int(lengths.max(initial=0))):
+        rows = np.flatnonzero(drafted > depth)
+        if not len(rows):
+            break
+        stopped = np.asarray(stop(depth, rows, confidence[rows, depth], entropy[rows, depth]), dtype=bool)
+        drafted[rows[stopped]] = depth + 1
+    return drafted

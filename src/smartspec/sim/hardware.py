@@ -1,0 +1,213 @@
+"""How long one pass of a language model takes on known hardware, from first principles.
+
+A roofline (Williams, Waterman and Patterson 2009, doi 10.1145/1498765.1498785): every component of a pass takes as
+long as its arithmetic or its memory traffic, whichever is longer, plus the part of the shorter one that does not
+overlap with it. Components follow each other, and every layer adds a fixed time for starting its kernels. Tensor
+parallelism divides weights, KV and arithmetic by the number of devices and adds two ring all-reduces per layer, each
+moving 2 (n - 1) / n of the activations over the link (arXiv 1909.08053, section 3). Everything is 16 bits wide.
+
+Checked against the published fits of H100s in arXiv 2406.14066's prototype (methods sheet 01), which are seconds =
+constant + per computed token + per KV token: for 1 to 128 rows of 1 to 8 tokens at 512 tokens of context, Llama-3.1-8B
+comes out 8 % low to 5 % high, 70B on four devices 3 to 21 % low (tests/sim/test_truth_hardware.py).
+
+Accelerators: vendors' data sheets (NVIDIA A100 80GB SXM, H100 SXM, H200 SXM, HGX B200, L40S, A40, L4; dense bfloat16,
+per device; links in one direction, half of the advertised sum; memory in units of 1e9 bytes). Model shapes: the
+config.json published with each model; EAGLE heads: arXiv 2401.15077 (one layer, a matrix that joins features and
+embedding, the target's own vocabulary matrix).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+BYTES_PER_VALUE = 2
+GRAPH_SIZES = (1, 2, 4, *range(8, 513, 8))
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """One device. flops: dense bfloat16 operations per second. bandwidth: bytes per second of its memory. memory:
+    bytes. link: bytes per second to the other devices, in one direction.
+    """
+
+    flops: float
+    bandwidth: float
+    memory: float
+    link: float
+
+
+ACCELERATORS = {
+    "a100-80g": Accelerator(312e12, 2.039e12, 80e9, 300e9),
+    "h100": Accelerator(989e12, 3.35e12, 80e9, 450e9),
+    "h200": Accelerator(989e12, 4.8e12, 141e9, 450e9),
+    "b200": Accelerator(2250e12, 8.0e12, 180e9, 900e9),
+    "l40s": Accelerator(362e12, 864e9, 48e9, 32e9),
+    "a40": Accelerator(149.7e12, 696e9, 48e9, 32e9),
+    "l4": Accelerator(121e12, 300e9, 24e9, 32e9),
+}
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """A decoder-only transformer with grouped-query attention and a gated MLP.
+
+    stored_vocabularies: vocabulary matrices of its own in memory: 2, 1 where embedding and head are tied, 0 for a head
+    that borrows the target's. joining_weights: weights of an EAGLE head's input matrix.
+    """
+
+    layers: int
+    hidden: int
+    intermediate: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocabulary: int
+    stored_vocabularies: int = 2
+    joining_weights: int = 0
+
+    @property
+    def layer_weights(self) -> int:
+        """Weights of the matrices of all layers."""
+        attention = self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
+        return self.layers * (attention + 3 * self.hidden * self.intermediate) + self.joining_weights
+
+    @property
+    def head_weights(self) -> int:
+        """Weights of the matrix that makes logits."""
+        return self.hidden * self.vocabulary
+
+    @property
+    def stored_weights(self) -> int:
+        """Weights that take memory."""
+        return self.layer_weights + self.stored_vocabularies * self.head_weights
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        return 2 * self.layers * self.kv_heads * self.head_dim * BYTES_PER_VALUE
+
+
+MODEL_SHAPES = {
+    "llama-3.1-8b": ModelShape(32, 4096, 14336, 32, 8, 128, 128256),
+    "llama-3.1-70b": ModelShape(80, 8192, 28672, 64, 8, 128, 128256),
+    "llama-3.2-1b": ModelShape(16, 2048, 8192, 32, 8, 64, 128256, stored_vocabularies=1),
+    "qwen-2.5-7b": ModelShape(28, 3584, 18944, 28, 4, 128, 152064),
+    "qwen-2.5-32b": ModelShape(64, 5120, 27648, 40, 8, 128, 152064),
+    "qwen-2.5-0.5b": ModelShape(24, 896, 4864, 14, 2, 64, 151936, stored_vocabularies=1),
+    "eagle-llama-3.1-8b": ModelShape(1, 4096, 14336, 32, 8, 128, 128256, 0, joining_weights=2 * 4096**2),
+    "eagle-llama-3.1-70b": ModelShape(1, 8192, 28672, 64, 8, 128, 128256, 0, joining_weights=2 * 8192**2),
+}
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """Pass times of a model on num_devices accelerators, as TimeTruth wants them.
+
+    compute_efficiency, bandwidth_efficiency, link_efficiency: reachable share of the data sheet's figures (large
+    matrix products and streaming reads reach about these). overlap: share of the shorter of arithmetic and traffic that
+    hides behind the longer. 1, the ideal roofline, comes out up to 29 % (8B) and 38 % (70B) below the published fits,
+    which are plain sums (0) themselves; half way is the one other value that was tried. layer_seconds: starting the
+    kernels of a layer, about ten at 4 microseconds, which the constants of both published fits bear out.
+    all_reduce_seconds: latency of one all-reduce. graph_sizes: fed tokens are padded to the next of these, if any, as
+    engines with captured graphs do; larger passes are not, nor are attention and logits.
+    """
+
+    accelerator: Accelerator
+    model: ModelShape
+    num_devices: int = 1
+    graph_sizes: tuple[int, ...] = ()
+    compute_efficiency: float = 0.75
+    bandwidth_efficiency: float = 0.8
+    link_efficiency: float = 0.8
+    overlap: float = 0.5
+    layer_seconds: float = 40e-6
+    all_reduce_seconds: float = 10e-6
+
+    def __post_init__(self):
+        if self.num_devices < 1 or self.model.heads % self.num_devices:
+            raise ValueError(f"num_devices is {self.num_devices}: use a divisor of the {self.model.heads} heads")
+
+    def seconds(
+        self,
+        fed_tokens: np.ndarray | float,
+        context_tokens: np.ndarray | float,
+        rows: np.ndarray | float,
+        attended_tokens: np.ndarray | float | None = None,
+        scored_tokens: np.ndarray | float | None = None,
+    ) -> np.ndarray:
+        """Seconds of passes of these sizes (broadcast); arguments and defaults as in CostCurve.seconds."""
+        fed = np.asarray(fed_tokens, dtype=float)
+        rows = np.maximum(rows, 1)
+        if attended_tokens is None:
+            attended_tokens = fed * np.maximum(context_tokens / rows - (fed / rows - 1) / 2, 0)
+        scored = fed if scored_tokens is None else scored_tokens
+        padded = self._padded(fed)
+        return (
+            self.model.layers * self.layer_seconds
+            + self._matrix_seconds(self.model.layer_weights, self._activation_bytes, padded)
+            + self._matrix_seconds(self.model.head_weights, 4 * self.model.vocabulary, scored)
+            + self._attention_seconds(context_tokens, attended_tokens)
+            + self._all_reduce_seconds(padded)
+        )
+
+    @property
+    def _activation_bytes(self) -> float:
+        """Bytes a token writes and reads between kernels: four of each width per layer (norm, rotation, gate, sum)."""
+        model = self.model
+        widths = 2 * model.hidden + (model.heads + 2 * model.kv_heads) * model.head_dim + 2 * model.intermediate
+        return 4 * model.layers * widths * BYTES_PER_VALUE
+
+    def _matrix_seconds(self, weights: int, bytes_per_token: float, tokens: np.ndarray) -> np.ndarray:
+        return self._component_seconds(2 * weights * tokens, weights * BYTES_PER_VALUE + bytes_per_token * tokens)
+
+    def _attention_seconds(self, context_tokens: np.ndarray | float, attended_tokens: np.ndarray | float) -> np.ndarray:
+        """The KV of every sequence is read once; scores and weighted sums take 4 operations per head value."""
+        model = self.model
+        replicas = max(1, self.num_devices / model.kv_heads)  # devices beyond the KV heads hold copies
+        flops = 4 * model.layers * model.heads * model.head_dim * np.asarray(attended_tokens, dtype=float)
+        return self._component_seconds(flops, model.kv_bytes_per_token * replicas * context_tokens)
+
+    def _component_seconds(self, flops: np.ndarray, num_bytes: np.ndarray) -> np.ndarray:
+        compute = flops / (self.num_devices * self.accelerator.flops * self.compute_efficiency)
+        memory = num_bytes / (self.num_devices * self.accelerator.bandwidth * self.bandwidth_efficiency)
+        return np.maximum(compute, memory) + (1.0 - self.overlap) * np.minimum(compute, memory)
+
+    def _all_reduce_seconds(self, tokens: np.ndarray) -> np.ndarray | float:
+        if self.num_devices == 1:
+            return 0.0
+        share = 2 * (self.num_devices - 1) / self.num_devices
+        num_bytes = share * tokens * self.model.hidden * BYTES_PER_VALUE
+        transfer = num_bytes / (self.accelerator.link * self.link_efficiency)
+        return 2 * self.model.layers * (self.all_reduce_seconds + transfer)
+
+    def _padded(self, fed: np.ndarray) -> np.ndarray:
+        if not self.graph_sizes:
+            return fed
+        sizes = np.append(np.asarray(self.graph_sizes, dtype=float), np.inf)
+        padded = sizes[np.searchsorted(sizes, fed)]
+        return np.where(np.isinf(padded), fed, padded)
+
+
+def roofline(accelerator: str, model: str, num_devices: int = 1, graph_sizes: tuple[int, ...] = ()) -> Roofline:
+    """The roofline of a named model on named accelerators. ValueError names what there is."""
+    if accelerator not in ACCELERATORS:
+        raise ValueError(f"unknown accelerator {accelerator!r}: use one of {', '.join(ACCELERATORS)}")
+    if model not in MODEL_SHAPES:
+        raise ValueError(f"unknown model shape {model!r}: use one of {', '.join(MODEL_SHAPES)}")
+    return Roofline(ACCELERATORS[accelerator], MODEL_SHAPES[model], num_devices, graph_sizes)
+
+
+def kv_token_capacity(target: Roofline, draft: ModelShape | None = None, memory_share: float = 0.9) -> int:
+    """Tokens whose KV fits beside the weights into memory_share of the target's devices; the draft model's too.
+
+    ValueError if the weights alone do not fit.
+    """
+    models = [target.model] if draft is None else [target.model, draft]
+    weights = sum(model.stored_weights for model in models) * BYTES_PER_VALUE
+    room = memory_share * target.accelerator.memory * target.num_devices - weights
+    per_token = sum(model.kv_bytes_per_token * max(1, target.num_devices / model.kv_heads) for model in models)
+    if room < per_token:
+        raise ValueError(
+            f"{weights / 1e9:.0f} GB of weights do not fit into {memory_share:.0%} of {target.num_devices} x "
+            f"{target.accelerator.memory / 1e9:.0f} GB: use more devices"
+        )
+    return int(room / per_token)

@@ -1,0 +1,256 @@
+"""One simulated run: what is served, on what, by which policy; and how to build and run it."""
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+
+from smartspec.control.controller import Controller
+from smartspec.control.latency import LatencyModel
+from smartspec.control.policies.base import Estimates
+from smartspec.control.policies.oracle import Oracle
+from smartspec.control.records import BatchView
+from smartspec.core.blocks import BlockManager
+from smartspec.core.engine_core import EngineCore
+from smartspec.core.scheduler import Scheduler
+from smartspec.sim.acceptance_truth import AcceptanceTruth
+from smartspec.sim.class_spec import parse_classes
+from smartspec.sim.executor import SimExecutor
+from smartspec.sim.fleet import ROUTERS, Fleet, Replica, Run
+from smartspec.sim.hardware import GRAPH_SIZES, kv_token_capacity, roofline
+from smartspec.sim.static_load import Phase, StaticLoad, StaticLog
+from smartspec.sim.time_truth import Noise, TimeTruth
+from smartspec.sim.traffic import Traffic, poisson_traffic, random_lengths, trace_traffic
+from smartspec.workload.arrivals import read_trace
+from smartspec.workload.records import SpeculationCounters
+from smartspec.workload.summary import Summary, summarize, summarize_speculation
+
+BLOCK_SIZE = 16
+MODELS = {"8b": "llama-3.1-8b", "70b": "llama-3.1-70b"}
+DRAFT_MODELS = {"8b": "eagle-llama-3.1-8b", "70b": "eagle-llama-3.1-70b"}
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A simulated run. Exactly one of rate, trace and batch says how requests come.
+
+    policy: as in policies.names, or oracle. hardware: an accelerator (hardware.ACCELERATORS), or a JSON file with
+    measured curves (LatencyModel.to_dict). model: a shape (hardware.MODEL_SHAPES), 8b or 70b for short. drafter: model
+    or lookup. draft_model: a shape; None takes an EAGLE head of the model. acceptance: see class_spec. tagged: requests
+    name their acceptance class to the engine. kv_tokens: None takes what the devices' memory holds. captured_graphs:
+    passes are padded to sizes of captured graphs.
+
+    rate: Poisson requests per second. batch: so many requests are always under way. num_requests: a trace starts over
+    as often as that takes; None takes it once, or 1000 requests. seconds: only requests that arrive before.
+    prompt_tokens, output_tokens: mean lengths, where no trace says more. profile: what is wrong with the start-up
+    profile, see TimeTruth.profile. throttle: (second, factor), see TimeTruth.
+    """
+
+    policy: str = "goodput"
+    hardware: str = "h100"
+    model: str = "8b"
+    tensor_parallel: int = 1
+    drafter: str = "model"
+    draft_model: str | None = None
+    acceptance: str = "0.7"
+    tagged: bool = False
+    max_draft_tokens: int = 8
+    max_batch: int = 256
+    max_batched_tokens: int = 2048
+    max_model_len: int = 131072
+    kv_tokens: int | None = None
+    captured_graphs: bool = False
+    rate: float | None = None
+    trace: str | None = None
+    time_scale: float = 1.0
+    batch: int | None = None
+    num_requests: int | None = None
+    seconds: float | None = None
+    prompt_tokens: int = 512
+    output_tokens: int = 200
+    replicas: int = 1
+    router: str = "least-loaded"
+    host_seconds: float = 0.001
+    jitter: float = 0.02
+    profile: float | str = 1.0
+    throttle: tuple[tuple[float, float], ...] = ()
+    seed: int = 0
+
+    def __post_init__(self):
+        sources = {"rate": self.rate, "trace": self.trace, "batch": self.batch}
+        given = [name for name, value in sources.items() if value is not None]
+        if len(given) != 1:
+            raise ValueError(f"give exactly one of rate, trace and batch, got {' and '.join(given) or 'none'}")
+        if self.seconds is not None and self.batch is not None:
+            raise ValueError("seconds cuts arrivals, and a batch has none: give num_requests")
+        if self.drafter not in ("model", "lookup"):
+            raise ValueError(f"unknown drafter {self.drafter!r}: use model or lookup")
+        if self.router not in ROUTERS:
+            raise ValueError(f"unknown router {self.router!r}: use one of {', '.join(ROUTERS)}")
+        for name in (
+            "max_batch",
+            "max_batched_tokens",
+            "max_draft_tokens",
+            "replicas",
+            "prompt_tokens",
+            "output_tokens",
+        ):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+
+    @property
+    def has_model(self) -> bool:
+        return self.drafter == "model"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A run and its figures. wall_seconds: what the simulation itself took."""
+
+    scenario: Scenario
+    run: Run
+    summary: Summary
+    wall_seconds: float
+
+    @property
+    def settings(self) -> dict:
+        return asdict(self.scenario)
+
+
+def simulate(scenario: Scenario, on_finished: Callable[[int], None] = lambda num_finished: None) -> Outcome:
+    """Run it to its end, or until Ctrl-C: then summary.num_unfinished tells how many requests are missing."""
+    traffic = make_traffic(scenario)
+    fleet, run = make_fleet(scenario), Run()
+    began = perf_counter()
+    with suppress(KeyboardInterrupt):  # a person's wish to see what there is so far
+        fleet.serve(traffic, run, on_finished)
+    wall_seconds = perf_counter() - began
+    speculation = summarize_speculation(SpeculationCounters(0, 0, 0, 0), run.totals.counters)
+    num_unfinished = len(traffic) - len(run.records)
+    summary = summarize(run.records, num_unfinished=num_unfinished, speculation=speculation)
+    return Outcome(scenario, run, summary, wall_seconds)
+
+
+def simulate_static(scenario: Scenario, phases: list[Phase], *, with_best: bool = True) -> StaticLog:
+    """The scenario's controller and truth under standing load, see static_load; its traffic is left aside."""
+    time = make_time_truth(scenario)
+    load = StaticLoad(time, make_acceptance_truth(scenario), has_model=scenario.has_model, seed=scenario.seed)
+    return load.run(make_controller(scenario, time, load.true_estimates), phases, with_best=with_best)
+
+
+def make_traffic(scenario: Scenario) -> Traffic:
+    """Requests of the scenario; the same for every policy."""
+    return replace(_make_traffic(scenario), tagged=scenario.tagged).before(scenario.seconds)
+
+
+def _make_traffic(scenario: Scenario) -> Traffic:
+    num_classes = len(parse_classes(scenario.acceptance))
+    trace = None
+    if scenario.trace is not None:
+        trace = read_trace(scenario.trace, time_scale=scenario.time_scale)
+    count = scenario.num_requests or (1000 if trace is None else len(trace))
+    class_ids = np.random.default_rng([scenario.seed, 0]).integers(0, num_classes, size=count)
+    if trace is not None:
+        return trace_traffic(trace, class_ids, count)
+    prompts = random_lengths(scenario.prompt_tokens, count, scenario.seed, 2)
+    outputs = random_lengths(scenario.output_tokens, count, scenario.seed, 3)
+    if scenario.batch is not None:
+        return Traffic(prompts, outputs, class_ids, concurrency=scenario.batch)
+    return poisson_traffic(scenario.rate, prompts, outputs, class_ids, scenario.seed)
+
+
+def make_fleet(scenario: Scenario) -> Fleet:
+    """Replicas that share truth, and nothing else."""
+    time, acceptance = make_time_truth(scenario), make_acceptance_truth(scenario)
+    num_blocks = _kv_tokens(scenario) // BLOCK_SIZE
+    replicas = [_make_replica(scenario, time, acceptance, num_blocks, index) for index in range(scenario.replicas)]
+    return Fleet(replicas, ROUTERS[scenario.router])
+
+
+def make_time_truth(scenario: Scenario) -> TimeTruth:
+    """True times of the named hardware, or those of measured curves."""
+    if scenario.hardware.endswith(".json"):
+        measured = _read_curves(scenario.hardware)
+        target, draft = measured.target, measured.draft
+    else:
+        graph_sizes = GRAPH_SIZES if scenario.captured_graphs else ()
+        target = roofline(scenario.hardware, _target_name(scenario), scenario.tensor_parallel, graph_sizes)
+        draft = roofline(scenario.hardware, _draft_name(scenario), scenario.tensor_parallel, graph_sizes)
+    if scenario.has_model and draft is None:
+        raise ValueError(f"{scenario.hardware} has no curve of a draft model: use drafter lookup")
+    noise = Noise(jitter=scenario.jitter)
+    draft = draft if scenario.has_model else None
+    return TimeTruth(target, draft, scenario.host_seconds, noise, throttle=scenario.throttle)
+
+
+def make_acceptance_truth(scenario: Scenario) -> AcceptanceTruth:
+    """True acceptance of the scenario's drafter; the same for every policy."""
+    return AcceptanceTruth(parse_classes(scenario.acceptance), scenario.max_draft_tokens, seed=scenario.seed)
+
+
+def make_controller(
+    scenario: Scenario, time: TimeTruth, true_estimates: Callable[[BatchView], Estimates]
+) -> Controller:
+    """The real controller with a start-up profile; the oracle alone is told the truth."""
+    is_oracle = scenario.policy == "oracle"
+    controller = Controller(
+        "off" if is_oracle else scenario.policy,
+        scenario.max_draft_tokens,
+        time.profile(scenario.profile, scenario.seed),
+        has_offers=not scenario.has_model,
+        has_model=scenario.has_model,
+    )
+    if is_oracle:
+        controller.policy = Oracle(true_estimates)
+    return controller
+
+
+def _make_replica(
+    scenario: Scenario, time: TimeTruth, acceptance: AcceptanceTruth, num_blocks: int, index: int
+) -> Replica:
+    executor = SimExecutor(
+        time, acceptance, has_model=scenario.has_model, num_slots=scenario.max_batch, seed=scenario.seed + index
+    )
+    scheduler = Scheduler(
+        BlockManager(num_blocks, BLOCK_SIZE, scenario.max_batch),
+        max_batched_tokens=scenario.max_batched_tokens,
+        max_model_len=scenario.max_model_len,
+        max_draft_tokens=scenario.max_draft_tokens,
+    )
+    controller = make_controller(scenario, time, executor.true_estimates)
+    return Replica(EngineCore(scheduler, executor, executor.overheard(controller)), executor)
+
+
+def _kv_tokens(scenario: Scenario) -> int:
+    if scenario.kv_tokens is not None:
+        return scenario.kv_tokens
+    if scenario.hardware.endswith(".json"):
+        raise ValueError("measured curves say nothing about memory: give kv_tokens")
+    target = roofline(scenario.hardware, _target_name(scenario), scenario.tensor_parallel)
+    draft = roofline(scenario.hardware, _draft_name(scenario)).model if scenario.has_model else None
+    return kv_token_capacity(target, draft)
+
+
+def _target_name(scenario: Scenario) -> str:
+    return MODELS.get(scenario.model, scenario.model)
+
+
+def _draft_name(scenario: Scenario) -> str:
+    if scenario.draft_model is not None:
+        return scenario.draft_model
+    if scenario.model not in DRAFT_MODELS:
+        raise ValueError(f"model {scenario.model!r} has no usual draft model: give draft_model")
+    return DRAFT_MODELS[scenario.model]
+
+
+def _read_curves(path: str) -> LatencyModel:
+    try:
+        return LatencyModel.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
+    except OSError as error:
+        raise ValueError(f"cannot read the curves {path}: {error.strerror}") from error
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} is not JSON ({error})") from error

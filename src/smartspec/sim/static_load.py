@@ -1,0 +1,198 @@
+"""A controller at a standing load: so many requests decode for ever, nobody arrives, nobody leaves.
+
+The controller meets the same truth as in a whole simulation, but straight from BatchViews, one vectorised step after
+the other, without requests, blocks or a scheduler. Every step also logs what it was worth in expectation, which takes
+the luck out of comparisons: expected tokens are sums of products of true acceptance, expected seconds have no noise.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from smartspec.control.policies.base import Estimates
+from smartspec.control.policies.goodput import best_choice
+from smartspec.control.records import BatchView, Drafted, DraftPlan, Offers, StepFeedback
+from smartspec.core.engine_core import Controller
+from smartspec.sim.acceptance_truth import AcceptanceTruth, divergence
+from smartspec.sim.executor import OFFER_EVIDENCE, count_leading, masked, stop_early
+from smartspec.sim.time_truth import NOISELESS, TimeTruth
+
+
+@dataclass(frozen=True)
+class Phase:
+    """num_steps steps of num_rows new requests with a context of context_tokens each (it does not grow).
+
+    class_ids: workload classes, dealt to the rows in turn. output_tokens: a request is replaced by a new one after so
+    many; None for never. tagged: the controller is told the classes. The draft model is taken to have seen all prompts.
+    """
+
+    num_steps: int
+    num_rows: int
+    class_ids: tuple[int, ...] = (0,)
+    context_tokens: int = 512
+    output_tokens: int | None = None
+    tagged: bool = False
+
+    def __post_init__(self):
+        if min(self.num_steps, self.num_rows, self.context_tokens) < 1 or not self.class_ids:
+            raise ValueError(f"{self}: num_steps, num_rows and context_tokens must be positive, class_ids not empty")
+
+
+@dataclass(frozen=True)
+class StaticLog:
+    """One entry a step; float or int [num_steps].
+
+    emitted, seconds: what happened. expected_emitted, expected_seconds: before luck and noise. best_emitted,
+    best_seconds: expected for the true best plan in the same state; NaN where it was not asked for. Goodputs are in
+    tokens per second.
+    """
+
+    phase: np.ndarray
+    num_rows: np.ndarray
+    drafted: np.ndarray
+    verified: np.ndarray
+    emitted: np.ndarray
+    seconds: np.ndarray
+    expected_emitted: np.ndarray
+    expected_seconds: np.ndarray
+    best_emitted: np.ndarray
+    best_seconds: np.ndarray
+
+    def goodput(self, steps: slice = slice(None)) -> float:
+        """Realised."""
+        return float(self.emitted[steps].sum() / self.seconds[steps].sum())
+
+    def expected_goodput(self, steps: slice = slice(None)) -> float:
+        return float(self.expected_emitted[steps].sum() / self.expected_seconds[steps].sum())
+
+    def regret(self, steps: slice = slice(None)) -> float:
+        """1 - expected goodput / the best expected goodput in the same states, over those steps.
+
+        The states are the policy's own: an oracle that had decided from the start may be in better ones (a draft
+        model that need not catch up). To compare with that, run the policy `oracle`.
+        """
+        best = self.best_emitted[steps].sum() / self.best_seconds[steps].sum()
+        return 1.0 - self.expected_goodput(steps) / float(best)
+
+
+class StaticLoad:
+    """The truth of a standing load. seed: of the noise of time; acceptance has its own."""
+
+    def __init__(self, time: TimeTruth, acceptance: AcceptanceTruth, *, has_model: bool, seed: int = 0):
+        self.time = time
+        self.acceptance = acceptance
+        self.has_model = has_model
+        self._quiet_time = replace(time, noise=NOISELESS)
+        self._noise, self._silence = np.random.default_rng(seed), np.random.default_rng(0)
+        self._next_request_id = 0
+        self._request_ids = self._positions = self._unseen = np.zeros(0, dtype=np.int64)
+
+    def true_estimates(self, view: BatchView) -> Estimates:
+        """What an oracle may know about the step that is under way."""
+        survival = np.cumprod(self.acceptance.expected(view.request_ids, view.now, self._positions), axis=1)
+        return Estimates(survival, survival if self.has_model else None, self.time.at(view.now))
+
+    def run(self, controller: Controller, phases: list[Phase], *, with_best: bool = True) -> StaticLog:
+        """All steps of all phases. with_best: also plan every step with the truth, to know the regret."""
+        entries, now = [], 0.0
+        for index, phase in enumerate(phases):
+            self._replace(controller, np.ones(phase.num_rows, dtype=bool), phase)
+            for _ in range(phase.num_steps):
+                view = self._view(phase, now)
+                best = self._best(view) if with_best else (np.nan, np.nan)
+                entry = self._step(controller, view)
+                now += entry[3]
+                entries.append((index, phase.num_rows, *entry, *best))
+                if phase.output_tokens is not None:
+                    self._replace(controller, self._positions >= phase.output_tokens, phase)
+        return StaticLog(*map(np.array, zip(*entries, strict=True)))
+
+    def _replace(self, controller: Controller, is_new: np.ndarray, phase: Phase) -> None:
+        """New requests in these rows (bool [R]); with another number of rows, all are new."""
+        rows = np.flatnonzero(is_new)
+        gone = self._request_ids if len(self._request_ids) != len(is_new) else self._request_ids[rows]
+        for request_id in gone.tolist():
+            self.acceptance.end(request_id)
+            controller.forget(request_id)
+        if len(self._request_ids) != len(is_new):
+            self._request_ids, self._positions, self._unseen = np.zeros((3, len(is_new)), dtype=np.int64)
+        self._request_ids[rows] = self._next_request_id + np.arange(len(rows))
+        self._positions[rows] = 1
+        self._unseen[rows] = 0
+        self._next_request_id += len(rows)
+        self._class_ids = np.resize(phase.class_ids, len(is_new))
+        for request_id, class_id in zip(self._request_ids[rows].tolist(), self._class_ids[rows].tolist(), strict=True):
+            self.acceptance.begin(request_id, class_id)
+
+    def _view(self, phase: Phase, now: float) -> BatchView:
+        num_rows, longest = phase.num_rows, self.acceptance.max_draft_tokens
+        offers = Offers.none(num_rows)
+        if not self.has_model:
+            found = self.acceptance.has_offer(self._request_ids, self._positions).astype(np.int64)
+            offers = Offers(lengths=longest * found, evidence=OFFER_EVIDENCE * found)
+        return BatchView(
+            request_ids=self._request_ids.copy(),
+            context_tokens=np.full(num_rows, phase.context_tokens),
+            max_draft_tokens=np.full(num_rows, longest),
+            unseen_tokens=np.minimum(self._unseen, phase.context_tokens),
+            offers=offers,
+            now=now,
+            class_ids=self._class_ids + 1 if phase.tagged else None,
+        )
+
+    def _step(self, controller: Controller, view: BatchView) -> tuple[int, int, int, float, float, float]:
+        """Drafted, verified and emitted tokens, seconds, expected tokens and seconds."""
+        plan = controller.plan_draft(view)
+        conditional = self.acceptance.conditional(view.request_ids, view.now, self._positions)
+        drafted = self._draft(view, plan, conditional)
+        keep = controller.plan_verify(view, plan, drafted)
+        num_right = count_leading(self.acceptance.luck(view.request_ids, self._positions) < conditional)
+        accepted = np.minimum(num_right, keep)
+        time = (view, plan, drafted.lengths, keep, view.now)
+        seconds = self.time.step_seconds(*time, self._noise)
+        is_free = (accepted == keep) & ~plan.use_model & (keep < view.offers.lengths)
+        feedback = StepFeedback(
+            view=view,
+            plan=plan,
+            drafted=drafted.lengths,
+            verified=keep,
+            tested=np.minimum(keep, accepted + 1),
+            accepted=accepted,
+            next_match=np.where(is_free, num_right > keep, -1),
+            num_emitted=int(accepted.sum()) + view.num_rows,
+            seconds=seconds,
+            confidence=drafted.confidence,
+            divergence=masked(divergence(conditional), keep),
+        )
+        controller.observe(feedback)
+        self._advance(plan, drafted.lengths, accepted)
+        expected = view.num_rows + float(np.nansum(masked(np.cumprod(conditional, axis=1), keep)))
+        quiet = self._quiet_time.step_seconds(*time, self._silence).total
+        num_drafted, num_verified = int(drafted.lengths.sum()), int(keep.sum())
+        return num_drafted, num_verified, feedback.num_emitted, seconds.total, expected, quiet
+
+    def _draft(self, view: BatchView, plan: DraftPlan, conditional: np.ndarray) -> Drafted:
+        if not self.has_model:
+            return Drafted(np.minimum(plan.lengths, view.offers.lengths))
+        lengths = np.where(plan.use_model, plan.lengths, 0)
+        if not lengths.any():
+            return Drafted(lengths)
+        confidence, entropy = self.acceptance.confidence(view.request_ids, self._positions, conditional)
+        if plan.stop is not None:
+            lengths = stop_early(plan.stop, lengths, confidence, entropy)
+        return Drafted(lengths, masked(confidence, lengths))
+
+    def _advance(self, plan: DraftPlan, drafted: np.ndarray, accepted: np.ndarray) -> None:
+        """The draft model has seen what it drafted but the last token; of the rest it misses what was emitted."""
+        self._positions += 1 + accepted
+        has_drafted = plan.use_model & (drafted > 0)
+        self._unseen = np.where(has_drafted, np.maximum(accepted - (drafted - 1), 0), self._unseen + 1 + accepted)
+
+    def _best(self, view: BatchView) -> tuple[float, float]:
+        """Expected tokens and seconds of the true best plan."""
+        estimates = self.true_estimates(view)
+        plan = best_choice(view, estimates).draft_plan
+        survival = estimates.survival(plan.use_model)
+        emitted = view.num_rows + float(np.nansum(masked(survival, plan.lengths)))
+        seconds = self._quiet_time.step_seconds(view, plan, plan.lengths, plan.lengths, view.now, self._silence)
+        return emitted, seconds.total

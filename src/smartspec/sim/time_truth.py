@@ -1,0 +1,185 @@
+"""What a simulated step really takes.
+
+The truth is made of costs of single passes (a roofline of known hardware, or curves measured on a live engine), noise
+around them, and a schedule of throttling. The controller sees none of it: it gets a start-up profile, noisy and maybe
+wrong, and then measured steps, as on a real machine.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol
+
+import numpy as np
+
+from smartspec.control.cost_curve import CostCurve, ProfileSample
+from smartspec.control.latency import LatencyModel
+from smartspec.control.records import BatchView, DraftPlan, StepSeconds
+
+NUM_PROFILE_REPETITIONS = 3  # the profile keeps the best of so many, as the live engine's does
+
+
+class PassCost(Protocol):
+    """Seconds of one pass of one model: a CostCurve, or hardware.Roofline."""
+
+    def seconds(self, fed_tokens, context_tokens, rows, attended_tokens=None, scored_tokens=None) -> np.ndarray: ...
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Around the true time of each part of a step.
+
+    jitter: standard deviation of log seconds; the mean stays the true time. stall_probability: share of steps whose
+    target pass is held up (a garbage collection, a neighbour), by an exponential time of mean stall_seconds.
+    """
+
+    jitter: float = 0.02
+    stall_probability: float = 0.0
+    stall_seconds: float = 0.05
+
+    def apply(self, seconds: StepSeconds, rng: np.random.Generator) -> StepSeconds:
+        """One noisy measurement. Draws the same count of random numbers whatever comes out."""
+        draft, target, host = np.exp(self.jitter * (rng.standard_normal(3) - self.jitter / 2)).tolist()
+        luck, size = rng.random(), rng.exponential(self.stall_seconds)
+        stall = size if luck < self.stall_probability else 0.0
+        return StepSeconds(seconds.draft * draft, seconds.target * target + stall, seconds.host * host)
+
+
+NOISELESS = Noise(jitter=0.0)
+
+
+@dataclass(frozen=True)
+class TimeTruth:
+    """True times of a step; itself the noise-free Latency (policies.base) of an unthrottled machine.
+
+    target, draft: cost of one pass of the target and of the draft model (None without one). host_seconds: everything
+    that is no pass, per step. throttle: (second, factor) in ascending order: from that second on, passes take factor
+    times as long. factor: what at() has already applied.
+    """
+
+    target: PassCost
+    draft: PassCost | None = None
+    host_seconds: float = 0.0
+    noise: Noise = NOISELESS
+    throttle: tuple[tuple[float, float], ...] = ()
+    factor: float = 1.0
+
+    def __post_init__(self):
+        if self.host_seconds < 0:
+            raise ValueError(f"host_seconds is {self.host_seconds}: it must not be negative")
+        starts = [second for second, _ in self.throttle]
+        if starts != sorted(starts) or any(factor <= 0 for _, factor in self.throttle):
+            raise ValueError(f"throttle is {self.throttle}: give ascending seconds with positive factors")
+
+    @staticmethod
+    def from_curves(target: CostCurve, draft: CostCurve | None = None, host_seconds: float = 0.0) -> "TimeTruth":
+        """A measured profile as the truth, without noise: the curves of a live engine's LatencyModel.to_dict."""
+        return TimeTruth(target, draft, host_seconds)
+
+    def at(self, now: float) -> "TimeTruth":
+        """The noise-free Latency of that moment, throttling included: what an oracle may know."""
+        return replace(self, factor=self.factor * self._throttle_factor(now), throttle=())
+
+    def target_seconds(self, view: BatchView, num_draft_tokens: np.ndarray) -> np.ndarray:
+        """Time of the target pass with that many draft tokens (int [N]), on rows of mean context: float [N]."""
+        num_draft_tokens = np.asarray(num_draft_tokens, dtype=float)
+        mean_context = view.context_tokens.sum() / max(view.num_rows, 1)
+        attended = (view.num_rows + num_draft_tokens) * (mean_context + 1)
+        return self._target_pass(view, num_draft_tokens, attended)
+
+    def draft_seconds(self, view: BatchView, use_model: np.ndarray, max_depth: int) -> np.ndarray:
+        """Time of 0..max_depth passes of the draft model over the rows of use_model (bool [R]): float [max_depth + 1].
+
+        The first pass also feeds the tokens the draft model has not seen.
+        """
+        return self._draft_passes(view, np.where(use_model, max_depth, 0), max_depth)
+
+    def step_seconds(
+        self,
+        view: BatchView,
+        plan: DraftPlan,
+        drafted: np.ndarray,
+        verified: np.ndarray,
+        now: float,
+        rng: np.random.Generator,
+    ) -> StepSeconds:
+        """What this step took, with noise and throttling.
+
+        drafted, verified: int [R], draft tokens that were made and that were fed to the target. A row whose draft was
+        stopped early takes part in as many draft passes as it has tokens.
+        """
+        attended = (1 + verified) @ (view.context_tokens + 1) + (verified * (verified + 1)).sum() / 2
+        target = self._target_pass(view, float(verified.sum()), float(attended))
+        passes = np.where(plan.use_model, drafted, 0)
+        draft = self._draft_passes(view, passes, int(passes.max(initial=0)))[-1]
+        throttled = self._throttle_factor(now)
+        seconds = StepSeconds(float(draft) * throttled, float(target) * throttled, self.host_seconds)
+        return self.noise.apply(seconds, rng)
+
+    def profile(self, distortion: float | Literal["no-context"] = 1.0, seed: int = 0) -> LatencyModel:
+        """What a start-up profile on the unthrottled machine would give the controller.
+
+        distortion: 1 for an honest profile, another number if all times come out so many times too long, or
+        "no-context" if the profile knows nothing of the length of contexts.
+        """
+        rng = np.random.default_rng(seed)
+        factor = 1.0 if distortion == "no-context" else float(distortion)
+        samples = [self._profile_samples(cost, factor, rng) for cost in (self.target, self.draft) if cost is not None]
+        curves = [CostCurve.fit(model_samples) for model_samples in samples]
+        if distortion == "no-context":
+            curves = [replace(curve, per_context_token=0.0, per_attended_token=0.0) for curve in curves]
+        return LatencyModel(*curves)
+
+    def _throttle_factor(self, now: float) -> float:
+        factor = 1.0
+        for second, value in self.throttle:
+            if now >= second:
+                factor = value
+        return factor
+
+    def _target_pass(
+        self, view: BatchView, num_draft_tokens: np.ndarray | float, attended: np.ndarray | float
+    ) -> np.ndarray:
+        """attended: by the decoding rows; the prefills' own is added. A prefill has the logits of its last token."""
+        decoding_tokens = view.num_rows + num_draft_tokens
+        return self.factor * self.target.seconds(
+            decoding_tokens + view.prefill_tokens,
+            view.context_tokens.sum() + decoding_tokens + view.prefill_context_tokens,
+            view.num_rows + view.num_prefills,
+            attended + view.prefill_attended_tokens,
+            decoding_tokens + view.num_prefills,
+        )
+
+    def _draft_passes(self, view: BatchView, lengths: np.ndarray, max_depth: int) -> np.ndarray:
+        """float [max_depth + 1], time up to each depth when row i takes part in the first lengths[i] passes."""
+        if self.draft is None or not lengths.any():
+            return np.zeros(max_depth + 1)
+        depths = np.arange(max_depth)
+        takes_part = depths < lengths[:, None]
+        rows = takes_part.sum(axis=0)
+        context = view.context_tokens @ takes_part + rows * (depths + 1)
+        is_first = depths == 0
+        unseen = np.where(takes_part[:, 0], view.unseen_tokens, 0)
+        fed = rows + is_first * unseen.sum()
+        attended = context + is_first * (unseen @ view.context_tokens)
+        passes = np.where(rows > 0, self.draft.seconds(fed, context, rows, attended, rows), 0.0)
+        return self.factor * np.concatenate([[0.0], np.cumsum(passes)])
+
+    def _profile_samples(self, cost: PassCost, factor: float, rng: np.random.Generator) -> list[ProfileSample]:
+        """Every pass of the grid, best of a few noisy measurements. A row of many tokens is a prefill: few logits."""
+        samples = []
+        for rows, num_new, context in profile_grid():
+            fed, held = rows * num_new, rows * (context + num_new)
+            scored = fed if num_new <= 16 else rows
+            truth = float(cost.seconds(fed, held, rows, fed * (context + (num_new + 1) / 2), scored))
+            measured = [
+                self.noise.apply(StepSeconds(0.0, truth, 0.0), rng).target for _ in range(NUM_PROFILE_REPETITIONS)
+            ]
+            samples.append(ProfileSample(fed, held, rows, factor * min(measured), scored))
+        return samples
+
+
+def profile_grid() -> list[tuple[int, int, int]]:
+    """(rows, new tokens per row, context per row) of profiled passes: decoding, drafts, contexts, prefill."""
+    batches = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+    grid = [(rows, num_new, 256) for rows in batches for num_new in (1, 2, 3, 4, 6, 8) if rows * num_new <= 1024]
+    grid += [(rows, num_new, context) for rows in (1, 8, 32) for num_new in (1, 4) for context in (1024, 4096)]
+    return grid + [(1, num_new, context) for num_new in (32, 128, 512, 1024, 2048) for context in (0, 2048)]

@@ -1,0 +1,71 @@
+"""What arrives in a simulation: token counts, workload classes, and either arrival times or a closed loop."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from smartspec.workload.arrivals import Trace, poisson_arrivals
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Requests in order of arrival; arrays are [N]. class_ids: workload class, an index of the acceptance truth's.
+
+    arrival_seconds: float, never decreasing; None for a closed loop, in which `concurrency` requests are always under
+    way and the next arrives when one ends. tagged: requests name their class to the engine.
+    """
+
+    num_prompt_tokens: np.ndarray
+    num_output_tokens: np.ndarray
+    class_ids: np.ndarray
+    arrival_seconds: np.ndarray | None = None
+    concurrency: int | None = None
+    tagged: bool = False
+
+    def __post_init__(self):
+        if (self.arrival_seconds is None) == (self.concurrency is None):
+            raise ValueError("give either arrival times or a concurrency")
+        if self.concurrency is not None and self.concurrency < 1:
+            raise ValueError(f"concurrency must be at least 1, got {self.concurrency}")
+
+    def __len__(self) -> int:
+        return len(self.num_prompt_tokens)
+
+    def before(self, seconds: float | None) -> "Traffic":
+        """Only what arrives before that; None for everything."""
+        if seconds is None:
+            return self
+        count = int(np.searchsorted(self.arrival_seconds, seconds))
+        names = ("num_prompt_tokens", "num_output_tokens", "class_ids", "arrival_seconds")
+        return replace(self, **{name: getattr(self, name)[:count] for name in names})
+
+
+def poisson_traffic(
+    rate: float, num_prompt_tokens: np.ndarray, num_output_tokens: np.ndarray, class_ids: np.ndarray, seed: int
+) -> Traffic:
+    """Poisson arrivals, `rate` requests per second. ValueError if the rate is not positive."""
+    arrivals = poisson_arrivals(rate, len(num_prompt_tokens), np.random.default_rng([seed, 1]))
+    return Traffic(num_prompt_tokens, num_output_tokens, class_ids, arrival_seconds=arrivals)
+
+
+def trace_traffic(trace: Trace, class_ids: np.ndarray, num_requests: int) -> Traffic:
+    """The first num_requests of a recording, which starts over as often as that takes."""
+    lap, row = np.divmod(np.arange(num_requests), len(trace))
+    # The gap before a new lap is the recording's mean gap.
+    lap_seconds = trace.arrival_seconds[-1] * len(trace) / max(len(trace) - 1, 1)
+    return Traffic(
+        trace.num_prompt_tokens[row],
+        trace.num_output_tokens[row],
+        class_ids,
+        arrival_seconds=trace.arrival_seconds[row] + lap * lap_seconds,
+    )
+
+
+def random_lengths(mean: int, count: int, seed: int, stream: int) -> np.ndarray:
+    """Token counts of that mean, int64 [count]: log-normal with a standard deviation of as much, at least 1.
+
+    Recorded traffic is skewed like this; the traces themselves are the better choice where they fit.
+    """
+    sigma = np.sqrt(np.log(2.0))
+    drawn = np.random.default_rng([seed, stream]).lognormal(np.log(mean) - sigma**2 / 2, sigma, count)
+    return np.maximum(1, np.rint(drawn)).astype(np.int64)

@@ -1,0 +1,44 @@
+"""What is known of one request of a run, and of speculation over the run: the same for servers and simulations."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRecord:
+    """What happened to one request. Seconds; start_seconds counts from the start of the run.
+
+    ttft_seconds: until the first text arrived, None if none did. error: None if the answer arrived whole.
+    has_usage: token counts are the server's; without it num_output_tokens is the number of pieces of text.
+    """
+
+    prompt_id: str
+    task: str
+    start_seconds: float
+    ttft_seconds: float | None
+    end_to_end_seconds: float
+    num_prompt_tokens: int
+    num_output_tokens: int
+    has_usage: bool
+    finish_reason: str | None
+    error: str | None
+    text: str
+
+    @property
+    def tpot_seconds(self) -> float | None:
+        """(end-to-end - TTFT) / (tokens - 1): time per output token after the first; None below two tokens.
+
+        Not the mean gap between pieces: a speculative server sends several tokens in one piece.
+        """
+        if self.ttft_seconds is None or self.num_output_tokens < 2:
+            return None
+        return (self.end_to_end_seconds - self.ttft_seconds) / (self.num_output_tokens - 1)
+
+
+@dataclass(frozen=True)
+class SpeculationCounters:
+    """Draft tokens made, verified and accepted, and decoding requests summed over steps, since the server started."""
+
+    num_drafted_tokens: int
+    num_verified_tokens: int
+    num_accepted_tokens: int
+    num_decode_rows: int

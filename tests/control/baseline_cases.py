@@ -1,0 +1,92 @@
+"""Steps for testing policies without an engine: views, estimates, and drafts that are accepted by the roll of dice."""
+
+import numpy as np
+
+from smartspec.control.latency import CostCurve, LatencyModel
+from smartspec.control.policies.base import Estimates
+from smartspec.control.policies.names import POLICIES
+from smartspec.control.policies.oracle import Oracle
+from smartspec.control.policies.static import Fixed
+from smartspec.control.records import UNLIMITED, BatchView, Drafted, Offers, StepFeedback, StepSeconds
+
+K = 8
+ALL_POLICIES = [*POLICIES, "fixed", "oracle"]
+
+
+def new_policy(name, has_model=True):
+    """A policy of any name; the oracle is told that 0.6 of all tokens are accepted."""
+    if name == "oracle":
+        return Oracle(lambda view: make_estimates(view.num_rows, acceptance=0.6, has_model=has_model))
+    return Fixed(5) if name == "fixed" else POLICIES[name]()
+
+
+def make_view(num_rows, *, offers=None, caps=K, budget=UNLIMITED, first_id=0, **more):
+    offers = np.zeros(num_rows, dtype=np.int64) if offers is None else np.array(offers)
+    return BatchView(
+        request_ids=np.arange(first_id, first_id + num_rows),
+        context_tokens=np.full(num_rows, 512),
+        max_draft_tokens=np.broadcast_to(caps, num_rows),
+        unseen_tokens=np.zeros(num_rows, dtype=np.int64),
+        offers=Offers(offers, offers),
+        draft_token_budget=budget,
+        **more,
+    )
+
+
+def make_latency(fixed=0.02, per_token=1e-4, draft_pass=0.001, draft_per_token=1e-6):
+    return LatencyModel(CostCurve.linear(fixed, per_token), CostCurve.linear(draft_pass, draft_per_token))
+
+
+def make_estimates(num_rows, acceptance=0.7, latency=None, *, max_draft_tokens=K, has_model=True):
+    survival = np.cumprod(np.full((num_rows, max_draft_tokens), acceptance), axis=1)
+    return Estimates(survival, survival if has_model else None, latency or make_latency())
+
+
+def make_feedback(view, plan, verified, accepted, **more):
+    verified, accepted = np.asarray(verified), np.asarray(accepted)
+    return StepFeedback(
+        view=view,
+        plan=plan,
+        drafted=more.pop("drafted", verified),
+        verified=verified,
+        tested=np.minimum(verified, accepted + 1),
+        accepted=accepted,
+        next_match=np.full(view.num_rows, -1),
+        num_emitted=int(accepted.sum()) + view.num_rows,
+        seconds=more.pop("seconds", StepSeconds(0.001, 0.02, 0.0)),
+        **more,
+    )
+
+
+def draft(plan, confidence, entropy):
+    """Lengths that come out when the plan's stop rule is asked after every pass: int [R]."""
+    lengths = np.where(plan.use_model, 0, plan.lengths)
+    active = plan.use_model & (plan.lengths > 0)
+    for depth in range(int(plan.lengths.max(initial=0))):
+        rows = np.flatnonzero(active & (plan.lengths > depth))
+        if not len(rows):
+            break
+        lengths[rows] += 1
+        if plan.stop is not None:
+            active[rows[plan.stop(depth, rows, confidence[rows, depth], entropy[rows, depth])]] = False
+    return lengths
+
+
+def run_step(policy, view, estimates, acceptance, rng):
+    """One step in which every token of row i is accepted with probability acceptance[i]; returns plan and feedback."""
+    shape = (view.num_rows, estimates.max_draft_tokens)
+    confidence, entropy = rng.uniform(0.3, 1.0, shape), rng.exponential(1.0, shape)
+    plan = policy.plan_draft(view, estimates)
+    lengths = draft(plan, confidence, entropy)
+    is_known = plan.use_model[:, None] & (np.arange(shape[1]) < lengths[:, None])
+    drafted = Drafted(lengths, np.where(is_known, confidence, np.nan))
+    verified = policy.plan_verify(view, plan, drafted, estimates.survival(plan.use_model), estimates.latency)
+    is_accepted = rng.random(shape) < np.broadcast_to(acceptance, view.num_rows)[:, None]
+    accepted = np.minimum(np.cumprod(is_accepted, axis=1).sum(axis=1), verified)
+    is_verified = np.arange(shape[1]) < verified[:, None]
+    divergence = np.where(is_verified, rng.exponential(0.2, shape), np.nan)
+    feedback = make_feedback(
+        view, plan, verified, accepted, drafted=lengths, confidence=confidence, divergence=divergence
+    )
+    policy.observe(feedback)
+    return plan, feedback

@@ -1,0 +1,93 @@
+"""What estimates cost: goodput of plans made with them against plans made with the truth."""
+
+import numpy as np
+import pytest
+
+from smartspec.control.acceptance import AcceptanceEstimator
+from smartspec.control.planner import plan_lengths
+from smartspec.control.records import BatchView, DraftPlan, Offers, StepFeedback, StepSeconds
+
+K = 8
+
+
+class World:
+    """Rows of known acceptance (offers, the same at all positions) and a target pass of linear cost."""
+
+    def __init__(self, num_rows, rates, seconds_per_token, seed):
+        self.rng = np.random.default_rng(seed)
+        self.ids = np.arange(num_rows)
+        self.target_seconds = 0.03 + seconds_per_token * (num_rows + np.arange(num_rows * K + 1))
+        self.estimator = AcceptanceEstimator(K)
+        self.set_rates(rates)
+
+    def set_rates(self, rates):
+        self.conditional = np.repeat(np.asarray(rates)[:, None], K, axis=1)
+        self.survival = np.cumprod(self.conditional, axis=1)
+
+    def restart_requests(self):
+        """All requests end, others take their rows."""
+        for request_id in self.ids.tolist():
+            self.estimator.forget(request_id)
+        self.ids = self.ids + len(self.ids)
+
+    def step(self):
+        """Plan, verify and learn; returns the share of the goodput that the best plan would have had."""
+        num_rows, zeros = len(self.ids), np.zeros_like(self.ids)
+        offers = Offers(np.full(num_rows, K), np.full(num_rows, 3))
+        view = BatchView(self.ids, zeros, np.full(num_rows, K), zeros, offers)
+        lengths = self._plan(self.estimator.survival(view, False))
+        hits = np.cumprod(self.rng.random((num_rows, K + 1)) < np.pad(self.conditional, ((0, 0), (0, 1))), axis=1)
+        accepted = np.minimum(hits.sum(axis=1), lengths)
+        next_match = np.where((accepted == lengths) & (lengths < K), hits[np.arange(num_rows), lengths], -1)
+        tested, emitted = np.minimum(accepted + 1, lengths), num_rows + int(accepted.sum())
+        plan, seconds = DraftPlan(lengths, np.zeros(num_rows, bool)), StepSeconds(0.0, 0.01, 0.0)
+        drafted = np.full(num_rows, K)
+        self.estimator.observe(
+            StepFeedback(view, plan, drafted, lengths, tested, accepted, next_match, emitted, seconds)
+        )
+        return self._goodput(lengths) / self._goodput(self._plan(self.survival))
+
+    def _plan(self, survival):
+        num_rows = len(survival)
+        free = np.zeros(num_rows, dtype=bool)
+        caps, weights = np.full(num_rows, K), np.ones(num_rows)
+        return plan_lengths(survival, caps, weights, free, np.zeros(1), self.target_seconds).lengths
+
+    def _goodput(self, lengths):
+        is_verified = np.arange(K) < lengths[:, None]
+        return (len(lengths) + self.survival[is_verified].sum()) / self.target_seconds[lengths.sum()]
+
+
+@pytest.mark.parametrize("seconds_per_token", [1e-4, 3e-4])
+def test_planning_with_estimates_loses_less_than_a_hundredth_when_requests_differ(seconds_per_token):
+    """Batch 64, acceptance of requests spread as Beta(3, 2)."""
+    shares = []
+    for seed in range(5):
+        rates = np.random.default_rng(100 + seed).beta(3, 2, 64)
+        world = World(64, rates, seconds_per_token, seed)
+        shares.append(np.mean([world.step() for _ in range(150)][50:]))
+    assert np.mean(shares) > 0.99
+
+
+@pytest.mark.parametrize("rates", [(0.9, 0.3), (0.3, 0.9), (0.75, 0.5)])
+@pytest.mark.parametrize("are_replaced", [False, True])
+def test_a_change_of_workload_is_recovered_within_thirty_steps(rates, are_replaced):
+    """Batch 8, after long steady operation, with the same requests or with others that are all unlike the old ones."""
+    after = []
+    for seed in range(8):
+        world = World(8, np.full(8, rates[0]), 1e-3, seed)
+        for _ in range(200):
+            world.step()
+        if are_replaced:
+            world.restart_requests()
+        world.set_rates(np.full(8, rates[1]))
+        after.append([world.step() for _ in range(60)])
+    assert np.mean(np.array(after)[:, 30:]) > 0.98
+
+
+def test_steady_operation_is_not_disturbed_by_the_readiness_to_forget():
+    shares = []
+    for seed in range(5):
+        world = World(8, np.full(8, 0.8), 1e-3, seed)
+        shares.append(np.mean([world.step() for _ in range(300)][100:]))
+    assert np.mean(shares) > 0.985

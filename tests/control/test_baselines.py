@@ -1,0 +1,201 @@
+"""What holds for every policy there is, published or ours."""
+
+import numpy as np
+import pytest
+from baseline_cases import ALL_POLICIES, K, make_estimates, make_view, new_policy, run_step
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from smartspec.control.policies.adaserve import AdaServe
+from smartspec.control.policies.base import plan_of_lengths
+from smartspec.control.policies.baseline import cut_stragglers
+from smartspec.control.policies.names import PARAMETERS, parse_policy
+from smartspec.control.policies.oracle import Oracle
+from smartspec.control.policies.request_table import RequestTable
+from smartspec.control.records import Drafted
+
+PER_REQUEST = ("smartspec-request", "hf", "gammatune", "dsde", "adaedl", "adaserve")
+rows = st.lists(st.tuples(st.integers(0, K + 2), st.integers(0, K + 3)), min_size=0, max_size=12)
+
+
+@pytest.mark.parametrize("name", ALL_POLICIES)
+@settings(max_examples=40, deadline=None)
+@given(steps=st.lists(rows, min_size=1, max_size=4), has_model=st.booleans(), budget=st.integers(0, 60))
+def test_no_policy_exceeds_what_a_row_or_the_step_can_have(name, steps, has_model, budget):
+    policy, rng = new_policy(name, has_model), np.random.default_rng(0)
+    for limits in steps:
+        caps = np.array([cap for cap, _ in limits], dtype=np.int64)
+        offers = np.array([offer for _, offer in limits], dtype=np.int64)
+        targets = np.where(caps % 2, 0.01, np.inf)
+        view = make_view(len(limits), offers=offers, caps=caps, budget=budget, tpot_targets=targets)
+        estimates = make_estimates(len(limits), has_model=has_model)
+        plan, feedback = run_step(policy, view, estimates, 0.6, rng)
+        assert plan.lengths.shape == plan.use_model.shape == (len(limits),)
+        assert (plan.lengths >= 0).all()
+        assert (plan.lengths <= np.minimum(caps, K)).all()
+        assert (plan.lengths <= offers)[~plan.use_model].all()
+        assert not plan.use_model.any() or has_model
+        assert not plan.use_model[plan.lengths == 0].any()
+        assert ((feedback.verified >= 0) & (feedback.verified <= feedback.drafted)).all()
+        if name != "fixed":  # lengths asked for by hand are the host's to cut
+            assert feedback.verified.sum() <= budget
+
+
+@pytest.mark.parametrize("name", ALL_POLICIES)
+def test_steps_without_decoding_requests_are_nothing_to_decide(name):
+    policy, rng = new_policy(name), np.random.default_rng(0)
+    for num_rows in (0, 3, 0):
+        plan, _ = run_step(policy, make_view(num_rows, prefill_tokens=7), make_estimates(num_rows), 0.7, rng)
+        assert plan.lengths.shape == (num_rows,)
+    policy.forget(0)
+    policy.forget(12345)
+
+
+@pytest.mark.parametrize("name", [name for name in ALL_POLICIES if name != "off"])
+def test_every_policy_uses_offers_where_there_is_no_draft_model(name):
+    policy = new_policy(name, has_model=False)
+    view = make_view(4, offers=[3, 0, 8, 1])
+    plan = policy.plan_draft(view, make_estimates(4, acceptance=0.9, has_model=False))
+    assert (plan.lengths > 0).tolist() == [True, False, True, True]
+    assert not plan.use_model.any()
+
+
+@pytest.mark.parametrize("name", PER_REQUEST)
+def test_what_is_known_of_requests_is_dropped_with_them(name):
+    policy, rng = new_policy(name), np.random.default_rng(0)
+    for first_id in range(0, 3000, 100):
+        for _ in range(3):
+            run_step(policy, make_view(100, first_id=first_id), make_estimates(100), 0.9, rng)
+        assert len(policy._requests) == 100
+        for request_id in range(first_id, first_id + 100):
+            policy.forget(request_id)
+    assert len(policy._requests) == 0
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_numbers_behind_names_are_taken_or_refused_with_their_range(name):
+    _, least, largest = PARAMETERS[name]
+    for value in (least, largest):
+        parse_policy(f"{name}:{value}", K)
+    for bad in ("", "x", "nan", str(least - 1), str(largest + 1)):
+        with pytest.raises(ValueError, match=rf"from {least} to {largest}") as error:
+            parse_policy(f"{name}:{bad}")
+        assert repr(f"{name}:{bad}") in str(error.value)
+
+
+def test_the_oracle_cannot_be_asked_for_by_name():
+    with pytest.raises(ValueError, match="only in the simulator"):
+        parse_policy("oracle", K)
+
+
+@pytest.mark.parametrize("name", ["sglang-ema:1", "off:1", "goodput:2", "synergy"])
+def test_names_that_are_none_list_the_others(name):
+    with pytest.raises(ValueError, match=r"batch-table\[:number\].*sglang-ema.*adaserve"):
+        parse_policy(name)
+
+
+def test_the_oracle_believes_the_truth_and_not_the_estimates():
+    oracle = new_policy("oracle")
+    told_useless = oracle.plan_draft(make_view(4), make_estimates(4, acceptance=0.0))
+    told_perfect = oracle.plan_draft(make_view(4), make_estimates(4, acceptance=1.0))
+    assert told_useless.lengths.tolist() == told_perfect.lengths.tolist()
+    assert (told_useless.lengths > 0).all()
+
+
+def test_the_oracle_takes_any_gain():
+    """Free verification at 0.5 % acceptance: less than goodput's margin, but a gain."""
+    truth = make_estimates(1, acceptance=0.005, latency=_FreeTokens(), has_model=False)
+    oracle = Oracle(lambda view: truth)
+    assert oracle.plan_draft(make_view(1, offers=[1]), truth).lengths.tolist() == [1]
+
+
+class _FreeTokens:
+    """A target pass that costs the same whatever it is fed."""
+
+    host_seconds = 0.0
+
+    def target_seconds(self, view, num_draft_tokens):
+        return np.full(len(num_draft_tokens), 0.02)
+
+    def draft_seconds(self, view, use_model, max_depth):
+        return np.zeros(max_depth + 1)
+
+
+def test_a_short_budget_cuts_the_longest_drafts():
+    plan = plan_of_lengths(make_view(4, caps=[1, 8, 3, 8], budget=11), make_estimates(4), K)
+    assert plan.lengths.tolist() == [1, 3, 3, 3]
+    nothing = plan_of_lengths(make_view(4, budget=0), make_estimates(4), K)
+    assert nothing.lengths.tolist() == [0, 0, 0, 0]
+    assert not nothing.use_model.any()
+
+
+def test_stragglers_are_cut_at_the_mean_rounded_up_of_the_counted_rows():
+    lengths = np.array([2, 9, 3, 20])
+    assert cut_stragglers(lengths, np.array([True, True, True, False])).tolist() == [2, 5, 3, 20]
+    assert cut_stragglers(lengths, np.zeros(4, dtype=bool)).tolist() == lengths.tolist()
+
+
+def test_a_request_table_grows_and_starts_rows_anew():
+    table = RequestTable(length=5, window=np.zeros(3))
+    ids = np.arange(1000)
+    table["length"][table.rows(ids[:200])] = np.arange(200)
+    rows = table.rows(ids)
+    assert len(set(rows.tolist())) == len(table) == 1000
+    assert table["length"][rows[:200]].tolist() == list(range(200))
+    assert (table["length"][rows[200:]] == 5).all()
+    table["window"][rows[7]] = 1.0
+    table.forget(7)
+    assert table["length"][table.rows(np.array([5000]))].tolist() == [5]
+    assert table["window"][table.rows(np.array([5000]))].tolist() == [[0.0, 0.0, 0.0]]
+
+
+def adaserve_keep(policy, view, estimates, lengths, confidence=None):
+    plan = policy.plan_draft(view, estimates)
+    drafted = Drafted(np.minimum(lengths, plan.lengths), confidence)
+    survival = estimates.survival(plan.use_model)
+    return policy.plan_verify(view, plan, drafted, survival, estimates.latency)
+
+
+def test_adaserve_verifies_the_likeliest_tokens_of_the_batch():
+    confidence = np.repeat(np.array([[0.9], [0.5], [0.8]]), K, axis=1)
+    keep = adaserve_keep(AdaServe(3 + 6), make_view(3), make_estimates(3), K, confidence)
+    # Products 0.9 0.81 0.73 | 0.5 | 0.8 0.64 0.51: the six best are three of the first and three of the last.
+    assert keep.tolist() == [3, 0, 3]
+
+
+def test_adaserve_serves_requests_behind_their_objective_first():
+    confidence = np.repeat(np.array([[0.9], [0.5], [0.8]]), K, axis=1)
+    view = make_view(3, tpot_targets=np.array([np.inf, 0.011, np.inf]))
+    keep = adaserve_keep(AdaServe(3 + 6), view, make_estimates(3), K, confidence)
+    # The step takes about 0.025 s: 2.4 tokens are needed, 1 + 0.5 + 0.25 + 0.125 does not even reach 2, and no request
+    # may take more than 1.2 x 9 / 3 = 3 tokens; the other three go to the likeliest.
+    assert keep.tolist() == [2, 3, 1]
+
+
+def test_adaserve_with_loose_objectives_equals_throughput_only():
+    confidence = np.random.default_rng(3).uniform(0.2, 1.0, (12, K))
+    keeps = [
+        adaserve_keep(AdaServe(48), make_view(12, tpot_targets=targets), make_estimates(12), K, confidence).tolist()
+        for targets in (None, np.full(12, 1e3))
+    ]
+    assert keeps[0] == keeps[1]
+    assert sum(keeps[0]) == 48 - 12
+
+
+def test_adaserve_counts_time_and_tokens_of_each_request():
+    policy, rng = AdaServe(64), np.random.default_rng(0)
+    view = make_view(2, tpot_targets=np.full(2, 0.021))
+    for _ in range(10):
+        run_step(policy, view, make_estimates(2), np.array([1.0, 0.0]), rng)
+    ahead, behind = policy._tokens_needed(view, 0.02).tolist()
+    assert ahead == 1.0
+    assert behind == pytest.approx((10 * 0.021 + 1.05 * 0.02) / 0.021 - 10)
+
+
+def test_adaserve_takes_its_budget_from_the_knee_and_stops_beyond():
+    """Fixed 20 ms and 0.1 ms per token: 201 tokens double the time of one."""
+    policy = AdaServe()
+    assert policy.plan_draft(make_view(100), make_estimates(100)).lengths.tolist() == [3] * 100
+    assert policy.token_budget == 201
+    assert not policy.plan_draft(make_view(250), make_estimates(250)).lengths.any()
+    assert not policy.plan_draft(make_view(20, prefill_tokens=200), make_estimates(20)).lengths.any()

@@ -1,0 +1,160 @@
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from smartspec.control.acceptance import AcceptanceEstimator
+from smartspec.control.calibration import MIDPOINTS, NUM_BUCKETS, ConfidenceCalibration, isotonic
+from smartspec.control.records import BatchView, DraftPlan, Offers, StepFeedback, StepSeconds
+
+K = 6
+
+
+def sigmoid(log_odds):
+    return 1 / (1 + np.exp(-log_odds))
+
+
+def pool_adjacent_violators(values, weights):
+    """The textbook algorithm."""
+    blocks = []
+    for value, weight in zip(values, weights, strict=True):
+        blocks.append([value, weight, 1])
+        while len(blocks) > 1 and blocks[-2][0] > blocks[-1][0]:
+            (a, wa, na), (b, wb, nb) = blocks[-2:]
+            blocks[-2:] = [[(a * wa + b * wb) / (wa + wb), wa + wb, na + nb]]
+    return np.concatenate([[value] * count for value, _, count in blocks])
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.floats(-5, 5), st.floats(0.1, 100)), min_size=1, max_size=14))
+def test_isotonic_regression_equals_the_textbook_algorithm(pairs):
+    values, weights = np.array(pairs).T
+    result = isotonic(values, weights)
+    assert result == pytest.approx(pool_adjacent_violators(values, weights), abs=1e-9)
+    assert (np.diff(result) >= -1e-12).all()
+
+
+def test_nothing_known_lies_between_the_confidence_and_the_mean():
+    calibration = ConfidenceCalibration()
+    values = sigmoid(calibration.log_odds(np.array([0.05, 0.5, 0.95]), np.zeros(3)))
+    assert values[1] == pytest.approx(0.5)
+    assert 0.05 < values[0] < 0.5 < values[2] < 0.95
+
+
+def test_an_overconfident_drafter_is_corrected():
+    rng, calibration = np.random.default_rng(0), ConfidenceCalibration()
+    for _ in range(300):
+        confidence = rng.random(30)
+        calibration.learn(confidence, np.zeros(30), (rng.random(30) < confidence**2).astype(float))
+    at = np.array([0.25, 0.45, 0.65, 0.85])
+    assert sigmoid(calibration.log_odds(at, np.zeros(4))) == pytest.approx(at**2, abs=0.06)
+
+
+def test_monotone_whatever_is_observed():
+    rng, calibration = np.random.default_rng(1), ConfidenceCalibration()
+    grid = np.linspace(0, 1, 200)
+    for _ in range(200):
+        confidence = rng.random(int(rng.integers(0, 6)))
+        outcome = (rng.random(len(confidence)) < 1 - confidence).astype(float)  # the surer, the more often wrong
+        calibration.learn(confidence, rng.standard_normal(len(confidence)), outcome)
+        assert (np.diff(calibration.log_odds(grid, np.zeros(200))) >= -1e-12).all()
+    assert np.ptp(calibration.acceptance) < 0.35
+
+
+def test_history_counts_as_much_as_it_explains():
+    """The slope falls where confidence says it all, and rises where requests differ at the same confidence."""
+    slopes = []
+    for share_of_history in (0.0, 1.0):
+        rng, calibration = np.random.default_rng(2), ConfidenceCalibration()
+        for _ in range(400):
+            confidence, history = rng.uniform(0.1, 0.9, 16), rng.standard_normal(16)
+            truth = sigmoid(np.log(confidence / (1 - confidence)) + share_of_history * history)
+            calibration.learn(confidence, history, (rng.random(16) < truth).astype(float))
+        slopes.append(calibration.slope)
+    assert slopes[0] < 0.15
+    assert slopes[1] > 0.85
+
+
+def test_a_drafter_that_changes_is_followed():
+    rng, calibration = np.random.default_rng(3), ConfidenceCalibration()
+    for rate in (0.9, 0.3):
+        for _ in range(300):
+            confidence = rng.uniform(0.8, 0.9, 16)
+            calibration.learn(confidence, np.zeros(16), (rng.random(16) < rate).astype(float))
+    bucket = int(np.abs(MIDPOINTS - 0.85).argmin())
+    assert calibration.acceptance[bucket] == pytest.approx(0.3, abs=0.07)
+
+
+def test_the_table_is_json_able():
+    table = json.loads(json.dumps(ConfidenceCalibration().table()))
+    assert len(table["acceptance"]) == len(table["confidence"]) == NUM_BUCKETS
+
+
+def step(estimator, rng, num_rows, threshold=0.0, ids=None, ease=0.0):
+    """A draft model whose token of confidence c is accepted with odds c / (1 - c) * exp(ease); drafts are verified up
+    to the first confidence below threshold. Returns view and confidence."""
+    confidence = rng.uniform(0.05, 0.95, (num_rows, K))
+    acceptance = sigmoid(np.log(confidence / (1 - confidence)) + np.reshape(ease, (-1, 1)))
+    hits = np.cumprod(rng.random((num_rows, K)) < acceptance, axis=1).sum(axis=1)
+    verified = np.cumprod(confidence >= threshold, axis=1).sum(axis=1)
+    accepted = np.minimum(hits, verified)
+    ids, zeros = np.arange(num_rows) if ids is None else ids, np.zeros(num_rows, dtype=np.int64)
+    view = BatchView(ids, zeros, np.full(num_rows, K), zeros, Offers.none(num_rows))
+    plan = DraftPlan(np.full(num_rows, K), np.ones(num_rows, dtype=bool))
+    estimator.observe(
+        StepFeedback(
+            view=view,
+            plan=plan,
+            drafted=plan.lengths,
+            verified=verified,
+            tested=np.minimum(accepted + 1, verified),
+            accepted=accepted,
+            next_match=np.full(num_rows, -1),
+            num_emitted=num_rows + int(accepted.sum()),
+            seconds=StepSeconds(0.01, 0.01, 0.0),
+            confidence=confidence,
+        )
+    )
+    return view, confidence
+
+
+def test_survival_follows_confidence_where_there_is_one_and_history_elsewhere():
+    rng, estimator = np.random.default_rng(4), AcceptanceEstimator(K)
+    for _ in range(200):
+        view, _ = step(estimator, rng, 8)
+    confidence = np.full((8, K), np.nan)
+    history = estimator.survival(view, True)
+    assert estimator.survival_given_confidence(view, True, confidence).tolist() == history.tolist()
+    confidence[0], confidence[1], confidence[2, 0] = 0.9, 0.1, 0.9
+    survival = estimator.survival_given_confidence(view, True, confidence)
+    assert survival[3:].tolist() == history[3:].tolist()
+    assert survival[0, 0] == pytest.approx(0.9, abs=0.06)
+    assert survival[1, 0] == pytest.approx(0.1, abs=0.06)
+    assert survival[2, 1] / survival[2, 0] == pytest.approx(history[2, 1] / history[2, 0])
+    assert (np.diff(survival, axis=1) <= 0).all()
+
+
+def test_at_the_same_confidence_an_easy_request_is_promised_more():
+    survival = []
+    for seed in range(6):
+        rng, estimator = np.random.default_rng(seed), AcceptanceEstimator(K)
+        for _ in range(150):
+            view, _ = step(estimator, rng, 8, ease=np.where(np.arange(8) < 4, 1.0, -1.0))
+        survival.append(estimator.survival_given_confidence(view, True, np.full((8, K), 0.5))[:, 0])
+    easy, hard = np.mean(survival, axis=0).reshape(2, 4).mean(axis=1)
+    assert easy == pytest.approx(sigmoid(1.0), abs=0.07)
+    assert hard == pytest.approx(sigmoid(-1.0), abs=0.07)
+
+
+def test_cutting_by_confidence_does_not_make_the_history_rosy():
+    """Only confident tokens are verified, yet before drafting the confidence is not known: the first draft token is
+    accepted half the time, not three times in four. Now and then all are verified, else nothing could tell."""
+    rng, estimator = np.random.default_rng(6), AcceptanceEstimator(K)
+    for index in range(400):
+        view, _ = step(estimator, rng, 8, threshold=0.5 if index % 10 else 0.0, ids=np.arange(8) + 8 * (index // 40))
+    estimator_view = BatchView(
+        np.array([99_999]), view.context_tokens[:1], view.max_draft_tokens[:1], view.unseen_tokens[:1], Offers.none(1)
+    )
+    assert estimator.survival(estimator_view, True)[0, 0] == pytest.approx(0.5, abs=0.07)

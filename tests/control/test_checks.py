@@ -1,0 +1,117 @@
+"""Input that cannot be true is named: kind, what, and the value."""
+
+import numpy as np
+import pytest
+
+from smartspec.control.checks import kind_of, problems
+from smartspec.control.policies.base import no_drafts
+from smartspec.control.records import BatchView, Offers, StepFeedback, StepSeconds
+
+R = 2
+
+
+def column(*values) -> np.ndarray:
+    return np.array(values)
+
+
+def make_view(**changes) -> BatchView:
+    columns = {
+        "request_ids": column(7, 8),
+        "context_tokens": column(10, 20),
+        "max_draft_tokens": column(5, 0),
+        "unseen_tokens": column(0, 3),
+        "offers": Offers(column(3, 0), column(4, 0)),
+        "now": 2.0,
+    }
+    return BatchView(**columns | changes)
+
+
+def make_feedback(**changes) -> StepFeedback:
+    columns = {
+        "view": make_view(),
+        "plan": no_drafts(R),
+        "drafted": column(3, 0),
+        "verified": column(2, 0),
+        "tested": column(2, 0),
+        "accepted": column(1, 0),
+        "next_match": column(-1, 1),
+        "num_emitted": 3,
+        "seconds": StepSeconds(0.0, 0.02, 0.001),
+    }
+    return StepFeedback(**columns | changes)
+
+
+def test_sound_input_has_no_problem():
+    feedback = make_feedback()
+    assert problems(feedback.view, last_now=2.0) is None
+    assert problems(feedback.view, feedback, max_draft_tokens=3) is None
+    assert problems(make_view(), feedback) is None, "an equal view is as good as the same"
+
+
+def test_a_step_of_prefills_alone_is_sound():
+    empty = np.zeros(0, dtype=int)
+    view = BatchView(empty, empty, empty, empty, Offers(empty, empty), num_prefills=1, prefill_tokens=64)
+    counts = dict.fromkeys(("drafted", "verified", "tested", "accepted", "next_match"), empty)
+    feedback = make_feedback(view=view, plan=no_drafts(0), num_emitted=1, **counts)
+    assert problems(view) is None and problems(view, feedback) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "words"),
+    [
+        ({"now": float("nan")}, "clock", ["nan"]),
+        ({"now": 0.5}, "clock", ["0.5", "before 1.0", "backwards"]),
+        ({"context_tokens": column(10, -4)}, "count", ["context_tokens", "-4"]),
+        ({"max_draft_tokens": column(-1, 0)}, "count", ["max_draft_tokens", "-1"]),
+        ({"unseen_tokens": column(0, -9)}, "count", ["unseen_tokens", "-9"]),
+        ({"offers": Offers(column(3, -2), column(0, 0))}, "count", ["offers.lengths", "-2"]),
+        ({"prefill_tokens": -5}, "count", ["prefill_tokens", "-5"]),
+        ({"prefill_attended_tokens": float("nan")}, "count", ["prefill_attended_tokens", "nan"]),
+        ({"context_tokens": column(10)}, "shape", ["context_tokens", "(1,)", "2"]),
+        ({"weights": column(1.0, 1.0, 1.0)}, "shape", ["weights", "(3,)"]),
+        ({"request_ids": column(7, 7)}, "request", ["[7, 7]"]),
+        ({"weights": column(1.0, float("inf"))}, "weight", ["inf"]),
+        ({"weights": column(1.0, -2.0)}, "weight", ["-2.0"]),
+        ({"tpot_targets": column(0.0, 1.0)}, "target", ["0.0"]),
+        ({"tpot_targets": column(float("nan"), 1.0)}, "target", ["nan"]),
+    ],
+)
+def test_views(changes, kind, words):
+    problem = problems(make_view(**changes), last_now=1.0)
+    assert kind_of(problem) == kind
+    assert all(word in problem for word in words), problem
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "words"),
+    [
+        ({"seconds": StepSeconds(0.0, float("nan"), 0.0)}, "seconds", ["target", "nan"]),
+        ({"seconds": StepSeconds(0.0, float("inf"), 0.0)}, "seconds", ["target", "inf"]),
+        ({"seconds": StepSeconds(0.0, 0.0, 0.001)}, "seconds", ["target", "0"]),
+        ({"seconds": StepSeconds(-0.1, 0.02, 0.0)}, "seconds", ["draft", "-0.1"]),
+        ({"seconds": StepSeconds(0.0, 0.02, -1.0)}, "seconds", ["host", "-1.0"]),
+        ({"verified": column(4, 0)}, "count", ["row 0", "verified 4", "drafted 3"]),
+        ({"tested": column(2, 1)}, "count", ["row 1", "tested 1"]),
+        ({"tested": column(-1, 0)}, "count", ["tested -1"]),
+        ({"accepted": column(3, 0)}, "count", ["accepted 3", "verified 2"]),
+        ({"accepted": column(-2, 0)}, "count", ["accepted -2"]),
+        ({"next_match": column(2, 0)}, "count", ["next_match 2"]),
+        ({"drafted": column(9, 0)}, "length", ["9", "5"]),
+        ({"tested": column(1)}, "shape", ["tested", "(1,)"]),
+        ({"num_emitted": -1}, "count", ["num_emitted is -1"]),
+        ({"num_emitted": 4}, "count", ["num_emitted is 4", "0 to 3"]),
+        ({"view": make_view(request_ids=column(7, 9))}, "request", ["[9]"]),
+    ],
+)
+def test_feedback(changes, kind, words):
+    problem = problems(make_view(), make_feedback(**changes), max_draft_tokens=5)
+    assert kind_of(problem) == kind
+    assert all(word in problem for word in words), problem
+
+
+def test_feedback_without_a_planned_step_is_refused():
+    assert "[7, 8]" in problems(None, make_feedback())
+    empty = np.zeros(0, dtype=int)
+    view = BatchView(empty, empty, empty, empty, Offers(empty, empty), prefill_tokens=3)
+    counts = dict.fromkeys(("drafted", "verified", "tested", "accepted", "next_match"), empty)
+    assert kind_of(problems(None, make_feedback(view=view, plan=no_drafts(0), num_emitted=0, **counts))) == "request"

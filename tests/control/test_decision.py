@@ -1,0 +1,176 @@
+"""Decision records survive the way to JSON and back; what is wrong with a line is said with line and field."""
+
+import json
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from smartspec.control.decision import Alternative, DecisionRecord, LogHeader, decision_record
+from smartspec.control.records import BatchView, DraftPlan, Offers, StepFeedback, StepSeconds
+
+K = 4
+
+
+def make_record(num_rows: int = 3, seed: int = 0, detailed: bool = False) -> DecisionRecord:
+    """A plausible record; detailed: with everything that may be left out."""
+    random = np.random.default_rng(seed)
+    lengths = random.integers(0, K + 1, num_rows)
+    accepted = random.integers(0, lengths + 1)
+    options, extra = {}, {}
+    if detailed:
+        confidence = random.random((num_rows, K)).round(4)
+        confidence[np.arange(K) >= lengths[:, None]] = np.nan
+        options = {
+            "weights": random.random(num_rows) + 0.5,
+            "class_ids": random.integers(1, 5, num_rows),
+            "tpot_targets": np.where(np.arange(num_rows) % 2, np.inf, 0.05),
+            "draft_token_budget": 1000,
+        }
+        extra = {
+            "confidence": confidence,
+            "divergence": confidence,
+            "caught_up": lengths,
+            "caught_up_matches": accepted,
+        }
+    view = BatchView(
+        request_ids=np.arange(num_rows) + 100,
+        context_tokens=random.integers(1, 500, num_rows),
+        max_draft_tokens=np.full(num_rows, K),
+        unseen_tokens=random.integers(0, 9, num_rows),
+        offers=Offers(lengths, random.integers(0, 9, num_rows)),
+        num_prefills=1,
+        prefill_tokens=17,
+        prefill_context_tokens=30,
+        prefill_attended_tokens=374.5,
+        now=12.25,
+        **options,
+    )
+    plan = DraftPlan(lengths, random.random(num_rows) < 0.5)
+    feedback = StepFeedback(
+        view=view,
+        plan=plan,
+        drafted=lengths,
+        verified=lengths,
+        tested=np.minimum(lengths, accepted + 1),
+        accepted=accepted,
+        next_match=np.full(num_rows, -1),
+        num_emitted=int(accepted.sum()) + num_rows,
+        seconds=StepSeconds(0.001, 0.03, 0.0005),
+        **extra,
+    )
+    return decision_record(
+        view,
+        plan,
+        feedback,
+        goodput=210.5,
+        off_goodput=101.25,
+        predicted_seconds=0.031,
+        survival=np.cumprod(np.full((num_rows, K), 0.5), axis=1).round(4),
+        alternatives=[("one token less", 5, 208.0), ("off", 0, 101.25)],
+        reason="probe" if detailed else None,
+    )
+
+
+def assert_same(one: object, other: object, where: str = "record") -> None:
+    """Equal field by field; arrays by value, NaN equal to NaN."""
+    if hasattr(one, "__dataclass_fields__"):
+        assert type(one) is type(other), where
+        for field in fields(one):
+            assert_same(getattr(one, field.name), getattr(other, field.name), f"{where}.{field.name}")
+    elif isinstance(one, np.ndarray):
+        np.testing.assert_array_equal(one, other, err_msg=where)
+    else:
+        assert one == other, where
+
+
+@given(st.integers(1, 6), st.integers(0, 50), st.booleans())
+def test_json_and_back(num_rows, seed, detailed):
+    record = make_record(num_rows, seed, detailed)
+    text = record.to_json()
+    assert "\n" not in text
+    again = DecisionRecord.from_json(text)
+    assert_same(record, again)
+    assert again.to_json() == text
+
+
+def test_a_step_of_prefills_alone_goes_to_json_and_back():
+    again = DecisionRecord.from_json(make_record(num_rows=0).to_json())
+    assert again.view.num_rows == 0 and again.survival.shape == (0, 0)
+    assert again.view.prefill_tokens == 17
+
+
+def test_defaults_take_no_space():
+    data = json.loads(make_record().to_json())
+    assert not {"weights", "class_ids", "tpot_targets", "draft_token_budget", "confidence", "caught_up"} & set(data)
+
+
+def test_the_view_as_planned_is_kept():
+    record = make_record()
+    clamped = replace(record.view, now=99.0)
+    arguments = {name: 1.0 for name in ("goodput", "off_goodput", "predicted_seconds")}
+    made = decision_record(clamped, record.feedback.plan, record.feedback, survival=record.survival, **arguments)
+    assert made.view.now == 99.0
+
+
+def test_summary_is_short_and_json_able():
+    summary = make_record().summary()
+    assert json.loads(json.dumps(summary)) == summary
+    assert summary["alternatives"][0] == vars(Alternative("one token less", 5, 208.0))
+    assert summary["measured_seconds"] == pytest.approx(0.0315)
+
+
+MISSING = object()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("format", 99, ["'format' is 99", "reads 1"]),
+        ("format", MISSING, ["'format' is None"]),
+        ("request_ids", MISSING, ["'request_ids'", "list of integers", "nothing"]),
+        ("request_ids", [1, "a", 3], ["'request_ids'", "'a'"]),
+        ("context_tokens", [1, 2], ["'context_tokens'", "3 integers", "[1, 2]"]),
+        ("context_tokens", [1, 2, -3], ["context_tokens", "-3"]),
+        ("drafted", [1, 2, True], ["'drafted'", "True"]),
+        ("drafted", [1, 2, 10**30], ["'drafted'"]),
+        ("accepted", [9, 9, 9], ["row 0", "accepted 9"]),
+        ("lengths", [-1, 0, 0], ["lengths", "-1"]),
+        ("survival", [[0.5], [0.5, 0.5], [0.5]], ["'survival'", "equally long"]),
+        ("survival", [["x"], ["y"], ["z"]], ["'survival'", "x"]),
+        ("seconds", [0.1, 0.0], ["'seconds'", "3 numbers"]),
+        ("seconds", [0.0, 0.0, 0.0], ["target seconds are 0.0"]),
+        ("seconds", [0.0, None, 0.0], ["target seconds are nan"]),
+        ("num_emitted", 1.5, ["'num_emitted'", "1.5"]),
+        ("goodput", "fast", ["'goodput'", "fast"]),
+        ("goodput", 10**400, ["'goodput'"]),
+        ("alternatives", [[1]], ["'alternatives'"]),
+        ("reason", 5, ["'reason'", "5"]),
+        ("now", None, ["'now'"]),
+    ],
+)
+def test_a_bad_field_is_named_with_its_line(name, value, words):
+    data = json.loads(make_record().to_json())
+    data.pop(name) if value is MISSING else data.update({name: value})
+    with pytest.raises(ValueError, match=r"decision log, line 7: ") as caught:
+        DecisionRecord.from_json(json.dumps(data), line=7)
+    assert all(word in str(caught.value) for word in words), caught.value
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "nonsense", '{"format": 1}', "[" * 100_000, "\x00"])
+def test_lines_that_are_no_record(text):
+    with pytest.raises(ValueError, match="line 3"):
+        DecisionRecord.from_json(text, line=3)
+
+
+def test_header_and_back():
+    header = LogHeader("some-model", "goodput", K, True, False, {"format": 2, "target": {"knots": [1.0]}})
+    assert LogHeader.from_json(header.to_json()) == header
+    with pytest.raises(ValueError, match=r"line 1.*'header'"):
+        LogHeader.from_json(make_record().to_json())
+    with pytest.raises(ValueError, match="'max_draft_tokens' is 0"):
+        LogHeader.from_json(replace(header, max_draft_tokens=0).to_json())
+    with pytest.raises(ValueError, match=r"line 1.*'has_model'"):
+        LogHeader.from_json(replace(header, has_model="yes").to_json())

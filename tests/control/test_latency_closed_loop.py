@@ -1,0 +1,151 @@
+"""The cost model as the planner lives with it: it starts wrong, sees only what the planner chooses, and must end up
+choosing what one who knows the truth would choose."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from smartspec.control.latency import CostCurve, LatencyModel, ProfileSample
+from smartspec.control.planner import plan_lengths
+from smartspec.control.records import BatchView, DraftPlan, Offers, StepSeconds
+
+K = 8
+HOST_SECONDS = 0.001
+NOISE = 0.03
+OUTLIERS = 0.01  # of the measurements take five times as long
+BATCHES = (1, 8, 64, 256)
+CPU = CostCurve((1.0, 8.0), (0.0005, 0.002), 0.036, per_context_token=1e-6, per_attended_token=1e-7)
+
+
+class Accelerator:
+    """A roofline with soft edges, which no piecewise linear curve fits exactly: an 8B model on a large accelerator."""
+
+    def seconds(self, fed_tokens, context_tokens, rows, attended_tokens=None):
+        if attended_tokens is None:
+            attended_tokens = fed_tokens * context_tokens / rows
+        matrices = _soft_maximum(0.006, 2.2e-5 * fed_tokens)
+        return 0.0013 + matrices + _soft_maximum(4.9e-8 * context_tokens, 7e-10 * attended_tokens)
+
+
+def _soft_maximum(one, other):
+    return np.maximum(one, other) + 0.5 * np.minimum(one, other)
+
+
+def profile(truth):
+    """Best of three noisy measurements on a grid of sizes."""
+    rng = np.random.default_rng(0)
+    grid = [(rows, new, 256) for rows in (1, 2, 4, 8, 16, 32, 64, 128, 256) for new in (1, 2, 4, 8)]
+    grid += [(rows, new, context) for rows in (1, 8, 32) for new in (1, 4) for context in (1024, 4096)]
+    samples = []
+    for rows, new, context in grid:
+        size = (rows * new, rows * (context + new), rows)
+        noise = np.exp(0.02 * rng.standard_normal(3)).min()
+        samples.append(ProfileSample(*size, float(truth.seconds(*map(float, size))) * noise))
+    return CostCurve.fit(samples)
+
+
+def scaled(curve, factor):
+    scalars = {name: value * factor for name, value in vars(curve).items() if name.startswith(("per_", "constant"))}
+    return replace(curve, slopes=tuple(factor * slope for slope in curve.slopes), **scalars)
+
+
+def token_slopes_scaled(curve, factor):
+    slopes = tuple(factor * slope for slope in curve.slopes)
+    return replace(curve, slopes=slopes, per_scored_token=factor * curve.per_scored_token)
+
+
+WRONG = {
+    "right": lambda curve: curve,
+    "half": lambda curve: scaled(curve, 0.5),
+    "double": lambda curve: scaled(curve, 2.0),
+    "context is free": lambda curve: replace(curve, per_context_token=0.0, per_attended_token=0.0),
+    "slope understated by 45 %": lambda curve: token_slopes_scaled(curve, 0.55),
+}
+
+
+class Loop:
+    """Requests come and go, each with its own acceptance and context; drafts exist already (prompt lookup)."""
+
+    def __init__(self, truth, start, num_rows, seed=0):
+        self.truth, self.model, self.num_rows = truth, LatencyModel(start), num_rows
+        self.rng = np.random.default_rng(seed)
+        self.acceptance = self.rng.beta(4, 2, num_rows)
+        self.context = self.rng.integers(250, 2000, num_rows)
+        self.speed = 1.0
+
+    def view(self):
+        full = np.full(self.num_rows, K)
+        return BatchView(np.arange(self.num_rows), self.context, full, 0 * full, Offers(full, full))
+
+    def true_seconds(self, num_draft_tokens):
+        fed = self.num_rows + num_draft_tokens
+        context = float(self.context.sum())
+        attended = fed * (context / self.num_rows + 1)
+        return self.truth.seconds(fed, context + fed, self.num_rows, attended) / self.speed
+
+    def step(self):
+        """Plan, measure and learn; returns the true goodput of the plan as a share of the best possible."""
+        view, counts = self.view(), np.arange(self.num_rows * K + 1)
+        log_odds = np.log(self.acceptance / (1 - self.acceptance))[:, None]
+        luck = 0.5 * self.rng.standard_normal((self.num_rows, K))
+        survival = np.cumprod(1 / (1 + np.exp(-log_odds - luck)), axis=1)
+        true_seconds = self.true_seconds(counts)
+        best = self.plan(survival, true_seconds)
+        lengths = self.plan(survival, self.model.target_seconds(view, counts)).lengths
+        self.num_draft_tokens = int(lengths.sum())
+        measured = StepSeconds(0.0, self.noisy(true_seconds[self.num_draft_tokens]), self.noisy(HOST_SECONDS))
+        self.model.observe(view, DraftPlan(lengths, np.zeros(self.num_rows, dtype=bool)), lengths, measured)
+        self.go_on(lengths)
+        emitted = self.num_rows + survival[np.arange(K) < lengths[:, None]].sum()
+        return emitted / (true_seconds[self.num_draft_tokens] + HOST_SECONDS) / best.goodput
+
+    def plan(self, survival, target_seconds):
+        full = np.full(self.num_rows, K)
+        return plan_lengths(survival, full, full / K, full == 0, np.zeros(1), target_seconds, HOST_SECONDS)
+
+    def noisy(self, seconds):
+        return float(seconds * np.exp(NOISE * self.rng.standard_normal()) * (5 if self.rng.random() < OUTLIERS else 1))
+
+    def go_on(self, lengths):
+        ends = self.rng.random(self.num_rows) < 1 / 60
+        self.acceptance = np.where(ends, self.rng.beta(4, 2, self.num_rows), self.acceptance)
+        self.context = np.where(ends, 250, self.context + 1 + lengths // 2)
+
+    def run(self, num_steps):
+        return np.array([self.step() for _ in range(num_steps)])
+
+
+@pytest.mark.parametrize("truth", [Accelerator(), CPU], ids=["accelerator", "cpu"])
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_wrong_profile_costs_at_most_three_percent_after_a_hundred_steps(truth, wrong):
+    shares = {rows: Loop(truth, WRONG[wrong](profile(truth)), rows).run(130) for rows in BATCHES}
+    assert min(share[100:].mean() for share in shares.values()) >= 0.97, shares
+
+
+@pytest.mark.parametrize("num_rows", BATCHES)
+def test_a_throttled_clock_is_believed_within_twenty_steps(num_rows):
+    loop = Loop(CPU, profile(CPU), num_rows)
+    loop.run(60)
+    loop.speed = 0.7
+    shares = loop.run(50)
+    assert shares[20:].mean() >= 0.97
+    plain = loop.model.target_seconds(loop.view(), np.zeros(1))[0]
+    assert plain == pytest.approx(loop.true_seconds(0), rel=0.1)
+    predicted = loop.model.target_seconds(loop.view(), np.array([loop.num_draft_tokens]))[0]
+    assert predicted == pytest.approx(loop.true_seconds(loop.num_draft_tokens), rel=0.04)
+
+
+@pytest.mark.parametrize("slope_factor", [1.0, 0.75])
+def test_doubt_about_the_extra_time_covers_its_error(slope_factor):
+    """What n draft tokens add, relative to none: within three of its standard deviations in nine worlds of ten."""
+    is_covered = []
+    for num_rows in (8, 32):
+        for seed in range(10):
+            loop = Loop(CPU, token_slopes_scaled(profile(CPU), slope_factor), num_rows, seed)
+            loop.run(60)
+            counts = np.array([0, max(loop.num_draft_tokens, 1)])
+            predicted, true = loop.model.target_seconds(loop.view(), counts), loop.true_seconds(counts)
+            error = predicted[0] * (predicted[1] / predicted[0] - true[1] / true[0])
+            is_covered.append(abs(error) <= 3 * loop.model.extra_seconds_std(loop.view(), counts[1:])[0])
+    assert np.mean(is_covered) >= 0.9

@@ -1,0 +1,162 @@
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from smartspec.control.cost_correction import CostCorrection, PassSize
+from smartspec.control.cost_curve import KNOTS, CostCurve
+from smartspec.control.robust_mean import RobustMean
+
+PROFILE = CostCurve((1.0, 8.0), (0.0005, 0.002), 0.036, per_context_token=1e-6, per_row=1e-5)
+
+
+def size(fed, context=1000.0, rows=4, prefill=0):
+    return PassSize(fed, context, rows, np.asarray(fed) * context / rows, np.asarray(fed) - prefill, prefill)
+
+
+def observe(model, pass_size, seconds, is_first_use=False):
+    model.observe(model.features(pass_size)[0], seconds, is_first_use)
+
+
+def seconds(model, fed, **kwargs):
+    return float(model.seconds(size(fed, **kwargs)))
+
+
+def curves():
+    slope = st.floats(0.0, 0.01)
+    knots = st.sampled_from([(0.0,), (1.0,), (1.0, 5.0, 30.0), tuple(map(float, KNOTS))])
+    coefficient = st.sampled_from([0.0, 1e-7, 1e-5])
+
+    def build(knots, slopes, constant, context, attended, scored):
+        slopes = tuple(slopes[: len(knots)])
+        return CostCurve(knots, slopes, constant, context, 1e-5, attended, scored)
+
+    slopes = st.lists(slope, min_size=len(KNOTS), max_size=len(KNOTS))
+    return st.builds(
+        build, knots, slopes, st.sampled_from([0.0, 1e-4, 0.03, 1.0]), coefficient, coefficient, coefficient
+    )
+
+
+passes = st.tuples(
+    st.integers(1, 300), st.integers(0, 2000), st.integers(0, 3000), st.floats(1e-5, 100.0), st.booleans()
+)
+
+
+@given(curves(), st.lists(passes, max_size=30))
+@settings(max_examples=60, deadline=None)
+def test_whatever_is_measured_times_stay_positive_finite_and_monotone(curve, history):
+    model = CostCorrection(curve)
+    for rows, drafts, context, measured, has_prefill in history:
+        observe(model, size(rows + drafts, context * rows, rows, prefill=drafts if has_prefill else 0), measured)
+    for rows, context, prefill in ((1, 10.0, 0), (64, 1e5, 0), (8, 1e4, 500)):
+        fed = rows + prefill + np.arange(1500)
+        times = model.seconds(size(fed, context, rows, prefill))
+        assert np.isfinite(times).all()
+        assert (times > 0).all()
+        assert (np.diff(times) >= -1e-12 * times[1:]).all()
+        stds = model.std(model.features(size(fed[::100], context, rows, prefill)))
+        assert np.isfinite(stds).all()
+    json.dumps(model.state(), allow_nan=False)
+
+
+@given(curves(), st.integers(1, 700), st.integers(0, 100_000), st.integers(1, 64))
+@settings(max_examples=60, deadline=None)
+def test_before_any_measurement_it_is_the_profile(curve, fed, context, rows):
+    model = CostCorrection(curve)
+    profiled = np.maximum(curve.seconds(fed, context, rows, fed * context / rows), 1e-9)
+    assert seconds(model, fed, context=float(context), rows=rows) == pytest.approx(float(profiled))
+    assert model.predict(model.features(size(fed, float(context), rows))[0]) == pytest.approx(float(profiled))
+
+
+def test_one_factor_explains_a_slower_machine():
+    model = CostCorrection(PROFILE)
+    for _ in range(10):
+        observe(model, size(40), 1.8 * seconds(CostCorrection(PROFILE), 40))
+    assert seconds(model, 40) == pytest.approx(1.8 * seconds(CostCorrection(PROFILE), 40), rel=0.02)
+    assert seconds(model, 4) == pytest.approx(1.8 * seconds(CostCorrection(PROFILE), 4), rel=0.15)
+
+
+def test_two_sizes_tell_a_wrong_slope_from_a_slower_machine():
+    model = CostCorrection(CostCurve((1.0, 8.0), (0.0005, 0.0011), 0.036, per_context_token=1e-6, per_row=1e-5))
+    truth = CostCorrection(PROFILE)
+    rng = np.random.default_rng(0)
+    for step in range(60):
+        fed = 4 if step % 16 == 15 else 40
+        observe(model, size(fed), seconds(truth, fed) * np.exp(0.03 * rng.standard_normal()))
+    extra = seconds(model, 40) - seconds(model, 4)
+    assert extra == pytest.approx(seconds(truth, 40) - seconds(truth, 4), rel=0.1)
+
+
+def test_a_context_the_profile_thought_free_is_learned():
+    truth = CostCorrection(PROFILE)
+    model = CostCorrection(CostCurve(PROFILE.knots, PROFILE.slopes, PROFILE.constant, per_row=1e-5))
+    rng = np.random.default_rng(0)
+    for _ in range(100):
+        fed, context = int(rng.integers(4, 36)), float(rng.uniform(4_000, 40_000))
+        observe(model, size(fed, context), seconds(truth, fed, context=context) * np.exp(0.03 * rng.standard_normal()))
+    for context in (4_000.0, 20_000.0, 40_000.0):
+        assert seconds(model, 8, context=context) == pytest.approx(seconds(truth, 8, context=context), rel=0.05)
+
+
+def test_outliers_are_bounded_and_what_insists_is_believed():
+    model, plain = CostCorrection(PROFILE), seconds(CostCorrection(PROFILE), 12)
+    for _ in range(50):
+        observe(model, size(12), plain)
+    for _ in range(2):
+        observe(model, size(12), 5 * plain)
+    assert seconds(model, 12) == pytest.approx(plain, rel=0.03)
+    for _ in range(20):
+        observe(model, size(12), plain / 0.7)
+    assert seconds(model, 12) == pytest.approx(plain / 0.7, rel=0.03)
+
+
+def test_the_first_use_of_a_size_counts_less():
+    plain, moved = seconds(CostCorrection(PROFILE), 12), []
+    for is_first_use in (False, True):
+        model, rng = CostCorrection(PROFILE), np.random.default_rng(0)
+        for _ in range(100):
+            observe(model, size(12), plain * np.exp(0.03 * rng.standard_normal()))
+        before = seconds(model, 12)
+        observe(model, size(12), 1.05 * before, is_first_use)
+        moved.append(seconds(model, 12) - before)
+    assert 0 < moved[1] < 0.2 * moved[0]
+
+
+def test_doubt_stays_bounded_where_nothing_is_ever_measured():
+    """A direction without excitation must not wind up: the first surprise there would then be believed blindly."""
+    model, start = CostCorrection(PROFILE), CostCorrection(PROFILE)
+    direction = model.features(size(200)) - model.features(size(12))
+    for _ in range(5000):
+        observe(model, size(12), seconds(start, 12))
+    assert model.std(direction)[0] <= start.std(direction)[0]
+    std = np.sqrt(np.diag(start._covariance))
+    uncertain = np.ix_(std > 0, std > 0)
+    assert np.linalg.eigvalsh(model._covariance[uncertain] / np.outer(std, std)[uncertain]).min() > -1e-9
+
+
+def test_prefill_deviates_without_moving_decoding():
+    model, truth = CostCorrection(PROFILE), CostCorrection(PROFILE)
+    rng = np.random.default_rng(0)
+    for _ in range(100):
+        observe(model, size(4), seconds(truth, 4))
+        prefill = int(rng.integers(50, 500))
+        observe(model, size(4 + prefill, prefill=prefill), 0.8 * seconds(truth, 4 + prefill))
+    assert seconds(model, 4) == pytest.approx(seconds(truth, 4), rel=0.02)
+    assert seconds(model, 304, prefill=300) == pytest.approx(0.8 * seconds(truth, 304), rel=0.05)
+
+
+def test_a_running_mean_shrugs_at_outliers_and_follows_jumps():
+    mean, rng = RobustMean(), np.random.default_rng(0)
+    for _ in range(100):
+        mean.observe(float(0.002 * np.exp(0.1 * rng.standard_normal())))
+    before = mean.mean
+    mean.observe(2.0)
+    assert mean.mean == pytest.approx(before, rel=0.05)
+    for _ in range(50):
+        mean.observe(0.01)
+    assert mean.mean == pytest.approx(0.01, rel=0.05)
+    for _ in range(60):
+        mean.observe(0.0)
+    assert 0 <= mean.mean < 0.001

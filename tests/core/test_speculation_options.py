@@ -1,0 +1,116 @@
+"""What callers ask of speculation reaches the controller's view; free KV bounds its drafts."""
+
+import numpy as np
+import pytest
+from fakes import FakeExecutor, RandomController, continuation
+
+from smartspec.control.records import UNLIMITED, BatchView
+from smartspec.core.blocks import BlockManager
+from smartspec.core.engine_core import EngineCore
+from smartspec.core.request import Request
+from smartspec.core.sampling_params import SamplingParams
+from smartspec.core.scheduler import Scheduler
+from smartspec.core.speculation import MAX_CLASSES, NO_OPTIONS, ClassIds, SpeculationOptions
+
+K = 5
+
+
+class ViewKeeper(RandomController):
+    """Keeps the views it is asked about."""
+
+    def __init__(self):
+        super().__init__()
+        self.views: list[BatchView] = []
+
+    def plan_draft(self, view):
+        self.views.append(view)
+        return super().plan_draft(view)
+
+
+def make_core(num_blocks: int = 40, block_size: int = 4) -> EngineCore:
+    blocks = BlockManager(num_blocks, block_size, 4)
+    scheduler = Scheduler(blocks, max_batched_tokens=32, max_model_len=64, max_draft_tokens=K)
+    return EngineCore(scheduler, FakeExecutor(4), ViewKeeper())
+
+
+def serve(core: EngineCore, *options: SpeculationOptions, max_tokens: int = 12) -> list[BatchView]:
+    """Serve one request per options and return the views with all of them decoding."""
+    requests = [
+        Request(i, [i + 1, 2], SamplingParams(max_tokens=max_tokens), seed=0, speculation=asked)
+        for i, asked in enumerate(options)
+    ]
+    for request in requests:
+        core.add_request(request)
+    now = 0.0
+    while core.has_work:
+        core.step(now)
+        now += 1.0
+    for request in requests:
+        assert request.output_token_ids.tolist() == continuation([request.request_id + 1, 2], max_tokens)
+    return [view for view in core.controller.views if view.num_rows == len(options)]
+
+
+def test_without_wishes_everybody_is_equal():
+    view = serve(make_core(), NO_OPTIONS, NO_OPTIONS)[0]
+    assert view.weights.tolist() == [1.0, 1.0] and view.class_ids.tolist() == [0, 0]
+    assert np.isinf(view.tpot_targets).all() and view.draft_token_budget == UNLIMITED
+
+
+def test_wishes_reach_the_view_row_by_row():
+    asked = SpeculationOptions(workload_class="code", max_draft_tokens=2, weight=2.5, tpot_target_seconds=0.05)
+    views = serve(make_core(), NO_OPTIONS, asked, SpeculationOptions("chat"), SpeculationOptions("code"))
+    assert views
+    for view in views:
+        rows = dict(zip(view.request_ids.tolist(), range(4), strict=True))
+        order = [rows[i] for i in range(4)]
+        assert view.class_ids[order].tolist() == [0, 1, 2, 1]
+        assert view.weights[order].tolist() == [1.0, 2.5, 1.0, 1.0]
+        assert view.tpot_targets[order].tolist() == [np.inf, 0.05, np.inf, np.inf]
+        assert view.max_draft_tokens[order[1]] <= 2 and view.offers.lengths[order[1]] <= 2
+    assert max(int(view.max_draft_tokens.max()) for view in views) == K
+
+
+@pytest.mark.parametrize("limit", [0, 10**30])
+def test_extreme_limits(limit):
+    core = make_core()
+    views = serve(core, SpeculationOptions(max_draft_tokens=limit))
+    assert max(int(view.max_draft_tokens.max()) for view in views) == min(limit, K)
+    drafted = sum(int(feedback.drafted.sum()) for feedback in core.controller.feedback)
+    assert (drafted == 0) == (limit == 0)
+
+
+def test_free_kv_bounds_drafts_when_it_is_scarce():
+    core = make_core(num_blocks=8)
+    serve(core, *[NO_OPTIONS] * 3, max_tokens=20)
+    views = [view for view in core.controller.views if view.num_rows and not view.num_prefills]
+    scarce = [view for view in views if view.draft_token_budget < UNLIMITED]
+    assert len(views) > len(scarce) > 0
+    for view in scarce:
+        assert view.draft_token_budget == 8 * 4 - (view.context_tokens + 1).sum()
+        assert (view.max_draft_tokens >= 0).all() and (view.max_draft_tokens <= view.draft_token_budget).all()
+    assert min(view.draft_token_budget for view in scarce) < 2 * K
+
+
+def test_class_numbers_are_bounded():
+    ids = ClassIds()
+    assert [ids.of(f"class {i}") for i in range(MAX_CLASSES)] == list(range(1, MAX_CLASSES + 1))
+    assert ids.of("one more") == ids.of(None) == 0
+    assert ids.of("class 7") == 8
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"workload_class": ""}, "workload_class must have 1 to 64 characters"),
+        ({"workload_class": "x" * 65}, "workload_class must have 1 to 64"),
+        ({"max_draft_tokens": -1}, "max_draft_tokens must be at least 0, got -1"),
+        ({"weight": 0.0}, r"weight must be in \(0, 100\], got 0.0"),
+        ({"weight": float("nan")}, "weight must be in .* got nan"),
+        ({"weight": 101.0}, "got 101"),
+        ({"tpot_target_seconds": 0.0}, "tpot_target_seconds must be in"),
+        ({"tpot_target_seconds": float("inf")}, "tpot_target_seconds must be in .* got inf"),
+    ],
+)
+def test_bad_options_are_named(options, words):
+    with pytest.raises(ValueError, match=words):
+        SpeculationOptions(**options)

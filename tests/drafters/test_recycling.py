@@ -1,0 +1,98 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from smartspec.drafters.recycling import EVIDENCE, MAX_CONTEXT, RecyclingDrafter
+
+Texts = list[tuple[list[int], tuple[int, ...]]]
+
+
+def naive_draft(texts: Texts, text: list[int], num_draft: int, longer_than: int) -> list[int]:
+    """Every (context, next token) in the order it was learned; the longest known context speaks, the newest entry."""
+    pairs = []
+    for known, emitted in texts:
+        for token in emitted:
+            pairs.append((known[-MAX_CONTEXT:], token))
+            known = [*known, token]
+    written = list(text)
+    for position in range(num_draft):
+        shortest = 1 if position else longer_than + 1
+        for length in range(MAX_CONTEXT, shortest - 1, -1):
+            found = [token for context, token in pairs if context[-length:] == written[-length:]]
+            if found:
+                written.append(found[-1])
+                break
+        else:
+            break
+    return written[len(text) :]
+
+
+def as_text(tokens: list[int]) -> np.ndarray:
+    return np.array(tokens, dtype=np.int32)
+
+
+def taught(texts: Texts, **options) -> RecyclingDrafter:
+    drafter = RecyclingDrafter(**{"max_draft_tokens": 4, **options})
+    for known, emitted in texts:
+        drafter.learn(as_text(known), emitted)
+    return drafter
+
+
+tokens = st.integers(0, 3)
+texts = st.tuples(st.lists(tokens, min_size=3, max_size=8), st.lists(tokens, max_size=6).map(tuple))
+
+
+@given(
+    learned=st.lists(texts, max_size=6),
+    text=st.lists(tokens, min_size=3, max_size=8),
+    num_draft=st.integers(1, 9),
+    longer_than=st.integers(0, 4),
+)
+def test_agrees_with_the_naive_search(learned, text, num_draft, longer_than):
+    draft = taught(learned, max_draft_tokens=num_draft).propose(as_text(text), longer_than)
+    expected = naive_draft(learned, text, num_draft, longer_than)
+    assert draft.token_ids.dtype == np.int32 and draft.probs is None
+    assert (draft.token_ids.tolist(), draft.evidence) == (expected, EVIDENCE if expected else 0)
+
+
+def test_another_request_gets_what_was_emitted():
+    drafter = taught([([9, 1, 2, 3], (4, 5, 6))])
+    assert drafter.propose(as_text([7, 7, 3])).token_ids.tolist() == [4, 5, 6]
+    assert drafter.propose(as_text([7, 2, 3]), longer_than=1).token_ids.tolist() == [4, 5, 6]
+    assert not len(drafter.propose(as_text([7, 2, 3]), longer_than=2))
+
+
+def test_the_longest_known_context_wins_over_a_more_recent_one():
+    assert taught([([1, 2, 3], (4,)), ([8, 8, 3], (5,))]).propose(as_text([1, 2, 3])).token_ids.tolist()[0] == 4
+
+
+def test_the_prompt_is_not_learned():
+    assert not len(taught([([1, 2, 3], ())]).propose(as_text([1, 2])))
+
+
+@pytest.mark.parametrize("largest_id", [2**18, 2**20 - 2])
+def test_large_token_ids_and_texts_shorter_than_a_context(largest_id):
+    drafter = taught([([largest_id], (0, largest_id))])
+    assert drafter.propose(as_text([largest_id])).token_ids.tolist() == [0, largest_id, 0, largest_id]
+    assert drafter.propose(as_text([0])).token_ids.tolist()[0] == largest_id
+
+
+def test_a_full_table_forgets_the_old_and_confuses_nothing():
+    random = np.random.default_rng(0)
+    drafter = RecyclingDrafter(max_draft_tokens=1, num_entries=50)
+    newest = {}
+    for _ in range(500):
+        text, token = random.integers(0, 2000, 3), int(random.integers(0, 2000))
+        drafter.learn(as_text(text.tolist()), (token,))
+        newest[int(text[-1])] = token
+    drafts = {last: drafter.propose(as_text([last])).token_ids.tolist() for last in newest}
+    known = {last: draft[0] for last, draft in drafts.items() if draft}
+    assert 0 < len(known) <= 50
+    assert all(newest[last] == token for last, token in known.items())
+
+
+@pytest.mark.parametrize("options", [{"max_draft_tokens": 0}, {"num_entries": 0}])
+def test_impossible_sizes_are_refused(options):
+    with pytest.raises(ValueError, match="at least 1, got 0"):
+        RecyclingDrafter(**{"max_draft_tokens": 4, **options})

@@ -1,0 +1,129 @@
+"""The decision log on disk: readable at any time, never torn, never in the way of serving."""
+
+import errno
+import logging
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from smartspec.control.decision import DecisionRecord, LogHeader, decision_record
+from smartspec.control.policies.base import no_drafts
+from smartspec.control.records import BatchView, Offers, StepFeedback, StepSeconds
+from smartspec.engine.decision_log import FLUSH_RECORDS, DecisionLog
+
+HEADER = LogHeader("some-model", "goodput", 4, True, False, {"format": 2})
+
+
+def make_record(number: int = 0) -> DecisionRecord:
+    zeros = np.zeros(2, dtype=np.int64)
+    view = BatchView(np.array([1, 2]), zeros + 5, zeros + 4, zeros, Offers(zeros, zeros), now=float(number))
+    counts = dict.fromkeys(("drafted", "verified", "tested", "accepted"), zeros)
+    seconds = StepSeconds(0.0, 0.01, 0.001)
+    feedback = StepFeedback(view, no_drafts(2), **counts, next_match=zeros - 1, num_emitted=2, seconds=seconds)
+    predicted = {"goodput": 1.0, "off_goodput": 1.0, "predicted_seconds": 0.01, "survival": np.zeros((2, 4))}
+    return decision_record(view, feedback.plan, feedback, **predicted)
+
+
+def read_times(path) -> list[float]:
+    header, *lines = path.read_text().splitlines()
+    assert LogHeader.from_json(header) == HEADER
+    return [DecisionRecord.from_json(line).view.now for line in lines]
+
+
+class FullDisk:
+    """A file that takes room bytes and no more."""
+
+    def __init__(self, file, room: int):
+        self.file = file
+        self.room = room
+
+    def write(self, data: bytes) -> int:
+        data = data[: self.room]
+        self.room -= len(data)
+        if not data:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return self.file.write(data)
+
+    def __getattr__(self, name: str):
+        return getattr(self.file, name)
+
+
+def test_header_and_all_records_are_there_after_close(tmp_path):
+    log = DecisionLog(tmp_path / "log.jsonl")
+    log.begin(HEADER)
+    for number in range(FLUSH_RECORDS + 3):
+        log.add(make_record(number))
+    assert len(read_times(log.path)) == FLUSH_RECORDS, "full buffers are written at once"
+    log.close()
+    log.close()
+    assert read_times(log.path) == list(range(FLUSH_RECORDS + 3))
+
+
+def test_a_log_is_never_overwritten(tmp_path):
+    path = tmp_path / "log.jsonl"
+    path.write_text("precious\n")
+    with pytest.raises(ValueError, match=r"log\.jsonl exists already: .*--decision-log"):
+        DecisionLog(path)
+    assert path.read_text() == "precious\n"
+
+
+def test_an_empty_file_left_by_a_failed_start_is_used(tmp_path):
+    (tmp_path / "log.jsonl").touch()
+    log = DecisionLog(tmp_path / "log.jsonl")
+    log.begin(HEADER)
+    log.close()
+    assert read_times(log.path) == []
+
+
+@pytest.mark.parametrize("name", ["no/such/folder/log.jsonl", "."])
+def test_a_path_that_cannot_be_written_is_an_error_at_start(tmp_path, name):
+    with pytest.raises(ValueError, match=r"cannot write decision log .*--decision-log"):
+        DecisionLog(tmp_path / name)
+
+
+def test_a_disk_that_is_full_at_start_is_an_error(tmp_path):
+    log = DecisionLog(tmp_path / "log.jsonl")
+    log._file = FullDisk(log._file, room=10)
+    with pytest.raises(ValueError, match="No space left on device"):
+        log.begin(HEADER)
+    assert log.path.read_bytes() == b""
+
+
+def test_a_disk_that_fills_up_costs_records_and_a_warning_but_no_crash(tmp_path, caplog):
+    log = DecisionLog(tmp_path / "log.jsonl")
+    log.begin(HEADER)
+    log.add(make_record(1))
+    log.flush()
+    disk = log._file = FullDisk(log._file, room=700)
+    with caplog.at_level(logging.WARNING):
+        for number in range(2, 2 + 2 * FLUSH_RECORDS):
+            log.add(make_record(number))
+    assert log.num_lost == 2 * FLUSH_RECORDS
+    assert [record.message for record in caplog.records] == [
+        f"decision log {log.path}: [Errno 28] No space left on device; records will be missing from it"
+    ]
+    assert read_times(log.path) == [1.0], "no torn line"
+    disk.room = 10**9
+    log.add(make_record(1000))
+    log.close()
+    assert read_times(log.path) == [1.0, 1000.0], "it goes on when there is room again"
+    assert caplog.records[-1].message == f"decision log {log.path} lacks {2 * FLUSH_RECORDS} records"
+
+
+def test_records_after_close_are_lost_but_harmless(tmp_path):
+    log = DecisionLog(tmp_path / "log.jsonl")
+    log.begin(HEADER)
+    log.close()
+    log.add(replace(make_record(), reason="late"))
+    log.flush()
+    assert log.num_lost == 1
+
+
+def test_a_record_json_cannot_hold_is_lost_but_harmless(tmp_path):
+    log = DecisionLog(tmp_path / "log.jsonl")
+    log.begin(HEADER)
+    log.add(replace(make_record(), goodput=float("inf")))
+    log.add(make_record(2))
+    log.close()
+    assert log.num_lost == 1 and read_times(log.path) == [2.0]

@@ -1,0 +1,152 @@
+"""The cached profile is used where it fits; one that is corrupt or of another machine is refused, with its reason."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from smartspec.control.cost_curve import ProfileSample
+from smartspec.engine import profile
+from smartspec.engine.profile import Profile, profile_key, profiled_latency
+
+SAMPLES = tuple(ProfileSample(n, 128 * n, n, 0.01 + 0.001 * n) for n in (1, 2, 4, 8, 16))
+
+
+def make_runner(name: str = "some-model", dtype: torch.dtype = torch.float32, num_layers: int = 30) -> SimpleNamespace:
+    loaded = SimpleNamespace(
+        name=name, num_layers=num_layers, num_kv_heads=3, head_dim=64, vocab_size=49152, weight_bytes=10**8, dtype=dtype
+    )
+    return SimpleNamespace(loaded=loaded, device=torch.device("cpu"), max_tile_tokens=8)
+
+
+class Machine:
+    """Where profiles are measured: num_measured counts them, reports holds what was said."""
+
+    def __init__(self, monkeypatch, cache: Path):
+        self.folder = cache / "profiles"
+        self.num_measured = 0
+        self.reports: list[str] = []
+        monkeypatch.setenv("SMARTSPEC_CACHE", str(cache))
+        monkeypatch.setattr(profile, "measure_profile", self._measure)
+
+    def _measure(self, target, draft, **limits) -> Profile:
+        self.num_measured += 1
+        return Profile(SAMPLES, () if draft is None else SAMPLES)
+
+    def start(self, target=None, draft=None, max_batch: int = 4):
+        """What an engine does at start; reports of earlier starts are dropped."""
+        self.reports.clear()
+        report = self.reports.append
+        return profiled_latency(target or make_runner(), draft, max_batch=max_batch, kv_tokens=4096, report=report)
+
+    @property
+    def file(self) -> Path:
+        (path,) = self.folder.glob("*.json")
+        return path
+
+
+@pytest.fixture
+def machine(monkeypatch, tmp_path) -> Machine:
+    return Machine(monkeypatch, tmp_path)
+
+
+def test_a_profile_is_measured_once(machine):
+    first = machine.start()
+    assert machine.num_measured == 1 and len(machine.reports) == 1
+    second = machine.start()
+    assert machine.num_measured == 1 and not machine.reports
+    assert second.to_dict() == first.to_dict()
+    assert not list(machine.folder.glob("*.tmp"))
+
+
+def with_nan(data: dict) -> dict:
+    data["cost_model"]["target"]["constant"] = float("nan")
+    return data
+
+
+def with_negative_slope(data: dict) -> dict:
+    data["cost_model"]["target"]["slopes"][0] = -1.0
+    return data
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lambda text: text[: len(text) // 2], "unusable"),
+        (lambda text: "", "unusable"),
+        (lambda text: "[" * 100_000, "unusable"),
+        (lambda text: "[1, 2]", "does not say what it was measured on"),
+        (lambda text: json.dumps(json.loads(text)["cost_model"]), "does not say what it was measured on"),
+        (lambda text: json.dumps(with_nan(json.loads(text))), "'constant' is nan"),
+        (lambda text: json.dumps(with_negative_slope(json.loads(text))), "'slopes'"),
+        (lambda text: json.dumps(json.loads(text) | {"cost_model": {"format": 0}}), "not of format"),
+        (lambda text: json.dumps(json.loads(text) | {"cost_model": None}), "not of format"),
+        (lambda text: "\udcff\udcfe", "unusable"),
+    ],
+)
+def test_a_corrupt_file_is_refused_with_its_reason_and_measured_again(machine, spoil, reason):
+    machine.start()
+    good = machine.file.read_text()
+    machine.file.write_bytes(spoil(good).encode(errors="surrogateescape"))
+    machine.start()
+    assert machine.num_measured == 2
+    assert machine.file.name in machine.reports[0] and reason in machine.reports[0]
+    assert machine.file.read_text() == good, "and replaced"
+
+
+def test_a_file_copied_from_another_machine_is_refused_by_what_it_says(machine):
+    machine.start()
+    data = json.loads(machine.file.read_text())
+    data["key"]["device"] = "Other CPU x64"
+    machine.file.write_text(json.dumps(data))
+    machine.start()
+    assert machine.num_measured == 2
+    assert "unusable" in machine.reports[0] and "device is 'Other CPU x64' there and" in machine.reports[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("_device_name", "Other CPU x64"), ("transformers", SimpleNamespace(__version__="0.1"))]
+)
+def test_a_cache_folder_of_another_machine_is_not_used_and_the_difference_is_said(machine, monkeypatch, name, value):
+    machine.start()
+    monkeypatch.setattr(profile, name, (lambda device: value) if isinstance(value, str) else value)
+    machine.start()
+    assert machine.num_measured == 2
+    shown = value if isinstance(value, str) else value.__version__
+    assert "does not fit" in machine.reports[0] and f"{shown!r} here" in machine.reports[0]
+    machine.start()
+    assert machine.num_measured == 2, "both are kept"
+
+
+def test_everything_the_times_depend_on_is_in_the_key(machine, monkeypatch):
+    keys = [
+        profile_key(make_runner(), None, 4),
+        profile_key(make_runner("other-model"), None, 4),
+        profile_key(make_runner(dtype=torch.bfloat16), None, 4),
+        profile_key(make_runner(num_layers=12), None, 4),
+        profile_key(make_runner(), make_runner("draft-model"), 4),
+        profile_key(make_runner(), None, 8),
+    ]
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 77)
+    keys.append(profile_key(make_runner(), None, 4))
+    monkeypatch.setattr(torch, "__version__", "0.0.1")
+    keys.append(profile_key(make_runner(), None, 4))
+    texts = {json.dumps(key) for key in keys}
+    assert len(texts) == len(keys)
+    assert json.loads(json.dumps(keys[0])) == keys[0]
+
+
+def test_another_model_is_no_reason_to_report(machine):
+    machine.start()
+    machine.start(make_runner("other-model"))
+    assert machine.num_measured == 2 and len(machine.reports) == 1
+    machine.start(make_runner(), make_runner("draft-model"))
+    assert machine.num_measured == 3 and len(machine.reports) == 1
+
+
+def test_a_cache_that_cannot_be_written_costs_only_the_next_start(machine):
+    machine.folder.parent.joinpath("profiles").write_text("a file where the folder should be")
+    assert machine.start().target.constant >= 0
+    assert "could not be stored" in machine.reports[-1]

@@ -1,0 +1,98 @@
+"""Recycling in the engine, on a tiny model: drafts from what other requests wrote, and the same tokens as without."""
+
+import time
+
+import numpy as np
+import pytest
+from tiny_models import VOCABULARY, as_loaded, tiny_llama
+
+from smartspec.control.records import DraftPlan
+from smartspec.core.blocks import BlockManager
+from smartspec.core.engine_core import EngineCore
+from smartspec.core.request import Request
+from smartspec.core.sampling_params import SamplingParams
+from smartspec.core.scheduler import Scheduler
+from smartspec.drafters.prompt_lookup import PromptLookupDrafter
+from smartspec.drafters.recycling import RecyclingDrafter
+from smartspec.engine.config import EngineConfig
+from smartspec.engine.executor import LiveExecutor
+from smartspec.engine.model_runner import ModelRunner
+
+NUM_REQUESTS, MAX_TOKENS = 6, 24
+
+
+class WholeOffers:
+    """Verifies every offer in full length."""
+
+    predicted_seconds = 0.0
+
+    def __init__(self):
+        self.num_tested = self.num_accepted = 0
+
+    def plan_draft(self, view) -> DraftPlan:
+        lengths = np.minimum(view.offers.lengths, view.max_draft_tokens)
+        return DraftPlan(lengths=lengths, use_model=np.zeros(view.num_rows, dtype=bool))
+
+    def plan_verify(self, view, plan, drafted):
+        return drafted.lengths
+
+    def observe(self, feedback) -> None:
+        self.num_tested += int(feedback.tested.sum())
+        self.num_accepted += int(feedback.accepted.sum())
+
+    def forget(self, request_id: int) -> None: ...
+
+
+def make_core(lookup: bool, recycling: bool) -> EngineCore:
+    executor = LiveExecutor(
+        ModelRunner(as_loaded(tiny_llama(0)), num_slots=3, max_len=128),
+        lookup=PromptLookupDrafter(max_draft_tokens=5) if lookup else None,
+        draft_model=None,
+        recycling=RecyclingDrafter(max_draft_tokens=5) if recycling else None,
+    )
+    # Few blocks: some requests are preempted and recomputed.
+    scheduler = Scheduler(BlockManager(30, 4, 3), max_batched_tokens=16, max_model_len=128, max_draft_tokens=5)
+    return EngineCore(scheduler, executor, WholeOffers())
+
+
+def generate(core: EngineCore, temperature: float, prompt_seed: int = 1) -> list[list[int]]:
+    random = np.random.default_rng(prompt_seed)
+    requests = []
+    for i in range(NUM_REQUESTS):
+        prompt = random.integers(0, VOCABULARY, 20).tolist()
+        params = SamplingParams(max_tokens=MAX_TOKENS, temperature=temperature)
+        requests.append(Request(i, prompt, params, seed=i))
+        core.add_request(requests[-1])
+    while core.has_work:
+        core.step(time.monotonic())
+    return [request.output_token_ids.tolist() for request in requests]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("lookup", [False, True])
+def test_the_tokens_stay_the_same_and_a_repeated_request_is_drafted(temperature, lookup):
+    expected = generate(make_core(lookup=False, recycling=False), temperature)
+    core = make_core(lookup, recycling=True)
+    assert generate(core, temperature) == expected
+    first, core.controller = core.controller, WholeOffers()
+    assert generate(core, temperature) == expected
+    assert core.controller.num_tested > 0
+    assert core.controller.num_accepted > first.num_accepted + NUM_REQUESTS * MAX_TOKENS // 5
+
+
+def test_lookup_is_offered_unless_recycling_knows_a_longer_context():
+    executor = make_core(lookup=True, recycling=True).executor
+    executor.recycling.learn(np.array([1, 2, 3], dtype=np.int32), (50, 51))
+
+    def offer(*tokens: int) -> list[int]:
+        return executor._offer(np.array(tokens, dtype=np.int32)).token_ids.tolist()
+
+    assert offer(2, 3, 40, 2, 3) == [40, 2, 3, 40, 2]
+    assert offer(3, 40, 9, 2, 3)[:2] == [50, 51]
+    assert offer(9, 2, 3)[:2] == [50, 51]
+    assert offer(8, 9) == []
+
+
+def test_the_name_is_a_model_free_drafter():
+    assert EngineConfig(drafters=("prompt-lookup", "recycling")).draft_model is None
+    assert EngineConfig(drafters=("recycling", "some-model")).draft_model == "some-model"

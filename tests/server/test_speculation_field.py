@@ -1,0 +1,95 @@
+"""The extra field `speculation` of both endpoints, through OpenAI's client; and failures of the controller."""
+
+import numpy as np
+import openai
+import pytest
+from fake_core import FixedController
+from fake_server import MODEL, running_server
+
+from smartspec.core.safe_controller import SafeController
+
+MESSAGES = [{"role": "user", "content": "Hello"}]
+OPTIONS = {"workload_class": "code", "max_draft_tokens": 3, "weight": 2.5, "tpot_target_ms": 40}
+
+
+def ask(server, endpoint: str, speculation: object):
+    body = {"model": MODEL, "max_tokens": 8, "extra_body": {"speculation": speculation}}
+    if endpoint == "chat":
+        return server.client.chat.completions.create(messages=MESSAGES, **body)
+    return server.client.completions.create(prompt="One two three four five six", **body)
+
+
+@pytest.fixture
+def views(server, monkeypatch) -> list:
+    """The views of the controller's decisions from now on."""
+    seen, plan_draft = [], server.core.controller.plan_draft
+    monkeypatch.setattr(server.core.controller, "plan_draft", lambda view: seen.append(view) or plan_draft(view))
+    return seen
+
+
+@pytest.mark.parametrize("endpoint", ["completions", "chat"])
+def test_options_reach_the_controller(server, views, endpoint):
+    answer = ask(server, endpoint, OPTIONS)
+    assert answer.usage.completion_tokens > 1
+    decoding = [view for view in views if view.num_rows]
+    assert decoding
+    for view in decoding:
+        assert view.class_ids[0] >= 1 and view.weights.tolist() == [2.5] and view.tpot_targets.tolist() == [0.04]
+        assert view.max_draft_tokens[0] <= 3
+
+
+def test_every_choice_of_a_call_has_them(server, views):
+    body = {"speculation": {"weight": 3}}
+    server.client.completions.create(model=MODEL, prompt=["One two", "Three four"], n=2, max_tokens=4, extra_body=body)
+    assert max(view.num_rows for view in views) == 4
+    assert all((view.weights == 3.0).all() for view in views)
+
+
+@pytest.mark.parametrize("speculation", [None, {}, {"weight": None, "max_draft_tokens": None}])
+def test_null_and_nothing_mean_the_defaults(server, views, speculation):
+    ask(server, "completions", speculation)
+    assert all((view.weights == 1.0).all() and np.isinf(view.tpot_targets).all() for view in views)
+
+
+@pytest.mark.parametrize("endpoint", ["completions", "chat"])
+@pytest.mark.parametrize(
+    ("speculation", "param", "words"),
+    [
+        ({"weight": 0}, "speculation.weight", "greater than 0"),
+        ({"weight": 1e6}, "speculation.weight", "less than or equal to 100"),
+        ({"weight": "heavy"}, "speculation.weight", "number"),
+        ({"max_draft_tokens": -1}, "speculation.max_draft_tokens", "greater than or equal to 0"),
+        ({"max_draft_tokens": 2.5}, "speculation.max_draft_tokens", "integer"),
+        ({"max_draft_tokens": 2**40}, "speculation.max_draft_tokens", "less than 2147483648"),
+        ({"tpot_target_ms": 0}, "speculation.tpot_target_ms", "greater than 0"),
+        ({"tpot_target_ms": -5}, "speculation.tpot_target_ms", "-5"),
+        ({"workload_class": ""}, "speculation.workload_class", "at least 1"),
+        ({"workload_class": "x" * 65}, "speculation.workload_class", "at most 64"),
+        ({"workload_class": 5}, "speculation.workload_class", "string"),
+        ({"wieght": 1}, "speculation.wieght", "unknown"),
+        ("fast", "speculation", "fast"),
+    ],
+)
+def test_bad_options_are_answered_400_with_field_and_range(server, endpoint, speculation, param, words):
+    with pytest.raises(openai.BadRequestError) as caught:
+        ask(server, endpoint, speculation)
+    error = caught.value.body
+    assert error["param"] == param and error["type"] == "invalid_request_error"
+    assert words in error["message"]
+
+
+class FailingController(FixedController):
+    def plan_draft(self, view):
+        raise ZeroDivisionError("nothing to divide by")
+
+
+def test_a_failing_controller_is_counted_and_requests_are_served(tokenizer):
+    with running_server(tokenizer) as server:
+        server.core.controller = SafeController(FailingController(3), lambda text: None, retry_steps=1)
+        answer = ask(server, "completions", None)
+        assert answer.choices[0].text.startswith("One two three")
+        lines = server.http.get("/metrics").text.splitlines()
+        count = next(float(line.split()[1]) for line in lines if line.startswith("smartspec_controller_errors_total"))
+        assert count == server.core.controller.num_errors > 1
+        state = server.http.get("/v1/speculation").json()
+        assert state["controller_errors"] == {"ZeroDivisionError: nothing to divide by": count}

@@ -1,0 +1,89 @@
+"""A toy engine with known acceptance and time that writes a decision log: what a replay should find can be counted."""
+
+from pathlib import Path
+
+import numpy as np
+
+from smartspec.control.controller import Controller
+from smartspec.control.cost_curve import CostCurve
+from smartspec.control.decision import DecisionRecord, LogHeader, decision_record
+from smartspec.control.latency import LatencyModel
+from smartspec.control.records import BatchView, Drafted, DraftPlan, Offers, StepFeedback, StepSeconds
+
+K = 5
+PROFILE = LatencyModel(CostCurve.linear(0.02, 0.001), CostCurve.linear(0.001, 0.0001))
+SLOWDOWN = 1.5  # the machine against its profile
+HOST_SECONDS = 0.001
+
+
+class ToyRun:
+    """num_rows requests that run for ever, each with its own acceptance of drafts.
+
+    chains: int [steps, R], how many draft tokens of each step would be accepted at most. records: what was logged.
+    """
+
+    def __init__(self, policy: str, num_steps: int, *, num_rows: int = 4, use_model: bool = False, seed: int = 0):
+        self.header = LogHeader("toy", policy, K, not use_model, use_model, PROFILE.to_dict())
+        self.use_model = use_model
+        self.records: list[DecisionRecord] = []
+        self.acceptance = np.linspace(0.4, 0.9, num_rows)
+        random = np.random.default_rng(seed)
+        lucky = random.random((num_steps, num_rows, K)) < self.acceptance[:, None]
+        self.chains = np.cumprod(lucky, axis=2).sum(axis=2)
+        latency = LatencyModel.from_dict(PROFILE.to_dict())
+        self._controller = Controller(policy, K, latency, has_offers=not use_model, has_model=use_model)
+        self._context = np.full(num_rows, 50)
+        self._seen = np.zeros(num_rows, dtype=np.int64)
+        for step in range(num_steps):
+            self._step(float(step), self.chains[step])
+
+    def write(self, path: Path) -> Path:
+        lines = [self.header.to_json(), *(record.to_json() for record in self.records)]
+        path.write_text("".join(f"{line}\n" for line in lines))
+        return path
+
+    def emitted(self, length: int) -> int:
+        """Tokens of all steps had every draft been of that length."""
+        return int(np.minimum(self.chains, length).sum()) + self.chains.size
+
+    def _view(self, now: float) -> BatchView:
+        num_rows = len(self._context)
+        full, zeros = np.full(num_rows, K), np.zeros(num_rows, dtype=np.int64)
+        unseen = self._context - self._seen if self.use_model else zeros
+        offers = Offers.none(num_rows) if self.use_model else Offers(full, full)
+        return BatchView(np.arange(num_rows) + 10, self._context.copy(), full, unseen, offers, now=now)
+
+    def _step(self, now: float, chains: np.ndarray) -> None:
+        view = self._view(now)
+        plan = self._controller.plan_draft(view)
+        verified = self._controller.plan_verify(view, plan, Drafted(plan.lengths))
+        accepted = np.minimum(chains, verified)
+        is_free = (accepted == verified) & (verified < view.offers.lengths)
+        feedback = StepFeedback(
+            view=view,
+            plan=plan,
+            drafted=plan.lengths,
+            verified=verified,
+            tested=np.minimum(verified, accepted + 1),
+            accepted=accepted,
+            next_match=np.where(is_free, chains > verified, -1),
+            num_emitted=int(accepted.sum()) + view.num_rows,
+            seconds=self.seconds(view, plan, verified),
+        )
+        self._controller.observe(feedback)
+        predicted = {
+            "goodput": 1.0,
+            "off_goodput": 1.0,
+            "predicted_seconds": 1.0,
+            "survival": np.ones((len(chains), K)),
+        }
+        self.records.append(decision_record(view, plan, feedback, **predicted))
+        drafted = plan.use_model & (plan.lengths > 0)
+        self._seen = np.where(drafted, self._context + plan.lengths, self._seen)
+        self._context += accepted + 1
+        self._seen = np.minimum(self._seen, self._context)
+
+    def seconds(self, view: BatchView, plan: DraftPlan, verified: np.ndarray) -> StepSeconds:
+        """The true time of a step."""
+        predicted = PROFILE.predict(view, plan, verified)
+        return StepSeconds(SLOWDOWN * predicted.draft, SLOWDOWN * predicted.target, HOST_SECONDS)

@@ -1,0 +1,249 @@
+"""Whole simulations: nothing is lost, times add up, seeds repeat, policies share luck, replicas share the load."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from smartspec.control.cost_curve import CostCurve
+from smartspec.sim.fleet import ROUTERS
+from smartspec.sim.scenario import Scenario, make_fleet, make_traffic, simulate
+from smartspec.sim.traffic import Traffic, trace_traffic
+from smartspec.workload.arrivals import Trace
+
+BUSY = Scenario(batch=12, num_requests=40, output_tokens=30, prompt_tokens=100, acceptance="0.9/4,0.3/4")
+QUIET = replace(BUSY, jitter=0.0)
+
+
+def records_by_id(outcome):
+    return {record.prompt_id: record for record in outcome.run.records}
+
+
+@pytest.mark.parametrize("drafter", ["model", "lookup"])
+@pytest.mark.parametrize("policy", ["off", "fixed:4", "goodput", "oracle"])
+def test_every_request_ends_with_its_output_length(policy, drafter):
+    scenario = replace(BUSY, policy=policy, drafter=drafter)
+    traffic, outcome = make_traffic(scenario), simulate(scenario)
+    records = records_by_id(outcome)
+    assert len(records) == len(outcome.run.records) == len(traffic)
+    for index, (num_prompt, num_output) in enumerate(
+        zip(traffic.num_prompt_tokens, traffic.num_output_tokens, strict=True)
+    ):
+        record = records[str(index)]
+        assert (record.num_prompt_tokens, record.num_output_tokens) == (num_prompt, num_output)
+        assert record.finish_reason == "length" and record.error is None
+        assert 0 < record.ttft_seconds <= record.end_to_end_seconds
+    assert outcome.summary.num_unfinished == 0
+
+
+def test_memory_pressure_preempts_and_loses_nothing():
+    outcome = simulate(replace(BUSY, policy="fixed:4", drafter="lookup", kv_tokens=1600, batch=30))
+    assert outcome.summary.num_completed + outcome.summary.num_errors == 40
+    assert outcome.summary.num_completed >= 38, "only requests larger than the memory are refused"
+
+
+def test_a_request_that_can_never_run_is_recorded_as_refused():
+    outcome = simulate(replace(BUSY, policy="off", max_model_len=150))
+    refused = [record for record in outcome.run.records if record.error is not None]
+    assert refused and all("exceed the context of 150 tokens" in record.error for record in refused)
+    assert len(outcome.run.records) == 40
+
+
+def linear_fleet(policy: str, num_requests: int, **changes):
+    """A fleet whose target pass takes 10 ms and 1 ms a token, its host 2 ms, without noise."""
+    scenario = replace(QUIET, policy=policy, drafter="lookup", num_requests=num_requests, **changes)
+    fleet = make_fleet(scenario)
+    for replica in fleet.replicas:
+        time = replica.executor.time
+        replica.executor.time = replace(time, target=CostCurve.linear(0.010, 0.001), host_seconds=0.002)
+    return fleet, scenario
+
+
+def serve(fleet, traffic):
+    from smartspec.sim.fleet import Run
+
+    run = Run()
+    fleet.serve(traffic, run)
+    return {int(record.prompt_id): record for record in run.records}, run.totals
+
+
+def traffic_of(prompts, outputs, arrivals):
+    return Traffic(np.array(prompts), np.array(outputs), np.zeros(len(prompts), int), np.array(arrivals, float))
+
+
+def test_plain_decoding_takes_the_times_computed_by_hand():
+    fleet, _ = linear_fleet("off", 2)
+    records, totals = serve(fleet, traffic_of([20, 5], [3, 2], [1.0, 1.005]))
+    prefill = 0.010 + 0.020 + 0.002
+    # The second request arrives during the first one's prefill and starts at its end, beside one decoding row.
+    mixed = 0.010 + 0.006 + 0.002
+    both = 0.010 + 0.002 + 0.002
+    assert records[0].ttft_seconds == pytest.approx(prefill)
+    assert records[0].end_to_end_seconds == pytest.approx(prefill + mixed + both)
+    assert records[1].start_seconds == 1.005
+    assert records[1].ttft_seconds == pytest.approx(prefill + mixed - 0.005)
+    assert records[1].end_to_end_seconds == pytest.approx(prefill + mixed + both - 0.005)
+    assert (totals.num_steps, totals.num_row_steps) == (3, 3)
+    assert totals.busy_seconds == pytest.approx(prefill + mixed + both)
+
+
+def test_an_idle_replica_starts_when_the_next_request_comes():
+    fleet, _ = linear_fleet("off", 2)
+    records, totals = serve(fleet, traffic_of([20, 20], [1, 1], [0.0, 5.0]))
+    assert [records[i].end_to_end_seconds for i in range(2)] == pytest.approx([0.032, 0.032])
+    assert totals.num_steps == 2
+
+
+def test_perfect_drafts_take_one_step_for_k_plus_one_tokens():
+    fleet, _ = linear_fleet("fixed:4", 1, acceptance="1.0")
+    records, totals = serve(fleet, traffic_of([10], [11], [0.0]))
+    # One token from the prefill, then 5 + 5 of 4 draft tokens each.
+    assert totals.num_row_steps == 2
+    assert records[0].end_to_end_seconds == pytest.approx(0.022 + 2 * (0.010 + 0.005 + 0.002))
+
+
+def test_a_draft_model_that_was_off_pays_for_what_it_has_not_seen():
+    scenario = replace(QUIET, policy="fixed:2", num_requests=1, acceptance="0.0")
+    fleet = make_fleet(scenario)
+    executor = fleet.replicas[0].executor
+    curves = {"target": CostCurve.linear(0.01, 0.0), "draft": CostCurve.linear(0.0, 0.001)}
+    executor.time = replace(executor.time, **curves, host_seconds=0.0)
+    records, _ = serve(fleet, traffic_of([50], [4], [0.0]))
+    # 51, 1 and 1 tokens in the first pass of each step (the newest included), 1 in the second; the last step cannot
+    # carry a draft, the one before it only a single token.
+    first, second = 0.051 + 0.001, 0.001
+    assert records[0].end_to_end_seconds == pytest.approx(4 * 0.01 + first + second)
+
+
+@pytest.mark.parametrize("policy", ["fixed:3", "goodput"])
+def test_the_same_seed_gives_the_same_run(policy):
+    scenario = replace(BUSY, policy=policy)
+    first, second = simulate(scenario), simulate(scenario)
+    assert first.run.records == second.run.records
+    assert first.run.totals == second.run.totals
+    other = simulate(replace(scenario, seed=1))
+    assert other.run.records != first.run.records
+
+
+def test_policies_meet_the_same_luck_at_the_same_place():
+    """Luck is common: where no draft is cut short, a request emits the same numbers of tokens whatever the load."""
+    alone = replace(QUIET, policy="fixed:4", drafter="lookup", num_requests=12, acceptance="0.6/4/4")
+    one_by_one = simulate(replace(alone, batch=1)).run.totals
+    together = simulate(replace(alone, batch=12)).run.totals
+    assert one_by_one.num_accepted_tokens == together.num_accepted_tokens
+    assert one_by_one.num_row_steps == together.num_row_steps
+    assert one_by_one.num_steps > together.num_steps
+
+
+@pytest.mark.parametrize("drafter", ["model", "lookup"])
+def test_emitted_tokens_follow_the_closed_form(drafter):
+    acceptance, length = 0.7, 5
+    scenario = replace(
+        QUIET,
+        policy=f"fixed:{length}",
+        drafter=drafter,
+        acceptance=str(acceptance),
+        output_tokens=2000,
+        num_requests=12,
+    )
+    totals = simulate(scenario).run.totals
+    expected = (1 - acceptance ** (length + 1)) / (1 - acceptance)
+    emitted_per_row = 1 + totals.num_accepted_tokens / totals.num_row_steps
+    # About 8,000 rows of standard deviation 1.9: three standard errors are 0.07; ends of requests cut a few drafts.
+    assert totals.num_row_steps > 5000
+    assert emitted_per_row == pytest.approx(expected, abs=0.07)
+
+
+def test_replicas_share_the_load():
+    scenario = replace(BUSY, policy="off", batch=None, rate=400.0, num_requests=60)
+    one, three = simulate(scenario), simulate(replace(scenario, replicas=3))
+    assert one.summary.num_completed == three.summary.num_completed == 60
+    assert three.summary.end_to_end_seconds.mean < one.summary.end_to_end_seconds.mean
+    assert three.run.totals.num_row_steps == one.run.totals.num_row_steps
+
+
+def test_routers():
+    assert [ROUTERS["round-robin"](i, [9, 0, 0]) for i in range(4)] == [0, 1, 2, 0]
+    assert ROUTERS["least-loaded"](7, [2, 1, 1]) == 1
+
+
+def test_a_step_is_known_to_the_router_only_when_it_ends():
+    """The last request comes just before replica 1 ends its step, so both look equally loaded, and it waits at 0."""
+    fleet, _ = linear_fleet("off", 4, replicas=2, router="least-loaded")
+    records, _ = serve(fleet, traffic_of([20] * 4, [1, 1, 1, 1], [0.0, 0.001, 0.010, 0.0325]))
+    assert records[2].end_to_end_seconds == pytest.approx(0.064 - 0.010)
+    assert records[3].end_to_end_seconds == pytest.approx(0.096 - 0.0325)
+
+
+def test_an_interrupt_keeps_what_has_finished():
+    def interrupt(num_finished):
+        raise KeyboardInterrupt
+
+    outcome = simulate(replace(BUSY, policy="off"), interrupt)
+    assert 1 <= outcome.summary.num_completed < 40
+    assert outcome.summary.num_completed + outcome.summary.num_unfinished == 40
+
+
+def test_a_trace_starts_over_until_there_are_enough_requests():
+    trace = Trace(np.array([0.0, 1.0, 4.0]), np.array([5, 6, 7]), np.array([1, 2, 3]))
+    traffic = trace_traffic(trace, np.zeros(7, int), 7)
+    assert traffic.arrival_seconds.tolist() == [0, 1, 4, 6, 7, 10, 12]
+    assert traffic.num_prompt_tokens.tolist() == [5, 6, 7, 5, 6, 7, 5]
+    assert len(traffic.before(6.5)) == 4
+
+
+def test_requests_carry_their_class_where_tagged():
+    seen = []
+
+    class Spy:
+        def __init__(self, controller):
+            self.controller = controller
+
+        def __getattr__(self, name):
+            return getattr(self.controller, name)
+
+        def plan_draft(self, view):
+            seen.append(view.class_ids)
+            return self.controller.plan_draft(view)
+
+    for tagged in (False, True):
+        scenario = replace(BUSY, policy="off", tagged=tagged)
+        fleet = make_fleet(scenario)
+        core = fleet.replicas[0].core
+        core.controller = Spy(core.controller)
+        serve(fleet, make_traffic(scenario))
+        assert set(np.concatenate(seen).tolist()) == ({1, 2} if tagged else {0})
+        seen.clear()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rate": 1.0}, "exactly one of rate, trace and batch"),
+        ({"batch": None}, "got none"),
+        ({"drafter": "magic"}, "unknown drafter 'magic'"),
+        ({"router": "random"}, "unknown router 'random'"),
+        ({"seconds": 3.0}, "give num_requests"),
+        ({"replicas": 0}, "replicas must be at least 1"),
+    ],
+)
+def test_bad_settings_are_named(changes, message):
+    with pytest.raises(ValueError, match=message):
+        replace(BUSY, **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hardware": "abacus"}, "unknown accelerator 'abacus'"),
+        ({"model": "gpt"}, "gpt"),
+        ({"acceptance": "1.7"}, "acceptance '1.7'"),
+        ({"acceptance": "0.7/a"}, "acceptance '0.7/a'"),
+        ({"acceptance": "0.7>0.4"}, "acceptance '0.7>0.4'"),
+        ({"policy": "best"}, "unknown policy 'best'"),
+        ({"hardware": "missing.json", "kv_tokens": 100}, "cannot read the curves missing.json"),
+    ],
+)
+def test_settings_that_cannot_be_simulated_are_named(changes, message):
+    with pytest.raises(ValueError, match=message):
+        simulate(replace(BUSY, **changes))

@@ -1,0 +1,52 @@
+"""`smartspec simulate` as a person uses it."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from smartspec.cli.main import _build_app
+
+SMALL = ["simulate", "--num-requests", "12", "--output-tokens", "20", "--seeds", "2"]
+
+
+@pytest.fixture
+def call():
+    return lambda *arguments: CliRunner().invoke(_build_app(), [*SMALL, *arguments])
+
+
+def test_table_file_and_plot(call, tmp_path):
+    saved, drawn = tmp_path / "runs.json", tmp_path / "runs.png"
+    result = call("--batch", "4", "--policy", "off,fixed:2", "--output", str(saved), "--plot", str(drawn))
+    assert result.exit_code == 0, result.output
+    lines = [line for line in result.output.splitlines() if "│" in line]
+    assert "off" in lines[0] and "fixed:2" in lines[1], "the slowest comes first"
+    runs = json.loads(saved.read_text())["runs"]
+    assert [(run["settings"]["policy"], run["settings"]["seed"]) for run in runs] == [
+        ("off", 0), ("fixed:2", 0), ("off", 1), ("fixed:2", 1),
+    ]  # fmt: skip
+    for run in runs:
+        assert run["summary"]["num_completed"] == len(run["requests"]) == 12
+        assert run["requests"][0].keys() >= {"prompt_id", "ttft_seconds", "tpot_seconds", "end_to_end_seconds"}
+    assert drawn.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_trace_is_replayed(call, tmp_path):
+    trace = tmp_path / "trace.csv"
+    trace.write_text("arrival_s,prompt_tokens,output_tokens\n0,30,5\n0.5,40,6\n")
+    result = call("--trace", str(trace), "--policy", "off", "--drafter", "lookup", "--replicas", "2")
+    assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "exactly one of rate, trace and batch"),
+        (["--batch", "2", "--policy", "fast"], "unknown policy 'fast'"),
+        (["--batch", "2", "--profile", "wrong"], "--profile 'wrong' is not a number"),
+        (["--batch", "2", "--output", "/nowhere/at/all.json"], "there is no folder"),
+    ],
+)
+def test_bad_input_is_named(call, arguments, message):
+    result = call(*arguments)
+    assert isinstance(result.exception, ValueError) and message in str(result.exception)

@@ -1,0 +1,279 @@
+"""True acceptance: means, spreads, drift, common random numbers, confidence, offers, recordings."""
+
+import math
+
+import numpy as np
+import pytest
+
+from smartspec.sim.acceptance_truth import (
+    AcceptanceClass,
+    AcceptanceTruth,
+    Confidence,
+    Constant,
+    Ramp,
+    Steps,
+    divergence,
+    entropy,
+)
+from smartspec.sim.beta_table import BetaTable
+from smartspec.sim.keyed_random import keyed_bits, request_keys, to_uniform
+from smartspec.sim.recorded_truth import RecordedTruth, outcomes_of_steps
+
+K = 8
+MIXED = (
+    AcceptanceClass(Constant(0.8), decay=0.95, request_concentration=10, token_concentration=3),
+    AcceptanceClass(Constant(0.4), request_concentration=6, token_concentration=1.5),
+)
+
+
+def make_truth(*classes, num_requests=400, seed=0, **options):
+    truth = AcceptanceTruth(classes, K, seed=seed, **options)
+    for request_id in range(num_requests):
+        truth.begin(request_id, request_id % len(classes))
+    return truth, np.arange(num_requests)
+
+
+def at(request_ids, position):
+    return np.full(len(request_ids), position)
+
+
+def many_positions(truth, request_ids, num_steps=200):
+    """conditional and luck of non-overlapping drafts: two float [num_steps, R, K]."""
+    drafts = [(at(request_ids, K * i)) for i in range(num_steps)]
+    conditional = np.stack([truth.conditional(request_ids, 0.0, positions) for positions in drafts])
+    return conditional, np.stack([truth.luck(request_ids, positions) for positions in drafts])
+
+
+def assert_close_in_std_errors(values, expected, num_std_errors=4.5):
+    assert abs(values.mean() - expected) < num_std_errors * values.std() / math.sqrt(values.size)
+
+
+def test_keyed_numbers_are_uniform_and_independent():
+    keys = request_keys(0, np.arange(300))[:, None]
+    streams = [to_uniform(keyed_bits(keys, stream, np.arange(300))) for stream in range(2)]
+    other_seed = to_uniform(keyed_bits(request_keys(1, np.arange(300))[:, None], 0, np.arange(300)))
+    numbers = streams[0]
+    assert numbers.min() >= 0 and numbers.max() < 1
+    counts = np.bincount((numbers * 100).astype(int).ravel(), minlength=100)
+    assert ((counts - 900) ** 2 / 900).sum() < 99 + 4.5 * math.sqrt(2 * 99)  # chi-square of 99 degrees
+    neighbours = [(numbers[1:], numbers[:-1]), (numbers[:, 1:], numbers[:, :-1]), (numbers, streams[1])]
+    for one, another in [*neighbours, (numbers, other_seed)]:
+        assert abs(np.corrcoef(one.ravel(), another.ravel())[0, 1]) < 4.5 / math.sqrt(one.size)
+
+
+@pytest.mark.parametrize("concentration", [0.5, 2.0, 20.0])
+def test_beta_table_has_the_moments_of_beta(concentration):
+    every_bin = np.arange(256, dtype=np.uint64) << np.uint64(56)
+    for mean in (0.0, 0.03, 0.2, 0.5, 0.77, 1.0):
+        values = BetaTable([concentration]).draw(np.array(mean), np.array(0), every_bin)
+        assert values.mean() == pytest.approx(mean, abs=1e-6)
+        assert values.var() == pytest.approx(mean * (1 - mean) / (concentration + 1), rel=0.04, abs=1e-9)
+        assert (np.diff(values) >= 0).all() and values.min() >= 0 and values.max() <= 1
+
+
+def test_beta_table_of_uniform_and_of_no_spread():
+    every_bin = np.arange(256, dtype=np.uint64) << np.uint64(56)
+    table = BetaTable([2.0, math.inf])
+    uniform, constant = (table.draw(np.array(0.5), np.array(family), every_bin) for family in (0, 1))
+    assert uniform == pytest.approx((np.arange(256) + 0.5) / 256, abs=1e-4)
+    assert constant == pytest.approx(np.full(256, 0.5))
+    assert table.has_spread and not BetaTable([math.inf]).has_spread
+
+
+def test_stationary_acceptance_is_the_same_everywhere():
+    truth, ids = make_truth(AcceptanceClass(Constant(0.7)))
+    assert (truth.conditional(ids, 5.0, at(ids, 3)) == 0.7).all()
+
+
+def test_decay_lowers_each_depth():
+    truth, ids = make_truth(AcceptanceClass(Constant(0.8), decay=0.9))
+    assert truth.conditional(ids, 0.0, at(ids, 0))[7] == pytest.approx(0.8 * 0.9 ** np.arange(K))
+
+
+def test_mixture_has_the_means_and_spread_of_its_classes():
+    truth, ids = make_truth(*MIXED, num_requests=4000)
+    expected = truth.expected(ids, 0.0, at(ids, 0))
+    for class_id, (mean, concentration) in enumerate([(0.8, 10), (0.4, 6)]):
+        first = expected[class_id::2, 0]
+        assert_close_in_std_errors(first, mean)
+        assert first.var() == pytest.approx(mean * (1 - mean) / (concentration + 1), rel=0.1)
+
+
+def test_tokens_spread_around_the_mean_of_their_request():
+    truth, ids = make_truth(*MIXED, num_requests=40)
+    conditional, _ = many_positions(truth, ids, 500)
+    expected = truth.expected(ids, 0.0, at(ids, 0))
+    std_errors = conditional.std(axis=0) / math.sqrt(len(conditional))
+    z = (conditional.mean(axis=0) - expected) / np.maximum(std_errors, 1e-9)
+    assert z.std() == pytest.approx(1.0, abs=0.25) and abs(z).max() < 5
+    request = 1  # of class 1: the first depth has variance m (1 - m) / 2.5
+    mean = expected[request, 0]
+    assert conditional[:, request].var() == pytest.approx(mean * (1 - mean) / 2.5, rel=0.1)
+
+
+def test_drawn_acceptance_matches_survival():
+    truth, ids = make_truth(*MIXED)
+    conditional, luck = many_positions(truth, ids)
+    survived = np.cumprod(luck < conditional, axis=2)
+    survival = np.cumprod(truth.expected(ids, 0.0, at(ids, 0)), axis=1)
+    for class_id in (0, 1):
+        for depth in range(K):
+            drawn, probability = survived[:, class_id::2, depth], survival[class_id::2, depth]
+            std_error = math.sqrt((probability * (1 - probability)).mean() / drawn.size)
+            assert abs(drawn.mean() - probability.mean()) < 4.5 * std_error
+
+
+def test_a_ramp_drifts_and_steps_jump():
+    ramp, ids = make_truth(AcceptanceClass(Ramp(0.2, 0.8, 10.0, 20.0)))
+    values = [ramp.conditional(ids, now, at(ids, 0))[0, 0] for now in (0.0, 10.0, 12.5, 20.0, 99.0)]
+    assert values == pytest.approx([0.2, 0.2, 0.35, 0.8, 0.8])
+    steps, ids = make_truth(AcceptanceClass(Steps(((5.0, 0.9), (10.0, 0.1), (15.0, 0.5)))))
+    values = [steps.conditional(ids, now, at(ids, 0))[0, 0] for now in (0.0, 9.9, 10.0, 15.0)]
+    assert values == pytest.approx([0.9, 0.9, 0.1, 0.5])
+
+
+def test_drift_moves_requests_of_its_class_only_and_keeps_their_order():
+    drifting = AcceptanceClass(Steps(((0.0, 0.8), (10.0, 0.3))), request_concentration=8)
+    truth, ids = make_truth(drifting, MIXED[1], num_requests=200)
+    before, after = (truth.expected(ids, now, at(ids, 0))[:, 0] for now in (0.0, 10.0))
+    assert (before[0::2] > after[0::2]).all() and (before[1::2] == after[1::2]).all()
+    assert (np.argsort(before[0::2]) == np.argsort(after[0::2])).mean() > 0.9
+
+
+def test_common_random_numbers_do_not_depend_on_the_way_there():
+    """Drafts that overlap, other batches, other begin order, other runs: a position stays what it is."""
+    truth, ids = make_truth(*MIXED, num_requests=10)
+    other = AcceptanceTruth(MIXED, K)
+    for request_id in (8, 3, 4, 99):
+        other.begin(request_id, request_id % 2)
+    some = np.array([3, 8])
+    for ask in (AcceptanceTruth.luck, lambda t, i, p: t.conditional(i, 0.0, p) / t.expected(i, 0.0, p)):
+        long, short = ask(truth, ids, at(ids, 20)), ask(other, some, at(some, 23))
+        if ask is AcceptanceTruth.luck:
+            assert (long[some, 3:] == short[:, :-3]).all()
+        assert (ask(other, some, at(some, 20)) == long[some]).all()
+    assert (truth.luck(ids, at(ids, 20)) != make_truth(*MIXED, seed=1)[0].luck(ids, at(ids, 20))).all()
+
+
+def test_without_decay_the_latent_acceptance_belongs_to_the_position():
+    truth, ids = make_truth(MIXED[1])
+    early, late = truth.conditional(ids, 0.0, at(ids, 20)), truth.conditional(ids, 0.0, at(ids, 23))
+    assert (early[:, 3:] == late[:, :-3]).all() and early.std() > 0.1
+
+
+def test_confidence_is_informative_noisy_and_miscalibrated():
+    truth, ids = make_truth(MIXED[1])
+    positions = at(ids, 0)
+    conditional = truth.conditional(ids, 0.0, positions)
+    confidence, disorder = truth.confidence(ids, positions, conditional)
+    assert confidence.shape == (len(ids), K) and confidence.min() > 0 and confidence.max() < 1
+    accepted = truth.luck(ids, positions) < conditional
+    assert np.corrcoef(confidence.ravel(), accepted.ravel())[0, 1] > 0.4
+    assert np.corrcoef(disorder.ravel(), accepted.ravel())[0, 1] < -0.3
+    middle = (conditional > 0.3) & (conditional < 0.5)
+    assert confidence[middle].std() > 0.05 and confidence[middle].mean() > conditional[middle].mean() + 0.02
+
+
+def test_noiseless_unbiased_confidence_is_the_acceptance_itself():
+    truth, ids = make_truth(MIXED[1], confidence=Confidence(slope=1.0, bias=0.0, noise=0.0))
+    conditional = truth.conditional(ids, 0.0, at(ids, 0))
+    assert truth.confidence(ids, at(ids, 0), conditional)[0] == pytest.approx(np.clip(conditional, 1e-4, 1 - 1e-4))
+
+
+def test_confidence_tells_nothing_where_tokens_do_not_differ():
+    truth, ids = make_truth(AcceptanceClass(Constant(0.6)), num_requests=2000)
+    confidence, _ = truth.confidence(ids, at(ids, 0), truth.conditional(ids, 0.0, at(ids, 0)))
+    accepted = truth.luck(ids, at(ids, 0)) < 0.6
+    assert abs(np.corrcoef(confidence.ravel(), accepted.ravel())[0, 1]) < 4.5 / math.sqrt(confidence.size)
+
+
+def test_entropy_and_divergence():
+    assert entropy(np.array([1 / 21, 1.0])) == pytest.approx([math.log(21), 0.0], abs=1e-9)
+    assert (np.diff(entropy(np.linspace(0.05, 1, 50))) <= 1e-12).all()
+    acceptance = np.linspace(0.001, 1, 50)
+    assert divergence(np.array([1.0, 0.5])) == pytest.approx([0.0, math.log(2)])
+    assert (1 - acceptance <= np.sqrt(1 - np.exp(-divergence(acceptance))) + 1e-12).all()  # Bretagnolle-Huber
+    assert np.isfinite(divergence(np.zeros(1))).all()
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_offers_have_their_share_and_come_in_stretches(share):
+    truth, ids = make_truth(AcceptanceClass(Constant(0.5), offer_share=share, offer_run_tokens=10))
+    found = np.stack([truth.has_offer(ids, at(ids, p)) for p in range(200)])
+    num_stretches = found.size / 10
+    assert abs(found.mean() - share) <= 4.5 * math.sqrt(share * (1 - share) / num_stretches)
+    changes = (found[1:] != found[:-1]).mean()  # at one position of ten, where the two sides differ
+    assert changes == pytest.approx(0.1 * 2 * share * (1 - share), rel=0.1)
+    by_position = (found[1:] != found[:-1]).mean(axis=1)
+    assert by_position.max() <= changes + 0.1  # requests do not change in step
+
+
+def test_requests_must_be_begun_and_are_forgotten():
+    truth, ids = make_truth(*MIXED, num_requests=3)
+    truth.conditional(ids, 0.0, at(ids, 0))
+    truth.end(1)
+    truth.end(77)
+    with pytest.raises(ValueError, match=r"unknown request 1: call begin\(\) first"):
+        truth.conditional(ids, 0.0, at(ids, 0))
+    before = truth.expected(np.array([2]), 0.0, np.zeros(1, int)).copy()
+    truth.begin(2, 1)
+    assert (truth.expected(np.array([2]), 0.0, np.zeros(1, int)) != before).all()
+    with pytest.raises(ValueError, match="request 5 has class 2: there are 2 classes"):
+        truth.begin(5, 2)
+
+
+def test_an_empty_batch_is_no_problem():
+    truth, _ = make_truth(*MIXED)
+    empty = np.zeros(0, dtype=np.int64)
+    assert truth.conditional(empty, 0.0, empty).shape == truth.luck(empty, empty).shape == (0, K)
+    assert truth.has_offer(empty, empty).shape == (0,)
+
+
+def test_outcomes_of_recorded_steps():
+    outcomes = outcomes_of_steps(accepted=[2, 0, 1, 0], verified=[3, 2, 1, 0])
+    assert np.array_equal(outcomes, [1, 1, 0, 0, 1, np.nan, np.nan], equal_nan=True)
+    with pytest.raises(ValueError, match="accepted 3 of 2 tokens"):
+        outcomes_of_steps([3], [2])
+
+
+def test_a_recording_is_replayed_position_by_position():
+    recordings = [outcomes_of_steps([2, 0], [3, 2]), outcomes_of_steps([1, 4], [1, 5])]  # 1100 and 1?11110
+    truth = RecordedTruth(recordings, 4)
+    for request_id in (4, 5):
+        truth.begin(request_id, class_id=3)
+    ids = np.array([4, 5])
+    first = truth.conditional(ids, 0.0, at(ids, 1))
+    assert first.tolist() == [[1, 1, 0, 0], [1, pytest.approx(5 / 6), 1, 1]]
+    assert truth.conditional(ids, 9.0, np.array([4, 6])).tolist() == [[0, 1, 1, 0], [1, 0, 1, pytest.approx(5 / 6)]]
+    assert truth.expected(ids, 0.0, at(ids, 1)).tolist() == [[0.5] * 4, [pytest.approx(5 / 6)] * 4]
+
+
+def test_confidence_of_a_recording_does_not_know_the_outcome():
+    luck = np.random.default_rng(0)
+    truth = RecordedTruth([(luck.random(500) < 0.6).astype(float) for _ in range(200)], K)
+    ids = np.arange(200)
+    for request_id in ids.tolist():
+        truth.begin(request_id)
+    conditional = truth.conditional(ids, 0.0, at(ids, 1))
+    confidence, _ = truth.confidence(ids, at(ids, 1), conditional)
+    assert abs(np.corrcoef(confidence.ravel(), conditional.ravel())[0, 1]) < 4.5 / math.sqrt(conditional.size) + 0.05
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: AcceptanceClass(Constant(1.2)), "1.2 in .* lie between 0 and 1"),
+        (lambda: AcceptanceClass(Ramp(0.5, -0.1, 0, 1)), "-0.1 in"),
+        (lambda: AcceptanceClass(Constant(0.5), decay=2.0), "2.0 in"),
+        (lambda: AcceptanceClass(Constant(0.5), offer_run_tokens=0), "offer_run_tokens is 0"),
+        (lambda: AcceptanceTruth((AcceptanceClass(Constant(0.5), token_concentration=0.0),), 4), "concentration is 0"),
+        (lambda: AcceptanceTruth((), 4), "0 classes, max_draft_tokens 4"),
+        (lambda: Ramp(0.1, 0.2, 5.0, 5.0), "the end must come later"),
+        (lambda: Steps(((5.0, 0.1), (1.0, 0.2))), "ascending order"),
+        (lambda: RecordedTruth([], 4), "0 recordings"),
+        (lambda: RecordedTruth([np.array([np.nan])], 4), "at least one known outcome"),
+    ],
+)
+def test_bad_numbers_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

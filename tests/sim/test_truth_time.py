@@ -1,0 +1,164 @@
+"""True step times: what is charged, noise, throttling, and what a start-up profile makes of them."""
+
+import numpy as np
+import pytest
+
+from smartspec.control.cost_curve import CostCurve
+from smartspec.control.latency import LatencyModel
+from smartspec.control.records import BatchView, DraftPlan, Offers, StepSeconds
+from smartspec.sim.hardware import roofline
+from smartspec.sim.time_truth import Noise, TimeTruth
+
+K = 4
+CURVE = CostCurve((0.0,), (2e-3,), 0.03, per_context_token=1e-6, per_row=1e-4, per_attended_token=1e-7)
+DRAFT = CostCurve.linear(5e-3, 1e-3)
+H100 = TimeTruth(roofline("h100", "llama-3.1-8b"), roofline("h100", "llama-3.2-1b"), 1e-4, Noise(jitter=0.02))
+
+
+def make_view(contexts, *, unseen=0, **prefill):
+    num_rows = len(contexts)
+    return BatchView(
+        request_ids=np.arange(num_rows),
+        context_tokens=np.array(contexts),
+        max_draft_tokens=np.full(num_rows, K),
+        unseen_tokens=np.full(num_rows, unseen),
+        offers=Offers.none(num_rows),
+        **prefill,
+    )
+
+
+def step(truth, view, drafted, verified=None, use_model=True, now=0.0, seed=0):
+    drafted = np.array(drafted)
+    plan = DraftPlan(drafted, np.full(view.num_rows, use_model))
+    verified = drafted if verified is None else np.array(verified)
+    return truth.step_seconds(view, plan, drafted, verified, now, np.random.default_rng(seed))
+
+
+def test_a_target_pass_reads_contexts_and_feeds_newest_and_draft_tokens():
+    truth = TimeTruth.from_curves(CURVE, None, 1e-3)
+    contexts, verified = np.array([100, 300]), np.array([3, 0])
+    seconds = step(truth, make_view(contexts), verified, use_model=False)
+    attended = 101 + 102 + 103 + 104 + 301
+    expected = 0.03 + 5 * 2e-3 + (400 + 5) * 1e-6 + 2 * 1e-4 + attended * 1e-7
+    assert seconds.target == pytest.approx(expected, rel=1e-12)
+    assert (seconds.draft, seconds.host) == (0.0, 1e-3)
+
+
+def test_prefill_is_charged():
+    truth = TimeTruth.from_curves(CURVE)
+    prefill = {"num_prefills": 1, "prefill_tokens": 50, "prefill_context_tokens": 250, "prefill_attended_tokens": 11275}
+    extra = step(truth, make_view([100], **prefill), [0]).target - step(truth, make_view([100]), [0]).target
+    assert extra == pytest.approx(50 * 2e-3 + 250e-6 + 1e-4 + 11275e-7)
+    only_prefill = make_view([], **prefill)
+    assert step(truth, only_prefill, np.zeros(0, int)).target == pytest.approx(0.03 + extra)
+
+
+def test_it_is_the_noise_free_latency_of_its_own_steps():
+    """Exact but for what n alone cannot tell: who drafts. 3 rows of equal context differ by the draft's triangle."""
+    view = make_view([200, 200, 200], unseen=7)
+    predicted = H100.target_seconds(view, np.array([0, 6]))
+    assert predicted.shape == (2,)
+    noise_free = TimeTruth(H100.target, H100.draft, H100.host_seconds)
+    drafted = step(noise_free, view, [2, 2, 2])
+    assert predicted == pytest.approx([step(noise_free, view, [0, 0, 0]).target, drafted.target], rel=1e-5)
+    assert H100.draft_seconds(view, np.full(3, True), K)[2] == pytest.approx(drafted.draft)
+    assert H100.host_seconds == drafted.host
+
+
+def test_draft_passes_charge_rows_that_take_part_and_catch_up_once():
+    truth = TimeTruth.from_curves(CURVE, DRAFT)
+    view = make_view([100, 100, 100], unseen=10)
+    passes = [5e-3 + (3 + 30) * 1e-3, 5e-3 + 2e-3, 5e-3 + 1e-3]
+    assert step(truth, view, [3, 1, 2]).draft == pytest.approx(sum(passes))
+    upper = truth.draft_seconds(view, np.array([True, False, True]), 2)
+    assert upper == pytest.approx([0.0, 5e-3 + 22e-3, 5e-3 + 22e-3 + 7e-3])
+    assert step(truth, view, [3, 1, 2], use_model=False).draft == 0.0
+    assert truth.draft_seconds(view, np.zeros(3, dtype=bool), 2).tolist() == [0.0, 0.0, 0.0]
+    assert TimeTruth.from_curves(CURVE).draft_seconds(view, np.ones(3, dtype=bool), 1).tolist() == [0.0, 0.0]
+
+
+def test_cutting_after_drafting_saves_target_time_only():
+    view = make_view([100, 100])
+    whole, cut = step(H100, view, [4, 4]), step(H100, view, [4, 4], verified=[4, 0])
+    assert cut.draft == whole.draft and cut.target < whole.target
+
+
+def test_jitter_keeps_the_mean():
+    noise, rng = Noise(jitter=0.3), np.random.default_rng(1)
+    targets = np.array([noise.apply(StepSeconds(0.0, 2.0, 1.0), rng).target for _ in range(20_000)])
+    assert np.log(targets).std() == pytest.approx(0.3, rel=0.03)
+    assert abs(targets.mean() - 2.0) < 4 * targets.std() / np.sqrt(len(targets))
+
+
+def test_stalls_are_rare_and_hit_the_target():
+    noise, rng = Noise(jitter=0.0, stall_probability=0.05, stall_seconds=0.4), np.random.default_rng(2)
+    steps = [noise.apply(StepSeconds(0.1, 0.2, 0.3), rng) for _ in range(10_000)]
+    stalls = np.array([s.target for s in steps]) - 0.2
+    assert {(s.draft, s.host) for s in steps} == {(0.1, 0.3)}
+    assert abs((stalls > 0).mean() - 0.05) < 4 * np.sqrt(0.05 * 0.95 / 10_000)
+    assert stalls[stalls > 0].mean() == pytest.approx(0.4, rel=0.15)
+
+
+def test_noise_is_reproducible():
+    view = make_view([100, 200])
+    assert step(H100, view, [2, 1], seed=3) == step(H100, view, [2, 1], seed=3) != step(H100, view, [2, 1], seed=4)
+
+
+def test_throttling_slows_passes_from_its_second_on():
+    truth = TimeTruth(CURVE, DRAFT, 1e-3, throttle=((10.0, 1.3), (20.0, 1.0)))
+    view = make_view([100, 200])
+    before, during, after = (step(truth, view, [2, 2], now=now) for now in (9.9, 10.0, 20.0))
+    assert during.target == pytest.approx(1.3 * before.target) and during.draft == pytest.approx(1.3 * before.draft)
+    assert during.host == before.host and after == before
+    none, throttled = truth.target_seconds(view, np.array([4])), truth.at(15.0).target_seconds(view, np.array([4]))
+    assert throttled == pytest.approx(1.3 * none)
+    assert truth.at(15.0).draft_seconds(view, np.ones(2, dtype=bool), 2)[2] == pytest.approx(during.draft)
+    assert truth.at(25.0).target_seconds(view, np.array([4])) == pytest.approx(none)
+    assert truth.at(15.0).at(15.0).factor == 1.3  # not twice
+
+
+@pytest.mark.parametrize("rows", [1, 4, 16, 64, 128])
+def test_an_honest_profile_is_close(rows):
+    view = make_view([600] * rows)
+    lengths = np.array([0, rows, 4 * rows])
+    model = H100.profile()
+    assert model.target_seconds(view, lengths) == pytest.approx(H100.target_seconds(view, lengths), rel=0.05)
+    ones = np.ones(rows, dtype=bool)
+    assert model.draft_seconds(view, ones, K) == pytest.approx(H100.draft_seconds(view, ones, K), rel=0.05)
+
+
+def test_distorted_profiles_are_wrong_as_asked():
+    view, lengths = make_view([600] * 16), np.array([0, 16, 64])
+    honest = H100.profile().target_seconds(view, lengths)
+    for factor in (0.5, 2.0):
+        assert H100.profile(distortion=factor).target_seconds(view, lengths) == pytest.approx(factor * honest)
+    blind = H100.profile(distortion="no-context")
+    long_view = make_view([6000] * 16)
+    assert blind.target_seconds(long_view, lengths) == pytest.approx(blind.target_seconds(view, lengths))
+    assert (H100.target_seconds(long_view, lengths) > 1.2 * H100.target_seconds(view, lengths)).all()
+
+
+def test_a_profile_is_a_measurement():
+    view, lengths = make_view([600] * 16), np.array([16])
+    first, again, other = (H100.profile(seed=seed).target_seconds(view, lengths) for seed in (1, 1, 2))
+    assert first == again != other
+    assert TimeTruth.from_curves(CURVE).profile().draft is None
+
+
+def test_a_live_profile_is_a_truth():
+    data = LatencyModel(CURVE, DRAFT).to_dict()
+    truth = TimeTruth.from_curves(CostCurve.from_dict(data["target"]), CostCurve.from_dict(data["draft"]), 2e-3)
+    assert (truth.target, truth.draft, truth.host_seconds) == (CURVE, DRAFT, 2e-3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"host_seconds": -1.0}, "host_seconds is -1.0"),
+        ({"throttle": ((2.0, 1.1), (1.0, 1.0))}, "ascending seconds"),
+        ({"throttle": ((2.0, 0.0),)}, "positive factors"),
+    ],
+)
+def test_bad_numbers_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        TimeTruth(CURVE, **arguments)
