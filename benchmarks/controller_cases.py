@@ -7,7 +7,7 @@ from smartspec.sim.scenario import Scenario
 from smartspec.sim.static_load import Phase
 
 FIXED = tuple(f"fixed:{k}" for k in range(1, 9))
-BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+BATCHES = (1, 4, 16, 64, 128, 256)
 MIXED = "0.9/8,0.4/8"
 SIMPLE = ("goodput", "off")  # beside the oracle
 OUTPUT_TOKENS = 200
@@ -66,6 +66,7 @@ def mixed_cells() -> Iterator[Cell]:
                 (phase(300, batch, (0, 1)),),
                 ("goodput", *FIXED),
                 skipped_steps=100,
+                plain_steps=100,
             )
 
 
@@ -97,7 +98,7 @@ def useless_cells() -> Iterator[Cell]:
         for acceptance in ("0.0", "0.05", "0.1"):
             for batch in (1, 8, 64, 256):
                 scenario = Scenario(batch=batch, acceptance=acceptance, drafter=drafter)
-                phases = (phase(1000, batch),)
+                phases = (phase(400, batch),)
                 yield Cell(f"{drafter}, acceptance {acceptance}, batch {batch}", scenario, phases, SIMPLE)
 
 

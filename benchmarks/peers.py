@@ -206,7 +206,9 @@ def measure_cells(content: dict, cells: dict[tuple[str, int], list], commands: d
 
 
 def main(
-    servers: Annotated[str, typer.Option(help="Names, baseline first: vllm, or a policy of ours.")] = "off,goodput",
+    servers: Annotated[
+        str, typer.Option(help="Baseline first: vllm, or a policy of ours (+recycling).")
+    ] = "off,goodput",
     tasks: Annotated[str, typer.Option(help=f"Of {', '.join(TASKS)}; or each.")] = "mixed",
     concurrency: Annotated[str, typer.Option(help="Requests under way.")] = "1,4,16,32",
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of each cell.")] = 3,

@@ -28,10 +28,15 @@ class ServerCommand:
 
 
 def server_command(name: str, model_path: str | None, vllm_python: str | None) -> ServerCommand:
-    """`vllm`, or the name of a policy of our own server. Raises ValueError when vLLM cannot be started."""
+    """`vllm`, or the name of a policy of our own server, with `+recycling` for that drafter beside prompt lookup.
+
+    Raises ValueError when vLLM cannot be started.
+    """
     if name != "vllm":
-        model = ["--model", model_path] if model_path else []
-        return ServerCommand([sys.executable, "-m", "smartspec", "serve", "--policy", name, "--port", "{port}", *model])
+        policy, plus, drafter = name.partition("+")
+        options = ["--policy", policy, "--drafter", f"prompt-lookup,{drafter}" if plus else "prompt-lookup"]
+        options += ["--model", model_path] if model_path else []
+        return ServerCommand([sys.executable, "-m", "smartspec", "serve", "--port", "{port}", *options])
     if not (vllm_python and model_path):
         raise ValueError("the server vllm needs --vllm-python and --model-path; see --help")
     api_server = [vllm_python, "-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1", "--port", "{port}"]

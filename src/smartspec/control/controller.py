@@ -2,6 +2,7 @@
 
 from collections import Counter, deque
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -91,7 +92,8 @@ class Controller:
         """Learn from a finished step."""
         if self._refuse(problems(self._view, feedback, max_draft_tokens=self.max_draft_tokens)):
             return
-        self.latency.observe(feedback.view, feedback.plan, feedback.verified, feedback.seconds)
+        drafted = replace(feedback.plan, lengths=feedback.drafted)  # a stop rule may have ended drafts early
+        self.latency.observe(feedback.view, drafted, feedback.verified, feedback.seconds)
         self.acceptance.observe(feedback)
         self.policy.observe(feedback)
         record = self._record(feedback)

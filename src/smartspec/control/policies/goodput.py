@@ -1,15 +1,14 @@
 """The lengths of largest predicted goodput, for every request of a step; guarded, and curious within a budget."""
 
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 
 import numpy as np
 
 from smartspec.control.exploration import ExplorationBudget
 from smartspec.control.guard import Guard
 from smartspec.control.planner import LengthPlan, plan_lengths
-from smartspec.control.policies.base import Estimates, Latency, Policy, length_caps, no_drafts
-from smartspec.control.policies.uniform import plan_uniform
+from smartspec.control.policies.base import Estimates, Latency, Policy, no_drafts
+from smartspec.control.policies.choice import best_choice
 from smartspec.control.probing import plan_probe
 from smartspec.control.records import BatchView, Drafted, DraftPlan, StepFeedback
 
@@ -21,18 +20,6 @@ FIRST_PLAIN_SPACING = 16
 LONGEST_PLAIN_SPACING = 512
 NUM_SIZES = 12  # batch sizes are told apart by log2
 PROBE_SPACING = 4  # steps between looks at whether a probe would pay
-
-
-@dataclass(frozen=True)
-class Choice:
-    """The planner's answer and the source of each row's draft (bool [R], True: the draft model)."""
-
-    plan: LengthPlan
-    use_model: np.ndarray
-
-    @property
-    def draft_plan(self) -> DraftPlan:
-        return DraftPlan(lengths=self.plan.lengths, use_model=self.use_model & (self.plan.lengths > 0))
 
 
 class Goodput(Policy):
@@ -49,17 +36,16 @@ class Goodput(Policy):
         self.note: str | None = None
         self._off_seconds = 0.0
         self._plain_value_of_time = 0.0
-        self._best_value_of_time: float | None = None
+        self._value_of_time = 0.0
         self._steps_since_plain = [0] * NUM_SIZES
         self._plain_spacing = [FIRST_PLAIN_SPACING] * NUM_SIZES
         self._steps_since_probe = 0
 
     def plan_draft(self, view: BatchView, estimates: Estimates) -> DraftPlan:
-        alone = self._without_prefill(view, estimates)
-        self._best_value_of_time = None if alone is None else alone.goodput
-        best = best_choice(view, estimates, self.uniform_lengths, self._best_value_of_time)
-        self._plain_value_of_time = (alone or best.plan).off_goodput
-        self._off_seconds, self.note = best.plan.off_seconds, None
+        best = best_choice(view, estimates, self.uniform_lengths)
+        self._off_seconds, self._plain_value_of_time = best.plan.off_seconds, best.plain_value_of_time
+        self._value_of_time = best.plan.goodput if best.value_of_time is None else best.value_of_time
+        self.note = None
         if not self.guard.allows_drafts:
             self.note = self.guard.reason
             return no_drafts(view.num_rows)
@@ -76,17 +62,15 @@ class Goodput(Policy):
         """What is worth verifying now that the drafts are there: their cost is spent, their confidence known."""
         if self.uniform_lengths or drafted.confidence is None or not drafted.lengths.any():
             return drafted.lengths
-        max_depth = int(np.where(plan.use_model, drafted.lengths, 0).max(initial=0))
-        spent = float(latency.draft_seconds(view, plan.use_model, max_depth)[-1]) if max_depth else 0.0
         return plan_lengths(
             survival,
             drafted.lengths,
             view.weights,
             np.zeros(view.num_rows, dtype=bool),
-            np.array([spent]),
+            np.zeros(1),
             latency.target_seconds(view, np.arange(drafted.lengths.sum() + 1)),
             latency.host_seconds,
-            self._best_value_of_time,
+            self._value_of_time,
         ).lengths
 
     def observe(self, feedback: StepFeedback) -> None:
@@ -107,13 +91,6 @@ class Goodput(Policy):
             "guard": {"reason": self.guard.reason, "trips": self.guard.num_trips},
             "exploration_credit_seconds": self.budget.credit,
         }
-
-    def _without_prefill(self, view: BatchView, estimates: Estimates) -> LengthPlan | None:
-        """The best plan for the decoding requests in a step of their own: what time is worth. None if this is one."""
-        if not view.prefill_tokens or not view.num_rows:
-            return None
-        alone = replace(view, num_prefills=0, prefill_tokens=0, prefill_context_tokens=0, prefill_attended_tokens=0.0)
-        return best_choice(alone, estimates, self.uniform_lengths).plan
 
     def _wants_plain_step(self, view: BatchView, best: LengthPlan) -> bool:
         """Whether to measure a plain step now, paid from the budget with the tokens it is expected to lose."""
@@ -142,21 +119,6 @@ def _size(num_rows: int) -> int:
     return min(max(num_rows, 1).bit_length() - 1, NUM_SIZES - 1)
 
 
-def best_choice(
-    view: BatchView,
-    estimates: Estimates,
-    uniform_lengths: tuple[int, ...] | None = None,
-    value_of_time: float | None = None,
-) -> Choice:
-    """The best plan over all sources. value_of_time: see planner."""
-    plan = _best_lengths if uniform_lengths is None else partial(plan_uniform, uniform_lengths)
-    choices = [
-        Choice(plan(view, use_model, estimates, value_of_time), use_model)
-        for use_model in _source_choices(view, estimates)
-    ]
-    return max(choices, key=lambda choice: choice.plan.gain)
-
-
 def alternatives(view: BatchView, estimates: Estimates, num_chosen: int) -> list[tuple[str, int, float]]:
     """The three best plans other than the chosen one (told apart by its number of draft tokens), best first: (what kind
     of plan, draft tokens, predicted goodput). The kinds are limits on the length of a draft; no limit of 0 is off."""
@@ -168,37 +130,3 @@ def alternatives(view: BatchView, estimates: Estimates, num_chosen: int) -> list
         found[plan.num_draft_tokens] = (label, plan.num_draft_tokens, plan.goodput)
     found.pop(num_chosen, None)
     return sorted(found.values(), key=lambda plan: -plan[2])[:3]
-
-
-def _source_choices(view: BatchView, estimates: Estimates) -> list[np.ndarray]:
-    """Which rows would use the draft model: bool [R] each. Offers first, as they are free; or what yields more."""
-    if estimates.survival_model is None:
-        return [np.zeros(view.num_rows, dtype=bool)]
-    offers_first = view.offers.lengths == 0
-    max_draft_tokens = estimates.max_draft_tokens
-    by_yield = _expected_accepted(
-        estimates.survival_model, length_caps(view, True, max_draft_tokens)
-    ) > _expected_accepted(estimates.survival_offer, length_caps(view, False, max_draft_tokens))
-    return [offers_first] if (offers_first == by_yield).all() else [offers_first, by_yield]
-
-
-def _best_lengths(
-    view: BatchView, use_model: np.ndarray, estimates: Estimates, value_of_time: float | None = None
-) -> LengthPlan:
-    """The planner's answer when each row's source is given."""
-    caps = length_caps(view, use_model, estimates.max_draft_tokens)
-    num_considered = min(int(caps.sum()), view.draft_token_budget)
-    return plan_lengths(
-        estimates.survival(use_model),
-        caps,
-        view.weights,
-        use_model,
-        estimates.latency.draft_seconds(view, use_model, estimates.max_draft_tokens),
-        estimates.latency.target_seconds(view, np.arange(num_considered + 1)),
-        estimates.latency.host_seconds,
-        value_of_time,
-    )
-
-
-def _expected_accepted(survival: np.ndarray, caps: np.ndarray) -> np.ndarray:
-    return (survival * (np.arange(survival.shape[1]) < caps[:, None])).sum(axis=1)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from smartspec.control.policies.base import Estimates, Policy
-from smartspec.control.policies.goodput import best_choice
+from smartspec.control.policies.choice import best_choice
 from smartspec.control.records import BatchView, DraftPlan
 
 

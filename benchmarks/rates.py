@@ -1,0 +1,140 @@
+"""Mean request latency over Poisson arrival rates, `goodput` against `off` and fixed lengths, on the real engine.
+
+    python benchmarks/rates.py --policies goodput,off,fixed:1,fixed:2,fixed:4,fixed:8 --rates 0.3,0.6,1,1.5,2,3 \\
+        --output rates.json --plot rates.png
+
+All servers are up at once but only one works at a time: for every rate and round the same requests arrive at the same
+moments at each server in turn, first to last and then last to first. No server sees a prompt twice. The table gives the
+mean end-to-end latency of each policy and, as noise, the lowest and highest ratio to goodput's of a single round. An
+output file that exists is continued.
+"""
+
+import json
+import time
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from statistics import fmean
+from tempfile import TemporaryDirectory
+from typing import Annotated
+
+import numpy as np
+import typer
+from peers import DEFAULT_PROMPTS_DIR, SETTLE_SECONDS, SYSTEM_MESSAGE, TASKS
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+from servers import running, server_command
+
+from smartspec.bench.client import LoadRequest
+from smartspec.bench.report import write_json
+from smartspec.bench.run import LoadPlan, measure
+from smartspec.workload.arrivals import poisson_arrivals
+from smartspec.workload.prompts import Prompt, draw_prompts, read_prompts
+
+console = Console()
+if not console.is_terminal:
+    console.width = 120
+
+
+def load_plan(prompts: list[Prompt], rate: float, seconds: float, max_tokens: int, seed: int) -> LoadPlan:
+    """Requests of about so many seconds at that rate; a session number in front keeps them apart from other rounds."""
+    count = max(8, round(rate * seconds))
+    drawn = draw_prompts(prompts, count, np.random.default_rng([seed, round(1000 * rate)]))
+    system = SYSTEM_MESSAGE.format(session=f"{rate:g} {seed}")
+    requests = [
+        LoadRequest(f"{p.prompt_id} {i}", p.task, p.text, max_tokens, system=system) for i, p in enumerate(drawn)
+    ]
+    return LoadPlan(requests, arrival_seconds=poisson_arrivals(rate, count, np.random.default_rng([seed, 7])))
+
+
+def latency(summary: dict) -> float:
+    return summary["end_to_end_seconds"]["mean"]
+
+
+def table(cells: list[dict], policies: list[str]) -> Table:
+    """A line per rate and policy, the policy that beats goodput by most first."""
+    result = Table(title="mean end-to-end seconds, and goodput's relative to it", title_justify="left", box=SIMPLE)
+    for column in ("rate", "policy", "seconds", "goodput", "ratio", "rounds"):
+        result.add_column(column, justify="right", no_wrap=True)
+    rows = []
+    for rate in sorted({cell["rate"] for cell in cells}):
+        of = {p: [latency(c["summaries"][p]) for c in cells if c["rate"] == rate] for p in policies}
+        for policy in policies[1:]:
+            ratios = [ours / theirs for ours, theirs in zip(of[policies[0]], of[policy], strict=True)]
+            rows.append((fmean(of[policies[0]]) / fmean(of[policy]), rate, policy, of, ratios))
+    for ratio, rate, policy, of, ratios in sorted(rows, key=lambda row: -row[0]):
+        means = f"{fmean(of[policy]):.2f}", f"{fmean(of[policies[0]]):.2f}"
+        result.add_row(f"{rate:g}", policy, *means, f"{ratio:.3f}", f"{min(ratios):.2f}-{max(ratios):.2f}")
+    return result
+
+
+def draw(cells: list[dict], policies: list[str], path: Path) -> None:
+    """Latency over rate, a line per policy; bars from the fastest to the slowest round."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
+    rates = sorted({cell["rate"] for cell in cells})
+    for policy in policies:
+        rounds = [[latency(c["summaries"][policy]) for c in cells if c["rate"] == rate] for rate in rates]
+        means = np.array([fmean(values) for values in rounds])
+        spread = np.abs(np.array([[min(values), max(values)] for values in rounds]).T - means)
+        width = 2.5 if policy == policies[0] else 1.2
+        axes.errorbar(rates, means, yerr=spread, label=policy, linewidth=width, capsize=3, marker="o", markersize=3)
+    axes.set(xlabel="requests per second", ylabel="mean end-to-end latency (s)", yscale="log")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(path, dpi=120)
+
+
+def main(
+    policies: Annotated[str, typer.Option(help="Ours first, then what it is compared with.")] = (
+        "goodput,off,fixed:1,fixed:2,fixed:4,fixed:8"
+    ),
+    rates: Annotated[str, typer.Option(help="Requests per second.")] = "0.3,0.6,1,1.5,2,3",
+    seconds: Annotated[float, typer.Option(min=1, help="Length of a round.")] = 40,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of each rate.")] = 2,
+    max_tokens: Annotated[int, typer.Option(min=2, help="New tokens per request.")] = 64,
+    task: Annotated[str, typer.Option(help=f"Of {', '.join(TASKS)}.")] = "mixed",
+    prompts_dir: Annotated[Path, typer.Option(help="Folder of the prompt files.")] = DEFAULT_PROMPTS_DIR,
+    output: Annotated[Path, typer.Option(help="JSON file to write, or to continue.")] = Path("rates.json"),
+    plot: Annotated[Path | None, typer.Option(help="PNG to draw.")] = None,
+) -> None:
+    """Latency against arrival rate, policies side by side."""
+    names, file, task_prefix = policies.split(","), *TASKS[task]
+    prompts = read_prompts(prompts_dir / file, task_prefix)
+    cells = json.loads(output.read_text(encoding="utf-8")) if output.exists() else []
+    done = {(cell["rate"], cell["round"]) for cell in cells}
+    wanted = [(float(rate), number) for number in range(rounds) for rate in rates.split(",")]
+    missing = [cell for cell in wanted if cell not in done]
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="rates-")))
+        targets = {}
+        for name in names if missing else []:
+            console.print(f"starting {name}", highlight=False)
+            targets[name] = stack.enter_context(
+                running(server_command(name, None, None), folder / f"{len(targets)}.log")
+            )
+        for rate, number in missing:
+            plan = load_plan(prompts, rate, seconds, max_tokens, seed=number)
+            summaries = {}
+            for name in names if number % 2 == 0 else reversed(names):
+                time.sleep(SETTLE_SECONDS)
+                summary = measure(targets[name], plan)[1]
+                if summary.num_unfinished:
+                    raise typer.Exit(130)
+                summaries[name] = asdict(summary)
+            cells.append({"rate": rate, "round": number, "summaries": summaries})
+            write_json(output, cells)
+            figures = ", ".join(f"{name} {latency(summary):.2f}" for name, summary in summaries.items())
+            console.print(f"rate {rate:g}, round {number}: {figures} s", highlight=False)
+    console.print(table(cells, names))
+    if plot is not None:
+        draw(cells, names, plot)
+
+
+if __name__ == "__main__":
+    typer.run(main)

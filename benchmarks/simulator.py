@@ -1,0 +1,160 @@
+"""The simulator against the live engine: mean end-to-end latency of the same requests at three loads.
+
+    python benchmarks/simulator.py --rates 0.5,1.5,3
+
+A first live run at the longest fixed length records which prompt-lookup drafts exist and which of their tokens are
+right. Then the live engine serves Poisson arrivals under `goodput`, and the simulator the same arrivals with the same
+numbers of tokens, the recorded acceptance, and as true times the profile that the engine itself measured at its start.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from statistics import fmean, median
+from tempfile import TemporaryDirectory
+from typing import Annotated
+
+import numpy as np
+import typer
+from peers import DEFAULT_PROMPTS_DIR, TASKS
+from rates import load_plan
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+from servers import ServerCommand, running, server_command
+
+from smartspec.bench.client import Target
+from smartspec.bench.load import run_load
+from smartspec.bench.run import LoadPlan
+from smartspec.control.controller import Controller
+from smartspec.control.latency import LatencyModel
+from smartspec.core.blocks import BlockManager
+from smartspec.core.engine_core import EngineCore
+from smartspec.core.scheduler import Scheduler
+from smartspec.sim.executor import SimExecutor
+from smartspec.sim.fleet import Fleet, Replica, Run
+from smartspec.sim.recorded_log import RecordedLog
+from smartspec.sim.recorded_truth import RecordedTruth
+from smartspec.sim.time_truth import TimeTruth
+from smartspec.sim.traffic import Traffic
+from smartspec.workload.prompts import read_prompts
+from smartspec.workload.records import RequestRecord
+
+# The engine's defaults, which the live server runs with.
+MAX_BATCH, MAX_BATCHED_TOKENS, KV_TOKENS, BLOCK_SIZE, MAX_DRAFT_TOKENS = 32, 512, 32 * 1024, 16, 10
+console = Console()
+
+
+class RecordedDrafts(RecordedTruth):
+    """Recorded acceptance that also knows behind which output tokens there was a draft at all."""
+
+    def __init__(self, outcomes: list[np.ndarray], offers: list[np.ndarray]):
+        super().__init__(outcomes, MAX_DRAFT_TOKENS)
+        self._offers = offers
+
+    def has_offer(self, request_ids: np.ndarray, output_positions: np.ndarray) -> np.ndarray:
+        pairs = zip(request_ids.tolist(), output_positions.tolist(), strict=True)
+        return np.array([bool(self._offers[i][min(p, len(self._offers[i]) - 1)]) for i, p in pairs], dtype=bool)
+
+
+def serve(policy: str, plan: LoadPlan, log: Path, folder: Path) -> list[RequestRecord]:
+    """Records of the plan served by a new server that writes a decision log, in order of arrival."""
+    command = server_command(policy, None, None)
+    command = ServerCommand([*command.arguments, "--decision-log", str(log)], command.environment)
+    with running(command, folder / f"{log.stem}.log") as target:
+        return load(target, plan)
+
+
+def load(target: Target, plan: LoadPlan) -> list[RequestRecord]:
+    records: list[RequestRecord] = []
+    arrivals, concurrency = plan.arrival_seconds, plan.concurrency
+    asyncio.run(run_load(target, plan.requests, records.append, concurrency=concurrency, arrival_seconds=arrivals))
+    if errors := [record.error for record in records if record.error is not None]:
+        raise ValueError(f"{len(errors)} requests failed: {errors[0]}")
+    order = {request.prompt_id: i for i, request in enumerate(plan.requests)}
+    return sorted(records, key=lambda record: order[record.prompt_id])
+
+
+def recorded_drafts(log: RecordedLog) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Per request, by output position: outcome (1 accepted, 0 rejected, NaN untested); whether a draft was there."""
+    outcomes, offers = defaultdict(lambda: [np.nan]), defaultdict(lambda: [False])
+    for record in log:
+        view, feedback = record.view, record.feedback
+        for row, request_id in enumerate(view.request_ids.tolist()):
+            accepted, tested = int(feedback.accepted[row]), int(feedback.tested[row])
+            emitted = accepted + 1
+            outcomes[request_id] += [1.0] * accepted + [0.0 if tested > accepted else np.nan]
+            offers[request_id] += [view.offers.lengths[row] > 0] * emitted
+    ids = sorted(outcomes)
+    # Outcomes begin with the token behind the first one; offers are asked for by number of tokens emitted.
+    known = [np.array(outcomes[i][1:]) for i in ids]
+    # Where a request never had a draft, it never will: what its drafts would be worth does not matter.
+    known = [np.zeros_like(o) if np.isnan(o).all() else o for o in known]
+    return known, [np.array([*offers[i][1:], False]) for i in ids]
+
+
+def simulated_seconds(
+    plan: LoadPlan, records: list[RequestRecord], time: TimeTruth, truth: RecordedDrafts, profile: dict
+) -> float:
+    """Mean end-to-end latency of the plan in the simulator."""
+    traffic = Traffic(
+        np.array([record.num_prompt_tokens for record in records]),
+        np.array([record.num_output_tokens for record in records]),
+        np.zeros(len(records), dtype=np.int64),
+        arrival_seconds=plan.arrival_seconds,
+    )
+    executor = SimExecutor(time, truth, has_model=False, num_slots=MAX_BATCH, seed=0)
+    controller = Controller(
+        "goodput", MAX_DRAFT_TOKENS, LatencyModel.from_dict(profile), has_offers=True, has_model=False, strict=True
+    )
+    scheduler = Scheduler(
+        BlockManager(KV_TOKENS // BLOCK_SIZE, BLOCK_SIZE, MAX_BATCH),
+        max_batched_tokens=MAX_BATCHED_TOKENS,
+        max_model_len=8192,
+        max_draft_tokens=MAX_DRAFT_TOKENS,
+    )
+    run = Run()
+    Fleet([Replica(EngineCore(scheduler, executor, executor.overheard(controller)), executor)]).serve(traffic, run)
+    return fmean(record.end_to_end_seconds for record in run.records)
+
+
+def validate(plan_of: Callable[[float], LoadPlan], rates: list[float], folder: Path) -> Table:
+    table = Table(title="mean end-to-end latency", title_justify="left", box=SIMPLE)
+    for column in ("requests/s", "live s", "simulated s", "simulated / live"):
+        table.add_column(column, justify="right")
+    for rate in rates:
+        plan = plan_of(rate)
+        drafts_log, live_log = folder / f"drafts{rate:g}.jsonl", folder / f"live{rate:g}.jsonl"
+        console.print(f"rate {rate:g}: recording drafts", highlight=False)
+        serve(f"fixed:{MAX_DRAFT_TOKENS}", LoadPlan(plan.requests, concurrency=1), drafts_log, folder)
+        console.print(f"rate {rate:g}: live run", highlight=False)
+        records = serve("goodput", plan, live_log, folder)
+        live = RecordedLog(live_log)
+        host_seconds = median(record.feedback.seconds.host + record.feedback.seconds.draft for record in live)
+        curves = LatencyModel.from_dict(live.header.profile)
+        truth = RecordedDrafts(*recorded_drafts(RecordedLog(drafts_log)))
+        simulated = simulated_seconds(
+            plan, records, TimeTruth(curves.target, None, host_seconds), truth, curves.to_dict()
+        )
+        measured = fmean(record.end_to_end_seconds for record in records)
+        table.add_row(f"{rate:g}", f"{measured:.3f}", f"{simulated:.3f}", f"{simulated / measured:.3f}")
+    return table
+
+
+def main(
+    rates: Annotated[str, typer.Option(help="Requests per second.")] = "0.5,1.5,3",
+    seconds: Annotated[float, typer.Option(min=1, help="Length of a live run.")] = 30,
+    max_tokens: Annotated[int, typer.Option(min=2, help="New tokens per request.")] = 64,
+    prompts_dir: Annotated[Path, typer.Option(help="Folder of the prompt files.")] = DEFAULT_PROMPTS_DIR,
+) -> None:
+    """Mean latency, simulated and live."""
+    file, task = TASKS["mixed"]
+    prompts = read_prompts(prompts_dir / file, task)
+    with TemporaryDirectory(prefix="simulator-") as folder:
+        levels = [float(rate) for rate in rates.split(",")]
+        console.print(validate(lambda rate: load_plan(prompts, rate, seconds, max_tokens, 0), levels, Path(folder)))
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,122 @@
+"""Which lengths, from which drafter, are best for a step: the planner put to the question a step really asks.
+
+Two costs of a step are not the price of its drafts alone:
+
+* prefill: it has to be done whatever is drafted. Time in such a step is valued at what it is worth in a step of the
+  same decoding requests without prefill (see planner, value_of_time).
+* catching up: tokens the draft model has not seen are fed once and serve all later drafts of the request. Their cost is
+  spread over CATCH_UP_STEPS steps when lengths are compared, and no step catches up on more than CATCH_UP_TOKENS, so
+  that no request stalls all others; those nearest to being up to date come first.
+"""
+
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from smartspec.control.planner import LengthPlan, plan_lengths
+from smartspec.control.policies.base import Estimates, length_caps
+from smartspec.control.policies.uniform import plan_uniform
+from smartspec.control.records import BatchView, DraftPlan
+
+CATCH_UP_STEPS = 32
+CATCH_UP_TOKENS = 2048
+ORDINARY_UNSEEN_TOKENS = 4  # what a row that drafts in every step has not seen: no investment
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The planner's answer and the source of each row's draft (bool [R], True: the draft model).
+
+    value_of_time: as given to the planner. plain_value_of_time: tokens per second of the decoding requests in steps of
+    their own without drafts.
+    """
+
+    plan: LengthPlan
+    use_model: np.ndarray
+    value_of_time: float | None
+    plain_value_of_time: float
+
+    @property
+    def draft_plan(self) -> DraftPlan:
+        return DraftPlan(lengths=self.plan.lengths, use_model=self.use_model & (self.plan.lengths > 0))
+
+
+def best_choice(view: BatchView, estimates: Estimates, uniform_lengths: tuple[int, ...] | None = None) -> Choice:
+    """The best plan over all sources. uniform_lengths: see goodput.Goodput."""
+    planning_view = _with_spread_catch_up(view)
+    may_use_model = _may_catch_up(view)
+    plan = _best_lengths if uniform_lengths is None else partial(plan_uniform, uniform_lengths)
+    alone = None
+    if view.prefill_tokens and view.num_rows:
+        own = _without_prefill(planning_view)
+        alone = _best_source(plan, own, estimates, may_use_model, None)[0]
+    value_of_time = None if alone is None else alone.goodput
+    best, use_model = _best_source(plan, planning_view, estimates, may_use_model, value_of_time)
+    return Choice(best, use_model, value_of_time, (alone or best).off_goodput)
+
+
+def _best_source(
+    plan, view: BatchView, estimates: Estimates, may_use_model: np.ndarray, value_of_time: float | None
+) -> tuple[LengthPlan, np.ndarray]:
+    """The best plan of those for each choice of sources, and that choice."""
+    options = [
+        (plan(view, use_model, estimates, value_of_time), use_model)
+        for use_model in _source_choices(view, estimates, may_use_model)
+    ]
+    return max(options, key=lambda option: option[0].gain)
+
+
+def _without_prefill(view: BatchView) -> BatchView:
+    return replace(view, num_prefills=0, prefill_tokens=0, prefill_context_tokens=0, prefill_attended_tokens=0.0)
+
+
+def _with_spread_catch_up(view: BatchView) -> BatchView:
+    if view.unseen_tokens.max(initial=0) <= ORDINARY_UNSEEN_TOKENS:
+        return view
+    ordinary = np.minimum(view.unseen_tokens, ORDINARY_UNSEEN_TOKENS)
+    return replace(view, unseen_tokens=ordinary + (view.unseen_tokens - ordinary) // CATCH_UP_STEPS)
+
+
+def _may_catch_up(view: BatchView) -> np.ndarray:
+    """Rows whose unseen tokens fit into a step together, fewest first; at least one: bool [R]."""
+    order = np.argsort(view.unseen_tokens, kind="stable")
+    fits = np.cumsum(view.unseen_tokens[order]) <= CATCH_UP_TOKENS
+    fits[:1] = True
+    allowed = np.zeros(view.num_rows, dtype=bool)
+    allowed[order[fits]] = True
+    return allowed
+
+
+def _source_choices(view: BatchView, estimates: Estimates, may_use_model: np.ndarray) -> list[np.ndarray]:
+    """Which rows would use the draft model: bool [R] each. Offers first, as they are free; or what yields more."""
+    if estimates.survival_model is None:
+        return [np.zeros(view.num_rows, dtype=bool)]
+    offers_first = (view.offers.lengths == 0) & may_use_model
+    max_draft_tokens = estimates.max_draft_tokens
+    of_model = _expected_accepted(estimates.survival_model, length_caps(view, True, max_draft_tokens))
+    of_offer = _expected_accepted(estimates.survival_offer, length_caps(view, False, max_draft_tokens))
+    by_yield = (of_model > of_offer) & may_use_model
+    return [offers_first] if (offers_first == by_yield).all() else [offers_first, by_yield]
+
+
+def _best_lengths(
+    view: BatchView, use_model: np.ndarray, estimates: Estimates, value_of_time: float | None = None
+) -> LengthPlan:
+    """The planner's answer when each row's source is given."""
+    caps = length_caps(view, use_model, estimates.max_draft_tokens)
+    num_considered = min(int(caps.sum()), view.draft_token_budget)
+    return plan_lengths(
+        estimates.survival(use_model),
+        caps,
+        view.weights,
+        use_model,
+        estimates.latency.draft_seconds(view, use_model, estimates.max_draft_tokens),
+        estimates.latency.target_seconds(view, np.arange(num_considered + 1)),
+        estimates.latency.host_seconds,
+        value_of_time,
+    )
+
+
+def _expected_accepted(survival: np.ndarray, caps: np.ndarray) -> np.ndarray:
+    return (survival * (np.arange(survival.shape[1]) < caps[:, None])).sum(axis=1)
