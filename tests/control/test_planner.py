@@ -32,11 +32,14 @@ def problems(draw):
 
 def goodput(problem, lengths):
     """The objective, straight from its definition."""
-    survival, weights, needs_depth = problem["survival"], problem["weights"], problem["needs_depth"]
+    survival, weights = problem["survival"], problem["weights"]
     emitted = sum(w * (1 + s[:k].sum()) for w, s, k in zip(weights, survival, lengths, strict=True))
-    depth = max((k for k, needs in zip(lengths, needs_depth, strict=True) if needs), default=0)
-    seconds = problem["draft_seconds"][depth] + problem["target_seconds"][sum(lengths)] + problem["host_seconds"]
-    return emitted / seconds
+    return emitted / goodput_seconds(problem, lengths)
+
+
+def goodput_seconds(problem, lengths):
+    depth = max((k for k, needs in zip(lengths, problem["needs_depth"], strict=True) if needs), default=0)
+    return problem["draft_seconds"][depth] + problem["target_seconds"][sum(lengths)] + problem["host_seconds"]
 
 
 @given(problems())
@@ -48,6 +51,20 @@ def test_plan_is_the_best_of_all_length_combinations(problem):
     assert goodput(problem, plan.lengths) == pytest.approx(best, rel=1e-9)
     assert plan.goodput == pytest.approx(best, rel=1e-9)
     assert plan.off_goodput == pytest.approx(goodput(problem, [0] * len(plan.lengths)), rel=1e-9)
+
+
+@given(problems(), st.floats(0.0, 50.0))
+@settings(max_examples=300, deadline=None)
+def test_with_a_price_of_time_the_plan_is_the_best_of_all_too(problem, value_of_time):
+    def worth(lengths):
+        seconds = goodput_seconds(problem, lengths)
+        return goodput(problem, lengths) * seconds - value_of_time * seconds
+
+    plan = plan_lengths(**problem, value_of_time=value_of_time)
+    best = max(worth(lengths) for lengths in product(*(range(cap + 1) for cap in problem["caps"])))
+    assert worth(plan.lengths) == pytest.approx(best, rel=1e-9, abs=1e-9)
+    off = worth([0] * len(plan.lengths))
+    assert plan.gain * problem["weights"].sum() == pytest.approx(best - off, abs=1e-6)
 
 
 def simple_problem(survival, target_seconds, draft_seconds=None, needs_depth=False):

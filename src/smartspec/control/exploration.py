@@ -9,7 +9,7 @@ likely) and rarely where one is far better.
 from dataclasses import dataclass
 
 BUDGET = 0.003  # share of step time that may be spent
-MAX_CREDIT_STEPS = 0.5  # unspent credit is kept up to this many steps: exploring in bursts teaches little more
+MAX_CREDIT_STEPS = 1.0  # unspent credit is kept up to this many steps: exploring in bursts teaches little more
 
 
 @dataclass
@@ -19,7 +19,12 @@ class ExplorationBudget:
     credit: float = 0.0
 
     def earn(self, step_seconds: float) -> None:
-        self.credit = min(self.credit + BUDGET * step_seconds, MAX_CREDIT_STEPS * step_seconds)
+        self.credit = min(self.credit + BUDGET * step_seconds, self.max_credit(step_seconds))
+
+    @staticmethod
+    def max_credit(step_seconds: float) -> float:
+        """Most that can be saved up, in seconds, at steps of that length."""
+        return MAX_CREDIT_STEPS * step_seconds
 
     def buy(self, price_seconds: float) -> bool:
         """Pay if there is enough credit. Free where nothing is expected to be lost."""

@@ -18,6 +18,7 @@ SIGNIFICANCE = 2.0  # standard errors by which plain decoding must lead
 FIRST_PAUSE = 32  # steps without drafts after a trip; doubles with every further one
 LONGEST_PAUSE = 1024
 FORGIVE_FACTOR = 8  # this many pauses' worth of speculative steps without a trip, and the pause is short again
+MAX_SURPRISE = 0.5  # in log seconds, of one plain step: beyond it is an outlier
 MAX_PLAIN_AGE = 512  # steps after which a comparison with plain steps is too old to convict
 
 
@@ -87,8 +88,9 @@ class Guard:
 
     def _learn_plain(self, regime: int, surprise: float) -> None:
         self._num_plain[regime] += 1
-        rate = max(1 / 8, 1 / (self._num_plain[regime] + 1))
-        self._log_plain_error[regime] += rate * (float(np.clip(surprise, -0.5, 0.5)) - self._log_plain_error[regime])
+        rate = max(1 / 8, 1 / self._num_plain[regime])
+        bound = MAX_SURPRISE if self._num_plain[regime] > 1 else np.inf
+        self._log_plain_error[regime] += rate * float(np.clip(surprise - self._log_plain_error[regime], -bound, bound))
         self._plain_age = 0
         if self._remaining:
             self._remaining -= 1

@@ -40,6 +40,7 @@ class Goodput(Policy):
         self._steps_since_plain = [0] * NUM_SIZES
         self._plain_spacing = [FIRST_PLAIN_SPACING] * NUM_SIZES
         self._steps_since_probe = 0
+        self._steps_since_evidence = 0  # about the draft model
 
     def plan_draft(self, view: BatchView, estimates: Estimates) -> DraftPlan:
         best = best_choice(view, estimates, self.uniform_lengths)
@@ -77,6 +78,9 @@ class Goodput(Policy):
         seconds, num_rows = feedback.seconds.total, feedback.view.num_rows
         speculated = bool(feedback.drafted.any())
         self.budget.earn(seconds)
+        self._steps_since_evidence += 1
+        if (feedback.plan.use_model & (feedback.tested > 0)).any():
+            self._steps_since_evidence = 0
         size = _size(num_rows)
         self._steps_since_plain[size] = self._steps_since_plain[size] + 1 if speculated else 0
         num_emitted = float(feedback.accepted.sum()) + num_rows
@@ -108,10 +112,17 @@ class Goodput(Policy):
         if self._steps_since_probe < PROBE_SPACING or view.prefill_tokens or not view.num_rows:
             return None
         self._steps_since_probe = 0
-        probe = plan_probe(view, estimates, off, lambda e: best_choice(view, e, self.uniform_lengths).plan)
-        if probe is None or not self.budget.buy(probe.price_seconds):
+        probe = plan_probe(
+            view,
+            estimates,
+            off,
+            lambda others: best_choice(view, others, self.uniform_lengths).plan,
+            self.budget.max_credit(off.off_seconds),
+            self._steps_since_evidence,
+        )
+        if probe is None or not probe.draft_plan.lengths.any() or not self.budget.buy(probe.price_seconds):
             return None
-        self.note = f"probe: speculation could be {probe.possible_gain:.0%} faster"
+        self.note = f"probe: knowing the draft model's acceptance may gain {probe.value:.1%}"
         return probe.draft_plan
 
 

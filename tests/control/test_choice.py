@@ -1,0 +1,104 @@
+"""What surrounds the planner: prefill, catching up, sources, one length for all."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from smartspec.control.cost_curve import CostCurve
+from smartspec.control.latency import LatencyModel
+from smartspec.control.policies.base import Estimates
+from smartspec.control.policies.choice import CATCH_UP_TOKENS, best_choice
+from smartspec.control.policies.goodput import alternatives
+from smartspec.control.records import BatchView, Offers
+
+K = 4
+CURVE = CostCurve(knots=(1.0, 16.0), slopes=(0.0002, 0.002), constant=0.03)
+TARGET_ONLY = LatencyModel(CURVE)
+WITH_DRAFT = LatencyModel(CURVE, CostCurve.linear(0.002, 0.0002))
+
+
+def make_view(num_rows, offer=K, unseen=0, **changes):
+    lengths = np.full(num_rows, offer)
+    view = BatchView(
+        request_ids=np.arange(num_rows),
+        context_tokens=np.full(num_rows, 100),
+        max_draft_tokens=np.full(num_rows, K),
+        unseen_tokens=np.broadcast_to(unseen, num_rows),
+        offers=Offers(lengths, lengths),
+    )
+    return replace(view, **changes)
+
+
+def offers_accepted_at(rate, num_rows, latency=TARGET_ONLY):
+    return Estimates(np.cumprod(np.full((num_rows, K), rate), axis=1), None, latency)
+
+
+def drafts_accepted_at(rate, num_rows):
+    survival = np.cumprod(np.full((num_rows, K), rate), axis=1)
+    return Estimates(survival, survival, WITH_DRAFT)
+
+
+PREFILL = {"num_prefills": 1, "prefill_tokens": 400, "prefill_context_tokens": 400, "prefill_attended_tokens": 80_000.0}
+
+
+@pytest.mark.parametrize("rate", [0.2, 0.5, 0.8])
+def test_prefill_does_not_make_drafts_worth_more(rate):
+    """Per second of a long step a draft token looks like a bargain; what it saves is the same as ever."""
+    estimates, view = offers_accepted_at(rate, 16), make_view(16)
+    alone = best_choice(view, estimates)
+    mixed = best_choice(replace(view, **PREFILL), estimates)
+    assert mixed.plan.num_draft_tokens <= alone.plan.num_draft_tokens
+    assert mixed.value_of_time == pytest.approx(alone.plan.goodput)
+    assert mixed.plain_value_of_time == pytest.approx(alone.plan.off_goodput)
+    assert alone.value_of_time is None
+
+
+def test_a_step_of_prefill_alone_has_nothing_to_decide():
+    choice = best_choice(make_view(0, **PREFILL), offers_accepted_at(0.5, 0))
+    assert choice.draft_plan.lengths.shape == (0,)
+
+
+def test_catching_up_is_bought_although_no_single_step_pays_for_it():
+    view = make_view(8, offer=0, unseen=200)
+    assert best_choice(view, drafts_accepted_at(0.8, 8)).draft_plan.lengths.any()
+    one_step_seconds = float(WITH_DRAFT.draft_seconds(view, np.ones(8, dtype=bool), 1)[-1])
+    assert one_step_seconds > 0.1, "or the case would show nothing"
+
+
+def test_no_step_catches_up_on_more_than_its_limit_and_the_nearly_done_come_first():
+    unseen = np.array([1500, 3, 900, 1000, 2, 4000])
+    plan = best_choice(make_view(6, offer=0, unseen=unseen), drafts_accepted_at(0.9, 6)).draft_plan
+    assert plan.use_model.tolist() == [False, True, True, True, True, False]
+    assert unseen[plan.use_model].sum() <= CATCH_UP_TOKENS
+    alone = best_choice(make_view(1, offer=0, unseen=4000), drafts_accepted_at(0.9, 1)).draft_plan
+    assert alone.use_model.tolist() == [True], "or it could never begin"
+
+
+def test_a_budget_of_draft_tokens_is_kept():
+    view = make_view(8, draft_token_budget=5)
+    assert best_choice(view, offers_accepted_at(0.9, 8)).plan.num_draft_tokens == 5
+
+
+@pytest.mark.parametrize("rate", [0.3, 0.7, 0.95])
+@pytest.mark.parametrize("num_rows", [1, 4, 32])
+def test_one_length_for_all_is_the_best_of_those_allowed(rate, num_rows):
+    estimates, view = offers_accepted_at(rate, num_rows), make_view(num_rows)
+
+    def goodput(k):
+        emitted = num_rows * (1 + estimates.survival_offer[0, :k].sum())
+        return emitted / float(TARGET_ONLY.target_seconds(view, np.array([k * num_rows]))[0])
+
+    plan = best_choice(view, estimates, uniform_lengths=(1, 3)).plan
+    assert plan.goodput == pytest.approx(max(goodput(0), goodput(1), goodput(3)))
+    assert len(set(plan.lengths.tolist())) == 1 and plan.lengths[0] in (0, 1, 3)
+
+
+def test_alternatives_are_other_plans_best_first():
+    view, estimates = make_view(4), offers_accepted_at(0.7, 4)
+    chosen = best_choice(view, estimates).plan
+    found = alternatives(view, estimates, chosen.num_draft_tokens)
+    assert 1 <= len(found) <= 3
+    goodputs = [goodput for _, _, goodput in found]
+    assert goodputs == sorted(goodputs, reverse=True)
+    assert all(tokens != chosen.num_draft_tokens and goodput <= chosen.goodput for _, tokens, goodput in found)

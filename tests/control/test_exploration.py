@@ -1,0 +1,84 @@
+"""Knowing costs: never more than the budget, and enough to notice what has changed."""
+
+import numpy as np
+import pytest
+
+from smartspec.control.controller import Controller
+from smartspec.control.cost_curve import CostCurve
+from smartspec.control.exploration import BUDGET, MAX_CREDIT_STEPS, ExplorationBudget
+from smartspec.control.latency import LatencyModel
+from smartspec.control.records import BatchView, Drafted, Offers, StepFeedback, StepSeconds
+
+K, ROWS = 4, 16
+TARGET = CostCurve(knots=(1.0, 16.0), slopes=(0.0002, 0.0012), constant=0.03)
+DRAFT = CostCurve.linear(0.003, 0.00005)
+
+
+def test_a_budget_is_a_share_of_time_and_is_not_hoarded():
+    budget = ExplorationBudget()
+    assert not budget.buy(0.001)
+    assert budget.buy(0.0), "what costs nothing is always affordable"
+    for _ in range(100):
+        budget.earn(1.0)
+    assert budget.credit == pytest.approx(100 * BUDGET)
+    assert budget.buy(50 * BUDGET) and budget.credit == pytest.approx(50 * BUDGET)
+    for _ in range(10_000):
+        budget.earn(1.0)
+    assert budget.credit == MAX_CREDIT_STEPS
+
+
+def play(acceptance_of_step, num_steps, seed=0, understated=1.0):
+    """A draft model with that acceptance by step; returns lengths, notes and relative goodput (to off) by step."""
+    rng = np.random.default_rng(seed)
+    profile = CostCurve(TARGET.knots, tuple(s / understated for s in TARGET.slopes), TARGET.constant)
+    controller = Controller("goodput", K, LatencyModel(profile, DRAFT), has_offers=False, has_model=True, strict=True)
+    ids, zeros = np.arange(ROWS), np.zeros(ROWS, dtype=int)
+    lengths, notes, relative = [], [], []
+    for step in range(num_steps):
+        view = BatchView(ids, np.full(ROWS, 50), np.full(ROWS, K), zeros, Offers.none(ROWS), now=float(step))
+        plan = controller.plan_draft(view)
+        keep = controller.plan_verify(view, plan, Drafted(plan.lengths))
+        hits = np.cumprod(rng.random((ROWS, K)) < acceptance_of_step(step), axis=1).sum(axis=1)
+        accepted = np.minimum(hits, keep)
+        depth, fed = int(keep.max(initial=0)), ROWS + int(keep.sum())
+        seconds = np.array([depth * float(DRAFT.seconds(ROWS)), float(TARGET.seconds(fed))])
+        expected = ROWS + sum(acceptance_of_step(step) ** j * (keep >= j).sum() for j in range(1, K + 1))
+        relative.append(expected / seconds.sum() * float(TARGET.seconds(ROWS)) / ROWS)
+        draft_seconds, target_seconds = seconds * np.exp(0.02 * rng.standard_normal(2))
+        feedback = StepFeedback(
+            view, plan, plan.lengths, keep, np.minimum(keep, accepted + 1), accepted, np.full(ROWS, -1),
+            int(accepted.sum()) + ROWS, StepSeconds(draft_seconds, target_seconds, 0.0),
+        )  # fmt: skip
+        controller.observe(feedback)
+        lengths.append(keep.sum())
+        notes.append(controller.policy.note)
+    return np.array(lengths), notes, np.array(relative)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_useless_draft_model_costs_hardly_more_than_none(seed):
+    _, notes, relative = play(lambda step: 0.02, 1500, seed)
+    assert relative[100:].mean() >= 1.0 - 0.01
+    assert any(note and note.startswith("probe") for note in notes), "it must not be written off for ever"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_draft_model_that_becomes_good_is_found_again(seed):
+    lengths, _, relative = play(lambda step: 0.02 if step < 400 else 0.9, 1000, seed)
+    assert (lengths[300:400] > 0).mean() < 0.5
+    assert (lengths[900:] > 0).mean() > 0.9
+    assert relative[900:].mean() > 1.11, "one token is worth 1.120, two, the best, 1.132"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_plain_steps_are_taken_and_become_rare(seed):
+    _, notes, _ = play(lambda step: 0.8, 2000, seed)
+    plain = [step for step, note in enumerate(notes) if note and note.startswith("plain")]
+    assert len(plain) >= 3
+    assert sum(step >= 1000 for step in plain) <= 4
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_profile_that_understates_drafts_by_far_does_not_lose_for_long(seed):
+    _, _, relative = play(lambda step: 0.25, 600, seed, understated=3.0)
+    assert relative[200:].mean() >= 0.985
