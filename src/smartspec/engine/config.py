@@ -50,7 +50,8 @@ class EngineConfig:
             raise ValueError(
                 f"max_batched_tokens ({self.max_batched_tokens}) must be at least max_batch ({self.max_batch})"
             )
-        parse_policy(self.policy, self.max_draft_tokens)
+        if parse_policy(self.policy, self.max_draft_tokens).needs_divergence:
+            raise ValueError(f"policy {self.policy!r} needs divergences; only the simulator has them: use another")
         if sum(name not in MODEL_FREE_DRAFTERS for name in self.drafters) > 1:
             raise ValueError(f"at most one draft model can be used, got {', '.join(self.drafters)}")
 

@@ -27,6 +27,8 @@ class Dsde(Policy):
     There is no substitute for the signal: where the host reports no divergence, observe raises ValueError.
     """
 
+    needs_divergence = True
+
     def __init__(self, min_length: int | None = None):
         self._min_length = min_length
         self._bounds = (1, MAX_LENGTH)

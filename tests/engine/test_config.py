@@ -1,0 +1,23 @@
+import pytest
+
+from smartspec.engine.config import EngineConfig
+
+
+@pytest.mark.parametrize(
+    ("policy", "named"),
+    [
+        ("dsde", "only the simulator has them"),
+        ("oracle", "only in the simulator"),
+        ("uniform:1,30", "more than the 10 draft tokens"),
+        ("uniform:", "name lengths to choose from"),
+        ("best", "use one of goodput, off"),
+    ],
+)
+def test_policies_this_engine_cannot_run_are_refused_with_the_reason(policy, named):
+    with pytest.raises(ValueError, match=named):
+        EngineConfig(policy=policy)
+
+
+@pytest.mark.parametrize("policy", ["goodput", "off", "fixed:10", "uniform:1,3,5", "hf", "specdec++:0.7", "adaserve"])
+def test_policies_it_can_run(policy):
+    assert EngineConfig(policy=policy).policy == policy
