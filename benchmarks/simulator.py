@@ -133,7 +133,10 @@ def validate(plan_of: Callable[[float], LoadPlan], rates: list[float], folder: P
         live = RecordedLog(live_log)
         host_seconds = median(record.feedback.seconds.host + record.feedback.seconds.draft for record in live)
         curves = LatencyModel.from_dict(live.header.profile)
-        truth = RecordedDrafts(*recorded_drafts(RecordedLog(drafts_log)))
+        outcomes, offers = recorded_drafts(RecordedLog(drafts_log))
+        if len(outcomes) != len(records):
+            raise ValueError(f"the log holds {len(outcomes)} of {len(records)} requests: {drafts_log.name} is cut off")
+        truth = RecordedDrafts(outcomes, offers)
         simulated = simulated_seconds(
             plan, records, TimeTruth(curves.target, None, host_seconds), truth, curves.to_dict()
         )

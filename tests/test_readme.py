@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import openai
@@ -19,11 +20,15 @@ def run(*command: str, timeout: float = 300) -> subprocess.CompletedProcess:
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout, cwd=ROOT)
 
 
-@pytest.fixture(scope="module")
-def server():
-    """`smartspec serve`; yields its URL. At the end Ctrl-C must stop it cleanly."""
+@contextmanager
+def serving(*options: str, stop: signal.Signals = signal.SIGINT):
+    """`smartspec serve`; yields its URL. At the end the signal must stop it cleanly."""
     process = subprocess.Popen(
-        [*SMARTSPEC, "serve", "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT
+        [*SMARTSPEC, "serve", "--port", "0", *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=ROOT,
     )
     lines = []
     for line in process.stdout:
@@ -33,10 +38,16 @@ def server():
     url = re.search(r"http://127\.0\.0\.1:\d+", "".join(lines))
     assert url, "".join(lines)
     yield url.group()
-    process.send_signal(signal.SIGINT)
+    process.send_signal(stop)
     rest, _ = process.communicate(timeout=30)
     assert process.returncode == 0, rest
     assert "Traceback" not in rest
+
+
+@pytest.fixture(scope="module")
+def server():
+    with serving() as url:
+        yield url
 
 
 def test_the_curl_line(server):
@@ -124,3 +135,23 @@ def test_mistakes_get_one_line(arguments, message):
     assert result.returncode == 2
     assert message in result.stderr and result.stderr.count("\n") == 1
     assert "Traceback" not in result.stderr
+
+
+def test_a_server_that_is_told_to_end_leaves_a_whole_decision_log_that_can_be_replayed(tmp_path):
+    log = tmp_path / "decisions.jsonl"
+    with serving("--decision-log", str(log), stop=signal.SIGTERM) as url:
+        client = openai.OpenAI(base_url=f"{url}/v1", api_key="unused")
+        call = {"model": client.models.list().data[0].id, "prompt": "one two three one two three one two"}
+        completion = client.completions.create(**call, max_tokens=30, temperature=0)
+    _header, *lines = log.read_text().splitlines()
+    assert sum(json.loads(line)["num_emitted"] for line in lines) == completion.usage.completion_tokens
+    replayed = run(*SMARTSPEC, "replay", str(log), "--policy", "goodput,fixed:2")
+    assert replayed.returncode == 0, replayed.stderr
+    assert "fixed:2" in replayed.stdout and "off" in replayed.stdout
+
+
+def test_simulate_compares_policies():
+    command = ("simulate", "--batch", "8", "--num-requests", "30", "--policy", "goodput,off", "--output-tokens", "20")
+    simulated = run(*SMARTSPEC, *command)
+    assert simulated.returncode == 0, simulated.stderr
+    assert "goodput" in simulated.stdout and "off" in simulated.stdout

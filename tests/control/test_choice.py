@@ -49,9 +49,18 @@ def test_prefill_does_not_make_drafts_worth_more(rate):
     alone = best_choice(view, estimates)
     mixed = best_choice(replace(view, **PREFILL), estimates)
     assert mixed.plan.num_draft_tokens <= alone.plan.num_draft_tokens
-    assert mixed.value_of_time == pytest.approx(alone.plan.goodput)
-    assert mixed.plain_value_of_time == pytest.approx(alone.plan.off_goodput)
+    assert mixed.value_of_time >= alone.plan.goodput
+    assert mixed.plain_value_of_time >= alone.plan.off_goodput
     assert alone.value_of_time is None
+
+
+def test_time_is_worth_more_while_many_wait_for_it():
+    """Few decode yet, but every second of theirs delays a large batch, which makes more tokens of it."""
+    estimates, view = offers_accepted_at(0.6, 2), make_view(2, **PREFILL)
+    few = best_choice(view, estimates)
+    many = best_choice(replace(view, num_waiting=30), estimates)
+    assert many.value_of_time > 1.5 * few.value_of_time
+    assert many.plan.num_draft_tokens < few.plan.num_draft_tokens
 
 
 def test_a_step_of_prefill_alone_has_nothing_to_decide():

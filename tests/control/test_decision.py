@@ -28,6 +28,7 @@ def make_record(num_rows: int = 3, seed: int = 0, detailed: bool = False) -> Dec
             "class_ids": random.integers(1, 5, num_rows),
             "tpot_targets": np.where(np.arange(num_rows) % 2, np.inf, 0.05),
             "draft_token_budget": 1000,
+            "num_waiting": 3,
         }
         extra = {
             "confidence": confidence,

@@ -139,6 +139,7 @@ def test_lengths_that_change_every_step_under_memory_pressure(cases, use_model):
         ("off", ()),
         ("fixed:5", ("prompt-lookup",)),
         ("goodput", ("prompt-lookup",)),
+        ("goodput", ("prompt-lookup", "recycling")),
         ("fixed:3", SELF_DRAFT),
         ("goodput", SELF_DRAFT),
         ("random", ("prompt-lookup",)),
@@ -160,9 +161,10 @@ def test_hundred_real_prompts(hundred, policy, drafters):
 
 @pytest.fixture(scope="module")
 def hundred():
-    texts = shared_prompts(("spec_bench", "editeval"), 100)
-    if len(texts) < 100:
+    texts = shared_prompts(("spec_bench", "editeval"), 118)
+    if len(texts) < 118:
         pytest.skip("the published prompts are not beside this checkout")
     engine = build_engine(EngineConfig(policy="off", drafters=(), strict=True))
-    prompts = [p for p in tokenized(engine, texts) if len(p) < 900]
+    prompts = [p for p in tokenized(engine, texts) if len(p) < 900][:100]
+    assert len(prompts) == 100
     return prompts, reference_outputs(prompts, 32)

@@ -20,7 +20,7 @@ def generate(
     model: Annotated[str | None, typer.Option(help="Hugging Face id, folder or GGUF file (default: built in).")] = None,
     drafter: Annotated[
         str, typer.Option(help="prompt-lookup, recycling, a draft model (a,b), or none.")
-    ] = "prompt-lookup",
+    ] = "prompt-lookup,recycling",
     policy: Annotated[str, typer.Option(help="goodput, off or fixed:K.")] = "goodput",
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",

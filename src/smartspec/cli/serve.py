@@ -2,6 +2,7 @@
 
 import errno
 import logging
+import signal
 import socket
 import sys
 from collections.abc import Callable
@@ -28,8 +29,8 @@ def serve(
     model: Annotated[str | None, typer.Option(help="Hugging Face id, folder or GGUF file (default: built in).")] = None,
     drafter: Annotated[
         str, typer.Option(help="prompt-lookup, recycling, a draft model (a,b), or none.")
-    ] = "prompt-lookup",
-    policy: Annotated[str, typer.Option(help="goodput, off or fixed:K.")] = "goodput",
+    ] = "prompt-lookup,recycling",
+    policy: Annotated[str, typer.Option(help="goodput, off, fixed:K, uniform:K,K or a published one.")] = "goodput",
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000,
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
@@ -62,6 +63,8 @@ def serve(
     )
     listener = bind(host, port)
     engine = None
+    # Being told to end is like Ctrl-C: uvicorn raises the signal again when it has shut down, and logs want closing.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         from smartspec.engine.build import build_engine
         from smartspec.engine.engine_thread import EngineThread

@@ -11,7 +11,7 @@ from smartspec.control.records import BatchView, StepFeedback
 
 NO_STEP_BEFORE = -float("inf")
 _VIEW_COUNTS = ("context_tokens", "max_draft_tokens", "unseen_tokens")
-_STEP_COUNTS = ("num_prefills", "prefill_tokens", "prefill_context_tokens", "prefill_attended_tokens")
+_STEP_COUNTS = ("num_waiting", "num_prefills", "prefill_tokens", "prefill_context_tokens", "prefill_attended_tokens")
 _FEEDBACK_COUNTS = ("drafted", "verified", "tested", "accepted", "next_match")
 
 

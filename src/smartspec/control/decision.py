@@ -198,6 +198,8 @@ def _view_dict(view: BatchView) -> dict:
     data |= {"offer_lengths": view.offers.lengths.tolist(), "offer_evidence": view.offers.evidence.tolist()}
     data |= {name: int(getattr(view, name)) for name in _STEP_COUNTS}
     data |= {"prefill_attended_tokens": float(view.prefill_attended_tokens)}
+    if view.num_waiting:
+        data["num_waiting"] = int(view.num_waiting)
     if view.draft_token_budget != UNLIMITED:
         data["draft_token_budget"] = int(view.draft_token_budget)
     if view.class_ids.any():
@@ -221,6 +223,7 @@ def _read_view(fields: Fields) -> BatchView:
         offers=Offers(fields.integers("offer_lengths", num_rows), fields.integers("offer_evidence", num_rows)),
         prefill_attended_tokens=fields.number("prefill_attended_tokens"),
         draft_token_budget=fields.integer("draft_token_budget", default=UNLIMITED),
+        num_waiting=fields.integer("num_waiting", default=0),
         now=fields.number("now"),
         weights=fields.numbers("weights", num_rows, optional=True),
         tpot_targets=None if targets is None else np.where(np.isnan(targets), np.inf, targets),

@@ -44,8 +44,8 @@ class BatchView:
     unseen_tokens: int [R], committed tokens a draft model would first have to catch up on, the newest one excluded.
     num_prefills, prefill_tokens: requests that are still in prefill and the tokens they feed. prefill_context_tokens:
     sum of their contexts at the end of the step; prefill_attended_tokens: sum over fed tokens of what each attends to.
-    draft_token_budget: most draft tokens of the whole step (free KV, token limit of the engine). now: seconds on the
-    host's clock when the step began.
+    draft_token_budget: most draft tokens of the whole step (free KV, token limit of the engine). num_waiting: requests
+    that wait and will find a place as soon as they are prefilled. now: seconds on the host's clock when the step began.
 
     What callers may ask for, by row; left out, everybody is equal: weights float [R], >= 0, worth of a token; class_ids
     int [R], workload class (0: none named); tpot_targets float [R], wanted seconds per output token (inf: none).
@@ -61,6 +61,7 @@ class BatchView:
     prefill_context_tokens: int = 0
     prefill_attended_tokens: float = 0.0
     draft_token_budget: int = UNLIMITED
+    num_waiting: int = 0
     now: float = 0.0
     weights: np.ndarray | None = None
     class_ids: np.ndarray | None = None

@@ -86,6 +86,7 @@ class Scheduler:
             prefill_context_tokens=sum(context for _, context in chunks),
             prefill_attended_tokens=sum(n * (context - (n - 1) / 2) for n, context in chunks),
             draft_token_budget=budget,
+            num_waiting=min(len(self.waiting), self.blocks.num_available_slots),
             now=now,
             **wishes,
         )

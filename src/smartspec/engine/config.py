@@ -27,7 +27,7 @@ class EngineConfig:
     """
 
     model: str = "smollm2-135m-instruct"
-    drafters: tuple[str, ...] = (PROMPT_LOOKUP,)
+    drafters: tuple[str, ...] = (PROMPT_LOOKUP, RECYCLING)
     policy: str = "goodput"
     dtype: str = "auto"
     device: str = "auto"

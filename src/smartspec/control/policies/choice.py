@@ -2,8 +2,9 @@
 
 Two costs of a step are not the price of its drafts alone:
 
-* prefill: it has to be done whatever is drafted. Time in such a step is valued at what it is worth in a step of the
-  same decoding requests without prefill (see planner, value_of_time).
+* prefill: it has to be done whatever is drafted. Time in such a step is valued at what it is worth in a step without
+  prefill (see planner, value_of_time), and there those who are prefilled now or wait for it will decode as well: time
+  is worth what the larger batch makes of it, if that is more.
 * catching up: tokens the draft model has not seen are fed once and serve all later drafts of the request. Their cost is
   spread over CATCH_UP_STEPS steps when lengths are compared, and no step catches up on more than CATCH_UP_TOKENS, so
   that no request stalls all others; those nearest to being up to date come first.
@@ -17,7 +18,7 @@ import numpy as np
 from smartspec.control.planner import LengthPlan, plan_lengths
 from smartspec.control.policies.base import Estimates, length_caps
 from smartspec.control.policies.uniform import plan_uniform
-from smartspec.control.records import BatchView, DraftPlan
+from smartspec.control.records import BatchView, DraftPlan, Offers
 
 CATCH_UP_STEPS = 32
 CATCH_UP_TOKENS = 2048
@@ -47,13 +48,14 @@ def best_choice(view: BatchView, estimates: Estimates, uniform_lengths: tuple[in
     planning_view = _with_spread_catch_up(view)
     may_use_model = _may_catch_up(view)
     plan = _best_lengths if uniform_lengths is None else partial(plan_uniform, uniform_lengths)
-    alone = None
-    if view.prefill_tokens and view.num_rows:
-        own = _without_prefill(planning_view)
-        alone = _best_source(plan, own, estimates, may_use_model, None)[0]
-    value_of_time = None if alone is None else alone.goodput
+    if not (view.prefill_tokens and view.num_rows):
+        best, use_model = _best_source(plan, planning_view, estimates, may_use_model, None)
+        return Choice(best, use_model, None, best.off_goodput)
+    alone = _best_source(plan, _without_prefill(planning_view), estimates, may_use_model, None)[0]
+    crowd_goodput = _plain_goodput_of_crowd(view, estimates)
+    value_of_time = max(alone.goodput, crowd_goodput)
     best, use_model = _best_source(plan, planning_view, estimates, may_use_model, value_of_time)
-    return Choice(best, use_model, value_of_time, (alone or best).off_goodput)
+    return Choice(best, use_model, value_of_time, max(alone.off_goodput, crowd_goodput))
 
 
 def _best_source(
@@ -69,6 +71,22 @@ def _best_source(
 
 def _without_prefill(view: BatchView) -> BatchView:
     return replace(view, num_prefills=0, prefill_tokens=0, prefill_context_tokens=0, prefill_attended_tokens=0.0)
+
+
+def _plain_goodput_of_crowd(view: BatchView, estimates: Estimates) -> float:
+    """Weighted tokens per second without drafts once all prefilled and waiting requests decode too."""
+    num_rows = view.num_rows + view.num_prefills + view.num_waiting
+    context = (view.context_tokens.sum() + view.prefill_context_tokens) // (view.num_rows + view.num_prefills)
+    nobody = np.zeros(num_rows, dtype=np.int64)
+    crowd = BatchView(
+        request_ids=np.arange(num_rows),
+        context_tokens=np.full(num_rows, context),
+        max_draft_tokens=nobody,
+        unseen_tokens=nobody,
+        offers=Offers(nobody, nobody),
+    )
+    seconds = float(estimates.latency.target_seconds(crowd, np.zeros(1))[0]) + estimates.latency.host_seconds
+    return num_rows * float(view.weights.mean()) / seconds
 
 
 def _with_spread_catch_up(view: BatchView) -> BatchView:
