@@ -75,6 +75,10 @@ class Scheduler:
         lengths = np.array([len(draft) for draft in offers], dtype=np.int64)
         evidence = np.array([draft.evidence for draft in offers], dtype=np.int64)
         chunks = [(n, r.num_computed_tokens + n) for r, n in zip(batch.prefill, batch.num_prefill_tokens, strict=True)]
+        if chunks:
+            # The token limit holds for drafts too: a full step with prefill would only become longer by them.
+            room = self.max_batched_tokens - len(rows) - sum(num_tokens for num_tokens, _ in chunks)
+            budget = min(budget, max(room, 0))
         return BatchView(
             request_ids=np.array([r.request_id for r in rows], dtype=np.int64),
             context_tokens=np.array([r.num_computed_tokens for r in rows], dtype=np.int64),
