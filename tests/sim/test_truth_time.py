@@ -35,7 +35,7 @@ def step(truth, view, drafted, verified=None, use_model=True, now=0.0, seed=0):
 
 
 def test_a_target_pass_reads_contexts_and_feeds_newest_and_draft_tokens():
-    truth = TimeTruth.from_curves(CURVE, None, 1e-3)
+    truth = TimeTruth(CURVE, None, 1e-3)
     contexts, verified = np.array([100, 300]), np.array([3, 0])
     seconds = step(truth, make_view(contexts), verified, use_model=False)
     attended = 101 + 102 + 103 + 104 + 301
@@ -45,7 +45,7 @@ def test_a_target_pass_reads_contexts_and_feeds_newest_and_draft_tokens():
 
 
 def test_prefill_is_charged():
-    truth = TimeTruth.from_curves(CURVE)
+    truth = TimeTruth(CURVE)
     prefill = {"num_prefills": 1, "prefill_tokens": 50, "prefill_context_tokens": 250, "prefill_attended_tokens": 11275}
     extra = step(truth, make_view([100], **prefill), [0]).target - step(truth, make_view([100]), [0]).target
     assert extra == pytest.approx(50 * 2e-3 + 250e-6 + 1e-4 + 11275e-7)
@@ -66,7 +66,7 @@ def test_it_is_the_noise_free_latency_of_its_own_steps():
 
 
 def test_draft_passes_charge_rows_that_take_part_and_catch_up_once():
-    truth = TimeTruth.from_curves(CURVE, DRAFT)
+    truth = TimeTruth(CURVE, DRAFT)
     view = make_view([100, 100, 100], unseen=10)
     passes = [5e-3 + (3 + 30) * 1e-3, 5e-3 + 2e-3, 5e-3 + 1e-3]
     assert step(truth, view, [3, 1, 2]).draft == pytest.approx(sum(passes))
@@ -74,7 +74,7 @@ def test_draft_passes_charge_rows_that_take_part_and_catch_up_once():
     assert upper == pytest.approx([0.0, 5e-3 + 22e-3, 5e-3 + 22e-3 + 7e-3])
     assert step(truth, view, [3, 1, 2], use_model=False).draft == 0.0
     assert truth.draft_seconds(view, np.zeros(3, dtype=bool), 2).tolist() == [0.0, 0.0, 0.0]
-    assert TimeTruth.from_curves(CURVE).draft_seconds(view, np.ones(3, dtype=bool), 1).tolist() == [0.0, 0.0]
+    assert TimeTruth(CURVE).draft_seconds(view, np.ones(3, dtype=bool), 1).tolist() == [0.0, 0.0]
 
 
 def test_cutting_after_drafting_saves_target_time_only():
@@ -142,12 +142,12 @@ def test_a_profile_is_a_measurement():
     view, lengths = make_view([600] * 16), np.array([16])
     first, again, other = (H100.profile(seed=seed).target_seconds(view, lengths) for seed in (1, 1, 2))
     assert first == again != other
-    assert TimeTruth.from_curves(CURVE).profile().draft is None
+    assert TimeTruth(CURVE).profile().draft is None
 
 
 def test_a_live_profile_is_a_truth():
     data = LatencyModel(CURVE, DRAFT).to_dict()
-    truth = TimeTruth.from_curves(CostCurve.from_dict(data["target"]), CostCurve.from_dict(data["draft"]), 2e-3)
+    truth = TimeTruth(CostCurve.from_dict(data["target"]), CostCurve.from_dict(data["draft"]), 2e-3)
     assert (truth.target, truth.draft, truth.host_seconds) == (CURVE, DRAFT, 2e-3)
 
 

@@ -69,11 +69,6 @@ class TimeTruth:
         if starts != sorted(starts) or any(factor <= 0 for _, factor in self.throttle):
             raise ValueError(f"throttle is {self.throttle}: give ascending seconds with positive factors")
 
-    @staticmethod
-    def from_curves(target: CostCurve, draft: CostCurve | None = None, host_seconds: float = 0.0) -> "TimeTruth":
-        """A measured profile as the truth, without noise: the curves of a live engine's LatencyModel.to_dict."""
-        return TimeTruth(target, draft, host_seconds)
-
     def at(self, now: float) -> "TimeTruth":
         """The noise-free Latency of that moment, throttling included: what an oracle may know."""
         return replace(self, factor=self.factor * self._throttle_factor(now), throttle=())
