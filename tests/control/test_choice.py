@@ -8,7 +8,7 @@ import pytest
 from smartspec.control.cost_curve import CostCurve
 from smartspec.control.latency import LatencyModel
 from smartspec.control.policies.base import Estimates
-from smartspec.control.policies.choice import CATCH_UP_TOKENS, best_choice
+from smartspec.control.policies.choice import best_choice
 from smartspec.control.policies.goodput import alternatives
 from smartspec.control.records import BatchView, Offers
 
@@ -75,13 +75,25 @@ def test_catching_up_is_bought_although_no_single_step_pays_for_it():
     assert one_step_seconds > 0.1, "or the case would show nothing"
 
 
-def test_no_step_catches_up_on_more_than_its_limit_and_the_nearly_done_come_first():
-    unseen = np.array([1500, 3, 900, 1000, 2, 4000])
-    plan = best_choice(make_view(6, offer=0, unseen=unseen), drafts_accepted_at(0.9, 6)).draft_plan
-    assert plan.use_model.tolist() == [False, True, True, True, True, False]
-    assert unseen[plan.use_model].sum() <= CATCH_UP_TOKENS
+def test_no_step_catches_up_for_longer_than_a_plain_step_takes_and_the_nearly_done_come_first():
+    unseen = np.array([150, 3, 90, 100, 2, 4000])
+    view = make_view(6, offer=0, unseen=unseen)
+    plan = best_choice(view, drafts_accepted_at(0.9, 6)).draft_plan
+    assert plan.use_model.tolist() == [False, True, True, False, True, False]
+    plain_seconds = float(WITH_DRAFT.target_seconds(view, np.zeros(1))[0])
+    assert float(WITH_DRAFT.draft_seconds(view, plan.use_model, 1)[-1]) <= plain_seconds
     alone = best_choice(make_view(1, offer=0, unseen=4000), drafts_accepted_at(0.9, 1)).draft_plan
     assert alone.use_model.tolist() == [True], "or it could never begin"
+
+
+def test_a_full_server_turns_drafts_on_again_although_few_can_begin_at_once():
+    """Drafts for those who can begin do not pay for a draft pass, drafts for all would: an investment."""
+    latency = LatencyModel(CostCurve.linear(0.03, 1e-4), CostCurve.linear(0.004, 2e-5))
+    caught_up, full = make_view(8, offer=0, unseen=100), make_view(64, offer=0, unseen=100)
+    lengths = best_choice(full, replace(drafts_accepted_at(0.8, 64), latency=latency)).draft_plan.lengths
+    assert 1 <= np.count_nonzero(lengths) < 32
+    few = replace(drafts_accepted_at(0.1, 8), latency=latency)
+    assert not best_choice(caught_up, few).draft_plan.lengths.any(), "a bad drafter is no investment"
 
 
 def test_a_budget_of_draft_tokens_is_kept():

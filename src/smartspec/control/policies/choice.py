@@ -6,8 +6,9 @@ Two costs of a step are not the price of its drafts alone:
   prefill (see planner, value_of_time), and there those who are prefilled now or wait for it will decode as well: time
   is worth what the larger batch makes of it, if that is more.
 * catching up: tokens the draft model has not seen are fed once and serve all later drafts of the request. Their cost is
-  spread over CATCH_UP_STEPS steps when lengths are compared, and no step catches up on more than CATCH_UP_TOKENS, so
-  that no request stalls all others; those nearest to being up to date come first.
+  spread over CATCH_UP_STEPS steps when lengths are compared, as if all rows could begin at once; but no step catches up
+  for longer than a plain step takes, so that nobody is stalled: those nearest to being up to date begin, the others
+  wait. (Asking only whether those who may begin are worth a draft pass, a full server would never turn drafts on again.)
 """
 
 from dataclasses import dataclass, replace
@@ -21,7 +22,6 @@ from smartspec.control.policies.uniform import plan_uniform
 from smartspec.control.records import BatchView, DraftPlan, Offers
 
 CATCH_UP_STEPS = 32
-CATCH_UP_TOKENS = 2048
 ORDINARY_UNSEEN_TOKENS = 4  # what a row that drafts in every step has not seen: no investment
 
 
@@ -46,25 +46,25 @@ class Choice:
 def best_choice(view: BatchView, estimates: Estimates, uniform_lengths: tuple[int, ...] | None = None) -> Choice:
     """The best plan over all sources. uniform_lengths: see goodput.Goodput."""
     planning_view = _with_spread_catch_up(view)
-    may_use_model = _may_catch_up(view)
     plan = _best_lengths if uniform_lengths is None else partial(plan_uniform, uniform_lengths)
     if not (view.prefill_tokens and view.num_rows):
-        best, use_model = _best_source(plan, planning_view, estimates, may_use_model, None)
+        best, use_model = _best_source(plan, planning_view, estimates, None)
+        best = _without_late_starters(best, use_model, view, estimates)
         return Choice(best, use_model, None, best.off_goodput)
-    alone = _best_source(plan, _without_prefill(planning_view), estimates, may_use_model, None)[0]
+    alone = _best_source(plan, _without_prefill(planning_view), estimates, None)[0]
     crowd_goodput = _plain_goodput_of_crowd(view, estimates)
     value_of_time = max(alone.goodput, crowd_goodput)
-    best, use_model = _best_source(plan, planning_view, estimates, may_use_model, value_of_time)
+    best, use_model = _best_source(plan, planning_view, estimates, value_of_time)
+    best = _without_late_starters(best, use_model, view, estimates)
     return Choice(best, use_model, value_of_time, max(alone.off_goodput, crowd_goodput))
 
 
 def _best_source(
-    plan, view: BatchView, estimates: Estimates, may_use_model: np.ndarray, value_of_time: float | None
+    plan, view: BatchView, estimates: Estimates, value_of_time: float | None
 ) -> tuple[LengthPlan, np.ndarray]:
     """The best plan of those for each choice of sources, and that choice."""
     options = [
-        (plan(view, use_model, estimates, value_of_time), use_model)
-        for use_model in _source_choices(view, estimates, may_use_model)
+        (plan(view, use_model, estimates, value_of_time), use_model) for use_model in _source_choices(view, estimates)
     ]
     return max(options, key=lambda option: option[0].gain)
 
@@ -96,25 +96,35 @@ def _with_spread_catch_up(view: BatchView) -> BatchView:
     return replace(view, unseen_tokens=ordinary + (view.unseen_tokens - ordinary) // CATCH_UP_STEPS)
 
 
-def _may_catch_up(view: BatchView) -> np.ndarray:
-    """Rows whose unseen tokens fit into a step together, fewest first; at least one: bool [R]."""
-    order = np.argsort(view.unseen_tokens, kind="stable")
-    fits = np.cumsum(view.unseen_tokens[order]) <= CATCH_UP_TOKENS
-    fits[:1] = True
-    allowed = np.zeros(view.num_rows, dtype=bool)
-    allowed[order[fits]] = True
-    return allowed
+def _without_late_starters(
+    plan: LengthPlan, use_model: np.ndarray, view: BatchView, estimates: Estimates
+) -> LengthPlan:
+    """The plan without drafts for rows that would make this step catch up for longer than a plain step takes."""
+    starters = use_model & (plan.lengths > 0)
+    if view.unseen_tokens.max(initial=0) <= ORDINARY_UNSEEN_TOKENS or not starters.any():
+        return plan
+    seconds = float(estimates.latency.draft_seconds(view, starters, 1)[-1])
+    if seconds <= plan.off_seconds:
+        return plan
+    rows = np.flatnonzero(starters)
+    rows = rows[np.argsort(view.unseen_tokens[rows], kind="stable")]
+    fed_tokens = np.cumsum(view.unseen_tokens[rows] + 1)
+    fits = fed_tokens <= fed_tokens[-1] * plan.off_seconds / seconds
+    fits[0] = True  # or a single long request could never begin
+    lengths = plan.lengths.copy()
+    lengths[rows[~fits]] = 0
+    return replace(plan, lengths=lengths)
 
 
-def _source_choices(view: BatchView, estimates: Estimates, may_use_model: np.ndarray) -> list[np.ndarray]:
+def _source_choices(view: BatchView, estimates: Estimates) -> list[np.ndarray]:
     """Which rows would use the draft model: bool [R] each. Offers first, as they are free; or what yields more."""
     if estimates.survival_model is None:
         return [np.zeros(view.num_rows, dtype=bool)]
-    offers_first = (view.offers.lengths == 0) & may_use_model
+    offers_first = view.offers.lengths == 0
     max_draft_tokens = estimates.max_draft_tokens
     of_model = _expected_accepted(estimates.survival_model, length_caps(view, True, max_draft_tokens))
     of_offer = _expected_accepted(estimates.survival_offer, length_caps(view, False, max_draft_tokens))
-    by_yield = (of_model > of_offer) & may_use_model
+    by_yield = of_model > of_offer
     return [offers_first] if (offers_first == by_yield).all() else [offers_first, by_yield]
 
 
