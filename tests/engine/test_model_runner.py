@@ -23,13 +23,13 @@ def plain_logits(model, text: np.ndarray) -> torch.Tensor:
     return model(torch.from_numpy(text.astype(np.int64))[None]).logits[0]
 
 
-@pytest.mark.parametrize("max_tile_tokens", [0, 3, 32])
+@pytest.mark.parametrize("max_tile_tokens", [0, 3, 64])
 @pytest.mark.parametrize("make_model", [tiny_llama, tiny_mistral])
 @pytest.mark.parametrize("slots", [[0, 1, 2, 3], [5, 2, 3, 0], [7, 6, 1, 4]])
 def test_chunks_of_any_size_in_any_slots(make_model, slots, max_tile_tokens):
     """By torch, and by our kernel with tiles that cut the chunks and tiles that do not."""
     runner = ModelRunner(as_loaded(make_model()), num_slots=8, max_len=64)
-    assert runner.max_tile_tokens == 32, "these tests need a C compiler"
+    assert runner.max_tile_tokens == 64, "these tests need a C compiler"
     runner.max_tile_tokens = max_tile_tokens
     reference = make_model(attention="eager")
     prompts = texts(11, 30, 2, 17)

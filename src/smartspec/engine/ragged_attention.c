@@ -1,17 +1,17 @@
 /* Attention of a ragged batch over slot-contiguous KV, fp32, for processors.
  *
  * One call serves prefill chunks, decoding and verification alike: no padding to the longest context, no mask, nothing
- * computed behind the diagonal, keys and values read once per tile of queries. Softmax is computed online over blocks
+ * computed behind the diagonal, keys and values read once per tile of queries. Softmax is computed online over spans
  * of keys (Milakov and Gimelshein, arXiv 1805.02867), as in flash attention.
  *
  * A task is one (tile, key head): up to MAX_ROWS queries (tokens x group_size) of one request, which see the same keys.
  */
-#include <math.h>
 #include <stdint.h>
 #include <string.h>
 
-#define BLOCK 32    /* keys per block: two vectors */
-#define MAX_ROWS 128
+#define BLOCK 32    /* keys that are scored together: two vectors */
+#define SPAN 128    /* keys per softmax: several blocks, so that its sums over vectors are few */
+#define MAX_ROWS 256
 #define MAX_HEAD_DIM 256
 #define TILE 6      /* rows whose scores stay in registers together */
 #define VALUE_TILE 4
@@ -30,9 +30,10 @@ typedef struct {
     float scale;
 } Attention;
 
+/* Rows of query and acc are head_dim apart: at a fixed, larger distance they would fight for the same cache lines. */
 typedef struct {
-    float query[MAX_ROWS + TILE][MAX_HEAD_DIM], acc[MAX_ROWS + TILE][MAX_HEAD_DIM];
-    float scores[MAX_ROWS + TILE][BLOCK], transposed[MAX_HEAD_DIM][BLOCK];
+    float query[(MAX_ROWS + TILE) * MAX_HEAD_DIM], acc[(MAX_ROWS + TILE) * MAX_HEAD_DIM];
+    float scores[MAX_ROWS + TILE][SPAN], transposed[MAX_HEAD_DIM][BLOCK];
     float maximum[MAX_ROWS], sum[MAX_ROWS];
 } Work;
 
@@ -54,64 +55,94 @@ static inline void score_few(Work *w, const float *keys, int64_t num_rows, int64
     for (int64_t r = 0; r < num_rows; r++)
         for (int64_t j = 0; j < num_keys; j++) {
             float score = 0.0f;
-            for (int64_t d = 0; d < head_dim; d++) score += w->query[r][d] * keys[j * head_dim + d];
+            for (int64_t d = 0; d < head_dim; d++) score += w->query[r * head_dim + d] * keys[j * head_dim + d];
             w->scores[r][j] = score;
         }
 }
 
-static inline void score_many(Work *w, const float *keys, int64_t num_rows, int64_t num_keys, int64_t head_dim) {
+/* Scores of one block of keys, the first of which is number `first` of the span. */
+static inline void score_block(Work *w, const float *keys, int64_t num_rows, int64_t first, int64_t num_keys,
+                               int64_t head_dim) {
     for (int64_t j = 0; j < num_keys; j++)
         for (int64_t d = 0; d < head_dim; d++) w->transposed[d][j] = keys[j * head_dim + d];
     for (int64_t r = 0; r < num_rows; r += TILE) {
         vec low[TILE] = {0}, high[TILE] = {0};
+        const float *query = w->query + r * head_dim;
         for (int64_t d = 0; d < head_dim; d++) {
             const vec k_low = *(const vec *)&w->transposed[d][0], k_high = *(const vec *)&w->transposed[d][16];
 #pragma GCC unroll 6
             for (int i = 0; i < TILE; i++) {
-                low[i] += w->query[r + i][d] * k_low;
-                high[i] += w->query[r + i][d] * k_high;
+                low[i] += query[i * head_dim + d] * k_low;
+                high[i] += query[i * head_dim + d] * k_high;
             }
         }
 #pragma GCC unroll 6
         for (int i = 0; i < TILE; i++) {
-            *(vec *)&w->scores[r + i][0] = low[i];
-            *(vec *)&w->scores[r + i][16] = high[i];
+            *(vec *)&w->scores[r + i][first] = low[i];
+            *(vec *)&w->scores[r + i][first + 16] = high[i];
         }
     }
 }
 
-/* Scores of one row -> weights; keys outside [first, last] are hidden. Returns the factor for what was summed before. */
-static inline float softmax_block(float *scores, int64_t num_keys, int64_t first, int64_t last, float *maximum,
-                                  float *sum) {
-    float block_maximum = *maximum, total = 0.0f;
-    for (int64_t j = 0; j < BLOCK; j++) {
-        scores[j] = j < first || j > last || j >= num_keys ? HIDDEN : scores[j];
-        block_maximum = fmaxf(block_maximum, scores[j]);
+static inline void score_many(Work *w, const float *keys, int64_t num_rows, int64_t num_keys, int64_t head_dim) {
+    for (int64_t first = 0; first < num_keys; first += BLOCK)
+        score_block(w, keys + first * head_dim, num_rows, first, num_keys - first < BLOCK ? num_keys - first : BLOCK,
+                    head_dim);
+}
+
+/* e^x for x <= 0 as 2^n * 2^f, |f| <= 1/2, with a polynomial for 2^f (relative error below 2e-7); 0 far below. Unlike
+ * expf it becomes part of the loop around it. */
+static inline float exp_negative(float x) {
+    const float t = x * 1.44269504f, n = __builtin_rintf(t < -126.0f ? -126.0f : t);
+    const float f = (t < -126.0f ? -126.0f : t) - n;
+    float p = 1.54035304e-4f * f + 1.33335581e-3f;
+    p = p * f + 9.61812911e-3f;
+    p = p * f + 5.55041087e-2f;
+    p = p * f + 2.40226507e-1f;
+    p = p * f + 6.93147181e-1f;
+    p = p * f + 1.0f;
+    const union { int32_t bits; float value; } power = {((int32_t)n + 127) << 23};
+    return t < -126.0f ? 0.0f : p * power.value;
+}
+
+/* Scores of one row -> weights, num_keys of them; keys outside [first, last] are hidden. Returns the factor for what was
+ * summed before. */
+static inline float softmax_span(float *scores, int64_t num_keys, int64_t first, int64_t last, float *maximum,
+                                 float *sum) {
+    float span_maximum = *maximum, total = 0.0f;
+    for (int64_t j = 0; j < first && j < num_keys; j++) scores[j] = HIDDEN;
+    for (int64_t j = last < -1 ? 0 : last + 1; j < num_keys; j++) scores[j] = HIDDEN;
+    for (int64_t j = 0; j < num_keys; j++) span_maximum = scores[j] > span_maximum ? scores[j] : span_maximum;
+    if (span_maximum <= HIDDEN) { /* nothing to see yet */
+        memset(scores, 0, num_keys * sizeof(float));
+        return 1.0f;
     }
-    const float correction = *maximum <= HIDDEN ? 0.0f : expf(*maximum - block_maximum);
-    for (int64_t j = 0; j < BLOCK; j++) {
-        scores[j] = scores[j] <= HIDDEN ? 0.0f : expf(scores[j] - block_maximum);
+    for (int64_t j = 0; j < num_keys; j++) {
+        scores[j] = exp_negative(scores[j] - span_maximum);
         total += scores[j];
     }
+    const float correction = *maximum == span_maximum ? 1.0f : exp_negative(*maximum - span_maximum);
     *sum = *sum * correction + total;
-    *maximum = block_maximum;
+    *maximum = span_maximum;
     return correction;
 }
 
 static inline void add_values_few(Work *w, const float *values, int64_t num_rows, int64_t num_keys, int64_t head_dim) {
     for (int64_t r = 0; r < num_rows; r++)
         for (int64_t j = 0; j < num_keys; j++)
-            for (int64_t d = 0; d < head_dim; d++) w->acc[r][d] += w->scores[r][j] * values[j * head_dim + d];
+            for (int64_t d = 0; d < head_dim; d++)
+                w->acc[r * head_dim + d] += w->scores[r][j] * values[j * head_dim + d];
 }
 
 static inline void add_values_many(Work *w, const float *values, int64_t num_rows, int64_t num_keys, int64_t head_dim) {
     for (int64_t r = 0; r < num_rows; r += VALUE_TILE)
         for (int64_t part = 0; part < head_dim; part += 64) {
             vec sum[VALUE_TILE][4];
+            float *acc = w->acc + r * head_dim + part;
 #pragma GCC unroll 4
             for (int i = 0; i < VALUE_TILE; i++)
 #pragma GCC unroll 4
-                for (int x = 0; x < 4; x++) sum[i][x] = *(const vec *)&w->acc[r + i][part + 16 * x];
+                for (int x = 0; x < 4; x++) sum[i][x] = *(const vec *)(acc + i * head_dim + 16 * x);
             for (int64_t j = 0; j < num_keys; j++) {
                 const vec *value = (const vec *)(values + j * head_dim + part);
 #pragma GCC unroll 4
@@ -122,7 +153,7 @@ static inline void add_values_many(Work *w, const float *values, int64_t num_row
 #pragma GCC unroll 4
             for (int i = 0; i < VALUE_TILE; i++)
 #pragma GCC unroll 4
-                for (int x = 0; x < 4; x++) *(vec *)&w->acc[r + i][part + 16 * x] = sum[i][x];
+                for (int x = 0; x < 4; x++) *(vec *)(acc + i * head_dim + 16 * x) = sum[i][x];
         }
 }
 
@@ -133,26 +164,27 @@ static inline void attend(const Attention *a, const int64_t *tile, int64_t head,
     const float *keys = cached(a, a->keys, tile[0], head), *values = cached(a, a->values, tile[0], head);
     const int many = num_rows > FEW_ROWS && head_dim % 64 == 0;
 
-    memset(w->query, 0, (num_rows + TILE) * sizeof(w->query[0]));
-    memset(w->acc, 0, (num_rows + TILE) * sizeof(w->acc[0]));
-    memset(w->scores, 0, (num_rows + TILE) * sizeof(w->scores[0]));
+    memset(w->query + num_rows * head_dim, 0, TILE * head_dim * sizeof(float));
+    memset(w->acc, 0, (num_rows + TILE) * head_dim * sizeof(float));
+    memset(w->scores[num_rows], 0, TILE * sizeof(w->scores[0]));
     for (int64_t r = 0; r < num_rows; r++) {
         const float *query = a->query + (row + r / group_size) * a->query_row +
                              (head * group_size + r % group_size) * a->query_head;
-        for (int64_t d = 0; d < head_dim; d++) w->query[r][d] = query[d] * a->scale;
+        for (int64_t d = 0; d < head_dim; d++) w->query[r * head_dim + d] = query[d] * a->scale;
         w->maximum[r] = HIDDEN;
         w->sum[r] = 0.0f;
     }
     for (int64_t begin = a->window && start >= a->window ? (start + 1 - a->window) / BLOCK * BLOCK : 0; begin < end;
-         begin += BLOCK) {
-        const int64_t num_keys = end - begin < BLOCK ? end - begin : BLOCK;
+         begin += SPAN) {
+        const int64_t num_keys = end - begin < SPAN ? end - begin : SPAN;
         if (many) score_many(w, keys + begin * head_dim, num_rows, num_keys, head_dim);
         else score_few(w, keys + begin * head_dim, num_rows, num_keys, head_dim);
         for (int64_t r = 0; r < num_rows; r++) {
             const int64_t position = start + r / group_size, oldest = a->window ? position + 1 - a->window : 0;
-            const float correction = softmax_block(w->scores[r], num_keys, oldest - begin, position - begin,
-                                                   &w->maximum[r], &w->sum[r]);
-            for (int64_t d = 0; d < head_dim; d++) w->acc[r][d] *= correction;
+            const float correction = softmax_span(w->scores[r], num_keys, oldest - begin, position - begin,
+                                                  &w->maximum[r], &w->sum[r]);
+            if (correction != 1.0f)
+                for (int64_t d = 0; d < head_dim; d++) w->acc[r * head_dim + d] *= correction;
         }
         if (many) add_values_many(w, values + begin * head_dim, num_rows, num_keys, head_dim);
         else add_values_few(w, values + begin * head_dim, num_rows, num_keys, head_dim);
@@ -160,7 +192,7 @@ static inline void attend(const Attention *a, const int64_t *tile, int64_t head,
     for (int64_t r = 0; r < num_rows; r++) {
         float *output = a->output + ((row + r / group_size) * a->num_kv_heads * group_size + head * group_size +
                                      r % group_size) * head_dim;
-        for (int64_t d = 0; d < head_dim; d++) output[d] = w->acc[r][d] / w->sum[r];
+        for (int64_t d = 0; d < head_dim; d++) output[d] = w->acc[r * head_dim + d] / w->sum[r];
     }
 }
 
