@@ -2,9 +2,10 @@
 
 At one token a step of a small model spends a quarter of its time on element-wise operations and dispatch rather than in
 linears. Three common modules have a form with fewer operations: gated MLPs (one GEMM for gate and up), attention with
-rotary positions (one GEMM for query, key and value, one rotation for query and key) and RMSNorm. Modules are recognised
-by their parts, not by their class, and a replacement is kept only if it reproduces the original on random input; an
-architecture that differs keeps its own modules.
+rotary positions (one GEMM for query, key and value, one rotation for query and key) and RMSNorm. On CPU what is left
+between the GEMMs runs in kernels of our own (elementwise). Modules are recognised by their parts, not by their class,
+and a replacement is kept only if it reproduces the original on random input; an architecture that differs keeps its own
+modules.
 """
 
 import inspect
@@ -14,6 +15,7 @@ import torch
 from torch import nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from smartspec.engine import elementwise
 from smartspec.engine.attention_probe import recorded_attention
 from smartspec.engine.linear import make_linear
 
@@ -37,8 +39,12 @@ class FusedMLP(nn.Module):
         self.gate_up = _joined([mlp.gate_proj, mlp.up_proj])
         self.down = make_linear(mlp.down_proj.weight, mlp.down_proj.bias)
         self.act_fn = mlp.act_fn
+        is_silu = type(mlp.act_fn).__name__ in ("SiLU", "SiLUActivation")  # torch's and transformers'
+        self.has_kernel = is_silu and elementwise.applies_to(mlp.gate_proj.weight)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.has_kernel:
+            return self.down(elementwise.gated_silu(self.gate_up(x)))
         gate, up = self.gate_up(x).chunk(2, dim=-1)
         return self.down(self.act_fn(gate).mul_(up))
 
@@ -59,6 +65,7 @@ class FusedAttention(nn.Module):
         self.qkv = _joined([attention.q_proj, attention.k_proj, attention.v_proj])
         self.out = make_linear(attention.o_proj.weight, attention.o_proj.bias)
         self.q_norm, self.k_norm = getattr(attention, "q_norm", None), getattr(attention, "k_norm", None)
+        self.has_kernel = elementwise.applies_to(attention.q_proj.weight)
         half = attention.q_proj.weight.new_ones(self.head_dim // 2)
         self.sign = torch.cat([-half, half])
 
@@ -72,39 +79,43 @@ class FusedAttention(nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """hidden_states [B, N, hidden_size] -> (the same shape, what the interface returned as weights)."""
         heads = self.qkv(hidden_states).unflatten(-1, (-1, self.head_dim))
-        turned, value = heads.tensor_split([self.num_heads + self.num_kv_heads], dim=2)
         if self.q_norm is not None:
-            query, key = turned.tensor_split([self.num_heads], dim=2)
-            turned = torch.cat([self.q_norm(query), self.k_norm(key)], dim=2)
-        cos, sin = position_embeddings
-        # rotate_half(x) * sin is x rolled by half a head, times sin with its first half negated.
-        rolled, sin = turned.roll(self.head_dim // 2, dims=-1), (sin * self.sign).unsqueeze(2)
-        turned = torch.addcmul(turned * cos.unsqueeze(2), rolled, sin).transpose(1, 2)
-        (query, key), value = turned.tensor_split([self.num_heads], dim=1), value.transpose(1, 2)
+            query, key, value = self._split(heads)
+            heads = torch.cat([self.q_norm(query), self.k_norm(key), value], dim=2)
+        query, key, value = (t.transpose(1, 2) for t in self._split(self._turned(heads, *position_embeddings)))
         if past_key_values is not None:
             key, value = past_key_values.update(key, value, self.layer_idx)
         attend = ALL_ATTENTION_FUNCTIONS[self.config._attn_implementation]
         output, weights = attend(self, query, key, value, attention_mask, **self.options, **kwargs)
         return self.out(output.flatten(2)), weights
 
+    def _split(self, heads: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Query, key and value of [B, N, all heads, head_dim]."""
+        return heads.tensor_split([self.num_heads, self.num_heads + self.num_kv_heads], dim=2)
+
+    def _turned(self, heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        """heads [B, N, all heads, head_dim] with query and key rotated by their positions; may reuse their memory."""
+        num_turned = self.num_heads + self.num_kv_heads
+        if self.has_kernel:
+            return elementwise.rotate_heads(heads, num_turned, cos, sin)
+        turned = heads[:, :, :num_turned]
+        # rotate_half(x) * sin is x rolled by half a head, times sin with its first half negated.
+        rolled, sin = turned.roll(self.head_dim // 2, dims=-1), (sin * self.sign).unsqueeze(2)
+        turned.copy_(torch.addcmul(turned * cos.unsqueeze(2), rolled, sin))
+        return heads
+
 
 class FusedRMSNorm(nn.Module):
-    """weight * x / sqrt(mean(x^2) + eps) in four operations; x [..., size], fp32 on CPU.
-
-    With n the size: sqrt(mean(x^2) + eps) = hypot(|x|, sqrt(n * eps)) / sqrt(n), and sqrt(n) goes into the weight.
-    """
+    """weight * x / sqrt(mean(x^2) + eps); x [..., size], fp32 on CPU."""
 
     def __init__(self, weight: nn.Parameter, eps: float):
         super().__init__()
-        size = weight.numel()
         # Some models look at the weight's dtype; a copy, because the original holds a whole mapped file in memory.
         self.weight = nn.Parameter(weight.clone(), requires_grad=False)
-        self.scaled_weight = nn.Parameter(weight * size**0.5, requires_grad=False)
-        self.floor = torch.tensor((size * eps) ** 0.5, dtype=weight.dtype)
+        self.eps = eps
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-        return (x * self.scaled_weight).div_(torch.hypot(length, self.floor))
+        return elementwise.rms_norm(x, self.weight, self.eps)
 
 
 def _fuse_children(parent: nn.Module, counts: dict[str, int]) -> None:
@@ -132,7 +143,7 @@ def _fused_norm(norm: nn.Module) -> nn.Module | None:
     eps = getattr(norm, "variance_epsilon", getattr(norm, "eps", None))
     if not type(norm).__name__.endswith("RMSNorm") or not isinstance(weight, nn.Parameter) or not eps:
         return None
-    if weight.device.type == "cpu" and weight.dtype == torch.float32:
+    if elementwise.applies_to(weight):
         fused = FusedRMSNorm(weight, eps)
     else:
         fused = nn.RMSNorm(weight.numel(), eps=eps, device="meta")

@@ -6,9 +6,9 @@ Two costs of a step are not the price of its drafts alone:
   prefill (see planner, value_of_time), and there those who are prefilled now or wait for it will decode as well: time
   is worth what the larger batch makes of it, if that is more.
 * catching up: tokens the draft model has not seen are fed once and serve all later drafts of the request. Their cost is
-  spread over CATCH_UP_STEPS steps when lengths are compared, as if all rows could begin at once; but no step catches up
-  for longer than a plain step takes, so that nobody is stalled: those nearest to being up to date begin, the others
-  wait. (Asking only whether those who may begin are worth a draft pass, a full server would never turn drafts on again.)
+  spread over CATCH_UP_STEPS steps when lengths are compared, as if all rows could begin at once; but no step catches
+  up for longer than a plain step takes, so that nobody is stalled: those nearest to being up to date begin, the others
+  wait. (Asked only about those who may begin, whom no draft pass pays for, a full server never turned drafts on again.)
 """
 
 from dataclasses import dataclass, replace
