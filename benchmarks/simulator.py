@@ -8,7 +8,6 @@ numbers of tokens, the recorded acceptance, and as true times the profile that t
 """
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean, median
@@ -35,7 +34,7 @@ from smartspec.core.scheduler import Scheduler
 from smartspec.sim.executor import SimExecutor
 from smartspec.sim.fleet import Fleet, Replica, Run
 from smartspec.sim.recorded_log import RecordedLog
-from smartspec.sim.recorded_truth import RecordedTruth
+from smartspec.sim.recorded_truth import RecordedTruth, read_recordings
 from smartspec.sim.time_truth import TimeTruth
 from smartspec.sim.traffic import Traffic
 from smartspec.workload.prompts import read_prompts
@@ -44,18 +43,6 @@ from smartspec.workload.records import RequestRecord
 # The engine's defaults, which the live server runs with.
 MAX_BATCH, MAX_BATCHED_TOKENS, KV_TOKENS, BLOCK_SIZE, MAX_DRAFT_TOKENS = 32, 512, 32 * 1024, 16, 10
 console = Console()
-
-
-class RecordedDrafts(RecordedTruth):
-    """Recorded acceptance that also knows behind which output tokens there was a draft at all."""
-
-    def __init__(self, outcomes: list[np.ndarray], offers: list[np.ndarray]):
-        super().__init__(outcomes, MAX_DRAFT_TOKENS)
-        self._offers = offers
-
-    def has_offer(self, request_ids: np.ndarray, output_positions: np.ndarray) -> np.ndarray:
-        pairs = zip(request_ids.tolist(), output_positions.tolist(), strict=True)
-        return np.array([bool(self._offers[i][min(p, len(self._offers[i]) - 1)]) for i, p in pairs], dtype=bool)
 
 
 def serve(policy: str, plan: LoadPlan, log: Path, folder: Path) -> list[RequestRecord]:
@@ -76,26 +63,8 @@ def load(target: Target, plan: LoadPlan) -> list[RequestRecord]:
     return sorted(records, key=lambda record: order[record.prompt_id])
 
 
-def recorded_drafts(log: RecordedLog) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Per request, by output position: outcome (1 accepted, 0 rejected, NaN untested); whether a draft was there."""
-    outcomes, offers = defaultdict(lambda: [np.nan]), defaultdict(lambda: [False])
-    for record in log:
-        view, feedback = record.view, record.feedback
-        for row, request_id in enumerate(view.request_ids.tolist()):
-            accepted, tested = int(feedback.accepted[row]), int(feedback.tested[row])
-            emitted = accepted + 1
-            outcomes[request_id] += [1.0] * accepted + [0.0 if tested > accepted else np.nan]
-            offers[request_id] += [view.offers.lengths[row] > 0] * emitted
-    ids = sorted(outcomes)
-    # Outcomes begin with the token behind the first one; offers are asked for by number of tokens emitted.
-    known = [np.array(outcomes[i][1:]) for i in ids]
-    # Where a request never had a draft, it never will: what its drafts would be worth does not matter.
-    known = [np.zeros_like(o) if np.isnan(o).all() else o for o in known]
-    return known, [np.array([*offers[i][1:], False]) for i in ids]
-
-
 def simulated_seconds(
-    plan: LoadPlan, records: list[RequestRecord], time: TimeTruth, truth: RecordedDrafts, profile: dict
+    plan: LoadPlan, records: list[RequestRecord], time: TimeTruth, truth: RecordedTruth, profile: dict
 ) -> float:
     """Mean end-to-end latency of the plan in the simulator."""
     traffic = Traffic(
@@ -133,10 +102,12 @@ def validate(plan_of: Callable[[float], LoadPlan], rates: list[float], folder: P
         live = RecordedLog(live_log)
         host_seconds = median(record.feedback.seconds.host + record.feedback.seconds.draft for record in live)
         curves = LatencyModel.from_dict(live.header.profile)
-        outcomes, offers = recorded_drafts(RecordedLog(drafts_log))
-        if len(outcomes) != len(records):
-            raise ValueError(f"the log holds {len(outcomes)} of {len(records)} requests: {drafts_log.name} is cut off")
-        truth = RecordedDrafts(outcomes, offers)
+        recordings = read_recordings(RecordedLog(drafts_log))
+        if len(recordings) != len(records):
+            raise ValueError(
+                f"the log holds {len(recordings)} of {len(records)} requests: {drafts_log.name} is cut off"
+            )
+        truth = RecordedTruth(recordings, MAX_DRAFT_TOKENS)
         simulated = simulated_seconds(
             plan, records, TimeTruth(curves.target, None, host_seconds), truth, curves.to_dict()
         )

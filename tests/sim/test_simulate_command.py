@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from recorded_run import ToyRun
 from typer.testing import CliRunner
 
 from smartspec.cli.main import _build_app
@@ -38,12 +39,21 @@ def test_a_trace_is_replayed(call, tmp_path):
     assert result.exit_code == 0, result.output
 
 
+def test_acceptance_of_a_decision_log(call, tmp_path):
+    log = ToyRun("fixed:5", 400, num_rows=2).write(tmp_path / "decisions.jsonl")
+    result = call("--batch", "4", "--policy", "off,fixed:3", "--drafter", "lookup", "--acceptance", str(log))
+    assert result.exit_code == 0, result.output
+    accepted = [line.split("│")[-2].strip() for line in result.output.splitlines() if "│ fixed:3" in line]
+    assert 0.2 < float(accepted[0]) < 0.7, "requests accepted at 0.4 and at 0.9"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ([], "exactly one of rate, trace and batch"),
         (["--batch", "2", "--policy", "fast"], "unknown policy 'fast'"),
         (["--batch", "2", "--profile", "wrong"], "--profile 'wrong' is not a number"),
+        (["--batch", "2", "--acceptance", "none.jsonl"], "cannot read the decision log none.jsonl"),
         (["--batch", "2", "--output", "/nowhere/at/all.json"], "there is no folder"),
     ],
 )

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from recorded_run import ToyRun
 
 from smartspec.sim.acceptance_truth import (
     AcceptanceClass,
@@ -17,7 +18,7 @@ from smartspec.sim.acceptance_truth import (
 )
 from smartspec.sim.beta_table import BetaTable
 from smartspec.sim.keyed_random import keyed_bits, request_keys, to_uniform
-from smartspec.sim.recorded_truth import RecordedTruth, outcomes_of_steps
+from smartspec.sim.recorded_truth import RecordedTruth, Recording, read_recordings
 
 K = 8
 MIXED = (
@@ -229,28 +230,43 @@ def test_an_empty_batch_is_no_problem():
     assert truth.has_offer(empty, empty).shape == (0,)
 
 
-def test_outcomes_of_recorded_steps():
-    outcomes = outcomes_of_steps(accepted=[2, 0, 1, 0], verified=[3, 2, 1, 0])
-    assert np.array_equal(outcomes, [1, 1, 0, 0, 1, np.nan, np.nan], equal_nan=True)
-    with pytest.raises(ValueError, match="accepted 3 of 2 tokens"):
-        outcomes_of_steps([3], [2])
+def test_recordings_of_a_log():
+    """Each step tells of the tokens it accepted and of one rejection; of a bonus token nothing is known."""
+    run = ToyRun("fixed:3", 50, num_rows=3)
+    recordings = read_recordings(run.records)
+    assert len(recordings) == 3
+    for row, recording in enumerate(recordings):
+        chains = np.minimum(run.chains[:, row], 3)
+        expected = [outcome for chain in chains for outcome in [1.0] * chain + [0.0 if chain < 3 else np.nan]]
+        assert np.array_equal(recording.outcomes, expected, equal_nan=True)
+        assert recording.has_offer.all() and len(recording.has_offer) == len(expected)
+    assert not any(
+        recording.has_offer.any() for recording in read_recordings(ToyRun("fixed:3", 5, use_model=True).records)
+    )
+
+
+def make_recording(*outcomes: float, has_offer: bool = True) -> Recording:
+    return Recording(np.array(outcomes, dtype=float), np.full(len(outcomes), has_offer))
 
 
 def test_a_recording_is_replayed_position_by_position():
-    recordings = [outcomes_of_steps([2, 0], [3, 2]), outcomes_of_steps([1, 4], [1, 5])]  # 1100 and 1?11110
-    truth = RecordedTruth(recordings, 4)
-    for request_id in (4, 5):
+    recordings = [make_recording(1, 1, 0, 0), make_recording(1, np.nan, 1, 1, 1, 1, 0, has_offer=False)]
+    truth = RecordedTruth([*recordings, make_recording(np.nan)], 4)
+    for request_id in (3, 4, 5):
         truth.begin(request_id, class_id=3)
-    ids = np.array([4, 5])
+    ids = np.array([3, 4, 5])
     first = truth.conditional(ids, 0.0, at(ids, 1))
-    assert first.tolist() == [[1, 1, 0, 0], [1, pytest.approx(5 / 6), 1, 1]]
-    assert truth.conditional(ids, 9.0, np.array([4, 6])).tolist() == [[0, 1, 1, 0], [1, 0, 1, pytest.approx(5 / 6)]]
-    assert truth.expected(ids, 0.0, at(ids, 1)).tolist() == [[0.5] * 4, [pytest.approx(5 / 6)] * 4]
+    overall = 7 / 10
+    assert first.tolist() == [[1, 1, 0, 0], [1, pytest.approx(5 / 6), 1, 1], [pytest.approx(overall)] * 4]
+    assert truth.conditional(ids[:2], 9.0, np.array([4, 6])).tolist() == [[0, 1, 1, 0], [1, 0, 1, pytest.approx(5 / 6)]]
+    rates = truth.expected(ids, 0.0, at(ids, 1))[:, 0].tolist()
+    assert rates == pytest.approx([0.5, 5 / 6, overall])
+    assert truth.has_offer(ids, at(ids, 7)).tolist() == [True, False, True]
 
 
 def test_confidence_of_a_recording_does_not_know_the_outcome():
     luck = np.random.default_rng(0)
-    truth = RecordedTruth([(luck.random(500) < 0.6).astype(float) for _ in range(200)], K)
+    truth = RecordedTruth([make_recording(*(luck.random(500) < 0.6)) for _ in range(200)], K)
     ids = np.arange(200)
     for request_id in ids.tolist():
         truth.begin(request_id)
@@ -271,7 +287,8 @@ def test_confidence_of_a_recording_does_not_know_the_outcome():
         (lambda: Ramp(0.1, 0.2, 5.0, 5.0), "the end must come later"),
         (lambda: Steps(((5.0, 0.1), (1.0, 0.2))), "ascending order"),
         (lambda: RecordedTruth([], 4), "0 recordings"),
-        (lambda: RecordedTruth([np.array([np.nan])], 4), "at least one known outcome"),
+        (lambda: RecordedTruth([make_recording(np.nan)], 4), "1 recordings without a single tested"),
+        (lambda: make_recording(), "0 outcomes"),
     ],
 )
 def test_bad_numbers_are_refused(make, message):

@@ -39,7 +39,8 @@ def simulate(
         str,
         typer.Option(
             help="Mean acceptance of a draft token: 0.7; with classes of requests 0.9,0.4; changing at second 600 "
-            "0.8>0.4@600; with spread over requests (and over tokens) 0.7/8 (0.7/8/4), small numbers for large spread."
+            "0.8>0.4@600; with spread over requests (and over tokens) 0.7/8 (0.7/8/4), small numbers for large spread; "
+            "or a .jsonl file, the decision log of a live run."
         ),
     ] = "0.7/8",
     tagged: Annotated[bool, typer.Option(help="Requests name their class to the engine.")] = False,

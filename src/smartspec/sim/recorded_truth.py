@@ -1,52 +1,71 @@
 """Acceptance as it was recorded on a live engine: the same stretches of easy and hard text, request by request."""
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
+from smartspec.control.decision import DecisionRecord
 from smartspec.sim.acceptance_truth import DEFAULT_CONFIDENCE, AcceptanceClass, AcceptanceTruth, Confidence, Constant
 
 
-def outcomes_of_steps(accepted: Sequence[int], verified: Sequence[int]) -> np.ndarray:
-    """One request's steps as one outcome per output token behind its first: float, 1 accepted, 0 rejected, NaN unknown.
+@dataclass(frozen=True)
+class Recording:
+    """One request, by output token behind its first.
 
-    accepted, verified: draft tokens of each step, in order. A step that accepts all it verifies emits a bonus token of
-    which nothing is known. ValueError if more was accepted than verified.
+    outcomes: float [N], 1 accepted, 0 rejected, NaN unknown. has_offer: bool [N], whether a draft began there.
     """
-    outcomes = []
-    for num_accepted, num_verified in zip(accepted, verified, strict=True):
-        if not 0 <= num_accepted <= num_verified:
-            raise ValueError(f"a recorded step accepted {num_accepted} of {num_verified} tokens: the log is corrupt")
-        outcomes += [1.0] * num_accepted + [0.0 if num_accepted < num_verified else np.nan]
-    return np.array(outcomes)
+
+    outcomes: np.ndarray
+    has_offer: np.ndarray
+
+    def __post_init__(self):
+        if not len(self.outcomes) or len(self.outcomes) != len(self.has_offer):
+            raise ValueError(f"a recording of {len(self.outcomes)} outcomes and {len(self.has_offer)} offers")
+
+
+def read_recordings(log: Iterable[DecisionRecord]) -> list[Recording]:
+    """The requests of a decision log, in order of their ids. A log of the longest fixed length knows most: a step that
+    accepts all it verifies emits a bonus token of which nothing is known."""
+    outcomes, offers = defaultdict(list), defaultdict(list)
+    for record in log:
+        view, feedback = record.view, record.feedback
+        for row, request_id in enumerate(view.request_ids.tolist()):
+            accepted, tested = int(feedback.accepted[row]), int(feedback.tested[row])
+            outcomes[request_id] += [1.0] * accepted + [0.0 if tested > accepted else np.nan]
+            offers[request_id] += [bool(view.offers.lengths[row] > 0)] * (accepted + 1)
+    return [Recording(np.array(outcomes[i]), np.array(offers[i], dtype=bool)) for i in sorted(outcomes)]
 
 
 class RecordedTruth(AcceptanceTruth):
     """Replays recordings: request i meets recording i mod N, from its start, again and again if it runs longer.
 
-    recordings: float arrays of outcomes, see outcomes_of_steps; unknown outcomes are drawn with the recording's own
-    acceptance rate. Time and class change nothing. offer_share, offer_run_tokens: as in AcceptanceClass.
+    Unknown outcomes are drawn with the recording's own acceptance rate, that of all recordings where it has none. Time
+    and class change nothing. ValueError if nothing is known at all.
     """
 
     def __init__(
         self,
-        recordings: Sequence[np.ndarray],
+        recordings: Sequence[Recording],
         max_draft_tokens: int,
         *,
         seed: int = 0,
         confidence: Confidence = DEFAULT_CONFIDENCE,
-        offer_share: float = 1.0,
-        offer_run_tokens: int = 8,
     ):
-        if not recordings or not all(np.isfinite(outcomes).any() for outcomes in recordings):
-            raise ValueError(f"{len(recordings)} recordings: each needs at least one known outcome, and one is needed")
-        offers = AcceptanceClass(Constant(0.0), offer_share=offer_share, offer_run_tokens=offer_run_tokens)
-        super().__init__((offers,), max_draft_tokens, seed=seed, confidence=confidence)
-        self._lengths = np.array([len(outcomes) for outcomes in recordings])
+        outcomes = np.concatenate([recording.outcomes for recording in recordings] or [np.empty(0)])
+        is_known = ~np.isnan(outcomes)
+        if not is_known.any():
+            raise ValueError(f"{len(recordings)} recordings without a single tested draft token: record with drafts on")
+        super().__init__((AcceptanceClass(Constant(0.0)),), max_draft_tokens, seed=seed, confidence=confidence)
+        self._lengths = np.array([len(recording.outcomes) for recording in recordings])
         self._starts = np.concatenate([[0], np.cumsum(self._lengths)[:-1]])
-        self._rates = np.array([np.nanmean(outcomes) for outcomes in recordings])
-        filled = [np.where(np.isnan(o), rate, o) for o, rate in zip(recordings, self._rates, strict=True)]
-        self._outcomes = np.concatenate(filled)
+        num_known = np.add.reduceat(is_known.astype(float), self._starts)
+        num_accepted = np.add.reduceat(np.where(is_known, outcomes, 0.0), self._starts)
+        overall = outcomes[is_known].mean()
+        self._rates = np.where(num_known > 0, num_accepted / np.maximum(num_known, 1.0), overall)
+        self._outcomes = np.where(is_known, outcomes, np.repeat(self._rates, self._lengths))
+        self._has_offer = np.concatenate([recording.has_offer for recording in recordings])
 
     def begin(self, request_id: int, class_id: int = 0) -> None:
         """A request starts; its class does not matter here."""
@@ -59,10 +78,11 @@ class RecordedTruth(AcceptanceTruth):
 
     def conditional(self, request_ids: np.ndarray, now: float, output_positions: np.ndarray) -> np.ndarray:
         """What was recorded: float [R, K], 0 or 1, or the recording's rate where nothing was tested."""
-        recording = request_ids % len(self._lengths)
-        # The first token of an output comes from the prefill; the recording begins with the one behind it.
-        index = (output_positions[:, None] - 1 + self._depths) % self._lengths[recording][:, None]
-        return self._outcomes[self._starts[recording][:, None] + index]
+        return self._outcomes[self._index(request_ids, output_positions[:, None] + self._depths)]
+
+    def has_offer(self, request_ids: np.ndarray, output_positions: np.ndarray) -> np.ndarray:
+        """Whether a draft began there: bool [R]."""
+        return self._has_offer[self._index(request_ids, output_positions[:, None])[:, 0]]
 
     def confidence(
         self, request_ids: np.ndarray, output_positions: np.ndarray, conditional: np.ndarray
@@ -70,3 +90,9 @@ class RecordedTruth(AcceptanceTruth):
         """Around the recording's rate, not around the outcome, which no drafter knows beforehand."""
         expected = self.expected(request_ids, 0.0, output_positions)
         return super().confidence(request_ids, output_positions, expected)
+
+    def _index(self, request_ids: np.ndarray, output_positions: np.ndarray) -> np.ndarray:
+        """Where these output positions, int [R, N], lie in all recordings: int [R, N]."""
+        recording = (request_ids % len(self._lengths))[:, None]
+        # The first token of an output comes from the prefill; the recording begins with the one behind it.
+        return self._starts[recording] + (output_positions - 1) % self._lengths[recording]

@@ -1,5 +1,6 @@
 """One simulated run: what is served, on what, by which policy; and how to build and run it."""
 
+import functools
 import json
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,6 +23,8 @@ from smartspec.sim.class_spec import parse_classes
 from smartspec.sim.executor import SimExecutor
 from smartspec.sim.fleet import ROUTERS, Fleet, Replica, Run
 from smartspec.sim.hardware import GRAPH_SIZES, kv_token_capacity, roofline
+from smartspec.sim.recorded_log import RecordedLog
+from smartspec.sim.recorded_truth import RecordedTruth, Recording, read_recordings
 from smartspec.sim.static_load import Phase, StaticLoad, StaticLog
 from smartspec.sim.time_truth import Noise, TimeTruth
 from smartspec.sim.traffic import Traffic, poisson_traffic, random_lengths, trace_traffic
@@ -40,8 +43,9 @@ class Scenario:
 
     policy: as in policies.names, or oracle. hardware: an accelerator (hardware.ACCELERATORS), or a JSON file with
     measured curves (LatencyModel.to_dict). model: a shape (hardware.MODEL_SHAPES), 8b or 70b for short. drafter: model
-    or lookup. draft_model: a shape; None takes an EAGLE head of the model. acceptance: see class_spec. tagged: requests
-    name their acceptance class to the engine. kv_tokens: None takes what the devices' memory holds. captured_graphs:
+    or lookup. draft_model: a shape; None takes an EAGLE head of the model. acceptance: see class_spec, or the path of a
+    decision log, ending in .jsonl: request i meets what the log's request i mod N met. tagged: requests name their
+    acceptance class to the engine. kv_tokens: None takes what the devices' memory holds. captured_graphs:
     passes are padded to sizes of captured graphs.
 
     rate: Poisson requests per second. batch: so many requests are always under way. num_requests: a trace starts over
@@ -148,7 +152,7 @@ def make_traffic(scenario: Scenario) -> Traffic:
 
 
 def _make_traffic(scenario: Scenario) -> Traffic:
-    num_classes = len(parse_classes(scenario.acceptance))
+    num_classes = 1 if _is_log(scenario.acceptance) else len(parse_classes(scenario.acceptance))
     trace = None
     if scenario.trace is not None:
         trace = read_trace(scenario.trace, time_scale=scenario.time_scale)
@@ -189,6 +193,9 @@ def make_time_truth(scenario: Scenario) -> TimeTruth:
 
 def make_acceptance_truth(scenario: Scenario) -> AcceptanceTruth:
     """True acceptance of the scenario's drafter; the same for every policy."""
+    if _is_log(scenario.acceptance):
+        recordings = _read_recordings(Path(scenario.acceptance))
+        return RecordedTruth(recordings, scenario.max_draft_tokens, seed=scenario.seed)
     return AcceptanceTruth(parse_classes(scenario.acceptance), scenario.max_draft_tokens, seed=scenario.seed)
 
 
@@ -245,6 +252,18 @@ def _draft_name(scenario: Scenario) -> str:
     if scenario.model not in DRAFT_MODELS:
         raise ValueError(f"model {scenario.model!r} has no usual draft model: give draft_model")
     return DRAFT_MODELS[scenario.model]
+
+
+def _is_log(acceptance: str) -> bool:
+    return acceptance.endswith(".jsonl")
+
+
+@functools.lru_cache(maxsize=1)  # every policy and seed of a comparison reads the same log
+def _read_recordings(path: Path) -> list[Recording]:
+    try:
+        return read_recordings(RecordedLog(path))
+    except OSError as error:
+        raise ValueError(f"cannot read the decision log {path}: {error.strerror}") from error
 
 
 def _read_curves(path: str) -> LatencyModel:
