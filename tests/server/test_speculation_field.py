@@ -1,5 +1,7 @@
 """The extra field `speculation` of both endpoints, through OpenAI's client; and failures of the controller."""
 
+from collections import Counter
+
 import numpy as np
 import openai
 import pytest
@@ -93,3 +95,18 @@ def test_a_failing_controller_is_counted_and_requests_are_served(tokenizer):
         assert count == server.core.controller.num_errors > 1
         state = server.http.get("/v1/speculation").json()
         assert state["controller_errors"] == {"ZeroDivisionError: nothing to divide by": count}
+
+
+def test_ignored_input_is_counted_by_kind(tokenizer):
+    with running_server(tokenizer) as server:
+        controller = FixedController(3)
+        controller.num_ignored = Counter(clock=2)
+        server.core.controller = SafeController(controller, lambda text: None)
+        ask(server, "completions", None)
+        controller.num_ignored["seconds"] += 3
+        ask(server, "completions", None)
+        lines = server.http.get("/metrics").text.splitlines()
+        assert sorted(line for line in lines if line.startswith("smartspec_ignored_input_total")) == [
+            'smartspec_ignored_input_total{kind="clock"} 2.0',
+            'smartspec_ignored_input_total{kind="seconds"} 3.0',
+        ]

@@ -36,6 +36,11 @@ class SafeController:
         """As the controller says, 0 while it is not asked."""
         return self._ask(0.0, lambda: self.controller.predicted_seconds)
 
+    @property
+    def num_ignored(self) -> Counter[str]:
+        """What the controller was told that cannot be true, by kind."""
+        return self.controller.num_ignored
+
     def plan_draft(self, view: BatchView) -> DraftPlan:
         """The controller's plan, or no drafts."""
         if self._steps_to_retry:

@@ -23,7 +23,7 @@ class ServerMetrics:
     def __init__(self, core: EngineCore):
         self.registry = CollectorRegistry()
         self._core = core
-        self._num_controller_errors = 0
+        self._counted: dict[str, int] = {}  # what of the controller's own counts has been passed on
         self._gauges(core)
         counter, histogram = self._counter, self._histogram
         self.requests = counter("requests", "Requests by how they ended (each choice counts)", ["outcome"])
@@ -36,6 +36,8 @@ class ServerMetrics:
         self.accepted_tokens = counter("accepted_tokens", "Draft tokens accepted")
         self.decode_rows = counter("decode_rows", "Decoding requests, summed over steps")
         self.controller_errors = counter("controller_errors", "Failures of the controller (served without drafts)")
+        text = "Views and feedback that could not be true, by what was wrong (not decided on, not learned from)"
+        self.ignored_input = counter("ignored_input", text, ["kind"])
         self.chosen_length = histogram("chosen_length", "Draft tokens verified, per decoding request and step", LENGTHS)
         self.predicted_step = histogram("predicted_step_seconds", "Step time the controller predicted", SHORT_SECONDS)
         self.step = histogram("step_seconds", "Step time measured", SHORT_SECONDS)
@@ -56,9 +58,9 @@ class ServerMetrics:
         self.predicted_step.observe(output.predicted_seconds)
         self.step.observe(output.seconds.total)
         # Only a core.safe_controller.SafeController counts failures; any other ends the step.
-        num_controller_errors = getattr(self._core.controller, "num_errors", 0)
-        self.controller_errors.inc(num_controller_errors - self._num_controller_errors)
-        self._num_controller_errors = num_controller_errors
+        self._pass_on(self.controller_errors, "errors", getattr(self._core.controller, "num_errors", 0))
+        for kind, count in getattr(self._core.controller, "num_ignored", {}).items():
+            self._pass_on(self.ignored_input.labels(kind), f"ignored {kind}", count)
 
     async def observe_call(self, deltas: AsyncIterator[TextDelta], num_choices: int) -> AsyncIterator[TextDelta]:
         """Pass the deltas of a call on and note the latencies and the outcome of each choice."""
@@ -82,6 +84,10 @@ class ServerMetrics:
     def to_text(self) -> bytes:
         """Prometheus text format."""
         return generate_latest(self.registry)
+
+    def _pass_on(self, counter: Counter, name: str, count: int) -> None:
+        counter.inc(count - self._counted.get(name, 0))
+        self._counted[name] = count
 
     def _finish(self, delta: TextDelta, ttft: float, e2e: float) -> None:
         self.requests.labels(delta.finish_reason).inc()
