@@ -121,6 +121,8 @@ def _source_choices(view: BatchView, estimates: Estimates) -> list[np.ndarray]:
     if estimates.survival_model is None:
         return [np.zeros(view.num_rows, dtype=bool)]
     offers_first = view.offers.lengths == 0
+    if offers_first.all():
+        return [offers_first]
     max_draft_tokens = estimates.max_draft_tokens
     of_model = _expected_accepted(estimates.survival_model, length_caps(view, True, max_draft_tokens))
     of_offer = _expected_accepted(estimates.survival_offer, length_caps(view, False, max_draft_tokens))
