@@ -202,14 +202,3 @@ def test_rows_that_may_not_draft_deeper_leave_the_draft_passes():
     view = replace(make_view(3), max_draft_tokens=np.array([2, 1, 0]))
     seconds = model.draft_seconds(view, np.ones(3, dtype=bool), K)
     assert seconds == pytest.approx([0.0, 0.007, 0.013, 0.013, 0.013])
-
-
-def test_doubt_about_the_extra_time_shrinks_as_sizes_are_measured():
-    model, sizes = LatencyModel(CostCurve.linear(0.03, 0.002)), np.array([0, 4, 12])
-    before = model.extra_seconds_std(make_view(4), sizes)
-    assert before[0] == 0
-    for _ in range(50):
-        for num_draft_tokens in (0, 1, 3):
-            observe(model, make_view(4), num_draft_tokens, 0.038 + 0.008 * num_draft_tokens)
-    after = model.extra_seconds_std(make_view(4), sizes)
-    assert (after[1:] > 0).all() and (after[1:] < 0.2 * before[1:]).all()

@@ -118,10 +118,6 @@ class CostCorrection:
         """Seconds of one pass, or of several whose features (float [num_coefficients]) were added up."""
         return max(float(features @ self._theta), self._floor)
 
-    def std(self, directions: np.ndarray) -> np.ndarray:
-        """Standard deviation of directions @ coefficients: float [N] from float [N, num_coefficients]."""
-        return np.sqrt(np.maximum(((directions @ self._covariance) * directions).sum(axis=1), 0.0))
-
     def observe(self, features: np.ndarray, seconds: float, is_first_use: bool = False) -> None:
         """Learn from a measured pass, or from several whose features (float [num_coefficients]) were added up."""
         self._covariance += FADE * (self._scale**2 * self._prior - self._covariance)

@@ -60,18 +60,6 @@ class LatencyModel:
         """Time of the target pass with that many draft tokens in the batch: float [N], never decreasing with them."""
         return self._target.seconds(_target_size(view, num_draft_tokens))
 
-    def extra_seconds_std(self, view: BatchView, num_draft_tokens: np.ndarray) -> np.ndarray:
-        """How sure target_seconds(n) - target_seconds(0) is: its standard deviation in seconds, float [N].
-
-        A doubt about the machine's speed as a whole is left out, as it changes no decision: this is target_seconds(0)
-        times the standard deviation of target_seconds(n) / target_seconds(0). Costs more than target_seconds: ask for
-        a few sizes, not for thousands.
-        """
-        num_draft_tokens = np.concatenate([[0], num_draft_tokens])
-        size = _target_size(view, num_draft_tokens)
-        seconds, features = self._target.seconds(size), self._target.features(size)
-        return self._target.std(features[1:] - (seconds[1:, None] / seconds[0]) * features[0])
-
     def draft_seconds(self, view: BatchView, use_model: np.ndarray, max_depth: int) -> np.ndarray:
         """Time of 0..max_depth draft passes over the rows of use_model: float [max_depth + 1], 0 at depth 0.
 
