@@ -3,8 +3,9 @@
 A cell is a task and a concurrency. All servers are up at once but only one works at a time: every round of a cell
 gives the same prompts to each server in turn (first to last, then last to first, so that a drifting machine favours
 none), closed loop, greedy, a fixed number of new tokens. The ratio is that of the medians over the rounds; beside it
-stand the lowest and highest ratio of a single round. No server sees a prompt twice: a session number in the system
-message comes before the prompt wherever one has to be used again, so prefix caches help nobody.
+stand the lowest and highest ratio of a single round. No server sees a prompt twice while there are others: servers are
+started anew for every concurrency, because some drafters remember what they have read. Where a prompt has to be used
+again that is said, and a session number in the system message comes before it, so prefix caches help nobody.
 
 Our own server with speculation off and with the goodput policy, for every task:
 
@@ -25,7 +26,7 @@ An output file that exists is continued: its cells are not measured again.
 import json
 import time
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -79,6 +80,9 @@ class Settings:
 def round_requests(task: str, prompts: list[Prompt], concurrency: int, settings: Settings) -> list[list[LoadRequest]]:
     """Requests of each round of a cell; a prompt used again in the cell gets another session number."""
     count = max(4, settings.per_slot * concurrency)
+    if count * settings.rounds > len(prompts):
+        text = f"{task}, concurrency {concurrency}: {len(prompts)} prompts for {count * settings.rounds} requests"
+        console.print(f"{text}; drafters that remember have it easier with those used again", markup=False)
     drawn = draw_prompts(prompts, count * settings.rounds, np.random.default_rng([settings.seed, concurrency]))
     requests = []
     for i, prompt in enumerate(drawn):
@@ -187,22 +191,32 @@ def missing_cells(tasks: str, concurrency: str, done: list[dict]) -> list[tuple[
 
 
 def measure_cells(content: dict, cells: dict[tuple[str, int], list], commands: dict, save) -> None:
-    """Start the servers one after the other, warm each up, then add cell after cell to content."""
-    with ExitStack() as servers:
-        log_dir = Path(servers.enter_context(TemporaryDirectory(prefix="peers-")))
-        targets = {}
-        for name, command in commands.items():
-            console.print(f"starting {name}", markup=False, highlight=False)
-            targets[name] = servers.enter_context(running(command, log_dir / f"{len(targets)}.log"))
-        warm_up = [replace(request, system="Warm-up.") for request in next(iter(cells.values()))[0][:8]]
-        for target in targets.values():
-            measure(target, LoadPlan(warm_up, concurrency=4))
-        for (task, concurrency), rounds in cells.items():
-            cell = {"task": task, "concurrency": concurrency, "servers": measure_cell(targets, rounds, concurrency)}
-            content["cells"].append(cell)
-            save()
-            figures = ", ".join(f"{name} {median(rates(cell, name)):.1f}" for name in targets)
-            console.print(f"{task}, concurrency {concurrency}: {figures} tokens/s", markup=False, highlight=False)
+    """Start the servers anew for each concurrency, and add cell after cell to content."""
+    for level in dict.fromkeys(concurrency for _, concurrency in cells):
+        with ExitStack() as servers:
+            targets = start_servers(commands, servers)
+            for (task, concurrency), rounds in cells.items():
+                if concurrency != level:
+                    continue
+                cell = {"task": task, "concurrency": level, "servers": measure_cell(targets, rounds, level)}
+                content["cells"].append(cell)
+                save()
+                figures = ", ".join(f"{name} {median(rates(cell, name)):.1f}" for name in targets)
+                console.print(f"{task}, concurrency {level}: {figures} tokens/s", markup=False, highlight=False)
+
+
+def start_servers(commands: dict, servers: ExitStack) -> dict[str, Target]:
+    """All of them up and warmed up, with texts that are in no data set."""
+    log_dir = Path(servers.enter_context(TemporaryDirectory(prefix="peers-")))
+    targets = {}
+    for name, command in commands.items():
+        console.print(f"starting {name}", markup=False, highlight=False)
+        targets[name] = servers.enter_context(running(command, log_dir / f"{len(targets)}.log"))
+    texts = [f"Write the numbers from {i} to {i + 90}, each with its square." for i in range(8)]
+    warm_up = [LoadRequest(text, "warm-up", text, 32, system="Warm-up.") for text in texts]
+    for target in targets.values():
+        measure(target, LoadPlan(warm_up, concurrency=4))
+    return targets
 
 
 def main(

@@ -1,7 +1,6 @@
 """Mean request latency over Poisson arrival rates, `goodput` against `off` and fixed lengths, on the real engine.
 
-    python benchmarks/rates.py --policies goodput,off,fixed:1,fixed:2,fixed:4,fixed:8 --rates 0.3,0.6,1,1.5,2,3 \\
-        --output rates.json --plot rates.png
+    python benchmarks/rates.py --rates 0.3,0.6,1,1.5,2,3 --output rates.json --plot rates.png
 
 All servers are up at once but only one works at a time: for every rate and round the same requests arrive at the same
 moments at each server in turn, first to last and then last to first. No server sees a prompt twice. The table gives the
@@ -92,7 +91,7 @@ def draw(cells: list[dict], policies: list[str], path: Path) -> None:
 
 def main(
     policies: Annotated[str, typer.Option(help="Ours first, then what it is compared with.")] = (
-        "goodput,off,fixed:1,fixed:2,fixed:4,fixed:8"
+        "goodput+recycling,off,fixed:1+recycling,fixed:2+recycling,fixed:4+recycling,fixed:8+recycling"
     ),
     rates: Annotated[str, typer.Option(help="Requests per second.")] = "0.3,0.6,1,1.5,2,3",
     seconds: Annotated[float, typer.Option(min=1, help="Length of a round.")] = 40,
