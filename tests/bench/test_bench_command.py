@@ -2,6 +2,7 @@ import json
 import signal
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 import typer
@@ -74,7 +75,11 @@ def test_ctrl_c_reports_and_saves_what_has_finished(fake, tmp_path):
     script = "import typer; from smartspec.cli.bench import bench; typer.run(bench)"
     command = [sys.executable, "-c", script, "--base-url", fake.url, "--prompts", prompts]
     command += ["--concurrency", "1", "--seed", str(seed), "--output", str(output)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    # A test run in the background of a script ignores SIGINT, and so would what it starts.
+    notice_interrupts = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=notice_interrupts
+    )
     assert fake.waiting.wait(timeout=60)  # one answer is complete, the other never will be
     process.send_signal(signal.SIGINT)
     stdout, stderr = process.communicate(timeout=60)
