@@ -89,11 +89,11 @@ def test_no_step_catches_up_for_longer_than_a_plain_step_takes_and_the_nearly_do
 def test_a_full_server_turns_drafts_on_again_although_few_can_begin_at_once():
     """Drafts for those who can begin do not pay for a draft pass, drafts for all would: an investment."""
     latency = LatencyModel(CostCurve.linear(0.03, 1e-4), CostCurve.linear(0.004, 2e-5))
-    caught_up, full = make_view(8, offer=0, unseen=100), make_view(64, offer=0, unseen=100)
+    small, full = make_view(8, offer=0, unseen=100), make_view(64, offer=0, unseen=100)
     lengths = best_choice(full, replace(drafts_accepted_at(0.8, 64), latency=latency)).draft_plan.lengths
     assert 1 <= np.count_nonzero(lengths) < 32
     few = replace(drafts_accepted_at(0.1, 8), latency=latency)
-    assert not best_choice(caught_up, few).draft_plan.lengths.any(), "a bad drafter is no investment"
+    assert not best_choice(small, few).draft_plan.lengths.any(), "a bad drafter is no investment"
 
 
 def test_a_budget_of_draft_tokens_is_kept():

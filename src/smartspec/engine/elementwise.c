@@ -2,23 +2,9 @@
 #include <math.h>
 #include <stdint.h>
 
-#define PARALLEL_FROM 16384 /* elements: below it waking the other threads takes longer than the work */
+#include "exponential.h"
 
-/* e^x as 2^n * 2^f, |f| <= 1/2, with a polynomial for 2^f (relative error below 2e-7). Unlike expf it becomes part of
- * the loop around it. */
-static inline float exponential(float x) {
-    float t = x * 1.44269504f;
-    t = t < -126.0f ? -126.0f : t > 126.0f ? 126.0f : t;
-    const float n = __builtin_rintf(t), f = t - n;
-    float p = 1.54035304e-4f * f + 1.33335581e-3f;
-    p = p * f + 9.61812911e-3f;
-    p = p * f + 5.55041087e-2f;
-    p = p * f + 2.40226507e-1f;
-    p = p * f + 6.93147181e-1f;
-    p = p * f + 1.0f;
-    const union { int32_t bits; float value; } power = {((int32_t)n + 127) << 23};
-    return p * power.value;
-}
+#define PARALLEL_FROM 16384 /* elements: below it waking the other threads takes longer than the work */
 
 /* output [num_rows, size] = weight * x / sqrt(mean(x^2) + epsilon) */
 void rms_norm(const float *x, const float *weight, float *output, int64_t num_rows, int64_t size, float epsilon) {

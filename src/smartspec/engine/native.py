@@ -42,7 +42,8 @@ def load_kernels(name: str) -> ctypes.CDLL | None:
 def _library_path(source: Path, compiler: str) -> Path:
     processor = Path("/proc/cpuinfo").read_text().split("\n\n")[0]
     model = re.findall(r"^(?:model name|flags)\s*:.*$", processor, re.MULTILINE)
-    key = hashlib.sha256(repr((source.read_text(), FLAGS, compiler, model)).encode()).hexdigest()[:16]
+    texts = [path.read_text() for path in (source, *sorted(source.parent.glob("*.h")))]
+    key = hashlib.sha256(repr((texts, FLAGS, compiler, model)).encode()).hexdigest()[:16]
     return cache_folder() / "kernels" / f"{source.stem}-{key}.so"
 
 

@@ -9,6 +9,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "exponential.h"
+
 #define BLOCK 32    /* keys that are scored together: two vectors */
 #define SPAN 128    /* keys per softmax: several blocks, so that its sums over vectors are few */
 #define MAX_ROWS 256
@@ -90,21 +92,6 @@ static inline void score_many(Work *w, const float *keys, int64_t num_rows, int6
                     head_dim);
 }
 
-/* e^x for x <= 0 as 2^n * 2^f, |f| <= 1/2, with a polynomial for 2^f (relative error below 2e-7); 0 far below. Unlike
- * expf it becomes part of the loop around it. */
-static inline float exp_negative(float x) {
-    const float t = x * 1.44269504f, n = __builtin_rintf(t < -126.0f ? -126.0f : t);
-    const float f = (t < -126.0f ? -126.0f : t) - n;
-    float p = 1.54035304e-4f * f + 1.33335581e-3f;
-    p = p * f + 9.61812911e-3f;
-    p = p * f + 5.55041087e-2f;
-    p = p * f + 2.40226507e-1f;
-    p = p * f + 6.93147181e-1f;
-    p = p * f + 1.0f;
-    const union { int32_t bits; float value; } power = {((int32_t)n + 127) << 23};
-    return t < -126.0f ? 0.0f : p * power.value;
-}
-
 /* Scores of one row -> weights, num_keys of them; keys outside [first, last] are hidden. Returns the factor for what was
  * summed before. */
 static inline float softmax_span(float *scores, int64_t num_keys, int64_t first, int64_t last, float *maximum,
@@ -118,10 +105,10 @@ static inline float softmax_span(float *scores, int64_t num_keys, int64_t first,
         return 1.0f;
     }
     for (int64_t j = 0; j < num_keys; j++) {
-        scores[j] = exp_negative(scores[j] - span_maximum);
+        scores[j] = exponential(scores[j] - span_maximum);
         total += scores[j];
     }
-    const float correction = *maximum == span_maximum ? 1.0f : exp_negative(*maximum - span_maximum);
+    const float correction = *maximum == span_maximum ? 1.0f : exponential(*maximum - span_maximum);
     *sum = *sum * correction + total;
     *maximum = span_maximum;
     return correction;
