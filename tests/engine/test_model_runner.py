@@ -2,6 +2,9 @@
 
 import mmap
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -53,6 +56,29 @@ def test_chunks_of_any_size_in_any_slots(make_model, slots, max_tile_tokens):
         ]
         torch.testing.assert_close(logits, torch.cat(expected), rtol=1e-4, atol=1e-4)
     assert positions == [len(prompt) for prompt in prompts]
+
+
+def test_padding_changes_no_logits_and_writes_nowhere():
+    """Rows beyond the tokens, as linears like them, are no tokens of anybody; slot 0 would be the first to suffer."""
+    loaded = replace(as_loaded(tiny_llama()), min_rows=32)
+    runner, reference = ModelRunner(loaded, num_slots=2, max_len=64), tiny_llama(attention="eager")
+    first, second = texts(9, 12)
+    with passes_of(loaded.model) as sizes:
+        runner.forward([Segment(0, 0, first[:3], 1)])
+        both = runner.forward([Segment(1, 0, second, 2), Segment(0, 3, first[3:7], 1)])
+        last = runner.forward([Segment(0, 7, first[7:], 2)])
+    assert sizes == [32, 32, 32]
+    expected = torch.cat([plain_logits(reference, second)[-2:], plain_logits(reference, first)[6:]])
+    torch.testing.assert_close(torch.cat([both, last]), expected, rtol=1e-4, atol=1e-4)
+
+
+@contextmanager
+def passes_of(model) -> Iterator[list[int]]:
+    """Numbers of rows the first layer is given."""
+    sizes: list[int] = []
+    handle = model.model.layers[0].register_forward_pre_hook(lambda layer, args: sizes.append(args[0].shape[1]))
+    yield sizes
+    handle.remove()
 
 
 def test_rejected_tokens_are_overwritten():

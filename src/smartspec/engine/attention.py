@@ -86,12 +86,19 @@ class AttentionPlan:
     """Everything about a step's attention that is the same in every layer; masks are made once per window size.
 
     segments: in slot order, as they lie in the ragged row. max_tile_tokens: how many tokens of a request our kernel
-    takes at once, 0 where it does not apply and torch attends in groups.
+    takes at once, 0 where it does not apply and torch attends in groups. num_padding: ragged rows behind the last
+    segment that are no tokens and attend to nothing; only with our kernel.
     """
 
-    def __init__(self, segments: list[Segment], cache: KVCache, device: torch.device, max_tile_tokens: int):
+    def __init__(
+        self, segments: list[Segment], cache: KVCache, device: torch.device, max_tile_tokens: int, num_padding: int = 0
+    ):
+        assert max_tile_tokens or not num_padding
         self.cache = cache
-        self.positions = torch.from_numpy(np.concatenate([np.arange(s.start, s.end) for s in segments])).to(device)
+        self.num_tokens = sum(s.num_tokens for s in segments)
+        positions = [np.arange(s.start, s.end) for s in segments]
+        positions.append(np.zeros(num_padding, dtype=np.int64))
+        self.positions = torch.from_numpy(np.concatenate(positions)).to(device)
         self.tiles, self.groups = None, []
         if max_tile_tokens:
             self.tiles = torch.tensor(_make_tiles(segments, max_tile_tokens))
@@ -187,6 +194,8 @@ def cached_attention(
     output = query.new_empty(num_tokens, num_heads, head_dim)
     if plan.tiles is not None:
         ragged_attention(query[0], key[0], value[0], keys, values, output, plan.tiles, scale, sliding_window)
+        if num_tokens > plan.num_tokens:
+            output[plan.num_tokens :] = 0.0
         return output[None], None
     # Query heads that share a key head become further query rows: [N, num_kv_heads, group_size, head_dim].
     folded = query[0].transpose(0, 1).unflatten(1, (num_kv_heads, num_heads // num_kv_heads))

@@ -32,7 +32,7 @@ class LoadedModel:
     """A model ready to serve: eval mode, no gradients, our attention; on CPU its linears packed and modules fused.
 
     vocab_size is the width of the logits; max_model_len the positions the model was made for; weight_bytes the size of
-    the distinct parameters as loaded, before packing.
+    the distinct parameters as loaded, before packing; min_rows: rows below which its linears do not become faster.
     """
 
     name: str
@@ -48,6 +48,7 @@ class LoadedModel:
     dtype: torch.dtype
     device: torch.device
     weight_bytes: int
+    min_rows: int = 1
 
 
 def load_model(name: str, *, dtype: str = "auto", device: str = "auto") -> LoadedModel:
@@ -68,7 +69,7 @@ def load_model(name: str, *, dtype: str = "auto", device: str = "auto") -> Loade
     fuse(model)
     _own_parameters(model, mapped)
     pack_linears(model)
-    pad_small_batches(model)
+    min_rows = pad_small_batches(model)
     warm_up(model)
     vocab_size, calls = _probe(model)
     _check_attention(name, model, calls)
@@ -86,6 +87,7 @@ def load_model(name: str, *, dtype: str = "auto", device: str = "auto") -> Loade
         dtype=torch_dtype,
         device=torch_device,
         weight_bytes=weight_bytes,
+        min_rows=min_rows,
     )
 
 

@@ -6,6 +6,7 @@ import torch
 from smartspec.core.blocks import PrefixCopy, Trim
 from smartspec.engine.attention import AttentionPlan, Segment
 from smartspec.engine.kv_cache import KVCache
+from smartspec.engine.linear import padded_rows
 from smartspec.engine.load import LoadedModel
 from smartspec.engine.ragged_attention import max_tokens_per_tile
 
@@ -40,8 +41,9 @@ class ModelRunner:
         """One pass over all segments: logits [sum of num_logits, vocabulary], in the order of the segments."""
         order = sorted(range(len(segments)), key=lambda i: segments[i].slot)
         ordered = [segments[i] for i in order]
-        plan = AttentionPlan(ordered, self.cache, self.device, self.max_tile_tokens)
-        token_ids = torch.from_numpy(np.concatenate([s.token_ids for s in ordered]).astype(np.int64))
+        padding = np.zeros(self._num_padding(sum(s.num_tokens for s in ordered)), dtype=np.int64)
+        plan = AttentionPlan(ordered, self.cache, self.device, self.max_tile_tokens, len(padding))
+        token_ids = torch.from_numpy(np.concatenate([*(s.token_ids for s in ordered), padding]).astype(np.int64))
         wanted = torch.from_numpy(_logit_rows(ordered, order))
         output = self.loaded.model(
             input_ids=token_ids[None].to(self.device),
@@ -51,6 +53,10 @@ class ModelRunner:
             attention_plan=plan,
         )
         return output.logits[0, : sum(s.num_logits for s in segments)]
+
+    def _num_padding(self, num_tokens: int) -> int:
+        """Rows to add so that the pass has a size the linears like: once here, or every layer would copy its input."""
+        return padded_rows(num_tokens, self.loaded.min_rows) - num_tokens if self.max_tile_tokens else 0
 
 
 def _logit_rows(ordered: list[Segment], order: list[int]) -> np.ndarray:
