@@ -75,7 +75,7 @@ def test_catching_up_is_bought_although_no_single_step_pays_for_it():
     assert one_step_seconds > 0.1, "or the case would show nothing"
 
 
-def test_no_step_catches_up_for_longer_than_a_plain_step_takes_and_the_nearly_done_come_first():
+def test_no_step_catches_up_for_longer_than_a_plain_step_or_one_request_takes_and_the_nearly_done_come_first():
     unseen = np.array([150, 3, 90, 100, 2, 4000])
     view = make_view(6, offer=0, unseen=unseen)
     plan = best_choice(view, drafts_accepted_at(0.9, 6)).draft_plan
@@ -84,6 +84,9 @@ def test_no_step_catches_up_for_longer_than_a_plain_step_takes_and_the_nearly_do
     assert float(WITH_DRAFT.draft_seconds(view, plan.use_model, 1)[-1]) <= plain_seconds
     alone = best_choice(make_view(1, offer=0, unseen=4000), drafts_accepted_at(0.9, 1)).draft_plan
     assert alone.use_model.tolist() == [True], "or it could never begin"
+    unseen = np.array([3, 4000, 2, 5000])
+    plan = best_choice(make_view(4, offer=0, unseen=unseen), drafts_accepted_at(0.9, 4)).draft_plan
+    assert plan.use_model.tolist() == [True, True, True, False], "nor while others are up to date"
 
 
 def test_a_full_server_turns_drafts_on_again_although_few_can_begin_at_once():

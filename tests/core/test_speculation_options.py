@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from fakes import FakeExecutor, RandomController, continuation
 
-from smartspec.control.records import UNLIMITED, BatchView
+from smartspec.control.records import UNLIMITED, BatchView, DraftPlan
 from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.request import Request
@@ -89,6 +89,29 @@ def test_free_kv_bounds_drafts_when_it_is_scarce():
         assert view.draft_token_budget == 8 * 4 - (view.context_tokens + 1).sum()
         assert (view.max_draft_tokens >= 0).all() and (view.max_draft_tokens <= view.draft_token_budget).all()
     assert min(view.draft_token_budget for view in scarce) < 2 * K
+
+
+class OneTokenDrafts(ViewKeeper):
+    """Plans one draft token for everybody."""
+
+    def plan_draft(self, view):
+        self.views.append(view)
+        return DraftPlan(np.minimum(view.max_draft_tokens, 1), np.ones(view.num_rows, dtype=bool))
+
+
+def test_a_step_full_of_prefill_has_room_for_a_few_drafts_and_the_next_chunk_leaves_it():
+    core = make_core()
+    core.controller = OneTokenDrafts()
+    core.add_request(Request(0, [1, 2], SamplingParams(max_tokens=20), seed=0))
+    core.step(0.0)
+    core.add_request(Request(1, list(range(3, 60)), SamplingParams(max_tokens=2), seed=0))
+    full, next_full = (core.step(1.0 + i) and core.controller.views[-1] for i in range(2))
+    assert full.ordinary_tokens == 32, "the limit, as no drafts were known before"
+    assert full.draft_token_budget == 32 // 8
+    assert next_full.prefill_tokens == 57 - 31 and next_full.draft_token_budget == 32 - 27
+    core.add_request(Request(2, list(range(100, 150)), SamplingParams(max_tokens=2), seed=0))
+    core.step(3.0)
+    assert core.controller.views[-1].ordinary_tokens == 32 - 1, "one draft token beside prefill in the step before"
 
 
 def test_class_numbers_are_bounded():

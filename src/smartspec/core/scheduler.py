@@ -15,12 +15,16 @@ from smartspec.core.blocks import BlockManager, Prefix, common_prefix
 from smartspec.core.request import Request, RequestStatus
 from smartspec.core.speculation import NO_OPTIONS, ClassIds
 
+# Share of the token limit (1 / 8) that drafts may take in a step with prefill. Under load nearly every step is full of
+# prefill; a decoding request waits in it much longer for its token than a few draft tokens take.
+ROOM_FOR_DRAFTS = 8
+
 
 class Scheduler:
     """First come, first served; a request that was preempted comes back first.
 
-    max_batched_tokens: ordinary tokens fed per step (decoding requests are never left out; the rest goes to prefill).
-    max_draft_tokens: K, the most draft tokens a request may carry.
+    max_batched_tokens: tokens fed per step. Decoding requests are never left out; the rest goes to prefill, but for as
+    many tokens as the last step with prefill had drafts. max_draft_tokens: K, the most draft tokens of a request.
     """
 
     def __init__(self, blocks: BlockManager, *, max_batched_tokens: int, max_model_len: int, max_draft_tokens: int):
@@ -31,6 +35,7 @@ class Scheduler:
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
         self._class_ids = ClassIds()
+        self._drafts_beside_prefill = 0  # in the last step that had both
 
     def add(self, request: Request) -> None:
         """Queue a request. Raises ValueError when it could never run."""
@@ -53,6 +58,7 @@ class Scheduler:
         """Choose the ordinary tokens of the next step and hold the blocks they need."""
         decoding, preempted = self._hold_blocks_of_decodes()
         budget = self.max_batched_tokens - len(decoding)
+        budget -= min(self._drafts_beside_prefill, budget // 2)
         prefill = self._continue_prefills(budget) if len(self.running) > len(decoding) else {}
         budget -= sum(prefill.values())
         if not preempted and len(prefill) == len(self.running) - len(decoding):
@@ -76,9 +82,9 @@ class Scheduler:
         evidence = np.array([draft.evidence for draft in offers], dtype=np.int64)
         chunks = [(n, r.num_computed_tokens + n) for r, n in zip(batch.prefill, batch.num_prefill_tokens, strict=True)]
         if chunks:
-            # The token limit holds for drafts too: a full step with prefill would only become longer by them.
             room = self.max_batched_tokens - len(rows) - sum(num_tokens for num_tokens, _ in chunks)
-            budget = min(budget, max(room, 0))
+            # Their share even where prefill has left no room: the next step will leave it.
+            budget = min(budget, max(room, self.max_batched_tokens // ROOM_FOR_DRAFTS))
         return BatchView(
             request_ids=np.array([r.request_id for r in rows], dtype=np.int64),
             context_tokens=np.array([r.num_computed_tokens for r in rows], dtype=np.int64),
@@ -104,6 +110,8 @@ class Scheduler:
                 lengths[row] = max(0, self.blocks.room_for(request.slot) - request.num_tokens)
                 self.blocks.grow(request.slot, request.num_tokens + lengths[row])
                 is_cut = True
+        if batch.prefill:
+            self._drafts_beside_prefill = sum(lengths)
         return replace(plan, lengths=np.array(lengths, dtype=np.int64)) if is_cut else plan
 
     def settle(self, request: Request) -> None:

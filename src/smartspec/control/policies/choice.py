@@ -7,7 +7,7 @@ Two costs of a step are not the price of its drafts alone:
   is worth what the larger batch makes of it, if that is more.
 * catching up: tokens the draft model has not seen are fed once and serve all later drafts of the request. Their cost is
   spread over CATCH_UP_STEPS steps when lengths are compared, as if all rows could begin at once; but no step catches
-  up for longer than a plain step takes, so that nobody is stalled: those nearest to being up to date begin, the others
+  up for longer than a plain step takes, or than one request needs: those nearest to being up to date begin, the others
   wait. (Asked only about those who may begin, whom no draft pass pays for, a full server never turned drafts on again.)
 """
 
@@ -99,7 +99,8 @@ def _with_spread_catch_up(view: BatchView) -> BatchView:
 def _without_late_starters(
     plan: LengthPlan, use_model: np.ndarray, view: BatchView, estimates: Estimates
 ) -> LengthPlan:
-    """The plan without drafts for rows that would make this step catch up for longer than a plain step takes."""
+    """The plan without drafts for rows that would make this step catch up for longer than a plain step takes; at least
+    one begins."""
     starters = use_model & (plan.lengths > 0)
     if view.unseen_tokens.max(initial=0) <= ORDINARY_UNSEEN_TOKENS or not starters.any():
         return plan
@@ -110,7 +111,8 @@ def _without_late_starters(
     rows = rows[np.argsort(view.unseen_tokens[rows], kind="stable")]
     fed_tokens = np.cumsum(view.unseen_tokens[rows] + 1)
     fits = fed_tokens <= fed_tokens[-1] * plan.off_seconds / seconds
-    fits[0] = True  # or a single long request could never begin
+    first_late = int((view.unseen_tokens[rows] > ORDINARY_UNSEEN_TOKENS).argmax())
+    fits[: first_late + 1] = True  # or a long request could never begin
     lengths = plan.lengths.copy()
     lengths[rows[~fits]] = 0
     return replace(plan, lengths=lengths)
