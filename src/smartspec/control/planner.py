@@ -11,6 +11,10 @@ A step that also carries prefill needs another objective. Its time is mostly pre
 drafted, so the ratio would call time cheap and draft tokens of hardly any worth. There, time is given the price it has
 in the steps without prefill (value_of_time, tokens per second), and emitted - value_of_time * seconds is maximised: the
 parametric form of the same optimum (Dinkelbach, 1967).
+
+Goodput favours requests that draft well: the arithmetic mean of the requests' tokens does not care whose they are. The
+fair plan maximises the geometric mean instead (proportional fairness, Kelly 1997): in equilibrium, where requests that
+are slow stay longer and are therefore more, the gradient of their mean latency is that of sum_i log E_i - R log T.
 """
 
 from dataclasses import dataclass
@@ -49,9 +53,11 @@ def plan_lengths(
     target_seconds: np.ndarray,
     host_seconds: float = 0.0,
     value_of_time: float | None = None,
+    is_fair: bool = False,
 ) -> LengthPlan:
-    """Maximise sum_i w_i * (1 + sum_{j<=k_i} S_i(j)) / (draft_seconds[depth] + target_seconds[sum k_i] + host_seconds),
-    or, where value_of_time is given, the same numerator minus value_of_time times the same denominator.
+    """Maximise sum_i w_i * E_i / (draft_seconds[depth] + target_seconds[sum k_i] + host_seconds) with E_i = 1 +
+    sum_{j<=k_i} S_i(j), or, where value_of_time is given, the same numerator minus value_of_time times the same
+    denominator. is_fair: the weighted geometric mean of E_i times sum_i w_i is the numerator instead.
 
     survival: float [R, K], never increasing along a row. caps: int [R], longest draft of each row. weights: float
     [R], >= 0. needs_depth: bool [R], True where a draft of length k takes k draft passes, False where it exists
@@ -63,17 +69,18 @@ def plan_lengths(
     num_positions = survival.shape[1]
     admissible = np.arange(num_positions) < caps[:, None]
     slots = np.flatnonzero(admissible)
-    gains = (weights[:, None] * survival).ravel()[slots]
+    base = float(weights.sum())
+    gains = _slot_gains(survival, weights, is_fair).ravel()[slots]
     order = np.argsort(-gains, kind="stable")
     slots, gains = slots[order], gains[order]
     rows, positions = np.divmod(slots, num_positions)
     first_depth = np.where(needs_depth[rows], positions + 1, 0)  # the shallowest draft in which the slot exists
-    base = float(weights.sum())
     off_seconds = float(target_seconds[0] + draft_seconds[0] + host_seconds)
     best = off = objective(base, off_seconds, value_of_time)
     best_emitted, best_seconds, best_n, best_depth = base, off_seconds, 0, 0
     for depth in range(int(first_depth.max(initial=0)) + 1):
-        emitted = base + np.cumsum(gains[first_depth <= depth][: len(target_seconds) - 1])
+        gained = np.cumsum(gains[first_depth <= depth][: len(target_seconds) - 1])
+        emitted = base * np.exp(gained / base) if is_fair and base else base + gained
         if not len(emitted):
             continue
         seconds = target_seconds[1 : len(emitted) + 1] + (draft_seconds[depth] + host_seconds)
@@ -92,6 +99,14 @@ def plan_lengths(
         off_seconds=off_seconds,
         gain=relative_gain(best, off, base, value_of_time),
     )
+
+
+def _slot_gains(survival: np.ndarray, weights: np.ndarray, is_fair: bool) -> np.ndarray:
+    """What each slot adds to the sum that is maximised, float [R, K], never increasing along a row."""
+    if not is_fair:
+        return weights[:, None] * survival
+    before = 1.0 + np.cumsum(survival, axis=1) - survival
+    return weights[:, None] * np.log1p(survival / before)
 
 
 def objective(emitted: np.ndarray | float, seconds: np.ndarray | float, value_of_time: float | None):

@@ -43,10 +43,12 @@ class Choice:
         return DraftPlan(lengths=self.plan.lengths, use_model=self.use_model & (self.plan.lengths > 0))
 
 
-def best_choice(view: BatchView, estimates: Estimates, uniform_lengths: tuple[int, ...] | None = None) -> Choice:
-    """The best plan over all sources. uniform_lengths: see goodput.Goodput."""
+def best_choice(
+    view: BatchView, estimates: Estimates, uniform_lengths: tuple[int, ...] | None = None, is_fair: bool = False
+) -> Choice:
+    """The best plan over all sources. uniform_lengths, is_fair: see goodput.Goodput."""
     planning_view = _with_spread_catch_up(view)
-    plan = _best_lengths if uniform_lengths is None else partial(plan_uniform, uniform_lengths)
+    plan = partial(plan_uniform, uniform_lengths) if uniform_lengths else partial(_best_lengths, is_fair=is_fair)
     if not (view.prefill_tokens and view.num_rows):
         best, use_model = _best_source(plan, planning_view, estimates, None)
         best = _without_late_starters(best, use_model, view, estimates)
@@ -133,7 +135,7 @@ def _source_choices(view: BatchView, estimates: Estimates) -> list[np.ndarray]:
 
 
 def _best_lengths(
-    view: BatchView, use_model: np.ndarray, estimates: Estimates, value_of_time: float | None = None
+    view: BatchView, use_model: np.ndarray, estimates: Estimates, value_of_time: float | None, is_fair: bool
 ) -> LengthPlan:
     """The planner's answer when each row's source is given."""
     caps = length_caps(view, use_model, estimates.max_draft_tokens)
@@ -147,6 +149,7 @@ def _best_lengths(
         estimates.latency.target_seconds(view, np.arange(num_considered + 1)),
         estimates.latency.host_seconds,
         value_of_time,
+        is_fair,
     )
 
 

@@ -8,7 +8,7 @@ from smartspec.control.exploration import ExplorationBudget
 from smartspec.control.guard import Guard
 from smartspec.control.planner import LengthPlan, plan_lengths
 from smartspec.control.policies.base import Estimates, Latency, Policy, no_drafts
-from smartspec.control.policies.choice import best_choice
+from smartspec.control.policies.choice import Choice, best_choice
 from smartspec.control.probing import plan_probe
 from smartspec.control.records import BatchView, Drafted, DraftPlan, StepFeedback
 
@@ -26,11 +26,13 @@ class Goodput(Policy):
     """Maximises expected (weighted) tokens per second of step time; no drafts where they gain less than MIN_GAIN.
 
     uniform_lengths: where given, all drafts of a step share one length out of these (or 0), as engines with captured
-    graphs need; a row whose draft is shorter is padded by the engine. note: why the last plan was not the planner's.
+    graphs need; a row whose draft is shorter is padded by the engine. is_fair: the geometric instead of the arithmetic
+    mean of the requests' tokens per second, see planner. note: why the last plan was not the planner's.
     """
 
-    def __init__(self, uniform_lengths: tuple[int, ...] | None = None):
+    def __init__(self, uniform_lengths: tuple[int, ...] | None = None, *, is_fair: bool = False):
         self.uniform_lengths = uniform_lengths
+        self.is_fair = is_fair
         self.guard = Guard()
         self.budget = ExplorationBudget()
         self.note: str | None = None
@@ -43,7 +45,7 @@ class Goodput(Policy):
         self._steps_since_evidence = 0  # about the draft model
 
     def plan_draft(self, view: BatchView, estimates: Estimates) -> DraftPlan:
-        best = best_choice(view, estimates, self.uniform_lengths)
+        best = self._best_choice(view, estimates)
         self._off_seconds, self._plain_value_of_time = best.plan.off_seconds, best.plain_value_of_time
         self._value_of_time = best.plan.goodput if best.value_of_time is None else best.value_of_time
         self.note = None
@@ -72,6 +74,7 @@ class Goodput(Policy):
             latency.target_seconds(view, np.arange(drafted.lengths.sum() + 1)),
             latency.host_seconds,
             self._value_of_time,
+            self.is_fair,
         ).lengths
 
     def observe(self, feedback: StepFeedback) -> None:
@@ -96,6 +99,9 @@ class Goodput(Policy):
             "exploration_credit_seconds": self.budget.credit,
         }
 
+    def _best_choice(self, view: BatchView, estimates: Estimates) -> Choice:
+        return best_choice(view, estimates, self.uniform_lengths, self.is_fair)
+
     def _wants_plain_step(self, view: BatchView, best: LengthPlan) -> bool:
         """Whether to measure a plain step now, paid from the budget with the tokens it is expected to lose."""
         size = _size(view.num_rows)
@@ -116,7 +122,7 @@ class Goodput(Policy):
             view,
             estimates,
             off,
-            lambda others: best_choice(view, others, self.uniform_lengths).plan,
+            lambda others: self._best_choice(view, others).plan,
             self.budget.max_credit(off.off_seconds),
             self._steps_since_evidence,
         )

@@ -1,5 +1,8 @@
 """Policies by name, as people write them: goodput, off, fixed:4, batch-table, batch-table:0.6."""
 
+from collections.abc import Callable
+from functools import partial
+
 from smartspec.control.policies.adaedl import AdaEdl
 from smartspec.control.policies.adaserve import AdaServe
 from smartspec.control.policies.base import Policy
@@ -13,9 +16,10 @@ from smartspec.control.policies.smartspec import SmartSpecPaper, SmartSpecReques
 from smartspec.control.policies.specdecpp import SpecDecPlusPlus
 from smartspec.control.policies.static import Fixed, Off
 
-POLICIES: dict[str, type[Policy]] = {
+POLICIES: dict[str, Callable[..., Policy]] = {
     "goodput": Goodput,
     "off": Off,
+    "fair": partial(Goodput, is_fair=True),
     "batch-table": BatchTable,
     "smartspec-paper": SmartSpecPaper,
     "smartspec-request": SmartSpecRequest,
@@ -39,10 +43,10 @@ PARAMETERS = {
     "adaedl": (float, 0, 100),  # factor of the entropy
     "adaserve": (int, 1, 1_000_000),  # tokens per target pass
 }
-_OTHERS = [f"{name}[:number]" if name in PARAMETERS else name for name in list(POLICIES)[2:]]
+_OTHERS = [f"{name}[:number]" if name in PARAMETERS else name for name in list(POLICIES)[3:]]
 ALLOWED = (
     "goodput, off, fixed:K (K a number of draft tokens, for example fixed:4), uniform:K,K,... (goodput with one of "
-    f"these lengths for all requests of a step), {', '.join(_OTHERS)}"
+    f"these lengths for all requests of a step), fair (goodput's geometric mean), {', '.join(_OTHERS)}"
 )
 
 
