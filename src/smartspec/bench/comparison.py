@@ -5,6 +5,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 import numpy as np
+from rich.box import SIMPLE
 from rich.table import Table
 
 from smartspec.bench.report import optional
@@ -16,9 +17,10 @@ def comparison_table(summaries: Mapping[str, Sequence[Summary]], title: str) -> 
 
     summaries: the runs of each policy, one a seed. +-: standard error of the mean latency over seeds.
     """
-    table = Table("policy", title=f"{title}; latencies in seconds", title_justify="left")
+    table = Table(title=f"{title}; latencies in seconds", title_justify="left", box=SIMPLE, collapse_padding=True)
+    table.add_column("policy", overflow="fold")  # where it is narrow, names break rather than lose letters or digits
     for column in ("mean", "+-", "p50", "p99", "TTFT", "tok/s", "k", "accepted"):
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", no_wrap=True)
     for policy, runs in sorted(summaries.items(), key=lambda item: -_mean_latency(item[1])):
         table.add_row(policy, *_row(runs))
     return table
