@@ -16,12 +16,17 @@ def call():
     return lambda *arguments: CliRunner().invoke(_build_app(), [*SMALL, *arguments])
 
 
+def table(output: str) -> list[list[str]]:
+    """The cells of every line below the headings."""
+    lines = output.rpartition("─")[2].splitlines()
+    return [line.split() for line in lines if len(line.split()) == 9]
+
+
 def test_table_file_and_plot(call, tmp_path):
     saved, drawn = tmp_path / "runs.json", tmp_path / "runs.png"
     result = call("--batch", "4", "--policy", "off,fixed:2", "--output", str(saved), "--plot", str(drawn))
     assert result.exit_code == 0, result.output
-    lines = [line for line in result.output.splitlines() if "│" in line]
-    assert "off" in lines[0] and "fixed:2" in lines[1], "the slowest comes first"
+    assert [cells[0] for cells in table(result.output)] == ["off", "fixed:2"], "the slowest comes first"
     runs = json.loads(saved.read_text())["runs"]
     assert [(run["settings"]["policy"], run["settings"]["seed"]) for run in runs] == [
         ("off", 0), ("fixed:2", 0), ("off", 1), ("fixed:2", 1),
@@ -43,8 +48,15 @@ def test_acceptance_of_a_decision_log(call, tmp_path):
     log = ToyRun("fixed:5", 400, num_rows=2).write(tmp_path / "decisions.jsonl")
     result = call("--batch", "4", "--policy", "off,fixed:3", "--drafter", "lookup", "--acceptance", str(log))
     assert result.exit_code == 0, result.output
-    accepted = [line.split("│")[-2].strip() for line in result.output.splitlines() if "│ fixed:3" in line]
-    assert 0.2 < float(accepted[0]) < 0.7, "requests accepted at 0.4 and at 0.9"
+    accepted = {cells[0]: cells[-1] for cells in table(result.output)}["fixed:3"]
+    assert 0.2 < float(accepted) < 0.7, "requests accepted at 0.4 and at 0.9"
+
+
+def test_a_narrow_table_loses_no_digits(call):
+    """A pipe counts as 80 columns."""
+    result = call("--batch", "4", "--policy", "smartspec-request:1")
+    assert result.exit_code == 0, result.output
+    assert "…" not in result.output and len(table(result.output)[0]) == 9
 
 
 @pytest.mark.parametrize(
