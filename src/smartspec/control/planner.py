@@ -27,8 +27,9 @@ class LengthPlan:
     """The best lengths, and what they are predicted to bring.
 
     lengths: int [R]. depth: draft passes needed by the rows that need them. goodput: expected (weighted) tokens per
-    second. seconds: predicted step time. off_goodput, off_seconds: the same with no draft token at all. gain: how much
-    better than that the plan is, as a share of the tokens emitted without drafts.
+    second, of the fair plan by their geometric mean. seconds: predicted step time. off_goodput, off_seconds: the same
+    with no draft token at all. gain: how much better than that the plan is, as a share of the tokens emitted without
+    drafts.
     """
 
     lengths: np.ndarray

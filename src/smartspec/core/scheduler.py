@@ -15,8 +15,8 @@ from smartspec.core.blocks import BlockManager, Prefix, common_prefix
 from smartspec.core.request import Request, RequestStatus
 from smartspec.core.speculation import NO_OPTIONS, ClassIds
 
-# Share of the token limit (1 / 8) that drafts may take in a step with prefill. Under load nearly every step is full of
-# prefill; a decoding request waits in it much longer for its token than a few draft tokens take.
+# Share of the token limit (1 / 8) that drafts may take even in a step that prefill has filled. Under load nearly every
+# step is full of prefill; a decoding request waits in it much longer for its token than a few draft tokens take.
 ROOM_FOR_DRAFTS = 8
 
 
@@ -35,7 +35,7 @@ class Scheduler:
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
         self._class_ids = ClassIds()
-        self._drafts_beside_prefill = 0  # in the last step that had both
+        self._drafts_beside_prefill = 0  # draft tokens of the last step with prefill
 
     def add(self, request: Request) -> None:
         """Queue a request. Raises ValueError when it could never run."""
