@@ -128,8 +128,10 @@ def test_predictions_are_calibrated_over_requests_that_differ():
             if generation >= 10:
                 predicted.append(forecast[seen])
                 happened.append(hit[seen])
+        for request_id in ids.tolist():
+            estimator.forget(request_id)
     predicted, happened = np.concatenate(predicted), np.concatenate(happened)
-    assert happened.mean() == pytest.approx(predicted.mean(), abs=0.01)
+    assert happened.mean() == pytest.approx(predicted.mean(), abs=0.005)
     for low, high in pairwise(np.quantile(predicted, np.linspace(0, 1, 6))):
         group = (predicted >= low) & (predicted <= high)
         assert happened[group].mean() == pytest.approx(predicted[group].mean(), abs=0.05)

@@ -6,6 +6,7 @@ import pytest
 
 from smartspec.control.controller import NUM_DECISIONS, Controller
 from smartspec.control.latency import CostCurve, LatencyModel
+from smartspec.control.logistic import sigmoid
 from smartspec.control.records import BatchView, Drafted, DraftPlan, Offers, StepFeedback, StepSeconds
 
 K = 4
@@ -146,7 +147,8 @@ def test_predicted_goodput_is_expected_tokens_over_predicted_time():
     plan = controller.plan_draft(view)
     controller.observe(make_feedback(view, plan))
     decision = controller.state()["decisions"][0]
-    assert decision["predicted_goodput"] == pytest.approx(3 * (1 + 0.6 + 0.36) / (0.04 + 0.0005 * 9))
+    second = sigmoid(np.log(0.6 / 0.4) + 0.4 / (2.0 + 0.6 * 0.4))  # given that the first was accepted: see acceptance
+    assert decision["predicted_goodput"] == pytest.approx(3 * (1 + 0.6 + 0.6 * second) / (0.04 + 0.0005 * 9))
     assert decision["predicted_goodput_off"] == pytest.approx(3 / (0.04 + 0.0005 * 3))
 
 

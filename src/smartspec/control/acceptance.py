@@ -3,12 +3,16 @@
 The model is a logistic one: the j-th draft token of request r, given that those before it were accepted, is accepted
 with probability
 
-    sigmoid(cell[pool, j] + class effect + request effect)
+    sigmoid(cell[pool, j] + class effect + request effect + lift[j])
 
 (acceptance_cells, acceptance_effects). Conditioning on "was tested" makes the estimate unbiased under censoring: a
 rejection hides everything behind it, so only positions up to the first rejection are observations (the
 maximum-likelihood estimate of a truncated geometric; plugging accepted / drafted in as a rate gives 0.54 for a true
 0.8 at five draft tokens). Once drafts exist, the confidence of their drafter replaces the cell (calibration).
+
+The lift is what the accepted tokens before say about the request: with v the variance of what is believed of its
+effect, and p the probabilities without lift, one Newton step gives sum(1 - p) / (1 / v + sum p (1 - p)), over positions
+before j. Without it the tokens of a new request's draft would seem independent, and its later ones worth too little.
 """
 
 import numpy as np
@@ -92,13 +96,13 @@ class AcceptanceEstimator:
         caught_up = _caught_up(feedback, self.max_draft_tokens)
         has_evidence = tested[0] > 0 if caught_up is None else (tested[0] > 0) | (caught_up[0, 0] > 0)
         rows = self._effects.rows_to_learn(view.request_ids, view.class_ids, has_evidence)
-        effects = self._effects.of(rows, view.class_ids)
-        pools, row_effects = pools_of(use_model, view.offers.evidence), _by_source(effects, use_model)
-        by_row = self._learn_cells(pools, row_effects, tested, accepted)
+        beliefs = self._effects.of(rows, view.class_ids)
+        pools = pools_of(use_model, view.offers.evidence)
+        by_row = self._learn_cells(pools, _by_source(beliefs, use_model), tested, accepted)
         evidence = by_row[:, None] * np.array([~use_model, use_model])  # by source: [2, 2, R]
         if caught_up is not None:
-            evidence[:, 1] += self._learn_cells(np.full(view.num_rows, MODEL_POOL), effects[1], *caught_up)
-        self._effects.learn(rows, effects, *evidence)
+            evidence[:, 1] += self._learn_cells(np.full(view.num_rows, MODEL_POOL), beliefs[:, 1], *caught_up)
+        self._effects.learn(rows, beliefs[0], *evidence)
         self._cells.age()
 
     def forget(self, request_id: int) -> None:
@@ -118,19 +122,24 @@ class AcceptanceEstimator:
 
     def _log_odds(self, view: BatchView, use_model: np.ndarray) -> np.ndarray:
         """By history: float [K, R]; positions come first as sums over rows and positions are then contiguous."""
-        effects = self._effects.of(self._effects.rows(view.request_ids), view.class_ids)
-        return self._cells.of(pools_of(use_model, view.offers.evidence)) + _by_source(effects, use_model)
+        beliefs = self._effects.of(self._effects.rows(view.request_ids), view.class_ids)
+        effects, variances = _by_source(beliefs, use_model)
+        log_odds = self._cells.of(pools_of(use_model, view.offers.evidence)) + effects
+        return log_odds + _lift(sigmoid(log_odds), variances)
 
     def _learn_cells(
-        self, pools: np.ndarray, effects: np.ndarray, tested: np.ndarray, accepted: np.ndarray
+        self, pools: np.ndarray, beliefs: np.ndarray, tested: np.ndarray, accepted: np.ndarray
     ) -> np.ndarray:
         """Teach the cells; returns the information and the residual that are left for each row: float [2, R].
+        beliefs: float [2, R], effect of each row and its variance.
 
         Cells first, then rows given the new cells: both at once would each explain the same surprise in full.
         """
-        predicted = sigmoid(self._cells.of(pools) + effects)
+        log_odds = self._cells.of(pools) + beliefs[0]
+        predicted = sigmoid(log_odds)
+        lifted = sigmoid(log_odds + _lift(predicted, beliefs[1]))
+        moved = self._cells.learn(pools, tested, *newton_evidence(lifted, tested, accepted))
         information, residual = newton_evidence(predicted, tested, accepted)
-        moved = self._cells.learn(pools, tested, information, residual)
         residual -= information * moved.take(pools, axis=1)
         return np.array([information.sum(axis=0), residual.sum(axis=0)])
 
@@ -157,8 +166,17 @@ def _survival(log_odds: np.ndarray) -> np.ndarray:
     return survival.T
 
 
-def _by_source(effects: np.ndarray, use_model: np.ndarray) -> np.ndarray:
-    return np.where(use_model, effects[1], effects[0])
+def _lift(predicted: np.ndarray, variances: np.ndarray) -> np.ndarray:
+    """See the module: float [K, R], from probabilities without it and the variances of the effects, float [R]."""
+    lift = np.zeros_like(predicted)
+    missed = 1.0 - predicted[:-1]
+    lift[1:] = missed.cumsum(axis=0) / (1.0 / variances + (predicted[:-1] * missed).cumsum(axis=0))
+    return lift
+
+
+def _by_source(beliefs: np.ndarray, use_model: np.ndarray) -> np.ndarray:
+    """Of float [2, 2, R], offers and the draft model on the second axis, those of each row's source: [2, R]."""
+    return np.where(use_model, beliefs[:, 1], beliefs[:, 0])
 
 
 def _first_cut(feedback: StepFeedback, num_positions: int) -> np.ndarray:

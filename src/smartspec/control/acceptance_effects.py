@@ -1,8 +1,8 @@
 """How much easier than the pool a workload class is, and a request than its class: the fast part of the estimate.
 
 Effects are shifts of the log-odds, one for offers and one for the draft model. Those of the requests of a class
-scatter around the class effect with variance 1 / REQUEST_STRENGTH, class effects around 0 with variance
-1 / CLASS_STRENGTH. With W the information a request has collected and s its score (see acceptance_cells), the
+scatter around the class effect with variance 1 / strength (learned: acceptance_spread), class effects around 0 with
+variance 1 / CLASS_STRENGTH. With W the information a request has collected and s its score (see acceptance_cells), the
 posterior of such a random-effects model is exact in closed form:
 
     share of a request in its class   a = W * strength / (W + strength), at most strength, however large W
@@ -16,7 +16,8 @@ requests. Both forget faster while surprises insist: a fading sum of residuals, 
 
 import numpy as np
 
-REQUEST_STRENGTH = 2.0  # requests differ by about 0.7 in log-odds: 0.5 for one is 0.33 or 0.67 for others
+from smartspec.control.acceptance_spread import RequestSpread
+
 CLASS_STRENGTH = 2.0
 REQUEST_FADE = 1 - 1 / 80  # per step: a request may turn from prose to code
 CLASS_FADE = 1 - 1 / 500  # per step
@@ -27,6 +28,7 @@ FORGETTING = 0.1  # a surprise of 14 halves what is known
 MIN_SURPRISE_VARIANCE = 0.1
 MAX_TRACKED_REQUESTS = 4096  # a power of two
 NUM_CLASSES = 64  # a power of two; class ids beyond share
+_LITTLE = 1e-9
 _NOBODY = np.iinfo(np.int64).min
 
 
@@ -44,10 +46,12 @@ class AcceptanceEffects:
         self._classes = np.zeros(self._num_rows + 1, dtype=np.int64)
         self._information = np.zeros((2, self._num_rows + 1))
         self._score = np.zeros((2, self._num_rows + 1))
+        self._score_variance = np.zeros((2, self._num_rows + 1))  # given the request's effect
         self._surprise = np.zeros((2, self._num_rows + 1))
         self._surprise_variance = np.zeros((2, self._num_rows + 1))
-        # Per class, shares (entries 0, 1) and shares times estimates (2, 3): of requests as they stand, and of what
-        # has faded or left.
+        self._spread = RequestSpread()
+        # Per class, shares (entries 0, 1) and shares times estimates (2, 3): of the requests of the last step, and of
+        # what has faded or left.
         self._present = np.zeros((4, NUM_CLASSES))
         self._past = np.zeros((4, NUM_CLASSES))
         self._class_surprise = np.zeros((2, NUM_CLASSES))
@@ -76,19 +80,18 @@ class AcceptanceEffects:
         return rows
 
     def of(self, rows: np.ndarray, class_ids: np.ndarray) -> np.ndarray:
-        """Class and request effect together, on the log-odds: float [2, R]."""
-        shares = self._present + self._past
-        class_effects = shares[2:] / (shares[:2] + CLASS_STRENGTH)
-        prior = class_effects.take(class_ids & (NUM_CLASSES - 1), axis=1)
+        """Class and request effect together, on the log-odds, and their variance given the class: float [2, 2, R]."""
+        prior = self._class_effects().take(class_ids & (NUM_CLASSES - 1), axis=1)
         information, score = self._information.take(rows, axis=1), self._score.take(rows, axis=1)
-        return (score + REQUEST_STRENGTH * prior) / (information + REQUEST_STRENGTH)
+        variance = 1.0 / (information + self._spread.strength)
+        return np.stack([(score + self._spread.strength * prior) * variance, variance])
 
     def variance(self, rows: np.ndarray, class_ids: np.ndarray, pool_variance: np.ndarray) -> np.ndarray:
         """Variance of a request's log-odds, float [2, R], given that of its pools' (float [2, R])."""
         class_variance = 1.0 / (self._present[:2] + self._past[:2] + CLASS_STRENGTH)
         above = pool_variance + class_variance.take(class_ids & (NUM_CLASSES - 1), axis=1)
-        precision = self._information.take(rows, axis=1) + REQUEST_STRENGTH
-        return 1.0 / precision + (REQUEST_STRENGTH / precision) ** 2 * above
+        precision = self._information.take(rows, axis=1) + self._spread.strength
+        return 1.0 / precision + (self._spread.strength / precision) ** 2 * above
 
     def learn(self, rows: np.ndarray, effects: np.ndarray, information: np.ndarray, residual: np.ndarray) -> None:
         """One step's evidence of these table rows, predicted with these effects, all float [2, R]; 0 where none."""
@@ -97,37 +100,57 @@ class AcceptanceEffects:
         classes = self._classes.take(rows)
         known, score = self._information.take(rows, axis=1), self._score.take(rows, axis=1)
         keep, class_keep = self._learn_surprise(rows, classes, known, information, residual)
-        before = _shares(known, score)
-        known = REQUEST_FADE * keep * known + information
-        score = REQUEST_FADE * keep * score + residual + information * effects
-        self._information[:, rows], self._score[:, rows] = known, score
-        sums = _sum_by_class(classes, (1.0 - REQUEST_FADE) * before, _shares(known, score) - before)
-        faded, change = sums[:4], sums[4:]
-        memory = CLASS_FADE * class_keep * np.exp(-faded[:2] / (CLASS_MEMORY * REQUEST_STRENGTH))
+        keep *= REQUEST_FADE
+        faded = (1.0 - REQUEST_FADE) * _shares(known, score, self._spread.strength)
+        known = keep * known + information
+        score = keep * score + residual + information * effects
+        variance = keep**2 * self._score_variance.take(rows, axis=1) + information
+        self._information[:, rows], self._score[:, rows], self._score_variance[:, rows] = known, score, variance
+        shares = _shares(known, score, self._spread.strength)
+        sums = _sum_by_class(classes, faded, shares)
+        faded, self._present = sums[:4], sums[4:]
+        self._spread.learn(known, *self._deviations(known, score, shares, classes), variance)
+        memory = CLASS_FADE * class_keep * np.exp(-faded[:2] / (CLASS_MEMORY * self._spread.strength))
         self._past *= np.concatenate([memory, memory])
         self._past += faded
-        self._present += change
 
     def forget(self, request_id: int) -> None:
         """Drop a request; what it taught stays with its class. Unknown ones are ignored."""
         row = request_id & (self._num_rows - 1)
         if self._ids[row] != request_id or request_id == _NOBODY:
             return
-        share = _shares(self._information[:, row], self._score[:, row])
-        past = self._past[:, self._classes[row]]
-        past *= 1.0 - np.tile(share[:2], 2) / (CLASS_MEMORY * REQUEST_STRENGTH)
-        past += share
-        self._present[:, self._classes[row]] -= share
-        for column in (self._information, self._score, self._surprise, self._surprise_variance):
+        rows, classes = np.array([row]), self._classes[row : row + 1]
+        known, score, variance = (a[:, rows] for a in (self._information, self._score, self._score_variance))
+        share = _shares(known, score, self._spread.strength)
+        self._spread.remember(known, *self._deviations(known, score, share, classes), variance)
+        memory = 1.0 - share[:2] / (CLASS_MEMORY * self._spread.strength)
+        self._past[:, classes] = self._past[:, classes] * np.concatenate([memory, memory]) + share
+        self._present[:, classes] -= share
+        columns = (self._information, self._score, self._score_variance, self._surprise, self._surprise_variance)
+        for column in columns:
             column[:, row] = 0.0
         self._ids[row] = _NOBODY
+
+    def _deviations(
+        self, information: np.ndarray, score: np.ndarray, shares: np.ndarray, classes: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """How far scores are from what the mean of the class would give, and which part of that mean is others': float
+        [2, R] each."""
+        total = (self._present + self._past).take(classes, axis=1)
+        total[:2] = np.maximum(total[:2], _LITTLE)
+        return score - information * total[2:] / total[:2], 1.0 - np.minimum(shares[:2] / total[:2], 1.0)
+
+    def _class_effects(self) -> np.ndarray:
+        """float [2, NUM_CLASSES]."""
+        shares = self._present + self._past
+        return shares[2:] / (shares[:2] + CLASS_STRENGTH)
 
     def _learn_surprise(
         self, rows: np.ndarray, classes: np.ndarray, known: np.ndarray, information: np.ndarray, residual: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """How much of the evidence of each row [2, R] and each class [2, NUM_CLASSES] is still to be believed."""
         # Residuals scatter by chance and, all in one direction, by what is not yet known of the effect.
-        variance = information + information**2 / (known + REQUEST_STRENGTH)
+        variance = information + information**2 / (known + self._spread.strength)
         surprise = SURPRISE_FADE * self._surprise.take(rows, axis=1) + residual
         total_variance = SURPRISE_FADE**2 * self._surprise_variance.take(rows, axis=1) + variance
         self._surprise[:, rows], self._surprise_variance[:, rows] = surprise, total_variance
@@ -139,9 +162,9 @@ class AcceptanceEffects:
         return np.minimum(_belief(surprise, total_variance), class_keep.take(classes, axis=1)), class_keep
 
 
-def _shares(information: np.ndarray, score: np.ndarray) -> np.ndarray:
+def _shares(information: np.ndarray, score: np.ndarray, strength: np.ndarray) -> np.ndarray:
     """Shares in the class and shares times the requests' own estimates: float [4, R]."""
-    part = REQUEST_STRENGTH / (information + REQUEST_STRENGTH)
+    part = strength / (information + strength)
     return np.concatenate([part * information, part * score])
 
 
