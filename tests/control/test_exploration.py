@@ -5,7 +5,7 @@ import pytest
 
 from smartspec.control.controller import Controller
 from smartspec.control.cost_curve import CostCurve
-from smartspec.control.exploration import BUDGET, MAX_CREDIT_STEPS, ExplorationBudget
+from smartspec.control.exploration import MAX_CREDIT_STEPS, ExplorationBudget
 from smartspec.control.latency import LatencyModel
 from smartspec.control.records import BatchView, Drafted, Offers, StepFeedback, StepSeconds
 
@@ -15,16 +15,23 @@ DRAFT = CostCurve.linear(0.003, 0.00005)
 
 
 def test_a_budget_is_a_share_of_time_and_is_not_hoarded():
-    budget = ExplorationBudget()
+    budget = ExplorationBudget(share=0.01)
     assert not budget.buy(0.001)
     assert budget.buy(0.0), "what costs nothing is always affordable"
-    for _ in range(100):
+    for _ in range(20):
         budget.earn(1.0)
-    assert budget.credit == pytest.approx(100 * BUDGET)
-    assert budget.buy(50 * BUDGET) and budget.credit == pytest.approx(50 * BUDGET)
+    assert budget.credit == pytest.approx(0.2)
+    assert budget.buy(0.1) and budget.credit == pytest.approx(0.1)
     for _ in range(10_000):
         budget.earn(1.0)
     assert budget.credit == MAX_CREDIT_STEPS
+
+
+def test_a_first_look_is_affordable_as_soon_as_steps_are_known():
+    budget = ExplorationBudget(share=0.01, credit=None)
+    assert not budget.buy(0.001)
+    budget.earn(2.0)
+    assert budget.buy(1.9) and not budget.buy(1.9)
 
 
 def play(acceptance_of_step, num_steps, seed=0, understated=1.0):

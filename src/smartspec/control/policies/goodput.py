@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from smartspec.control.exploration import ExplorationBudget
+from smartspec.control.exploration import PLAIN_SHARE, PROBE_SHARE, ExplorationBudget
 from smartspec.control.guard import Guard
 from smartspec.control.planner import LengthPlan, plan_lengths
 from smartspec.control.policies.base import Estimates, Latency, Policy, no_drafts
@@ -34,7 +34,8 @@ class Goodput(Policy):
         self.uniform_lengths = uniform_lengths
         self.is_fair = is_fair
         self.guard = Guard()
-        self.budget = ExplorationBudget()
+        self.probe_budget = ExplorationBudget(PROBE_SHARE)
+        self.plain_budget = ExplorationBudget(PLAIN_SHARE, credit=None)
         self.note: str | None = None
         self._off_seconds = 0.0
         self._plain_value_of_time = 0.0
@@ -80,7 +81,8 @@ class Goodput(Policy):
     def observe(self, feedback: StepFeedback) -> None:
         seconds, num_rows = feedback.seconds.total, feedback.view.num_rows
         speculated = bool(feedback.drafted.any())
-        self.budget.earn(seconds)
+        self.probe_budget.earn(seconds)
+        self.plain_budget.earn(seconds)
         self._steps_since_evidence += 1
         if (feedback.plan.use_model & (feedback.tested > 0)).any():
             self._steps_since_evidence = 0
@@ -96,7 +98,8 @@ class Goodput(Policy):
         return {
             "note": self.note,
             "guard": {"reason": self.guard.reason, "trips": self.guard.num_trips},
-            "exploration_credit_seconds": self.budget.credit,
+            "probe_credit_seconds": self.probe_budget.credit,
+            "plain_step_credit_seconds": self.plain_budget.credit,
         }
 
     def _best_choice(self, view: BatchView, estimates: Estimates) -> Choice:
@@ -107,7 +110,7 @@ class Goodput(Policy):
         size = _size(view.num_rows)
         if self._steps_since_plain[size] < self._plain_spacing[size] or view.prefill_tokens:
             return False
-        if not self.budget.buy(best.off_seconds * (1.0 - best.off_goodput / best.goodput)):
+        if not self.plain_budget.buy(best.off_seconds * (1.0 - best.off_goodput / best.goodput)):
             return False
         self._plain_spacing[size] = min(2 * self._plain_spacing[size], LONGEST_PLAIN_SPACING)
         return True
@@ -123,10 +126,10 @@ class Goodput(Policy):
             estimates,
             off,
             lambda others: self._best_choice(view, others).plan,
-            self.budget.max_credit(off.off_seconds),
+            self.probe_budget.max_credit(off.off_seconds),
             self._steps_since_evidence,
         )
-        if probe is None or not probe.draft_plan.lengths.any() or not self.budget.buy(probe.price_seconds):
+        if probe is None or not probe.draft_plan.lengths.any() or not self.probe_budget.buy(probe.price_seconds):
             return None
         self.note = f"probe: knowing the draft model's acceptance may gain {probe.value:.1%}"
         return probe.draft_plan
