@@ -52,6 +52,19 @@ def test_acceptance_of_a_decision_log(call, tmp_path):
     assert 0.2 < float(accepted) < 0.7, "requests accepted at 0.4 and at 0.9"
 
 
+def test_machine_and_acceptance_of_a_decision_log(call, tmp_path):
+    """A plain pass of two rows takes 22 ms on the toy's machine, and a millisecond is the host's."""
+    log = str(ToyRun("fixed:5", 400, num_rows=2).write(tmp_path / "decisions.jsonl"))
+    recorded = ("--hardware", log, "--acceptance", log, "--drafter", "lookup", "--kv-tokens", "9000", "--jitter", "0")
+    result = call("--batch", "2", "--policy", "off,fixed:5", "--prompt-tokens", "2", *recorded)
+    assert result.exit_code == 0, result.output
+    rates = {cells[0]: float(cells[6]) for cells in table(result.output)}
+    assert rates["off"] == pytest.approx(2 / 0.023, rel=0.1)
+    assert rates["fixed:5"] > rates["off"]
+    with pytest.raises(ValueError, match="measured curves say nothing about memory"):
+        raise call("--batch", "2", "--hardware", log).exception
+
+
 def test_a_narrow_table_loses_no_digits(call):
     """A pipe counts as 80 columns."""
     result = call("--batch", "4", "--policy", "smartspec-request:1")

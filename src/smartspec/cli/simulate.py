@@ -27,7 +27,11 @@ def simulate(
     prompt_tokens: Annotated[int, typer.Option(min=1, help="Mean prompt length (without a trace).")] = 512,
     output_tokens: Annotated[int, typer.Option(min=1, help="Mean output length (without a trace).")] = 200,
     hardware: Annotated[
-        str, typer.Option(help="a100-80g, h100, h200, b200, l40s, a40, l4, or a JSON file of measured cost curves.")
+        str,
+        typer.Option(
+            help="a100-80g, h100, h200, b200, l40s, a40, l4, a JSON file of measured curves, or a .jsonl file: the "
+            "decision log of a live run, for its profile."
+        ),
     ] = "h100",
     model: Annotated[str, typer.Option(help="8b, 70b, or a shape like qwen-2.5-32b.")] = "8b",
     tensor_parallel: Annotated[int, typer.Option(min=1, help="Devices per replica.")] = 1,

@@ -20,12 +20,14 @@ from typing import Protocol
 
 import numpy as np
 
+from smartspec.control.records import Offers
 from smartspec.sim.beta_table import BetaTable
 from smartspec.sim.keyed_random import keyed_bits, request_keys, to_uniform
 
 _LUCK, _REQUEST, _TOKEN, _CONFIDENCE, _OFFER, _OFFER_PHASE = range(6)
 _LOGISTIC_STD = math.pi / math.sqrt(3)
 _MIN_PROBABILITY = 1e-4
+OFFER_EVIDENCE = 4  # simulated offers look all alike: their truth does not depend on the length of a match
 NUM_ALTERNATIVES = 20  # tokens over which entropy() spreads what is left
 
 
@@ -212,12 +214,13 @@ class AcceptanceTruth:
         confidence = 1.0 / (1.0 + np.exp(-(how.bias + how.slope * log_odds(conditional) + how.noise * z)))
         return confidence, entropy(confidence)
 
-    def has_offer(self, request_ids: np.ndarray, output_positions: np.ndarray) -> np.ndarray:
-        """Whether a model-free drafter finds a draft there: bool [R]."""
+    def offers(self, request_ids: np.ndarray, output_positions: np.ndarray) -> Offers:
+        """What a model-free drafter finds there: a draft of full length or nothing."""
         rows = self._rows(request_ids)
         phase = to_uniform(keyed_bits(rows.keys, _OFFER_PHASE, 0))
         stretch = np.floor(output_positions / self._offer_run_tokens[rows.class_ids] + phase)
-        return to_uniform(keyed_bits(rows.keys, _OFFER, stretch)) < self._offer_share[rows.class_ids]
+        found = to_uniform(keyed_bits(rows.keys, _OFFER, stretch)) < self._offer_share[rows.class_ids]
+        return Offers(lengths=self.max_draft_tokens * found, evidence=OFFER_EVIDENCE * found)
 
     def _rows(self, request_ids: np.ndarray) -> "_Rows":
         """What is constant about these requests. A batch is asked about several times a step, and rarely changes."""

@@ -15,15 +15,12 @@ from smartspec.core.engine_core import Controller
 from smartspec.sim.acceptance_truth import AcceptanceTruth, divergence
 from smartspec.sim.time_truth import TimeTruth
 
-OFFER_EVIDENCE = 4  # simulated offers look all alike: their truth does not depend on the length of a match
-
 
 class SimExecutor:
     """Implements core.engine_core.Executor in virtual time.
 
-    has_model: drafts come from a draft model, depth by depth and with confidence; else there are offers of K tokens
-    where the truth has one. seed: of the noise of time; luck belongs to the acceptance truth and is common to all
-    policies.
+    has_model: drafts come from a draft model, depth by depth and with confidence; else there are the truth's offers.
+    seed: of the noise of time; luck belongs to the acceptance truth and is common to all policies.
     """
 
     def __init__(self, time: TimeTruth, acceptance: AcceptanceTruth, *, has_model: bool, num_slots: int, seed: int):
@@ -36,9 +33,7 @@ class SimExecutor:
         self._positions = np.zeros(0, dtype=np.int64)  # output positions, see acceptance_truth
         lengths = range(acceptance.max_draft_tokens + 1)
         self._token_ids = [np.ones(length, dtype=np.int32) for length in lengths]
-        self._offer_of_length = [
-            Draft(ids, evidence=OFFER_EVIDENCE) if len(ids) else NO_DRAFT for ids in self._token_ids
-        ]
+        self._offers: dict[tuple[int, int], Draft] = {}  # by length and evidence
         # By accepted count, and by whether the drafter would have guessed the token behind as well.
         self._verifications = [[Verification((1,) * n + (guessed,), n) for guessed in (0, 1)] for n in lengths]
 
@@ -57,16 +52,15 @@ class SimExecutor:
         self._view = view
 
     def offer(self, batch: Batch, now: float) -> tuple[Draft, ...]:
-        """Offers of full length where a model-free drafter finds something."""
+        """What a model-free drafter finds."""
         rows = batch.decoding
         self._positions = np.array([r.num_tokens - r.num_prompt_tokens for r in rows], dtype=np.int64)
         if self.has_model:
             self._follow(batch)
             return (NO_DRAFT,) * len(rows)
         request_ids = np.array([r.request_id for r in rows], dtype=np.int64)
-        found = self.acceptance.has_offer(request_ids, self._positions)
-        choice = (NO_DRAFT, self._offer_of_length[-1])
-        return tuple([choice[f] for f in found.tolist()])
+        offers = self.acceptance.offers(request_ids, self._positions)
+        return tuple(map(self._offer, offers.lengths.tolist(), offers.evidence.tolist()))
 
     def unseen_tokens(self, batch: Batch) -> np.ndarray:
         if not self.has_model:
@@ -80,7 +74,7 @@ class SimExecutor:
         self._conditional = self.acceptance.conditional(view.request_ids, view.now, self._positions)
         if not self.has_model:
             self._drafted = np.minimum(plan.lengths, view.offers.lengths)
-            return tuple([self._offer_of_length[k] for k in self._drafted.tolist()])
+            return tuple([self._offer(k) for k in self._drafted.tolist()])
         self._drafted = np.where(plan.use_model, plan.lengths, 0)
         if not self._drafted.any():
             return (NO_DRAFT,) * view.num_rows
@@ -109,6 +103,14 @@ class SimExecutor:
 
     def release(self, request_id: int) -> None:
         self.acceptance.end(request_id)
+
+    def _offer(self, length: int, evidence: int = 0) -> Draft:
+        if not length:
+            return NO_DRAFT
+        known = self._offers.get((length, evidence))
+        if known is None:
+            known = self._offers[length, evidence] = Draft(self._token_ids[length], evidence)
+        return known
 
     def _follow(self, batch: Batch) -> None:
         """Which tokens the draft model has not seen or no longer knows: see engine.draft_model."""

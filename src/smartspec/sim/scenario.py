@@ -41,12 +41,12 @@ DRAFT_MODELS = {"8b": "eagle-llama-3.1-8b", "70b": "eagle-llama-3.1-70b"}
 class Scenario:
     """A simulated run. Exactly one of rate, trace and batch says how requests come.
 
-    policy: as in policies.names, or oracle. hardware: an accelerator (hardware.ACCELERATORS), or a JSON file with
-    measured curves (LatencyModel.to_dict). model: a shape (hardware.MODEL_SHAPES), 8b or 70b for short. drafter: model
-    or lookup. draft_model: a shape; None takes an EAGLE head of the model. acceptance: see class_spec, or the path of a
-    decision log, ending in .jsonl: request i meets what the log's request i mod N met. tagged: requests name their
-    acceptance class to the engine. kv_tokens: None takes what the devices' memory holds. captured_graphs:
-    passes are padded to sizes of captured graphs.
+    policy: as in policies.names, or oracle. hardware: an accelerator (hardware.ACCELERATORS), a JSON file with measured
+    curves (LatencyModel.to_dict), or a decision log, ending in .jsonl, for the profile it begins with. model: a shape
+    (hardware.MODEL_SHAPES), 8b or 70b for short. drafter: model or lookup. draft_model: a shape; None takes an EAGLE
+    head of the model. acceptance: see class_spec, or the path of a decision log, ending in .jsonl: request i meets what
+    the log's request i mod N met. tagged: requests name their acceptance class to the engine. kv_tokens: None takes
+    what the devices' memory holds. captured_graphs: passes are padded to sizes of captured graphs.
 
     rate: Poisson requests per second. batch: so many requests are always under way. num_requests: a trace starts over
     as often as that takes; None takes it once, or 1000 requests. seconds: only requests that arrive before.
@@ -177,7 +177,7 @@ def make_fleet(scenario: Scenario) -> Fleet:
 
 def make_time_truth(scenario: Scenario) -> TimeTruth:
     """True times of the named hardware, or those of measured curves."""
-    if scenario.hardware.endswith(".json"):
+    if _is_measured(scenario.hardware):
         measured = _read_curves(scenario.hardware)
         target, draft = measured.target, measured.draft
     else:
@@ -235,7 +235,7 @@ def _make_replica(
 def _kv_tokens(scenario: Scenario) -> int:
     if scenario.kv_tokens is not None:
         return scenario.kv_tokens
-    if scenario.hardware.endswith(".json"):
+    if _is_measured(scenario.hardware):
         raise ValueError("measured curves say nothing about memory: give kv_tokens")
     target = roofline(scenario.hardware, _target_name(scenario), scenario.tensor_parallel)
     draft = roofline(scenario.hardware, _draft_name(scenario)).model if scenario.has_model else None
@@ -254,8 +254,8 @@ def _draft_name(scenario: Scenario) -> str:
     return DRAFT_MODELS[scenario.model]
 
 
-def _is_log(acceptance: str) -> bool:
-    return acceptance.endswith(".jsonl")
+def _is_log(path: str) -> bool:
+    return path.endswith(".jsonl")
 
 
 @functools.lru_cache(maxsize=1)  # every policy and seed of a comparison reads the same log
@@ -266,8 +266,14 @@ def _read_recordings(path: Path) -> list[Recording]:
         raise ValueError(f"cannot read the decision log {path}: {error.strerror}") from error
 
 
+def _is_measured(hardware: str) -> bool:
+    return hardware.endswith((".json", ".jsonl"))
+
+
 def _read_curves(path: str) -> LatencyModel:
     try:
+        if _is_log(path):
+            return LatencyModel.from_dict(RecordedLog(Path(path)).header.profile)
         return LatencyModel.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
     except OSError as error:
         raise ValueError(f"cannot read the curves {path}: {error.strerror}") from error

@@ -14,7 +14,7 @@ from smartspec.control.policies.choice import best_choice
 from smartspec.control.records import BatchView, Drafted, DraftPlan, Offers, StepFeedback
 from smartspec.core.engine_core import Controller
 from smartspec.sim.acceptance_truth import AcceptanceTruth, divergence
-from smartspec.sim.executor import OFFER_EVIDENCE, count_leading, masked, stop_early
+from smartspec.sim.executor import count_leading, masked, stop_early
 from smartspec.sim.time_truth import NOISELESS, TimeTruth
 
 
@@ -126,10 +126,8 @@ class StaticLoad:
 
     def _view(self, phase: Phase, now: float) -> BatchView:
         num_rows, longest = phase.num_rows, self.acceptance.max_draft_tokens
-        offers = Offers.none(num_rows)
-        if not self.has_model:
-            found = self.acceptance.has_offer(self._request_ids, self._positions).astype(np.int64)
-            offers = Offers(lengths=longest * found, evidence=OFFER_EVIDENCE * found)
+        has_offers = not self.has_model
+        offers = self.acceptance.offers(self._request_ids, self._positions) if has_offers else Offers.none(num_rows)
         return BatchView(
             request_ids=self._request_ids.copy(),
             context_tokens=np.full(num_rows, phase.context_tokens),
