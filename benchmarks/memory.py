@@ -34,7 +34,7 @@ def main(
     """Serve many requests and watch the server's resident memory."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "server.log"
-        command = server_command("goodput+recycling", None, None)
+        command = server_command("goodput", None, None)
         command = replace(command, arguments=[*command.arguments, "--kv-tokens", str(KV_TOKENS)])
         with running(command, log) as target:
             rows = asyncio.run(_drive(target.base_url, num_requests, concurrency, seed))

@@ -220,9 +220,7 @@ def start_servers(commands: dict, servers: ExitStack) -> dict[str, Target]:
 
 
 def main(
-    servers: Annotated[
-        str, typer.Option(help="Baseline first: vllm, or a policy of ours (+recycling).")
-    ] = "off,goodput",
+    servers: Annotated[str, typer.Option(help="Baseline first: vllm, or a policy of ours (+drafter).")] = "off,goodput",
     tasks: Annotated[str, typer.Option(help=f"Of {', '.join(TASKS)}; or each.")] = "mixed",
     concurrency: Annotated[str, typer.Option(help="Requests under way.")] = "1,4,16,32",
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of each cell.")] = 3,

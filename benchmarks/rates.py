@@ -91,7 +91,7 @@ def draw(cells: list[dict], policies: list[str], path: Path) -> None:
 
 def main(
     policies: Annotated[str, typer.Option(help="Ours first, then what it is compared with.")] = (
-        "goodput+recycling,off,fixed:1+recycling,fixed:2+recycling,fixed:4+recycling,fixed:8+recycling"
+        "goodput,off,fixed:1,fixed:2,fixed:3,fixed:5"
     ),
     rates: Annotated[str, typer.Option(help="Requests per second.")] = "0.3,0.6,1,1.5,2,3",
     seconds: Annotated[float, typer.Option(min=1, help="Length of a round.")] = 40,

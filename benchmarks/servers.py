@@ -28,13 +28,14 @@ class ServerCommand:
 
 
 def server_command(name: str, model_path: str | None, vllm_python: str | None) -> ServerCommand:
-    """`vllm`, or the name of a policy of our own server, with `+recycling` for that drafter beside prompt lookup.
+    """`vllm`, or the name of a policy of our own server, with the drafters it starts with or, as in
+    `goodput+prompt-lookup`, with another one.
 
     Raises ValueError when vLLM cannot be started.
     """
     if name != "vllm":
         policy, plus, drafter = name.partition("+")
-        options = ["--policy", policy, "--drafter", f"prompt-lookup,{drafter}" if plus else "prompt-lookup"]
+        options = ["--policy", policy, *(["--drafter", drafter] if plus else [])]
         options += ["--model", model_path] if model_path else []
         return ServerCommand([sys.executable, "-m", "smartspec", "serve", "--port", "{port}", *options])
     if not (vllm_python and model_path):

@@ -2,9 +2,9 @@
 
     python benchmarks/simulator.py --rates 0.5,1.5,3
 
-A first live run at the longest fixed length records which prompt-lookup drafts exist and which of their tokens are
-right. Then the live engine serves Poisson arrivals under `goodput`, and the simulator the same arrivals with the same
-numbers of tokens, the recorded acceptance, and as true times the profile that the engine itself measured at its start.
+A first live run at the longest fixed length records which drafts exist and which of their tokens are right. Then the
+live engine serves Poisson arrivals under `goodput`, and the simulator the same arrivals with the same numbers of
+tokens, the recorded acceptance, and as true times the profile that the engine itself measured at its start.
 """
 
 import asyncio

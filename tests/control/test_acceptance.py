@@ -6,7 +6,7 @@ import pytest
 
 from smartspec.control import acceptance_effects
 from smartspec.control.acceptance import AcceptanceEstimator, observations
-from smartspec.control.records import BatchView, DraftPlan, Offers, StepFeedback, StepSeconds
+from smartspec.control.records import OTHER_TEXT, BatchView, DraftPlan, Offers, StepFeedback, StepSeconds
 
 K = 8
 NEW_REQUEST = 999_999
@@ -191,7 +191,9 @@ def test_evidence_classes_are_told_apart_and_cold_ones_borrow():
         learn(estimator, rng, conditional, np.full(8, K), np.arange(8) + 8 * step, evidence)
     assert predict(estimator, evidence=2)[0] == pytest.approx(0.2, abs=0.08)
     assert predict(estimator, evidence=12)[0] == pytest.approx(0.9, abs=0.05)
-    assert predict(estimator, evidence=9).tolist() == predict(estimator, evidence=500).tolist()
+    assert predict(estimator, evidence=9).tolist() == predict(estimator, evidence=OTHER_TEXT).tolist()
+    assert predict(estimator, evidence=OTHER_TEXT + 3).tolist() == predict(estimator, evidence=500).tolist()
+    assert predict(estimator, evidence=OTHER_TEXT + 3)[0] < 0.85, "the text of others is another matter"
     assert 0.25 < predict(estimator, evidence=5)[0] < 0.85
     assert predict(estimator, use_model=True)[0] == pytest.approx(0.6)
 

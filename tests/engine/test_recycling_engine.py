@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tiny_models import VOCABULARY, as_loaded, tiny_llama
 
-from smartspec.control.records import DraftPlan
+from smartspec.control.records import OTHER_TEXT, DraftPlan
 from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.request import Request
@@ -84,13 +84,15 @@ def test_lookup_is_offered_unless_recycling_knows_a_longer_context():
     executor = make_core(lookup=True, recycling=True).executor
     executor.recycling.learn(np.array([1, 2, 3], dtype=np.int32), (50, 51))
 
-    def offer(*tokens: int) -> list[int]:
-        return executor._offer(np.array(tokens, dtype=np.int32)).token_ids.tolist()
+    def offer(*tokens: int) -> tuple[list[int], int]:
+        draft = executor._offer(np.array(tokens, dtype=np.int32))
+        return draft.token_ids.tolist(), draft.evidence
 
-    assert offer(2, 3, 40, 2, 3) == [40, 2, 3, 40, 2]
-    assert offer(3, 40, 9, 2, 3)[:2] == [50, 51]
-    assert offer(9, 2, 3)[:2] == [50, 51]
-    assert offer(8, 9) == []
+    assert offer(2, 3, 40, 2, 3) == ([40, 2, 3, 40, 2], 2)
+    assert offer(3, 40, 9, 2, 3)[0][:2] == [50, 51]
+    assert offer(9, 2, 3)[0][:2] == [50, 51]
+    assert offer(8, 9) == ([], 0)
+    assert offer(9, 3)[1] == OTHER_TEXT + 1, "another request's text is no match in its own"
 
 
 def test_the_name_is_a_model_free_drafter():

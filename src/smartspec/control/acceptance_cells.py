@@ -1,8 +1,8 @@
 """Acceptance by drafter pool and draft position: the slow part of the estimate, shared by all requests.
 
-A pool is an evidence class of the offers (prompt lookup: length of the match) or the draft model. Its log-odds at a
-position are shrunk in two steps, from what is known of all evidence classes to those of the pool at neighbouring
-positions to the cell itself, so cold cells borrow from warm ones:
+A pool is an evidence class of the offers (whose text they are from and how long the match is) or the draft model. Its
+log-odds at a position are shrunk in two steps, from what is known of all evidence classes to those of the pool at
+neighbouring positions to the cell itself, so cold cells borrow from warm ones:
 
     estimate = (sum of scores + strength * prior) / (sum of information + strength)
 
@@ -14,10 +14,15 @@ Gaussian prior of variance 1 / strength.
 import numpy as np
 
 from smartspec.control.logistic import MAX_LOG_ODDS, log_odds_of, sigmoid
+from smartspec.control.records import OTHER_TEXT
 
-EVIDENCE_CLASSES = ("0-1", "2", "3", "4-5", "6-8", "9+")
-_CLASS_OF_EVIDENCE = np.array([0, 0, 1, 2, 3, 3, 4, 4, 4, 5])
-MODEL_POOL = len(EVIDENCE_CLASSES)
+# By length of the match in the request's own text, and in those of others.
+OFFER_POOLS = (
+    *(f"match {n}" for n in ("0-1", "2", "3", "4-5", "6-8", "9+")),
+    *(f"others' {n}" for n in ("1", "2", "3+")),
+)
+_POOL_OF_EVIDENCE = np.array([0, 0, 1, 2, 3, 3, 4, 4, 4] + [5] * (OTHER_TEXT - 8) + [6, 7, 8])
+MODEL_POOL = len(OFFER_POOLS)
 NUM_POOLS = MODEL_POOL + 1
 
 # An untested drafter is believed to be right a little more often than not: a try costs little, never trying costs the
@@ -35,7 +40,7 @@ _POOL_COLUMNS = np.eye(NUM_POOLS)
 
 def pools_of(use_model: np.ndarray, evidence: np.ndarray) -> np.ndarray:
     """Pool of each row: int [R]. use_model: bool [R]; evidence: int [R], strength of the offer."""
-    return np.where(use_model, MODEL_POOL, _CLASS_OF_EVIDENCE.take(evidence, mode="clip"))
+    return np.where(use_model, MODEL_POOL, _POOL_OF_EVIDENCE.take(evidence, mode="clip"))
 
 
 class AcceptanceCells:
@@ -80,10 +85,9 @@ class AcceptanceCells:
         std = 1.0 / np.sqrt(self._information + SHARED_STRENGTH)
         columns = {"acceptance": (sigmoid(self.log_odds), 4), "observations": (self._information / 0.25, 1)}
         columns["log_odds_std"] = (std, 3)
-        names = [f"match {name}" for name in EVIDENCE_CLASSES] + ["model"]
         return {
             name: {column: values[:, pool].round(digits).tolist() for column, (values, digits) in columns.items()}
-            for pool, name in enumerate(names)
+            for pool, name in enumerate((*OFFER_POOLS, "model"))
         }
 
     def _estimate(self) -> np.ndarray:

@@ -65,8 +65,9 @@ class Controller:
             self._view, self._last_now = None, view.now
             return no_drafts(view.num_rows)
         self._last_now = view.now
-        survival_model = self.acceptance.survival(view, True) if self.has_model else None
-        estimates = Estimates(self.acceptance.survival(view, False), survival_model, self.latency, self.acceptance)
+        of_model = self.acceptance.survival(view, True) if self.has_model else None
+        of_offer = self.acceptance.survival(view, False) if self.has_offers or of_model is None else of_model
+        estimates = Estimates(of_offer, of_model, self.latency, self.acceptance)
         plan = self.policy.plan_draft(view, estimates)
         self._view, self._plan, self._estimates = view, plan, estimates
         self._survival = estimates.survival(plan.use_model)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 UNLIMITED = 2**31 - 1
+OTHER_TEXT = 16
 
 # Asked after every pass of the draft model: (depth, rows, confidence, entropy) -> bool [n], True where a row drafts no
 # more. depth counts from 0; rows int [n] are those that took part; confidence and entropy (nats), float [n], describe
@@ -21,8 +22,9 @@ StopRule = Callable[[int, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 class Offers:
     """Drafts that exist before any decision because they cost nothing to make (prompt lookup).
 
-    lengths: int [R], 0 where nothing was found. evidence: int [R], how strong the drafter thinks its draft is (prompt
-    lookup: length of the match), 0 where nothing was found; acceptance is learned separately per evidence class.
+    lengths: int [R], 0 where nothing was found. evidence: int [R], how strong the drafter thinks its draft is, 0 where
+    nothing was found: length of the match in the request's own text, or OTHER_TEXT plus that in the text of others.
+    Acceptance is learned separately per evidence class.
     """
 
     lengths: np.ndarray

@@ -16,8 +16,6 @@ MAX_CONTEXT = 3
 TOKEN_BITS = 20
 _MASKS = tuple((1 << TOKEN_BITS * num_tokens) - 1 for num_tokens in range(MAX_CONTEXT + 1))
 NUM_ENTRIES = 65521  # a prime: the remainder spreads contexts evenly
-# No stronger than the weakest match of prompt lookup, however long the context: other requests are less alike.
-EVIDENCE = 1
 
 
 class RecyclingDrafter:
@@ -46,23 +44,31 @@ class RecyclingDrafter:
             context = _append(context, token)
 
     def propose(self, token_ids: np.ndarray, longer_than: int = 0) -> Draft:
-        """Draft for a text, int32 [L], that ends in a known context of more than longer_than tokens, else NO_DRAFT."""
-        context = _pack(token_ids)
-        draft = []
-        shortest = longer_than + 1
-        while len(draft) < self.max_draft_tokens and (token := self._next_token(context, shortest)) is not None:
-            draft.append(token)
-            context = _append(context, token)
-            shortest = 1
-        return Draft(np.array(draft, dtype=np.int32), evidence=EVIDENCE) if draft else NO_DRAFT
+        """Draft for a text, int32 [L], that ends in a known context of more than longer_than tokens, else NO_DRAFT.
 
-    def _next_token(self, context: int, shortest: int) -> int | None:
-        for num_tokens in range(MAX_CONTEXT, shortest - 1, -1):
+        Its evidence is the length of that context.
+        """
+        context = _pack(token_ids)
+        token, num_known = self._next_token(context)
+        if num_known <= longer_than:
+            return NO_DRAFT
+        draft = [token]
+        while len(draft) < self.max_draft_tokens:
+            context = _append(context, token)
+            token, num_tokens = self._next_token(context)
+            if not num_tokens:
+                break
+            draft.append(token)
+        return Draft(np.array(draft, dtype=np.int32), evidence=num_known)
+
+    def _next_token(self, context: int) -> tuple[int, int]:
+        """What followed the longest known context, and its length; (-1, 0) where none is known."""
+        for num_tokens in range(MAX_CONTEXT, 0, -1):
             key = context & _MASKS[num_tokens]
             slot = key % len(self._contexts)
             if self._contexts[slot] == key:
-                return int(self._next_tokens[slot])
-        return None
+                return int(self._next_tokens[slot]), num_tokens
+        return -1, 0
 
 
 def _pack(token_ids: np.ndarray) -> int:

@@ -1,10 +1,11 @@
 """The live executor: the target model, its drafters, and the clock."""
 
 import time
+from dataclasses import replace
 
 import numpy as np
 
-from smartspec.control.records import DraftPlan, StepSeconds
+from smartspec.control.records import OTHER_TEXT, DraftPlan, StepSeconds
 from smartspec.core.batch import NO_DRAFT, Batch, Draft, StepResult
 from smartspec.core.engine_core import shorten
 from smartspec.core.request import Request
@@ -53,7 +54,7 @@ class LiveExecutor:
         if self.recycling is None:
             return offer
         recycled = self.recycling.propose(token_ids, longer_than=offer.evidence)
-        return recycled if len(recycled) else offer
+        return replace(recycled, evidence=OTHER_TEXT + recycled.evidence) if len(recycled) else offer
 
     def unseen_tokens(self, batch: Batch) -> np.ndarray:
         if self.draft_model is None:

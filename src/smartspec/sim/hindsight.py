@@ -10,9 +10,9 @@ import numpy as np
 from smartspec.control.acceptance import observations
 from smartspec.control.decision import DecisionRecord
 from smartspec.control.latency import LatencyModel
-from smartspec.control.records import BatchView, DraftPlan, StepSeconds
+from smartspec.control.records import OTHER_TEXT, BatchView, DraftPlan, StepSeconds
 
-NUM_OFFER_SOURCES = 10  # offers by their evidence, 9 and more together
+NUM_OFFER_SOURCES = OTHER_TEXT + 4  # offers by their evidence
 MODEL_SOURCE = NUM_OFFER_SOURCES
 CELL_STRENGTH = 2.0  # information of about eight observations pulls a cell towards its kind of drafter
 EFFECT_STRENGTH = 1.5  # requests differ by about 0.8 in log-odds
