@@ -61,6 +61,7 @@ def test_machine_and_acceptance_of_a_decision_log(call, tmp_path):
     rates = {cells[0]: float(cells[6]) for cells in table(result.output)}
     assert rates["off"] == pytest.approx(2 / 0.023, rel=0.1)
     assert rates["fixed:5"] > rates["off"]
+    assert "1 x the machine and model of decisions.jsonl" in " ".join(result.output.split())
     with pytest.raises(ValueError, match="measured curves say nothing about memory"):
         raise call("--batch", "2", "--hardware", log).exception
 

@@ -186,8 +186,11 @@ def _title(scenario: "Scenario") -> str:
         "batch ": scenario.batch,
     }
     load = next(f"{name}{value}" for name, value in loads.items() if value)
-    devices = f"{scenario.replicas} x {scenario.tensor_parallel} {Path(scenario.hardware).name}"
-    return f"{scenario.model} on {devices}, {load}, drafter {scenario.drafter}, acceptance {scenario.acceptance}"
+    name = Path(scenario.hardware).name
+    where = f"{scenario.model} on {scenario.replicas} x {scenario.tensor_parallel} {name}"
+    if scenario.is_measured:
+        where = f"{scenario.replicas} x the machine and model of {name}"
+    return f"{where}, {load}, drafter {scenario.drafter}, acceptance {scenario.acceptance}"
 
 
 def _number(option: str, text: str) -> float:

@@ -110,6 +110,11 @@ class Scenario:
     def has_model(self) -> bool:
         return self.drafter == "model"
 
+    @property
+    def is_measured(self) -> bool:
+        """Whether hardware is a file of measured curves."""
+        return self.hardware.endswith((".json", ".jsonl"))
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -177,7 +182,7 @@ def make_fleet(scenario: Scenario) -> Fleet:
 
 def make_time_truth(scenario: Scenario) -> TimeTruth:
     """True times of the named hardware, or those of measured curves."""
-    if _is_measured(scenario.hardware):
+    if scenario.is_measured:
         measured = _read_curves(scenario.hardware)
         target, draft = measured.target, measured.draft
     else:
@@ -235,7 +240,7 @@ def _make_replica(
 def _kv_tokens(scenario: Scenario) -> int:
     if scenario.kv_tokens is not None:
         return scenario.kv_tokens
-    if _is_measured(scenario.hardware):
+    if scenario.is_measured:
         raise ValueError("measured curves say nothing about memory: give kv_tokens")
     target = roofline(scenario.hardware, _target_name(scenario), scenario.tensor_parallel)
     draft = roofline(scenario.hardware, _draft_name(scenario)).model if scenario.has_model else None
@@ -264,10 +269,6 @@ def _read_recordings(path: Path) -> list[Recording]:
         return read_recordings(RecordedLog(path))
     except OSError as error:
         raise ValueError(f"cannot read the decision log {path}: {error.strerror}") from error
-
-
-def _is_measured(hardware: str) -> bool:
-    return hardware.endswith((".json", ".jsonl"))
 
 
 def _read_curves(path: str) -> LatencyModel:
