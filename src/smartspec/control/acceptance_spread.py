@@ -13,7 +13,8 @@ import numpy as np
 
 START_VARIANCE = 0.5  # requests differ by about 0.7 in log-odds: 0.5 for one is 0.33 or 0.67 for others
 START_REQUESTS = 2.0  # how many requests that guess is worth
-MIN_VARIANCE, MAX_VARIANCE = 0.02, 4.0
+# Never quite alike: when the workload changes, a class of which all is believed to be known would be slow to notice.
+MIN_VARIANCE, MAX_VARIANCE = 0.1, 4.0
 MEMORY = 100.0  # requests that have ended
 
 
