@@ -33,9 +33,8 @@ class PackedLinear(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         num_rows = x.shape[-2]
         num_computed = padded_rows(num_rows, self.min_rows)
-        if (
-            num_rows < num_computed
-        ):  # the head; for other layers the model runner pads the pass, where our attention runs
+        # The head; for other layers the model runner pads the pass, where our attention runs.
+        if num_rows < num_computed:
             padded = nn.functional.pad(x, (0, 0, 0, num_computed - num_rows))
             return _linear(padded, self.packed_weight, self.bias, "none", [], "")[..., :num_rows, :]
         return _linear(x, self.packed_weight, self.bias, "none", [], "")

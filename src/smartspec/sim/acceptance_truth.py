@@ -215,7 +215,7 @@ class AcceptanceTruth:
         return confidence, entropy(confidence)
 
     def offers(self, request_ids: np.ndarray, output_positions: np.ndarray) -> Offers:
-        """What a model-free drafter finds there: a draft of full length or nothing."""
+        """What a model-free drafter finds there: a draft of full length or nothing; both arguments int [R]."""
         rows = self._rows(request_ids)
         phase = to_uniform(keyed_bits(rows.keys, _OFFER_PHASE, 0))
         stretch = np.floor(output_positions / self._offer_run_tokens[rows.class_ids] + phase)
