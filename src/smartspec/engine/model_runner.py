@@ -39,6 +39,8 @@ class ModelRunner:
     @torch.inference_mode()
     def forward(self, segments: list[Segment]) -> torch.Tensor:
         """One pass over all segments: logits [sum of num_logits, vocabulary], in the order of the segments."""
+        for segment in segments:
+            self.cache.populate(segment.slot, segment.start, segment.end)
         order = sorted(range(len(segments)), key=lambda i: segments[i].slot)
         ordered = [segments[i] for i in order]
         padding = np.zeros(self._num_padding(sum(s.num_tokens for s in ordered)), dtype=np.int64)
