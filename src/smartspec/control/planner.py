@@ -12,9 +12,11 @@ drafted, so the ratio would call time cheap and draft tokens of hardly any worth
 in the steps without prefill (value_of_time, tokens per second), and emitted - value_of_time * seconds is maximised: the
 parametric form of the same optimum (Dinkelbach, 1967).
 
-Goodput favours requests that draft well: the arithmetic mean of the requests' tokens does not care whose they are. The
-fair plan maximises the geometric mean instead (proportional fairness, Kelly 1997): in equilibrium, where requests that
-are slow stay longer and are therefore more, the gradient of their mean latency is that of sum_i log E_i - R log T.
+Goodput favours requests that draft well: the arithmetic mean of the requests' tokens does not care whose they are. A
+fair plan maximises another power mean of them, that of exponent 1 - fairness (alpha fairness, Mo and Walrand 2000).
+fairness 1 is the geometric mean (proportional fairness, Kelly 1997): in equilibrium, where requests that are slow stay
+longer and are therefore more, the gradient of their mean latency is that of sum_i log E_i - R log T. 2 is the harmonic
+mean, whose inverse is the mean time per token; larger values mind only the slowest.
 """
 
 from dataclasses import dataclass
@@ -27,7 +29,7 @@ class LengthPlan:
     """The best lengths, and what they are predicted to bring.
 
     lengths: int [R]. depth: draft passes needed by the rows that need them. goodput: expected (weighted) tokens per
-    second, of the fair plan by their geometric mean. seconds: predicted step time. off_goodput, off_seconds: the same
+    second, of the fair plan by its mean. seconds: predicted step time. off_goodput, off_seconds: the same
     with no draft token at all. gain: how much better than that the plan is, as a share of the tokens emitted without
     drafts.
     """
@@ -54,11 +56,12 @@ def plan_lengths(
     target_seconds: np.ndarray,
     host_seconds: float = 0.0,
     value_of_time: float | None = None,
-    is_fair: bool = False,
+    fairness: float = 0.0,
 ) -> LengthPlan:
     """Maximise sum_i w_i * E_i / (draft_seconds[depth] + target_seconds[sum k_i] + host_seconds) with E_i = 1 +
     sum_{j<=k_i} S_i(j), or, where value_of_time is given, the same numerator minus value_of_time times the same
-    denominator. is_fair: the weighted geometric mean of E_i times sum_i w_i is the numerator instead.
+    denominator. fairness: where not 0, the numerator is sum_i w_i times the weighted power mean of E_i with exponent
+    1 - fairness.
 
     survival: float [R, K], never increasing along a row. caps: int [R], longest draft of each row. weights: float
     [R], >= 0. needs_depth: bool [R], True where a draft of length k takes k draft passes, False where it exists
@@ -71,7 +74,7 @@ def plan_lengths(
     admissible = np.arange(num_positions) < caps[:, None]
     slots = np.flatnonzero(admissible)
     base = float(weights.sum())
-    gains = _slot_gains(survival, weights, is_fair).ravel()[slots]
+    gains = _slot_gains(survival, weights, fairness).ravel()[slots]
     order = np.argsort(-gains, kind="stable")
     slots, gains = slots[order], gains[order]
     rows, positions = np.divmod(slots, num_positions)
@@ -81,7 +84,7 @@ def plan_lengths(
     best_emitted, best_seconds, best_n, best_depth = base, off_seconds, 0, 0
     for depth in range(int(first_depth.max(initial=0)) + 1):
         gained = np.cumsum(gains[first_depth <= depth][: len(target_seconds) - 1])
-        emitted = base * np.exp(gained / base) if is_fair and base else base + gained
+        emitted = _power_mean(gained, base, fairness)
         if not len(emitted):
             continue
         seconds = target_seconds[1 : len(emitted) + 1] + (draft_seconds[depth] + host_seconds)
@@ -102,12 +105,23 @@ def plan_lengths(
     )
 
 
-def _slot_gains(survival: np.ndarray, weights: np.ndarray, is_fair: bool) -> np.ndarray:
+def _slot_gains(survival: np.ndarray, weights: np.ndarray, fairness: float) -> np.ndarray:
     """What each slot adds to the sum that is maximised, float [R, K], never increasing along a row."""
-    if not is_fair:
+    if not fairness:
         return weights[:, None] * survival
-    before = 1.0 + np.cumsum(survival, axis=1) - survival
-    return weights[:, None] * np.log1p(survival / before)
+    after = 1.0 + np.cumsum(survival, axis=1)
+    before, power = after - survival, 1.0 - fairness
+    if not power:
+        return weights[:, None] * np.log(after / before)
+    return weights[:, None] * (after**power - before**power) / power
+
+
+def _power_mean(gained: np.ndarray, base: float, fairness: float) -> np.ndarray:
+    """Tokens of all rows together, by the mean that is maximised, when slots that add so much to the sum are taken."""
+    power = 1.0 - fairness
+    if not fairness or not base:
+        return base + gained
+    return base * (np.exp(gained / base) if not power else (1.0 + power * gained / base) ** (1.0 / power))
 
 
 def objective(emitted: np.ndarray | float, seconds: np.ndarray | float, value_of_time: float | None):

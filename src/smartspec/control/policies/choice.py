@@ -44,11 +44,11 @@ class Choice:
 
 
 def best_choice(
-    view: BatchView, estimates: Estimates, uniform_lengths: tuple[int, ...] | None = None, is_fair: bool = False
+    view: BatchView, estimates: Estimates, uniform_lengths: tuple[int, ...] | None = None, fairness: float = 0.0
 ) -> Choice:
-    """The best plan over all sources. uniform_lengths, is_fair: see goodput.Goodput."""
+    """The best plan over all sources. uniform_lengths, fairness: see goodput.Goodput."""
     planning_view = _with_spread_catch_up(view)
-    plan = partial(plan_uniform, uniform_lengths) if uniform_lengths else partial(_best_lengths, is_fair=is_fair)
+    plan = partial(plan_uniform, uniform_lengths) if uniform_lengths else partial(_best_lengths, fairness=fairness)
     if not (view.prefill_tokens and view.num_rows):
         best, use_model = _best_source(plan, planning_view, estimates, None)
         best = _without_late_starters(best, use_model, view, estimates)
@@ -135,7 +135,7 @@ def _source_choices(view: BatchView, estimates: Estimates) -> list[np.ndarray]:
 
 
 def _best_lengths(
-    view: BatchView, use_model: np.ndarray, estimates: Estimates, value_of_time: float | None, is_fair: bool
+    view: BatchView, use_model: np.ndarray, estimates: Estimates, value_of_time: float | None, fairness: float
 ) -> LengthPlan:
     """The planner's answer when each row's source is given."""
     caps = length_caps(view, use_model, estimates.max_draft_tokens)
@@ -149,7 +149,7 @@ def _best_lengths(
         estimates.latency.target_seconds(view, np.arange(num_considered + 1)),
         estimates.latency.host_seconds,
         value_of_time,
-        is_fair,
+        fairness,
     )
 
 

@@ -26,13 +26,14 @@ class Goodput(Policy):
     """Maximises expected (weighted) tokens per second of step time; no drafts where they gain less than MIN_GAIN.
 
     uniform_lengths: where given, all drafts of a step share one length out of these (or 0), as engines with captured
-    graphs need; a row whose draft is shorter is padded by the engine. is_fair: the geometric instead of the arithmetic
-    mean of the requests' tokens per second, see planner. note: why the last plan was not the planner's.
+    graphs need; a row whose draft is shorter is padded by the engine. fairness: 0, or which other mean than the
+    arithmetic one of the requests' tokens per second is maximised, see planner. note: why the last plan was not the
+    planner's.
     """
 
-    def __init__(self, uniform_lengths: tuple[int, ...] | None = None, *, is_fair: bool = False):
+    def __init__(self, uniform_lengths: tuple[int, ...] | None = None, *, fairness: float = 0.0):
         self.uniform_lengths = uniform_lengths
-        self.is_fair = is_fair
+        self.fairness = fairness
         self.guard = Guard()
         self.probe_budget = ExplorationBudget(PROBE_SHARE)
         self.plain_budget = ExplorationBudget(PLAIN_SHARE, credit=None)
@@ -75,7 +76,7 @@ class Goodput(Policy):
             latency.target_seconds(view, np.arange(drafted.lengths.sum() + 1)),
             latency.host_seconds,
             self._value_of_time,
-            self.is_fair,
+            self.fairness,
         ).lengths
 
     def observe(self, feedback: StepFeedback) -> None:
@@ -103,7 +104,7 @@ class Goodput(Policy):
         }
 
     def _best_choice(self, view: BatchView, estimates: Estimates) -> Choice:
-        return best_choice(view, estimates, self.uniform_lengths, self.is_fair)
+        return best_choice(view, estimates, self.uniform_lengths, self.fairness)
 
     def _wants_plain_step(self, view: BatchView, best: LengthPlan) -> bool:
         """Whether to measure a plain step now, paid from the budget with the tokens it is expected to lose."""

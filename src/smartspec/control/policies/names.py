@@ -1,7 +1,6 @@
 """Policies by name, as people write them: goodput, off, fixed:4, batch-table, batch-table:0.6."""
 
 from collections.abc import Callable
-from functools import partial
 
 from smartspec.control.policies.adaedl import AdaEdl
 from smartspec.control.policies.adaserve import AdaServe
@@ -19,7 +18,7 @@ from smartspec.control.policies.static import Fixed, Off
 POLICIES: dict[str, Callable[..., Policy]] = {
     "goodput": Goodput,
     "off": Off,
-    "fair": partial(Goodput, is_fair=True),
+    "fair": lambda fairness=1.0: Goodput(fairness=fairness),
     "batch-table": BatchTable,
     "smartspec-paper": SmartSpecPaper,
     "smartspec-request": SmartSpecRequest,
@@ -33,6 +32,7 @@ POLICIES: dict[str, Callable[..., Policy]] = {
 }
 # The parameter a name may carry behind a colon: type, least and largest value.
 PARAMETERS = {
+    "fair": (float, 0, 10),  # 0: goodput itself, 1: the geometric mean, 2: the harmonic, ...
     "batch-table": (float, 0, 1),  # acceptance while profiling
     "smartspec-paper": (int, 1, 10_000),  # steps between decisions
     "smartspec-request": (int, 1, 10_000),
@@ -46,7 +46,7 @@ PARAMETERS = {
 _OTHERS = [f"{name}[:number]" if name in PARAMETERS else name for name in list(POLICIES)[3:]]
 ALLOWED = (
     "goodput, off, fixed:K (K a number of draft tokens, for example fixed:4), uniform:K,K,... (goodput with one of "
-    f"these lengths for all requests of a step), fair (goodput's geometric mean), {', '.join(_OTHERS)}"
+    f"these lengths for all requests of a step), fair[:number] (goodput that minds the slowest), {', '.join(_OTHERS)}"
 )
 
 
