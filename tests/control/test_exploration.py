@@ -11,6 +11,7 @@ from smartspec.control.records import BatchView, Drafted, Offers, StepFeedback, 
 
 K, ROWS = 4, 16
 TARGET = CostCurve(knots=(1.0, 16.0), slopes=(0.0002, 0.0012), constant=0.03)
+CHEAP_TOKENS = CostCurve.linear(0.03, 0.0002)
 DRAFT = CostCurve.linear(0.003, 0.00005)
 
 
@@ -34,10 +35,11 @@ def test_a_first_look_is_affordable_as_soon_as_steps_are_known():
     assert budget.buy(1.9) and not budget.buy(1.9)
 
 
-def play(acceptance_of_step, num_steps, seed=0, understated=1.0):
-    """A draft model with that acceptance by step; returns lengths, notes and relative goodput (to off) by step."""
+def play(acceptance_of_step, num_steps, seed=0, understated=1.0, target=TARGET):
+    """A draft model with that acceptance by step (of all positions, or float [K]); returns lengths, notes and relative
+    goodput (to off) by step."""
     rng = np.random.default_rng(seed)
-    profile = CostCurve(TARGET.knots, tuple(s / understated for s in TARGET.slopes), TARGET.constant)
+    profile = CostCurve(target.knots, tuple(s / understated for s in target.slopes), target.constant)
     controller = Controller("goodput", K, LatencyModel(profile, DRAFT), has_offers=False, has_model=True, strict=True)
     ids, zeros = np.arange(ROWS), np.zeros(ROWS, dtype=int)
     lengths, notes, relative = [], [], []
@@ -45,12 +47,13 @@ def play(acceptance_of_step, num_steps, seed=0, understated=1.0):
         view = BatchView(ids, np.full(ROWS, 50), np.full(ROWS, K), zeros, Offers.none(ROWS), now=float(step))
         plan = controller.plan_draft(view)
         keep = controller.plan_verify(view, plan, Drafted(plan.lengths))
-        hits = np.cumprod(rng.random((ROWS, K)) < acceptance_of_step(step), axis=1).sum(axis=1)
+        acceptance = np.broadcast_to(acceptance_of_step(step), K)
+        hits = np.cumprod(rng.random((ROWS, K)) < acceptance, axis=1).sum(axis=1)
         accepted = np.minimum(hits, keep)
         depth, fed = int(keep.max(initial=0)), ROWS + int(keep.sum())
-        seconds = np.array([depth * float(DRAFT.seconds(ROWS)), float(TARGET.seconds(fed))])
-        expected = ROWS + sum(acceptance_of_step(step) ** j * (keep >= j).sum() for j in range(1, K + 1))
-        relative.append(expected / seconds.sum() * float(TARGET.seconds(ROWS)) / ROWS)
+        seconds = np.array([depth * float(DRAFT.seconds(ROWS)), float(target.seconds(fed))])
+        expected = ROWS + float((np.cumprod(acceptance) * (np.arange(K) < keep[:, None])).sum())
+        relative.append(expected / seconds.sum() * float(target.seconds(ROWS)) / ROWS)
         draft_seconds, target_seconds = seconds * np.exp(0.02 * rng.standard_normal(2))
         feedback = StepFeedback(
             view, plan, plan.lengths, keep, np.minimum(keep, accepted + 1), accepted, np.full(ROWS, -1),
@@ -83,6 +86,18 @@ def test_plain_steps_are_taken_and_become_rare(seed):
     plain = [step for step, note in enumerate(notes) if note and note.startswith("plain")]
     assert len(plain) >= 3
     assert sum(step >= 1000 for step in plain) <= 4
+
+
+def test_bad_luck_at_the_second_token_does_not_keep_drafts_short_for_ever():
+    unlucky, good = np.array([0.5, 0.1, 0.1, 0.1]), np.array([0.5, 0.8, 0.8, 0.8])
+    num_found = 0
+    for seed in range(8):
+        lengths, notes, _ = play(lambda step: unlucky if step < 3 else good, 400, seed, target=CHEAP_TOKENS)
+        assert (lengths[5:16] == ROWS).all(), "and nothing is learned of a second token there is not"
+        longer = [step for step, note in enumerate(notes) if note and note.startswith("longer")]
+        assert 2 <= len(longer) <= 6
+        num_found += np.median(lengths[300:]) >= 2 * ROWS
+    assert num_found >= 7, "without longer steps: never"
 
 
 @pytest.mark.parametrize("seed", range(3))

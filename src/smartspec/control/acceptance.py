@@ -61,8 +61,8 @@ class AcceptanceEstimator:
         """Survival by all that is known before drafting."""
         return _survival(self._log_odds(view, np.broadcast_to(use_model, view.num_rows)))
 
-    def survival_shifted(self, view: BatchView, use_model: np.ndarray | bool, shift: np.ndarray) -> np.ndarray:
-        """Survival if all log-odds of a row were higher by shift, float [R]: see log_odds_std."""
+    def survival_shifted(self, view: BatchView, use_model: np.ndarray | bool, shift: np.ndarray | float) -> np.ndarray:
+        """Survival if all log-odds of a row were higher by shift, float [R] or one for all: see log_odds_std."""
         return _survival(self._log_odds(view, np.broadcast_to(use_model, view.num_rows)) + shift)
 
     def survival_given_confidence(

@@ -33,7 +33,7 @@ NAMES = (
 FIXED, ROWS, CONTEXT, ATTENDED, SCORED, PREFILL_PASS, PREFILL_TOKEN = range(len(NAMES))
 SLOPES = slice(len(NAMES), None)
 COMMON_STD = 0.7
-TOKEN_STD = 0.3
+TOKEN_STD = 0.1
 SINGLE_STD = 0.15
 FADE = 1 / 40_000  # per step: the speed as a whole may wander by 0.35 % a step, a single coefficient by 0.15 %
 # Where the profile saw no cost, an attention that weighs this much is plausible: the KV of 16384 tokens is as much

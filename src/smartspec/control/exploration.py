@@ -1,16 +1,21 @@
 """What it costs to keep knowing: budgets of step time for steps that are not believed to be the best.
 
-Two things can only be learned by doing them: what a plain step costs while every step speculates, and what a draft
-model is worth while it is off. Each is bought from a credit that grows by a small share of all step time, at the
+Three things can only be learned by doing them: what a plain step costs while every step speculates, what a draft model
+is worth while it is off, and what tokens behind the present drafts are worth (the second token of drafts that all have
+one; a larger pass than any of late). Each is bought from a credit that grows by a small share of all step time, at the
 price of the time it is expected to lose. So it happens often where the two are close (cheap, and where a mistake is
 likely) and rarely where one is far better.
 """
 
 from dataclasses import dataclass
 
-PROBE_SHARE = 0.003  # of step time may be spent on probes of a draft model
+PROBE_SHARE = 0.003  # of step time may be spent on drafts that are expected to lose
 PLAIN_SHARE = 0.001  # and on plain steps: what the first has taught holds for long
 MAX_CREDIT_STEPS = 1.0  # unspent credit is kept up to this many steps: exploring in bursts teaches little more
+# Speculative steps at one batch size after which a kind of step is wanted again; doubles every time.
+FIRST_SPACING = 16
+LONGEST_SPACING = 512
+NUM_SIZES = 12  # batch sizes are told apart by log2
 
 
 @dataclass
@@ -36,3 +41,34 @@ class ExplorationBudget:
             return False
         self.credit = (self.credit or 0.0) - max(price_seconds, 0.0)
         return True
+
+
+class Spacing:
+    """When a kind of step is due again: after 16, 32, ... 512 speculative steps at a batch size without one."""
+
+    def __init__(self):
+        self._steps_since = [0] * NUM_SIZES
+        self._spacing = [FIRST_SPACING] * NUM_SIZES
+
+    def is_due(self, num_rows: int) -> bool:
+        size = _size(num_rows)
+        return self._steps_since[size] >= self._spacing[size]
+
+    def planned(self, num_rows: int) -> None:
+        """One is going to be made because it was due."""
+        size = _size(num_rows)
+        self._spacing[size] = min(2 * self._spacing[size], LONGEST_SPACING)
+        self._steps_since[size] = 0
+
+    def postponed(self, num_rows: int) -> None:
+        """None is to be had, or for too much: ask again in a few steps."""
+        self._steps_since[_size(num_rows)] -= FIRST_SPACING // 2
+
+    def observe(self, num_rows: int, happened: bool) -> None:
+        """A step is over; happened: it was of the kind, due or not."""
+        size = _size(num_rows)
+        self._steps_since[size] = 0 if happened else self._steps_since[size] + 1
+
+
+def _size(num_rows: int) -> int:
+    return min(max(num_rows, 1).bit_length() - 1, NUM_SIZES - 1)

@@ -1,4 +1,4 @@
-"""Whether a draft that is expected to lose is worth trying for what it teaches about the draft model.
+"""Drafts that are expected to lose, for what they teach: probes of a draft model that is off, and longer drafts.
 
 While the draft model is off nothing is learned about it (offers are different: what they would have proposed can be
 compared with the target's tokens for free). Two things may make better lengths gain:
@@ -9,10 +9,15 @@ compared with the target's tokens for free). Two things may make better lengths 
   anything, and has an even chance of being good.
 
 A probe is made only if what it may gain over some time ahead exceeds its price.
+
+Drafts that are too short hide it: their next token is not tested, larger passes are not timed, and the estimate that
+once spoke against them stays. (One batch of 64 with bad luck at the second token kept all drafts at one for hundreds of
+steps.) So now and then drafts are as long as would be best if more of them were accepted.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -25,6 +30,7 @@ WEIGHT = 1 / 6
 HORIZON_STEPS = 200  # for how long what is learned is of use
 CHANGE_STEPS = 500  # steps after which a workload has changed with probability 1 - 1/e
 GOOD_ACCEPTANCE = 0.8
+HOPES = (0.7, 1.4, 2.8)  # log-odds: 0.5 becomes 0.67, 0.8, 0.94
 SIZES = ((8, 2), (8, 1), (4, 1), (2, 1), (1, 1))  # (rows, length) of a probe
 
 
@@ -55,7 +61,7 @@ def plan_probe(
     std = estimates.acceptance.log_odds_std(view, True)
     value = _value_of_knowing(view, estimates, std, off, best, steps_since_evidence)
     plans = [_probe_plan(view, estimates, std, num_rows, length) for num_rows, length in SIZES]
-    prices = [_expected_loss(view, estimates, plan, off) for plan in plans]
+    prices = [expected_loss(view, estimates, plan, off.off_goodput) for plan in plans]
     most = min(max_credit_seconds, value * HORIZON_STEPS * off.off_seconds)
     offers = [Probe(plan, price, value) for plan, price in zip(plans, prices, strict=True) if price <= most]
     # The most tokens for the money, even if that means saving up: eight rows at once hardly cost more than one.
@@ -89,14 +95,29 @@ def _probe_plan(view: BatchView, estimates: Estimates, std: np.ndarray, num_rows
     return DraftPlan(lengths=lengths, use_model=lengths > 0)
 
 
-def _expected_loss(view: BatchView, estimates: Estimates, plan: DraftPlan, off: LengthPlan) -> float:
-    """Seconds the probe takes beyond what its tokens would take without it."""
-    num_tokens, depth = int(plan.lengths.sum()), int(plan.lengths.max(initial=0))
+def longer_drafts(
+    view: BatchView, estimates: Estimates, than: DraftPlan, best: Callable[[Estimates], DraftPlan]
+) -> DraftPlan | None:
+    """The drafts that would be best if all tokens were accepted more often than they are believed to be: with as little
+    of that as makes drafts longer together; None where none does. best: the planner, given other estimates."""
+    for hope in HOPES:
+        better = partial(estimates.acceptance.survival_shifted, view, shift=hope)
+        of_model = None if estimates.survival_model is None else better(use_model=True)
+        plan = best(replace(estimates, survival_offer=better(use_model=False), survival_model=of_model))
+        if plan.lengths.sum() > than.lengths.sum():
+            return plan
+    return None
+
+
+def expected_loss(view: BatchView, estimates: Estimates, plan: DraftPlan, goodput: float) -> float:
+    """Seconds the step takes beyond what its tokens would take at that goodput (weighted tokens per second)."""
+    num_tokens, depth = int(plan.lengths.sum()), int(plan.lengths[plan.use_model].max(initial=0))
     is_drafted = np.arange(estimates.max_draft_tokens) < plan.lengths[:, None]
-    emitted = view.weights.sum() + float((view.weights[:, None] * estimates.survival_model * is_drafted).sum())
+    survival = estimates.survival(plan.use_model)
+    emitted = view.weights.sum() + float((view.weights[:, None] * survival * is_drafted).sum())
     seconds = (
         float(estimates.latency.target_seconds(view, np.array([0, num_tokens]))[-1])
         + float(estimates.latency.draft_seconds(view, plan.use_model, depth)[-1])
         + estimates.latency.host_seconds
     )
-    return seconds - emitted / off.off_goodput
+    return seconds - emitted / goodput

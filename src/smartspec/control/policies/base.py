@@ -16,7 +16,9 @@ class Uncertain(Protocol):
 
     def log_odds_std(self, view: BatchView, use_model: np.ndarray | bool) -> np.ndarray: ...
 
-    def survival_shifted(self, view: BatchView, use_model: np.ndarray | bool, shift: np.ndarray) -> np.ndarray: ...
+    def survival_shifted(
+        self, view: BatchView, use_model: np.ndarray | bool, shift: np.ndarray | float
+    ) -> np.ndarray: ...
 
 
 class Latency(Protocol):

@@ -4,21 +4,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from smartspec.control.exploration import PLAIN_SHARE, PROBE_SHARE, ExplorationBudget
+from smartspec.control.exploration import PLAIN_SHARE, PROBE_SHARE, ExplorationBudget, Spacing
 from smartspec.control.guard import Guard
 from smartspec.control.planner import LengthPlan, plan_lengths
 from smartspec.control.policies.base import Estimates, Latency, Policy, no_drafts
 from smartspec.control.policies.choice import Choice, best_choice
-from smartspec.control.probing import plan_probe
+from smartspec.control.probing import expected_loss, longer_drafts, plan_probe
 from smartspec.control.records import BatchView, Drafted, DraftPlan, StepFeedback
 
 # Picking the best of many noisy predictions is biased towards those that are too rosy, while "off" is a single one,
 # measured best. A predicted gain below this is not worth the risk of falling behind plain decoding.
 MIN_GAIN = 0.01
-# Speculative steps at one batch size after which a plain step is wanted again; doubles every time.
-FIRST_PLAIN_SPACING = 16
-LONGEST_PLAIN_SPACING = 512
-NUM_SIZES = 12  # batch sizes are told apart by log2
 PROBE_SPACING = 4  # steps between looks at whether a probe would pay
 
 
@@ -41,8 +37,8 @@ class Goodput(Policy):
         self._off_seconds = 0.0
         self._plain_value_of_time = 0.0
         self._value_of_time = 0.0
-        self._steps_since_plain = [0] * NUM_SIZES
-        self._plain_spacing = [FIRST_PLAIN_SPACING] * NUM_SIZES
+        self._plain_steps = Spacing()
+        self._longer_steps = Spacing()
         self._steps_since_probe = 0
         self._steps_since_evidence = 0  # about the draft model
 
@@ -59,7 +55,7 @@ class Goodput(Policy):
         if self._wants_plain_step(view, best.plan):
             self.note = "plain step, to know what one costs"
             return no_drafts(view.num_rows)
-        return best.draft_plan
+        return self._longer_drafts(view, estimates, best) or best.draft_plan
 
     def plan_verify(
         self, view: BatchView, plan: DraftPlan, drafted: Drafted, survival: np.ndarray, latency: Latency
@@ -87,8 +83,8 @@ class Goodput(Policy):
         self._steps_since_evidence += 1
         if (feedback.plan.use_model & (feedback.tested > 0)).any():
             self._steps_since_evidence = 0
-        size = _size(num_rows)
-        self._steps_since_plain[size] = self._steps_since_plain[size] + 1 if speculated else 0
+        self._plain_steps.observe(num_rows, happened=not speculated)
+        self._longer_steps.observe(num_rows, happened=False)
         num_emitted = float(feedback.accepted.sum()) + num_rows
         has_prefill = feedback.view.prefill_tokens > 0
         self.guard.observe(
@@ -108,13 +104,27 @@ class Goodput(Policy):
 
     def _wants_plain_step(self, view: BatchView, best: LengthPlan) -> bool:
         """Whether to measure a plain step now, paid from the budget with the tokens it is expected to lose."""
-        size = _size(view.num_rows)
-        if self._steps_since_plain[size] < self._plain_spacing[size] or view.prefill_tokens:
+        if not self._plain_steps.is_due(view.num_rows) or view.prefill_tokens:
             return False
         if not self.plain_budget.buy(best.off_seconds * (1.0 - best.off_goodput / best.goodput)):
             return False
-        self._plain_spacing[size] = min(2 * self._plain_spacing[size], LONGEST_PLAIN_SPACING)
+        self._plain_steps.planned(view.num_rows)
         return True
+
+    def _longer_drafts(self, view: BatchView, estimates: Estimates, best: Choice) -> DraftPlan | None:
+        """Now and then, longer drafts than seem best, to learn what their tokens are worth and such a pass takes."""
+        is_due = self._longer_steps.is_due(view.num_rows) and not view.prefill_tokens
+        if not is_due or estimates.acceptance is None:
+            return None
+        drafts = longer_drafts(
+            view, estimates, best.draft_plan, lambda others: self._best_choice(view, others).draft_plan
+        )
+        if drafts is None or not self.probe_budget.buy(expected_loss(view, estimates, drafts, best.plan.goodput)):
+            self._longer_steps.postponed(view.num_rows)
+            return None
+        self._longer_steps.planned(view.num_rows)
+        self.note = "longer drafts, to know what they are worth"
+        return drafts
 
     def _probe(self, view: BatchView, estimates: Estimates, off: LengthPlan) -> DraftPlan | None:
         """A small draft that is expected to lose, where knowing may win more."""
@@ -134,10 +144,6 @@ class Goodput(Policy):
             return None
         self.note = f"probe: knowing the draft model's acceptance may gain {probe.value:.1%}"
         return probe.draft_plan
-
-
-def _size(num_rows: int) -> int:
-    return min(max(num_rows, 1).bit_length() - 1, NUM_SIZES - 1)
 
 
 def alternatives(view: BatchView, estimates: Estimates, num_chosen: int) -> list[tuple[str, int, float]]:
