@@ -73,6 +73,15 @@ def test_a_narrow_table_loses_no_digits(call):
     assert "…" not in result.output and len(table(result.output)[0]) == 9
 
 
+def test_runs_in_processes_are_the_same_runs(call, tmp_path):
+    def play(name: str, *processes: str) -> tuple[list[str], list[dict]]:
+        result = call("--batch", "4", "--policy", "off,goodput", *processes, "--output", str(tmp_path / name))
+        assert result.exit_code == 0, result.output
+        return table(result.output), json.loads((tmp_path / name).read_text())["runs"]
+
+    assert play("alone.json") == play("together.json", "--processes", "2")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -1,7 +1,7 @@
 """`smartspec simulate`: policies compared in virtual time, on named hardware."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -63,6 +63,7 @@ def simulate(
     router: Annotated[str, typer.Option(help="least-loaded or round-robin.")] = "least-loaded",
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each policy.")] = 1,
     seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = 0,
+    processes: Annotated[int, typer.Option(min=1, help="Runs that are played at once.")] = 1,
     output: Annotated[Path | None, typer.Option(help="Save settings, summaries and every request as JSON.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Save the distributions of latency as a picture.")] = None,
 ) -> None:
@@ -108,8 +109,32 @@ def simulate(
     }
     names = [name.strip() for name in policy.split(",")]
     scenarios = [Scenario(policy=name, seed=seed + i, **settings) for i in range(seeds) for name in names]
-    outcomes = _run_all(scenarios)
+    outcomes = _run_all(scenarios) if processes == 1 else _run_in_processes(scenarios, processes)
+    if not outcomes:
+        raise typer.Exit(130)
     _report(outcomes, output, plot)
+    if len(outcomes) < len(scenarios):
+        print(f"interrupted: {len(outcomes)} of {len(scenarios)} runs were played")
+
+
+def _run_in_processes(scenarios: list["Scenario"], processes: int) -> list["Outcome"]:
+    """All of them, or those that were over, from the first on, when an interrupt came."""
+    import signal
+    from multiprocessing import Pool
+
+    from smartspec.sim.scenario import simulate
+
+    outcomes, ignore_interrupts = [], (signal.SIGINT, signal.SIG_IGN)
+    # The workers do not hear Ctrl-C: leaving the block ends them.
+    with (
+        _progress("runs", len(scenarios)) as on_finished,
+        Pool(processes, signal.signal, ignore_interrupts) as pool,
+        suppress(KeyboardInterrupt),
+    ):
+        for outcome in pool.imap(simulate, scenarios):
+            outcomes.append(outcome)
+            on_finished(1)
+    return outcomes
 
 
 def _run_all(scenarios: list["Scenario"]) -> list["Outcome"]:
@@ -118,7 +143,7 @@ def _run_all(scenarios: list["Scenario"]) -> list["Outcome"]:
 
     outcomes = []
     for number, scenario in enumerate(scenarios, start=1):
-        with _progress(f"{number}/{len(scenarios)} {scenario.policy}", scenario) as on_finished:
+        with _progress(f"{number}/{len(scenarios)} {scenario.policy}", scenario.num_requests) as on_finished:
             outcomes.append(simulate(scenario, on_finished))
         if outcomes[-1].summary.num_unfinished:
             break
@@ -126,14 +151,14 @@ def _run_all(scenarios: list["Scenario"]) -> list["Outcome"]:
 
 
 @contextmanager
-def _progress(text: str, scenario: "Scenario") -> Iterator[Callable[[int], None]]:
+def _progress(text: str, total: int | None) -> Iterator[Callable[[int], None]]:
     """A bar on standard error while the block runs; yields the function that moves it on."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), refresh_per_second=2, transient=True) as progress:
-        task_id = progress.add_task(text, total=scenario.num_requests)
+        task_id = progress.add_task(text, total=total)
         yield lambda num_finished: progress.advance(task_id, num_finished)
 
 
