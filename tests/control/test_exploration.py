@@ -7,7 +7,9 @@ from smartspec.control.controller import Controller
 from smartspec.control.cost_curve import CostCurve
 from smartspec.control.exploration import MAX_CREDIT_STEPS, ExplorationBudget
 from smartspec.control.latency import LatencyModel
-from smartspec.control.records import BatchView, Drafted, Offers, StepFeedback, StepSeconds
+from smartspec.control.policies.base import Estimates
+from smartspec.control.policies.goodput import Goodput
+from smartspec.control.records import BatchView, Drafted, DraftPlan, Offers, StepFeedback, StepSeconds
 
 K, ROWS = 4, 16
 TARGET = CostCurve(knots=(1.0, 16.0), slopes=(0.0002, 0.0012), constant=0.03)
@@ -98,6 +100,19 @@ def test_bad_luck_at_the_second_token_does_not_keep_drafts_short_for_ever():
         assert 2 <= len(longer) <= 6
         num_found += np.median(lengths[300:]) >= 2 * ROWS
     assert num_found >= 7, "without longer steps: never"
+
+
+@pytest.mark.parametrize("note", [None, "longer drafts, to know what they are worth"])
+def test_drafts_made_to_learn_from_are_verified_whole(note):
+    """Others are cut where their confidence says that nothing will be accepted."""
+    policy, lengths = Goodput(), np.full(ROWS, K)
+    view = BatchView(np.arange(ROWS), np.full(ROWS, 50), lengths, np.zeros(ROWS, dtype=int), Offers.none(ROWS))
+    latency, survival = LatencyModel(TARGET, DRAFT), np.full((ROWS, K), 1e-3)
+    policy.plan_draft(view, Estimates(survival, survival, latency))
+    policy.note = note
+    drafted = Drafted(lengths, confidence=survival)
+    kept = policy.plan_verify(view, DraftPlan(lengths, lengths > 0), drafted, survival, latency)
+    assert kept.tolist() == (lengths if note else 0 * lengths).tolist()
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -60,8 +60,8 @@ class Goodput(Policy):
     def plan_verify(
         self, view: BatchView, plan: DraftPlan, drafted: Drafted, survival: np.ndarray, latency: Latency
     ) -> np.ndarray:
-        """What is worth verifying now that the drafts are there: their cost is spent, their confidence known. All, where
-        they were made to learn from."""
+        """What is worth verifying now that the drafts are there: their cost is spent, their confidence known. All of
+        those that were made to learn from."""
         if self.uniform_lengths or self.note or drafted.confidence is None or not drafted.lengths.any():
             return drafted.lengths
         return plan_lengths(
