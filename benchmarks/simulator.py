@@ -4,9 +4,10 @@
 
 A first live run at the longest fixed length records which drafts exist and which of their tokens are right. Then the
 live engine serves Poisson arrivals under `goodput`, and the simulator the same arrivals with the same numbers of
-tokens, the recorded acceptance, and as true times the profile that the engine itself measured at its start. On a
-machine whose speed changes, the live run is not as fast as the profile: how much longer its passes took is a column,
-and the last ratio is of a simulation in which they take as long.
+tokens, the recorded acceptance, and as true times the profile that the engine itself measured at the start of that run
+(a profile of earlier would be of a machine that was faster or slower then). Where the speed still changes, the live run
+is not as fast as the profile: how much longer its passes took is a column, and the last ratio is of a simulation in
+which they take as long.
 """
 
 import asyncio
@@ -34,6 +35,7 @@ from smartspec.control.latency import LatencyModel
 from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.scheduler import Scheduler
+from smartspec.engine.default_model import cache_folder
 from smartspec.sim.executor import SimExecutor
 from smartspec.sim.fleet import Fleet, Replica, Run
 from smartspec.sim.recorded_log import RecordedLog
@@ -50,12 +52,21 @@ if not console.is_terminal:
     console.width = 120
 
 
-def serve(policy: str, plan: LoadPlan, log: Path, folder: Path) -> list[RequestRecord]:
-    """Records of the plan served by a new server that writes a decision log, in order of arrival."""
-    command = server_command(policy, None, None)
-    command = ServerCommand([*command.arguments, "--decision-log", str(log)], command.environment)
-    with running(command, folder / f"{log.stem}.log") as target:
+def serve(policy: str, plan: LoadPlan, log: Path) -> list[RequestRecord]:
+    """Records, in order of arrival, of a new server that has just profiled itself and writes a decision log."""
+    arguments = [*server_command(policy, None, None).arguments, "--decision-log", str(log)]
+    command = ServerCommand(arguments, {"SMARTSPEC_CACHE": str(cache_without_profiles(log.with_suffix(".cache")))})
+    with running(command, log.with_suffix(".log")) as target:
         return load(target, plan)
+
+
+def cache_without_profiles(folder: Path) -> Path:
+    """A new cache folder that shares all but the profiles with the user's."""
+    folder.mkdir()
+    for name in ("models", "kernels"):
+        (cache_folder() / name).mkdir(parents=True, exist_ok=True)
+        (folder / name).symlink_to(cache_folder() / name)
+    return folder
 
 
 def load(target: Target, plan: LoadPlan) -> list[RequestRecord]:
@@ -123,9 +134,9 @@ def validate(plan_of: Callable[[float], LoadPlan], rates: list[float], folder: P
         plan = plan_of(rate)
         drafts_log, live_log = folder / f"drafts{rate:g}.jsonl", folder / f"live{rate:g}.jsonl"
         console.print(f"rate {rate:g}: recording drafts", highlight=False)
-        serve(f"fixed:{MAX_DRAFT_TOKENS}", LoadPlan(plan.requests, concurrency=1), drafts_log, folder)
+        serve(f"fixed:{MAX_DRAFT_TOKENS}", LoadPlan(plan.requests, concurrency=1), drafts_log)
         console.print(f"rate {rate:g}: live run", highlight=False)
-        records = serve("goodput", plan, live_log, folder)
+        records = serve("goodput", plan, live_log)
         live = RecordedLog(live_log)
         host_seconds = between_passes(live)
         curves = LatencyModel.from_dict(live.header.profile)
