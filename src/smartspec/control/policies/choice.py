@@ -5,10 +5,7 @@ Two costs of a step are not the price of its drafts alone:
 * prefill: it has to be done whatever is drafted. Time in such a step is valued at what it is worth in a step without
   prefill (see planner, value_of_time), and there those who are prefilled now or wait for it will decode as well: time
   is worth what the larger batch makes of it, if that is more.
-* catching up: tokens the draft model has not seen are fed once and serve all later drafts of the request. Their cost is
-  spread over CATCH_UP_STEPS steps when lengths are compared, as if all rows could begin at once; but no step catches
-  up for longer than a plain step takes, or than one request needs: those nearest to being up to date begin, the others
-  wait. (Asked only about those who may begin, whom no draft pass pays for, a full server never turned drafts on again.)
+* catching up of the draft model: an investment, of which a step is charged a part (see catch_up).
 """
 
 from dataclasses import dataclass, replace
@@ -18,11 +15,9 @@ import numpy as np
 
 from smartspec.control.planner import LengthPlan, plan_lengths
 from smartspec.control.policies.base import Estimates, length_caps
+from smartspec.control.policies.catch_up import REQUEST_STEPS, charged_draft_seconds, without_late_starters
 from smartspec.control.policies.uniform import plan_uniform
 from smartspec.control.records import BatchView, DraftPlan, Offers
-
-CATCH_UP_STEPS = 32
-ORDINARY_UNSEEN_TOKENS = 4  # what a row that drafts in every step has not seen: no investment
 
 
 @dataclass(frozen=True)
@@ -44,30 +39,36 @@ class Choice:
 
 
 def best_choice(
-    view: BatchView, estimates: Estimates, uniform_lengths: tuple[int, ...] | None = None, fairness: float = 0.0
+    view: BatchView,
+    estimates: Estimates,
+    uniform_lengths: tuple[int, ...] | None = None,
+    fairness: float = 0.0,
+    catch_up_steps: float = REQUEST_STEPS,
 ) -> Choice:
-    """The best plan over all sources. uniform_lengths, fairness: see goodput.Goodput."""
-    planning_view = _with_spread_catch_up(view)
+    """The best plan over all sources. uniform_lengths, fairness: see goodput.Goodput. catch_up_steps: over how many
+    steps the cost of catching up is spread."""
     plan = partial(plan_uniform, uniform_lengths) if uniform_lengths else partial(_best_lengths, fairness=fairness)
+    best_source = partial(_best_source, plan, catch_up_steps)
     if not (view.prefill_tokens and view.num_rows):
-        best, use_model = _best_source(plan, planning_view, estimates, None)
-        best = _without_late_starters(best, use_model, view, estimates)
+        best, use_model = best_source(view, estimates, None)
+        best = without_late_starters(best, use_model, view, estimates)
         return Choice(best, use_model, None, best.off_goodput)
-    alone = _best_source(plan, _without_prefill(planning_view), estimates, None)[0]
+    alone = best_source(_without_prefill(view), estimates, None)[0]
     crowd_goodput = _plain_goodput_of_crowd(view, estimates)
     value_of_time = max(alone.goodput, crowd_goodput)
-    best, use_model = _best_source(plan, planning_view, estimates, value_of_time)
-    best = _without_late_starters(best, use_model, view, estimates)
+    best, use_model = best_source(view, estimates, value_of_time)
+    best = without_late_starters(best, use_model, view, estimates)
     return Choice(best, use_model, value_of_time, max(alone.off_goodput, crowd_goodput))
 
 
 def _best_source(
-    plan, view: BatchView, estimates: Estimates, value_of_time: float | None
+    plan, catch_up_steps: float, view: BatchView, estimates: Estimates, value_of_time: float | None
 ) -> tuple[LengthPlan, np.ndarray]:
     """The best plan of those for each choice of sources, and that choice."""
-    options = [
-        (plan(view, use_model, estimates, value_of_time), use_model) for use_model in _source_choices(view, estimates)
-    ]
+    options = []
+    for use_model in _source_choices(view, estimates):
+        draft_seconds = charged_draft_seconds(view, use_model, estimates, catch_up_steps)
+        options.append((plan(view, use_model, estimates, draft_seconds, value_of_time), use_model))
     return max(options, key=lambda option: option[0].gain)
 
 
@@ -91,35 +92,6 @@ def _plain_goodput_of_crowd(view: BatchView, estimates: Estimates) -> float:
     return num_rows * float(view.weights.mean()) / seconds
 
 
-def _with_spread_catch_up(view: BatchView) -> BatchView:
-    if view.unseen_tokens.max(initial=0) <= ORDINARY_UNSEEN_TOKENS:
-        return view
-    ordinary = np.minimum(view.unseen_tokens, ORDINARY_UNSEEN_TOKENS)
-    return replace(view, unseen_tokens=ordinary + (view.unseen_tokens - ordinary) // CATCH_UP_STEPS)
-
-
-def _without_late_starters(
-    plan: LengthPlan, use_model: np.ndarray, view: BatchView, estimates: Estimates
-) -> LengthPlan:
-    """The plan without drafts for rows that would make this step catch up for longer than a plain step takes; at least
-    one begins."""
-    starters = use_model & (plan.lengths > 0)
-    if view.unseen_tokens.max(initial=0) <= ORDINARY_UNSEEN_TOKENS or not starters.any():
-        return plan
-    seconds = float(estimates.latency.draft_seconds(view, starters, 1)[-1])
-    if seconds <= plan.off_seconds:
-        return plan
-    rows = np.flatnonzero(starters)
-    rows = rows[np.argsort(view.unseen_tokens[rows], kind="stable")]
-    fed_tokens = np.cumsum(view.unseen_tokens[rows] + 1)
-    fits = fed_tokens <= fed_tokens[-1] * plan.off_seconds / seconds
-    first_late = int((view.unseen_tokens[rows] > ORDINARY_UNSEEN_TOKENS).argmax())
-    fits[: first_late + 1] = True  # or a long request could never begin
-    lengths = plan.lengths.copy()
-    lengths[rows[~fits]] = 0
-    return replace(plan, lengths=lengths)
-
-
 def _source_choices(view: BatchView, estimates: Estimates) -> list[np.ndarray]:
     """Which rows would use the draft model: bool [R] each. Offers first, as they are free; or what yields more."""
     if estimates.survival_model is None:
@@ -135,7 +107,12 @@ def _source_choices(view: BatchView, estimates: Estimates) -> list[np.ndarray]:
 
 
 def _best_lengths(
-    view: BatchView, use_model: np.ndarray, estimates: Estimates, value_of_time: float | None, fairness: float
+    view: BatchView,
+    use_model: np.ndarray,
+    estimates: Estimates,
+    draft_seconds: np.ndarray,
+    value_of_time: float | None,
+    fairness: float,
 ) -> LengthPlan:
     """The planner's answer when each row's source is given."""
     caps = length_caps(view, use_model, estimates.max_draft_tokens)
@@ -145,7 +122,7 @@ def _best_lengths(
         caps,
         view.weights,
         use_model,
-        estimates.latency.draft_seconds(view, use_model, estimates.max_draft_tokens),
+        draft_seconds,
         estimates.latency.target_seconds(view, np.arange(num_considered + 1)),
         estimates.latency.host_seconds,
         value_of_time,

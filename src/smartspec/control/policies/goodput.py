@@ -8,6 +8,7 @@ from smartspec.control.exploration import PLAIN_SHARE, PROBE_SHARE, ExplorationB
 from smartspec.control.guard import Guard
 from smartspec.control.planner import LengthPlan, plan_lengths
 from smartspec.control.policies.base import Estimates, Latency, Policy, no_drafts
+from smartspec.control.policies.catch_up import CatchUpHorizon
 from smartspec.control.policies.choice import Choice, best_choice
 from smartspec.control.probing import expected_loss, longer_drafts, plan_probe
 from smartspec.control.records import BatchView, Drafted, DraftPlan, StepFeedback
@@ -37,6 +38,7 @@ class Goodput(Policy):
         self._off_seconds = 0.0
         self._plain_value_of_time = 0.0
         self._value_of_time = 0.0
+        self._catch_up = CatchUpHorizon()
         self._plain_steps = Spacing()
         self._longer_steps = Spacing()
         self._steps_since_probe = 0
@@ -81,6 +83,7 @@ class Goodput(Policy):
         speculated = bool(feedback.drafted.any())
         self.probe_budget.earn(seconds)
         self.plain_budget.earn(seconds)
+        self._catch_up.observe(feedback)
         self._steps_since_evidence += 1
         if (feedback.plan.use_model & (feedback.tested > 0)).any():
             self._steps_since_evidence = 0
@@ -101,7 +104,7 @@ class Goodput(Policy):
         }
 
     def _best_choice(self, view: BatchView, estimates: Estimates) -> Choice:
-        return best_choice(view, estimates, self.uniform_lengths, self.fairness)
+        return best_choice(view, estimates, self.uniform_lengths, self.fairness, self._catch_up.steps)
 
     def _wants_plain_step(self, view: BatchView, best: LengthPlan) -> bool:
         """Whether to measure a plain step now, paid from the budget with the tokens it is expected to lose."""

@@ -3,8 +3,9 @@
 from collections.abc import Callable
 
 from smartspec.control.policies.base import Estimates, Policy
+from smartspec.control.policies.catch_up import CatchUpHorizon
 from smartspec.control.policies.choice import best_choice
-from smartspec.control.records import BatchView, DraftPlan
+from smartspec.control.records import BatchView, DraftPlan, StepFeedback
 
 
 class Oracle(Policy):
@@ -16,6 +17,10 @@ class Oracle(Policy):
 
     def __init__(self, truth: Callable[[BatchView], Estimates]):
         self._truth = truth
+        self._catch_up = CatchUpHorizon()
 
     def plan_draft(self, view: BatchView, estimates: Estimates) -> DraftPlan:
-        return best_choice(view, self._truth(view)).draft_plan
+        return best_choice(view, self._truth(view), catch_up_steps=self._catch_up.steps).draft_plan
+
+    def observe(self, feedback: StepFeedback) -> None:
+        self._catch_up.observe(feedback)

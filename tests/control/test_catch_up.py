@@ -1,0 +1,78 @@
+"""What a step is charged for tokens the draft model has not seen, and over how many steps they are spread."""
+
+import numpy as np
+import pytest
+
+from smartspec.control.cost_curve import CostCurve
+from smartspec.control.latency import LatencyModel
+from smartspec.control.policies.base import Estimates, no_drafts
+from smartspec.control.policies.catch_up import MIN_SHARE, REQUEST_STEPS, CatchUpHorizon, charged_draft_seconds
+from smartspec.control.policies.choice import best_choice
+from smartspec.control.records import BatchView, DraftPlan, Offers, StepFeedback, StepSeconds
+
+K, R = 3, 4
+# Memory-bound up to 256 tokens: the first of them cost nothing.
+DRAFT = CostCurve(knots=(1.0, 256.0), slopes=(0.0, 1e-4), constant=0.002)
+LATENCY = LatencyModel(CostCurve(knots=(1.0, 256.0), slopes=(0.0, 1e-4), constant=0.03), DRAFT)
+
+
+def make_view(unseen):
+    return BatchView(
+        request_ids=np.arange(R),
+        context_tokens=np.full(R, 3000),
+        max_draft_tokens=np.full(R, K),
+        unseen_tokens=np.full(R, unseen),
+        offers=Offers.none(R),
+    )
+
+
+def make_estimates(rate=0.7):
+    survival = np.cumprod(np.full((R, K), rate), axis=1)
+    return Estimates(survival, survival, LATENCY)
+
+
+def step(view, plan, seconds=0.03):
+    zeros = np.zeros_like(plan.lengths)
+    seconds = StepSeconds(0.0, seconds, 0.0)
+    return StepFeedback(view, plan, plan.lengths, zeros, zeros, zeros, zeros - 1, view.num_rows, seconds)
+
+
+def test_a_step_is_charged_its_share_of_the_whole_catch_up():
+    """Not the time of a share of the tokens: a small pass is memory-bound, and a long prompt would seem free."""
+    everybody, estimates = np.ones(R, dtype=bool), make_estimates()
+    up_to_date, behind = make_view(0), make_view(3000)
+    ordinary = LATENCY.draft_seconds(up_to_date, everybody, K)
+    whole = LATENCY.draft_seconds(behind, everybody, 1)[1] - ordinary[1]
+    assert whole > 1.0
+    charged = charged_draft_seconds(behind, everybody, estimates, 100.0)
+    assert charged[0] == 0.0
+    assert charged[1:] - ordinary[1:] == pytest.approx(whole / 100, rel=0.01)
+    assert np.array_equal(charged_draft_seconds(up_to_date, everybody, estimates, 100.0), ordinary)
+
+
+@pytest.mark.parametrize("steps", [8.0, REQUEST_STEPS])
+def test_a_longer_horizon_buys_what_a_short_one_cannot(steps):
+    plan = best_choice(make_view(3000), make_estimates(), catch_up_steps=steps).draft_plan
+    assert plan.lengths.any() == (steps == REQUEST_STEPS)
+
+
+def test_the_horizon_follows_how_many_rows_draft():
+    view, horizon = make_view(0), CatchUpHorizon()
+    assert horizon.steps == REQUEST_STEPS
+    for _ in range(1000):
+        horizon.observe(step(view, no_drafts(R)))
+    assert horizon.steps == REQUEST_STEPS * MIN_SHARE
+    half = np.arange(R) < R // 2
+    for _ in range(1000):
+        horizon.observe(step(view, DraftPlan(half * K, half)))
+    assert horizon.steps == pytest.approx(REQUEST_STEPS / 2, rel=0.01)
+
+
+def test_offers_do_not_count_as_drafts_of_the_model_and_steps_of_prefill_alone_not_at_all():
+    horizon, zeros = CatchUpHorizon(), np.zeros(0, dtype=np.int64)
+    nobody = BatchView(zeros, zeros, zeros, zeros, Offers.none(0), num_prefills=1, prefill_tokens=64)
+    prefill = step(nobody, no_drafts(0))
+    horizon.observe(prefill)
+    assert horizon.steps == REQUEST_STEPS
+    horizon.observe(step(make_view(0), DraftPlan(np.full(R, K), np.zeros(R, dtype=bool))))
+    assert horizon.steps < REQUEST_STEPS
