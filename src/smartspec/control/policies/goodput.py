@@ -101,6 +101,7 @@ class Goodput(Policy):
             "guard": {"reason": self.guard.reason, "trips": self.guard.num_trips},
             "probe_credit_seconds": self.probe_budget.credit,
             "plain_step_credit_seconds": self.plain_budget.credit,
+            "catch_up_steps": self._catch_up.steps,
         }
 
     def _best_choice(self, view: BatchView, estimates: Estimates) -> Choice:
