@@ -31,9 +31,9 @@ def make_estimates(rate=0.7):
     return Estimates(survival, survival, LATENCY)
 
 
-def step(view, plan, seconds=0.03):
+def step(view, plan):
     zeros = np.zeros_like(plan.lengths)
-    seconds = StepSeconds(0.0, seconds, 0.0)
+    seconds = StepSeconds(0.0, 0.03, 0.0)
     return StepFeedback(view, plan, plan.lengths, zeros, zeros, zeros, zeros - 1, view.num_rows, seconds)
 
 
@@ -71,8 +71,7 @@ def test_the_horizon_follows_how_many_rows_draft():
 def test_offers_do_not_count_as_drafts_of_the_model_and_steps_of_prefill_alone_not_at_all():
     horizon, zeros = CatchUpHorizon(), np.zeros(0, dtype=np.int64)
     nobody = BatchView(zeros, zeros, zeros, zeros, Offers.none(0), num_prefills=1, prefill_tokens=64)
-    prefill = step(nobody, no_drafts(0))
-    horizon.observe(prefill)
+    horizon.observe(step(nobody, no_drafts(0)))
     assert horizon.steps == REQUEST_STEPS
     horizon.observe(step(make_view(0), DraftPlan(np.full(R, K), np.zeros(R, dtype=bool))))
     assert horizon.steps < REQUEST_STEPS
