@@ -1,5 +1,7 @@
 """Knowing costs: never more than the budget, and enough to notice what has changed."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -37,9 +39,9 @@ def test_a_first_look_is_affordable_as_soon_as_steps_are_known():
     assert budget.buy(1.9) and not budget.buy(1.9)
 
 
-def play(acceptance_of_step, num_steps, seed=0, understated=1.0, target=TARGET):
-    """A draft model with that acceptance by step (of all positions, or float [K]); returns lengths, notes and relative
-    goodput (to off) by step."""
+def play(acceptance_of_step, num_steps, seed=0, understated=1.0, target=TARGET, prefill=0):
+    """A draft model with that acceptance by step (of all positions, or float [K]), beside so many prefill tokens in
+    every step; returns lengths, notes and relative goodput (to off) by step."""
     rng = np.random.default_rng(seed)
     profile = CostCurve(target.knots, tuple(s / understated for s in target.slopes), target.constant)
     controller = Controller("goodput", K, LatencyModel(profile, DRAFT), has_offers=False, has_model=True, strict=True)
@@ -47,12 +49,14 @@ def play(acceptance_of_step, num_steps, seed=0, understated=1.0, target=TARGET):
     lengths, notes, relative = [], [], []
     for step in range(num_steps):
         view = BatchView(ids, np.full(ROWS, 50), np.full(ROWS, K), zeros, Offers.none(ROWS), now=float(step))
+        if prefill:
+            view = replace(view, num_prefills=1, prefill_tokens=prefill, prefill_context_tokens=prefill)
         plan = controller.plan_draft(view)
         keep = controller.plan_verify(view, plan, Drafted(plan.lengths))
         acceptance = np.broadcast_to(acceptance_of_step(step), K)
         hits = np.cumprod(rng.random((ROWS, K)) < acceptance, axis=1).sum(axis=1)
         accepted = np.minimum(hits, keep)
-        depth, fed = int(keep.max(initial=0)), ROWS + int(keep.sum())
+        depth, fed = int(keep.max(initial=0)), ROWS + prefill + int(keep.sum())
         seconds = np.array([depth * float(DRAFT.seconds(ROWS)), float(target.seconds(fed))])
         expected = ROWS + float((np.cumprod(acceptance) * (np.arange(K) < keep[:, None])).sum())
         relative.append(expected / seconds.sum() * float(target.seconds(ROWS)) / ROWS)
@@ -80,6 +84,15 @@ def test_a_draft_model_that_becomes_good_is_found_again(seed):
     assert (lengths[300:400] > 0).mean() < 0.5
     assert (lengths[900:] > 0).mean() > 0.9
     assert relative[900:].mean() > 1.11, "one token is worth 1.120, two, the best, 1.132"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_beside_prefill_as_well(seed):
+    """A busy server may not see a step without prefill for a long time."""
+    lengths, notes, _ = play(lambda step: 0.02 if step < 100 else 0.9, 600, seed, target=CHEAP_TOKENS, prefill=200)
+    assert (lengths[50:100] > 0).mean() < 0.5
+    assert any(note and note.startswith("probe") for note in notes)
+    assert (lengths[500:] > 0).mean() > 0.9
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -114,6 +114,23 @@ def test_a_step_full_of_prefill_has_room_for_a_few_drafts_and_the_next_chunk_lea
     assert core.controller.views[-1].ordinary_tokens == 32 - 1, "one draft token beside prefill in the step before"
 
 
+def test_drafts_that_were_planned_and_not_made_need_no_room_beside_prefill():
+    core = make_core()
+    core.controller = OneTokenDrafts()
+    core.controller.plan_verify = lambda view, plan, drafted: np.zeros_like(drafted.lengths)
+    core.add_request(Request(0, [1, 2], SamplingParams(max_tokens=20), seed=0))
+    core.step(0.0)
+    for request_id in (1, 2):
+        core.add_request(
+            Request(
+                request_id, list(range(100 * request_id, 100 * request_id + 60)), SamplingParams(max_tokens=2), seed=0
+            )
+        )
+    for now in range(1, 3):
+        core.step(float(now))
+    assert [view.ordinary_tokens for view in core.controller.views[-2:]] == [32, 32]
+
+
 def test_class_numbers_are_bounded():
     ids = ClassIds()
     assert [ids.of(f"class {i}") for i in range(MAX_CLASSES)] == list(range(1, MAX_CLASSES + 1))

@@ -61,6 +61,16 @@ def drawn_draft(requests, lengths, keep=lambda token_ids, probs: len(token_ids))
     return [chain for chain, _ in pairs], [rows for _, rows in pairs]
 
 
+def confident_draft(requests, lengths):
+    """Sampled, and ended behind the first token that was drawn from a distribution without a likely token."""
+
+    def first_doubt(token_ids, probs):
+        doubts = np.flatnonzero(probs.amax(dim=1).numpy() < 0.6)
+        return int(doubts[0]) + 1 if len(doubts) else len(token_ids)
+
+    return drawn_draft(requests, lengths, keep=first_doubt)
+
+
 OPTIONS = {
     "plain": {},
     "temperature": {"temperature": 0.6},
@@ -73,6 +83,7 @@ OPTIONS = {
 CASES = [
     *((likely_draft, name) for name in ("plain", "top_p", "all_filters", "penalties")),
     *((drawn_draft, name) for name in OPTIONS),
+    *((confident_draft, name) for name in ("plain", "all_filters")),
     (arbitrary_draft, "all_filters"),
     (no_draft, "all_filters"),
 ]

@@ -77,6 +77,16 @@ class AcceptanceEstimator:
                 log_odds[known] = calibration.log_odds(confidence.T[known], log_odds[known])
         return _survival(log_odds)
 
+    @property
+    def knows_confidence(self) -> bool:
+        """Whether the draft model has ever said how confident it is in a token that was then tested."""
+        return self._calibrations[True].has_learned
+
+    def given_confidence(self, confidence: np.ndarray, history: np.ndarray) -> np.ndarray:
+        """Acceptance of tokens of the draft model, float [N]. confidence: float [N]; history: float [N], log-odds by
+        all that was known before drafting."""
+        return sigmoid(self._calibrations[True].log_odds(confidence, history))
+
     def log_odds_std(self, view: BatchView, use_model: np.ndarray | bool) -> np.ndarray:
         """Standard deviation of the log-odds of each row's first draft token, float [R]: what pool, class and request
         leave open. Grows as evidence ages."""

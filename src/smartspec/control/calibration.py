@@ -47,6 +47,11 @@ class ConfidenceCalibration:
         """Calibrated acceptance at the midpoints of the buckets: float [NUM_BUCKETS], never decreasing."""
         return sigmoid(self._values)
 
+    @property
+    def has_learned(self) -> bool:
+        """Whether there was anything to learn from."""
+        return self._centre_weight > 0
+
     def log_odds(self, confidence: np.ndarray, history: np.ndarray) -> np.ndarray:
         """Log-odds of acceptance. confidence: float [N] in 0..1; history: float [N], log-odds predicted without it."""
         return np.interp(confidence, MIDPOINTS, self._values) + self.slope * (history - self._mean_of(history))

@@ -71,7 +71,8 @@ class Controller:
         plan = self.policy.plan_draft(view, estimates)
         self._view, self._plan, self._estimates = view, plan, estimates
         self._survival = estimates.survival(plan.use_model)
-        self._predict(plan, plan.lengths)
+        if plan.stop is None:  # else plan_verify knows more
+            self._predict(plan, plan.lengths)
         return plan
 
     def plan_verify(self, view: BatchView, plan: DraftPlan, drafted: Drafted) -> np.ndarray:
@@ -85,8 +86,8 @@ class Controller:
             self._survival = self.acceptance.survival_given_confidence(view, plan.use_model, drafted.confidence)
         keep = self.policy.plan_verify(view, plan, drafted, self._survival, self.latency)
         keep = np.minimum(keep, np.minimum(plan.lengths, drafted.lengths))
-        if not np.array_equal(keep, self._predicted_lengths):
-            self._predict(plan, keep)
+        if plan.stop is not None or not np.array_equal(keep, self._predicted_lengths):
+            self._predict(replace(plan, lengths=drafted.lengths), keep)
         return keep
 
     def observe(self, feedback: StepFeedback) -> None:
@@ -145,7 +146,7 @@ class Controller:
         is_verified = np.arange(self.max_draft_tokens) < self._predicted_lengths[:, None]
         base = float(weights.sum())
         emitted = base + float((weights[:, None] * self._survival * is_verified).sum())
-        others = () if self.on_record is None else alternatives(view, self._estimates, int(self._plan.lengths.sum()))
+        others = () if self.on_record is None else alternatives(view, self._estimates, int(feedback.drafted.sum()))
         return decision_record(
             view,
             self._plan,

@@ -22,7 +22,7 @@ from functools import partial
 import numpy as np
 
 from smartspec.control.planner import LengthPlan
-from smartspec.control.policies.base import Estimates, length_caps
+from smartspec.control.policies.base import Estimates, length_caps, no_drafts
 from smartspec.control.records import BatchView, DraftPlan
 
 SHIFT = 3**0.5  # standard deviations
@@ -46,23 +46,26 @@ class Probe:
 def plan_probe(
     view: BatchView,
     estimates: Estimates,
-    off: LengthPlan,
     best: Callable[[Estimates], LengthPlan],
+    value_of_time: float,
     max_credit_seconds: float,
     steps_since_evidence: int,
 ) -> Probe | None:
     """The probe to make, or None where knowing more would change nothing or not pay.
 
-    off: the plan that drafts nothing; best: the planner, given other estimates. max_credit_seconds: most it may
-    cost. steps_since_evidence: since a draft of the model was last verified.
+    best: the planner, given other estimates. value_of_time: tokens per second. max_credit_seconds: most it may cost.
+    steps_since_evidence: since a draft of the model was last verified.
     """
     if estimates.survival_model is None or estimates.acceptance is None:
         return None
     std = estimates.acceptance.log_odds_std(view, True)
-    value = _value_of_knowing(view, estimates, std, off, best, steps_since_evidence)
+    value = _value_of_knowing(view, estimates, std, best, steps_since_evidence)
     plans = [_probe_plan(view, estimates, std, num_rows, length) for num_rows, length in SIZES]
-    prices = [expected_loss(view, estimates, plan, off.off_goodput) for plan in plans]
-    most = min(max_credit_seconds, value * HORIZON_STEPS * off.off_seconds)
+    loss = partial(expected_loss, view, estimates, goodput=value_of_time)
+    without = loss(no_drafts(view.num_rows))  # beside prefill, more than nothing
+    prices = [loss(plan) - without for plan in plans]
+    plain_seconds = float(view.weights.sum()) / value_of_time
+    most = min(max_credit_seconds, value * HORIZON_STEPS * plain_seconds)
     offers = [Probe(plan, price, value) for plan, price in zip(plans, prices, strict=True) if price <= most]
     # The most tokens for the money, even if that means saving up: eight rows at once hardly cost more than one.
     return max(offers, key=lambda probe: probe.draft_plan.lengths.sum() / max(probe.price_seconds, 1e-9), default=None)
@@ -72,12 +75,11 @@ def _value_of_knowing(
     view: BatchView,
     estimates: Estimates,
     std: np.ndarray,
-    off: LengthPlan,
     best: Callable[[Estimates], LengthPlan],
     steps_since_evidence: int,
 ) -> float:
     def gain(survival: np.ndarray) -> float:
-        return max(best(replace(estimates, survival_model=survival)).goodput / off.off_goodput - 1.0, 0.0)
+        return max(best(replace(estimates, survival_model=survival)).gain, 0.0)
 
     hoped = gain(estimates.acceptance.survival_shifted(view, True, SHIFT * std))
     good = GOOD_ACCEPTANCE ** np.arange(1, estimates.max_draft_tokens + 1)

@@ -87,6 +87,7 @@ class EngineCore:
         drafts = self.executor.draft(batch, plan, offers)
         drafted = _drafted(drafts, self.scheduler.max_draft_tokens)
         keep = self.controller.plan_verify(view, plan, drafted)
+        self.scheduler.remember_drafts(batch, keep)
         result = self.executor.verify(batch, tuple(map(shorten, drafts, keep.tolist())))
         outputs, num_kept = self._update(batch, result)
         feedback = _feedback(view, plan, offers, drafted, keep, num_kept, result)

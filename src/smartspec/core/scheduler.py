@@ -35,7 +35,7 @@ class Scheduler:
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
         self._class_ids = ClassIds()
-        self._drafts_beside_prefill = 0  # draft tokens of the last step with prefill
+        self._drafts_beside_prefill = 0  # draft tokens verified in the last step with prefill
 
     def add(self, request: Request) -> None:
         """Queue a request. Raises ValueError when it could never run."""
@@ -110,9 +110,12 @@ class Scheduler:
                 lengths[row] = max(0, self.blocks.room_for(request.slot) - request.num_tokens)
                 self.blocks.grow(request.slot, request.num_tokens + lengths[row])
                 is_cut = True
-        if batch.prefill:
-            self._drafts_beside_prefill = sum(lengths)
         return replace(plan, lengths=np.array(lengths, dtype=np.int64)) if is_cut else plan
+
+    def remember_drafts(self, batch: Batch, verified: np.ndarray) -> None:
+        """The next step with prefill leaves room for as many draft tokens (int [R]) as this one, if it has prefill."""
+        if batch.prefill:
+            self._drafts_beside_prefill = int(verified.sum())
 
     def settle(self, request: Request) -> None:
         """Give back lookahead blocks that rejected drafts no longer need; release the request if it finished."""

@@ -12,13 +12,18 @@ from smartspec.control.records import BatchView, Drafted, DraftPlan, StepFeedbac
 
 
 class Uncertain(Protocol):
-    """How sure the acceptance estimates are: see acceptance.AcceptanceEstimator."""
+    """How sure the acceptance estimates are, and what would change them: see acceptance.AcceptanceEstimator."""
+
+    @property
+    def knows_confidence(self) -> bool: ...
 
     def log_odds_std(self, view: BatchView, use_model: np.ndarray | bool) -> np.ndarray: ...
 
     def survival_shifted(
         self, view: BatchView, use_model: np.ndarray | bool, shift: np.ndarray | float
     ) -> np.ndarray: ...
+
+    def given_confidence(self, confidence: np.ndarray, history: np.ndarray) -> np.ndarray: ...
 
 
 class Latency(Protocol):

@@ -24,12 +24,13 @@ from smartspec.control.records import BatchView, DraftPlan, Offers
 class Choice:
     """The planner's answer and the source of each row's draft (bool [R], True: the draft model).
 
-    value_of_time: as given to the planner. plain_value_of_time: tokens per second of the decoding requests in steps of
-    their own without drafts.
+    draft_seconds: float [K + 1], what 0..K draft passes are charged. value_of_time: as given to the planner.
+    plain_value_of_time: tokens per second of the decoding requests in steps of their own without drafts.
     """
 
     plan: LengthPlan
     use_model: np.ndarray
+    draft_seconds: np.ndarray
     value_of_time: float | None
     plain_value_of_time: float
 
@@ -50,25 +51,25 @@ def best_choice(
     plan = partial(plan_uniform, uniform_lengths) if uniform_lengths else partial(_best_lengths, fairness=fairness)
     best_source = partial(_best_source, plan, catch_up_steps)
     if not (view.prefill_tokens and view.num_rows):
-        best, use_model = best_source(view, estimates, None)
+        best, use_model, draft_seconds = best_source(view, estimates, None)
         best = without_late_starters(best, use_model, view, estimates)
-        return Choice(best, use_model, None, best.off_goodput)
+        return Choice(best, use_model, draft_seconds, None, best.off_goodput)
     alone = best_source(_without_prefill(view), estimates, None)[0]
     crowd_goodput = _plain_goodput_of_crowd(view, estimates)
     value_of_time = max(alone.goodput, crowd_goodput)
-    best, use_model = best_source(view, estimates, value_of_time)
+    best, use_model, draft_seconds = best_source(view, estimates, value_of_time)
     best = without_late_starters(best, use_model, view, estimates)
-    return Choice(best, use_model, value_of_time, max(alone.off_goodput, crowd_goodput))
+    return Choice(best, use_model, draft_seconds, value_of_time, max(alone.off_goodput, crowd_goodput))
 
 
 def _best_source(
     plan, catch_up_steps: float, view: BatchView, estimates: Estimates, value_of_time: float | None
-) -> tuple[LengthPlan, np.ndarray]:
-    """The best plan of those for each choice of sources, and that choice."""
+) -> tuple[LengthPlan, np.ndarray, np.ndarray]:
+    """The best plan of those for each choice of sources, that choice, and what its draft passes cost."""
     options = []
     for use_model in _source_choices(view, estimates):
         draft_seconds = charged_draft_seconds(view, use_model, estimates, catch_up_steps)
-        options.append((plan(view, use_model, estimates, draft_seconds, value_of_time), use_model))
+        options.append((plan(view, use_model, estimates, draft_seconds, value_of_time), use_model, draft_seconds))
     return max(options, key=lambda option: option[0].gain)
 
 

@@ -10,6 +10,7 @@ from smartspec.control.planner import LengthPlan, plan_lengths
 from smartspec.control.policies.base import Estimates, Latency, Policy, no_drafts
 from smartspec.control.policies.catch_up import CatchUpHorizon
 from smartspec.control.policies.choice import Choice, best_choice
+from smartspec.control.policies.stopping import drafted_as_confident
 from smartspec.control.probing import expected_loss, longer_drafts, plan_probe
 from smartspec.control.records import BatchView, Drafted, DraftPlan, StepFeedback
 
@@ -38,6 +39,7 @@ class Goodput(Policy):
         self._off_seconds = 0.0
         self._plain_value_of_time = 0.0
         self._value_of_time = 0.0
+        self._weights = np.empty(0)
         self._catch_up = CatchUpHorizon()
         self._plain_steps = Spacing()
         self._longer_steps = Spacing()
@@ -48,6 +50,7 @@ class Goodput(Policy):
         best = self._best_choice(view, estimates)
         self._off_seconds, self._plain_value_of_time = best.plan.off_seconds, best.plain_value_of_time
         self._value_of_time = best.plan.goodput if best.value_of_time is None else best.value_of_time
+        self._weights = marginal_weights(view, estimates, best, self.fairness)
         self.note = None
         if not self.guard.allows_drafts:
             self.note = self.guard.reason
@@ -57,7 +60,7 @@ class Goodput(Policy):
         if self._wants_plain_step(view, best.plan):
             self.note = "plain step, to know what one costs"
             return no_drafts(view.num_rows)
-        return self._longer_drafts(view, estimates, best) or best.draft_plan
+        return self._longer_drafts(view, estimates, best) or self._confident_drafts(view, estimates, best)
 
     def plan_verify(
         self, view: BatchView, plan: DraftPlan, drafted: Drafted, survival: np.ndarray, latency: Latency
@@ -69,13 +72,12 @@ class Goodput(Policy):
         return plan_lengths(
             survival,
             drafted.lengths,
-            view.weights,
+            self._weights,
             np.zeros(view.num_rows, dtype=bool),
             np.zeros(1),
             latency.target_seconds(view, np.arange(drafted.lengths.sum() + 1)),
             latency.host_seconds,
             self._value_of_time,
-            self.fairness,
         ).lengths
 
     def observe(self, feedback: StepFeedback) -> None:
@@ -107,6 +109,11 @@ class Goodput(Policy):
     def _best_choice(self, view: BatchView, estimates: Estimates) -> Choice:
         return best_choice(view, estimates, self.uniform_lengths, self.fairness, self._catch_up.steps)
 
+    def _confident_drafts(self, view: BatchView, estimates: Estimates, best: Choice) -> DraftPlan:
+        if self.uniform_lengths:
+            return best.draft_plan
+        return drafted_as_confident(view, estimates, best, self._weights, self._value_of_time)
+
     def _wants_plain_step(self, view: BatchView, best: LengthPlan) -> bool:
         """Whether to measure a plain step now, paid from the budget with the tokens it is expected to lose."""
         if not self._plain_steps.is_due(view.num_rows) or view.prefill_tokens:
@@ -134,14 +141,14 @@ class Goodput(Policy):
     def _probe(self, view: BatchView, estimates: Estimates, off: LengthPlan) -> DraftPlan | None:
         """A small draft that is expected to lose, where knowing may win more."""
         self._steps_since_probe += 1
-        if self._steps_since_probe < PROBE_SPACING or view.prefill_tokens or not view.num_rows:
+        if self._steps_since_probe < PROBE_SPACING or not view.num_rows:
             return None
         self._steps_since_probe = 0
         probe = plan_probe(
             view,
             estimates,
-            off,
             lambda others: self._best_choice(view, others).plan,
+            self._value_of_time,
             self.probe_budget.max_credit(off.off_seconds),
             self._steps_since_evidence,
         )
@@ -149,6 +156,17 @@ class Goodput(Policy):
             return None
         self.note = f"probe: knowing the draft model's acceptance may gain {probe.value:.1%}"
         return probe.draft_plan
+
+
+def marginal_weights(view: BatchView, estimates: Estimates, best: Choice, fairness: float) -> np.ndarray:
+    """What one more token of each row is worth beside the plan, float [R]: its weight or, where the plan is fair, the
+    gradient of the mean that is maximised. It depends on what a request gets on average, not on its luck in a step."""
+    if not fairness or not view.num_rows:
+        return view.weights
+    survival, lengths = estimates.survival(best.use_model), best.plan.lengths
+    emitted = 1.0 + (survival * (np.arange(survival.shape[1]) < lengths[:, None])).sum(axis=1)
+    mean = best.plan.goodput * best.plan.seconds / max(float(view.weights.sum()), 1e-9)
+    return view.weights * (mean / emitted) ** fairness
 
 
 def alternatives(view: BatchView, estimates: Estimates, num_chosen: int) -> list[tuple[str, int, float]]:

@@ -1,0 +1,166 @@
+"""Drafts that end, or go on, by how confident the draft model is in them."""
+
+from dataclasses import replace
+from itertools import combinations
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from smartspec.control.cost_curve import CostCurve
+from smartspec.control.latency import LatencyModel
+from smartspec.control.policies.base import Estimates
+from smartspec.control.policies.choice import best_choice
+from smartspec.control.policies.goodput import Goodput
+from smartspec.control.policies.stopping import drafted_as_confident, stop_rule
+from smartspec.control.records import BatchView, Drafted, Offers
+from smartspec.sim.scenario import Scenario, simulate_static
+from smartspec.sim.static_load import Phase
+
+K = 6
+# A drafter whose confidence is the probability of acceptance.
+CALIBRATED = SimpleNamespace(knows_confidence=True, given_confidence=lambda confidence, history: confidence)
+LATENCY = LatencyModel(CostCurve.linear(0.02, 0.0001), CostCurve.linear(0.002, 0.0))
+
+
+def make_view(num_rows, **changes):
+    zeros = np.zeros(num_rows, dtype=np.int64)
+    caps = np.full(num_rows, K)
+    return BatchView(np.arange(num_rows), zeros + 100, caps, zeros, Offers.none(num_rows), **changes)
+
+
+def make_estimates(num_rows, rate, acceptance=CALIBRATED):
+    survival = np.cumprod(np.full((num_rows, K), rate), axis=1)
+    return Estimates(survival, survival, LATENCY, acceptance)
+
+
+def planned(view, estimates):
+    """As planned, and with the rule that ends it; a rule is good for one step."""
+    best = best_choice(view, estimates)
+    return best.draft_plan, drafted_as_confident(view, estimates, best, view.weights, best.plan.goodput)
+
+
+def drafted_length(plan, confidence):
+    """Tokens that a single row drafts if all its tokens have this confidence."""
+    row, confidence = np.zeros(1, dtype=np.int64), [confidence] * K
+    for depth in range(int(plan.lengths[0])):
+        if plan.stop(depth, row, np.array(confidence[depth : depth + 1]), np.zeros(1))[0]:
+            return depth + 1
+    return int(plan.lengths[0])
+
+
+def test_confident_drafts_go_on_and_doubtful_ones_end():
+    before, plan = planned(make_view(1), make_estimates(1, 0.6))
+    assert 1 < before.lengths[0] < K and plan.lengths[0] == K
+    lengths = [drafted_length(planned(make_view(1), make_estimates(1, 0.6))[1], q) for q in (0.1, 0.6, 0.99)]
+    assert lengths == [1, before.lengths[0], K], "as planned where it is as confident as expected"
+
+
+@given(
+    rate=st.floats(0.2, 0.95),
+    levels=st.tuples(st.floats(0.05, 0.95), st.floats(0.05, 0.95)),
+    price=st.floats(0.01, 0.6),
+    seen=st.lists(st.booleans(), min_size=K, max_size=K),
+)
+def test_no_other_rule_for_one_row_brings_more(rate, levels, price, seen):
+    """Against dynamic programming over all rules; confidence is one of two levels, their mean is what was expected."""
+    levels = np.array(levels) * rate / np.mean(levels)
+    if levels.max() > 1:
+        return
+    estimates = make_estimates(1, rate)
+    rule = stop_rule(estimates, np.ones(1), np.full(K, price), np.zeros(K + 1))
+
+    def value_of_going_on(depth, survival):
+        if depth == K:
+            return -np.inf
+        later = [max(value_of_going_on(depth + 1, survival * level), 0.0) for level in levels]
+        return survival * rate - price + np.mean(later)
+
+    survival = 1.0
+    for depth, is_high in enumerate(seen):
+        confidence = levels[int(is_high)]
+        survival *= confidence
+        value = value_of_going_on(depth + 1, survival)
+        stops = rule(depth, np.zeros(1, dtype=np.int64), np.array([confidence]), np.zeros(1))[0]
+        if abs(value) > 1e-6:
+            assert stops == (value < 0)
+        if stops:
+            return
+
+
+@settings(max_examples=50)
+@given(seed=st.integers(0, 10_000), num_rows=st.integers(2, 6))
+def test_the_rows_of_another_pass_are_the_best_set_of_rows(seed, num_rows):
+    rng = np.random.default_rng(seed)
+    estimates, weights = make_estimates(num_rows, 0.7), rng.uniform(0.5, 2.0, num_rows)
+    token_price = np.concatenate([[1.0], 1.0 + np.cumsum(np.sort(rng.uniform(0, 0.6, K * num_rows)))])
+    pass_price, confidence = rng.uniform(0, 1.0), rng.uniform(0.1, 1.0, num_rows)
+    rule = stop_rule(estimates, weights, np.full(K, pass_price), token_price)
+    goes_on = np.flatnonzero(~rule(0, np.arange(num_rows), confidence, np.zeros(num_rows)))
+
+    def surplus(rows):
+        rows = list(rows)
+        cost = token_price[num_rows + len(rows)] - token_price[num_rows] + pass_price
+        return float((weights * confidence * 0.7)[rows].sum() - cost) if rows else 0.0
+
+    best = max(surplus(rows) for n in range(num_rows + 1) for rows in combinations(range(num_rows), n))
+    assert surplus(goes_on) == pytest.approx(best)
+
+
+def test_room_for_longer_drafts_is_what_the_step_has():
+    estimates = make_estimates(3, 0.6)
+    before, plan = planned(make_view(3, draft_token_budget=10), estimates)
+    assert before.lengths.sum() <= plan.lengths.sum() <= 10 and plan.lengths.max() <= 1 + plan.lengths.min()
+    short = replace(make_view(3), max_draft_tokens=np.array([1, 4, K]))
+    assert (planned(short, estimates)[1].lengths <= short.max_draft_tokens).all()
+
+
+def test_offers_and_rows_without_drafts_stay_as_planned():
+    view = replace(make_view(3), offers=Offers(np.array([2, 0, 0]), np.array([4, 0, 0])))
+    view = replace(view, max_draft_tokens=np.array([K, K, 0]))
+    before, plan = planned(view, make_estimates(3, 0.6))
+    assert before.lengths[0] == plan.lengths[0] == 2 and plan.lengths[2] == 0
+    assert plan.lengths[1] > before.lengths[1]
+
+
+@pytest.mark.parametrize("acceptance", [None, SimpleNamespace(knows_confidence=False)])
+def test_who_knows_no_confidence_drafts_as_planned(acceptance):
+    before, plan = planned(make_view(2), make_estimates(2, 0.6, acceptance))
+    assert plan.stop is None and np.array_equal(plan.lengths, before.lengths)
+
+
+def test_a_token_of_unknown_confidence_counts_as_expected():
+    before, plan = planned(make_view(1), make_estimates(1, 0.6))
+    assert drafted_length(plan, np.nan) == before.lengths[0]
+
+
+@pytest.mark.parametrize("fairness", [0.0, 1.0, 2.0])
+def test_alone_a_request_is_treated_alike_by_all_means(fairness):
+    """What another token is worth is settled by the plan: luck within a step does not make it worth less."""
+    view, estimates, rows = make_view(1), make_estimates(1, 0.6), np.zeros(1, dtype=np.int64)
+    drafted = Drafted(rows + K, confidence=np.full((1, K), 0.8))
+    survival = np.cumprod(drafted.confidence, axis=1)
+    decided = []
+    for policy in (Goodput(fairness=fairness), Goodput()):
+        lengths = [drafted_length(policy.plan_draft(view, estimates), q) for q in (0.2, 0.5, 0.7, 0.9)]
+        kept = policy.plan_verify(view, policy.plan_draft(view, estimates), drafted, survival, LATENCY)
+        decided.append((lengths, kept.tolist()))
+    assert decided[0] == decided[1]
+
+
+def goodput_relative_to_the_oracle(acceptance, draft_model, num_rows):
+    phases = [Phase(num_steps=600, num_rows=num_rows)]
+    rates = []
+    for policy in ("goodput", "oracle"):
+        scenario = Scenario(policy=policy, batch=num_rows, acceptance=acceptance, draft_model=draft_model)
+        rates.append(simulate_static(scenario, phases, with_best=False).expected_goodput(slice(100, None)))
+    return rates[0] / rates[1]
+
+
+@pytest.mark.parametrize("draft_model", [None, "llama-3.2-1b"])
+def test_where_tokens_differ_doubts_are_worth_more_than_the_true_mean(draft_model):
+    """The oracle knows the acceptance of every request, but not its drafter's doubts: 0.99 to 1.00 without stopping."""
+    assert goodput_relative_to_the_oracle("0.7/8/1", draft_model, 1) > 1.03
+    assert goodput_relative_to_the_oracle("0.7", draft_model, 16) > 0.98, "nothing to win where all are alike"
