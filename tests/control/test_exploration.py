@@ -95,6 +95,17 @@ def test_beside_prefill_as_well(seed):
     assert (lengths[500:] > 0).mean() > 0.9
 
 
+@pytest.mark.parametrize("prefill", [0, 200])
+def test_requests_that_nobody_values_are_not_probed(prefill):
+    view = BatchView(
+        np.arange(ROWS), np.full(ROWS, 50), np.full(ROWS, K), np.zeros(ROWS, dtype=int), Offers.none(ROWS),
+        num_prefills=int(prefill > 0), prefill_tokens=prefill, prefill_context_tokens=prefill, weights=np.zeros(ROWS),
+    )  # fmt: skip
+    controller = Controller("goodput", K, LatencyModel(TARGET, DRAFT), has_offers=False, has_model=True, strict=True)
+    for _ in range(10):
+        assert not controller.plan_draft(view).lengths.any()
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_plain_steps_are_taken_and_become_rare(seed):
     _, notes, _ = play(lambda step: 0.8, 2000, seed)

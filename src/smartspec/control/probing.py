@@ -56,7 +56,7 @@ def plan_probe(
     best: the planner, given other estimates. value_of_time: tokens per second. max_credit_seconds: most it may cost.
     steps_since_evidence: since a draft of the model was last verified.
     """
-    if estimates.survival_model is None or estimates.acceptance is None:
+    if estimates.survival_model is None or estimates.acceptance is None or not value_of_time:
         return None
     std = estimates.acceptance.log_odds_std(view, True)
     value = _value_of_knowing(view, estimates, std, best, steps_since_evidence)

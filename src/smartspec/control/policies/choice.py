@@ -101,8 +101,8 @@ def _source_choices(view: BatchView, estimates: Estimates) -> list[np.ndarray]:
     if offers_first.all():
         return [offers_first]
     max_draft_tokens = estimates.max_draft_tokens
-    of_model = _expected_accepted(estimates.survival_model, length_caps(view, True, max_draft_tokens))
-    of_offer = _expected_accepted(estimates.survival_offer, length_caps(view, False, max_draft_tokens))
+    of_model = expected_accepted(estimates.survival_model, length_caps(view, True, max_draft_tokens))
+    of_offer = expected_accepted(estimates.survival_offer, length_caps(view, False, max_draft_tokens))
     by_yield = of_model > of_offer
     return [offers_first] if (offers_first == by_yield).all() else [offers_first, by_yield]
 
@@ -131,5 +131,6 @@ def _best_lengths(
     )
 
 
-def _expected_accepted(survival: np.ndarray, caps: np.ndarray) -> np.ndarray:
-    return (survival * (np.arange(survival.shape[1]) < caps[:, None])).sum(axis=1)
+def expected_accepted(survival: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Tokens expected to be accepted of drafts of these lengths (int [R]): float [R]. survival: float [R, K]."""
+    return (survival * (np.arange(survival.shape[1]) < lengths[:, None])).sum(axis=1)

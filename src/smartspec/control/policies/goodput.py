@@ -9,7 +9,7 @@ from smartspec.control.guard import Guard
 from smartspec.control.planner import LengthPlan, plan_lengths
 from smartspec.control.policies.base import Estimates, Latency, Policy, no_drafts
 from smartspec.control.policies.catch_up import CatchUpHorizon
-from smartspec.control.policies.choice import Choice, best_choice
+from smartspec.control.policies.choice import Choice, best_choice, expected_accepted
 from smartspec.control.policies.stopping import drafted_as_confident
 from smartspec.control.probing import expected_loss, longer_drafts, plan_probe
 from smartspec.control.records import BatchView, Drafted, DraftPlan, StepFeedback
@@ -163,8 +163,7 @@ def marginal_weights(view: BatchView, estimates: Estimates, best: Choice, fairne
     gradient of the mean that is maximised. It depends on what a request gets on average, not on its luck in a step."""
     if not fairness or not view.num_rows:
         return view.weights
-    survival, lengths = estimates.survival(best.use_model), best.plan.lengths
-    emitted = 1.0 + (survival * (np.arange(survival.shape[1]) < lengths[:, None])).sum(axis=1)
+    emitted = 1.0 + expected_accepted(estimates.survival(best.use_model), best.plan.lengths)
     mean = best.plan.goodput * best.plan.seconds / max(float(view.weights.sum()), 1e-9)
     return view.weights * (mean / emitted) ** fairness
 
