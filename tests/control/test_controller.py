@@ -51,17 +51,19 @@ def test_verification_shrinks_to_what_was_drafted_and_never_grows():
     controller, view = make_controller("fixed:3"), make_view(3)
     plan = controller.plan_draft(view)
     assert plan.lengths.tolist() == [3, 3, 3]
-    full = controller.predicted_seconds
     assert controller.plan_verify(view, plan, Drafted(np.array([4, 1, 0]))).tolist() == [3, 1, 0]
-    assert controller.predicted_seconds < full
     smaller = DraftPlan(np.array([1, 0, 0]), plan.use_model)
     assert controller.plan_verify(view, smaller, Drafted(np.array([4, 4, 4]))).tolist() == [1, 0, 0]
 
 
-def test_predicted_seconds_are_of_the_planned_step():
+@pytest.mark.parametrize("verified", ([2, 2, 2], [2, 1, 0]))
+def test_predicted_seconds_are_of_what_was_verified_and_from_before_it_was_measured(verified):
     controller, view = make_controller("fixed:2"), make_view(3, prefill_tokens=5)
-    controller.plan_draft(view)
-    assert controller.predicted_seconds == pytest.approx(0.04 + 0.0005 * (3 + 5 + 6))
+    plan, verified = controller.plan_draft(view), np.array(verified)
+    seconds = StepSeconds(draft=0.0, target=0.5, host=0.0)
+    counts = dict.fromkeys(("verified", "tested", "accepted"), verified)
+    controller.observe(make_feedback(view, plan, seconds=seconds, **counts))
+    assert controller.predicted_seconds == pytest.approx(0.04 + 0.0005 * (3 + 5 + verified.sum()))
 
 
 def test_every_policy_learns_and_off_learns_from_free_evidence():
@@ -158,9 +160,9 @@ def test_prefill_only_steps_teach_time():
     plan = controller.plan_draft(view)
     keep = controller.plan_verify(view, plan, Drafted(np.zeros(0, dtype=int)))
     seconds = StepSeconds(draft=0.0, target=0.2, host=0.001)
-    before = controller.predicted_seconds
     controller.observe(make_feedback(view, plan, accepted=keep, seconds=seconds))
-    controller.plan_draft(view)
+    before = controller.predicted_seconds
+    controller.observe(make_feedback(view, controller.plan_draft(view), accepted=keep, seconds=seconds))
     assert before < controller.predicted_seconds < 0.2
     json.dumps(controller.state(), allow_nan=False)
 

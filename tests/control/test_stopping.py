@@ -39,7 +39,7 @@ def make_estimates(num_rows, rate, acceptance=CALIBRATED):
 def planned(view, estimates):
     """As planned, and with the rule that ends it; a rule is good for one step."""
     best = best_choice(view, estimates)
-    return best.draft_plan, drafted_as_confident(view, estimates, best, view.weights, best.plan.goodput)
+    return best.draft_plan, drafted_as_confident(view, estimates, best, view.weights)
 
 
 def drafted_length(plan, confidence):

@@ -15,6 +15,8 @@ effect, and p the probabilities without lift, one Newton step gives sum(1 - p) /
 before j. Without it the tokens of a new request's draft would seem independent, and its later ones worth too little.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from smartspec.control.acceptance_cells import MODEL_POOL, AcceptanceCells, pools_of
@@ -43,6 +45,18 @@ def observations(
     return (positions < num_observed).T, (positions < num_accepted).T
 
 
+@dataclass(frozen=True)
+class _History:
+    """What is known of R rows before drafting: effects on the log-odds and their variances, float [R], and the log-odds
+    of each position without and with the lift, float [K, R]; positions come first as sums over rows and positions are
+    then contiguous."""
+
+    effects: np.ndarray
+    variances: np.ndarray
+    log_odds: np.ndarray
+    lifted: np.ndarray
+
+
 class AcceptanceEstimator:
     """Learns acceptance and predicts survival for drafts of up to max_draft_tokens (K) tokens.
 
@@ -56,21 +70,25 @@ class AcceptanceEstimator:
         self._cells = AcceptanceCells(max_draft_tokens)
         self._effects = AcceptanceEffects()
         self._calibrations = (ConfidenceCalibration(), ConfidenceCalibration())  # of offers, of the draft model
+        # A step asks for the same several times: kept for its view until something is learned or forgotten.
+        self._view: BatchView | None = None
+        self._beliefs = np.empty((2, 2, 0))
+        self._histories: dict[bytes, _History] = {}
 
     def survival(self, view: BatchView, use_model: np.ndarray | bool) -> np.ndarray:
         """Survival by all that is known before drafting."""
-        return _survival(self._log_odds(view, np.broadcast_to(use_model, view.num_rows)))
+        return _survival(self._history(view, use_model).lifted)
 
     def survival_shifted(self, view: BatchView, use_model: np.ndarray | bool, shift: np.ndarray | float) -> np.ndarray:
         """Survival if all log-odds of a row were higher by shift, float [R] or one for all: see log_odds_std."""
-        return _survival(self._log_odds(view, np.broadcast_to(use_model, view.num_rows)) + shift)
+        return _survival(self._history(view, use_model).lifted + shift)
 
     def survival_given_confidence(
         self, view: BatchView, use_model: np.ndarray | bool, confidence: np.ndarray
     ) -> np.ndarray:
         """Survival of drafts that exist. confidence: float [R, K], see records.Drafted; NaN: by history alone."""
         use_model = np.broadcast_to(use_model, view.num_rows)
-        log_odds = self._log_odds(view, use_model)
+        log_odds = self._history(view, use_model).lifted.copy()
         for is_model, calibration in enumerate(self._calibrations):
             known = ~np.isnan(confidence.T) & (use_model == is_model)
             if known.any():
@@ -105,19 +123,21 @@ class AcceptanceEstimator:
             self._learn_confidence(feedback, tested, accepted)
         caught_up = _caught_up(feedback, self.max_draft_tokens)
         has_evidence = tested[0] > 0 if caught_up is None else (tested[0] > 0) | (caught_up[0, 0] > 0)
+        history = self._history(view, use_model)
+        of_model = None if caught_up is None else self._history(view, True)
         rows = self._effects.rows_to_learn(view.request_ids, view.class_ids, has_evidence)
-        beliefs = self._effects.of(rows, view.class_ids)
-        pools = pools_of(use_model, view.offers.evidence)
-        by_row = self._learn_cells(pools, _by_source(beliefs, use_model), tested, accepted)
+        by_row = self._learn_cells(pools_of(use_model, view.offers.evidence), history, tested, accepted)
         evidence = by_row[:, None] * np.array([~use_model, use_model])  # by source: [2, 2, R]
-        if caught_up is not None:
-            evidence[:, 1] += self._learn_cells(np.full(view.num_rows, MODEL_POOL), beliefs[:, 1], *caught_up)
-        self._effects.learn(rows, beliefs[0], *evidence)
+        if of_model is not None:
+            evidence[:, 1] += self._learn_cells(np.full(view.num_rows, MODEL_POOL), of_model, *caught_up)
+        self._effects.learn(rows, self._beliefs[0], *evidence)
         self._cells.age()
+        self._view = None
 
     def forget(self, request_id: int) -> None:
         """Drop a request that has ended; what it taught stays with its class. Unknown ones are ignored."""
         self._effects.forget(request_id)
+        self._view = None
 
     @property
     def num_tracked_requests(self) -> int:
@@ -130,26 +150,28 @@ class AcceptanceEstimator:
         names = ("calibration of offers", "calibration of the model")
         return table | {name: calibration.table() for name, calibration in zip(names, self._calibrations, strict=True)}
 
-    def _log_odds(self, view: BatchView, use_model: np.ndarray) -> np.ndarray:
-        """By history: float [K, R]; positions come first as sums over rows and positions are then contiguous."""
-        beliefs = self._effects.of(self._effects.rows(view.request_ids), view.class_ids)
-        effects, variances = _by_source(beliefs, use_model)
-        log_odds = self._cells.of(pools_of(use_model, view.offers.evidence)) + effects
-        return log_odds + _lift(sigmoid(log_odds), variances)
+    def _history(self, view: BatchView, use_model: np.ndarray | bool) -> _History:
+        if view is not self._view:
+            rows = self._effects.rows(view.request_ids)
+            self._view, self._beliefs, self._histories = view, self._effects.of(rows, view.class_ids), {}
+        use_model = np.broadcast_to(use_model, view.num_rows)
+        key = use_model.tobytes()
+        if key not in self._histories:
+            effects, variances = np.where(use_model, self._beliefs[:, 1], self._beliefs[:, 0])
+            log_odds = self._cells.of(pools_of(use_model, view.offers.evidence)) + effects
+            lifted = log_odds + _lift(sigmoid(log_odds), variances)
+            self._histories[key] = _History(effects, variances, log_odds, lifted)
+        return self._histories[key]
 
     def _learn_cells(
-        self, pools: np.ndarray, beliefs: np.ndarray, tested: np.ndarray, accepted: np.ndarray
+        self, pools: np.ndarray, history: _History, tested: np.ndarray, accepted: np.ndarray
     ) -> np.ndarray:
         """Teach the cells; returns the information and the residual that are left for each row: float [2, R].
-        beliefs: float [2, R], effect of each row and its variance.
 
         Cells first, then rows given the new cells: both at once would each explain the same surprise in full.
         """
-        log_odds = self._cells.of(pools) + beliefs[0]
-        predicted = sigmoid(log_odds)
-        lifted = sigmoid(log_odds + _lift(predicted, beliefs[1]))
-        moved = self._cells.learn(pools, tested, *newton_evidence(lifted, tested, accepted))
-        information, residual = newton_evidence(predicted, tested, accepted)
+        moved = self._cells.learn(pools, tested, *newton_evidence(sigmoid(history.lifted), tested, accepted))
+        information, residual = newton_evidence(sigmoid(history.log_odds), tested, accepted)
         residual -= information * moved.take(pools, axis=1)
         return np.array([information.sum(axis=0), residual.sum(axis=0)])
 
@@ -158,22 +180,22 @@ class AcceptanceEstimator:
         was cut would have done. Else the history, which plans drafts before they exist, would know confident ones only.
         """
         use_model, confidence = feedback.plan.use_model, feedback.confidence.T
-        history = self._log_odds(feedback.view, use_model)
+        history = self._history(feedback.view, use_model).lifted
+        is_known, is_cut = ~np.isnan(confidence), _first_cut(feedback, len(tested))
         for is_model, calibration in enumerate(self._calibrations):
-            known = ~np.isnan(confidence) & (use_model == is_model)
+            known = is_known & (use_model == is_model)
+            if not known.any():
+                continue
             seen = known & (tested > 0)
             calibration.learn(confidence[seen], history[seen], accepted[seen])
-            cut = known & _first_cut(feedback, len(tested))
-            tested[cut] = 1.0
-            accepted[cut] = sigmoid(calibration.log_odds(confidence[cut], history[cut]))
+            if (cut := known & is_cut).any():
+                tested[cut] = 1.0
+                accepted[cut] = sigmoid(calibration.log_odds(confidence[cut], history[cut]))
 
 
 def _survival(log_odds: np.ndarray) -> np.ndarray:
     """From conditional log-odds, [K, R]: float [R, K]."""
-    survival = sigmoid(log_odds)
-    for position in range(1, len(survival)):
-        survival[position] *= survival[position - 1]
-    return survival.T
+    return sigmoid(log_odds).cumprod(axis=0).T
 
 
 def _lift(predicted: np.ndarray, variances: np.ndarray) -> np.ndarray:
@@ -182,11 +204,6 @@ def _lift(predicted: np.ndarray, variances: np.ndarray) -> np.ndarray:
     missed = 1.0 - predicted[:-1]
     lift[1:] = missed.cumsum(axis=0) / (1.0 / variances + (predicted[:-1] * missed).cumsum(axis=0))
     return lift
-
-
-def _by_source(beliefs: np.ndarray, use_model: np.ndarray) -> np.ndarray:
-    """Of float [2, 2, R], offers and the draft model on the second axis, those of each row's source: [2, R]."""
-    return np.where(use_model, beliefs[:, 1], beliefs[:, 0])
 
 
 def _first_cut(feedback: StepFeedback, num_positions: int) -> np.ndarray:

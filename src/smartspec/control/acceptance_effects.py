@@ -44,11 +44,8 @@ class AcceptanceEffects:
         self._num_rows = MAX_TRACKED_REQUESTS
         self._ids = np.full(self._num_rows + 1, _NOBODY)
         self._classes = np.zeros(self._num_rows + 1, dtype=np.int64)
-        self._information = np.zeros((2, self._num_rows + 1))
-        self._score = np.zeros((2, self._num_rows + 1))
-        self._score_variance = np.zeros((2, self._num_rows + 1))  # given the request's effect
-        self._surprise = np.zeros((2, self._num_rows + 1))
-        self._surprise_variance = np.zeros((2, self._num_rows + 1))
+        # Information, score, its variance given the request's effect, surprise and its variance: read and written at once.
+        self._state = np.zeros((5, 2, self._num_rows + 1))
         self._spread = RequestSpread()
         # Per class, shares (entries 0, 1) and shares times estimates (2, 3): of the requests of the last step, and of
         # what has faded or left.
@@ -82,7 +79,7 @@ class AcceptanceEffects:
     def of(self, rows: np.ndarray, class_ids: np.ndarray) -> np.ndarray:
         """Class and request effect together, on the log-odds, and their variance given the class: float [2, 2, R]."""
         prior = self._class_effects().take(class_ids & (NUM_CLASSES - 1), axis=1)
-        information, score = self._information.take(rows, axis=1), self._score.take(rows, axis=1)
+        information, score = self._state[:2].take(rows, axis=2)
         variance = 1.0 / (information + self._spread.strength)
         return np.stack([(score + self._spread.strength * prior) * variance, variance])
 
@@ -90,7 +87,7 @@ class AcceptanceEffects:
         """Variance of a request's log-odds, float [2, R], given that of its pools' (float [2, R])."""
         class_variance = 1.0 / (self._present[:2] + self._past[:2] + CLASS_STRENGTH)
         above = pool_variance + class_variance.take(class_ids & (NUM_CLASSES - 1), axis=1)
-        precision = self._information.take(rows, axis=1) + self._spread.strength
+        precision = self._state[0].take(rows, axis=1) + self._spread.strength
         return 1.0 / precision + (self._spread.strength / precision) ** 2 * above
 
     def learn(self, rows: np.ndarray, effects: np.ndarray, information: np.ndarray, residual: np.ndarray) -> None:
@@ -98,14 +95,14 @@ class AcceptanceEffects:
         is_tracked = rows < self._num_rows  # of two requests that claim one row, the loser is not
         information, residual = information * is_tracked, residual * is_tracked
         classes = self._classes.take(rows)
-        known, score = self._information.take(rows, axis=1), self._score.take(rows, axis=1)
-        keep, class_keep = self._learn_surprise(rows, classes, known, information, residual)
+        known, score, variance, *surprise = self._state.take(rows, axis=2)
+        keep, class_keep, *surprise = self._learn_surprise(classes, known, information, residual, *surprise)
         keep *= REQUEST_FADE
         faded = (1.0 - REQUEST_FADE) * _shares(known, score, self._spread.strength)
         known = keep * known + information
         score = keep * score + residual + information * effects
-        variance = keep**2 * self._score_variance.take(rows, axis=1) + information
-        self._information[:, rows], self._score[:, rows], self._score_variance[:, rows] = known, score, variance
+        variance = keep**2 * variance + information
+        self._state[:, :, rows] = known, score, variance, *surprise
         shares = _shares(known, score, self._spread.strength)
         sums = _sum_by_class(classes, faded, shares)
         faded, self._present = sums[:4], sums[4:]
@@ -120,15 +117,13 @@ class AcceptanceEffects:
         if self._ids[row] != request_id or request_id == _NOBODY:
             return
         rows, classes = np.array([row]), self._classes[row : row + 1]
-        known, score, variance = (a[:, rows] for a in (self._information, self._score, self._score_variance))
+        known, score, variance = self._state[:3, :, rows]
         share = _shares(known, score, self._spread.strength)
         self._spread.remember(known, *self._deviations(known, score, share, classes), variance)
         memory = 1.0 - share[:2] / (CLASS_MEMORY * self._spread.strength)
         self._past[:, classes] = self._past[:, classes] * np.concatenate([memory, memory]) + share
         self._present[:, classes] -= share
-        columns = (self._information, self._score, self._score_variance, self._surprise, self._surprise_variance)
-        for column in columns:
-            column[:, row] = 0.0
+        self._state[:, :, row] = 0.0
         self._ids[row] = _NOBODY
 
     def _deviations(
@@ -146,20 +141,27 @@ class AcceptanceEffects:
         return shares[2:] / (shares[:2] + CLASS_STRENGTH)
 
     def _learn_surprise(
-        self, rows: np.ndarray, classes: np.ndarray, known: np.ndarray, information: np.ndarray, residual: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """How much of the evidence of each row [2, R] and each class [2, NUM_CLASSES] is still to be believed."""
+        self,
+        classes: np.ndarray,
+        known: np.ndarray,
+        information: np.ndarray,
+        residual: np.ndarray,
+        surprise: np.ndarray,
+        total_variance: np.ndarray,
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """How much of the evidence of each row [2, R] and each class [2, NUM_CLASSES] is still to be believed, and the
+        rows' new surprises and their variances [2, R]."""
         # Residuals scatter by chance and, all in one direction, by what is not yet known of the effect.
         variance = information + information**2 / (known + self._spread.strength)
-        surprise = SURPRISE_FADE * self._surprise.take(rows, axis=1) + residual
-        total_variance = SURPRISE_FADE**2 * self._surprise_variance.take(rows, axis=1) + variance
-        self._surprise[:, rows], self._surprise_variance[:, rows] = surprise, total_variance
+        surprise = SURPRISE_FADE * surprise + residual
+        total_variance = SURPRISE_FADE**2 * total_variance + variance
         sums = _sum_by_class(classes, residual, variance, information)
         doubt = sums[4:] ** 2 / (self._present[:2] + self._past[:2] + CLASS_STRENGTH)
         self._class_surprise = SURPRISE_FADE * self._class_surprise + sums[:2]
         self._class_surprise_variance = SURPRISE_FADE**2 * self._class_surprise_variance + sums[2:4] + doubt
         class_keep = _belief(self._class_surprise, self._class_surprise_variance)
-        return np.minimum(_belief(surprise, total_variance), class_keep.take(classes, axis=1)), class_keep
+        keep = np.minimum(_belief(surprise, total_variance), class_keep.take(classes, axis=1))
+        return keep, class_keep, surprise, total_variance
 
 
 def _shares(information: np.ndarray, score: np.ndarray, strength: np.ndarray) -> np.ndarray:
@@ -175,4 +177,6 @@ def _belief(surprise: np.ndarray, variance: np.ndarray) -> np.ndarray:
 
 def _sum_by_class(classes: np.ndarray, *values: np.ndarray) -> np.ndarray:
     """Sums over the rows of each class: float [N, NUM_CLASSES] of N lines of values, float [lines, R] each."""
-    return np.array([np.bincount(classes, line, NUM_CLASSES) for lines in values for line in lines])
+    lines = np.concatenate(values)
+    bins = (classes + NUM_CLASSES * np.arange(len(lines))[:, None]).ravel()
+    return np.bincount(bins, lines.ravel(), NUM_CLASSES * len(lines)).reshape(-1, NUM_CLASSES)

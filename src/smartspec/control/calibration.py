@@ -19,6 +19,7 @@ EDGES = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99])
 NUM_BUCKETS = len(EDGES) + 1
 _BOUNDS = np.concatenate([[0.0], EDGES, [1.0]])
 MIDPOINTS = 0.5 * (_BOUNDS[:-1] + _BOUNDS[1:])
+_MIDPOINT_LOG_ODDS = log_odds_of(MIDPOINTS)
 PRIOR_TRUST = 0.5  # of the prior, the part that is the confidence; the rest is the drafter's mean
 BUCKET_STRENGTH = 2.5  # information of ten observations
 FADE = 1 - 1 / 1000  # per observation of a bucket
@@ -96,7 +97,7 @@ class ConfidenceCalibration:
         self.slope = min(max(slope, 0.0), MAX_SLOPE)
 
     def _estimate(self) -> np.ndarray:
-        prior = PRIOR_TRUST * log_odds_of(MIDPOINTS) + (1.0 - PRIOR_TRUST) * self._centre
+        prior = PRIOR_TRUST * _MIDPOINT_LOG_ODDS + (1.0 - PRIOR_TRUST) * self._centre
         weights = self._information + BUCKET_STRENGTH
         return isotonic((self._score + BUCKET_STRENGTH * prior) / weights, weights)
 
@@ -104,12 +105,14 @@ class ConfidenceCalibration:
 def isotonic(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """The closest sequence that never decreases, in weighted least squares: float [N], for positive weights [N].
 
-    By the min-max formula (Robertson, Wright and Dykstra 1988, section 1.4): entry b is the largest over i <= b of the
-    smallest over j >= b of the mean of entries i..j.
+    By pooling adjacent violators (Robertson, Wright and Dykstra 1988, section 1.2), in Python: N is small.
     """
-    totals = np.concatenate([[0.0], np.cumsum(weights)])
-    sums = np.concatenate([[0.0], np.cumsum(weights * values)])
-    lengths = totals[1:] - totals[:-1, None]
-    means = np.where(lengths > 0, (sums[1:] - sums[:-1, None]) / np.where(lengths > 0, lengths, 1.0), np.inf)
-    smallest = np.minimum.accumulate(means[:, ::-1], axis=1)[:, ::-1]  # over j >= b, for each i
-    return np.maximum.accumulate(smallest, axis=0).diagonal().copy()
+    pools: list[tuple[float, float, int]] = []  # mean, weight, entries
+    for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
+        mean, total, length = value, weight, 1
+        while pools and pools[-1][0] > mean:
+            other, other_weight, other_length = pools.pop()
+            mean = (other * other_weight + mean * total) / (other_weight + total)
+            total, length = total + other_weight, length + other_length
+        pools.append((mean, total, length))
+    return np.array([mean for mean, _, length in pools for _ in range(length)])

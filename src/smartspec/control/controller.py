@@ -56,7 +56,6 @@ class Controller:
         self._estimates: Estimates | None = None
         self._survival = np.empty((0, max_draft_tokens))
         self._predicted = PredictedSeconds(0.0, 0.0, 0.0, 0.0)
-        self._predicted_lengths = np.empty(0, dtype=np.int64)
         self._history: deque[DecisionRecord] = deque(maxlen=NUM_DECISIONS)
 
     def plan_draft(self, view: BatchView) -> DraftPlan:
@@ -71,8 +70,6 @@ class Controller:
         plan = self.policy.plan_draft(view, estimates)
         self._view, self._plan, self._estimates = view, plan, estimates
         self._survival = estimates.survival(plan.use_model)
-        if plan.stop is None:  # else plan_verify knows more
-            self._predict(plan, plan.lengths)
         return plan
 
     def plan_verify(self, view: BatchView, plan: DraftPlan, drafted: Drafted) -> np.ndarray:
@@ -85,17 +82,14 @@ class Controller:
         if drafted.confidence is not None:
             self._survival = self.acceptance.survival_given_confidence(view, plan.use_model, drafted.confidence)
         keep = self.policy.plan_verify(view, plan, drafted, self._survival, self.latency)
-        keep = np.minimum(keep, np.minimum(plan.lengths, drafted.lengths))
-        if plan.stop is not None or not np.array_equal(keep, self._predicted_lengths):
-            self._predict(replace(plan, lengths=drafted.lengths), keep)
-        return keep
+        return np.minimum(keep, np.minimum(plan.lengths, drafted.lengths))
 
     def observe(self, feedback: StepFeedback) -> None:
         """Learn from a finished step."""
         if self._refuse(problems(self._view, feedback, max_draft_tokens=self.max_draft_tokens)):
             return
         drafted = replace(feedback.plan, lengths=feedback.drafted)  # a stop rule may have ended drafts early
-        self.latency.observe(feedback.view, drafted, feedback.verified, feedback.seconds)
+        self._predicted = self.latency.observe(feedback.view, drafted, feedback.verified, feedback.seconds)
         self.acceptance.observe(feedback)
         self.policy.observe(feedback)
         record = self._record(feedback)
@@ -110,7 +104,7 @@ class Controller:
 
     @property
     def predicted_seconds(self) -> float:
-        """Predicted time of the step that was last planned, in seconds."""
+        """Time that was predicted for the step last learned from, in seconds."""
         return self._predicted.total
 
     def state(self) -> dict:
@@ -136,14 +130,9 @@ class Controller:
         self.num_ignored[kind_of(problem)] += 1
         return True
 
-    def _predict(self, plan: DraftPlan, lengths: np.ndarray) -> None:
-        """Predict the step that drafts plan and verifies lengths (int [R])."""
-        self._predicted = self.latency.predict(self._view, plan, lengths)
-        self._predicted_lengths = lengths
-
     def _record(self, feedback: StepFeedback) -> DecisionRecord:
         view, weights = self._view, self._view.weights
-        is_verified = np.arange(self.max_draft_tokens) < self._predicted_lengths[:, None]
+        is_verified = np.arange(self.max_draft_tokens) < feedback.verified[:, None]
         base = float(weights.sum())
         emitted = base + float((weights[:, None] * self._survival * is_verified).sum())
         others = () if self.on_record is None else alternatives(view, self._estimates, int(feedback.drafted.sum()))

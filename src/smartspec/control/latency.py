@@ -80,25 +80,34 @@ class LatencyModel:
         off, target = self.target_seconds(view, np.array([0, verified.sum()])).tolist()
         return PredictedSeconds(draft, target, self.host_seconds, off=off + self.host_seconds)
 
-    def observe(self, view: BatchView, plan: DraftPlan, verified: np.ndarray, measured: StepSeconds) -> None:
-        """Correct the model by one measured step. ValueError, and nothing is learned, if its times cannot be true."""
+    def observe(
+        self, view: BatchView, plan: DraftPlan, verified: np.ndarray, measured: StepSeconds
+    ) -> PredictedSeconds:
+        """Correct the model by one measured step; returns what it predicted before. ValueError, and nothing is learned,
+        if its times cannot be true."""
         _check(measured)
-        size = _target_size(view, int(verified.sum()))
-        target = self._target.features(size)[0]
+        num_verified = int(verified.sum())
+        off, target = self._target.features(_target_size(view, np.array([0, num_verified])))
         draft_sizes = self._draft_sizes(view, np.where(plan.use_model, plan.lengths, 0))
         draft = None if draft_sizes is None else self._draft.features(draft_sizes).sum(axis=0)
-        predicted = self._target.predict(target) + self.host_seconds
-        predicted += 0.0 if draft is None else self._draft.predict(draft)
-        self._relative_errors.append(abs(predicted / measured.total - 1.0))
-        self._target.observe(target, measured.target, is_first_use=size.fed_tokens not in self._sizes_seen)
-        self._sizes_seen.add(size.fed_tokens)
+        predicted = PredictedSeconds(
+            draft=0.0 if draft is None else self._draft.predict(draft),
+            target=self._target.predict(target),
+            host=self.host_seconds,
+            off=self._target.predict(off) + self.host_seconds,
+        )
+        self._relative_errors.append(abs(predicted.total / measured.total - 1.0))
+        fed_tokens = view.ordinary_tokens + num_verified
+        self._target.observe(target, measured.target, is_first_use=fed_tokens not in self._sizes_seen)
+        self._sizes_seen.add(fed_tokens)
         if draft is None:
             # Where no draft pass ran, measured draft time is that of looking up offers: the host's.
             self._host.observe(measured.host + measured.draft)
-            return
+            return predicted
         self._host.observe(measured.host)
         if measured.draft:
             self._draft.observe(draft, measured.draft)
+        return predicted
 
     @property
     def median_relative_error(self) -> float | None:
@@ -147,7 +156,7 @@ class LatencyModel:
 
 def _target_size(view: BatchView, num_draft_tokens: np.ndarray | int) -> PassSize:
     """The target pass with that many draft tokens, which attend to the batch's mean context."""
-    context = float(view.context_tokens.sum())
+    context = view.total_context_tokens
     decoding = view.num_rows + num_draft_tokens
     return PassSize(
         fed_tokens=decoding + view.prefill_tokens,

@@ -23,6 +23,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+BOUND_ERROR = 1e-9  # of rounding, relative
+
 
 @dataclass(frozen=True)
 class LengthPlan:
@@ -82,15 +84,20 @@ def plan_lengths(
     off_seconds = float(target_seconds[0] + draft_seconds[0] + host_seconds)
     best = off = objective(base, off_seconds, value_of_time)
     best_emitted, best_seconds, best_n, best_depth = base, off_seconds, 0, 0
-    for depth in range(int(first_depth.max(initial=0)) + 1):
+    # No plan of a depth is better than all slots that exist there at the price of none: most depths need no look.
+    all_emitted = _power_mean(np.bincount(first_depth, gains).cumsum(), base, fairness)
+    bounds = objective(all_emitted, draft_seconds[: len(all_emitted)] + (target_seconds[0] + host_seconds), value_of_time)
+    for depth in np.argsort(-bounds, kind="stable").tolist():
+        if bounds[depth] < best - BOUND_ERROR * abs(best):
+            break
         gained = np.cumsum(gains[first_depth <= depth][: len(target_seconds) - 1])
-        emitted = _power_mean(gained, base, fairness)
-        if not len(emitted):
+        if not len(gained):
             continue
+        emitted = _power_mean(gained, base, fairness)
         seconds = target_seconds[1 : len(emitted) + 1] + (draft_seconds[depth] + host_seconds)
         values = objective(emitted, seconds, value_of_time)
         n = int(values.argmax())
-        if (values[n], -n - 1) > (best, -best_n):
+        if (values[n], -n - 1, -depth) > (best, -best_n, -best_depth):
             best, best_n, best_depth = float(values[n]), n + 1, depth
             best_emitted, best_seconds = float(emitted[n]), float(seconds[n])
     chosen = rows[first_depth <= best_depth][:best_n]

@@ -6,6 +6,7 @@ exactly one ordinary token in this step and may carry draft tokens behind it.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -78,6 +79,11 @@ class BatchView:
     @property
     def num_rows(self) -> int:
         return len(self.request_ids)
+
+    @cached_property
+    def total_context_tokens(self) -> int:
+        """Tokens in the KV of all decoding requests."""
+        return int(self.context_tokens.sum())
 
     @property
     def ordinary_tokens(self) -> int:

@@ -24,14 +24,16 @@ from smartspec.control.records import BatchView, DraftPlan, Offers
 class Choice:
     """The planner's answer and the source of each row's draft (bool [R], True: the draft model).
 
-    draft_seconds: float [K + 1], what 0..K draft passes are charged. value_of_time: as given to the planner.
-    plain_value_of_time: tokens per second of the decoding requests in steps of their own without drafts.
+    draft_seconds: float [K + 1], what 0..K draft passes are charged. target_seconds: float [N + 1], of the target pass
+    with 0..N draft tokens, N as many as any plan may have. value_of_time: tokens per second that the step's time is
+    worth. plain_value_of_time: tokens per second of the decoding requests in steps of their own without drafts.
     """
 
     plan: LengthPlan
     use_model: np.ndarray
     draft_seconds: np.ndarray
-    value_of_time: float | None
+    target_seconds: np.ndarray
+    value_of_time: float
     plain_value_of_time: float
 
     @property
@@ -51,25 +53,27 @@ def best_choice(
     plan = partial(plan_uniform, uniform_lengths) if uniform_lengths else partial(_best_lengths, fairness=fairness)
     best_source = partial(_best_source, plan, catch_up_steps)
     if not (view.prefill_tokens and view.num_rows):
-        best, use_model, draft_seconds = best_source(view, estimates, None)
+        best, use_model, *seconds = best_source(view, estimates, None)
         best = without_late_starters(best, use_model, view, estimates)
-        return Choice(best, use_model, draft_seconds, None, best.off_goodput)
+        return Choice(best, use_model, *seconds, best.goodput, best.off_goodput)
     alone = best_source(_without_prefill(view), estimates, None)[0]
     crowd_goodput = _plain_goodput_of_crowd(view, estimates)
     value_of_time = max(alone.goodput, crowd_goodput)
-    best, use_model, draft_seconds = best_source(view, estimates, value_of_time)
+    best, use_model, *seconds = best_source(view, estimates, value_of_time)
     best = without_late_starters(best, use_model, view, estimates)
-    return Choice(best, use_model, draft_seconds, value_of_time, max(alone.off_goodput, crowd_goodput))
+    return Choice(best, use_model, *seconds, value_of_time, max(alone.off_goodput, crowd_goodput))
 
 
 def _best_source(
     plan, catch_up_steps: float, view: BatchView, estimates: Estimates, value_of_time: float | None
-) -> tuple[LengthPlan, np.ndarray, np.ndarray]:
-    """The best plan of those for each choice of sources, that choice, and what its draft passes cost."""
+) -> tuple[LengthPlan, np.ndarray, np.ndarray, np.ndarray]:
+    """The best plan of those for each choice of sources, that choice, and what its draft passes and targets cost."""
+    num_considered = min(view.num_rows * estimates.max_draft_tokens, view.draft_token_budget)
+    target_seconds = estimates.latency.target_seconds(view, np.arange(num_considered + 1))
     options = []
     for use_model in _source_choices(view, estimates):
-        draft_seconds = charged_draft_seconds(view, use_model, estimates, catch_up_steps)
-        options.append((plan(view, use_model, estimates, draft_seconds, value_of_time), use_model, draft_seconds))
+        seconds = (charged_draft_seconds(view, use_model, estimates, catch_up_steps), target_seconds)
+        options.append((plan(view, use_model, estimates, *seconds, value_of_time), use_model, *seconds))
     return max(options, key=lambda option: option[0].gain)
 
 
@@ -80,7 +84,7 @@ def _without_prefill(view: BatchView) -> BatchView:
 def _plain_goodput_of_crowd(view: BatchView, estimates: Estimates) -> float:
     """Weighted tokens per second without drafts once all prefilled and waiting requests decode too."""
     num_rows = view.num_rows + view.num_prefills + view.num_waiting
-    context = (view.context_tokens.sum() + view.prefill_context_tokens) // (view.num_rows + view.num_prefills)
+    context = (view.total_context_tokens + view.prefill_context_tokens) // (view.num_rows + view.num_prefills)
     nobody = np.zeros(num_rows, dtype=np.int64)
     crowd = BatchView(
         request_ids=np.arange(num_rows),
@@ -112,19 +116,18 @@ def _best_lengths(
     use_model: np.ndarray,
     estimates: Estimates,
     draft_seconds: np.ndarray,
+    target_seconds: np.ndarray,
     value_of_time: float | None,
     fairness: float,
 ) -> LengthPlan:
     """The planner's answer when each row's source is given."""
-    caps = length_caps(view, use_model, estimates.max_draft_tokens)
-    num_considered = min(int(caps.sum()), view.draft_token_budget)
     return plan_lengths(
         estimates.survival(use_model),
-        caps,
+        length_caps(view, use_model, estimates.max_draft_tokens),
         view.weights,
         use_model,
         draft_seconds,
-        estimates.latency.target_seconds(view, np.arange(num_considered + 1)),
+        target_seconds,
         estimates.latency.host_seconds,
         value_of_time,
         fairness,

@@ -36,9 +36,7 @@ class Goodput(Policy):
         self.probe_budget = ExplorationBudget(PROBE_SHARE)
         self.plain_budget = ExplorationBudget(PLAIN_SHARE, credit=None)
         self.note: str | None = None
-        self._off_seconds = 0.0
-        self._plain_value_of_time = 0.0
-        self._value_of_time = 0.0
+        self._best: Choice | None = None  # of the step under way
         self._weights = np.empty(0)
         self._catch_up = CatchUpHorizon()
         self._plain_steps = Spacing()
@@ -48,8 +46,7 @@ class Goodput(Policy):
 
     def plan_draft(self, view: BatchView, estimates: Estimates) -> DraftPlan:
         best = self._best_choice(view, estimates)
-        self._off_seconds, self._plain_value_of_time = best.plan.off_seconds, best.plain_value_of_time
-        self._value_of_time = best.plan.goodput if best.value_of_time is None else best.value_of_time
+        self._best = best
         self._weights = marginal_weights(view, estimates, best, self.fairness)
         self.note = None
         if not self.guard.allows_drafts:
@@ -75,9 +72,9 @@ class Goodput(Policy):
             self._weights,
             np.zeros(view.num_rows, dtype=bool),
             np.zeros(1),
-            latency.target_seconds(view, np.arange(drafted.lengths.sum() + 1)),
+            self._best.target_seconds,
             latency.host_seconds,
-            self._value_of_time,
+            self._best.value_of_time,
         ).lengths
 
     def observe(self, feedback: StepFeedback) -> None:
@@ -93,9 +90,8 @@ class Goodput(Policy):
         self._longer_steps.observe(num_rows, happened=False)
         num_emitted = float(feedback.accepted.sum()) + num_rows
         has_prefill = feedback.view.prefill_tokens > 0
-        self.guard.observe(
-            num_rows, num_emitted, seconds, self._off_seconds, self._plain_value_of_time, speculated, has_prefill
-        )
+        off_seconds, value_of_time = self._best.plan.off_seconds, self._best.plain_value_of_time
+        self.guard.observe(num_rows, num_emitted, seconds, off_seconds, value_of_time, speculated, has_prefill)
 
     def state(self) -> dict:
         return {
@@ -112,7 +108,7 @@ class Goodput(Policy):
     def _confident_drafts(self, view: BatchView, estimates: Estimates, best: Choice) -> DraftPlan:
         if self.uniform_lengths:
             return best.draft_plan
-        return drafted_as_confident(view, estimates, best, self._weights, self._value_of_time)
+        return drafted_as_confident(view, estimates, best, self._weights)
 
     def _wants_plain_step(self, view: BatchView, best: LengthPlan) -> bool:
         """Whether to measure a plain step now, paid from the budget with the tokens it is expected to lose."""
@@ -148,7 +144,7 @@ class Goodput(Policy):
             view,
             estimates,
             lambda others: self._best_choice(view, others).plan,
-            self._value_of_time,
+            self._best.value_of_time,
             self.probe_budget.max_credit(off.off_seconds),
             self._steps_since_evidence,
         )

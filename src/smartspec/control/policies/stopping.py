@@ -24,13 +24,11 @@ from smartspec.control.records import BatchView, DraftPlan, StopRule
 LEAST_SURVIVAL = 1e-9
 
 
-def drafted_as_confident(
-    view: BatchView, estimates: Estimates, best: Choice, weights: np.ndarray, value_of_time: float
-) -> DraftPlan:
+def drafted_as_confident(view: BatchView, estimates: Estimates, best: Choice, weights: np.ndarray) -> DraftPlan:
     """The best plan with room for longer drafts of the draft model, and a rule that ends them.
 
-    weights: float [R], worth of another token of each row. value_of_time: tokens per second. Drafts stay as planned
-    where no confidence was ever seen: a host that does not know it would not end them.
+    weights: float [R], worth of another token of each row. Drafts stay as planned where no confidence was ever seen: a
+    host that does not know it would not end them.
     """
     plan = best.draft_plan
     if estimates.acceptance is None or not estimates.acceptance.knows_confidence or not plan.use_model.any():
@@ -38,10 +36,10 @@ def drafted_as_confident(
     caps = np.where(plan.use_model, length_caps(view, True, estimates.max_draft_tokens), plan.lengths)
     lengths = _lengthened(plan.lengths, caps, view.draft_token_budget)
     pass_seconds, row_seconds = _pass_seconds(view, estimates, best)
-    target_seconds = estimates.latency.target_seconds(view, np.arange(lengths.sum() + 1))
     num_offered = int(plan.lengths[~plan.use_model].sum())
-    token_seconds = target_seconds[num_offered:] + row_seconds * np.arange(len(target_seconds) - num_offered)
-    rule = stop_rule(estimates, weights, value_of_time * pass_seconds, value_of_time * token_seconds)
+    token_seconds = best.target_seconds[num_offered : lengths.sum() + 1]
+    token_seconds = token_seconds + row_seconds * np.arange(len(token_seconds))
+    rule = stop_rule(estimates, weights, best.value_of_time * pass_seconds, best.value_of_time * token_seconds)
     return replace(plan, lengths=lengths, stop=rule)
 
 
@@ -90,6 +88,8 @@ def _lengthened(lengths: np.ndarray, caps: np.ndarray, budget: int) -> np.ndarra
     """Where there are drafts, lengths raised to caps, or to the highest common limit whose sum is in the budget: int
     [R]."""
     caps = np.where(lengths > 0, np.maximum(caps, lengths), 0)
+    if caps.sum() <= budget:
+        return caps
     limits = np.arange(caps.max(initial=0) + 1)
     totals = np.maximum(np.minimum(caps[:, None], limits), lengths[:, None]).sum(axis=0)
     within = np.flatnonzero(totals <= budget)

@@ -13,11 +13,12 @@ def plan_uniform(
     use_model: np.ndarray,
     estimates: Estimates,
     draft_seconds: np.ndarray,
+    target_seconds: np.ndarray,
     value_of_time: float | None = None,
 ) -> LengthPlan:
     """The allowed length (or 0) of largest predicted goodput. Every row is charged the whole length: a row whose draft
-    is shorter is padded, so that the pass keeps its shape. use_model: bool [R]; draft_seconds, value_of_time: see
-    planner."""
+    is shorter is padded, so that the pass keeps its shape. use_model: bool [R]; draft_seconds, target_seconds,
+    value_of_time: see planner."""
     caps = length_caps(view, use_model, estimates.max_draft_tokens)
     fits = [k for k in sorted(allowed_lengths) if k * view.num_rows <= view.draft_token_budget]
     candidates = np.array([0, *fits])
@@ -26,11 +27,7 @@ def plan_uniform(
     accepted = view.weights @ np.cumsum(survival * is_drafted, axis=1)
     emitted = view.weights.sum() + accepted[candidates]
     depths = np.minimum(candidates, int(caps[use_model].max(initial=0)))
-    seconds = (
-        estimates.latency.target_seconds(view, candidates * view.num_rows)
-        + draft_seconds[depths]
-        + estimates.latency.host_seconds
-    )
+    seconds = target_seconds[candidates * view.num_rows] + draft_seconds[depths] + estimates.latency.host_seconds
     goodput, values = emitted / seconds, objective(emitted, seconds, value_of_time)
     best = int(values.argmax())
     return LengthPlan(
