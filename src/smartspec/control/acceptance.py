@@ -87,7 +87,7 @@ class AcceptanceEstimator:
         self, view: BatchView, use_model: np.ndarray | bool, confidence: np.ndarray
     ) -> np.ndarray:
         """Survival of drafts that exist. confidence: float [R, K], see records.Drafted; NaN: by history alone."""
-        use_model = np.broadcast_to(use_model, view.num_rows)
+        use_model = np.full(view.num_rows, use_model)
         log_odds = self._history(view, use_model).lifted.copy()
         for is_model, calibration in enumerate(self._calibrations):
             known = ~np.isnan(confidence.T) & (use_model == is_model)
@@ -108,7 +108,7 @@ class AcceptanceEstimator:
     def log_odds_std(self, view: BatchView, use_model: np.ndarray | bool) -> np.ndarray:
         """Standard deviation of the log-odds of each row's first draft token, float [R]: what pool, class and request
         leave open. Grows as evidence ages."""
-        use_model = np.broadcast_to(use_model, view.num_rows)
+        use_model = np.full(view.num_rows, use_model)
         pool_variance = self._cells.first_position_variance(pools_of(use_model, view.offers.evidence))
         rows = self._effects.rows(view.request_ids)
         variance = self._effects.variance(rows, view.class_ids, pool_variance)
@@ -154,7 +154,7 @@ class AcceptanceEstimator:
         if view is not self._view:
             rows = self._effects.rows(view.request_ids)
             self._view, self._beliefs, self._histories = view, self._effects.of(rows, view.class_ids), {}
-        use_model = np.broadcast_to(use_model, view.num_rows)
+        use_model = np.full(view.num_rows, use_model)
         key = use_model.tobytes()
         if key not in self._histories:
             effects, variances = np.where(use_model, self._beliefs[:, 1], self._beliefs[:, 0])

@@ -2,6 +2,7 @@
 
 from collections import deque
 from dataclasses import dataclass
+from math import isfinite
 
 import numpy as np
 
@@ -171,5 +172,5 @@ def _target_size(view: BatchView, num_draft_tokens: np.ndarray | int) -> PassSiz
 def _check(measured: StepSeconds) -> None:
     for name in ("draft", "target", "host"):
         seconds = getattr(measured, name)
-        if not (np.isfinite(seconds) and seconds >= 0 and (seconds > 0 or name != "target")):
+        if not (isfinite(seconds) and seconds >= 0 and (seconds > 0 or name != "target")):
             raise ValueError(f"measured {name} time is {seconds} s: the host's clock must yield a positive finite time")

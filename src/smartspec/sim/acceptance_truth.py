@@ -259,7 +259,7 @@ class _Rows:
 
 def log_odds(probability: np.ndarray) -> np.ndarray:
     """log(p / (1 - p)), bounded."""
-    probability = np.clip(probability, _MIN_PROBABILITY, 1.0 - _MIN_PROBABILITY)
+    probability = np.minimum(np.maximum(probability, _MIN_PROBABILITY), 1.0 - _MIN_PROBABILITY)
     return np.log(probability / (1.0 - probability))
 
 
@@ -267,7 +267,7 @@ def entropy(confidence: np.ndarray) -> np.ndarray:
     """Entropy (nats) of a distribution whose largest probability is confidence, the rest being spread evenly over
     NUM_ALTERNATIVES other tokens; a confidence below an even share counts as one.
     """
-    top = np.clip(confidence, 1.0 / (NUM_ALTERNATIVES + 1), 1.0 - 1e-12)
+    top = np.minimum(np.maximum(confidence, 1.0 / (NUM_ALTERNATIVES + 1)), 1.0 - 1e-12)
     return -top * np.log(top) - (1.0 - top) * np.log((1.0 - top) / NUM_ALTERNATIVES)
 
 

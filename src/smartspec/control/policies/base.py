@@ -103,7 +103,7 @@ def no_drafts(num_rows: int) -> DraftPlan:
 
 def length_caps(view: BatchView, use_model: np.ndarray | bool, max_draft_tokens: int) -> np.ndarray:
     """Longest draft each row can have from that source: int [R]."""
-    caps = np.clip(view.max_draft_tokens, 0, max_draft_tokens)
+    caps = np.minimum(np.maximum(view.max_draft_tokens, 0), max_draft_tokens)
     return np.where(use_model, caps, np.minimum(caps, view.offers.lengths))
 
 
