@@ -1,22 +1,29 @@
-"""How long the planner takes: python benchmarks/planner.py
+"""How long the controller takes: OMP_NUM_THREADS=1 python benchmarks/planner.py
 
-Prints median and 99th percentile of one planning call for 32 and 256 requests of up to 8 draft tokens, with a draft
-model (every depth is scanned) and with offers (one scan), and of the controller's whole work in a step (plan, verify,
-observe).
+First one planning call, for 32 and 256 requests of up to 8 draft tokens, with a draft model (depths are compared) and
+with offers (there is one): median and 99th percentile. Then all that a policy's controller does in a step (checks,
+estimates, plan, stop rule, verification, learning), the median of 400 steps under standing load in the simulator.
 """
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from statistics import median
 
 import numpy as np
 
 from smartspec.control.controller import Controller
-from smartspec.control.latency import CostCurve, LatencyModel
 from smartspec.control.planner import plan_lengths
-from smartspec.control.records import BatchView, Drafted, Offers, StepFeedback, StepSeconds
+from smartspec.control.records import BatchView, DraftPlan
+from smartspec.sim.scenario import Scenario, make_acceptance_truth, make_controller, make_time_truth
+from smartspec.sim.static_load import Phase, StaticLoad
 
 MAX_DRAFT_TOKENS = 8
 REPEATS = 1000
+POLICIES = ("goodput", "fair:3", "adaedl", "fixed:3", "off")
+BATCHES = (1, 16, 32, 256)
+NUM_STEPS, NUM_WARM_UP_STEPS = 400, 100
 
 
 def measure(name: str, call: Callable[[], object]) -> None:
@@ -26,8 +33,8 @@ def measure(name: str, call: Callable[[], object]) -> None:
         start = time.perf_counter()
         call()
         seconds.append(time.perf_counter() - start)
-    median, p99 = np.percentile(seconds[50:], [50, 99]) * 1e3
-    print(f"{name:44s} median {median:6.3f} ms   p99 {p99:6.3f} ms")
+    middle, p99 = np.percentile(seconds[50:], [50, 99]) * 1e3
+    print(f"{name:44s} median {middle:6.3f} ms   p99 {p99:6.3f} ms", flush=True)
 
 
 def planning_call(num_rows: int, with_model: bool) -> Callable[[], object]:
@@ -41,33 +48,51 @@ def planning_call(num_rows: int, with_model: bool) -> Callable[[], object]:
     return lambda: plan_lengths(survival, caps, weights, needs_depth, draft_seconds, target_seconds, 0.001)
 
 
-def controller_call(num_rows: int, with_model: bool) -> Callable[[], object]:
-    rng = np.random.default_rng(0)
-    latency = LatencyModel(CostCurve.linear(0.036, 0.002), CostCurve.linear(0.004, 0.0001) if with_model else None)
-    controller = Controller("goodput", MAX_DRAFT_TOKENS, latency, has_offers=True, has_model=with_model)
-    offers = Offers(rng.integers(0, MAX_DRAFT_TOKENS + 1, num_rows), rng.integers(1, 12, num_rows))
-    caps = np.full(num_rows, MAX_DRAFT_TOKENS)
-    view = BatchView(np.arange(num_rows), np.full(num_rows, 300), caps, np.zeros(num_rows, dtype=np.int64), offers)
-    unknown = np.full(num_rows, -1)
+class TimedController:
+    """A controller and, step by step, the seconds spent in it, those of its stop rules included."""
 
-    def step() -> None:
-        plan = controller.plan_draft(view)
-        keep = controller.plan_verify(view, plan, Drafted(plan.lengths))
-        accepted = rng.integers(0, keep + 1)
-        tested = np.minimum(keep, accepted + 1)
-        seconds = StepSeconds(draft=0.0, target=0.036 + 0.002 * float(num_rows + keep.sum()), host=0.001)
-        controller.observe(StepFeedback(view, plan, keep, keep, tested, accepted, unknown, 0, seconds))
+    def __init__(self, controller: Controller):
+        self.step_seconds = [0.0]
+        self.forget = controller.forget
+        self.plan_verify = partial(self._timed, controller.plan_verify)
+        self._controller = controller
 
-    return step
+    def plan_draft(self, view: BatchView) -> DraftPlan:
+        plan = self._timed(self._controller.plan_draft, view)
+        return plan if plan.stop is None else replace(plan, stop=partial(self._timed, plan.stop))
+
+    def observe(self, feedback) -> None:
+        self._timed(self._controller.observe, feedback)
+        self.step_seconds.append(0.0)
+
+    def _timed(self, function: Callable, *arguments):
+        start = time.perf_counter()
+        result = function(*arguments)
+        self.step_seconds[-1] += time.perf_counter() - start
+        return result
+
+
+def step_seconds(policy: str, drafter: str, num_rows: int) -> float:
+    """Median seconds that a step spends in the controller; a third of the requests each are accepted to 0.8, 0.6 and
+    0.4, which differs from token to token."""
+    scenario = Scenario(policy=policy, drafter=drafter, batch=num_rows, acceptance="0.8/8/2,0.6/8/2,0.4/8/2")
+    truth = make_time_truth(scenario)
+    load = StaticLoad(truth, make_acceptance_truth(scenario), has_model=scenario.has_model)
+    controller = TimedController(make_controller(scenario, truth, load.true_estimates))
+    steps = NUM_WARM_UP_STEPS + NUM_STEPS
+    load.run(controller, [Phase(num_rows=num_rows, num_steps=steps, class_ids=(0, 1, 2))], with_best=False)
+    return median(controller.step_seconds[NUM_WARM_UP_STEPS:steps])
 
 
 def main() -> None:
     for num_rows in (32, 256):
         for source, with_model in (("offers", False), ("draft model", True)):
             measure(f"planner, {num_rows} x {MAX_DRAFT_TOKENS}, {source}", planning_call(num_rows, with_model))
-    for num_rows in (32, 256):
-        for source, with_model in (("offers", False), ("offers and draft model", True)):
-            measure(f"whole step, {num_rows} x {MAX_DRAFT_TOKENS}, {source}", controller_call(num_rows, with_model))
+    for drafter in ("model", "lookup"):
+        print(f"\ncontroller, ms per step, {drafter}   " + "".join(f"batch {b:<6d}" for b in BATCHES))
+        for policy in POLICIES:
+            cells = [f"{1e3 * step_seconds(policy, drafter, batch):<12.2f}" for batch in BATCHES]
+            print(f"{policy:36s}" + "".join(cells), flush=True)
 
 
 if __name__ == "__main__":

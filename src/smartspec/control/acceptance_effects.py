@@ -44,7 +44,8 @@ class AcceptanceEffects:
         self._num_rows = MAX_TRACKED_REQUESTS
         self._ids = np.full(self._num_rows + 1, _NOBODY)
         self._classes = np.zeros(self._num_rows + 1, dtype=np.int64)
-        # Information, score, its variance given the request's effect, surprise and its variance: read and written at once.
+        # Information, score, its variance given the request's effect, surprise and its variance: read and written
+        # together.
         self._state = np.zeros((5, 2, self._num_rows + 1))
         self._spread = RequestSpread()
         # Per class, shares (entries 0, 1) and shares times estimates (2, 3): of the requests of the last step, and of

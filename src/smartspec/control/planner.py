@@ -77,7 +77,7 @@ def plan_lengths(
     slots = np.flatnonzero(admissible)
     base = float(weights.sum())
     gains = _slot_gains(survival, weights, fairness).ravel()[slots]
-    order = np.argsort(-gains, kind="stable")
+    order = (-gains).argsort(kind="stable")
     slots, gains = slots[order], gains[order]
     rows, positions = np.divmod(slots, num_positions)
     first_depth = np.where(needs_depth[rows], positions + 1, 0)  # the shallowest draft in which the slot exists
@@ -86,11 +86,12 @@ def plan_lengths(
     best_emitted, best_seconds, best_n, best_depth = base, off_seconds, 0, 0
     # No plan of a depth is better than all slots that exist there at the price of none: most depths need no look.
     all_emitted = _power_mean(np.bincount(first_depth, gains).cumsum(), base, fairness)
-    bounds = objective(all_emitted, draft_seconds[: len(all_emitted)] + (target_seconds[0] + host_seconds), value_of_time)
-    for depth in np.argsort(-bounds, kind="stable").tolist():
+    least_seconds = draft_seconds[: len(all_emitted)] + (target_seconds[0] + host_seconds)
+    bounds = objective(all_emitted, least_seconds, value_of_time)
+    for depth in (-bounds).argsort(kind="stable").tolist():
         if bounds[depth] < best - BOUND_ERROR * abs(best):
             break
-        gained = np.cumsum(gains[first_depth <= depth][: len(target_seconds) - 1])
+        gained = gains[first_depth <= depth][: len(target_seconds) - 1].cumsum()
         if not len(gained):
             continue
         emitted = _power_mean(gained, base, fairness)

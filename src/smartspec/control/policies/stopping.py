@@ -46,26 +46,30 @@ def drafted_as_confident(view: BatchView, estimates: Estimates, best: Choice, we
 def stop_rule(estimates: Estimates, weights: np.ndarray, pass_price: np.ndarray, token_price: np.ndarray) -> StopRule:
     """The rule of one step. Prices are in tokens: pass_price, float [K], of a draft pass of each depth, whoever takes
     part; token_price, float [N + 1], of drafting and verifying 0..N tokens otherwise."""
-    survival = np.maximum(estimates.survival_model, LEAST_SURVIVAL)
-    expected = np.concatenate([survival[:, :1], survival[:, 1:] / survival[:, :-1]], axis=1)
+    survival = np.maximum(estimates.survival_model.T, LEAST_SURVIVAL)  # positions first: one is asked for at a time
+    expected = np.concatenate([survival[:1], survival[1:] / survival[:-1]])
     history = log_odds_of(np.minimum(expected, 1.0 - LEAST_SURVIVAL))
+    worth = weights * expected
     so_far = np.ones(len(weights))
     num_drafted = 0
 
     def stop(depth: int, rows: np.ndarray, confidence: np.ndarray, entropy: np.ndarray) -> np.ndarray:
         nonlocal num_drafted
         num_drafted += len(rows)
-        if depth + 1 >= len(pass_price):
-            return np.ones(len(rows), dtype=bool)
-        accepted = estimates.acceptance.given_confidence(confidence, history[rows, depth])
-        so_far[rows] *= np.where(np.isnan(accepted), expected[rows, depth], accepted)
-        values = weights[rows] * so_far[rows] * expected[rows, depth + 1]
-        order = np.argsort(-values)[: len(token_price) - 1 - num_drafted]
-        prices = token_price[num_drafted + 1 : num_drafted + 1 + len(order)] - token_price[num_drafted]
-        surplus = np.cumsum(values[order]) - prices
         stops = np.ones(len(rows), dtype=bool)
-        if len(order) and surplus.max() > pass_price[depth + 1]:
-            stops[order[: int(surplus.argmax()) + 1]] = False
+        room = len(token_price) - 1 - num_drafted
+        if depth + 1 >= len(pass_price) or room < 1:
+            return stops
+        accepted = estimates.acceptance.given_confidence(confidence, history[depth].take(rows))
+        accepted = np.where(np.isnan(accepted), expected[depth].take(rows), accepted)
+        so_far[rows] = so_far.take(rows) * accepted
+        values = so_far.take(rows) * worth[depth + 1].take(rows)
+        order = (-values).argsort()[:room]
+        prices = token_price[num_drafted + 1 : num_drafted + 1 + len(order)] - token_price[num_drafted]
+        surplus = values.take(order).cumsum() - prices
+        most = int(surplus.argmax())
+        if surplus[most] > pass_price[depth + 1]:
+            stops[order[: most + 1]] = False
         return stops
 
     return stop
