@@ -7,7 +7,7 @@ import pytest
 
 from smartspec.control.controller import Controller
 from smartspec.control.cost_curve import CostCurve
-from smartspec.control.exploration import MAX_CREDIT_STEPS, ExplorationBudget
+from smartspec.control.exploration import MAX_CREDIT_STEPS, ExplorationBudget, Spacing
 from smartspec.control.latency import LatencyModel
 from smartspec.control.policies.base import Estimates
 from smartspec.control.policies.goodput import Goodput
@@ -37,6 +37,18 @@ def test_a_first_look_is_affordable_as_soon_as_steps_are_known():
     assert not budget.buy(0.001)
     budget.earn(2.0)
     assert budget.buy(1.9) and not budget.buy(1.9)
+
+
+@pytest.mark.parametrize(("growth", "due"), [(2, [16, 48, 112, 240, 496, 1008]), (4, [16, 80, 336, 848])])
+def test_steps_of_a_kind_become_rarer_at_every_batch_size_by_itself(growth, due):
+    spacing, made = Spacing(growth), []
+    for step in range(1100):
+        if spacing.is_due(20):
+            spacing.planned(20)
+            made.append(step)
+        spacing.observe(20, happened=False)
+    assert made == due
+    assert not spacing.is_due(40)
 
 
 def play(acceptance_of_step, num_steps, seed=0, understated=1.0, target=TARGET, prefill=0):

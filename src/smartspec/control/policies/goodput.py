@@ -4,7 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from smartspec.control.exploration import PLAIN_SHARE, PROBE_SHARE, ExplorationBudget, Spacing
+from smartspec.control.exploration import (
+    LONGER_GROWTH,
+    PLAIN_GROWTH,
+    PLAIN_SHARE,
+    PROBE_SHARE,
+    ExplorationBudget,
+    Spacing,
+)
 from smartspec.control.guard import Guard
 from smartspec.control.planner import LengthPlan, plan_lengths
 from smartspec.control.policies.base import Estimates, Latency, Policy, no_drafts
@@ -39,8 +46,8 @@ class Goodput(Policy):
         self._best: Choice | None = None  # of the step under way
         self._weights = np.empty(0)
         self._catch_up = CatchUpHorizon()
-        self._plain_steps = Spacing()
-        self._longer_steps = Spacing()
+        self._plain_steps = Spacing(PLAIN_GROWTH)
+        self._longer_steps = Spacing(LONGER_GROWTH)
         self._steps_since_probe = 0
         self._steps_since_evidence = 0  # about the draft model
 
