@@ -47,12 +47,9 @@ def observations(
 
 @dataclass(frozen=True)
 class _History:
-    """What is known of R rows before drafting: effects on the log-odds and their variances, float [R], and the log-odds
-    of each position without and with the lift, float [K, R]; positions come first as sums over rows and positions are
-    then contiguous."""
+    """What is known of R rows before drafting: the log-odds of each position without and with the lift, float [K, R];
+    positions come first as sums over rows and positions are then contiguous."""
 
-    effects: np.ndarray
-    variances: np.ndarray
     log_odds: np.ndarray
     lifted: np.ndarray
 
@@ -160,7 +157,7 @@ class AcceptanceEstimator:
             effects, variances = np.where(use_model, self._beliefs[:, 1], self._beliefs[:, 0])
             log_odds = self._cells.of(pools_of(use_model, view.offers.evidence)) + effects
             lifted = log_odds + _lift(sigmoid(log_odds), variances)
-            self._histories[key] = _History(effects, variances, log_odds, lifted)
+            self._histories[key] = _History(log_odds, lifted)
         return self._histories[key]
 
     def _learn_cells(
