@@ -15,18 +15,21 @@ HOST_SECONDS = 0.002
 class World:
     """Rows whose j-th draft token is accepted with a fixed conditional probability, on a machine of known speed."""
 
-    def __init__(self, conditional, target, draft=None, noise=0.03, seed=0):
+    def __init__(self, conditional, target, draft=None, noise=0.03, seed=0, weight=1.0):
         self.rng = np.random.default_rng(seed)
         self.conditional = conditional
         self.survival = np.cumprod(conditional, axis=1)
         self.target, self.draft, self.noise = target, draft, noise
         self.num_rows = len(conditional)
+        self.weights = np.full(self.num_rows, weight)
 
     def view(self):
         offer = np.full(self.num_rows, K if self.draft is None else 0)
         zeros = np.zeros(self.num_rows, dtype=int)
         evidence = 3 * (offer > 0)
-        return BatchView(np.arange(self.num_rows), zeros, np.full(self.num_rows, K), zeros, Offers(offer, evidence))
+        offers = Offers(offer, evidence)
+        longest = np.full(self.num_rows, K)
+        return BatchView(np.arange(self.num_rows), zeros, longest, zeros, offers, weights=self.weights)
 
     def target_seconds(self, num_draft_tokens):
         return self.target.seconds(self.num_rows + num_draft_tokens, 0.0, self.num_rows)
@@ -143,3 +146,11 @@ def test_never_behind_plain_decoding_by_more_than_two_percent_even_while_learnin
     world = World(rates(*[0.3] * 32), CostCurve.linear(0.03, 0.003))
     off = world.goodput(np.zeros(32, dtype=int))
     assert true_goodput(world, run(world, num_steps=100, measure_from=0)) >= 0.98 * off
+
+
+@pytest.mark.parametrize("draft", [None, CostCurve.linear(0.004, 0.0001)])
+def test_weights_that_are_all_alike_change_nothing(draft):
+    """Least of all may the guard take tokens that are worth four each for plain decoding being four times as fast."""
+    ordinary, heavy = (run(World(rates(*MIXED), MEMORY_BOUND, draft, weight=w), measure_from=0) for w in (1.0, 4.0))
+    assert np.array_equal(ordinary, heavy)
+    assert np.sum(ordinary) > 0

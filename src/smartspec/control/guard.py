@@ -56,18 +56,19 @@ class Guard:
 
     def observe(
         self,
-        num_rows: int,
-        num_emitted: float,
+        plain_tokens: float,
+        emitted: float,
         seconds: float,
         off_seconds: float,
         value_of_time: float,
         speculated: bool,
         has_prefill: bool = False,
     ) -> None:
-        """One step of num_rows decoding requests: what they emitted, how long it took, how long it was predicted to
-        take without drafts (off_seconds), and the tokens per second they are predicted to emit in plain steps of their
-        own (value_of_time; a step with prefill takes long for reasons that have nothing to do with drafts)."""
-        if num_rows == 0 or off_seconds <= 0:
+        """One step: what its requests emit without drafts and what they did emit (weighted tokens), how long it took,
+        how long it was predicted to take without drafts (off_seconds), and the weighted tokens per second they are
+        predicted to emit in plain steps of their own (value_of_time; a step with prefill takes long for reasons that
+        have nothing to do with drafts)."""
+        if plain_tokens == 0 or off_seconds <= 0:
             return
         self._plain_age += 1
         if not speculated:
@@ -78,11 +79,11 @@ class Guard:
             self._pause = FIRST_PAUSE
         self._sums.fade()
         correction = float(np.exp(self._log_plain_error[int(has_prefill)]))
-        plain = num_rows + value_of_time / correction * (seconds - off_seconds * correction)
+        plain = plain_tokens + value_of_time / correction * (seconds - off_seconds * correction)
         self._sums.steps += 1.0
-        self._sums.emitted += num_emitted
+        self._sums.emitted += emitted
         self._sums.plain_equivalent += plain
-        self._sums.squared_difference += (num_emitted - plain) ** 2
+        self._sums.squared_difference += (emitted - plain) ** 2
         if self._convicts():
             self._trip()
 

@@ -95,10 +95,7 @@ class Goodput(Policy):
             self._steps_since_evidence = 0
         self._plain_steps.observe(num_rows, happened=not speculated)
         self._longer_steps.observe(num_rows, happened=False)
-        num_emitted = float(feedback.accepted.sum()) + num_rows
-        has_prefill = feedback.view.prefill_tokens > 0
-        off_seconds, value_of_time = self._best.plan.off_seconds, self._best.plain_value_of_time
-        self.guard.observe(num_rows, num_emitted, seconds, off_seconds, value_of_time, speculated, has_prefill)
+        self._tell_guard(feedback, speculated)
 
     def state(self) -> dict:
         return {
@@ -108,6 +105,20 @@ class Goodput(Policy):
             "plain_step_credit_seconds": self.plain_budget.credit,
             "catch_up_steps": self._catch_up.steps,
         }
+
+    def _tell_guard(self, feedback: StepFeedback, speculated: bool) -> None:
+        view, best = feedback.view, self._best
+        plain_tokens = float(view.weights.sum())
+        emitted = plain_tokens + float(view.weights @ feedback.accepted)
+        self.guard.observe(
+            plain_tokens,
+            emitted,
+            feedback.seconds.total,
+            best.plan.off_seconds,
+            best.plain_value_of_time,
+            speculated,
+            has_prefill=view.prefill_tokens > 0,
+        )
 
     def _best_choice(self, view: BatchView, estimates: Estimates) -> Choice:
         return best_choice(view, estimates, self.uniform_lengths, self.fairness, self._catch_up.steps)
