@@ -57,11 +57,10 @@ def best_choice(
         best = without_late_starters(best, use_model, view, estimates)
         return Choice(best, use_model, *seconds, best.goodput, best.off_goodput)
     alone = best_source(_without_prefill(view), estimates, None)[0]
-    crowd_goodput = _plain_goodput_of_crowd(view, estimates)
-    value_of_time = max(alone.goodput, crowd_goodput)
+    value_of_time = max(alone.goodput, _plain_goodput_of_crowd(view, estimates))
     best, use_model, *seconds = best_source(view, estimates, value_of_time)
     best = without_late_starters(best, use_model, view, estimates)
-    return Choice(best, use_model, *seconds, value_of_time, max(alone.off_goodput, crowd_goodput))
+    return Choice(best, use_model, *seconds, value_of_time, alone.off_goodput)
 
 
 def _best_source(
