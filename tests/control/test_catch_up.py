@@ -6,7 +6,7 @@ import pytest
 from smartspec.control.cost_curve import CostCurve
 from smartspec.control.latency import LatencyModel
 from smartspec.control.policies.base import Estimates, no_drafts
-from smartspec.control.policies.catch_up import MIN_SHARE, REQUEST_STEPS, CatchUpHorizon, charged_draft_seconds
+from smartspec.control.policies.catch_up import MAX_STEPS, MIN_SHARE, CatchUpHorizon, charged_draft_seconds
 from smartspec.control.policies.choice import best_choice
 from smartspec.control.records import BatchView, DraftPlan, Offers, StepFeedback, StepSeconds
 
@@ -50,28 +50,48 @@ def test_a_step_is_charged_its_share_of_the_whole_catch_up():
     assert np.array_equal(charged_draft_seconds(up_to_date, everybody, estimates, 100.0), ordinary)
 
 
-@pytest.mark.parametrize("steps", [8.0, REQUEST_STEPS])
+@pytest.mark.parametrize("steps", [8.0, MAX_STEPS])
 def test_a_longer_horizon_buys_what_a_short_one_cannot(steps):
     plan = best_choice(make_view(3000), make_estimates(), catch_up_steps=steps).draft_plan
-    assert plan.lengths.any() == (steps == REQUEST_STEPS)
+    assert plan.lengths.any() == (steps == MAX_STEPS)
 
 
 def test_the_horizon_follows_how_many_rows_draft():
     view, horizon = make_view(0), CatchUpHorizon()
-    assert horizon.steps == REQUEST_STEPS
+    assert horizon.steps == MAX_STEPS
     for _ in range(1000):
         horizon.observe(step(view, no_drafts(R)))
-    assert horizon.steps == REQUEST_STEPS * MIN_SHARE
+    assert horizon.steps == MAX_STEPS * MIN_SHARE
     half = np.arange(R) < R // 2
     for _ in range(1000):
         horizon.observe(step(view, DraftPlan(half * K, half)))
-    assert horizon.steps == pytest.approx(REQUEST_STEPS / 2, rel=0.01)
+    assert horizon.steps == pytest.approx(MAX_STEPS / 2, rel=0.01)
 
 
 def test_offers_do_not_count_as_drafts_of_the_model_and_steps_of_prefill_alone_not_at_all():
     horizon, zeros = CatchUpHorizon(), np.zeros(0, dtype=np.int64)
     nobody = BatchView(zeros, zeros, zeros, zeros, Offers.none(0), num_prefills=1, prefill_tokens=64)
     horizon.observe(step(nobody, no_drafts(0)))
-    assert horizon.steps == REQUEST_STEPS
+    assert horizon.steps == MAX_STEPS
     horizon.observe(step(make_view(0), DraftPlan(np.full(R, K), np.zeros(R, dtype=bool))))
-    assert horizon.steps < REQUEST_STEPS
+    assert horizon.steps < MAX_STEPS
+
+
+def test_the_horizon_follows_how_long_requests_decode():
+    """Four rows, one of which ends in every fifth step: lifetimes of 20 steps."""
+    horizon, view = CatchUpHorizon(), make_view(0)
+    everybody = DraftPlan(np.full(R, K), np.ones(R, dtype=bool))
+    for number in range(2000):
+        horizon.observe(step(view, everybody))
+        if number % 5 == 0:
+            horizon.request_ended(number // 5 % R)
+    assert horizon.steps == pytest.approx(20, rel=0.02)
+
+
+def test_requests_that_never_decoded_say_nothing_about_how_long_they_would_have():
+    horizon, view = CatchUpHorizon(), make_view(0)
+    horizon.request_ended(0)
+    horizon.observe(step(view, DraftPlan(np.full(R, K), np.ones(R, dtype=bool))))
+    for request_id in range(R, 200):
+        horizon.request_ended(request_id)
+    assert horizon.steps == MAX_STEPS

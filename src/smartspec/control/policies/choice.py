@@ -15,7 +15,7 @@ import numpy as np
 
 from smartspec.control.planner import LengthPlan, plan_lengths
 from smartspec.control.policies.base import Estimates, length_caps
-from smartspec.control.policies.catch_up import REQUEST_STEPS, charged_draft_seconds, without_late_starters
+from smartspec.control.policies.catch_up import MAX_STEPS, charged_draft_seconds, without_late_starters
 from smartspec.control.policies.uniform import plan_uniform
 from smartspec.control.records import BatchView, DraftPlan, Offers
 
@@ -46,7 +46,7 @@ def best_choice(
     estimates: Estimates,
     uniform_lengths: tuple[int, ...] | None = None,
     fairness: float = 0.0,
-    catch_up_steps: float = REQUEST_STEPS,
+    catch_up_steps: float = MAX_STEPS,
 ) -> Choice:
     """The best plan over all sources. uniform_lengths, fairness: see goodput.Goodput. catch_up_steps: over how many
     steps the cost of catching up is spread."""

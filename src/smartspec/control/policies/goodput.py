@@ -97,6 +97,9 @@ class Goodput(Policy):
         self._longer_steps.observe(num_rows, happened=False)
         self._tell_guard(feedback, speculated)
 
+    def forget(self, request_id: int) -> None:
+        self._catch_up.request_ended(request_id)
+
     def state(self) -> dict:
         return {
             "note": self.note,
