@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 
 from smartspec.control.cost_curve import CostCurve
+from smartspec.control.guard import Guard
 from smartspec.control.latency import LatencyModel
 from smartspec.control.policies.base import Estimates, no_drafts
 from smartspec.control.policies.catch_up import MAX_STEPS, MIN_SHARE, CatchUpHorizon, charged_draft_seconds
 from smartspec.control.policies.choice import best_choice
+from smartspec.control.policies.goodput import Goodput
 from smartspec.control.records import BatchView, DraftPlan, Offers, StepFeedback, StepSeconds
 
 K, R = 3, 4
@@ -56,25 +58,38 @@ def test_a_longer_horizon_buys_what_a_short_one_cannot(steps):
     assert plan.lengths.any() == (steps == MAX_STEPS)
 
 
-def test_the_horizon_follows_how_many_rows_draft():
-    view, horizon = make_view(0), CatchUpHorizon()
+def test_the_horizon_follows_for_how_many_rows_drafts_pay():
+    horizon = CatchUpHorizon()
     assert horizon.steps == MAX_STEPS
     for _ in range(1000):
-        horizon.observe(step(view, no_drafts(R)))
+        horizon.planned(0, R)
     assert horizon.steps == MAX_STEPS * MIN_SHARE
-    half = np.arange(R) < R // 2
     for _ in range(1000):
-        horizon.observe(step(view, DraftPlan(half * K, half)))
+        horizon.planned(R // 2, R)
+    assert horizon.steps == pytest.approx(MAX_STEPS / 2, rel=0.01)
+    horizon.planned(0, 0)  # prefill alone says nothing
     assert horizon.steps == pytest.approx(MAX_STEPS / 2, rel=0.01)
 
 
-def test_offers_do_not_count_as_drafts_of_the_model_and_steps_of_prefill_alone_not_at_all():
-    horizon, zeros = CatchUpHorizon(), np.zeros(0, dtype=np.int64)
-    nobody = BatchView(zeros, zeros, zeros, zeros, Offers.none(0), num_prefills=1, prefill_tokens=64)
-    horizon.observe(step(nobody, no_drafts(0)))
-    assert horizon.steps == MAX_STEPS
-    horizon.observe(step(make_view(0), DraftPlan(np.full(R, K), np.zeros(R, dtype=bool))))
-    assert horizon.steps < MAX_STEPS
+def test_drafts_that_are_off_are_no_reason_to_stay_off():
+    """Catching up on 3,000 tokens costs more than a tenth of a request's lifetime brings, but not more than all of it.
+    A policy whose drafts were kept off for long begins again; judged by what was done, it never would."""
+    policy, estimates, view = Goodput(), make_estimates(), make_view(3000)
+    assert policy.plan_draft(view, estimates).lengths.any()
+    policy.guard.reason, policy.guard._remaining = "a test", 1000
+    for _ in range(1000):
+        assert not policy.plan_draft(view, estimates).lengths.any()
+        policy.observe(step(view, no_drafts(R)))
+    policy.guard = Guard()
+    assert policy.plan_draft(view, estimates).lengths.any()
+
+
+def test_a_step_in_which_catching_up_would_not_pay_over_a_lifetime_shortens_the_horizon():
+    policy, view = Goodput(), make_view(30_000)
+    for _ in range(200):
+        assert not policy.plan_draft(view, make_estimates(0.3)).lengths.any()
+        policy.observe(step(view, no_drafts(R)))
+    assert policy.state()["catch_up_steps"] < MAX_STEPS / 4
 
 
 def test_the_horizon_follows_how_long_requests_decode():

@@ -6,12 +6,15 @@ begin, the others wait. (Asked only about those who may begin, whom no draft pas
 drafts on again. Without those who are far behind in the comparison they never drafted, and long requests are the ones
 whose memory a busy server most wants back.)
 
-How many steps that will be is learned: as many as requests lately lived, at most MAX_STEPS, if rows draft in all of
-them, fewer where drafts lately were off. Answers of 24 tokens ended after 13 steps; over 160 steps whatever happens,
-catching up a model of a billion parameters on their prompts of 2,000 made latency 10 % longer than without drafts.
-With a draft model of a billion parameters, prompts of 14,000 tokens and a full server, requests were caught up on
-for a tenth of a second and then hardly drafted: over 128 steps whatever happens, latency was 1.6 and 4.5 % above that
-without drafts.
+How many steps that will be is learned: as many as requests lately lived, at most MAX_STEPS, if drafts pay in all of
+them, fewer where they pay in few. Answers of 24 tokens ended after 13 steps; over 160 steps whatever happens, catching
+up a model of a billion parameters on their prompts of 2,000 made latency 10 % longer than without drafts. With a draft
+model of a billion parameters, prompts of 14,000 tokens and a full server, requests were caught up on for a tenth of a
+second and then hardly drafted: over 128 steps whatever happens, latency was 1.6 and 4.5 % above that without drafts.
+
+Whether drafts pay in a step is asked with the cost spread over half a lifetime, and not looked up in what was done:
+drafts that are off for a while would be a reason to keep them off. (They were: a model of a billion parameters that
+had a bad start on conversations never drafted again, and latency was 10 % longer than with another seed.)
 """
 
 from dataclasses import replace
@@ -32,21 +35,30 @@ ORDINARY_UNSEEN_TOKENS = 4  # what a row that drafts in every step has not seen:
 
 class CatchUpHorizon:
     """Over how many steps the cost of catching up is spread; learned from how long requests decode and from the share
-    of rows that draft.
+    of their steps in which drafts pay.
 
     Row steps over ended requests is the mean lifetime without the bias of a plain average, in which those that end
     early come first.
     """
 
     def __init__(self):
-        self._share = 1.0  # of rows that drafted with the draft model, lately
+        self._share = 1.0  # of rows that the draft model paid for, lately
         self._num_ended, self._row_steps = PRIOR_REQUESTS, PRIOR_REQUESTS * MAX_STEPS
         self._decoded = np.zeros(0, dtype=np.int64)  # in the last step, request ids
 
     @property
+    def lifetime(self) -> float:
+        """Steps for which a request is expected to decode, at most MAX_STEPS."""
+        return min(self._row_steps / self._num_ended, MAX_STEPS)
+
+    @property
+    def remaining(self) -> float:
+        """Steps for which a request met at random still decodes: half a lifetime."""
+        return self.lifetime / 2
+
+    @property
     def steps(self) -> float:
-        lifetime = self._row_steps / self._num_ended
-        return min(lifetime, MAX_STEPS) * max(self._share, MIN_SHARE)
+        return self.lifetime * max(self._share, MIN_SHARE)
 
     def request_ended(self, request_id: int) -> None:
         """Learn that a request is gone; one that was not decoding says nothing."""
@@ -55,13 +67,15 @@ class CatchUpHorizon:
         self._num_ended = (1.0 - ENDED_RATE) * self._num_ended + 1.0
         self._row_steps *= 1.0 - ENDED_RATE
 
+    def planned(self, rows_it_pays: int, num_rows: int) -> None:
+        """Learn for how many rows drafts of the model pay in a step, were catching up spread over `remaining` steps."""
+        if num_rows:
+            self._share += SHARE_RATE * (rows_it_pays / num_rows - self._share)
+
     def observe(self, feedback: StepFeedback) -> None:
-        """Learn from a finished step; one without decoding rows says nothing."""
+        """Learn from a finished step."""
         self._decoded = feedback.view.request_ids
         self._row_steps += feedback.view.num_rows
-        if feedback.view.num_rows:
-            num_drafting = np.count_nonzero(feedback.plan.use_model & (feedback.drafted > 0))
-            self._share += SHARE_RATE * (num_drafting / feedback.view.num_rows - self._share)
 
 
 def charged_draft_seconds(

@@ -26,7 +26,8 @@ class Choice:
 
     draft_seconds: float [K + 1], what 0..K draft passes are charged. target_seconds: float [N + 1], of the target pass
     with 0..N draft tokens, N as many as any plan may have. value_of_time: tokens per second that the step's time is
-    worth. plain_value_of_time: tokens per second of the decoding requests in steps of their own without drafts.
+    worth. plain_value_of_time: tokens per second of the decoding requests in steps of their own without drafts. pays:
+    bool [R], rows for which drafts of the draft model are worth their cost, late starters among them.
     """
 
     plan: LengthPlan
@@ -35,6 +36,7 @@ class Choice:
     target_seconds: np.ndarray
     value_of_time: float
     plain_value_of_time: float
+    pays: np.ndarray
 
     @property
     def draft_plan(self) -> DraftPlan:
@@ -54,13 +56,13 @@ def best_choice(
     best_source = partial(_best_source, plan, catch_up_steps)
     if not (view.prefill_tokens and view.num_rows):
         best, use_model, *seconds = best_source(view, estimates, None)
-        best = without_late_starters(best, use_model, view, estimates)
-        return Choice(best, use_model, *seconds, best.goodput, best.off_goodput)
-    alone = best_source(_without_prefill(view), estimates, None)[0]
-    value_of_time = max(alone.goodput, _plain_goodput_of_crowd(view, estimates))
-    best, use_model, *seconds = best_source(view, estimates, value_of_time)
-    best = without_late_starters(best, use_model, view, estimates)
-    return Choice(best, use_model, *seconds, value_of_time, alone.off_goodput)
+        prices = best.goodput, best.off_goodput
+    else:
+        alone = best_source(_without_prefill(view), estimates, None)[0]
+        prices = max(alone.goodput, _plain_goodput_of_crowd(view, estimates)), alone.off_goodput
+        best, use_model, *seconds = best_source(view, estimates, prices[0])
+    pays = use_model & (best.lengths > 0)
+    return Choice(without_late_starters(best, use_model, view, estimates), use_model, *seconds, *prices, pays)
 
 
 def _best_source(

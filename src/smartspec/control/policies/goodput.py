@@ -15,7 +15,7 @@ from smartspec.control.exploration import (
 from smartspec.control.guard import Guard
 from smartspec.control.planner import LengthPlan, plan_lengths
 from smartspec.control.policies.base import Estimates, Latency, Policy, no_drafts
-from smartspec.control.policies.catch_up import CatchUpHorizon
+from smartspec.control.policies.catch_up import ORDINARY_UNSEEN_TOKENS, CatchUpHorizon
 from smartspec.control.policies.choice import Choice, best_choice, expected_accepted
 from smartspec.control.policies.stopping import drafted_as_confident
 from smartspec.control.probing import expected_loss, longer_drafts, plan_probe
@@ -54,6 +54,7 @@ class Goodput(Policy):
     def plan_draft(self, view: BatchView, estimates: Estimates) -> DraftPlan:
         best = self._best_choice(view, estimates)
         self._best = best
+        self._note_who_gains(view, estimates, best)
         self._weights = marginal_weights(view, estimates, best, self.fairness)
         self.note = None
         if not self.guard.allows_drafts:
@@ -123,8 +124,18 @@ class Goodput(Policy):
             has_prefill=view.prefill_tokens > 0,
         )
 
-    def _best_choice(self, view: BatchView, estimates: Estimates) -> Choice:
-        return best_choice(view, estimates, self.uniform_lengths, self.fairness, self._catch_up.steps)
+    def _best_choice(self, view: BatchView, estimates: Estimates, catch_up_steps: float | None = None) -> Choice:
+        steps = catch_up_steps or self._catch_up.steps
+        return best_choice(view, estimates, self.uniform_lengths, self.fairness, steps)
+
+    def _note_who_gains(self, view: BatchView, estimates: Estimates, best: Choice) -> None:
+        """Tell the horizon for whom drafts of the model would pay were the horizon not learned from their being off."""
+        if estimates.survival_model is None:
+            return
+        if best.plan.gain < MIN_GAIN and view.unseen_tokens.max(initial=0) > ORDINARY_UNSEEN_TOKENS:
+            best = self._best_choice(view, estimates, self._catch_up.remaining)
+        pays = best.plan.gain >= MIN_GAIN
+        self._catch_up.planned(np.count_nonzero(best.pays) if pays else 0, view.num_rows)
 
     def _confident_drafts(self, view: BatchView, estimates: Estimates, best: Choice) -> DraftPlan:
         if self.uniform_lengths:

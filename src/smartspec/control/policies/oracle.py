@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+import numpy as np
+
 from smartspec.control.policies.base import Estimates, Policy
 from smartspec.control.policies.catch_up import CatchUpHorizon
 from smartspec.control.policies.choice import best_choice
@@ -20,7 +22,14 @@ class Oracle(Policy):
         self._catch_up = CatchUpHorizon()
 
     def plan_draft(self, view: BatchView, estimates: Estimates) -> DraftPlan:
-        return best_choice(view, self._truth(view), catch_up_steps=self._catch_up.steps).draft_plan
+        truth, horizon = self._truth(view), self._catch_up
+        horizon.planned(
+            np.count_nonzero(best_choice(view, truth, catch_up_steps=horizon.remaining).pays), view.num_rows
+        )
+        return best_choice(view, truth, catch_up_steps=horizon.steps).draft_plan
 
     def observe(self, feedback: StepFeedback) -> None:
         self._catch_up.observe(feedback)
+
+    def forget(self, request_id: int) -> None:
+        self._catch_up.request_ended(request_id)
