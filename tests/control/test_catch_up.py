@@ -84,7 +84,7 @@ def test_drafts_that_are_off_are_no_reason_to_stay_off():
     assert policy.plan_draft(view, estimates).lengths.any()
 
 
-def test_a_step_in_which_catching_up_would_not_pay_over_a_lifetime_shortens_the_horizon():
+def test_steps_in_which_catching_up_would_never_pay_shorten_the_horizon():
     policy, view = Goodput(), make_view(30_000)
     for _ in range(200):
         assert not policy.plan_draft(view, make_estimates(0.3)).lengths.any()

@@ -68,7 +68,8 @@ class CatchUpHorizon:
         self._row_steps *= 1.0 - ENDED_RATE
 
     def planned(self, rows_it_pays: int, num_rows: int) -> None:
-        """Learn for how many rows drafts of the model pay in a step, were catching up spread over `remaining` steps."""
+        """Learn for how many rows drafts of the model pay in a step, as it is planned or were catching up spread over
+        `remaining` steps."""
         if num_rows:
             self._share += SHARE_RATE * (rows_it_pays / num_rows - self._share)
 
