@@ -121,8 +121,8 @@ class CostCorrection:
     def observe(self, features: np.ndarray, seconds: float, is_first_use: bool = False) -> None:
         """Learn from a measured pass, or from several whose features (float [num_coefficients]) were added up."""
         self._covariance += FADE * (self._scale**2 * self._prior - self._covariance)
-        predicted = max(float(features @ self._estimate), self._floor)
-        innovation = seconds - predicted
+        estimated = float(features @ self._estimate)  # may be negative; cut off, it would hardly be corrected
+        predicted, innovation = max(estimated, self._floor), seconds - estimated
         gain, variance, noise_variance = self._gain(features, predicted, is_first_use)
         if self._insists(innovation, variance):
             change = min(abs(innovation) / predicted, MAX_CHANGE)
@@ -138,7 +138,8 @@ class CostCorrection:
         self._estimate = self._estimate + gain * (innovation / variance)
         self._covariance -= np.outer(gain, gain / variance)
         self._theta = self._possible()
-        self._scale = min(max(float(features @ self._theta) / float(features @ self._start), 0.05), 20.0)
+        profiled = max(float(features @ self._start), self._floor)
+        self._scale = min(max(float(features @ self._theta) / profiled, 0.05), 20.0)
         self._update_heights()
 
     def state(self) -> dict:
@@ -150,7 +151,12 @@ class CostCorrection:
         """Kalman gain before division by the variance of the innovation; that variance; the noise's part of it."""
         noise = self.noise * (FIRST_USE_NOISE if is_first_use else 1.0) * predicted
         gain = self._covariance @ features
-        return gain, float(features @ gain) + noise**2, noise**2
+        variance = float(features @ gain)
+        if variance < 0.0:  # rounding, after steps of very different sizes: begin again as uncertain as at the start
+            self._covariance = self._scale**2 * self._prior
+            gain = self._covariance @ features
+            variance = float(features @ gain)
+        return gain, variance + noise**2, noise**2
 
     def _insists(self, innovation: float, variance: float) -> bool:
         """Whether this surprise is the last of MAX_RUN large ones of one sign."""
