@@ -306,6 +306,24 @@ def test_memory_is_bounded_and_forget_is_harmless(monkeypatch):
     assert predict(estimator, request_id=79).tolist() == predict(estimator).tolist()
 
 
+def test_requests_given_up_while_preempted_leave_their_class_sound():
+    """Taken from sums they were no longer part of, they made the weight of their class negative and what requests of
+    any class were believed to differ by 1e18."""
+    rng, estimator = np.random.default_rng(11), AcceptanceEstimator(K)
+    ids = np.arange(40)
+    truth = np.tile(rng.uniform(0.4, 0.7, 40)[:, None], (1, K))
+    for _ in range(10):
+        learn(estimator, rng, truth, np.full(40, K), ids)
+    before = predict(estimator)
+    learn(estimator, rng, np.full((1, K), 0.6), np.full(1, K), np.array([NEW_REQUEST]))
+    for request_id in ids.tolist():
+        estimator.forget(request_id)
+    assert predict(estimator) == pytest.approx(before, abs=0.1)
+    assert np.isfinite(estimator.log_odds_std(make_view([NEW_REQUEST]), False)).all()
+    learn(estimator, rng, np.full((1, K), 0.6), np.full(1, K), np.array([NEW_REQUEST]))
+    assert estimator._effects._spread.strength[0, 0] > 2.0, "they were alike"
+
+
 def test_two_requests_that_claim_one_row_do_no_harm(monkeypatch):
     monkeypatch.setattr(acceptance_effects, "MAX_TRACKED_REQUESTS", 16)
     rng, estimator = np.random.default_rng(9), AcceptanceEstimator(K)

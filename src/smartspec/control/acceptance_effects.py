@@ -51,6 +51,7 @@ class AcceptanceEffects:
         # Per class, shares (entries 0, 1) and shares times estimates (2, 3): of the requests of the last step, and of
         # what has faded or left.
         self._present = np.zeros((4, NUM_CLASSES))
+        self._present_rows = np.zeros(0, dtype=np.int64)
         self._past = np.zeros((4, NUM_CLASSES))
         self._class_surprise = np.zeros((2, NUM_CLASSES))
         self._class_surprise_variance = np.zeros((2, NUM_CLASSES))
@@ -106,7 +107,7 @@ class AcceptanceEffects:
         self._state[:, :, rows] = known, score, variance, *surprise
         shares = _shares(known, score, self._spread.strength)
         sums = _sum_by_class(classes, faded, shares)
-        faded, self._present = sums[:4], sums[4:]
+        faded, self._present, self._present_rows = sums[:4], sums[4:], rows
         self._spread.learn(known, *self._deviations(known, score, shares, classes), variance)
         memory = CLASS_FADE * class_keep * np.exp(-faded[:2] / (CLASS_MEMORY * self._spread.strength))
         self._past *= np.concatenate([memory, memory])
@@ -120,6 +121,8 @@ class AcceptanceEffects:
         rows, classes = np.array([row]), self._classes[row : row + 1]
         known, score, variance = self._state[:3, :, rows]
         share = _shares(known, score, self._spread.strength)
+        if not (self._present_rows == row).any():  # preempted, say, and then given up
+            self._present[:, classes] += share
         self._spread.remember(known, *self._deviations(known, score, share, classes), variance)
         memory = 1.0 - share[:2] / (CLASS_MEMORY * self._spread.strength)
         self._past[:, classes] = self._past[:, classes] * np.concatenate([memory, memory]) + share
