@@ -101,12 +101,24 @@ def test_views(changes, kind, words):
         ({"num_emitted": -1}, "count", ["num_emitted is -1"]),
         ({"num_emitted": 4}, "count", ["num_emitted is 4", "0 to 3"]),
         ({"view": make_view(request_ids=column(7, 9))}, "request", ["[9]"]),
+        ({"view": make_view(request_ids=column(8, 7))}, "request", ["[8, 7]", "[7, 8]", "order"]),
     ],
 )
 def test_feedback(changes, kind, words):
     problem = problems(make_view(), make_feedback(**changes), max_draft_tokens=5)
     assert kind_of(problem) == kind
     assert all(word in problem for word in words), problem
+
+
+def test_feedback_about_a_part_of_the_step_is_refused():
+    """It was learned from in part, and then raised where weights of all rows met counts of some."""
+    view = make_view(
+        request_ids=column(7), context_tokens=column(10), max_draft_tokens=column(3), unseen_tokens=column(0),
+        offers=Offers.none(1), weights=None, class_ids=None, tpot_targets=None,
+    )  # fmt: skip
+    counts = dict.fromkeys(("drafted", "verified", "tested", "accepted", "next_match"), column(0))
+    problem = problems(make_view(), make_feedback(view=view, plan=no_drafts(1), num_emitted=1, **counts))
+    assert "[7]" in problem and "[7, 8]" in problem
 
 
 def test_feedback_without_a_planned_step_is_refused():

@@ -60,7 +60,7 @@ def _view_problem(view: BatchView, last_now: float) -> str | None:
 def _feedback_problem(planned: BatchView | None, feedback: StepFeedback, max_draft_tokens: int | None) -> str | None:
     if problem := _seconds_problem(feedback):
         return problem
-    if feedback.view is not planned and (problem := _unknown_requests(planned, feedback.view)):
+    if feedback.view is not planned and (problem := _other_requests(planned, feedback.view)):
         return problem
     columns = {name: getattr(feedback, name) for name in _FEEDBACK_COUNTS}
     if problem := _shape_problem(columns, feedback.view.num_rows):
@@ -84,12 +84,14 @@ def _seconds_problem(feedback: StepFeedback) -> str | None:
     return "seconds: target seconds are 0.0, a pass takes time" if seconds.target == 0 else None
 
 
-def _unknown_requests(planned: BatchView | None, view: BatchView) -> str | None:
+def _other_requests(planned: BatchView | None, view: BatchView) -> str | None:
+    ids = view.request_ids.tolist()
     if planned is None:
-        return f"request: ids {view.request_ids.tolist()} are of no step that was planned"
-    known = set(planned.request_ids.tolist())
-    unknown = [request_id for request_id in view.request_ids.tolist() if request_id not in known]
-    return f"request: ids {unknown} were not in the step that was planned" if unknown else None
+        return f"request: ids {ids} are of no step that was planned"
+    expected = planned.request_ids.tolist()
+    if unknown := sorted(set(ids) - set(expected)):
+        return f"request: ids {unknown} were not in the step that was planned"
+    return None if ids == expected else f"request: feedback is about ids {ids}, planned were {expected}, in this order"
 
 
 def _shape_problem(columns: dict[str, np.ndarray], num_rows: int) -> str | None:
