@@ -32,7 +32,7 @@ POLICIES: dict[str, Callable[..., Policy]] = {
 }
 # The parameter a name may carry behind a colon: type, least and largest value.
 PARAMETERS = {
-    "fair": (float, 0, 10),  # 0: goodput itself, 1: the geometric mean, 2: the harmonic, ...
+    "fair": (float, 0, 5),  # 0: goodput itself, 1: the geometric mean, 2: the harmonic, ...
     "batch-table": (float, 0, 1),  # acceptance while profiling
     "smartspec-paper": (int, 1, 10_000),  # steps between decisions
     "smartspec-request": (int, 1, 10_000),
