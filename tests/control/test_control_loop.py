@@ -1,5 +1,7 @@
 """The whole controller in a world whose truth is known: acceptance, times and therefore the best lengths."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -127,6 +129,22 @@ def test_a_machine_slower_than_profiled_is_learned():
     world = World(rates(*MIXED), MEMORY_BOUND)
     guess = LatencyModel(CostCurve(knots=(1.0, 8.0), slopes=(0.0003, 0.0012), constant=0.022))
     assert true_goodput(world, run(world, guess)) >= 0.97 * world.oracle_goodput()
+
+
+@pytest.mark.parametrize("factor", [5.0, 10.0, 30.0])
+def test_a_wrong_profile_is_no_evidence_against_drafts(factor):
+    """A first step without offers corrected the model at once, but the guard went on believing that plain steps take a
+    fifth of what is predicted, and stopped drafts that gain."""
+    world = World(rates(0.8, 0.8, 0.8, 0.8), MEMORY_BOUND)
+    slow = CostCurve(MEMORY_BOUND.knots, tuple(factor * s for s in MEMORY_BOUND.slopes), factor * MEMORY_BOUND.constant)
+    controller = Controller("goodput", K, LatencyModel(slow), has_offers=True, has_model=False, strict=True)
+    offers = world.view
+    world.view = lambda: replace(offers(), offers=Offers.none(world.num_rows))
+    world.step(controller)
+    world.view = offers
+    for _ in range(100):
+        world.step(controller)
+    assert controller.policy.guard.num_trips == 0
 
 
 def test_useless_drafts_are_left_alone():

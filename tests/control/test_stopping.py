@@ -150,6 +150,17 @@ def test_alone_a_request_is_treated_alike_by_all_means(fairness):
     assert decided[0] == decided[1]
 
 
+@pytest.mark.parametrize("fairness", [0.0, 1.0, 2.0])
+def test_it_is_the_ratio_of_weights_that_counts(fairness):
+    """Where all weighed 1e-12, a fair policy made drafts as ever and verified hardly any."""
+    estimates, drafted = make_estimates(3, 0.6), Drafted(np.full(3, K), confidence=np.full((3, K), 0.8))
+    survival, kept = np.cumprod(drafted.confidence, axis=1), []
+    for unit in (1.0, 1e-12):
+        view, policy = make_view(3, weights=unit * np.array([1.0, 2.0, 4.0])), Goodput(fairness=fairness)
+        kept.append(policy.plan_verify(view, policy.plan_draft(view, estimates), drafted, survival, LATENCY))
+    assert kept[0].sum() and np.array_equal(*kept)
+
+
 def goodput_relative_to_the_oracle(acceptance, draft_model, num_rows):
     phases = [Phase(num_steps=600, num_rows=num_rows)]
     rates = []

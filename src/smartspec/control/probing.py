@@ -50,23 +50,26 @@ def plan_probe(
     value_of_time: float,
     max_credit_seconds: float,
     steps_since_evidence: int,
+    uniform_lengths: tuple[int, ...] | None = None,
 ) -> Probe | None:
     """The probe to make, or None where knowing more would change nothing or not pay.
 
     best: the planner, given other estimates. value_of_time: tokens per second. max_credit_seconds: most it may cost.
-    steps_since_evidence: since a draft of the model was last verified.
+    steps_since_evidence: since a draft of the model was last verified. uniform_lengths: see goodput.Goodput.
     """
     if estimates.survival_model is None or estimates.acceptance is None or not value_of_time:
         return None
     std = estimates.acceptance.log_odds_std(view, True)
     value = _value_of_knowing(view, estimates, std, best, steps_since_evidence)
-    plans = [_probe_plan(view, estimates, std, num_rows, length) for num_rows, length in SIZES]
+    sizes = SIZES if uniform_lengths is None else _uniform_sizes(view, uniform_lengths)
+    plans = [_probe_plan(view, estimates, std, num_rows, length) for num_rows, length in sizes]
     loss = partial(expected_loss, view, estimates, goodput=value_of_time)
     without = loss(no_drafts(view.num_rows))  # beside prefill, more than nothing
     prices = [loss(plan) - without for plan in plans]
     plain_seconds = float(view.weights.sum()) / value_of_time
     most = min(max_credit_seconds, value * HORIZON_STEPS * plain_seconds)
     offers = [Probe(plan, price, value) for plan, price in zip(plans, prices, strict=True) if price <= most]
+    offers = [probe for probe in offers if probe.draft_plan.lengths.any()]
     # The most tokens for the money, even if that means saving up: eight rows at once hardly cost more than one.
     return max(offers, key=lambda probe: probe.draft_plan.lengths.sum() / max(probe.price_seconds, 1e-9), default=None)
 
@@ -88,13 +91,21 @@ def _value_of_knowing(
 
 
 def _probe_plan(view: BatchView, estimates: Estimates, std: np.ndarray, num_rows: int, length: int) -> DraftPlan:
-    """Short drafts by the model for the few rows it is known least about."""
+    """Short drafts by the model for the few rows it is known least about, as many as the step has room for."""
     caps = np.minimum(length_caps(view, True, estimates.max_draft_tokens), length)
-    # Catching up is paid per unseen token: rows that are nearly up to date teach as much for less.
-    rows = np.lexsort((-np.round(std, 1), view.unseen_tokens))[:num_rows]
+    # Catching up is paid per unseen token: rows that are nearly up to date teach as much for less. Rows that may not
+    # draft are never known and would come first.
+    rows = np.lexsort((-np.round(std, 1), view.unseen_tokens, caps == 0))
+    rows = rows[: min(num_rows, view.draft_token_budget // length)]
     lengths = np.zeros(view.num_rows, dtype=np.int64)
     lengths[rows] = caps[rows]
     return DraftPlan(lengths=lengths, use_model=lengths > 0)
+
+
+def _uniform_sizes(view: BatchView, lengths: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    """As SIZES, where all rows draft one of these lengths or none does: the shortest, if there is room for it."""
+    size = view.num_rows, min(lengths)
+    return (size,) if size[0] * size[1] <= view.draft_token_budget else ()
 
 
 def longer_drafts(

@@ -4,7 +4,7 @@ Two costs of a step are not the price of its drafts alone:
 
 * prefill: it has to be done whatever is drafted. Time in such a step is valued at what it is worth in a step without
   prefill (see planner, value_of_time), and there those who are prefilled now or wait for it will decode as well: time
-  is worth what the larger batch makes of it, if that is more.
+  is worth what the larger batch makes of it, if that is more. Where all is prefill's, see prefill_price.
 * catching up of the draft model: an investment, of which a step is charged a part (see catch_up).
 """
 
@@ -16,6 +16,7 @@ import numpy as np
 from smartspec.control.planner import LengthPlan, plan_lengths
 from smartspec.control.policies.base import Estimates, length_caps
 from smartspec.control.policies.catch_up import MAX_STEPS, charged_draft_seconds, without_late_starters
+from smartspec.control.policies.prefill_price import PrefillPrice
 from smartspec.control.policies.uniform import plan_uniform
 from smartspec.control.records import BatchView, DraftPlan, Offers
 
@@ -49,9 +50,10 @@ def best_choice(
     uniform_lengths: tuple[int, ...] | None = None,
     fairness: float = 0.0,
     catch_up_steps: float = MAX_STEPS,
+    prefill_price: PrefillPrice | None = None,
 ) -> Choice:
     """The best plan over all sources. uniform_lengths, fairness: see goodput.Goodput. catch_up_steps: over how many
-    steps the cost of catching up is spread."""
+    steps the cost of catching up is spread. prefill_price: what was learned of steps with prefill, if anything."""
     plan = partial(plan_uniform, uniform_lengths) if uniform_lengths else partial(_best_lengths, fairness=fairness)
     best_source = partial(_best_source, plan, catch_up_steps)
     if not (view.prefill_tokens and view.num_rows):
@@ -59,7 +61,10 @@ def best_choice(
         prices = best.goodput, best.off_goodput
     else:
         alone = best_source(_without_prefill(view), estimates, None)[0]
-        prices = max(alone.goodput, _plain_goodput_of_crowd(view, estimates)), alone.off_goodput
+        price = max(alone.goodput, _plain_goodput_of_crowd(view, estimates))
+        if prefill_price is not None:
+            price = prefill_price.value_of_time(price, view, estimates)
+        prices = price, alone.off_goodput
         best, use_model, *seconds = best_source(view, estimates, prices[0])
     pays = use_model & (best.lengths > 0)
     return Choice(without_late_starters(best, use_model, view, estimates), use_model, *seconds, *prices, pays)

@@ -17,6 +17,7 @@ from smartspec.control.planner import LengthPlan, plan_lengths
 from smartspec.control.policies.base import Estimates, Latency, Policy, no_drafts
 from smartspec.control.policies.catch_up import ORDINARY_UNSEEN_TOKENS, CatchUpHorizon
 from smartspec.control.policies.choice import Choice, best_choice, expected_accepted
+from smartspec.control.policies.prefill_price import PrefillPrice
 from smartspec.control.policies.stopping import drafted_as_confident
 from smartspec.control.probing import expected_loss, longer_drafts, plan_probe
 from smartspec.control.records import BatchView, Drafted, DraftPlan, StepFeedback
@@ -44,8 +45,10 @@ class Goodput(Policy):
         self.plain_budget = ExplorationBudget(PLAIN_SHARE, credit=None)
         self.note: str | None = None
         self._best: Choice | None = None  # of the step under way
+        self._latency: Latency | None = None
         self._weights = np.empty(0)
         self._catch_up = CatchUpHorizon()
+        self._prefill_price = PrefillPrice()
         self._plain_steps = Spacing(PLAIN_GROWTH)
         self._longer_steps = Spacing(LONGER_GROWTH)
         self._steps_since_probe = 0
@@ -53,7 +56,7 @@ class Goodput(Policy):
 
     def plan_draft(self, view: BatchView, estimates: Estimates) -> DraftPlan:
         best = self._best_choice(view, estimates)
-        self._best = best
+        self._best, self._latency = best, estimates.latency
         self._note_who_gains(view, estimates, best)
         self._weights = marginal_weights(view, estimates, best, self.fairness)
         self.note = None
@@ -91,6 +94,7 @@ class Goodput(Policy):
         self.probe_budget.earn(seconds)
         self.plain_budget.earn(seconds)
         self._catch_up.observe(feedback)
+        self._prefill_price.observe(feedback)
         self._steps_since_evidence += 1
         if (feedback.plan.use_model & (feedback.tested > 0)).any():
             self._steps_since_evidence = 0
@@ -100,6 +104,7 @@ class Goodput(Policy):
 
     def forget(self, request_id: int) -> None:
         self._catch_up.request_ended(request_id)
+        self._prefill_price.request_ended()
 
     def state(self) -> dict:
         return {
@@ -108,17 +113,22 @@ class Goodput(Policy):
             "probe_credit_seconds": self.probe_budget.credit,
             "plain_step_credit_seconds": self.plain_budget.credit,
             "catch_up_steps": self._catch_up.steps,
+            "usual_part_of_prefill_price": self._prefill_price.usual_part,
         }
 
     def _tell_guard(self, feedback: StepFeedback, speculated: bool) -> None:
         view, best = feedback.view, self._best
         plain_tokens = float(view.weights.sum())
         emitted = plain_tokens + float(view.weights @ feedback.accepted)
+        off_seconds = best.plan.off_seconds
+        if not speculated:
+            # By what is known now: a first step that corrects a wrong profile must not count as a surprise for ever.
+            off_seconds = float(self._latency.target_seconds(view, np.zeros(1))[0]) + self._latency.host_seconds
         self.guard.observe(
             plain_tokens,
             emitted,
             feedback.seconds.total,
-            best.plan.off_seconds,
+            off_seconds,
             best.plain_value_of_time,
             speculated,
             has_prefill=view.prefill_tokens > 0,
@@ -126,7 +136,7 @@ class Goodput(Policy):
 
     def _best_choice(self, view: BatchView, estimates: Estimates, catch_up_steps: float | None = None) -> Choice:
         steps = catch_up_steps or self._catch_up.steps
-        return best_choice(view, estimates, self.uniform_lengths, self.fairness, steps)
+        return best_choice(view, estimates, self.uniform_lengths, self.fairness, steps, self._prefill_price)
 
     def _note_who_gains(self, view: BatchView, estimates: Estimates, best: Choice) -> None:
         """Tell the horizon for whom drafts of the model would pay were the horizon not learned from their being off."""
@@ -179,8 +189,9 @@ class Goodput(Policy):
             self._best.value_of_time,
             self.probe_budget.max_credit(off.off_seconds),
             self._steps_since_evidence,
+            self.uniform_lengths,
         )
-        if probe is None or not probe.draft_plan.lengths.any() or not self.probe_budget.buy(probe.price_seconds):
+        if probe is None or not self.probe_budget.buy(probe.price_seconds):
             return None
         self.note = f"probe: knowing the draft model's acceptance may gain {probe.value:.1%}"
         return probe.draft_plan
@@ -192,7 +203,8 @@ def marginal_weights(view: BatchView, estimates: Estimates, best: Choice, fairne
     if not fairness or not view.num_rows:
         return view.weights
     emitted = 1.0 + expected_accepted(estimates.survival(best.use_model), best.plan.lengths)
-    mean = best.plan.goodput * best.plan.seconds / max(float(view.weights.sum()), 1e-9)
+    total = float(view.weights.sum())
+    mean = best.plan.goodput * best.plan.seconds / total if total else 1.0
     return view.weights * (mean / emitted) ** fairness
 
 

@@ -1,12 +1,14 @@
 """The planner told the truth: what any controller could reach at most by choosing lengths step by step."""
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
 from smartspec.control.policies.base import Estimates, Policy
 from smartspec.control.policies.catch_up import CatchUpHorizon
 from smartspec.control.policies.choice import best_choice
+from smartspec.control.policies.prefill_price import PrefillPrice
 from smartspec.control.records import BatchView, DraftPlan, StepFeedback
 
 
@@ -20,16 +22,18 @@ class Oracle(Policy):
     def __init__(self, truth: Callable[[BatchView], Estimates]):
         self._truth = truth
         self._catch_up = CatchUpHorizon()
+        self._prefill_price = PrefillPrice()
 
     def plan_draft(self, view: BatchView, estimates: Estimates) -> DraftPlan:
         truth, horizon = self._truth(view), self._catch_up
-        horizon.planned(
-            np.count_nonzero(best_choice(view, truth, catch_up_steps=horizon.remaining).pays), view.num_rows
-        )
-        return best_choice(view, truth, catch_up_steps=horizon.steps).draft_plan
+        best = partial(best_choice, view, truth, prefill_price=self._prefill_price)
+        horizon.planned(np.count_nonzero(best(catch_up_steps=horizon.remaining).pays), view.num_rows)
+        return best(catch_up_steps=horizon.steps).draft_plan
 
     def observe(self, feedback: StepFeedback) -> None:
         self._catch_up.observe(feedback)
+        self._prefill_price.observe(feedback)
 
     def forget(self, request_id: int) -> None:
         self._catch_up.request_ended(request_id)
+        self._prefill_price.request_ended()

@@ -1,0 +1,84 @@
+"""What time is worth beside prefill: the usual price, but where all is prefill's and requests replace each other."""
+
+import numpy as np
+import pytest
+
+from smartspec.control.cost_curve import CostCurve
+from smartspec.control.latency import LatencyModel
+from smartspec.control.policies.base import Estimates, no_drafts
+from smartspec.control.policies.prefill_price import PrefillPrice
+from smartspec.control.records import BatchView, Offers, StepFeedback, StepSeconds
+
+R, PREFILL = 8, 1000
+LATENCY = LatencyModel(CostCurve(knots=(1.0, 256.0), slopes=(0.0, 3e-5), constant=0.006, per_row=2e-5))
+USUAL = 2000.0
+
+
+def make_view(num_requests=R, prefill=PREFILL, weight=1.0):
+    ids, zeros = np.arange(R), np.zeros(R, dtype=int)
+    return BatchView(
+        ids, np.full(R, 100), np.full(R, 4), zeros, Offers.none(R), num_prefills=int(prefill > 0),
+        prefill_tokens=prefill, num_waiting=num_requests - R - int(prefill > 0), weights=np.full(R, weight),
+    )  # fmt: skip
+
+
+def step(price, view):
+    zeros = np.zeros(R, dtype=int)
+    seconds = StepSeconds(0.0, 0.03, 0.0)
+    price.observe(StepFeedback(view, no_drafts(R), zeros, zeros, zeros, zeros, zeros - 1, R, seconds))
+
+
+def play(price, num_steps, is_open, free_every=None, seed=0):
+    """Every request ends with probability 1 / 20 in a step; where is_open, others come independently of that."""
+    rng, num_requests = np.random.default_rng(seed), 32
+    for index in range(num_steps):
+        is_free = free_every is not None and index % free_every == 0
+        step(price, make_view(max(num_requests, R + 1), 0 if is_free else PREFILL))
+        num_ended = int(rng.binomial(num_requests, 0.05))
+        for _ in range(num_ended):
+            price.request_ended()
+        num_requests += int(rng.poisson(32 * 0.05)) - num_ended if is_open else 0
+    return price
+
+
+def value(price, weight=1.0):
+    estimates = Estimates(np.zeros((R, 4)), None, LATENCY)
+    return price.value_of_time(USUAL, make_view(weight=weight), estimates)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_where_requests_come_as_they_like_the_usual_price_holds(seed):
+    assert value(play(PrefillPrice(), 2000, is_open=True, seed=seed)) == pytest.approx(USUAL, rel=0.05)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_where_they_replace_each_other_a_token_saves_what_its_row_adds(seed):
+    """A row beside so much prefill takes 30 microseconds for its token and 20 for itself."""
+    assert value(play(PrefillPrice(), 2000, is_open=False, seed=seed)) == pytest.approx(1 / 5e-5, rel=0.05)
+
+
+def test_steps_without_prefill_bring_the_usual_price_back():
+    assert value(play(PrefillPrice(), 2000, is_open=False, free_every=5)) == USUAL
+    rare = value(play(PrefillPrice(), 2000, is_open=False, free_every=16))
+    assert 1.2 * USUAL < rare < 0.9 / 5e-5
+
+
+def test_nothing_is_believed_before_it_was_seen():
+    price = PrefillPrice()
+    assert price.usual_part == 1.0
+    assert value(play(price, 20, is_open=False)) == USUAL
+
+
+def test_tokens_count_with_their_weights():
+    price = play(PrefillPrice(), 2000, is_open=False)
+    usual = USUAL * 1e-9
+    estimates = Estimates(np.zeros((R, 4)), None, LATENCY)
+    assert price.value_of_time(usual, make_view(weight=1e-9), estimates) == pytest.approx(1e-9 * value(price))
+    assert price.value_of_time(0.0, make_view(weight=0.0), estimates) == 0.0
+
+
+def test_a_row_is_never_worth_more_than_usual():
+    """Time is not made cheaper, whatever a row is predicted to add."""
+    slow_rows = LatencyModel(CostCurve(knots=(0.0,), slopes=(1e-6,), constant=0.006, per_row=0.01))
+    price = play(PrefillPrice(), 2000, is_open=False)
+    assert price.value_of_time(USUAL, make_view(), Estimates(np.zeros((R, 4)), None, slow_rows)) == USUAL
