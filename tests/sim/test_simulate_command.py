@@ -82,6 +82,28 @@ def test_runs_in_processes_are_the_same_runs(call, tmp_path):
     assert play("alone.json") == play("together.json", "--processes", "2")
 
 
+def test_lengths_belong_to_their_policy_and_policies_count_once(call):
+    result = call("--batch", "4", "--policy", "off, uniform:1, 3,5,off")
+    assert result.exit_code == 0, result.output
+    assert sorted(cells[0] for cells in table(result.output)) == ["off", "uniform:1,3,5"]
+
+
+def test_default_policies_fit_the_longest_draft(call):
+    result = call("--batch", "4", "--max-draft-tokens", "3")
+    assert result.exit_code == 0, result.output
+    assert sorted(cells[0] for cells in table(result.output)) == ["goodput", "off", "oracle"]
+
+
+@pytest.mark.parametrize(
+    ("policies", "message"),
+    [("off,goodput,gooodput", "unknown policy 'gooodput'"), ("off,fixed:9", "'fixed:9' asks for more than the 8")],
+)
+def test_no_policy_is_played_before_all_names_are_checked(call, monkeypatch, policies, message):
+    monkeypatch.setattr("smartspec.sim.scenario.simulate", lambda *_: pytest.fail("played"))
+    with pytest.raises(ValueError, match=message):
+        raise call("--batch", "4", "--policy", policies).exception
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -1,10 +1,11 @@
 """`smartspec replay`: what other policies would have made of a recorded run."""
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from smartspec.cli.policy_list import policy_list
 
 if TYPE_CHECKING:
     from smartspec.sim.replay import ReplayTotals
@@ -19,10 +20,8 @@ def replay(
     from smartspec.sim.recorded_log import RecordedLog
     from smartspec.sim.replay import replay as run_replay
 
-    # Numbers behind a comma belong to the policy before it: "uniform:2,4,off" are two.
-    policies = [name.strip() for name in re.split(r",(?!\s*\d)", policy)]
     recorded_log = RecordedLog(log)
-    recorded, replayed = run_replay(recorded_log, [*dict.fromkeys(["off", *policies])], seed)
+    recorded, replayed = run_replay(recorded_log, policy_list(f"off,{policy}"), seed)
     if recorded_log.notice:
         print(f"{log}: {recorded_log.notice}")
     header = recorded_log.header

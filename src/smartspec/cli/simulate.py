@@ -7,14 +7,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from smartspec.cli.policy_list import policy_list
+
 if TYPE_CHECKING:
     from smartspec.sim.scenario import Outcome, Scenario
 
 
 def simulate(
     policy: Annotated[
-        str, typer.Option(help="Policies to compare, separated by commas; oracle is told the truth.")
-    ] = "off,fixed:4,goodput,oracle",
+        str | None,
+        typer.Option(
+            help="Policies to compare, separated by commas; oracle is told the truth.",
+            show_default="off,fixed:4,goodput,oracle",
+        ),
+    ] = None,
     rate: Annotated[float | None, typer.Option(help="Poisson arrivals, requests per second.")] = None,
     trace: Annotated[Path | None, typer.Option(help="Replay a CSV arrival_s,prompt_tokens,output_tokens.")] = None,
     batch: Annotated[int | None, typer.Option(min=1, help="Keep so many requests under way.")] = None,
@@ -107,7 +113,7 @@ def simulate(
         "replicas": replicas,
         "router": router,
     }
-    names = [name.strip() for name in policy.split(",")]
+    names = _policies(policy, max_draft_tokens)
     scenarios = [Scenario(policy=name, seed=seed + i, **settings) for i in range(seeds) for name in names]
     outcomes = _run_all(scenarios) if processes == 1 else _run_in_processes(scenarios, processes)
     if not outcomes:
@@ -216,6 +222,19 @@ def _title(scenario: "Scenario") -> str:
     if scenario.is_measured:
         where = f"{scenario.replicas} x the machine and model of {name}"
     return f"{where}, {load}, drafter {scenario.drafter}, acceptance {scenario.acceptance}"
+
+
+def _policies(text: str | None, max_draft_tokens: int) -> list[str]:
+    """Their names, all of them checked before the first is played."""
+    from smartspec.control.policies.names import parse_policy
+
+    if text is None:
+        return ["off", *(["fixed:4"] if max_draft_tokens >= 4 else []), "goodput", "oracle"]
+    names = policy_list(text)
+    for name in names:
+        if name != "oracle":
+            parse_policy(name, max_draft_tokens)
+    return names
 
 
 def _number(option: str, text: str) -> float:
