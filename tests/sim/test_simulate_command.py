@@ -1,12 +1,19 @@
 """`smartspec simulate` as a person uses it."""
 
 import json
+import os
+import signal
+from concurrent.futures.process import BrokenProcessPool
 
 import pytest
 from recorded_run import ToyRun
 from typer.testing import CliRunner
 
 from smartspec.cli.main import _build_app
+from smartspec.cli.runs import in_processes
+from smartspec.sim import scenario as simulation
+from smartspec.sim.fleet import Fleet
+from smartspec.sim.scenario import Scenario
 
 SMALL = ["simulate", "--num-requests", "12", "--output-tokens", "20", "--seeds", "2"]
 
@@ -92,6 +99,86 @@ def test_default_policies_fit_the_longest_draft(call):
     result = call("--batch", "4", "--max-draft-tokens", "3")
     assert result.exit_code == 0, result.output
     assert sorted(cells[0] for cells in table(result.output)) == ["goodput", "off", "oracle"]
+
+
+def saved_policies(path) -> list[tuple[str, int]]:
+    return [(run["settings"]["policy"], run["settings"]["seed"]) for run in json.loads(path.read_text())["runs"]]
+
+
+def test_files_are_written_before_anything_is_printed(call, tmp_path, monkeypatch):
+    saved, drawn = tmp_path / "runs.json", tmp_path / "runs.png"
+
+    def print_to_a_closed_pipe(*_):
+        raise BrokenPipeError
+
+    monkeypatch.setattr("smartspec.cli.simulate_report._print", print_to_a_closed_pipe)
+    call("--batch", "4", "--policy", "off", "--output", str(saved), "--plot", str(drawn))
+    assert saved_policies(saved) == [("off", 0), ("off", 1)] and drawn.exists()
+
+
+def test_the_table_is_printed_even_if_a_file_cannot_be_written(call, tmp_path, monkeypatch):
+    def fill_the_disk(*_):
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr("smartspec.bench.report.write_json", fill_the_disk)
+    result = call("--batch", "4", "--policy", "off", "--output", str(tmp_path / "runs.json"))
+    assert isinstance(result.exception, OSError) and len(table(result.output)) == 1
+
+
+def test_an_interrupt_while_a_run_is_set_up_keeps_the_runs_before(call, tmp_path, monkeypatch):
+    make_fleet, saved = simulation.make_fleet, tmp_path / "runs.json"
+
+    def interrupted(scenario):
+        if scenario.policy == "fixed:2":
+            raise KeyboardInterrupt
+        return make_fleet(scenario)
+
+    monkeypatch.setattr(simulation, "make_fleet", interrupted)
+    result = call("--batch", "4", "--policy", "off,fixed:2", "--output", str(saved))
+    assert result.exit_code == 130
+    assert [cells[0] for cells in table(result.output)] == ["off"] and saved_policies(saved) == [("off", 0)]
+    assert "runs played to their end: 1 of 4" in result.output
+
+
+def test_a_run_that_was_cut_short_stands_for_itself(call, tmp_path, monkeypatch):
+    serve, saved = Fleet.serve, tmp_path / "runs.json"
+
+    def interrupt(num_finished):
+        raise KeyboardInterrupt
+
+    played = []
+
+    def serve_until_an_interrupt(fleet, traffic, run, on_finished):
+        serve(fleet, traffic, run, interrupt if played else on_finished)
+        played.append(run)
+
+    monkeypatch.setattr(Fleet, "serve", serve_until_an_interrupt)
+    result = call("--batch", "4", "--policy", "off", "--output", str(saved))
+    assert result.exit_code == 130
+    assert "off (interrupted)" in result.output and "interrupted: off with seed 1 has" in result.output
+    assert "runs played to their end: 1 of 2" in result.output
+    assert saved_policies(saved) == [("off", 0), ("off", 1)]
+
+
+def simulate_or_die(scenario):
+    if scenario.policy == "fixed:2":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return simulation.Outcome(scenario, None, None, 0.0)
+
+
+def test_a_killed_process_ends_the_command_with_a_line(call, monkeypatch):
+    monkeypatch.setattr(simulation, "simulate", simulate_or_die)
+    result = call("--batch", "4", "--policy", "fixed:2", "--processes", "9")
+    assert result.exit_code == 1 and "error: a process was killed" in result.output
+
+
+def test_a_killed_process_keeps_the_runs_before(monkeypatch):
+    monkeypatch.setattr(simulation, "simulate", simulate_or_die)
+    scenarios = [Scenario(policy=policy, batch=4) for policy in ("off", "fixed:2", "goodput")]
+    runs = in_processes(scenarios, 1)
+    assert next(runs)[1].scenario.policy == "off"
+    with pytest.raises(BrokenProcessPool):
+        next(runs)
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,15 @@
 """`smartspec simulate`: policies compared in virtual time, on named hardware."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+import sys
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from smartspec.cli.policy_list import policy_list
-
-if TYPE_CHECKING:
-    from smartspec.sim.scenario import Outcome, Scenario
+from smartspec.cli.runs import play
+from smartspec.cli.simulate_report import report
 
 
 def simulate(
@@ -76,7 +75,7 @@ def simulate(
     """Compare policies under the same requests and the same luck; give one of --rate, --trace and --batch.
 
     Time and acceptance are computed instead of run; scheduler, step loop and controller are those of the engine.
-    Ctrl-C reports and saves what there is by then.
+    Ctrl-C reports and saves what there is by then. Exit codes: 130 after Ctrl-C, 1 if a process was killed.
 
     Example: smartspec simulate --hardware h100 --model 70b --tensor-parallel 4 --rate 4 --seeds 3
     """
@@ -115,113 +114,16 @@ def simulate(
     }
     names = _policies(policy, max_draft_tokens)
     scenarios = [Scenario(policy=name, seed=seed + i, **settings) for i in range(seeds) for name in names]
-    outcomes = _run_all(scenarios) if processes == 1 else _run_in_processes(scenarios, processes)
-    if not outcomes:
+    outcomes, failure = play(scenarios, processes)
+    if outcomes:
+        report(outcomes, len(scenarios), output, plot)
+    if isinstance(failure, KeyboardInterrupt):
         raise typer.Exit(130)
-    _report(outcomes, output, plot)
-    if len(outcomes) < len(scenarios):
-        print(f"interrupted: {len(outcomes)} of {len(scenarios)} runs were played")
-
-
-def _run_in_processes(scenarios: list["Scenario"], processes: int) -> list["Outcome"]:
-    """All of them, or those that were over, from the first on, when an interrupt came."""
-    import signal
-    from multiprocessing import Pool
-
-    from smartspec.sim.scenario import simulate
-
-    outcomes, ignore_interrupts = [], (signal.SIGINT, signal.SIG_IGN)
-    # The workers do not hear Ctrl-C: leaving the block ends them.
-    with (
-        _progress("runs", len(scenarios)) as on_finished,
-        Pool(processes, signal.signal, ignore_interrupts) as pool,
-        suppress(KeyboardInterrupt),
-    ):
-        for outcome in pool.imap(simulate, scenarios):
-            outcomes.append(outcome)
-            on_finished(1)
-    return outcomes
-
-
-def _run_all(scenarios: list["Scenario"]) -> list["Outcome"]:
-    """All of them, or those up to an interrupt."""
-    from smartspec.sim.scenario import simulate
-
-    outcomes = []
-    for number, scenario in enumerate(scenarios, start=1):
-        with _progress(f"{number}/{len(scenarios)} {scenario.policy}", scenario.num_requests) as on_finished:
-            outcomes.append(simulate(scenario, on_finished))
-        if outcomes[-1].summary.num_unfinished:
-            break
-    return outcomes
-
-
-@contextmanager
-def _progress(text: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """A bar on standard error while the block runs; yields the function that moves it on."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), refresh_per_second=2, transient=True) as progress:
-        task_id = progress.add_task(text, total=total)
-        yield lambda num_finished: progress.advance(task_id, num_finished)
-
-
-def _report(outcomes: list["Outcome"], output: Path | None, plot: Path | None) -> None:
-    from rich.console import Console
-
-    from smartspec.bench.comparison import comparison_table, draw_latencies
-    from smartspec.bench.report import run_json, write_json
-
-    summaries, latencies = {}, {}
-    for outcome in outcomes:
-        records = outcome.run.records
-        summaries.setdefault(outcome.scenario.policy, []).append(outcome.summary)
-        seconds = [record.end_to_end_seconds for record in records if record.error is None]
-        latencies.setdefault(outcome.scenario.policy, []).extend(seconds)
-    console = Console()
-    console.print(comparison_table(summaries, _title(outcomes[0].scenario)))
-    num_row_steps = sum(outcome.run.totals.num_row_steps for outcome in outcomes)
-    wall_seconds = sum(outcome.wall_seconds for outcome in outcomes)
-    events = f"{num_row_steps / wall_seconds:,.0f} per second" if wall_seconds else "none"
-    console.print(f"simulated row steps: {num_row_steps:,} ({events})", highlight=False)
-    for line in _notes(outcomes):
-        console.print(line, markup=False, highlight=False)
-    if output is not None:
-        runs = [run_json(outcome.settings, outcome.summary, outcome.run.records) for outcome in outcomes]
-        write_json(output, {"runs": runs})
-        console.print(f"saved to {output}", markup=False, highlight=False)
-    if plot is not None and any(latencies.values()):
-        import numpy as np
-
-        arrays = {name: np.array(seconds) for name, seconds in latencies.items() if seconds}
-        draw_latencies(arrays, plot, _title(outcomes[0].scenario))
-        console.print(f"drawn to {plot}", markup=False, highlight=False)
-
-
-def _notes(outcomes: list["Outcome"]) -> list[str]:
-    """What a reader must know beside the table: requests that were refused or not finished."""
-    from collections import Counter
-
-    errors = sum((Counter(outcome.summary.errors) for outcome in outcomes), Counter())
-    lines = [f"{count} refused: {reason}" for reason, count in errors.most_common(5)]
-    num_unfinished = sum(outcome.summary.num_unfinished for outcome in outcomes)
-    return lines + [f"interrupted: {num_unfinished} requests not finished"] * (num_unfinished > 0)
-
-
-def _title(scenario: "Scenario") -> str:
-    loads = {
-        "": scenario.rate and f"{scenario.rate:g} requests/s",
-        "trace ": scenario.trace and Path(scenario.trace).stem,
-        "batch ": scenario.batch,
-    }
-    load = next(f"{name}{value}" for name, value in loads.items() if value)
-    name = Path(scenario.hardware).name
-    where = f"{scenario.model} on {scenario.replicas} x {scenario.tensor_parallel} {name}"
-    if scenario.is_measured:
-        where = f"{scenario.replicas} x the machine and model of {name}"
-    return f"{where}, {load}, drafter {scenario.drafter}, acceptance {scenario.acceptance}"
+    if isinstance(failure, BrokenProcessPool):
+        print("error: a process was killed, maybe for want of memory: give fewer --processes", file=sys.stderr)
+        raise typer.Exit(1)
+    if failure is not None:
+        raise failure
 
 
 def _policies(text: str | None, max_draft_tokens: int) -> list[str]:

@@ -129,6 +129,11 @@ class Outcome:
     def settings(self) -> dict:
         return asdict(self.scenario)
 
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether Ctrl-C cut the run short: of requests that came together the shorter ones have ended."""
+        return self.summary.num_unfinished > 0
+
 
 def simulate(scenario: Scenario, on_finished: Callable[[int], None] = lambda num_finished: None) -> Outcome:
     """Run it to its end, or until Ctrl-C: then summary.num_unfinished tells how many requests are missing."""
