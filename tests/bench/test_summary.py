@@ -1,9 +1,11 @@
 import json
+import os
+import threading
 
 import pytest
 
 from smartspec.bench.probe import normalize_base_url, parse_counters
-from smartspec.bench.report import run_json, write_json
+from smartspec.bench.report import check_writable, run_json, write_json
 from smartspec.workload.records import RequestRecord, SpeculationCounters
 from smartspec.workload.summary import distribution, summarize, summarize_speculation
 
@@ -97,3 +99,26 @@ def test_the_json_holds_settings_summary_and_every_request(tmp_path):
         ("500 boom", pytest.approx(0.2)),
     ]
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_link_stays_a_link_and_its_file_is_written(tmp_path):
+    link, file = tmp_path / "link.json", tmp_path / "folder" / "run.json"
+    file.parent.mkdir()
+    link.symlink_to(file)
+    check_writable(link)
+    assert not file.exists(), "checking leaves nothing behind"
+    write_json(link, {"a": 1})
+    assert link.is_symlink() and json.loads(file.read_text()) == {"a": 1}
+    assert list(file.parent.iterdir()) == [file]
+
+
+def test_a_pipe_gets_the_text_and_stays_a_pipe(tmp_path):
+    pipe, read = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    check_writable(pipe)
+    reader = threading.Thread(target=lambda: read.append(pipe.read_text()), daemon=True)
+    reader.start()
+    write_json(pipe, {"a": 1})
+    assert pipe.is_fifo()
+    reader.join(timeout=30)
+    assert json.loads(read[0]) == {"a": 1}

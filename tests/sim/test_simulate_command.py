@@ -182,6 +182,32 @@ def test_a_killed_process_keeps_the_runs_before(monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--output", "here"], "--output '.*here' is a folder"),
+        (["--output", "nowhere/runs.json"], "--output .*nowhere/runs.json: there is no folder"),
+        (["--output", "x" * 300], "--output .* cannot be written .File name too long"),
+        (["--plot", "here"], "--plot '.*here' is a folder"),
+        (["--plot", "runs"], "--plot .*runs: let the name end in one of .png"),
+        (["--plot", "runs.abc"], "--plot .*runs.abc: let the name end in one of .png"),
+        (["--plot", "runs.png", "--output", "here/../runs.png"], "--output and --plot are both"),
+    ],
+)
+def test_files_that_cannot_be_written_are_found_before_a_run(call, tmp_path, monkeypatch, options, message):
+    monkeypatch.setattr(simulation, "simulate", lambda *_: pytest.fail("played"))
+    (tmp_path / "here").mkdir()
+    paths = [option if option.startswith("--") else str(tmp_path / option) for option in options]
+    with pytest.raises(ValueError, match=message):
+        raise call("--batch", "4", "--policy", "off", *paths).exception
+    assert [path.name for path in tmp_path.iterdir()] == ["here"]
+
+
+def test_an_empty_name_is_no_file(call):
+    with pytest.raises(ValueError, match=r"--output '.' is a folder"):
+        raise call("--batch", "4", "--policy", "off", "--output", "").exception
+
+
+@pytest.mark.parametrize(
     ("policies", "message"),
     [("off,goodput,gooodput", "unknown policy 'gooodput'"), ("off,fixed:9", "'fixed:9' asks for more than the 8")],
 )

@@ -1,5 +1,6 @@
 """A run's progress and figures as tables for people, and as JSON for programs."""
 
+import errno
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -76,11 +77,37 @@ def run_json(settings: dict, summary: Summary, records: Sequence[RequestRecord])
 
 
 def write_json(path: str | Path, content: dict) -> None:
-    """Write a file whole or not at all, so that an interrupted run never leaves half of one."""
-    path = Path(path)
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    """Write a file whole or not at all, so that an interrupted run never leaves half of one.
+
+    A link stays one, and the file it leads to is written; what is no file (a pipe, a device) is written to directly.
+    """
+    text = json.dumps(content, indent=1, allow_nan=False) + "\n"
+    if _is_special(path):
+        Path(path).write_text(text, encoding="utf-8")
+        return
+    path, partial = _final_and_partial(path)
+    partial.write_text(text, encoding="utf-8")
     os.replace(partial, path)
+
+
+def check_writable(path: str | Path) -> None:
+    """OSError if write_json could not write there, found out by trying: nothing else knows of every obstacle."""
+    if _is_special(path):
+        if not os.access(path, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return
+    _, partial = _final_and_partial(path)
+    partial.touch()
+    partial.unlink()
+
+
+def _is_special(path: str | Path) -> bool:
+    return os.path.exists(path) and not os.path.isfile(path)
+
+
+def _final_and_partial(path: str | Path) -> tuple[Path, Path]:
+    final = Path(os.path.realpath(path))
+    return final, final.with_name(final.name + ".partial")
 
 
 def optional(value: float | None, spec: str) -> str:

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from smartspec.cli.output_files import check_output
+
 if TYPE_CHECKING:
     from smartspec.workload.summary import Summary
 
@@ -63,8 +65,8 @@ def bench(
         seed=seed,
     )
     plan = plan_load(load)
-    if output is not None and not output.parent.is_dir():
-        raise ValueError(f"--output {output}: there is no folder {output.parent}")
+    if output is not None:
+        check_output("--output", output)
     url = normalize_base_url(base_url)
     target = Target(url, find_model(url, model, api_key), api_key, chat, temperature, ignore_eos, timeout)
 

@@ -1,8 +1,8 @@
 """Simulated runs, one after the other or at once in processes of their own; what has ended is never lost."""
 
 import signal
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from multiprocessing import active_children
 from typing import TYPE_CHECKING
@@ -50,7 +50,7 @@ def in_processes(scenarios: list["Scenario"], processes: int) -> Iterator[tuple[
         try:
             numbers = {pool.submit(simulate, scenario): number for number, scenario in enumerate(scenarios)}
             with _progress("runs", len(scenarios)) as on_finished:
-                for future in as_completed(numbers):
+                for future in _as_they_end(numbers):
                     yield numbers[future], future.result()
                     on_finished(1)
         except BaseException:
@@ -58,6 +58,14 @@ def in_processes(scenarios: list["Scenario"], processes: int) -> Iterator[tuple[
             for worker in active_children():
                 worker.terminate()
             raise
+
+
+def _as_they_end(futures: Iterable[Future]) -> Iterator[Future]:
+    """Like as_completed, but those with a result come before those that failed meanwhile."""
+    waiting = set(futures)
+    while waiting:
+        done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+        yield from sorted(done, key=lambda future: future.exception() is not None)
 
 
 @contextmanager

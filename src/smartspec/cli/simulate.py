@@ -1,5 +1,6 @@
 """`smartspec simulate`: policies compared in virtual time, on named hardware."""
 
+import os
 import sys
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from smartspec.cli.output_files import check_output, check_plot
 from smartspec.cli.policy_list import policy_list
 from smartspec.cli.runs import play
 from smartspec.cli.simulate_report import report
@@ -70,7 +72,9 @@ def simulate(
     seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = 0,
     processes: Annotated[int, typer.Option(min=1, help="Runs that are played at once.")] = 1,
     output: Annotated[Path | None, typer.Option(help="Save settings, summaries and every request as JSON.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Save the distributions of latency as a picture.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw the distributions of latency: .png, .pdf, .svg or .jpg.")
+    ] = None,
 ) -> None:
     """Compare policies under the same requests and the same luck; give one of --rate, --trace and --batch.
 
@@ -81,9 +85,12 @@ def simulate(
     """
     from smartspec.sim.scenario import Scenario
 
-    for option, path in (("--output", output), ("--plot", plot)):
-        if path is not None and not path.parent.is_dir():
-            raise ValueError(f"{option} {path}: there is no folder {path.parent}")
+    if output is not None:
+        check_output("--output", output)
+    if plot is not None:
+        check_plot("--plot", plot)
+    if output is not None and plot is not None and os.path.realpath(output) == os.path.realpath(plot):
+        raise ValueError(f"--output and --plot are both {output}: name two files")
     settings = {
         "rate": rate,
         "trace": None if trace is None else str(trace),

@@ -1,0 +1,27 @@
+"""Files that a command is asked to write: refused before the work is done, not after."""
+
+import os
+from pathlib import Path
+
+PICTURE_SUFFIXES = (".png", ".pdf", ".svg", ".jpg")
+
+
+def check_output(option: str, path: Path) -> None:
+    """ValueError naming the option if no file can be written there."""
+    from smartspec.bench.report import check_writable
+
+    if os.path.isdir(path):
+        raise ValueError(f"{option} {str(path)!r} is a folder: name a file in it")
+    if not path.parent.is_dir():
+        raise ValueError(f"{option} {path}: there is no folder {path.parent}")
+    try:
+        check_writable(path)
+    except OSError as error:
+        raise ValueError(f"{option} {path} cannot be written ({error.strerror}): name another file") from error
+
+
+def check_plot(option: str, path: Path) -> None:
+    """check_output for a picture, which has to say by its suffix what kind it is."""
+    if path.suffix.lower() not in PICTURE_SUFFIXES and not os.path.isdir(path):
+        raise ValueError(f"{option} {path}: let the name end in one of {', '.join(PICTURE_SUFFIXES)}")
+    check_output(option, path)
