@@ -207,6 +207,11 @@ def test_logs_without_content(long_drafts, tmp_path):
     path.write_text(long_drafts.header.to_json() + "\n")
     with pytest.raises(ValueError, match="holds no step"):
         replay(RecordedLog(path), ["off"])
+    silent = long_drafts.records[0]
+    silent = replace(silent, feedback=replace(silent.feedback, num_emitted=0))
+    path.write_text(long_drafts.header.to_json() + "\n" + silent.to_json() + "\n")
+    with pytest.raises(ValueError, match="holds no step that emitted a token"):
+        replay(RecordedLog(path), ["off"])
     with pytest.raises(OSError, match=r"missing\.jsonl"):
         RecordedLog(tmp_path / "missing.jsonl")
 
@@ -215,6 +220,17 @@ def test_logs_without_content(long_drafts, tmp_path):
 def test_an_unknown_policy_is_refused(long_drafts, tmp_path, policy):
     with pytest.raises(ValueError, match=policy):
         replayed(long_drafts, tmp_path, policy)
+
+
+def test_a_policy_without_a_token_has_no_ratio(long_drafts, tmp_path, capsys):
+    record = long_drafts.records[0]
+    run = ToyRun("off", 0)
+    # One token less of each request than was accepted and sampled: without drafts none is left.
+    run.records.append(
+        replace(record, feedback=replace(record.feedback, num_emitted=int(record.feedback.accepted.sum())))
+    )
+    replay_command(run.write(tmp_path / "log.jsonl"), "fixed:2", 0)
+    assert "fixed:2" in capsys.readouterr().out
 
 
 def test_the_command_prints_a_table(long_drafts, tmp_path, capsys, monkeypatch):

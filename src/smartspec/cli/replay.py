@@ -45,7 +45,7 @@ def _print_table(title: str, recorded: "ReplayTotals", replayed: "list[ReplayTot
             f"recorded ({totals.policy})" if totals is recorded else totals.policy,
             f"{speed:.1f}",
             f"{speed / recorded.tokens_per_second:.3f}",
-            f"{speed / off:.3f}",
+            f"{speed / off:.3f}" if off else "-",
             f"{totals.mean_length:.2f}",
             str(totals.num_steps),
             f"{totals.evidence_share:.0%}",

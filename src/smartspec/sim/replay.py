@@ -69,7 +69,7 @@ class ReplayTotals:
 def replay(log: RecordedLog, policies: list[str], seed: int = 0) -> tuple[ReplayTotals, list[ReplayTotals]]:
     """What was recorded, and what each policy (see control.policies.names) would have brought.
 
-    Reads the log twice. ValueError on an unknown policy, a corrupt log, or one without a step.
+    Reads the log twice. ValueError on an unknown policy, a corrupt log, or one without a token.
     """
     header = log.header
     for policy in policies:
@@ -85,6 +85,8 @@ def replay(log: RecordedLog, policies: list[str], seed: int = 0) -> tuple[Replay
         last_step |= dict.fromkeys(record.view.request_ids.tolist(), step)
     if not recorded.num_steps:
         raise ValueError(f"{log.path} holds no step: let the server work before it is stopped")
+    if not recorded.num_emitted:
+        raise ValueError(f"{log.path} holds no step that emitted a token: let the server work before it is stopped")
     acceptance.fit()
     replays = [PolicyReplay(header, policy, acceptance, seconds) for policy in policies]
     random = np.random.default_rng(seed)
