@@ -55,6 +55,8 @@ def test_bad_options_are_refused_before_anything_is_sent(fake, tmp_path):
         "no model 'x'": ("--prompts", prompts, "--model", "x"),
         "there is no folder": ("--prompts", prompts, "--output", str(tmp_path / "absent" / "run.json")),
         "positive number of requests": ("--prompts", prompts, "--rate", "nan"),
+        "--time-scale 2 is for a --trace": ("--prompts", prompts, "--rate", "1", "--time-scale", "2"),
+        "is a folder": ("--prompts", prompts, "--output", str(tmp_path)),
     }
     for message, options in cases.items():
         with pytest.raises(ValueError, match=message):

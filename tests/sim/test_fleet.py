@@ -192,6 +192,29 @@ def test_a_trace_starts_over_until_there_are_enough_requests():
     assert len(traffic.before(6.5)) == 4
 
 
+def test_a_trace_that_begins_late_starts_over_after_its_mean_gap():
+    trace = Trace(np.array([100.0, 101.0]), np.array([5, 6]), np.array([1, 2]))
+    traffic = trace_traffic(trace, np.zeros(6, int), 6)
+    assert traffic.arrival_seconds.tolist() == [100, 101, 102, 103, 104, 105]
+
+
+def test_seconds_at_a_rate_are_filled_with_requests():
+    scenario = replace(BUSY, batch=None, rate=100.0, num_requests=None, seconds=60.0)
+    traffic, given = make_traffic(scenario), make_traffic(replace(scenario, num_requests=9000))
+    assert len(traffic) == len(given) > 5000 and traffic.arrival_seconds[-1] > 59.0
+    for name in ("num_prompt_tokens", "num_output_tokens", "class_ids", "arrival_seconds"):
+        np.testing.assert_array_equal(getattr(traffic, name), getattr(given, name))
+    with pytest.raises(ValueError, match="more than 10,000,000 requests: give fewer seconds"):
+        make_traffic(replace(scenario, seconds=1e6))
+
+
+def test_curves_that_are_nested_too_deep_are_no_json(tmp_path):
+    path = tmp_path / "deep.json"
+    path.write_text("[" * 100_000)
+    with pytest.raises(ValueError, match=r"deep\.json is not JSON"):
+        simulate(replace(BUSY, hardware=str(path), kv_tokens=1000))
+
+
 def test_requests_carry_their_class_where_tagged():
     seen = []
 
@@ -225,6 +248,14 @@ def test_requests_carry_their_class_where_tagged():
         ({"router": "random"}, "unknown router 'random'"),
         ({"seconds": 3.0}, "give num_requests"),
         ({"replicas": 0}, "replicas must be at least 1"),
+        ({"host_seconds": float("nan")}, "host_seconds must be at least 0 .* got nan"),
+        ({"host_seconds": float("inf")}, "host_seconds must be at least 0 .* got inf"),
+        ({"prompt_tokens": 2**63 - 1}, "prompt_tokens must be at least 1 and at most 1000000"),
+        ({"output_tokens": 2**63 - 1}, "output_tokens must be at least 1 and at most 1000000"),
+        ({"max_draft_tokens": 10**8}, "max_draft_tokens must be at least 1 and at most 1000"),
+        ({"batch": None, "rate": 1.0, "seconds": float("nan")}, "seconds must be at least 1e-06 .* got nan"),
+        ({"batch": None, "rate": 1.0, "seconds": 0}, "seconds must be at least 1e-06 .* got 0"),
+        ({"batch": None, "rate": 1.0, "seconds": -1}, "seconds must be at least 1e-06 .* got -1"),
     ],
 )
 def test_bad_settings_are_named(changes, message):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 from concurrent.futures.process import BrokenProcessPool
 
@@ -181,6 +182,21 @@ def test_a_killed_process_keeps_the_runs_before(monkeypatch):
         next(runs)
 
 
+def test_the_notes_tell_how_much_the_table_leaves_out(call):
+    result = call("--batch", "4", "--num-requests", "40", "--kv-tokens", "600", "--policy", "off,fixed:2")
+    assert result.exit_code == 0, result.output
+    notes = " ".join(result.output.rpartition("simulated row steps")[2].split())
+    total = int(re.search(r"refused, and not in the table: (\d+) of 160 requests", notes)[1])
+    by_policy = re.search(r"\(off (\d+) of 80, fixed:2 (\d+) of 80\)", notes)
+    assert total == sum(map(int, by_policy.groups()))
+    assert total == sum(int(count) for count in re.findall(r"(\d+) refused", notes))
+
+
+def test_a_run_without_a_request_says_so(call):
+    result = call("--rate", "1", "--seconds", "1e-5", "--policy", "off")
+    assert result.exit_code == 0 and "no request arrived: give more --seconds" in result.output
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -223,6 +239,18 @@ def test_no_policy_is_played_before_all_names_are_checked(call, monkeypatch, pol
         ([], "exactly one of rate, trace and batch"),
         (["--batch", "2", "--policy", "fast"], "unknown policy 'fast'"),
         (["--batch", "2", "--profile", "wrong"], "--profile 'wrong' is not a number"),
+        (["--batch", "2", "--profile", "1e300"], "profile must be at least 1e-06 and at most 1000000, got 1e+300"),
+        (["--batch", "2", "--profile", "0"], "profile must be at least 1e-06"),
+        (["--batch", "2", "--throttle", "60"], "--throttle '60' is not a second and a factor, like 60:1.3"),
+        (["--batch", "2", "--throttle", "1:inf"], "the factor of throttle must be at least"),
+        (["--batch", "2", "--throttle", "60:nan"], "the factor of throttle must be at least"),
+        (["--batch", "2", "--throttle", "nan:2"], "the second of throttle must be at least"),
+        (["--batch", "2", "--num-requests", "1000000000000"], "num_requests must be at least 1 and at most 10000000"),
+        (["--batch", "2", "--kv-tokens", "-5"], "kv_tokens must be at least 16"),
+        (["--batch", "2", "--acceptance", "0.8>0.4@nan"], "acceptance '0.8>0.4@nan'"),
+        (["--batch", "2", "--drafter", "lookup", "--draft-model", "llama-3.2-1b"], "draft_model llama-3.2-1b is not"),
+        (["--rate", "2", "--time-scale", "3"], "time_scale 3 is for a trace, and there is none"),
+        (["--rate", "1e-308"], "request rate must be a positive number"),
         (["--batch", "2", "--acceptance", "none.jsonl"], "cannot read the decision log none.jsonl"),
         (["--batch", "2", "--output", "/nowhere/at/all.json"], "there is no folder"),
     ],

@@ -20,7 +20,7 @@ def test_poisson_arrivals_follow_from_the_seed_alone():
     assert first.tolist() != other.tolist()
 
 
-@pytest.mark.parametrize("rate", [0.0, -1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("rate", [0.0, -1.0, float("nan"), float("inf"), 1e-308])
 def test_an_impossible_rate_is_refused(rate):
     with pytest.raises(ValueError, match="request rate must be a positive number"):
         poisson_arrivals(rate, 3, np.random.default_rng(0))
@@ -37,8 +37,12 @@ def test_trace_is_read_scaled_and_limited(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "row", ["x,1,1", "1,1", "1,2.5,1", "1,0,1", "1,1,-3", "nan,1,1", "inf,1,1", "-1,1,1", "0.5,1,1"]
-)
+    "row",
+    [
+        "1,99999999999999999999,1", "1,1,9999999999999999", "1e308,1,1",
+        "x,1,1", "1,1", "1,2.5,1", "1,0,1", "1,1,-3", "nan,1,1", "inf,1,1", "-1,1,1", "0.5,1,1",
+    ],
+)  # fmt: skip
 def test_a_bad_trace_row_is_named_by_file_and_line(tmp_path, row):
     path = tmp_path / "trace.csv"
     path.write_text(HEADER + "0.75,10,10\n" + row + "\n")
@@ -59,5 +63,12 @@ def test_a_trace_without_columns_rows_or_file_is_refused(tmp_path):
         read_trace(path)
     with pytest.raises(ValueError, match=r"absent\.csv: No such file"):
         read_trace(tmp_path / "absent.csv")
-    with pytest.raises(ValueError, match="time_scale must be a positive number, got 0"):
-        read_trace(path, time_scale=0.0)
+    for time_scale in (0.0, 1e-308):
+        with pytest.raises(ValueError, match=f"time_scale must be a positive number, got {time_scale}"):
+            read_trace(path, time_scale=time_scale)
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_column(tmp_path):
+    path = tmp_path / "trace.csv"
+    path.write_text(HEADER + "1.5,2,3\n", encoding="utf-8-sig")
+    assert read_trace(path).arrival_seconds.tolist() == [1.5]

@@ -52,6 +52,8 @@ def plan_load(settings: LoadSettings) -> LoadPlan:
     given = [name for name, value in modes.items() if value is not None]
     if len(given) > 1:
         raise ValueError(f"{' and '.join(given)} exclude each other: give one of them")
+    if settings.time_scale != 1 and settings.trace is None:
+        raise ValueError(f"--time-scale {settings.time_scale:g} is for a --trace, and there is none: leave it out")
     prompts = read_prompts(settings.prompts, settings.task)
     prompts_rng, arrivals_rng = (np.random.default_rng([settings.seed, stream]) for stream in range(2))
     if settings.trace is not None:

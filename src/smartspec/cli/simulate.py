@@ -27,7 +27,11 @@ def simulate(
     batch: Annotated[int | None, typer.Option(min=1, help="Keep so many requests under way.")] = None,
     num_requests: Annotated[
         int | None,
-        typer.Option(min=1, help="Requests (default 1000; with a trace: all; beyond its end it starts over)."),
+        typer.Option(
+            min=1,
+            help="Requests (default 1000, or all that come before --seconds; with a trace: all; beyond its end it "
+            "starts over).",
+        ),
     ] = None,
     seconds: Annotated[float | None, typer.Option(help="Only requests that arrive before.")] = None,
     time_scale: Annotated[float, typer.Option(help="Replay the trace this many times faster.")] = 1.0,
@@ -156,5 +160,7 @@ def _number(option: str, text: str) -> float:
 def _throttle(text: str | None) -> tuple[tuple[float, float], ...]:
     if text is None:
         return ()
-    second, _, factor = text.partition(":")
+    second, colon, factor = text.partition(":")
+    if not colon:
+        raise ValueError(f"--throttle {text!r} is not a second and a factor, like 60:1.3")
     return ((_number("--throttle", second), _number("--throttle", factor)),)

@@ -83,13 +83,15 @@ def _notes(outcomes: list["Outcome"], num_planned: int) -> list[str]:
 
 
 def _refusals(outcomes: list["Outcome"]) -> list[str]:
-    """How many requests the table leaves out, and the commonest reasons."""
+    """How many of the requests the table leaves out, and the commonest reasons."""
     refused, total, reasons = Counter(), Counter(), Counter()
     for outcome in outcomes:
         policy, summary = outcome.scenario.policy, outcome.summary
         refused[policy] += summary.num_errors
         total[policy] += summary.num_completed + summary.num_errors + summary.num_unfinished
         reasons.update(summary.errors)
+    if not total.total():
+        return ["no request arrived: give more --seconds"]
     if not refused.total():
         return []
     shares = ", ".join(f"{policy} {refused[policy]} of {total[policy]}" for policy in total)

@@ -81,7 +81,7 @@ class Steps:
 
     def __post_init__(self):
         seconds = [second for second, _ in self.steps]
-        if not seconds or seconds != sorted(seconds):
+        if not seconds or seconds != sorted(seconds) or not all(map(math.isfinite, seconds)):
             raise ValueError(f"steps are {self.steps}: give at least one (second, value), in ascending order")
 
     def at(self, now: float) -> float:

@@ -25,10 +25,11 @@ from smartspec.sim.fleet import ROUTERS, Fleet, Replica, Run
 from smartspec.sim.hardware import GRAPH_SIZES, kv_token_capacity, roofline
 from smartspec.sim.recorded_log import RecordedLog
 from smartspec.sim.recorded_truth import RecordedTruth, Recording, read_recordings
+from smartspec.sim.setting_limits import check_limits
 from smartspec.sim.static_load import Phase, StaticLoad, StaticLog
 from smartspec.sim.time_truth import Noise, TimeTruth
-from smartspec.sim.traffic import Traffic, poisson_traffic, random_lengths, trace_traffic
-from smartspec.workload.arrivals import read_trace
+from smartspec.sim.traffic import Traffic, default_count, poisson_traffic, random_lengths, trace_traffic
+from smartspec.workload.arrivals import check_rate, read_trace
 from smartspec.workload.records import SpeculationCounters
 from smartspec.workload.summary import Summary, summarize, summarize_speculation
 
@@ -49,7 +50,8 @@ class Scenario:
     what the devices' memory holds. captured_graphs: passes are padded to sizes of captured graphs.
 
     rate: Poisson requests per second. batch: so many requests are always under way. num_requests: a trace starts over
-    as often as that takes; None takes it once, or 1000 requests. seconds: only requests that arrive before.
+    as often as that takes; None takes it once, without a trace 1000 requests, or all that arrive at that rate before
+    seconds. seconds: only requests that arrive before.
     prompt_tokens, output_tokens: mean lengths, where no trace says more. profile: what is wrong with the start-up
     profile, see TimeTruth.profile. throttle: (second, factor), see TimeTruth.
     """
@@ -95,16 +97,13 @@ class Scenario:
             raise ValueError(f"unknown drafter {self.drafter!r}: use model or lookup")
         if self.router not in ROUTERS:
             raise ValueError(f"unknown router {self.router!r}: use one of {', '.join(ROUTERS)}")
-        for name in (
-            "max_batch",
-            "max_batched_tokens",
-            "max_draft_tokens",
-            "replicas",
-            "prompt_tokens",
-            "output_tokens",
-        ):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.draft_model is not None and not self.has_model:
+            raise ValueError(f"draft_model {self.draft_model} is not used by drafter lookup: leave it out")
+        if self.time_scale != 1 and self.trace is None:
+            raise ValueError(f"time_scale {self.time_scale:g} is for a trace, and there is none: leave it out")
+        if self.rate is not None:
+            check_rate(self.rate)
+        check_limits(vars(self))
 
     @property
     def has_model(self) -> bool:
@@ -166,7 +165,7 @@ def _make_traffic(scenario: Scenario) -> Traffic:
     trace = None
     if scenario.trace is not None:
         trace = read_trace(scenario.trace, time_scale=scenario.time_scale)
-    count = scenario.num_requests or (1000 if trace is None else len(trace))
+    count = scenario.num_requests or (default_count(scenario.rate, scenario.seconds) if trace is None else len(trace))
     class_ids = np.random.default_rng([scenario.seed, 0]).integers(0, num_classes, size=count)
     if trace is not None:
         return trace_traffic(trace, class_ids, count)
@@ -283,5 +282,5 @@ def _read_curves(path: str) -> LatencyModel:
         return LatencyModel.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
     except OSError as error:
         raise ValueError(f"cannot read the curves {path}: {error.strerror}") from error
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON ({error})") from error

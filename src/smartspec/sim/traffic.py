@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from smartspec.sim.setting_limits import MAX_REQUESTS
 from smartspec.workload.arrivals import Trace, poisson_arrivals
 
 
@@ -40,6 +41,22 @@ class Traffic:
         return replace(self, **{name: getattr(self, name)[:count] for name in names})
 
 
+def default_count(rate: float | None, seconds: float | None) -> int:
+    """1000 requests, or what arrives at that rate in those seconds and ten standard deviations more, to be cut.
+
+    ValueError if that is more than can be simulated.
+    """
+    if rate is None or seconds is None:
+        return 1000
+    count = int(rate * seconds + 10 * (rate * seconds) ** 0.5) + 10
+    if count > MAX_REQUESTS:
+        raise ValueError(
+            f"{seconds:g} seconds at rate {rate:g} are more than {MAX_REQUESTS:,} requests: give fewer seconds, or "
+            "num_requests"
+        )
+    return count
+
+
 def poisson_traffic(
     rate: float, num_prompt_tokens: np.ndarray, num_output_tokens: np.ndarray, class_ids: np.ndarray, seed: int
 ) -> Traffic:
@@ -52,7 +69,7 @@ def trace_traffic(trace: Trace, class_ids: np.ndarray, num_requests: int) -> Tra
     """The first num_requests of a recording, which starts over as often as that takes."""
     lap, row = np.divmod(np.arange(num_requests), len(trace))
     # The gap before a new lap is the recording's mean gap.
-    lap_seconds = trace.arrival_seconds[-1] * len(trace) / max(len(trace) - 1, 1)
+    lap_seconds = np.ptp(trace.arrival_seconds) * len(trace) / max(len(trace) - 1, 1)
     return Traffic(
         trace.num_prompt_tokens[row],
         trace.num_output_tokens[row],

@@ -1,13 +1,16 @@
 """When requests arrive: a Poisson process, or a recorded trace. (A closed loop has no arrival times of its own.)"""
 
 import csv
-import math
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 TRACE_COLUMNS = ("arrival_s", "prompt_tokens", "output_tokens")
+# Beyond any use, and short of what overflows or fills the memory.
+MIN_RATE, MAX_RATE = 1e-6, 1e9
+MAX_ARRIVAL_SECONDS = 1e12
+MAX_TOKENS = 10_000_000
 
 
 @dataclass(frozen=True)
@@ -22,10 +25,18 @@ class Trace:
         return len(self.arrival_seconds)
 
 
+def check_rate(rate: float) -> None:
+    """ValueError if nothing can arrive at that rate, requests per second."""
+    if not MIN_RATE <= rate <= MAX_RATE:
+        raise ValueError(
+            "the request rate must be a positive number of requests per second, "
+            f"between {MIN_RATE:g} and {MAX_RATE:g}, got {rate}"
+        )
+
+
 def poisson_arrivals(rate: float, count: int, rng: np.random.Generator) -> np.ndarray:
     """Arrival times in seconds, float64 [count], of a Poisson process with `rate` requests per second."""
-    if not (math.isfinite(rate) and rate > 0):
-        raise ValueError(f"the request rate must be a positive number of requests per second, got {rate}")
+    check_rate(rate)
     return rng.exponential(1.0 / rate, size=count).cumsum()
 
 
@@ -33,13 +44,15 @@ def read_trace(path: str | Path, *, time_scale: float = 1.0, limit: int | None =
     """Read a CSV with the columns arrival_s, prompt_tokens and output_tokens, sorted by arrival.
 
     time_scale: the replay is this many times faster than the recording. limit: only the first rows.
-    Raises ValueError naming the file and the line for a row that is not three numbers, for counts below 1 and for
-    arrivals that go back in time.
+    Raises ValueError naming the file and the line for a row that is not three numbers, for counts below 1 or beyond
+    MAX_TOKENS, and for arrivals that go back in time.
     """
-    if not (math.isfinite(time_scale) and time_scale > 0):
-        raise ValueError(f"time_scale must be a positive number, got {time_scale}")
+    if not MIN_RATE <= time_scale <= MAX_RATE:
+        raise ValueError(
+            f"time_scale must be a positive number, got {time_scale}: use one between {MIN_RATE:g} and {MAX_RATE:g}"
+        )
     try:
-        with open(path, newline="", encoding="utf-8") as file:
+        with open(path, newline="", encoding="utf-8-sig") as file:  # spreadsheets begin with a byte order mark
             rows = _parse_rows(csv.DictReader(file), path, limit)
     except OSError as error:
         raise ValueError(f"cannot read the trace file {path}: {error.strerror}") from error
@@ -73,8 +86,13 @@ def _parse_row(row: dict[str, str], where: str, previous_arrival: float) -> tupl
         arrival, num_prompt_tokens, num_output_tokens = float(values[0]), int(values[1]), int(values[2])
     except (TypeError, ValueError) as error:
         raise ValueError(f"{where}: expected a number of seconds and two token counts, got {values}") from error
-    if not math.isfinite(arrival) or arrival < previous_arrival:
+    if not abs(arrival) <= MAX_ARRIVAL_SECONDS:
+        raise ValueError(f"{where}: arrival_s {values[0]} is not a number of seconds up to {MAX_ARRIVAL_SECONDS:g}")
+    if arrival < previous_arrival:
         raise ValueError(f"{where}: arrival_s {values[0]} comes before {previous_arrival:g}; sort the trace by arrival")
-    if num_prompt_tokens < 1 or num_output_tokens < 1:
-        raise ValueError(f"{where}: token counts must be at least 1, got {num_prompt_tokens} and {num_output_tokens}")
+    if not (1 <= num_prompt_tokens <= MAX_TOKENS and 1 <= num_output_tokens <= MAX_TOKENS):
+        raise ValueError(
+            f"{where}: token counts must be at least 1 and at most {MAX_TOKENS}, "
+            f"got {num_prompt_tokens} and {num_output_tokens}"
+        )
     return arrival, num_prompt_tokens, num_output_tokens
