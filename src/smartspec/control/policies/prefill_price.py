@@ -43,7 +43,8 @@ class PrefillPrice:
         return max(share**2, is_open)
 
     def value_of_time(self, usual: float, view: BatchView, estimates: Estimates) -> float:
-        """Tokens per second that the time of this step with prefill is worth, given what it would be without."""
+        """(Weighted) tokens per second that the time of this step with prefill is worth; usual: by the price of steps
+        without."""
         part = self.usual_part
         if part == 1.0 or not usual:
             return usual
@@ -59,6 +60,7 @@ class PrefillPrice:
         self._look_at_load(view.num_rows + view.num_prefills + view.num_waiting)
 
     def request_ended(self) -> None:
+        """Learn that a request is gone, whatever it was doing."""
         self._num_ended += 1
 
     def _look_at_load(self, num_requests: int) -> None:
