@@ -3,9 +3,10 @@
     python benchmarks/rates.py --rates 0.3,0.6,1,1.5,2,3 --output rates.json --plot rates.png
 
 All servers are up at once but only one works at a time: for every rate and round the same requests arrive at the same
-moments at each server in turn, first to last and then last to first. No server sees a prompt twice. The table gives the
-mean end-to-end latency of each policy and, as noise, the lowest and highest ratio to goodput's of a single round. An
-output file that exists is continued.
+moments at each server in turn, first to last and then last to first. Servers are started anew for every round: two
+processes of one program differ in speed by one percent or two for as long as they live, as their pages lie elsewhere.
+No server sees a prompt twice. The table gives the mean end-to-end latency of each policy and, as noise, the lowest and
+highest ratio to goodput's of a single round. An output file that exists is continued.
 """
 
 import json
@@ -25,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 from servers import running, server_command
 
-from smartspec.bench.client import LoadRequest
+from smartspec.bench.client import LoadRequest, Target
 from smartspec.bench.report import write_json
 from smartspec.bench.run import LoadPlan, measure
 from smartspec.workload.arrivals import poisson_arrivals
@@ -45,6 +46,33 @@ def load_plan(prompts: list[Prompt], rate: float, seconds: float, max_tokens: in
         LoadRequest(f"{p.prompt_id} {i}", p.task, p.text, max_tokens, system=system) for i, p in enumerate(drawn)
     ]
     return LoadPlan(requests, arrival_seconds=poisson_arrivals(rate, count, np.random.default_rng([seed, 7])))
+
+
+def started(names: list[str], stack: ExitStack) -> dict[str, Target]:
+    """Servers of these policies, that run until the stack is left."""
+    folder, targets = Path(stack.enter_context(TemporaryDirectory(prefix="rates-"))), {}
+    for name in names:
+        console.print(f"starting {name}", highlight=False)
+        command = server_command(name, None, None)
+        targets[name] = stack.enter_context(running(command, folder / f"{len(targets)}.log"))
+    return targets
+
+
+def measure_cell(targets: dict[str, Target], plan: LoadPlan) -> dict[str, dict]:
+    """A summary of the same load on each server in turn."""
+    summaries = {}
+    for name, target in targets.items():
+        time.sleep(SETTLE_SECONDS)
+        summary = measure(target, plan)[1]
+        if summary.num_unfinished:
+            raise typer.Exit(130)
+        summaries[name] = asdict(summary)
+    return summaries
+
+
+def report(cell: dict) -> None:
+    figures = ", ".join(f"{name} {latency(summary):.2f}" for name, summary in cell["summaries"].items())
+    console.print(f"rate {cell['rate']:g}, round {cell['round']}: {figures} s", highlight=False)
 
 
 def latency(summary: dict) -> float:
@@ -107,29 +135,16 @@ def main(
     prompts = read_prompts(prompts_dir / file, task_prefix)
     cells = json.loads(output.read_text(encoding="utf-8")) if output.exists() else []
     done = {(cell["rate"], cell["round"]) for cell in cells}
-    wanted = [(float(rate), number) for number in range(rounds) for rate in rates.split(",")]
-    missing = [cell for cell in wanted if cell not in done]
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(TemporaryDirectory(prefix="rates-")))
-        targets = {}
-        for name in names if missing else []:
-            console.print(f"starting {name}", highlight=False)
-            targets[name] = stack.enter_context(
-                running(server_command(name, None, None), folder / f"{len(targets)}.log")
-            )
-        for rate, number in missing:
-            plan = load_plan(prompts, rate, seconds, max_tokens, seed=number)
-            summaries = {}
-            for name in names if number % 2 == 0 else reversed(names):
-                time.sleep(SETTLE_SECONDS)
-                summary = measure(targets[name], plan)[1]
-                if summary.num_unfinished:
-                    raise typer.Exit(130)
-                summaries[name] = asdict(summary)
-            cells.append({"rate": rate, "round": number, "summaries": summaries})
-            write_json(output, cells)
-            figures = ", ".join(f"{name} {latency(summary):.2f}" for name, summary in summaries.items())
-            console.print(f"rate {rate:g}, round {number}: {figures} s", highlight=False)
+    for number in range(rounds):
+        missing = [rate for rate in map(float, rates.split(",")) if (rate, number) not in done]
+        with ExitStack() as stack:
+            targets = started(names if missing else [], stack)
+            for rate in missing:
+                plan = load_plan(prompts, rate, seconds, max_tokens, seed=number)
+                in_turn = dict(targets if number % 2 == 0 else reversed(targets.items()))
+                cells.append({"rate": rate, "round": number, "summaries": measure_cell(in_turn, plan)})
+                write_json(output, cells)
+                report(cells[-1])
     console.print(table(cells, names))
     if plot is not None:
         draw(cells, names, plot)

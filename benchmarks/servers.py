@@ -17,6 +17,11 @@ from smartspec.bench.client import Target
 from smartspec.bench.probe import find_model
 
 START_SECONDS = 300
+SMALL_PAGES = "small-pages"
+# Forbids huge pages (prctl PR_SET_THP_DISABLE) and becomes the program that was asked for.
+_WITH_SMALL_PAGES = (
+    "import ctypes, os, sys; ctypes.CDLL(None).prctl(41, 1, 0, 0, 0); os.execv(sys.argv[1], sys.argv[1:])"
+)
 
 
 @dataclass(frozen=True)
@@ -29,15 +34,17 @@ class ServerCommand:
 
 def server_command(name: str, model_path: str | None, vllm_python: str | None) -> ServerCommand:
     """`vllm`, or the name of a policy of our own server, with the drafters it starts with or, as in
-    `goodput+prompt-lookup`, with another one.
+    `goodput+prompt-lookup`, with another one; `off+small-pages` may not use huge pages.
 
     Raises ValueError when vLLM cannot be started.
     """
     if name != "vllm":
-        policy, plus, drafter = name.partition("+")
-        options = ["--policy", policy, *(["--drafter", drafter] if plus else [])]
+        policy, *additions = name.split("+")
+        drafters = [addition for addition in additions if addition != SMALL_PAGES]
+        options = ["--policy", policy, *(["--drafter", *drafters] if drafters else [])]
         options += ["--model", model_path] if model_path else []
-        return ServerCommand([sys.executable, "-m", "smartspec", "serve", "--port", "{port}", *options])
+        wrapper = [sys.executable, "-c", _WITH_SMALL_PAGES] if SMALL_PAGES in additions else []
+        return ServerCommand([*wrapper, sys.executable, "-m", "smartspec", "serve", "--port", "{port}", *options])
     if not (vllm_python and model_path):
         raise ValueError("the server vllm needs --vllm-python and --model-path; see --help")
     api_server = [vllm_python, "-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1", "--port", "{port}"]

@@ -1,7 +1,8 @@
 """The engine thread without HTTP."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import aclosing
 
 import pytest
@@ -11,7 +12,7 @@ from smartspec.core.sampling_params import SamplingParams
 from smartspec.engine.async_engine import AsyncEngine, EngineError, QueueFull
 
 
-def run(tokenizer, scenario: Callable[[AsyncEngine], Awaitable], **options) -> None:
+def run(tokenizer, scenario: Callable[[AsyncEngine], Awaitable], idle_work: Iterable[None] = (), **options) -> None:
     """Run a scenario with a started engine, and stop it."""
 
     async def body() -> None:
@@ -24,6 +25,7 @@ def run(tokenizer, scenario: Callable[[AsyncEngine], Awaitable], **options) -> N
             max_model_len=512,
             max_batch=4,
             max_queue=4,
+            idle_work=idle_work,
         )
         engine.start()
         try:
@@ -145,3 +147,45 @@ def test_a_failing_call_raises_for_the_caller_alone(tokenizer):
         assert await engine.call(lambda: 5) == 5
 
     run(tokenizer, scenario)
+
+
+def test_idle_work_goes_on_only_while_there_is_nothing_else_to_do(tokenizer):
+    core, was_busy, progress = None, set(), threading.Semaphore(0)
+
+    def endless() -> Iterator[None]:
+        while True:
+            was_busy.add(core is not None and core.has_work)
+            progress.release()
+            yield
+
+    async def some_progress() -> None:
+        while progress.acquire(blocking=False):
+            pass
+        await asyncio.to_thread(progress.acquire)
+
+    async def scenario(engine):
+        nonlocal core
+        core = engine.core
+        await some_progress()
+        assert len(await collect(engine, [[5] * 20])) == 21
+        await some_progress()
+        assert was_busy == {False}
+
+    run(tokenizer, scenario, idle_work=endless())
+
+
+def test_idle_work_that_fails_is_given_up_and_nothing_else_is_disturbed(tokenizer, caplog):
+    begun = threading.Event()
+
+    def failing() -> Iterator[None]:
+        begun.set()
+        raise OSError("no such page")
+        yield
+
+    async def scenario(engine):
+        await asyncio.to_thread(begun.wait)
+        assert len(await collect(engine, [[5] * 20])) == 21
+        assert len(await collect(engine, [[6] * 20])) == 21
+
+    run(tokenizer, scenario, idle_work=failing())
+    assert caplog.text.count("work in idle time failed") == 1

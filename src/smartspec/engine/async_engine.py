@@ -10,7 +10,7 @@ import logging
 import queue
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Self
@@ -22,6 +22,7 @@ from smartspec.core.sampling_params import SamplingParams
 from smartspec.core.speculation import NO_OPTIONS, SpeculationOptions
 from smartspec.engine.detokenizer import IncrementalDetokenizer
 from smartspec.engine.engine_thread import EngineThread
+from smartspec.engine.huge_pages import collapse_pages
 from smartspec.engine.text import Choice, TextDelta
 
 if TYPE_CHECKING:
@@ -45,7 +46,8 @@ class AsyncEngine:
     """Runs an EngineCore in an engine thread: the one it was built in, where it computes.
 
     tokenizer: a transformers tokenizer backed by the tokenizers library. vocab_size: of the model. max_model_len: most
-    tokens of one request. At most max_batch + max_queue requests may be in the engine. listeners are called in the
+    tokens of one request. At most max_batch + max_queue requests may be in the engine. idle_work is advanced in the
+    engine thread while there is no request; each of its steps should take milliseconds. listeners are called in the
     event loop with every StepOutput.
     """
 
@@ -60,6 +62,7 @@ class AsyncEngine:
         max_batch: int,
         max_queue: int,
         thread: EngineThread | None = None,
+        idle_work: Iterable[None] = (),
     ):
         self.core = core
         self.vocab_size = vocab_size
@@ -76,6 +79,7 @@ class AsyncEngine:
         self._running = True  # owned by the engine thread
         self._choices: dict[int, Choice] = {}
         self._thread = thread or EngineThread()
+        self._idle_work = iter(idle_work)
         self._ended: Future | None = None
 
     @classmethod
@@ -90,6 +94,7 @@ class AsyncEngine:
             max_batch=engine.config.max_batch,
             max_queue=engine.config.max_queue,
             thread=thread,
+            idle_work=collapse_pages(),
         )
 
     @property
@@ -190,10 +195,23 @@ class AsyncEngine:
 
     def _run(self) -> None:
         while self._running:
+            if not self.core.has_work:
+                self._use_idle_time()
             self._run_commands(wait=not self.core.has_work)
             if self._running and self.core.has_work:
                 self._step()
         self._fail_all(EngineError("the engine was stopped"))
+
+    def _use_idle_time(self) -> None:
+        """Work that can wait, until something is asked for."""
+        while self._commands.empty():
+            try:
+                next(self._idle_work)
+            except StopIteration:
+                return
+            except Exception:
+                logger.exception("work in idle time failed; it is given up")
+                self._idle_work = iter(())
 
     def _run_commands(self, wait: bool) -> None:
         """Do what was asked for. wait: there is nothing else to do, so wait until something is asked for."""
