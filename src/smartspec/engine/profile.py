@@ -24,6 +24,7 @@ from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.engine.attention import Segment
 from smartspec.engine.default_model import cache_folder
+from smartspec.engine.huge_pages import collapse_pages
 from smartspec.engine.model_runner import ModelRunner
 from smartspec.engine.verification import verify
 
@@ -67,7 +68,10 @@ def profiled_latency(
 
 
 def measure_profile(target: ModelRunner, draft: ModelRunner | None, *, max_batch: int, kv_tokens: int) -> Profile:
-    """Time passes of both models. Their caches must not be in use: they are overwritten and emptied."""
+    """Time passes of both models, in huge pages, as a server's soon are (see huge_pages). Their caches must not be in
+    use: they are overwritten and emptied."""
+    for _ in collapse_pages():
+        pass
     if draft is None:
         return Profile(measure_passes(target, max_batch, kv_tokens, MAX_PROFILE_SECONDS), ())
     # A draft pass is small; a fifth of the time is enough for it.
