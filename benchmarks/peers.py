@@ -3,9 +3,10 @@
 A cell is a task and a concurrency. All servers are up at once but only one works at a time: every round of a cell
 gives the same prompts to each server in turn (first to last, then last to first, so that a drifting machine favours
 none), closed loop, greedy, a fixed number of new tokens. The ratio is that of the medians over the rounds; beside it
-stand the lowest and highest ratio of a single round. No server sees a prompt twice while there are others: servers are
-started anew for every concurrency, because some drafters remember what they have read. Where a prompt has to be used
-again that is said, and a session number in the system message comes before it, so prefix caches help nobody.
+stand the standard error of the rounds' ratios, and the lowest and highest of them. Servers are started anew for every
+round: two processes of one program differ by 1 to 2 % for as long as they live, and some drafters remember what they
+have read. Where a prompt has to be used again that is said, and a session number in the system message comes before
+it, so prefix caches help nobody.
 
 Our own server with speculation off and with the goodput policy, for every task:
 
@@ -28,7 +29,7 @@ import time
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import median
+from statistics import median, stdev
 from tempfile import TemporaryDirectory
 from typing import Annotated
 
@@ -43,7 +44,6 @@ from smartspec.bench.client import LoadRequest, Target
 from smartspec.bench.report import optional, write_json
 from smartspec.bench.run import LoadPlan, measure
 from smartspec.workload.prompts import Prompt, draw_prompts, read_prompts
-from smartspec.workload.summary import Summary
 
 # A server that has just worked may spin for a while and slow the next one down (seen behind vLLM: up to 18 %).
 SETTLE_SECONDS = 4
@@ -91,26 +91,31 @@ def round_requests(task: str, prompts: list[Prompt], concurrency: int, settings:
     return [requests[start : start + count] for start in range(0, len(requests), count)]
 
 
-def measure_cell(targets: dict[str, Target], rounds: list[list[LoadRequest]], concurrency: int) -> dict:
+def measure_round(targets: dict[str, Target], requests: list[LoadRequest], concurrency: int) -> dict[str, tuple]:
+    """Per server, in the order of targets: the summary of the round and its texts by prompt."""
+    results = {}
+    for name, target in targets.items():
+        time.sleep(SETTLE_SECONDS)
+        records, summary = measure(target, LoadPlan(requests, concurrency=concurrency))
+        if summary.num_unfinished:
+            raise KeyboardInterrupt
+        results[name] = summary, {record.prompt_id: record.text for record in records if record.error is None}
+    return results
+
+
+def measure_cell(commands: dict, rounds: list[list[LoadRequest]], concurrency: int) -> dict:
     """Per server: a summary of each round and how many answers read the same as the first server's."""
-    summaries: dict[str, list[Summary]] = {name: [] for name in targets}
-    num_same = dict.fromkeys(targets, 0)
+    cell = {name: {"rounds": [], "num_same_text": 0} for name in commands}
     for number, requests in enumerate(rounds):
-        texts: dict[str, dict[str, str]] = {}
-        for name in list(targets) if number % 2 == 0 else reversed(targets):
-            time.sleep(SETTLE_SECONDS)
-            records, summary = measure(targets[name], LoadPlan(requests, concurrency=concurrency))
-            if summary.num_unfinished:
-                raise KeyboardInterrupt
-            summaries[name].append(summary)
-            texts[name] = {record.prompt_id: record.text for record in records if record.error is None}
-        first = texts[next(iter(targets))]
-        for name in targets:
-            num_same[name] += sum(texts[name].get(prompt_id) == text for prompt_id, text in first.items())
-    return {
-        name: {"rounds": [asdict(summary) for summary in summaries[name]], "num_same_text": num_same[name]}
-        for name in targets
-    }
+        names = list(commands) if number % 2 == 0 else list(reversed(commands))
+        with ExitStack() as servers:
+            targets = start_servers({name: commands[name] for name in names}, servers)
+            results = measure_round(targets, requests, concurrency)
+        first = results[next(iter(commands))][1]
+        for name, (summary, texts) in results.items():
+            cell[name]["rounds"].append(asdict(summary))
+            cell[name]["num_same_text"] += sum(texts.get(prompt_id) == text for prompt_id, text in first.items())
+    return cell
 
 
 def rates(cell: dict, name: str) -> list[float]:
@@ -118,10 +123,15 @@ def rates(cell: dict, name: str) -> list[float]:
     return [summary["output_tokens_per_second"] for summary in cell["servers"][name]["rounds"]]
 
 
-def ratio(cell: dict, name: str, baseline: str) -> tuple[float, float, float]:
-    """Of the medians over the rounds; lowest and highest of a single round."""
+def ratio(cell: dict, name: str, baseline: str) -> tuple[float, list[float]]:
+    """Of the medians over the rounds; and of each round."""
     single = [rate / base for rate, base in zip(rates(cell, name), rates(cell, baseline), strict=True)]
-    return median(rates(cell, name)) / median(rates(cell, baseline)), min(single), max(single)
+    return median(rates(cell, name)) / median(rates(cell, baseline)), single
+
+
+def standard_error(values: list[float]) -> float | None:
+    """Of their mean; None for a single one."""
+    return stdev(values) / len(values) ** 0.5 if len(values) > 1 else None
 
 
 def speculation(cell: dict, name: str) -> tuple[float | None, float | None]:
@@ -140,10 +150,10 @@ def table(content: dict) -> Table:
     baseline, *others = content["settings"]["servers"]
     title = f"Output tokens/s against {baseline}, worst cell first"
     result = Table("task", "c", "server", title=title, title_justify="left", box=SIMPLE)
-    for column in (baseline, "tok/s", "ratio", "rounds", "acceptance", "mean k", "same text", "failed"):
+    for column in (baseline, "tok/s", "ratio", "+-", "rounds", "acceptance", "mean k", "same text", "failed"):
         result.add_column(column, justify="right", no_wrap=True)
     rows = [(ratio(cell, name, baseline), cell, name) for cell in content["cells"] for name in others]
-    for (middle, low, high), cell, name in sorted(rows, key=lambda row: row[0]):
+    for (middle, single), cell, name in sorted(rows, key=lambda row: row[0]):
         acceptance, mean_k = speculation(cell, name)
         summaries = cell["servers"][name]["rounds"] + cell["servers"][baseline]["rounds"]
         num_requests = sum(s["num_completed"] + s["num_errors"] for s in cell["servers"][name]["rounds"])
@@ -154,7 +164,8 @@ def table(content: dict) -> Table:
             f"{median(rates(cell, baseline)):.1f}",
             f"{median(rates(cell, name)):.1f}",
             f"{middle:.2f}",
-            f"{low:.2f}-{high:.2f}",
+            optional(standard_error(single), ".3f"),
+            f"{min(single):.2f}-{max(single):.2f}",
             optional(acceptance, ".2f"),
             optional(mean_k, ".2f"),
             f"{cell['servers'][name]['num_same_text']}/{num_requests}",
@@ -191,18 +202,13 @@ def missing_cells(tasks: str, concurrency: str, done: list[dict]) -> list[tuple[
 
 
 def measure_cells(content: dict, cells: dict[tuple[str, int], list], commands: dict, save) -> None:
-    """Start the servers anew for each concurrency, and add cell after cell to content."""
-    for level in dict.fromkeys(concurrency for _, concurrency in cells):
-        with ExitStack() as servers:
-            targets = start_servers(commands, servers)
-            for (task, concurrency), rounds in cells.items():
-                if concurrency != level:
-                    continue
-                cell = {"task": task, "concurrency": level, "servers": measure_cell(targets, rounds, level)}
-                content["cells"].append(cell)
-                save()
-                figures = ", ".join(f"{name} {median(rates(cell, name)):.1f}" for name in targets)
-                console.print(f"{task}, concurrency {level}: {figures} tokens/s", markup=False, highlight=False)
+    """Add cell after cell to content."""
+    for (task, concurrency), rounds in cells.items():
+        cell = {"task": task, "concurrency": concurrency, "servers": measure_cell(commands, rounds, concurrency)}
+        content["cells"].append(cell)
+        save()
+        figures = ", ".join(f"{name} {median(rates(cell, name)):.1f}" for name in commands)
+        console.print(f"{task}, concurrency {concurrency}: {figures} tokens/s", markup=False, highlight=False)
 
 
 def start_servers(commands: dict, servers: ExitStack) -> dict[str, Target]:
@@ -210,7 +216,6 @@ def start_servers(commands: dict, servers: ExitStack) -> dict[str, Target]:
     log_dir = Path(servers.enter_context(TemporaryDirectory(prefix="peers-")))
     targets = {}
     for name, command in commands.items():
-        console.print(f"starting {name}", markup=False, highlight=False)
         targets[name] = servers.enter_context(running(command, log_dir / f"{len(targets)}.log"))
     texts = [f"Write the numbers from {i} to {i + 90}, each with its square." for i in range(8)]
     warm_up = [LoadRequest(text, "warm-up", text, 32, system="Warm-up.") for text in texts]

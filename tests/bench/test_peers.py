@@ -28,7 +28,9 @@ def cell(**rates_of_server) -> dict:
 
 def test_the_ratio_is_that_of_the_medians_with_the_spread_of_the_rounds():
     one = cell(a=[10.0, 20.0, 40.0], b=[11.0, 30.0, 36.0])
-    assert peers.ratio(one, "b", "a") == pytest.approx((1.5, 0.9, 1.5))
+    middle, single = peers.ratio(one, "b", "a")
+    assert middle == pytest.approx(1.5) and single == pytest.approx([1.1, 1.5, 0.9])
+    assert peers.standard_error(single) == pytest.approx(0.1764, abs=1e-4) and peers.standard_error([1.1]) is None
     assert peers.speculation(one, "b") == (0.75, 2.0)
 
 
@@ -63,7 +65,13 @@ def test_a_file_of_other_settings_is_not_continued(tmp_path):
     assert peers.load_output(tmp_path / "absent.json", SETTINGS)["cells"] == []
 
 
-def test_servers_are_started_measured_in_turn_and_stopped(tmp_path):
+def test_servers_are_started_measured_in_turn_and_stopped_in_every_round(monkeypatch):
+    monkeypatch.setattr(peers, "SETTLE_SECONDS", 0)
+    started = []
+    start = peers.start_servers
+    monkeypatch.setattr(
+        peers, "start_servers", lambda commands, *rest: started.append([*commands]) or start(commands, *rest)
+    )
     command = servers.ServerCommand([sys.executable, fake_openai_server.__file__, "{port}"])
     content = {"settings": {"servers": ["a", "b"]}, "cells": []}
     prompts = [Prompt(str(i), "qa", f"text {i}") for i in range(5)]
@@ -71,7 +79,7 @@ def test_servers_are_started_measured_in_turn_and_stopped(tmp_path):
     saves = []
     peers.measure_cells(content, cells, {"a": command, "b": command}, lambda: saves.append(len(content["cells"])))
     measured = content["cells"][0]["servers"]
-    assert saves == [1]
+    assert saves == [1] and started == [["a", "b"], ["b", "a"], ["a", "b"]]
     assert [summary["num_completed"] for name in "ab" for summary in measured[name]["rounds"]] == [4] * 6
     assert measured["b"]["num_same_text"] == 12
     assert peers.table(json.loads(json.dumps(content))).row_count == 1
