@@ -1,8 +1,9 @@
 """How long the controller takes: OMP_NUM_THREADS=1 python benchmarks/planner.py
 
-First one planning call, for 32 and 256 requests of up to 8 draft tokens, with a draft model (depths are compared) and
-with offers (there is one): median and 99th percentile. Then all that a policy's controller does in a step (checks,
-estimates, plan, stop rule, verification, learning), the median of 400 steps under standing load in the simulator.
+First one planning call, for 32 and 256 requests of up to 8 draft tokens, with a draft model (depths are compared), by
+the arithmetic and by the harmonic mean, and with offers (there is one depth): median and 99th percentile. Then all that
+a policy's controller does in a step (checks, estimates, plan, stop rule, verification, learning), the median of 400
+steps under standing load in the simulator.
 """
 
 import time
@@ -15,13 +16,14 @@ import numpy as np
 
 from smartspec.control.controller import Controller
 from smartspec.control.planner import plan_lengths
+from smartspec.control.policies.fairness import HARMONIC
 from smartspec.control.records import BatchView, DraftPlan
 from smartspec.sim.scenario import Scenario, make_acceptance_truth, make_controller, make_time_truth
 from smartspec.sim.static_load import Phase, StaticLoad
 
 MAX_DRAFT_TOKENS = 8
 REPEATS = 1000
-POLICIES = ("goodput", "fair:3", "adaedl", "fixed:3", "off")
+POLICIES = ("goodput", "fair:2", "adaedl", "fixed:3", "off")
 BATCHES = (1, 16, 32, 256)
 NUM_STEPS, NUM_WARM_UP_STEPS = 400, 100
 
@@ -37,7 +39,7 @@ def measure(name: str, call: Callable[[], object]) -> None:
     print(f"{name:44s} median {middle:6.3f} ms   p99 {p99:6.3f} ms", flush=True)
 
 
-def planning_call(num_rows: int, with_model: bool) -> Callable[[], object]:
+def planning_call(num_rows: int, with_model: bool, fairness: float = 0.0) -> Callable[[], object]:
     rng = np.random.default_rng(0)
     survival = np.cumprod(rng.uniform(0.3, 0.95, (num_rows, MAX_DRAFT_TOKENS)), axis=1)
     caps = np.full(num_rows, MAX_DRAFT_TOKENS)
@@ -45,7 +47,8 @@ def planning_call(num_rows: int, with_model: bool) -> Callable[[], object]:
     draft_seconds = 0.002 * np.arange(MAX_DRAFT_TOKENS + 1)
     target_seconds = 0.036 + 0.0001 * np.arange(num_rows * MAX_DRAFT_TOKENS + 1)
     weights = np.ones(num_rows)
-    return lambda: plan_lengths(survival, caps, weights, needs_depth, draft_seconds, target_seconds, 0.001)
+    problem = (survival, caps, weights, needs_depth, draft_seconds, target_seconds, 0.001)
+    return lambda: plan_lengths(*problem, fairness=fairness)
 
 
 class TimedController:
@@ -86,8 +89,8 @@ def step_seconds(policy: str, drafter: str, num_rows: int) -> float:
 
 def main() -> None:
     for num_rows in (32, 256):
-        for source, with_model in (("offers", False), ("draft model", True)):
-            measure(f"planner, {num_rows} x {MAX_DRAFT_TOKENS}, {source}", planning_call(num_rows, with_model))
+        for source, *call in (("offers", False), ("draft model", True), ("draft model, harmonic", True, HARMONIC)):
+            measure(f"planner, {num_rows} x {MAX_DRAFT_TOKENS}, {source}", planning_call(num_rows, *call))
     for drafter in ("model", "lookup"):
         print(f"\ncontroller, ms per step, {drafter}   " + "".join(f"batch {b:<6d}" for b in BATCHES))
         for policy in POLICIES:

@@ -5,6 +5,7 @@ import pytest
 
 from smartspec.control.cost_curve import CostCurve
 from smartspec.control.latency import LatencyModel
+from smartspec.control.policies.arrivals import Arrivals
 from smartspec.control.policies.base import Estimates, no_drafts
 from smartspec.control.policies.prefill_price import PrefillPrice
 from smartspec.control.records import BatchView, Offers, StepFeedback, StepSeconds
@@ -22,21 +23,23 @@ def make_view(num_requests=R, prefill=PREFILL, weight=1.0):
     )  # fmt: skip
 
 
-def step(price, view):
+def step(price, arrivals, view):
     zeros = np.zeros(R, dtype=int)
     seconds = StepSeconds(0.0, 0.03, 0.0)
+    arrivals.observe(view)
     price.observe(StepFeedback(view, no_drafts(R), zeros, zeros, zeros, zeros, zeros - 1, R, seconds))
 
 
-def play(price, num_steps, is_open, free_every=None, seed=0):
+def played(num_steps, is_open, free_every=None, seed=0):
     """Every request ends with probability 1 / 20 in a step; where is_open, others come independently of that."""
-    rng, num_requests = np.random.default_rng(seed), 32
+    rng, num_requests, arrivals = np.random.default_rng(seed), 32, Arrivals()
+    price = PrefillPrice(arrivals)
     for index in range(num_steps):
         is_free = free_every is not None and index % free_every == 0
-        step(price, make_view(max(num_requests, R + 1), 0 if is_free else PREFILL))
+        step(price, arrivals, make_view(max(num_requests, R + 1), 0 if is_free else PREFILL))
         num_ended = int(rng.binomial(num_requests, 0.05))
         for _ in range(num_ended):
-            price.request_ended()
+            arrivals.request_ended()
         num_requests += int(rng.poisson(32 * 0.05)) - num_ended if is_open else 0
     return price
 
@@ -48,29 +51,28 @@ def value(price, weight=1.0):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_where_requests_come_as_they_like_the_usual_price_holds(seed):
-    assert value(play(PrefillPrice(), 2000, is_open=True, seed=seed)) == pytest.approx(USUAL, rel=0.05)
+    assert value(played(2000, is_open=True, seed=seed)) == pytest.approx(USUAL, rel=0.05)
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_where_they_replace_each_other_a_token_saves_what_its_row_adds(seed):
     """A row beside so much prefill takes 30 microseconds for its token and 20 for itself."""
-    assert value(play(PrefillPrice(), 2000, is_open=False, seed=seed)) == pytest.approx(1 / 5e-5, rel=0.05)
+    assert value(played(2000, is_open=False, seed=seed)) == pytest.approx(1 / 5e-5, rel=0.05)
 
 
 def test_steps_without_prefill_bring_the_usual_price_back():
-    assert value(play(PrefillPrice(), 2000, is_open=False, free_every=5)) == USUAL
-    rare = value(play(PrefillPrice(), 2000, is_open=False, free_every=16))
+    assert value(played(2000, is_open=False, free_every=5)) == USUAL
+    rare = value(played(2000, is_open=False, free_every=16))
     assert 1.2 * USUAL < rare < 0.9 / 5e-5
 
 
 def test_nothing_is_believed_before_it_was_seen():
-    price = PrefillPrice()
-    assert price.usual_part == 1.0
-    assert value(play(price, 20, is_open=False)) == USUAL
+    assert PrefillPrice(Arrivals()).usual_part == 1.0
+    assert value(played(20, is_open=False)) == USUAL
 
 
 def test_tokens_count_with_their_weights():
-    price = play(PrefillPrice(), 2000, is_open=False)
+    price = played(2000, is_open=False)
     usual = USUAL * 1e-9
     estimates = Estimates(np.zeros((R, 4)), None, LATENCY)
     assert price.value_of_time(usual, make_view(weight=1e-9), estimates) == pytest.approx(1e-9 * value(price))
@@ -80,5 +82,5 @@ def test_tokens_count_with_their_weights():
 def test_a_row_is_never_worth_more_than_usual():
     """Time is not made cheaper, whatever a row is predicted to add."""
     slow_rows = LatencyModel(CostCurve(knots=(0.0,), slopes=(1e-6,), constant=0.006, per_row=0.01))
-    price = play(PrefillPrice(), 2000, is_open=False)
+    price = played(2000, is_open=False)
     assert price.value_of_time(USUAL, make_view(), Estimates(np.zeros((R, 4)), None, slow_rows)) == USUAL

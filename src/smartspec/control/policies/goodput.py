@@ -14,9 +14,11 @@ from smartspec.control.exploration import (
 )
 from smartspec.control.guard import Guard
 from smartspec.control.planner import LengthPlan, plan_lengths
+from smartspec.control.policies.arrivals import Arrivals
 from smartspec.control.policies.base import Estimates, Latency, Policy, no_drafts
 from smartspec.control.policies.catch_up import ORDINARY_UNSEEN_TOKENS, CatchUpHorizon
 from smartspec.control.policies.choice import Choice, best_choice, expected_accepted
+from smartspec.control.policies.fairness import fairness_of
 from smartspec.control.policies.prefill_price import PrefillPrice
 from smartspec.control.policies.stopping import drafted_as_confident
 from smartspec.control.probing import expected_loss, longer_drafts, plan_probe
@@ -32,12 +34,11 @@ class Goodput(Policy):
     """Maximises expected (weighted) tokens per second of step time; no drafts where they gain less than MIN_GAIN.
 
     uniform_lengths: where given, all drafts of a step share one length out of these (or 0), as engines with captured
-    graphs need; a row whose draft is shorter is padded by the engine. fairness: 0, or which other mean than the
-    arithmetic one of the requests' tokens per second is maximised, see planner. note: why the last plan was not the
-    planner's.
+    graphs need; a row whose draft is shorter is padded by the engine. fairness: which mean of the requests' tokens is
+    maximised, see planner; None for the one that suits the arrivals. note: why the last plan was not the planner's.
     """
 
-    def __init__(self, uniform_lengths: tuple[int, ...] | None = None, *, fairness: float = 0.0):
+    def __init__(self, uniform_lengths: tuple[int, ...] | None = None, *, fairness: float | None = None):
         self.uniform_lengths = uniform_lengths
         self.fairness = fairness
         self.guard = Guard()
@@ -48,7 +49,8 @@ class Goodput(Policy):
         self._latency: Latency | None = None
         self._weights = np.empty(0)
         self._catch_up = CatchUpHorizon()
-        self._prefill_price = PrefillPrice()
+        self._arrivals = Arrivals()
+        self._prefill_price = PrefillPrice(self._arrivals)
         self._plain_steps = Spacing(PLAIN_GROWTH)
         self._longer_steps = Spacing(LONGER_GROWTH)
         self._steps_since_probe = 0
@@ -58,7 +60,7 @@ class Goodput(Policy):
         best = self._best_choice(view, estimates)
         self._best, self._latency = best, estimates.latency
         self._note_who_gains(view, estimates, best)
-        self._weights = marginal_weights(view, estimates, best, self.fairness)
+        self._weights = marginal_weights(view, estimates, best, self._fairness(view, estimates))
         self.note = None
         if not self.guard.allows_drafts:
             self.note = self.guard.reason
@@ -94,6 +96,7 @@ class Goodput(Policy):
         self.probe_budget.earn(seconds)
         self.plain_budget.earn(seconds)
         self._catch_up.observe(feedback)
+        self._arrivals.observe(feedback.view)
         self._prefill_price.observe(feedback)
         self._steps_since_evidence += 1
         if (feedback.plan.use_model & (feedback.tested > 0)).any():
@@ -104,7 +107,7 @@ class Goodput(Policy):
 
     def forget(self, request_id: int) -> None:
         self._catch_up.request_ended(request_id)
-        self._prefill_price.request_ended()
+        self._arrivals.request_ended()
 
     def state(self) -> dict:
         return {
@@ -114,6 +117,7 @@ class Goodput(Policy):
             "plain_step_credit_seconds": self.plain_budget.credit,
             "catch_up_steps": self._catch_up.steps,
             "usual_part_of_prefill_price": self._prefill_price.usual_part,
+            "openness": self._arrivals.openness(),
         }
 
     def _tell_guard(self, feedback: StepFeedback, speculated: bool) -> None:
@@ -135,8 +139,11 @@ class Goodput(Policy):
         )
 
     def _best_choice(self, view: BatchView, estimates: Estimates, catch_up_steps: float | None = None) -> Choice:
-        steps = catch_up_steps or self._catch_up.steps
-        return best_choice(view, estimates, self.uniform_lengths, self.fairness, steps, self._prefill_price)
+        steps, fairness = catch_up_steps or self._catch_up.steps, self._fairness(view, estimates)
+        return best_choice(view, estimates, self.uniform_lengths, fairness, steps, self._prefill_price)
+
+    def _fairness(self, view: BatchView, estimates: Estimates) -> float:
+        return fairness_of(view, estimates, self._arrivals) if self.fairness is None else self.fairness
 
     def _note_who_gains(self, view: BatchView, estimates: Estimates, best: Choice) -> None:
         """Tell the horizon for whom drafts of the model would pay were the horizon not learned from their being off."""

@@ -32,7 +32,7 @@ POLICIES: dict[str, Callable[..., Policy]] = {
 }
 # The parameter a name may carry behind a colon: type, least and largest value.
 PARAMETERS = {
-    "fair": (float, 0, 5),  # 0: goodput itself, 1: the geometric mean, 2: the harmonic, ...
+    "fair": (float, 0, 5),  # 0: the arithmetic mean, 1: the geometric, 2: the harmonic, ...
     "batch-table": (float, 0, 1),  # acceptance while profiling
     "smartspec-paper": (int, 1, 10_000),  # steps between decisions
     "smartspec-request": (int, 1, 10_000),
@@ -46,7 +46,7 @@ PARAMETERS = {
 _OTHERS = [f"{name}[:number]" if name in PARAMETERS else name for name in list(POLICIES)[3:]]
 ALLOWED = (
     "goodput, off, fixed:K (K a number of draft tokens, for example fixed:4), uniform:K,K,... (goodput with one of "
-    f"these lengths for all requests of a step), fair[:number] (goodput that minds the slowest), {', '.join(_OTHERS)}"
+    f"these lengths for all requests of a step), fair[:number] (goodput by one mean everywhere), {', '.join(_OTHERS)}"
 )
 
 

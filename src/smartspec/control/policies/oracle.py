@@ -5,9 +5,11 @@ from functools import partial
 
 import numpy as np
 
+from smartspec.control.policies.arrivals import Arrivals
 from smartspec.control.policies.base import Estimates, Policy
 from smartspec.control.policies.catch_up import CatchUpHorizon
 from smartspec.control.policies.choice import best_choice
+from smartspec.control.policies.fairness import fairness_of
 from smartspec.control.policies.prefill_price import PrefillPrice
 from smartspec.control.records import BatchView, DraftPlan, StepFeedback
 
@@ -22,18 +24,21 @@ class Oracle(Policy):
     def __init__(self, truth: Callable[[BatchView], Estimates]):
         self._truth = truth
         self._catch_up = CatchUpHorizon()
-        self._prefill_price = PrefillPrice()
+        self._arrivals = Arrivals()
+        self._prefill_price = PrefillPrice(self._arrivals)
 
     def plan_draft(self, view: BatchView, estimates: Estimates) -> DraftPlan:
         truth, horizon = self._truth(view), self._catch_up
-        best = partial(best_choice, view, truth, prefill_price=self._prefill_price)
+        fairness = fairness_of(view, truth, self._arrivals)
+        best = partial(best_choice, view, truth, fairness=fairness, prefill_price=self._prefill_price)
         horizon.planned(np.count_nonzero(best(catch_up_steps=horizon.remaining).pays), view.num_rows)
         return best(catch_up_steps=horizon.steps).draft_plan
 
     def observe(self, feedback: StepFeedback) -> None:
         self._catch_up.observe(feedback)
+        self._arrivals.observe(feedback.view)
         self._prefill_price.observe(feedback)
 
     def forget(self, request_id: int) -> None:
         self._catch_up.request_ended(request_id)
-        self._prefill_price.request_ended()
+        self._arrivals.request_ended()

@@ -7,40 +7,34 @@ made sooner saves no more than what a row adds to another step with prefill. Dra
 made such servers 2 to 5 % slower than plain decoding.
 
 Where requests come and go as they like, the usual price is right even if all steps have prefill: whoever ends sooner
-is away sooner. So two things are learned: the share of tokens made in steps without prefill, and whether the number of
-requests wanders. Arrivals independent of departures change it by about the root of their number; a closed loop does
-not.
+is away sooner. So two things have to be known: the share of tokens made in steps without prefill, and whether arrivals
+depend on departures.
 """
 
 import numpy as np
 
+from smartspec.control.policies.arrivals import INDEPENDENT, Arrivals
 from smartspec.control.policies.base import Estimates
 from smartspec.control.records import BatchView, Offers, StepFeedback
 
 FADE = 1 - 1 / 256  # per step
 START_TOKENS = 1000.0  # in steps without prefill, believed to have been made before the first
 ENOUGH_WITHOUT_PREFILL = 0.15  # share of tokens; they are worth as much less as the square of the share is smaller
-MIN_ENDED = 4  # requests after which their number is looked at again, and at least a quarter of it
-WANDERING_RATE = 1 / 16  # per look
-START_WANDERING = 0.5  # what independent arrivals make of it
-CLOSED, OPEN = 0.1, 0.35  # wandering below which requests replace each other, and above which they do not
 _NOBODY = np.zeros(0, dtype=np.int64)
 
 
 class PrefillPrice:
-    """Learns from every step and every request that ends; prices the time of steps with prefill."""
+    """Learns from every step; prices the time of steps with prefill. arrivals: whoever owns it lets it learn."""
 
-    def __init__(self):
+    def __init__(self, arrivals: Arrivals):
         self._without_prefill, self._tokens = START_TOKENS, START_TOKENS
-        self._wandering = START_WANDERING
-        self._num_requests, self._num_ended = 0, 0
+        self._arrivals = arrivals
 
     @property
     def usual_part(self) -> float:
         """How far the price of steps without prefill holds: from 0 to 1."""
         share = min(self._without_prefill / self._tokens / ENOUGH_WITHOUT_PREFILL, 1.0)
-        is_open = min(max((self._wandering - CLOSED) / (OPEN - CLOSED), 0.0), 1.0)
-        return max(share**2, is_open)
+        return max(share**2, self._arrivals.openness(prior=INDEPENDENT))
 
     def value_of_time(self, usual: float, view: BatchView, estimates: Estimates) -> float:
         """(Weighted) tokens per second that the time of this step with prefill is worth; usual: by the price of steps
@@ -57,19 +51,6 @@ class PrefillPrice:
         tokens = view.num_rows + float(feedback.accepted.sum())
         self._tokens = FADE * self._tokens + tokens
         self._without_prefill = FADE * self._without_prefill + tokens * (not view.prefill_tokens)
-        self._look_at_load(view.num_rows + view.num_prefills + view.num_waiting)
-
-    def request_ended(self) -> None:
-        """Learn that a request is gone, whatever it was doing."""
-        self._num_ended += 1
-
-    def _look_at_load(self, num_requests: int) -> None:
-        if self._num_ended < max(MIN_ENDED, num_requests / 4):
-            return
-        change = num_requests - self._num_requests
-        num_moves = self._num_ended + max(self._num_ended + change, 0)
-        self._wandering += WANDERING_RATE * (min(change**2 / num_moves, 1.0) - self._wandering)
-        self._num_requests, self._num_ended = num_requests, 0
 
 
 def _row_seconds(view: BatchView, estimates: Estimates) -> float:

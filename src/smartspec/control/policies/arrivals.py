@@ -1,0 +1,50 @@
+"""Whether requests come as they like, or only when others end.
+
+In an open system arrivals are independent of departures, and the number of requests wanders: it changes by about the
+root of how many came and went. In a closed one, where whoever ends is replaced at once, it stands still. The two differ
+in what is worth while: what a token beside prefill saves (prefill_price) and whose tokens count (fairness).
+"""
+
+from smartspec.control.records import BatchView
+
+MIN_ENDED = 4  # requests after which their number is looked at again, and at least a quarter of it
+RATE = 1 / 16  # of learning, per look
+INDEPENDENT = 0.5  # what independent arrivals make of it
+CLOSED, OPEN = 0.1, 0.35  # wandering below which requests replace each other, and above which they do not
+DOUBT = 0.25  # share of what is not known yet that counts as closed: one jump in the load is no proof of the contrary
+
+
+class Arrivals:
+    """Learns from every step and every request that ends."""
+
+    def __init__(self):
+        self._evidence, self._weight = 0.0, 0.0
+        self._num_requests: int | None = None  # at the last look
+        self._num_ended = 0  # since then
+
+    def openness(self, prior: float | None = None) -> float:
+        """From 0, closed, to 1, open. prior: the wandering to believe in until more is known; without one what was seen
+        counts, and DOUBT."""
+        unknown = 1.0 - self._weight
+        if prior is None:
+            wandering = self._evidence / (self._weight + DOUBT * unknown)
+        else:
+            wandering = self._evidence + unknown * prior
+        return min(max((wandering - CLOSED) / (OPEN - CLOSED), 0.0), 1.0)
+
+    def request_ended(self) -> None:
+        """Learn that a request is gone, whatever it was doing."""
+        self._num_ended += 1
+
+    def observe(self, view: BatchView) -> None:
+        """Learn from the requests of a finished step."""
+        num_requests = view.num_rows + view.num_prefills + view.num_waiting
+        if self._num_requests is None:
+            self._num_requests, self._num_ended = num_requests, 0
+        if self._num_ended < max(MIN_ENDED, num_requests / 4):
+            return
+        change = num_requests - self._num_requests
+        num_moves = self._num_ended + max(self._num_ended + change, 0)
+        self._evidence += RATE * (min(change**2 / num_moves, 1.0) - self._evidence)
+        self._weight += RATE * (1.0 - self._weight)
+        self._num_requests, self._num_ended = num_requests, 0

@@ -1,0 +1,85 @@
+"""Where requests come as they like, those that draft badly count as much by the time they wait."""
+
+import numpy as np
+import pytest
+
+from smartspec.control.cost_curve import CostCurve
+from smartspec.control.latency import LatencyModel
+from smartspec.control.policies.arrivals import INDEPENDENT, Arrivals
+from smartspec.control.policies.base import Estimates
+from smartspec.control.policies.fairness import HARMONIC, fairness_of
+from smartspec.control.policies.goodput import Goodput
+from smartspec.control.records import BatchView, Offers
+
+ROWS, K = 16, 6
+LATENCY = LatencyModel(CostCurve.linear(0.02, 0.0005), CostCurve.linear(0.0005, 0.0))
+SURVIVAL = np.cumprod(np.tile(np.repeat([0.9, 0.5], ROWS // 2)[:, None], K), axis=1)
+OF_MODEL = Estimates(SURVIVAL, SURVIVAL, LATENCY)
+NONE = np.zeros(ROWS, dtype=np.int64)
+
+
+def make_view(num_waiting=0, offered=NONE):
+    return BatchView(np.arange(ROWS), NONE + 100, NONE + K, NONE, Offers(offered, offered), num_waiting=num_waiting)
+
+
+def learned(arrivals, num_steps, is_open, seed=0):
+    """In every step each of some requests ends with probability 1 / 20; where is_open, others come independently."""
+    rng, num_requests = np.random.default_rng(seed), 3 * ROWS
+    for _ in range(num_steps):
+        arrivals.observe(make_view(max(num_requests - ROWS, 0)))
+        num_ended = int(rng.binomial(num_requests, 0.05))
+        for _ in range(num_ended):
+            arrivals.request_ended()
+        num_requests += int(rng.poisson(3 * ROWS * 0.05)) - num_ended if is_open else 0
+    return arrivals
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_independent_arrivals_are_told_from_replacements(seed):
+    assert learned(Arrivals(), 1000, is_open=True, seed=seed).openness() > 0.9
+    assert learned(Arrivals(), 1000, is_open=False, seed=seed).openness() == 0.0
+
+
+def test_what_is_not_known_is_closed_or_as_believed():
+    arrivals = Arrivals()
+    assert arrivals.openness() == 0.0 and arrivals.openness(prior=INDEPENDENT) == 1.0
+    learned(arrivals, 1000, is_open=False)
+    assert arrivals.openness(prior=INDEPENDENT) < 0.1
+
+
+def test_requests_that_were_there_from_the_start_did_not_arrive():
+    """A closed loop begins with all its requests at once."""
+    assert learned(Arrivals(), 8, is_open=False).openness() == 0.0
+
+
+def test_one_jump_of_the_load_does_not_make_it_open():
+    """All requests ended at once and four times as many began: the closed loop took 50 steps to recover."""
+    arrivals = Arrivals()
+    for num_requests, num_ended in ((ROWS, 0), (ROWS, 4), (ROWS, 4), (4 * ROWS, ROWS), (4 * ROWS, ROWS)):
+        for _ in range(num_ended):
+            arrivals.request_ended()
+        arrivals.observe(make_view(num_requests - ROWS))
+        assert arrivals.openness() < 0.5
+
+
+def test_the_mean_is_harmonic_where_requests_come_as_they_like():
+    assert fairness_of(make_view(), OF_MODEL, learned(Arrivals(), 1000, is_open=True)) == pytest.approx(
+        HARMONIC, rel=0.1
+    )
+    assert fairness_of(make_view(), OF_MODEL, learned(Arrivals(), 1000, is_open=False)) == 0.0
+
+
+def test_the_mean_is_arithmetic_where_drafts_come_now_and_then():
+    arrivals, one_offer = learned(Arrivals(), 1000, is_open=True), NONE + 3 * (np.arange(ROWS) == 0)
+    assert fairness_of(make_view(), Estimates(SURVIVAL, None, LATENCY), arrivals) == 0.0
+    assert fairness_of(make_view(offered=one_offer), OF_MODEL, arrivals) == 0.0
+
+
+def test_requests_that_draft_badly_get_more_where_requests_come_as_they_like():
+    lengths = {}
+    for is_open in (False, True):
+        policy = Goodput()
+        learned(policy._arrivals, 1000, is_open)
+        plan = policy.plan_draft(make_view(), OF_MODEL)
+        lengths[is_open] = plan.lengths[: ROWS // 2].sum(), plan.lengths[ROWS // 2 :].sum()
+    assert lengths[True][1] > lengths[False][1] and lengths[True][0] <= lengths[False][0], lengths
