@@ -1,12 +1,12 @@
 """Servers side by side: tokens per second of each against the first, the worst cell first.
 
-A cell is a task and a concurrency. All servers are up at once but only one works at a time: every round of a cell
-gives the same prompts to each server in turn (first to last, then last to first, so that a drifting machine favours
-none), closed loop, greedy, a fixed number of new tokens. The ratio is that of the medians over the rounds; beside it
-stand the standard error of the rounds' ratios, and the lowest and highest of them. Servers are started anew for every
-round: two processes of one program differ by 1 to 2 % for as long as they live, and some drafters remember what they
-have read. Where a prompt has to be used again that is said, and a session number in the system message comes before
-it, so prefix caches help nobody.
+A cell is a task and a concurrency. Every round of a cell gives the same prompts to each server in turn (first to last,
+then last to first, so that a drifting machine favours none), closed loop, greedy, a fixed number of new tokens. The
+ratio is that of the medians over the rounds; beside it stand the standard error of the rounds' ratios, and the lowest
+and highest of them. A server is started anew for every round: two processes of one program differ by 1 to 2 % for as
+long as they live, and some drafters remember what they have read. It is alone: on a virtual machine the second of two
+gets memory that the host has to find first, and was 4 to 8 % slower in its first wave. Where a prompt has to be used
+again that is said, and a session number in the system message comes before it, so prefix caches help nobody.
 
 Our own server with speculation off and with the goodput policy, for every task:
 
@@ -26,7 +26,8 @@ An output file that exists is continued: its cells are not measured again.
 
 import json
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median, stdev
@@ -38,15 +39,14 @@ import typer
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
-from servers import running, server_command
+from servers import ServerCommand, running, server_command
 
 from smartspec.bench.client import LoadRequest, Target
 from smartspec.bench.report import optional, write_json
 from smartspec.bench.run import LoadPlan, measure
 from smartspec.workload.prompts import Prompt, draw_prompts, read_prompts
 
-# A server that has just worked may spin for a while and slow the next one down (seen behind vLLM: up to 18 %).
-SETTLE_SECONDS = 4
+SETTLE_SECONDS = 4  # our own uses the rest to move what it holds to huge pages
 
 TASKS = {  # name: file, and the beginning of the rows' `task`
     "mt_bench": ("spec_bench.jsonl", "mt_bench/"),
@@ -78,43 +78,43 @@ class Settings:
 
 
 def round_requests(task: str, prompts: list[Prompt], concurrency: int, settings: Settings) -> list[list[LoadRequest]]:
-    """Requests of each round of a cell; a prompt used again in the cell gets another session number."""
+    """Requests of each round of a cell, drawn anew for each; a prompt used twice in one gets another session number."""
     count = max(4, settings.per_slot * concurrency)
-    if count * settings.rounds > len(prompts):
-        text = f"{task}, concurrency {concurrency}: {len(prompts)} prompts for {count * settings.rounds} requests"
+    if count > len(prompts):
+        text = f"{task}, concurrency {concurrency}: {len(prompts)} prompts for the {count} requests of a round"
         console.print(f"{text}; drafters that remember have it easier with those used again", markup=False)
-    drawn = draw_prompts(prompts, count * settings.rounds, np.random.default_rng([settings.seed, concurrency]))
-    requests = []
-    for i, prompt in enumerate(drawn):
-        system = SYSTEM_MESSAGE.format(session=f"{task} {concurrency} {i // len(prompts)}")
-        requests.append(LoadRequest(f"{prompt.prompt_id} {i}", task, prompt.text, settings.max_tokens, system=system))
-    return [requests[start : start + count] for start in range(0, len(requests), count)]
-
-
-def measure_round(targets: dict[str, Target], requests: list[LoadRequest], concurrency: int) -> dict[str, tuple]:
-    """Per server, in the order of targets: the summary of the round and its texts by prompt."""
-    results = {}
-    for name, target in targets.items():
-        time.sleep(SETTLE_SECONDS)
-        records, summary = measure(target, LoadPlan(requests, concurrency=concurrency))
-        if summary.num_unfinished:
-            raise KeyboardInterrupt
-        results[name] = summary, {record.prompt_id: record.text for record in records if record.error is None}
-    return results
+    return [
+        [
+            LoadRequest(
+                f"{prompt.prompt_id} {number}.{i}",
+                task,
+                prompt.text,
+                settings.max_tokens,
+                system=SYSTEM_MESSAGE.format(session=f"{task} {concurrency} {number}.{i // len(prompts)}"),
+            )
+            for i, prompt in enumerate(
+                draw_prompts(prompts, count, np.random.default_rng([settings.seed, concurrency, number]))
+            )
+        ]
+        for number in range(settings.rounds)
+    ]
 
 
 def measure_cell(commands: dict, rounds: list[list[LoadRequest]], concurrency: int) -> dict:
     """Per server: a summary of each round and how many answers read the same as the first server's."""
     cell = {name: {"rounds": [], "num_same_text": 0} for name in commands}
     for number, requests in enumerate(rounds):
-        names = list(commands) if number % 2 == 0 else list(reversed(commands))
-        with ExitStack() as servers:
-            targets = start_servers({name: commands[name] for name in names}, servers)
-            results = measure_round(targets, requests, concurrency)
-        first = results[next(iter(commands))][1]
-        for name, (summary, texts) in results.items():
+        texts = {}
+        for name in commands if number % 2 == 0 else reversed(commands):
+            with started(commands[name]) as target:
+                records, summary = measure(target, LoadPlan(requests, concurrency=concurrency))
+            if summary.num_unfinished:
+                raise KeyboardInterrupt
             cell[name]["rounds"].append(asdict(summary))
-            cell[name]["num_same_text"] += sum(texts.get(prompt_id) == text for prompt_id, text in first.items())
+            texts[name] = {record.prompt_id: record.text for record in records if record.error is None}
+        first = texts[next(iter(commands))]
+        for name in commands:
+            cell[name]["num_same_text"] += sum(texts[name].get(prompt_id) == text for prompt_id, text in first.items())
     return cell
 
 
@@ -211,17 +211,15 @@ def measure_cells(content: dict, cells: dict[tuple[str, int], list], commands: d
         console.print(f"{task}, concurrency {concurrency}: {figures} tokens/s", markup=False, highlight=False)
 
 
-def start_servers(commands: dict, servers: ExitStack) -> dict[str, Target]:
-    """All of them up and warmed up, with texts that are in no data set."""
-    log_dir = Path(servers.enter_context(TemporaryDirectory(prefix="peers-")))
-    targets = {}
-    for name, command in commands.items():
-        targets[name] = servers.enter_context(running(command, log_dir / f"{len(targets)}.log"))
+@contextmanager
+def started(command: ServerCommand) -> Iterator[Target]:
+    """A server, warmed up with texts that are in no data set, and at rest."""
     texts = [f"Write the numbers from {i} to {i + 90}, each with its square." for i in range(8)]
     warm_up = [LoadRequest(text, "warm-up", text, 32, system="Warm-up.") for text in texts]
-    for target in targets.values():
+    with TemporaryDirectory(prefix="peers-") as log_dir, running(command, Path(log_dir) / "log") as target:
         measure(target, LoadPlan(warm_up, concurrency=4))
-    return targets
+        time.sleep(SETTLE_SECONDS)
+        yield target
 
 
 def main(

@@ -67,19 +67,19 @@ def test_a_file_of_other_settings_is_not_continued(tmp_path):
 
 def test_servers_are_started_measured_in_turn_and_stopped_in_every_round(monkeypatch):
     monkeypatch.setattr(peers, "SETTLE_SECONDS", 0)
-    started = []
-    start = peers.start_servers
-    monkeypatch.setattr(
-        peers, "start_servers", lambda commands, *rest: started.append([*commands]) or start(commands, *rest)
-    )
-    command = servers.ServerCommand([sys.executable, fake_openai_server.__file__, "{port}"])
+    commands = {
+        name: servers.ServerCommand([sys.executable, fake_openai_server.__file__, "{port}"], {"NAME": name})
+        for name in "ab"
+    }
+    started, start = [], peers.started
+    monkeypatch.setattr(peers, "started", lambda command: started.append(command.environment["NAME"]) or start(command))
     content = {"settings": {"servers": ["a", "b"]}, "cells": []}
     prompts = [Prompt(str(i), "qa", f"text {i}") for i in range(5)]
     cells = {("qa", 2): peers.round_requests("qa", prompts, 2, SETTINGS)}
     saves = []
-    peers.measure_cells(content, cells, {"a": command, "b": command}, lambda: saves.append(len(content["cells"])))
+    peers.measure_cells(content, cells, commands, lambda: saves.append(len(content["cells"])))
     measured = content["cells"][0]["servers"]
-    assert saves == [1] and started == [["a", "b"], ["b", "a"], ["a", "b"]]
+    assert saves == [1] and started == list("abbaab")
     assert [summary["num_completed"] for name in "ab" for summary in measured[name]["rounds"]] == [4] * 6
     assert measured["b"]["num_same_text"] == 12
     assert peers.table(json.loads(json.dumps(content))).row_count == 1
