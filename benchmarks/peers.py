@@ -112,6 +112,8 @@ def measure_cell(commands: dict, rounds: list[list[LoadRequest]], concurrency: i
                 raise KeyboardInterrupt
             cell[name]["rounds"].append(asdict(summary))
             texts[name] = {record.prompt_id: record.text for record in records if record.error is None}
+            line = f"round {number + 1} of {len(rounds)}, {name}: {summary.output_tokens_per_second:.1f} tokens/s"
+            console.print(line, markup=False, highlight=False)
         first = texts[next(iter(commands))]
         for name in commands:
             cell[name]["num_same_text"] += sum(texts[name].get(prompt_id) == text for prompt_id, text in first.items())

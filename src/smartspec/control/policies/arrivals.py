@@ -3,6 +3,9 @@
 In an open system arrivals are independent of departures, and the number of requests wanders: it changes by about the
 root of how many came and went. In a closed one, where whoever ends is replaced at once, it stands still. The two differ
 in what is worth while: what a token beside prefill saves (prefill_price) and whose tokens count (fairness).
+
+The wandering of a look is change^2 / (requests that came + requests that went), 1 at most: the variance of independent
+Poisson arrivals and departures would make it 1 on average were it not cut, and about INDEPENDENT as it is.
 """
 
 from smartspec.control.records import BatchView

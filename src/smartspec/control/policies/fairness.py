@@ -18,7 +18,8 @@ HARMONIC = 2.0  # see planner; 0 is the arithmetic mean
 
 
 def fairness_of(view: BatchView, estimates: Estimates, arrivals: Arrivals) -> float:
-    """How fair the plan of this step should be."""
+    """The fairness of this step's plan, the alpha of Mo and Walrand 2000 (see planner): 0, the arithmetic mean, or
+    HARMONIC where arrivals are open and all drafts would be the draft model's."""
     if estimates.survival_model is None or view.offers.lengths.any():
         return 0.0
     return HARMONIC if arrivals.openness() > 0.5 else 0.0
