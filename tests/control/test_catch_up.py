@@ -1,4 +1,6 @@
-"""What a step is charged for tokens the draft model has not seen, and over how many steps they are spread."""
+"""For which rows catching up pays, and what a step is charged for it."""
+
+from functools import partial
 
 import numpy as np
 import pytest
@@ -6,30 +8,32 @@ import pytest
 from smartspec.control.cost_curve import CostCurve
 from smartspec.control.guard import Guard
 from smartspec.control.latency import LatencyModel
+from smartspec.control.planner import LengthPlan
 from smartspec.control.policies.base import Estimates, no_drafts
-from smartspec.control.policies.catch_up import MAX_STEPS, MIN_SHARE, CatchUpHorizon, charged_draft_seconds
+from smartspec.control.policies.catch_up import MAX_STEPS, begun
 from smartspec.control.policies.choice import best_choice
 from smartspec.control.policies.goodput import Goodput
-from smartspec.control.records import BatchView, DraftPlan, Offers, StepFeedback, StepSeconds
+from smartspec.control.records import BatchView, Offers, StepFeedback, StepSeconds
 
 K, R = 3, 4
 # Memory-bound up to 256 tokens: the first of them cost nothing.
 DRAFT = CostCurve(knots=(1.0, 256.0), slopes=(0.0, 1e-4), constant=0.002)
 LATENCY = LatencyModel(CostCurve(knots=(1.0, 256.0), slopes=(0.0, 1e-4), constant=0.03), DRAFT)
+EVERYBODY = np.ones(R, dtype=bool)
 
 
-def make_view(unseen):
+def make_view(unseen, context=3000):
     return BatchView(
         request_ids=np.arange(R),
-        context_tokens=np.full(R, 3000),
+        context_tokens=np.broadcast_to(context, R).copy(),
         max_draft_tokens=np.full(R, K),
-        unseen_tokens=np.full(R, unseen),
+        unseen_tokens=np.broadcast_to(unseen, R).copy(),
         offers=Offers.none(R),
     )
 
 
 def make_estimates(rate=0.7):
-    survival = np.cumprod(np.full((R, K), rate), axis=1)
+    survival = np.cumprod(np.broadcast_to(rate, (K, R)).T, axis=1)
     return Estimates(survival, survival, LATENCY)
 
 
@@ -39,41 +43,66 @@ def step(view, plan):
     return StepFeedback(view, plan, plan.lengths, zeros, zeros, zeros, zeros - 1, view.num_rows, seconds)
 
 
+def who_begins(view, estimates, remaining_tokens=None, length=K):
+    """With drafts of that length for all and time at 100 tokens per second: 10 ms are worth a token."""
+
+    def plan(use_model, draft_seconds):
+        return LengthPlan(np.where(use_model, length, 0), length, 100.0, 0.04, 100.0, 0.03, 0.1)
+
+    target_seconds = np.full(R * K + 1, 0.03)
+    return begun(view, EVERYBODY, estimates, remaining_tokens, target_seconds, 100.0, plan)
+
+
 def test_a_step_is_charged_its_share_of_the_whole_catch_up():
     """Not the time of a share of the tokens: a small pass is memory-bound, and a long prompt would seem free."""
-    everybody, estimates = np.ones(R, dtype=bool), make_estimates()
-    up_to_date, behind = make_view(0), make_view(3000)
-    ordinary = LATENCY.draft_seconds(up_to_date, everybody, K)
-    whole = LATENCY.draft_seconds(behind, everybody, 1)[1] - ordinary[1]
+    estimates, up_to_date, behind = make_estimates(), make_view(0), make_view(3000)
+    ordinary = LATENCY.draft_seconds(up_to_date, EVERYBODY, K)
+    whole = LATENCY.draft_seconds(behind, EVERYBODY, 1)[1] - ordinary[1]
     assert whole > 1.0
-    charged = charged_draft_seconds(behind, everybody, estimates, 100.0)
+    rows, charged = who_begins(behind, estimates)
+    assert rows.all()
     assert charged[0] == 0.0
-    assert charged[1:] - ordinary[1:] == pytest.approx(whole / 100, rel=0.01)
-    assert np.array_equal(charged_draft_seconds(up_to_date, everybody, estimates, 100.0), ordinary)
+    assert charged[1:] - ordinary[1:] == pytest.approx(whole / MAX_STEPS, rel=0.01)
+    rows, charged = who_begins(up_to_date, estimates)
+    assert rows.all() and np.array_equal(charged, ordinary)
 
 
-@pytest.mark.parametrize("steps", [8.0, MAX_STEPS])
-def test_a_longer_horizon_buys_what_a_short_one_cannot(steps):
-    plan = best_choice(make_view(3000), make_estimates(), catch_up_steps=steps).draft_plan
-    assert plan.lengths.any() == (steps == MAX_STEPS)
+def test_a_row_begins_if_its_own_drafts_bring_more_than_catching_up_on_it_costs():
+    """0.7 + 0.49 + 0.343 tokens per step at 10 ms each, for 120 / (1 + 1.53) steps, are 0.73 seconds: that is 7,300
+    tokens to catch up on at 0.1 ms each. Rows that need no catching up draft whatever others do."""
+    view = make_view([0, 6000, 9000, 4])
+    rows, charged = who_begins(view, make_estimates(), np.full(R, 120.0))
+    assert rows.tolist() == [True, True, False, True]
+    ordinary = LATENCY.draft_seconds(make_view(0), rows, 1)
+    assert charged[1] - ordinary[1] == pytest.approx(0.6 / (120 / 2.533), rel=0.1)
 
 
-def test_the_horizon_follows_for_how_many_rows_drafts_pay():
-    horizon = CatchUpHorizon()
-    assert horizon.steps == MAX_STEPS
-    for _ in range(1000):
-        horizon.planned(0, R)
-    assert horizon.steps == MAX_STEPS * MIN_SHARE
-    for _ in range(1000):
-        horizon.planned(R // 2, R)
-    assert horizon.steps == pytest.approx(MAX_STEPS / 2, rel=0.01)
-    horizon.planned(0, 0)  # prefill alone says nothing
-    assert horizon.steps == pytest.approx(MAX_STEPS / 2, rel=0.01)
+def test_who_is_about_to_end_or_hardly_accepted_does_not_begin():
+    view = make_view(2000)
+    assert who_begins(view, make_estimates(), np.array([300.0, 120.0, 8.0, 2.0]))[0].tolist() == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    rates = np.array([0.7, 0.5, 0.1, 0.05])
+    assert who_begins(view, make_estimates(rates), np.full(R, 60.0))[0].tolist() == [True, True, False, False]
+
+
+def test_that_a_long_request_ends_sooner_is_worth_more():
+    remaining = np.full(R, 120.0)
+    assert not who_begins(make_view(9000), make_estimates(), remaining)[0].any()
+    assert who_begins(make_view([9000, 0, 0, 0], context=[9000, 10, 10, 10]), make_estimates(), remaining)[0].all()
+
+
+@pytest.mark.parametrize("tokens", [20.0, 400.0])
+def test_what_short_answers_do_not_pay_long_ones_do(tokens):
+    plan = best_choice(make_view(3000), make_estimates(), remaining_tokens=np.full(R, tokens)).draft_plan
+    assert plan.lengths.any() == (tokens == 400.0)
 
 
 def test_drafts_that_are_off_are_no_reason_to_stay_off():
-    """Catching up on 3,000 tokens costs more than a tenth of a request's lifetime brings, but not more than all of it.
-    A policy whose drafts were kept off for long begins again; judged by what was done, it never would."""
+    """A policy whose drafts were kept off for long begins again."""
     policy, estimates, view = Goodput(), make_estimates(), make_view(3000)
     assert policy.plan_draft(view, estimates).lengths.any()
     policy.guard.reason, policy.guard._remaining = "a test", 1000
@@ -84,29 +113,20 @@ def test_drafts_that_are_off_are_no_reason_to_stay_off():
     assert policy.plan_draft(view, estimates).lengths.any()
 
 
-def test_steps_in_which_catching_up_would_never_pay_shorten_the_horizon():
-    policy, view = Goodput(), make_view(30_000)
-    for _ in range(200):
-        assert not policy.plan_draft(view, make_estimates(0.3)).lengths.any()
-        policy.observe(step(view, no_drafts(R)))
-    assert policy.state()["catch_up_steps"] < MAX_STEPS / 4
-
-
-def test_the_horizon_follows_how_long_requests_decode():
-    """Four rows, one of which ends in every fifth step: lifetimes of 20 steps."""
-    horizon, view = CatchUpHorizon(), make_view(0)
-    everybody = DraftPlan(np.full(R, K), np.ones(R, dtype=bool))
-    for number in range(2000):
-        horizon.observe(step(view, everybody))
-        if number % 5 == 0:
-            horizon.request_ended(number // 5 % R)
-    assert horizon.steps == pytest.approx(20, rel=0.02)
-
-
-def test_requests_that_never_decoded_say_nothing_about_how_long_they_would_have():
-    horizon, view = CatchUpHorizon(), make_view(0)
-    horizon.request_ended(0)
-    horizon.observe(step(view, DraftPlan(np.full(R, K), np.ones(R, dtype=bool))))
-    for request_id in range(R, 200):
-        horizon.request_ended(request_id)
-    assert horizon.steps == MAX_STEPS
+def test_a_policy_learns_that_answers_are_short():
+    """Prompts of 3,000 tokens are caught up on until requests turn out to end after eight tokens."""
+    policy, estimates = Goodput(), make_estimates()
+    first = partial(make_view, 3000)
+    assert policy.plan_draft(first(), estimates).lengths.any()
+    for number in range(1, 100):
+        for made in range(8):
+            view = make_view(3000 + made, context=3000 + made)
+            view.request_ids[:] += number * R
+            policy.plan_draft(view, estimates)
+            policy.observe(step(view, no_drafts(R)))
+        for request_id in view.request_ids.tolist():
+            policy.forget(request_id)
+    assert policy.state()["tokens_of_a_new_request"] == pytest.approx(8, abs=6)
+    view = first()
+    view.request_ids[:] += 1000
+    assert not policy.plan_draft(view, estimates).lengths.any()

@@ -112,6 +112,11 @@ def offers_first(view: BatchView, estimates: Estimates) -> np.ndarray:
     return (view.offers.lengths == 0) & (estimates.survival_model is not None)
 
 
+def expected_accepted(survival: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Tokens expected to be accepted of drafts of these lengths (int [R]): float [R]. survival: float [R, K]."""
+    return (survival * (np.arange(survival.shape[1]) < lengths[:, None])).sum(axis=1)
+
+
 def plan_of_lengths(view: BatchView, estimates: Estimates, lengths: np.ndarray | int) -> DraftPlan:
     """Drafts of these lengths (int [R], or one for all) from the usual source, cut to what each row can have.
 

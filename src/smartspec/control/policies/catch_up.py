@@ -1,97 +1,66 @@
 """Catching up: tokens the draft model has not seen are fed once, and serve all later drafts of the request.
 
-Their cost is spread over the steps in which the request is expected to draft, as if all rows could begin at once; but
-no step catches up for longer than a plain step takes, or than one request needs: those nearest to being up to date
-begin, the others wait. (Asked only about those who may begin, whom no draft pass pays for, a full server never turned
-drafts on again. Without those who are far behind in the comparison they never drafted, and long requests are the ones
-whose memory a busy server most wants back.)
+It is an investment. What a row's drafts bring beyond their own price, step for step and for as many steps as the
+request is expected to live (see remaining_tokens; at most MAX_STEPS), has to exceed what catching up on it costs;
+others do without drafts. Those that are to begin are charged to the step by the step's share, so that together they
+have to pay for the draft passes too.
 
-How many steps that will be is learned: as many as requests lately lived, at most MAX_STEPS, if drafts pay in all of
-them, fewer where they pay in few. Answers of 24 tokens ended after 13 steps; over 160 steps whatever happens, catching
-up a model of a billion parameters on their prompts of 2,000 made latency 10 % longer than without drafts. With a draft
-model of a billion parameters, prompts of 14,000 tokens and a full server, requests were caught up on for a tenth of a
-second and then hardly drafted: over 128 steps whatever happens, latency was 1.6 and 4.5 % above that without drafts.
+A row's age decides as much as the length of its prompt: with answers of 24 tokens a draft model of a billion parameters
+does not pay behind prompts of 2,000; where half of the answers have 13 tokens or fewer but those of 32 have 63 to come,
+it pays for the latter. Charged at the mean lifetime, and to all rows at once, drafts were off in a quarter of the steps
+with prefill of a code trace: to begin with one row looked as dear as to begin with all.
 
-Whether drafts pay in a step is asked with the cost spread over half a lifetime, and not looked up in what was done:
-drafts that are off for a while would be a reason to keep them off. (They were: a model of a billion parameters that
-had a bad start on conversations never drafted again, and latency was 10 % longer than with another seed.)
+No step catches up for longer than a plain step takes, or than one request needs: those nearest to being up to date
+begin, the others wait.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
 from smartspec.control.planner import LengthPlan
-from smartspec.control.policies.base import Estimates
-from smartspec.control.records import BatchView, StepFeedback
+from smartspec.control.policies.base import Estimates, expected_accepted
+from smartspec.control.records import BatchView
 
-MAX_STEPS = 160.0  # a few hundred tokens
-ENDED_RATE = 1 / 64  # about so many ended requests count
-PRIOR_REQUESTS = 4.0  # that lasted MAX_STEPS, so that the first few to end do not decide
-MIN_SHARE = 0.05  # so that a server that has not drafted for long may begin again
-SHARE_RATE = 0.01  # per step
+MAX_STEPS = 160.0  # farther ahead nobody knows: loads change
 ORDINARY_UNSEEN_TOKENS = 4  # what a row that drafts in every step has not seen: no investment
 
 
-class CatchUpHorizon:
-    """Over how many steps the cost of catching up is spread; learned from how long requests decode and from the share
-    of their steps in which drafts pay.
+def begun(
+    view: BatchView,
+    use_model: np.ndarray,
+    estimates: Estimates,
+    remaining_tokens: np.ndarray | None,
+    target_seconds: np.ndarray,
+    value_of_time: float | None,
+    plan: Callable[[np.ndarray, np.ndarray], LengthPlan],
+) -> tuple[np.ndarray, np.ndarray]:
+    """Which of the rows of use_model (bool [R]) are or should be caught up on, bool [R], and the time of 0..K draft
+    passes over these with the share of catching up that this step is charged, float [K + 1].
 
-    Row steps over ended requests is the mean lifetime without the bias of a plain average, in which those that end
-    early come first.
+    remaining_tokens: float [R], tokens each request is expected to make; None: many. target_seconds, value_of_time: see
+    choice. plan: from rows that may use the model and what draft passes take to the best lengths.
     """
-
-    def __init__(self):
-        self._share = 1.0  # of rows that the draft model paid for, lately
-        self._num_ended, self._row_steps = PRIOR_REQUESTS, PRIOR_REQUESTS * MAX_STEPS
-        self._decoded = np.zeros(0, dtype=np.int64)  # in the last step, request ids
-
-    @property
-    def lifetime(self) -> float:
-        """Steps for which a request is expected to decode, at most MAX_STEPS."""
-        return min(self._row_steps / self._num_ended, MAX_STEPS)
-
-    @property
-    def remaining(self) -> float:
-        """Steps for which a request met at random still decodes: half a lifetime."""
-        return self.lifetime / 2
-
-    @property
-    def steps(self) -> float:
-        return self.lifetime * max(self._share, MIN_SHARE)
-
-    def request_ended(self, request_id: int) -> None:
-        """Learn that a request is gone; one that was not decoding says nothing."""
-        if not (self._decoded == request_id).any():
-            return
-        self._num_ended = (1.0 - ENDED_RATE) * self._num_ended + 1.0
-        self._row_steps *= 1.0 - ENDED_RATE
-
-    def planned(self, rows_it_pays: int, num_rows: int) -> None:
-        """Learn for how many rows drafts of the model pay in a step, as it is planned or were catching up spread over
-        `remaining` steps."""
-        if num_rows:
-            self._share += SHARE_RATE * (rows_it_pays / num_rows - self._share)
-
-    def observe(self, feedback: StepFeedback) -> None:
-        """Learn from a finished step."""
-        self._decoded = feedback.view.request_ids
-        self._row_steps += feedback.view.num_rows
-
-
-def charged_draft_seconds(
-    view: BatchView, use_model: np.ndarray, estimates: Estimates, catch_up_steps: float
-) -> np.ndarray:
-    """Time of 0..K draft passes over the rows of use_model (bool [R]), with the share of catching up that this step is
-    charged, in seconds: float [K + 1]. catch_up_steps: over how many steps it is spread."""
     latency, max_draft_tokens = estimates.latency, estimates.max_draft_tokens
-    if view.unseen_tokens.max(initial=0) <= ORDINARY_UNSEEN_TOKENS:
-        return latency.draft_seconds(view, use_model, max_draft_tokens)
+    behind = use_model & (view.unseen_tokens > ORDINARY_UNSEEN_TOKENS)
+    if not behind.any():
+        return use_model, latency.draft_seconds(view, use_model, max_draft_tokens)
     up_to_date = replace(view, unseen_tokens=np.minimum(view.unseen_tokens, ORDINARY_UNSEEN_TOKENS))
     seconds = latency.draft_seconds(up_to_date, use_model, max_draft_tokens)
-    investment = latency.draft_seconds(view, use_model, 1)[1] - seconds[1]
-    seconds[1:] += investment / catch_up_steps
-    return seconds
+    best = plan(use_model, seconds)
+    accepted = expected_accepted(estimates.survival(use_model), best.lengths)
+    steps = np.full(view.num_rows, MAX_STEPS)
+    if remaining_tokens is not None:
+        steps = np.minimum(remaining_tokens / (1.0 + accepted), MAX_STEPS)
+    invested = _investment(view, use_model, latency.draft_seconds(view, use_model, 1)[1] - seconds[1])
+    price = best.goodput if value_of_time is None else value_of_time
+    gains = view.weights * accepted - price * best.lengths * _token_seconds(best, target_seconds)
+    worth_it = gains * steps * _worth_of_an_end(view) >= price * invested
+    rows = use_model & (worth_it | ~behind)
+    seconds = latency.draft_seconds(up_to_date, rows, max_draft_tokens)
+    seconds[1:] += (invested / np.maximum(steps, 1.0))[rows & behind].sum()
+    return rows, seconds
 
 
 def without_late_starters(plan: LengthPlan, use_model: np.ndarray, view: BatchView, estimates: Estimates) -> LengthPlan:
@@ -112,3 +81,22 @@ def without_late_starters(plan: LengthPlan, use_model: np.ndarray, view: BatchVi
     lengths = plan.lengths.copy()
     lengths[rows[~fits]] = 0
     return replace(plan, lengths=lengths)
+
+
+def _investment(view: BatchView, use_model: np.ndarray, seconds: float) -> np.ndarray:
+    """Each row's part of the seconds it takes to catch up on all rows of use_model, float [R]."""
+    unseen = np.where(use_model, view.unseen_tokens, 0)
+    return seconds * unseen / unseen.sum()
+
+
+def _token_seconds(plan: LengthPlan, target_seconds: np.ndarray) -> float:
+    """What verifying one of the plan's draft tokens adds to the target pass, on average."""
+    num_tokens = int(plan.lengths.sum())
+    return float(target_seconds[num_tokens] - target_seconds[0]) / num_tokens if num_tokens else 0.0
+
+
+def _worth_of_an_end(view: BatchView) -> np.ndarray:
+    """What it is worth that a request ends sooner, relative to the others, float [R]: half for itself, half for the
+    rest, who then need not wait while its context is read in every step, nor for its memory."""
+    total = max(view.total_context_tokens, 1)
+    return (1.0 + view.num_rows * view.context_tokens / total) / 2.0

@@ -14,8 +14,8 @@ from functools import partial
 import numpy as np
 
 from smartspec.control.planner import LengthPlan, plan_lengths
-from smartspec.control.policies.base import Estimates, length_caps
-from smartspec.control.policies.catch_up import MAX_STEPS, charged_draft_seconds, without_late_starters
+from smartspec.control.policies.base import Estimates, expected_accepted, length_caps
+from smartspec.control.policies.catch_up import begun, without_late_starters
 from smartspec.control.policies.prefill_price import PrefillPrice
 from smartspec.control.policies.uniform import plan_uniform
 from smartspec.control.records import BatchView, DraftPlan, Offers
@@ -27,8 +27,7 @@ class Choice:
 
     draft_seconds: float [K + 1], what 0..K draft passes are charged. target_seconds: float [N + 1], of the target pass
     with 0..N draft tokens, N as many as any plan may have. value_of_time: tokens per second that the step's time is
-    worth. plain_value_of_time: tokens per second of the decoding requests in steps of their own without drafts. pays:
-    bool [R], rows for which drafts of the draft model are worth their cost, late starters among them.
+    worth. plain_value_of_time: tokens per second of the decoding requests in steps of their own without drafts.
     """
 
     plan: LengthPlan
@@ -37,7 +36,6 @@ class Choice:
     target_seconds: np.ndarray
     value_of_time: float
     plain_value_of_time: float
-    pays: np.ndarray
 
     @property
     def draft_plan(self) -> DraftPlan:
@@ -49,13 +47,14 @@ def best_choice(
     estimates: Estimates,
     uniform_lengths: tuple[int, ...] | None = None,
     fairness: float = 0.0,
-    catch_up_steps: float = MAX_STEPS,
+    remaining_tokens: np.ndarray | None = None,
     prefill_price: PrefillPrice | None = None,
 ) -> Choice:
-    """The best plan over all sources. uniform_lengths, fairness: see goodput.Goodput. catch_up_steps: over how many
-    steps the cost of catching up is spread. prefill_price: what was learned of steps with prefill, if anything."""
+    """The best plan over all sources. uniform_lengths, fairness: see goodput.Goodput. remaining_tokens: float [R], what
+    each request is expected to make yet; None: many. prefill_price: what was learned of steps with prefill, if
+    anything."""
     plan = partial(plan_uniform, uniform_lengths) if uniform_lengths else partial(_best_lengths, fairness=fairness)
-    best_source = partial(_best_source, plan, catch_up_steps)
+    best_source = partial(_best_source, plan, remaining_tokens)
     if not (view.prefill_tokens and view.num_rows):
         best, use_model, *seconds = best_source(view, estimates, None)
         prices = best.goodput, best.off_goodput
@@ -66,20 +65,23 @@ def best_choice(
             price = prefill_price.value_of_time(price, view, estimates)
         prices = price, alone.off_goodput
         best, use_model, *seconds = best_source(view, estimates, prices[0])
-    pays = use_model & (best.lengths > 0)
-    return Choice(without_late_starters(best, use_model, view, estimates), use_model, *seconds, *prices, pays)
+    return Choice(without_late_starters(best, use_model, view, estimates), use_model, *seconds, *prices)
 
 
 def _best_source(
-    plan, catch_up_steps: float, view: BatchView, estimates: Estimates, value_of_time: float | None
+    plan, remaining_tokens: np.ndarray | None, view: BatchView, estimates: Estimates, value_of_time: float | None
 ) -> tuple[LengthPlan, np.ndarray, np.ndarray, np.ndarray]:
     """The best plan of those for each choice of sources, that choice, and what its draft passes and targets cost."""
     num_considered = min(view.num_rows * estimates.max_draft_tokens, view.draft_token_budget)
     target_seconds = estimates.latency.target_seconds(view, np.arange(num_considered + 1))
     options = []
-    for use_model in _source_choices(view, estimates):
-        seconds = (charged_draft_seconds(view, use_model, estimates, catch_up_steps), target_seconds)
-        options.append((plan(view, use_model, estimates, *seconds, value_of_time), use_model, *seconds))
+    for source in _source_choices(view, estimates):
+
+        def best(use_model: np.ndarray, draft_seconds: np.ndarray) -> LengthPlan:
+            return plan(view, use_model, estimates, draft_seconds, target_seconds, value_of_time)
+
+        use_model, draft_seconds = begun(view, source, estimates, remaining_tokens, target_seconds, value_of_time, best)
+        options.append((best(use_model, draft_seconds), use_model, draft_seconds, target_seconds))
     return max(options, key=lambda option: option[0].gain)
 
 
@@ -138,8 +140,3 @@ def _best_lengths(
         value_of_time,
         fairness,
     )
-
-
-def expected_accepted(survival: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Tokens expected to be accepted of drafts of these lengths (int [R]): float [R]. survival: float [R, K]."""
-    return (survival * (np.arange(survival.shape[1]) < lengths[:, None])).sum(axis=1)

@@ -15,11 +15,11 @@ from smartspec.control.exploration import (
 from smartspec.control.guard import Guard
 from smartspec.control.planner import LengthPlan, plan_lengths
 from smartspec.control.policies.arrivals import Arrivals
-from smartspec.control.policies.base import Estimates, Latency, Policy, no_drafts
-from smartspec.control.policies.catch_up import ORDINARY_UNSEEN_TOKENS, CatchUpHorizon
-from smartspec.control.policies.choice import Choice, best_choice, expected_accepted
+from smartspec.control.policies.base import Estimates, Latency, Policy, expected_accepted, no_drafts
+from smartspec.control.policies.choice import Choice, best_choice
 from smartspec.control.policies.fairness import fairness_of
 from smartspec.control.policies.prefill_price import PrefillPrice
+from smartspec.control.policies.remaining_tokens import RemainingTokens
 from smartspec.control.policies.stopping import drafted_as_confident
 from smartspec.control.probing import expected_loss, longer_drafts, plan_probe
 from smartspec.control.records import BatchView, Drafted, DraftPlan, StepFeedback
@@ -48,7 +48,7 @@ class Goodput(Policy):
         self._best: Choice | None = None  # of the step under way
         self._latency: Latency | None = None
         self._weights = np.empty(0)
-        self._catch_up = CatchUpHorizon()
+        self._remaining_tokens = RemainingTokens()
         self._arrivals = Arrivals()
         self._prefill_price = PrefillPrice(self._arrivals)
         self._plain_steps = Spacing(PLAIN_GROWTH)
@@ -59,7 +59,6 @@ class Goodput(Policy):
     def plan_draft(self, view: BatchView, estimates: Estimates) -> DraftPlan:
         best = self._best_choice(view, estimates)
         self._best, self._latency = best, estimates.latency
-        self._note_who_gains(view, estimates, best)
         self._weights = marginal_weights(view, estimates, best, self._fairness(view, estimates))
         self.note = None
         if not self.guard.allows_drafts:
@@ -95,7 +94,7 @@ class Goodput(Policy):
         speculated = bool(feedback.drafted.any())
         self.probe_budget.earn(seconds)
         self.plain_budget.earn(seconds)
-        self._catch_up.observe(feedback)
+        self._remaining_tokens.observe(feedback)
         self._arrivals.observe(feedback.view)
         self._prefill_price.observe(feedback)
         self._steps_since_evidence += 1
@@ -106,7 +105,7 @@ class Goodput(Policy):
         self._tell_guard(feedback, speculated)
 
     def forget(self, request_id: int) -> None:
-        self._catch_up.request_ended(request_id)
+        self._remaining_tokens.request_ended(request_id)
         self._arrivals.request_ended()
 
     def state(self) -> dict:
@@ -115,7 +114,7 @@ class Goodput(Policy):
             "guard": {"reason": self.guard.reason, "trips": self.guard.num_trips},
             "probe_credit_seconds": self.probe_budget.credit,
             "plain_step_credit_seconds": self.plain_budget.credit,
-            "catch_up_steps": self._catch_up.steps,
+            "tokens_of_a_new_request": self._remaining_tokens.of_new,
             "usual_part_of_prefill_price": self._prefill_price.usual_part,
             "openness": self._arrivals.openness(),
         }
@@ -138,21 +137,13 @@ class Goodput(Policy):
             has_prefill=view.prefill_tokens > 0,
         )
 
-    def _best_choice(self, view: BatchView, estimates: Estimates, catch_up_steps: float | None = None) -> Choice:
-        steps, fairness = catch_up_steps or self._catch_up.steps, self._fairness(view, estimates)
-        return best_choice(view, estimates, self.uniform_lengths, fairness, steps, self._prefill_price)
+    def _best_choice(self, view: BatchView, estimates: Estimates) -> Choice:
+        remaining = None if estimates.survival_model is None else self._remaining_tokens.of(view)
+        fairness = self._fairness(view, estimates)
+        return best_choice(view, estimates, self.uniform_lengths, fairness, remaining, self._prefill_price)
 
     def _fairness(self, view: BatchView, estimates: Estimates) -> float:
         return fairness_of(view, estimates, self._arrivals) if self.fairness is None else self.fairness
-
-    def _note_who_gains(self, view: BatchView, estimates: Estimates, best: Choice) -> None:
-        """Tell the horizon for whom drafts of the model would pay were the horizon not learned from their being off."""
-        if estimates.survival_model is None:
-            return
-        if best.plan.gain < MIN_GAIN and view.unseen_tokens.max(initial=0) > ORDINARY_UNSEEN_TOKENS:
-            best = self._best_choice(view, estimates, self._catch_up.remaining)
-        pays = best.plan.gain >= MIN_GAIN
-        self._catch_up.planned(np.count_nonzero(best.pays) if pays else 0, view.num_rows)
 
     def _confident_drafts(self, view: BatchView, estimates: Estimates, best: Choice) -> DraftPlan:
         if self.uniform_lengths:

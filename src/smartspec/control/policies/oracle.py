@@ -1,16 +1,13 @@
 """The planner told the truth: what any controller could reach at most by choosing lengths step by step."""
 
 from collections.abc import Callable
-from functools import partial
-
-import numpy as np
 
 from smartspec.control.policies.arrivals import Arrivals
 from smartspec.control.policies.base import Estimates, Policy
-from smartspec.control.policies.catch_up import CatchUpHorizon
 from smartspec.control.policies.choice import best_choice
 from smartspec.control.policies.fairness import fairness_of
 from smartspec.control.policies.prefill_price import PrefillPrice
+from smartspec.control.policies.remaining_tokens import RemainingTokens
 from smartspec.control.records import BatchView, DraftPlan, StepFeedback
 
 
@@ -23,22 +20,21 @@ class Oracle(Policy):
 
     def __init__(self, truth: Callable[[BatchView], Estimates]):
         self._truth = truth
-        self._catch_up = CatchUpHorizon()
+        self._remaining_tokens = RemainingTokens()
         self._arrivals = Arrivals()
         self._prefill_price = PrefillPrice(self._arrivals)
 
     def plan_draft(self, view: BatchView, estimates: Estimates) -> DraftPlan:
-        truth, horizon = self._truth(view), self._catch_up
-        fairness = fairness_of(view, truth, self._arrivals)
-        best = partial(best_choice, view, truth, fairness=fairness, prefill_price=self._prefill_price)
-        horizon.planned(np.count_nonzero(best(catch_up_steps=horizon.remaining).pays), view.num_rows)
-        return best(catch_up_steps=horizon.steps).draft_plan
+        truth = self._truth(view)
+        fairness, remaining = fairness_of(view, truth, self._arrivals), self._remaining_tokens.of(view)
+        best = best_choice(view, truth, None, fairness, remaining, self._prefill_price)
+        return best.draft_plan
 
     def observe(self, feedback: StepFeedback) -> None:
-        self._catch_up.observe(feedback)
+        self._remaining_tokens.observe(feedback)
         self._arrivals.observe(feedback.view)
         self._prefill_price.observe(feedback)
 
     def forget(self, request_id: int) -> None:
-        self._catch_up.request_ended(request_id)
+        self._remaining_tokens.request_ended(request_id)
         self._arrivals.request_ended()
