@@ -27,8 +27,8 @@ class RemainingTokens:
         self._made = np.zeros(len(AGES))  # tokens, by age group
         self._ended = np.zeros(len(AGES))
         self._first_context: dict[int, int] = {}  # tokens of context when a request began to decode
-        self._request_ids = np.zeros(0, dtype=np.int64)  # of the last step
-        self._ages = np.zeros(0, dtype=np.int64)
+        self._rows = self._first = np.zeros(0, dtype=np.int64)  # request ids last looked up, and what was found
+        self._request_ids = self._ages = np.zeros(0, dtype=np.int64)  # of the last step
         self._update()
 
     @property
@@ -60,9 +60,11 @@ class RemainingTokens:
         self._update()
 
     def _ages_of(self, view: BatchView) -> np.ndarray:
-        pairs = zip(view.request_ids.tolist(), view.context_tokens.tolist(), strict=True)
-        first = [self._first_context.setdefault(request_id, context) for request_id, context in pairs]
-        return np.maximum(view.context_tokens - np.array(first, dtype=np.int64), 0)
+        if not np.array_equal(view.request_ids, self._rows):
+            pairs = zip(view.request_ids.tolist(), view.context_tokens.tolist(), strict=True)
+            first = [self._first_context.setdefault(request_id, context) for request_id, context in pairs]
+            self._rows, self._first = view.request_ids, np.array(first, dtype=np.int64)
+        return np.maximum(view.context_tokens - self._first, 0)
 
     def _update(self) -> None:
         """Hazard of each group, and tokens expected from each group's beginning on (none behind the last)."""
