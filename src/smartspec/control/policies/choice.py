@@ -4,7 +4,7 @@ Two costs of a step are not the price of its drafts alone:
 
 * prefill: it has to be done whatever is drafted. Time in such a step is valued at what it is worth in a step without
   prefill (see planner, value_of_time), and there those who are prefilled now or wait for it will decode as well: time
-  is worth what the larger batch makes of it, if that is more. Where all is prefill's, see prefill_price.
+  is worth what the larger batch makes of it, if that is more. Where all is prefill's or many wait, see prefill_price.
 * catching up of the draft model: an investment, of which a step is charged a part (see catch_up).
 """
 
@@ -60,7 +60,8 @@ def best_choice(
         prices = best.goodput, best.off_goodput
     else:
         alone = best_source(_without_prefill(view), estimates, None)[0]
-        price = max(alone.goodput, _plain_goodput_of_crowd(view, estimates))
+        num_waiting = view.num_waiting if prefill_price is None else prefill_price.num_joining(view)
+        price = max(alone.goodput, _plain_goodput_of_crowd(view, num_waiting, estimates))
         if prefill_price is not None:
             price = prefill_price.value_of_time(price, view, estimates)
         prices = price, alone.off_goodput
@@ -89,9 +90,9 @@ def _without_prefill(view: BatchView) -> BatchView:
     return replace(view, num_prefills=0, prefill_tokens=0, prefill_context_tokens=0, prefill_attended_tokens=0.0)
 
 
-def _plain_goodput_of_crowd(view: BatchView, estimates: Estimates) -> float:
-    """Weighted tokens per second without drafts once all prefilled and waiting requests decode too."""
-    num_rows = view.num_rows + view.num_prefills + view.num_waiting
+def _plain_goodput_of_crowd(view: BatchView, num_waiting: int, estimates: Estimates) -> float:
+    """Weighted tokens per second without drafts once all that are prefilled and so many that wait decode too."""
+    num_rows = view.num_rows + view.num_prefills + num_waiting
     context = (view.total_context_tokens + view.prefill_context_tokens) // (view.num_rows + view.num_prefills)
     nobody = np.zeros(num_rows, dtype=np.int64)
     crowd = BatchView(

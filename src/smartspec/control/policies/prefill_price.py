@@ -9,6 +9,9 @@ made such servers 2 to 5 % slower than plain decoding.
 Where requests come and go as they like, the usual price is right even if all steps have prefill: whoever ends sooner
 is away sooner. So two things have to be known: the share of tokens made in steps without prefill, and whether arrivals
 depend on departures.
+
+The price of steps without prefill counts those who will decode there. Of a wave these are all that wait. Of a long
+queue where requests come as they like they are not: those at its head have left before its end is prefilled.
 """
 
 import numpy as np
@@ -19,6 +22,7 @@ from smartspec.control.records import BatchView, Offers, StepFeedback
 
 FADE = 1 - 1 / 256  # per step
 START_TOKENS = 1000.0  # in steps without prefill, believed to have been made before the first
+LARGEST_CROWD = 3  # times those who decode or are prefilled now, where requests come as they like
 ENOUGH_WITHOUT_PREFILL = 0.15  # share of tokens; they are worth as much less as the square of the share is smaller
 _NOBODY = np.zeros(0, dtype=np.int64)
 
@@ -35,6 +39,12 @@ class PrefillPrice:
         """How far the price of steps without prefill holds: from 0 to 1."""
         share = min(self._without_prefill / self._tokens / ENOUGH_WITHOUT_PREFILL, 1.0)
         return max(share**2, self._arrivals.openness(prior=INDEPENDENT))
+
+    def num_joining(self, view: BatchView) -> int:
+        """How many of those who wait will decode together with those who are there."""
+        if self._arrivals.openness() <= 0.5:
+            return view.num_waiting
+        return min(view.num_waiting, (LARGEST_CROWD - 1) * (view.num_rows + view.num_prefills))
 
     def value_of_time(self, usual: float, view: BatchView, estimates: Estimates) -> float:
         """(Weighted) tokens per second that the time of this step with prefill is worth; usual: by the price of steps
