@@ -1,5 +1,7 @@
 """Long prompts and a large draft model, played in whole: what catching up costs is earned back."""
 
+import pytest
+
 from smartspec.sim.scenario import Scenario, simulate
 
 
@@ -25,7 +27,9 @@ def test_drafts_do_not_hold_up_a_closed_loop_of_prefills():
     assert means[0] < 1.02 * means[1]
 
 
-def test_a_large_draft_model_is_not_caught_up_for_requests_that_end_at_once():
-    """Spread over 160 steps whatever happens, catching up on these prompts made latency 16 % longer than off's."""
-    load = {"rate": 16, "num_requests": 300, "prompt_tokens": 2000, "output_tokens": 24, "seed": 1}
-    assert mean_latency("goodput", "0.7/8", load) < 1.05 * mean_latency("off", "0.7/8", load)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_large_draft_model_is_not_caught_up_for_requests_that_end_at_once(seed):
+    """Spread over 160 steps whatever happens, catching up on these prompts made latency 16 % longer than off's; where
+    answers were first believed to be of 320 tokens, 2.5 and 5 %."""
+    load = {"rate": 16, "num_requests": 300, "prompt_tokens": 2000, "output_tokens": 24, "seed": seed}
+    assert mean_latency("goodput", "0.7/8", load) < 1.02 * mean_latency("off", "0.7/8", load)

@@ -35,6 +35,11 @@ class Arrivals:
             wandering = self._evidence + unknown * prior
         return min(max((wandering - CLOSED) / (OPEN - CLOSED), 0.0), 1.0)
 
+    @property
+    def are_open(self) -> bool:
+        """Whether requests come as they like, by what was seen; not before."""
+        return self.openness() > 0.5
+
     def request_ended(self) -> None:
         """Learn that a request is gone, whatever it was doing."""
         self._num_ended += 1

@@ -22,4 +22,4 @@ def fairness_of(view: BatchView, estimates: Estimates, arrivals: Arrivals) -> fl
     HARMONIC where arrivals are open and all drafts would be the draft model's."""
     if estimates.survival_model is None or view.offers.lengths.any():
         return 0.0
-    return HARMONIC if arrivals.openness() > 0.5 else 0.0
+    return HARMONIC if arrivals.are_open else 0.0

@@ -42,9 +42,8 @@ class PrefillPrice:
 
     def num_joining(self, view: BatchView) -> int:
         """How many of those who wait will decode together with those who are there."""
-        if self._arrivals.openness() <= 0.5:
-            return view.num_waiting
-        return min(view.num_waiting, (LARGEST_CROWD - 1) * (view.num_rows + view.num_prefills))
+        most = (LARGEST_CROWD - 1) * (view.num_rows + view.num_prefills)
+        return min(view.num_waiting, most) if self._arrivals.are_open else view.num_waiting
 
     def value_of_time(self, usual: float, view: BatchView, estimates: Estimates) -> float:
         """(Weighted) tokens per second that the time of this step with prefill is worth; usual: by the price of steps
