@@ -32,15 +32,22 @@ def continuation(prompt: list[int], num_tokens: int) -> list[int]:
 
 
 class FakeExecutor:
-    """accuracy: chance that a draft token is the right one. Seconds are made up: 1 per token."""
+    """accuracy: chance that a draft token is the right one. Seconds are made up: 1 per token.
+
+    failing: what raises, once: "offer" (before any memory operation), "draft", "verify". bad: requests by id, and the
+    length of text behind which the model has no prediction for them.
+    """
 
     def __init__(self, num_slots: int, accuracy: float = 0.7, seed: int = 0):
         self.slots: list[list[int]] = [[] for _ in range(num_slots)]
         self.random = np.random.default_rng(seed)
         self.accuracy = accuracy
         self.released: list[int] = []
+        self.failing: str | None = None
+        self.bad: dict[int, int] = {}
 
     def offer(self, batch: Batch, now: float) -> tuple[Draft, ...]:
+        self._fail_in("offer")
         for op in batch.memory_ops:
             if isinstance(op, PrefixCopy):
                 self.slots[op.target_slot] = self.slots[op.source_slot][: op.num_tokens]
@@ -59,9 +66,11 @@ class FakeExecutor:
         return np.zeros(len(batch.decoding), dtype=np.int64)
 
     def draft(self, batch: Batch, plan: DraftPlan, offers: tuple[Draft, ...]) -> tuple[Draft, ...]:
+        self._fail_in("draft")
         return tuple(shorten(offer, int(k)) for offer, k in zip(offers, plan.lengths, strict=True))
 
     def verify(self, batch: Batch, drafts: tuple[Draft, ...]) -> StepResult:
+        self._fail_in("verify")
         decoding = [self._verify(r, 1, draft) for r, draft in zip(batch.decoding, drafts, strict=True)]
         chunks = zip(batch.prefill, batch.num_prefill_tokens, strict=True)
         prefill = [self._verify(r, n, NO_DRAFT) for r, n in chunks]
@@ -76,12 +85,18 @@ class FakeExecutor:
         if end < request.num_tokens:
             return None
         emitted, text = [], kv[:end]
-        for token_id in draft.token_ids.tolist():
+        for token_id in [*draft.token_ids.tolist(), None]:
+            if len(text) == self.bad.get(request.request_id):
+                return Verification(tuple(emitted), len(emitted), error="no prediction")
             emitted.append(next_token(text))
             if token_id != emitted[-1]:
                 return Verification(tuple(emitted), len(emitted) - 1)
             text.append(token_id)
-        return Verification((*emitted, next_token(text)), len(draft))
+
+    def _fail_in(self, name: str) -> None:
+        if self.failing == name:
+            self.failing = None
+            raise OSError(f"{name} failed")
 
     def release(self, request_id: int) -> None:
         self.released.append(request_id)

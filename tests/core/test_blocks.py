@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smartspec.core.blocks import BlockManager, Prefix, PrefixCopy, Trim, common_prefix
+from smartspec.core.blocks import BlockManager, Prefix, PrefixCopy, Trim, Wipe, common_prefix
 
 
 def text(*token_ids: int) -> np.ndarray:
@@ -72,6 +72,30 @@ def test_source_of_a_copy_may_be_evicted_by_it():
     check_balance(blocks)
 
 
+def test_a_discarded_slot_is_wiped_trimmed_and_never_found_again():
+    blocks = BlockManager(num_blocks=4, block_size=2, num_slots=2)
+    slot = blocks.acquire(None, 1)
+    blocks.grow(slot, 5)
+    blocks.discard(slot)
+    assert blocks.take_memory_ops() == (Wipe(slot, 6), Trim(slot, 0))
+    assert blocks.find_cached_prefix(text(*range(6))) is None
+    assert blocks.num_free_blocks == blocks.num_available_blocks == 4
+    check_balance(blocks)
+
+
+def test_a_reset_forgets_texts_and_copies_that_may_never_have_happened():
+    blocks = BlockManager(num_blocks=10, block_size=2, num_slots=2)
+    slot = blocks.acquire(None, 1)
+    blocks.grow(slot, 8)
+    blocks.release(slot, text(*range(8)))
+    copied = blocks.acquire(Prefix(slot, 2, cached=True), 2)
+    blocks.release(copied, text(0, 1))
+    blocks.reset()
+    assert blocks.find_cached_prefix(text(*range(8))) is None
+    assert blocks.take_memory_ops() == (Trim(0, 0), Trim(1, 0))
+    assert blocks.num_free_blocks == blocks.num_available_blocks == 10
+
+
 def test_common_prefix():
     assert common_prefix(text(1, 2, 3), text(1, 2, 4, 5)) == 2
     assert common_prefix(text(1, 2), text(1, 2, 3)) == 2
@@ -84,7 +108,11 @@ def test_bad_sizes_are_refused():
 
 
 operations = st.lists(
-    st.tuples(st.sampled_from(["acquire", "grow", "shrink", "release"]), st.integers(0, 5), st.integers(0, 30)),
+    st.tuples(
+        st.sampled_from(["acquire", "grow", "shrink", "release", "discard", "reset"]),
+        st.integers(0, 5),
+        st.integers(0, 30),
+    ),
     max_size=60,
 )
 
@@ -116,5 +144,14 @@ def test_blocks_balance_under_any_sequence(operations, num_blocks, block_size, n
         elif name == "release" and slots:
             slot = slots[which % len(slots)]
             blocks.release(slot, in_use.pop(slot))
+        elif name == "discard" and slots:
+            slot = slots[which % len(slots)]
+            blocks.discard(slot)
+            del in_use[slot]
+        elif name == "reset":
+            for slot in slots:
+                blocks.release(slot, in_use.pop(slot))
+            blocks.reset()
+            assert blocks.num_free_blocks == blocks.num_available_blocks == num_blocks
         check_balance(blocks)
         assert blocks.num_used_blocks == sum(blocks._held[slot] for slot in in_use)

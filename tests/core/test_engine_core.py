@@ -6,7 +6,7 @@ from fakes import FakeExecutor, RandomController, continuation
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smartspec.core.blocks import BlockManager
+from smartspec.core.blocks import BlockManager, Wipe
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
@@ -114,6 +114,103 @@ def test_abort_at_any_moment_frees_everything_and_disturbs_nobody(seed):
             assert request.output_token_ids.tolist() == expected[: request.num_output_tokens]
         else:
             assert request.output_token_ids.tolist() == expected
+
+
+@given(st.integers(0, 500))
+def test_after_a_failed_step_everything_is_computed_anew(seed):
+    """Whatever raises, wherever the step was: no text is believed to lie in a slot that it never reached."""
+    random = np.random.default_rng(seed)
+    core = make_core(num_blocks=24, num_slots=3, seed=seed)
+    fail_in_observe = np.zeros(1, dtype=bool)
+
+    def observe(feedback):
+        if fail_in_observe.all():
+            fail_in_observe[:] = False
+            raise OSError("observe failed")
+
+    core.controller.observe = observe
+    prompt = list(range(12))
+    requests = [make_request(i, prompt[: random.integers(8, 13)] + [i] * random.integers(1, 6), 12) for i in range(8)]
+    waiting, aborted = list(requests), set()
+    while core.has_work or waiting:
+        if waiting and random.random() < 0.3:
+            core.add_request(waiting.pop())
+        failing = random.choice(["offer", "draft", "verify", "observe", None], p=[0.04, 0.04, 0.04, 0.08, 0.8])
+        core.executor.failing, fail_in_observe[:] = failing, failing == "observe"
+        try:
+            core.step(0.0)
+        except OSError:
+            check_nothing_is_held(core)
+            if random.random() < 0.2:  # as a server does
+                aborted |= {r.request_id for r in core.scheduler.waiting}
+                for request in requests:
+                    core.abort(request.request_id)
+    check_nothing_is_held(core, cached=True)
+    assert sorted(core.executor.released) == sorted(core.controller.forgotten) == list(range(8))
+    for request in requests:
+        expected = continuation(request.tokens[: request.num_prompt_tokens].tolist(), 12)
+        num_tokens = request.num_output_tokens if request.request_id in aborted else 12
+        assert request.output_token_ids.tolist() == expected[:num_tokens]
+
+
+def check_nothing_is_held(core: EngineCore, cached: bool = False) -> None:
+    blocks = core.scheduler.blocks
+    assert not core.scheduler.running and blocks.num_used_blocks == 0
+    if not cached:
+        assert blocks.num_free_blocks == blocks.num_blocks
+
+
+def test_after_a_failed_step_requests_come_back_in_their_order():
+    core = make_core(num_slots=2, budget=16)
+    requests = [make_request(i, [i] * 5) for i in range(4)]
+    for request in requests:
+        core.add_request(request)
+    core.step(0.0)
+    core.executor.failing = "verify"
+    with pytest.raises(OSError, match="verify failed"):
+        core.step(1.0)
+    assert [r.request_id for r in core.scheduler.waiting] == [0, 1, 2, 3]
+    run(core)
+    assert all(r.output_token_ids.tolist() == continuation([r.request_id] * 5, 10) for r in requests)
+
+
+@pytest.mark.parametrize("num_good", [0, 1, 4])
+def test_a_request_without_a_prediction_ends_alone_and_nothing_of_it_is_cached(num_good):
+    prompt = list(range(9))
+    core = make_core(num_blocks=60, budget=16)
+    requests = [make_request(i, prompt) for i in range(3)]
+    core.executor.bad[1] = len(prompt) + num_good
+    for request in requests:
+        core.add_request(request)
+    run(core)
+    expected = continuation(prompt, 10)
+    assert [r.output_token_ids.tolist() for r in requests] == [expected, expected[:num_good], expected]
+    assert [(r.finish_reason, r.error) for r in requests] == [
+        ("length", None),
+        ("error", "no prediction"),
+        ("length", None),
+    ]
+    assert sorted(core.executor.released) == sorted(core.controller.forgotten) == [0, 1, 2]
+    alone = make_core()
+    alone.executor.bad[0] = len(prompt) + num_good
+    alone.add_request(make_request(0, prompt))
+    run(alone)
+    assert alone.scheduler.blocks.find_cached_prefix(np.array(prompt, dtype=np.int32)) is None
+    emitted = sum(f.num_emitted for f in alone.controller.feedback)
+    assert emitted == num_good
+    alone.step(0.0)  # nothing to run: nobody would carry memory operations out
+    assert isinstance(alone.scheduler.blocks.take_memory_ops()[0], Wipe)
+
+
+def test_a_stop_token_before_the_bad_place_ends_the_request_as_ever():
+    prompt = [1, 2, 3]
+    expected = continuation(prompt, 10)
+    core = make_core()
+    core.executor.bad[0] = len(prompt) + 5
+    request = make_request(0, prompt, stop=(expected[3],))
+    core.add_request(request)
+    run(core)
+    assert (request.finish_reason, request.error) == ("stop", None)
 
 
 @pytest.mark.parametrize(("accuracy", "match"), [(1.0, 1), (-1.0, 0)])

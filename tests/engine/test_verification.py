@@ -145,6 +145,55 @@ def test_logprobs_are_those_of_the_unmodified_distribution():
     assert record.top_token_ids == () and record.top_logprobs == ()
 
 
+BAD_VALUES = [float("nan"), float("inf"), -float("inf")]
+
+
+@pytest.mark.parametrize("bad_value", BAD_VALUES)
+@pytest.mark.parametrize("bad_position", [0, 1, 3])
+def test_bad_logits_end_their_request_where_they_are_and_no_other(bad_value, bad_position):
+    """Greedy, sampled, filtered, penalised; drafts of every kind that are right until they meet the bad row."""
+    requests = mixed_requests()
+    good_drafts = [np.empty(0, dtype=np.int32)] * len(requests)
+    for _ in range(3):  # what plain decoding emits, token by token
+        rows = model_logits(requests, good_drafts)
+        results = verify(rows, requests, good_drafts, [None] * len(requests))
+        good_drafts = [np.array(result.emitted_token_ids, dtype=np.int32) for result in results]
+    certain = [torch.eye(VOCABULARY)[draft.tolist()] for draft in good_drafts]
+    logits = model_logits(requests, good_drafts)
+    for i, request in enumerate(requests):
+        for probs in ([None] * len(requests), certain):
+            expected = verify(logits, requests, good_drafts, probs)
+            spoiled = logits.clone()
+            spoiled[4 * i + bad_position] = bad_value
+            results = verify(spoiled, requests, good_drafts, probs)
+            assert [r for j, r in enumerate(results) if j != i] == [r for j, r in enumerate(expected) if j != i]
+            if expected[i].num_accepted < bad_position:
+                assert results[i] == expected[i], "a drawn draft was rejected before: nobody looks at the bad row"
+                continue
+            assert results[i].emitted_token_ids == tuple(good_drafts[i][:bad_position].tolist())
+            assert results[i].num_accepted == bad_position
+            assert f"output token {request.num_output_tokens + bad_position} are NaN or infinite" in results[i].error
+
+
+def test_one_nan_among_the_logits_is_enough():
+    requests = [request_with(temperature=0.0), request_with(), request_with(top_p=0.5, logprobs=2)]
+    logits = torch.randn(3, 50, generator=torch.Generator().manual_seed(0))
+    logits[:, 17] = float("nan")
+    results = verify(logits, requests, [NONE] * 3, [None] * 3)
+    assert all(result.error and result.emitted_token_ids == () for result in results)
+
+
+@pytest.mark.parametrize("bad_value", BAD_VALUES)
+def test_bad_draft_distributions_are_rejected_and_the_target_decides(bad_value):
+    requests = [request_with(seed=i) for i in range(20)]
+    draft_probs = torch.full((1, 8), bad_value).softmax(dim=-1)
+    logits = torch.tensor([[-float("inf"), *[0.0] * 7], [0.0] * 8]).repeat(20, 1)
+    drafts = [np.zeros(1, dtype=np.int32)] * 20
+    for result in verify(logits, requests, drafts, [draft_probs] * 20):
+        assert (result.num_accepted, result.error) == (0, None)
+        assert result.emitted_token_ids[0] > 0, "token 0 is impossible under the target"
+
+
 def test_bfloat16_logits_are_verified_in_float32():
     logits = torch.randn(3, 50, generator=torch.Generator().manual_seed(0)).bfloat16()
     requests = [request_with(seed=i, frequency_penalty=0.3, logprobs=1) for i in range(3)]

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from smartspec.control.records import StepSeconds
-from smartspec.core.blocks import PrefixCopy, Trim
+from smartspec.core.blocks import MemoryOp
 from smartspec.core.request import Request
 
 
@@ -15,13 +15,13 @@ class Batch:
 
     decoding: requests that feed one token, sample behind it, and may carry draft tokens. prefill: requests that feed
     num_prefill_tokens[i] tokens of their prompt (or of their recomputed text after a preemption). memory_ops: KV
-    copies and trims to carry out, in order, before anything is computed.
+    copies, trims and wipes to carry out, in order, before anything is computed.
     """
 
     decoding: tuple[Request, ...] = ()
     prefill: tuple[Request, ...] = ()
     num_prefill_tokens: tuple[int, ...] = ()
-    memory_ops: tuple[PrefixCopy | Trim, ...] = ()
+    memory_ops: tuple[MemoryOp, ...] = ()
 
     @property
     def empty(self) -> bool:
@@ -60,11 +60,15 @@ class TokenLogprobs:
 
 @dataclass(frozen=True)
 class Verification:
-    """What the target said about one request: emitted tokens = accepted drafts, then one recovered or bonus token."""
+    """What the target said about one request: emitted tokens = accepted drafts, then one recovered or bonus token.
+
+    error: why there is no token behind the accepted drafts, None if there is one.
+    """
 
     emitted_token_ids: tuple[int, ...]
     num_accepted: int
     logprobs: tuple[TokenLogprobs, ...] | None = None
+    error: str | None = None
 
 
 @dataclass(frozen=True)
@@ -84,7 +88,7 @@ class StepResult:
 
 @dataclass(frozen=True)
 class RequestOutput:
-    """New tokens of one request in one step. finish_reason: None, "stop", "length"."""
+    """New tokens of one request in one step. finish_reason: None, "stop", "length", "error"."""
 
     request: Request
     new_token_ids: tuple[int, ...]

@@ -33,6 +33,17 @@ class Trim:
 
 
 @dataclass(frozen=True)
+class Wipe:
+    """Overwrite the first num_tokens positions of a slot with zeros: a NaN would survive the mask that hides it."""
+
+    slot: int
+    num_tokens: int
+
+
+MemoryOp = PrefixCopy | Trim | Wipe
+
+
+@dataclass(frozen=True)
 class Prefix:
     """The best cached prefix of a text: its first num_tokens tokens lie in slot; cached: nobody runs there."""
 
@@ -63,7 +74,7 @@ class BlockManager:
         self._in_use = [False] * num_slots
         # Insertion order is age: the first is evicted first.
         self._cached: dict[int, np.ndarray] = {}
-        self._memory_ops: list[PrefixCopy | Trim] = []
+        self._memory_ops: list[MemoryOp] = []
 
     @property
     def num_used_blocks(self) -> int:
@@ -144,8 +155,21 @@ class BlockManager:
         if len(computed_token_ids):
             self._cached[slot] = computed_token_ids.copy()
 
-    def take_memory_ops(self) -> tuple[PrefixCopy | Trim, ...]:
-        """The copies and trims decided since the last call, in the order in which they must happen."""
+    def discard(self, slot: int) -> None:
+        """The request is gone, and nothing of what its slot holds may be read again."""
+        self._memory_ops += [Wipe(slot, self._held[slot] * self.block_size), Trim(slot, 0)]
+        self.release(slot, NO_TOKENS)
+
+    def reset(self) -> None:
+        """Memory operations may be lost, so no slot is known to hold its text: forget them all. None may be in use."""
+        assert not any(self._in_use), "release every slot first"
+        for slot in self._cached:
+            self.shrink(slot, 0)
+        self._cached.clear()
+        self._memory_ops = [Trim(slot, 0) for slot in range(self.num_slots)]
+
+    def take_memory_ops(self) -> tuple[MemoryOp, ...]:
+        """The memory operations decided since the last call, in the order in which they must happen."""
         ops, self._memory_ops = tuple(self._memory_ops), []
         return ops
 

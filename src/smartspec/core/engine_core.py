@@ -1,5 +1,6 @@
 """The one step: scheduling, drafting, verification and learning meet here and nowhere else."""
 
+from collections.abc import Iterable
 from typing import Protocol
 
 import numpy as np
@@ -75,11 +76,21 @@ class EngineCore:
     def step(self, now: float) -> StepOutput:
         """Run one step over all running requests; an empty output if there is nothing to run.
 
-        now: seconds, on the executor's clock.
+        now: seconds on the executor's clock; the step's seconds count from there. A host that has been busy since the
+        last step passes the end of what that one measured (its now + seconds.total): what the host did in between is
+        then measured too, as host time of this step. A step that raises leaves its requests in the queue, to be
+        computed anew or aborted; tokens it had already appended stay.
         """
-        batch = self.scheduler.schedule()
-        if batch.empty:
-            return StepOutput()
+        batch = Batch()
+        try:
+            batch = self.scheduler.schedule()
+            return StepOutput() if batch.empty else self._run(batch, now)
+        except BaseException:
+            self.scheduler.start_over()
+            self._forget_finished((*batch.decoding, *batch.prefill))
+            raise
+
+    def _run(self, batch: Batch, now: float) -> StepOutput:
         offers = self.executor.offer(batch, now)
         view = self.scheduler.view(batch, offers, self.executor.unseen_tokens(batch), now)
         plan = self.controller.plan_draft(view)
@@ -92,9 +103,7 @@ class EngineCore:
         outputs, num_kept = self._update(batch, result)
         feedback = _feedback(view, plan, offers, drafted, keep, num_kept, result)
         self.controller.observe(feedback)
-        for output in outputs:
-            if output.finish_reason is not None:
-                self._forget(output.request.request_id)
+        self._forget_finished(output.request for output in outputs)
         return _step_output(outputs, feedback, self.controller.predicted_seconds)
 
     def _update(self, batch: Batch, result: StepResult) -> tuple[list[RequestOutput], np.ndarray]:
@@ -114,6 +123,8 @@ class EngineCore:
 
     def _commit(self, request: Request, num_computed: int, verification: Verification) -> RequestOutput:
         kept = request.append(verification.emitted_token_ids)
+        if verification.error is not None:
+            request.fail(verification.error)
         request.num_computed_tokens = min(request.num_computed_tokens + num_computed, request.num_tokens - 1)
         self.scheduler.settle(request)
         logprobs = verification.logprobs
@@ -123,6 +134,11 @@ class EngineCore:
             logprobs=None if logprobs is None else logprobs[: len(kept)],
             finish_reason=request.finish_reason,
         )
+
+    def _forget_finished(self, requests: Iterable[Request]) -> None:
+        for request in requests:
+            if request.finished:
+                self._forget(request.request_id)
 
     def _forget(self, request_id: int) -> None:
         self.executor.release(request_id)
@@ -160,7 +176,7 @@ def _feedback(
 ) -> StepFeedback:
     """num_kept: int [R], emitted tokens that were kept: a position behind the last of them was not tested."""
     accepted = np.array([v.num_accepted for v in result.decoding], dtype=np.int64)
-    num_emitted = num_kept.sum() + sum(v is not None for v in result.prefill)
+    num_emitted = num_kept.sum() + sum(len(v.emitted_token_ids) for v in result.prefill if v is not None)
     return StepFeedback(
         view=view,
         plan=plan,

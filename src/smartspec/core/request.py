@@ -51,6 +51,7 @@ class Request:
         self.status = RequestStatus.WAITING
         self.slot: int | None = None
         self.finish_reason: str | None = None
+        self.error: str | None = None  # what went wrong, where finish_reason is "error"
 
     @property
     def token_ids(self) -> np.ndarray:
@@ -87,3 +88,8 @@ class Request:
         if self.num_tokens == self.max_num_tokens and self.finish_reason is None:
             self.finish_reason = "length"
         return kept
+
+    def fail(self, error: str) -> None:
+        """End with finish_reason "error", unless the tokens so far have ended the request already."""
+        if self.finish_reason is None:
+            self.finish_reason, self.error = "error", error

@@ -67,7 +67,7 @@ class Scheduler:
             decoding=tuple(decoding),
             prefill=tuple(prefill),
             num_prefill_tokens=tuple(prefill.values()),
-            memory_ops=self.blocks.take_memory_ops(),
+            memory_ops=self.blocks.take_memory_ops() if decoding or prefill else (),
         )
 
     def view(self, batch: Batch, offers: tuple[Draft, ...], unseen_tokens: np.ndarray, now: float) -> BatchView:
@@ -123,6 +123,13 @@ class Scheduler:
             self._release(request, RequestStatus.FINISHED)
         else:
             self.blocks.shrink(request.slot, request.num_tokens)
+
+    def start_over(self) -> None:
+        """A step has failed: what it was to do with the KV may be undone. Running requests are computed anew, and no
+        cached prefix is kept."""
+        for request in reversed(list(self.running)):
+            self._preempt(request)
+        self.blocks.reset()
 
     def remove(self, request_id: int) -> Request | None:
         """Forget a request wherever it is; None if it is not here (any more)."""
@@ -237,7 +244,10 @@ class Scheduler:
 
     def _release(self, request: Request, status: RequestStatus) -> None:
         self.running.remove(request)
-        self.blocks.release(request.slot, request.tokens[: request.num_computed_tokens])
+        if request.error is None:
+            self.blocks.release(request.slot, request.tokens[: request.num_computed_tokens])
+        else:
+            self.blocks.discard(request.slot)
         request.slot = None
         request.status = status
 

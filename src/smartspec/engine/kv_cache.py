@@ -11,7 +11,7 @@ from contextlib import suppress
 import numpy as np
 import torch
 
-from smartspec.core.blocks import PrefixCopy, Trim
+from smartspec.core.blocks import MemoryOp, PrefixCopy, Trim, Wipe
 
 # Not in Python's mmap module before 3.13; without it Linux may refuse address space larger than the memory.
 MAP_NORESERVE = 0x4000
@@ -44,11 +44,13 @@ class KVCache:
         self.keys = list(storage[0])
         self.values = list(storage[1])
 
-    def apply(self, op: PrefixCopy | Trim) -> None:
+    def apply(self, op: MemoryOp) -> None:
         """Carry out one memory operation of the block manager."""
         if isinstance(op, PrefixCopy):
             prefix = self._storage[:, :, op.source_slot, :, : op.num_tokens]
             self._storage[:, :, op.target_slot, :, : op.num_tokens] = prefix
+        elif isinstance(op, Wipe):
+            self._storage[:, :, op.slot, :, : op.num_tokens] = 0.0
         elif self._mapping is not None:
             self._give_pages_back(op)
 

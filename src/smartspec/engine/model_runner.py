@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from smartspec.core.blocks import PrefixCopy, Trim
+from smartspec.core.blocks import MemoryOp
 from smartspec.engine.attention import AttentionPlan, Segment
 from smartspec.engine.kv_cache import KVCache
 from smartspec.engine.linear import padded_rows
@@ -31,8 +31,8 @@ class ModelRunner:
             device=self.device,
         )
 
-    def apply(self, memory_ops: tuple[PrefixCopy | Trim, ...]) -> None:
-        """Carry out the block manager's copies and trims, in order."""
+    def apply(self, memory_ops: tuple[MemoryOp, ...]) -> None:
+        """Carry out the block manager's memory operations, in order."""
         for op in memory_ops:
             self.cache.apply(op)
 

@@ -17,6 +17,7 @@ from smartspec.engine.randomness import DRAFT, fold_seed, uniform
 _TOP_WIDTHS = (256, 2048)
 _TOP_GROUP = 8
 _CDF_BLOCK = 256
+NO_TOKEN = -1  # drawn from a row of logits that says nothing: NaN in it, or no finite largest value
 
 
 def apply_penalties(
@@ -186,21 +187,31 @@ def draw_tokens(
     """Draw one token per row as its request wants it: token ids int64 [N], on the device of logits.
 
     logits: [N, V], already penalised. requests: N, one per row. positions: int64 [N], index in the request's text of
-    the token to draw. purpose: see randomness. Greedy rows take the largest logit, the first on a tie. Also returns
-    the row numbers int64 [S] of the rows that were sampled and their distributions [S, V] (None if there are none).
+    the token to draw. purpose: see randomness. Greedy rows take the largest logit, the first on a tie. A row with NaN,
+    +inf or nothing but -inf gives NO_TOKEN. Also returns the row numbers int64 [S] of the rows that were sampled and
+    their distributions [S, V] (None if there are none).
     """
     sampled = np.flatnonzero([not request.params.greedy for request in requests])
     if not sampled.size:
-        return logits.argmax(dim=-1), sampled, None
+        return _best_tokens(logits), sampled, None
     all_sampled = sampled.size == len(requests)
     sampled_requests = [requests[row] for row in sampled]
     probs = filtered_probs(logits if all_sampled else logits[sampled], *_filters(sampled_requests))
     drawn = sample_from_probs(probs, request_uniform(sampled_requests, positions[sampled], purpose))
+    # The softmax of a bad row is NaN everywhere, and so is what the filters leave of it.
+    drawn = torch.where(probs[:, 0].isnan(), NO_TOKEN, drawn)
     if all_sampled:
         return drawn, sampled, probs
-    token_ids = logits.argmax(dim=-1)
+    token_ids = _best_tokens(logits)
     token_ids[sampled] = drawn
     return token_ids, sampled, probs
+
+
+def _best_tokens(logits: torch.Tensor) -> torch.Tensor:
+    """The largest logit of each row, int64 [N], or NO_TOKEN. NaN counts as largest, so looking at that one tells."""
+    token_ids = logits.argmax(dim=-1)
+    largest = logits.gather(1, token_ids.unsqueeze(1)).squeeze(1)
+    return torch.where(largest.isfinite(), token_ids, NO_TOKEN)
 
 
 def sample_draft(
@@ -210,9 +221,11 @@ def sample_draft(
 
     positions: int64 [N], index in the request's text the token would take. Also returns, per request, the distribution
     [V] its token was drawn from, or None for a greedy request, whose draft is deterministic. The request's temperature
-    and filters apply, which raises acceptance; its penalties do not, which only costs some.
+    and filters apply, which raises acceptance; its penalties do not, which only costs some. Of bad logits token 0 is
+    drafted, and verification rejects it if it was drawn.
     """
     token_ids, sampled, probs = draw_tokens(logits, requests, positions, DRAFT)
+    token_ids = token_ids.clamp(min=0)
     draft_probs: list[torch.Tensor | None] = [None] * len(requests)
     for index, row in enumerate(sampled):
         draft_probs[row] = probs[index]

@@ -16,7 +16,7 @@ from smartspec.core.batch import TokenLogprobs, Verification
 from smartspec.core.request import Request
 from smartspec.engine.logprobs import token_logprobs
 from smartspec.engine.randomness import ACCEPT, SAMPLE
-from smartspec.engine.sampling import apply_penalties, draw_tokens, request_uniform, sample_from_probs
+from smartspec.engine.sampling import NO_TOKEN, apply_penalties, draw_tokens, request_uniform, sample_from_probs
 
 
 def verify(
@@ -30,6 +30,7 @@ def verify(
     logits: [sum(k_i + 1), V], the rows of all requests one behind the other; row j of a request is the target's
     prediction behind its committed text and its first j draft tokens. Not modified. draft_token_ids: int [k_i] each.
     draft_probs: [k_i, V] each, the distributions the draft tokens were drawn from, or None where they were not drawn.
+    A request whose next token would come from NaN or infinite logits gets an error instead of it.
     """
     if not requests:
         return []
@@ -38,7 +39,7 @@ def verify(
     penalised = _penalised(logits, rows, requests, draft_token_ids)
     tokens, sampled, target_probs = draw_tokens(penalised, rows.requests, rows.positions, SAMPLE)
     token_ids = tokens.cpu().numpy()
-    accepted = token_ids == rows.draft_token_ids
+    accepted = (token_ids == rows.draft_token_ids) & (token_ids != NO_TOKEN)
     drawn = [i for i, probs in enumerate(draft_probs) if probs is not None and not requests[i].params.greedy]
     if not drawn:
         return _verifications(logits, rows, requests, rows.first_rejected(accepted), token_ids)
@@ -48,7 +49,7 @@ def verify(
     drawn_draft_probs = torch.cat([draft_probs[i] for i in drawn])
     accepted[drawn_rows] = _accept_drawn(drawn_target_probs, drawn_draft_probs, rows, drawn_rows)
     stops = rows.first_rejected(accepted)
-    rejected = np.flatnonzero(np.isin(drawn_rows, stops))
+    rejected = np.flatnonzero(np.isin(drawn_rows, stops) & (token_ids[drawn_rows] != NO_TOKEN))
     token_ids[drawn_rows[rejected]] = _recover_tokens(
         drawn_target_probs[rejected], drawn_draft_probs[rejected], rows, drawn_rows[rejected]
     )
@@ -124,19 +125,30 @@ def _verifications(
 ) -> list[Verification]:
     """Records of a step: request i accepts the drafts before row stops[i] and emits token_ids[stops[i]] behind them."""
     num_accepted = (stops - rows.starts).tolist()
+    own = token_ids[stops]
     emitted = [
-        (*rows.draft_token_ids[start:stop].tolist(), int(token_ids[stop]))
-        for start, stop in zip(rows.starts, stops, strict=True)
+        (*rows.draft_token_ids[start:stop].tolist(), *([token] if token != NO_TOKEN else ()))
+        for start, stop, token in zip(rows.starts, stops, own.tolist(), strict=True)
     ]
+    errors: list[str | None] = [None] * len(requests)
+    for i in np.flatnonzero(own == NO_TOKEN):
+        errors[i] = _bad_logits(int(rows.positions[stops[i]]) - requests[i].num_prompt_tokens)
     logprobs = _emitted_logprobs(logits, rows, requests, emitted)
-    return [Verification(*record) for record in zip(emitted, num_accepted, logprobs, strict=True)]
+    return [Verification(*record) for record in zip(emitted, num_accepted, logprobs, errors, strict=True)]
+
+
+def _bad_logits(output_position: int) -> str:
+    return (
+        f"the model's logits for output token {output_position} are NaN or infinite: its weights are damaged, or its "
+        "numbers overflow (start with --dtype float32)"
+    )
 
 
 def _emitted_logprobs(
     logits: torch.Tensor, rows: _Rows, requests: Sequence[Request], emitted: Sequence[tuple[int, ...]]
 ) -> list[tuple[TokenLogprobs, ...] | None]:
     """Logprobs of every emitted token of the requests that asked for them, None for the others."""
-    wanted = [i for i, request in enumerate(requests) if request.params.logprobs is not None]
+    wanted = [i for i, request in enumerate(requests) if request.params.logprobs is not None and emitted[i]]
     if not wanted:
         return [None] * len(requests)
     wanted_rows = np.concatenate([rows.starts[i] + np.arange(len(emitted[i])) for i in wanted])

@@ -1,0 +1,68 @@
+"""A request whose logits are NaN, on a tiny model, ends with an error; neighbours and successors notice nothing."""
+
+import pytest
+import torch
+from test_recycling_engine import WholeOffers
+from tiny_models import VOCABULARY, as_loaded, tiny_llama
+
+from smartspec.core.blocks import BlockManager
+from smartspec.core.engine_core import EngineCore
+from smartspec.core.request import Request
+from smartspec.core.sampling_params import SamplingParams
+from smartspec.core.scheduler import Scheduler
+from smartspec.drafters.prompt_lookup import PromptLookupDrafter
+from smartspec.engine.executor import LiveExecutor
+from smartspec.engine.model_runner import ModelRunner
+
+BAD_TOKEN = VOCABULARY - 1
+LONG, SHORT = [i * 7 % 50 for i in range(60)], [3, 1, 4, 1, 5]
+BAD = [BAD_TOKEN, *range(50)]  # whatever comes behind the bad token attends to it
+
+
+def make_core(with_kernel: bool, draft_length: int = 4) -> EngineCore:
+    """with_kernel: our attention kernel where there is one, else torch's, which reads masked positions too."""
+    model = tiny_llama(0)
+    model.model.embed_tokens.weight[BAD_TOKEN] = torch.nan
+    # A head's positions are no whole number of pages: giving pages back would not clear them.
+    runner = ModelRunner(as_loaded(model), num_slots=2, max_len=100)
+    if not with_kernel:
+        runner.max_tile_tokens = 0
+    executor = LiveExecutor(runner, PromptLookupDrafter(max_draft_tokens=draft_length), draft_model=None)
+    scheduler = Scheduler(
+        BlockManager(50, 4, 2), max_batched_tokens=64, max_model_len=100, max_draft_tokens=draft_length
+    )
+    return EngineCore(scheduler, executor, WholeOffers())
+
+
+def make_request(request_id: int, prompt: list[int], max_tokens: int, temperature: float) -> Request:
+    return Request(request_id, prompt, SamplingParams(max_tokens=max_tokens, temperature=temperature), seed=request_id)
+
+
+def decode(core: EngineCore, *requests: Request) -> list[list[int]]:
+    for request in requests:
+        core.add_request(request)
+    now = 0.0
+    while core.has_work:
+        core.step(now)
+        now += 1.0
+    return [request.output_token_ids.tolist() for request in requests]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("with_kernel", [True, False])
+def test_neighbour_and_successor_get_the_tokens_they_would_get_alone(with_kernel, temperature):
+    def of(request_id, prompt, max_tokens):
+        return make_request(request_id, prompt, max_tokens, temperature)
+
+    long_alone, short_alone = (
+        decode(make_core(with_kernel), of(i, prompt, max_tokens))[0]
+        for i, prompt, max_tokens in [(0, LONG, 30), (2, SHORT, 8)]
+    )
+    core = make_core(with_kernel)
+    neighbour, bad, successor = of(0, LONG, 30), of(1, BAD, 10), of(2, SHORT, 8)
+    assert decode(core, neighbour, bad, successor) == [long_alone, [], short_alone]
+    assert (bad.finish_reason, neighbour.finish_reason, successor.finish_reason) == ("error", "length", "length")
+    assert "output token 0 are NaN or infinite" in bad.error and "--dtype float32" in bad.error
+    again = of(3, BAD, 10)
+    assert decode(core, again) == [[]] and again.num_cached_tokens == 0
+    assert core.scheduler.blocks.num_used_blocks == 0
