@@ -18,12 +18,13 @@ OTHER_TOKEN_ID = 100
 class EchoExecutor:
     """Emits the prompt's tokens, over and over with an end of sequence between; drafts are always right.
 
-    num_steps: steps begun.
+    num_steps: steps begun. bad_token_id: prompts that hold it have no prediction behind their third output token.
     """
 
     def __init__(self, eos_token_id: int):
         self.eos_token_id = eos_token_id
         self.num_steps = 0
+        self.bad_token_id: int | None = None
         self.released: list[int] = []
         self._gate = threading.Event()
         self._gate.set()
@@ -74,6 +75,9 @@ class EchoExecutor:
 
     def _emit(self, request: Request, num_accepted: int) -> Verification:
         token_ids = tuple(self._next_tokens(request, num_accepted + 1))
+        left = 3 - request.num_output_tokens
+        if self.bad_token_id in request.tokens[: request.num_prompt_tokens] and left <= num_accepted:
+            return Verification(token_ids[:left], left, error="the model's logits are NaN")
         logprobs = None
         if request.params.logprobs is not None:
             logprobs = tuple(_logprobs(token_id, request.params.logprobs) for token_id in token_ids)

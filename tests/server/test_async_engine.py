@@ -2,17 +2,26 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import aclosing
+from dataclasses import replace
 
 import pytest
 from fake_core import make_core
 
+from smartspec.control.records import StepSeconds
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.engine.async_engine import AsyncEngine, EngineError, QueueFull
 
 
-def run(tokenizer, scenario: Callable[[AsyncEngine], Awaitable], idle_work: Iterable[None] = (), **options) -> None:
+def run(
+    tokenizer,
+    scenario: Callable[[AsyncEngine], Awaitable],
+    idle_work: Iterable[None] = (),
+    clock: Callable[[], float] = time.monotonic,
+    **options,
+) -> None:
     """Run a scenario with a started engine, and stop it."""
 
     async def body() -> None:
@@ -26,6 +35,7 @@ def run(tokenizer, scenario: Callable[[AsyncEngine], Awaitable], idle_work: Iter
             max_batch=4,
             max_queue=4,
             idle_work=idle_work,
+            clock=clock,
         )
         engine.start()
         try:
@@ -57,18 +67,39 @@ def test_deltas_add_up(tokenizer):
     run(tokenizer, scenario, draft_length=5)
 
 
+async def seeds_of(engine: AsyncEngine, prompts: list[list[int]], n: int = 1, seed: int | None = None) -> list[int]:
+    """The seeds a call gives to its choices, in the order of their index."""
+    seeds = []
+    add_request = engine.core.add_request
+    engine.core.add_request = lambda request: (seeds.append(request.seed), add_request(request))
+    await collect(engine, prompts, n, seed=seed)
+    engine.core.add_request = add_request
+    return seeds
+
+
 def test_choices_have_seeds_of_their_own_and_the_first_has_the_one_given(tokenizer):
     async def scenario(engine):
-        seeds = []
-        add_request = engine.core.add_request
-        engine.core.add_request = lambda request: (seeds.append(request.seed), add_request(request))
-        await collect(engine, [[5, 6]], n=3, seed=7)
-        await collect(engine, [[5, 6]], n=3, seed=7)
-        await collect(engine, [[5, 6]], n=3, seed=None)
-        await collect(engine, [[5, 6]], seed=-1)
-        assert seeds[0] == 7 and seeds[:3] == seeds[3:6]
-        assert len(set(seeds[:3])) == len(set(seeds[6:9])) == 3
-        assert all(0 <= seed < 2**63 for seed in seeds)
+        given = await seeds_of(engine, [[5, 6]], n=3, seed=7)
+        assert given[0] == 7 and len(set(given)) == 3
+        assert await seeds_of(engine, [[5, 6]], n=3, seed=7) == given
+        ends = [(await seeds_of(engine, [[5, 6]], seed=seed))[0] for seed in (-(2**63), -1, 2**63 - 1)]
+        assert len(set(ends)) == 3, "no two seeds that can be given are one"
+
+    run(tokenizer, scenario)
+
+
+def test_without_a_seed_all_choices_of_all_prompts_are_independent(tokenizer):
+    async def scenario(engine):
+        seeds = await seeds_of(engine, [[5, 6], [5, 6]], n=3) + await seeds_of(engine, [[5, 6]])
+        assert len(set(seeds)) == 7
+
+    run(tokenizer, scenario)
+
+
+def test_with_a_seed_a_prompt_gets_what_it_would_get_alone_whatever_its_companions(tokenizer):
+    async def scenario(engine):
+        alone = await seeds_of(engine, [[5, 6]], n=2, seed=7)
+        assert await seeds_of(engine, [[9], [5, 6], [5, 6]], n=2, seed=7) == alone * 3
 
     run(tokenizer, scenario)
 
@@ -138,6 +169,119 @@ def test_stop_ends_what_is_under_way(tokenizer):
             await collect(engine, [[5]])
 
     run(tokenizer, scenario)
+
+
+def test_calls_after_stop_raise_and_those_asked_for_earlier_are_answered(tokenizer):
+    async def scenario(engine):
+        engine.core.executor.hold()
+        request = asyncio.create_task(collect(engine, [[5]]))
+        await asyncio.sleep(0)
+        pending = asyncio.create_task(engine.call(lambda: 5))
+        await asyncio.sleep(0)
+        stopping = asyncio.create_task(engine.stop())
+        await asyncio.sleep(0)
+        with pytest.raises(EngineError, match="stopped"):
+            await engine.call(lambda: 6)
+        engine.core.executor.let_go()
+        assert await pending == 5
+        await stopping
+        with pytest.raises(EngineError, match="stopped"):
+            await engine.call(lambda: 7)
+        with pytest.raises(EngineError, match="stopped"):
+            await request
+
+    run(tokenizer, scenario)
+
+
+def test_a_request_without_a_prediction_gets_an_error_and_the_others_their_tokens(tokenizer):
+    async def scenario(engine):
+        engine.core.executor.bad_token_id = 7
+        bad, good = [5, 6, 7, 8, 9], [5, 6, 8, 9, 10]
+        bad_call = asyncio.create_task(collect(engine, [bad]))
+        good_call = asyncio.create_task(collect(engine, [good]))
+        with pytest.raises(EngineError, match="logits are NaN"):
+            await bad_call
+        assert [t for delta in await good_call for t in delta.token_ids] == [*good, tokenizer.eos_token_id]
+        assert engine.num_requests == 0 and sorted(engine.core.executor.released) == [0, 1]
+        received = []
+        with pytest.raises(EngineError, match="logits are NaN"):
+            async for delta in engine.generate([bad], SamplingParams(max_tokens=64)):
+                received += delta.token_ids
+        assert received == bad[: len(received)] and len(received) <= 3
+
+    run(tokenizer, scenario)
+    run(tokenizer, scenario, draft_length=1)
+
+
+class Ticks:
+    """A clock that stands still but where it is told to go on."""
+
+    def __init__(self):
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def spend(self, seconds: float, function: Callable) -> Callable:
+        """The function, taking that much longer."""
+
+        def wrapper(*arguments):
+            self.now += seconds
+            return function(*arguments)
+
+        return wrapper
+
+
+def test_the_seconds_of_steps_are_all_the_time_the_engine_was_busy_and_none_that_it_waited(tokenizer):
+    """Everything takes a time of its own, a power of two, so that the sums are exact and tell what they are made of."""
+    ticks, outputs, waited = Ticks(), [], threading.Semaphore(0)
+
+    def waiting() -> Iterator[None]:
+        while True:
+            ticks.now += 2.0**20
+            waited.release()
+            yield
+
+    async def wait_idly() -> None:
+        while waited.acquire(blocking=False):
+            pass
+        await asyncio.to_thread(waited.acquire)
+
+    async def scenario(engine):
+        core, executor, began = engine.core, engine.core.executor, 0.0
+        offer, verify = executor.offer, executor.verify
+
+        def timed_offer(batch, now):
+            nonlocal began
+            began = now
+            return offer(batch, now)
+
+        def timed_verify(batch, drafts):
+            result = verify(batch, drafts)
+            ticks.now += 1.0
+            return replace(result, seconds=StepSeconds(0.0, 1.0, ticks.now - began - 1.0))
+
+        executor.offer, executor.verify = timed_offer, timed_verify
+        core.scheduler.schedule = ticks.spend(2.0, core.scheduler.schedule)
+        core.controller.observe = ticks.spend(4.0, core.controller.observe)
+        engine._to_event = ticks.spend(8.0, engine._to_event)
+        core.add_request = ticks.spend(16.0, core.add_request)
+        engine.listeners.append(outputs.append)
+        for _ in range(2):
+            await wait_idly()
+            assert len(await collect(engine, [[5] * 3], max_tokens=3)) == 3
+        await wait_idly()
+        async with aclosing(engine.generate([[6]], SamplingParams(max_tokens=400, ignore_eos=True))) as deltas:
+            await anext(deltas)
+        await engine.call(lambda: None)
+        await wait_idly()
+        await collect(engine, [[7]], max_tokens=2)
+
+    run(tokenizer, scenario, idle_work=waiting(), clock=ticks)
+    host = [output.seconds.host for output in outputs]
+    first, later = 16.0 + 2.0, 4.0 + 8.0 + 2.0
+    assert host[:7] == [first, later, later] * 2 + [first]
+    assert host[7:] == [later] * (len(host) - 9) + [first, later]
 
 
 def test_a_failing_call_raises_for_the_caller_alone(tokenizer):

@@ -95,6 +95,22 @@ def test_a_stream_that_fails_ends_with_an_error_event(server):
     assert "engine_error" in events[-1] and "secret" not in events[-1]
 
 
+def test_a_request_without_a_prediction_is_told_so_and_its_neighbour_is_served(server, tokenizer):
+    (bad,) = tokenizer(" nothing")["input_ids"]
+    server.executor.bad_token_id = bad
+    neighbour = Background(server, prompt="One two three four")
+    answer = server.complete(prompt=[5, 6, bad])
+    assert answer.status_code == 500
+    assert answer.json()["error"] | {"message": ""} == {
+        "message": "", "type": "server_error", "param": None, "code": "engine_error",
+    }  # fmt: skip
+    assert "logits are NaN" in answer.json()["error"]["message"]
+    events = server.complete(prompt=[5, 6, bad], stream=True).text.strip().split("\n\n")
+    assert "logits are NaN" in json.loads(events[-1].removeprefix("data: "))["error"]["message"]
+    assert neighbour.join().json()["choices"][0]["text"] == "One two three four"
+    server.executor.bad_token_id = None
+
+
 def test_an_unforeseen_error_is_a_plain_500(server, monkeypatch):
     monkeypatch.setattr("smartspec.server.app.check_model", lambda asked, served: 1 / 0)
     answer = server.complete(prompt="One two")

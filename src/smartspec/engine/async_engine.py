@@ -23,6 +23,7 @@ from smartspec.core.speculation import NO_OPTIONS, SpeculationOptions
 from smartspec.engine.detokenizer import IncrementalDetokenizer
 from smartspec.engine.engine_thread import EngineThread
 from smartspec.engine.huge_pages import collapse_pages
+from smartspec.engine.randomness import fold_seed
 from smartspec.engine.text import Choice, TextDelta
 
 if TYPE_CHECKING:
@@ -30,8 +31,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MAX_SEED = 2**63 - 1
-SEED_STRIDE = 0x9E3779B97F4A7C15  # odd, so that all choices of a call have different seeds
+SEED_STRIDE = 0x9E3779B97F4A7C15  # odd, so that all choices of a prompt have different seeds
 
 
 class QueueFull(Exception):
@@ -48,7 +48,7 @@ class AsyncEngine:
     tokenizer: a transformers tokenizer backed by the tokenizers library. vocab_size: of the model. max_model_len: most
     tokens of one request. At most max_batch + max_queue requests may be in the engine. idle_work is advanced in the
     engine thread while there is no request; each of its steps should take milliseconds. listeners are called in the
-    event loop with every StepOutput.
+    event loop with every StepOutput. clock: the one the core's executor measures with, in seconds.
     """
 
     def __init__(
@@ -63,6 +63,7 @@ class AsyncEngine:
         max_queue: int,
         thread: EngineThread | None = None,
         idle_work: Iterable[None] = (),
+        clock: Callable[[], float] = time.monotonic,
     ):
         self.core = core
         self.vocab_size = vocab_size
@@ -80,6 +81,8 @@ class AsyncEngine:
         self._choices: dict[int, Choice] = {}
         self._thread = thread or EngineThread()
         self._idle_work = iter(idle_work)
+        self._clock = clock
+        self._measured_until = 0.0  # time before it belongs to a step, or the engine had nothing to do
         self._ended: Future | None = None
 
     @classmethod
@@ -95,6 +98,7 @@ class AsyncEngine:
             max_queue=engine.config.max_queue,
             thread=thread,
             idle_work=collapse_pages(),
+            clock=engine.core.executor.clock,
         )
 
     @property
@@ -123,11 +127,12 @@ class AsyncEngine:
     ) -> AsyncIterator[TextDelta]:
         """Text of n choices for each prompt (token ids) as it comes, until every choice has a finish_reason.
 
+        Without a seed all choices are independent. With one, the choices of a prompt differ from each other, and are
+        what they would be in a call of its own: equal prompts get equal choices (n is the way to ask for several).
         Closing or cancelling the iterator aborts what is left before the next step. Raises QueueFull when there is no
-        room for all choices, ValueError when one could never run, EngineError when the engine failed.
+        room for all choices, ValueError when one could never run, EngineError when the engine or a choice failed.
         """
-        if self._stopped:
-            raise EngineError("the engine was stopped")
+        self._check_alive()
         num_choices = len(prompts) * n
         if self.num_requests + num_choices > self.max_requests:
             raise QueueFull(f"the engine holds {self.num_requests} of at most {self.max_requests} requests")
@@ -150,7 +155,8 @@ class AsyncEngine:
                 self._commands.put(partial(self._abort, list(unfinished.values())))
 
     async def call(self, function: Callable[[], object]) -> object:
-        """What function returns, run in the engine thread between two steps."""
+        """What function returns, run in the engine thread between two steps. Raises EngineError once it was stopped."""
+        self._check_alive()
         future = self._loop.create_future()
 
         def finish(result: object, error: Exception | None) -> None:
@@ -167,6 +173,10 @@ class AsyncEngine:
         self._commands.put(run)
         return await future
 
+    def _check_alive(self) -> None:
+        if self._stopped or not self.alive:
+            raise EngineError("the engine was stopped" if self._stopped else "the engine is not running")
+
     def _make_choices(
         self,
         prompts: list[list[int]],
@@ -176,14 +186,14 @@ class AsyncEngine:
         events: asyncio.Queue,
     ) -> list[Choice]:
         eos_token_ids = frozenset() if params.ignore_eos else self._eos_token_ids
-        seed = secrets.randbits(63) if params.seed is None else params.seed
+        seeds = _seeds(params.seed, len(prompts), n)
         choices = []
-        for index, (prompt, number) in enumerate(itertools.product(prompts, range(n))):
+        for index, prompt in enumerate(prompt for prompt in prompts for _ in range(n)):
             request = Request(
                 next(self._request_ids),
                 prompt,
                 params,
-                seed=(seed + number * SEED_STRIDE) & MAX_SEED,
+                seed=seeds[index],
                 stop_token_ids=eos_token_ids | frozenset(params.stop_token_ids),
                 speculation=speculation,
             )
@@ -216,8 +226,11 @@ class AsyncEngine:
     def _run_commands(self, wait: bool) -> None:
         """Do what was asked for. wait: there is nothing else to do, so wait until something is asked for."""
         while wait or not self._commands.empty():
+            command = self._commands.get()
+            if wait:
+                self._measured_until = max(self._measured_until, self._clock())
             try:
-                self._commands.get()()
+                command()
             except Exception:
                 logger.exception("a command to the engine failed")
             wait = False
@@ -240,7 +253,9 @@ class AsyncEngine:
 
     def _step(self) -> None:
         try:
-            step_output = self.core.step(time.monotonic())
+            # From where the last step's time ends: what was done since then for the requests is time of this one.
+            step_output = self.core.step(self._measured_until)
+            self._measured_until += step_output.seconds.total
             events = [self._to_event(output) for output in step_output.outputs]
         except Exception:
             logger.exception("a step failed; the requests in the engine are given up")
@@ -248,8 +263,10 @@ class AsyncEngine:
         else:
             self._post(events, step_output)
 
-    def _to_event(self, output: RequestOutput) -> tuple[Choice, TextDelta]:
+    def _to_event(self, output: RequestOutput) -> tuple[Choice, TextDelta | Exception]:
         request_id = output.request.request_id
+        if output.request.error is not None:
+            return self._choices.pop(request_id), EngineError(output.request.error)
         choice = self._choices[request_id]
         delta = choice.advance(output, self._tokenizer)
         if delta.finish_reason is not None:
@@ -277,3 +294,10 @@ class AsyncEngine:
         if step_output is not None:
             for listener in self.listeners:
                 listener(step_output)
+
+
+def _seeds(seed: int | None, num_prompts: int, n: int) -> list[int]:
+    """The seed of every choice, n for each prompt: see AsyncEngine.generate."""
+    if seed is None:
+        return [secrets.randbits(63) for _ in range(num_prompts * n)]
+    return [fold_seed(seed + number * SEED_STRIDE) for number in range(n)] * num_prompts
