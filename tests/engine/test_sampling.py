@@ -8,7 +8,14 @@ from markov_model import reference_probs
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.engine.randomness import SAMPLE
-from smartspec.engine.sampling import apply_penalties, draw_tokens, filtered_probs, sample_draft, sample_from_probs
+from smartspec.engine.sampling import (
+    NO_TOKEN,
+    apply_penalties,
+    draw_tokens,
+    filtered_probs,
+    sample_draft,
+    sample_from_probs,
+)
 
 BELOW_ONE = np.nextafter(1.0, 0.0)
 
@@ -148,6 +155,71 @@ def test_greedy_takes_the_first_of_equal_logits():
     logits = torch.tensor([[0.0, 2.0, 2.0, 2.0], [-1.0, -1.0, -1.0, -1.0]])
     token_ids, sampled, probs = draw_tokens(logits, requests, np.array([1, 1]), SAMPLE)
     assert token_ids.tolist() == [1, 0] and not len(sampled) and probs is None
+
+
+NAN, INF = float("nan"), float("inf")
+BAD_ROWS = ([0.0, 1.0, NAN], [NAN] * 3, [INF, 0.0, 0.0], [INF, -INF, NAN], [-INF] * 3)
+
+
+@pytest.mark.parametrize("bad_row", BAD_ROWS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_bad_logits_give_no_token_and_leave_the_other_rows_alone(bad_row, dtype):
+    """For every kind of sampling, each beside good rows of the same kind."""
+    for params in [SamplingParams(temperature=0.0), *FILTERS]:
+        requests = [Request(i, [1], params, seed=i) for i in range(3)]
+        logits = torch.tensor([[0.0, 2.0, -INF], bad_row, [1.0, 0.0, 3.0]], dtype=dtype)
+        expected, *_ = draw_tokens(logits[::2], requests[::2], np.array([1, 1]), SAMPLE)
+        token_ids, *_ = draw_tokens(logits, requests, np.array([1, 1, 1]), SAMPLE)
+        assert token_ids.tolist() == [expected[0], NO_TOKEN, expected[1]]
+    mixed = [Request(i, [1], SamplingParams(temperature=i % 2), seed=i) for i in range(4)]
+    logits = torch.tensor([bad_row, bad_row, [0.0, 2.0, 1.0], [-INF, 2.0, -INF]], dtype=dtype)
+    token_ids, *_ = draw_tokens(logits, mixed, np.ones(4, dtype=np.int64), SAMPLE)
+    assert token_ids.tolist() == [NO_TOKEN, NO_TOKEN, 1, 1]
+
+
+@pytest.mark.parametrize("bad_row", BAD_ROWS)
+def test_a_draft_of_bad_logits_is_a_token_all_the_same(bad_row):
+    requests = [Request(i, [1], SamplingParams(temperature=i), seed=0) for i in range(2)]
+    token_ids, _ = sample_draft(torch.tensor([bad_row, bad_row]), requests, np.array([1, 1]))
+    assert token_ids.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("penalty", [0.01, 100.0])
+def test_the_strongest_repetition_penalties_leave_numbers(penalty):
+    requests = [Request(0, [0, 1], SamplingParams(repetition_penalty=penalty), seed=0)]
+    logits = torch.tensor([[30_000.0, -30_000.0, 0.0]])
+    apply_penalties(logits, requests, [0], [np.empty(0, dtype=np.int32)])
+    assert logits.isfinite().all()
+    assert draw_tokens(logits, requests, np.array([2]), SAMPLE)[0].item() != NO_TOKEN
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"repetition_penalty": 1e-300}, r"repetition_penalty must be in \[0.01, 100\], got 1e-300"),
+        ({"repetition_penalty": 0.0}, "repetition_penalty must be in"),
+        ({"repetition_penalty": NAN}, "repetition_penalty must be in .* got nan"),
+        ({"temperature": NAN}, "temperature must be in"),
+        ({"presence_penalty": INF}, "presence_penalty must be in"),
+        ({"top_k": 2**31}, "top_k must be .* at most 2147483647, got 2147483648"),
+    ],
+)
+def test_options_that_float32_or_int64_cannot_hold_are_named(options, words):
+    with pytest.raises(ValueError, match=words):
+        SamplingParams(**options)
+
+
+def test_the_smallest_numbers_that_are_allowed_act_as_zero():
+    """What float32 rounds to 0 (temperature has a floor, see above) does nothing, and makes no NaN."""
+    logits = np.array([[0.0, 1.0, 2.0]], dtype=np.float32)
+    tiny = SamplingParams(min_p=1e-300, presence_penalty=1e-300, frequency_penalty=-1e-300, max_tokens=5)
+    request = Request(0, [0], tiny, seed=0)
+    request.append([1])
+    penalised = torch.from_numpy(logits.copy())
+    apply_penalties(penalised, [request], [0], [np.empty(0, dtype=np.int32)])
+    assert penalised.tolist() == logits.tolist()
+    assert torch.equal(filtered(logits, [tiny]), filtered(logits, [SamplingParams()]))
+    assert filtered(logits, [SamplingParams(top_p=5e-324)]).tolist() == [[0.0, 0.0, 1.0]]
 
 
 def test_draft_tokens_of_sampled_requests_come_with_their_distributions():

@@ -50,6 +50,7 @@ def check_error(answer: httpx.Response, status: int, param: str | None, *words: 
         ({"prompt": "a", "max_tokens": 5.5}, "max_tokens", "integer"),
         ({"prompt": "a", "temperature": -1}, "temperature", "-1"),
         ({"prompt": "a", "temperature": "hot"}, "temperature", "number"),
+        ({"prompt": "a", "repetition_penalty": 1e-300}, "repetition_penalty", "[0.01, 100]"),
         ({"prompt": "a", "top_p": 0}, "top_p", "0"),
         ({"prompt": "a", "top_k": -2}, "top_k", "-2"),
         ({"prompt": "a", "top_k": 2**70}, "top_k", "2147483648"),

@@ -57,7 +57,7 @@ def test_null_and_nothing_mean_the_defaults(server, views, speculation):
 @pytest.mark.parametrize(
     ("speculation", "param", "words"),
     [
-        ({"weight": 0}, "speculation.weight", "greater than 0"),
+        ({"weight": 5e-324}, "speculation.weight", "greater than or equal to 0.01"),
         ({"weight": 1e6}, "speculation.weight", "less than or equal to 100"),
         ({"weight": "heavy"}, "speculation.weight", "number"),
         ({"max_draft_tokens": -1}, "speculation.max_draft_tokens", "greater than or equal to 0"),

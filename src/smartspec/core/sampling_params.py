@@ -5,6 +5,9 @@ from dataclasses import dataclass
 
 MAX_STOP_STRINGS = 16
 MAX_LOGPROBS = 20
+MAX_TOP_K = 2**31 - 1
+# Logits are multiplied or divided by the penalty in float32: much smaller ones would make infinities of them.
+MIN_REPETITION_PENALTY = 0.01
 
 
 @dataclass(frozen=True)
@@ -33,13 +36,13 @@ class SamplingParams:
         _check_range("temperature", self.temperature, 0.0, 100.0)
         _check_range("top_p", self.top_p, 0.0, 1.0, low_excluded=True)
         _check_range("min_p", self.min_p, 0.0, 1.0)
-        _check_range("repetition_penalty", self.repetition_penalty, 0.0, 100.0, low_excluded=True)
+        _check_range("repetition_penalty", self.repetition_penalty, MIN_REPETITION_PENALTY, 100.0)
         _check_range("presence_penalty", self.presence_penalty, -2.0, 2.0)
         _check_range("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
         if self.max_tokens < 1:
             raise ValueError(f"max_tokens must be at least 1, got {self.max_tokens}")
-        if self.top_k < -1:
-            raise ValueError(f"top_k must be -1 or 0 (no limit) or positive, got {self.top_k}")
+        if not -1 <= self.top_k <= MAX_TOP_K:
+            raise ValueError(f"top_k must be -1 or 0 (no limit) or positive, at most {MAX_TOP_K}, got {self.top_k}")
         if self.logprobs is not None and not 0 <= self.logprobs <= MAX_LOGPROBS:
             raise ValueError(f"logprobs must be between 0 and {MAX_LOGPROBS}, got {self.logprobs}")
         if len(self.stop) > MAX_STOP_STRINGS:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 MAX_CLASS_NAME = 64
 MAX_CLASSES = 255
-MAX_WEIGHT = 100.0
+MIN_WEIGHT, MAX_WEIGHT = 0.01, 100.0  # so that sums and ratios of weights stay ordinary numbers
 MAX_TPOT_SECONDS = 3600.0
 
 
@@ -33,7 +33,8 @@ class SpeculationOptions:
             raise ValueError(f"workload_class must have 1 to {MAX_CLASS_NAME} characters, got {self.workload_class!r}")
         if self.max_draft_tokens is not None and self.max_draft_tokens < 0:
             raise ValueError(f"max_draft_tokens must be at least 0, got {self.max_draft_tokens}")
-        _check_range("weight", self.weight, MAX_WEIGHT)
+        if not MIN_WEIGHT <= self.weight <= MAX_WEIGHT:
+            raise ValueError(f"weight must be in [{MIN_WEIGHT:g}, {MAX_WEIGHT:g}], got {self.weight}")
         if self.tpot_target_seconds is not None:
             _check_range("tpot_target_seconds", self.tpot_target_seconds, MAX_TPOT_SECONDS)
 

@@ -5,7 +5,14 @@ from typing import Annotated, Literal, Self, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError, model_validator
 
 from smartspec.core.sampling_params import SamplingParams
-from smartspec.core.speculation import MAX_CLASS_NAME, MAX_TPOT_SECONDS, MAX_WEIGHT, NO_OPTIONS, SpeculationOptions
+from smartspec.core.speculation import (
+    MAX_CLASS_NAME,
+    MAX_TPOT_SECONDS,
+    MAX_WEIGHT,
+    MIN_WEIGHT,
+    NO_OPTIONS,
+    SpeculationOptions,
+)
 from smartspec.server.errors import APIError
 
 MAX_CHOICES = 128
@@ -47,7 +54,7 @@ class SpeculationBody(Body):
 
     workload_class: str | None = Field(None, min_length=1, max_length=MAX_CLASS_NAME)
     max_draft_tokens: int | None = Field(None, ge=0, lt=2**31)
-    weight: float = Field(1.0, gt=0, le=MAX_WEIGHT)
+    weight: float = Field(1.0, ge=MIN_WEIGHT, le=MAX_WEIGHT)
     tpot_target_ms: float | None = Field(None, gt=0, le=1000 * MAX_TPOT_SECONDS)
 
     def options(self) -> SpeculationOptions:
