@@ -45,11 +45,11 @@ class AdaServe(Policy):
     def plan_verify(
         self, view: BatchView, plan: DraftPlan, drafted: Drafted, survival: np.ndarray, latency: Latency
     ) -> np.ndarray:
-        slots = min(self._num_slots(view), int(drafted.lengths.sum()))
+        slots = min(self._num_slots(view), int(plan.lengths.sum()))
         if slots <= 0:
             return np.zeros_like(drafted.lengths)
         chances = path_probabilities(drafted, survival)
-        depth = int(drafted.lengths.max())
+        depth = int(plan.lengths.max())
         seconds = float(latency.target_seconds(view, np.array([slots]))[0]) + latency.host_seconds
         seconds += float(latency.draft_seconds(view, plan.use_model, depth)[-1])
         needs = np.minimum(self._tokens_needed(view, seconds), depth + 1)

@@ -82,6 +82,10 @@ class Policy:
         """How many of the drafted tokens to verify: int [R], at most drafted.lengths.
 
         survival: float [R, K], as in Estimates, of the drafts as they turned out (confidence taken into account).
+
+        Whether a token is kept must not depend on what is known only once it is drawn: the confidence of the tokens
+        behind it, how long its draft became and, if a StopRule couples rows, the same of other rows. Nothing that was
+        drawn may be seen in prices either. Else what is kept is biased, and with it the output.
         """
         return drafted.lengths
 

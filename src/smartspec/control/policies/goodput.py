@@ -13,7 +13,7 @@ from smartspec.control.exploration import (
     Spacing,
 )
 from smartspec.control.guard import Guard
-from smartspec.control.planner import LengthPlan, plan_lengths
+from smartspec.control.planner import LengthPlan
 from smartspec.control.policies.arrivals import Arrivals
 from smartspec.control.policies.base import Estimates, Latency, Policy, expected_accepted, no_drafts
 from smartspec.control.policies.choice import Choice, best_choice
@@ -21,6 +21,7 @@ from smartspec.control.policies.fairness import fairness_of
 from smartspec.control.policies.prefill_price import PrefillPrice
 from smartspec.control.policies.remaining_tokens import RemainingTokens
 from smartspec.control.policies.stopping import drafted_as_confident
+from smartspec.control.policies.verify_cut import convex_slopes, worth_verifying
 from smartspec.control.probing import expected_loss, longer_drafts, plan_probe
 from smartspec.control.records import BatchView, Drafted, DraftPlan, StepFeedback
 
@@ -74,20 +75,13 @@ class Goodput(Policy):
     def plan_verify(
         self, view: BatchView, plan: DraftPlan, drafted: Drafted, survival: np.ndarray, latency: Latency
     ) -> np.ndarray:
-        """What is worth verifying now that the drafts are there: their cost is spent, their confidence known. All of
-        those that were made to learn from."""
+        """What is worth verifying now that the drafts are there: their cost is spent, their confidence known (see
+        verify_cut). All of those that were made to learn from."""
         if self.uniform_lengths or self.note or drafted.confidence is None or not drafted.lengths.any():
             return drafted.lengths
-        return plan_lengths(
-            survival,
-            drafted.lengths,
-            self._weights,
-            np.zeros(view.num_rows, dtype=bool),
-            np.zeros(1),
-            self._best.target_seconds,
-            latency.host_seconds,
-            self._best.value_of_time,
-        ).lengths
+        seconds = self._best.target_seconds[: int(plan.lengths.sum()) + 1]
+        gains = self._weights[:, None] * survival
+        return worth_verifying(gains, drafted.lengths, self._best.value_of_time * convex_slopes(seconds))
 
     def observe(self, feedback: StepFeedback) -> None:
         seconds, num_rows = feedback.seconds.total, feedback.view.num_rows
