@@ -110,7 +110,7 @@ class Goodput(Policy):
             "plain_step_credit_seconds": self.plain_budget.credit,
             "tokens_of_a_new_request": self._remaining_tokens.of_new,
             "usual_part_of_prefill_price": self._prefill_price.usual_part,
-            "openness": self._arrivals.openness(),
+            "openness": self._arrivals.openness,
         }
 
     def _tell_guard(self, feedback: StepFeedback, speculated: bool) -> None:
@@ -137,7 +137,7 @@ class Goodput(Policy):
         return best_choice(view, estimates, self.uniform_lengths, fairness, remaining, self._prefill_price)
 
     def _fairness(self, view: BatchView, estimates: Estimates) -> float:
-        return fairness_of(view, estimates, self._arrivals) if self.fairness is None else self.fairness
+        return fairness_of(estimates, self._arrivals) if self.fairness is None else self.fairness
 
     def _confident_drafts(self, view: BatchView, estimates: Estimates, best: Choice) -> DraftPlan:
         if self.uniform_lengths:
