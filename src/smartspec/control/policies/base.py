@@ -91,6 +91,11 @@ class Policy:
         """
         return drafted.lengths
 
+    def alternatives(self, view: BatchView, estimates: Estimates, plan: DraftPlan) -> list[tuple[str, DraftPlan]]:
+        """The best plans that were considered and not chosen, best first, each with a label: asked for right after
+        plan_draft, with what it was given and its answer. A policy that compares no plans has none."""
+        return []
+
     def observe(self, feedback: StepFeedback) -> None:
         """Learn from a finished step."""
 

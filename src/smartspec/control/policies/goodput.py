@@ -83,6 +83,20 @@ class Goodput(Policy):
         gains = self._weights[:, None] * survival
         return worth_verifying(gains, drafted.lengths, self._best.value_of_time * convex_slopes(seconds))
 
+    def alternatives(self, view: BatchView, estimates: Estimates, plan: DraftPlan) -> list[tuple[str, DraftPlan]]:
+        """The three best other plans with a limit on the length of a draft: the question of the step, asked again
+        at the same prices. They are told apart by their number of draft tokens."""
+        prices = self._best.value_of_time, self._best.plain_value_of_time
+        found: dict[int, tuple[str, Choice]] = {}
+        for limit in sorted({0, *(self.uniform_lengths or range(estimates.max_draft_tokens + 1))}, reverse=True):
+            limited = replace(view, max_draft_tokens=np.minimum(view.max_draft_tokens, limit))
+            choice = self._best_choice(limited, estimates, prices)
+            found[choice.plan.num_draft_tokens] = (f"at most {limit}" if limit else "off", choice)
+        as_planned = self.note is None and plan.lengths.any()
+        found.pop(self._best.plan.num_draft_tokens if as_planned else int(plan.lengths.sum()), None)
+        best = sorted(found.values(), key=lambda other: -other[1].plan.gain)[:3]
+        return [(label, choice.draft_plan) for label, choice in best]
+
     def observe(self, feedback: StepFeedback) -> None:
         seconds, num_rows = feedback.seconds.total, feedback.view.num_rows
         speculated = bool(feedback.drafted.any())
@@ -131,10 +145,10 @@ class Goodput(Policy):
             has_prefill=view.prefill_tokens > 0,
         )
 
-    def _best_choice(self, view: BatchView, estimates: Estimates) -> Choice:
+    def _best_choice(self, view: BatchView, estimates: Estimates, prices: tuple[float, float] | None = None) -> Choice:
         remaining = None if estimates.survival_model is None else self._remaining_tokens.of(view)
         fairness = self._fairness(view, estimates)
-        return best_choice(view, estimates, self.uniform_lengths, fairness, remaining, self._prefill_price)
+        return best_choice(view, estimates, self.uniform_lengths, fairness, remaining, self._prefill_price, prices)
 
     def _fairness(self, view: BatchView, estimates: Estimates) -> float:
         return fairness_of(estimates, self._arrivals) if self.fairness is None else self.fairness
@@ -198,16 +212,3 @@ def marginal_weights(view: BatchView, estimates: Estimates, best: Choice, fairne
     total = float(view.weights.sum())
     mean = best.plan.goodput * best.plan.seconds / total if total else 1.0
     return view.weights * (mean / emitted) ** fairness
-
-
-def alternatives(view: BatchView, estimates: Estimates, num_chosen: int) -> list[tuple[str, int, float]]:
-    """The three best plans other than the chosen one (told apart by its number of draft tokens), best first: (what kind
-    of plan, draft tokens, predicted goodput). The kinds are limits on the length of a draft; no limit of 0 is off."""
-    found: dict[int, tuple[str, int, float]] = {}
-    for limit in range(estimates.max_draft_tokens, -1, -1):
-        limited = replace(view, max_draft_tokens=np.minimum(view.max_draft_tokens, limit))
-        plan = best_choice(limited, estimates).plan
-        label = f"at most {limit}" if limit else "off"
-        found[plan.num_draft_tokens] = (label, plan.num_draft_tokens, plan.goodput)
-    found.pop(num_chosen, None)
-    return sorted(found.values(), key=lambda plan: -plan[2])[:3]
