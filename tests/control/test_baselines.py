@@ -182,6 +182,17 @@ def test_adaserve_with_loose_objectives_equals_throughput_only():
     assert sum(keeps[0]) == 48 - 12
 
 
+def test_adaserve_plans_with_drafts_as_long_as_planned():
+    """A draft that ended early may tell what was drawn: room and time are those of the plan, and the token stays."""
+    targets = np.array([0.0232, np.inf, np.inf, np.inf])
+    view = make_view(4, caps=np.array([2, 1, 1, 1]), tpot_targets=targets)
+    confidence = np.repeat(np.array([[0.1], [0.9], [0.9], [0.9]]), K, axis=1)
+    for length in (1, 2):
+        lengths = np.array([length, 1, 1, 1])
+        keep = adaserve_keep(AdaServe(4 + 2), view, make_estimates(4), lengths, confidence)
+        assert keep[0] == 1, "it would meet its target without a draft if the step drafted one token only"
+
+
 def test_adaserve_counts_time_and_tokens_of_each_request():
     policy, rng = AdaServe(64), np.random.default_rng(0)
     view = make_view(2, tpot_targets=np.full(2, 0.021))

@@ -9,7 +9,6 @@ from smartspec.control.cost_curve import CostCurve
 from smartspec.control.latency import LatencyModel
 from smartspec.control.policies.base import Estimates
 from smartspec.control.policies.choice import best_choice
-from smartspec.control.policies.goodput import alternatives
 from smartspec.control.records import BatchView, Offers
 
 K = 4
@@ -118,13 +117,3 @@ def test_one_length_for_all_is_the_best_of_those_allowed(rate, num_rows):
     plan = best_choice(view, estimates, uniform_lengths=(1, 3)).plan
     assert plan.goodput == pytest.approx(max(goodput(0), goodput(1), goodput(3)))
     assert len(set(plan.lengths.tolist())) == 1 and plan.lengths[0] in (0, 1, 3)
-
-
-def test_alternatives_are_other_plans_best_first():
-    view, estimates = make_view(4), offers_accepted_at(0.7, 4)
-    chosen = best_choice(view, estimates).plan
-    found = alternatives(view, estimates, chosen.num_draft_tokens)
-    assert 1 <= len(found) <= 3
-    goodputs = [goodput for _, _, goodput in found]
-    assert goodputs == sorted(goodputs, reverse=True)
-    assert all(tokens != chosen.num_draft_tokens and goodput <= chosen.goodput for _, tokens, goodput in found)

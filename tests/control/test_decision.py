@@ -70,7 +70,7 @@ def make_record(num_rows: int = 3, seed: int = 0, detailed: bool = False) -> Dec
         off_goodput=101.25,
         predicted_seconds=0.031,
         survival=np.cumprod(np.full((num_rows, K), 0.5), axis=1).round(4),
-        alternatives=[("one token less", 5, 208.0), ("off", 0, 101.25)],
+        alternatives=(Alternative("one token less", 5, 208.0), Alternative("off", 0, 101.25)),
         reason="probe" if detailed else None,
     )
 

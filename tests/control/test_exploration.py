@@ -14,6 +14,7 @@ from smartspec.control.policies.goodput import Goodput
 from smartspec.control.records import BatchView, Drafted, DraftPlan, Offers, StepFeedback, StepSeconds
 
 K, ROWS = 4, 16
+INDEPENDENT = 0.5  # wandering of the number of requests, see policies.arrivals
 TARGET = CostCurve(knots=(1.0, 16.0), slopes=(0.0002, 0.0012), constant=0.03)
 CHEAP_TOKENS = CostCurve.linear(0.03, 0.0002)
 DRAFT = CostCurve.linear(0.003, 0.00005)
@@ -53,10 +54,13 @@ def test_steps_of_a_kind_become_rarer_at_every_batch_size_by_itself(growth, due)
 
 def play(acceptance_of_step, num_steps, seed=0, understated=1.0, target=TARGET, prefill=0):
     """A draft model with that acceptance by step (of all positions, or float [K]), beside so many prefill tokens in
-    every step; returns lengths, notes and relative goodput (to off) by step."""
+    every step, of requests that are known to come as they like; returns lengths, notes and relative goodput (to off) by
+    step."""
     rng = np.random.default_rng(seed)
     profile = CostCurve(target.knots, tuple(s / understated for s in target.slopes), target.constant)
     controller = Controller("goodput", K, LatencyModel(profile, DRAFT), has_offers=False, has_model=True, strict=True)
+    if prefill:
+        controller.policy._arrivals._wandering = INDEPENDENT
     ids, zeros = np.arange(ROWS), np.zeros(ROWS, dtype=int)
     lengths, notes, relative = [], [], []
     for step in range(num_steps):

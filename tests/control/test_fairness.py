@@ -5,7 +5,7 @@ import pytest
 
 from smartspec.control.cost_curve import CostCurve
 from smartspec.control.latency import LatencyModel
-from smartspec.control.policies.arrivals import INDEPENDENT, Arrivals
+from smartspec.control.policies.arrivals import Arrivals
 from smartspec.control.policies.base import Estimates
 from smartspec.control.policies.fairness import HARMONIC, fairness_of
 from smartspec.control.policies.goodput import Goodput
@@ -36,20 +36,24 @@ def learned(arrivals, num_steps, is_open, seed=0):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_independent_arrivals_are_told_from_replacements(seed):
-    assert learned(Arrivals(), 1000, is_open=True, seed=seed).openness() > 0.9
-    assert learned(Arrivals(), 1000, is_open=False, seed=seed).openness() == 0.0
+    assert learned(Arrivals(), 1000, is_open=True, seed=seed).openness > 0.9
+    assert learned(Arrivals(), 1000, is_open=False, seed=seed).openness == 0.0
 
 
-def test_what_is_not_known_is_closed_or_as_believed():
-    arrivals = Arrivals()
-    assert arrivals.openness() == 0.0 and arrivals.openness(prior=INDEPENDENT) == 1.0
-    learned(arrivals, 1000, is_open=False)
-    assert arrivals.openness(prior=INDEPENDENT) < 0.1
+def test_one_belief_decides_whose_tokens_count_and_what_time_is_worth():
+    """Before there is evidence, too: requests are taken to replace each other rather than not."""
+    for is_open in (None, False, True):
+        policy = Goodput()
+        if is_open is not None:
+            learned(policy._arrivals, 1000, is_open)
+        price = policy._prefill_price
+        price._without_prefill = 0.0  # all tokens were made beside prefill
+        assert (fairness_of(OF_MODEL, policy._arrivals) == HARMONIC) == (price.usual_part > 0.5) == bool(is_open)
 
 
 def test_requests_that_were_there_from_the_start_did_not_arrive():
     """A closed loop begins with all its requests at once."""
-    assert learned(Arrivals(), 8, is_open=False).openness() == 0.0
+    assert learned(Arrivals(), 8, is_open=False).openness < Arrivals().openness
 
 
 def test_one_jump_of_the_load_does_not_make_it_open():
@@ -59,20 +63,25 @@ def test_one_jump_of_the_load_does_not_make_it_open():
         for _ in range(num_ended):
             arrivals.request_ended()
         arrivals.observe(make_view(num_requests - ROWS))
-        assert arrivals.openness() < 0.5
+        assert not arrivals.are_open
 
 
 def test_the_mean_is_harmonic_where_requests_come_as_they_like():
-    assert fairness_of(make_view(), OF_MODEL, learned(Arrivals(), 1000, is_open=True)) == pytest.approx(
-        HARMONIC, rel=0.1
-    )
-    assert fairness_of(make_view(), OF_MODEL, learned(Arrivals(), 1000, is_open=False)) == 0.0
+    assert fairness_of(OF_MODEL, learned(Arrivals(), 1000, is_open=True)) == HARMONIC
+    assert fairness_of(OF_MODEL, learned(Arrivals(), 1000, is_open=False)) == 0.0
 
 
 def test_the_mean_is_arithmetic_where_drafts_come_now_and_then():
-    arrivals, one_offer = learned(Arrivals(), 1000, is_open=True), NONE + 3 * (np.arange(ROWS) == 0)
-    assert fairness_of(make_view(), Estimates(SURVIVAL, None, LATENCY), arrivals) == 0.0
-    assert fairness_of(make_view(offered=one_offer), OF_MODEL, arrivals) == 0.0
+    """Without a draft model."""
+    assert fairness_of(Estimates(SURVIVAL, None, LATENCY), learned(Arrivals(), 1000, is_open=True)) == 0.0
+
+
+def test_one_offer_does_not_change_whose_tokens_count():
+    """A match of prompt lookup in one row: the draft model drafts as long for the others."""
+    policy, one_offer = Goodput(), NONE + (np.arange(ROWS) == 0)
+    learned(policy._arrivals, 1000, is_open=True)
+    lengths = [policy.plan_draft(make_view(offered=offered), OF_MODEL).lengths for offered in (NONE, one_offer)]
+    assert np.array_equal(lengths[0][1:], lengths[1][1:])
 
 
 def test_requests_that_draft_badly_get_more_where_requests_come_as_they_like():

@@ -63,7 +63,7 @@ def test_every_step_yields_a_sound_record(policy):
         again = DecisionRecord.from_json(record.to_json())
         assert again.to_json() == record.to_json()
         assert len(record.alternatives) <= 3
-    assert any(record.alternatives for record in records)
+    assert any(record.alternatives for record in records) == (policy == "goodput"), "others compare no plans"
     assert any((record.view.weights > 1).any() and record.view.class_ids.any() for record in records)
     assert any(np.isfinite(record.view.tpot_targets).any() for record in records)
 

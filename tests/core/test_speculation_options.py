@@ -4,13 +4,15 @@ import numpy as np
 import pytest
 from fakes import FakeExecutor, RandomController, continuation
 
-from smartspec.control.records import UNLIMITED, BatchView, DraftPlan
+from smartspec.control.acceptance import AcceptanceEstimator
+from smartspec.control.acceptance_effects import NUM_CLASSES
+from smartspec.control.records import UNLIMITED, BatchView, DraftPlan, Offers, StepFeedback, StepSeconds
 from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.core.scheduler import Scheduler
-from smartspec.core.speculation import MAX_CLASSES, NO_OPTIONS, ClassIds, SpeculationOptions
+from smartspec.core.speculation import NO_OPTIONS, ClassIds, SpeculationOptions
 
 K = 5
 
@@ -133,9 +135,27 @@ def test_drafts_that_were_planned_and_not_made_need_no_room_beside_prefill():
 
 def test_class_numbers_are_bounded():
     ids = ClassIds()
-    assert [ids.of(f"class {i}") for i in range(MAX_CLASSES)] == list(range(1, MAX_CLASSES + 1))
+    assert [ids.of(f"class {i}") for i in range(1, NUM_CLASSES)] == list(range(1, NUM_CLASSES))
     assert ids.of("one more") == ids.of(None) == 0
-    assert ids.of("class 7") == 8
+    assert ids.of("class 7") == 7
+
+
+def test_what_is_learned_of_the_last_class_is_not_said_of_requests_without_one():
+    """As many classes as there are numbers, and one more: the last to get one has a memory of its own."""
+    ids = ClassIds()
+    last = max(ids.of(f"class {i}") for i in range(NUM_CLASSES))
+    acceptance, none = AcceptanceEstimator(2), np.zeros(1, dtype=np.int64)
+
+    def view(request_id, class_id):
+        offers = Offers(none + 2, none + 4)
+        return BatchView(none + request_id, none + 9, none + 2, none, offers, class_ids=none + class_id)
+
+    for step in range(40):
+        taught, accepted = (view(step, last), none) if step % 2 else (view(step, 0), none + 2)
+        plan, tested, seconds = DraftPlan(none + 2, none > 0), np.minimum(accepted + 1, 2), StepSeconds(0.0, 0.01, 0.0)
+        acceptance.observe(StepFeedback(taught, plan, none + 2, none + 2, tested, accepted, none - 1, 1, seconds))
+    of_class, of_none = (acceptance.survival(view(100, class_id), False)[0, 0] for class_id in (last, 0))
+    assert of_class < 0.95 * of_none
 
 
 @pytest.mark.parametrize(

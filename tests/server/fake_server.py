@@ -51,6 +51,7 @@ def running_server(
     max_batch: int = MAX_BATCH,
     max_queue: int = MAX_QUEUE,
     api_key: str | None = None,
+    policy: str = "adaserve",
 ) -> Iterator[FakeServer]:
     core = make_core(
         tokenizer.eos_token_id, draft_length=draft_length, max_batch=max_batch, max_model_len=MAX_MODEL_LEN
@@ -64,7 +65,7 @@ def running_server(
         max_batch=max_batch,
         max_queue=max_queue,
     )
-    app = create_app(engine, tokenizer, MODEL, drafters=("prompt-lookup",), api_key=api_key)
+    app = create_app(engine, tokenizer, MODEL, policy=policy, drafters=("prompt-lookup",), api_key=api_key)
     listener = socket.create_server(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     web_server = uvicorn.Server(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=1))

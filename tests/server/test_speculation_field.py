@@ -65,6 +65,7 @@ def test_null_and_nothing_mean_the_defaults(server, views, speculation):
         ({"max_draft_tokens": 2**40}, "speculation.max_draft_tokens", "less than 2147483648"),
         ({"tpot_target_ms": 0}, "speculation.tpot_target_ms", "greater than 0"),
         ({"tpot_target_ms": -5}, "speculation.tpot_target_ms", "-5"),
+        ({"tpot_target_ms": 1e-322}, "speculation.tpot_target_ms", "greater than 0.001"),
         ({"workload_class": ""}, "speculation.workload_class", "at least 1"),
         ({"workload_class": "x" * 65}, "speculation.workload_class", "at most 64"),
         ({"workload_class": 5}, "speculation.workload_class", "string"),
@@ -78,6 +79,17 @@ def test_bad_options_are_answered_400_with_field_and_range(server, endpoint, spe
     error = caught.value.body
     assert error["param"] == param and error["type"] == "invalid_request_error"
     assert words in error["message"]
+
+
+def test_a_target_that_the_policy_does_not_read_is_refused(tokenizer):
+    with running_server(tokenizer, policy="goodput") as server:
+        assert ask(server, "completions", {"weight": 2, "tpot_target_ms": None}).usage.completion_tokens > 1
+        for endpoint in ("completions", "chat"):
+            with pytest.raises(openai.BadRequestError) as caught:
+                ask(server, endpoint, {"tpot_target_ms": 40})
+            error = caught.value.body
+            assert error["param"] == "speculation.tpot_target_ms" and error["type"] == "invalid_request_error"
+            assert all(words in error["message"] for words in ("40", "'goodput'", "--policy adaserve"))
 
 
 class FailingController(FixedController):

@@ -110,14 +110,17 @@ def run(engine: "Engine", thread: "EngineThread", listener: socket.socket, api_k
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
     async_engine = AsyncEngine.of(engine, thread)
     name = engine.loaded.name
-    app = create_app(async_engine, engine.tokenizer, name, drafters=engine.config.drafters, api_key=api_key)
+    config = engine.config
+    app = create_app(
+        async_engine, engine.tokenizer, name, policy=config.policy, drafters=config.drafters, api_key=api_key
+    )
     host, port = listener.getsockname()[:2]
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     with ExitStack() as stack:
 
         def on_ready() -> None:
             print(ready_text(url, name, api_key), flush=True)
-            stack.enter_context(_live_state(async_engine, engine.config.policy))
+            stack.enter_context(_live_state(async_engine, config.policy))
 
         _server(app, async_engine, on_ready).run(sockets=[listener])
 

@@ -27,7 +27,7 @@ EXPECTED_SURPRISE = 4.0  # residuals squared over their variance: chance exceeds
 FORGETTING = 0.1  # a surprise of 14 halves what is known
 MIN_SURPRISE_VARIANCE = 0.1
 MAX_TRACKED_REQUESTS = 4096  # a power of two
-NUM_CLASSES = 64  # a power of two; class ids beyond share
+NUM_CLASSES = 64  # with 0, of requests that name none; a power of two: class ids beyond share
 _LITTLE = 1e-9
 _NOBODY = np.iinfo(np.int64).min
 

@@ -8,10 +8,9 @@ import numpy as np
 
 from smartspec.control.acceptance import AcceptanceEstimator
 from smartspec.control.checks import NO_STEP_BEFORE, kind_of, problems
-from smartspec.control.decision import DecisionRecord, decision_record
+from smartspec.control.decision import Alternative, DecisionRecord, decision_record
 from smartspec.control.latency import LatencyModel, PredictedSeconds
-from smartspec.control.policies.base import Estimates, Policy, no_drafts
-from smartspec.control.policies.goodput import alternatives
+from smartspec.control.policies.base import Estimates, Policy, expected_accepted, no_drafts
 from smartspec.control.policies.names import parse_policy
 from smartspec.control.records import BatchView, Drafted, DraftPlan, StepFeedback
 
@@ -53,8 +52,8 @@ class Controller:
         self._last_now = NO_STEP_BEFORE
         self._view: BatchView | None = None
         self._plan: DraftPlan | None = None
-        self._estimates: Estimates | None = None
         self._survival = np.empty((0, max_draft_tokens))
+        self._alternatives: tuple[Alternative, ...] = ()
         self._predicted = PredictedSeconds(0.0, 0.0, 0.0, 0.0)
         self._history: deque[DecisionRecord] = deque(maxlen=NUM_DECISIONS)
 
@@ -68,8 +67,10 @@ class Controller:
         of_offer = self.acceptance.survival(view, False) if self.has_offers or of_model is None else of_model
         estimates = Estimates(of_offer, of_model, self.latency, self.acceptance)
         plan = self.policy.plan_draft(view, estimates)
-        self._view, self._plan, self._estimates = view, plan, estimates
+        self._view, self._plan = view, plan
         self._survival = estimates.survival(plan.use_model)
+        # Before anything is learned from the step, or they would answer another question than it did.
+        self._alternatives = () if self.on_record is None else self._other_plans(view, estimates, plan)
         return plan
 
     def plan_verify(self, view: BatchView, plan: DraftPlan, drafted: Drafted) -> np.ndarray:
@@ -130,20 +131,30 @@ class Controller:
         self.num_ignored[kind_of(problem)] += 1
         return True
 
+    def _other_plans(self, view: BatchView, estimates: Estimates, plan: DraftPlan) -> tuple[Alternative, ...]:
+        """What the policy might have chosen, with the goodput a record would say of it if all of it was verified."""
+        others = []
+        for label, other in self.policy.alternatives(view, estimates, plan):
+            tokens = _expected_tokens(view, estimates.survival(other.use_model), other.lengths)
+            seconds = self.latency.predict(view, other, other.lengths).total
+            others.append(Alternative(label, int(other.lengths.sum()), tokens / seconds))
+        return tuple(others)
+
     def _record(self, feedback: StepFeedback) -> DecisionRecord:
-        view, weights = self._view, self._view.weights
-        is_verified = np.arange(self.max_draft_tokens) < feedback.verified[:, None]
-        base = float(weights.sum())
-        emitted = base + float((weights[:, None] * self._survival * is_verified).sum())
-        others = () if self.on_record is None else alternatives(view, self._estimates, int(feedback.drafted.sum()))
+        view = self._view
         return decision_record(
             view,
             self._plan,
             feedback,
-            goodput=emitted / self._predicted.total,
-            off_goodput=base / self._predicted.off,
+            goodput=_expected_tokens(view, self._survival, feedback.verified) / self._predicted.total,
+            off_goodput=float(view.weights.sum()) / self._predicted.off,
             predicted_seconds=self._predicted.total,
             survival=self._survival,
-            alternatives=others,
+            alternatives=self._alternatives,
             reason=self.policy.note,
         )
+
+
+def _expected_tokens(view: BatchView, survival: np.ndarray, verified: np.ndarray) -> float:
+    """(Weighted) tokens the decoding requests are expected to emit. verified: int [R], draft tokens of each."""
+    return float(view.weights @ (1.0 + expected_accepted(survival, verified)))

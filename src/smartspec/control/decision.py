@@ -24,7 +24,7 @@ _OPTIONAL_MATRICES = ("confidence", "divergence")
 
 @dataclass(frozen=True)
 class Alternative:
-    """A plan that was not chosen. goodput: predicted (weighted) tokens per second."""
+    """A plan that was not chosen. goodput: predicted (weighted) tokens per second, if all its drafts are verified."""
 
     label: str
     num_draft_tokens: int
@@ -37,8 +37,8 @@ class DecisionRecord:
 
     lengths: int [R], use_model: bool [R], the draft plan the policy chose. goodput, off_goodput: predicted (weighted)
     tokens per second of what was verified, and of no drafts at all. predicted_seconds: of the step. survival: float
-    [R, K], the estimates used, of the source each row drafts from. alternatives: the best of those not chosen, best
-    first. reason: why the planner was overruled (guard, probe), None where it was not.
+    [R, K], the estimates used, of the source each row drafts from. alternatives: the best of those not chosen, by
+    what the policy maximises, best first. reason: why the planner was overruled (guard, probe), None where it was not.
     """
 
     feedback: StepFeedback
@@ -135,14 +135,14 @@ def decision_record(
     off_goodput: float,
     predicted_seconds: float,
     survival: np.ndarray,
-    alternatives: list[tuple[str, int, float]] = (),
+    alternatives: tuple[Alternative, ...] = (),
     reason: str | None = None,
 ) -> DecisionRecord:
     """The record of a finished step: plan is what the policy chose for view, feedback what came of it.
 
     view is kept in place of feedback's own, which a host may have built from the same numbers.
 
-    alternatives: (label, num_draft_tokens, goodput), best first; the rest as in DecisionRecord. AssertionError if the
+    The rest as in DecisionRecord. AssertionError if the
     feedback is of another batch.
     """
     assert np.array_equal(view.request_ids, feedback.view.request_ids), "the feedback is of another step"
@@ -154,7 +154,7 @@ def decision_record(
         off_goodput=float(off_goodput),
         predicted_seconds=float(predicted_seconds),
         survival=survival,
-        alternatives=tuple(Alternative(*alternative) for alternative in alternatives),
+        alternatives=alternatives,
         reason=reason,
     )
 

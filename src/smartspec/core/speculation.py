@@ -3,8 +3,9 @@
 import math
 from dataclasses import dataclass
 
+from smartspec.control.acceptance_effects import NUM_CLASSES
+
 MAX_CLASS_NAME = 64
-MAX_CLASSES = 255
 MIN_WEIGHT, MAX_WEIGHT = 0.01, 100.0  # so that sums and ratios of weights stay ordinary numbers
 MAX_TPOT_SECONDS = 3600.0
 
@@ -43,7 +44,7 @@ NO_OPTIONS = SpeculationOptions()
 
 
 class ClassIds:
-    """Small numbers for the names of workload classes, in order of first use: 1 to MAX_CLASSES.
+    """Small numbers for the names of workload classes, in order of first use: 1 to NUM_CLASSES - 1.
 
     0 stands for no class, and for names that come when all numbers are taken.
     """
@@ -54,6 +55,6 @@ class ClassIds:
     def of(self, name: str | None) -> int:
         if name is None:
             return 0
-        if name not in self._ids and len(self._ids) < MAX_CLASSES:
+        if name not in self._ids and len(self._ids) < NUM_CLASSES - 1:
             self._ids[name] = len(self._ids) + 1
         return self._ids.get(name, 0)

@@ -7,13 +7,14 @@ from contextlib import asynccontextmanager
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 
+from smartspec.control.policies.names import parse_policy
 from smartspec.engine.async_engine import AsyncEngine
 from smartspec.server.body import MAX_BODY_BYTES, RequestBody
 from smartspec.server.errors import APIError, install_error_handlers
 from smartspec.server.formats import ChatFormat, CompletionFormat
 from smartspec.server.metrics import ServerMetrics
 from smartspec.server.prompts import PromptReader
-from smartspec.server.protocol import ChatBody, CompletionBody, parse_body
+from smartspec.server.protocol import ChatBody, CompletionBody, SpeculationBody, parse_body
 from smartspec.server.streaming import Call, answer
 
 DEFAULT_COMPLETION_TOKENS = 16
@@ -25,13 +26,15 @@ def create_app(
     tokenizer,
     model_name: str,
     *,
+    policy: str,
     drafters: tuple[str, ...] = (),
     api_key: str | None = None,
     max_body_bytes: int = MAX_BODY_BYTES,
 ) -> FastAPI:
     """An OpenAI-compatible application around an engine, which it starts and stops.
 
-    tokenizer: a transformers tokenizer. api_key: if given, /v1/... needs it as a bearer token.
+    tokenizer: a transformers tokenizer. policy: the name of the engine's. api_key: if given, /v1/... needs it as a
+    bearer token.
     """
     metrics = ServerMetrics(engine.core)
     engine.listeners.append(metrics.observe_step)
@@ -47,12 +50,15 @@ def create_app(
     install_error_handlers(app)
     app.include_router(_service_routes(engine, metrics))
     needs_key = [Depends(_key_check(api_key))] if api_key else []
-    app.include_router(_generation_routes(engine, tokenizer, model_name, metrics), prefix="/v1", dependencies=needs_key)
+    generation = _generation_routes(engine, tokenizer, model_name, policy, metrics)
+    app.include_router(generation, prefix="/v1", dependencies=needs_key)
     app.include_router(_information_routes(engine, model_name, drafters), prefix="/v1", dependencies=needs_key)
     return app
 
 
-def _generation_routes(engine: AsyncEngine, tokenizer, model_name: str, metrics: ServerMetrics) -> APIRouter:
+def _generation_routes(
+    engine: AsyncEngine, tokenizer, model_name: str, policy: str, metrics: ServerMetrics
+) -> APIRouter:
     router = APIRouter()
     reader = PromptReader(tokenizer, engine)
 
@@ -60,6 +66,7 @@ def _generation_routes(engine: AsyncEngine, tokenizer, model_name: str, metrics:
     async def completions(request: Request) -> Response:
         body = parse_body(CompletionBody, await request.body())
         check_model(body.model, model_name)
+        check_tpot_target(body.speculation, policy)
         prompts = await reader.read_completion(body)
         max_tokens = reader.max_tokens(body, body.max_tokens, DEFAULT_COMPLETION_TOKENS, prompts)
         params = body.sampling_params(max_tokens, body.logprobs)
@@ -70,6 +77,7 @@ def _generation_routes(engine: AsyncEngine, tokenizer, model_name: str, metrics:
     async def chat_completions(request: Request) -> Response:
         body = parse_body(ChatBody, await request.body())
         check_model(body.model, model_name)
+        check_tpot_target(body.speculation, policy)
         prompts = [await reader.read_chat(body)]
         asked = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
         max_tokens = reader.max_tokens(body, asked, None, prompts)
@@ -116,6 +124,19 @@ def _service_routes(engine: AsyncEngine, metrics: ServerMetrics) -> APIRouter:
         return Response(metrics.to_text(), media_type=METRICS_MEDIA_TYPE)
 
     return router
+
+
+def check_tpot_target(speculation: SpeculationBody | None, policy: str) -> None:
+    """Raises APIError 400 if there is a target that the policy would not read."""
+    asked = None if speculation is None else speculation.tpot_target_ms
+    if asked is not None and not parse_policy(policy).reads_tpot_targets:
+        raise APIError(
+            400,
+            f"tpot_target_ms is {asked:g}, but policy {policy!r} of this server reads no targets: leave it out, or "
+            "start the server with --policy adaserve",
+            "speculation.tpot_target_ms",
+            "unsupported_value",
+        )
 
 
 def check_model(asked: str | None, served: str) -> None:

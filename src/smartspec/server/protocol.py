@@ -16,6 +16,7 @@ from smartspec.core.speculation import (
 from smartspec.server.errors import APIError
 
 MAX_CHOICES = 128
+MIN_TPOT_MS = 0.001  # a microsecond
 SAMPLING_OPTIONS = (
     "temperature",
     "top_p",
@@ -55,7 +56,7 @@ class SpeculationBody(Body):
     workload_class: str | None = Field(None, min_length=1, max_length=MAX_CLASS_NAME)
     max_draft_tokens: int | None = Field(None, ge=0, lt=2**31)
     weight: float = Field(1.0, ge=MIN_WEIGHT, le=MAX_WEIGHT)
-    tpot_target_ms: float | None = Field(None, gt=0, le=1000 * MAX_TPOT_SECONDS)
+    tpot_target_ms: float | None = Field(None, gt=MIN_TPOT_MS, le=1000 * MAX_TPOT_SECONDS)
 
     def options(self) -> SpeculationOptions:
         return SpeculationOptions(

@@ -30,6 +30,8 @@ class AdaServe(Policy):
     objectives order requests by descending need as in the paper (its code: ascending).
     """
 
+    reads_tpot_targets = True
+
     def __init__(self, token_budget: int | None = None):
         self.token_budget = token_budget
         self._requests = RequestTable(decode_seconds=0.0, num_tokens=0)
@@ -45,11 +47,11 @@ class AdaServe(Policy):
     def plan_verify(
         self, view: BatchView, plan: DraftPlan, drafted: Drafted, survival: np.ndarray, latency: Latency
     ) -> np.ndarray:
-        slots = min(self._num_slots(view), int(drafted.lengths.sum()))
+        slots = min(self._num_slots(view), int(plan.lengths.sum()))
         if slots <= 0:
             return np.zeros_like(drafted.lengths)
         chances = path_probabilities(drafted, survival)
-        depth = int(drafted.lengths.max())
+        depth = int(plan.lengths.max())
         seconds = float(latency.target_seconds(view, np.array([slots]))[0]) + latency.host_seconds
         seconds += float(latency.draft_seconds(view, plan.use_model, depth)[-1])
         needs = np.minimum(self._tokens_needed(view, seconds), depth + 1)

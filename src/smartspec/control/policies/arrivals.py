@@ -5,40 +5,34 @@ root of how many came and went. In a closed one, where whoever ends is replaced 
 in what is worth while: what a token beside prefill saves (prefill_price) and whose tokens count (fairness).
 
 The wandering of a look is change^2 / (requests that came + requests that went), 1 at most: the variance of independent
-Poisson arrivals and departures would make it 1 on average were it not cut, and about INDEPENDENT as it is.
+Poisson arrivals and departures would make it 1 on average were it not cut, and about 0.5 as it is.
 """
 
 from smartspec.control.records import BatchView
 
 MIN_ENDED = 4  # requests after which their number is looked at again, and at least a quarter of it
 RATE = 1 / 16  # of learning, per look
-INDEPENDENT = 0.5  # what independent arrivals make of it
 CLOSED, OPEN = 0.1, 0.35  # wandering below which requests replace each other, and above which they do not
-DOUBT = 0.25  # share of what is not known yet that counts as closed: one jump in the load is no proof of the contrary
+START = 0.16  # wandering believed before the first look: rather closed, but four looks may change that
 
 
 class Arrivals:
-    """Learns from every step and every request that ends."""
+    """Learns from every step and every request that ends; whoever asks is told the same."""
 
     def __init__(self):
-        self._evidence, self._weight = 0.0, 0.0
+        self._wandering = START
         self._num_requests: int | None = None  # at the last look
         self._num_ended = 0  # since then
 
-    def openness(self, prior: float | None = None) -> float:
-        """From 0, closed, to 1, open. prior: the wandering to believe in until more is known; without one what was seen
-        counts, and DOUBT."""
-        unknown = 1.0 - self._weight
-        if prior is None:
-            wandering = self._evidence / (self._weight + DOUBT * unknown)
-        else:
-            wandering = self._evidence + unknown * prior
-        return min(max((wandering - CLOSED) / (OPEN - CLOSED), 0.0), 1.0)
+    @property
+    def openness(self) -> float:
+        """From 0, closed, to 1, open."""
+        return min(max((self._wandering - CLOSED) / (OPEN - CLOSED), 0.0), 1.0)
 
     @property
     def are_open(self) -> bool:
-        """Whether requests come as they like, by what was seen; not before."""
-        return self.openness() > 0.5
+        """Whether requests rather come as they like than replace each other."""
+        return self.openness > 0.5
 
     def request_ended(self) -> None:
         """Learn that a request is gone, whatever it was doing."""
@@ -53,6 +47,5 @@ class Arrivals:
             return
         change = num_requests - self._num_requests
         num_moves = self._num_ended + max(self._num_ended + change, 0)
-        self._evidence += RATE * (min(change**2 / num_moves, 1.0) - self._evidence)
-        self._weight += RATE * (1.0 - self._weight)
+        self._wandering += RATE * (min(change**2 / num_moves, 1.0) - self._wandering)
         self._num_requests, self._num_ended = num_requests, 0

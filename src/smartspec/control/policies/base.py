@@ -66,11 +66,13 @@ class Policy:
     """Decides lengths. A policy that learns keeps its own state; all but plan_draft have a default.
 
     note: why the last plan was not what the policy's rule alone would have chosen (a guard, a probe), None if it was.
-    needs_divergence: whether it cannot do without StepFeedback.divergence.
+    needs_divergence: whether it cannot do without StepFeedback.divergence. reads_tpot_targets: whether
+    BatchView.tpot_targets make a difference.
     """
 
     note: str | None = None
     needs_divergence = False
+    reads_tpot_targets = False
 
     def plan_draft(self, view: BatchView, estimates: Estimates) -> DraftPlan:
         """How many tokens to draft for each row, and by what."""
@@ -82,8 +84,17 @@ class Policy:
         """How many of the drafted tokens to verify: int [R], at most drafted.lengths.
 
         survival: float [R, K], as in Estimates, of the drafts as they turned out (confidence taken into account).
+
+        Whether a token is kept must not depend on what is known only once it is drawn: the confidence of the tokens
+        behind it, how long its draft became and, if a StopRule couples rows, the same of other rows. Nothing that was
+        drawn may be seen in prices either. Else what is kept is biased, and with it the output.
         """
         return drafted.lengths
+
+    def alternatives(self, view: BatchView, estimates: Estimates, plan: DraftPlan) -> list[tuple[str, DraftPlan]]:
+        """The best plans that were considered and not chosen, best first, each with a label: asked for right after
+        plan_draft, with what it was given and its answer. A policy that compares no plans has none."""
+        return []
 
     def observe(self, feedback: StepFeedback) -> None:
         """Learn from a finished step."""

@@ -49,24 +49,32 @@ def best_choice(
     fairness: float = 0.0,
     remaining_tokens: np.ndarray | None = None,
     prefill_price: PrefillPrice | None = None,
+    prices: tuple[float, float] | None = None,
 ) -> Choice:
     """The best plan over all sources. uniform_lengths, fairness: see goodput.Goodput. remaining_tokens: float [R], what
     each request is expected to make yet; None: many. prefill_price: what was learned of steps with prefill, if
-    anything."""
+    anything. prices: value_of_time and plain_value_of_time of a choice for the same step with prefill, to be kept for
+    another; None to find them."""
     plan = partial(plan_uniform, uniform_lengths) if uniform_lengths else partial(_best_lengths, fairness=fairness)
     best_source = partial(_best_source, plan, remaining_tokens)
     if not (view.prefill_tokens and view.num_rows):
         best, use_model, *seconds = best_source(view, estimates, None)
         prices = best.goodput, best.off_goodput
     else:
-        alone = best_source(_without_prefill(view), estimates, None)[0]
-        num_waiting = view.num_waiting if prefill_price is None else prefill_price.num_joining(view)
-        price = max(alone.goodput, _plain_goodput_of_crowd(view, num_waiting, estimates))
-        if prefill_price is not None:
-            price = prefill_price.value_of_time(price, view, estimates)
-        prices = price, alone.off_goodput
+        if prices is None:
+            alone = best_source(_without_prefill(view), estimates, None)[0]
+            prices = _value_beside_prefill(view, estimates, alone.goodput, prefill_price), alone.off_goodput
         best, use_model, *seconds = best_source(view, estimates, prices[0])
     return Choice(without_late_starters(best, use_model, view, estimates), use_model, *seconds, *prices)
+
+
+def _value_beside_prefill(
+    view: BatchView, estimates: Estimates, goodput_alone: float, prefill_price: PrefillPrice | None
+) -> float:
+    """Tokens per second that the time of this step with prefill is worth. goodput_alone: of its rows without it."""
+    num_waiting = view.num_waiting if prefill_price is None else prefill_price.num_joining(view)
+    usual = max(goodput_alone, _plain_goodput_of_crowd(view, num_waiting, estimates))
+    return usual if prefill_price is None else prefill_price.value_of_time(usual, view, estimates)
 
 
 def _best_source(

@@ -13,7 +13,7 @@ from smartspec.control.exploration import (
     Spacing,
 )
 from smartspec.control.guard import Guard
-from smartspec.control.planner import LengthPlan, plan_lengths
+from smartspec.control.planner import LengthPlan
 from smartspec.control.policies.arrivals import Arrivals
 from smartspec.control.policies.base import Estimates, Latency, Policy, expected_accepted, no_drafts
 from smartspec.control.policies.choice import Choice, best_choice
@@ -21,6 +21,7 @@ from smartspec.control.policies.fairness import fairness_of
 from smartspec.control.policies.prefill_price import PrefillPrice
 from smartspec.control.policies.remaining_tokens import RemainingTokens
 from smartspec.control.policies.stopping import drafted_as_confident
+from smartspec.control.policies.verify_cut import convex_slopes, worth_verifying
 from smartspec.control.probing import expected_loss, longer_drafts, plan_probe
 from smartspec.control.records import BatchView, Drafted, DraftPlan, StepFeedback
 
@@ -74,20 +75,27 @@ class Goodput(Policy):
     def plan_verify(
         self, view: BatchView, plan: DraftPlan, drafted: Drafted, survival: np.ndarray, latency: Latency
     ) -> np.ndarray:
-        """What is worth verifying now that the drafts are there: their cost is spent, their confidence known. All of
-        those that were made to learn from."""
+        """What is worth verifying now that the drafts are there: their cost is spent, their confidence known (see
+        verify_cut). All of those that were made to learn from."""
         if self.uniform_lengths or self.note or drafted.confidence is None or not drafted.lengths.any():
             return drafted.lengths
-        return plan_lengths(
-            survival,
-            drafted.lengths,
-            self._weights,
-            np.zeros(view.num_rows, dtype=bool),
-            np.zeros(1),
-            self._best.target_seconds,
-            latency.host_seconds,
-            self._best.value_of_time,
-        ).lengths
+        seconds = self._best.target_seconds[: int(plan.lengths.sum()) + 1]
+        gains = self._weights[:, None] * survival
+        return worth_verifying(gains, drafted.lengths, self._best.value_of_time * convex_slopes(seconds))
+
+    def alternatives(self, view: BatchView, estimates: Estimates, plan: DraftPlan) -> list[tuple[str, DraftPlan]]:
+        """The three best other plans with a limit on the length of a draft: the question of the step, asked again
+        at the same prices. They are told apart by their number of draft tokens."""
+        prices = self._best.value_of_time, self._best.plain_value_of_time
+        found: dict[int, tuple[str, Choice]] = {}
+        for limit in sorted({0, *(self.uniform_lengths or range(estimates.max_draft_tokens + 1))}, reverse=True):
+            limited = replace(view, max_draft_tokens=np.minimum(view.max_draft_tokens, limit))
+            choice = self._best_choice(limited, estimates, prices)
+            found[choice.plan.num_draft_tokens] = (f"at most {limit}" if limit else "off", choice)
+        as_planned = self.note is None and plan.lengths.any()
+        found.pop(self._best.plan.num_draft_tokens if as_planned else int(plan.lengths.sum()), None)
+        best = sorted(found.values(), key=lambda other: -other[1].plan.gain)[:3]
+        return [(label, choice.draft_plan) for label, choice in best]
 
     def observe(self, feedback: StepFeedback) -> None:
         seconds, num_rows = feedback.seconds.total, feedback.view.num_rows
@@ -116,7 +124,7 @@ class Goodput(Policy):
             "plain_step_credit_seconds": self.plain_budget.credit,
             "tokens_of_a_new_request": self._remaining_tokens.of_new,
             "usual_part_of_prefill_price": self._prefill_price.usual_part,
-            "openness": self._arrivals.openness(),
+            "openness": self._arrivals.openness,
         }
 
     def _tell_guard(self, feedback: StepFeedback, speculated: bool) -> None:
@@ -137,13 +145,13 @@ class Goodput(Policy):
             has_prefill=view.prefill_tokens > 0,
         )
 
-    def _best_choice(self, view: BatchView, estimates: Estimates) -> Choice:
+    def _best_choice(self, view: BatchView, estimates: Estimates, prices: tuple[float, float] | None = None) -> Choice:
         remaining = None if estimates.survival_model is None else self._remaining_tokens.of(view)
         fairness = self._fairness(view, estimates)
-        return best_choice(view, estimates, self.uniform_lengths, fairness, remaining, self._prefill_price)
+        return best_choice(view, estimates, self.uniform_lengths, fairness, remaining, self._prefill_price, prices)
 
     def _fairness(self, view: BatchView, estimates: Estimates) -> float:
-        return fairness_of(view, estimates, self._arrivals) if self.fairness is None else self.fairness
+        return fairness_of(estimates, self._arrivals) if self.fairness is None else self.fairness
 
     def _confident_drafts(self, view: BatchView, estimates: Estimates, best: Choice) -> DraftPlan:
         if self.uniform_lengths:
@@ -204,16 +212,3 @@ def marginal_weights(view: BatchView, estimates: Estimates, best: Choice, fairne
     total = float(view.weights.sum())
     mean = best.plan.goodput * best.plan.seconds / total if total else 1.0
     return view.weights * (mean / emitted) ** fairness
-
-
-def alternatives(view: BatchView, estimates: Estimates, num_chosen: int) -> list[tuple[str, int, float]]:
-    """The three best plans other than the chosen one (told apart by its number of draft tokens), best first: (what kind
-    of plan, draft tokens, predicted goodput). The kinds are limits on the length of a draft; no limit of 0 is off."""
-    found: dict[int, tuple[str, int, float]] = {}
-    for limit in range(estimates.max_draft_tokens, -1, -1):
-        limited = replace(view, max_draft_tokens=np.minimum(view.max_draft_tokens, limit))
-        plan = best_choice(limited, estimates).plan
-        label = f"at most {limit}" if limit else "off"
-        found[plan.num_draft_tokens] = (label, plan.num_draft_tokens, plan.goodput)
-    found.pop(num_chosen, None)
-    return sorted(found.values(), key=lambda plan: -plan[2])[:3]

@@ -26,7 +26,7 @@ class Oracle(Policy):
 
     def plan_draft(self, view: BatchView, estimates: Estimates) -> DraftPlan:
         truth = self._truth(view)
-        fairness, remaining = fairness_of(view, truth, self._arrivals), self._remaining_tokens.of(view)
+        fairness, remaining = fairness_of(truth, self._arrivals), self._remaining_tokens.of(view)
         best = best_choice(view, truth, None, fairness, remaining, self._prefill_price)
         return best.draft_plan
 

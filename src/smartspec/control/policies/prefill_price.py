@@ -16,7 +16,7 @@ queue where requests come as they like they are not: those at its head have left
 
 import numpy as np
 
-from smartspec.control.policies.arrivals import INDEPENDENT, Arrivals
+from smartspec.control.policies.arrivals import Arrivals
 from smartspec.control.policies.base import Estimates
 from smartspec.control.records import BatchView, Offers, StepFeedback
 
@@ -38,7 +38,7 @@ class PrefillPrice:
     def usual_part(self) -> float:
         """How far the price of steps without prefill holds: from 0 to 1."""
         share = min(self._without_prefill / self._tokens / ENOUGH_WITHOUT_PREFILL, 1.0)
-        return max(share**2, self._arrivals.openness(prior=INDEPENDENT))
+        return max(share**2, self._arrivals.openness)
 
     def num_joining(self, view: BatchView) -> int:
         """How many of those who wait will decode together with those who are there."""

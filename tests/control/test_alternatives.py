@@ -1,0 +1,98 @@
+"""What else a step might have done is the answer to the question it was decided by."""
+
+import numpy as np
+import pytest
+
+from smartspec.control.controller import Controller
+from smartspec.control.cost_curve import CostCurve
+from smartspec.control.latency import LatencyModel
+from smartspec.control.policies.base import Estimates
+from smartspec.control.policies.goodput import Goodput
+from smartspec.control.records import BatchView, Offers, StepFeedback, StepSeconds
+
+ROWS, K = 16, 6
+NONE = np.zeros(ROWS, dtype=np.int64)
+TARGET = CostCurve(knots=(0.0,), slopes=(4e-4,), constant=0.02, per_row=2e-3)
+DRAFT = CostCurve.linear(5e-4, 1e-6)
+SURVIVAL = np.cumprod(np.tile(np.linspace(0.4, 0.9, ROWS)[:, None], K), axis=1)
+ESTIMATES = Estimates(SURVIVAL, SURVIVAL, LatencyModel(TARGET, DRAFT))
+PREFILL = {"num_prefills": 1, "prefill_tokens": 400, "prefill_context_tokens": 400, "prefill_attended_tokens": 80_000.0}
+TRIPPED = type("Tripped", (), {"allows_drafts": False, "reason": "tripped", "observe": lambda *_, **__: None})
+
+
+def make_view(prefill=False, behind=False):
+    unseen = np.where(np.arange(ROWS) % 3, 300, 0) if behind else NONE
+    more = PREFILL | {"num_waiting": 20} if prefill else {}
+    return BatchView(np.arange(ROWS), NONE + 300, NONE + K, unseen, Offers.none(ROWS), **more)
+
+
+def make_policy(is_open=False, uniform=None, tripped=False):
+    """All tokens were made beside prefill so far, and requests live for some 40 tokens."""
+    policy = Goodput(uniform)
+    policy._arrivals._wandering = 0.5 if is_open else 0.0
+    policy._prefill_price._without_prefill = 0.0
+    policy._remaining_tokens.of = lambda view: np.linspace(5.0, 80.0, view.num_rows)
+    if tripped:
+        policy.guard = TRIPPED()
+    return policy
+
+
+@pytest.mark.parametrize("prefill", [False, True])
+@pytest.mark.parametrize("behind", [False, True])
+@pytest.mark.parametrize("is_open", [False, True])
+@pytest.mark.parametrize("uniform", [None, (1, 3)])
+def test_where_the_guard_stops_drafts_the_first_alternative_is_what_would_have_been_done(
+    prefill, behind, is_open, uniform
+):
+    view = make_view(prefill, behind)
+    wanted = make_policy(is_open, uniform).plan_draft(view, ESTIMATES)
+    policy = make_policy(is_open, uniform, tripped=True)
+    assert not policy.plan_draft(view, ESTIMATES).lengths.any()
+    others = policy.alternatives(view, ESTIMATES, policy.plan_draft(view, ESTIMATES))
+    assert wanted.lengths.any() and others[0][0] != "off"
+    assert np.array_equal(others[0][1].lengths, wanted.lengths)
+    assert np.array_equal(others[0][1].use_model, wanted.use_model)
+
+
+def test_all_limits_are_asked_at_the_same_price_of_time(monkeypatch):
+    """A limit that makes drafts worth less does not make time beside prefill cheaper."""
+    policy, prices = make_policy(is_open=True), []
+    ask = policy._best_choice
+    monkeypatch.setattr(policy, "_best_choice", lambda *arguments: prices.append(ask(*arguments)) or prices[-1])
+    view = make_view(prefill=True)
+    policy.alternatives(view, ESTIMATES, policy.plan_draft(view, ESTIMATES))
+    assert len(prices) == K + 2 and len({choice.value_of_time for choice in prices}) == 1
+
+
+@pytest.mark.parametrize("prefill", [False, True])
+def test_alternatives_are_others_than_the_chosen_plan(prefill):
+    policy, view = make_policy(), make_view(prefill)
+    plan = policy.plan_draft(view, ESTIMATES)
+    others = policy.alternatives(view, ESTIMATES, plan)
+    assert 1 <= len(others) <= 3
+    assert all(other.lengths.sum() != plan.lengths.sum() for _, other in others)
+
+
+def recorded(policy, view):
+    """The record of one step in which all that was planned was verified, and nothing accepted."""
+    latency, records = LatencyModel(TARGET, DRAFT), []
+    controller = Controller(policy, K, latency, has_offers=False, has_model=True, strict=True)
+    controller.on_record = records.append
+    plan = controller.plan_draft(view)
+    tested, seconds = np.minimum(plan.lengths, 1), StepSeconds(0.01, 0.5, 0.001)
+    feedback = StepFeedback(view, plan, plan.lengths, plan.lengths, tested, NONE, NONE - 1, ROWS, seconds)
+    controller.observe(feedback)
+    return records[0]
+
+
+@pytest.mark.parametrize("prefill", [False, True])
+@pytest.mark.parametrize("behind", [False, True])
+def test_an_alternative_has_the_goodput_it_would_have_if_it_were_chosen(prefill, behind):
+    """Also after a step that took much longer than predicted."""
+    view = make_view(prefill, behind)
+    chosen, stopped = recorded(make_policy(True), view), recorded(make_policy(True, tripped=True), view)
+    assert chosen.lengths.any() and not stopped.lengths.any()
+    assert stopped.alternatives[0].num_draft_tokens == chosen.lengths.sum()
+    assert stopped.alternatives[0].goodput == pytest.approx(chosen.goodput, rel=1e-12)
+    off = next(other for other in chosen.alternatives if other.label == "off") if prefill else None
+    assert off is None or off.goodput == pytest.approx(stopped.goodput, rel=1e-12)

@@ -1,0 +1,132 @@
+"""Drafts are cut for what is worth verifying, and never for what was drawn."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from smartspec.control.controller import Controller
+from smartspec.control.cost_curve import CostCurve
+from smartspec.control.latency import LatencyModel
+from smartspec.control.policies.names import POLICIES
+from smartspec.control.policies.verify_cut import convex_slopes, worth_verifying
+from smartspec.control.records import BatchView, Drafted, Offers, StepFeedback, StepSeconds
+
+K, R = 5, 4
+NUM_LEARNED = 12
+NONE = np.zeros(R, dtype=np.int64)
+# Of these no draft ends, and none is cut, for what happens in another row's draft: drafts are as long as planned, so
+# the confidence of other rows may be used up to their ends.
+WITHOUT_COUPLED_DRAFTS = {"adaserve", "adaserve:10"}
+NAMES = [*POLICIES, "adaserve:10", "fair:2", "fixed:3", "uniform:1,3", "hf:0.4"]
+
+
+def test_a_token_is_kept_where_it_is_worth_more_than_the_next_slot():
+    gains = np.array([[0.9, 0.5, 0.4], [0.8, 0.3, 0.1], [0.2, 0.2, 0.2]])
+    prices = np.array([0.1, 0.25, 0.35, 0.35, 0.45, 0.45, 0.45, 0.45, 0.45])
+    # First tokens: 0.9 > 0.1, 0.8 > 0.25, but not 0.2 > 0.35. Second: 0.5 > 0.35, not 0.3 > 0.35. Third: 0.4 > 0.35.
+    assert worth_verifying(gains, np.full(3, 3), prices).tolist() == [3, 1, 0]
+    assert worth_verifying(gains, np.array([2, 3, 0]), prices).tolist() == [2, 1, 0]
+    assert worth_verifying(gains, NONE[:3], prices).tolist() == [0, 0, 0]
+
+
+def test_equal_rows_get_room_in_their_order():
+    prices = np.array([0.1, 0.2, 0.6, 1.0, 1.0, 1.0])
+    assert worth_verifying(np.full((3, 2), 0.5), np.full(3, 2), prices).tolist() == [1, 1, 0]
+
+
+def test_slopes_are_those_of_the_largest_convex_curve_below():
+    dear_first = np.array([10.0, 23.0, 23.2, 23.4])
+    assert convex_slopes(dear_first) == pytest.approx(np.full(3, 13.4 / 3))
+    assert convex_slopes(np.array([1.0, 2.0, 5.0, 6.0, 9.0])) == pytest.approx([1.0, 2.0, 2.0, 3.0])
+    assert convex_slopes(np.ones(1)).shape == (0,)
+
+
+@given(st.lists(st.floats(0.0, 1.0), min_size=1, max_size=40))
+def test_no_convex_curve_below_is_higher(steps):
+    seconds = 1.0 + np.concatenate([[0.0], np.cumsum(steps)])
+    slopes = convex_slopes(seconds)
+    minorant = seconds[0] + np.concatenate([[0.0], np.cumsum(slopes)])
+    assert (np.diff(slopes) >= 0).all() and (minorant <= seconds + 1e-9).all()
+    corners = [0, *(np.flatnonzero(np.diff(slopes) > 1e-9) + 1), len(slopes)]
+    for begin, end in pairwise(corners):
+        assert minorant[[begin, end]] == pytest.approx(seconds[[begin, end]]), "it touches wherever it bends"
+
+
+def test_where_time_is_convex_no_cut_of_one_row_is_better():
+    rng = np.random.default_rng(0)
+    for _ in range(100):
+        gains = np.sort(rng.uniform(size=(1, K)))[:, ::-1]
+        costs = np.concatenate([[0.0], np.sort(rng.uniform(size=K)).cumsum()])
+        values = np.concatenate([[0.0], gains[0].cumsum()]) - costs
+        assert worth_verifying(gains, np.array([K]), convex_slopes(costs))[0] == values.argmax()
+
+
+def learned_controller(name, slopes, seed):
+    """A controller that has learned from some steps that confidence is to be believed."""
+    rng = np.random.default_rng(seed)
+    target = CostCurve(knots=tuple(float(R + n) for n in range(len(slopes))), slopes=slopes, constant=0.02)
+    latency = LatencyModel(target, CostCurve.linear(1e-4, 1e-5))
+    controller = Controller(name, K, latency, has_offers=False, has_model=True, strict=True)
+    for step in range(NUM_LEARNED):
+        view, confidence = make_view(step), rng.uniform(0.05, 1.0, (R, K))
+        plan = controller.plan_draft(view)
+        lengths = drafted_lengths(plan, confidence)
+        confidence = np.where(np.arange(K) < lengths[:, None], confidence, np.nan)
+        keep = controller.plan_verify(view, plan, Drafted(lengths, confidence))
+        matches = np.cumprod(rng.uniform(size=(R, K)) < confidence, axis=1)
+        accepted = (matches * (np.arange(K) < keep[:, None])).sum(axis=1)
+        seconds = StepSeconds(1e-3, float(target.seconds(R + int(keep.sum()))), 1e-4)
+        controller.observe(
+            StepFeedback(
+                view, plan, lengths, keep, np.minimum(keep, accepted + 1), accepted, NONE - 1,
+                int(accepted.sum()) + R, seconds, confidence, divergence=np.zeros((R, K)),
+            )
+        )  # fmt: skip
+    return controller
+
+
+def make_view(step):
+    targets = np.array([np.inf, 0.01, np.inf, 0.02])
+    view = BatchView(np.arange(R), NONE + 100 + step, NONE + K, NONE, Offers.none(R), now=float(step))
+    return replace(view, tpot_targets=targets)
+
+
+def drafted_lengths(plan, confidence):
+    """As the draft model drafts: a pass for each position, until the plan or its stop rule ends a row."""
+    lengths, active = NONE.copy(), np.flatnonzero(plan.lengths > 0)
+    for depth in range(K):
+        lengths[active] += 1
+        is_done = plan.lengths[active] == depth + 1
+        if plan.stop is not None and len(active):
+            is_done |= plan.stop(depth, active, confidence[active, depth], 1.0 - confidence[active, depth])
+        active = active[~is_done]
+    return lengths
+
+
+@pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=12)
+@given(slopes=st.tuples(*[st.sampled_from([0.0, 2e-4, 2e-3, 1e-2, 2e-2])] * 6), seed=st.integers(0, 10_000))
+def test_whether_a_token_is_kept_does_not_depend_on_what_comes_behind_it(name, slopes, seed):
+    """All confidence behind a position, and how long drafts are that reach it, is drawn again: the tokens up to there
+    stay or go as before. Also where that of other rows is, as a rule that stops drafts may look at all rows."""
+    controller, rng = learned_controller(name, slopes, seed), np.random.default_rng(seed + 1)
+    view, confidence = make_view(NUM_LEARNED), rng.uniform(0.05, 1.0, (R, K))
+    plan = controller.plan_draft(view)
+    lengths = drafted_lengths(plan, confidence)
+
+    def kept(lengths, confidence):
+        is_drafted = np.arange(K) < lengths[:, None]
+        return controller.plan_verify(view, plan, Drafted(lengths, np.where(is_drafted, confidence, np.nan)))
+
+    first = kept(lengths, confidence)
+    for position in np.repeat(np.arange(K), 5):
+        rows = np.arange(R) == rng.integers(R) if name in WITHOUT_COUPLED_DRAFTS else np.ones(R, dtype=bool)
+        is_behind = rows[:, None] & (np.arange(K) > position)
+        others = np.where(is_behind, rng.choice([0.05, 0.5, 1.0], (R, K)), confidence)
+        redrawn = rng.integers(np.minimum(position + 1, plan.lengths), plan.lengths + 1)
+        now = kept(np.where(rows & (lengths > position), redrawn, lengths), others)
+        assert np.array_equal(np.minimum(now, position + 1)[rows], np.minimum(first, position + 1)[rows])

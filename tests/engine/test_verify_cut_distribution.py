@@ -1,0 +1,87 @@
+"""The controller's cut of sampled drafts does not change what is sampled.
+
+Draft tokens are made so that the first one of a step is dear and the next ones are cheap: it is worth its price only
+for the sake of those behind it, whose confidence tells which token it was.
+"""
+
+import numpy as np
+import torch
+
+from smartspec.control.controller import Controller
+from smartspec.control.cost_curve import CostCurve
+from smartspec.control.latency import LatencyModel
+from smartspec.control.records import StepSeconds
+from smartspec.core.blocks import BlockManager
+from smartspec.core.engine_core import EngineCore
+from smartspec.core.request import Request
+from smartspec.core.sampling_params import SamplingParams
+from smartspec.core.scheduler import Scheduler
+from smartspec.engine.draft_model import DraftModel
+from smartspec.engine.executor import LiveExecutor
+
+VOCABULARY, K, NUM_TOKENS = 8, 3, 2500
+FORK, SURE, DOUBTFUL = 0, 1, 2
+TARGET_SECONDS = CostCurve(knots=(1.0, 2.0, 12.0), slopes=(13e-3, 0.2e-3, 0.2e-3), constant=10e-3)
+DRAFT_SECONDS = CostCurve(knots=(1.0,), slopes=(1e-5,), constant=1e-4)
+MAX_DEVIATION = 4.5  # standard deviations: chance exceeds it once in 150,000 runs with other seeds
+
+
+def bigram_models():
+    """FORK is followed by SURE or DOUBTFUL, evenly in both models. Behind SURE the draft model knows the target's way
+    back to FORK, behind DOUBTFUL it has no idea."""
+    target, draft = np.full((2, VOCABULARY, VOCABULARY), 1e-6)
+    for model in (target, draft):
+        model[FORK, [SURE, DOUBTFUL]] = 0.5
+        model[[SURE, 3, 4], [3, 4, FORK]] = 1.0
+    target[[DOUBTFUL, 5, 6, 7], [5, 6, FORK, FORK]] = 1.0
+    draft[[DOUBTFUL, 5, 6, 7]] = 1 / VOCABULARY
+    return target, draft
+
+
+class BigramRunner:
+    """In place of a ModelRunner: logits of the next token by the last one."""
+
+    def __init__(self, probs):
+        self.log_probs = torch.log(torch.from_numpy(probs / probs.sum(axis=1, keepdims=True))).float()
+
+    def apply(self, memory_ops):
+        pass
+
+    def forward(self, segments):
+        last = [segment.token_ids[len(segment.token_ids) - segment.num_logits :] for segment in segments]
+        return self.log_probs[torch.from_numpy(np.concatenate(last).astype(np.int64))]
+
+
+class TimedExecutor(LiveExecutor):
+    """Reports the time of the curves for what it verified."""
+
+    def verify(self, batch, drafts):
+        self.num_fed = sum(map(len, drafts)) + len(batch.decoding) + sum(batch.num_prefill_tokens)
+        return super().verify(batch, drafts)
+
+    def _step_seconds(self, target):
+        return StepSeconds(draft=3.3e-4, target=float(TARGET_SECONDS.seconds(self.num_fed)), host=1e-4)
+
+
+def test_what_is_cut_does_not_depend_on_what_was_drawn():
+    target, draft = bigram_models()
+    executor = TimedExecutor(BigramRunner(target), None, DraftModel(BigramRunner(draft), 1))
+    scheduler = Scheduler(
+        BlockManager(NUM_TOKENS, 16, 1), max_batched_tokens=64, max_model_len=10 * NUM_TOKENS, max_draft_tokens=K
+    )
+    latency = LatencyModel(TARGET_SECONDS, DRAFT_SECONDS)
+    controller = Controller("goodput", K, latency, has_offers=False, has_model=True, strict=True)
+    core = EngineCore(scheduler, executor, controller)
+    params = SamplingParams(max_tokens=NUM_TOKENS, temperature=1.0, ignore_eos=True)
+    request = Request(0, [FORK], params, seed=7)
+    core.add_request(request)
+    num_cut = num_steps = 0
+    while core.has_work:
+        output = core.step(now=0.02 * num_steps)
+        num_cut += output.num_draft_tokens > output.num_verified_tokens
+        num_steps += 1
+    behind_fork = request.token_ids[1:][request.token_ids[:-1] == FORK]
+    num_sure = int((behind_fork == SURE).sum())
+    deviation = (2 * num_sure - len(behind_fork)) / np.sqrt(len(behind_fork))
+    assert num_cut > num_steps / 4
+    assert abs(deviation) < MAX_DEVIATION, f"{num_sure} of {len(behind_fork)}"
