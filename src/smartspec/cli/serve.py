@@ -110,7 +110,8 @@ def run(engine: "Engine", thread: "EngineThread", listener: socket.socket, api_k
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
     async_engine = AsyncEngine.of(engine, thread)
     name = engine.loaded.name
-    app = create_app(async_engine, engine.tokenizer, name, drafters=engine.config.drafters, api_key=api_key)
+    shown = {"drafters": engine.config.drafters, "kernels": engine.kernels}
+    app = create_app(async_engine, engine.tokenizer, name, **shown, api_key=api_key)
     host, port = listener.getsockname()[:2]
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     with ExitStack() as stack:

@@ -26,12 +26,14 @@ def create_app(
     model_name: str,
     *,
     drafters: tuple[str, ...] = (),
+    kernels: dict[str, str] | None = None,
     api_key: str | None = None,
     max_body_bytes: int = MAX_BODY_BYTES,
 ) -> FastAPI:
     """An OpenAI-compatible application around an engine, which it starts and stops.
 
-    tokenizer: a transformers tokenizer. api_key: if given, /v1/... needs it as a bearer token.
+    tokenizer: a transformers tokenizer. kernels: what computes, see engine.kernel_report. api_key: if given, /v1/...
+    needs it as a bearer token.
     """
     metrics = ServerMetrics(engine.core)
     engine.listeners.append(metrics.observe_step)
@@ -48,7 +50,8 @@ def create_app(
     app.include_router(_service_routes(engine, metrics))
     needs_key = [Depends(_key_check(api_key))] if api_key else []
     app.include_router(_generation_routes(engine, tokenizer, model_name, metrics), prefix="/v1", dependencies=needs_key)
-    app.include_router(_information_routes(engine, model_name, drafters), prefix="/v1", dependencies=needs_key)
+    shown = {"drafters": list(drafters), "kernels": kernels or {}}
+    app.include_router(_information_routes(engine, model_name, shown), prefix="/v1", dependencies=needs_key)
     return app
 
 
@@ -80,7 +83,8 @@ def _generation_routes(engine: AsyncEngine, tokenizer, model_name: str, metrics:
     return router
 
 
-def _information_routes(engine: AsyncEngine, model_name: str, drafters: tuple[str, ...]) -> APIRouter:
+def _information_routes(engine: AsyncEngine, model_name: str, shown: dict) -> APIRouter:
+    """shown: what `/v1/speculation` says besides the controller's state."""
     router = APIRouter()
     model = {"id": model_name, "object": "model", "created": 0, "owned_by": "smartspec"}
     model["max_model_len"] = engine.max_model_len
@@ -97,7 +101,7 @@ def _information_routes(engine: AsyncEngine, model_name: str, drafters: tuple[st
     @router.get("/speculation")
     async def speculation() -> JSONResponse:
         state = await engine.call(engine.core.controller.state)
-        return JSONResponse({"model": model_name} | state | {"drafters": list(drafters)})
+        return JSONResponse({"model": model_name} | state | shown)
 
     return router
 
