@@ -37,6 +37,7 @@ def serving(*options: str, stop: signal.Signals = signal.SIGINT):
             break
     url = re.search(r"http://127\.0\.0\.1:\d+", "".join(lines))
     assert url, "".join(lines)
+    assert sum(line.startswith("kernels: attention ") for line in lines) == 1
     yield url.group()
     process.send_signal(stop)
     rest, _ = process.communicate(timeout=30)
@@ -81,6 +82,8 @@ def test_seeded_sampling_is_repeatable_and_speculation_is_seen(server):
     assert [c.text for c in first.choices] == [c.text for c in second.choices]
     state = client.get("/speculation", cast_to=dict)
     assert state["policy"] == "goodput" and state["decisions"] and not state["ignored_input"]
+    assert set(state["kernels"]) == {"attention", "elementwise"}
+    assert all(text.startswith(("compiled with ", "torch's, because ")) for text in state["kernels"].values())
 
 
 def test_bad_requests_disturb_nobody(server):

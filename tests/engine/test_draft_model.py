@@ -12,6 +12,7 @@ from smartspec.core.engine_core import EngineCore
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.core.scheduler import Scheduler
+from smartspec.engine import model_runner
 from smartspec.engine.draft_model import DraftModel
 from smartspec.engine.executor import LiveExecutor
 from smartspec.engine.model_runner import ModelRunner
@@ -72,6 +73,13 @@ def generate(core: EngineCore, temperature: float = 0.0, num_requests: int = 7, 
     return requests
 
 
+@pytest.fixture(params=["the kernels of this machine", "torch"])
+def attention(request, monkeypatch):
+    if request.param == "torch":
+        monkeypatch.setattr(model_runner, "max_tokens_per_tile", lambda *model: 0)
+
+
+@pytest.mark.usefixtures("attention")
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("num_blocks", [60, 24])
 def test_target_as_its_own_draft_is_always_accepted(temperature, num_blocks):
@@ -85,6 +93,7 @@ def test_target_as_its_own_draft_is_always_accepted(temperature, num_blocks):
     assert any(r.num_preemptions for r in requests) == (num_blocks == 24)
 
 
+@pytest.mark.usefixtures("attention")
 def test_another_draft_changes_no_greedy_token():
     plain = make_core(draft_seed=1)
     plain.controller.pause = 1.0

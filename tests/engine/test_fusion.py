@@ -129,7 +129,7 @@ def test_packed_linear_is_linear(num_rows: int, bias: bool):
     packed = make_linear(linear.weight, linear.bias)
     assert isinstance(packed, PackedLinear)
     x = torch.randn(2, num_rows, 40)
-    torch.testing.assert_close(packed(x), linear(x), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(packed(x), linear(x), rtol=0, atol=4e-5)  # 40 x 2^-23 x sum |products|, below 8
 
 
 def test_make_linear_keeps_what_cannot_be_packed():

@@ -1,14 +1,16 @@
 """Ragged cached passes give the logits of a plain forward pass, however the text is cut, copied and rolled back."""
 
-import mmap
-import os
+import platform
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from compiled import need_kernels
 from tiny_models import VOCABULARY, as_loaded, tiny_llama, tiny_mistral
 
 from smartspec.core.blocks import PrefixCopy, Trim
@@ -16,6 +18,9 @@ from smartspec.engine.attention import Segment, _partition
 from smartspec.engine.kv_cache import KVCache
 from smartspec.engine.model_runner import ModelRunner
 from smartspec.engine.profile import measure_passes
+from smartspec.engine.ragged_attention import LIBRARY
+
+CAN_POPULATE = tuple(map(int, re.findall(r"\d+", platform.release())[:2])) >= (5, 14)  # before, it is only a hint
 
 
 def texts(*lengths: int, seed: int = 0) -> list[np.ndarray]:
@@ -33,7 +38,9 @@ def plain_logits(model, text: np.ndarray) -> torch.Tensor:
 def test_chunks_of_any_size_in_any_slots(make_model, slots, max_tile_tokens):
     """By torch, and by our kernel with tiles that cut the chunks and tiles that do not."""
     runner = ModelRunner(as_loaded(make_model()), num_slots=8, max_len=64)
-    assert runner.max_tile_tokens == 64, "these tests need a C compiler"
+    if max_tile_tokens:
+        need_kernels(LIBRARY)
+        assert runner.max_tile_tokens == 64
     runner.max_tile_tokens = max_tile_tokens
     reference = make_model(attention="eager")
     prompts = texts(11, 30, 2, 17)
@@ -61,6 +68,7 @@ def test_chunks_of_any_size_in_any_slots(make_model, slots, max_tile_tokens):
 
 def test_padding_changes_no_logits_and_writes_nowhere():
     """Rows beyond the tokens, as linears like them, are no tokens of anybody; slot 0 would be the first to suffer."""
+    need_kernels(LIBRARY)  # without them a pass is not padded
     loaded = replace(as_loaded(tiny_llama()), min_rows=32)
     runner, reference = ModelRunner(loaded, num_slots=2, max_len=64), tiny_llama(attention="eager")
     first, second = texts(9, 12)
@@ -122,18 +130,20 @@ def test_trim_gives_pages_back_and_keeps_the_prefix():
 
 def test_memory_is_there_after_populate_or_write_ones_and_nothing_else_has_changed():
     cache, slot_bytes = large_cache(), 2 * 2 * 2 * 4096 * 64 * 4
-    cache.write_ones(1, 100, 200)
     before = resident_bytes()
+    cache.write_ones(1, 100, 200)
     cache.populate(1, 10, 4000)
-    assert resident_bytes() - before > 0.9 * slot_bytes
+    if CAN_POPULATE:
+        assert resident_bytes() - before > 0.9 * slot_bytes
     for tensor in (*cache.keys, *cache.values):
         assert (tensor[1, :, 100:200] == 1.0).all()
         assert tensor.sum() == 2 * 100 * 64, "zeros elsewhere"
 
 
 def resident_bytes() -> int:
-    with open(f"/proc/{os.getpid()}/statm") as statm:
-        return int(statm.read().split()[1]) * mmap.PAGESIZE
+    """Counted page by page: the totals of statm may lag by hundreds of pages for every core."""
+    rollup = Path("/proc/self/smaps_rollup").read_text()
+    return 1024 * sum(int(size) for size in re.findall(r"^(?:Rss|Swap): +(\d+) kB$", rollup, re.MULTILINE))
 
 
 def test_a_profile_reads_context_that_was_written_and_leaves_no_memory_behind(monkeypatch):
@@ -147,7 +157,7 @@ def test_a_profile_reads_context_that_was_written_and_leaves_no_memory_behind(mo
         return forward(segments)
 
     monkeypatch.setattr(runner, "forward", checked_forward)
-    samples = measure_passes(runner, max_batch=4, kv_tokens=4096, max_seconds=60.0)
+    samples = measure_passes(runner, max_batch=4, kv_tokens=4096, max_seconds=float("inf"))
     assert max(sample.context_tokens for sample in samples) > 2000
     assert len(num_unwritten) >= 2 * len(samples) and not any(num_unwritten)
     assert all((t == 0.0).all() for t in (*runner.cache.keys, *runner.cache.values))

@@ -1,6 +1,7 @@
 """The cached profile is used where it fits; one that is corrupt or of another machine is refused, with its reason."""
 
 import json
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 
 from smartspec.control.cost_curve import ProfileSample
+from smartspec.control.latency import LatencyModel
 from smartspec.engine import profile
 from smartspec.engine.profile import Profile, profile_key, profiled_latency
 
@@ -58,7 +60,7 @@ def test_a_profile_is_measured_once(machine):
     second = machine.start()
     assert machine.num_measured == 1 and not machine.reports
     assert second.to_dict() == first.to_dict()
-    assert not list(machine.folder.glob("*.tmp"))
+    assert list(machine.folder.iterdir()) == [machine.file]
 
 
 def with_nan(data: dict) -> dict:
@@ -150,3 +152,30 @@ def test_a_cache_that_cannot_be_written_costs_only_the_next_start(machine):
     machine.folder.parent.joinpath("profiles").write_text("a file where the folder should be")
     assert machine.start().target.constant >= 0
     assert "could not be stored" in machine.reports[-1]
+
+
+def test_two_processes_with_one_id_may_store_at_the_same_time(machine, monkeypatch):
+    """As in two containers that share a cache folder; here two threads."""
+    both_wrote, failures = threading.Barrier(2, timeout=60), []
+    replace = Path.replace
+
+    def replace_after_both_wrote(self, target):
+        both_wrote.wait()
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", replace_after_both_wrote)
+    latency = LatencyModel.fit(list(SAMPLES), [])
+
+    def store():
+        try:
+            profile._store(machine.folder / "name.json", {}, latency)
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=store) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert list(machine.folder.iterdir()) == [machine.folder / "name.json"]

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -51,10 +53,14 @@ def test_filters_agree_with_the_naive_definition(vocabulary_size, spread):
     probs = filtered(logits, FILTERS).numpy()
     np.testing.assert_allclose(probs.sum(axis=1), 1.0, atol=1e-5)
     for row, params in enumerate(FILTERS):
-        expected = reference_probs(logits[row], params, [], [])
-        extra, missing = (probs[row] > 0) & (expected == 0), (probs[row] == 0) & (expected > 1e-30)
+        # fp32 may put a token on either side where the mass above it is top_p to within its rounding.
+        inner, outer = (
+            reference_probs(logits[row], replace(params, top_p=min(params.top_p * factor, 1.0)), [], [])
+            for factor in ((1 - 1e-6, 1 + 1e-6) if params.top_p < 1 else (1, 1))
+        )
+        extra, missing = (probs[row] > 0) & (outer == 0), (probs[row] == 0) & (inner > 1e-30)
         assert not extra.any() and not missing.any()
-        np.testing.assert_allclose(probs[row], expected, rtol=1e-3, atol=1e-6)
+        np.testing.assert_allclose(probs[row][inner > 0], inner[inner > 0], rtol=1e-3, atol=1e-6)
 
 
 def test_a_row_does_not_depend_on_the_other_rows():

@@ -111,9 +111,8 @@ def run(engine: "Engine", thread: "EngineThread", listener: socket.socket, api_k
     async_engine = AsyncEngine.of(engine, thread)
     name = engine.loaded.name
     config = engine.config
-    app = create_app(
-        async_engine, engine.tokenizer, name, policy=config.policy, drafters=config.drafters, api_key=api_key
-    )
+    shown = {"policy": config.policy, "drafters": config.drafters, "kernels": engine.kernels}
+    app = create_app(async_engine, engine.tokenizer, name, **shown, api_key=api_key)
     host, port = listener.getsockname()[:2]
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     with ExitStack() as stack:

@@ -18,6 +18,7 @@ from smartspec.engine.config import BLOCK_SIZE, PROMPT_LOOKUP, RECYCLING, Engine
 from smartspec.engine.decision_log import DecisionLog
 from smartspec.engine.draft_model import DraftModel
 from smartspec.engine.executor import LiveExecutor
+from smartspec.engine.kernel_report import kernel_report
 from smartspec.engine.load import LoadedModel, load_model
 from smartspec.engine.model_runner import ModelRunner
 from smartspec.engine.profile import profiled_latency
@@ -29,12 +30,13 @@ DEFAULT_TOKENS_PER_REQUEST = 1024
 
 @dataclass(frozen=True)
 class Engine:
-    """A core that is ready to step, and what a host needs to talk to it."""
+    """A core that is ready to step, and what a host needs to talk to it. kernels: see kernel_report, of the target."""
 
     core: EngineCore
     loaded: LoadedModel
     config: EngineConfig
     max_model_len: int
+    kernels: dict[str, str]
     decision_log: DecisionLog | None = None
 
     @property
@@ -84,7 +86,8 @@ def build_engine(config: EngineConfig, report: Callable[[str], None] = lambda te
     executor = LiveExecutor(models.target, lookup, draft_model, recycling)
     brain = controller if config.strict else SafeController(controller, logger.exception)
     core = EngineCore(scheduler, executor, brain)
-    return Engine(core, models.target.loaded, config, models.target.max_len, decision_log)
+    loaded = models.target.loaded
+    return Engine(core, loaded, config, models.target.max_len, kernel_report(loaded), decision_log)
 
 
 def _log_header(controller: Controller, config: EngineConfig) -> LogHeader:
@@ -111,9 +114,14 @@ def load_runners(config: EngineConfig, report: Callable[[str], None] = lambda te
     """Load the target and, if config names one, the draft model. Raises as build_engine."""
     report(f"loading {config.model}")
     loaded = load_model(config.model, dtype=config.dtype, device=config.device)
+    report(f"kernels: {_in_one_line(kernel_report(loaded))}")
     max_model_len = _max_model_len(config, loaded)
     target = ModelRunner(loaded, num_slots=config.max_batch, max_len=max_model_len)
     return Runners(target, _draft_runner(config, loaded, max_model_len, report), _kv_tokens(config, max_model_len))
+
+
+def _in_one_line(kernels: dict[str, str]) -> str:
+    return "; ".join(f"{name} {about}" for name, about in kernels.items())
 
 
 def _max_model_len(config: EngineConfig, loaded: LoadedModel) -> int:
@@ -147,6 +155,7 @@ def _draft_runner(
     else:
         report(f"loading draft model {name}")
         draft = load_model(name, dtype=config.dtype, device=config.device)
+        report(f"kernels of {name}: {_in_one_line(kernel_report(draft))}")
     check_same_vocabulary(target, draft)
     if draft.max_model_len < max_model_len:
         raise ValueError(

@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdint.h>
 
+#include "built_with.h"
 #include "exponential.h"
 
 #define PARALLEL_FROM 16384 /* elements: below it waking the other threads takes longer than the work */

@@ -9,14 +9,15 @@ import functools
 
 import torch
 
-from smartspec.engine.native import load_kernels
+from smartspec.engine.native import load_kernels, why_not
 
+LIBRARY = "elementwise"
 _POINTER, _INTEGER = ctypes.c_void_p, ctypes.c_int64
 
 
 def applies_to(tensor: torch.Tensor) -> bool:
     """Whether the kernels below work on tensors like this one, on this machine."""
-    return tensor.device.type == "cpu" and tensor.dtype == torch.float32 and _kernels() is not None
+    return why_not(LIBRARY, tensor.device, tensor.dtype) is None
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
@@ -49,10 +50,9 @@ def rotate_heads(heads: torch.Tensor, num_turned: int, cosine: torch.Tensor, sin
 
 
 @functools.cache
-def _kernels() -> ctypes.CDLL | None:
-    library = load_kernels("elementwise")
-    if library is not None:
-        library.rms_norm.argtypes = [_POINTER] * 3 + [_INTEGER] * 2 + [ctypes.c_float]
-        library.gated_silu.argtypes = [_POINTER] * 2 + [_INTEGER] * 2
-        library.rotate_heads.argtypes = [_POINTER] * 3 + [_INTEGER] * 4
+def _kernels() -> ctypes.CDLL:
+    library = load_kernels(LIBRARY).library
+    library.rms_norm.argtypes = [_POINTER] * 3 + [_INTEGER] * 2 + [ctypes.c_float]
+    library.gated_silu.argtypes = [_POINTER] * 2 + [_INTEGER] * 2
+    library.rotate_heads.argtypes = [_POINTER] * 3 + [_INTEGER] * 4
     return library

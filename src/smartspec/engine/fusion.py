@@ -108,6 +108,8 @@ class FusedAttention(nn.Module):
 class FusedRMSNorm(nn.Module):
     """weight * x / sqrt(mean(x^2) + eps); x [..., size], fp32 on CPU."""
 
+    has_kernel = True
+
     def __init__(self, weight: nn.Parameter, eps: float):
         super().__init__()
         # Some models look at the weight's dtype; a copy, because the original holds a whole mapped file in memory.

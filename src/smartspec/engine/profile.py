@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import platform
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -171,9 +172,10 @@ def _load(path: Path, key: dict) -> LatencyModel:
 
 def _store(path: Path, key: dict, latency: LatencyModel) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    temporary.write_text(json.dumps({"key": key, "cost_model": latency.to_dict()}))
-    temporary.replace(path)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".storing-") as folder:
+        made = Path(folder) / path.name
+        made.write_text(json.dumps({"key": key, "cost_model": latency.to_dict()}))
+        made.replace(path)
 
 
 def _why_another_does_not_fit(folder: Path, key: dict) -> str | None:

@@ -9,6 +9,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "built_with.h"
 #include "exponential.h"
 
 #define BLOCK 32    /* keys that are scored together: two vectors */

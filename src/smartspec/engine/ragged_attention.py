@@ -9,7 +9,7 @@ import ctypes
 
 import torch
 
-from smartspec.engine.native import load_kernels
+from smartspec.engine import native
 
 LIBRARY = "ragged_attention"
 MAX_ROWS = 256
@@ -47,7 +47,7 @@ def ragged_attention(
     tiles: int64 [S, 4] of (slot, first position, first row, number of tokens). window: sliding window in tokens.
     """
     num_kv_heads, _, head_dim = key.shape
-    load_kernels(LIBRARY).ragged_attention(
+    native.load_kernels(LIBRARY).library.ragged_attention(
         ctypes.byref(
             _Attention(
                 *(tensor.data_ptr() for tensor in (query, key, value, keys, values, output, tiles)),
@@ -61,5 +61,14 @@ def ragged_attention(
 
 def max_tokens_per_tile(device: torch.device, dtype: torch.dtype, group_size: int, head_dim: int) -> int:
     """New tokens of a request the kernel takes at once; 0 where it does not apply or could not be built."""
-    applies = device.type == "cpu" and dtype == torch.float32 and head_dim <= MAX_HEAD_DIM
-    return min(MAX_TILE_TOKENS, MAX_ROWS // group_size) if applies and load_kernels(LIBRARY) is not None else 0
+    applies = why_not(device, dtype, group_size, head_dim) is None
+    return min(MAX_TILE_TOKENS, MAX_ROWS // group_size) if applies else 0
+
+
+def why_not(device: torch.device, dtype: torch.dtype, group_size: int, head_dim: int) -> str | None:
+    """Why the kernel does not run on such a model, None where it does."""
+    if head_dim > MAX_HEAD_DIM:
+        return f"a head has {head_dim} dimensions, more than {MAX_HEAD_DIM}"
+    if group_size > MAX_ROWS:
+        return f"{group_size} heads share keys, more than {MAX_ROWS}"
+    return native.why_not(LIBRARY, device, dtype)

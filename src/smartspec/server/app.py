@@ -28,13 +28,14 @@ def create_app(
     *,
     policy: str,
     drafters: tuple[str, ...] = (),
+    kernels: dict[str, str] | None = None,
     api_key: str | None = None,
     max_body_bytes: int = MAX_BODY_BYTES,
 ) -> FastAPI:
     """An OpenAI-compatible application around an engine, which it starts and stops.
 
-    tokenizer: a transformers tokenizer. policy: the name of the engine's. api_key: if given, /v1/... needs it as a
-    bearer token.
+    tokenizer: a transformers tokenizer. policy: the name of the engine's. kernels: what computes, see
+    engine.kernel_report. api_key: if given, /v1/... needs it as a bearer token.
     """
     metrics = ServerMetrics(engine.core)
     engine.listeners.append(metrics.observe_step)
@@ -52,7 +53,8 @@ def create_app(
     needs_key = [Depends(_key_check(api_key))] if api_key else []
     generation = _generation_routes(engine, tokenizer, model_name, policy, metrics)
     app.include_router(generation, prefix="/v1", dependencies=needs_key)
-    app.include_router(_information_routes(engine, model_name, drafters), prefix="/v1", dependencies=needs_key)
+    shown = {"drafters": list(drafters), "kernels": kernels or {}}
+    app.include_router(_information_routes(engine, model_name, shown), prefix="/v1", dependencies=needs_key)
     return app
 
 
@@ -88,7 +90,8 @@ def _generation_routes(
     return router
 
 
-def _information_routes(engine: AsyncEngine, model_name: str, drafters: tuple[str, ...]) -> APIRouter:
+def _information_routes(engine: AsyncEngine, model_name: str, shown: dict) -> APIRouter:
+    """shown: what `/v1/speculation` says besides the controller's state."""
     router = APIRouter()
     model = {"id": model_name, "object": "model", "created": 0, "owned_by": "smartspec"}
     model["max_model_len"] = engine.max_model_len
@@ -105,7 +108,7 @@ def _information_routes(engine: AsyncEngine, model_name: str, drafters: tuple[st
     @router.get("/speculation")
     async def speculation() -> JSONResponse:
         state = await engine.call(engine.core.controller.state)
-        return JSONResponse({"model": model_name} | state | {"drafters": list(drafters)})
+        return JSONResponse({"model": model_name} | state | shown)
 
     return router
 

@@ -1,0 +1,216 @@
+"""How our kernels are built, kept and reported; with compilers that only pretend, so that any machine can run this."""
+
+import subprocess
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from compiled import need_kernels
+from tiny_models import as_loaded, tiny_llama
+
+from smartspec.engine import elementwise, native
+from smartspec.engine.fusion import fuse
+from smartspec.engine.kernel_report import kernel_report
+from smartspec.engine.load import DTYPES
+from smartspec.engine.native import KernelsUnavailable, load_kernels
+
+SOURCE = Path(native.__file__).with_name("elementwise.c")
+COMPILER = """#!/bin/sh
+echo "$@" >> "{calls}"
+while [ $# -gt 1 ]; do
+    if [ "$1" = -o ]; then echo compiled > "$2"; fi
+    shift
+done
+"""
+
+
+class Machine:
+    """With an empty cache folder and no compiler but those that are installed."""
+
+    def __init__(self, monkeypatch, folder: Path):
+        self.monkeypatch, self.folder = monkeypatch, folder
+        self.programs, self.cache = folder / "programs", folder / "cache"
+        self.programs.mkdir()
+        monkeypatch.setenv("SMARTSPEC_CACHE", str(self.cache))
+        monkeypatch.setenv("PATH", str(self.programs))
+        monkeypatch.delenv("CC", raising=False)
+
+    def install(self, name: str = "gcc", text: str = COMPILER) -> Path:
+        path = self.programs / name
+        path.write_text(text.format(calls=self.folder / "calls"))
+        path.chmod(0o755)
+        return path
+
+    def set_cc(self, command: str) -> None:
+        self.monkeypatch.setenv("CC", command)
+
+    @property
+    def calls(self) -> list[str]:
+        path = self.folder / "calls"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def library(self) -> Path:
+        return native._library(SOURCE)
+
+    def reason(self) -> str:
+        """Why there are no kernels, as a start would say."""
+        kernels = load_kernels.__wrapped__("elementwise")
+        assert kernels.library is None
+        return kernels.about
+
+
+@pytest.fixture
+def machine(monkeypatch, tmp_path) -> Machine:
+    return Machine(monkeypatch, tmp_path)
+
+
+@pytest.mark.parametrize("command", ["{gcc} -pipe -DX='a b'", "'{gcc}' -pipe '-DX=a b'"])
+def test_cc_is_split_as_a_shell_would(machine, command):
+    machine.set_cc(command.format(gcc=machine.install("gcc-12")))
+    assert machine.library().read_bytes().startswith(b"compiled\n")
+    compiled, linked = machine.calls
+    assert compiled.startswith("-pipe -DX=a b -O3") and linked.startswith("-pipe -DX=a b -shared")
+
+
+def test_a_processor_named_in_cc_takes_the_place_of_this_one(machine):
+    machine.install()
+    machine.set_cc("gcc -march=haswell")
+    chosen = machine.library()
+    machine.set_cc("gcc")
+    own = machine.library()
+    assert chosen != own
+    compilations = [call.split() for call in machine.calls if " -c " in call]
+    assert [[word for word in call if "-march" in word] for call in compilations] == [
+        ["-march=haswell"],
+        ["-march=native"],
+    ]
+
+
+@pytest.mark.parametrize("built_by", ["gcc", "cc", "gcc-12"])
+@pytest.mark.parametrize("missing", [None, "/nonexistent"])
+def test_what_is_compiled_is_used_where_there_is_no_compiler(machine, built_by, missing):
+    compiler = machine.install(built_by)
+    if built_by == "gcc-12":
+        machine.set_cc(str(compiler))
+    library, calls = machine.library(), machine.calls
+    assert machine.library() == library and machine.calls == calls, "nor is a compiler asked where there is one"
+    compiler.unlink()
+    machine.monkeypatch.delenv("CC", raising=False)
+    if missing:
+        machine.set_cc(missing)
+    assert machine.library() == library and machine.calls == calls
+
+
+X86 = "processor : 0\nmodel name : EPYC\ncpu MHz : 2000\nflags : sse2 avx2{}\n\nprocessor : 1\n"
+ARM = "processor : 0\nFeatures : fp asimd{}\nCPU implementer : 0x41\nCPU part : 0xd0c\n\nprocessor : 1\n"
+
+
+@pytest.mark.parametrize(("cpu_info", "more"), [(X86, " avx512f"), (ARM, " sve")])
+def test_machines_that_share_a_cache_folder_load_only_what_was_made_for_their_processor(machine, cpu_info, more):
+    compiler, file = machine.install(), machine.folder / "cpuinfo"
+    machine.monkeypatch.setattr(native, "_CPU_INFO", file)
+    file.write_text(cpu_info.format(more))
+    large = machine.library()
+    file.write_text(cpu_info.format(more).replace("2000", "2100").replace("processor : 1", "processor : 2"))
+    assert machine.library() == large, "neither its clock nor its other cores make another machine"
+    file.write_text(cpu_info.format(""))
+    assert machine.library() != large
+    for path in machine.cache.glob("kernels/*"):
+        if path != large:
+            path.unlink()
+    compiler.unlink()
+    with pytest.raises(KernelsUnavailable, match="no C compiler was found"):
+        machine.library()
+
+
+@pytest.mark.parametrize("length", [0, 5, -1])
+def test_a_library_that_was_cut_short_is_compiled_again_or_not_used(machine, length):
+    compiler = machine.install()
+    library = machine.library()
+    whole = library.read_bytes()
+    library.write_bytes(whole[:length])
+    assert machine.library() == library and library.read_bytes() == whole
+    library.write_bytes(whole[:length])
+    compiler.unlink()
+    assert "no C compiler was found" in machine.reason()
+
+
+def test_compilations_at_the_same_time_in_the_same_folder_do_not_meet(machine, monkeypatch):
+    """Two threads have one process id, as two containers may."""
+    machine.install()
+    both_compile, libraries = threading.Barrier(2, timeout=60), []
+
+    def run(command, **options):
+        both_compile.wait()
+        Path(command[command.index("-o") + 1]).write_text("compiled")
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(native.subprocess, "run", run)
+    threads = [threading.Thread(target=lambda: libraries.append(machine.library())) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(libraries) == 2 and len(set(libraries)) == 1
+    assert list((machine.cache / "kernels").iterdir()) == libraries[:1]
+
+
+def test_a_compilation_that_fails_leaves_nothing_behind(machine):
+    machine.install(text="#!/bin/sh\necho 'one' >&2; echo 'error: what is AVX?' >&2; echo >&2; exit 1\n")
+    assert machine.reason().endswith("gcc failed: error: what is AVX?")
+    assert list((machine.cache / "kernels").iterdir()) == []
+
+
+def test_the_reason_says_what_to_do(machine):
+    assert "install gcc" in machine.reason()
+    machine.set_cc("/nonexistent")
+    assert "'/nonexistent', which CC names" in machine.reason()
+    machine.set_cc("'gcc")
+    assert "is not a command" in machine.reason()
+    machine.install()
+    machine.set_cc("gcc")
+    assert "cannot be built or loaded" in machine.reason(), "what this compiler writes is no library"
+    machine.monkeypatch.setenv("SMARTSPEC_CACHE", str(machine.programs / "gcc"))
+    assert "cannot be built or loaded" in machine.reason(), "there is no folder there"
+
+
+def test_spaces_in_the_path_of_torch(machine):
+    maps, path = machine.folder / "maps", "/home/a b/torch/lib/libgomp-a34b.so.1"
+    first = "7f00-7f10 r-xp 00000000 08:01 12                 /usr/lib/libc.so.6\n"
+    maps.write_text(first + f"7f10-7f20 r-xp 00000000 08:01 13                 {path}\n7f20-7f30 rw-p 0 00:00 0\n")
+    machine.monkeypatch.setattr(native, "_MAPPINGS", maps)
+    assert native._openmp_of_torch() == path
+    maps.write_text(first)
+    assert "OpenMP" in machine.reason()
+
+
+def test_the_report_tells_what_runs():
+    model = tiny_llama()
+    loaded = as_loaded(model)
+    coarse = replace(loaded, dtype=DTYPES["bfloat16"])
+    assert set(kernel_report(coarse).values()) == {"torch's, because the dtype is bfloat16"}
+    elsewhere = replace(loaded, device=torch.device("cuda"))
+    assert set(kernel_report(elsewhere).values()) == {"torch's, because the device is cuda"}
+    assert "257 dimensions" in kernel_report(replace(loaded, head_dim=257))["attention"]
+    need_kernels("elementwise", "ragged_attention")
+    assert kernel_report(loaded)["elementwise"] == "torch's, because no layer of this model has a form for ours"
+    fuse(model)
+    libraries = {"attention": "ragged_attention", "elementwise": elementwise.LIBRARY}
+    about = {name: load_kernels(library).about for name, library in libraries.items()}
+    assert kernel_report(loaded) == {name: f"compiled with {text}" for name, text in about.items()}
+    assert all(" for " in text for text in about.values())
+
+
+def test_without_kernels_the_report_says_why_and_torch_computes_the_same(machine):
+    """Both kinds of modules of one model, fused with and without kernels."""
+    machine.monkeypatch.setattr(native, "load_kernels", load_kernels.__wrapped__)
+    model, stock = tiny_llama(attention="sdpa"), tiny_llama(attention="sdpa")
+    assert fuse(model)["attentions"] == 2
+    report = kernel_report(as_loaded(model))
+    assert all(text.startswith("torch's, because no C compiler was found") for text in report.values())
+    token_ids = torch.arange(20)[None]
+    expected = stock.double()(token_ids).logits
+    assert not any(getattr(module, "has_kernel", False) for module in model.modules())
+    torch.testing.assert_close(model(token_ids).logits.double(), expected, rtol=1e-4, atol=1e-4)
