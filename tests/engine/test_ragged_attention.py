@@ -58,3 +58,14 @@ def test_scores_far_apart_do_not_overflow():
     tiles = torch.tensor([(0, 150, 0, 1), (0, 254, 1, 1)])
     ragged_attention(query, new_key, new_value, keys, values, output, tiles, 1.0, None)
     assert output[:, 0, 0].tolist() == [3.0, 101.5]
+
+
+@pytest.mark.parametrize("wrong", ["key", "values", "output", "tiles"])
+def test_shapes_that_do_not_fit_are_refused(wrong):
+    tensors = {name: torch.zeros(2, 3, 8) for name in ("query", "key", "value")}
+    tensors |= {name: torch.zeros(1, 2, 16, 8) for name in ("keys", "values")}
+    tensors |= {"output": torch.zeros(3, 2, 8), "tiles": torch.tensor([(0, 0, 0, 3)])}
+    ragged_attention(**tensors, scale=1.0, window=None)
+    tensors[wrong] = tensors[wrong][..., :3].contiguous()
+    with pytest.raises(ValueError, match="shapes do not fit each other"):
+        ragged_attention(**tensors, scale=1.0, window=None)

@@ -44,9 +44,11 @@ def load_model(name: str, *, dtype: str = "auto", device: str = "auto") -> Loade
     facts, reference = _examine(name, model, tokenizer)
     for preparation in PREPARATIONS:
         model = read()[0] if model is None else model  # what is replaced is gone: it must not be in memory twice
-        min_rows = _prepare(model, preparation, Path(source))
-        loaded = replace(facts, model=model, min_rows=min_rows)
-        problem = find_difference(loaded, reference)
+        try:
+            loaded = replace(facts, model=model, min_rows=_prepare(model, preparation, Path(source)))
+            problem = find_difference(loaded, reference)
+        except Exception as error:  # modules are transformers': they may raise anything
+            problem = f"preparing them fails with {type(error).__name__}: {error}"
         if problem is None:
             return loaded
         logger.warning("%s is not served with %s modules: %s", name, preparation, problem)
