@@ -19,7 +19,9 @@ logger = logging.getLogger(__name__)
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 # Options of an attention call that change nothing for us or that our attention implements; any other must be off.
-KNOWN_ATTENTION_OPTIONS = {"scaling", "dropout", "sliding_window", "position_ids", "use_cache", "is_causal"}
+KNOWN_ATTENTION_OPTIONS = {
+    "scaling", "dropout", "sliding_window", "position_ids", "use_cache", "is_causal", "logits_to_keep"
+}  # fmt: skip
 # What is tried, in turn, until the model computes what the stock one does: modules fused and linears packed, only
 # linears packed, the stock modules.
 PREPARATIONS = ("fused", "packed", "stock")
