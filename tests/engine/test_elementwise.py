@@ -66,3 +66,17 @@ def test_rotate_heads(batch, num_tokens, head_dim):
 def test_what_is_not_contiguous_is_read_right():
     x = random(64, 3, seed=3).T
     assert torch.equal(rms_norm(x, torch.ones(64), 1e-6), rms_norm(x.contiguous(), torch.ones(64), 1e-6))
+
+
+@pytest.mark.parametrize("width", [4, 12])
+def test_shapes_the_kernels_would_read_past_are_refused(width):
+    heads, whole, other = random(1, 3, 2, 8), random(1, 3, 8), random(1, 3, width)
+    for factors in ((other, whole), (whole, other), (whole[:, :2], whole), (whole.double(), whole)):
+        with pytest.raises(ValueError, match="must be fp32 of shape"):
+            rotate_heads(heads, 2, *factors)
+    with pytest.raises(ValueError, match="3 heads there to turn"):
+        rotate_heads(heads, 3, whole, whole)
+    with pytest.raises(ValueError, match="weight must be"):
+        rms_norm(whole, random(width), 1e-6)
+    with pytest.raises(ValueError, match="gate_up must be"):
+        gated_silu(random(1, 2, 7))

@@ -7,40 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedTokenizerFast
+from saved_models import save_model
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from smartspec.engine import default_model
 from smartspec.engine.default_model import DEFAULT_MODEL, default_model_folder
 from smartspec.engine.linear import PackedLinear
 from smartspec.engine.load import load_model
-
-SIZES = {
-    "vocab_size": 32,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "max_position_embeddings": 96,
-    "eos_token_id": [1, 5],
-    "pad_token_id": None,
-}
-
-
-def save_tokenizer(folder: Path) -> None:
-    vocabulary = {"<unk>": 0, "<s>": 1, "<end>": 2} | {f"w{i}": i for i in range(3, 32)}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>", unk_token="<unk>").save_pretrained(folder)
-
-
-def save_model(folder: Path, model_type: str = "llama", auto: type = AutoModelForCausalLM, **changes: object) -> Path:
-    torch.manual_seed(0)
-    auto.from_config(AutoConfig.for_model(model_type, **{**SIZES, **changes})).save_pretrained(folder)
-    save_tokenizer(folder)
-    return folder
 
 
 def weights_file(folder: Path) -> Path:
@@ -170,6 +143,9 @@ def test_a_damaged_folder(tmp_path: Path, damage, message: str):
     [
         ("gpt_oss", {"num_local_experts": 2, "num_experts_per_tok": 1}, "s_aux"),
         ("gemma2", {}, "softcap"),
+        ("nemotron", {}, "does not pass keyword arguments on"),
+        ("doge", {}, "masks are neither causal nor sliding windows"),
+        ("xmod", {"eos_token_id": 1, "is_decoder": True}, "Input language unknown"),
         ("bloom", {}, "attention interface"),
         ("mamba", {"eos_token_id": 1}, "state other than keys and values"),
         ("lfm2", {"layer_types": ["conv", "full_attention", "conv"]}, "state other than keys and values"),

@@ -4,7 +4,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
 from smartspec.engine.attention import ATTENTION_NAME, register_attention
-from smartspec.engine.load import LoadedModel
+from smartspec.engine.loaded_model import LoadedModel
 
 VOCABULARY = 61
 SHAPE = {
@@ -41,6 +41,7 @@ def as_loaded(model: torch.nn.Module, name: str = "tiny") -> LoadedModel:
         num_heads=SHAPE["num_attention_heads"],
         num_kv_heads=SHAPE["num_key_value_heads"],
         head_dim=SHAPE["hidden_size"] // SHAPE["num_attention_heads"],
+        windows=(getattr(model.config, "sliding_window", None),) * SHAPE["num_hidden_layers"],
         vocab_size=VOCABULARY,
         max_model_len=SHAPE["max_position_embeddings"],
         eos_token_ids=frozenset(),

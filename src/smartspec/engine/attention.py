@@ -85,16 +85,23 @@ class _Group:
 class AttentionPlan:
     """Everything about a step's attention that is the same in every layer; masks are made once per window size.
 
-    segments: in slot order, as they lie in the ragged row. max_tile_tokens: how many tokens of a request our kernel
-    takes at once, 0 where it does not apply and torch attends in groups. num_padding: ragged rows behind the last
-    segment that are no tokens and attend to nothing; only with our kernel.
+    segments: in slot order, as they lie in the ragged row. windows: of every layer, its sliding window in tokens or
+    None. max_tile_tokens: how many tokens of a request our kernel takes at once, 0 where it does not apply and torch
+    attends in groups. num_padding: ragged rows behind the last segment that are no tokens and attend to nothing; only
+    with our kernel.
     """
 
     def __init__(
-        self, segments: list[Segment], cache: KVCache, device: torch.device, max_tile_tokens: int, num_padding: int = 0
+        self,
+        segments: list[Segment],
+        cache: KVCache,
+        windows: tuple[int | None, ...],
+        device: torch.device,
+        max_tile_tokens: int,
+        num_padding: int = 0,
     ):
         assert max_tile_tokens or not num_padding
-        self.cache = cache
+        self.cache, self.windows = cache, windows
         self.num_tokens = sum(s.num_tokens for s in segments)
         positions = [np.arange(s.start, s.end) for s in segments]
         positions.append(np.zeros(num_padding, dtype=np.int64))
@@ -178,28 +185,28 @@ def cached_attention(
     attention_mask: torch.Tensor | None,
     *,
     scaling: float | None = None,
-    sliding_window: int | None = None,
     attention_plan: AttentionPlan,
     **kwargs: object,
 ) -> tuple[torch.Tensor, None]:
     """query [1, num_heads, N, head_dim]; key, value [1, num_kv_heads, N, head_dim] -> [1, N, num_heads, head_dim].
 
     The signature is transformers' attention interface; attention_plan travels through the model's keyword arguments.
+    The window is the plan's: some models pass theirs as an option, others have it in their mask alone.
     """
     plan, layer = attention_plan, module.layer_idx
-    keys, values = plan.cache.keys[layer], plan.cache.values[layer]
+    keys, values, window = plan.cache.keys[layer], plan.cache.values[layer], plan.windows[layer]
     num_heads, num_tokens, head_dim = query.shape[1:]
     num_kv_heads = key.shape[1]
     scale = head_dim**-0.5 if scaling is None else scaling
     output = query.new_empty(num_tokens, num_heads, head_dim)
     if plan.tiles is not None:
-        ragged_attention(query[0], key[0], value[0], keys, values, output, plan.tiles, scale, sliding_window)
+        ragged_attention(query[0], key[0], value[0], keys, values, output, plan.tiles, scale, window)
         if num_tokens > plan.num_tokens:
             output[plan.num_tokens :] = 0.0
         return output[None], None
     # Query heads that share a key head become further query rows: [N, num_kv_heads, group_size, head_dim].
     folded = query[0].transpose(0, 1).unflatten(1, (num_kv_heads, num_heads // num_kv_heads))
-    masks = plan.masks(sliding_window, query.dtype, num_heads // num_kv_heads)
+    masks = plan.masks(window, query.dtype, num_heads // num_kv_heads)
     for group, mask in zip(plan.groups, masks, strict=True):
         group.write(key[0], value[0], keys, values)
         _attend(group, mask, folded, keys, values, scale, output.view_as(folded))

@@ -1,24 +1,61 @@
-"""What a model hands to the attention interface, found by running it once with a stand-in that only takes notes."""
+"""What a model hands to the attention interface, found by running it once with a stand-in that only takes notes.
 
-from collections.abc import Iterator
+What a layer may see is said by transformers in the mask alone (a model may or may not also pass its sliding window as
+an option), so the stand-in has masks of its own, which know the window they were asked for.
+"""
+
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import nn
-from transformers import PretrainedConfig
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers import AttentionInterface, AttentionMaskInterface, PretrainedConfig
+from transformers.masking_utils import causal_mask_function, sliding_window_causal_mask_function
+
+PROBE_NAME = "smartspec_probe"
+# A pass over tokens 0 at these positions; the last one may be elsewhere, see `probe`.
+PROBE_POSITIONS = (4, 5, 6, 7)
+FAR = 1 << 20  # positions at which a mask is asked what it shows
 
 
 @dataclass(frozen=True)
 class AttentionCall:
-    """query [1, num_heads, N, head_dim]; key, value [1, num_kv_heads, N, head_dim]; options: the keyword arguments."""
+    """query [1, num_heads, N, head_dim]; key, value [1, num_kv_heads, N, head_dim]; options: the keyword arguments.
+
+    mask: what the model passed as mask; None where it made none.
+    """
 
     module: nn.Module
     query: torch.Tensor
     key: torch.Tensor
     value: torch.Tensor
+    mask: torch.Tensor | None
     options: dict[str, object]
+
+    @property
+    def has_known_mask(self) -> bool:
+        """Whether the mask is plain causal attention, possibly in a sliding window."""
+        return self.mask is None or getattr(self.mask, "is_known", False)
+
+    @property
+    def window(self) -> int | None:
+        """The layer's sliding window in tokens, as its mask has it."""
+        return getattr(self.mask, "window", None)
+
+
+def probe(model: nn.Module, last_position: int = PROBE_POSITIONS[-1]) -> tuple[torch.Tensor, list[AttentionCall]]:
+    """Logits [4, vocabulary] and attention calls of one pass in which no token attends to another.
+
+    last_position: where the last of the tokens is. The others must not be changed by it. May raise whatever the model
+    raises.
+    """
+    positions = torch.tensor([[*PROBE_POSITIONS[:-1], last_position]], device=model.device)
+    with torch.inference_mode(), recorded_attention(model.config) as calls:
+        output = model(
+            input_ids=torch.zeros_like(positions), position_ids=positions, use_cache=False, attention_plan=None
+        )
+    return output.logits[0], calls
 
 
 @contextmanager
@@ -27,12 +64,47 @@ def recorded_attention(config: PretrainedConfig) -> Iterator[list[AttentionCall]
     calls: list[AttentionCall] = []
 
     def record(module, query, key, value, attention_mask, **options):
-        calls.append(AttentionCall(module, query, key, value, options))
-        return value.repeat_interleave(query.shape[1] // value.shape[1], dim=1).transpose(1, 2), None
+        calls.append(AttentionCall(module, query, key, value, attention_mask, options))
+        output = value.repeat_interleave(query.shape[1] // value.shape[1], dim=1)
+        return output.transpose(1, 2).contiguous(), None
 
-    name = config._attn_implementation
-    ALL_ATTENTION_FUNCTIONS[name] = record  # hides the registered function until it is deleted again
+    before = config._attn_implementation
+    # Of the class, not of one instance: some models have an interface of their own.
+    AttentionInterface.register(PROBE_NAME, record)
+    AttentionMaskInterface.register(PROBE_NAME, _noted_mask)
+    config._attn_implementation = PROBE_NAME
     try:
         yield calls
     finally:
-        del ALL_ATTENTION_FUNCTIONS[name]
+        config._attn_implementation = before
+        AttentionInterface.register(PROBE_NAME, _no_attention)
+
+
+def _no_attention(*args: object, **kwargs: object) -> None:
+    raise RuntimeError("attention is only recorded inside recorded_attention")
+
+
+def _noted_mask(
+    batch_size: int, q_length: int, kv_length: int, *, mask_function: Callable, dtype=torch.float32, **kwargs: object
+) -> torch.Tensor:
+    """A mask of transformers' mask interface that hides nothing, with what it was asked for as attributes."""
+    mask = torch.zeros(batch_size, 1, q_length, kv_length, dtype=dtype, device=kwargs.get("device"))
+    size = kwargs.get("local_size")
+    mask.window, mask.is_known = None, _agree(mask_function, causal_mask_function)
+    if not mask.is_known and size is not None:
+        mask.window, mask.is_known = size, _agree(mask_function, sliding_window_causal_mask_function(size), size)
+    return mask
+
+
+def _agree(mask_function: Callable, expected: Callable, size: int = 1) -> bool:
+    """Whether both show the same keys, around multiples of size and far away."""
+    edges = {0, 1, *(size * i + j for i in (1, 2, 3) for j in (-1, 0, 1)), FAR}
+    queries = torch.tensor(sorted(edges))[:, None]
+    distances = torch.tensor(sorted({-1, *edges, *(2**i for i in range(20))}))[None]
+    keys = queries - distances
+    index = torch.zeros((), dtype=torch.long)
+    try:
+        shown = mask_function(index, index, queries, keys)
+    except (IndexError, RuntimeError):  # it looks positions up, in a tensor made for this pass
+        return False
+    return bool((shown == expected(index, index, queries, keys))[keys >= 0].all())

@@ -19,7 +19,8 @@ from smartspec.engine.decision_log import DecisionLog
 from smartspec.engine.draft_model import DraftModel
 from smartspec.engine.executor import LiveExecutor
 from smartspec.engine.kernel_report import kernel_report
-from smartspec.engine.load import LoadedModel, load_model
+from smartspec.engine.load import load_model
+from smartspec.engine.loaded_model import LoadedModel
 from smartspec.engine.model_runner import ModelRunner
 from smartspec.engine.profile import profiled_latency
 
@@ -129,8 +130,8 @@ def _max_model_len(config: EngineConfig, loaded: LoadedModel) -> int:
         return loaded.max_model_len
     if config.max_model_len > loaded.max_model_len:
         raise ValueError(
-            f"max_model_len {config.max_model_len} exceeds the {loaded.max_model_len} positions {config.model!r} was "
-            "trained for: lower it"
+            f"max_model_len {config.max_model_len} exceeds {loaded.max_model_len}, {loaded.max_model_len_reason} "
+            f"({config.model!r}): lower it"
         )
     return config.max_model_len
 

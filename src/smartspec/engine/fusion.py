@@ -8,7 +8,6 @@ and a replacement is kept only if it reproduces the original on random input; an
 modules.
 """
 
-import inspect
 from collections.abc import Callable
 
 import torch
@@ -16,18 +15,25 @@ from torch import nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from smartspec.engine import elementwise
-from smartspec.engine.attention_probe import recorded_attention
+from smartspec.engine.attention_probe import probe, recorded_attention
 from smartspec.engine.linear import make_linear
 
+ATTENTION_LINEARS = ("q_proj", "k_proj", "v_proj", "o_proj")
 NUM_PROBE_ROWS = 3
 RELATIVE_TOLERANCE = 1e-5  # of the largest magnitude, in fp32; a coarser dtype gets two of its rounding steps
 
 
 def fuse(model: nn.Module) -> dict[str, int]:
     """Replace modules of the model in place; returns how many of each kind, {"attentions": 30, "mlps": 30, ...}."""
-    counts = dict.fromkeys(_ATTEMPTS, 0)
+    widths = _rotary_widths(model)
+    attempts = {
+        "attentions": lambda module: _fused_attention(module, widths.pop(module, None)),
+        "mlps": _fused_mlp,
+        "norms": _fused_norm,
+    }
+    counts = dict.fromkeys(attempts, 0)
     with torch.no_grad():
-        _fuse_children(model, counts)
+        _fuse_children(model, attempts, counts)
     return counts
 
 
@@ -120,17 +126,35 @@ class FusedRMSNorm(nn.Module):
         return elementwise.rms_norm(x, self.weight, self.eps)
 
 
-def _fuse_children(parent: nn.Module, counts: dict[str, int]) -> None:
+def _rotary_widths(model: nn.Module) -> dict[nn.Module, int]:
+    """Width of the cos and sin each module is given by its layer: head_dim, or less where only a part is rotated."""
+    widths: dict[nn.Module, int] = {}
+
+    def note(module: nn.Module, args: tuple, kwargs: dict[str, object]) -> None:
+        positions = kwargs.get("position_embeddings")
+        if isinstance(positions, tuple) and len(positions) == 2:
+            widths[module] = positions[0].shape[-1]
+
+    candidates = [module for module in model.modules() if _has_linears(module, *ATTENTION_LINEARS)]
+    handles = [module.register_forward_pre_hook(note, with_kwargs=True) for module in candidates]
+    if candidates:
+        probe(model)
+    for handle in handles:
+        handle.remove()
+    return widths
+
+
+def _fuse_children(parent: nn.Module, attempts: dict[str, Callable], counts: dict[str, int]) -> None:
     # Depth first and in place, so that the weights of what is replaced are freed layer by layer.
     for name, child in list(parent.named_children()):
-        for kind, attempt in _ATTEMPTS.items():
+        for kind, attempt in attempts.items():
             replacement = attempt(child)
             if replacement is not None:
                 setattr(parent, name, replacement)
                 counts[kind] += 1
                 child = replacement
                 break
-        _fuse_children(child, counts)
+        _fuse_children(child, attempts, counts)
 
 
 def _fused_mlp(mlp: nn.Module) -> FusedMLP | None:
@@ -153,11 +177,11 @@ def _fused_norm(norm: nn.Module) -> nn.Module | None:
     return fused if _reproduces(fused, norm, _random_rows(weight)) else None
 
 
-def _fused_attention(attention: nn.Module) -> FusedAttention | None:
+def _fused_attention(attention: nn.Module, rotary_width: int | None) -> FusedAttention | None:
     """Compare what reaches the attention interface (tensors and options) and what comes out of the module."""
-    if not _has_linears(attention, "q_proj", "k_proj", "v_proj", "o_proj") or not hasattr(attention, "layer_idx"):
+    if not _has_linears(attention, *ATTENTION_LINEARS) or not hasattr(attention, "layer_idx"):
         return None
-    if "position_embeddings" not in inspect.signature(attention.forward).parameters or attention.head_dim % 2:
+    if rotary_width != attention.head_dim or attention.head_dim % 2:
         return None
     x = _random_rows(attention.q_proj.weight)
     # Unlike a real rotation these two differ in every column, which tells the variants of rotary embedding apart.
@@ -210,5 +234,3 @@ def _close(a: torch.Tensor, b: torch.Tensor) -> bool:
     scale = b.abs().amax(dim=-1, keepdim=True)
     return a.shape == b.shape and bool(((a - b).abs() <= tolerance * scale).all())
 
-
-_ATTEMPTS = {"attentions": _fused_attention, "mlps": _fused_mlp, "norms": _fused_norm}

@@ -1,7 +1,7 @@
 """Which kernels a loaded model runs on, and why, in words for the log of a start and for `/v1/speculation`."""
 
 from smartspec.engine import elementwise, native, ragged_attention
-from smartspec.engine.load import LoadedModel
+from smartspec.engine.loaded_model import LoadedModel
 
 
 def kernel_report(loaded: LoadedModel) -> dict[str, str]:

@@ -30,6 +30,11 @@ class PackedLinear(nn.Module):
         self.bias = None if bias is None else nn.Parameter(bias.detach().clone(), requires_grad=False)
         self.min_rows = 1
 
+    @property
+    def weight(self) -> torch.Tensor:
+        """Shape and dtype of the weight, for models that ask; it holds no values, computing with it raises."""
+        return torch.empty(self.out_features, self.in_features, device="meta")
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         num_rows = x.shape[-2]
         num_computed = padded_rows(num_rows, self.min_rows)

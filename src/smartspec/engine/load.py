@@ -1,54 +1,30 @@
 """A decoder-only model, its tokenizer and the few numbers the engine needs, from a name, a folder or a GGUF file."""
 
-from dataclasses import dataclass
+import logging
+from dataclasses import replace
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import nn
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    PretrainedConfig,
-    PreTrainedTokenizerBase,
-)
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-from transformers.utils.logging import disable_progress_bar
+from transformers import PreTrainedTokenizerBase
 
-from smartspec.engine.attention_probe import AttentionCall, recorded_attention
-from smartspec.engine.default_model import DEFAULT_MODEL, default_model_folder
+from smartspec.engine.attention_probe import AttentionCall, probe
+from smartspec.engine.checkpoint import UnsupportedModelError, locate, map_tensor, read_checkpoint
 from smartspec.engine.fusion import fuse
 from smartspec.engine.linear import PackedLinear, make_linear, pack_linears, pad_small_batches, warm_up
+from smartspec.engine.load_check import Reference, find_difference, independent_length, layer_windows, take_reference
+from smartspec.engine.loaded_model import LoadedModel
 
-KNOWN_LAYER_TYPES = {"full_attention", "sliding_attention"}
+logger = logging.getLogger(__name__)
+
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 # Options of an attention call that change nothing for us or that our attention implements; any other must be off.
-KNOWN_ATTENTION_OPTIONS = {"scaling", "dropout", "sliding_window", "position_ids", "use_cache", "is_causal"}
-
-
-@dataclass(frozen=True)
-class LoadedModel:
-    """A model ready to serve: eval mode, no gradients, our attention; on CPU its linears packed and modules fused.
-
-    vocab_size is the width of the logits; max_model_len the positions the model was made for; weight_bytes the size of
-    the distinct parameters as loaded, before packing; min_rows: rows below which its linears do not become faster.
-    """
-
-    name: str
-    model: nn.Module
-    tokenizer: PreTrainedTokenizerBase
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    vocab_size: int
-    max_model_len: int
-    eos_token_ids: frozenset[int]
-    dtype: torch.dtype
-    device: torch.device
-    weight_bytes: int
-    min_rows: int = 1
+KNOWN_ATTENTION_OPTIONS = {
+    "scaling", "dropout", "sliding_window", "position_ids", "use_cache", "is_causal", "logits_to_keep"
+}  # fmt: skip
+# What is tried, in turn, until the model computes what the stock one does: modules fused and linears packed, only
+# linears packed, the stock modules.
+PREPARATIONS = ("fused", "packed", "stock")
 
 
 def load_model(name: str, *, dtype: str = "auto", device: str = "auto") -> LoadedModel:
@@ -60,35 +36,26 @@ def load_model(name: str, *, dtype: str = "auto", device: str = "auto") -> Loade
     """
     torch_device = _parse_device(device)
     torch_dtype = _parse_dtype(dtype, torch_device)
-    source, files = _locate(name)
-    model, tokenizer = _read(name, source, files, torch_dtype)
-    model.requires_grad_(False).eval()
-    weight_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
-    model.to(torch_device)
-    mapped = _pack_tied_head(model, Path(source))
-    fuse(model)
-    _own_parameters(model, mapped)
-    pack_linears(model)
-    min_rows = pad_small_batches(model)
-    warm_up(model)
-    vocab_size, calls = _probe(model)
-    _check_attention(name, model, calls)
-    return LoadedModel(
-        name=name,
-        model=model,
-        tokenizer=tokenizer,
-        num_layers=len(calls),
-        num_heads=calls[0].query.shape[1],
-        num_kv_heads=calls[0].key.shape[1],
-        head_dim=calls[0].key.shape[3],
-        vocab_size=vocab_size,
-        max_model_len=_max_model_len(name, model.config.get_text_config()),
-        eos_token_ids=_eos_token_ids(model, tokenizer),
-        dtype=torch_dtype,
-        device=torch_device,
-        weight_bytes=weight_bytes,
-        min_rows=min_rows,
-    )
+    source, files = locate(name)
+
+    def read() -> tuple[nn.Module, PreTrainedTokenizerBase]:
+        model, tokenizer = read_checkpoint(name, source, files, torch_dtype)
+        return model.requires_grad_(False).eval().to(torch_device), tokenizer
+
+    model, tokenizer = read()
+    facts, reference = _examine(name, model, tokenizer)
+    for preparation in PREPARATIONS:
+        model = read()[0] if model is None else model  # what is replaced is gone: it must not be in memory twice
+        try:
+            loaded = replace(facts, model=model, min_rows=_prepare(model, preparation, Path(source)))
+            problem = find_difference(loaded, reference)
+        except Exception as error:  # modules are transformers': they may raise anything
+            problem = f"preparing them fails with {type(error).__name__}: {error}"
+        if problem is None:
+            return loaded
+        logger.warning("%s is not served with %s modules: %s", name, preparation, problem)
+        loaded = model = None
+    raise UnsupportedModelError(f"{name!r} is not supported: even with stock modules {problem}: use another model")
 
 
 def _parse_device(device: str) -> torch.device:
@@ -113,93 +80,54 @@ def _parse_dtype(dtype: str, device: torch.device) -> torch.dtype:
     return DTYPES[dtype]
 
 
-def _locate(name: str) -> tuple[str, dict[str, str]]:
-    """What from_pretrained should open: a folder or hub id, and {"gguf_file": file} for a GGUF file."""
-    if name == DEFAULT_MODEL:
-        return str(default_model_folder()), {}
-    path = Path(name).expanduser()
-    if path.suffix == ".gguf":
-        if not path.is_file():
-            raise OSError(f"no such GGUF file: {path}")
-        return str(path.parent), {"gguf_file": path.name}
-    if path.is_dir():
-        _check_folder(path)
-        return str(path), {}
-    looks_like_path = name.startswith((".", "/", "~")) or name.count("/") != 1
-    if looks_like_path:
-        raise OSError(
-            f"unknown model {name!r}: not a folder, and not an id of the form organisation/model; "
-            f"the embedded model is {DEFAULT_MODEL!r}"
-        )
-    return name, {}
+def _examine(name: str, model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> tuple[LoadedModel, Reference]:
+    """What is to be known of the stock model (the model itself left out), and what it computes.
 
-
-def _check_folder(folder: Path) -> None:
-    """Raise OSError where config or weights are missing or a safetensors file is cut short; reads headers only."""
-    if not (folder / "config.json").is_file():
-        raise OSError(f"{folder} holds no config.json: give the folder of a Hugging Face checkpoint or a .gguf file")
-    weights = sorted(folder.glob("*.safetensors"))
-    if not weights and not list(folder.glob("*.bin")):
-        raise OSError(f"{folder} holds no weights (*.safetensors): download the checkpoint again")
-    for path in weights:
-        try:
-            with safe_open(path, framework="pt"):
-                pass
-        except SafetensorError as error:
-            raise OSError(f"{path} is damaged or cut short ({error}): download or convert it again") from error
-
-
-def _read(
-    name: str, source: str, files: dict[str, str], dtype: torch.dtype
-) -> tuple[nn.Module, PreTrainedTokenizerBase]:
-    # Imported here because attention.py is the heart of the engine and only this call needs its name.
-    from smartspec.engine.attention import ATTENTION_NAME, register_attention
-
-    register_attention()
-    disable_progress_bar()
+    Raises UnsupportedModelError where our attention cannot take its attention's place.
+    """
     try:
-        config = AutoConfig.from_pretrained(source, **files)
-        _check_architecture(name, config)
-        model, info = AutoModelForCausalLM.from_pretrained(
-            source, dtype=dtype, attn_implementation=ATTENTION_NAME, output_loading_info=True, **files
-        )
-        tokenizer = AutoTokenizer.from_pretrained(source, **files)
+        logits, calls = probe(model)
+        _check_attention(name, model, calls)
+        max_model_len, reason = _max_model_len(name, model)
+        reference = take_reference(model, logits.shape[-1], max_model_len)
     except UnsupportedModelError:
         raise
-    except Exception as error:  # transformers raises many kinds for what is one thing here: the checkpoint is unusable
-        raise OSError(
-            f"cannot load model {name!r}: {error}\nUse {DEFAULT_MODEL!r}, a local checkpoint folder, a .gguf file, or "
-            "a Hugging Face id that can be downloaded or is in the local cache."
-        ) from error
-    if info["missing_keys"]:
-        missing = sorted(info["missing_keys"])
-        raise OSError(f"the checkpoint of {name!r} lacks {len(missing)} weights, {missing[0]!r} among them")
-    return model, tokenizer
+    except Exception as error:  # modules are transformers': they may raise anything
+        problem = f"a pass of the stock model fails with {type(error).__name__}: {error}"
+        raise _unsupported(name, model, problem) from error
+    facts = LoadedModel(
+        name=name,
+        model=None,
+        tokenizer=tokenizer,
+        num_layers=len(calls),
+        num_heads=calls[0].query.shape[1],
+        num_kv_heads=calls[0].key.shape[1],
+        head_dim=calls[0].key.shape[3],
+        windows=layer_windows(calls),
+        vocab_size=logits.shape[-1],
+        max_model_len=max_model_len,
+        max_model_len_reason=reason,
+        eos_token_ids=_eos_token_ids(model, tokenizer),
+        dtype=model.dtype,
+        device=model.device,
+        weight_bytes=sum(p.numel() * p.element_size() for p in model.parameters()),
+    )
+    return facts, reference
 
 
-class UnsupportedModelError(ValueError):
-    """The checkpoint is readable, but its architecture is not one we serve."""
-
-
-def _check_architecture(name: str, config: PretrainedConfig) -> None:
-    if config.is_encoder_decoder:
-        raise UnsupportedModelError(f"{name!r} is an encoder-decoder ({config.model_type}): use a decoder-only model")
-    causal = set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
-    architectures = set(config.architectures or causal)
-    if config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES or not causal & architectures:
-        kind = ", ".join(config.architectures or [config.model_type])
-        raise UnsupportedModelError(f"{name!r} is not a causal language model ({kind}): use a decoder-only model")
-    model_class = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
-    layer_types = set(getattr(config.get_text_config(), "layer_types", None) or ())
-    if model_class._is_stateful or layer_types - KNOWN_LAYER_TYPES:
-        raise UnsupportedModelError(
-            f"{name!r} ({config.model_type}) keeps state other than keys and values: use a model "
-            "with plain attention layers"
-        )
-    if not model_class._supports_attention_backend:
-        raise UnsupportedModelError(
-            f"{name!r} ({config.model_type}) does not use the attention interface of transformers"
-        )
+def _prepare(model: nn.Module, preparation: str, folder: Path) -> int:
+    """Replace modules in place as the preparation says; returns the rows its linears like at least."""
+    if preparation == "stock":
+        _own_parameters(model, None)
+        return 1
+    mapped = _pack_tied_head(model, folder)
+    if preparation == "fused":
+        fuse(model)
+    pack_linears(model)
+    _own_parameters(model, mapped)
+    min_rows = pad_small_batches(model)
+    warm_up(model)
+    return min_rows
 
 
 def _pack_tied_head(model: nn.Module, folder: Path) -> nn.Parameter | None:
@@ -214,21 +142,12 @@ def _pack_tied_head(model: nn.Module, folder: Path) -> nn.Parameter | None:
     packed = make_linear(head.weight, head.bias)
     parameters = model.named_parameters(remove_duplicate=False)
     names = {name for name, parameter in parameters if parameter is embedding.weight}
-    again = _map_tensor(folder, names) if isinstance(packed, PackedLinear) else None
+    again = map_tensor(folder, names) if isinstance(packed, PackedLinear) else None
     if again is None or again.dtype != embedding.weight.dtype or not torch.equal(again[-1], embedding.weight[-1]):
         return None
     model.set_output_embeddings(packed)
     embedding.weight.data = again
     return embedding.weight
-
-
-def _map_tensor(folder: Path, names: set[str]) -> torch.Tensor | None:
-    """The tensor a checkpoint folder stores under one of these names."""
-    for path in folder.glob("*.safetensors"):
-        with safe_open(path, framework="pt") as file:
-            for name in names.intersection(file.keys()):
-                return file.get_tensor(name)
-    return None
 
 
 def _own_parameters(model: nn.Module, mapped: nn.Parameter | None) -> None:
@@ -238,37 +157,42 @@ def _own_parameters(model: nn.Module, mapped: nn.Parameter | None) -> None:
             parameter.data = parameter.data.clone()
 
 
-def _probe(model: nn.Module) -> tuple[int, list[AttentionCall]]:
-    """Width of the logits and the attention calls of one pass over two tokens."""
-    token_ids = torch.zeros(1, 2, dtype=torch.long, device=model.device)
-    positions = torch.arange(2, device=model.device)[None]
-    with torch.inference_mode(), recorded_attention(model.config.get_text_config()) as calls:
-        logits = model(input_ids=token_ids, position_ids=positions, use_cache=False).logits
-    return logits.shape[-1], calls
-
-
 def _check_attention(name: str, model: nn.Module, calls: list[AttentionCall]) -> None:
     """Our cache holds keys and values of one shape per layer, and our attention knows causal and sliding windows."""
     num_layers = model.config.get_text_config().num_hidden_layers
+    options = {key for call in calls for key, value in call.options.items() if value is not None and value is not False}
     problem = None
     if sorted(call.module.layer_idx for call in calls) != list(range(num_layers)):
-        problem = f"only {len(calls)} of its {num_layers} layers use the attention interface of transformers"
+        problem = f"its {num_layers} layers call the attention interface of transformers {len(calls)} times"
     elif any(call.key.shape != calls[0].key.shape or call.value.shape != calls[0].key.shape for call in calls):
         problem = "its layers or its keys and values differ in shape"
-    options = {key for call in calls for key, value in call.options.items() if value is not None and value is not False}
-    if not problem and options - KNOWN_ATTENTION_OPTIONS:
+    elif options - KNOWN_ATTENTION_OPTIONS:
         problem = f"its attention uses {', '.join(sorted(options - KNOWN_ATTENTION_OPTIONS))}"
-    if not problem and any(not getattr(call.module, "is_causal", True) for call in calls):
+    elif any("attention_plan" not in call.options for call in calls):
+        problem = "its attention does not pass keyword arguments on to the attention interface"
+    elif any(not getattr(call.module, "is_causal", True) for call in calls):
         problem = "its attention is not causal"
+    elif not all(call.has_known_mask for call in calls):
+        problem = "its attention masks are neither causal nor sliding windows"
     if problem:
-        raise UnsupportedModelError(f"{name!r} ({type(model).__name__}) is not supported: {problem}")
+        raise _unsupported(name, model, problem)
 
 
-def _max_model_len(name: str, config: PretrainedConfig) -> int:
-    length = getattr(config, "max_position_embeddings", None)
+def _unsupported(name: str, model: nn.Module, problem: str) -> UnsupportedModelError:
+    return UnsupportedModelError(f"{name!r} ({type(model).__name__}) is not supported: {problem}: use another model")
+
+
+def _max_model_len(name: str, model: nn.Module) -> tuple[int, str]:
+    """Positions the model can be served with, and what they are."""
+    length = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     if length is None:
-        raise UnsupportedModelError(f"{name!r} is not supported: its config names no max_position_embeddings")
-    return int(length)
+        raise _unsupported(name, model, "its config names no max_position_embeddings")
+    independent = independent_length(model, int(length))
+    if independent == length:
+        return independent, LoadedModel.max_model_len_reason
+    reason = "the positions beyond which one request would change the rotary factors of all others in its batch"
+    logger.warning("%s is served up to %d tokens, %s", name, independent, reason)
+    return independent, reason
 
 
 def _eos_token_ids(model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:

@@ -7,14 +7,22 @@ from smartspec.core.blocks import MemoryOp
 from smartspec.engine.attention import AttentionPlan, Segment
 from smartspec.engine.kv_cache import KVCache
 from smartspec.engine.linear import padded_rows
-from smartspec.engine.load import LoadedModel
+from smartspec.engine.loaded_model import LoadedModel
 from smartspec.engine.ragged_attention import max_tokens_per_tile
 
 
 class ModelRunner:
-    """A loaded model and its KV cache of num_slots ranges of max_len positions."""
+    """A loaded model and its KV cache of num_slots ranges of max_len positions.
+
+    Raises ValueError where the model cannot be served with that many.
+    """
 
     def __init__(self, loaded: LoadedModel, *, num_slots: int, max_len: int):
+        if max_len > loaded.max_model_len:
+            raise ValueError(
+                f"max_len {max_len} exceeds {loaded.max_model_len}, {loaded.max_model_len_reason} ({loaded.name!r}): "
+                "lower it"
+            )
         self.loaded = loaded
         self.device = torch.device(loaded.device)
         self.max_len = max_len
@@ -44,7 +52,9 @@ class ModelRunner:
         order = sorted(range(len(segments)), key=lambda i: segments[i].slot)
         ordered = [segments[i] for i in order]
         padding = np.zeros(self._num_padding(sum(s.num_tokens for s in ordered)), dtype=np.int64)
-        plan = AttentionPlan(ordered, self.cache, self.device, self.max_tile_tokens, len(padding))
+        plan = AttentionPlan(
+            ordered, self.cache, self.loaded.windows, self.device, self.max_tile_tokens, len(padding)
+        )
         token_ids = torch.from_numpy(np.concatenate([*(s.token_ids for s in ordered), padding]).astype(np.int64))
         wanted = torch.from_numpy(_logit_rows(ordered, order))
         output = self.loaded.model(

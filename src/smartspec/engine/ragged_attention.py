@@ -45,8 +45,10 @@ def ragged_attention(
     query: [num_heads, N, head_dim]; key, value: [num_kv_heads, N, head_dim]; keys, values: one layer of the cache,
     [slots, num_kv_heads, max_len, head_dim]; output: [N, num_heads, head_dim], filled for the rows of tiles.
     tiles: int64 [S, 4] of (slot, first position, first row, number of tokens). window: sliding window in tokens.
+    Raises ValueError for other shapes.
     """
     num_kv_heads, _, head_dim = key.shape
+    _check_shapes(query, key, value, keys, values, output, tiles)
     native.load_kernels(LIBRARY).library.ragged_attention(
         ctypes.byref(
             _Attention(
@@ -57,6 +59,23 @@ def ragged_attention(
             )
         )
     )
+
+
+def _check_shapes(query, key, value, keys, values, output, tiles) -> None:
+    """The kernel reads and writes memory as if it were of these shapes."""
+    num_heads, num_tokens, head_dim = query.shape
+    fits = (
+        key.shape == value.shape == (key.shape[0], num_tokens, head_dim)
+        and num_heads % key.shape[0] == 0
+        and keys.shape == values.shape == (*keys.shape[:1], key.shape[0], keys.shape[2], head_dim)
+        and output.shape == (num_tokens, num_heads, head_dim)
+        and query.stride(2) == key.stride(2) == value.stride(2) == 1
+        and tiles.shape[1:] == (4,)
+    )
+    if not fits:
+        tensors = {"query": query, "key": key, "value": value, "keys": keys, "values": values, "output": output}
+        shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in tensors.items())
+        raise ValueError(f"shapes do not fit each other: {shapes}, tiles {tuple(tiles.shape)}")
 
 
 def max_tokens_per_tile(device: torch.device, dtype: torch.dtype, group_size: int, head_dim: int) -> int:

@@ -1,0 +1,34 @@
+"""What the engine knows of a model that is ready to serve."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from transformers import PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model ready to serve: eval mode, no gradients, our attention; on CPU its linears packed and modules fused.
+
+    windows: per layer, its sliding window in tokens, or None. vocab_size is the width of the logits; max_model_len the
+    positions it can be served with, and max_model_len_reason what those positions are; weight_bytes the size of the
+    distinct parameters as loaded, before packing; min_rows: rows below which its linears do not become faster.
+    """
+
+    name: str
+    model: nn.Module
+    tokenizer: PreTrainedTokenizerBase
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    windows: tuple[int | None, ...]
+    vocab_size: int
+    max_model_len: int
+    eos_token_ids: frozenset[int]
+    dtype: torch.dtype
+    device: torch.device
+    weight_bytes: int
+    min_rows: int = 1
+    max_model_len_reason: str = "the positions it was trained for"

@@ -1,0 +1,219 @@
+"""Every architecture loads as something that computes what transformers computes, or not at all."""
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from saved_models import save_model
+from transformers import AutoModelForCausalLM
+
+from smartspec.engine import attention, fusion, linear, load_check
+from smartspec.engine.attention import Segment
+from smartspec.engine.build import load_runners
+from smartspec.engine.checkpoint import UnsupportedModelError
+from smartspec.engine.config import EngineConfig
+from smartspec.engine.fusion import FusedAttention, FusedMLP, FusedRMSNorm
+from smartspec.engine.linear import PackedLinear
+from smartspec.engine.load import load_model
+from smartspec.engine.loaded_model import LoadedModel
+from smartspec.engine.model_runner import ModelRunner
+
+TEXT = np.random.default_rng(0).integers(3, 32, 40).astype(np.int32)
+FULL, SLIDING = "full_attention", "sliding_attention"
+# Weights as large as a trained model's: with transformers' own, attention hardly shows in the logits.
+LARGE = {"initializer_range": 0.3}
+EXPERTS = {
+    "num_experts": 4,
+    "num_local_experts": 4,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_topk": 2,
+    "moe_intermediate_size": 16,
+    "n_group": 1,
+    "topk_group": 1,
+}
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "short_factor": [1.0] * 4,
+    "long_factor": [2.0, 2.0, 3.0, 3.0],
+    "original_max_position_embeddings": 48,
+}
+
+
+@pytest.fixture(autouse=True)
+def quick_start(monkeypatch: pytest.MonkeyPatch):
+    """Neither changes what is computed."""
+    monkeypatch.setattr("smartspec.engine.load.warm_up", lambda model: None)
+    monkeypatch.setattr("smartspec.engine.load.pad_small_batches", lambda model: 1)
+
+
+def largest_error(folder: Path, loaded: LoadedModel) -> float:
+    """Of the logits of TEXT, in chunks beside another request and with wrong drafts rolled back, over the largest."""
+    stock = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
+    with torch.inference_mode():
+        expected = stock(torch.from_numpy(TEXT.astype(np.int64))[None]).logits[0]
+    runner = ModelRunner(loaded, num_slots=2, max_len=48)
+    other = TEXT[::-1].copy()
+    first = runner.forward([Segment(1, 0, TEXT[:23], 23)])
+    wrong = runner.forward([Segment(1, 23, np.concatenate([TEXT[23:24], other[:4]]), 5), Segment(0, 0, other, 1)])
+    last = runner.forward([Segment(0, 40, TEXT[:1], 1), Segment(1, 24, TEXT[24:], 16)])
+    logits = torch.cat([first, wrong[:1], last[1:]])
+    return float((logits - expected).abs().max() / expected.abs().max())
+
+
+def kinds(loaded: LoadedModel) -> list[int]:
+    """Fused attentions, MLPs and norms, and packed linears."""
+    modules = list(loaded.model.modules())
+    types = (FusedAttention, FusedMLP, FusedRMSNorm, PackedLinear)
+    return [sum(isinstance(module, kind) for module in modules) for kind in types]
+
+
+@pytest.mark.parametrize("model_type", ["hunyuan_v1_moe", "afmoe", "jetmoe"])
+def test_models_that_once_raised_are_right(tmp_path: Path, model_type: str):
+    save_model(tmp_path, model_type, **EXPERTS, **LARGE, kv_channels=8)
+    loaded = load_model(str(tmp_path), device="cpu")
+    assert kinds(loaded)[2] > 0 and kinds(loaded)[3] > 0
+    assert largest_error(tmp_path, loaded) < 1e-4
+
+
+def test_partial_rotary_embeddings_are_not_fused_as_whole_ones(tmp_path: Path):
+    save_model(tmp_path, "glm4_moe", **EXPERTS, **LARGE, first_k_dense_replace=1)
+    loaded = load_model(str(tmp_path), device="cpu")
+    assert kinds(loaded)[0] == 0 and kinds(loaded)[1] > 0
+    assert largest_error(tmp_path, loaded) < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("model_type", "changes", "windows"),
+    [
+        ("mistral", {}, (9, 9, 9)),
+        ("phimoe", {}, (9, 9, 9)),
+        ("qwen2_moe", {"use_sliding_window": True, "layer_types": [FULL, SLIDING, SLIDING]}, (None, 9, 9)),
+        ("olmoe", {}, (None, None, None)),  # hands its attention an option sliding_window that its mask has not
+        ("gemma3_text", {"layer_types": [SLIDING, FULL, SLIDING]}, (9, None, 9)),
+    ],
+)
+def test_windows_are_those_of_the_masks(tmp_path: Path, model_type: str, changes: dict, windows: tuple):
+    save_model(tmp_path, model_type, **EXPERTS, **LARGE, sliding_window=9, **changes)
+    loaded = load_model(str(tmp_path), device="cpu")
+    assert loaded.windows == windows
+    assert largest_error(tmp_path, loaded) < 1e-4
+
+
+def test_the_check_is_longer_than_the_window_and_leaves_it_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    save_model(tmp_path, "mistral", **LARGE, sliding_window=64)
+    references = []
+    original = load_check._ragged_error
+    monkeypatch.setattr(load_check, "_ragged_error", lambda *args: references.append(args[1]) or original(*args))
+    loaded = load_model(str(tmp_path), device="cpu")
+    assert references[0].windows == (load_check.SMALL_WINDOW,) * 3
+    assert len(references[0].texts[0]) > 2 * load_check.SMALL_WINDOW
+    assert loaded.windows == (64, 64, 64) and loaded.model.config.sliding_window == 64
+
+
+@pytest.fixture
+def longrope(tmp_path: Path) -> Path:
+    changes = {"original_max_position_embeddings": 48, "sliding_window": None}
+    return save_model(tmp_path, "phi3", **LARGE, **changes, rope_parameters=LONGROPE)
+
+
+def test_rotary_factors_that_switch_limit_the_length(longrope: Path, caplog: pytest.LogCaptureFixture):
+    with caplog.at_level(logging.WARNING):
+        loaded = load_model(str(longrope), device="cpu")
+    assert loaded.max_model_len == 48
+    assert "served up to 48 tokens, the positions beyond which one request would change" in caplog.text
+    assert largest_error(longrope, loaded) < 1e-4
+    with pytest.raises(ValueError, match=r"max_len 49 exceeds 48, the positions beyond .* rotary factors .*lower"):
+        ModelRunner(loaded, num_slots=1, max_len=49)
+
+
+def test_a_longer_max_model_len_is_refused_with_the_reason(longrope: Path):
+    config = EngineConfig(model=str(longrope), drafters=(), device="cpu", max_model_len=64)
+    with pytest.raises(ValueError, match=r"max_model_len 64 exceeds 48, .* rotary factors .* lower it"):
+        load_runners(config)
+
+
+def test_neighbours_and_drafts_up_to_the_limit_change_nothing(longrope: Path):
+    loaded = load_model(str(longrope), device="cpu")
+
+    def last_logits(beside: bool) -> torch.Tensor:
+        runner = ModelRunner(loaded, num_slots=2, max_len=loaded.max_model_len)
+        runner.forward([Segment(0, 0, TEXT[:30], 1)])
+        segments = [Segment(0, 30, TEXT[30:31], 1)]
+        if beside:
+            segments.append(Segment(1, loaded.max_model_len - 8, TEXT[:8], 1))
+        return runner.forward(segments)[0]
+
+    torch.testing.assert_close(last_logits(True), last_logits(False), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("rope_type", ["default", "linear", "dynamic", "yarn"])
+def test_other_rotary_embeddings_keep_their_length(tmp_path: Path, rope_type: str):
+    rope = {"rope_type": rope_type, "rope_theta": 10000.0, "factor": 2.0}
+    save_model(tmp_path, **LARGE, rope_parameters=rope)
+    loaded = load_model(str(tmp_path), device="cpu")
+    assert loaded.max_model_len == 96
+    assert largest_error(tmp_path, loaded) < 1e-4
+
+
+def test_fused_modules_that_differ_are_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog):
+    forward = FusedMLP.forward
+    monkeypatch.setattr(FusedMLP, "forward", lambda self, x: forward(self, x) * 1.01)
+    monkeypatch.setattr(fusion, "_close", lambda a, b: True)
+    save_model(tmp_path, **LARGE)
+    with caplog.at_level(logging.WARNING):
+        loaded = load_model(str(tmp_path), device="cpu")
+    assert kinds(loaded) == [0, 0, 0, 22]
+    assert "not served with fused modules: its logits differ" in caplog.text
+    assert largest_error(tmp_path, loaded) < 1e-4
+
+
+def test_fusing_that_fails_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog):
+    def fail(model):
+        raise AttributeError("no head_dim")
+
+    monkeypatch.setattr("smartspec.engine.load.fuse", fail)
+    with caplog.at_level(logging.WARNING):
+        loaded = load_model(str(save_model(tmp_path, **LARGE)), device="cpu")
+    assert kinds(loaded) == [0, 0, 0, 22]
+    assert "not served with fused modules: preparing them fails with AttributeError: no head_dim" in caplog.text
+
+
+def test_packed_linears_that_fail_are_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog):
+    def fail(*args):
+        raise RuntimeError("no such kernel")
+
+    monkeypatch.setattr(linear, "_linear", fail)
+    monkeypatch.setattr("smartspec.engine.load.fuse", lambda model: None)
+    save_model(tmp_path, **LARGE)
+    with caplog.at_level(logging.WARNING):
+        loaded = load_model(str(tmp_path), device="cpu")
+    assert kinds(loaded) == [0, 0, 0, 0]
+    assert "not served with packed modules: its pass over several requests fails with RuntimeError" in caplog.text
+    assert largest_error(tmp_path, loaded) < 1e-4
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("part", ["window", "scale"])
+def test_a_model_that_differs_with_stock_modules_is_refused(tmp_path: Path, monkeypatch, dtype: str, part: str):
+    if part == "window":
+        monkeypatch.setattr(load_check, "layer_windows", lambda calls: (None,) * len(calls))
+    else:
+        cached = attention.cached_attention
+        wrong = lambda *args, **options: cached(*args, **{**options, "scaling": 1.0})  # noqa: E731
+        monkeypatch.setitem(attention.AttentionInterface._global_mapping, "smartspec", wrong)
+        monkeypatch.setattr(attention, "cached_attention", wrong)
+    save_model(tmp_path, "mistral", **LARGE, sliding_window=9)
+    with pytest.raises(UnsupportedModelError, match="even with stock modules its logits differ by"):
+        load_model(str(tmp_path), dtype=dtype, device="cpu")
+
+
+@pytest.mark.parametrize("model_type", ["mistral", "mixtral", "qwen3_moe"])
+def test_rounding_is_not_taken_for_a_difference(tmp_path: Path, model_type: str, caplog: pytest.LogCaptureFixture):
+    save_model(tmp_path, model_type, **EXPERTS, **LARGE)
+    with caplog.at_level(logging.WARNING):
+        assert load_model(str(tmp_path), dtype="bfloat16", device="cpu").dtype is torch.bfloat16
+    assert not caplog.text

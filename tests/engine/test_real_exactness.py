@@ -1,0 +1,101 @@
+"""The real model with every drafter and policy: greedy output is that of plain decoding, token for token.
+
+One loaded model serves all cases and none measures a profile, so that they take seconds. The draft models are the model
+itself, whose drafts are all accepted, and its own first layers, whose drafts mostly are not.
+"""
+
+import time
+from functools import cache
+
+import pytest
+import torch
+from real_prompts import PROMPTS
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from smartspec.control.latency import LatencyModel, ProfileSample
+from smartspec.core.batch import StepOutput
+from smartspec.core.request import Request
+from smartspec.core.sampling_params import SamplingParams
+from smartspec.engine import build
+from smartspec.engine.config import EngineConfig
+from smartspec.engine.default_model import DEFAULT_MODEL, default_model_folder
+from smartspec.engine.load import load_model
+
+NUM_SHALLOW_LAYERS = 4
+MAX_TOKENS = 20
+SHALLOW = "the first layers"
+LOOKUP, RECYCLING = "prompt-lookup", "recycling"
+
+
+def costs(fixed: float, per_token: float) -> list[ProfileSample]:
+    """Passes of which one over few tokens costs hardly more than one over a single token, as on most machines."""
+    sizes = [(rows, new) for rows in (1, 2, 4) for new in (1, 2, 4, 8, 16, 64)]
+    return [ProfileSample(n * r, n * r + 64 * r, r, fixed + per_token * n * r, n * r) for r, n in sizes]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def loaded_once():
+    latency = lambda target, draft, **_: LatencyModel.fit(costs(0.04, 1e-4), costs(0.004, 1e-5) if draft else [])  # noqa: E731
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build, "load_model", cache(load_model))
+        patch.setattr(build, "profiled_latency", latency)
+        yield
+
+
+@pytest.fixture(scope="module")
+def shallow(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A checkpoint of the model's first layers."""
+    folder = tmp_path_factory.mktemp("shallow")
+    model = AutoModelForCausalLM.from_pretrained(default_model_folder(), dtype=torch.float32)
+    model.model.layers = model.model.layers[:NUM_SHALLOW_LAYERS]
+    model.config.num_hidden_layers = NUM_SHALLOW_LAYERS
+    model.config.layer_types = None
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(default_model_folder()).save_pretrained(folder)
+    return str(folder)
+
+
+def generate(policy: str, drafters: tuple[str, ...]) -> tuple[list[list[int]], list[StepOutput]]:
+    """Tokens of the answers to some prompts, three at a time, and what each step did."""
+    config = EngineConfig(policy=policy, drafters=drafters, max_batch=3, max_model_len=512, strict=True, device="cpu")
+    engine = build.build_engine(config)
+    params = SamplingParams(max_tokens=MAX_TOKENS, temperature=0.0)
+    requests = []
+    for index, prompt in enumerate(PROMPTS[1::2]):
+        chat = [{"role": "user", "content": prompt}]
+        token_ids = engine.tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
+        requests.append(Request(index, token_ids, params, seed=index))
+        engine.core.add_request(requests[-1])
+    steps: list[StepOutput] = []
+    while engine.core.has_work:
+        steps.append(engine.core.step(time.monotonic()))
+    return [request.output_token_ids.tolist() for request in requests], steps
+
+
+@pytest.fixture(scope="module")
+def plain() -> list[list[int]]:
+    return generate("off", ())[0]
+
+
+@pytest.mark.parametrize("policy", ["fixed:4", "goodput"])
+@pytest.mark.parametrize(
+    "drafters",
+    [
+        (LOOKUP,),
+        (RECYCLING,),
+        (LOOKUP, RECYCLING),
+        (DEFAULT_MODEL,),
+        (SHALLOW,),
+        (LOOKUP, RECYCLING, SHALLOW),
+    ],
+    ids="+".join,
+)
+def test_greedy_output_is_that_of_plain_decoding(plain, shallow, policy, drafters):
+    outputs, steps = generate(policy, tuple(shallow if name == SHALLOW else name for name in drafters))
+    assert outputs == plain
+    assert max(len(tokens) for tokens in outputs) == MAX_TOKENS
+    num_verified = sum(step.num_verified_tokens for step in steps)
+    num_accepted = sum(step.num_accepted_tokens for step in steps)
+    if policy != "goodput":  # which may decide for no drafts at all, depending on the machine
+        assert 0 < num_accepted <= num_verified
+        assert (num_accepted == num_verified) == (drafters == (DEFAULT_MODEL,))
