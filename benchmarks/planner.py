@@ -15,8 +15,8 @@ from statistics import median
 import numpy as np
 
 from smartspec.control.controller import Controller
-from smartspec.control.planner import plan_lengths
-from smartspec.control.policies.fairness import HARMONIC
+from smartspec.control.goodput.fairness import HARMONIC
+from smartspec.control.planner.lengths import plan_lengths
 from smartspec.control.records import BatchView, DraftPlan
 from smartspec.sim.scenario import Scenario, make_acceptance_truth, make_controller, make_time_truth
 from smartspec.sim.static_load import Phase, StaticLoad

@@ -31,11 +31,11 @@ from smartspec.bench.client import Target
 from smartspec.bench.load import run_load
 from smartspec.bench.run import LoadPlan
 from smartspec.control.controller import Controller
-from smartspec.control.latency import LatencyModel
+from smartspec.control.latency.model import LatencyModel
 from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.scheduler import Scheduler
-from smartspec.engine.default_model import cache_folder
+from smartspec.engine.cache_folder import cache_folder
 from smartspec.sim.executor import SimExecutor
 from smartspec.sim.fleet import Fleet, Replica, Run
 from smartspec.sim.recorded_log import RecordedLog

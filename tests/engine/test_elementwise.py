@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from smartspec.engine.elementwise import applies_to, gated_silu, rms_norm, rotate_heads
+from smartspec.engine.kernels.cpu.elementwise import applies_to, gated_silu, rms_norm, rotate_heads
 
 
 def random(*shape: int, seed: int = 0) -> torch.Tensor:

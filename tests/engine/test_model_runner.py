@@ -12,10 +12,10 @@ import torch
 from tiny_models import VOCABULARY, as_loaded, tiny_llama, tiny_mistral
 
 from smartspec.core.blocks import PrefixCopy, Trim
-from smartspec.engine.attention import Segment, _partition
-from smartspec.engine.kv_cache import KVCache
-from smartspec.engine.model_runner import ModelRunner
-from smartspec.engine.profile import measure_passes
+from smartspec.engine.attention.kv_cache import KVCache
+from smartspec.engine.attention.ragged import Segment, _partition
+from smartspec.engine.models.model_runner import ModelRunner
+from smartspec.engine.runtime.profile import measure_passes
 
 
 def texts(*lengths: int, seed: int = 0) -> list[np.ndarray]:

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from smartspec.engine.attention import Segment, _make_tiles
-from smartspec.engine.ragged_attention import MAX_TILE_TOKENS, max_tokens_per_tile, ragged_attention
+from smartspec.engine.attention.ragged import Segment, _make_tiles
+from smartspec.engine.kernels.cpu.ragged_attention import MAX_TILE_TOKENS, max_tokens_per_tile, ragged_attention
 
 MAX_LEN = 700
 # (slot, tokens in the cache, new tokens): a chunk over several tiles and spans, a draft, decoding, a fresh prompt

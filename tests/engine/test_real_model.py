@@ -11,9 +11,9 @@ from transformers import AutoModelForCausalLM
 from smartspec.control.records import DraftPlan
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
-from smartspec.engine.build import Engine, build_engine
-from smartspec.engine.config import EngineConfig
-from smartspec.engine.default_model import DEFAULT_MODEL, default_model_folder
+from smartspec.engine.models.default_model import DEFAULT_MODEL, default_model_folder
+from smartspec.engine.runtime.build import Engine, build_engine
+from smartspec.engine.runtime.config import EngineConfig
 
 SELF_DRAFT = (DEFAULT_MODEL,)
 # Two candidates this close are a tie in fp32: passes of different sizes sum in different orders.

@@ -7,8 +7,14 @@ from markov_model import reference_probs
 
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
-from smartspec.engine.randomness import SAMPLE
-from smartspec.engine.sampling import apply_penalties, draw_tokens, filtered_probs, sample_draft, sample_from_probs
+from smartspec.engine.sampling.randomness import SAMPLE
+from smartspec.engine.sampling.sampler import (
+    apply_penalties,
+    draw_tokens,
+    filtered_probs,
+    sample_draft,
+    sample_from_probs,
+)
 
 BELOW_ONE = np.nextafter(1.0, 0.0)
 

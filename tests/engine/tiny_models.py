@@ -3,8 +3,8 @@
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
-from smartspec.engine.attention import ATTENTION_NAME, register_attention
-from smartspec.engine.load import LoadedModel
+from smartspec.engine.attention.ragged import ATTENTION_NAME, register_attention
+from smartspec.engine.models.load import LoadedModel
 
 VOCABULARY = 61
 SHAPE = {

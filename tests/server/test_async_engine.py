@@ -9,7 +9,7 @@ import pytest
 from fake_core import make_core
 
 from smartspec.core.sampling_params import SamplingParams
-from smartspec.engine.async_engine import AsyncEngine, EngineError, QueueFull
+from smartspec.engine.runtime.async_engine import AsyncEngine, EngineError, QueueFull
 
 
 def run(tokenizer, scenario: Callable[[AsyncEngine], Awaitable], idle_work: Iterable[None] = (), **options) -> None:

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from smartspec.control.acceptance import AcceptanceEstimator
+from smartspec.control.acceptance.estimator import AcceptanceEstimator
 from smartspec.control.checks import NO_STEP_BEFORE, kind_of, problems
-from smartspec.control.decision import DecisionRecord, decision_record
-from smartspec.control.latency import LatencyModel, PredictedSeconds
-from smartspec.control.policies.base import Estimates, Policy, no_drafts
-from smartspec.control.policies.goodput import alternatives
-from smartspec.control.policies.names import parse_policy
+from smartspec.control.goodput.policy import alternatives
+from smartspec.control.latency.model import LatencyModel, PredictedSeconds
+from smartspec.control.log.decision import DecisionRecord, decision_record
+from smartspec.control.policy import Estimates, Policy, no_drafts
+from smartspec.control.policy_names import parse_policy
 from smartspec.control.records import BatchView, Drafted, DraftPlan, StepFeedback
 
 NUM_DECISIONS = 20
