@@ -1,4 +1,4 @@
-"""The controller against the truth, in simulation: the first table of docs/simulation.md.
+"""The controller against the truth, in simulation: the first table of docs/notes/2026-11-controller-experiments.md.
 
     python benchmarks/controller.py static mixed changes wrong useless --seeds 20 --output controller.jsonl
 

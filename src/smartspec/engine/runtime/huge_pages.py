@@ -2,9 +2,9 @@
 
 A step reads all weights and, between them, what these have pushed out of the caches: the interpreter's objects, code
 and tables of oneDNN. In pages of 4 KiB most such reads first search the page tables for their address. In pages of
-2 MiB they do not (docs/benchmarks.md has what that brings). Linux hands huge pages only to memory that asks for them,
-which malloc does not, and moving 2 MiB takes milliseconds: two seconds that would be too long at every start are
-nothing to a server that waits.
+2 MiB they do not (docs/notes/2026-11-benchmarks.md has what that brings). Linux hands huge pages only to memory that
+asks for them, which malloc does not, and moving 2 MiB takes milliseconds: two seconds that would be too long at every
+start are nothing to a server that waits.
 """
 
 import ctypes
