@@ -13,6 +13,7 @@ from functools import partial
 from statistics import median
 
 import numpy as np
+import typer
 
 from smartspec.control.controller import Controller
 from smartspec.control.goodput.fairness import HARMONIC
@@ -88,6 +89,7 @@ def step_seconds(policy: str, drafter: str, num_rows: int) -> float:
 
 
 def main() -> None:
+    """How long a planning call takes, and all that the controller does in a step."""
     for num_rows in (32, 256):
         for source, *call in (("offers", False), ("draft model", True), ("draft model, harmonic", True, HARMONIC)):
             measure(f"planner, {num_rows} x {MAX_DRAFT_TOKENS}, {source}", planning_call(num_rows, *call))
@@ -99,4 +101,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)
