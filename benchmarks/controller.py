@@ -1,6 +1,6 @@
-"""The controller against the truth, in simulation: the first table of docs/simulation.md.
+"""The controller against the truth, in simulation: the first table of docs/notes/2026-11-controller-experiments.md.
 
-    python benchmarks/controller.py static mixed changes wrong useless --seeds 20 --output controller.jsonl
+    python benchmarks/controller.py --seeds 20 --output controller.jsonl
 
 Goodput is what the plans are worth under the truth, free of luck and noise (what the controller sees has both). Ratios
 are taken per seed, between policies that met the same truth; the table gives their mean, and the lowest and highest of
@@ -130,7 +130,10 @@ def _run_missing(jobs: dict[str, tuple[Cell, str, int]], results: dict, output: 
 
 
 def main(
-    cases: Annotated[list[str], typer.Argument(help=f"of {', '.join(CASES)}")],
+    cases: Annotated[
+        list[str],
+        typer.Argument(help=f"of {', '.join(CASES)}", default_factory=lambda: list(CASES), show_default="all"),
+    ],
     seeds: Annotated[int, typer.Option(min=1, help="runs per cell and policy")] = 20,
     processes: Annotated[int, typer.Option(min=1, help="worker processes")] = 2,
     output: Annotated[Path, typer.Option(help="results, one JSON line per run; continued if it exists")] = Path(

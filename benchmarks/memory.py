@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 from servers import running, server_command
 
-from smartspec.engine.default_model import default_model_folder
+from smartspec.engine.models.default_model import default_model_folder
 
 KV_TOKENS = 32 * 1024  # asked of the server
 NUM_REPORTS = 10

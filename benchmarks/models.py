@@ -30,13 +30,13 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedTokenizerFast
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from smartspec.engine import load
-from smartspec.engine.attention import Segment
-from smartspec.engine.checkpoint import UnsupportedModelError
-from smartspec.engine.fusion import FusedAttention, FusedMLP, FusedRMSNorm
-from smartspec.engine.load_check import rounding_tolerance
-from smartspec.engine.loaded_model import LoadedModel
-from smartspec.engine.model_runner import ModelRunner
+from smartspec.engine.attention.ragged import Segment
+from smartspec.engine.models import load
+from smartspec.engine.models.checkpoint import UnsupportedModelError
+from smartspec.engine.models.fusion import FusedAttention, FusedMLP, FusedRMSNorm
+from smartspec.engine.models.load_check import rounding_tolerance
+from smartspec.engine.models.loaded_model import LoadedModel
+from smartspec.engine.models.model_runner import ModelRunner
 
 TIME_LIMIT = 120.0  # seconds of one case
 MAX_PARAMETERS = 50_000_000

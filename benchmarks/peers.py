@@ -8,9 +8,15 @@ long as they live, and some drafters remember what they have read. It is alone: 
 gets memory that the host has to find first, and was 4 to 8 % slower in its first wave. Where a prompt has to be used
 again that is said, and a session number in the system message comes before it, so prefix caches help nobody.
 
-Our own server with speculation off and with the goodput policy, for every task:
+Our own server with speculation off and with the goodput policy, for every task of the prompts that come with
+smartspec (16 of each, so from concurrency 16 on a round of one task uses prompts again; all are 128):
 
-    python benchmarks/peers.py --servers off,goodput --tasks each --concurrency 1,2,4,8,16,32 --output cells.json
+    python benchmarks/peers.py --servers off,goodput --tasks each --concurrency 1,2,4,8 --output cells.json
+    python benchmarks/peers.py --servers off,goodput --tasks mixed --concurrency 1,8,32 --output mixed.json
+
+Larger sets are given by path; their tasks are the beginnings of their rows' `task`, up to a slash:
+
+    python benchmarks/peers.py --prompts FOLDER --tasks each --concurrency 1,2,4,8,16,32 --output larger.json
 
 Against vLLM's CPU build, which needs an environment of its own (about 3.5 GB) and the model as a folder in
 Hugging Face's format:
@@ -40,25 +46,15 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 from servers import ServerCommand, running, server_command
+from tasks import MIXED, SHIPPED_TASKS, PromptsPath, check_task, prompts_by_task
 
 from smartspec.bench.client import LoadRequest, Target
 from smartspec.bench.report import optional, write_json
 from smartspec.bench.run import LoadPlan, measure
-from smartspec.workload.prompts import Prompt, draw_prompts, read_prompts
+from smartspec.workload.prompts import Prompt, draw_prompts
 
 SETTLE_SECONDS = 4  # our own uses the rest to move what it holds to huge pages
 
-TASKS = {  # name: file, and the beginning of the rows' `task`
-    "mt_bench": ("spec_bench.jsonl", "mt_bench/"),
-    "translation": ("spec_bench.jsonl", "translation"),
-    "summarization": ("spec_bench.jsonl", "summarization"),
-    "qa": ("spec_bench.jsonl", "qa"),
-    "math_reasoning": ("spec_bench.jsonl", "math_reasoning"),
-    "rag": ("spec_bench.jsonl", "rag"),
-    "editeval": ("editeval.jsonl", None),
-    "mixed": ("spec_bench.jsonl", None),
-}
-DEFAULT_PROMPTS_DIR = Path(__file__).resolve().parents[2] / "shared" / "data" / "prompts"
 SYSTEM_MESSAGE = "You are a helpful AI assistant. (Session {session})"
 console = Console()
 if not console.is_terminal:
@@ -75,6 +71,7 @@ class Settings:
     per_slot: int
     max_tokens: int
     seed: int
+    prompts: str | None = None
 
 
 def round_requests(task: str, prompts: list[Prompt], concurrency: int, settings: Settings) -> list[list[LoadRequest]]:
@@ -190,12 +187,13 @@ def load_output(path: Path | None, settings: Settings) -> dict:
     return content
 
 
-def missing_cells(tasks: str, concurrency: str, done: list[dict]) -> list[tuple[str, int]]:
+def missing_cells(tasks: str, concurrency: str, done: list[dict], known_tasks: dict) -> list[tuple[str, int]]:
     """Cells asked for and not done yet. Raises ValueError for an unknown task or a concurrency below 1."""
-    names = [name for name in TASKS if name != "mixed"] if tasks == "each" else tasks.split(",")
-    unknown = [name for name in names if name not in TASKS]
-    if unknown:
-        raise ValueError(f"unknown task {unknown[0]!r}: choose from {', '.join(TASKS)}, or each")
+    names = [name for name in known_tasks if name != MIXED] if tasks == "each" else tasks.split(",")
+    if not names:
+        raise ValueError(f"the prompts name no tasks: use --tasks {MIXED}")
+    for name in names:
+        check_task(name, known_tasks)
     levels = concurrency.split(",")
     if not all(level.isdecimal() and int(level) > 0 for level in levels):
         raise ValueError(f"--concurrency must be numbers like 1,4,16, got {concurrency!r}")
@@ -226,24 +224,24 @@ def started(command: ServerCommand) -> Iterator[Target]:
 
 def main(
     servers: Annotated[str, typer.Option(help="Baseline first: vllm, or a policy of ours (+drafter).")] = "off,goodput",
-    tasks: Annotated[str, typer.Option(help=f"Of {', '.join(TASKS)}; or each.")] = "mixed",
+    tasks: Annotated[str, typer.Option(help=f"Of the prompts; of smartspec's: {SHIPPED_TASKS}; or each.")] = MIXED,
     concurrency: Annotated[str, typer.Option(help="Requests under way.")] = "1,4,16,32",
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of each cell.")] = 3,
     per_slot: Annotated[int, typer.Option(min=1, help="Requests of a round per unit of concurrency (at least 4).")] = 2,
     max_tokens: Annotated[int, typer.Option(min=2, help="New tokens per request.")] = 64,
     seed: Annotated[int, typer.Option(min=0, help="Of the choice of prompts.")] = 0,
-    prompts_dir: Annotated[Path, typer.Option(help="Folder of the prompt files.")] = DEFAULT_PROMPTS_DIR,
+    prompts: PromptsPath = None,
     model_path: Annotated[str | None, typer.Option(help="Model for every server (default: ours its own).")] = None,
     vllm_python: Annotated[str | None, typer.Option(help="Python of the environment that holds vLLM.")] = None,
     output: Annotated[Path | None, typer.Option(help="JSON file to write, or to continue.")] = None,
 ) -> None:
-    settings = Settings(servers.split(","), model_path, rounds, per_slot, max_tokens, seed)
+    settings = Settings(servers.split(","), model_path, rounds, per_slot, max_tokens, seed, prompts and str(prompts))
     try:
         content = load_output(output, settings)
         commands = {name: server_command(name, model_path, vllm_python) for name in settings.servers}
-        missing = missing_cells(tasks, concurrency, content["cells"])
-        prompts = {task: read_prompts(prompts_dir / TASKS[task][0], TASKS[task][1]) for task, _ in missing}
-        cells = {(task, c): round_requests(task, prompts[task], c, settings) for task, c in missing}
+        by_task = prompts_by_task(prompts)
+        missing = missing_cells(tasks, concurrency, content["cells"], by_task)
+        cells = {(task, c): round_requests(task, by_task[task], c, settings) for task, c in missing}
         if cells:
             measure_cells(content, cells, commands, lambda: output and write_json(output, content))
     except ValueError as error:

@@ -13,10 +13,11 @@ from functools import partial
 from statistics import median
 
 import numpy as np
+import typer
 
 from smartspec.control.controller import Controller
-from smartspec.control.planner import plan_lengths
-from smartspec.control.policies.fairness import HARMONIC
+from smartspec.control.goodput.fairness import HARMONIC
+from smartspec.control.planner.lengths import plan_lengths
 from smartspec.control.records import BatchView, DraftPlan
 from smartspec.sim.scenario import Scenario, make_acceptance_truth, make_controller, make_time_truth
 from smartspec.sim.static_load import Phase, StaticLoad
@@ -88,6 +89,7 @@ def step_seconds(policy: str, drafter: str, num_rows: int) -> float:
 
 
 def main() -> None:
+    """How long a planning call takes, and all that the controller does in a step."""
     for num_rows in (32, 256):
         for source, *call in (("offers", False), ("draft model", True), ("draft model, harmonic", True, HARMONIC)):
             measure(f"planner, {num_rows} x {MAX_DRAFT_TOKENS}, {source}", planning_call(num_rows, *call))
@@ -99,4 +101,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -5,8 +5,9 @@
 All servers are up at once but only one works at a time: for every rate and round the same requests arrive at the same
 moments at each server in turn, first to last and then last to first. Servers are started anew for every round: two
 processes of one program differ in speed by one percent or two for as long as they live, as their pages lie elsewhere.
-No server sees a prompt twice. The table gives the mean end-to-end latency of each policy and, as noise, the lowest and
-highest ratio to goodput's of a single round. An output file that exists is continued.
+A session number in the system message keeps prefix caches from helping; a prompt may come again at another rate, which
+drafters that remember have easier. The table gives the mean end-to-end latency of each policy and, as noise, the lowest
+and highest ratio to goodput's of a single round. An output file that exists is continued.
 """
 
 import json
@@ -20,17 +21,18 @@ from typing import Annotated
 
 import numpy as np
 import typer
-from peers import DEFAULT_PROMPTS_DIR, SETTLE_SECONDS, SYSTEM_MESSAGE, TASKS
+from peers import SETTLE_SECONDS, SYSTEM_MESSAGE
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 from servers import running, server_command
+from tasks import MIXED, SHIPPED_TASKS, PromptsPath, check_task, prompts_by_task
 
 from smartspec.bench.client import LoadRequest, Target
 from smartspec.bench.report import write_json
 from smartspec.bench.run import LoadPlan, measure
 from smartspec.workload.arrivals import poisson_arrivals
-from smartspec.workload.prompts import Prompt, draw_prompts, read_prompts
+from smartspec.workload.prompts import Prompt, draw_prompts
 
 console = Console()
 if not console.is_terminal:
@@ -125,14 +127,14 @@ def main(
     seconds: Annotated[float, typer.Option(min=1, help="Length of a round.")] = 40,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of each rate.")] = 2,
     max_tokens: Annotated[int, typer.Option(min=2, help="New tokens per request.")] = 64,
-    task: Annotated[str, typer.Option(help=f"Of {', '.join(TASKS)}.")] = "mixed",
-    prompts_dir: Annotated[Path, typer.Option(help="Folder of the prompt files.")] = DEFAULT_PROMPTS_DIR,
+    task: Annotated[str, typer.Option(help=f"Of the prompts; of smartspec's: {SHIPPED_TASKS}.")] = MIXED,
+    prompts: PromptsPath = None,
     output: Annotated[Path, typer.Option(help="JSON file to write, or to continue.")] = Path("rates.json"),
     plot: Annotated[Path | None, typer.Option(help="PNG to draw.")] = None,
 ) -> None:
     """Latency against arrival rate, policies side by side."""
-    names, file, task_prefix = policies.split(","), *TASKS[task]
-    prompts = read_prompts(prompts_dir / file, task_prefix)
+    names, by_task = policies.split(","), prompts_by_task(prompts)
+    check_task(task, by_task)
     cells = json.loads(output.read_text(encoding="utf-8")) if output.exists() else []
     done = {(cell["rate"], cell["round"]) for cell in cells}
     for number in range(rounds):
@@ -140,7 +142,7 @@ def main(
         with ExitStack() as stack:
             targets = started(names if missing else [], stack)
             for rate in missing:
-                plan = load_plan(prompts, rate, seconds, max_tokens, seed=number)
+                plan = load_plan(by_task[task], rate, seconds, max_tokens, seed=number)
                 in_turn = dict(targets if number % 2 == 0 else reversed(targets.items()))
                 cells.append({"rate": rate, "round": number, "summaries": measure_cell(in_turn, plan)})
                 write_json(output, cells)

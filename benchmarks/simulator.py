@@ -20,29 +20,28 @@ from typing import Annotated
 
 import numpy as np
 import typer
-from peers import DEFAULT_PROMPTS_DIR, TASKS
 from rates import load_plan
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 from servers import ServerCommand, running, server_command
+from tasks import MIXED, PromptsPath, prompts_by_task
 
 from smartspec.bench.client import Target
 from smartspec.bench.load import run_load
 from smartspec.bench.run import LoadPlan
 from smartspec.control.controller import Controller
-from smartspec.control.latency import LatencyModel
+from smartspec.control.latency.model import LatencyModel
 from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.scheduler import Scheduler
-from smartspec.engine.default_model import cache_folder
+from smartspec.engine.cache_folder import cache_folder
 from smartspec.sim.executor import SimExecutor
 from smartspec.sim.fleet import Fleet, Replica, Run
 from smartspec.sim.recorded_log import RecordedLog
 from smartspec.sim.recorded_truth import RecordedTruth, read_recordings
 from smartspec.sim.time_truth import TimeTruth
 from smartspec.sim.traffic import Traffic
-from smartspec.workload.prompts import read_prompts
 from smartspec.workload.records import RequestRecord
 
 # The engine's defaults, which the live server runs with.
@@ -163,14 +162,13 @@ def main(
     rates: Annotated[str, typer.Option(help="Requests per second.")] = "0.5,1.5,3",
     seconds: Annotated[float, typer.Option(min=1, help="Length of a live run.")] = 30,
     max_tokens: Annotated[int, typer.Option(min=2, help="New tokens per request.")] = 64,
-    prompts_dir: Annotated[Path, typer.Option(help="Folder of the prompt files.")] = DEFAULT_PROMPTS_DIR,
+    prompts: PromptsPath = None,
 ) -> None:
     """Mean latency, simulated and live."""
-    file, task = TASKS["mixed"]
-    prompts = read_prompts(prompts_dir / file, task)
+    chosen = prompts_by_task(prompts)[MIXED]
     with TemporaryDirectory(prefix="simulator-") as folder:
         levels = [float(rate) for rate in rates.split(",")]
-        console.print(validate(lambda rate: load_plan(prompts, rate, seconds, max_tokens, 0), levels, Path(folder)))
+        console.print(validate(lambda rate: load_plan(chosen, rate, seconds, max_tokens, 0), levels, Path(folder)))
 
 
 if __name__ == "__main__":

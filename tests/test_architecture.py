@@ -32,6 +32,14 @@ LIBRARIES = {
     "bench": {"numpy", "httpx", "matplotlib", "rich"},
     "cli": {"numpy", "typer", "rich"},
 }  # fmt: skip
+# Within a layer: what a folder (or file) may import of its siblings is what stands before it. The rest is on top.
+ORDER = {
+    "control": (
+        "records", "checks", "log", "planner", "acceptance", "latency", "policy", "goodput", "baselines",
+        "policy_names", "controller", "safe_controller", "__init__",
+    ),
+    "engine": ("__init__", "cache_folder", "kernels", "attention", "models", "sampling", "drafting", "text", "runtime"),
+}  # fmt: skip
 TORCH_FREE = ("control", "core", "drafters", "workload", "sim")
 
 
@@ -85,6 +93,36 @@ def test_every_layer_is_in_the_table():
     assert folders == set(LAYERS) | {"cli"} == set(LIBRARIES)
 
 
+def room(path: Path, layer: str) -> str:
+    """The folder of a layer, or the file at its top, that a path relative to the package lies in."""
+    return path.relative_to(layer).parts[0].removesuffix(".py")
+
+
+def upward_imports(path: Path, tree: ast.Module) -> list[str]:
+    """What the file at `path` (relative to the package) imports from rooms of its layer that stand above its own."""
+    layer = path.parts[0]
+    allowed = {layer, *ORDER[layer][: ORDER[layer].index(room(path, layer)) + 1]}
+    imports = [(node.lineno, module) for node in ast.walk(tree) for module in imported_modules(node)]
+    inside = [(line, module.split(".")[2:3]) for line, module in imports if module.startswith(f"smartspec.{layer}")]
+    return [f"{path}:{line} imports {target[0]}" for line, target in inside if target and target[0] not in allowed]
+
+
+def test_rooms_of_a_layer_import_downwards():
+    files = [path.relative_to(SOURCE) for path in source_files()]
+    files = [path for path in files if path.parts[0] in ORDER]
+    assert {(path.parts[0], room(path, path.parts[0])) for path in files} == {
+        (layer, name) for layer, rooms in ORDER.items() for name in rooms
+    }
+    found = [v for path in files for v in upward_imports(path, ast.parse((SOURCE / path).read_text("utf-8")))]
+    assert not found, "\n".join(found)
+
+
+def test_an_upward_import_is_seen():
+    line = "from smartspec.control.goodput.policy import Goodput"
+    assert upward_imports(Path("control/planner/x.py"), ast.parse(line))
+    assert not upward_imports(Path("control/controller.py"), ast.parse(line))
+
+
 def test_imports_follow_the_table():
     files = source_files()
     assert len(files) > len(LAYERS)
@@ -100,7 +138,7 @@ def test_imports_follow_the_table():
         ("core/x.py", "def f():\n    import torch"),
         ("bench/x.py", "from smartspec import server"),
         ("server/x.py", "import torch.nn"),
-        ("cli/x.py", "from smartspec.engine.load import load_model"),
+        ("cli/x.py", "from smartspec.engine.models.load import load_model"),
         ("__init__.py", "import numpy"),
         ("core/x.py", "if TYPE_CHECKING:\n    import torch"),
     ],
@@ -114,7 +152,10 @@ def test_a_forbidden_import_is_seen(path: str, line: str):
     [
         ("core/x.py", "import os.path\nfrom smartspec.control.records import BatchView"),
         ("engine/x.py", "import torch\nfrom smartspec.drafters import prompt_lookup"),
-        ("cli/x.py", "import typer\ndef f():\n    from smartspec.engine.load import load_model\n    import uvicorn"),
+        (
+            "cli/x.py",
+            "import typer\ndef f():\n    from smartspec.engine.models.load import load_model\n    import uvicorn",
+        ),
     ],
 )
 def test_an_allowed_import_passes(path: str, line: str):

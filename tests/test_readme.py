@@ -108,6 +108,16 @@ def test_bench(server, tmp_path):
     assert len(json.loads(output.read_text())["requests"]) == 4
 
 
+def test_the_python_example():
+    program = re.search(r"^```python\n(.*?)^```", README, re.DOTALL | re.MULTILINE).group(1)
+    result = run(sys.executable, "-c", program)
+    assert result.returncode == 0, result.stderr
+    text, last = result.stdout.rstrip("\n").rsplit("\n", 1)
+    assert "2, 3, 1, 2, 3" in text
+    num_accepted, num_steps = map(int, re.fullmatch(r"(\d+) draft tokens accepted in (\d+) steps", last).groups())
+    assert num_accepted > 0 and num_accepted + num_steps == 24
+
+
 def test_generate():
     result = run(*SMARTSPEC, "generate", "What is the capital of France?", "--max-tokens", "24")
     assert result.returncode == 0, result.stderr

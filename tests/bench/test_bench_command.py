@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from smartspec.bench.run import LoadSettings, plan_load
 from smartspec.cli.bench import bench
+from smartspec.workload.prompts import shipped_prompts
 
 app = typer.Typer()
 app.command()(bench)
@@ -45,6 +46,13 @@ def test_a_run_prints_and_saves_its_figures(fake, tmp_path):
     assert saved["summary"]["speculation"]["counters"]["num_decode_rows"] == 20
     assert len(saved["requests"]) == 3
     assert "secret" not in output.read_text()
+
+
+def test_without_a_prompt_file_the_shipped_prompts_are_sent(fake):
+    result = invoke("--base-url", fake.url, "--task", "qa", "--num-prompts", "3", "--max-tokens", "2")
+    assert result.exit_code == 0, result.output
+    questions = {prompt.text for prompt in shipped_prompts("qa")}
+    assert len(fake.bodies) == 3 and {body["messages"][-1]["content"] for body in fake.bodies} <= questions
 
 
 def test_bad_options_are_refused_before_anything_is_sent(fake, tmp_path):

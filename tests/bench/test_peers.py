@@ -45,13 +45,15 @@ def test_no_two_requests_of_a_cell_are_equal_and_each_round_has_its_own():
 
 
 def test_cells_already_measured_are_skipped_and_bad_names_refused():
-    done = [{"task": "qa", "concurrency": 4}]
-    assert peers.missing_cells("qa,rag", "1,4", done) == [("qa", 1), ("rag", 1), ("rag", 4)]
-    assert len(peers.missing_cells("each", "1,2,4,8,16,32", [])) == 42
-    with pytest.raises(ValueError, match="unknown task 'poetry'"):
-        peers.missing_cells("poetry", "1", [])
+    done, known = [{"task": "qa", "concurrency": 4}], {"qa": [], "rag": [], "mixed": []}
+    assert peers.missing_cells("qa,rag", "1,4", done, known) == [("qa", 1), ("rag", 1), ("rag", 4)]
+    assert peers.missing_cells("each", "1,2", done, known) == [("qa", 1), ("qa", 2), ("rag", 1), ("rag", 2)]
+    with pytest.raises(ValueError, match="unknown task 'poetry': these prompts have qa, rag, mixed"):
+        peers.missing_cells("poetry", "1", [], known)
     with pytest.raises(ValueError, match="must be numbers"):
-        peers.missing_cells("qa", "1,0", [])
+        peers.missing_cells("qa", "1,0", [], known)
+    with pytest.raises(ValueError, match="use --tasks mixed"):
+        peers.missing_cells("each", "1", [], {"mixed": []})
 
 
 def test_a_file_of_other_settings_is_not_continued(tmp_path):

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from smartspec.control.latency import CostCurve, LatencyModel
-from smartspec.control.policies.base import Estimates
-from smartspec.control.policies.names import POLICIES
-from smartspec.control.policies.oracle import Oracle
-from smartspec.control.policies.static import Fixed
+from smartspec.control.baselines.oracle import Oracle
+from smartspec.control.baselines.static import Fixed
+from smartspec.control.latency.model import CostCurve, LatencyModel
+from smartspec.control.policy import Estimates
+from smartspec.control.policy_names import POLICIES
 from smartspec.control.records import UNLIMITED, BatchView, Drafted, Offers, StepFeedback, StepSeconds
 
 K = 8

@@ -4,8 +4,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from smartspec.control import acceptance_effects
-from smartspec.control.acceptance import AcceptanceEstimator, observations
+from smartspec.control.acceptance import effects as acceptance_effects
+from smartspec.control.acceptance.estimator import AcceptanceEstimator, observations
 from smartspec.control.records import OTHER_TEXT, BatchView, DraftPlan, Offers, StepFeedback, StepSeconds
 
 K = 8

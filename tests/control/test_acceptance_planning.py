@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from smartspec.control.acceptance import AcceptanceEstimator
-from smartspec.control.planner import plan_lengths
+from smartspec.control.acceptance.estimator import AcceptanceEstimator
+from smartspec.control.planner.lengths import plan_lengths
 from smartspec.control.records import BatchView, DraftPlan, Offers, StepFeedback, StepSeconds
 
 K = 8

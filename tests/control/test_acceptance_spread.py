@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from test_acceptance import K, conditional_of, learn, make_view
 
-from smartspec.control.acceptance import AcceptanceEstimator
-from smartspec.control.acceptance_spread import START_VARIANCE, RequestSpread
-from smartspec.control.logistic import sigmoid
+from smartspec.control.acceptance.estimator import AcceptanceEstimator
+from smartspec.control.acceptance.logistic import sigmoid
+from smartspec.control.acceptance.spread import START_VARIANCE, RequestSpread
 
 ROWS = 16
 

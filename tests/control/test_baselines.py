@@ -6,12 +6,12 @@ from baseline_cases import ALL_POLICIES, K, make_estimates, make_view, new_polic
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from smartspec.control.policies.adaserve import AdaServe
-from smartspec.control.policies.base import plan_of_lengths
-from smartspec.control.policies.baseline import cut_stragglers
-from smartspec.control.policies.names import PARAMETERS, parse_policy
-from smartspec.control.policies.oracle import Oracle
-from smartspec.control.policies.request_table import RequestTable
+from smartspec.control.baselines.adaserve import AdaServe
+from smartspec.control.baselines.baseline import cut_stragglers
+from smartspec.control.baselines.oracle import Oracle
+from smartspec.control.baselines.request_table import RequestTable
+from smartspec.control.policy import plan_of_lengths
+from smartspec.control.policy_names import PARAMETERS, parse_policy
 from smartspec.control.records import Drafted
 
 PER_REQUEST = ("smartspec-request", "hf", "gammatune", "dsde", "adaedl", "adaserve")

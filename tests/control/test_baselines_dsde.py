@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from baseline_cases import K, make_estimates, make_feedback, make_view
 
-from smartspec.control.policies.base import no_drafts
-from smartspec.control.policies.dsde import WINDOW, Dsde, instability, request_bounds, rule_length, weighted_variances
+from smartspec.control.baselines.dsde import WINDOW, Dsde, instability, request_bounds, rule_length, weighted_variances
+from smartspec.control.policy import no_drafts
 
 LONG = 20
 

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from baseline_cases import K, make_estimates, make_feedback, make_latency, make_view, run_step
 
-from smartspec.control.latency import CostCurve, LatencyModel
-from smartspec.control.policies.base import no_drafts
-from smartspec.control.policies.batch_table import BatchTable, best_length
-from smartspec.control.policies.linear_latency import LinearLatency
-from smartspec.control.policies.smartspec import SmartSpecPaper, SmartSpecRequest, batch_goodput, proportional_split
+from smartspec.control.baselines.batch_table import BatchTable, best_length
+from smartspec.control.baselines.linear_latency import LinearLatency
+from smartspec.control.baselines.smartspec import SmartSpecPaper, SmartSpecRequest, batch_goodput, proportional_split
+from smartspec.control.latency.model import CostCurve, LatencyModel
+from smartspec.control.policy import no_drafts
 
 
 @pytest.mark.parametrize(

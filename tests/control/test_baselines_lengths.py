@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from baseline_cases import K, draft, make_estimates, make_feedback, make_view, run_step
 
-from smartspec.control.policies.adaedl import AdaEdl, acceptance_bound
-from smartspec.control.policies.base import no_drafts
-from smartspec.control.policies.gammatune import GammaTune
-from smartspec.control.policies.hf import HuggingFace
-from smartspec.control.policies.sglang_ema import SglangEma, Tracker
-from smartspec.control.policies.specdecpp import SpecDecPlusPlus
+from smartspec.control.baselines.adaedl import AdaEdl, acceptance_bound
+from smartspec.control.baselines.gammatune import GammaTune
+from smartspec.control.baselines.hf import HuggingFace
+from smartspec.control.baselines.sglang_ema import SglangEma, Tracker
+from smartspec.control.baselines.specdecpp import SpecDecPlusPlus
+from smartspec.control.policy import no_drafts
 
 LONG = 32
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from smartspec.control.acceptance import AcceptanceEstimator
-from smartspec.control.calibration import MIDPOINTS, NUM_BUCKETS, ConfidenceCalibration, isotonic
+from smartspec.control.acceptance.calibration import MIDPOINTS, NUM_BUCKETS, ConfidenceCalibration, isotonic
+from smartspec.control.acceptance.estimator import AcceptanceEstimator
 from smartspec.control.records import BatchView, DraftPlan, Offers, StepFeedback, StepSeconds
 
 K = 6

@@ -5,14 +5,14 @@ from functools import partial
 import numpy as np
 import pytest
 
-from smartspec.control.cost_curve import CostCurve
-from smartspec.control.guard import Guard
-from smartspec.control.latency import LatencyModel
-from smartspec.control.planner import LengthPlan
-from smartspec.control.policies.base import Estimates, no_drafts
-from smartspec.control.policies.catch_up import MAX_STEPS, begun
-from smartspec.control.policies.choice import best_choice
-from smartspec.control.policies.goodput import Goodput
+from smartspec.control.goodput.catch_up import MAX_STEPS, begun
+from smartspec.control.goodput.choice import best_choice
+from smartspec.control.goodput.guard import Guard
+from smartspec.control.goodput.policy import Goodput
+from smartspec.control.latency.cost_curve import CostCurve
+from smartspec.control.latency.model import LatencyModel
+from smartspec.control.planner.lengths import LengthPlan
+from smartspec.control.policy import Estimates, no_drafts
 from smartspec.control.records import BatchView, Offers, StepFeedback, StepSeconds
 
 K, R = 3, 4

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from smartspec.control.checks import kind_of, problems
-from smartspec.control.policies.base import no_drafts
+from smartspec.control.policy import no_drafts
 from smartspec.control.records import BatchView, Offers, StepFeedback, StepSeconds
 
 R = 2

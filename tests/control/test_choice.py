@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from smartspec.control.cost_curve import CostCurve
-from smartspec.control.latency import LatencyModel
-from smartspec.control.policies.base import Estimates
-from smartspec.control.policies.choice import best_choice
+from smartspec.control.goodput.choice import best_choice
+from smartspec.control.latency.cost_curve import CostCurve
+from smartspec.control.latency.model import LatencyModel
+from smartspec.control.policy import Estimates
 from smartspec.control.records import BatchView, Offers
 
 K = 4

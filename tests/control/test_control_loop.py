@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from smartspec.control.controller import Controller
-from smartspec.control.latency import CostCurve, LatencyModel
-from smartspec.control.planner import plan_lengths
+from smartspec.control.latency.model import CostCurve, LatencyModel
+from smartspec.control.planner.lengths import plan_lengths
 from smartspec.control.records import BatchView, Drafted, Offers, StepFeedback, StepSeconds
 
 K = 8

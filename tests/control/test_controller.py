@@ -4,9 +4,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from smartspec.control.acceptance.logistic import sigmoid
 from smartspec.control.controller import NUM_DECISIONS, Controller
-from smartspec.control.latency import CostCurve, LatencyModel
-from smartspec.control.logistic import sigmoid
+from smartspec.control.latency.model import CostCurve, LatencyModel
 from smartspec.control.records import BatchView, Drafted, DraftPlan, Offers, StepFeedback, StepSeconds
 
 K = 4

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from smartspec.control.cost_curve import CostCurve, ProfileSample
-from smartspec.control.nnls import solve_nnls
+from smartspec.control.latency.cost_curve import CostCurve, ProfileSample
+from smartspec.control.latency.nnls import solve_nnls
 
 GRID = [
     (rows, per_row * rows, context)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smartspec.control.decision import Alternative, DecisionRecord, LogHeader, decision_record
+from smartspec.control.log.decision import Alternative, DecisionRecord, LogHeader, decision_record
 from smartspec.control.records import BatchView, DraftPlan, Offers, StepFeedback, StepSeconds
 
 K = 4

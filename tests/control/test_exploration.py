@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from smartspec.control.controller import Controller
-from smartspec.control.cost_curve import CostCurve
-from smartspec.control.exploration import MAX_CREDIT_STEPS, ExplorationBudget, Spacing
-from smartspec.control.latency import LatencyModel
-from smartspec.control.policies.base import Estimates
-from smartspec.control.policies.goodput import Goodput
+from smartspec.control.goodput.exploration import MAX_CREDIT_STEPS, ExplorationBudget, Spacing
+from smartspec.control.goodput.policy import Goodput
+from smartspec.control.latency.cost_curve import CostCurve
+from smartspec.control.latency.model import LatencyModel
+from smartspec.control.policy import Estimates
 from smartspec.control.records import BatchView, Drafted, DraftPlan, Offers, StepFeedback, StepSeconds
 
 K, ROWS = 4, 16

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from smartspec.control.cost_curve import CostCurve
-from smartspec.control.latency import LatencyModel
-from smartspec.control.policies.arrivals import Arrivals
-from smartspec.control.policies.base import Estimates
-from smartspec.control.policies.fairness import HARMONIC, fairness_of
-from smartspec.control.policies.goodput import Goodput
+from smartspec.control.goodput.arrivals import Arrivals
+from smartspec.control.goodput.fairness import HARMONIC, fairness_of
+from smartspec.control.goodput.policy import Goodput
+from smartspec.control.latency.cost_curve import CostCurve
+from smartspec.control.latency.model import LatencyModel
+from smartspec.control.policy import Estimates
 from smartspec.control.records import BatchView, Offers
 
 ROWS, K = 16, 6

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from smartspec.control.guard import FIRST_PAUSE, MIN_STEPS, Guard
+from smartspec.control.goodput.guard import FIRST_PAUSE, MIN_STEPS, Guard
 
 ROWS = 8
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from smartspec.control.latency import CostCurve, LatencyModel, ProfileSample
+from smartspec.control.latency.model import CostCurve, LatencyModel, ProfileSample
 from smartspec.control.records import BatchView, DraftPlan, Offers, StepSeconds
 
 K = 4

@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from smartspec.control.latency import CostCurve, LatencyModel, ProfileSample
-from smartspec.control.planner import plan_lengths
+from smartspec.control.latency.model import CostCurve, LatencyModel, ProfileSample
+from smartspec.control.planner.lengths import plan_lengths
 from smartspec.control.records import BatchView, DraftPlan, Offers, StepSeconds
 
 K = 8

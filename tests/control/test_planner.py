@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from smartspec.control.planner import plan_lengths
+from smartspec.control.planner.lengths import plan_lengths
 
 
 @st.composite

@@ -3,9 +3,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from smartspec.control.latency import CostCurve, LatencyModel
-from smartspec.control.policies.base import Estimates
-from smartspec.control.policies.names import parse_policy
+from smartspec.control.latency.model import CostCurve, LatencyModel
+from smartspec.control.policy import Estimates
+from smartspec.control.policy_names import parse_policy
 from smartspec.control.records import BatchView, Offers
 
 K = 4

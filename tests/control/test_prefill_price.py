@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from smartspec.control.cost_curve import CostCurve
-from smartspec.control.latency import LatencyModel
-from smartspec.control.policies.arrivals import Arrivals
-from smartspec.control.policies.base import Estimates, no_drafts
-from smartspec.control.policies.prefill_price import PrefillPrice
+from smartspec.control.goodput.arrivals import Arrivals
+from smartspec.control.goodput.prefill_price import PrefillPrice
+from smartspec.control.latency.cost_curve import CostCurve
+from smartspec.control.latency.model import LatencyModel
+from smartspec.control.policy import Estimates, no_drafts
 from smartspec.control.records import BatchView, Offers, StepFeedback, StepSeconds
 
 R, PREFILL = 8, 1000

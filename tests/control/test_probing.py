@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from smartspec.control.controller import Controller
-from smartspec.control.cost_curve import CostCurve
-from smartspec.control.latency import LatencyModel
+from smartspec.control.latency.cost_curve import CostCurve
+from smartspec.control.latency.model import LatencyModel
 from smartspec.control.records import UNLIMITED, BatchView, Drafted, Offers, StepFeedback, StepSeconds
 
 K, ROWS = 4, 16

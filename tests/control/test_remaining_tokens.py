@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from smartspec.control.policies.base import no_drafts
-from smartspec.control.policies.remaining_tokens import PRIOR_TOKENS, RemainingTokens
+from smartspec.control.goodput.remaining_tokens import PRIOR_TOKENS, RemainingTokens
+from smartspec.control.policy import no_drafts
 from smartspec.control.records import BatchView, Offers, StepFeedback, StepSeconds
 
 PROMPT_TOKENS = 1000

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from smartspec.control.cost_curve import CostCurve
-from smartspec.control.latency import LatencyModel
-from smartspec.control.policies.base import Estimates
-from smartspec.control.policies.choice import best_choice
-from smartspec.control.policies.goodput import Goodput
-from smartspec.control.policies.stopping import drafted_as_confident, stop_rule
+from smartspec.control.goodput.choice import best_choice
+from smartspec.control.goodput.policy import Goodput
+from smartspec.control.goodput.stopping import drafted_as_confident, stop_rule
+from smartspec.control.latency.cost_curve import CostCurve
+from smartspec.control.latency.model import LatencyModel
+from smartspec.control.policy import Estimates
 from smartspec.control.records import BatchView, Drafted, Offers
 from smartspec.sim.scenario import Scenario, simulate_static
 from smartspec.sim.static_load import Phase

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smartspec.control.controller import Controller
-from smartspec.control.cost_curve import CostCurve
-from smartspec.control.latency import LatencyModel
-from smartspec.control.policies.names import POLICIES
-from smartspec.control.policies.verify_cut import convex_slopes, worth_verifying
+from smartspec.control.latency.cost_curve import CostCurve
+from smartspec.control.latency.model import LatencyModel
+from smartspec.control.planner.verify_cut import convex_slopes, worth_verifying
+from smartspec.control.policy_names import POLICIES
 from smartspec.control.records import BatchView, Drafted, Offers, StepFeedback, StepSeconds
 
 K, R = 5, 4

@@ -5,13 +5,13 @@ import pytest
 from fakes import FakeExecutor, continuation
 
 from smartspec.control.controller import Controller
-from smartspec.control.cost_curve import CostCurve
-from smartspec.control.decision import DecisionRecord
-from smartspec.control.latency import LatencyModel
+from smartspec.control.latency.cost_curve import CostCurve
+from smartspec.control.latency.model import LatencyModel
+from smartspec.control.log.decision import DecisionRecord
+from smartspec.control.safe_controller import SafeController
 from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.request import Request
-from smartspec.core.safe_controller import SafeController
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.core.scheduler import Scheduler
 from smartspec.core.speculation import NO_OPTIONS, SpeculationOptions

@@ -3,10 +3,10 @@
 import pytest
 from fakes import FakeExecutor, RandomController, continuation
 
+from smartspec.control.safe_controller import MAX_KINDS, SafeController
 from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.request import Request
-from smartspec.core.safe_controller import MAX_KINDS, SafeController
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.core.scheduler import Scheduler
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from fakes import FakeExecutor, RandomController, continuation
 
-from smartspec.control.acceptance import AcceptanceEstimator
-from smartspec.control.acceptance_effects import NUM_CLASSES
+from smartspec.control.acceptance.effects import NUM_CLASSES
+from smartspec.control.acceptance.estimator import AcceptanceEstimator
 from smartspec.control.records import UNLIMITED, BatchView, DraftPlan, Offers, StepFeedback, StepSeconds
 from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore

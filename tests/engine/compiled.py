@@ -2,7 +2,7 @@
 
 import pytest
 
-from smartspec.engine.native import KernelsUnavailable, compiler_command, load_kernels
+from smartspec.engine.kernels.cpu.native import KernelsUnavailable, compiler_command, load_kernels
 
 
 def need_kernels(*names: str) -> None:

@@ -7,7 +7,7 @@ import torch
 
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
-from smartspec.engine.verification import verify
+from smartspec.engine.sampling.verification import verify
 
 PROMPT = [0, 2, 1]
 # Takes requests and lengths, returns draft token ids and draft probs, both per request.

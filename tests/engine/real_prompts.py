@@ -1,9 +1,4 @@
-"""Prompts of our own for tests on the real model, and the published ones where they lie beside the checkout."""
-
-import json
-from pathlib import Path
-
-SHARED_PROMPTS = Path(__file__).parents[3] / "shared" / "data" / "prompts"
+"""Short prompts for tests on the real model."""
 
 PROMPTS = [
     "Write the numbers from one to twenty as words, separated by commas.",
@@ -17,14 +12,3 @@ PROMPTS = [
     "List five animals and five plants, each on its own line.",
     "Repeat the following sentence three times: a stitch in time saves nine.",
 ]
-
-
-def shared_prompts(names: tuple[str, ...], num_prompts: int) -> list[str]:
-    """Prompts spread evenly over the named sets; [] where the sets are absent."""
-    rows = []
-    for name in names:
-        path = SHARED_PROMPTS / f"{name}.jsonl"
-        if path.is_file():
-            rows += [json.loads(line)["prompt"] for line in path.read_text().splitlines()]
-    stride = max(1, len(rows) // num_prompts)
-    return rows[::stride][:num_prompts]

@@ -11,8 +11,8 @@ from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.core.scheduler import Scheduler
 from smartspec.drafters.prompt_lookup import PromptLookupDrafter
-from smartspec.engine.executor import LiveExecutor
-from smartspec.engine.model_runner import ModelRunner
+from smartspec.engine.models.model_runner import ModelRunner
+from smartspec.engine.runtime.executor import LiveExecutor
 
 BAD_TOKEN = VOCABULARY - 1
 LONG, SHORT = [i * 7 % 50 for i in range(60)], [3, 1, 4, 1, 5]

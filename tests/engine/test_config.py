@@ -1,6 +1,6 @@
 import pytest
 
-from smartspec.engine.config import EngineConfig
+from smartspec.engine.runtime.config import EngineConfig
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from smartspec.control.decision import DecisionRecord, LogHeader, decision_record
-from smartspec.control.policies.base import no_drafts
+from smartspec.control.log.decision import DecisionRecord, LogHeader, decision_record
+from smartspec.control.policy import no_drafts
 from smartspec.control.records import BatchView, Offers, StepFeedback, StepSeconds
-from smartspec.engine.decision_log import FLUSH_RECORDS, DecisionLog
+from smartspec.engine.runtime.decision_log import FLUSH_RECORDS, DecisionLog
 
 HEADER = LogHeader("some-model", "goodput", 4, True, False, {"format": 2})
 

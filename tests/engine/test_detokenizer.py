@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from smartspec.engine.detokenizer import IncrementalDetokenizer, StopStrings
+from smartspec.engine.text.detokenizer import IncrementalDetokenizer, StopStrings
 
 
 def byte_level_tokenizer() -> Tokenizer:

@@ -12,10 +12,10 @@ from smartspec.core.engine_core import EngineCore
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.core.scheduler import Scheduler
-from smartspec.engine import model_runner
-from smartspec.engine.draft_model import DraftModel
-from smartspec.engine.executor import LiveExecutor
-from smartspec.engine.model_runner import ModelRunner
+from smartspec.engine.drafting.draft_model import DraftModel
+from smartspec.engine.models import model_runner
+from smartspec.engine.models.model_runner import ModelRunner
+from smartspec.engine.runtime.executor import LiveExecutor
 
 
 class ModelController:

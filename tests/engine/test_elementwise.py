@@ -4,7 +4,7 @@ import pytest
 import torch
 from compiled import need_kernels
 
-from smartspec.engine.elementwise import LIBRARY, applies_to, gated_silu, rms_norm, rotate_heads
+from smartspec.engine.kernels.cpu.elementwise import LIBRARY, applies_to, gated_silu, rms_norm, rotate_heads
 
 
 def random(*shape: int, seed: int = 0) -> torch.Tensor:

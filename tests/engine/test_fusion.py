@@ -7,9 +7,9 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from smartspec.engine import fusion
-from smartspec.engine.fusion import fuse
-from smartspec.engine.linear import PackedLinear, make_linear, pack_linears
+from smartspec.engine.models import fusion
+from smartspec.engine.models.fusion import fuse
+from smartspec.engine.models.linear import PackedLinear, make_linear, pack_linears
 
 NUM_LAYERS = 2
 SIZES = {

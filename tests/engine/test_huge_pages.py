@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from smartspec.engine import huge_pages
-from smartspec.engine.huge_pages import HUGE_PAGE, collapse_pages
-from smartspec.engine.kv_cache import KVCache
+from smartspec.engine.attention.kv_cache import KVCache
+from smartspec.engine.runtime import huge_pages
+from smartspec.engine.runtime.huge_pages import HUGE_PAGE, collapse_pages
 
 SETTING = huge_pages._SETTING.read_text() if huge_pages._SETTING.is_file() else ""
 CAN_COLLAPSE = tuple(map(int, re.findall(r"\d+", platform.release())[:2])) >= (6, 1) and any(

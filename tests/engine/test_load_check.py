@@ -9,16 +9,17 @@ import torch
 from saved_models import save_model
 from transformers import AutoModelForCausalLM
 
-from smartspec.engine import attention, fusion, linear, load_check
-from smartspec.engine.attention import Segment
-from smartspec.engine.build import load_runners
-from smartspec.engine.checkpoint import UnsupportedModelError
-from smartspec.engine.config import EngineConfig
-from smartspec.engine.fusion import FusedAttention, FusedMLP, FusedRMSNorm
-from smartspec.engine.linear import PackedLinear
-from smartspec.engine.load import load_model
-from smartspec.engine.loaded_model import LoadedModel
-from smartspec.engine.model_runner import ModelRunner
+from smartspec.engine.attention import ragged as attention
+from smartspec.engine.attention.ragged import Segment
+from smartspec.engine.models import fusion, linear, load_check
+from smartspec.engine.models.checkpoint import UnsupportedModelError
+from smartspec.engine.models.fusion import FusedAttention, FusedMLP, FusedRMSNorm
+from smartspec.engine.models.linear import PackedLinear
+from smartspec.engine.models.load import load_model
+from smartspec.engine.models.loaded_model import LoadedModel
+from smartspec.engine.models.model_runner import ModelRunner
+from smartspec.engine.runtime.build import load_runners
+from smartspec.engine.runtime.config import EngineConfig
 
 TEXT = np.random.default_rng(0).integers(3, 32, 40).astype(np.int32)
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -46,8 +47,8 @@ LONGROPE = {
 @pytest.fixture(autouse=True)
 def quick_start(monkeypatch: pytest.MonkeyPatch):
     """Neither changes what is computed."""
-    monkeypatch.setattr("smartspec.engine.load.warm_up", lambda model: None)
-    monkeypatch.setattr("smartspec.engine.load.pad_small_batches", lambda model: 1)
+    monkeypatch.setattr("smartspec.engine.models.load.warm_up", lambda model: None)
+    monkeypatch.setattr("smartspec.engine.models.load.pad_small_batches", lambda model: 1)
 
 
 def largest_error(folder: Path, loaded: LoadedModel) -> float:
@@ -175,7 +176,7 @@ def test_fusing_that_fails_is_not_used(tmp_path: Path, monkeypatch: pytest.Monke
     def fail(model):
         raise AttributeError("no head_dim")
 
-    monkeypatch.setattr("smartspec.engine.load.fuse", fail)
+    monkeypatch.setattr("smartspec.engine.models.load.fuse", fail)
     with caplog.at_level(logging.WARNING):
         loaded = load_model(str(save_model(tmp_path, **LARGE)), device="cpu")
     assert kinds(loaded) == [0, 0, 0, 22]
@@ -187,7 +188,7 @@ def test_packed_linears_that_fail_are_not_used(tmp_path: Path, monkeypatch: pyte
         raise RuntimeError("no such kernel")
 
     monkeypatch.setattr(linear, "_linear", fail)
-    monkeypatch.setattr("smartspec.engine.load.fuse", lambda model: None)
+    monkeypatch.setattr("smartspec.engine.models.load.fuse", lambda model: None)
     save_model(tmp_path, **LARGE)
     with caplog.at_level(logging.WARNING):
         loaded = load_model(str(tmp_path), device="cpu")

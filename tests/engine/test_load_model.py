@@ -10,10 +10,10 @@ import torch
 from saved_models import save_model
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
-from smartspec.engine import default_model
-from smartspec.engine.default_model import DEFAULT_MODEL, default_model_folder
-from smartspec.engine.linear import PackedLinear
-from smartspec.engine.load import load_model
+from smartspec.engine.models import default_model
+from smartspec.engine.models.default_model import DEFAULT_MODEL, default_model_folder
+from smartspec.engine.models.linear import PackedLinear
+from smartspec.engine.models.load import load_model
 
 
 def weights_file(folder: Path) -> Path:

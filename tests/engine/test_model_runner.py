@@ -14,11 +14,11 @@ from compiled import need_kernels
 from tiny_models import VOCABULARY, as_loaded, tiny_llama, tiny_mistral
 
 from smartspec.core.blocks import PrefixCopy, Trim
-from smartspec.engine.attention import Segment, _partition
-from smartspec.engine.kv_cache import KVCache
-from smartspec.engine.model_runner import ModelRunner
-from smartspec.engine.profile import measure_passes
-from smartspec.engine.ragged_attention import LIBRARY
+from smartspec.engine.attention.kv_cache import KVCache
+from smartspec.engine.attention.ragged import Segment, _partition
+from smartspec.engine.kernels.cpu.ragged_attention import LIBRARY
+from smartspec.engine.models.model_runner import ModelRunner
+from smartspec.engine.runtime.profile import measure_passes
 
 CAN_POPULATE = tuple(map(int, re.findall(r"\d+", platform.release())[:2])) >= (5, 14)  # before, it is only a hint
 

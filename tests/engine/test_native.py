@@ -10,11 +10,11 @@ import torch
 from compiled import need_kernels
 from tiny_models import as_loaded, tiny_llama
 
-from smartspec.engine import elementwise, native
-from smartspec.engine.fusion import fuse
-from smartspec.engine.kernel_report import kernel_report
-from smartspec.engine.load import DTYPES
-from smartspec.engine.native import KernelsUnavailable, load_kernels
+from smartspec.engine.kernels.cpu import elementwise, native
+from smartspec.engine.kernels.cpu.native import KernelsUnavailable, load_kernels
+from smartspec.engine.models.fusion import fuse
+from smartspec.engine.models.load import DTYPES
+from smartspec.engine.runtime.kernel_report import kernel_report
 
 SOURCE = Path(native.__file__).with_name("elementwise.c")
 COMPILER = """#!/bin/sh

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from smartspec.control.cost_curve import ProfileSample
-from smartspec.control.latency import LatencyModel
-from smartspec.engine import profile
-from smartspec.engine.profile import Profile, profile_key, profiled_latency
+from smartspec.control.latency.cost_curve import ProfileSample
+from smartspec.control.latency.model import LatencyModel
+from smartspec.engine.runtime import profile
+from smartspec.engine.runtime.profile import Profile, profile_key, profiled_latency
 
 SAMPLES = tuple(ProfileSample(n, 128 * n, n, 0.01 + 0.001 * n) for n in (1, 2, 4, 8, 16))
 

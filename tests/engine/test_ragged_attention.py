@@ -5,8 +5,13 @@ import pytest
 import torch
 from compiled import need_kernels
 
-from smartspec.engine.attention import Segment, _make_tiles
-from smartspec.engine.ragged_attention import LIBRARY, MAX_TILE_TOKENS, max_tokens_per_tile, ragged_attention
+from smartspec.engine.attention.ragged import Segment, _make_tiles
+from smartspec.engine.kernels.cpu.ragged_attention import (
+    LIBRARY,
+    MAX_TILE_TOKENS,
+    max_tokens_per_tile,
+    ragged_attention,
+)
 
 MAX_LEN = 700
 # (slot, tokens in the cache, new tokens): a chunk over several tiles and spans, a draft, decoding, a fresh prompt

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from smartspec.engine.randomness import ACCEPT, DRAFT, SAMPLE, fold_seed, uniform
+from smartspec.engine.sampling.randomness import ACCEPT, DRAFT, SAMPLE, fold_seed, uniform
 
 NUM = 1 << 20
 

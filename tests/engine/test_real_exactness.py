@@ -12,14 +12,14 @@ import torch
 from real_prompts import PROMPTS
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from smartspec.control.latency import LatencyModel, ProfileSample
+from smartspec.control.latency.model import LatencyModel, ProfileSample
 from smartspec.core.batch import StepOutput
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
-from smartspec.engine import build
-from smartspec.engine.config import EngineConfig
-from smartspec.engine.default_model import DEFAULT_MODEL, default_model_folder
-from smartspec.engine.load import load_model
+from smartspec.engine.models.default_model import DEFAULT_MODEL, default_model_folder
+from smartspec.engine.models.load import load_model
+from smartspec.engine.runtime import build
+from smartspec.engine.runtime.config import EngineConfig
 
 NUM_SHALLOW_LAYERS = 4
 MAX_TOKENS = 20

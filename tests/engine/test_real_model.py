@@ -5,16 +5,17 @@ import time
 import numpy as np
 import pytest
 import torch
-from real_prompts import PROMPTS, shared_prompts
+from real_prompts import PROMPTS
 from transformers import AutoModelForCausalLM
 
 from smartspec.control.records import DraftPlan
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
-from smartspec.engine import native
-from smartspec.engine.build import Engine, build_engine
-from smartspec.engine.config import EngineConfig
-from smartspec.engine.default_model import DEFAULT_MODEL, default_model_folder
+from smartspec.engine.kernels.cpu import native
+from smartspec.engine.models.default_model import DEFAULT_MODEL, default_model_folder
+from smartspec.engine.runtime.build import Engine, build_engine
+from smartspec.engine.runtime.config import EngineConfig
+from smartspec.workload.prompts import draw_prompts, shipped_prompts
 
 SELF_DRAFT = (DEFAULT_MODEL,)
 # Two candidates this close are a tie in fp32: passes of different sizes sum in different orders.
@@ -173,10 +174,7 @@ def test_hundred_real_prompts(hundred, policy, drafters):
 
 @pytest.fixture(scope="module")
 def hundred():
-    texts = shared_prompts(("spec_bench", "editeval"), 118)
-    if len(texts) < 118:
-        pytest.skip("the published prompts are not beside this checkout")
+    drawn = draw_prompts(shipped_prompts(), 100, np.random.default_rng(0))
     engine = build_engine(EngineConfig(policy="off", drafters=(), strict=True))
-    prompts = [p for p in tokenized(engine, texts) if len(p) < 900][:100]
-    assert len(prompts) == 100
+    prompts = tokenized(engine, [prompt.text for prompt in drawn])
     return prompts, reference_outputs(prompts, 32)

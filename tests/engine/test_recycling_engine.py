@@ -14,9 +14,9 @@ from smartspec.core.sampling_params import SamplingParams
 from smartspec.core.scheduler import Scheduler
 from smartspec.drafters.prompt_lookup import PromptLookupDrafter
 from smartspec.drafters.recycling import RecyclingDrafter
-from smartspec.engine.config import EngineConfig
-from smartspec.engine.executor import LiveExecutor
-from smartspec.engine.model_runner import ModelRunner
+from smartspec.engine.models.model_runner import ModelRunner
+from smartspec.engine.runtime.config import EngineConfig
+from smartspec.engine.runtime.executor import LiveExecutor
 
 NUM_REQUESTS, MAX_TOKENS = 6, 24
 

@@ -9,8 +9,8 @@ from markov_model import reference_probs
 
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
-from smartspec.engine.randomness import SAMPLE
-from smartspec.engine.sampling import (
+from smartspec.engine.sampling.randomness import SAMPLE
+from smartspec.engine.sampling.sampler import (
     NO_TOKEN,
     apply_penalties,
     draw_tokens,

@@ -5,7 +5,7 @@ from markov_model import decode
 
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
-from smartspec.engine.verification import verify
+from smartspec.engine.sampling.verification import verify
 
 VOCABULARY = 20
 NUM_TOKENS = 24

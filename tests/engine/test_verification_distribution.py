@@ -9,8 +9,8 @@ import torch
 from markov_model import decode, make_requests, markov_logits, pair_probs, reference_probs, total_variation
 
 from smartspec.core.sampling_params import SamplingParams
-from smartspec.engine.sampling import sample_draft
-from smartspec.engine.verification import verify
+from smartspec.engine.sampling.sampler import sample_draft
+from smartspec.engine.sampling.verification import verify
 
 NUM = 100_000
 VOCABULARY = 6

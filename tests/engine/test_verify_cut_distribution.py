@@ -8,16 +8,16 @@ import numpy as np
 import torch
 
 from smartspec.control.controller import Controller
-from smartspec.control.cost_curve import CostCurve
-from smartspec.control.latency import LatencyModel
+from smartspec.control.latency.cost_curve import CostCurve
+from smartspec.control.latency.model import LatencyModel
 from smartspec.control.records import StepSeconds
 from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.core.scheduler import Scheduler
-from smartspec.engine.draft_model import DraftModel
-from smartspec.engine.executor import LiveExecutor
+from smartspec.engine.drafting.draft_model import DraftModel
+from smartspec.engine.runtime.executor import LiveExecutor
 
 VOCABULARY, K, NUM_TOKENS = 8, 3, 2500
 FORK, SURE, DOUBTFUL = 0, 1, 2

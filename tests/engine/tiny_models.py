@@ -3,8 +3,8 @@
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
-from smartspec.engine.attention import ATTENTION_NAME, register_attention
-from smartspec.engine.loaded_model import LoadedModel
+from smartspec.engine.attention.ragged import ATTENTION_NAME, register_attention
+from smartspec.engine.models.loaded_model import LoadedModel
 
 VOCABULARY = 61
 SHAPE = {

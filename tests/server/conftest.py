@@ -6,7 +6,7 @@ import pytest
 from fake_server import FakeServer, running_server
 from transformers import AutoTokenizer
 
-from smartspec.engine.default_model import default_model_folder
+from smartspec.engine.models.default_model import default_model_folder
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ import uvicorn
 from fake_core import EchoExecutor, make_core
 
 from smartspec.core.engine_core import EngineCore
-from smartspec.engine.async_engine import AsyncEngine
+from smartspec.engine.runtime.async_engine import AsyncEngine
 from smartspec.server.app import create_app
 
 MODEL = "fake-model"

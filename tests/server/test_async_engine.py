@@ -12,7 +12,7 @@ from fake_core import make_core
 
 from smartspec.control.records import StepSeconds
 from smartspec.core.sampling_params import SamplingParams
-from smartspec.engine.async_engine import AsyncEngine, EngineError, QueueFull
+from smartspec.engine.runtime.async_engine import AsyncEngine, EngineError, QueueFull
 
 
 def run(

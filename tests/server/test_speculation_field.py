@@ -8,7 +8,7 @@ import pytest
 from fake_core import FixedController
 from fake_server import MODEL, running_server
 
-from smartspec.core.safe_controller import SafeController
+from smartspec.control.safe_controller import SafeController
 
 MESSAGES = [{"role": "user", "content": "Hello"}]
 OPTIONS = {"workload_class": "code", "max_draft_tokens": 3, "weight": 2.5, "tpot_target_ms": 40}

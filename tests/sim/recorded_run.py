@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 
 from smartspec.control.controller import Controller
-from smartspec.control.cost_curve import CostCurve
-from smartspec.control.decision import DecisionRecord, LogHeader, decision_record
-from smartspec.control.latency import LatencyModel
+from smartspec.control.latency.cost_curve import CostCurve
+from smartspec.control.latency.model import LatencyModel
+from smartspec.control.log.decision import DecisionRecord, LogHeader, decision_record
 from smartspec.control.records import BatchView, Drafted, DraftPlan, Offers, StepFeedback, StepSeconds
 
 K = 5

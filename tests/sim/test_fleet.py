@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from smartspec.control.cost_curve import CostCurve
+from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.sim.fleet import ROUTERS
 from smartspec.sim.scenario import Scenario, make_fleet, make_traffic, simulate
 from smartspec.sim.traffic import Traffic, trace_traffic

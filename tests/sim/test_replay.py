@@ -8,8 +8,8 @@ import pytest
 from recorded_run import PROFILE, SLOWDOWN, K, ToyRun
 
 from smartspec.cli.replay import replay as replay_command
-from smartspec.control.latency import LatencyModel
-from smartspec.control.policies.base import no_drafts
+from smartspec.control.latency.model import LatencyModel
+from smartspec.control.policy import no_drafts
 from smartspec.control.records import DraftPlan
 from smartspec.sim.hindsight import HindsightAcceptance, HindsightSeconds
 from smartspec.sim.recorded_log import RecordedLog

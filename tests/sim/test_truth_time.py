@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from smartspec.control.cost_curve import CostCurve
-from smartspec.control.latency import LatencyModel
+from smartspec.control.latency.cost_curve import CostCurve
+from smartspec.control.latency.model import LatencyModel
 from smartspec.control.records import BatchView, DraftPlan, Offers, StepSeconds
 from smartspec.sim.hardware import roofline
 from smartspec.sim.time_truth import Noise, TimeTruth

@@ -1,7 +1,9 @@
+from collections import Counter
+
 import numpy as np
 import pytest
 
-from smartspec.workload.prompts import Prompt, draw_prompts, match_by_length, read_prompts
+from smartspec.workload.prompts import Prompt, draw_prompts, match_by_length, read_prompts, shipped_prompts
 
 GOOD = '{"id": "a", "task": "mt_bench/writing", "prompt": "Hello"}\n\n{"prompt": "Grüße"}\n'
 
@@ -34,11 +36,32 @@ def test_a_bad_row_is_named_by_file_and_line(tmp_path, row):
 def test_a_missing_or_empty_file_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"absent\.jsonl: No such file"):
         read_prompts(tmp_path / "absent.jsonl")
-    with pytest.raises(ValueError, match="cannot read"):
+    with pytest.raises(ValueError, match="holds no prompts"):
         read_prompts(tmp_path)
     (tmp_path / "empty.jsonl").write_text("\n")
     with pytest.raises(ValueError, match="holds no prompts"):
         read_prompts(tmp_path / "empty.jsonl")
+
+
+def test_a_folder_is_its_files_in_the_order_of_their_names(tmp_path):
+    (tmp_path / "b.jsonl").write_text('{"prompt": "last"}\n')
+    (tmp_path / "a.jsonl").write_text(GOOD, encoding="utf-8")
+    (tmp_path / "README.md").write_text("no prompts here")
+    assert [prompt.text for prompt in read_prompts(tmp_path)] == ["Hello", "Grüße", "last"]
+    (tmp_path / "b.jsonl").write_text("[]\n")
+    with pytest.raises(ValueError, match=r"b\.jsonl, line 1: "):
+        read_prompts(tmp_path)
+
+
+def test_the_package_ships_sixteen_prompts_of_each_task_none_twice():
+    prompts = shipped_prompts()
+    tasks = ("chat", "code", "editing", "math", "qa", "rag", "summarization", "translation")
+    assert Counter(prompt.task for prompt in prompts) == dict.fromkeys(tasks, 16)
+    assert len({prompt.prompt_id for prompt in prompts}) == len({prompt.text for prompt in prompts}) == len(prompts)
+    assert all(30 <= len(prompt.text) <= 3500 for prompt in prompts)
+    assert [prompt.prompt_id for prompt in shipped_prompts("rag")] == [f"rag-{i:02d}" for i in range(1, 17)]
+    with pytest.raises(ValueError, match="no task that starts with 'poetry'"):
+        shipped_prompts("poetry")
 
 
 def test_drawn_prompts_repeat_only_after_all_have_come():

@@ -11,7 +11,7 @@ from smartspec.bench.client import LoadRequest, Target
 from smartspec.bench.load import run_load
 from smartspec.bench.probe import read_counters
 from smartspec.workload.arrivals import Trace, poisson_arrivals, read_trace
-from smartspec.workload.prompts import Prompt, draw_prompts, match_by_length, read_prompts
+from smartspec.workload.prompts import Prompt, draw_prompts, match_by_length, read_prompts, shipped_prompts
 from smartspec.workload.records import RequestRecord
 from smartspec.workload.summary import Summary, summarize, summarize_speculation
 
@@ -22,11 +22,12 @@ DEFAULT_MAX_TOKENS = 64
 class LoadSettings:
     """What to send and when. At most one of concurrency, rate and trace; none means concurrency 1.
 
+    prompts: a file or a folder of files; None takes the prompts that the package ships.
     rate: requests per second. num_prompts: None takes every prompt (with a trace: every row) once.
     max_tokens: new tokens per request; with a trace a cap on the lengths recorded there.
     """
 
-    prompts: str
+    prompts: str | None = None
     task: str | None = None
     concurrency: int | None = None
     rate: float | None = None
@@ -54,7 +55,8 @@ def plan_load(settings: LoadSettings) -> LoadPlan:
         raise ValueError(f"{' and '.join(given)} exclude each other: give one of them")
     if settings.time_scale != 1 and settings.trace is None:
         raise ValueError(f"--time-scale {settings.time_scale:g} is for a --trace, and there is none: leave it out")
-    prompts = read_prompts(settings.prompts, settings.task)
+    path, task = settings.prompts, settings.task
+    prompts = shipped_prompts(task) if path is None else read_prompts(path, task)
     prompts_rng, arrivals_rng = (np.random.default_rng([settings.seed, stream]) for stream in range(2))
     if settings.trace is not None:
         trace = read_trace(settings.trace, time_scale=settings.time_scale, limit=settings.num_prompts)

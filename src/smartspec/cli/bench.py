@@ -13,7 +13,13 @@ if TYPE_CHECKING:
 
 def bench(
     base_url: Annotated[str, typer.Option(help="The server, for example http://127.0.0.1:8000.")],
-    prompts: Annotated[Path, typer.Option(help='JSONL file, one {"prompt": ...} a line; `id` and `task` are kept.')],
+    prompts: Annotated[
+        Path | None,
+        typer.Option(
+            help='JSONL file, one {"prompt": ...} a line, or a folder of such files; `id` and `task` are kept. '
+            "Default: the prompts that come with smartspec."
+        ),
+    ] = None,
     concurrency: Annotated[int | None, typer.Option(min=1, help="Keep so many requests under way (default 1).")] = None,
     rate: Annotated[float | None, typer.Option(help="Poisson arrivals, requests per second.")] = None,
     trace: Annotated[
@@ -54,7 +60,7 @@ def bench(
     from smartspec.bench.run import LoadSettings, measure, plan_load
 
     load = LoadSettings(
-        prompts=str(prompts),
+        prompts=None if prompts is None else str(prompts),
         task=task,
         concurrency=concurrency,
         rate=rate,

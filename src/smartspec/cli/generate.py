@@ -11,7 +11,7 @@ import typer
 
 if TYPE_CHECKING:
     from smartspec.core.sampling_params import SamplingParams
-    from smartspec.engine.async_engine import AsyncEngine
+    from smartspec.engine.runtime.async_engine import AsyncEngine
 
 
 def generate(
@@ -32,10 +32,10 @@ def generate(
     """Answer one prompt on the terminal; the last line, on standard error, says how fast it went."""
     text = _read_prompt(prompt, file)
     from smartspec.core.sampling_params import SamplingParams
-    from smartspec.engine.async_engine import AsyncEngine
-    from smartspec.engine.build import build_engine
-    from smartspec.engine.config import EngineConfig, parse_drafters
-    from smartspec.engine.engine_thread import EngineThread
+    from smartspec.engine.runtime.async_engine import AsyncEngine
+    from smartspec.engine.runtime.build import build_engine
+    from smartspec.engine.runtime.config import EngineConfig, parse_drafters
+    from smartspec.engine.runtime.engine_thread import EngineThread
 
     chosen = {} if model is None else {"model": model}
     params = SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=seed)

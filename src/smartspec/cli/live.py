@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from smartspec.core.engine_core import EngineCore
-    from smartspec.engine.async_engine import AsyncEngine
+    from smartspec.engine.runtime.async_engine import AsyncEngine
 
 WINDOW_SECONDS = 5.0
 REFRESHES_PER_SECOND = 2

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from smartspec.control.cost_curve import CostCurve, ProfileSample
+    from smartspec.control.latency.cost_curve import CostCurve, ProfileSample
 
 
 def profile(
@@ -18,10 +18,10 @@ def profile(
     plot: Annotated[Path, typer.Option(help="Where to write the plot (PNG).")] = Path("profile.png"),
 ) -> None:
     """Measure the cost model anew (at most 20 s) and show measured and fitted times."""
-    from smartspec.control.cost_curve import CostCurve
-    from smartspec.engine.build import load_runners
-    from smartspec.engine.config import EngineConfig, parse_drafters
-    from smartspec.engine.profile import measure_profile
+    from smartspec.control.latency.cost_curve import CostCurve
+    from smartspec.engine.runtime.build import load_runners
+    from smartspec.engine.runtime.config import EngineConfig, parse_drafters
+    from smartspec.engine.runtime.profile import measure_profile
 
     chosen = {} if model is None else {"model": model}
     config = EngineConfig(drafters=parse_drafters(drafter), dtype=dtype, device=device, max_batch=max_batch, **chosen)

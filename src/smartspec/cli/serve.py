@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     import uvicorn
     from fastapi import FastAPI
 
-    from smartspec.engine.async_engine import AsyncEngine
-    from smartspec.engine.build import Engine
-    from smartspec.engine.engine_thread import EngineThread
+    from smartspec.engine.runtime.async_engine import AsyncEngine
+    from smartspec.engine.runtime.build import Engine
+    from smartspec.engine.runtime.engine_thread import EngineThread
 
 SWITCH_INTERVAL_SECONDS = 0.0005
 SHUTDOWN_SECONDS = 2
@@ -46,7 +46,7 @@ def serve(
     ] = None,
 ) -> None:
     """Serve a model over HTTP, compatible with OpenAI's API. Ctrl-C stops it."""
-    from smartspec.engine.config import EngineConfig, parse_drafters
+    from smartspec.engine.runtime.config import EngineConfig, parse_drafters
 
     options = {"model": model, "max_draft_tokens": max_draft_tokens}
     config = EngineConfig(
@@ -66,8 +66,8 @@ def serve(
     # Being told to end is like Ctrl-C: uvicorn raises the signal again when it has shut down, and logs want closing.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        from smartspec.engine.build import build_engine
-        from smartspec.engine.engine_thread import EngineThread
+        from smartspec.engine.runtime.build import build_engine
+        from smartspec.engine.runtime.engine_thread import EngineThread
 
         thread = EngineThread()
         engine = thread.submit(partial(build_engine, config, report=partial(print, flush=True))).result()
@@ -103,7 +103,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 def run(engine: "Engine", thread: "EngineThread", listener: socket.socket, api_key: str | None) -> None:
     """Serve until interrupted; the present state is shown as long as there is a terminal."""
-    from smartspec.engine.async_engine import AsyncEngine
+    from smartspec.engine.runtime.async_engine import AsyncEngine
     from smartspec.server.app import create_app
 
     # The engine thread needs the interpreter back quickly after each kernel, whatever the HTTP side is doing.

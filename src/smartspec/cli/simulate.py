@@ -139,7 +139,7 @@ def simulate(
 
 def _policies(text: str | None, max_draft_tokens: int) -> list[str]:
     """Their names, all of them checked before the first is played."""
-    from smartspec.control.policies.names import parse_policy
+    from smartspec.control.policy_names import parse_policy
 
     if text is None:
         return ["off", *(["fixed:4"] if max_draft_tokens >= 4 else []), "goodput", "oracle"]

@@ -1,0 +1,42 @@
+"""The controller: numpy only, no clock, no output. A host asks it twice a step, then tells it what happened.
+
+    controller = Controller("goodput", 8, LatencyModel(CostCurve.linear(0.04, 0.002)), has_offers=True, has_model=False)
+    plan = controller.plan_draft(view)                  # BatchView -> DraftPlan: what to draft, 0 where nothing pays
+    keep = controller.plan_verify(view, plan, drafted)  # Drafted -> int [R]: how much of it to verify
+    controller.observe(feedback)                        # StepFeedback: what was accepted, what it took
+
+SafeController wraps one for production: whatever fails in it, the host goes on without drafts. Names that are not here
+are internal.
+"""
+
+from smartspec.control.controller import Controller
+from smartspec.control.latency.cost_curve import CostCurve, ProfileSample
+from smartspec.control.latency.model import LatencyModel
+from smartspec.control.log.decision import DecisionRecord, LogHeader
+from smartspec.control.policy import Policy
+from smartspec.control.records import (
+    BatchView,
+    Drafted,
+    DraftPlan,
+    Offers,
+    StepFeedback,
+    StepSeconds,
+)
+from smartspec.control.safe_controller import SafeController
+
+__all__ = [
+    "BatchView",
+    "Controller",
+    "CostCurve",
+    "DecisionRecord",
+    "DraftPlan",
+    "Drafted",
+    "LatencyModel",
+    "LogHeader",
+    "Offers",
+    "Policy",
+    "ProfileSample",
+    "SafeController",
+    "StepFeedback",
+    "StepSeconds",
+]

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from smartspec.control.acceptance import AcceptanceEstimator
+from smartspec.control.acceptance.estimator import AcceptanceEstimator
 from smartspec.control.checks import NO_STEP_BEFORE, kind_of, problems
-from smartspec.control.decision import Alternative, DecisionRecord, decision_record
-from smartspec.control.latency import LatencyModel, PredictedSeconds
-from smartspec.control.policies.base import Estimates, Policy, expected_accepted, no_drafts
-from smartspec.control.policies.names import parse_policy
+from smartspec.control.latency.model import LatencyModel, PredictedSeconds
+from smartspec.control.log.decision import Alternative, DecisionRecord, decision_record
+from smartspec.control.policy import Estimates, Policy, expected_accepted, no_drafts
+from smartspec.control.policy_names import parse_policy
 from smartspec.control.records import BatchView, Drafted, DraftPlan, StepFeedback
 
 NUM_DECISIONS = 20

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from smartspec.control.acceptance_effects import NUM_CLASSES
+from smartspec.control.acceptance.effects import NUM_CLASSES
 
 MAX_CLASS_NAME = 64
 MIN_WEIGHT, MAX_WEIGHT = 0.01, 100.0  # so that sums and ratios of weights stay ordinary numbers

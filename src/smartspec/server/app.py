@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 
-from smartspec.control.policies.names import parse_policy
-from smartspec.engine.async_engine import AsyncEngine
+from smartspec.control.policy_names import parse_policy
+from smartspec.engine.runtime.async_engine import AsyncEngine
 from smartspec.server.body import MAX_BODY_BYTES, RequestBody
 from smartspec.server.errors import APIError, install_error_handlers
 from smartspec.server.formats import ChatFormat, CompletionFormat

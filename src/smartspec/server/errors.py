@@ -4,7 +4,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from smartspec.engine.async_engine import EngineError, QueueFull
+from smartspec.engine.runtime.async_engine import EngineError, QueueFull
 
 RETRY_AFTER_SECONDS = 1
 TYPES = {

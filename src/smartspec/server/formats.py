@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Protocol
 
-from smartspec.engine.text import TextDelta, TokenText
+from smartspec.engine.text.stream import TextDelta, TokenText
 
 LOWEST_LOGPROB = -9999.0  # JSON has no -inf
 

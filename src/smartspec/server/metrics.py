@@ -8,8 +8,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from smartspec.core.batch import StepOutput
 from smartspec.core.engine_core import EngineCore
-from smartspec.engine.async_engine import EngineError
-from smartspec.engine.text import TextDelta
+from smartspec.engine.runtime.async_engine import EngineError
+from smartspec.engine.text.stream import TextDelta
 
 SHORT_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.0)
 LONG_SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 120.0, 300.0)

@@ -5,7 +5,7 @@ from functools import cached_property
 
 from jinja2 import TemplateError
 
-from smartspec.engine.async_engine import AsyncEngine
+from smartspec.engine.runtime.async_engine import AsyncEngine
 from smartspec.server.errors import APIError
 from smartspec.server.protocol import ChatBody, CompletionBody, GenerationBody
 

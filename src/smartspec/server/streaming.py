@@ -13,8 +13,8 @@ from starlette.types import Receive, Scope, Send
 
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.core.speculation import NO_OPTIONS, SpeculationOptions
-from smartspec.engine.async_engine import AsyncEngine, EngineError
-from smartspec.engine.text import TextDelta
+from smartspec.engine.runtime.async_engine import AsyncEngine, EngineError
+from smartspec.engine.text.stream import TextDelta
 from smartspec.server.errors import APIError, error_body
 from smartspec.server.formats import Format, merge, usage
 from smartspec.server.metrics import ServerMetrics

@@ -7,7 +7,7 @@ step loop's own comparisons (free evidence behind a draft) come out as the truth
 
 import numpy as np
 
-from smartspec.control.policies.base import Estimates
+from smartspec.control.policy import Estimates
 from smartspec.control.records import BatchView, DraftPlan, StopRule
 from smartspec.core.batch import NO_DRAFT, Batch, Draft, StepResult, Verification
 from smartspec.core.blocks import PrefixCopy, Trim

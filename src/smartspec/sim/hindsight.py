@@ -7,9 +7,9 @@ to all observations at once by maximum likelihood with Gaussian priors (iterativ
 
 import numpy as np
 
-from smartspec.control.acceptance import observations
-from smartspec.control.decision import DecisionRecord
-from smartspec.control.latency import LatencyModel
+from smartspec.control.acceptance.estimator import observations
+from smartspec.control.latency.model import LatencyModel
+from smartspec.control.log.decision import DecisionRecord
 from smartspec.control.records import OTHER_TEXT, BatchView, DraftPlan, StepSeconds
 
 NUM_OFFER_SOURCES = OTHER_TEXT + 4  # offers by their evidence

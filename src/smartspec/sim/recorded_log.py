@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from smartspec.control.decision import DecisionRecord, LogHeader
+from smartspec.control.log.decision import DecisionRecord, LogHeader
 
 MAX_LINE_BYTES = 2**26
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from smartspec.control.decision import DecisionRecord
+from smartspec.control.log.decision import DecisionRecord
 from smartspec.control.records import Offers
 from smartspec.sim.acceptance_truth import DEFAULT_CONFIDENCE, AcceptanceClass, AcceptanceTruth, Confidence, Constant
 

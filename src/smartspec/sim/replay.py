@@ -22,10 +22,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from smartspec.control.controller import Controller
-from smartspec.control.decision import DecisionRecord, LogHeader
-from smartspec.control.latency import LatencyModel
-from smartspec.control.policies.base import length_caps
-from smartspec.control.policies.names import parse_policy
+from smartspec.control.latency.model import LatencyModel
+from smartspec.control.log.decision import DecisionRecord, LogHeader
+from smartspec.control.policy import length_caps
+from smartspec.control.policy_names import parse_policy
 from smartspec.control.records import BatchView, Drafted, DraftPlan, StepFeedback
 from smartspec.sim.hindsight import HindsightAcceptance, HindsightSeconds
 from smartspec.sim.recorded_log import RecordedLog

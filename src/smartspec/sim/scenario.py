@@ -10,10 +10,10 @@ from time import perf_counter
 
 import numpy as np
 
+from smartspec.control.baselines.oracle import Oracle
 from smartspec.control.controller import Controller
-from smartspec.control.latency import LatencyModel
-from smartspec.control.policies.base import Estimates
-from smartspec.control.policies.oracle import Oracle
+from smartspec.control.latency.model import LatencyModel
+from smartspec.control.policy import Estimates
 from smartspec.control.records import BatchView
 from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from smartspec.control.policies.base import Estimates
-from smartspec.control.policies.choice import best_choice
+from smartspec.control.goodput.choice import best_choice
+from smartspec.control.policy import Estimates
 from smartspec.control.records import BatchView, Drafted, DraftPlan, Offers, StepFeedback
 from smartspec.core.engine_core import Controller
 from smartspec.sim.acceptance_truth import AcceptanceTruth, divergence

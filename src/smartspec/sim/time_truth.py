@@ -10,8 +10,8 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from smartspec.control.cost_curve import CostCurve, ProfileSample
-from smartspec.control.latency import LatencyModel
+from smartspec.control.latency.cost_curve import CostCurve, ProfileSample
+from smartspec.control.latency.model import LatencyModel
 from smartspec.control.records import BatchView, DraftPlan, StepSeconds
 
 NUM_PROFILE_REPETITIONS = 3  # the profile keeps the best of so many, as the live engine's does

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.resources import as_file, files
 from pathlib import Path
 
 import numpy as np
@@ -17,19 +18,26 @@ class Prompt:
     text: str
 
 
+def shipped_prompts(task: str | None = None) -> list[Prompt]:
+    """The package's own prompts, of eight tasks; with task, only those whose task starts with it.
+
+    They are for reporting: no constant is chosen on them. Raises ValueError if no task starts with task.
+    """
+    with as_file(files("smartspec.workload") / "data" / "prompts.jsonl") as path:
+        return read_prompts(path, task)
+
+
 def read_prompts(path: str | Path, task: str | None = None) -> list[Prompt]:
-    """The prompts of a file in file order; with task, only those whose task starts with it.
+    """The prompts of a file in file order, or of a folder's *.jsonl files in the order of their names; with task, only
+    those whose task starts with it.
 
     Raises ValueError naming the file and the line for a row that is not a JSON object with a non-empty string
-    `prompt`, and naming the file when it cannot be read or nothing is left.
+    `prompt`, and naming the file or folder when it cannot be read or nothing is left.
     """
-    try:
-        lines = Path(path).read_bytes().splitlines()
-    except OSError as error:
-        raise ValueError(f"cannot read the prompt file {path}: {error.strerror}") from error
-    prompts = [_parse_row(line, f"{path}, line {n}", n) for n, line in enumerate(lines, start=1) if line.strip()]
+    paths = sorted(Path(path).glob("*.jsonl")) if Path(path).is_dir() else [Path(path)]
+    prompts = [prompt for file in paths for prompt in _read_file(file)]
     if not prompts:
-        raise ValueError(f'{path} holds no prompts: it needs one {{"prompt": "..."}} object a line')
+        raise ValueError(f'{path} holds no prompts: it needs one {{"prompt": "..."}} object a line, in .jsonl files')
     if task is None:
         return prompts
     chosen = [prompt for prompt in prompts if prompt.task.startswith(task)]
@@ -37,6 +45,14 @@ def read_prompts(path: str | Path, task: str | None = None) -> list[Prompt]:
         known = ", ".join(sorted({prompt.task or "(none)" for prompt in prompts}))
         raise ValueError(f"{path} has no task that starts with {task!r}; its tasks are {known}")
     return chosen
+
+
+def _read_file(path: Path) -> list[Prompt]:
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        raise ValueError(f"cannot read the prompt file {path}: {error.strerror}") from error
+    return [_parse_row(line, f"{path}, line {n}", n) for n, line in enumerate(lines, start=1) if line.strip()]
 
 
 def _parse_row(line: bytes, where: str, line_number: int) -> Prompt:

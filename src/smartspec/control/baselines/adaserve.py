@@ -1,0 +1,118 @@
+"""AdaServe: verified tokens go first to requests that are behind their objective, then wherever they are likeliest to
+be accepted (arXiv 2501.12162; constants from the paper's artifact)."""
+
+import math
+
+import numpy as np
+
+from smartspec.control.baselines.baseline import even_view
+from smartspec.control.baselines.request_table import RequestTable
+from smartspec.control.policy import Estimates, Latency, Policy, no_drafts, plan_of_lengths
+from smartspec.control.records import BatchView, Drafted, DraftPlan, StepFeedback
+
+MAX_DEPTH = 8
+STEP_MARGIN = 1.05  # on the predicted time of the step, when working out how far behind a request is
+SHARE_LIMIT = 1.2  # of its even share of the budget that the objective phase may give to one request
+PROFILE_CONTEXT_TOKENS = 512
+PROFILE_DRAFT_TOKENS = np.array([0, 2048, 4096])
+
+
+class AdaServe(Policy):
+    """A budget of B tokens per target pass, one for each request, the rest for draft tokens, chosen after drafting.
+
+    Every request drafts min(ceil(B / R), 8) tokens. Then requests with a view.tpot_targets, the furthest behind first,
+    get their best tokens until they are expected to meet it; what is left of B goes to the likeliest tokens of all.
+    Without targets only the second phase acts. A token's chance is the product of the draft's confidences, as
+    published, and the controller's estimate where a draft has none (offers).
+
+    token_budget: B; None takes the knee of the profile (fixed time over marginal time per token), where the paper sets
+    it by hand per accelerator (512). Departures: chains instead of trees (width 1); tokens of prefill count towards B;
+    objectives order requests by descending need as in the paper (its code: ascending).
+    """
+
+    reads_tpot_targets = True
+
+    def __init__(self, token_budget: int | None = None):
+        self.token_budget = token_budget
+        self._requests = RequestTable(decode_seconds=0.0, num_tokens=0)
+
+    def plan_draft(self, view: BatchView, estimates: Estimates) -> DraftPlan:
+        if self.token_budget is None:
+            self.token_budget = knee(estimates.latency)
+        if not view.num_rows or self._num_slots(view) <= 0:
+            return no_drafts(view.num_rows)
+        depth = min(math.ceil(self.token_budget / view.num_rows), MAX_DEPTH)
+        return plan_of_lengths(view, estimates, depth)
+
+    def plan_verify(
+        self, view: BatchView, plan: DraftPlan, drafted: Drafted, survival: np.ndarray, latency: Latency
+    ) -> np.ndarray:
+        slots = min(self._num_slots(view), int(plan.lengths.sum()))
+        if slots <= 0:
+            return np.zeros_like(drafted.lengths)
+        chances = path_probabilities(drafted, survival)
+        depth = int(plan.lengths.max())
+        seconds = float(latency.target_seconds(view, np.array([slots]))[0]) + latency.host_seconds
+        seconds += float(latency.draft_seconds(view, plan.use_model, depth)[-1])
+        needs = np.minimum(self._tokens_needed(view, seconds), depth + 1)
+        limit = math.floor(SHARE_LIMIT * self.token_budget / view.num_rows)
+        lengths = meet_objectives(chances, drafted.lengths, needs, limit, slots)
+        return fill_budget(chances, drafted.lengths, lengths, slots)
+
+    def observe(self, feedback: StepFeedback) -> None:
+        rows = self._requests.rows(feedback.view.request_ids)
+        self._requests["decode_seconds"][rows] += feedback.seconds.total
+        self._requests["num_tokens"][rows] += feedback.accepted + 1
+
+    def forget(self, request_id: int) -> None:
+        self._requests.forget(request_id)
+
+    def _num_slots(self, view: BatchView) -> int:
+        """Draft tokens that fit in the target pass."""
+        return min(self.token_budget - view.ordinary_tokens, view.draft_token_budget)
+
+    def _tokens_needed(self, view: BatchView, step_seconds: float) -> np.ndarray:
+        """Tokens each request must emit in this step to meet its target, at least one: float [R]."""
+        rows = self._requests.rows(view.request_ids)
+        elapsed = self._requests["decode_seconds"][rows] + STEP_MARGIN * step_seconds
+        return np.maximum(elapsed / view.tpot_targets - self._requests["num_tokens"][rows], 1.0)
+
+
+def knee(latency: Latency) -> int:
+    """Tokens at which a pass turns from memory-bound to compute-bound: fixed time over time per further token."""
+    one, many, more = latency.target_seconds(even_view(1, PROFILE_CONTEXT_TOKENS), PROFILE_DRAFT_TOKENS).tolist()
+    slope = (more - many) / float(PROFILE_DRAFT_TOKENS[2] - PROFILE_DRAFT_TOKENS[1])
+    most = int(PROFILE_DRAFT_TOKENS[-1])
+    return min(round(one / slope), most) if slope > 0 else most
+
+
+def path_probabilities(drafted: Drafted, survival: np.ndarray) -> np.ndarray:
+    """Chance that a token and all before it are accepted: float [R, K], from confidence where there is any."""
+    if drafted.confidence is None:
+        return survival
+    has_confidence = np.isfinite(drafted.confidence[:, :1])
+    return np.where(has_confidence, np.cumprod(np.nan_to_num(drafted.confidence, nan=0.0), axis=1), survival)
+
+
+def meet_objectives(
+    chances: np.ndarray, drafted_lengths: np.ndarray, needs: np.ndarray, limit: int, slots: int
+) -> np.ndarray:
+    """Lengths (int [R]) that bring expected tokens up to needs (float [R], the sure token included), neediest first,
+    until slots are used up; no request gets more than limit."""
+    expected_before = 1.0 + np.cumsum(chances, axis=1) - chances
+    is_drafted = np.arange(chances.shape[1]) < drafted_lengths[:, None]
+    wanted = np.minimum(((expected_before < needs[:, None]) & is_drafted).sum(axis=1), limit)
+    order = np.argsort(-needs, kind="stable")
+    given_before = np.cumsum(wanted[order]) - wanted[order]
+    lengths = np.empty_like(wanted)
+    lengths[order] = np.clip(slots - given_before, 0, wanted[order])
+    return lengths
+
+
+def fill_budget(chances: np.ndarray, drafted_lengths: np.ndarray, lengths: np.ndarray, slots: int) -> np.ndarray:
+    """Lengths (int [R]) extended by the likeliest tokens left, up to slots in all."""
+    positions = np.arange(chances.shape[1])
+    is_left = (positions >= lengths[:, None]) & (positions < drafted_lengths[:, None])
+    candidates = np.flatnonzero(is_left)
+    best = candidates[np.argsort(-chances.ravel()[candidates], kind="stable")][: slots - int(lengths.sum())]
+    return lengths + np.bincount(best // chances.shape[1], minlength=len(lengths))

@@ -1,0 +1,52 @@
+"""A table of lengths by batch size (Su, Giannoula and Pekhimenko, "The Synergy of Speculative Decoding and Batching in
+Serving LLMs", arXiv 2310.18813)."""
+
+import numpy as np
+
+from smartspec.control.baselines.baseline import even_view
+from smartspec.control.policy import Estimates, Policy, plan_of_lengths
+from smartspec.control.records import BatchView, DraftPlan
+
+BATCH_SIZES = 2 ** np.arange(11)  # 1 to 1024
+PROFILE_CONTEXT_TOKENS = 512  # of every request while profiling
+PROFILE_ACCEPTANCE = 0.7
+
+
+class BatchTable(Policy):
+    """One length for the whole batch, looked up by the number of decoding requests, rounded up to a power of two.
+
+    As published, the table is made once and nothing is learned afterwards: it keeps the acceptance of the profiling
+    prompts (here a given rate per token), whatever is served. Departures: times are read from the profile at the first
+    step, at 512 tokens of context per request, instead of being measured for every size; tokens emitted per position
+    come from that rate (geometric) instead of a curve fitted to the profiling prompts; 0 is a candidate, so that the
+    table may turn speculation off. The first two only replace measurements by the model of them, the third helps.
+    """
+
+    def __init__(self, acceptance: float = PROFILE_ACCEPTANCE):
+        self.acceptance = acceptance
+        self._table: np.ndarray | None = None
+
+    def plan_draft(self, view: BatchView, estimates: Estimates) -> DraftPlan:
+        if self._table is None:
+            self._table = profile_table(estimates, self.acceptance)
+        index = min(int(np.searchsorted(BATCH_SIZES, view.num_rows)), len(BATCH_SIZES) - 1)
+        return plan_of_lengths(view, estimates, int(self._table[index]))
+
+
+def profile_table(estimates: Estimates, acceptance: float) -> np.ndarray:
+    """The best length for every one of BATCH_SIZES: int [len(BATCH_SIZES)]."""
+    lengths = np.arange(estimates.max_draft_tokens + 1)
+    emitted = np.cumsum(acceptance**lengths)
+    table = []
+    for batch_size in BATCH_SIZES.tolist():
+        view = even_view(batch_size, PROFILE_CONTEXT_TOKENS)
+        seconds = estimates.latency.target_seconds(view, batch_size * lengths) + estimates.latency.host_seconds
+        if estimates.survival_model is not None:
+            seconds = seconds + estimates.latency.draft_seconds(view, np.ones(batch_size, dtype=bool), lengths[-1])
+        table.append(best_length(emitted, seconds))
+    return np.array(table)
+
+
+def best_length(emitted: np.ndarray, seconds: np.ndarray) -> int:
+    """The length 0..K of least time per token. emitted, seconds: float [K + 1], tokens per request, time of a step."""
+    return int(np.argmin(seconds / emitted))

@@ -1,0 +1,38 @@
+"""SpecDec++: stop drafting when it has become likely that something will be rejected (arXiv 2405.19715)."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from smartspec.control.policy import Estimates, Policy, plan_of_lengths
+from smartspec.control.records import BatchView, DraftPlan, StopRule
+
+THRESHOLD = 0.3  # of the authors' benchmark
+MIN_LENGTH, MAX_LENGTH = 2, 20
+
+
+class SpecDecPlusPlus(Policy):
+    """Drafts of the draft model end where P(some token rejected) exceeds the threshold; 2 to 20 tokens.
+
+    Departures: the published acceptance head is trained; here, training-free, a token's chance of acceptance is the
+    largest probability of the distribution it was drawn from. That is known one pass earlier than the head's answer, so
+    the newest token counts too. Rows stop one by one; the others go on. Offers are used whole.
+    """
+
+    def __init__(self, threshold: float = THRESHOLD):
+        self.threshold = threshold
+
+    def plan_draft(self, view: BatchView, estimates: Estimates) -> DraftPlan:
+        plan = plan_of_lengths(view, estimates, MAX_LENGTH)
+        return replace(plan, stop=stop_when_rejection_likely(self.threshold, view.num_rows))
+
+
+def stop_when_rejection_likely(threshold: float, num_rows: int) -> StopRule:
+    """A rule for one step: 1 - product of confidences so far > threshold. Unknown confidence counts as sure."""
+    survival = np.ones(num_rows)
+
+    def stop(depth: int, rows: np.ndarray, confidence: np.ndarray, entropy: np.ndarray) -> np.ndarray:
+        survival[rows] *= np.nan_to_num(confidence, nan=1.0)
+        return (1.0 - survival[rows] > threshold) & (depth + 1 >= MIN_LENGTH)
+
+    return stop

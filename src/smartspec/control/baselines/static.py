@@ -1,0 +1,23 @@
+"""Policies that do not decide anything: plain decoding, and one length for everybody."""
+
+from dataclasses import dataclass
+
+from smartspec.control.policy import Estimates, Policy, no_drafts, plan_of_lengths
+from smartspec.control.records import BatchView, DraftPlan
+
+
+class Off(Policy):
+    """Never speculate."""
+
+    def plan_draft(self, view: BatchView, estimates: Estimates) -> DraftPlan:
+        return no_drafts(view.num_rows)
+
+
+@dataclass(frozen=True)
+class Fixed(Policy):
+    """The same length for every request as far as possible."""
+
+    length: int
+
+    def plan_draft(self, view: BatchView, estimates: Estimates) -> DraftPlan:
+        return plan_of_lengths(view, estimates, self.length)

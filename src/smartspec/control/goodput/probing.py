@@ -1,0 +1,136 @@
+"""Drafts that are expected to lose, for what they teach: probes of a draft model that is off, and longer drafts.
+
+While the draft model is off nothing is learned about it (offers are different: what they would have proposed can be
+compared with the target's tokens for free). Two things may make better lengths gain:
+
+* the estimate is wrong within its uncertainty: by three-point Gauss-Hermite quadrature, a log-odds error of +sqrt(3)
+  standard deviations has weight 1/6, and only that side changes the decision;
+* the workload has changed since anything was seen of it, the more likely the longer ago that is: then acceptance may be
+  anything, and has an even chance of being good.
+
+A probe is made only if what it may gain over some time ahead exceeds its price.
+
+Drafts that are too short hide it: their next token is not tested, larger passes are not timed, and the estimate that
+once spoke against them stays. (One batch of 64 with bad luck at the second token kept all drafts at one for hundreds of
+steps.) So now and then drafts are as long as would be best if more of them were accepted.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from smartspec.control.planner.lengths import LengthPlan
+from smartspec.control.policy import Estimates, length_caps, no_drafts
+from smartspec.control.records import BatchView, DraftPlan
+
+SHIFT = 3**0.5  # standard deviations
+WEIGHT = 1 / 6
+HORIZON_STEPS = 200  # for how long what is learned is of use
+CHANGE_STEPS = 500  # steps after which a workload has changed with probability 1 - 1/e
+GOOD_ACCEPTANCE = 0.8
+HOPES = (0.7, 1.4, 2.8)  # log-odds: 0.5 becomes 0.67, 0.8, 0.94
+SIZES = ((8, 2), (8, 1), (4, 1), (2, 1), (1, 1))  # (rows, length) of a probe
+
+
+@dataclass(frozen=True)
+class Probe:
+    """price_seconds: time expected to be lost. value: expected gain of goodput from knowing, relative to no drafts."""
+
+    draft_plan: DraftPlan
+    price_seconds: float
+    value: float
+
+
+def plan_probe(
+    view: BatchView,
+    estimates: Estimates,
+    best: Callable[[Estimates], LengthPlan],
+    value_of_time: float,
+    max_credit_seconds: float,
+    steps_since_evidence: int,
+    uniform_lengths: tuple[int, ...] | None = None,
+) -> Probe | None:
+    """The probe to make, or None where knowing more would change nothing or not pay.
+
+    best: the planner, given other estimates. value_of_time: tokens per second. max_credit_seconds: most it may cost.
+    steps_since_evidence: since a draft of the model was last verified. uniform_lengths: see goodput.Goodput.
+    """
+    if estimates.survival_model is None or estimates.acceptance is None or not value_of_time:
+        return None
+    std = estimates.acceptance.log_odds_std(view, True)
+    value = _value_of_knowing(view, estimates, std, best, steps_since_evidence)
+    sizes = SIZES if uniform_lengths is None else _uniform_sizes(view, uniform_lengths)
+    plans = [_probe_plan(view, estimates, std, num_rows, length) for num_rows, length in sizes]
+    loss = partial(expected_loss, view, estimates, goodput=value_of_time)
+    without = loss(no_drafts(view.num_rows))  # beside prefill, more than nothing
+    prices = [loss(plan) - without for plan in plans]
+    plain_seconds = float(view.weights.sum()) / value_of_time
+    most = min(max_credit_seconds, value * HORIZON_STEPS * plain_seconds)
+    offers = [Probe(plan, price, value) for plan, price in zip(plans, prices, strict=True) if price <= most]
+    offers = [probe for probe in offers if probe.draft_plan.lengths.any()]
+    # The most tokens for the money, even if that means saving up: eight rows at once hardly cost more than one.
+    return max(offers, key=lambda probe: probe.draft_plan.lengths.sum() / max(probe.price_seconds, 1e-9), default=None)
+
+
+def _value_of_knowing(
+    view: BatchView,
+    estimates: Estimates,
+    std: np.ndarray,
+    best: Callable[[Estimates], LengthPlan],
+    steps_since_evidence: int,
+) -> float:
+    def gain(survival: np.ndarray) -> float:
+        return max(best(replace(estimates, survival_model=survival)).gain, 0.0)
+
+    hoped = gain(estimates.acceptance.survival_shifted(view, True, SHIFT * std))
+    good = GOOD_ACCEPTANCE ** np.arange(1, estimates.max_draft_tokens + 1)
+    change = 1.0 - np.exp(-steps_since_evidence / CHANGE_STEPS)
+    return float(WEIGHT * hoped + 0.5 * change * gain(np.broadcast_to(good, estimates.survival_model.shape)))
+
+
+def _probe_plan(view: BatchView, estimates: Estimates, std: np.ndarray, num_rows: int, length: int) -> DraftPlan:
+    """Short drafts by the model for the few rows it is known least about, as many as the step has room for."""
+    caps = np.minimum(length_caps(view, True, estimates.max_draft_tokens), length)
+    # Catching up is paid per unseen token: rows that are nearly up to date teach as much for less. Rows that may not
+    # draft are never known and would come first.
+    rows = np.lexsort((-np.round(std, 1), view.unseen_tokens, caps == 0))
+    rows = rows[: min(num_rows, view.draft_token_budget // length)]
+    lengths = np.zeros(view.num_rows, dtype=np.int64)
+    lengths[rows] = caps[rows]
+    return DraftPlan(lengths=lengths, use_model=lengths > 0)
+
+
+def _uniform_sizes(view: BatchView, lengths: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    """As SIZES, where all rows draft one of these lengths or none does: the shortest, if there is room for it."""
+    size = view.num_rows, min(lengths)
+    return (size,) if size[0] * size[1] <= view.draft_token_budget else ()
+
+
+def longer_drafts(
+    view: BatchView, estimates: Estimates, than: DraftPlan, best: Callable[[Estimates], DraftPlan]
+) -> DraftPlan | None:
+    """The drafts that would be best if all tokens were accepted more often than they are believed to be: with as little
+    of that as makes drafts longer together; None where none does. best: the planner, given other estimates."""
+    for hope in HOPES:
+        better = partial(estimates.acceptance.survival_shifted, view, shift=hope)
+        of_model = None if estimates.survival_model is None else better(use_model=True)
+        plan = best(replace(estimates, survival_offer=better(use_model=False), survival_model=of_model))
+        if plan.lengths.sum() > than.lengths.sum():
+            return plan
+    return None
+
+
+def expected_loss(view: BatchView, estimates: Estimates, plan: DraftPlan, goodput: float) -> float:
+    """Seconds the step takes beyond what its tokens would take at that goodput (weighted tokens per second)."""
+    num_tokens, depth = int(plan.lengths.sum()), int(plan.lengths[plan.use_model].max(initial=0))
+    is_drafted = np.arange(estimates.max_draft_tokens) < plan.lengths[:, None]
+    survival = estimates.survival(plan.use_model)
+    emitted = view.weights.sum() + float((view.weights[:, None] * survival * is_drafted).sum())
+    seconds = (
+        float(estimates.latency.target_seconds(view, np.array([0, num_tokens]))[-1])
+        + float(estimates.latency.draft_seconds(view, plan.use_model, depth)[-1])
+        + estimates.latency.host_seconds
+    )
+    return seconds - emitted / goodput

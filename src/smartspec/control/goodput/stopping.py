@@ -1,0 +1,100 @@
+"""Ending drafts while they are made: what a draft model's confidence in its tokens so far makes of the next ones.
+
+Lengths are planned before there is a draft, so they are right on average. As each token comes with a confidence, a
+draft that goes well may go on beyond its planned length, and one that does not may end before it. Behind every pass,
+those rows go on whose next tokens are together worth most beyond their price, if that is more than the pass costs:
+
+    sum_i w_i S_i a_i - value of time * (seconds of drafting and verifying so many more tokens)
+
+with S_i the survival of what is there, calibrated, and a_i the acceptance expected of the next token. That is one-step
+look-ahead. Survival only falls: what is not worth its price now will not be later, and in that case (where tokens do
+not become cheaper) no rule brings more (Chow, Robbins and Siegmund 1971, the monotone case). A draft that ends behind a
+token it keeps changes no distribution.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from smartspec.control.acceptance.logistic import log_odds_of
+from smartspec.control.goodput.choice import Choice
+from smartspec.control.policy import Estimates, length_caps
+from smartspec.control.records import BatchView, DraftPlan, StopRule
+
+LEAST_SURVIVAL = 1e-9
+
+
+def drafted_as_confident(view: BatchView, estimates: Estimates, best: Choice, weights: np.ndarray) -> DraftPlan:
+    """The best plan with room for longer drafts of the draft model, and a rule that ends them.
+
+    weights: float [R], worth of another token of each row. Drafts stay as planned where no confidence was ever seen: a
+    host that does not know it would not end them.
+    """
+    plan = best.draft_plan
+    if estimates.acceptance is None or not estimates.acceptance.knows_confidence or not plan.use_model.any():
+        return plan
+    caps = np.where(plan.use_model, length_caps(view, True, estimates.max_draft_tokens), plan.lengths)
+    lengths = _lengthened(plan.lengths, caps, view.draft_token_budget)
+    pass_seconds, row_seconds = _pass_seconds(view, estimates, best)
+    num_offered = int(plan.lengths[~plan.use_model].sum())
+    token_seconds = best.target_seconds[num_offered : lengths.sum() + 1]
+    token_seconds = token_seconds + row_seconds * np.arange(len(token_seconds))
+    rule = stop_rule(estimates, weights, best.value_of_time * pass_seconds, best.value_of_time * token_seconds)
+    return replace(plan, lengths=lengths, stop=rule)
+
+
+def stop_rule(estimates: Estimates, weights: np.ndarray, pass_price: np.ndarray, token_price: np.ndarray) -> StopRule:
+    """The rule of one step. Prices are in tokens: pass_price, float [K], of a draft pass of each depth, whoever takes
+    part; token_price, float [N + 1], of drafting and verifying 0..N tokens otherwise."""
+    survival = np.maximum(estimates.survival_model.T, LEAST_SURVIVAL)  # positions first: one is asked for at a time
+    expected = np.concatenate([survival[:1], survival[1:] / survival[:-1]])
+    history = log_odds_of(np.minimum(expected, 1.0 - LEAST_SURVIVAL))
+    worth = weights * expected
+    so_far = np.ones(len(weights))
+    num_drafted = 0
+
+    def stop(depth: int, rows: np.ndarray, confidence: np.ndarray, entropy: np.ndarray) -> np.ndarray:
+        nonlocal num_drafted
+        num_drafted += len(rows)
+        stops = np.ones(len(rows), dtype=bool)
+        room = len(token_price) - 1 - num_drafted
+        if depth + 1 >= len(pass_price) or room < 1:
+            return stops
+        accepted = estimates.acceptance.given_confidence(confidence, history[depth].take(rows))
+        accepted = np.where(np.isnan(accepted), expected[depth].take(rows), accepted)
+        so_far[rows] = so_far.take(rows) * accepted
+        values = so_far.take(rows) * worth[depth + 1].take(rows)
+        order = (-values).argsort()[:room]
+        prices = token_price[num_drafted + 1 : num_drafted + 1 + len(order)] - token_price[num_drafted]
+        surplus = values.take(order).cumsum() - prices
+        most = int(surplus.argmax())
+        if surplus[most] > pass_price[depth + 1]:
+            stops[order[: most + 1]] = False
+        return stops
+
+    return stop
+
+
+def _pass_seconds(view: BatchView, estimates: Estimates, best: Choice) -> tuple[np.ndarray, float]:
+    """What a draft pass of each depth takes whoever takes part, float [K], and what each row adds."""
+    of_all, num_rows = np.diff(best.draft_seconds), int(best.use_model.sum())
+    if num_rows == 1:
+        return of_all, 0.0
+    first = np.zeros(view.num_rows, dtype=bool)
+    first[np.where(best.use_model, view.max_draft_tokens, -1).argmax()] = True
+    up_to_date = replace(view, unseen_tokens=np.zeros_like(view.unseen_tokens))
+    of_one = float(estimates.latency.draft_seconds(up_to_date, first, 1)[1])
+    per_row = max(float(of_all[1:].max(initial=0.0)) - of_one, 0.0) / (num_rows - 1)
+    return np.maximum(of_all - num_rows * per_row, 0.0), per_row
+
+
+def _lengthened(lengths: np.ndarray, caps: np.ndarray, budget: int) -> np.ndarray:
+    """Where there are drafts, lengths raised to caps, or to the highest common limit whose sum is in the budget: int
+    [R]."""
+    caps = np.where(lengths > 0, np.maximum(caps, lengths), 0)
+    if caps.sum() <= budget:
+        return caps
+    limits = np.arange(caps.max(initial=0) + 1)
+    totals = np.maximum(np.minimum(caps[:, None], limits), lengths[:, None]).sum(axis=0)
+    within = np.flatnonzero(totals <= budget)
+    return lengths if not len(within) else np.maximum(np.minimum(caps, within[-1]), lengths)

@@ -1,0 +1,209 @@
+"""A profiled cost curve that every measured pass corrects: recursive least squares over its coefficients.
+
+The seconds of a pass are linear in the coefficients theta of its size x: those of the profiled curve, one slope for
+every piece of it, and two deviations of passes that hold prefill (one per pass, one per token). A Kalman filter tracks
+them (Huber's bound on outliers apart, any textbook: P <- P - P x x' P / S, theta <- theta + P x (y - x' theta) / S),
+starting from the profile with a prior that says how profiles go wrong:
+
+* all coefficients together (another clock rate, a busy machine): COMMON_STD;
+* all slopes together (kernels or batches other than those profiled): TOKEN_STD;
+* each by itself: the rest. A coefficient the profile found to be zero may still turn out not to be.
+
+Evidence fades by moving the covariance a little back towards that prior in every step. It is then bounded whatever is
+never excited, and what moves together in the prior moves faster than the ratios between coefficients. A single factor
+on the profile could explain any one size, but not what a draft token adds; the covariance knows which of the two the
+steps so far have told apart.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from smartspec.control.latency.cost_curve import KNOTS, CostCurve
+
+NAMES = (
+    "constant",
+    "per_row",
+    "per_context_token",
+    "per_attended_token",
+    "per_scored_token",
+    "per_pass_with_prefill",
+    "per_prefill_token",
+)
+FIXED, ROWS, CONTEXT, ATTENDED, SCORED, PREFILL_PASS, PREFILL_TOKEN = range(len(NAMES))
+SLOPES = slice(len(NAMES), None)
+COMMON_STD = 0.7
+TOKEN_STD = 0.1
+SINGLE_STD = 0.15
+FADE = 1 / 40_000  # per step: the speed as a whole may wander by 0.35 % a step, a single coefficient by 0.15 %
+# Where the profile saw no cost, an attention that weighs this much is plausible: the KV of 16384 tokens is as much
+# to read as the weights, and attending to 16384 tokens computes as much as the rest of a token's pass.
+KV_TOKENS_PER_PASS = 16_384
+ATTENDED_PER_TOKEN = 16_384
+FIRST_USE_NOISE = 3.0  # times the usual noise: code generation, allocation, cold caches
+MAX_SURPRISE = 2.5  # standard deviations; the influence of a measurement is bounded there (Huber)
+MAX_RUN = 3  # surprises beyond MAX_SURPRISE in a row and of one sign: no outliers, the machine has changed
+MAX_CHANGE = 3.0  # of a pass by such a change, relative to its prediction
+START_NOISE, MIN_NOISE, MAX_NOISE = 0.03, 0.01, 0.2
+NOISE_RATE = 0.02
+MAX_CORRECTIONS = 4  # rounds in which negative coefficients are put right; those left are cut off
+MIN_SHARE = 0.01  # of the smallest profiled pass: nothing is ever predicted to be faster
+
+
+@dataclass(frozen=True)
+class PassSize:
+    """Sizes of passes, see cost_curve; all fields broadcast. prefill_tokens: how many of fed_tokens are prefill."""
+
+    fed_tokens: np.ndarray | float
+    context_tokens: np.ndarray | float
+    rows: np.ndarray | float
+    attended_tokens: np.ndarray | float
+    scored_tokens: np.ndarray | float
+    prefill_tokens: float = 0.0
+
+
+class CostCorrection:
+    """Time of passes: the profile, corrected by those measured. Never decreasing in any size but the prefill's."""
+
+    def __init__(self, profile: CostCurve):
+        self.profile = profile
+        self.noise = START_NOISE
+        self._knots = np.array(sorted({*profile.knots, *(k for k in map(float, KNOTS) if k > profile.knots[0])}))
+        self._widths = np.append(np.diff(self._knots), np.inf)
+        slopes = np.array(profile.slopes)[np.searchsorted(profile.knots, self._knots, side="right") - 1]
+        self._start = np.concatenate([[getattr(profile, name, 0.0) for name in NAMES], slopes])
+        self._prior = _prior_covariance(self._start, profile)
+        self._estimate = self._start.copy()  # the filter's: free to be negative, or noise could only ever push it up
+        self._theta = self._start.copy()  # the possible coefficients that are closest to it, which predict
+        self._covariance = self._prior.copy()
+        self._scale = 1.0  # measured over profiled, roughly: the prior is relative to what passes take now
+        self._run = 0
+        self._lowest = np.zeros(len(self._theta))
+        self._lowest[[PREFILL_PASS, PREFILL_TOKEN]] = -np.inf
+        self._floor = max(MIN_SHARE * float(profile.seconds(1.0)), 1e-9)
+        self._heights = np.zeros(len(self._knots))  # of the token curve at each knot
+        self._update_heights()
+
+    def seconds(self, size: PassSize) -> np.ndarray:
+        """Corrected time of passes of these sizes, positive."""
+        theta = self._theta
+        linear = (
+            theta[FIXED]
+            + theta[ROWS] * size.rows
+            + theta[CONTEXT] * size.context_tokens
+            + theta[ATTENDED] * size.attended_tokens
+            + theta[SCORED] * size.scored_tokens
+            + (size.prefill_tokens > 0) * theta[PREFILL_PASS]
+            + theta[PREFILL_TOKEN] * size.prefill_tokens
+        )
+        beyond = np.maximum(np.subtract(size.fed_tokens, self._knots[-1]), 0.0) * theta[-1]
+        curve = np.interp(size.fed_tokens, self._knots, self._heights) + beyond
+        return np.maximum(linear + curve, self._floor)
+
+    def features(self, size: PassSize) -> np.ndarray:
+        """What each coefficient is multiplied with: float [N, num_coefficients]."""
+        fed = np.atleast_1d(np.asarray(size.fed_tokens, dtype=float))
+        features = np.empty((len(fed), len(self._theta)))
+        features[:, FIXED] = 1.0
+        features[:, ROWS] = size.rows
+        features[:, CONTEXT] = size.context_tokens
+        features[:, ATTENDED] = size.attended_tokens
+        features[:, SCORED] = size.scored_tokens
+        features[:, PREFILL_PASS] = size.prefill_tokens > 0
+        features[:, PREFILL_TOKEN] = size.prefill_tokens
+        features[:, SLOPES] = np.minimum(np.maximum(fed[:, None] - self._knots, 0.0), self._widths)
+        return features
+
+    def predict(self, features: np.ndarray) -> float:
+        """Seconds of one pass, or of several whose features (float [num_coefficients]) were added up."""
+        return max(float(features @ self._theta), self._floor)
+
+    def observe(self, features: np.ndarray, seconds: float, is_first_use: bool = False) -> None:
+        """Learn from a measured pass, or from several whose features (float [num_coefficients]) were added up."""
+        self._covariance += FADE * (self._scale**2 * self._prior - self._covariance)
+        estimated = float(features @ self._estimate)  # may be negative; cut off, it would hardly be corrected
+        predicted, innovation = max(estimated, self._floor), seconds - estimated
+        gain, variance, noise_variance = self._gain(features, predicted, is_first_use)
+        if self._insists(innovation, variance):
+            change = min(abs(innovation) / predicted, MAX_CHANGE)
+            self._covariance += np.outer(self._theta, change**2 * self._theta)
+            gain, variance, noise_variance = self._gain(features, predicted, is_first_use)
+        surprise = abs(innovation) / np.sqrt(variance)
+        if not is_first_use and variance < 2.0 * noise_variance:
+            # The innovation is mostly noise: 1.25 mean absolute deviations are a standard deviation.
+            deviation = min(abs(innovation) / predicted, 3.0 * self.noise)
+            self.noise += NOISE_RATE * (1.25 * deviation - self.noise)
+            self.noise = min(max(self.noise, MIN_NOISE), MAX_NOISE)
+        variance *= max(surprise / MAX_SURPRISE, 1.0)
+        self._estimate = self._estimate + gain * (innovation / variance)
+        self._covariance -= np.outer(gain, gain / variance)
+        self._theta = self._possible()
+        profiled = max(float(features @ self._start), self._floor)
+        self._scale = min(max(float(features @ self._theta) / profiled, 0.05), 20.0)
+        self._update_heights()
+
+    def state(self) -> dict:
+        """Corrected coefficients in seconds, JSON-able, and the noise of measurements relative to their size."""
+        scalars = dict(zip(NAMES, self._theta[: len(NAMES)].tolist(), strict=True))
+        return {**scalars, "knots": self._knots.tolist(), "slopes": self._theta[SLOPES].tolist(), "noise": self.noise}
+
+    def _gain(self, features: np.ndarray, predicted: float, is_first_use: bool) -> tuple[np.ndarray, float, float]:
+        """Kalman gain before division by the variance of the innovation; that variance; the noise's part of it."""
+        noise = self.noise * (FIRST_USE_NOISE if is_first_use else 1.0) * predicted
+        gain = self._covariance @ features
+        variance = float(features @ gain)
+        if variance < 0.0:  # rounding, after steps of very different sizes: begin again as uncertain as at the start
+            self._covariance = self._scale**2 * self._prior
+            gain = self._covariance @ features
+            variance = float(features @ gain)
+        return gain, variance + noise**2, noise**2
+
+    def _insists(self, innovation: float, variance: float) -> bool:
+        """Whether this surprise is the last of MAX_RUN large ones of one sign."""
+        if abs(innovation) <= MAX_SURPRISE * np.sqrt(variance):
+            self._run = 0
+            return False
+        sign = 1 if innovation > 0 else -1
+        self._run = self._run + sign if self._run * sign > 0 else sign
+        return abs(self._run) >= MAX_RUN
+
+    def _possible(self) -> np.ndarray:
+        """The estimate given that no coefficient but the prefill's deviations is negative: negative ones are put to
+        zero and the others where the covariance then expects them, so that what was measured is still explained."""
+        theta, held = self._estimate, np.zeros(len(self._lowest), dtype=bool)
+        for _ in range(MAX_CORRECTIONS):
+            negative = theta < self._lowest
+            if not negative.any():
+                return theta
+            held |= negative
+            columns = self._covariance[:, held]
+            block = columns[held]
+            block.flat[:: len(block) + 1] *= 1.0 + 1e-9  # keeps coefficients apart that are all but one
+            theta = self._estimate - columns @ np.linalg.solve(block, self._estimate[held])
+            theta[held] = 0.0
+        return np.maximum(theta, self._lowest)
+
+    def _update_heights(self) -> None:
+        np.cumsum(self._widths[:-1] * self._theta[SLOPES][:-1], out=self._heights[1:])
+
+
+def _prior_covariance(theta: np.ndarray, profile: CostCurve) -> np.ndarray:
+    """How far the profile may be off: float [num_coefficients, num_coefficients]."""
+    token = _mean_slope(profile)
+    pass_seconds = profile.constant + token
+    single = SINGLE_STD * theta
+    single[FIXED] = SINGLE_STD * pass_seconds
+    single[ROWS] = max(single[ROWS], 0.1 * token)
+    single[CONTEXT] = single[CONTEXT] or pass_seconds / KV_TOKENS_PER_PASS
+    single[ATTENDED] = single[ATTENDED] or token / ATTENDED_PER_TOKEN
+    single[PREFILL_PASS], single[PREFILL_TOKEN] = SINGLE_STD * pass_seconds, SINGLE_STD * token
+    single[SLOPES] = SINGLE_STD * np.maximum(theta[SLOPES], 0.25 * token)
+    common, tokens = COMMON_STD * theta, TOKEN_STD * theta
+    tokens[:SCORED] = 0.0
+    return np.diag(single**2) + np.outer(common, common) + np.outer(tokens, tokens)
+
+
+def _mean_slope(profile: CostCurve) -> float:
+    """Seconds per token over the profiled sizes; a hopeful guess where they showed no cost."""
+    last = max(profile.knots[-1], 64.0)
+    return max(float(profile.seconds(last) - profile.seconds(1.0)) / last, profile.constant / 1024, 1e-12)

@@ -1,0 +1,174 @@
+"""The time of one model pass as a monotone function of its size, fitted to a profile.
+
+    seconds = constant + curve(fed tokens) + per_context_token * context tokens + per_row * rows + per_attended_token
+    * attended tokens + per_scored_token * scored tokens
+
+curve is piecewise linear with non-negative slopes, so memory-bound plateaus, the bend to compute-bound and steps in
+between all fit; context tokens (the KV that is read) and attended tokens (sum over fed tokens of the context each
+attends to) carry attention; scored tokens are those whose logits are computed: newest and draft tokens, but not the
+inside of a prompt, which makes prompt tokens cheaper (by a fifth in a small model with a large vocabulary). All
+coefficients are non-negative: a negative one is a collinearity artefact that explodes outside the profiled range
+(arXiv 2406.14066's prototype has a negative per-request term).
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from smartspec.control.latency.nnls import solve_nnls
+
+# Kernels switch blockings in steps; between the powers of two a measured oneDNN staircase has edges at 6, 12, 24, 48.
+# A datacentre GPU's bend from memory- to compute-bound is at 300 to 400 tokens: without 384 times were 3 % out there.
+KNOTS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256, 384, 512)
+_SCALARS = ("constant", "per_context_token", "per_row", "per_attended_token", "per_scored_token")
+
+
+@dataclass(frozen=True)
+class ProfileSample:
+    """One measured pass: fed_tokens spread evenly over rows sequences that hold context_tokens tokens together.
+
+    scored_tokens: how many of the fed tokens got logits, None for all of them.
+    """
+
+    fed_tokens: int
+    context_tokens: int
+    rows: int
+    seconds: float
+    scored_tokens: int | None = None
+
+    @property
+    def attended_tokens(self) -> float:
+        """Sum over fed tokens of the tokens each attends to, all sequences being equally long."""
+        return _attended(self.fed_tokens, self.context_tokens, self.rows)
+
+
+@dataclass(frozen=True)
+class CostCurve:
+    """Fitted pass time. knots: fed tokens where the slope may change; slopes: seconds per token from each knot on."""
+
+    knots: tuple[float, ...]
+    slopes: tuple[float, ...]
+    constant: float
+    per_context_token: float = 0.0
+    per_row: float = 0.0
+    per_attended_token: float = 0.0
+    per_scored_token: float = 0.0
+
+    @staticmethod
+    def linear(constant: float, per_token: float) -> "CostCurve":
+        """A guess where there is no profile: constant + per_token * fed tokens, in seconds."""
+        return CostCurve(knots=(0.0,), slopes=(per_token,), constant=constant)
+
+    @staticmethod
+    def fit(samples: list[ProfileSample]) -> "CostCurve":
+        """Least squares of the relative error, all coefficients non-negative. ValueError on no or bad samples."""
+        for sample in samples:
+            if not (np.isfinite(sample.seconds) and sample.seconds > 0 and sample.fed_tokens > 0 and sample.rows > 0):
+                raise ValueError(f"profile sample {sample} is unusable: seconds, fed_tokens and rows must be positive")
+        if not samples:
+            raise ValueError("the profile holds no samples: measure at least one pass")
+        fed, context, rows, seconds, attended = (
+            np.array([getattr(sample, name) for sample in samples], dtype=float)
+            for name in ("fed_tokens", "context_tokens", "rows", "seconds", "attended_tokens")
+        )
+        scored = _scored(samples)
+        knots = _usable_knots(fed)
+        widths = np.append(np.diff(knots), np.inf)
+        pieces = np.clip(fed[:, None] - knots, 0.0, widths)
+        design = np.column_stack([np.ones_like(fed), context, rows, attended, scored, pieces]) / seconds[:, None]
+        scale = np.maximum(design.max(axis=0), 1e-300)
+        coefficients = solve_nnls(design / scale, np.ones_like(seconds)) / scale
+        scalars = dict(zip(_SCALARS, coefficients[: len(_SCALARS)].tolist(), strict=True))
+        slopes = tuple(coefficients[len(_SCALARS) :].tolist())
+        return CostCurve(knots=tuple(knots.tolist()), slopes=slopes, **scalars)
+
+    def seconds(
+        self,
+        fed_tokens: np.ndarray | float,
+        context_tokens: np.ndarray | float = 0.0,
+        rows: np.ndarray | float = 1.0,
+        attended_tokens: np.ndarray | float | None = None,
+        scored_tokens: np.ndarray | float | None = None,
+    ) -> np.ndarray:
+        """Seconds of passes of these sizes (broadcast).
+
+        Default attended_tokens: rows equally long and equally fed; scored_tokens: all fed tokens.
+        """
+        fed_tokens = np.asarray(fed_tokens, dtype=float)
+        if attended_tokens is None:
+            attended_tokens = _attended(fed_tokens, context_tokens, np.maximum(rows, 1))
+        return (
+            self.constant
+            + self._curve(fed_tokens)
+            + self.per_context_token * context_tokens
+            + self.per_row * rows
+            + self.per_attended_token * attended_tokens
+            + self.per_scored_token * (fed_tokens if scored_tokens is None else scored_tokens)
+        )
+
+    def relative_errors(self, samples: list[ProfileSample]) -> np.ndarray:
+        """predicted / measured - 1 of every sample: float [len(samples)]."""
+        fed, context, rows, seconds = np.array(
+            [(sample.fed_tokens, sample.context_tokens, sample.rows, sample.seconds) for sample in samples]
+        ).T
+        return self.seconds(fed, context, rows, scored_tokens=_scored(samples)) / seconds - 1.0
+
+    def to_dict(self) -> dict:
+        """JSON-able form, for the cache on disk and for people."""
+        scalars = {name: getattr(self, name) for name in _SCALARS}
+        return {"knots": list(self.knots), "slopes": list(self.slopes), **scalars}
+
+    @staticmethod
+    def from_dict(data: dict) -> "CostCurve":
+        """Inverse of to_dict. ValueError names the entry that is missing, not finite, negative, or out of order."""
+        if not isinstance(data, dict):
+            raise ValueError(f"cost curve is corrupt: expected a mapping, found {type(data).__name__}; profile again")
+        knots = tuple(_checked(data, "knots", list))
+        slopes = tuple(_checked(data, "slopes", list))
+        if not knots or len(knots) != len(slopes) or any(np.diff(knots) <= 0):
+            raise ValueError("cost curve is corrupt: knots must increase, with one slope each; profile again")
+        scalars = {name: _checked(data, name, float) for name in _SCALARS}
+        if scalars["constant"] == 0 and not any(slopes) and not any(scalars.values()):
+            raise ValueError("cost curve is corrupt: all coefficients are zero; profile again")
+        return CostCurve(knots, slopes, **scalars)
+
+    @cached_property
+    def _corners(self) -> tuple[np.ndarray, np.ndarray]:
+        """The knots and the curve's height at each."""
+        return np.array(self.knots), np.concatenate([[0.0], np.cumsum(np.diff(self.knots) * self.slopes[:-1])])
+
+    def _curve(self, fed_tokens: np.ndarray) -> np.ndarray:
+        beyond = np.maximum(fed_tokens - self.knots[-1], 0.0) * self.slopes[-1]
+        return np.interp(fed_tokens, *self._corners) + beyond
+
+
+def _attended(fed_tokens, context_tokens, rows):
+    """Of sequences equally long and equally fed: the last fed token attends to all, those before it to fewer."""
+    return fed_tokens * np.maximum(context_tokens / rows - (fed_tokens / rows - 1) / 2, 0)
+
+
+def _scored(samples: list[ProfileSample]) -> np.ndarray:
+    return np.array([s.fed_tokens if s.scored_tokens is None else s.scored_tokens for s in samples], dtype=float)
+
+
+def _usable_knots(fed: np.ndarray) -> np.ndarray:
+    """Knots that have measurements on both sides: where nothing was measured, the slope of the neighbour goes on."""
+    knots = [0.0 if fed.min() == fed.max() else float(KNOTS[0])]
+    for knot in KNOTS[1:]:
+        if np.any((fed > knots[-1]) & (fed <= knot)) and np.any(fed > knot):
+            knots.append(float(knot))
+    return np.array(knots)
+
+
+def _is_number(item: object) -> bool:
+    return isinstance(item, int | float) and not isinstance(item, bool)
+
+
+def _checked(data: dict, name: str, kind: type):
+    """data[name] as a float or a list of floats, all finite and non-negative, or a ValueError that names it."""
+    value = data.get(name)
+    values = value if kind is list else [value]
+    if not isinstance(values, list) or not all(_is_number(item) and 0 <= item < float("inf") for item in values):
+        raise ValueError(f"cost curve is corrupt: {name!r} is {value!r}, not finite and non-negative; profile again")
+    return [float(item) for item in values] if kind is list else float(value)

@@ -1,0 +1,238 @@
+"""Decision records: what a step was decided on, what else was possible, and what then happened.
+
+One record explains a step to a person and is enough to ask any policy the same question again (sim.replay). As text it
+is one line of JSON; a log of them begins with a header.
+"""
+
+import json
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from smartspec.control.checks import problems
+from smartspec.control.log.json_fields import Fields, matrix_or_null, numbers_or_null
+from smartspec.control.records import UNLIMITED, BatchView, DraftPlan, Offers, StepFeedback, StepSeconds
+
+FORMAT = 1
+_VIEW_COLUMNS = ("request_ids", "context_tokens", "max_draft_tokens", "unseen_tokens", "class_ids")
+_STEP_COUNTS = ("num_prefills", "prefill_tokens", "prefill_context_tokens")
+_OUTCOME_COLUMNS = ("drafted", "verified", "tested", "accepted", "next_match")
+_SECONDS = ("draft", "target", "host")
+_OPTIONAL_COLUMNS = ("caught_up", "caught_up_matches")
+_OPTIONAL_MATRICES = ("confidence", "divergence")
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """A plan that was not chosen. goodput: predicted (weighted) tokens per second, if all its drafts are verified."""
+
+    label: str
+    num_draft_tokens: int
+    goodput: float
+
+
+@dataclass(frozen=True)
+class DecisionRecord:
+    """One step. feedback: the view it was decided on and all that happened (its plan: what was left of the chosen one).
+
+    lengths: int [R], use_model: bool [R], the draft plan the policy chose. goodput, off_goodput: predicted (weighted)
+    tokens per second of what was verified, and of no drafts at all. predicted_seconds: of the step. survival: float
+    [R, K], the estimates used, of the source each row drafts from. alternatives: the best of those not chosen, by
+    what the policy maximises, best first. reason: why the planner was overruled (guard, probe), None where it was not.
+    """
+
+    feedback: StepFeedback
+    lengths: np.ndarray
+    use_model: np.ndarray
+    goodput: float
+    off_goodput: float
+    predicted_seconds: float
+    survival: np.ndarray
+    alternatives: tuple[Alternative, ...] = ()
+    reason: str | None = None
+
+    @property
+    def view(self) -> BatchView:
+        return self.feedback.view
+
+    def summary(self) -> dict:
+        """JSON-able, short, for people."""
+        feedback = self.feedback
+        return {
+            "num_rows": self.view.num_rows,
+            "prefill_tokens": self.view.prefill_tokens,
+            "lengths": self.lengths.tolist(),
+            "predicted_goodput": self.goodput,
+            "predicted_goodput_off": self.off_goodput,
+            "predicted_seconds": self.predicted_seconds,
+            "alternatives": [vars(alternative) for alternative in self.alternatives],
+            "reason": self.reason,
+            "verified": feedback.verified.tolist(),
+            "accepted": feedback.accepted.tolist(),
+            "emitted": feedback.num_emitted,
+            "measured_seconds": feedback.seconds.total,
+        }
+
+    def to_json(self) -> str:
+        """One line, without its end. Values that all have their default are left out, estimates rounded."""
+        feedback = self.feedback
+        data = {"format": FORMAT, "now": self.view.now} | _view_dict(self.view)
+        data |= {"lengths": self.lengths.tolist(), "use_model": np.asarray(self.use_model).astype(int).tolist()}
+        data |= {"plan_lengths": feedback.plan.lengths.tolist()}
+        data |= {"goodput": self.goodput, "off_goodput": self.off_goodput, "predicted_seconds": self.predicted_seconds}
+        data |= {"survival": np.round(self.survival, 4).tolist(), "reason": self.reason}
+        data |= {"alternatives": [[a.label, int(a.num_draft_tokens), float(a.goodput)] for a in self.alternatives]}
+        data |= {name: getattr(feedback, name).tolist() for name in _OUTCOME_COLUMNS}
+        data |= {"num_emitted": int(feedback.num_emitted)}
+        data |= {"seconds": [getattr(feedback.seconds, name) for name in _SECONDS]}
+        for name in _OPTIONAL_COLUMNS + _OPTIONAL_MATRICES:
+            if (value := getattr(feedback, name)) is not None:
+                data[name] = matrix_or_null(value) if name in _OPTIONAL_MATRICES else value.tolist()
+        return json.dumps(data, allow_nan=False, separators=(",", ":"))
+
+    @staticmethod
+    def from_json(text: str, line: int | None = None) -> "DecisionRecord":
+        """Inverse of to_json. ValueError names the line (if given), the field, and what is wrong with it."""
+        fields = Fields.parse(text, FORMAT, line)
+        view = _read_view(fields)
+        num_rows = view.num_rows
+        use_model = fields.integers("use_model", num_rows).astype(bool)
+        outcome = {name: fields.integers(name, num_rows) for name in _OUTCOME_COLUMNS}
+        extra = {name: fields.integers(name, num_rows, optional=True) for name in _OPTIONAL_COLUMNS}
+        extra |= {name: fields.matrix(name, num_rows, optional=True) for name in _OPTIONAL_MATRICES}
+        feedback = StepFeedback(
+            view=view,
+            plan=DraftPlan(fields.integers("plan_lengths", num_rows), use_model),
+            num_emitted=fields.integer("num_emitted"),
+            seconds=StepSeconds(*fields.numbers("seconds", len(_SECONDS)).tolist()),
+            **outcome,
+            **extra,
+        )
+        lengths = fields.integers("lengths", num_rows)
+        if problem := problems(view) or problems(view, feedback):
+            fields.fail(problem)
+        if min(lengths.min(initial=0), feedback.plan.lengths.min(initial=0)) < 0:
+            fields.fail(f"field 'lengths' or 'plan_lengths' holds a negative length: {lengths.tolist()}")
+        return DecisionRecord(
+            feedback=feedback,
+            lengths=lengths,
+            use_model=use_model,
+            goodput=fields.number("goodput"),
+            off_goodput=fields.number("off_goodput"),
+            predicted_seconds=fields.number("predicted_seconds"),
+            survival=fields.matrix("survival", num_rows),
+            alternatives=_read_alternatives(fields),
+            reason=fields.text("reason", optional=True),
+        )
+
+
+def decision_record(
+    view: BatchView,
+    plan: DraftPlan,
+    feedback: StepFeedback,
+    *,
+    goodput: float,
+    off_goodput: float,
+    predicted_seconds: float,
+    survival: np.ndarray,
+    alternatives: tuple[Alternative, ...] = (),
+    reason: str | None = None,
+) -> DecisionRecord:
+    """The record of a finished step: plan is what the policy chose for view, feedback what came of it.
+
+    view is kept in place of feedback's own, which a host may have built from the same numbers.
+
+    The rest as in DecisionRecord. AssertionError if the
+    feedback is of another batch.
+    """
+    assert np.array_equal(view.request_ids, feedback.view.request_ids), "the feedback is of another step"
+    return DecisionRecord(
+        feedback=feedback if feedback.view is view else replace(feedback, view=view),
+        lengths=plan.lengths,
+        use_model=plan.use_model,
+        goodput=float(goodput),
+        off_goodput=float(off_goodput),
+        predicted_seconds=float(predicted_seconds),
+        survival=survival,
+        alternatives=alternatives,
+        reason=reason,
+    )
+
+
+@dataclass(frozen=True)
+class LogHeader:
+    """First line of a log. max_draft_tokens: K. profile: LatencyModel.to_dict() as it was when the log began."""
+
+    model: str
+    policy: str
+    max_draft_tokens: int
+    has_offers: bool
+    has_model: bool
+    profile: dict
+
+    def to_json(self) -> str:
+        """One line, without its end."""
+        return json.dumps({"format": FORMAT, "header": True} | vars(self), allow_nan=False)
+
+    @staticmethod
+    def from_json(text: str) -> "LogHeader":
+        """Inverse of to_json. ValueError says what is wrong."""
+        fields = Fields.parse(text, FORMAT, line=1)
+        if "header" not in fields.data:
+            fields.fail("field 'header' is missing: a decision log begins with its header")
+        max_draft_tokens = fields.integer("max_draft_tokens")
+        if max_draft_tokens < 1:
+            fields.fail(f"field 'max_draft_tokens' is {max_draft_tokens}, it must be at least 1")
+        return LogHeader(
+            model=fields.text("model"),
+            policy=fields.text("policy"),
+            max_draft_tokens=max_draft_tokens,
+            has_offers=fields.boolean("has_offers"),
+            has_model=fields.boolean("has_model"),
+            profile=fields.mapping("profile"),
+        )
+
+
+def _view_dict(view: BatchView) -> dict:
+    data = {name: getattr(view, name).tolist() for name in _VIEW_COLUMNS if name != "class_ids"}
+    data |= {"offer_lengths": view.offers.lengths.tolist(), "offer_evidence": view.offers.evidence.tolist()}
+    data |= {name: int(getattr(view, name)) for name in _STEP_COUNTS}
+    data |= {"prefill_attended_tokens": float(view.prefill_attended_tokens)}
+    if view.num_waiting:
+        data["num_waiting"] = int(view.num_waiting)
+    if view.draft_token_budget != UNLIMITED:
+        data["draft_token_budget"] = int(view.draft_token_budget)
+    if view.class_ids.any():
+        data["class_ids"] = view.class_ids.tolist()
+    if (view.weights != 1.0).any():
+        data["weights"] = view.weights.tolist()
+    if np.isfinite(view.tpot_targets).any():
+        data["tpot_targets"] = numbers_or_null(view.tpot_targets)
+    return data
+
+
+def _read_view(fields: Fields) -> BatchView:
+    request_ids = fields.integers("request_ids")
+    num_rows = len(request_ids)
+    columns = {name: fields.integers(name, num_rows, optional=name == "class_ids") for name in _VIEW_COLUMNS[1:]}
+    targets = fields.numbers("tpot_targets", num_rows, optional=True)
+    return BatchView(
+        request_ids=request_ids,
+        **columns,
+        **{name: fields.integer(name) for name in _STEP_COUNTS},
+        offers=Offers(fields.integers("offer_lengths", num_rows), fields.integers("offer_evidence", num_rows)),
+        prefill_attended_tokens=fields.number("prefill_attended_tokens"),
+        draft_token_budget=fields.integer("draft_token_budget", default=UNLIMITED),
+        num_waiting=fields.integer("num_waiting", default=0),
+        now=fields.number("now"),
+        weights=fields.numbers("weights", num_rows, optional=True),
+        tpot_targets=None if targets is None else np.where(np.isnan(targets), np.inf, targets),
+    )
+
+
+def _read_alternatives(fields: Fields) -> tuple[Alternative, ...]:
+    entries = fields.data.get("alternatives", [])
+    try:
+        return tuple(Alternative(str(label), int(tokens), float(goodput)) for label, tokens, goodput in entries)
+    except (TypeError, ValueError):
+        return fields.fail("field 'alternatives' must be a list of [label, number of draft tokens, goodput]")

@@ -1,0 +1,245 @@
+"""Ragged cached attention behind transformers' attention interface.
+
+A step feeds a ragged row of tokens: for each segment (one request) some new tokens at some position of its slot. Keys
+and values are written into the slot and attended to there, without a gather. On a processor our kernel takes the whole
+batch in one call. Elsewhere torch does: neighbouring slots share a batched call on a view of the cache, padded to the
+longest context among them, when a small cost rule says that pays.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from transformers import AttentionInterface
+
+from smartspec.engine.attention.kv_cache import KVCache
+from smartspec.engine.kernels.cpu.ragged_attention import ragged_attention
+
+ATTENTION_NAME = "smartspec"
+
+# One more call costs about as much as attending to this many cached tokens with one query; measured on CPU with
+# contexts of 256: 40 us a call, 28 us a row. A further query per row costs a quarter of the first.
+CALL_OVERHEAD_TOKENS = 360
+QUERY_COST = 0.25
+
+
+@dataclass(frozen=True)
+class Segment:
+    """New tokens of one request: token_ids int32 [n] at positions start.. of slot; logits of the last num_logits."""
+
+    slot: int
+    start: int
+    token_ids: np.ndarray
+    num_logits: int
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.token_ids)
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Segments of consecutive slots that share one attention call.
+
+    The group's tokens are ragged rows [first_row : first_row + num_rows]. Where all its segments are equally long that
+    is all there is to know; else rows, int64 [num_slots * num_queries], says which row each padded query takes (padding
+    repeats the segment's last one) and real, int64 [num_rows], where the true queries lie among the padded ones.
+    positions: int64 [num_slots, num_queries]. slots: int64 [num_rows].
+    """
+
+    first_slot: int
+    num_slots: int
+    num_queries: int
+    context: int
+    first_row: int
+    num_rows: int
+    rows: torch.Tensor | None
+    real: torch.Tensor | None
+    positions: torch.Tensor
+    slots: torch.Tensor
+
+    def write(self, key: torch.Tensor, value: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Put the group's new keys and values, [num_kv_heads, N, head_dim], into one layer of the cache."""
+        rows = slice(self.first_row, self.first_row + self.num_rows)
+        positions = self.positions.flatten() if self.real is None else self.positions.flatten()[self.real]
+        keys[self.slots, :, positions] = key[:, rows].transpose(0, 1)
+        values[self.slots, :, positions] = value[:, rows].transpose(0, 1)
+
+    def mask(self, window: int | None, dtype: torch.dtype, group_size: int) -> torch.Tensor:
+        """Additive mask [num_slots, 1, group_size * num_queries, context]."""
+        keys = torch.arange(self.context, device=self.positions.device)
+        queries = self.positions[:, :, None]
+        visible = keys <= queries
+        if window is not None:
+            visible &= keys > queries - window
+        mask = torch.zeros(visible.shape, dtype=dtype, device=self.positions.device)
+        mask.masked_fill_(~visible, torch.finfo(dtype).min)
+        return mask.repeat(1, group_size, 1)[:, None]
+
+
+class AttentionPlan:
+    """Everything about a step's attention that is the same in every layer; masks are made once per window size.
+
+    segments: in slot order, as they lie in the ragged row. windows: of every layer, its sliding window in tokens or
+    None. max_tile_tokens: how many tokens of a request our kernel takes at once, 0 where it does not apply and torch
+    attends in groups. num_padding: ragged rows behind the last segment that are no tokens and attend to nothing; only
+    with our kernel.
+    """
+
+    def __init__(
+        self,
+        segments: list[Segment],
+        cache: KVCache,
+        windows: tuple[int | None, ...],
+        device: torch.device,
+        max_tile_tokens: int,
+        num_padding: int = 0,
+    ):
+        assert max_tile_tokens or not num_padding
+        self.cache, self.windows = cache, windows
+        self.num_tokens = sum(s.num_tokens for s in segments)
+        positions = [np.arange(s.start, s.end) for s in segments]
+        positions.append(np.zeros(num_padding, dtype=np.int64))
+        self.positions = torch.from_numpy(np.concatenate(positions)).to(device)
+        self.tiles, self.groups = None, []
+        if max_tile_tokens:
+            self.tiles = torch.tensor(_make_tiles(segments, max_tile_tokens))
+        else:
+            self.groups = [_make_group(segments[a:b], row, device) for a, b, row in _partition(segments)]
+        self._masks: dict[tuple, list[torch.Tensor]] = {}
+
+    def masks(self, window: int | None, dtype: torch.dtype, group_size: int) -> list[torch.Tensor]:
+        key = (window, dtype, group_size)
+        if key not in self._masks:
+            self._masks[key] = [group.mask(window, dtype, group_size) for group in self.groups]
+        return self._masks[key]
+
+
+def _make_tiles(segments: list[Segment], max_tokens: int) -> list[tuple[int, int, int, int]]:
+    """(slot, first position, first ragged row, number of tokens) of every tile of up to max_tokens tokens."""
+    tiles, row = [], 0
+    for segment in segments:
+        for offset in range(0, segment.num_tokens, max_tokens):
+            length = min(max_tokens, segment.num_tokens - offset)
+            tiles.append((segment.slot, segment.start + offset, row + offset, length))
+        row += segment.num_tokens
+    return tiles
+
+
+def _partition(segments: list[Segment]) -> list[tuple[int, int, int]]:
+    """Split segments (in slot order) into runs [a, b) that share a call, with the ragged row each run begins at."""
+    runs, begin, row, first_row = [], 0, 0, 0
+    for index in range(1, len(segments) + 1):
+        row += segments[index - 1].num_tokens
+        if index == len(segments) or not _worth_joining(segments[begin:index], segments[index]):
+            runs.append((begin, index, first_row))
+            begin, first_row = index, row
+    return runs
+
+
+def _worth_joining(run: list[Segment], segment: Segment) -> bool:
+    if segment.slot != run[-1].slot + 1:
+        return False  # and so every segment between the run's first and last belongs to it
+    return _call_cost([*run, segment]) <= _call_cost(run) + _call_cost([segment])
+
+
+def _call_cost(run: list[Segment]) -> float:
+    context = max(s.end for s in run)
+    num_queries = max(s.num_tokens for s in run)
+    return CALL_OVERHEAD_TOKENS + len(run) * context * (1 + QUERY_COST * (num_queries - 1))
+
+
+def _make_group(run: list[Segment], first_row: int, device: torch.device) -> _Group:
+    lengths = np.array([s.num_tokens for s in run])
+    num_queries = int(lengths.max())
+    offsets = np.arange(num_queries)[None]
+    # A padded query repeats the segment's last real one, so that it never attends to nothing.
+    clipped = np.minimum(offsets, lengths[:, None] - 1)
+    begins = first_row + np.concatenate([[0], np.cumsum(lengths)[:-1]])
+    ragged = bool((lengths != num_queries).any())
+    real = np.flatnonzero(offsets < lengths[:, None])
+    return _Group(
+        first_slot=run[0].slot,
+        num_slots=len(run),
+        num_queries=num_queries,
+        context=max(s.end for s in run),
+        first_row=first_row,
+        num_rows=int(lengths.sum()),
+        rows=torch.from_numpy((begins[:, None] + clipped).reshape(-1)).to(device) if ragged else None,
+        real=torch.from_numpy(real).to(device) if ragged else None,
+        positions=torch.from_numpy(np.array([s.start for s in run])[:, None] + clipped).to(device),
+        slots=torch.from_numpy(np.repeat([s.slot for s in run], lengths)).to(device),
+    )
+
+
+def cached_attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    *,
+    scaling: float | None = None,
+    attention_plan: AttentionPlan,
+    **kwargs: object,
+) -> tuple[torch.Tensor, None]:
+    """query [1, num_heads, N, head_dim]; key, value [1, num_kv_heads, N, head_dim] -> [1, N, num_heads, head_dim].
+
+    The signature is transformers' attention interface; attention_plan travels through the model's keyword arguments.
+    The window is the plan's: some models pass theirs as an option, others have it in their mask alone.
+    """
+    plan, layer = attention_plan, module.layer_idx
+    keys, values, window = plan.cache.keys[layer], plan.cache.values[layer], plan.windows[layer]
+    num_heads, num_tokens, head_dim = query.shape[1:]
+    num_kv_heads = key.shape[1]
+    scale = head_dim**-0.5 if scaling is None else scaling
+    output = query.new_empty(num_tokens, num_heads, head_dim)
+    if plan.tiles is not None:
+        ragged_attention(query[0], key[0], value[0], keys, values, output, plan.tiles, scale, window)
+        if num_tokens > plan.num_tokens:
+            output[plan.num_tokens :] = 0.0
+        return output[None], None
+    # Query heads that share a key head become further query rows: [N, num_kv_heads, group_size, head_dim].
+    folded = query[0].transpose(0, 1).unflatten(1, (num_kv_heads, num_heads // num_kv_heads))
+    masks = plan.masks(window, query.dtype, num_heads // num_kv_heads)
+    for group, mask in zip(plan.groups, masks, strict=True):
+        group.write(key[0], value[0], keys, values)
+        _attend(group, mask, folded, keys, values, scale, output.view_as(folded))
+    return output[None], None
+
+
+def _attend(
+    group: _Group,
+    mask: torch.Tensor,
+    folded: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    scale: float,
+    output: torch.Tensor,
+) -> None:
+    rows = slice(group.first_row, group.first_row + group.num_rows)
+    query = folded[rows] if group.rows is None else folded[group.rows]
+    _, num_kv_heads, group_size, head_dim = query.shape
+    shape = (group.num_slots, group.num_queries, num_kv_heads, group_size, head_dim)
+    # [slots, kv_heads, group_size * queries, head_dim]
+    query = query.reshape(shape).permute(0, 2, 3, 1, 4).flatten(2, 3)
+    slots = slice(group.first_slot, group.first_slot + group.num_slots)
+    attended = F.scaled_dot_product_attention(
+        query,
+        keys[slots, :, : group.context],
+        values[slots, :, : group.context],
+        attn_mask=mask,
+        scale=scale,
+    )
+    attended = attended.unflatten(2, (group_size, group.num_queries)).permute(0, 3, 1, 2, 4).flatten(0, 1)
+    output[rows] = attended if group.real is None else attended[group.real]
+
+
+def register_attention() -> None:
+    """Make ATTENTION_NAME known to transformers; calling it again changes nothing."""
+    AttentionInterface.register(ATTENTION_NAME, cached_attention)

@@ -1,0 +1,160 @@
+"""A smaller model as drafter: batched over requests, with its own KV cache in the same slots.
+
+The draft model keeps, per slot, how many tokens of the committed text its KV holds. When it was not asked for a while
+it catches up in one pass over everything it missed; when its drafts were rejected, the count falls back.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from smartspec.control.records import StopRule
+from smartspec.core.batch import NO_DRAFT, Batch, Draft
+from smartspec.core.blocks import PrefixCopy, Trim
+from smartspec.core.request import Request
+from smartspec.engine.attention.ragged import Segment
+from smartspec.engine.models.model_runner import ModelRunner
+from smartspec.engine.sampling.sampler import sample_draft
+
+MAX_CATCH_UP_CHUNK = 512
+MAX_GUESSES = 8  # logits of tokens caught up on are only for learning: a few say enough
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """drafts: one per request. caught_up, matches: int [R], see control.records.StepFeedback."""
+
+    drafts: list[Draft]
+    caught_up: np.ndarray
+    matches: np.ndarray
+
+
+class DraftModel:
+    """Drafts chains for several requests at once; one pass of the draft model per depth."""
+
+    def __init__(self, runner: ModelRunner, num_slots: int):
+        self.runner = runner
+        self._num_seen = np.zeros(num_slots, dtype=np.int64)
+
+    def begin_step(self, batch: Batch) -> None:
+        """Follow the block manager's memory operations and forget whatever was rolled back since the last step.
+
+        Must run in every step: a later one could no longer tell rejected drafts from committed text.
+        """
+        self.runner.apply(batch.memory_ops)
+        for op in batch.memory_ops:
+            if isinstance(op, PrefixCopy):
+                self._num_seen[op.target_slot] = min(self._num_seen[op.source_slot], op.num_tokens)
+            elif isinstance(op, Trim):
+                self._num_seen[op.slot] = min(self._num_seen[op.slot], op.num_tokens)
+        for request in (*batch.decoding, *batch.prefill):
+            self._num_seen[request.slot] = min(self._num_seen[request.slot], request.num_computed_tokens)
+
+    def unseen_tokens(self, requests: tuple[Request, ...]) -> np.ndarray:
+        """int64 [R]: committed tokens to catch up on, the newest one excluded."""
+        return np.array([r.num_tokens - 1 - self._num_seen[r.slot] for r in requests], dtype=np.int64)
+
+    def propose(self, requests: tuple[Request, ...], lengths: np.ndarray, stop: StopRule | None = None) -> Proposal:
+        """Draft lengths[i] tokens behind the text of requests[i] (int [R]), fewer where stop says so; a row of length 0
+        costs nothing."""
+        made = [_Row([], [], []) for _ in requests]
+        active = np.flatnonzero(lengths > 0)
+        feeds = {i: self._catch_up(requests[i]) for i in active.tolist()}
+        caught_up, matches = np.zeros((2, len(requests)), dtype=np.int64)
+        for depth in range(int(max(lengths, default=0))):
+            rows = active.tolist()
+            logits, guesses = self._pass([requests[i] for i in rows], [feeds[i] for i in rows], depth)
+            if depth == 0:
+                caught_up[rows], matches[rows] = _count_matches(guesses, [feeds[i] for i in rows])
+            positions = np.array([requests[i].num_tokens + depth for i in rows], dtype=np.int64)
+            drawn, draft_probs = sample_draft(logits, [requests[i] for i in rows], positions)
+            confidence = _confidence(logits, draft_probs)
+            for i, *entry in zip(rows, drawn.tolist(), draft_probs, confidence.tolist(), strict=True):
+                made[i].append(*entry)
+                feeds[i] = np.array(entry[:1], dtype=np.int32)
+            is_done = lengths[active] == depth + 1
+            if stop is not None:
+                is_done |= np.asarray(stop(depth, active, confidence, _entropy(logits, draft_probs)), dtype=bool)
+            active = active[~is_done]
+            if not len(active):
+                break
+        return Proposal([row.draft() for row in made], caught_up, matches)
+
+    def _catch_up(self, request: Request) -> np.ndarray:
+        """Feed all but the last chunk of what the model has not seen; returns that last chunk."""
+        unseen = request.token_ids[self._num_seen[request.slot] :]
+        while len(unseen) > MAX_CATCH_UP_CHUNK:
+            chunk, unseen = unseen[:MAX_CATCH_UP_CHUNK], unseen[MAX_CATCH_UP_CHUNK:]
+            self.runner.forward([Segment(request.slot, int(self._num_seen[request.slot]), chunk, num_logits=0)])
+            self._num_seen[request.slot] += len(chunk)
+        return unseen
+
+    def _pass(
+        self, requests: list[Request], feeds: list[np.ndarray], depth: int
+    ) -> tuple[torch.Tensor, list[np.ndarray]]:
+        """Logits behind what is fed, [n, V]; in the first pass also, per request, what the model would have guessed for
+        the last tokens it has just caught up on."""
+        num_logits = [1] * len(feeds)
+        if depth == 0:
+            num_logits = [1 + _num_guesses(request, feed) for request, feed in zip(requests, feeds, strict=True)]
+        segments = []
+        for request, feed, num in zip(requests, feeds, num_logits, strict=True):
+            segments.append(Segment(request.slot, int(self._num_seen[request.slot]), feed, num))
+            self._num_seen[request.slot] += len(feed)
+        logits = self.runner.forward(segments)
+        if sum(num_logits) == len(feeds):
+            return logits, [np.empty(0, dtype=np.int64)] * len(feeds)
+        ends = np.cumsum(num_logits)
+        token_ids = logits.argmax(dim=-1).cpu().numpy()
+        guesses = [token_ids[end - num : end - 1] for end, num in zip(ends, num_logits, strict=True)]
+        return logits[torch.from_numpy(ends - 1).to(logits.device)], guesses
+
+
+@dataclass
+class _Row:
+    """A draft in the making."""
+
+    token_ids: list[int]
+    probs: list[torch.Tensor | None]
+    confidence: list[float]
+
+    def append(self, token_id: int, probs: torch.Tensor | None, confidence: float) -> None:
+        self.token_ids.append(token_id)
+        self.probs.append(probs)
+        self.confidence.append(confidence)
+
+    def draft(self) -> Draft:
+        if not self.token_ids:
+            return NO_DRAFT
+        # A greedy request's draft is a point mass; a sampled one carries the distributions it was drawn from.
+        probs = None if self.probs[0] is None else torch.stack(self.probs)
+        return Draft(np.array(self.token_ids, dtype=np.int32), probs=probs, confidence=np.array(self.confidence))
+
+
+def _num_guesses(request: Request, feed: np.ndarray) -> int:
+    """Tokens of this feed whose guess is evidence: emitted ones (a prompt is not the target's), and only of greedy
+    requests (elsewhere a token is a matter of luck)."""
+    return min(len(feed) - 1, request.num_output_tokens, MAX_GUESSES) if request.params.greedy else 0
+
+
+def _count_matches(guesses: list[np.ndarray], feeds: list[np.ndarray]) -> tuple[list[int], list[int]]:
+    """Of each request: how many tokens were guessed, and how many of the guesses were what the text went on with."""
+    nums = [len(guess) for guess in guesses]
+    pairs = zip(guesses, feeds, strict=True)
+    return nums, [int((guess == feed[len(feed) - len(guess) :]).sum()) for guess, feed in pairs]
+
+
+def _confidence(logits: torch.Tensor, draft_probs: list[torch.Tensor | None]) -> np.ndarray:
+    """Largest probability of each row's distribution, float [n]: the one drawn from; where greedy, the model's own."""
+    confidence = torch.exp(logits.amax(dim=-1).float() - torch.logsumexp(logits.float(), dim=-1)).cpu().numpy()
+    for row, probs in enumerate(draft_probs):
+        if probs is not None:
+            confidence[row] = float(probs.max())
+    return confidence
+
+
+def _entropy(logits: torch.Tensor, draft_probs: list[torch.Tensor | None]) -> np.ndarray:
+    """Entropy of the same distributions in nats, float [n]."""
+    rows = [torch.softmax(row.float(), dim=-1) if p is None else p for row, p in zip(logits, draft_probs, strict=True)]
+    return torch.special.entr(torch.stack(rows)).sum(dim=-1).cpu().numpy()

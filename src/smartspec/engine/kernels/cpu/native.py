@@ -1,0 +1,157 @@
+"""Our own kernels for processors, C compiled once with the system's compiler into the cache folder.
+
+Where they cannot be built, or where a kernel does not apply, everything runs through torch instead, more slowly. What
+runs, and why, is in the log of a start and in `/v1/speculation`.
+"""
+
+import ctypes
+import functools
+import hashlib
+import os
+import platform
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from smartspec.engine.cache_folder import cache_folder
+
+MACHINE = "-march=native"
+FLAGS = ("-O3", MACHINE, "-ffast-math", "-fopenmp", "-fPIC")
+if platform.machine() in ("x86_64", "AMD64"):
+    FLAGS += ("-mprefer-vector-width=512",)  # by itself gcc keeps loops at half of that, a quarter of the time of some
+DIGEST_BYTES = 32
+_CPU_INFO, _MAPPINGS = Path("/proc/cpuinfo"), Path("/proc/self/maps")
+# What says which instructions a processor has, on x86 and on ARM; the rest of /proc/cpuinfo changes while it runs.
+_CPU_FIELDS = re.compile(r"^(?:vendor_id|cpu family|model|model name|flags|Features|CPU \w+|isa)\s*:.*$", re.MULTILINE)
+
+
+class KernelsUnavailable(Exception):
+    """The message says why, so that it reads behind "torch's, because"."""
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """library: the compiled functions, None where torch computes instead. about: what they are compiled with and for,
+    or why there are none."""
+
+    library: ctypes.CDLL | None
+    about: str
+
+
+@functools.cache
+def load_kernels(name: str) -> Kernels:
+    """The kernels of name.c beside this file, compiled on first use."""
+    source = Path(__file__).with_name(f"{name}.c")
+    try:
+        # The kernels leave OpenMP's symbols open and take those of torch: a second runtime would mean a second pool.
+        ctypes.CDLL(_openmp_of_torch(), mode=ctypes.RTLD_GLOBAL)
+        library = ctypes.CDLL(str(_library(source)))
+    except KernelsUnavailable as reason:
+        return Kernels(None, str(reason))
+    except OSError as error:
+        return Kernels(None, f"they cannot be built or loaded ({error})")
+    library.compiler.restype = library.instruction_set.restype = ctypes.c_char_p
+    return Kernels(library, f"{library.compiler().decode()} for {library.instruction_set().decode()}")
+
+
+def why_not(name: str, device: torch.device, dtype: torch.dtype) -> str | None:
+    """Why the kernels of name.c do not run on such tensors, None where they do."""
+    if device.type != "cpu":
+        return f"the device is {device.type}"
+    if dtype != torch.float32:
+        return f"the dtype is {str(dtype).removeprefix('torch.')}"
+    kernels = load_kernels(name)
+    return kernels.about if kernels.library is None else None
+
+
+def compiler_command() -> list[str]:
+    """$CC as a shell would split it, or the system's compiler. Raises KernelsUnavailable where there is none."""
+    words = _words_of_cc() or [shutil.which("gcc") or shutil.which("cc") or ""]
+    if not words[0]:
+        raise KernelsUnavailable("no C compiler was found: install gcc, or name a compiler in CC")
+    if shutil.which(words[0]) is None:
+        raise KernelsUnavailable(f"there is no C compiler {words[0]!r}, which CC names")
+    return words
+
+
+def _words_of_cc() -> list[str]:
+    try:
+        return shlex.split(os.environ.get("CC", ""))
+    except ValueError as error:
+        raise KernelsUnavailable(f"CC={os.environ['CC']!r} is not a command ({error})") from error
+
+
+def _flags(command: list[str]) -> list[str]:
+    """Ours for this command, whose own choice of a processor holds."""
+    has_machine = any(word.startswith(("-march=", "-mcpu=")) for word in command)
+    return [flag for flag in FLAGS if flag != MACHINE or not has_machine]
+
+
+def _library(source: Path) -> Path:
+    """Where the compiled source lies. One that is there needs no compiler; without a compiler, anyone's will do."""
+    folder, key = cache_folder() / "kernels", _key(source)
+    try:
+        command = compiler_command()
+    except KernelsUnavailable:
+        found = next(filter(_is_whole, sorted(folder.glob(f"{source.stem}-{key}-*.so"))), None)
+        if found is None:
+            raise
+        return found
+    program = "-".join(Path(word).name for word in command if not word.startswith("-"))
+    path = folder / f"{source.stem}-{key}-{program}.so"
+    if not _is_whole(path):
+        _compile(command, source, path)
+    return path
+
+
+def _key(source: Path) -> str:
+    """Hash of all that the instructions in a library depend on, known without a compiler. Machines that share a cache
+    folder must not load each other's: what one of them has, another may not know."""
+    texts = [path.read_text() for path in (source, *sorted(source.parent.glob("*.h")))]
+    processor = _CPU_FIELDS.findall(_CPU_INFO.read_text().split("\n\n")[0])
+    command = _words_of_cc()
+    flags = [word for word in command if word.startswith("-")] + _flags(command)
+    key = texts, flags, platform.machine(), platform.libc_ver(), processor
+    return hashlib.sha256(repr(key).encode()).hexdigest()[:16]
+
+
+def _compile(command: list[str], source: Path, library: Path) -> None:
+    """Write the library beside its final place and rename it; behind it stands its digest."""
+    library.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=library.parent, prefix=".compiling-") as folder:
+        compiled, made = Path(folder) / "kernels.o", Path(folder) / "kernels.so"
+        _run([*command, *_flags(command), "-c", str(source), "-o", str(compiled)])
+        _run([*command, "-shared", str(compiled), "-o", str(made), "-lm"])
+        content = made.read_bytes()
+        made.write_bytes(content + hashlib.sha256(content).digest())
+        made.replace(library)
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL)
+    if done.returncode:
+        said = [line for line in done.stderr.splitlines() if line.strip()]
+        raise KernelsUnavailable(f"{command[0]} failed: {said[-1].strip() if said else f'exit {done.returncode}'}")
+
+
+def _is_whole(library: Path) -> bool:
+    """Whether the file ends in the digest of what stands before: reading a library that was cut short may end the
+    process."""
+    content = library.read_bytes() if library.is_file() else b""
+    return hashlib.sha256(content[:-DIGEST_BYTES]).digest() == content[-DIGEST_BYTES:]
+
+
+def _openmp_of_torch() -> str:
+    """Path of the OpenMP runtime this process has loaded, which is torch's. Raises KernelsUnavailable."""
+    if not _MAPPINGS.is_file() or not _CPU_INFO.is_file():
+        raise KernelsUnavailable(f"they need Linux, this is {platform.system()}")
+    found = re.search(r"^[^/\n]*(/.*/lib(?:gomp|iomp5|omp)[^/\n]*\.so[^/\n]*)$", _MAPPINGS.read_text(), re.MULTILINE)
+    if found is None:
+        raise KernelsUnavailable("torch has loaded no OpenMP runtime")
+    return found[1]

@@ -1,0 +1,117 @@
+"""Reading a checkpoint: where it lies, whether it is whole, and whether its kind is one we serve."""
+
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import nn
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedTokenizerBase,
+)
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.utils.logging import disable_progress_bar
+
+from smartspec.engine.attention.ragged import ATTENTION_NAME, register_attention
+from smartspec.engine.models.default_model import DEFAULT_MODEL, default_model_folder
+
+KNOWN_LAYER_TYPES = {"full_attention", "sliding_attention"}
+
+
+class UnsupportedModelError(ValueError):
+    """The checkpoint is readable, but its architecture is not one we serve."""
+
+
+def locate(name: str) -> tuple[str, dict[str, str]]:
+    """What from_pretrained should open: a folder or hub id, and {"gguf_file": file} for a GGUF file."""
+    if name == DEFAULT_MODEL:
+        return str(default_model_folder()), {}
+    path = Path(name).expanduser()
+    if path.suffix == ".gguf":
+        if not path.is_file():
+            raise OSError(f"no such GGUF file: {path}")
+        return str(path.parent), {"gguf_file": path.name}
+    if path.is_dir():
+        _check_folder(path)
+        return str(path), {}
+    looks_like_path = name.startswith((".", "/", "~")) or name.count("/") != 1
+    if looks_like_path:
+        raise OSError(
+            f"unknown model {name!r}: not a folder, and not an id of the form organisation/model; "
+            f"the embedded model is {DEFAULT_MODEL!r}"
+        )
+    return name, {}
+
+
+def _check_folder(folder: Path) -> None:
+    """Raise OSError where config or weights are missing or a safetensors file is cut short; reads headers only."""
+    if not (folder / "config.json").is_file():
+        raise OSError(f"{folder} holds no config.json: give the folder of a Hugging Face checkpoint or a .gguf file")
+    weights = sorted(folder.glob("*.safetensors"))
+    if not weights and not list(folder.glob("*.bin")):
+        raise OSError(f"{folder} holds no weights (*.safetensors): download the checkpoint again")
+    for path in weights:
+        try:
+            with safe_open(path, framework="pt"):
+                pass
+        except SafetensorError as error:
+            raise OSError(f"{path} is damaged or cut short ({error}): download or convert it again") from error
+
+
+def read_checkpoint(
+    name: str, source: str, files: dict[str, str], dtype: torch.dtype
+) -> tuple[nn.Module, PreTrainedTokenizerBase]:
+    """The stock model, set to our attention, and its tokenizer; source, files: as `locate` gives them."""
+    register_attention()
+    disable_progress_bar()
+    try:
+        config = AutoConfig.from_pretrained(source, **files)
+        _check_architecture(name, config)
+        model, info = AutoModelForCausalLM.from_pretrained(
+            source, dtype=dtype, attn_implementation=ATTENTION_NAME, output_loading_info=True, **files
+        )
+        tokenizer = AutoTokenizer.from_pretrained(source, **files)
+    except UnsupportedModelError:
+        raise
+    except Exception as error:  # transformers raises many kinds for what is one thing here: the checkpoint is unusable
+        raise OSError(
+            f"cannot load model {name!r}: {error}\nUse {DEFAULT_MODEL!r}, a local checkpoint folder, a .gguf file, or "
+            "a Hugging Face id that can be downloaded or is in the local cache."
+        ) from error
+    if info["missing_keys"]:
+        missing = sorted(info["missing_keys"])
+        raise OSError(f"the checkpoint of {name!r} lacks {len(missing)} weights, {missing[0]!r} among them")
+    return model, tokenizer
+
+
+def _check_architecture(name: str, config: PretrainedConfig) -> None:
+    if config.is_encoder_decoder:
+        raise UnsupportedModelError(f"{name!r} is an encoder-decoder ({config.model_type}): use a decoder-only model")
+    causal = set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
+    architectures = set(config.architectures or causal)
+    if config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES or not causal & architectures:
+        kind = ", ".join(config.architectures or [config.model_type])
+        raise UnsupportedModelError(f"{name!r} is not a causal language model ({kind}): use a decoder-only model")
+    model_class = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    layer_types = set(getattr(config.get_text_config(), "layer_types", None) or ())
+    if model_class._is_stateful or layer_types - KNOWN_LAYER_TYPES:
+        raise UnsupportedModelError(
+            f"{name!r} ({config.model_type}) keeps state other than keys and values: use a model "
+            "with plain attention layers"
+        )
+    if not model_class._supports_attention_backend:
+        raise UnsupportedModelError(
+            f"{name!r} ({config.model_type}) does not use the attention interface of transformers"
+        )
+
+
+def map_tensor(folder: Path, names: set[str]) -> torch.Tensor | None:
+    """The tensor a checkpoint folder stores under one of these names."""
+    for path in folder.glob("*.safetensors"):
+        with safe_open(path, framework="pt") as file:
+            for name in names.intersection(file.keys()):
+                return file.get_tensor(name)
+    return None

@@ -1,0 +1,207 @@
+"""A decoder-only model, its tokenizer and the few numbers the engine needs, from a name, a folder or a GGUF file."""
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import nn
+from transformers import PreTrainedTokenizerBase
+
+from smartspec.engine.attention.probe import AttentionCall, probe
+from smartspec.engine.models.checkpoint import UnsupportedModelError, locate, map_tensor, read_checkpoint
+from smartspec.engine.models.fusion import fuse
+from smartspec.engine.models.linear import PackedLinear, make_linear, pack_linears, pad_small_batches, warm_up
+from smartspec.engine.models.load_check import (
+    Reference,
+    find_difference,
+    independent_length,
+    layer_windows,
+    take_reference,
+)
+from smartspec.engine.models.loaded_model import LoadedModel
+
+logger = logging.getLogger(__name__)
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+# Options of an attention call that change nothing for us or that our attention implements; any other must be off.
+KNOWN_ATTENTION_OPTIONS = {
+    "scaling", "dropout", "sliding_window", "position_ids", "use_cache", "is_causal", "logits_to_keep"
+}  # fmt: skip
+# What is tried, in turn, until the model computes what the stock one does: modules fused and linears packed, only
+# linears packed, the stock modules.
+PREPARATIONS = ("fused", "packed", "stock")
+
+
+def load_model(name: str, *, dtype: str = "auto", device: str = "auto") -> LoadedModel:
+    """Load a model by DEFAULT_MODEL, Hugging Face id, local folder or path of a .gguf file.
+
+    dtype: "auto" (float32 on CPU, bfloat16 on CUDA) or one of DTYPES. device: "auto" or a torch device.
+    Raises ValueError for a dtype, device or architecture we cannot serve, OSError for a checkpoint that is missing or
+    damaged; both name the remedy.
+    """
+    torch_device = _parse_device(device)
+    torch_dtype = _parse_dtype(dtype, torch_device)
+    source, files = locate(name)
+
+    def read() -> tuple[nn.Module, PreTrainedTokenizerBase]:
+        model, tokenizer = read_checkpoint(name, source, files, torch_dtype)
+        return model.requires_grad_(False).eval().to(torch_device), tokenizer
+
+    model, tokenizer = read()
+    facts, reference = _examine(name, model, tokenizer)
+    for preparation in PREPARATIONS:
+        model = read()[0] if model is None else model  # what is replaced is gone: it must not be in memory twice
+        try:
+            loaded = replace(facts, model=model, min_rows=_prepare(model, preparation, Path(source)))
+            problem = find_difference(loaded, reference)
+        except Exception as error:  # modules are transformers': they may raise anything
+            problem = f"preparing them fails with {type(error).__name__}: {error}"
+        if problem is None:
+            return loaded
+        logger.warning("%s is not served with %s modules: %s", name, preparation, problem)
+        loaded = model = None
+    raise UnsupportedModelError(f"{name!r} is not supported: even with stock modules {problem}: use another model")
+
+
+def _parse_device(device: str) -> torch.device:
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        parsed = torch.device(device)
+    except RuntimeError as error:
+        raise ValueError(f"unknown device {device!r}: use auto, cpu, cuda or cuda:N") from error
+    if parsed.type not in ("cpu", "cuda"):
+        raise ValueError(f"device {device!r} is not supported: use auto, cpu, cuda or cuda:N")
+    if parsed.type == "cuda" and (parsed.index or 0) >= torch.cuda.device_count():
+        raise ValueError(f"device {device!r} is not there (torch sees {torch.cuda.device_count()}): use cpu")
+    return parsed
+
+
+def _parse_dtype(dtype: str, device: torch.device) -> torch.dtype:
+    if dtype == "auto":
+        return torch.float32 if device.type == "cpu" else torch.bfloat16
+    if dtype not in DTYPES:
+        raise ValueError(f"unknown dtype {dtype!r}: use auto, {', '.join(DTYPES)}")
+    return DTYPES[dtype]
+
+
+def _examine(name: str, model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> tuple[LoadedModel, Reference]:
+    """What is to be known of the stock model (the model itself left out), and what it computes.
+
+    Raises UnsupportedModelError where our attention cannot take its attention's place.
+    """
+    try:
+        logits, calls = probe(model)
+        _check_attention(name, model, calls)
+        max_model_len, reason = _max_model_len(name, model)
+        reference = take_reference(model, logits.shape[-1], max_model_len)
+    except UnsupportedModelError:
+        raise
+    except Exception as error:  # modules are transformers': they may raise anything
+        problem = f"a pass of the stock model fails with {type(error).__name__}: {error}"
+        raise _unsupported(name, model, problem) from error
+    facts = LoadedModel(
+        name=name,
+        model=None,
+        tokenizer=tokenizer,
+        num_layers=len(calls),
+        num_heads=calls[0].query.shape[1],
+        num_kv_heads=calls[0].key.shape[1],
+        head_dim=calls[0].key.shape[3],
+        windows=layer_windows(calls),
+        vocab_size=logits.shape[-1],
+        max_model_len=max_model_len,
+        max_model_len_reason=reason,
+        eos_token_ids=_eos_token_ids(model, tokenizer),
+        dtype=model.dtype,
+        device=model.device,
+        weight_bytes=sum(p.numel() * p.element_size() for p in model.parameters()),
+    )
+    return facts, reference
+
+
+def _prepare(model: nn.Module, preparation: str, folder: Path) -> int:
+    """Replace modules in place as the preparation says; returns the rows its linears like at least."""
+    if preparation == "stock":
+        _own_parameters(model, None)
+        return 1
+    mapped = _pack_tied_head(model, folder)
+    if preparation == "fused":
+        fuse(model)
+    pack_linears(model)
+    _own_parameters(model, mapped)
+    min_rows = pad_small_batches(model)
+    warm_up(model)
+    return min_rows
+
+
+def _pack_tied_head(model: nn.Module, folder: Path) -> nn.Parameter | None:
+    """Pack a head that shares the embedding's weight, without keeping that weight in memory twice.
+
+    Packing reads the whole of the mapped file; mapped anew, only the rows that are looked up become resident. Returns
+    the embedding where that was possible.
+    """
+    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    if type(head) is not nn.Linear or head.weight is not embedding.weight:
+        return None
+    packed = make_linear(head.weight, head.bias)
+    parameters = model.named_parameters(remove_duplicate=False)
+    names = {name for name, parameter in parameters if parameter is embedding.weight}
+    again = map_tensor(folder, names) if isinstance(packed, PackedLinear) else None
+    if again is None or again.dtype != embedding.weight.dtype or not torch.equal(again[-1], embedding.weight[-1]):
+        return None
+    model.set_output_embeddings(packed)
+    embedding.weight.data = again
+    return embedding.weight
+
+
+def _own_parameters(model: nn.Module, mapped: nn.Parameter | None) -> None:
+    """Copy what is still mapped from a checkpoint file, so that the file's pages can leave memory."""
+    for parameter in model.parameters():
+        if parameter is not mapped:
+            parameter.data = parameter.data.clone()
+
+
+def _check_attention(name: str, model: nn.Module, calls: list[AttentionCall]) -> None:
+    """Our cache holds keys and values of one shape per layer, and our attention knows causal and sliding windows."""
+    num_layers = model.config.get_text_config().num_hidden_layers
+    options = {key for call in calls for key, value in call.options.items() if value is not None and value is not False}
+    problem = None
+    if sorted(call.module.layer_idx for call in calls) != list(range(num_layers)):
+        problem = f"its {num_layers} layers call the attention interface of transformers {len(calls)} times"
+    elif any(call.key.shape != calls[0].key.shape or call.value.shape != calls[0].key.shape for call in calls):
+        problem = "its layers or its keys and values differ in shape"
+    elif options - KNOWN_ATTENTION_OPTIONS:
+        problem = f"its attention uses {', '.join(sorted(options - KNOWN_ATTENTION_OPTIONS))}"
+    elif any("attention_plan" not in call.options for call in calls):
+        problem = "its attention does not pass keyword arguments on to the attention interface"
+    elif any(not getattr(call.module, "is_causal", True) for call in calls):
+        problem = "its attention is not causal"
+    elif not all(call.has_known_mask for call in calls):
+        problem = "its attention masks are neither causal nor sliding windows"
+    if problem:
+        raise _unsupported(name, model, problem)
+
+
+def _unsupported(name: str, model: nn.Module, problem: str) -> UnsupportedModelError:
+    return UnsupportedModelError(f"{name!r} ({type(model).__name__}) is not supported: {problem}: use another model")
+
+
+def _max_model_len(name: str, model: nn.Module) -> tuple[int, str]:
+    """Positions the model can be served with, and what they are."""
+    length = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    if length is None:
+        raise _unsupported(name, model, "its config names no max_position_embeddings")
+    independent = independent_length(model, int(length))
+    if independent == length:
+        return independent, LoadedModel.max_model_len_reason
+    reason = "the positions beyond which one request would change the rotary factors of all others in its batch"
+    logger.warning("%s is served up to %d tokens, %s", name, independent, reason)
+    return independent, reason
+
+
+def _eos_token_ids(model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    configured = model.generation_config.eos_token_id
+    ids = configured if isinstance(configured, list) else [configured]
+    return frozenset(int(i) for i in [*ids, tokenizer.eos_token_id] if i is not None)

@@ -1,0 +1,80 @@
+"""One model on its device: segments of tokens in, logits out. Anything that runs on the device starts here."""
+
+import numpy as np
+import torch
+
+from smartspec.core.blocks import MemoryOp
+from smartspec.engine.attention.kv_cache import KVCache
+from smartspec.engine.attention.ragged import AttentionPlan, Segment
+from smartspec.engine.kernels.cpu.ragged_attention import max_tokens_per_tile
+from smartspec.engine.models.linear import padded_rows
+from smartspec.engine.models.loaded_model import LoadedModel
+
+
+class ModelRunner:
+    """A loaded model and its KV cache of num_slots ranges of max_len positions.
+
+    Raises ValueError where the model cannot be served with that many.
+    """
+
+    def __init__(self, loaded: LoadedModel, *, num_slots: int, max_len: int):
+        if max_len > loaded.max_model_len:
+            raise ValueError(
+                f"max_len {max_len} exceeds {loaded.max_model_len}, {loaded.max_model_len_reason} ({loaded.name!r}): "
+                "lower it"
+            )
+        self.loaded = loaded
+        self.device = torch.device(loaded.device)
+        self.max_len = max_len
+        self.max_tile_tokens = max_tokens_per_tile(
+            self.device, loaded.dtype, loaded.num_heads // loaded.num_kv_heads, loaded.head_dim
+        )
+        self.cache = KVCache(
+            num_layers=loaded.num_layers,
+            num_slots=num_slots,
+            num_kv_heads=loaded.num_kv_heads,
+            max_len=max_len,
+            head_dim=loaded.head_dim,
+            dtype=loaded.dtype,
+            device=self.device,
+        )
+
+    def apply(self, memory_ops: tuple[MemoryOp, ...]) -> None:
+        """Carry out the block manager's memory operations, in order."""
+        for op in memory_ops:
+            self.cache.apply(op)
+
+    @torch.inference_mode()
+    def forward(self, segments: list[Segment]) -> torch.Tensor:
+        """One pass over all segments: logits [sum of num_logits, vocabulary], in the order of the segments."""
+        for segment in segments:
+            self.cache.populate(segment.slot, segment.start, segment.end)
+        order = sorted(range(len(segments)), key=lambda i: segments[i].slot)
+        ordered = [segments[i] for i in order]
+        padding = np.zeros(self._num_padding(sum(s.num_tokens for s in ordered)), dtype=np.int64)
+        plan = AttentionPlan(ordered, self.cache, self.loaded.windows, self.device, self.max_tile_tokens, len(padding))
+        token_ids = torch.from_numpy(np.concatenate([*(s.token_ids for s in ordered), padding]).astype(np.int64))
+        wanted = torch.from_numpy(_logit_rows(ordered, order))
+        output = self.loaded.model(
+            input_ids=token_ids[None].to(self.device),
+            position_ids=plan.positions[None],
+            use_cache=False,
+            logits_to_keep=wanted.to(self.device),
+            attention_plan=plan,
+        )
+        return output.logits[0, : sum(s.num_logits for s in segments)]
+
+    def _num_padding(self, num_tokens: int) -> int:
+        """Rows to add so that the pass has a size the linears like: once here, or every layer would copy its input."""
+        return padded_rows(num_tokens, self.loaded.min_rows) - num_tokens if self.max_tile_tokens else 0
+
+
+def _logit_rows(ordered: list[Segment], order: list[int]) -> np.ndarray:
+    """Rows of the ragged batch whose logits are wanted, in the caller's order. int64 [sum of num_logits]."""
+    ends = np.cumsum([s.num_tokens for s in ordered])
+    rows: list[np.ndarray] = [np.empty(0, dtype=np.int64)] * len(ordered)
+    for segment, end, index in zip(ordered, ends, order, strict=True):
+        rows[index] = np.arange(end - segment.num_logits, end)
+    wanted = np.concatenate(rows).astype(np.int64)
+    # No matrix kernel likes zero rows: a pass that wants no logits computes those of one row and drops them.
+    return wanted if len(wanted) else np.zeros(1, dtype=np.int64)

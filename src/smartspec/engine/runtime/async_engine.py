@@ -1,0 +1,303 @@
+"""The engine in a thread of its own: asyncio callers submit prompts and receive text as steps finish.
+
+Only the engine thread touches the core. What others want done there (add, abort, read the controller's state) is put
+into one queue of functions and run between two steps, so an abort takes effect before the next step begins.
+"""
+
+import asyncio
+import itertools
+import logging
+import queue
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from concurrent.futures import Future
+from functools import partial
+from typing import TYPE_CHECKING, Self
+
+from smartspec.core.batch import RequestOutput, StepOutput
+from smartspec.core.engine_core import EngineCore
+from smartspec.core.request import Request
+from smartspec.core.sampling_params import SamplingParams
+from smartspec.core.speculation import NO_OPTIONS, SpeculationOptions
+from smartspec.engine.runtime.engine_thread import EngineThread
+from smartspec.engine.runtime.huge_pages import collapse_pages
+from smartspec.engine.sampling.randomness import fold_seed
+from smartspec.engine.text.detokenizer import IncrementalDetokenizer
+from smartspec.engine.text.stream import Choice, TextDelta
+
+if TYPE_CHECKING:
+    from smartspec.engine.runtime.build import Engine
+
+logger = logging.getLogger(__name__)
+
+SEED_STRIDE = 0x9E3779B97F4A7C15  # odd, so that all choices of a prompt have different seeds
+
+
+class QueueFull(Exception):
+    """As many requests as may run and wait are already there."""
+
+
+class EngineError(Exception):
+    """The request was lost: a step failed, or the engine was stopped."""
+
+
+class AsyncEngine:
+    """Runs an EngineCore in an engine thread: the one it was built in, where it computes.
+
+    tokenizer: a transformers tokenizer backed by the tokenizers library. vocab_size: of the model. max_model_len: most
+    tokens of one request. At most max_batch + max_queue requests may be in the engine. idle_work is advanced in the
+    engine thread while there is no request; each of its steps should take milliseconds. listeners are called in the
+    event loop with every StepOutput. clock: the one the core's executor measures with, in seconds.
+    """
+
+    def __init__(
+        self,
+        core: EngineCore,
+        tokenizer,
+        *,
+        eos_token_ids: frozenset[int],
+        vocab_size: int,
+        max_model_len: int,
+        max_batch: int,
+        max_queue: int,
+        thread: EngineThread | None = None,
+        idle_work: Iterable[None] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self.core = core
+        self.vocab_size = vocab_size
+        self.max_model_len = max_model_len
+        self.max_requests = max_batch + max_queue
+        self.listeners: list[Callable[[StepOutput], None]] = []
+        self._tokenizer = tokenizer
+        self._eos_token_ids = eos_token_ids
+        self._request_ids = itertools.count()
+        self.num_requests = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._stopped = False  # owned by the event loop
+        self._running = True  # owned by the engine thread
+        self._choices: dict[int, Choice] = {}
+        self._thread = thread or EngineThread()
+        self._idle_work = iter(idle_work)
+        self._clock = clock
+        self._measured_until = 0.0  # time before it belongs to a step, or the engine had nothing to do
+        self._ended: Future | None = None
+
+    @classmethod
+    def of(cls, engine: "Engine", thread: EngineThread) -> Self:
+        """Around an engine that was built in thread."""
+        return cls(
+            engine.core,
+            engine.tokenizer,
+            eos_token_ids=engine.loaded.eos_token_ids,
+            vocab_size=engine.loaded.vocab_size,
+            max_model_len=engine.max_model_len,
+            max_batch=engine.config.max_batch,
+            max_queue=engine.config.max_queue,
+            thread=thread,
+            idle_work=collapse_pages(),
+            clock=engine.core.executor.clock,
+        )
+
+    @property
+    def alive(self) -> bool:
+        """Whether requests are being worked on."""
+        return self._ended is not None and not self._ended.done()
+
+    def start(self) -> None:
+        """Begin to work. Call it in the event loop that will consume the output."""
+        self._loop = asyncio.get_running_loop()
+        self._ended = self._thread.submit(self._run)
+
+    async def stop(self) -> None:
+        """End after the present step; requests under way and later ones get an EngineError. Idempotent."""
+        self._stopped = True
+        self._commands.put(self._leave)
+        if self._ended is not None:
+            await asyncio.wrap_future(self._ended)
+
+    async def generate(
+        self,
+        prompts: list[list[int]],
+        params: SamplingParams,
+        n: int = 1,
+        speculation: SpeculationOptions = NO_OPTIONS,
+    ) -> AsyncIterator[TextDelta]:
+        """Text of n choices for each prompt (token ids) as it comes, until every choice has a finish_reason.
+
+        Without a seed all choices are independent. With one, the choices of a prompt differ from each other, and are
+        what they would be in a call of its own: equal prompts get equal choices (n is the way to ask for several).
+        Closing or cancelling the iterator aborts what is left before the next step. Raises QueueFull when there is no
+        room for all choices, ValueError when one could never run, EngineError when the engine or a choice failed.
+        """
+        self._check_alive()
+        num_choices = len(prompts) * n
+        if self.num_requests + num_choices > self.max_requests:
+            raise QueueFull(f"the engine holds {self.num_requests} of at most {self.max_requests} requests")
+        events: asyncio.Queue[TextDelta | Exception] = asyncio.Queue()
+        choices = self._make_choices(prompts, params, n, speculation, events)
+        unfinished = {choice.index: choice.request.request_id for choice in choices}
+        self.num_requests += num_choices
+        try:
+            self._commands.put(partial(self._add, choices))
+            while unfinished:
+                event = await events.get()
+                if isinstance(event, Exception):
+                    raise event
+                if event.finish_reason is not None:
+                    del unfinished[event.index]
+                yield event
+        finally:
+            self.num_requests -= num_choices
+            if unfinished:
+                self._commands.put(partial(self._abort, list(unfinished.values())))
+
+    async def call(self, function: Callable[[], object]) -> object:
+        """What function returns, run in the engine thread between two steps. Raises EngineError once it was stopped."""
+        self._check_alive()
+        future = self._loop.create_future()
+
+        def finish(result: object, error: Exception | None) -> None:
+            if not future.done():
+                future.set_result(result) if error is None else future.set_exception(error)
+
+        def run() -> None:
+            try:
+                answer = (function(), None)
+            except Exception as error:
+                answer = (None, error)
+            self._loop.call_soon_threadsafe(finish, *answer)
+
+        self._commands.put(run)
+        return await future
+
+    def _check_alive(self) -> None:
+        if self._stopped or not self.alive:
+            raise EngineError("the engine was stopped" if self._stopped else "the engine is not running")
+
+    def _make_choices(
+        self,
+        prompts: list[list[int]],
+        params: SamplingParams,
+        n: int,
+        speculation: SpeculationOptions,
+        events: asyncio.Queue,
+    ) -> list[Choice]:
+        eos_token_ids = frozenset() if params.ignore_eos else self._eos_token_ids
+        seeds = _seeds(params.seed, len(prompts), n)
+        choices = []
+        for index, prompt in enumerate(prompt for prompt in prompts for _ in range(n)):
+            request = Request(
+                next(self._request_ids),
+                prompt,
+                params,
+                seed=seeds[index],
+                stop_token_ids=eos_token_ids | frozenset(params.stop_token_ids),
+                speculation=speculation,
+            )
+            detokenizer = IncrementalDetokenizer(self._tokenizer.backend_tokenizer, prompt)
+            choices.append(Choice(index, request, detokenizer, events))
+        return choices
+
+    # Everything below runs in the engine thread, except _deliver.
+
+    def _run(self) -> None:
+        while self._running:
+            if not self.core.has_work:
+                self._use_idle_time()
+            self._run_commands(wait=not self.core.has_work)
+            if self._running and self.core.has_work:
+                self._step()
+        self._fail_all(EngineError("the engine was stopped"))
+
+    def _use_idle_time(self) -> None:
+        """Work that can wait, until something is asked for."""
+        while self._commands.empty():
+            try:
+                next(self._idle_work)
+            except StopIteration:
+                return
+            except Exception:
+                logger.exception("work in idle time failed; it is given up")
+                self._idle_work = iter(())
+
+    def _run_commands(self, wait: bool) -> None:
+        """Do what was asked for. wait: there is nothing else to do, so wait until something is asked for."""
+        while wait or not self._commands.empty():
+            command = self._commands.get()
+            if wait:
+                self._measured_until = max(self._measured_until, self._clock())
+            try:
+                command()
+            except Exception:
+                logger.exception("a command to the engine failed")
+            wait = False
+
+    def _add(self, choices: list[Choice]) -> None:
+        for choice in choices:
+            try:
+                self.core.add_request(choice.request)
+                self._choices[choice.request.request_id] = choice
+            except Exception as error:
+                self._post([(choice, error)])
+
+    def _abort(self, request_ids: list[int]) -> None:
+        for request_id in request_ids:
+            if self._choices.pop(request_id, None) is not None:
+                self.core.abort(request_id)
+
+    def _leave(self) -> None:
+        self._running = False
+
+    def _step(self) -> None:
+        try:
+            # From where the last step's time ends: what was done since then for the requests is time of this one.
+            step_output = self.core.step(self._measured_until)
+            self._measured_until += step_output.seconds.total
+            events = [self._to_event(output) for output in step_output.outputs]
+        except Exception:
+            logger.exception("a step failed; the requests in the engine are given up")
+            self._fail_all(EngineError("the engine failed while it worked on this request"))
+        else:
+            self._post(events, step_output)
+
+    def _to_event(self, output: RequestOutput) -> tuple[Choice, TextDelta | Exception]:
+        request_id = output.request.request_id
+        if output.request.error is not None:
+            return self._choices.pop(request_id), EngineError(output.request.error)
+        choice = self._choices[request_id]
+        delta = choice.advance(output, self._tokenizer)
+        if delta.finish_reason is not None:
+            del self._choices[request_id]
+            if output.finish_reason is None:
+                self.core.abort(request_id)  # a stop string, of which the core knows nothing
+        return choice, delta
+
+    def _fail_all(self, error: EngineError) -> None:
+        choices, self._choices = list(self._choices.values()), {}
+        for choice in choices:
+            try:
+                self.core.abort(choice.request.request_id)
+            except Exception:
+                logger.exception("request %d could not be aborted", choice.request.request_id)
+        self._post([(choice, error) for choice in choices])
+
+    def _post(self, events: list[tuple[Choice, TextDelta | Exception]], step_output: StepOutput | None = None) -> None:
+        """Hand the events over to the event loop, all at once."""
+        self._loop.call_soon_threadsafe(self._deliver, events, step_output)
+
+    def _deliver(self, events: list[tuple[Choice, TextDelta | Exception]], step_output: StepOutput | None) -> None:
+        for choice, event in events:
+            choice.events.put_nowait(event)
+        if step_output is not None:
+            for listener in self.listeners:
+                listener(step_output)
+
+
+def _seeds(seed: int | None, num_prompts: int, n: int) -> list[int]:
+    """The seed of every choice, n for each prompt: see AsyncEngine.generate."""
+    if seed is None:
+        return [secrets.randbits(63) for _ in range(num_prompts * n)]
+    return [fold_seed(seed + number * SEED_STRIDE) for number in range(n)] * num_prompts

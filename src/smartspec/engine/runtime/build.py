@@ -1,0 +1,180 @@
+"""From a configuration to a running core: models, KV memory, drafters, cost model, controller."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from transformers import PreTrainedTokenizerBase
+
+from smartspec.control.controller import Controller
+from smartspec.control.log.decision import LogHeader
+from smartspec.control.safe_controller import SafeController
+from smartspec.core.blocks import BlockManager
+from smartspec.core.engine_core import EngineCore
+from smartspec.core.scheduler import Scheduler
+from smartspec.drafters.prompt_lookup import PromptLookupDrafter
+from smartspec.drafters.recycling import RecyclingDrafter
+from smartspec.engine.drafting.draft_model import DraftModel
+from smartspec.engine.models.load import load_model
+from smartspec.engine.models.loaded_model import LoadedModel
+from smartspec.engine.models.model_runner import ModelRunner
+from smartspec.engine.runtime.config import BLOCK_SIZE, PROMPT_LOOKUP, RECYCLING, EngineConfig
+from smartspec.engine.runtime.decision_log import DecisionLog
+from smartspec.engine.runtime.executor import LiveExecutor
+from smartspec.engine.runtime.kernel_report import kernel_report
+from smartspec.engine.runtime.profile import profiled_latency
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_TOKENS_PER_REQUEST = 1024
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A core that is ready to step, and what a host needs to talk to it. kernels: see kernel_report, of the target."""
+
+    core: EngineCore
+    loaded: LoadedModel
+    config: EngineConfig
+    max_model_len: int
+    kernels: dict[str, str]
+    decision_log: DecisionLog | None = None
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        return self.loaded.tokenizer
+
+    def close(self) -> None:
+        """Finish the decision log, if there is one. Call it when the last step is over."""
+        if self.decision_log is not None:
+            self.decision_log.close()
+
+
+def build_engine(config: EngineConfig, report: Callable[[str], None] = lambda text: None) -> Engine:
+    """Load and profile everything config asks for; report gets a line per thing that takes time.
+
+    Raises ValueError or OSError naming what is wrong with the configuration or a checkpoint.
+    """
+    # Opened first: a path that cannot be written is said before anything takes time.
+    decision_log = None if config.decision_log is None else DecisionLog(config.decision_log)
+    models = load_runners(config, report)
+    latency = profiled_latency(
+        models.target, models.draft, max_batch=config.max_batch, kv_tokens=models.kv_tokens, report=report
+    )
+    lookup = recycling = None
+    if PROMPT_LOOKUP in config.drafters:
+        lookup = PromptLookupDrafter(max_draft_tokens=config.max_draft_tokens)
+    if RECYCLING in config.drafters:
+        recycling = RecyclingDrafter(max_draft_tokens=config.max_draft_tokens)
+    draft_model = None if models.draft is None else DraftModel(models.draft, config.max_batch)
+    controller = Controller(
+        config.policy,
+        config.max_draft_tokens,
+        latency,
+        has_offers=lookup is not None or recycling is not None,
+        has_model=draft_model is not None,
+        strict=config.strict,
+    )
+    if decision_log is not None:
+        decision_log.begin(_log_header(controller, config))
+        controller.on_record = decision_log.add
+    scheduler = Scheduler(
+        BlockManager(models.kv_tokens // BLOCK_SIZE, BLOCK_SIZE, config.max_batch),
+        max_batched_tokens=config.max_batched_tokens,
+        max_model_len=models.target.max_len,
+        max_draft_tokens=config.max_draft_tokens,
+    )
+    executor = LiveExecutor(models.target, lookup, draft_model, recycling)
+    brain = controller if config.strict else SafeController(controller, logger.exception)
+    core = EngineCore(scheduler, executor, brain)
+    loaded = models.target.loaded
+    return Engine(core, loaded, config, models.target.max_len, kernel_report(loaded), decision_log)
+
+
+def _log_header(controller: Controller, config: EngineConfig) -> LogHeader:
+    return LogHeader(
+        model=config.model,
+        policy=config.policy,
+        max_draft_tokens=config.max_draft_tokens,
+        has_offers=controller.has_offers,
+        has_model=controller.has_model,
+        profile=controller.latency.to_dict(),
+    )
+
+
+@dataclass(frozen=True)
+class Runners:
+    """The loaded models with their KV memory; kv_tokens: how much of it may be in use at once."""
+
+    target: ModelRunner
+    draft: ModelRunner | None
+    kv_tokens: int
+
+
+def load_runners(config: EngineConfig, report: Callable[[str], None] = lambda text: None) -> Runners:
+    """Load the target and, if config names one, the draft model. Raises as build_engine."""
+    report(f"loading {config.model}")
+    loaded = load_model(config.model, dtype=config.dtype, device=config.device)
+    report(f"kernels: {_in_one_line(kernel_report(loaded))}")
+    max_model_len = _max_model_len(config, loaded)
+    target = ModelRunner(loaded, num_slots=config.max_batch, max_len=max_model_len)
+    return Runners(target, _draft_runner(config, loaded, max_model_len, report), _kv_tokens(config, max_model_len))
+
+
+def _in_one_line(kernels: dict[str, str]) -> str:
+    return "; ".join(f"{name} {about}" for name, about in kernels.items())
+
+
+def _max_model_len(config: EngineConfig, loaded: LoadedModel) -> int:
+    if config.max_model_len is None:
+        return loaded.max_model_len
+    if config.max_model_len > loaded.max_model_len:
+        raise ValueError(
+            f"max_model_len {config.max_model_len} exceeds {loaded.max_model_len}, {loaded.max_model_len_reason} "
+            f"({config.model!r}): lower it"
+        )
+    return config.max_model_len
+
+
+def _kv_tokens(config: EngineConfig, max_model_len: int) -> int:
+    """Default: 1024 tokens for each of max_batch requests, and at least one request of full length."""
+    if config.kv_tokens is None:
+        return max(config.max_batch * min(max_model_len, DEFAULT_TOKENS_PER_REQUEST), max_model_len)
+    if config.kv_tokens < 2 * BLOCK_SIZE:
+        raise ValueError(f"kv_tokens {config.kv_tokens} is too small for one request: use at least {2 * BLOCK_SIZE}")
+    return config.kv_tokens
+
+
+def _draft_runner(
+    config: EngineConfig, target: LoadedModel, max_model_len: int, report: Callable[[str], None]
+) -> ModelRunner | None:
+    name = config.draft_model
+    if name is None:
+        return None
+    if name == config.model:
+        draft = target
+    else:
+        report(f"loading draft model {name}")
+        draft = load_model(name, dtype=config.dtype, device=config.device)
+        report(f"kernels of {name}: {_in_one_line(kernel_report(draft))}")
+    check_same_vocabulary(target, draft)
+    if draft.max_model_len < max_model_len:
+        raise ValueError(
+            f"draft model {name!r} has {draft.max_model_len} positions, the target serves {max_model_len}: start with "
+            f"--max-model-len {draft.max_model_len}"
+        )
+    return ModelRunner(draft, num_slots=config.max_batch, max_len=max_model_len)
+
+
+def check_same_vocabulary(target: LoadedModel, draft: LoadedModel) -> None:
+    """Draft tokens are compared by id, so the ids must mean the same text. Raises ValueError saying how they differ."""
+    remedy = "use a draft model of the same family, or --drafter prompt-lookup"
+    if target.vocab_size != draft.vocab_size:
+        raise ValueError(
+            f"draft model {draft.name!r} has a vocabulary of {draft.vocab_size} tokens, {target.name!r} of "
+            f"{target.vocab_size}: {remedy}"
+        )
+    if target.tokenizer.get_vocab() != draft.tokenizer.get_vocab():
+        raise ValueError(
+            f"the vocabularies of {draft.name!r} and {target.name!r} map tokens to different ids: {remedy}"
+        )

@@ -1,0 +1,75 @@
+"""What an engine is built from; every default is meant to be right for most people."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from smartspec.control.policy_names import parse_policy
+
+BLOCK_SIZE = 16
+PROMPT_LOOKUP = "prompt-lookup"
+RECYCLING = "recycling"
+MODEL_FREE_DRAFTERS = (PROMPT_LOOKUP, RECYCLING)
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """model, drafters: names (see engine.load; a drafter is "prompt-lookup", "recycling" or a model).
+
+    policy: a name, see control.policies.names.
+
+    max_model_len: most tokens of one request, None for the model's own limit. kv_tokens: KV memory in tokens over all
+    requests, None for max_batch requests of 1024 tokens. max_batched_tokens: ordinary tokens fed per step.
+    max_draft_tokens: K, the longest draft. max_queue: requests that may wait. decision_log: file for decision records,
+    None for none. strict: failures of the controller, and input to it that cannot be true, raise (for tests); otherwise
+    they are counted and the engine serves on.
+
+    Raises ValueError naming the option and the value.
+    """
+
+    model: str = "smollm2-135m-instruct"
+    drafters: tuple[str, ...] = (PROMPT_LOOKUP, RECYCLING)
+    policy: str = "goodput"
+    dtype: str = "auto"
+    device: str = "auto"
+    max_batch: int = 32
+    max_model_len: int | None = None
+    kv_tokens: int | None = None
+    max_batched_tokens: int = 512
+    max_draft_tokens: int = 10
+    max_queue: int = 1024
+    decision_log: Path | None = None
+    strict: bool = False
+
+    def __post_init__(self):
+        for name in ("max_batch", "max_batched_tokens", "max_draft_tokens", "max_queue"):
+            _require_positive(name, getattr(self, name))
+        for name in ("max_model_len", "kv_tokens"):
+            if getattr(self, name) is not None:
+                _require_positive(name, getattr(self, name))
+        if self.max_batched_tokens < self.max_batch:
+            raise ValueError(
+                f"max_batched_tokens ({self.max_batched_tokens}) must be at least max_batch ({self.max_batch})"
+            )
+        if parse_policy(self.policy, self.max_draft_tokens).needs_divergence:
+            raise ValueError(f"policy {self.policy!r} needs divergences; only the simulator has them: use another")
+        if sum(name not in MODEL_FREE_DRAFTERS for name in self.drafters) > 1:
+            raise ValueError(f"at most one draft model can be used, got {', '.join(self.drafters)}")
+
+    @property
+    def draft_model(self) -> str | None:
+        return next((name for name in self.drafters if name not in MODEL_FREE_DRAFTERS), None)
+
+
+def parse_drafters(text: str) -> tuple[str, ...]:
+    """ "prompt-lookup,MODEL" -> ("prompt-lookup", "MODEL"); "none" or "" -> (). Raises ValueError on an empty name."""
+    if text in ("", "none"):
+        return ()
+    names = tuple(name.strip() for name in text.split(","))
+    if "" in names or len(set(names)) != len(names):
+        raise ValueError(f"drafter must be names separated by commas, each once, got {text!r}")
+    return names
+
+
+def _require_positive(name: str, value: int) -> None:
+    if value < 1:
+        raise ValueError(f"{name} must be at least 1, got {value}")

@@ -1,0 +1,92 @@
+"""From the tokens of a step to the text a caller sees."""
+
+import asyncio
+from dataclasses import dataclass
+
+from smartspec.core.batch import RequestOutput, TokenLogprobs
+from smartspec.core.request import Request
+from smartspec.engine.text.detokenizer import IncrementalDetokenizer, StopStrings
+
+
+@dataclass(frozen=True)
+class TokenText:
+    """A token and its log-probability; top: the most likely alternatives. Incomplete characters read U+FFFD."""
+
+    text: str
+    logprob: float
+    top: tuple["TokenText", ...] = ()
+
+
+@dataclass(frozen=True)
+class TextDelta:
+    """What one step added to one choice of a call.
+
+    index: prompt number * n + choice number. token_ids: new output tokens; a final stop token is one of them, but has
+    neither text nor logprobs. finish_reason: None, "stop" or "length". The num_ counters are totals of the choice.
+    """
+
+    index: int
+    text: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenText, ...] | None
+    finish_reason: str | None
+    num_prompt_tokens: int
+    num_output_tokens: int
+    num_cached_tokens: int
+
+
+class Choice:
+    """One request of a call on its way to text. events: where its TextDeltas go."""
+
+    def __init__(self, index: int, request: Request, detokenizer: IncrementalDetokenizer, events: asyncio.Queue):
+        self.index = index
+        self.request = request
+        self.events = events
+        self._detokenizer = detokenizer
+        self._stop_strings = StopStrings(request.params.stop)
+        self._num_output_tokens = 0
+
+    def advance(self, output: RequestOutput, tokenizer) -> TextDelta:
+        """The text of a step's tokens, up to a stop string: tokens behind it are dropped."""
+        num_tokens = len(output.new_token_ids)
+        has_stop_token = output.finish_reason == "stop"
+        text, num_texts, stopped = self._read(output.new_token_ids[: num_tokens - has_stop_token])
+        if stopped:
+            num_tokens = num_texts
+        elif output.finish_reason is not None:
+            text += self._stop_strings.flush()
+        self._num_output_tokens += num_tokens
+        token_ids = output.new_token_ids[:num_tokens]
+        return TextDelta(
+            index=self.index,
+            text=text,
+            token_ids=token_ids,
+            logprobs=_token_texts(token_ids[:num_texts], output.logprobs, tokenizer),
+            finish_reason="stop" if stopped else output.finish_reason,
+            num_prompt_tokens=self.request.num_prompt_tokens,
+            num_output_tokens=self._num_output_tokens,
+            num_cached_tokens=self.request.num_cached_tokens,
+        )
+
+    def _read(self, token_ids: tuple[int, ...]) -> tuple[str, int, bool]:
+        """Text of the tokens, how many of them it took, and whether a stop string ended it."""
+        text = ""
+        for num_texts, token_id in enumerate(token_ids, start=1):
+            shown, stopped = self._stop_strings.push(self._detokenizer.push(token_id))
+            text += shown
+            if stopped:
+                return text, num_texts, True
+        return text, len(token_ids), False
+
+
+def _token_texts(
+    token_ids: tuple[int, ...], logprobs: tuple[TokenLogprobs, ...] | None, tokenizer
+) -> tuple[TokenText, ...] | None:
+    if logprobs is None:
+        return None
+    texts = []
+    for token_id, entry in zip(token_ids, logprobs, strict=False):
+        top = zip(entry.top_token_ids, entry.top_logprobs, strict=True)
+        alternatives = tuple(TokenText(tokenizer.decode([alternative]), logprob) for alternative, logprob in top)
+        texts.append(TokenText(tokenizer.decode([token_id]), entry.logprob, alternatives))
+    return tuple(texts)

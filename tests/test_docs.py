@@ -1,0 +1,194 @@
+"""The pages: links and paths lead somewhere, commands exist with their options, tables name what there is."""
+
+import ast
+import inspect
+import pkgutil
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import typer
+
+from smartspec.cli.main import _build_app
+from smartspec.control import Controller, CostCurve, LatencyModel
+from smartspec.core.engine_core import EngineCore
+from smartspec.server.metrics import ServerMetrics
+from smartspec.server.protocol import ChatBody, CompletionBody, SpeculationBody
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "smartspec"
+DOCS = ROOT / "docs"
+PAGES = [*(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY")), *sorted(DOCS.rglob("*.md"))]
+# Notes are of their day: files and options they name may have gone since.
+PRESENT_PAGES = [page for page in PAGES if page.parent.name != "notes"]
+COMMANDS = typer.main.get_command(_build_app()).commands
+PARTS_OF_A_STEP = ("self.scheduler", "self.executor", "self.controller")
+CLASSES_OF_A_STEP = ("core.scheduler.", "engine.runtime.executor.", "control.controller.")
+OPTION = re.compile(r"(?<!\S)--[a-z][a-z-]*")
+
+
+def page_id(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def links(text: str) -> list[str]:
+    """Targets of markdown links and images that are not on the web."""
+    return [target for target in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in target]
+
+
+def anchors(text: str) -> set[str]:
+    """What GitHub makes of the headings."""
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def broken_links(page: Path, text: str) -> list[str]:
+    broken = []
+    for link in links(text):
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path) if path else page
+        if not target.exists() or (anchor and anchor not in anchors(target.read_text())):
+            broken.append(link)
+    return broken
+
+
+def named_files(text: str) -> list[str]:
+    """Repository files in the text, in backticks and in commands: a folder, and a suffix that ours have."""
+    text = re.sub(r"\]\([^)]*\)", "", text)
+    return re.findall(r"(?<![\w~/.-])((?:[\w.-]+/)+[\w-]+\.(?:py|c|h|md|png|toml|yml|json))\b", text)
+
+
+def missing_files(text: str) -> list[str]:
+    return [name for name in named_files(text) if not any((root / name).exists() for root in (ROOT, SOURCE))]
+
+
+def commands(text: str) -> list[str]:
+    """Whole commands: lines of indented blocks, continued by a backslash, and what stands in backticks."""
+    lines = re.sub(r" *\\\n\s*", " ", text).splitlines()
+    return [line.strip() for line in lines if line.startswith("    ")] + re.findall(r"`([^`\n]+)`", text)
+
+
+def declared_options(script: Path) -> set[str]:
+    """Options of a benchmark: the parameters of its main(), as typer names them."""
+    main = next(n for n in ast.parse(script.read_text()).body if isinstance(n, ast.FunctionDef) and n.name == "main")
+    return {"--" + argument.arg.replace("_", "-") for argument in (*main.args.args, *main.args.kwonlyargs)}
+
+
+def bad_command(command: str) -> str | None:
+    """What is wrong with a `smartspec` or benchmark command; None for others and for sound ones."""
+    if found := re.match(r"(?:\S+=\S+ )*(?:\S*/)?smartspec ([a-z]+)", command):
+        if found.group(1) not in COMMANDS:
+            return f"no command {found.group(1)}"
+        known = {option for parameter in COMMANDS[found.group(1)].params for option in parameter.opts}
+        known |= {option for parameter in COMMANDS[found.group(1)].params for option in parameter.secondary_opts}
+    elif found := re.search(r"(benchmarks/\w+\.py)", command):
+        script = ROOT / found.group(1)
+        known = declared_options(script) if script.exists() and OPTION.search(command) else set()
+    else:
+        return None
+    unknown = set(OPTION.findall(command.partition("#")[0])) - known - {"--help"}
+    return f"no option {', '.join(sorted(unknown))}" if unknown else None
+
+
+def test_what_is_broken_is_seen():
+    page = DOCS / "x.md"
+    assert broken_links(page, "[a](gone.md) [b](policies.md) [c](policies.md#no-such) [d](https://x.y/z)") == [
+        "gone.md",
+        "policies.md#no-such",
+    ]
+    assert missing_files("`core/gone.py`, `core/batch.py`, `docs/gone.md`, `numpy`") == ["core/gone.py", "docs/gone.md"]
+    assert bad_command("smartspec bake --port 1") == "no command bake"
+    assert bad_command("A=1 .venv/bin/smartspec serve --prot 1") == "no option --prot"
+    assert bad_command("python benchmarks/peers.py --severs off") == "no option --severs"
+    assert bad_command("smartspec serve --port 1") is bad_command("ls --all") is None
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_links_lead_somewhere(page):
+    assert not broken_links(page, page.read_text())
+
+
+@pytest.mark.parametrize("page", PRESENT_PAGES, ids=page_id)
+def test_files_and_commands_exist(page):
+    text = page.read_text()
+    assert not missing_files(text)
+    bad = {command: problem for command in commands(text) if (problem := bad_command(command))}
+    assert not bad
+
+
+def first_cells(page: str, heading: str) -> set[str]:
+    """What stands in backticks in the first column of the table behind a heading."""
+    table = (DOCS / page).read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    return {name for cell in rows for name in re.findall(r"`([^`]+)`", cell)}
+
+
+def test_the_table_of_options_is_complete():
+    options = {p.opts[0]: p.default for p in COMMANDS["serve"].params}
+    assert first_cells("operating.md", "Options") == set(options) - {"--help"}
+    rows = (DOCS / "operating.md").read_text()
+    for option, default in options.items():
+        if default not in (None, False):
+            assert f"| `{option}` | `{default}` |" in rows, f"{option} has another default: {default}"
+
+
+def test_the_table_of_metrics_is_complete():
+    blocks = SimpleNamespace(num_used_blocks=0, num_blocks=1)
+    core = SimpleNamespace(num_running=0, num_waiting=0, scheduler=SimpleNamespace(blocks=blocks))
+    families = ServerMetrics(core).registry.collect()
+    names = {family.name + "_total" * (family.type == "counter") for family in families}
+    assert first_cells("operating.md", "Metrics") == names
+
+
+def test_every_field_of_the_controllers_state_is_explained():
+    text = (DOCS / "operating.md").read_text()
+    latency = LatencyModel(CostCurve.linear(0.04, 0.002))
+    state = Controller("goodput", 4, latency, has_offers=True, has_model=False).state()
+    unexplained = [name for name in (*state, *state["policy_state"]) if f"`{name}`" not in text]
+    assert not unexplained
+
+
+@pytest.mark.parametrize("body", [CompletionBody, ChatBody, SpeculationBody])
+def test_every_field_of_a_request_is_in_the_api_page(body):
+    text = (DOCS / "http-api.md").read_text()
+    assert not [name for name in body.model_fields if f"`{name}`" not in text]
+
+
+def walk_of_a_request() -> list[str]:
+    """The dotted names of the newcomer's walk, in order."""
+    section = (DOCS / "architecture.md").read_text().partition("## One request, from HTTP to emitted token\n")[2]
+    return re.findall(r"`((?:server|engine|core|control)\.[\w.]+)`", section.partition("\n## ")[0])
+
+
+def test_the_walk_of_a_request_names_what_exists():
+    names = walk_of_a_request()
+    assert len(names) > 20
+    for name in names:
+        assert callable(pkgutil.resolve_name(f"smartspec.{name}")), name
+    with pytest.raises(AttributeError):
+        pkgutil.resolve_name("smartspec.core.engine_core.EngineCore.leap")
+
+
+def test_the_walk_of_a_request_has_the_order_of_a_step():
+    tree = ast.parse(textwrap.dedent(inspect.getsource(EngineCore._run)))
+    calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    calls = [f for f in calls if isinstance(f, ast.Attribute) and ast.unparse(f.value) in PARTS_OF_A_STEP]
+    in_code = [f.attr for f in sorted(calls, key=lambda f: (f.end_lineno, f.end_col_offset))]
+    in_page = [name.rpartition(".")[2] for name in walk_of_a_request() if name.startswith(CLASSES_OF_A_STEP)]
+    in_page = [name for name in in_page if name in in_code]
+    assert len(in_page) >= 8
+    assert in_page == [name for name in in_code if name in in_page]
+
+
+def test_the_examples_of_the_extension_page_run():
+    page = (DOCS / "extend.md").read_text()
+    program = "\n".join(re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE))
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr
+    seconds = dict(re.findall(r"^(\S+): (\S+) s$", result.stdout, re.MULTILINE))
+    assert float(seconds["halving"]) < float(seconds["off"])
+    assert "lengths [4, 4]" in result.stdout
