@@ -66,7 +66,7 @@ def test_wishes_reach_the_view_row_by_row():
         assert view.class_ids[order].tolist() == [0, 1, 2, 1]
         assert view.weights[order].tolist() == [1.0, 2.5, 1.0, 1.0]
         assert view.tpot_targets[order].tolist() == [np.inf, 0.05, np.inf, np.inf]
-        assert view.max_draft_tokens[order[1]] <= 2 and view.offers.lengths[order[1]] <= 2
+        assert view.max_draft_tokens[order[1]] <= 2 and view.draft_lengths[0, order[1]] <= 2
     assert max(int(view.max_draft_tokens.max()) for view in views) == K
 
 
@@ -96,7 +96,7 @@ class OneTokenDrafts(ViewKeeper):
 
     def plan_draft(self, view):
         self.views.append(view)
-        return DraftPlan(np.minimum(view.max_draft_tokens, 1), np.ones(view.num_rows, dtype=bool))
+        return DraftPlan(np.minimum(view.max_draft_tokens, 1), np.zeros(view.num_rows, dtype=int))
 
 
 def test_a_step_full_of_prefill_has_room_for_a_few_drafts_and_the_next_chunk_leaves_it():

@@ -10,6 +10,8 @@ It is a matter of draft models. For whom they work is a choice in every step; mo
 row without one in this step is not a slow request.
 """
 
+import numpy as np
+
 from smartspec.control.goodput.arrivals import Arrivals
 from smartspec.control.policy import Estimates
 from smartspec.control.records import BatchView
@@ -20,6 +22,7 @@ HARMONIC = 2.0  # see planner; 0 is the arithmetic mean
 def fairness_of(view: BatchView, estimates: Estimates, arrivals: Arrivals) -> float:
     """The fairness of this step's plan, the alpha of Mo and Walrand 2000 (see planner): 0, the arithmetic mean, or
     HARMONIC where arrivals are open and all drafts would be the draft model's."""
-    if estimates.survival_model is None or view.offers.lengths.any():
+    is_free = ~estimates.has_passes(np.arange(len(estimates.drafters)))
+    if not estimates.models or view.draft_lengths[is_free].any():
         return 0.0
     return HARMONIC if arrivals.are_open else 0.0
