@@ -123,12 +123,17 @@ def _negative_count(columns: dict[str, np.ndarray], scalars: dict[str, float]) -
 def _free_tests_problem(feedback: StepFeedback, max_draft_tokens: int | None) -> str | None:
     for number, free in enumerate(feedback.free_tests):
         columns = {f"free_tests[{number}].{name}": column for name, column in vars(free).items()}
-        if problem := _shape_problem(columns, feedback.view.num_rows) or _negative_count(columns, {}):
+        if problem := _shape_problem(columns, feedback.view.num_rows):
             return problem
-        if max_draft_tokens is not None and (free.position[free.tested > 0] >= max_draft_tokens).any():
-            return f"length: free_tests[{number}] has positions {free.position.tolist()}, at most {max_draft_tokens}"
-        if (free.matched > free.tested).any():
-            return f"count: free_tests[{number}] has matched {free.matched.tolist()} of {free.tested.tolist()} tested"
+        longest = np.inf if max_draft_tokens is None else max_draft_tokens
+        is_sound = (free.position >= 0) & ((free.position < longest) | (free.tested == 0))
+        is_sound &= (free.matched >= 0) & (free.matched <= free.tested)
+        if not is_sound.all():
+            row = int(is_sound.argmin())
+            return (
+                f"count: free_tests[{number}], row {row}: matched {free.matched[row]} of {free.tested[row]} tested at "
+                f"{free.position[row]}; it must be 0 <= matched <= tested, at a position of a draft"
+            )
     return None
 
 

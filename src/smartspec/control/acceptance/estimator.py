@@ -201,7 +201,8 @@ def _first_cut(feedback: StepFeedback, num_positions: int) -> np.ndarray:
 def _add_free_tests(feedback: StepFeedback, tested: np.ndarray, accepted: np.ndarray) -> None:
     """Add them to tested and accepted, float [K, D, R]."""
     for number, free in enumerate(feedback.free_tests):
-        rows = np.flatnonzero(free.tested)
-        part = np.minimum(1.0, MAX_FREE_TESTS / free.tested[rows])
-        tested[free.position[rows], number, rows] += free.tested[rows] * part
-        accepted[free.position[rows], number, rows] += free.matched[rows] * part
+        if free.tested.any():
+            is_there = np.arange(len(tested))[:, None] == free.position
+            part = np.minimum(1.0, MAX_FREE_TESTS / np.maximum(free.tested, 1))
+            tested[:, number] += is_there * (free.tested * part)
+            accepted[:, number] += is_there * (free.matched * part)

@@ -33,8 +33,11 @@ def drafted_as_confident(view: BatchView, estimates: Estimates, best: Choice, we
     plan = best.draft_plan
     if estimates.acceptance is None:
         return plan
-    confident = [number for number in estimates.models if estimates.acceptance.knows_confidence(number)]
-    is_stopped = np.isin(plan.drafter, confident)
+    knows = estimates.acceptance.knows_confidence
+    confident = [drafter.has_passes and knows(number) for number, drafter in enumerate(estimates.drafters)]
+    if not any(confident):
+        return plan
+    is_stopped = np.array([*confident, False])[plan.drafter]
     if not is_stopped.any():
         return plan
     caps = np.where(is_stopped, length_caps(view, plan.drafter, estimates.max_draft_tokens), plan.lengths)
