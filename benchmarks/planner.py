@@ -1,9 +1,9 @@
 """How long the controller takes: OMP_NUM_THREADS=1 python benchmarks/planner.py
 
 First one planning call, for 32 and 256 requests of up to 8 draft tokens, with a draft model (depths are compared), by
-the arithmetic and by the harmonic mean, and with offers (there is one depth): median and 99th percentile. Then all that
-a policy's controller does in a step (checks, estimates, plan, stop rule, verification, learning), the median of 400
-steps under standing load in the simulator.
+the arithmetic and by the harmonic mean, and with model-free drafts (there is one depth): median and 99th percentile.
+Then all that a policy's controller does in a step (checks, estimates, plan, stop rule, verification, learning), the
+median of 400 steps under standing load in the simulator.
 """
 
 import time
@@ -81,7 +81,7 @@ def step_seconds(policy: str, drafter: str, num_rows: int) -> float:
     0.4, which differs from token to token."""
     scenario = Scenario(policy=policy, drafter=drafter, batch=num_rows, acceptance="0.8/8/2,0.6/8/2,0.4/8/2")
     truth = make_time_truth(scenario)
-    load = StaticLoad(truth, make_acceptance_truth(scenario), has_model=scenario.has_model)
+    load = StaticLoad(truth, make_acceptance_truth(scenario), drafter=scenario.drafter_spec)
     controller = TimedController(make_controller(scenario, truth, load.true_estimates))
     steps = NUM_WARM_UP_STEPS + NUM_STEPS
     load.run(controller, [Phase(num_rows=num_rows, num_steps=steps, class_ids=(0, 1, 2))], with_best=False)
@@ -91,7 +91,7 @@ def step_seconds(policy: str, drafter: str, num_rows: int) -> float:
 def main() -> None:
     """How long a planning call takes, and all that the controller does in a step."""
     for num_rows in (32, 256):
-        for source, *call in (("offers", False), ("draft model", True), ("draft model, harmonic", True, HARMONIC)):
+        for source, *call in (("model-free", False), ("draft model", True), ("draft model, harmonic", True, HARMONIC)):
             measure(f"planner, {num_rows} x {MAX_DRAFT_TOKENS}, {source}", planning_call(num_rows, *call))
     for drafter in ("model", "lookup"):
         print(f"\ncontroller, ms per step, {drafter}   " + "".join(f"batch {b:<6d}" for b in BATCHES))

@@ -36,7 +36,7 @@ from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.scheduler import Scheduler
 from smartspec.engine.cache_folder import cache_folder
-from smartspec.sim.executor import SimExecutor
+from smartspec.sim.executor import LOOKUP, SimExecutor
 from smartspec.sim.fleet import Fleet, Replica, Run
 from smartspec.sim.recorded_log import RecordedLog
 from smartspec.sim.recorded_truth import RecordedTruth, read_recordings
@@ -79,7 +79,7 @@ def load(target: Target, plan: LoadPlan) -> list[RequestRecord]:
 
 
 def simulated_seconds(
-    plan: LoadPlan, records: list[RequestRecord], time: TimeTruth, truth: RecordedTruth, profile: dict
+    plan: LoadPlan, records: list[RequestRecord], time: TimeTruth, truth: RecordedTruth, curves: LatencyModel
 ) -> float:
     """Mean end-to-end latency of the plan in the simulator."""
     traffic = Traffic(
@@ -88,10 +88,8 @@ def simulated_seconds(
         np.zeros(len(records), dtype=np.int64),
         arrival_seconds=plan.arrival_seconds,
     )
-    executor = SimExecutor(time, truth, has_model=False, num_slots=MAX_BATCH, seed=0)
-    controller = Controller(
-        "goodput", MAX_DRAFT_TOKENS, LatencyModel.from_dict(profile), has_offers=True, has_model=False, strict=True
-    )
+    executor = SimExecutor(time, truth, drafter=LOOKUP, num_slots=MAX_BATCH, seed=0)
+    controller = Controller("goodput", MAX_DRAFT_TOKENS, LatencyModel(curves.target), drafters=(LOOKUP,), strict=True)
     scheduler = Scheduler(
         BlockManager(KV_TOKENS // BLOCK_SIZE, BLOCK_SIZE, MAX_BATCH),
         max_batched_tokens=MAX_BATCHED_TOKENS,
@@ -148,9 +146,7 @@ def validate(plan_of: Callable[[float], LoadPlan], rates: list[float], folder: P
         measured = fmean(record.end_to_end_seconds for record in records)
         factor = slowdown(live, curves)
         simulated, at_that_speed = (
-            simulated_seconds(
-                plan, records, TimeTruth(curves.target, None, host_seconds, factor=f), truth, curves.to_dict()
-            )
+            simulated_seconds(plan, records, TimeTruth(curves.target, (), host_seconds, factor=f), truth, curves)
             for f in (1.0, factor)
         )
         ratios = simulated / measured, factor, at_that_speed / measured

@@ -12,7 +12,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "smartspec"
 LAYERS = {
     "control": set(),
     "core": {"control"},
-    "drafters": {"core"},
+    "drafters": {"control", "core"},
     "workload": set(),
     "engine": {"control", "core", "drafters"},
     "server": {"control", "core", "engine"},

@@ -14,7 +14,7 @@ import pytest
 import typer
 
 from smartspec.cli.main import _build_app
-from smartspec.control import Controller, CostCurve, LatencyModel
+from smartspec.control import Controller, CostCurve, DrafterSpec, LatencyModel
 from smartspec.core.engine_core import EngineCore
 from smartspec.server.metrics import ServerMetrics
 from smartspec.server.protocol import ChatBody, CompletionBody, SpeculationBody
@@ -147,7 +147,7 @@ def test_the_table_of_metrics_is_complete():
 def test_every_field_of_the_controllers_state_is_explained():
     text = (DOCS / "operating.md").read_text()
     latency = LatencyModel(CostCurve.linear(0.04, 0.002))
-    state = Controller("goodput", 4, latency, has_offers=True, has_model=False).state()
+    state = Controller("goodput", 4, latency, drafters=(DrafterSpec("lookup"),)).state()
     unexplained = [name for name in (*state, *state["policy_state"]) if f"`{name}`" not in text]
     assert not unexplained
 
@@ -175,9 +175,10 @@ def test_the_walk_of_a_request_names_what_exists():
 
 def test_the_walk_of_a_request_has_the_order_of_a_step():
     tree = ast.parse(textwrap.dedent(inspect.getsource(EngineCore._run)))
-    calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    calls = [f for f in calls if isinstance(f, ast.Attribute) and ast.unparse(f.value) in PARTS_OF_A_STEP]
-    in_code = [f.attr for f in sorted(calls, key=lambda f: (f.end_lineno, f.end_col_offset))]
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
+    calls = [call for call in calls if ast.unparse(call.func.value) in PARTS_OF_A_STEP]
+    # A call that is an argument of another ends, and is made, before it.
+    in_code = [call.func.attr for call in sorted(calls, key=lambda call: (call.end_lineno, call.end_col_offset))]
     in_page = [name.rpartition(".")[2] for name in walk_of_a_request() if name.startswith(CLASSES_OF_A_STEP)]
     in_page = [name for name in in_page if name in in_code]
     assert len(in_page) >= 8

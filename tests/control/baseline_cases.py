@@ -1,13 +1,13 @@
 """Steps for testing policies without an engine: views, estimates, and drafts that are accepted by the roll of dice."""
 
 import numpy as np
+from drafter_cases import estimates_of, found, lagging
 
 from smartspec.control.baselines.oracle import Oracle
 from smartspec.control.baselines.static import Fixed
 from smartspec.control.latency.model import CostCurve, LatencyModel
-from smartspec.control.policy import Estimates
 from smartspec.control.policy_names import POLICIES
-from smartspec.control.records import UNLIMITED, BatchView, Drafted, Offers, StepFeedback, StepSeconds
+from smartspec.control.records import UNLIMITED, BatchView, Drafted, StepFeedback, StepSeconds
 
 K = 8
 ALL_POLICIES = [*POLICIES, "fixed", "oracle"]
@@ -20,26 +20,25 @@ def new_policy(name, has_model=True):
     return Fixed(5) if name == "fixed" else POLICIES[name]()
 
 
-def make_view(num_rows, *, offers=None, caps=K, budget=UNLIMITED, first_id=0, **more):
+def make_view(num_rows, *, offers=None, has_model=True, caps=K, budget=UNLIMITED, first_id=0, **more):
     offers = np.zeros(num_rows, dtype=np.int64) if offers is None else np.array(offers)
     return BatchView(
         request_ids=np.arange(first_id, first_id + num_rows),
         context_tokens=np.full(num_rows, 512),
         max_draft_tokens=np.broadcast_to(caps, num_rows),
-        unseen_tokens=np.zeros(num_rows, dtype=np.int64),
-        offers=Offers(offers, offers),
+        drafters=(found(offers), lagging(num_rows)) if has_model else (found(offers),),
         draft_token_budget=budget,
         **more,
     )
 
 
 def make_latency(fixed=0.02, per_token=1e-4, draft_pass=0.001, draft_per_token=1e-6):
-    return LatencyModel(CostCurve.linear(fixed, per_token), CostCurve.linear(draft_pass, draft_per_token))
+    return LatencyModel(CostCurve.linear(fixed, per_token), (None, CostCurve.linear(draft_pass, draft_per_token)))
 
 
 def make_estimates(num_rows, acceptance=0.7, latency=None, *, max_draft_tokens=K, has_model=True):
     survival = np.cumprod(np.full((num_rows, max_draft_tokens), acceptance), axis=1)
-    return Estimates(survival, survival if has_model else None, latency or make_latency())
+    return estimates_of(latency or make_latency(), survival, survival if has_model else None)
 
 
 def make_feedback(view, plan, verified, accepted, **more):
@@ -51,7 +50,6 @@ def make_feedback(view, plan, verified, accepted, **more):
         verified=verified,
         tested=np.minimum(verified, accepted + 1),
         accepted=accepted,
-        next_match=np.full(view.num_rows, -1),
         num_emitted=int(accepted.sum()) + view.num_rows,
         seconds=more.pop("seconds", StepSeconds(0.001, 0.02, 0.0)),
         **more,
@@ -60,8 +58,8 @@ def make_feedback(view, plan, verified, accepted, **more):
 
 def draft(plan, confidence, entropy):
     """Lengths that come out when the plan's stop rule is asked after every pass: int [R]."""
-    lengths = np.where(plan.use_model, 0, plan.lengths)
-    active = plan.use_model & (plan.lengths > 0)
+    lengths = np.where(plan.drafter == 1, 0, plan.lengths)
+    active = plan.drafter == 1
     for depth in range(int(plan.lengths.max(initial=0))):
         rows = np.flatnonzero(active & (plan.lengths > depth))
         if not len(rows):
@@ -78,9 +76,9 @@ def run_step(policy, view, estimates, acceptance, rng):
     confidence, entropy = rng.uniform(0.3, 1.0, shape), rng.exponential(1.0, shape)
     plan = policy.plan_draft(view, estimates)
     lengths = draft(plan, confidence, entropy)
-    is_known = plan.use_model[:, None] & (np.arange(shape[1]) < lengths[:, None])
+    is_known = (plan.drafter == 1)[:, None] & (np.arange(shape[1]) < lengths[:, None])
     drafted = Drafted(lengths, np.where(is_known, confidence, np.nan))
-    verified = policy.plan_verify(view, plan, drafted, estimates.survival(plan.use_model), estimates.latency)
+    verified = policy.plan_verify(view, plan, drafted, estimates.survival_of(plan.drafter), estimates.latency)
     is_accepted = rng.random(shape) < np.broadcast_to(acceptance, view.num_rows)[:, None]
     accepted = np.minimum(np.cumprod(is_accepted, axis=1).sum(axis=1), verified)
     is_verified = np.arange(shape[1]) < verified[:, None]

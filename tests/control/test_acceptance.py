@@ -3,35 +3,43 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from drafter_cases import LOOKUP, MODEL, RECYCLING, found, free_test, lagging
 
 from smartspec.control.acceptance import effects as acceptance_effects
 from smartspec.control.acceptance.estimator import AcceptanceEstimator, observations
-from smartspec.control.records import OTHER_TEXT, BatchView, DraftPlan, Offers, StepFeedback, StepSeconds
+from smartspec.control.records import BatchView, DraftPlan, FreeTests, StepFeedback, StepSeconds
 
 K = 8
 NEW_REQUEST = 999_999
+BY_LOOKUP, BY_MODEL, BY_RECYCLING = range(3)
+NOTHING_FREE = FreeTests(*np.zeros((3, 8), dtype=int))
 
 
-def make_view(ids, evidence=3, class_ids=None):
+def make_estimator():
+    return AcceptanceEstimator(K, (LOOKUP, MODEL, RECYCLING))
+
+
+def make_view(ids, match=3, class_ids=None):
     ids = np.asarray(ids)
     num_rows, zeros = len(ids), np.zeros(len(ids), dtype=np.int64)
-    offers = Offers(np.full(num_rows, K), np.broadcast_to(evidence, num_rows))
-    return BatchView(ids, zeros, np.full(num_rows, K), zeros, offers, class_ids=class_ids)
+    matched = found(np.full(num_rows, K), np.broadcast_to(match, num_rows))
+    drafters = (matched, lagging(num_rows), matched)
+    return BatchView(ids, zeros, np.full(num_rows, K), drafters, class_ids=class_ids)
 
 
-def make_feedback(view, verified, tested, accepted, *, use_model=False, drafted=None, next_match=None, **evidence):
+def make_feedback(view, verified, tested, accepted, *, drafter=BY_LOOKUP, drafted=None, next_match=None, **rest):
     num_rows = view.num_rows
     return StepFeedback(
         view=view,
-        plan=DraftPlan(verified, np.broadcast_to(use_model, num_rows)),
+        plan=DraftPlan(verified, np.broadcast_to(drafter, num_rows)),
         drafted=verified if drafted is None else drafted,
         verified=verified,
         tested=tested,
         accepted=accepted,
-        next_match=np.full(num_rows, -1) if next_match is None else next_match,
         num_emitted=num_rows + int(accepted.sum()),
         seconds=StepSeconds(0.0, 0.01, 0.0),
-        **evidence,
+        **({} if next_match is None else {"free_tests": (free_test(verified, next_match),)}),
+        **rest,
     )
 
 
@@ -42,23 +50,23 @@ def truncated_drafts(rng, conditional, lengths):
     return accepted, np.minimum(accepted + 1, lengths)
 
 
-def learn(estimator, rng, conditional, lengths, ids=None, evidence=3, class_ids=None, **rest):
+def learn(estimator, rng, conditional, lengths, ids=None, match=3, class_ids=None, **rest):
     """One synthetic step; returns what was observed of it."""
-    view = make_view(np.arange(len(conditional)) if ids is None else ids, evidence, class_ids)
+    view = make_view(np.arange(len(conditional)) if ids is None else ids, match, class_ids)
     accepted, tested = truncated_drafts(rng, conditional, lengths)
     feedback = make_feedback(view, lengths, tested, accepted, **rest)
     estimator.observe(feedback)
-    return observations(K, lengths, tested, accepted, feedback.next_match)
+    return observations(K, tested, accepted)
 
 
 def conditional_of(survival):
     return survival / np.concatenate([np.ones((len(survival), 1)), survival[:, :-1]], axis=1)
 
 
-def predict(estimator, request_id=NEW_REQUEST, evidence=3, use_model=False, class_id=0):
+def predict(estimator, request_id=NEW_REQUEST, match=3, drafter=BY_LOOKUP, class_id=0):
     """Conditional acceptance of one request: float [K]."""
-    view = make_view([request_id], evidence, np.array([class_id]))
-    return conditional_of(estimator.survival(view, use_model))[0]
+    view = make_view([request_id], match, np.array([class_id]))
+    return conditional_of(estimator.survival(view)[drafter])[0]
 
 
 def sigmoid(log_odds):
@@ -66,31 +74,24 @@ def sigmoid(log_odds):
 
 
 def test_observations_stop_at_the_first_rejection():
-    seen, hit = observations(4, np.array([4, 4, 2]), np.array([2, 4, 2]), np.array([1, 4, 2]), np.array([-1, -1, -1]))
+    seen, hit = observations(4, np.array([2, 4, 2]), np.array([1, 4, 2]))
     assert seen.astype(int).tolist() == [[1, 1, 0, 0], [1, 1, 1, 1], [1, 1, 0, 0]]
     assert hit.astype(int).tolist() == [[1, 0, 0, 0], [1, 1, 1, 1], [1, 1, 0, 0]]
 
 
 def test_positions_behind_a_rejection_are_hidden_even_if_called_tested():
-    seen, _ = observations(4, np.array([4]), np.array([4]), np.array([1]), np.array([-1]))
+    seen, _ = observations(4, np.array([4]), np.array([1]))
     assert seen.astype(int).tolist() == [[1, 1, 0, 0]]
 
 
 def test_tokens_dropped_by_a_stop_rule_are_no_observations():
-    seen, hit = observations(4, np.array([4]), np.array([2]), np.array([4]), np.array([1]))
+    seen, hit = observations(4, np.array([2]), np.array([4]))
     assert seen.astype(int).tolist() == hit.astype(int).tolist() == [[1, 1, 0, 0]]
-
-
-def test_free_evidence_counts_only_behind_a_fully_accepted_draft():
-    verified, tested, accepted = np.array([0, 1, 2, 0, 4]), np.array([0, 1, 1, 0, 4]), np.array([0, 1, 0, 0, 4])
-    seen, hit = observations(4, verified, tested, accepted, np.array([1, 0, 1, -1, 1]))
-    assert seen.astype(int).tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 0], [1, 1, 1, 1]]
-    assert hit.astype(int).tolist() == [[1, 0, 0, 0], [1, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0], [1, 1, 1, 1]]
 
 
 def test_estimates_are_unbiased_under_censoring():
     """True conditional acceptance is recovered at every position although deep ones are rarely seen."""
-    rng, estimator = np.random.default_rng(0), AcceptanceEstimator(K)
+    rng, estimator = np.random.default_rng(0), make_estimator()
     truth = np.array([0.5, 0.7, 0.8, 0.85, 0.9, 0.9, 0.9, 0.9])
     for step in range(400):
         ids = np.arange(16) + 16 * step  # new requests every step: no request effect can hide a bias
@@ -107,7 +108,7 @@ def test_a_constant_rate_is_not_confused_with_accepted_over_drafted():
     400 tested tokens; ten seeds take the luck out, what is left is bias."""
     estimates = []
     for seed in range(10):
-        rng, estimator = np.random.default_rng(seed), AcceptanceEstimator(K)
+        rng, estimator = np.random.default_rng(seed), make_estimator()
         for _ in range(15):
             learn(estimator, rng, np.full((8, K), 0.8), np.full(8, 5))
         estimates.append(predict(estimator)[:5])
@@ -117,13 +118,13 @@ def test_a_constant_rate_is_not_confused_with_accepted_over_drafted():
 
 def test_predictions_are_calibrated_over_requests_that_differ():
     """Good requests are tested deeper; their luck must not leak into what others are promised."""
-    rng, estimator = np.random.default_rng(2), AcceptanceEstimator(K)
+    rng, estimator = np.random.default_rng(2), make_estimator()
     predicted, happened = [], []
     for generation in range(40):
         ids = np.arange(16) + 16 * generation
         conditional = np.tile(sigmoid(0.6 + 1.0 * rng.standard_normal(16))[:, None], (1, K))
         for _ in range(30):
-            forecast = conditional_of(estimator.survival(make_view(ids), False))
+            forecast = conditional_of(estimator.survival(make_view(ids))[BY_LOOKUP])
             seen, hit = learn(estimator, rng, conditional, np.full(16, K), ids)
             if generation >= 10:
                 predicted.append(forecast[seen])
@@ -138,7 +139,7 @@ def test_predictions_are_calibrated_over_requests_that_differ():
 
 
 def test_requests_are_told_apart():
-    rng, estimator = np.random.default_rng(3), AcceptanceEstimator(K)
+    rng, estimator = np.random.default_rng(3), make_estimator()
     conditional = np.repeat([[0.9], [0.3]], K, axis=1)
     for _ in range(40):
         learn(estimator, rng, conditional, np.full(2, K))
@@ -149,7 +150,7 @@ def test_requests_are_told_apart():
 
 
 def test_what_a_request_taught_stays_with_its_class_when_it_ends():
-    rng, estimator = np.random.default_rng(3), AcceptanceEstimator(K)
+    rng, estimator = np.random.default_rng(3), make_estimator()
     for _ in range(40):
         learn(estimator, rng, np.repeat([[0.9], [0.3]], K, axis=1), np.full(2, K))
     before = predict(estimator)
@@ -159,7 +160,7 @@ def test_what_a_request_taught_stays_with_its_class_when_it_ends():
 
 
 def test_a_new_request_starts_from_its_class_and_an_unknown_class_from_the_pool():
-    rng, estimator = np.random.default_rng(4), AcceptanceEstimator(K)
+    rng, estimator = np.random.default_rng(4), make_estimator()
     class_ids = np.repeat([1, 2], 8)
     conditional = np.repeat(np.where(class_ids == 1, 0.85, 0.4)[:, None], K, axis=1)
     for step in range(60):
@@ -172,7 +173,7 @@ def test_a_new_request_starts_from_its_class_and_an_unknown_class_from_the_pool(
 
 
 def test_a_request_that_changes_is_followed():
-    rng, estimator = np.random.default_rng(4), AcceptanceEstimator(K)
+    rng, estimator = np.random.default_rng(4), make_estimator()
     others = np.full((8, K), 0.6)
     for rate, low, high in ((0.95, 0.85, 1.0), (0.1, 0.0, 0.35)):
         for _ in range(80):
@@ -183,87 +184,97 @@ def test_a_request_that_changes_is_followed():
     assert predict(estimator, request_id=1)[0] == pytest.approx(0.6, abs=0.15)
 
 
-def test_evidence_classes_are_told_apart_and_cold_ones_borrow():
-    rng, estimator = np.random.default_rng(5), AcceptanceEstimator(K)
-    evidence = np.repeat([2, 12], 4)
-    conditional = np.repeat(np.where(evidence == 2, 0.2, 0.9)[:, None], K, axis=1)
+def test_match_lengths_are_told_apart_and_cold_ones_borrow_from_those_of_their_drafter():
+    rng, estimator = np.random.default_rng(5), make_estimator()
+    match = np.repeat([2, 12], 4)
+    conditional = np.repeat(np.where(match == 2, 0.2, 0.9)[:, None], K, axis=1)
     for step in range(150):
-        learn(estimator, rng, conditional, np.full(8, K), np.arange(8) + 8 * step, evidence)
-    assert predict(estimator, evidence=2)[0] == pytest.approx(0.2, abs=0.08)
-    assert predict(estimator, evidence=12)[0] == pytest.approx(0.9, abs=0.05)
-    assert predict(estimator, evidence=9).tolist() == predict(estimator, evidence=OTHER_TEXT).tolist()
-    assert predict(estimator, evidence=OTHER_TEXT + 3).tolist() == predict(estimator, evidence=500).tolist()
-    assert predict(estimator, evidence=OTHER_TEXT + 3)[0] < 0.85, "the text of others is another matter"
-    assert 0.25 < predict(estimator, evidence=5)[0] < 0.85
-    assert predict(estimator, use_model=True)[0] == pytest.approx(0.6)
+        learn(estimator, rng, conditional, np.full(8, K), np.arange(8) + 8 * step, match)
+    assert predict(estimator, match=2)[0] == pytest.approx(0.2, abs=0.08)
+    assert predict(estimator, match=12)[0] == pytest.approx(0.9, abs=0.05)
+    assert predict(estimator, match=9).tolist() == predict(estimator, match=500).tolist()
+    assert 0.25 < predict(estimator, match=5)[0] < 0.85
+    for other in (BY_MODEL, BY_RECYCLING):
+        assert predict(estimator, match=12, drafter=other)[0] == pytest.approx(0.6), "another drafter is another matter"
 
 
-def test_free_evidence_alone_teaches_the_first_position():
-    rng, estimator = np.random.default_rng(6), AcceptanceEstimator(K)
+def test_free_tests_alone_teach_the_first_position():
+    rng, estimator = np.random.default_rng(6), make_estimator()
     for step in range(100):
         outcome = (rng.random(8) < 0.15).astype(int)
         learn(estimator, rng, np.zeros((8, K)), np.zeros(8, int), np.arange(8) + 8 * step, next_match=outcome)
     assert predict(estimator)[0] == pytest.approx(0.15, abs=0.05)
 
 
-def test_what_a_draft_model_would_have_guessed_teaches_its_first_position_and_the_request():
-    rng, estimator = np.random.default_rng(6), AcceptanceEstimator(K)
-    offers_before = predict(estimator)
-    caught_up, nothing = np.full(8, 6), np.zeros(8, int)
+def test_free_tests_of_a_drafter_teach_it_while_another_drafts():
+    rng, estimator = np.random.default_rng(6), make_estimator()
+    for step in range(100):
+        free = free_test(0, (rng.random(8) < 0.2).astype(int))
+        more = {"drafter": BY_LOOKUP, "free_tests": (NOTHING_FREE, NOTHING_FREE, free)}
+        learn(estimator, rng, np.full((8, K), 0.8), np.full(8, 3), np.arange(8) + 8 * step, **more)
+    assert predict(estimator)[0] == pytest.approx(0.8, abs=0.05)
+    assert predict(estimator, drafter=BY_RECYCLING)[0] == pytest.approx(0.2, abs=0.07)
+
+
+def test_what_a_draft_prefill_would_have_guessed_teaches_the_first_position_and_the_request():
+    rng, estimator = np.random.default_rng(6), make_estimator()
+    lookup_before = predict(estimator)
+    guessed, nothing = np.full(8, 6), np.zeros(8, int)
     rates = np.where(np.arange(8) < 4, 0.9, 0.5)
     for _ in range(40):
-        evidence = {"caught_up": caught_up, "caught_up_matches": rng.binomial(caught_up, rates)}
-        learn(estimator, rng, np.zeros((8, K)), nothing, **evidence)
-    assert predict(estimator, use_model=True)[0] == pytest.approx(0.74, abs=0.05)
-    assert predict(estimator, request_id=0, use_model=True)[0] == pytest.approx(0.9, abs=0.07)
-    assert predict(estimator, request_id=7, use_model=True)[0] == pytest.approx(0.5, abs=0.1)
-    assert predict(estimator).tolist() == offers_before.tolist()
+        free = FreeTests(nothing, guessed, rng.binomial(guessed, rates))
+        learn(estimator, rng, np.zeros((8, K)), nothing, free_tests=(NOTHING_FREE, free))
+    assert predict(estimator, drafter=BY_MODEL)[0] == pytest.approx(0.74, abs=0.05)
+    assert predict(estimator, request_id=0, drafter=BY_MODEL)[0] == pytest.approx(0.9, abs=0.07)
+    assert predict(estimator, request_id=7, drafter=BY_MODEL)[0] == pytest.approx(0.5, abs=0.1)
+    assert predict(estimator).tolist() == lookup_before.tolist()
 
 
-def test_a_long_catch_up_counts_as_a_short_one():
+def test_a_long_draft_prefill_counts_as_a_short_one():
     estimators = []
-    for caught_up in (16, 1600):
-        estimators.append(AcceptanceEstimator(K))
-        evidence = {"caught_up": np.array([caught_up]), "caught_up_matches": np.array([caught_up // 4])}
-        learn(estimators[-1], np.random.default_rng(0), np.zeros((1, K)), np.zeros(1, int), **evidence)
-    few, many = (predict(estimator, use_model=True) for estimator in estimators)
+    for guessed in (16, 1600):
+        estimators.append(make_estimator())
+        free = FreeTests(np.array([0]), np.array([guessed]), np.array([guessed // 4]))
+        nothing = FreeTests(*np.zeros((3, 1), dtype=int))
+        learn(estimators[-1], np.random.default_rng(0), np.zeros((1, K)), np.zeros(1, int), free_tests=(nothing, free))
+    few, many = (predict(estimator, drafter=BY_MODEL) for estimator in estimators)
     assert few == pytest.approx(many)
     assert few[0] < 0.5
 
 
 def test_a_draft_that_is_always_right_is_nearly_sure():
-    rng, estimator = np.random.default_rng(7), AcceptanceEstimator(K)
+    rng, estimator = np.random.default_rng(7), make_estimator()
     for step in range(100):
-        learn(estimator, rng, np.ones((4, K)), np.full(4, K), np.arange(4) + 4 * (step // 10), use_model=True)
-    assert predict(estimator, use_model=True).min() > 0.97
+        learn(estimator, rng, np.ones((4, K)), np.full(4, K), np.arange(4) + 4 * (step // 10), drafter=BY_MODEL)
+    assert predict(estimator, drafter=BY_MODEL).min() > 0.97
 
 
 def test_a_drafter_written_off_is_tried_again_in_the_end():
-    rng, estimator = np.random.default_rng(8), AcceptanceEstimator(K)
+    rng, estimator = np.random.default_rng(8), make_estimator()
     for step in range(100):
-        learn(estimator, rng, np.zeros((8, K)), np.full(8, 4), np.arange(8) + 8 * step, use_model=True)
+        learn(estimator, rng, np.zeros((8, K)), np.full(8, 4), np.arange(8) + 8 * step, drafter=BY_MODEL)
         for request_id in range(8 * step, 8 * step + 8):
             estimator.forget(request_id)
-    assert predict(estimator, use_model=True)[0] < 0.02
+    assert predict(estimator, drafter=BY_MODEL)[0] < 0.02
     for _ in range(5_000):
         learn(estimator, rng, np.zeros((1, K)), np.zeros(1, int), np.array([5]))
-    assert predict(estimator, use_model=True)[0] > 0.4
+    assert predict(estimator, drafter=BY_MODEL)[0] > 0.4
 
 
 def test_uncertainty_falls_with_evidence_and_grows_again_as_it_ages():
-    rng, estimator = np.random.default_rng(9), AcceptanceEstimator(K)
+    rng, estimator = np.random.default_rng(9), make_estimator()
     view, stranger = make_view([0]), make_view([NEW_REQUEST])
-    std = [estimator.log_odds_std(view, False)[0]]
+    std = [estimator.log_odds_std(view)[BY_LOOKUP, 0]]
     for _ in range(60):
         learn(estimator, rng, np.full((8, K), 0.6), np.full(8, K))
-    std.append(estimator.log_odds_std(view, False)[0])
+    std.append(estimator.log_odds_std(view)[BY_LOOKUP, 0])
     assert std[1] < 0.5 * std[0]
-    assert estimator.log_odds_std(stranger, False)[0] > 1.5 * std[1]  # pool and class are known, the request is not
-    assert estimator.log_odds_std(view, True)[0] == pytest.approx(std[0])  # nothing was learned of the draft model
+    assert estimator.log_odds_std(stranger)[BY_LOOKUP, 0] > 1.5 * std[1]  # pool and class are known, the request is not
+    assert estimator.log_odds_std(view)[BY_MODEL, 0] == pytest.approx(std[0])  # nothing was learned of the draft model
     for num_steps in (20, 80, 2_000):
         for _ in range(num_steps):
             learn(estimator, rng, np.zeros((8, K)), np.zeros(8, int))
-        std.append(estimator.log_odds_std(view, False)[0])
+        std.append(estimator.log_odds_std(view)[BY_LOOKUP, 0])
     assert std[1] < std[2] < std[3] < std[4] <= std[0] + 1e-9
 
 
@@ -271,24 +282,24 @@ def test_the_standard_deviation_covers_the_truth():
     """Estimates of long known requests scatter around the truth by about as much as is claimed."""
     errors = []
     for seed in range(6):
-        rng, estimator = np.random.default_rng(seed), AcceptanceEstimator(K)
+        rng, estimator = np.random.default_rng(seed), make_estimator()
         truth = 0.5 + 0.7 * rng.standard_normal(32)
         for _ in range(40):
             learn(estimator, rng, np.tile(sigmoid(truth)[:, None], (1, K)), np.full(32, 4))
         view = make_view(np.arange(32))
-        first = estimator.survival(view, False)[:, 0]
-        errors.append((np.log(first / (1 - first)) - truth) / estimator.log_odds_std(view, False))
+        first = estimator.survival(view)[BY_LOOKUP, :, 0]
+        errors.append((np.log(first / (1 - first)) - truth) / estimator.log_odds_std(view)[BY_LOOKUP])
     assert 0.6 < np.sqrt(np.mean(np.square(errors))) < 1.3
 
 
 def test_shifted_survival_moves_all_log_odds_of_a_row():
-    rng, estimator = np.random.default_rng(10), AcceptanceEstimator(K)
+    rng, estimator = np.random.default_rng(10), make_estimator()
     for _ in range(20):
         learn(estimator, rng, np.full((3, K), 0.7), np.full(3, K))
     view, shift = make_view(np.arange(3)), np.array([0.0, 1.0, -1.0])
     plain, shifted = (
         conditional_of(survival)
-        for survival in (estimator.survival(view, False), estimator.survival_shifted(view, False, shift))
+        for survival in (estimator.survival(view)[0], estimator.survival_shifted(view, shift)[0])
     )
     log_odds = np.log(plain / (1 - plain)) + shift[:, None]
     assert shifted == pytest.approx(sigmoid(log_odds))
@@ -296,7 +307,7 @@ def test_shifted_survival_moves_all_log_odds_of_a_row():
 
 def test_memory_is_bounded_and_forget_is_harmless(monkeypatch):
     monkeypatch.setattr(acceptance_effects, "MAX_TRACKED_REQUESTS", 16)
-    rng, estimator = np.random.default_rng(9), AcceptanceEstimator(K)
+    rng, estimator = np.random.default_rng(9), make_estimator()
     for step in range(20):
         learn(estimator, rng, np.full((4, K), 0.5), np.full(4, K), np.arange(4) + 4 * step)
     assert estimator.num_tracked_requests == 16
@@ -309,7 +320,7 @@ def test_memory_is_bounded_and_forget_is_harmless(monkeypatch):
 def test_requests_given_up_while_preempted_leave_their_class_sound():
     """Taken from sums they were no longer part of, they made the weight of their class negative and what requests of
     any class were believed to differ by 1e18."""
-    rng, estimator = np.random.default_rng(11), AcceptanceEstimator(K)
+    rng, estimator = np.random.default_rng(11), make_estimator()
     ids = np.arange(40)
     truth = np.tile(rng.uniform(0.4, 0.7, 40)[:, None], (1, K))
     for _ in range(10):
@@ -319,14 +330,14 @@ def test_requests_given_up_while_preempted_leave_their_class_sound():
     for request_id in ids.tolist():
         estimator.forget(request_id)
     assert predict(estimator) == pytest.approx(before, abs=0.1)
-    assert np.isfinite(estimator.log_odds_std(make_view([NEW_REQUEST]), False)).all()
+    assert np.isfinite(estimator.log_odds_std(make_view([NEW_REQUEST]))).all()
     learn(estimator, rng, np.full((1, K), 0.6), np.full(1, K), np.array([NEW_REQUEST]))
     assert estimator._effects._spread.strength[0, 0] > 2.0, "they were alike"
 
 
 def test_two_requests_that_claim_one_row_do_no_harm(monkeypatch):
     monkeypatch.setattr(acceptance_effects, "MAX_TRACKED_REQUESTS", 16)
-    rng, estimator = np.random.default_rng(9), AcceptanceEstimator(K)
+    rng, estimator = np.random.default_rng(9), make_estimator()
     for _ in range(30):
         learn(estimator, rng, np.repeat([[0.9], [0.2]], K, axis=1), np.full(2, K), np.array([3, 19]))
     assert estimator.num_tracked_requests == 1
@@ -335,31 +346,31 @@ def test_two_requests_that_claim_one_row_do_no_harm(monkeypatch):
 
 
 def test_unobserved_rows_take_no_memory():
-    estimator = AcceptanceEstimator(K)
+    estimator = make_estimator()
     learn(estimator, np.random.default_rng(0), np.zeros((3, K)), np.zeros(3, int))
     assert estimator.num_tracked_requests == 0
 
 
 def test_an_empty_step_is_harmless():
-    rng, estimator = np.random.default_rng(0), AcceptanceEstimator(K)
+    rng, estimator = np.random.default_rng(0), make_estimator()
     learn(estimator, rng, np.zeros((0, K)), np.zeros(0, int), np.zeros(0, int))
-    assert estimator.survival(make_view(np.zeros(0, int)), True).shape == (0, K)
+    assert estimator.survival(make_view(np.zeros(0, int))).shape == (3, 0, K)
     assert predict(estimator)[0] == pytest.approx(0.6)
 
 
 def test_survival_falls_along_a_draft():
-    rng, estimator = np.random.default_rng(10), AcceptanceEstimator(K)
+    rng, estimator = np.random.default_rng(10), make_estimator()
     for _ in range(50):
-        learn(estimator, rng, rng.random((6, K)), rng.integers(0, K + 1, 6), evidence=rng.integers(0, 12, 6))
-    survival = estimator.survival(make_view(np.arange(6), rng.integers(0, 12, 6)), rng.random(6) < 0.5)
+        learn(estimator, rng, rng.random((6, K)), rng.integers(0, K + 1, 6), match=rng.integers(0, 12, 6))
+    survival = estimator.survival(make_view(np.arange(6), rng.integers(0, 12, 6)))
     assert ((survival > 0) & (survival <= 1)).all()
-    assert (np.diff(survival, axis=1) <= 0).all()
+    assert (np.diff(survival, axis=2) <= 0).all()
 
 
 def test_the_table_is_json_able():
-    rng, estimator = np.random.default_rng(11), AcceptanceEstimator(K)
-    learn(estimator, rng, np.full((4, K), 0.5), np.full(4, K), use_model=True)
+    rng, estimator = np.random.default_rng(11), make_estimator()
+    learn(estimator, rng, np.full((4, K), 0.5), np.full(4, K), drafter=BY_MODEL)
     table = json.loads(json.dumps(estimator.table()))
     assert len(table["model"]["acceptance"]) == K
-    assert table["model"]["observations"][0] > 0 == table["match 3"]["observations"][0]
-    assert table["model"]["log_odds_std"][0] < table["match 3"]["log_odds_std"][0]
+    assert table["model"]["observations"][0] > 0 == table["lookup, match 3"]["observations"][0]
+    assert table["model"]["log_odds_std"][0] < table["lookup, match 3"]["log_odds_std"][0]

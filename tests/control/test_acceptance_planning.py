@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
+from drafter_cases import LOOKUP, found, free_test
 
 from smartspec.control.acceptance.estimator import AcceptanceEstimator
 from smartspec.control.planner.lengths import plan_lengths
-from smartspec.control.records import BatchView, DraftPlan, Offers, StepFeedback, StepSeconds
+from smartspec.control.records import BatchView, DraftPlan, StepFeedback, StepSeconds
 
 K = 8
 
@@ -17,7 +18,7 @@ class World:
         self.rng = np.random.default_rng(seed)
         self.ids = np.arange(num_rows)
         self.target_seconds = 0.03 + seconds_per_token * (num_rows + np.arange(num_rows * K + 1))
-        self.estimator = AcceptanceEstimator(K)
+        self.estimator = AcceptanceEstimator(K, (LOOKUP,))
         self.set_rates(rates)
 
     def set_rates(self, rates):
@@ -33,17 +34,18 @@ class World:
     def step(self):
         """Plan, verify and learn; returns the share of the goodput that the best plan would have had."""
         num_rows, zeros = len(self.ids), np.zeros_like(self.ids)
-        offers = Offers(np.full(num_rows, K), np.full(num_rows, 3))
-        view = BatchView(self.ids, zeros, np.full(num_rows, K), zeros, offers)
-        lengths = self._plan(self.estimator.survival(view, False))
+        drafters = (found(np.full(num_rows, K), np.full(num_rows, 3)),)
+        view = BatchView(self.ids, zeros, np.full(num_rows, K), drafters)
+        lengths = self._plan(self.estimator.survival(view)[0])
         hits = np.cumprod(self.rng.random((num_rows, K + 1)) < np.pad(self.conditional, ((0, 0), (0, 1))), axis=1)
         accepted = np.minimum(hits.sum(axis=1), lengths)
-        next_match = np.where((accepted == lengths) & (lengths < K), hits[np.arange(num_rows), lengths], -1)
+        matches = np.where((accepted == lengths) & (lengths < K), hits[np.arange(num_rows), lengths], -1)
+        free = (free_test(lengths, matches),)
         tested, emitted = np.minimum(accepted + 1, lengths), num_rows + int(accepted.sum())
-        plan, seconds = DraftPlan(lengths, np.zeros(num_rows, bool)), StepSeconds(0.0, 0.01, 0.0)
+        plan, seconds = DraftPlan(lengths, np.zeros(num_rows, int)), StepSeconds(0.0, 0.01, 0.0)
         drafted = np.full(num_rows, K)
         self.estimator.observe(
-            StepFeedback(view, plan, drafted, lengths, tested, accepted, next_match, emitted, seconds)
+            StepFeedback(view, plan, drafted, lengths, tested, accepted, emitted, seconds, free_tests=free)
         )
         return self._goodput(lengths) / self._goodput(self._plan(self.survival))
 

@@ -2,9 +2,8 @@
 
 import numpy as np
 import pytest
-from test_acceptance import K, conditional_of, learn, make_view
+from test_acceptance import K, conditional_of, learn, make_estimator, make_view
 
-from smartspec.control.acceptance.estimator import AcceptanceEstimator
 from smartspec.control.acceptance.logistic import sigmoid
 from smartspec.control.acceptance.spread import START_VARIANCE, RequestSpread
 
@@ -24,7 +23,7 @@ def requests_come_and_go(estimator, rng, spread, generations=20, num_rows=ROWS, 
 
 
 def learned_variance(spread, seed, **how):
-    rng, estimator = np.random.default_rng(seed), AcceptanceEstimator(K)
+    rng, estimator = np.random.default_rng(seed), make_estimator()
     for ids, conditional in requests_come_and_go(estimator, rng, spread, **how):
         learn(estimator, rng, conditional, np.full(len(ids), K), ids)
     return 1.0 / float(estimator._effects._spread.strength[0, 0])
@@ -38,17 +37,17 @@ def test_the_variance_between_requests_is_found(spread, low, high, how):
 
 
 def test_nothing_seen_changes_nothing():
-    spread, nothing = RequestSpread(), np.zeros((2, 5))
+    spread, nothing = RequestSpread(2), np.zeros((2, 5))
     spread.learn(nothing, nothing, np.ones((2, 5)), nothing)
     assert spread.strength.tolist() == [[1 / START_VARIANCE], [1 / START_VARIANCE]]
 
 
 def test_what_a_new_request_is_promised_holds_at_every_position():
     """Requests that get far are the good ones: given that, their later tokens are surer than their first."""
-    rng, estimator = np.random.default_rng(4), AcceptanceEstimator(K)
+    rng, estimator = np.random.default_rng(4), make_estimator()
     promised, kept, seen_by = np.zeros(K), np.zeros(K), np.zeros(K)
     for step, (ids, conditional) in enumerate(requests_come_and_go(estimator, rng, 1.0, generations=150, num_steps=8)):
-        forecast = conditional_of(estimator.survival(make_view(ids), False))
+        forecast = conditional_of(estimator.survival(make_view(ids))[0])
         seen, hit = learn(estimator, rng, conditional, np.full(ROWS, K), ids)
         if step >= 400:
             promised += (forecast * seen).sum(axis=0)

@@ -2,28 +2,28 @@
 
 import numpy as np
 import pytest
+from drafter_cases import MODEL, estimates_of, lagging
 
 from smartspec.control.controller import Controller
 from smartspec.control.goodput.policy import Goodput
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
-from smartspec.control.policy import Estimates
-from smartspec.control.records import BatchView, Offers, StepFeedback, StepSeconds
+from smartspec.control.records import BatchView, StepFeedback, StepSeconds
 
 ROWS, K = 16, 6
 NONE = np.zeros(ROWS, dtype=np.int64)
 TARGET = CostCurve(knots=(0.0,), slopes=(4e-4,), constant=0.02, per_row=2e-3)
 DRAFT = CostCurve.linear(5e-4, 1e-6)
 SURVIVAL = np.cumprod(np.tile(np.linspace(0.4, 0.9, ROWS)[:, None], K), axis=1)
-ESTIMATES = Estimates(SURVIVAL, SURVIVAL, LatencyModel(TARGET, DRAFT))
+ESTIMATES = estimates_of(LatencyModel(TARGET, (DRAFT,)), model=SURVIVAL)
 PREFILL = {"num_prefills": 1, "prefill_tokens": 400, "prefill_context_tokens": 400, "prefill_attended_tokens": 80_000.0}
 TRIPPED = type("Tripped", (), {"allows_drafts": False, "reason": "tripped", "observe": lambda *_, **__: None})
 
 
 def make_view(prefill=False, behind=False):
-    unseen = np.where(np.arange(ROWS) % 3, 300, 0) if behind else NONE
+    lag = np.where(np.arange(ROWS) % 3, 300, 0) if behind else NONE
     more = PREFILL | {"num_waiting": 20} if prefill else {}
-    return BatchView(np.arange(ROWS), NONE + 300, NONE + K, unseen, Offers.none(ROWS), **more)
+    return BatchView(np.arange(ROWS), NONE + 300, NONE + K, (lagging(ROWS, lag),), **more)
 
 
 def make_policy(is_open=False, uniform=None, tripped=False):
@@ -51,7 +51,7 @@ def test_where_the_guard_stops_drafts_the_first_alternative_is_what_would_have_b
     others = policy.alternatives(view, ESTIMATES, policy.plan_draft(view, ESTIMATES))
     assert wanted.lengths.any() and others[0][0] != "off"
     assert np.array_equal(others[0][1].lengths, wanted.lengths)
-    assert np.array_equal(others[0][1].use_model, wanted.use_model)
+    assert np.array_equal(others[0][1].drafter, wanted.drafter)
 
 
 def test_all_limits_are_asked_at_the_same_price_of_time(monkeypatch):
@@ -75,12 +75,12 @@ def test_alternatives_are_others_than_the_chosen_plan(prefill):
 
 def recorded(policy, view):
     """The record of one step in which all that was planned was verified, and nothing accepted."""
-    latency, records = LatencyModel(TARGET, DRAFT), []
-    controller = Controller(policy, K, latency, has_offers=False, has_model=True, strict=True)
+    latency, records = LatencyModel(TARGET, (DRAFT,)), []
+    controller = Controller(policy, K, latency, drafters=(MODEL,), strict=True)
     controller.on_record = records.append
     plan = controller.plan_draft(view)
     tested, seconds = np.minimum(plan.lengths, 1), StepSeconds(0.01, 0.5, 0.001)
-    feedback = StepFeedback(view, plan, plan.lengths, plan.lengths, tested, NONE, NONE - 1, ROWS, seconds)
+    feedback = StepFeedback(view, plan, plan.lengths, plan.lengths, tested, NONE, ROWS, seconds)
     controller.observe(feedback)
     return records[0]
 

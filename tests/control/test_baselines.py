@@ -27,15 +27,17 @@ def test_no_policy_exceeds_what_a_row_or_the_step_can_have(name, steps, has_mode
         caps = np.array([cap for cap, _ in limits], dtype=np.int64)
         offers = np.array([offer for _, offer in limits], dtype=np.int64)
         targets = np.where(caps % 2, 0.01, np.inf)
-        view = make_view(len(limits), offers=offers, caps=caps, budget=budget, tpot_targets=targets)
+        view = make_view(
+            len(limits), offers=offers, has_model=has_model, caps=caps, budget=budget, tpot_targets=targets
+        )
         estimates = make_estimates(len(limits), has_model=has_model)
         plan, feedback = run_step(policy, view, estimates, 0.6, rng)
-        assert plan.lengths.shape == plan.use_model.shape == (len(limits),)
+        assert plan.lengths.shape == plan.drafter.shape == (len(limits),)
         assert (plan.lengths >= 0).all()
         assert (plan.lengths <= np.minimum(caps, K)).all()
-        assert (plan.lengths <= offers)[~plan.use_model].all()
-        assert not plan.use_model.any() or has_model
-        assert not plan.use_model[plan.lengths == 0].any()
+        assert (plan.lengths <= offers)[plan.drafter != 1].all()
+        assert (plan.drafter < 1 + has_model).all()
+        assert ((plan.drafter >= 0) == (plan.lengths > 0)).all()
         assert ((feedback.verified >= 0) & (feedback.verified <= feedback.drafted)).all()
         if name != "fixed":  # lengths asked for by hand are the host's to cut
             assert feedback.verified.sum() <= budget
@@ -52,12 +54,12 @@ def test_steps_without_decoding_requests_are_nothing_to_decide(name):
 
 
 @pytest.mark.parametrize("name", [name for name in ALL_POLICIES if name != "off"])
-def test_every_policy_uses_offers_where_there_is_no_draft_model(name):
+def test_every_policy_uses_what_was_found_where_there_is_no_draft_model(name):
     policy = new_policy(name, has_model=False)
-    view = make_view(4, offers=[3, 0, 8, 1])
+    view = make_view(4, offers=[3, 0, 8, 1], has_model=False)
     plan = policy.plan_draft(view, make_estimates(4, acceptance=0.9, has_model=False))
     assert (plan.lengths > 0).tolist() == [True, False, True, True]
-    assert not plan.use_model.any()
+    assert (plan.drafter <= 0).all()
 
 
 @pytest.mark.parametrize("name", PER_REQUEST)
@@ -106,7 +108,7 @@ def test_the_oracle_takes_any_gain():
     """Free verification at 0.5 % acceptance: less than goodput's margin, but a gain."""
     truth = make_estimates(1, acceptance=0.005, latency=_FreeTokens(), has_model=False)
     oracle = Oracle(lambda view: truth)
-    assert oracle.plan_draft(make_view(1, offers=[1]), truth).lengths.tolist() == [1]
+    assert oracle.plan_draft(make_view(1, offers=[1], has_model=False), truth).lengths.tolist() == [1]
 
 
 class _FreeTokens:
@@ -117,8 +119,8 @@ class _FreeTokens:
     def target_seconds(self, view, num_draft_tokens):
         return np.full(len(num_draft_tokens), 0.02)
 
-    def draft_seconds(self, view, use_model, max_depth):
-        return np.zeros(max_depth + 1)
+    def draft_seconds(self, view, drafter, max_depth):
+        return np.zeros((len(view.drafters), max_depth + 1))
 
 
 def test_a_short_budget_cuts_the_longest_drafts():
@@ -126,7 +128,7 @@ def test_a_short_budget_cuts_the_longest_drafts():
     assert plan.lengths.tolist() == [1, 3, 3, 3]
     nothing = plan_of_lengths(make_view(4, budget=0), make_estimates(4), K)
     assert nothing.lengths.tolist() == [0, 0, 0, 0]
-    assert not nothing.use_model.any()
+    assert (nothing.drafter == -1).all()
 
 
 def test_stragglers_are_cut_at_the_mean_rounded_up_of_the_counted_rows():
@@ -152,7 +154,7 @@ def test_a_request_table_grows_and_starts_rows_anew():
 def adaserve_keep(policy, view, estimates, lengths, confidence=None):
     plan = policy.plan_draft(view, estimates)
     drafted = Drafted(np.minimum(lengths, plan.lengths), confidence)
-    survival = estimates.survival(plan.use_model)
+    survival = estimates.survival_of(plan.drafter)
     return policy.plan_verify(view, plan, drafted, survival, estimates.latency)
 
 

@@ -26,7 +26,7 @@ def test_table_entries_of_the_worked_example(milliseconds_per_position, length, 
 
 def table_lengths(policy, latency):
     sizes = [1, 2, 3, 4, 8, 32, 100, 128, 256, 1000]
-    return [int(policy.plan_draft(make_view(n), make_estimates(n, 0.0, latency)).lengths[0]) for n in sizes]
+    return [int(policy.plan_draft(make_view(n), make_estimates(n, 0.5, latency)).lengths[0]) for n in sizes]
 
 
 def test_table_shortens_drafts_as_the_batch_grows_and_rounds_sizes_up():
@@ -85,9 +85,10 @@ class LinearTruth:
     def target_seconds(self, view, num_draft_tokens):
         return 0.01 + 3e-8 * view.context_tokens.sum() + 2e-4 * (view.ordinary_tokens + num_draft_tokens)
 
-    def draft_seconds(self, view, use_model, max_depth):
+    def draft_seconds(self, view, drafter, max_depth):
+        use_model = drafter == 1
         one_pass = 0.001 + 1e-6 * use_model.sum() + 5e-9 * view.context_tokens[use_model].sum()
-        return np.arange(max_depth + 1) * one_pass
+        return np.arange(max_depth + 1) * [[0.0], [one_pass]]
 
 
 def test_linear_fit_recovers_a_linear_profile():
@@ -194,7 +195,9 @@ def test_paper_counts_only_matched_rows_of_prompt_lookup():
     policy._accepted = 0.95
     goodput = batch_goodput(LinearLatency(0.02, 0, 2e-3), 0.95, make_view(64), np.zeros(64, bool), 2, np.arange(3))
     assert goodput[1] == pytest.approx((2 * 1.95 + 62) / (0.02 + 2e-3 * 66))
-    plan = policy.plan_draft(make_view(64, offers=offers), make_estimates(64, latency=latency, has_model=False))
+    plan = policy.plan_draft(
+        make_view(64, offers=offers, has_model=False), make_estimates(64, latency=latency, has_model=False)
+    )
     assert not plan.lengths[2:].any()
 
 

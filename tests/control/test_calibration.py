@@ -2,14 +2,16 @@ import json
 
 import numpy as np
 import pytest
+from drafter_cases import MODEL, lagging
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smartspec.control.acceptance.calibration import MIDPOINTS, NUM_BUCKETS, ConfidenceCalibration, isotonic
 from smartspec.control.acceptance.estimator import AcceptanceEstimator
-from smartspec.control.records import BatchView, DraftPlan, Offers, StepFeedback, StepSeconds
+from smartspec.control.records import BatchView, DraftPlan, StepFeedback, StepSeconds
 
 K = 6
+BY_MODEL = np.zeros(8, dtype=int)
 
 
 def sigmoid(log_odds):
@@ -101,8 +103,8 @@ def step(estimator, rng, num_rows, threshold=0.0, ids=None, ease=0.0):
     verified = np.cumprod(confidence >= threshold, axis=1).sum(axis=1)
     accepted = np.minimum(hits, verified)
     ids, zeros = np.arange(num_rows) if ids is None else ids, np.zeros(num_rows, dtype=np.int64)
-    view = BatchView(ids, zeros, np.full(num_rows, K), zeros, Offers.none(num_rows))
-    plan = DraftPlan(np.full(num_rows, K), np.ones(num_rows, dtype=bool))
+    view = BatchView(ids, zeros, np.full(num_rows, K), (lagging(num_rows),))
+    plan = DraftPlan(np.full(num_rows, K), np.zeros(num_rows, dtype=int))
     estimator.observe(
         StepFeedback(
             view=view,
@@ -111,7 +113,6 @@ def step(estimator, rng, num_rows, threshold=0.0, ids=None, ease=0.0):
             verified=verified,
             tested=np.minimum(accepted + 1, verified),
             accepted=accepted,
-            next_match=np.full(num_rows, -1),
             num_emitted=num_rows + int(accepted.sum()),
             seconds=StepSeconds(0.01, 0.01, 0.0),
             confidence=confidence,
@@ -121,14 +122,14 @@ def step(estimator, rng, num_rows, threshold=0.0, ids=None, ease=0.0):
 
 
 def test_survival_follows_confidence_where_there_is_one_and_history_elsewhere():
-    rng, estimator = np.random.default_rng(4), AcceptanceEstimator(K)
+    rng, estimator = np.random.default_rng(4), AcceptanceEstimator(K, (MODEL,))
     for _ in range(200):
         view, _ = step(estimator, rng, 8)
     confidence = np.full((8, K), np.nan)
-    history = estimator.survival(view, True)
-    assert estimator.survival_given_confidence(view, True, confidence).tolist() == history.tolist()
+    history = estimator.survival(view)[0]
+    assert estimator.survival_given_confidence(view, BY_MODEL, confidence).tolist() == history.tolist()
     confidence[0], confidence[1], confidence[2, 0] = 0.9, 0.1, 0.9
-    survival = estimator.survival_given_confidence(view, True, confidence)
+    survival = estimator.survival_given_confidence(view, BY_MODEL, confidence)
     assert survival[3:].tolist() == history[3:].tolist()
     assert survival[0, 0] == pytest.approx(0.9, abs=0.06)
     assert survival[1, 0] == pytest.approx(0.1, abs=0.06)
@@ -139,10 +140,10 @@ def test_survival_follows_confidence_where_there_is_one_and_history_elsewhere():
 def test_at_the_same_confidence_an_easy_request_is_promised_more():
     survival = []
     for seed in range(6):
-        rng, estimator = np.random.default_rng(seed), AcceptanceEstimator(K)
+        rng, estimator = np.random.default_rng(seed), AcceptanceEstimator(K, (MODEL,))
         for _ in range(150):
             view, _ = step(estimator, rng, 8, ease=np.where(np.arange(8) < 4, 1.0, -1.0))
-        survival.append(estimator.survival_given_confidence(view, True, np.full((8, K), 0.5))[:, 0])
+        survival.append(estimator.survival_given_confidence(view, BY_MODEL, np.full((8, K), 0.5))[:, 0])
     easy, hard = np.mean(survival, axis=0).reshape(2, 4).mean(axis=1)
     assert easy == pytest.approx(sigmoid(1.0), abs=0.07)
     assert hard == pytest.approx(sigmoid(-1.0), abs=0.07)
@@ -151,10 +152,8 @@ def test_at_the_same_confidence_an_easy_request_is_promised_more():
 def test_cutting_by_confidence_does_not_make_the_history_rosy():
     """Only confident tokens are verified, yet before drafting the confidence is not known: the first draft token is
     accepted half the time, not three times in four. Now and then all are verified, else nothing could tell."""
-    rng, estimator = np.random.default_rng(6), AcceptanceEstimator(K)
+    rng, estimator = np.random.default_rng(6), AcceptanceEstimator(K, (MODEL,))
     for index in range(400):
         view, _ = step(estimator, rng, 8, threshold=0.5 if index % 10 else 0.0, ids=np.arange(8) + 8 * (index // 40))
-    estimator_view = BatchView(
-        np.array([99_999]), view.context_tokens[:1], view.max_draft_tokens[:1], view.unseen_tokens[:1], Offers.none(1)
-    )
-    assert estimator.survival(estimator_view, True)[0, 0] == pytest.approx(0.5, abs=0.07)
+    estimator_view = BatchView(np.array([99_999]), view.context_tokens[:1], view.max_draft_tokens[:1], (lagging(1),))
+    assert estimator.survival(estimator_view)[0, 0, 0] == pytest.approx(0.5, abs=0.07)

@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
+from drafter_cases import found, free_test, lagging
 
 from smartspec.control.checks import kind_of, problems
 from smartspec.control.policy import no_drafts
-from smartspec.control.records import BatchView, Offers, StepFeedback, StepSeconds
+from smartspec.control.records import BatchView, DraftPlan, FreeTests, StepFeedback, StepSeconds
 
 R = 2
 
@@ -19,8 +20,7 @@ def make_view(**changes) -> BatchView:
         "request_ids": column(7, 8),
         "context_tokens": column(10, 20),
         "max_draft_tokens": column(5, 0),
-        "unseen_tokens": column(0, 3),
-        "offers": Offers(column(3, 0), column(4, 0)),
+        "drafters": (found(column(3, 0), column(4, 0)), lagging(2, column(0, 3))),
         "now": 2.0,
     }
     return BatchView(**columns | changes)
@@ -29,12 +29,12 @@ def make_view(**changes) -> BatchView:
 def make_feedback(**changes) -> StepFeedback:
     columns = {
         "view": make_view(),
-        "plan": no_drafts(R),
+        "plan": DraftPlan(column(3, 0), column(1, -1)),
         "drafted": column(3, 0),
         "verified": column(2, 0),
         "tested": column(2, 0),
         "accepted": column(1, 0),
-        "next_match": column(-1, 1),
+        "free_tests": (free_test(column(2, 1), column(-1, 1)),),
         "num_emitted": 3,
         "seconds": StepSeconds(0.0, 0.02, 0.001),
     }
@@ -50,8 +50,8 @@ def test_sound_input_has_no_problem():
 
 def test_a_step_of_prefills_alone_is_sound():
     empty = np.zeros(0, dtype=int)
-    view = BatchView(empty, empty, empty, empty, Offers(empty, empty), num_prefills=1, prefill_tokens=64)
-    counts = dict.fromkeys(("drafted", "verified", "tested", "accepted", "next_match"), empty)
+    view = BatchView(empty, empty, empty, (found(empty),), num_prefills=1, prefill_tokens=64)
+    counts = dict.fromkeys(("drafted", "verified", "tested", "accepted"), empty) | {"free_tests": ()}
     feedback = make_feedback(view=view, plan=no_drafts(0), num_emitted=1, **counts)
     assert problems(view) is None and problems(view, feedback) is None
 
@@ -63,8 +63,8 @@ def test_a_step_of_prefills_alone_is_sound():
         ({"now": 0.5}, "clock", ["0.5", "before 1.0", "backwards"]),
         ({"context_tokens": column(10, -4)}, "count", ["context_tokens", "-4"]),
         ({"max_draft_tokens": column(-1, 0)}, "count", ["max_draft_tokens", "-1"]),
-        ({"unseen_tokens": column(0, -9)}, "count", ["unseen_tokens", "-9"]),
-        ({"offers": Offers(column(3, -2), column(0, 0))}, "count", ["offers.lengths", "-2"]),
+        ({"drafters": (found(column(1, 1)), lagging(2, column(0, -9)))}, "count", ["drafters[1].lag", "-9"]),
+        ({"drafters": (found(column(3, -2), column(0, 0)),)}, "count", ["drafters[0].lengths", "-2"]),
         ({"prefill_tokens": -5}, "count", ["prefill_tokens", "-5"]),
         ({"prefill_attended_tokens": float("nan")}, "count", ["prefill_attended_tokens", "nan"]),
         ({"context_tokens": column(10)}, "shape", ["context_tokens", "(1,)", "2"]),
@@ -95,7 +95,7 @@ def test_views(changes, kind, words):
         ({"tested": column(-1, 0)}, "count", ["tested -1"]),
         ({"accepted": column(3, 0)}, "count", ["accepted 3", "verified 2"]),
         ({"accepted": column(-2, 0)}, "count", ["accepted -2"]),
-        ({"next_match": column(2, 0)}, "count", ["next_match 2"]),
+        ({"free_tests": (FreeTests(column(0, 0), column(1, 0), column(2, 0)),)}, "count", ["row 0", "matched 2 of 1"]),
         ({"drafted": column(9, 0)}, "length", ["9", "5"]),
         ({"tested": column(1)}, "shape", ["tested", "(1,)"]),
         ({"num_emitted": -1}, "count", ["num_emitted is -1"]),
@@ -113,10 +113,10 @@ def test_feedback(changes, kind, words):
 def test_feedback_about_a_part_of_the_step_is_refused():
     """It was learned from in part, and then raised where weights of all rows met counts of some."""
     view = make_view(
-        request_ids=column(7), context_tokens=column(10), max_draft_tokens=column(3), unseen_tokens=column(0),
-        offers=Offers.none(1), weights=None, class_ids=None, tpot_targets=None,
+        request_ids=column(7), context_tokens=column(10), max_draft_tokens=column(3),
+        drafters=(found(column(0)),), weights=None, class_ids=None, tpot_targets=None,
     )  # fmt: skip
-    counts = dict.fromkeys(("drafted", "verified", "tested", "accepted", "next_match"), column(0))
+    counts = dict.fromkeys(("drafted", "verified", "tested", "accepted"), column(0))
     problem = problems(make_view(), make_feedback(view=view, plan=no_drafts(1), num_emitted=1, **counts))
     assert "[7]" in problem and "[7, 8]" in problem
 
@@ -124,6 +124,6 @@ def test_feedback_about_a_part_of_the_step_is_refused():
 def test_feedback_without_a_planned_step_is_refused():
     assert "[7, 8]" in problems(None, make_feedback())
     empty = np.zeros(0, dtype=int)
-    view = BatchView(empty, empty, empty, empty, Offers(empty, empty), prefill_tokens=3)
-    counts = dict.fromkeys(("drafted", "verified", "tested", "accepted", "next_match"), empty)
+    view = BatchView(empty, empty, empty, (found(empty),), prefill_tokens=3)
+    counts = dict.fromkeys(("drafted", "verified", "tested", "accepted"), empty) | {"free_tests": ()}
     assert kind_of(problems(None, make_feedback(view=view, plan=no_drafts(0), num_emitted=0, **counts))) == "request"

@@ -1,41 +1,41 @@
-"""What surrounds the planner: prefill, catching up, sources, one length for all."""
+"""What surrounds the planner: prefill, draft prefill, drafters, one length for all."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from drafter_cases import estimates_of, found, lagging
 
 from smartspec.control.goodput.choice import best_choice
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
-from smartspec.control.policy import Estimates
-from smartspec.control.records import BatchView, Offers
+from smartspec.control.records import BatchView
 
 K = 4
 CURVE = CostCurve(knots=(1.0, 16.0), slopes=(0.0002, 0.002), constant=0.03)
 TARGET_ONLY = LatencyModel(CURVE)
-WITH_DRAFT = LatencyModel(CURVE, CostCurve.linear(0.002, 0.0002))
+WITH_DRAFT = LatencyModel(CURVE, (None, CostCurve.linear(0.002, 0.0002)))
 
 
-def make_view(num_rows, offer=K, unseen=0, **changes):
-    lengths = np.full(num_rows, offer)
+def make_view(num_rows, found_length=K, lag=0, **changes):
+    lengths = np.full(num_rows, found_length)
     view = BatchView(
         request_ids=np.arange(num_rows),
         context_tokens=np.full(num_rows, 100),
         max_draft_tokens=np.full(num_rows, K),
-        unseen_tokens=np.broadcast_to(unseen, num_rows),
-        offers=Offers(lengths, lengths),
+        drafters=(found(lengths), lagging(num_rows, lag)),
     )
     return replace(view, **changes)
 
 
-def offers_accepted_at(rate, num_rows, latency=TARGET_ONLY):
-    return Estimates(np.cumprod(np.full((num_rows, K), rate), axis=1), None, latency)
+def found_accepted_at(rate, num_rows, latency=TARGET_ONLY):
+    survival = np.cumprod(np.full((num_rows, K), rate), axis=1)
+    return estimates_of(latency, survival)
 
 
 def drafts_accepted_at(rate, num_rows):
     survival = np.cumprod(np.full((num_rows, K), rate), axis=1)
-    return Estimates(survival, survival, WITH_DRAFT)
+    return estimates_of(WITH_DRAFT, survival, survival)
 
 
 PREFILL = {"num_prefills": 1, "prefill_tokens": 400, "prefill_context_tokens": 400, "prefill_attended_tokens": 80_000.0}
@@ -44,7 +44,7 @@ PREFILL = {"num_prefills": 1, "prefill_tokens": 400, "prefill_context_tokens": 4
 @pytest.mark.parametrize("rate", [0.2, 0.5, 0.8])
 def test_prefill_does_not_make_drafts_worth_more(rate):
     """Per second of a long step a draft token looks like a bargain; what it saves is the same as ever."""
-    estimates, view = offers_accepted_at(rate, 16), make_view(16)
+    estimates, view = found_accepted_at(rate, 16), make_view(16)
     alone = best_choice(view, estimates)
     mixed = best_choice(replace(view, **PREFILL), estimates)
     assert mixed.plan.num_draft_tokens <= alone.plan.num_draft_tokens
@@ -55,7 +55,7 @@ def test_prefill_does_not_make_drafts_worth_more(rate):
 
 def test_time_is_worth_more_while_many_wait_for_it():
     """Few decode yet, but every second of theirs delays a large batch, which makes more tokens of it."""
-    estimates, view = offers_accepted_at(0.6, 2), make_view(2, **PREFILL)
+    estimates, view = found_accepted_at(0.6, 2), make_view(2, **PREFILL)
     few = best_choice(view, estimates)
     many = best_choice(replace(view, num_waiting=30), estimates)
     assert many.value_of_time > 1.5 * few.value_of_time
@@ -65,35 +65,35 @@ def test_time_is_worth_more_while_many_wait_for_it():
 
 
 def test_a_step_of_prefill_alone_has_nothing_to_decide():
-    choice = best_choice(make_view(0, **PREFILL), offers_accepted_at(0.5, 0))
+    choice = best_choice(make_view(0, **PREFILL), found_accepted_at(0.5, 0))
     assert choice.draft_plan.lengths.shape == (0,)
 
 
-def test_catching_up_is_bought_although_no_single_step_pays_for_it():
-    view = make_view(8, offer=0, unseen=200)
+def test_draft_prefill_is_bought_although_no_single_step_pays_for_it():
+    view = make_view(8, found_length=0, lag=200)
     assert best_choice(view, drafts_accepted_at(0.8, 8)).draft_plan.lengths.any()
-    one_step_seconds = float(WITH_DRAFT.draft_seconds(view, np.ones(8, dtype=bool), 1)[-1])
+    one_step_seconds = float(WITH_DRAFT.draft_seconds(view, np.ones(8, int), 1)[1, -1])
     assert one_step_seconds > 0.1, "or the case would show nothing"
 
 
-def test_no_step_catches_up_for_longer_than_a_plain_step_or_one_request_takes_and_the_nearly_done_come_first():
-    unseen = np.array([150, 3, 90, 100, 2, 4000])
-    view = make_view(6, offer=0, unseen=unseen)
+def test_no_step_prefills_drafters_for_longer_than_a_plain_step_or_one_request_takes_and_the_nearly_done_come_first():
+    lag = np.array([150, 3, 90, 100, 2, 4000])
+    view = make_view(6, found_length=0, lag=lag)
     plan = best_choice(view, drafts_accepted_at(0.9, 6)).draft_plan
-    assert plan.use_model.tolist() == [False, True, True, False, True, False]
+    assert plan.drafter.tolist() == [-1, 1, 1, -1, 1, -1]
     plain_seconds = float(WITH_DRAFT.target_seconds(view, np.zeros(1))[0])
-    assert float(WITH_DRAFT.draft_seconds(view, plan.use_model, 1)[-1]) <= plain_seconds
-    alone = best_choice(make_view(1, offer=0, unseen=4000), drafts_accepted_at(0.9, 1)).draft_plan
-    assert alone.use_model.tolist() == [True], "or it could never begin"
-    unseen = np.array([3, 4000, 2, 5000])
-    plan = best_choice(make_view(4, offer=0, unseen=unseen), drafts_accepted_at(0.9, 4)).draft_plan
-    assert plan.use_model.tolist() == [True, True, True, False], "nor while others are up to date"
+    assert float(WITH_DRAFT.draft_seconds(view, plan.drafter, 1)[1, -1]) <= plain_seconds
+    alone = best_choice(make_view(1, found_length=0, lag=4000), drafts_accepted_at(0.9, 1)).draft_plan
+    assert alone.drafter.tolist() == [1], "or it could never begin"
+    lag = np.array([3, 4000, 2, 5000])
+    plan = best_choice(make_view(4, found_length=0, lag=lag), drafts_accepted_at(0.9, 4)).draft_plan
+    assert plan.drafter.tolist() == [1, 1, 1, -1], "nor while others are up to date"
 
 
 def test_a_full_server_turns_drafts_on_again_although_few_can_begin_at_once():
     """Drafts for those who can begin do not pay for a draft pass, drafts for all would: an investment."""
-    latency = LatencyModel(CostCurve.linear(0.03, 1e-4), CostCurve.linear(0.004, 2e-5))
-    small, full = make_view(8, offer=0, unseen=100), make_view(64, offer=0, unseen=100)
+    latency = LatencyModel(CostCurve.linear(0.03, 1e-4), (None, CostCurve.linear(0.004, 2e-5)))
+    small, full = make_view(8, found_length=0, lag=100), make_view(64, found_length=0, lag=100)
     lengths = best_choice(full, replace(drafts_accepted_at(0.8, 64), latency=latency)).draft_plan.lengths
     assert 1 <= np.count_nonzero(lengths) < 32
     few = replace(drafts_accepted_at(0.1, 8), latency=latency)
@@ -102,16 +102,16 @@ def test_a_full_server_turns_drafts_on_again_although_few_can_begin_at_once():
 
 def test_a_budget_of_draft_tokens_is_kept():
     view = make_view(8, draft_token_budget=5)
-    assert best_choice(view, offers_accepted_at(0.9, 8)).plan.num_draft_tokens == 5
+    assert best_choice(view, found_accepted_at(0.9, 8)).plan.num_draft_tokens == 5
 
 
 @pytest.mark.parametrize("rate", [0.3, 0.7, 0.95])
 @pytest.mark.parametrize("num_rows", [1, 4, 32])
 def test_one_length_for_all_is_the_best_of_those_allowed(rate, num_rows):
-    estimates, view = offers_accepted_at(rate, num_rows), make_view(num_rows)
+    estimates, view = found_accepted_at(rate, num_rows), make_view(num_rows)
 
     def goodput(k):
-        emitted = num_rows * (1 + estimates.survival_offer[0, :k].sum())
+        emitted = num_rows * (1 + estimates.survival[0, 0, :k].sum())
         return emitted / float(TARGET_ONLY.target_seconds(view, np.array([k * num_rows]))[0])
 
     plan = best_choice(view, estimates, uniform_lengths=(1, 3)).plan

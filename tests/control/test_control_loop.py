@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from drafter_cases import LOOKUP, MODEL, found, free_test, lagging
 
 from smartspec.control.controller import Controller
 from smartspec.control.latency.model import CostCurve, LatencyModel
 from smartspec.control.planner.lengths import plan_lengths
-from smartspec.control.records import BatchView, Drafted, Offers, StepFeedback, StepSeconds
+from smartspec.control.records import BatchView, Drafted, StepFeedback, StepSeconds
 
 K = 8
 HOST_SECONDS = 0.002
@@ -26,12 +27,10 @@ class World:
         self.weights = np.full(self.num_rows, weight)
 
     def view(self):
-        offer = np.full(self.num_rows, K if self.draft is None else 0)
         zeros = np.zeros(self.num_rows, dtype=int)
-        evidence = 3 * (offer > 0)
-        offers = Offers(offer, evidence)
         longest = np.full(self.num_rows, K)
-        return BatchView(np.arange(self.num_rows), zeros, longest, zeros, offers, weights=self.weights)
+        drafter = found(longest, zeros + 3) if self.draft is None else lagging(self.num_rows)
+        return BatchView(np.arange(self.num_rows), zeros, longest, (drafter,), weights=self.weights)
 
     def target_seconds(self, num_draft_tokens):
         return self.target.seconds(self.num_rows + num_draft_tokens, 0.0, self.num_rows)
@@ -65,24 +64,26 @@ class World:
         hits = np.cumprod(self.rng.random((self.num_rows, K + 1)) < np.pad(self.conditional, ((0, 0), (0, 1))), axis=1)
         accepted = np.minimum(hits.sum(axis=1), keep)
         has_next = (self.draft is None) & (accepted == keep) & (keep < K)
-        next_match = np.where(has_next, hits[np.arange(self.num_rows), keep], -1)
+        free = free_test(keep, np.where(has_next, hits[np.arange(self.num_rows), keep], -1))
         noise = np.exp(self.noise * self.rng.standard_normal(2))
         seconds = StepSeconds(
             draft=self.draft_seconds(keep.max()) * noise[0],
             target=float(self.target_seconds(keep.sum())) * noise[1],
             host=HOST_SECONDS,
         )
-        drafted = keep if self.draft is not None else view.offers.lengths
+        drafted = keep if self.draft is not None else view.draft_lengths[0]
         tested = np.minimum(keep, accepted + 1)
         num_emitted = int(accepted.sum()) + self.num_rows
-        controller.observe(StepFeedback(view, plan, drafted, keep, tested, accepted, next_match, num_emitted, seconds))
+        controller.observe(
+            StepFeedback(view, plan, drafted, keep, tested, accepted, num_emitted, seconds, free_tests=(free,))
+        )
         return keep
 
 
 def run(world, latency=None, num_steps=400, measure_from=200):
     """Lengths chosen in the last steps, by a controller that knows the machine only as well as latency does."""
-    latency = latency or LatencyModel(world.target, world.draft)
-    controller = Controller("goodput", K, latency, has_offers=world.draft is None, has_model=world.draft is not None)
+    latency = latency or LatencyModel(world.target, () if world.draft is None else (world.draft,))
+    controller = Controller("goodput", K, latency, drafters=(LOOKUP if world.draft is None else MODEL,))
     lengths = [world.step(controller) for _ in range(num_steps)][measure_from:]
     assert controller.num_ignored.total() == 0
     return lengths
@@ -107,7 +108,7 @@ MIXED = (0.9, 0.8, 0.6, 0.4, 0.2, 0.1, 0.7, 0.5)
 
 
 @pytest.mark.parametrize("rows", [rates(0.8), rates(0.3), rates(*MIXED), rates(*MIXED, *MIXED, *MIXED, *MIXED)])
-def test_lengths_converge_to_the_best_for_offers(rows):
+def test_lengths_converge_to_the_best_for_model_free_drafts(rows):
     assert share_of_oracle(lambda seed: World(rows, MEMORY_BOUND, seed=seed)) >= 0.97
 
 
@@ -133,15 +134,15 @@ def test_a_machine_slower_than_profiled_is_learned():
 
 @pytest.mark.parametrize("factor", [5.0, 10.0, 30.0])
 def test_a_wrong_profile_is_no_evidence_against_drafts(factor):
-    """A first step without offers corrected the model at once, but the guard went on believing that plain steps take a
+    """A first step without drafts corrected the model at once, but the guard went on believing that plain steps take a
     fifth of what is predicted, and stopped drafts that gain."""
     world = World(rates(0.8, 0.8, 0.8, 0.8), MEMORY_BOUND)
     slow = CostCurve(MEMORY_BOUND.knots, tuple(factor * s for s in MEMORY_BOUND.slopes), factor * MEMORY_BOUND.constant)
-    controller = Controller("goodput", K, LatencyModel(slow), has_offers=True, has_model=False, strict=True)
-    offers = world.view
-    world.view = lambda: replace(offers(), offers=Offers.none(world.num_rows))
+    controller = Controller("goodput", K, LatencyModel(slow), drafters=(LOOKUP,), strict=True)
+    view = world.view
+    world.view = lambda: replace(view(), drafters=(found(np.zeros(world.num_rows, dtype=int)),))
     world.step(controller)
-    world.view = offers
+    world.view = view
     for _ in range(100):
         world.step(controller)
     assert controller.policy.guard.num_trips == 0

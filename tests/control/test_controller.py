@@ -3,24 +3,24 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from drafter_cases import LOOKUP, found, free_test
 
 from smartspec.control.acceptance.logistic import sigmoid
 from smartspec.control.controller import NUM_DECISIONS, Controller
 from smartspec.control.latency.model import CostCurve, LatencyModel
-from smartspec.control.records import BatchView, Drafted, DraftPlan, Offers, StepFeedback, StepSeconds
+from smartspec.control.records import BatchView, Drafted, DraftPlan, FreeTests, StepFeedback, StepSeconds
 
 K = 4
 
 
 def make_controller(policy="goodput", **changes):
-    options = {"max_draft_tokens": K, "has_offers": True, "has_model": False} | changes
+    options = {"max_draft_tokens": K, "drafters": (LOOKUP,)} | changes
     return Controller(policy, latency=LatencyModel(CostCurve.linear(0.04, 0.0005)), **options)
 
 
 def make_view(num_rows, prefill_tokens=0):
     full = np.full(num_rows, K)
-    zeros = np.zeros(num_rows, dtype=int)
-    return BatchView(np.arange(num_rows), full * 10, full, zeros, Offers(full, full), prefill_tokens=prefill_tokens)
+    return BatchView(np.arange(num_rows), full * 10, full, (found(full),), prefill_tokens=prefill_tokens)
 
 
 def make_feedback(view, plan, accepted=None, seconds=None, **changes):
@@ -31,7 +31,6 @@ def make_feedback(view, plan, accepted=None, seconds=None, **changes):
         "verified": lengths,
         "tested": np.minimum(lengths, accepted + 1),
         "accepted": accepted,
-        "next_match": np.full(view.num_rows, -1),
         "num_emitted": int(accepted.sum()) + view.num_rows,
     }
     seconds = seconds or StepSeconds(draft=0.0, target=0.04, host=0.001)
@@ -52,7 +51,7 @@ def test_verification_shrinks_to_what_was_drafted_and_never_grows():
     plan = controller.plan_draft(view)
     assert plan.lengths.tolist() == [3, 3, 3]
     assert controller.plan_verify(view, plan, Drafted(np.array([4, 1, 0]))).tolist() == [3, 1, 0]
-    smaller = DraftPlan(np.array([1, 0, 0]), plan.use_model)
+    smaller = DraftPlan(np.array([1, 0, 0]), plan.drafter)
     assert controller.plan_verify(view, smaller, Drafted(np.array([4, 4, 4]))).tolist() == [1, 0, 0]
 
 
@@ -66,15 +65,17 @@ def test_predicted_seconds_are_of_what_was_verified_and_from_before_it_was_measu
     assert controller.predicted_seconds == pytest.approx(0.04 + 0.0005 * (3 + 5 + verified.sum()))
 
 
-def test_every_policy_learns_and_off_learns_from_free_evidence():
+def test_every_policy_learns_and_off_learns_from_free_tests():
     controller, view = make_controller("off"), make_view(4)
-    before = controller.acceptance.table()["match 4-5"]["acceptance"][0]
+    before = controller.acceptance.table()["lookup, match 4-5"]["acceptance"][0]
     for _ in range(50):
         plan = controller.plan_draft(view)
         assert not plan.lengths.any()
         drafted = np.full(4, K)
-        controller.observe(make_feedback(view, plan, drafted=drafted, next_match=np.ones(4, dtype=int)))
-    assert controller.acceptance.table()["match 4-5"]["acceptance"][0] > before + 0.2
+        controller.observe(
+            make_feedback(view, plan, drafted=drafted, free_tests=(free_test(0, np.ones(4, dtype=int)),))
+        )
+    assert controller.acceptance.table()["lookup, match 4-5"]["acceptance"][0] > before + 0.2
 
 
 @pytest.mark.parametrize(
@@ -89,7 +90,7 @@ def test_every_policy_learns_and_off_learns_from_free_evidence():
         {"accepted": [-1, 0]},
         {"tested": np.array([0, 9])},
         {"verified": np.array([3, 3]), "drafted": np.array([2, 2])},
-        {"next_match": np.array([2, 0])},
+        {"free_tests": (FreeTests(np.zeros(2, int), np.array([1, 0]), np.array([2, 0])),)},
         {"tested": np.array([1])},
     ],
 )

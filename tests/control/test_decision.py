@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smartspec.control.log.decision import Alternative, DecisionRecord, LogHeader, decision_record
-from smartspec.control.records import BatchView, DraftPlan, Offers, StepFeedback, StepSeconds
+from smartspec.control.records import (
+    BatchView,
+    DrafterSpec,
+    DrafterView,
+    DraftPlan,
+    FreeTests,
+    StepFeedback,
+    StepSeconds,
+)
 
 K = 4
 
@@ -33,15 +41,16 @@ def make_record(num_rows: int = 3, seed: int = 0, detailed: bool = False) -> Dec
         extra = {
             "confidence": confidence,
             "divergence": confidence,
-            "caught_up": lengths,
-            "caught_up_matches": accepted,
+            "free_tests": (
+                FreeTests(np.zeros_like(lengths), lengths, accepted),
+                FreeTests(*np.ones((3, num_rows), int)),
+            ),
         }
     view = BatchView(
         request_ids=np.arange(num_rows) + 100,
         context_tokens=random.integers(1, 500, num_rows),
         max_draft_tokens=np.full(num_rows, K),
-        unseen_tokens=random.integers(0, 9, num_rows),
-        offers=Offers(lengths, random.integers(0, 9, num_rows)),
+        drafters=tuple(DrafterView(lengths, *random.integers(0, 9, (2, num_rows))) for _ in range(2)),
         num_prefills=1,
         prefill_tokens=17,
         prefill_context_tokens=30,
@@ -49,7 +58,7 @@ def make_record(num_rows: int = 3, seed: int = 0, detailed: bool = False) -> Dec
         now=12.25,
         **options,
     )
-    plan = DraftPlan(lengths, random.random(num_rows) < 0.5)
+    plan = DraftPlan(lengths, np.where(lengths > 0, random.integers(0, 2, num_rows), -1))
     feedback = StepFeedback(
         view=view,
         plan=plan,
@@ -57,7 +66,6 @@ def make_record(num_rows: int = 3, seed: int = 0, detailed: bool = False) -> Dec
         verified=lengths,
         tested=np.minimum(lengths, accepted + 1),
         accepted=accepted,
-        next_match=np.full(num_rows, -1),
         num_emitted=int(accepted.sum()) + num_rows,
         seconds=StepSeconds(0.001, 0.03, 0.0005),
         **extra,
@@ -81,6 +89,10 @@ def assert_same(one: object, other: object, where: str = "record") -> None:
         assert type(one) is type(other), where
         for field in fields(one):
             assert_same(getattr(one, field.name), getattr(other, field.name), f"{where}.{field.name}")
+    elif isinstance(one, tuple):
+        assert len(one) == len(other), where
+        for index, (ours, theirs) in enumerate(zip(one, other, strict=True)):
+            assert_same(ours, theirs, f"{where}[{index}]")
     elif isinstance(one, np.ndarray):
         np.testing.assert_array_equal(one, other, err_msg=where)
     else:
@@ -105,7 +117,7 @@ def test_a_step_of_prefills_alone_goes_to_json_and_back():
 
 def test_defaults_take_no_space():
     data = json.loads(make_record().to_json())
-    assert not {"weights", "class_ids", "tpot_targets", "draft_token_budget", "confidence", "caught_up"} & set(data)
+    assert not {"weights", "class_ids", "tpot_targets", "draft_token_budget", "confidence", "free_tests"} & set(data)
 
 
 def test_the_view_as_planned_is_kept():
@@ -129,12 +141,14 @@ MISSING = object()
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("format", 99, ["'format' is 99", "reads 1"]),
+        ("format", 99, ["'format' is 99", "reads 2: record it anew"]),
         ("format", MISSING, ["'format' is None"]),
         ("request_ids", MISSING, ["'request_ids'", "list of integers", "nothing"]),
         ("request_ids", [1, "a", 3], ["'request_ids'", "'a'"]),
         ("context_tokens", [1, 2], ["'context_tokens'", "3 integers", "[1, 2]"]),
         ("context_tokens", [1, 2, -3], ["context_tokens", "-3"]),
+        ("drafters", [[[1], [2], [3]]], ["'drafters'", "3 x 3"]),
+        ("drafter", [7, 7, 7], ["drafters [7", "there are 2"]),
         ("drafted", [1, 2, True], ["'drafted'", "True"]),
         ("drafted", [1, 2, 10**30], ["'drafted'"]),
         ("accepted", [9, 9, 9], ["row 0", "accepted 9"]),
@@ -160,18 +174,26 @@ def test_a_bad_field_is_named_with_its_line(name, value, words):
     assert all(word in str(caught.value) for word in words), caught.value
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "nonsense", '{"format": 1}', "[" * 100_000, "\x00"])
+@pytest.mark.parametrize("text", ["", "{", "[]", "nonsense", '{"format": 2}', "[" * 100_000, "\x00"])
 def test_lines_that_are_no_record(text):
     with pytest.raises(ValueError, match="line 3"):
         DecisionRecord.from_json(text, line=3)
 
 
 def test_header_and_back():
-    header = LogHeader("some-model", "goodput", K, True, False, {"format": 2, "target": {"knots": [1.0]}})
+    drafters = (DrafterSpec("lookup", match_lengths=(0, 2, 3)), DrafterSpec("small-model", has_passes=True))
+    header = LogHeader("some-model", "goodput", K, drafters, {"format": 3, "target": {"knots": [1.0]}})
     assert LogHeader.from_json(header.to_json()) == header
     with pytest.raises(ValueError, match=r"line 1.*'header'"):
         LogHeader.from_json(make_record().to_json())
     with pytest.raises(ValueError, match="'max_draft_tokens' is 0"):
         LogHeader.from_json(replace(header, max_draft_tokens=0).to_json())
-    with pytest.raises(ValueError, match=r"line 1.*'has_model'"):
-        LogHeader.from_json(replace(header, has_model="yes").to_json())
+    for wrong in (None, "lookup", [{"name": "lookup"}]):
+        with pytest.raises(ValueError, match=r"line 1.*'drafters'"):
+            LogHeader.from_json(json.dumps(json.loads(header.to_json()) | {"drafters": wrong}))
+
+
+def test_a_log_of_an_earlier_format_is_refused_with_the_remedy():
+    data = json.loads(make_record().to_json()) | {"format": 1}
+    with pytest.raises(ValueError, match="'format' is 1, this version reads 2: record it anew"):
+        DecisionRecord.from_json(json.dumps(data), line=1)

@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from drafter_cases import MODEL, estimates_of, lagging
 
 from smartspec.control.controller import Controller
 from smartspec.control.goodput.exploration import MAX_CREDIT_STEPS, ExplorationBudget, Spacing
 from smartspec.control.goodput.policy import Goodput
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
-from smartspec.control.policy import Estimates
-from smartspec.control.records import BatchView, Drafted, DraftPlan, Offers, StepFeedback, StepSeconds
+from smartspec.control.records import BatchView, Drafted, DraftPlan, StepFeedback, StepSeconds
 
 K, ROWS = 4, 16
 INDEPENDENT = 0.5  # wandering of the number of requests, see policies.arrivals
@@ -58,13 +58,13 @@ def play(acceptance_of_step, num_steps, seed=0, understated=1.0, target=TARGET, 
     step."""
     rng = np.random.default_rng(seed)
     profile = CostCurve(target.knots, tuple(s / understated for s in target.slopes), target.constant)
-    controller = Controller("goodput", K, LatencyModel(profile, DRAFT), has_offers=False, has_model=True, strict=True)
+    controller = Controller("goodput", K, LatencyModel(profile, (DRAFT,)), drafters=(MODEL,), strict=True)
     if prefill:
         controller.policy._arrivals._wandering = INDEPENDENT
-    ids, zeros = np.arange(ROWS), np.zeros(ROWS, dtype=int)
+    ids = np.arange(ROWS)
     lengths, notes, relative = [], [], []
     for step in range(num_steps):
-        view = BatchView(ids, np.full(ROWS, 50), np.full(ROWS, K), zeros, Offers.none(ROWS), now=float(step))
+        view = BatchView(ids, np.full(ROWS, 50), np.full(ROWS, K), (lagging(ROWS),), now=float(step))
         if prefill:
             view = replace(view, num_prefills=1, prefill_tokens=prefill, prefill_context_tokens=prefill)
         plan = controller.plan_draft(view)
@@ -78,7 +78,7 @@ def play(acceptance_of_step, num_steps, seed=0, understated=1.0, target=TARGET, 
         relative.append(expected / seconds.sum() * float(target.seconds(ROWS)) / ROWS)
         draft_seconds, target_seconds = seconds * np.exp(0.02 * rng.standard_normal(2))
         feedback = StepFeedback(
-            view, plan, plan.lengths, keep, np.minimum(keep, accepted + 1), accepted, np.full(ROWS, -1),
+            view, plan, plan.lengths, keep, np.minimum(keep, accepted + 1), accepted,
             int(accepted.sum()) + ROWS, StepSeconds(draft_seconds, target_seconds, 0.0),
         )  # fmt: skip
         controller.observe(feedback)
@@ -114,10 +114,10 @@ def test_beside_prefill_as_well(seed):
 @pytest.mark.parametrize("prefill", [0, 200])
 def test_requests_that_nobody_values_are_not_probed(prefill):
     view = BatchView(
-        np.arange(ROWS), np.full(ROWS, 50), np.full(ROWS, K), np.zeros(ROWS, dtype=int), Offers.none(ROWS),
+        np.arange(ROWS), np.full(ROWS, 50), np.full(ROWS, K), (lagging(ROWS),),
         num_prefills=int(prefill > 0), prefill_tokens=prefill, prefill_context_tokens=prefill, weights=np.zeros(ROWS),
     )  # fmt: skip
-    controller = Controller("goodput", K, LatencyModel(TARGET, DRAFT), has_offers=False, has_model=True, strict=True)
+    controller = Controller("goodput", K, LatencyModel(TARGET, (DRAFT,)), drafters=(MODEL,), strict=True)
     for _ in range(10):
         assert not controller.plan_draft(view).lengths.any()
 
@@ -146,12 +146,12 @@ def test_bad_luck_at_the_second_token_does_not_keep_drafts_short_for_ever():
 def test_drafts_made_to_learn_from_are_verified_whole(note):
     """Others are cut where their confidence says that nothing will be accepted."""
     policy, lengths = Goodput(), np.full(ROWS, K)
-    view = BatchView(np.arange(ROWS), np.full(ROWS, 50), lengths, np.zeros(ROWS, dtype=int), Offers.none(ROWS))
-    latency, survival = LatencyModel(TARGET, DRAFT), np.full((ROWS, K), 1e-3)
-    policy.plan_draft(view, Estimates(survival, survival, latency))
+    view = BatchView(np.arange(ROWS), np.full(ROWS, 50), lengths, (lagging(ROWS),))
+    latency, survival = LatencyModel(TARGET, (DRAFT,)), np.full((ROWS, K), 1e-3)
+    policy.plan_draft(view, estimates_of(latency, model=survival))
     policy.note = note
     drafted = Drafted(lengths, confidence=survival)
-    kept = policy.plan_verify(view, DraftPlan(lengths, lengths > 0), drafted, survival, latency)
+    kept = policy.plan_verify(view, DraftPlan(lengths, 0 * lengths), drafted, survival, latency)
     assert kept.tolist() == (lengths if note else 0 * lengths).tolist()
 
 

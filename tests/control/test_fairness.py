@@ -2,24 +2,24 @@
 
 import numpy as np
 import pytest
+from drafter_cases import estimates_of, found, lagging
 
 from smartspec.control.goodput.arrivals import Arrivals
 from smartspec.control.goodput.fairness import HARMONIC, fairness_of
 from smartspec.control.goodput.policy import Goodput
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
-from smartspec.control.policy import Estimates
-from smartspec.control.records import BatchView, Offers
+from smartspec.control.records import BatchView
 
 ROWS, K = 16, 6
-LATENCY = LatencyModel(CostCurve.linear(0.02, 0.0005), CostCurve.linear(0.0005, 0.0))
+LATENCY = LatencyModel(CostCurve.linear(0.02, 0.0005), (None, CostCurve.linear(0.0005, 0.0)))
 SURVIVAL = np.cumprod(np.tile(np.repeat([0.9, 0.5], ROWS // 2)[:, None], K), axis=1)
-OF_MODEL = Estimates(SURVIVAL, SURVIVAL, LATENCY)
+OF_MODEL = estimates_of(LATENCY, SURVIVAL, SURVIVAL)
 NONE = np.zeros(ROWS, dtype=np.int64)
 
 
 def make_view(num_waiting=0, offered=NONE):
-    return BatchView(np.arange(ROWS), NONE + 100, NONE + K, NONE, Offers(offered, offered), num_waiting=num_waiting)
+    return BatchView(np.arange(ROWS), NONE + 100, NONE + K, (found(offered), lagging(ROWS)), num_waiting=num_waiting)
 
 
 def learned(arrivals, num_steps, is_open, seed=0):
@@ -73,14 +73,14 @@ def test_the_mean_is_harmonic_where_requests_come_as_they_like():
 
 def test_the_mean_is_arithmetic_where_drafts_come_now_and_then():
     """Without a draft model."""
-    assert fairness_of(Estimates(SURVIVAL, None, LATENCY), learned(Arrivals(), 1000, is_open=True)) == 0.0
+    assert fairness_of(estimates_of(LATENCY, SURVIVAL), learned(Arrivals(), 1000, is_open=True)) == 0.0
 
 
-def test_one_offer_does_not_change_whose_tokens_count():
+def test_one_model_free_draft_does_not_change_whose_tokens_count():
     """A match of prompt lookup in one row: the draft model drafts as long for the others."""
-    policy, one_offer = Goodput(), NONE + (np.arange(ROWS) == 0)
+    policy, one_found = Goodput(), NONE + (np.arange(ROWS) == 0)
     learned(policy._arrivals, 1000, is_open=True)
-    lengths = [policy.plan_draft(make_view(offered=offered), OF_MODEL).lengths for offered in (NONE, one_offer)]
+    lengths = [policy.plan_draft(make_view(offered=offered), OF_MODEL).lengths for offered in (NONE, one_found)]
     assert np.array_equal(lengths[0][1:], lengths[1][1:])
 
 

@@ -3,29 +3,29 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from drafter_cases import found, lagging
 
 from smartspec.control.latency.model import CostCurve, LatencyModel, ProfileSample
-from smartspec.control.records import BatchView, DraftPlan, Offers, StepSeconds
+from smartspec.control.records import BatchView, DraftPlan, StepSeconds
 
 K = 4
 
 
-def make_view(num_rows, *, context=100, unseen=0, prefill_tokens=0, prefill_context_tokens=0):
+def make_view(num_rows, *, context=100, lag=0, prefill_tokens=0, prefill_context_tokens=0):
     full = np.full(num_rows, K)
     return BatchView(
         request_ids=np.arange(num_rows),
         context_tokens=np.full(num_rows, context),
         max_draft_tokens=full,
-        unseen_tokens=np.full(num_rows, unseen),
-        offers=Offers(full, full),
+        drafters=(found(full), lagging(num_rows, lag)),
         prefill_tokens=prefill_tokens,
         prefill_context_tokens=prefill_context_tokens,
     )
 
 
-def observe(model, view, num_draft_tokens, target, draft=0.0, host=0.002, use_model=False):
+def observe(model, view, num_draft_tokens, target, draft=0.0, host=0.002, drafter=0):
     lengths = np.full(view.num_rows, num_draft_tokens)
-    plan = DraftPlan(lengths, np.full(view.num_rows, use_model))
+    plan = DraftPlan(lengths, np.full(view.num_rows, drafter))
     model.observe(view, plan, lengths, StepSeconds(draft=draft, target=target, host=host))
 
 
@@ -54,17 +54,17 @@ def test_prompt_tokens_get_no_logits():
     assert seconds == pytest.approx([0.03 + 102 * 0.001 + 2 * 0.0005, 0.03 + 105 * 0.001 + 5 * 0.0005])
 
 
-def test_draft_cost_is_per_pass_with_catch_up_in_the_first():
-    model = LatencyModel(CostCurve.linear(0.03, 0.002), CostCurve.linear(0.005, 0.001))
-    use_model = np.array([True, True, False])
-    seconds = model.draft_seconds(make_view(3, unseen=10), use_model, K)
+def test_draft_cost_is_per_pass_with_the_draft_prefill_in_the_first():
+    model = LatencyModel(CostCurve.linear(0.03, 0.002), (None, CostCurve.linear(0.005, 0.001)))
+    drafter = np.array([1, 1, 0])
+    seconds = model.draft_seconds(make_view(3, lag=10), drafter, K)[1]
     assert seconds == pytest.approx([0.0, 0.027, 0.034, 0.041, 0.048])
-    assert model.draft_seconds(make_view(3), np.zeros(3, dtype=bool), K).tolist() == [0.0] * (K + 1)
+    assert model.draft_seconds(make_view(3), np.zeros(3, int), K).tolist() == [[0.0] * (K + 1)] * 2
 
 
 def test_predicted_draft_time_counts_only_rows_that_take_part():
-    model = LatencyModel(CostCurve.linear(0.03, 0.002), CostCurve.linear(0.005, 0.001))
-    plan = DraftPlan(np.array([3, 1, 4]), np.array([True, True, False]))
+    model = LatencyModel(CostCurve.linear(0.03, 0.002), (None, CostCurve.linear(0.005, 0.001)))
+    plan = DraftPlan(np.array([3, 1, 4]), np.array([1, 1, 0]))
     predicted = model.predict(make_view(3), plan, np.array([3, 1, 4]))
     assert predicted.draft == pytest.approx(3 * 0.005 + (2 + 1 + 1) * 0.001)
     assert predicted.target == pytest.approx(0.03 + 11 * 0.002)
@@ -133,14 +133,14 @@ def test_prefill_is_corrected_on_its_own():
 
 
 def test_draft_passes_are_corrected_on_their_own():
-    model = LatencyModel(CostCurve.linear(0.03, 0.002), CostCurve.linear(0.005, 0.001))
+    model = LatencyModel(CostCurve.linear(0.03, 0.002), (None, CostCurve.linear(0.005, 0.001)))
     for _ in range(150):
-        observe(model, make_view(2), 2, 0.038, draft=2 * 2 * 0.007, use_model=True)
-    assert model.draft_seconds(make_view(2), np.ones(2, bool), 2) == pytest.approx([0.0, 0.014, 0.028], rel=0.03)
+        observe(model, make_view(2), 2, 0.038, draft=2 * 2 * 0.007, drafter=1)
+    assert model.draft_seconds(make_view(2), np.ones(2, int), 2)[1] == pytest.approx([0.0, 0.014, 0.028], rel=0.03)
     assert model.target_seconds(make_view(2), np.array([4]))[0] == pytest.approx(0.042, rel=0.1)
 
 
-def test_looking_up_offers_is_host_time():
+def test_looking_up_drafts_is_host_time():
     model = LatencyModel(CostCurve.linear(0.03, 0.002))
     for _ in range(100):
         observe(model, make_view(2), 1, 0.038, draft=0.001, host=0.002)
@@ -150,11 +150,11 @@ def test_looking_up_offers_is_host_time():
 def test_fit_and_round_trip_through_json():
     target = [ProfileSample(n, 64 * n, n, 0.03 + 0.002 * n) for n in (1, 2, 4, 8, 16)]
     draft = [ProfileSample(n, 64 * n, n, 0.004 + 0.0001 * n) for n in (1, 2, 4, 8, 16)]
-    for model in (LatencyModel.fit(target), LatencyModel.fit(target, draft)):
+    for model in (LatencyModel.fit(target), LatencyModel.fit(target, [[], draft])):
         again = LatencyModel.from_dict(json.loads(json.dumps(model.to_dict())))
         assert again.to_dict() == model.to_dict()
         assert again.target == model.target
-        assert again.draft == model.draft
+        assert again.drafts == model.drafts
         json.dumps(model.state(), allow_nan=False)
 
 
@@ -164,12 +164,12 @@ def test_fit_and_round_trip_through_json():
         (None, "format"),
         ({}, "format"),
         ({"format": 1, "target": CostCurve.linear(0.03, 0.002).to_dict()}, "format"),
-        ({"format": 2}, "mapping"),
-        ({"format": 2, "target": {"knots": [0]}}, "slopes"),
-        ({"format": 2, "target": CostCurve.linear(0.03, 0.002).to_dict(), "draft": [1]}, "mapping"),
-        ({"format": 2, "target": CostCurve.linear(0.03, 0.002).to_dict(), "draft": {}}, "knots"),
-        ({"format": 2, "target": CostCurve.linear(0.03, float("nan")).to_dict()}, "slopes"),
-        ({"format": 2, "target": CostCurve.linear(-0.03, 0.002).to_dict()}, "constant"),
+        ({"format": 3}, "mapping"),
+        ({"format": 3, "target": {"knots": [0]}}, "slopes"),
+        ({"format": 3, "target": CostCurve.linear(0.03, 0.002).to_dict(), "drafts": [[1]]}, "mapping"),
+        ({"format": 3, "target": CostCurve.linear(0.03, 0.002).to_dict(), "drafts": [None, {"constant": 1}]}, "knots"),
+        ({"format": 3, "target": CostCurve.linear(0.03, float("nan")).to_dict()}, "slopes"),
+        ({"format": 3, "target": CostCurve.linear(-0.03, 0.002).to_dict()}, "constant"),
     ],
 )
 def test_corrupt_caches_are_refused(data, named):
@@ -198,7 +198,7 @@ def test_impossible_times_are_refused_and_teach_nothing(times, named):
 
 
 def test_rows_that_may_not_draft_deeper_leave_the_draft_passes():
-    model = LatencyModel(CostCurve.linear(0.03, 0.002), CostCurve.linear(0.005, 0.001))
+    model = LatencyModel(CostCurve.linear(0.03, 0.002), (None, CostCurve.linear(0.005, 0.001)))
     view = replace(make_view(3), max_draft_tokens=np.array([2, 1, 0]))
-    seconds = model.draft_seconds(view, np.ones(3, dtype=bool), K)
+    seconds = model.draft_seconds(view, np.ones(3, int), K)[1]
     assert seconds == pytest.approx([0.0, 0.007, 0.013, 0.013, 0.013])

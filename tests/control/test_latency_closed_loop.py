@@ -5,10 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from drafter_cases import found
 
 from smartspec.control.latency.model import CostCurve, LatencyModel, ProfileSample
 from smartspec.control.planner.lengths import plan_lengths
-from smartspec.control.records import BatchView, DraftPlan, Offers, StepSeconds
+from smartspec.control.records import BatchView, DraftPlan, StepSeconds
 
 K = 8
 HOST_SECONDS = 0.001
@@ -76,7 +77,7 @@ class Loop:
 
     def view(self):
         full = np.full(self.num_rows, K)
-        return BatchView(np.arange(self.num_rows), self.context, full, 0 * full, Offers(full, full))
+        return BatchView(np.arange(self.num_rows), self.context, full, (found(full),))
 
     def true_seconds(self, num_draft_tokens):
         fed = self.num_rows + num_draft_tokens
@@ -95,7 +96,7 @@ class Loop:
         lengths = self.plan(survival, self.model.target_seconds(view, counts)).lengths
         self.num_draft_tokens = int(lengths.sum())
         measured = StepSeconds(0.0, self.noisy(true_seconds[self.num_draft_tokens]), self.noisy(HOST_SECONDS))
-        self.model.observe(view, DraftPlan(lengths, np.zeros(self.num_rows, dtype=bool)), lengths, measured)
+        self.model.observe(view, DraftPlan(lengths, np.zeros(self.num_rows, dtype=int)), lengths, measured)
         self.go_on(lengths)
         emitted = self.num_rows + survival[np.arange(K) < lengths[:, None]].sum()
         return emitted / (true_seconds[self.num_draft_tokens] + HOST_SECONDS) / best.goodput

@@ -130,7 +130,7 @@ def test_finds_the_second_peak_behind_a_fixed_cost():
     assert plan.lengths.min() >= 2
 
 
-def test_offers_need_no_depth_but_draft_models_pay_for_it():
+def test_model_free_drafts_need_no_depth_but_draft_models_pay_for_it():
     survival, target = [[0.9, 0.8]], [1.0, 1.0, 1.0]
     assert plan_lengths(**simple_problem(survival, target, [0.0, 2.0, 4.0], needs_depth=False)).lengths.tolist() == [2]
     plan = plan_lengths(**simple_problem(survival, target, [0.0, 2.0, 4.0], needs_depth=True))

@@ -2,33 +2,34 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from drafter_cases import estimates_of, found, lagging
 
 from smartspec.control.latency.model import CostCurve, LatencyModel
-from smartspec.control.policy import Estimates
 from smartspec.control.policy_names import parse_policy
-from smartspec.control.records import BatchView, Offers
+from smartspec.control.records import BatchView
 
 K = 4
 FREE = LatencyModel(CostCurve.linear(0.04, 1e-6))
 COSTLY = LatencyModel(CostCurve.linear(0.001, 0.01))
-FREE_BOTH = LatencyModel(CostCurve.linear(0.04, 1e-6), CostCurve.linear(1e-5, 1e-7))
-SLOW_DRAFT = LatencyModel(CostCurve.linear(0.04, 1e-6), CostCurve.linear(0.1, 0.0))
+FREE_BOTH = LatencyModel(CostCurve.linear(0.04, 1e-6), (None, CostCurve.linear(1e-5, 1e-7)))
+SLOW_DRAFT = LatencyModel(CostCurve.linear(0.04, 1e-6), (None, CostCurve.linear(0.1, 0.0)))
 
 
-def make_view(offer_lengths, max_draft_tokens=K):
-    lengths = np.array(offer_lengths)
+def make_view(found_lengths, max_draft_tokens=K):
+    lengths = np.array(found_lengths)
     num_rows = len(lengths)
     return BatchView(
         request_ids=np.arange(num_rows),
         context_tokens=np.full(num_rows, 10),
         max_draft_tokens=np.broadcast_to(max_draft_tokens, num_rows),
-        unseen_tokens=np.zeros(num_rows, dtype=int),
-        offers=Offers(lengths, lengths),
+        drafters=(found(lengths), lagging(num_rows)),
     )
 
 
-def decide(policy, view, survival_offer, survival_model, latency):
-    return policy.plan_draft(view, Estimates(survival_offer, survival_model, latency))
+def decide(policy, view, of_lookup, of_model, latency):
+    if of_model is None:
+        view = replace(view, drafters=view.drafters[:1])
+    return policy.plan_draft(view, estimates_of(latency, of_lookup, of_model))
 
 
 def survival(*rates):
@@ -53,17 +54,17 @@ def test_fixed_longer_than_allowed_is_refused():
 def test_off_drafts_nothing():
     plan = decide(parse_policy("off"), make_view([4, 4]), survival(0.99, 0.99), survival(0.99, 0.99), FREE_BOTH)
     assert plan.lengths.tolist() == [0, 0]
-    assert not plan.use_model.any()
+    assert (plan.drafter < 1).all()
 
 
-def test_fixed_takes_the_offer_then_the_model_within_caps():
+def test_fixed_takes_what_was_found_then_the_model_within_caps():
     policy, view = parse_policy("fixed:3"), make_view([4, 1, 0, 0], max_draft_tokens=[4, 4, 4, 2])
-    offers_only = decide(policy, view, survival(0, 0, 0, 0), None, FREE)
-    assert offers_only.lengths.tolist() == [3, 1, 0, 0]
-    assert not offers_only.use_model.any()
-    both = decide(policy, view, survival(0, 0, 0, 0), survival(0, 0, 0, 0), FREE_BOTH)
+    lookup_only = decide(policy, view, survival(0, 0, 0, 0), None, FREE)
+    assert lookup_only.lengths.tolist() == [3, 1, 0, 0]
+    assert lookup_only.drafter.tolist() == [0, 0, -1, -1]
+    both = decide(policy, view, survival(0, 0, 0, 0), survival(0.1, 0.1, 0.1, 0.1), FREE_BOTH)
     assert both.lengths.tolist() == [3, 1, 3, 2]
-    assert both.use_model.tolist() == [False, False, True, True]
+    assert both.drafter.tolist() == [0, 0, 1, 1]
 
 
 def test_goodput_speculates_where_tokens_are_free_and_not_where_they_cost():
@@ -88,27 +89,27 @@ def test_goodput_ignores_a_gain_within_the_noise():
 
 def test_goodput_picks_the_better_source_per_row():
     view = make_view([4, 4, 0])
-    policy, offer, model = parse_policy("goodput"), survival(0.9, 0.2, 0.9), survival(0.5, 0.8, 0.8)
-    plan = decide(policy, view, offer, model, FREE_BOTH)
-    assert plan.use_model.tolist() == [False, True, True]
+    policy, lookup, model = parse_policy("goodput"), survival(0.9, 0.2, 0.9), survival(0.5, 0.8, 0.8)
+    plan = decide(policy, view, lookup, model, FREE_BOTH)
+    assert plan.drafter.tolist() == [0, 1, 1]
     assert plan.lengths.tolist() == [4, 4, 4]
 
 
-def test_goodput_falls_back_to_free_offers_when_the_draft_model_is_slow():
+def test_goodput_falls_back_to_free_drafts_when_the_draft_model_is_slow():
     view = make_view([4, 4, 0])
-    policy, offer, model = parse_policy("goodput"), survival(0.7, 0.6, 0.9), survival(0.75, 0.8, 0.8)
-    plan = decide(policy, view, offer, model, SLOW_DRAFT)
-    assert not plan.use_model.any()
+    policy, lookup, model = parse_policy("goodput"), survival(0.7, 0.6, 0.9), survival(0.75, 0.8, 0.8)
+    plan = decide(policy, view, lookup, model, SLOW_DRAFT)
+    assert (plan.drafter < 1).all()
     assert plan.lengths.tolist() == [4, 4, 0]
 
 
 def test_rows_without_drafts_are_never_marked_for_the_model():
-    """Free evidence about their offers would otherwise be booked on the draft model."""
+    """They draft with nobody, whatever the others do."""
     view = make_view([0, 4])
     view = replace(view, max_draft_tokens=np.array([0, 4]))
     plan = decide(parse_policy("goodput"), view, survival(0.9, 0.9), survival(0.95, 0.95), FREE_BOTH)
     assert plan.lengths.tolist() == [0, 4]
-    assert plan.use_model.tolist() == [False, True]
+    assert plan.drafter.tolist() == [-1, 1]
 
 
 @pytest.mark.parametrize("name", ["goodput", "off", "fixed:2"])

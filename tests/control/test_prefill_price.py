@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
+from drafter_cases import estimates_of, found
 
 from smartspec.control.goodput.arrivals import Arrivals
 from smartspec.control.goodput.prefill_price import PrefillPrice
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
-from smartspec.control.policy import Estimates, no_drafts
-from smartspec.control.records import BatchView, Offers, StepFeedback, StepSeconds
+from smartspec.control.policy import no_drafts
+from smartspec.control.records import BatchView, StepFeedback, StepSeconds
 
 R, PREFILL = 8, 1000
 LATENCY = LatencyModel(CostCurve(knots=(1.0, 256.0), slopes=(0.0, 3e-5), constant=0.006, per_row=2e-5))
@@ -18,7 +19,7 @@ USUAL = 2000.0
 def make_view(num_requests=R, prefill=PREFILL, weight=1.0):
     ids, zeros = np.arange(R), np.zeros(R, dtype=int)
     return BatchView(
-        ids, np.full(R, 100), np.full(R, 4), zeros, Offers.none(R), num_prefills=int(prefill > 0),
+        ids, np.full(R, 100), np.full(R, 4), (found(zeros),), num_prefills=int(prefill > 0),
         prefill_tokens=prefill, num_waiting=num_requests - R - int(prefill > 0), weights=np.full(R, weight),
     )  # fmt: skip
 
@@ -27,7 +28,7 @@ def step(price, arrivals, view):
     zeros = np.zeros(R, dtype=int)
     seconds = StepSeconds(0.0, 0.03, 0.0)
     arrivals.observe(view)
-    price.observe(StepFeedback(view, no_drafts(R), zeros, zeros, zeros, zeros, zeros - 1, R, seconds))
+    price.observe(StepFeedback(view, no_drafts(R), zeros, zeros, zeros, zeros, R, seconds))
 
 
 def played(num_steps, is_open, free_every=None, seed=0):
@@ -45,7 +46,7 @@ def played(num_steps, is_open, free_every=None, seed=0):
 
 
 def value(price, weight=1.0):
-    estimates = Estimates(np.zeros((R, 4)), None, LATENCY)
+    estimates = estimates_of(LATENCY, np.zeros((R, 4)))
     return price.value_of_time(USUAL, make_view(weight=weight), estimates)
 
 
@@ -74,7 +75,7 @@ def test_nothing_is_believed_before_it_was_seen():
 def test_tokens_count_with_their_weights():
     price = played(2000, is_open=False)
     usual = USUAL * 1e-9
-    estimates = Estimates(np.zeros((R, 4)), None, LATENCY)
+    estimates = estimates_of(LATENCY, np.zeros((R, 4)))
     assert price.value_of_time(usual, make_view(weight=1e-9), estimates) == pytest.approx(1e-9 * value(price))
     assert price.value_of_time(0.0, make_view(weight=0.0), estimates) == 0.0
 
@@ -83,7 +84,7 @@ def test_a_row_is_never_worth_more_than_usual():
     """Time is not made cheaper, whatever a row is predicted to add."""
     slow_rows = LatencyModel(CostCurve(knots=(0.0,), slopes=(1e-6,), constant=0.006, per_row=0.01))
     price = played(2000, is_open=False)
-    assert price.value_of_time(USUAL, make_view(), Estimates(np.zeros((R, 4)), None, slow_rows)) == USUAL
+    assert price.value_of_time(USUAL, make_view(), estimates_of(slow_rows, np.zeros((R, 4)))) == USUAL
 
 
 def crowd(num_waiting):

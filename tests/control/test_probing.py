@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from drafter_cases import MODEL, lagging
 
 from smartspec.control.controller import Controller
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
-from smartspec.control.records import UNLIMITED, BatchView, Drafted, Offers, StepFeedback, StepSeconds
+from smartspec.control.records import UNLIMITED, BatchView, Drafted, StepFeedback, StepSeconds
 
 K, ROWS = 4, 16
 TARGET = CostCurve(knots=(1.0, 16.0), slopes=(0.0002, 0.0012), constant=0.03)
@@ -17,10 +18,10 @@ DRAFT = CostCurve.linear(0.003, 0.00005)
 
 def probes(policy, num_steps=400, budget=UNLIMITED, num_opted_out=0):
     """Lengths, int [n, ROWS], of the drafts that a model which is never right is still asked for."""
-    controller = Controller(policy, K, LatencyModel(TARGET, DRAFT), has_offers=False, has_model=True, strict=True)
+    controller = Controller(policy, K, LatencyModel(TARGET, (DRAFT,)), drafters=(MODEL,), strict=True)
     zeros = np.zeros(ROWS, dtype=int)
     longest = np.where(np.arange(ROWS) < num_opted_out, 0, K)
-    view = BatchView(np.arange(ROWS), zeros + 50, longest, zeros, Offers.none(ROWS), draft_token_budget=budget)
+    view = BatchView(np.arange(ROWS), zeros + 50, longest, (lagging(ROWS),), draft_token_budget=budget)
     made = []
     for step in range(num_steps):
         now = replace(view, now=float(step))
@@ -30,7 +31,7 @@ def probes(policy, num_steps=400, budget=UNLIMITED, num_opted_out=0):
             keep.max() * float(DRAFT.seconds(ROWS)), float(TARGET.seconds(ROWS + int(keep.sum()))), 0.0
         )
         tested = np.minimum(keep, 1)
-        controller.observe(StepFeedback(now, plan, plan.lengths, keep, tested, zeros, zeros - 1, ROWS, seconds))
+        controller.observe(StepFeedback(now, plan, plan.lengths, keep, tested, zeros, ROWS, seconds))
         if (controller.policy.note or "").startswith("probe"):
             made.append(plan.lengths)
     return np.array(made).reshape(-1, ROWS)

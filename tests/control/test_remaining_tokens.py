@@ -5,7 +5,7 @@ import pytest
 
 from smartspec.control.goodput.remaining_tokens import PRIOR_TOKENS, RemainingTokens
 from smartspec.control.policy import no_drafts
-from smartspec.control.records import BatchView, Offers, StepFeedback, StepSeconds
+from smartspec.control.records import BatchView, StepFeedback, StepSeconds
 
 PROMPT_TOKENS = 1000
 
@@ -13,17 +13,14 @@ PROMPT_TOKENS = 1000
 def make_view(request_ids, made):
     request_ids, made = np.array(request_ids, dtype=np.int64), np.array(made, dtype=np.int64)
     zeros = np.zeros(len(made), dtype=np.int64)
-    return BatchView(request_ids, PROMPT_TOKENS + made, zeros, zeros, Offers.none(len(made)))
+    return BatchView(request_ids, PROMPT_TOKENS + made, zeros)
 
 
 def observe(remaining, view, accepted=0):
     plan = no_drafts(view.num_rows)
     accepted = np.full(view.num_rows, accepted)
-    none = np.zeros(view.num_rows, dtype=np.int64)
     remaining.observe(
-        StepFeedback(
-            view, plan, accepted, accepted, accepted, accepted, none - 1, view.num_rows, StepSeconds(0, 0.01, 0)
-        )
+        StepFeedback(view, plan, accepted, accepted, accepted, accepted, view.num_rows, StepSeconds(0, 0.01, 0))
     )
 
 

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from drafter_cases import estimates_of, found, lagging
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,26 +15,27 @@ from smartspec.control.goodput.policy import Goodput
 from smartspec.control.goodput.stopping import drafted_as_confident, stop_rule
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
-from smartspec.control.policy import Estimates
-from smartspec.control.records import BatchView, Drafted, Offers
+from smartspec.control.records import BatchView, Drafted
 from smartspec.sim.scenario import Scenario, simulate_static
 from smartspec.sim.static_load import Phase
 
 K = 6
 # A drafter whose confidence is the probability of acceptance.
-CALIBRATED = SimpleNamespace(knows_confidence=True, given_confidence=lambda confidence, history: confidence)
-LATENCY = LatencyModel(CostCurve.linear(0.02, 0.0001), CostCurve.linear(0.002, 0.0))
+CALIBRATED = SimpleNamespace(
+    knows_confidence=lambda drafter: True, given_confidence=lambda drafter, confidence, history: confidence
+)
+LATENCY = LatencyModel(CostCurve.linear(0.02, 0.0001), (None, CostCurve.linear(0.002, 0.0)))
 
 
 def make_view(num_rows, **changes):
     zeros = np.zeros(num_rows, dtype=np.int64)
     caps = np.full(num_rows, K)
-    return BatchView(np.arange(num_rows), zeros + 100, caps, zeros, Offers.none(num_rows), **changes)
+    return BatchView(np.arange(num_rows), zeros + 100, caps, (found(zeros), lagging(num_rows)), **changes)
 
 
 def make_estimates(num_rows, rate, acceptance=CALIBRATED):
     survival = np.cumprod(np.full((num_rows, K), rate), axis=1)
-    return Estimates(survival, survival, LATENCY, acceptance)
+    return estimates_of(LATENCY, survival, survival, acceptance)
 
 
 def planned(view, estimates):
@@ -70,7 +72,7 @@ def test_no_other_rule_for_one_row_brings_more(rate, levels, price, seen):
     if levels.max() > 1:
         return
     estimates = make_estimates(1, rate)
-    rule = stop_rule(estimates, np.ones(1), np.full(K, price), np.zeros(K + 1))
+    rule = stop_rule(estimates, np.array([1]), np.ones(1), np.full((2, K), price), np.zeros(K + 1))
 
     def value_of_going_on(depth, survival):
         if depth == K:
@@ -97,7 +99,7 @@ def test_the_rows_of_another_pass_are_the_best_set_of_rows(seed, num_rows):
     estimates, weights = make_estimates(num_rows, 0.7), rng.uniform(0.5, 2.0, num_rows)
     token_price = np.concatenate([[1.0], 1.0 + np.cumsum(np.sort(rng.uniform(0, 0.6, K * num_rows)))])
     pass_price, confidence = rng.uniform(0, 1.0), rng.uniform(0.1, 1.0, num_rows)
-    rule = stop_rule(estimates, weights, np.full(K, pass_price), token_price)
+    rule = stop_rule(estimates, np.ones(num_rows, int), weights, np.full((2, K), pass_price), token_price)
     goes_on = np.flatnonzero(~rule(0, np.arange(num_rows), confidence, np.zeros(num_rows)))
 
     def surplus(rows):
@@ -117,15 +119,15 @@ def test_room_for_longer_drafts_is_what_the_step_has():
     assert (planned(short, estimates)[1].lengths <= short.max_draft_tokens).all()
 
 
-def test_offers_and_rows_without_drafts_stay_as_planned():
-    view = replace(make_view(3), offers=Offers(np.array([2, 0, 0]), np.array([4, 0, 0])))
+def test_model_free_drafts_and_rows_without_drafts_stay_as_planned():
+    view = replace(make_view(3), drafters=(found([2, 0, 0], [4, 0, 0]), lagging(3)))
     view = replace(view, max_draft_tokens=np.array([K, K, 0]))
     before, plan = planned(view, make_estimates(3, 0.6))
     assert before.lengths[0] == plan.lengths[0] == 2 and plan.lengths[2] == 0
     assert plan.lengths[1] > before.lengths[1]
 
 
-@pytest.mark.parametrize("acceptance", [None, SimpleNamespace(knows_confidence=False)])
+@pytest.mark.parametrize("acceptance", [None, SimpleNamespace(knows_confidence=lambda drafter: False)])
 def test_who_knows_no_confidence_drafts_as_planned(acceptance):
     before, plan = planned(make_view(2), make_estimates(2, 0.6, acceptance))
     assert plan.stop is None and np.array_equal(plan.lengths, before.lengths)

@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from drafter_cases import MODEL, lagging
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,7 +14,7 @@ from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
 from smartspec.control.planner.verify_cut import convex_slopes, worth_verifying
 from smartspec.control.policy_names import POLICIES
-from smartspec.control.records import BatchView, Drafted, Offers, StepFeedback, StepSeconds
+from smartspec.control.records import BatchView, Drafted, StepFeedback, StepSeconds
 
 K, R = 5, 4
 NUM_LEARNED = 12
@@ -69,8 +70,8 @@ def learned_controller(name, slopes, seed):
     """A controller that has learned from some steps that confidence is to be believed."""
     rng = np.random.default_rng(seed)
     target = CostCurve(knots=tuple(float(R + n) for n in range(len(slopes))), slopes=slopes, constant=0.02)
-    latency = LatencyModel(target, CostCurve.linear(1e-4, 1e-5))
-    controller = Controller(name, K, latency, has_offers=False, has_model=True, strict=True)
+    latency = LatencyModel(target, (CostCurve.linear(1e-4, 1e-5),))
+    controller = Controller(name, K, latency, drafters=(MODEL,), strict=True)
     for step in range(NUM_LEARNED):
         view, confidence = make_view(step), rng.uniform(0.05, 1.0, (R, K))
         plan = controller.plan_draft(view)
@@ -82,7 +83,7 @@ def learned_controller(name, slopes, seed):
         seconds = StepSeconds(1e-3, float(target.seconds(R + int(keep.sum()))), 1e-4)
         controller.observe(
             StepFeedback(
-                view, plan, lengths, keep, np.minimum(keep, accepted + 1), accepted, NONE - 1,
+                view, plan, lengths, keep, np.minimum(keep, accepted + 1), accepted,
                 int(accepted.sum()) + R, seconds, confidence, divergence=np.zeros((R, K)),
             )
         )  # fmt: skip
@@ -91,7 +92,7 @@ def learned_controller(name, slopes, seed):
 
 def make_view(step):
     targets = np.array([np.inf, 0.01, np.inf, 0.02])
-    view = BatchView(np.arange(R), NONE + 100 + step, NONE + K, NONE, Offers.none(R), now=float(step))
+    view = BatchView(np.arange(R), NONE + 100 + step, NONE + K, (lagging(R),), now=float(step))
     return replace(view, tpot_targets=targets)
 
 

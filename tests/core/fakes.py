@@ -6,11 +6,11 @@ ever asks it to continue from text that is not there: the sharpest check of slot
 
 import numpy as np
 
-from smartspec.control.records import DraftPlan, StepSeconds
-from smartspec.core.batch import NO_DRAFT, Batch, Draft, StepResult, Verification
+from smartspec.control.records import DrafterView, DraftPlan, StepSeconds
+from smartspec.core.batch import NO_DRAFT, Batch, Draft, StepResult, Verification, chain, shorten
 from smartspec.core.blocks import PrefixCopy
-from smartspec.core.engine_core import shorten
 from smartspec.core.request import Request
+from smartspec.drafters.model_free import free_tests
 
 VOCABULARY = 50
 
@@ -46,28 +46,27 @@ class FakeExecutor:
         self.failing: str | None = None
         self.bad: dict[int, int] = {}
 
-    def offer(self, batch: Batch, now: float) -> tuple[Draft, ...]:
-        self._fail_in("offer")
+    def begin_step(self, batch: Batch, now: float) -> tuple[DrafterView, ...]:
+        self._fail_in("begin_step")
         for op in batch.memory_ops:
             if isinstance(op, PrefixCopy):
                 self.slots[op.target_slot] = self.slots[op.source_slot][: op.num_tokens]
             else:
                 self.slots[op.slot] = self.slots[op.slot][: op.num_tokens]
-        return tuple(self._guess(request) for request in batch.decoding)
+        self.drafts = tuple(self._guess(request) for request in batch.decoding)
+        lengths = np.array([len(draft) for draft in self.drafts], dtype=np.int64)
+        return (DrafterView(lengths, np.minimum(lengths, 1)),)
 
     def _guess(self, request: Request) -> Draft:
         text = request.token_ids.tolist()
         for _ in range(self.random.integers(0, 6)):
             right = self.random.random() < self.accuracy
             text.append(next_token(text) if right else int(self.random.integers(VOCABULARY)))
-        return Draft(np.array(text[request.num_tokens :], dtype=np.int32), evidence=1)
+        return chain(np.array(text[request.num_tokens :], dtype=np.int32), match_length=1)
 
-    def unseen_tokens(self, batch: Batch) -> np.ndarray:
-        return np.zeros(len(batch.decoding), dtype=np.int64)
-
-    def draft(self, batch: Batch, plan: DraftPlan, offers: tuple[Draft, ...]) -> tuple[Draft, ...]:
+    def draft(self, batch: Batch, plan: DraftPlan) -> tuple[Draft, ...]:
         self._fail_in("draft")
-        return tuple(shorten(offer, int(k)) for offer, k in zip(offers, plan.lengths, strict=True))
+        return tuple(map(shorten, self.drafts, plan.lengths.tolist()))
 
     def verify(self, batch: Batch, drafts: tuple[Draft, ...]) -> StepResult:
         self._fail_in("verify")
@@ -75,7 +74,9 @@ class FakeExecutor:
         chunks = zip(batch.prefill, batch.num_prefill_tokens, strict=True)
         prefill = [self._verify(r, n, NO_DRAFT) for r, n in chunks]
         num_tokens = len(drafts) + sum(map(len, drafts)) + sum(batch.num_prefill_tokens)
-        return StepResult(tuple(decoding), tuple(prefill), StepSeconds(0.0, float(num_tokens), 0.0))
+        lengths = np.array([len(draft) for draft in drafts], dtype=np.int64)
+        free = free_tests(self.drafts, lengths, decoding)
+        return StepResult(tuple(decoding), tuple(prefill), StepSeconds(0.0, float(num_tokens), 0.0), free_tests=(free,))
 
     def _verify(self, request: Request, num_tokens: int, draft: Draft) -> Verification | None:
         start, end = request.num_computed_tokens, request.num_computed_tokens + num_tokens
@@ -113,8 +114,8 @@ class RandomController:
         self.forgotten: list[int] = []
 
     def plan_draft(self, view) -> DraftPlan:
-        lengths = self.random.integers(0, np.minimum(view.offers.lengths, view.max_draft_tokens) + 1)
-        return DraftPlan(lengths=lengths, use_model=np.zeros(view.num_rows, dtype=bool))
+        lengths = self.random.integers(0, view.draft_lengths[0] + 1)
+        return DraftPlan(lengths=lengths, drafter=np.zeros(view.num_rows, dtype=int))
 
     def plan_verify(self, view, plan, drafted) -> np.ndarray:
         return self.random.integers(0, drafted.lengths + 1)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from drafter_cases import LOOKUP
 from fakes import FakeExecutor, continuation
 
 from smartspec.control.controller import Controller
@@ -21,7 +22,7 @@ K = 5
 
 def make_controller(policy: str = "goodput", strict: bool = True) -> Controller:
     latency = LatencyModel(CostCurve.linear(1.0, 0.2))
-    return Controller(policy, K, latency, has_offers=True, has_model=False, strict=strict)
+    return Controller(policy, K, latency, drafters=(LOOKUP,), strict=strict)
 
 
 def make_core(controller, num_blocks: int = 24) -> EngineCore:

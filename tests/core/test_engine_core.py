@@ -214,16 +214,17 @@ def test_a_stop_token_before_the_bad_place_ends_the_request_as_ever():
 
 
 @pytest.mark.parametrize(("accuracy", "match"), [(1.0, 1), (-1.0, 0)])
-def test_free_evidence_is_reported_for_the_first_unverified_draft_token(accuracy, match):
+def test_free_tests_are_reported_for_the_first_unverified_draft_token(accuracy, match):
     core = make_core()
     core.executor.accuracy = accuracy
     core.controller.plan_verify = lambda view, plan, drafted: np.zeros_like(drafted.lengths)
     core.add_request(make_request(0, [1, 2, 3]))
     run(core)
-    matches = np.concatenate([f.next_match for f in core.controller.feedback])
-    offered = np.concatenate([f.view.offers.lengths for f in core.controller.feedback])
-    assert (offered > 0).any()
-    assert (matches[offered > 0] == match).mean() > 0.9, "a wrong guess is right by chance once in 50"
+    free = [f.free_tests[0] for f in core.controller.feedback]
+    tested, matched = (np.concatenate([getattr(f, name) for f in free]) for name in ("tested", "matched"))
+    found = np.concatenate([f.view.draft_lengths[0] for f in core.controller.feedback])
+    assert (found > 0).any() and (tested[found > 0] == 1).all()
+    assert (matched[found > 0] == match).mean() > 0.9, "a wrong guess is right by chance once in 50"
 
 
 def test_a_request_that_can_never_run_is_refused():

@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
+from drafter_cases import LOOKUP, found
 from fakes import FakeExecutor, RandomController, continuation
 
 from smartspec.control.acceptance.effects import NUM_CLASSES
 from smartspec.control.acceptance.estimator import AcceptanceEstimator
-from smartspec.control.records import UNLIMITED, BatchView, DraftPlan, Offers, StepFeedback, StepSeconds
+from smartspec.control.records import UNLIMITED, BatchView, DraftPlan, StepFeedback, StepSeconds
 from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.request import Request
@@ -68,7 +69,7 @@ def test_wishes_reach_the_view_row_by_row():
         assert view.class_ids[order].tolist() == [0, 1, 2, 1]
         assert view.weights[order].tolist() == [1.0, 2.5, 1.0, 1.0]
         assert view.tpot_targets[order].tolist() == [np.inf, 0.05, np.inf, np.inf]
-        assert view.max_draft_tokens[order[1]] <= 2 and view.offers.lengths[order[1]] <= 2
+        assert view.max_draft_tokens[order[1]] <= 2 and view.draft_lengths[0, order[1]] <= 2
     assert max(int(view.max_draft_tokens.max()) for view in views) == K
 
 
@@ -98,7 +99,7 @@ class OneTokenDrafts(ViewKeeper):
 
     def plan_draft(self, view):
         self.views.append(view)
-        return DraftPlan(np.minimum(view.max_draft_tokens, 1), np.ones(view.num_rows, dtype=bool))
+        return DraftPlan(np.minimum(view.max_draft_tokens, 1), np.zeros(view.num_rows, dtype=int))
 
 
 def test_a_step_full_of_prefill_has_room_for_a_few_drafts_and_the_next_chunk_leaves_it():
@@ -144,17 +145,17 @@ def test_what_is_learned_of_the_last_class_is_not_said_of_requests_without_one()
     """As many classes as there are numbers, and one more: the last to get one has a memory of its own."""
     ids = ClassIds()
     last = max(ids.of(f"class {i}") for i in range(NUM_CLASSES))
-    acceptance, none = AcceptanceEstimator(2), np.zeros(1, dtype=np.int64)
+    acceptance, none = AcceptanceEstimator(2, (LOOKUP,)), np.zeros(1, dtype=np.int64)
 
     def view(request_id, class_id):
-        offers = Offers(none + 2, none + 4)
-        return BatchView(none + request_id, none + 9, none + 2, none, offers, class_ids=none + class_id)
+        drafters = (found(none + 2, none + 4),)
+        return BatchView(none + request_id, none + 9, none + 2, drafters, class_ids=none + class_id)
 
     for step in range(40):
         taught, accepted = (view(step, last), none) if step % 2 else (view(step, 0), none + 2)
-        plan, tested, seconds = DraftPlan(none + 2, none > 0), np.minimum(accepted + 1, 2), StepSeconds(0.0, 0.01, 0.0)
-        acceptance.observe(StepFeedback(taught, plan, none + 2, none + 2, tested, accepted, none - 1, 1, seconds))
-    of_class, of_none = (acceptance.survival(view(100, class_id), False)[0, 0] for class_id in (last, 0))
+        plan, tested, seconds = DraftPlan(none + 2, none), np.minimum(accepted + 1, 2), StepSeconds(0.0, 0.01, 0.0)
+        acceptance.observe(StepFeedback(taught, plan, none + 2, none + 2, tested, accepted, 1, seconds))
+    of_class, of_none = (acceptance.survival(view(100, class_id))[0, 0, 0] for class_id in (last, 0))
     assert of_class < 0.95 * of_none
 
 

@@ -21,7 +21,7 @@ def naive_lookup(text: list[int], num_draft: int, min_match: int, max_match: int
 def propose(text: list[int], **options) -> tuple[list[int], int]:
     draft = PromptLookupDrafter(**{"max_draft_tokens": 4, **options}).propose(np.array(text, dtype=np.int32))
     assert draft.token_ids.dtype == np.int32 and draft.probs is None
-    return draft.token_ids.tolist(), draft.evidence
+    return draft.token_ids.tolist(), draft.match_length
 
 
 @given(
@@ -48,7 +48,7 @@ def test_a_loop_is_unrolled_past_the_end_of_the_text():
     assert propose([4, 4], max_draft_tokens=3) == ([4, 4, 4], 1)
 
 
-def test_evidence_is_capped_at_the_longest_match_looked_up():
+def test_match_length_is_capped_at_the_longest_match_looked_up():
     assert propose([1, 2, 3, 4, 5, 1, 2, 3, 4, 5], max_match=3)[1] == 3
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from test_recycling_engine import WholeOffers
+from test_recycling_engine import WholeDrafts
 from tiny_models import VOCABULARY, as_loaded, tiny_llama
 
 from smartspec.core.blocks import BlockManager
@@ -27,11 +27,11 @@ def make_core(with_kernel: bool, draft_length: int = 4) -> EngineCore:
     runner = ModelRunner(as_loaded(model), num_slots=2, max_len=100)
     if not with_kernel:
         runner.max_tile_tokens = 0
-    executor = LiveExecutor(runner, PromptLookupDrafter(max_draft_tokens=draft_length), draft_model=None)
+    executor = LiveExecutor(runner, (PromptLookupDrafter(max_draft_tokens=draft_length),))
     scheduler = Scheduler(
         BlockManager(50, 4, 2), max_batched_tokens=64, max_model_len=100, max_draft_tokens=draft_length
     )
-    return EngineCore(scheduler, executor, WholeOffers())
+    return EngineCore(scheduler, executor, WholeDrafts())
 
 
 def make_request(request_id: int, prompt: list[int], max_tokens: int, temperature: float) -> Request:

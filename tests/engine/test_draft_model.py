@@ -26,13 +26,13 @@ class ModelController:
     def __init__(self, seed: int, pause: float = 0.4):
         self.random = np.random.default_rng(seed)
         self.pause = pause
-        self.num_tested = self.num_accepted = self.num_pauses = self.num_caught_up = self.num_matches = 0
+        self.num_tested = self.num_accepted = self.num_pauses = self.num_guessed = self.num_matches = 0
 
     def plan_draft(self, view) -> DraftPlan:
         paused = self.random.random() < self.pause
         self.num_pauses += paused
         lengths = self.random.integers(0, view.max_draft_tokens + 1) * (not paused)
-        return DraftPlan(lengths=lengths, use_model=np.ones(view.num_rows, dtype=bool))
+        return DraftPlan(lengths=lengths, drafter=np.zeros(view.num_rows, dtype=int))
 
     def plan_verify(self, view, plan, drafted):
         return drafted.lengths
@@ -40,9 +40,8 @@ class ModelController:
     def observe(self, feedback) -> None:
         self.num_tested += int(feedback.tested.sum())
         self.num_accepted += int(feedback.accepted.sum())
-        if feedback.caught_up is not None:
-            self.num_caught_up += int(feedback.caught_up.sum())
-            self.num_matches += int(feedback.caught_up_matches.sum())
+        self.num_guessed += int(feedback.free_tests[0].tested.sum())
+        self.num_matches += int(feedback.free_tests[0].matched.sum())
         if feedback.confidence is not None:
             is_drafted = np.arange(feedback.confidence.shape[1]) < feedback.drafted[:, None]
             assert (np.isfinite(feedback.confidence) == is_drafted).all()
@@ -54,7 +53,7 @@ class ModelController:
 def make_core(draft_seed: int, num_blocks: int = 60, seed: int = 0) -> EngineCore:
     target = ModelRunner(as_loaded(tiny_llama(0)), num_slots=4, max_len=128)
     draft = ModelRunner(as_loaded(tiny_llama(draft_seed)), num_slots=4, max_len=128)
-    executor = LiveExecutor(target, lookup=None, draft_model=DraftModel(draft, 4))
+    executor = LiveExecutor(target, (DraftModel(draft, 4),))
     scheduler = Scheduler(BlockManager(num_blocks, 4, 4), max_batched_tokens=16, max_model_len=128, max_draft_tokens=5)
     return EngineCore(scheduler, executor, ModelController(seed))
 
@@ -88,8 +87,8 @@ def test_target_as_its_own_draft_is_always_accepted(temperature, num_blocks):
     assert core.controller.num_tested > 50
     assert core.controller.num_accepted == core.controller.num_tested
     assert core.controller.num_pauses > 3
-    assert core.controller.num_matches == core.controller.num_caught_up
-    assert (core.controller.num_caught_up > 0) == (temperature == 0.0)
+    assert core.controller.num_matches == core.controller.num_guessed
+    assert (core.controller.num_guessed > 0) == (temperature == 0.0)
     assert any(r.num_preemptions for r in requests) == (num_blocks == 24)
 
 
@@ -115,7 +114,7 @@ def test_a_stop_rule_ends_drafts_behind_the_pass_it_was_asked_about():
         assert ((confidence > 0) & (confidence <= 1) & (entropy >= 0)).all()
         return np.full(len(rows), depth == 1)
 
-    plan_all = lambda view: DraftPlan(view.max_draft_tokens, np.ones(view.num_rows, dtype=bool), stop)  # noqa: E731
+    plan_all = lambda view: DraftPlan(view.max_draft_tokens, np.zeros(view.num_rows, dtype=int), stop)  # noqa: E731
     core.controller.plan_draft = plan_all
     core.controller.observe = lambda feedback: drafted.extend(feedback.drafted.tolist())
     requests = generate(core)

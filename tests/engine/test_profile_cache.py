@@ -33,15 +33,16 @@ class Machine:
         monkeypatch.setenv("SMARTSPEC_CACHE", str(cache))
         monkeypatch.setattr(profile, "measure_profile", self._measure)
 
-    def _measure(self, target, draft, **limits) -> Profile:
+    def _measure(self, target, drafts, **limits) -> Profile:
         self.num_measured += 1
-        return Profile(SAMPLES, () if draft is None else SAMPLES)
+        return Profile(SAMPLES, (SAMPLES,) * len(drafts))
 
     def start(self, target=None, draft=None, max_batch: int = 4):
         """What an engine does at start; reports of earlier starts are dropped."""
         self.reports.clear()
         report = self.reports.append
-        return profiled_latency(target or make_runner(), draft, max_batch=max_batch, kv_tokens=4096, report=report)
+        drafts = () if draft is None else (draft,)
+        return profiled_latency(target or make_runner(), drafts, max_batch=max_batch, kv_tokens=4096, report=report)
 
     @property
     def file(self) -> Path:
@@ -124,17 +125,17 @@ def test_a_cache_folder_of_another_machine_is_not_used_and_the_difference_is_sai
 
 def test_everything_the_times_depend_on_is_in_the_key(machine, monkeypatch):
     keys = [
-        profile_key(make_runner(), None, 4),
-        profile_key(make_runner("other-model"), None, 4),
-        profile_key(make_runner(dtype=torch.bfloat16), None, 4),
-        profile_key(make_runner(num_layers=12), None, 4),
-        profile_key(make_runner(), make_runner("draft-model"), 4),
-        profile_key(make_runner(), None, 8),
+        profile_key(make_runner(), (), 4),
+        profile_key(make_runner("other-model"), (), 4),
+        profile_key(make_runner(dtype=torch.bfloat16), (), 4),
+        profile_key(make_runner(num_layers=12), (), 4),
+        profile_key(make_runner(), (make_runner("draft-model"),), 4),
+        profile_key(make_runner(), (), 8),
     ]
     monkeypatch.setattr(torch, "get_num_threads", lambda: 77)
-    keys.append(profile_key(make_runner(), None, 4))
+    keys.append(profile_key(make_runner(), (), 4))
     monkeypatch.setattr(torch, "__version__", "0.0.1")
-    keys.append(profile_key(make_runner(), None, 4))
+    keys.append(profile_key(make_runner(), (), 4))
     texts = {json.dumps(key) for key in keys}
     assert len(texts) == len(keys)
     assert json.loads(json.dumps(keys[0])) == keys[0]

@@ -33,9 +33,9 @@ class RandomLengths:
         self.num_tested = self.num_accepted = 0
 
     def plan_draft(self, view) -> DraftPlan:
-        limits = view.max_draft_tokens if self.use_model else view.offers.lengths
+        limits = view.draft_lengths[0]
         lengths = self.random.integers(0, limits + 1) * (self.random.random() < 0.7)
-        return DraftPlan(lengths=lengths, use_model=np.full(view.num_rows, self.use_model))
+        return DraftPlan(lengths=lengths, drafter=np.zeros(view.num_rows, dtype=int))
 
     def plan_verify(self, view, plan, drafted):
         return drafted.lengths if self.use_model else self.random.integers(0, drafted.lengths + 1)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from tiny_models import VOCABULARY, as_loaded, tiny_llama
 
-from smartspec.control.records import OTHER_TEXT, DraftPlan
+from smartspec.control.policy import no_drafts
+from smartspec.control.records import DraftPlan, of_drafter
 from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.request import Request
@@ -21,8 +22,8 @@ from smartspec.engine.runtime.executor import LiveExecutor
 NUM_REQUESTS, MAX_TOKENS = 6, 24
 
 
-class WholeOffers:
-    """Verifies every offer in full length."""
+class WholeDrafts:
+    """Every row drafts with whoever has the longest match, in full length."""
 
     predicted_seconds = 0.0
 
@@ -30,8 +31,10 @@ class WholeOffers:
         self.num_tested = self.num_accepted = 0
 
     def plan_draft(self, view) -> DraftPlan:
-        lengths = np.minimum(view.offers.lengths, view.max_draft_tokens)
-        return DraftPlan(lengths=lengths, use_model=np.zeros(view.num_rows, dtype=bool))
+        if not view.drafters:
+            return no_drafts(view.num_rows)
+        drafter = view.match_lengths.argmax(axis=0)
+        return DraftPlan(lengths=of_drafter(view.draft_lengths, drafter), drafter=drafter)
 
     def plan_verify(self, view, plan, drafted):
         return drafted.lengths
@@ -46,13 +49,11 @@ class WholeOffers:
 def make_core(lookup: bool, recycling: bool) -> EngineCore:
     executor = LiveExecutor(
         ModelRunner(as_loaded(tiny_llama(0)), num_slots=3, max_len=128),
-        lookup=PromptLookupDrafter(max_draft_tokens=5) if lookup else None,
-        draft_model=None,
-        recycling=RecyclingDrafter(max_draft_tokens=5) if recycling else None,
+        (PromptLookupDrafter(max_draft_tokens=5),) * lookup + (RecyclingDrafter(max_draft_tokens=5),) * recycling,
     )
     # Few blocks: some requests are preempted and recomputed.
     scheduler = Scheduler(BlockManager(30, 4, 3), max_batched_tokens=16, max_model_len=128, max_draft_tokens=5)
-    return EngineCore(scheduler, executor, WholeOffers())
+    return EngineCore(scheduler, executor, WholeDrafts())
 
 
 def generate(core: EngineCore, temperature: float, prompt_seed: int = 1) -> list[list[int]]:
@@ -74,27 +75,12 @@ def test_the_tokens_stay_the_same_and_a_repeated_request_is_drafted(temperature,
     expected = generate(make_core(lookup=False, recycling=False), temperature)
     core = make_core(lookup, recycling=True)
     assert generate(core, temperature) == expected
-    first, core.controller = core.controller, WholeOffers()
+    first, core.controller = core.controller, WholeDrafts()
     assert generate(core, temperature) == expected
     assert core.controller.num_tested > 0
     assert core.controller.num_accepted > first.num_accepted + NUM_REQUESTS * MAX_TOKENS // 5
 
 
-def test_lookup_is_offered_unless_recycling_knows_a_longer_context():
-    executor = make_core(lookup=True, recycling=True).executor
-    executor.recycling.learn(np.array([1, 2, 3], dtype=np.int32), (50, 51))
-
-    def offer(*tokens: int) -> tuple[list[int], int]:
-        draft = executor._offer(np.array(tokens, dtype=np.int32))
-        return draft.token_ids.tolist(), draft.evidence
-
-    assert offer(2, 3, 40, 2, 3) == ([40, 2, 3, 40, 2], 2)
-    assert offer(3, 40, 9, 2, 3)[0][:2] == [50, 51]
-    assert offer(9, 2, 3)[0][:2] == [50, 51]
-    assert offer(8, 9) == ([], 0)
-    assert offer(9, 3)[1] == OTHER_TEXT + 1, "another request's text is no match in its own"
-
-
 def test_the_name_is_a_model_free_drafter():
-    assert EngineConfig(drafters=("prompt-lookup", "recycling")).draft_model is None
-    assert EngineConfig(drafters=("recycling", "some-model")).draft_model == "some-model"
+    assert EngineConfig(drafters=("prompt-lookup", "recycling")).draft_models == ()
+    assert EngineConfig(drafters=("recycling", "some-model")).draft_models == ("some-model",)

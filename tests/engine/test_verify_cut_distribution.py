@@ -65,12 +65,13 @@ class TimedExecutor(LiveExecutor):
 
 def test_what_is_cut_does_not_depend_on_what_was_drawn():
     target, draft = bigram_models()
-    executor = TimedExecutor(BigramRunner(target), None, DraftModel(BigramRunner(draft), 1))
+    executor = TimedExecutor(BigramRunner(target), (DraftModel(BigramRunner(draft), 1),))
     scheduler = Scheduler(
         BlockManager(NUM_TOKENS, 16, 1), max_batched_tokens=64, max_model_len=10 * NUM_TOKENS, max_draft_tokens=K
     )
-    latency = LatencyModel(TARGET_SECONDS, DRAFT_SECONDS)
-    controller = Controller("goodput", K, latency, has_offers=False, has_model=True, strict=True)
+    latency = LatencyModel(TARGET_SECONDS, (DRAFT_SECONDS,))
+    specs = tuple(drafter.spec for drafter in executor.drafters)
+    controller = Controller("goodput", K, latency, drafters=specs, strict=True)
     core = EngineCore(scheduler, executor, controller)
     params = SamplingParams(max_tokens=NUM_TOKENS, temperature=1.0, ignore_eos=True)
     request = Request(0, [FORK], params, seed=7)

@@ -4,8 +4,8 @@ import threading
 
 import numpy as np
 
-from smartspec.control.records import BatchView, Drafted, DraftPlan, StepFeedback, StepSeconds
-from smartspec.core.batch import Batch, Draft, StepResult, TokenLogprobs, Verification
+from smartspec.control.records import BatchView, Drafted, DrafterView, DraftPlan, StepFeedback, StepSeconds
+from smartspec.core.batch import Batch, Draft, StepResult, TokenLogprobs, Verification, chain, shorten
 from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.request import Request
@@ -44,14 +44,12 @@ class EchoExecutor:
         """The step after the next `after` raises."""
         self._failing_step = self.num_steps + after + 1
 
-    def offer(self, batch: Batch, now: float) -> tuple[Draft, ...]:
-        return tuple(Draft(np.array(self._next_tokens(request, 8)), evidence=1) for request in batch.decoding)
+    def begin_step(self, batch: Batch, now: float) -> tuple[DrafterView, ...]:
+        self.drafts = tuple(chain(np.array(self._next_tokens(request, 8))) for request in batch.decoding)
+        return (DrafterView(np.array([len(draft) for draft in self.drafts], dtype=np.int64)),)
 
-    def unseen_tokens(self, batch: Batch) -> np.ndarray:
-        return np.zeros(len(batch.decoding), dtype=np.int64)
-
-    def draft(self, batch: Batch, plan: DraftPlan, offers: tuple[Draft, ...]) -> tuple[Draft, ...]:
-        return tuple(Draft(offer.token_ids[:k], 1) for offer, k in zip(offers, plan.lengths, strict=True))
+    def draft(self, batch: Batch, plan: DraftPlan) -> tuple[Draft, ...]:
+        return tuple(map(shorten, self.drafts, plan.lengths.tolist()))
 
     def verify(self, batch: Batch, drafts: tuple[Draft, ...]) -> StepResult:
         self.num_steps += 1
@@ -97,8 +95,8 @@ class FixedController:
         self.length = length
 
     def plan_draft(self, view: BatchView) -> DraftPlan:
-        lengths = np.minimum(view.offers.lengths, self.length)
-        return DraftPlan(lengths=lengths, use_model=np.zeros(view.num_rows, dtype=bool))
+        lengths = np.minimum(view.draft_lengths[0], self.length)
+        return DraftPlan(lengths=lengths, drafter=np.zeros(view.num_rows, dtype=int))
 
     def plan_verify(self, view: BatchView, plan: DraftPlan, drafted: Drafted) -> np.ndarray:
         return drafted.lengths

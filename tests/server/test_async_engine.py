@@ -249,19 +249,19 @@ def test_the_seconds_of_steps_are_all_the_time_the_engine_was_busy_and_none_that
 
     async def scenario(engine):
         core, executor, began = engine.core, engine.core.executor, 0.0
-        offer, verify = executor.offer, executor.verify
+        begin_step, verify = executor.begin_step, executor.verify
 
-        def timed_offer(batch, now):
+        def timed_begin_step(batch, now):
             nonlocal began
             began = now
-            return offer(batch, now)
+            return begin_step(batch, now)
 
         def timed_verify(batch, drafts):
             result = verify(batch, drafts)
             ticks.now += 1.0
             return replace(result, seconds=StepSeconds(0.0, 1.0, ticks.now - began - 1.0))
 
-        executor.offer, executor.verify = timed_offer, timed_verify
+        executor.begin_step, executor.verify = timed_begin_step, timed_verify
         core.scheduler.schedule = ticks.spend(2.0, core.scheduler.schedule)
         core.controller.observe = ticks.spend(4.0, core.controller.observe)
         engine._to_event = ticks.spend(8.0, engine._to_event)

@@ -119,7 +119,7 @@ def test_prompt_longer_than_the_context(server):
 
 
 def test_megabytes_of_prompt_are_refused_without_tokenising(server, monkeypatch):
-    monkeypatch.setattr(type(server.core.executor), "unseen_tokens", None)  # nothing reaches the engine
+    monkeypatch.setattr(type(server.core.executor), "begin_step", None)  # nothing reaches the engine
     check_error(server.complete(prompt="word " * MEBIBYTE), 400, "prompt", "characters")
     monkeypatch.undo()
 

@@ -3,15 +3,17 @@
 from pathlib import Path
 
 import numpy as np
+from drafter_cases import LOOKUP, MODEL, found, free_test, lagging
 
 from smartspec.control.controller import Controller
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
 from smartspec.control.log.decision import DecisionRecord, LogHeader, decision_record
-from smartspec.control.records import BatchView, Drafted, DraftPlan, Offers, StepFeedback, StepSeconds
+from smartspec.control.records import BatchView, Drafted, DraftPlan, StepFeedback, StepSeconds
 
 K = 5
-PROFILE = LatencyModel(CostCurve.linear(0.02, 0.001), CostCurve.linear(0.001, 0.0001))
+TARGET, DRAFT = CostCurve.linear(0.02, 0.001), CostCurve.linear(0.001, 0.0001)
+PROFILE, WITH_MODEL = LatencyModel(TARGET), LatencyModel(TARGET, (DRAFT,))
 SLOWDOWN = 1.5  # the machine against its profile
 HOST_SECONDS = 0.001
 
@@ -23,15 +25,15 @@ class ToyRun:
     """
 
     def __init__(self, policy: str, num_steps: int, *, num_rows: int = 4, use_model: bool = False, seed: int = 0):
-        self.header = LogHeader("toy", policy, K, not use_model, use_model, PROFILE.to_dict())
-        self.use_model = use_model
+        self.drafter, self.profile = (MODEL, WITH_MODEL) if use_model else (LOOKUP, PROFILE)
+        self.header = LogHeader("toy", policy, K, (self.drafter,), self.profile.to_dict())
         self.records: list[DecisionRecord] = []
         self.acceptance = np.linspace(0.4, 0.9, num_rows)
         random = np.random.default_rng(seed)
         lucky = random.random((num_steps, num_rows, K)) < self.acceptance[:, None]
         self.chains = np.cumprod(lucky, axis=2).sum(axis=2)
-        latency = LatencyModel.from_dict(PROFILE.to_dict())
-        self._controller = Controller(policy, K, latency, has_offers=not use_model, has_model=use_model)
+        latency = LatencyModel.from_dict(self.profile.to_dict())
+        self._controller = Controller(policy, K, latency, drafters=(self.drafter,))
         self._context = np.full(num_rows, 50)
         self._seen = np.zeros(num_rows, dtype=np.int64)
         for step in range(num_steps):
@@ -48,17 +50,16 @@ class ToyRun:
 
     def _view(self, now: float) -> BatchView:
         num_rows = len(self._context)
-        full, zeros = np.full(num_rows, K), np.zeros(num_rows, dtype=np.int64)
-        unseen = self._context - self._seen if self.use_model else zeros
-        offers = Offers.none(num_rows) if self.use_model else Offers(full, full)
-        return BatchView(np.arange(num_rows) + 10, self._context.copy(), full, unseen, offers, now=now)
+        full = np.full(num_rows, K)
+        offered = lagging(num_rows, self._context - self._seen) if self.drafter.has_passes else found(full)
+        return BatchView(np.arange(num_rows) + 10, self._context.copy(), full, (offered,), now=now)
 
     def _step(self, now: float, chains: np.ndarray) -> None:
         view = self._view(now)
         plan = self._controller.plan_draft(view)
         verified = self._controller.plan_verify(view, plan, Drafted(plan.lengths))
         accepted = np.minimum(chains, verified)
-        is_free = (accepted == verified) & (verified < view.offers.lengths)
+        is_free = (accepted == verified) & (verified < K) & (not self.drafter.has_passes)
         feedback = StepFeedback(
             view=view,
             plan=plan,
@@ -66,9 +67,9 @@ class ToyRun:
             verified=verified,
             tested=np.minimum(verified, accepted + 1),
             accepted=accepted,
-            next_match=np.where(is_free, chains > verified, -1),
             num_emitted=int(accepted.sum()) + view.num_rows,
             seconds=self.seconds(view, plan, verified),
+            free_tests=(free_test(verified, np.where(is_free, chains > verified, -1)),),
         )
         self._controller.observe(feedback)
         predicted = {
@@ -78,12 +79,12 @@ class ToyRun:
             "survival": np.ones((len(chains), K)),
         }
         self.records.append(decision_record(view, plan, feedback, **predicted))
-        drafted = plan.use_model & (plan.lengths > 0)
+        drafted = plan.lengths > 0
         self._seen = np.where(drafted, self._context + plan.lengths, self._seen)
         self._context += accepted + 1
         self._seen = np.minimum(self._seen, self._context)
 
     def seconds(self, view: BatchView, plan: DraftPlan, verified: np.ndarray) -> StepSeconds:
         """The true time of a step."""
-        predicted = PROFILE.predict(view, plan, verified)
+        predicted = self.profile.predict(view, plan, verified)
         return StepSeconds(SLOWDOWN * predicted.draft, SLOWDOWN * predicted.target, HOST_SECONDS)

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from drafter_cases import LOOKUP, MODEL
 from recorded_run import PROFILE, SLOWDOWN, K, ToyRun
 
 from smartspec.cli.replay import replay as replay_command
@@ -72,7 +73,7 @@ def test_speeds_are_as_in_truth(long_drafts, tmp_path):
     by_replay = [t.tokens_per_second for t in replayed(long_drafts, tmp_path, *(f"fixed:{k}" for k in lengths))]
     truth = []
     for k in lengths:
-        plan = DraftPlan(np.full(4, k), np.zeros(4, dtype=bool))
+        plan = DraftPlan(np.full(4, k), np.zeros(4, dtype=int))
         seconds = sum(long_drafts.seconds(record.view, plan, plan.lengths).total for record in long_drafts.records)
         truth.append(long_drafts.emitted(k) / seconds)
     np.testing.assert_allclose(by_replay, truth, rtol=0.03)
@@ -94,12 +95,12 @@ def test_luck_is_the_same_for_every_policy_and_run(tmp_path):
     assert other.num_emitted != one.num_emitted
 
 
-def test_a_draft_model_that_was_off_first_has_to_catch_up(tmp_path):
+def test_a_draft_model_that_was_off_first_lags(tmp_path):
     run = ToyRun("off", 3, num_rows=1, use_model=True)
-    assert [int(record.view.unseen_tokens[0]) for record in run.records] == [50, 51, 52]
+    assert [int(record.view.draft_lags[0, 0]) for record in run.records] == [50, 51, 52]
     (late,) = replayed(run, tmp_path, "fixed:2")
     first = run.records[0]
-    up_to_date = replace(first.view, unseen_tokens=np.array([0]))
+    up_to_date = first.view.with_lags_up_to(0)
     run.records[0] = replace(first, feedback=replace(first.feedback, view=up_to_date))
     (prompt,) = replayed(run, tmp_path, "fixed:2")
     assert late.seconds - prompt.seconds == pytest.approx(50 * 0.0001), "50 tokens, once"
@@ -108,10 +109,9 @@ def test_a_draft_model_that_was_off_first_has_to_catch_up(tmp_path):
 def test_where_a_request_ended_longer_drafts_emit_no_more(long_drafts, tmp_path):
     record = long_drafts.records[0]
     counts = {"tested": np.array([2, 2, 2, 2]), "accepted": np.array([2, 2, 2, 2])}
-    feedback = replace(record.feedback, **counts, next_match=np.full(4, -1), num_emitted=8)
+    feedback = replace(record.feedback, **counts, free_tests=(), num_emitted=8)
     ended = replace(record, feedback=feedback)
-    offers = np.zeros(4, dtype=bool)
-    fates = chain_fates(ended, offers, np.ones((4, K)), np.zeros((4, K)))
+    fates = chain_fates(ended, 0, LOOKUP, np.ones((4, K)), np.zeros((4, K)))
     assert fates.num_accepted.tolist() == fates.max_emitted.tolist() == [2, 2, 2, 2]
     run = ToyRun("off", 0)
     run.records.append(ended)
@@ -120,21 +120,20 @@ def test_where_a_request_ended_longer_drafts_emit_no_more(long_drafts, tmp_path)
         assert (totals.num_emitted, totals.evidence_share) == (num_emitted, 1.0), policy
 
 
-def test_another_source_of_drafts_has_no_evidence(long_drafts):
-    by_model = np.ones(4, dtype=bool)
-    fates = chain_fates(long_drafts.records[0], by_model, np.full((4, K), 0.5), np.full((4, K), 0.4))
+def test_another_drafter_has_no_evidence(long_drafts):
+    fates = chain_fates(long_drafts.records[0], 1, MODEL, np.full((4, K), 0.5), np.full((4, K), 0.4))
     assert fates.num_known.tolist() == [0] * 4 and fates.num_accepted.tolist() == [K] * 4
 
 
 def test_hindsight_acceptance_tells_requests_apart(long_drafts):
-    hindsight = HindsightAcceptance(K)
+    hindsight = HindsightAcceptance(K, (LOOKUP,))
     for record in long_drafts.records:
         hindsight.add(record)
     hindsight.fit()
     view = long_drafts.records[0].view
-    conditional = hindsight.conditional(view, np.zeros(4, dtype=bool))
+    conditional = hindsight.conditional(view)[0]
     np.testing.assert_allclose(conditional, np.repeat(long_drafts.acceptance[:, None], K, axis=1), atol=0.08)
-    unknown = hindsight.conditional(replace(view, request_ids=view.request_ids + 1000), np.zeros(4, dtype=bool))
+    unknown = hindsight.conditional(replace(view, request_ids=view.request_ids + 1000))[0]
     assert (np.ptp(unknown, axis=0) < 1e-12).all() and 0.5 < unknown[0, 0] < 0.8
 
 
@@ -182,7 +181,7 @@ def too_long(line: str) -> str:
         (lambda line: line[:30], "line 3: not valid JSON"),
         (lambda line: "", "line 3: not valid JSON"),
         (lambda line: line.replace('"accepted"', '"acepted"'), "line 3: field 'accepted' .* nothing"),
-        (lambda line: line.replace('"format":1', '"format":7'), "line 3: field 'format' is 7"),
+        (lambda line: line.replace('"format":2', '"format":7'), "line 3: field 'format' is 7"),
         (lambda line: "\udcff", "line 3: not UTF-8"),
         (too_long, f"line 3: a draft of {K + 1} tokens"),
     ],

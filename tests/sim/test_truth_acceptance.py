@@ -1,4 +1,4 @@
-"""True acceptance: means, spreads, drift, common random numbers, confidence, offers, recordings."""
+"""True acceptance: means, spreads, drift, common random numbers, confidence, what is found, recordings."""
 
 import math
 
@@ -198,9 +198,9 @@ def test_entropy_and_divergence():
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
-def test_offers_have_their_share_and_come_in_stretches(share):
-    truth, ids = make_truth(AcceptanceClass(Constant(0.5), offer_share=share, offer_run_tokens=10))
-    found = np.stack([truth.offers(ids, at(ids, p)).lengths > 0 for p in range(200)])
+def test_what_is_found_has_its_share_and_come_in_stretches(share):
+    truth, ids = make_truth(AcceptanceClass(Constant(0.5), found_share=share, found_run_tokens=10))
+    found = np.stack([truth.found(ids, at(ids, p)).lengths > 0 for p in range(200)])
     num_stretches = found.size / 10
     assert abs(found.mean() - share) <= 4.5 * math.sqrt(share * (1 - share) / num_stretches)
     changes = (found[1:] != found[:-1]).mean()  # at one position of ten, where the two sides differ
@@ -227,7 +227,7 @@ def test_an_empty_batch_is_no_problem():
     truth, _ = make_truth(*MIXED)
     empty = np.zeros(0, dtype=np.int64)
     assert truth.conditional(empty, 0.0, empty).shape == truth.luck(empty, empty).shape == (0, K)
-    assert truth.offers(empty, empty).lengths.shape == (0,)
+    assert truth.found(empty, empty).lengths.shape == (0,)
 
 
 def test_recordings_of_a_log():
@@ -239,20 +239,20 @@ def test_recordings_of_a_log():
         chains = np.minimum(run.chains[:, row], 3)
         expected = [outcome for chain in chains for outcome in [1.0] * chain + [0.0 if chain < 3 else np.nan]]
         assert np.array_equal(recording.outcomes, expected, equal_nan=True)
-        assert recording.offer_lengths.tolist() == recording.offer_evidence.tolist() == [5] * len(expected)
+        assert recording.found.tolist() == recording.match_lengths.tolist() == [5] * len(expected)
     assert not any(
-        recording.offer_lengths.any() for recording in read_recordings(ToyRun("fixed:3", 5, use_model=True).records)
+        recording.match_lengths.any() for recording in read_recordings(ToyRun("fixed:3", 5, use_model=True).records)
     )
 
 
-def make_recording(*outcomes: float, length: int = 4, evidence: int = 2) -> Recording:
+def make_recording(*outcomes: float, length: int = 4, match: int = 2) -> Recording:
     num = len(outcomes)
-    return Recording(np.array(outcomes, dtype=float), np.full(num, length), np.full(num, evidence))
+    return Recording(np.array(outcomes, dtype=float), np.full(num, length), np.full(num, match))
 
 
 def test_a_recording_is_replayed_position_by_position():
-    recordings = [make_recording(1, 1, 0, 0), make_recording(1, np.nan, 1, 1, 1, 1, 0, length=0, evidence=0)]
-    truth = RecordedTruth([*recordings, make_recording(np.nan, length=9, evidence=7)], 4)
+    recordings = [make_recording(1, 1, 0, 0), make_recording(1, np.nan, 1, 1, 1, 1, 0, length=0, match=0)]
+    truth = RecordedTruth([*recordings, make_recording(np.nan, length=9, match=7)], 4)
     for request_id in (3, 4, 5):
         truth.begin(request_id, class_id=3)
     ids = np.array([3, 4, 5])
@@ -262,8 +262,8 @@ def test_a_recording_is_replayed_position_by_position():
     assert truth.conditional(ids[:2], 9.0, np.array([4, 6])).tolist() == [[0, 1, 1, 0], [1, 0, 1, pytest.approx(5 / 6)]]
     rates = truth.expected(ids, 0.0, at(ids, 1))[:, 0].tolist()
     assert rates == pytest.approx([0.5, 5 / 6, overall])
-    offers = truth.offers(ids, at(ids, 7))
-    assert offers.lengths.tolist() == [4, 0, 4] and offers.evidence.tolist() == [2, 0, 7]
+    found = truth.found(ids, at(ids, 7))
+    assert found.lengths.tolist() == [4, 0, 4] and found.match_lengths.tolist() == [2, 0, 7]
 
 
 def test_confidence_of_a_recording_does_not_know_the_outcome():
@@ -283,7 +283,7 @@ def test_confidence_of_a_recording_does_not_know_the_outcome():
         (lambda: AcceptanceClass(Constant(1.2)), "1.2 in .* lie between 0 and 1"),
         (lambda: AcceptanceClass(Ramp(0.5, -0.1, 0, 1)), "-0.1 in"),
         (lambda: AcceptanceClass(Constant(0.5), decay=2.0), "2.0 in"),
-        (lambda: AcceptanceClass(Constant(0.5), offer_run_tokens=0), "offer_run_tokens is 0"),
+        (lambda: AcceptanceClass(Constant(0.5), found_run_tokens=0), "found_run_tokens is 0"),
         (lambda: AcceptanceTruth((AcceptanceClass(Constant(0.5), token_concentration=0.0),), 4), "concentration is 0"),
         (lambda: AcceptanceTruth((), 4), "0 classes, max_draft_tokens 4"),
         (lambda: Ramp(0.1, 0.2, 5.0, 5.0), "the end must come later"),

@@ -2,42 +2,42 @@
 
 import numpy as np
 import pytest
+from drafter_cases import lagging
 
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
-from smartspec.control.records import BatchView, DraftPlan, Offers, StepSeconds
+from smartspec.control.records import BatchView, DraftPlan, StepSeconds
 from smartspec.sim.hardware import roofline
 from smartspec.sim.time_truth import Noise, TimeTruth
 
 K = 4
 CURVE = CostCurve((0.0,), (2e-3,), 0.03, per_context_token=1e-6, per_row=1e-4, per_attended_token=1e-7)
 DRAFT = CostCurve.linear(5e-3, 1e-3)
-H100 = TimeTruth(roofline("h100", "llama-3.1-8b"), roofline("h100", "llama-3.2-1b"), 1e-4, Noise(jitter=0.02))
+H100 = TimeTruth(roofline("h100", "llama-3.1-8b"), (roofline("h100", "llama-3.2-1b"),), 1e-4, Noise(jitter=0.02))
 
 
-def make_view(contexts, *, unseen=0, **prefill):
+def make_view(contexts, *, lag=0, **prefill):
     num_rows = len(contexts)
     return BatchView(
         request_ids=np.arange(num_rows),
         context_tokens=np.array(contexts),
         max_draft_tokens=np.full(num_rows, K),
-        unseen_tokens=np.full(num_rows, unseen),
-        offers=Offers.none(num_rows),
+        drafters=(lagging(num_rows, lag),),
         **prefill,
     )
 
 
-def step(truth, view, drafted, verified=None, use_model=True, now=0.0, seed=0):
+def step(truth, view, drafted, verified=None, drafter=0, now=0.0, seed=0):
     drafted = np.array(drafted)
-    plan = DraftPlan(drafted, np.full(view.num_rows, use_model))
+    plan = DraftPlan(drafted, np.full(view.num_rows, drafter))
     verified = drafted if verified is None else np.array(verified)
     return truth.step_seconds(view, plan, drafted, verified, now, np.random.default_rng(seed))
 
 
 def test_a_target_pass_reads_contexts_and_feeds_newest_and_draft_tokens():
-    truth = TimeTruth(CURVE, None, 1e-3)
+    truth = TimeTruth(CURVE, (), 1e-3)
     contexts, verified = np.array([100, 300]), np.array([3, 0])
-    seconds = step(truth, make_view(contexts), verified, use_model=False)
+    seconds = step(truth, make_view(contexts), verified, drafter=-1)
     attended = 101 + 102 + 103 + 104 + 301
     expected = 0.03 + 5 * 2e-3 + (400 + 5) * 1e-6 + 2 * 1e-4 + attended * 1e-7
     assert seconds.target == pytest.approx(expected, rel=1e-12)
@@ -55,26 +55,26 @@ def test_prefill_is_charged():
 
 def test_it_is_the_noise_free_latency_of_its_own_steps():
     """Exact but for what n alone cannot tell: who drafts. 3 rows of equal context differ by the draft's triangle."""
-    view = make_view([200, 200, 200], unseen=7)
+    view = make_view([200, 200, 200], lag=7)
     predicted = H100.target_seconds(view, np.array([0, 6]))
     assert predicted.shape == (2,)
-    noise_free = TimeTruth(H100.target, H100.draft, H100.host_seconds)
+    noise_free = TimeTruth(H100.target, H100.drafts, H100.host_seconds)
     drafted = step(noise_free, view, [2, 2, 2])
     assert predicted == pytest.approx([step(noise_free, view, [0, 0, 0]).target, drafted.target], rel=1e-5)
-    assert H100.draft_seconds(view, np.full(3, True), K)[2] == pytest.approx(drafted.draft)
+    assert H100.draft_seconds(view, np.zeros(3, int), K)[0, 2] == pytest.approx(drafted.draft)
     assert H100.host_seconds == drafted.host
 
 
-def test_draft_passes_charge_rows_that_take_part_and_catch_up_once():
-    truth = TimeTruth(CURVE, DRAFT)
-    view = make_view([100, 100, 100], unseen=10)
+def test_draft_passes_charge_rows_that_take_part_and_the_draft_prefill_once():
+    truth = TimeTruth(CURVE, (DRAFT,))
+    view = make_view([100, 100, 100], lag=10)
     passes = [5e-3 + (3 + 30) * 1e-3, 5e-3 + 2e-3, 5e-3 + 1e-3]
     assert step(truth, view, [3, 1, 2]).draft == pytest.approx(sum(passes))
-    upper = truth.draft_seconds(view, np.array([True, False, True]), 2)
+    upper = truth.draft_seconds(view, np.array([0, -1, 0]), 2)[0]
     assert upper == pytest.approx([0.0, 5e-3 + 22e-3, 5e-3 + 22e-3 + 7e-3])
-    assert step(truth, view, [3, 1, 2], use_model=False).draft == 0.0
-    assert truth.draft_seconds(view, np.zeros(3, dtype=bool), 2).tolist() == [0.0, 0.0, 0.0]
-    assert TimeTruth(CURVE).draft_seconds(view, np.ones(3, dtype=bool), 1).tolist() == [0.0, 0.0]
+    assert step(truth, view, [3, 1, 2], drafter=-1).draft == 0.0
+    assert truth.draft_seconds(view, np.full(3, -1), 2).tolist() == [[0.0, 0.0, 0.0]]
+    assert TimeTruth(CURVE).draft_seconds(view, np.zeros(3, int), 1).tolist() == [[0.0, 0.0]]
 
 
 def test_cutting_after_drafting_saves_target_time_only():
@@ -105,14 +105,14 @@ def test_noise_is_reproducible():
 
 
 def test_throttling_slows_passes_from_its_second_on():
-    truth = TimeTruth(CURVE, DRAFT, 1e-3, throttle=((10.0, 1.3), (20.0, 1.0)))
+    truth = TimeTruth(CURVE, (DRAFT,), 1e-3, throttle=((10.0, 1.3), (20.0, 1.0)))
     view = make_view([100, 200])
     before, during, after = (step(truth, view, [2, 2], now=now) for now in (9.9, 10.0, 20.0))
     assert during.target == pytest.approx(1.3 * before.target) and during.draft == pytest.approx(1.3 * before.draft)
     assert during.host == before.host and after == before
     none, throttled = truth.target_seconds(view, np.array([4])), truth.at(15.0).target_seconds(view, np.array([4]))
     assert throttled == pytest.approx(1.3 * none)
-    assert truth.at(15.0).draft_seconds(view, np.ones(2, dtype=bool), 2)[2] == pytest.approx(during.draft)
+    assert truth.at(15.0).draft_seconds(view, np.zeros(2, int), 2)[0, 2] == pytest.approx(during.draft)
     assert truth.at(25.0).target_seconds(view, np.array([4])) == pytest.approx(none)
     assert truth.at(15.0).at(15.0).factor == 1.3  # not twice
 
@@ -142,13 +142,13 @@ def test_a_profile_is_a_measurement():
     view, lengths = make_view([600] * 16), np.array([16])
     first, again, other = (H100.profile(seed=seed).target_seconds(view, lengths) for seed in (1, 1, 2))
     assert first == again != other
-    assert TimeTruth(CURVE).profile().draft is None
+    assert TimeTruth(CURVE).profile().drafts == ()
 
 
 def test_a_live_profile_is_a_truth():
-    data = LatencyModel(CURVE, DRAFT).to_dict()
-    truth = TimeTruth(CostCurve.from_dict(data["target"]), CostCurve.from_dict(data["draft"]), 2e-3)
-    assert (truth.target, truth.draft, truth.host_seconds) == (CURVE, DRAFT, 2e-3)
+    data = LatencyModel(CURVE, (DRAFT,)).to_dict()
+    truth = TimeTruth(CostCurve.from_dict(data["target"]), (CostCurve.from_dict(data["drafts"][0]),), 2e-3)
+    assert (truth.target, truth.drafts, truth.host_seconds) == (CURVE, (DRAFT,), 2e-3)
 
 
 @pytest.mark.parametrize(

@@ -27,12 +27,14 @@ def profile(
     config = EngineConfig(drafters=parse_drafters(drafter), dtype=dtype, device=device, max_batch=max_batch, **chosen)
     models = load_runners(config, report=print)
     print("measuring, at most 20 seconds")
-    measured = measure_profile(models.target, models.draft, max_batch=max_batch, kv_tokens=models.kv_tokens)
-    curves = {"target": (measured.target, CostCurve.fit(list(measured.target)))}
-    if measured.draft:
-        curves["draft model"] = (measured.draft, CostCurve.fit(list(measured.draft)))
+    measured = measure_profile(
+        models.target, tuple(models.drafts.values()), max_batch=max_batch, kv_tokens=models.kv_tokens
+    )
+    curves = {f"target {config.model}": (measured.target, CostCurve.fit(list(measured.target)))}
+    for name, samples in zip(models.drafts, measured.drafts, strict=True):
+        curves[f"draft model {name}"] = (samples, CostCurve.fit(list(samples)))
     for name, (samples, curve) in curves.items():
-        _print_table(f"{name}: {config.model if name == 'target' else config.draft_model}", samples, curve)
+        _print_table(name, samples, curve)
     _draw(curves, plot)
     print(f"plot written to {plot}")
 

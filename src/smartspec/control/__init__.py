@@ -1,10 +1,12 @@
 """The controller: numpy only, no clock, no output. A host asks it twice a step, then tells it what happened.
 
-    controller = Controller("goodput", 8, LatencyModel(CostCurve.linear(0.04, 0.002)), has_offers=True, has_model=False)
+    controller = Controller("goodput", 8, LatencyModel(CostCurve.linear(0.04, 0.002)),
+                            drafters=(DrafterSpec("ngram", match_lengths=(0, 3)),))
     plan = controller.plan_draft(view)                  # BatchView -> DraftPlan: what to draft, 0 where nothing pays
     keep = controller.plan_verify(view, plan, drafted)  # Drafted -> int [R]: how much of it to verify
     controller.observe(feedback)                        # StepFeedback: what was accepted, what it took
 
+DrafterSpec names a drafter, DrafterView says what it offers in a step; examples/embed_controller.py is a whole host.
 SafeController wraps one for production: whatever fails in it, the host goes on without drafts. Names that are not here
 are internal.
 """
@@ -17,8 +19,10 @@ from smartspec.control.policy import Policy
 from smartspec.control.records import (
     BatchView,
     Drafted,
+    DrafterSpec,
+    DrafterView,
     DraftPlan,
-    Offers,
+    FreeTests,
     StepFeedback,
     StepSeconds,
 )
@@ -31,9 +35,11 @@ __all__ = [
     "DecisionRecord",
     "DraftPlan",
     "Drafted",
+    "DrafterSpec",
+    "DrafterView",
+    "FreeTests",
     "LatencyModel",
     "LogHeader",
-    "Offers",
     "Policy",
     "ProfileSample",
     "SafeController",

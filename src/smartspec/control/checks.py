@@ -10,9 +10,9 @@ import numpy as np
 from smartspec.control.records import BatchView, StepFeedback
 
 NO_STEP_BEFORE = -float("inf")
-_VIEW_COUNTS = ("context_tokens", "max_draft_tokens", "unseen_tokens")
+_VIEW_COUNTS = ("context_tokens", "max_draft_tokens")
 _STEP_COUNTS = ("num_waiting", "num_prefills", "prefill_tokens", "prefill_context_tokens", "prefill_attended_tokens")
-_FEEDBACK_COUNTS = ("drafted", "verified", "tested", "accepted", "next_match")
+_FEEDBACK_COUNTS = ("drafted", "verified", "tested", "accepted")
 
 
 def problems(
@@ -20,14 +20,15 @@ def problems(
     feedback: StepFeedback | None = None,
     last_now: float = NO_STEP_BEFORE,
     max_draft_tokens: int | None = None,
+    num_drafters: int | None = None,
 ) -> str | None:
     """The first problem of a view that is to be planned, or, given feedback, of what happened in it; None if sound.
 
     view: with feedback, the one that was planned last (None: none was). last_now: seconds, when the step before began.
-    max_draft_tokens: K, the longest draft that is configured (None: any).
+    max_draft_tokens: K, the longest draft that is configured; num_drafters: drafters there are (None: any).
     """
     if feedback is None:
-        return _view_problem(view, last_now)
+        return _view_problem(view, last_now, num_drafters)
     return _feedback_problem(view, feedback, max_draft_tokens)
 
 
@@ -36,16 +37,19 @@ def kind_of(problem: str) -> str:
     return problem.partition(":")[0]
 
 
-def _view_problem(view: BatchView, last_now: float) -> str | None:
+def _view_problem(view: BatchView, last_now: float, num_drafters: int | None) -> str | None:
     if not isfinite(view.now):
         return f"clock: now is {view.now}, it must be finite"
     if view.now < last_now:
         return f"clock: now is {view.now}, before {last_now} of the last step; it must not go backwards"
     columns = {name: getattr(view, name) for name in _VIEW_COUNTS}
-    columns |= {"offers.lengths": view.offers.lengths, "offers.evidence": view.offers.evidence}
+    for number, drafter in enumerate(view.drafters):
+        columns |= {f"drafters[{number}].{name}": column for name, column in vars(drafter).items()}
     per_row = columns | {"weights": view.weights, "class_ids": view.class_ids, "tpot_targets": view.tpot_targets}
     if problem := _shape_problem(per_row, view.num_rows):
         return problem
+    if num_drafters is not None and len(view.drafters) != num_drafters:
+        return f"drafter: the view has {len(view.drafters)} drafters, the controller {num_drafters}"
     if len(set(view.request_ids.tolist())) < view.num_rows:
         return f"request: ids {view.request_ids.tolist()} are not unique"
     if problem := _negative_count(columns, {name: getattr(view, name) for name in _STEP_COUNTS}):
@@ -66,6 +70,11 @@ def _feedback_problem(planned: BatchView | None, feedback: StepFeedback, max_dra
     if problem := _shape_problem(columns, feedback.view.num_rows):
         return problem
     if problem := _contradiction(*columns.values()):
+        return problem
+    num_drafters, drafter = len(feedback.view.drafters), feedback.plan.drafter
+    if (wrong := (feedback.verified > 0) & ((drafter < 0) | (drafter >= num_drafters))).any():
+        return f"drafter: tokens of drafters {drafter[wrong].tolist()} were verified, there are {num_drafters}"
+    if problem := _free_tests_problem(feedback, max_draft_tokens):
         return problem
     longest = int(feedback.drafted.max(initial=0))
     if max_draft_tokens is not None and longest > max_draft_tokens:
@@ -111,16 +120,29 @@ def _negative_count(columns: dict[str, np.ndarray], scalars: dict[str, float]) -
     return f"count: {name} are {column.tolist()}, they must not be negative"
 
 
-def _contradiction(
-    drafted: np.ndarray, verified: np.ndarray, tested: np.ndarray, accepted: np.ndarray, next_match: np.ndarray
-) -> str | None:
-    is_ordered = (tested >= 0) & (accepted >= 0) & (tested <= verified) & (accepted <= verified) & (verified <= drafted)
-    is_sound = is_ordered & (next_match >= -1) & (next_match <= 1)
+def _free_tests_problem(feedback: StepFeedback, max_draft_tokens: int | None) -> str | None:
+    for number, free in enumerate(feedback.free_tests):
+        columns = {f"free_tests[{number}].{name}": column for name, column in vars(free).items()}
+        if problem := _shape_problem(columns, feedback.view.num_rows):
+            return problem
+        longest = np.inf if max_draft_tokens is None else max_draft_tokens
+        is_sound = (free.position >= 0) & ((free.position < longest) | (free.tested == 0))
+        is_sound &= (free.matched >= 0) & (free.matched <= free.tested)
+        if not is_sound.all():
+            row = int(is_sound.argmin())
+            return (
+                f"count: free_tests[{number}], row {row}: matched {free.matched[row]} of {free.tested[row]} tested at "
+                f"{free.position[row]}; it must be 0 <= matched <= tested, at a position of a draft"
+            )
+    return None
+
+
+def _contradiction(drafted: np.ndarray, verified: np.ndarray, tested: np.ndarray, accepted: np.ndarray) -> str | None:
+    is_sound = (tested >= 0) & (accepted >= 0) & (tested <= verified) & (accepted <= verified) & (verified <= drafted)
     if is_sound.all():
         return None
     row = int(np.flatnonzero(~is_sound)[0])
     return (
         f"count: row {row} has drafted {drafted[row]}, verified {verified[row]}, tested {tested[row]}, accepted "
-        f"{accepted[row]}, next_match {next_match[row]}; it must be 0 <= tested, accepted <= verified <= drafted and "
-        "next_match one of -1, 0, 1"
+        f"{accepted[row]}; it must be 0 <= tested, accepted <= verified <= drafted"
     )

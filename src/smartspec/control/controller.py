@@ -12,7 +12,7 @@ from smartspec.control.latency.model import LatencyModel, PredictedSeconds
 from smartspec.control.log.decision import Alternative, DecisionRecord, decision_record
 from smartspec.control.policy import Estimates, Policy, expected_accepted, no_drafts
 from smartspec.control.policy_names import parse_policy
-from smartspec.control.records import BatchView, Drafted, DraftPlan, StepFeedback
+from smartspec.control.records import BatchView, Drafted, DrafterSpec, DraftPlan, StepFeedback
 
 NUM_DECISIONS = 20
 
@@ -21,10 +21,10 @@ class Controller:
     """Decides every step how many draft tokens each request gets, and learns from every step, whatever the policy.
 
     policy: a name, see policies.names.parse_policy, or a policy. max_draft_tokens: longest draft of a request (K), at
-    least 1. has_offers, has_model: which kinds of drafter the host runs. strict: input that cannot be true raises
+    least 1. drafters: those the host has, in the order of their numbers. strict: input that cannot be true raises
     ValueError naming the value; otherwise it is counted by kind (num_ignored), and a view is decided as if there were
     no drafters, feedback is not learned from. on_record: called with the record of every finished step, if set.
-    ValueError on an unknown policy or a bad length.
+    ValueError on an unknown policy, a bad length, or a drafter that the latency model does not fit.
     """
 
     def __init__(
@@ -33,8 +33,7 @@ class Controller:
         max_draft_tokens: int,
         latency: LatencyModel,
         *,
-        has_offers: bool,
-        has_model: bool,
+        drafters: tuple[DrafterSpec, ...],
         strict: bool = False,
     ):
         if max_draft_tokens < 1:
@@ -43,11 +42,11 @@ class Controller:
         self.policy_name = policy if isinstance(policy, str) else type(policy).__name__.lower()
         self.max_draft_tokens = max_draft_tokens
         self.latency = latency
-        self.acceptance = AcceptanceEstimator(max_draft_tokens)
+        latency.check(drafters)
+        self.acceptance = AcceptanceEstimator(max_draft_tokens, drafters)
         self.on_record: Callable[[DecisionRecord], None] | None = None
         self.num_ignored: Counter[str] = Counter()
-        self.has_offers = has_offers
-        self.has_model = has_model
+        self.drafters = drafters
         self._strict = strict
         self._last_now = NO_STEP_BEFORE
         self._view: BatchView | None = None
@@ -59,16 +58,14 @@ class Controller:
 
     def plan_draft(self, view: BatchView) -> DraftPlan:
         """How many draft tokens to make for each row, and by what. All zero: no drafter need run."""
-        if self._refuse(problems(view, last_now=self._last_now)):
+        if self._refuse(problems(view, last_now=self._last_now, num_drafters=len(self.drafters))):
             self._view, self._last_now = None, view.now
             return no_drafts(view.num_rows)
         self._last_now = view.now
-        of_model = self.acceptance.survival(view, True) if self.has_model else None
-        of_offer = self.acceptance.survival(view, False) if self.has_offers or of_model is None else of_model
-        estimates = Estimates(of_offer, of_model, self.latency, self.acceptance)
+        estimates = Estimates(self.drafters, self.acceptance.survival(view), self.latency, self.acceptance)
         plan = self.policy.plan_draft(view, estimates)
         self._view, self._plan = view, plan
-        self._survival = estimates.survival(plan.use_model)
+        self._survival = estimates.survival_of(plan.drafter)
         # Before anything is learned from the step, or they would answer another question than it did.
         self._alternatives = () if self.on_record is None else self._other_plans(view, estimates, plan)
         return plan
@@ -81,7 +78,7 @@ class Controller:
         if self._view is None:
             return np.zeros_like(drafted.lengths)
         if drafted.confidence is not None:
-            self._survival = self.acceptance.survival_given_confidence(view, plan.use_model, drafted.confidence)
+            self._survival = self.acceptance.survival_given_confidence(view, plan.drafter, drafted.confidence)
         keep = self.policy.plan_verify(view, plan, drafted, self._survival, self.latency)
         return np.minimum(keep, np.minimum(plan.lengths, drafted.lengths))
 
@@ -113,7 +110,7 @@ class Controller:
         return {
             "policy": self.policy_name,
             "max_draft_tokens": self.max_draft_tokens,
-            "drafters": {"offers": self.has_offers, "model": self.has_model},
+            "drafters": [drafter.name for drafter in self.drafters],
             "policy_state": self.policy.state(),
             "acceptance": self.acceptance.table(),
             "tracked_requests": self.acceptance.num_tracked_requests,
@@ -135,7 +132,7 @@ class Controller:
         """What the policy might have chosen, with the goodput a record would say of it if all of it was verified."""
         others = []
         for label, other in self.policy.alternatives(view, estimates, plan):
-            tokens = _expected_tokens(view, estimates.survival(other.use_model), other.lengths)
+            tokens = _expected_tokens(view, estimates.survival_of(other.drafter), other.lengths)
             seconds = self.latency.predict(view, other, other.lengths).total
             others.append(Alternative(label, int(other.lengths.sum()), tokens / seconds))
         return tuple(others)

@@ -8,22 +8,19 @@ from typing import Protocol
 
 import numpy as np
 
-from smartspec.control.records import BatchView, Drafted, DraftPlan, StepFeedback
+from smartspec.control.records import BatchView, Drafted, DrafterSpec, DraftPlan, StepFeedback, of_drafter
 
 
 class Uncertain(Protocol):
     """How sure the acceptance estimates are, and what would change them: see acceptance.AcceptanceEstimator."""
 
-    @property
-    def knows_confidence(self) -> bool: ...
+    def knows_confidence(self, drafter: int) -> bool: ...
 
-    def log_odds_std(self, view: BatchView, use_model: np.ndarray | bool) -> np.ndarray: ...
+    def log_odds_std(self, view: BatchView) -> np.ndarray: ...
 
-    def survival_shifted(
-        self, view: BatchView, use_model: np.ndarray | bool, shift: np.ndarray | float
-    ) -> np.ndarray: ...
+    def survival_shifted(self, view: BatchView, shift: np.ndarray | float) -> np.ndarray: ...
 
-    def given_confidence(self, confidence: np.ndarray, history: np.ndarray) -> np.ndarray: ...
+    def given_confidence(self, drafter: int, confidence: np.ndarray, history: np.ndarray) -> np.ndarray: ...
 
 
 class Latency(Protocol):
@@ -34,32 +31,39 @@ class Latency(Protocol):
 
     def target_seconds(self, view: BatchView, num_draft_tokens: np.ndarray) -> np.ndarray: ...
 
-    def draft_seconds(self, view: BatchView, use_model: np.ndarray, max_depth: int) -> np.ndarray: ...
+    def draft_seconds(self, view: BatchView, drafter: np.ndarray, max_depth: int) -> np.ndarray: ...
 
 
 @dataclass(frozen=True)
 class Estimates:
     """What is believed before a decision.
 
-    survival_offer, survival_model: float [R, K], the probability that the first j draft tokens of the offer, or of the
-    draft model, are all accepted; survival_model is None without a draft model. acceptance: the estimator they come
-    from, None where there is none (an oracle has no doubts).
+    drafters: what is fixed about each of the D drafters. survival: float [D, R, K], by drafter, the probability that
+    the j-th node of a row's draft is reached and accepted (of a chain: that the first j tokens all are). acceptance:
+    the estimator it comes from, None where there is none (an oracle has no doubts).
     """
 
-    survival_offer: np.ndarray
-    survival_model: np.ndarray | None
+    drafters: tuple[DrafterSpec, ...]
+    survival: np.ndarray
     latency: Latency
     acceptance: Uncertain | None = None
 
-    def survival(self, use_model: np.ndarray) -> np.ndarray:
-        """float [R, K], of the source each row uses (bool [R])."""
-        if self.survival_model is None:
-            return self.survival_offer
-        return np.where(use_model[:, None], self.survival_model, self.survival_offer)
+    def survival_of(self, drafter: np.ndarray) -> np.ndarray:
+        """float [R, K], of the drafter of each row (int [R])."""
+        return of_drafter(self.survival, drafter)
+
+    def has_passes(self, drafter: np.ndarray) -> np.ndarray:
+        """bool [R]: whether drafts of these drafters (int [R]) are made in passes of a model."""
+        return np.array([*(d.has_passes for d in self.drafters), False])[drafter]
+
+    @property
+    def models(self) -> list[int]:
+        """Numbers of the drafters that draft in passes of a model."""
+        return [number for number, drafter in enumerate(self.drafters) if drafter.has_passes]
 
     @property
     def max_draft_tokens(self) -> int:
-        return self.survival_offer.shape[1]
+        return self.survival.shape[2]
 
 
 class Policy:
@@ -109,18 +113,35 @@ class Policy:
 
 def no_drafts(num_rows: int) -> DraftPlan:
     """Plain decoding."""
-    return DraftPlan(lengths=np.zeros(num_rows, dtype=np.int64), use_model=np.zeros(num_rows, dtype=bool))
+    return DraftPlan(lengths=np.zeros(num_rows, dtype=np.int64), drafter=nobody(num_rows))
 
 
-def length_caps(view: BatchView, use_model: np.ndarray | bool, max_draft_tokens: int) -> np.ndarray:
-    """Longest draft each row can have from that source: int [R]."""
+def nobody(num_rows: int) -> np.ndarray:
+    """The drafter of rows that do not draft: int [R]."""
+    return np.full(num_rows, -1)
+
+
+def length_caps(view: BatchView, drafter: np.ndarray, max_draft_tokens: int) -> np.ndarray:
+    """Longest draft each row can have from that drafter (int [R]): int [R]."""
     caps = np.minimum(np.maximum(view.max_draft_tokens, 0), max_draft_tokens)
-    return np.where(use_model, caps, np.minimum(caps, view.offers.lengths))
+    return np.where(drafter >= 0, np.minimum(caps, of_drafter(view.draft_lengths, drafter)), 0)
 
 
-def offers_first(view: BatchView, estimates: Estimates) -> np.ndarray:
-    """The usual source: the offer where there is one, as it is free, else the draft model if any: bool [R]."""
-    return (view.offers.lengths == 0) & (estimates.survival_model is not None)
+def drafter_yields(view: BatchView, estimates: Estimates) -> np.ndarray:
+    """Tokens expected to be accepted of the longest draft each drafter can make: float [D, R]."""
+    caps = np.minimum(view.draft_lengths, np.maximum(view.max_draft_tokens, 0))
+    return (estimates.survival * (np.arange(estimates.max_draft_tokens) < caps[:, :, None])).sum(axis=2)
+
+
+def model_free_first(view: BatchView, estimates: Estimates, yields: np.ndarray | None = None) -> np.ndarray:
+    """The usual drafter of each row: a model-free one where one has a draft, as it is free, else one with passes; the
+    one of largest yield (see drafter_yields, of which yields may leave out some as -1) of several: int [R]."""
+    if len(estimates.drafters) < 2 and yields is None:
+        return nobody(view.num_rows) + len(estimates.drafters)
+    yields = drafter_yields(view, estimates) if yields is None else yields
+    is_free = np.array([not drafter.has_passes for drafter in estimates.drafters])
+    first = (estimates.max_draft_tokens + 1) * (is_free[:, None] & (view.draft_lengths > 0))
+    return (yields + first).argmax(axis=0)
 
 
 def expected_accepted(survival: np.ndarray, lengths: np.ndarray) -> np.ndarray:
@@ -129,14 +150,19 @@ def expected_accepted(survival: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 
 
 def plan_of_lengths(view: BatchView, estimates: Estimates, lengths: np.ndarray | int) -> DraftPlan:
-    """Drafts of these lengths (int [R], or one for all) from the usual source, cut to what each row can have.
+    """Drafts of these lengths (int [R], or one for all) from the usual drafter, cut to what each row can have.
 
     Where they exceed view.draft_token_budget together, the longest are cut, to one length for all that are cut.
     """
-    use_model = offers_first(view, estimates)
-    lengths = np.minimum(length_caps(view, use_model, estimates.max_draft_tokens), lengths)
+    drafter = model_free_first(view, estimates)
+    lengths = np.minimum(length_caps(view, drafter, estimates.max_draft_tokens), lengths)
     if lengths.sum() > view.draft_token_budget:
         ceilings = np.arange(estimates.max_draft_tokens + 1)
         totals = np.minimum(lengths[:, None], ceilings).sum(axis=0)
         lengths = np.minimum(lengths, np.flatnonzero(totals <= view.draft_token_budget)[-1])
-    return DraftPlan(lengths=lengths, use_model=use_model & (lengths > 0))
+    return plan_by(drafter, lengths)
+
+
+def plan_by(drafter: np.ndarray, lengths: np.ndarray) -> DraftPlan:
+    """Drafts of these lengths by these drafters, both int [R]; nobody drafts where the length is 0."""
+    return DraftPlan(lengths=lengths, drafter=np.where(lengths > 0, drafter, -1))

@@ -5,37 +5,51 @@ exactly one ordinary token in this step and may carry draft tokens behind it.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 UNLIMITED = 2**31 - 1
-OTHER_TEXT = 16
 
-# Asked after every pass of the draft model: (depth, rows, confidence, entropy) -> bool [n], True where a row drafts no
+# Asked after every pass of a draft model: (depth, rows, confidence, entropy) -> bool [n], True where a row drafts no
 # more. depth counts from 0; rows int [n] are those that took part; confidence and entropy (nats), float [n], describe
-# the distributions their tokens of this pass were drawn from. Stopping behind a token that is kept biases nothing.
+# the distributions their tokens of this pass were drawn from. Stopping behind a token that is kept biases nothing. All
+# rows of a call draft with the same drafter.
 StopRule = Callable[[int, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
-class Offers:
-    """Drafts that exist before any decision because they cost nothing to make (prompt lookup).
+class DrafterSpec:
+    """What is fixed about a drafter; hosts and controller name it by its number, its place in their tuple of drafters.
 
-    lengths: int [R], 0 where nothing was found. evidence: int [R], how strong the drafter thinks its draft is, 0 where
-    nothing was found: length of the match in the request's own text, or OTHER_TEXT plus that in the text of others.
-    Acceptance is learned separately per evidence class.
+    has_passes: its drafts are made after the plan by passes of a model, one per depth, for which the latency model has
+    a cost curve. Otherwise it is model-free: its drafts cost nothing and exist before the plan. match_lengths: least
+    match length of each of its pools, ascending; acceptance is learned separately per pool.
+    """
+
+    name: str
+    has_passes: bool = False
+    match_lengths: tuple[int, ...] = (0,)
+
+
+@dataclass(frozen=True)
+class DrafterView:
+    """What one drafter offers in a step, before the plan; int [R] each, zeros where left out.
+
+    lengths: the longest draft it can make: of a model-free drafter, the draft it has found. match_lengths: how much of
+    the text's end it found elsewhere, the strength of a model-free draft. lag: committed tokens that its KV lacks, the
+    newest one excluded: a draft begins with their prefill.
     """
 
     lengths: np.ndarray
-    evidence: np.ndarray
+    match_lengths: np.ndarray | None = None
+    lag: np.ndarray | None = None
 
-    @staticmethod
-    def none(num_rows: int) -> "Offers":
-        """Offers of a step without a model-free drafter."""
-        zeros = np.zeros(num_rows, dtype=np.int64)
-        return Offers(lengths=zeros, evidence=zeros)
+    def __post_init__(self):
+        for name in ("match_lengths", "lag"):
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, np.zeros(len(self.lengths), dtype=np.int64))
 
 
 @dataclass(frozen=True)
@@ -44,7 +58,7 @@ class BatchView:
 
     request_ids: int [R], unique for the life of the engine. context_tokens: int [R], tokens in the target's KV.
     max_draft_tokens: int [R], most draft tokens the row may carry (remaining output, context, KV).
-    unseen_tokens: int [R], committed tokens a draft model would first have to catch up on, the newest one excluded.
+    drafters: what each drafter offers, by its number.
     num_prefills, prefill_tokens: requests that are still in prefill and the tokens they feed. prefill_context_tokens:
     sum of their contexts at the end of the step; prefill_attended_tokens: sum over fed tokens of what each attends to.
     draft_token_budget: most draft tokens of the whole step (free KV, token limit of the engine). num_waiting: requests
@@ -57,8 +71,7 @@ class BatchView:
     request_ids: np.ndarray
     context_tokens: np.ndarray
     max_draft_tokens: np.ndarray
-    unseen_tokens: np.ndarray
-    offers: Offers
+    drafters: tuple[DrafterView, ...] = ()
     num_prefills: int = 0
     prefill_tokens: int = 0
     prefill_context_tokens: int = 0
@@ -85,27 +98,59 @@ class BatchView:
         """Tokens in the KV of all decoding requests."""
         return int(self.context_tokens.sum())
 
+    @cached_property
+    def draft_lengths(self) -> np.ndarray:
+        """Longest draft by drafter and row: int [D, R]."""
+        return self._by_drafter("lengths")
+
+    @cached_property
+    def match_lengths(self) -> np.ndarray:
+        """int [D, R]."""
+        return self._by_drafter("match_lengths")
+
+    @cached_property
+    def draft_lags(self) -> np.ndarray:
+        """int [D, R]."""
+        return self._by_drafter("lag")
+
+    def with_lags_up_to(self, most: int) -> "BatchView":
+        """The same step with draft KV that lags by at most so many tokens."""
+        return replace(self, drafters=tuple(replace(d, lag=np.minimum(d.lag, most)) for d in self.drafters))
+
     @property
     def ordinary_tokens(self) -> int:
         """Tokens the target is fed in this step before any draft token."""
         return self.num_rows + self.prefill_tokens
 
+    def _by_drafter(self, name: str) -> np.ndarray:
+        columns = [getattr(drafter, name) for drafter in self.drafters]
+        return np.array(columns, dtype=np.int64).reshape(len(columns), self.num_rows)
+
 
 @dataclass(frozen=True)
 class DraftPlan:
-    """What to draft. lengths: int [R]; use_model: bool [R], True where the draft model runs, False for the offer.
+    """What to draft. lengths: int [R], nodes of each draft; drafter: int [R], number of the drafter that makes it, -1
+    where none does (its length is 0).
 
-    stop: may end the draft model's drafts earlier, see StopRule.
+    stop: may end drafts that are made in passes earlier, see StopRule.
     """
 
     lengths: np.ndarray
-    use_model: np.ndarray
+    drafter: np.ndarray
     stop: StopRule | None = None
+
+    def lengths_of(self, drafter: int) -> np.ndarray:
+        """Lengths of the drafts that this drafter makes: int [R], 0 elsewhere."""
+        return np.where(self.drafter == drafter, self.lengths, 0)
 
 
 @dataclass(frozen=True)
 class Drafted:
     """What was drafted. lengths: int [R], at most those of the plan.
+
+    A draft is a tree of tokens whose nodes stand so that the probability of reaching a node never increases and a
+    parent stands before its child: the first k nodes are a connected subtree for every k, so a length means the same
+    for chains and trees. K is the most nodes of a draft.
 
     confidence: float [R, K], largest probability of the distribution a token was drawn from, NaN where the drafter has
     none; None if no drafter has any. It is known before the token is drawn, so cutting by it is lossless even for
@@ -130,17 +175,34 @@ class StepSeconds:
 
 
 @dataclass(frozen=True)
+class FreeTests:
+    """What a drafter would have been right about, known at no cost, beside its drafts that were verified; int [R] each.
+
+    tested tokens at that position of a draft were compared with the target's, matched of them agreed. A model-free
+    draft: its first token that was not verified, where the target's token there is known. A draft model: what it would
+    have guessed for tokens of a draft prefill, as tests of its first position.
+    """
+
+    position: np.ndarray
+    tested: np.ndarray
+    matched: np.ndarray
+
+    def known(self, num_tokens: np.ndarray) -> "FreeTests":
+        """Without the tests that lie behind so many tokens (int [R]) of each row."""
+        is_known = self.position < num_tokens
+        return replace(self, tested=self.tested * is_known, matched=self.matched * is_known)
+
+
+@dataclass(frozen=True)
 class StepFeedback:
     """What happened in a step, for learning.
 
     plan: what was asked. drafted: int [R] draft tokens that existed. verified: int [R] of them fed to the target.
     accepted: int [R] of the verified ones accepted (what a stop rule later dropped is not counted as tested:
-    tested[i] says how many positions were truly compared). next_match: int [R], free evidence about the first draft
-    token that was *not* verified: 1 the target emitted that very token there, 0 it emitted another, -1 unknown.
-    confidence: as in Drafted. divergence: float [R, K], Kullback-Leibler divergence of draft from target distribution
-    at each verified position in nats (for a deterministic draft: -log of the target's probability of the token), NaN
-    elsewhere, None where the host does not compute it. caught_up, caught_up_matches: int [R], committed tokens the
-    draft model has just caught up on, and how many of them it would have guessed; None where the host does not know.
+    tested[i] says how many positions were truly compared). confidence: as in Drafted. divergence: float [R, K],
+    Kullback-Leibler divergence of draft from target distribution at each verified position in nats (for a deterministic
+    draft: -log of the target's probability of the token), NaN elsewhere, None where the host does not compute it.
+    free_tests: by drafter; empty where the host knows of none.
     """
 
     view: BatchView
@@ -149,10 +211,16 @@ class StepFeedback:
     verified: np.ndarray
     tested: np.ndarray
     accepted: np.ndarray
-    next_match: np.ndarray
     num_emitted: int
     seconds: StepSeconds
     confidence: np.ndarray | None = None
     divergence: np.ndarray | None = None
-    caught_up: np.ndarray | None = None
-    caught_up_matches: np.ndarray | None = None
+    free_tests: tuple[FreeTests, ...] = ()
+
+
+def of_drafter(values: np.ndarray, drafter: np.ndarray) -> np.ndarray:
+    """values[drafter[i], i] of every row i, [R, ...] of [D, R, ...]; the first drafter's where none drafts (-1), zeros
+    where there are no drafters."""
+    if len(values) < 2:
+        return values[0] if len(values) else np.zeros(values.shape[1:], dtype=values.dtype)
+    return values[np.maximum(drafter, 0), np.arange(len(drafter))]

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from smartspec.control.records import StepSeconds
+from smartspec.control.records import FreeTests, StepSeconds
 from smartspec.core.blocks import MemoryOp
 from smartspec.core.request import Request
 
@@ -30,23 +30,51 @@ class Batch:
 
 @dataclass(frozen=True)
 class Draft:
-    """Draft tokens of one request, best first in the order they would be emitted.
+    """A tree of draft tokens behind the text of one request; of n nodes, those that are likeliest to be reached first.
 
-    token_ids: int32 [k]. evidence: strength class, see control.records.Offers. probs: None for a deterministic draft
-    (a point mass), else whatever the host keeps of the distributions the tokens were drawn from, [k, vocabulary].
-    confidence: float [k], see control.records.Drafted; None where the drafter has none.
+    token_ids: int32 [n]. parents: int32 [n], the node each one follows, -1 for the text itself. A parent stands before
+    its children, and the chance that a node is reached and accepted never increases along the order: the first k nodes
+    are a connected subtree for every k, and the best one of k nodes. The parents of a chain are -1, 0, 1, ...
+    match_length: see control.records.DrafterView. probs: None for a deterministic draft (a point mass), else whatever
+    the host keeps of the distributions the tokens were drawn from, [n, vocabulary]. confidence: float [n], see
+    control.records.Drafted; None where the drafter has none.
     """
 
     token_ids: np.ndarray
-    evidence: int = 0
+    parents: np.ndarray
+    match_length: int = 0
     probs: object | None = None
     confidence: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.token_ids)
 
+    @property
+    def is_chain(self) -> bool:
+        return np.array_equal(self.parents, chain_parents(len(self)))
 
-NO_DRAFT = Draft(token_ids=np.empty(0, dtype=np.int32))
+
+def chain_parents(num_nodes: int) -> np.ndarray:
+    """-1, 0, 1, ...: int32 [num_nodes]."""
+    return _CHAIN[:num_nodes] if num_nodes <= len(_CHAIN) else np.arange(-1, num_nodes - 1, dtype=np.int32)
+
+
+def chain(token_ids: np.ndarray, **rest) -> Draft:
+    """A draft of tokens that follow one another. rest: as in Draft."""
+    return Draft(token_ids, chain_parents(len(token_ids)), **rest)
+
+
+def shorten(draft: Draft, length: int) -> Draft:
+    """The first length nodes of a draft."""
+    if length >= len(draft):
+        return draft
+    probs = None if draft.probs is None else draft.probs[:length]
+    confidence = None if draft.confidence is None else draft.confidence[:length]
+    return Draft(draft.token_ids[:length], draft.parents[:length], draft.match_length, probs, confidence)
+
+
+_CHAIN = np.arange(-1, 255, dtype=np.int32)
+NO_DRAFT = chain(np.empty(0, dtype=np.int32))
 
 
 @dataclass(frozen=True)
@@ -75,15 +103,14 @@ class Verification:
 class StepResult:
     """decoding[i] belongs to batch.decoding[i]; prefill[i] to batch.prefill[i], None where its prompt goes on.
 
-    divergence, caught_up, caught_up_matches: as in control.records.StepFeedback; None where the executor has none.
+    divergence, free_tests: as in control.records.StepFeedback.
     """
 
     decoding: tuple[Verification, ...]
     prefill: tuple[Verification | None, ...]
     seconds: StepSeconds
     divergence: np.ndarray | None = None
-    caught_up: np.ndarray | None = None
-    caught_up_matches: np.ndarray | None = None
+    free_tests: tuple[FreeTests, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from typing import Protocol
 
 import numpy as np
 
-from smartspec.control.records import BatchView, Drafted, DraftPlan, StepFeedback
-from smartspec.core.batch import Batch, Draft, RequestOutput, StepOutput, StepResult, Verification
+from smartspec.control.records import BatchView, Drafted, DrafterView, DraftPlan, StepFeedback
+from smartspec.core.batch import Batch, Draft, RequestOutput, StepOutput, StepResult, Verification, shorten
 from smartspec.core.request import Request
 from smartspec.core.scheduler import Scheduler
 
@@ -14,14 +14,11 @@ from smartspec.core.scheduler import Scheduler
 class Executor(Protocol):
     """What computes: the live engine runs kernels, the simulator computes time and acceptance."""
 
-    def offer(self, batch: Batch, now: float) -> tuple[Draft, ...]:
-        """Drafts that cost nothing, one per decoding request (empty where there is none). The step began at now."""
+    def begin_step(self, batch: Batch, now: float) -> tuple[DrafterView, ...]:
+        """Carry out the batch's memory operations; what each drafter offers. The step began at now."""
 
-    def unseen_tokens(self, batch: Batch) -> np.ndarray:
-        """int [R]: committed tokens the draft model has not seen, the newest excluded; 0 without a draft model."""
-
-    def draft(self, batch: Batch, plan: DraftPlan, offers: tuple[Draft, ...]) -> tuple[Draft, ...]:
-        """One draft per decoding request, at most plan.lengths[i] long."""
+    def draft(self, batch: Batch, plan: DraftPlan) -> tuple[Draft, ...]:
+        """One draft per decoding request, by its drafter and at most plan.lengths[i] long."""
 
     def verify(self, batch: Batch, drafts: tuple[Draft, ...]) -> StepResult:
         """One target pass over prefill chunks, newest tokens and drafts; lossless acceptance."""
@@ -91,17 +88,16 @@ class EngineCore:
             raise
 
     def _run(self, batch: Batch, now: float) -> StepOutput:
-        offers = self.executor.offer(batch, now)
-        view = self.scheduler.view(batch, offers, self.executor.unseen_tokens(batch), now)
+        view = self.scheduler.view(batch, self.executor.begin_step(batch, now), now)
         plan = self.controller.plan_draft(view)
         plan = self.scheduler.reserve(batch, plan)
-        drafts = self.executor.draft(batch, plan, offers)
+        drafts = self.executor.draft(batch, plan)
         drafted = _drafted(drafts, self.scheduler.max_draft_tokens)
         keep = self.controller.plan_verify(view, plan, drafted)
         self.scheduler.remember_drafts(batch, keep)
         result = self.executor.verify(batch, tuple(map(shorten, drafts, keep.tolist())))
         outputs, num_kept = self._update(batch, result)
-        feedback = _feedback(view, plan, offers, drafted, keep, num_kept, result)
+        feedback = _feedback(view, plan, drafted, keep, num_kept, result)
         self.controller.observe(feedback)
         self._forget_finished(output.request for output in outputs)
         return _step_output(outputs, feedback, self.controller.predicted_seconds)
@@ -145,15 +141,6 @@ class EngineCore:
         self.controller.forget(request_id)
 
 
-def shorten(draft: Draft, length: int) -> Draft:
-    """The first length tokens of a draft."""
-    if length >= len(draft):
-        return draft
-    probs = None if draft.probs is None else draft.probs[:length]
-    confidence = None if draft.confidence is None else draft.confidence[:length]
-    return Draft(draft.token_ids[:length], draft.evidence, probs, confidence)
-
-
 def _drafted(drafts: tuple[Draft, ...], max_draft_tokens: int) -> Drafted:
     lengths = np.array([len(draft) for draft in drafts], dtype=np.int64)
     confident = [row for row, draft in enumerate(drafts) if draft.confidence is not None and len(draft)]
@@ -168,7 +155,6 @@ def _drafted(drafts: tuple[Draft, ...], max_draft_tokens: int) -> Drafted:
 def _feedback(
     view: BatchView,
     plan: DraftPlan,
-    offers: tuple[Draft, ...],
     drafted: Drafted,
     keep: np.ndarray,
     num_kept: np.ndarray,
@@ -184,26 +170,12 @@ def _feedback(
         verified=keep,
         tested=np.minimum(np.minimum(keep, accepted + 1), num_kept),
         accepted=np.minimum(accepted, num_kept),
-        next_match=_next_matches(plan, offers, keep, (accepted == keep) & (num_kept == keep + 1), result),
         num_emitted=int(num_emitted),
         seconds=result.seconds,
         confidence=drafted.confidence,
         divergence=result.divergence,
-        caught_up=result.caught_up,
-        caught_up_matches=result.caught_up_matches,
+        free_tests=tuple(free.known(num_kept) for free in result.free_tests),
     )
-
-
-def _next_matches(
-    plan: DraftPlan, offers: tuple[Draft, ...], keep: np.ndarray, emitted_bonus: np.ndarray, result: StepResult
-) -> np.ndarray:
-    """Free evidence: where all verified tokens were accepted, did the bonus token equal the next token on offer?"""
-    matches = np.full(len(keep), -1, dtype=np.int64)
-    for row in np.flatnonzero(emitted_bonus & ~plan.use_model).tolist():
-        position = int(keep[row])
-        if position < len(offers[row]):
-            matches[row] = result.decoding[row].emitted_token_ids[position] == offers[row].token_ids[position]
-    return matches
 
 
 def _step_output(outputs: list[RequestOutput], feedback: StepFeedback, predicted_seconds: float) -> StepOutput:

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from smartspec.control.records import UNLIMITED, BatchView, DraftPlan, Offers
-from smartspec.core.batch import Batch, Draft
+from smartspec.control.records import UNLIMITED, BatchView, DrafterView, DraftPlan
+from smartspec.core.batch import Batch
 from smartspec.core.blocks import BlockManager, Prefix, common_prefix
 from smartspec.core.request import Request, RequestStatus
 from smartspec.core.speculation import NO_OPTIONS, ClassIds
@@ -70,16 +70,14 @@ class Scheduler:
             memory_ops=self.blocks.take_memory_ops() if decoding or prefill else (),
         )
 
-    def view(self, batch: Batch, offers: tuple[Draft, ...], unseen_tokens: np.ndarray, now: float) -> BatchView:
-        """What the controller may know about the batch. unseen_tokens: int [R]; now: seconds; see BatchView."""
+    def view(self, batch: Batch, drafters: tuple[DrafterView, ...], now: float) -> BatchView:
+        """What the controller may know about the batch. now: seconds; see BatchView."""
         rows = batch.decoding
         left = np.array([r.max_num_tokens - r.num_tokens - 1 for r in rows], dtype=np.int64)
         caps, budget = self._fit_kv(rows, np.minimum(left, self.max_draft_tokens))
         wishes = {}
         if any(r.speculation is not NO_OPTIONS for r in rows):
             caps, wishes = _wishes(rows, caps)
-        lengths = np.array([len(draft) for draft in offers], dtype=np.int64)
-        evidence = np.array([draft.evidence for draft in offers], dtype=np.int64)
         chunks = [(n, r.num_computed_tokens + n) for r, n in zip(batch.prefill, batch.num_prefill_tokens, strict=True)]
         if chunks:
             room = self.max_batched_tokens - len(rows) - sum(num_tokens for num_tokens, _ in chunks)
@@ -89,8 +87,7 @@ class Scheduler:
             request_ids=np.array([r.request_id for r in rows], dtype=np.int64),
             context_tokens=np.array([r.num_computed_tokens for r in rows], dtype=np.int64),
             max_draft_tokens=caps,
-            unseen_tokens=unseen_tokens,
-            offers=Offers(lengths=np.minimum(lengths, caps), evidence=evidence),
+            drafters=tuple(replace(drafter, lengths=np.minimum(drafter.lengths, caps)) for drafter in drafters),
             num_prefills=len(chunks),
             prefill_tokens=sum(num_tokens for num_tokens, _ in chunks),
             prefill_context_tokens=sum(context for _, context in chunks),

@@ -5,37 +5,38 @@ first, and a match that runs into the end of the text is copied on from the draf
 repeats with some period keeps repeating.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from smartspec.core.batch import NO_DRAFT, Draft
+from smartspec.control.records import DrafterSpec
+from smartspec.core.batch import NO_DRAFT, Draft, chain
+from smartspec.drafters.model_free import ModelFreeDrafter
 
 
-@dataclass(frozen=True, kw_only=True)
-class PromptLookupDrafter:
+class PromptLookupDrafter(ModelFreeDrafter):
     """Drafts from a request's own prompt and output; keeps no state.
 
     max_draft_tokens: length of every draft it finds. min_match, max_match: shortest and longest suffix looked up.
     """
 
-    max_draft_tokens: int
-    min_match: int = 1
-    max_match: int = 8
+    spec = DrafterSpec("prompt-lookup", match_lengths=(0, 2, 3, 4, 6, 9))
 
-    def __post_init__(self):
-        if self.max_draft_tokens < 1:
-            raise ValueError(f"max_draft_tokens must be at least 1, got {self.max_draft_tokens}")
-        if not 1 <= self.min_match <= self.max_match:
-            raise ValueError(f"need 1 <= min_match <= max_match, got {self.min_match} and {self.max_match}")
+    def __init__(self, *, max_draft_tokens: int, min_match: int = 1, max_match: int = 8):
+        super().__init__()
+        if max_draft_tokens < 1:
+            raise ValueError(f"max_draft_tokens must be at least 1, got {max_draft_tokens}")
+        if not 1 <= min_match <= max_match:
+            raise ValueError(f"need 1 <= min_match <= max_match, got {min_match} and {max_match}")
+        self.max_draft_tokens = max_draft_tokens
+        self.min_match = min_match
+        self.max_match = max_match
 
     def propose(self, token_ids: np.ndarray) -> Draft:
-        """Draft for a text, int32 [L], with the length of the match as evidence; NO_DRAFT where there is none."""
+        """Draft for a text, int32 [L], with the length of the match; NO_DRAFT where there is none."""
         source, num_matched = _longest_match(token_ids, self.max_match)
         if num_matched < self.min_match:
             return NO_DRAFT
         period = len(token_ids) - source
-        return Draft(token_ids[source + np.arange(self.max_draft_tokens) % period], evidence=num_matched)
+        return chain(token_ids[source + np.arange(self.max_draft_tokens) % period], match_length=num_matched)
 
 
 def _longest_match(token_ids: np.ndarray, max_match: int) -> tuple[int, int]:

@@ -9,7 +9,9 @@ that another one had similar text, what it reads never does.
 
 import numpy as np
 
-from smartspec.core.batch import NO_DRAFT, Draft
+from smartspec.control.records import DrafterSpec
+from smartspec.core.batch import NO_DRAFT, Draft, chain
+from smartspec.drafters.model_free import ModelFreeDrafter
 
 MAX_CONTEXT = 3
 # Contexts are packed into int64, their newest token in the lowest bits. Larger token ids would only be confused.
@@ -18,13 +20,16 @@ _MASKS = tuple((1 << TOKEN_BITS * num_tokens) - 1 for num_tokens in range(MAX_CO
 NUM_ENTRIES = 65521  # a prime: the remainder spreads contexts evenly
 
 
-class RecyclingDrafter:
+class RecyclingDrafter(ModelFreeDrafter):
     """Drafts from a table context -> next token, filled by learn(); an entry makes room for the next one in its place.
 
     max_draft_tokens: length of the longest draft. num_entries: contexts remembered, 12 bytes each.
     """
 
+    spec = DrafterSpec("recycling", match_lengths=(0, 2, 3))
+
     def __init__(self, *, max_draft_tokens: int, num_entries: int = NUM_ENTRIES):
+        super().__init__()
         if max_draft_tokens < 1:
             raise ValueError(f"max_draft_tokens must be at least 1, got {max_draft_tokens}")
         if num_entries < 1:
@@ -43,14 +48,11 @@ class RecyclingDrafter:
                 self._next_tokens[slot] = token
             context = _append(context, token)
 
-    def propose(self, token_ids: np.ndarray, longer_than: int = 0) -> Draft:
-        """Draft for a text, int32 [L], that ends in a known context of more than longer_than tokens, else NO_DRAFT.
-
-        Its evidence is the length of that context.
-        """
+    def propose(self, token_ids: np.ndarray) -> Draft:
+        """Draft for a text, int32 [L], that ends in a known context, with its length, else NO_DRAFT."""
         context = _pack(token_ids)
         token, num_known = self._next_token(context)
-        if num_known <= longer_than:
+        if not num_known:
             return NO_DRAFT
         draft = [token]
         while len(draft) < self.max_draft_tokens:
@@ -59,7 +61,7 @@ class RecyclingDrafter:
             if not num_tokens:
                 break
             draft.append(token)
-        return Draft(np.array(draft, dtype=np.int32), evidence=num_known)
+        return chain(np.array(draft, dtype=np.int32), match_length=num_known)
 
     def _next_token(self, context: int) -> tuple[int, int]:
         """What followed the longest known context, and its length; (-1, 0) where none is known."""

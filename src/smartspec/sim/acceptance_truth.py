@@ -20,14 +20,14 @@ from typing import Protocol
 
 import numpy as np
 
-from smartspec.control.records import Offers
+from smartspec.control.records import DrafterView
 from smartspec.sim.beta_table import BetaTable
 from smartspec.sim.keyed_random import keyed_bits, request_keys, to_uniform
 
-_LUCK, _REQUEST, _TOKEN, _CONFIDENCE, _OFFER, _OFFER_PHASE = range(6)
+_LUCK, _REQUEST, _TOKEN, _CONFIDENCE, _FOUND, _FOUND_PHASE = range(6)
 _LOGISTIC_STD = math.pi / math.sqrt(3)
 _MIN_PROBABILITY = 1e-4
-OFFER_EVIDENCE = 4  # simulated offers look all alike: their truth does not depend on the length of a match
+MATCH_LENGTH = 4  # simulated drafts look all alike: their truth does not depend on the length of a match
 NUM_ALTERNATIVES = 20  # tokens over which entropy() spreads what is left
 
 
@@ -97,24 +97,24 @@ class AcceptanceClass:
 
     mean: acceptance of a draft's first token, over time. decay: each further token of a draft has decay times the mean
     of the one before. request_concentration, token_concentration: of the Betas around the class mean and around the
-    request's; math.inf for no spread; their variance is m (1 - m) / (concentration + 1). offer_share: share of
-    output positions at which a model-free drafter finds something; offer_run_tokens: length of the stretches of text
-    that have, or have not, an offer.
+    request's; math.inf for no spread; their variance is m (1 - m) / (concentration + 1). found_share: share of
+    output positions at which a model-free drafter finds something; found_run_tokens: length of the stretches of text
+    where it does, or does not.
     """
 
     mean: Course
     decay: float = 1.0
     request_concentration: float = math.inf
     token_concentration: float = math.inf
-    offer_share: float = 1.0
-    offer_run_tokens: int = 8
+    found_share: float = 1.0
+    found_run_tokens: int = 8
 
     def __post_init__(self):
-        for value in (*self.mean.values(), self.decay, self.offer_share):
+        for value in (*self.mean.values(), self.decay, self.found_share):
             if not 0 <= value <= 1:
-                raise ValueError(f"{value} in {self}: means, decay and offer_share lie between 0 and 1")
-        if self.offer_run_tokens < 1:
-            raise ValueError(f"offer_run_tokens is {self.offer_run_tokens}: use at least 1")
+                raise ValueError(f"{value} in {self}: means, decay and found_share lie between 0 and 1")
+        if self.found_run_tokens < 1:
+            raise ValueError(f"found_run_tokens is {self.found_run_tokens}: use at least 1")
 
 
 @dataclass(frozen=True)
@@ -158,8 +158,8 @@ class AcceptanceTruth:
         self._decays = np.array([c.decay for c in classes])[:, None] ** self._depths
         self._requests_table = BetaTable([c.request_concentration for c in classes])
         self._tokens_table = BetaTable([c.token_concentration for c in classes])
-        self._offer_share = np.array([c.offer_share for c in classes])
-        self._offer_run_tokens = np.array([c.offer_run_tokens for c in classes])
+        self._found_share = np.array([c.found_share for c in classes])
+        self._found_run_tokens = np.array([c.found_run_tokens for c in classes])
         self._class_of: dict[int, int] = {}
         self._last_rows: _Rows | None = None
 
@@ -214,13 +214,13 @@ class AcceptanceTruth:
         confidence = 1.0 / (1.0 + np.exp(-(how.bias + how.slope * log_odds(conditional) + how.noise * z)))
         return confidence, entropy(confidence)
 
-    def offers(self, request_ids: np.ndarray, output_positions: np.ndarray) -> Offers:
+    def found(self, request_ids: np.ndarray, output_positions: np.ndarray) -> DrafterView:
         """What a model-free drafter finds there: a draft of full length or nothing; both arguments int [R]."""
         rows = self._rows(request_ids)
-        phase = to_uniform(keyed_bits(rows.keys, _OFFER_PHASE, 0))
-        stretch = np.floor(output_positions / self._offer_run_tokens[rows.class_ids] + phase)
-        found = to_uniform(keyed_bits(rows.keys, _OFFER, stretch)) < self._offer_share[rows.class_ids]
-        return Offers(lengths=self.max_draft_tokens * found, evidence=OFFER_EVIDENCE * found)
+        phase = to_uniform(keyed_bits(rows.keys, _FOUND_PHASE, 0))
+        stretch = np.floor(output_positions / self._found_run_tokens[rows.class_ids] + phase)
+        found = to_uniform(keyed_bits(rows.keys, _FOUND, stretch)) < self._found_share[rows.class_ids]
+        return DrafterView(self.max_draft_tokens * found, MATCH_LENGTH * found)
 
     def _rows(self, request_ids: np.ndarray) -> "_Rows":
         """What is constant about these requests. A batch is asked about several times a step, and rarely changes."""

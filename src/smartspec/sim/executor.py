@@ -8,32 +8,36 @@ step loop's own comparisons (free evidence behind a draft) come out as the truth
 import numpy as np
 
 from smartspec.control.policy import Estimates
-from smartspec.control.records import BatchView, DraftPlan, StopRule
-from smartspec.core.batch import NO_DRAFT, Batch, Draft, StepResult, Verification
+from smartspec.control.records import BatchView, DrafterSpec, DrafterView, DraftPlan, FreeTests, StopRule
+from smartspec.core.batch import NO_DRAFT, Batch, Draft, StepResult, Verification, chain
 from smartspec.core.blocks import PrefixCopy, Trim
 from smartspec.core.engine_core import Controller
 from smartspec.sim.acceptance_truth import AcceptanceTruth, divergence
 from smartspec.sim.time_truth import TimeTruth
 
+LOOKUP = DrafterSpec("lookup", match_lengths=(0, 2, 3, 4, 6, 9))
+MODEL = DrafterSpec("model", has_passes=True)
+
 
 class SimExecutor:
-    """Implements core.engine_core.Executor in virtual time.
+    """Implements core.engine_core.Executor in virtual time, with one drafter.
 
-    has_model: drafts come from a draft model, depth by depth and with confidence; else there are the truth's offers.
+    drafter: LOOKUP, whose drafts are those that the truth finds, or MODEL, depth by depth and with confidence.
     seed: of the noise of time; luck belongs to the acceptance truth and is common to all policies.
     """
 
-    def __init__(self, time: TimeTruth, acceptance: AcceptanceTruth, *, has_model: bool, num_slots: int, seed: int):
+    def __init__(
+        self, time: TimeTruth, acceptance: AcceptanceTruth, *, drafter: DrafterSpec, num_slots: int, seed: int
+    ):
         self.time = time
         self.acceptance = acceptance
-        self.has_model = has_model
+        self.drafter = drafter
         self._noise = np.random.default_rng(seed)
         self._num_seen = np.zeros(num_slots, dtype=np.int64)  # tokens the draft model has seen, by slot
         self._slots = np.zeros(0, dtype=np.int64)
         self._positions = np.zeros(0, dtype=np.int64)  # output positions, see acceptance_truth
         lengths = range(acceptance.max_draft_tokens + 1)
-        self._token_ids = [np.ones(length, dtype=np.int32) for length in lengths]
-        self._offers: dict[tuple[int, int], Draft] = {}  # by length and evidence
+        self._drafts = [chain(np.ones(length, dtype=np.int32)) for length in lengths]
         # By accepted count, and by whether the drafter would have guessed the token behind as well.
         self._verifications = [[Verification((1,) * n + (guessed,), n) for guessed in (0, 1)] for n in lengths]
 
@@ -45,44 +49,38 @@ class SimExecutor:
         """What an oracle may know about the step that is under way."""
         expected = self.acceptance.expected(view.request_ids, view.now, self._positions)
         survival = np.cumprod(expected, axis=1)
-        return Estimates(survival, survival if self.has_model else None, self.time.at(view.now))
+        return Estimates((self.drafter,), survival[None], self.time.at(view.now))
 
     def hear(self, view: BatchView) -> None:
         """The view of the step that is under way."""
         self._view = view
 
-    def offer(self, batch: Batch, now: float) -> tuple[Draft, ...]:
-        """What a model-free drafter finds."""
+    def begin_step(self, batch: Batch, now: float) -> tuple[DrafterView, ...]:
+        """What the drafter offers."""
         rows = batch.decoding
         self._positions = np.array([r.num_tokens - r.num_prompt_tokens for r in rows], dtype=np.int64)
-        if self.has_model:
+        if self.drafter.has_passes:
             self._follow(batch)
-            return (NO_DRAFT,) * len(rows)
-        request_ids = np.array([r.request_id for r in rows], dtype=np.int64)
-        offers = self.acceptance.offers(request_ids, self._positions)
-        return tuple(map(self._offer, offers.lengths.tolist(), offers.evidence.tolist()))
+            lag = np.array([r.num_tokens - 1 for r in rows], dtype=np.int64) - self._num_seen[self._slots]
+            self._offered = DrafterView(np.full(len(rows), self.acceptance.max_draft_tokens), lag=lag)
+        else:
+            request_ids = np.array([r.request_id for r in rows], dtype=np.int64)
+            self._offered = self.acceptance.found(request_ids, self._positions)
+        return (self._offered,)
 
-    def unseen_tokens(self, batch: Batch) -> np.ndarray:
-        if not self.has_model:
-            return np.zeros(len(batch.decoding), dtype=np.int64)
-        return np.array([r.num_tokens - 1 for r in batch.decoding], dtype=np.int64) - self._num_seen[self._slots]
-
-    def draft(self, batch: Batch, plan: DraftPlan, offers: tuple[Draft, ...]) -> tuple[Draft, ...]:
-        """Offers cut to the plan, or drafts of the model, which the plan's stop rule may end early."""
+    def draft(self, batch: Batch, plan: DraftPlan) -> tuple[Draft, ...]:
+        """Drafts as planned, which the plan's stop rule may end early if they are made in passes."""
         view = self._view
         self._plan = plan
         self._conditional = self.acceptance.conditional(view.request_ids, view.now, self._positions)
-        if not self.has_model:
-            self._drafted = np.minimum(plan.lengths, view.offers.lengths)
-            return tuple([self._offer(k) for k in self._drafted.tolist()])
-        self._drafted = np.where(plan.use_model, plan.lengths, 0)
-        if not self._drafted.any():
-            return (NO_DRAFT,) * view.num_rows
+        self._drafted = np.minimum(plan.lengths_of(0), view.draft_lengths[0])
+        if not self.drafter.has_passes or not self._drafted.any():
+            return tuple([self._drafts[k] for k in self._drafted.tolist()])
         confidence, entropy = self.acceptance.confidence(view.request_ids, self._positions, self._conditional)
         if plan.stop is not None:
             self._drafted = stop_early(plan.stop, self._drafted, confidence, entropy)
         rows = zip(self._drafted.tolist(), confidence, strict=True)
-        return tuple([Draft(self._token_ids[k], confidence=row[:k]) if k else NO_DRAFT for k, row in rows])
+        return tuple([chain(self._drafts[k].token_ids, confidence=row[:k]) if k else NO_DRAFT for k, row in rows])
 
     def verify(self, batch: Batch, drafts: tuple[Draft, ...]) -> StepResult:
         """Who was lucky, and how long it took."""
@@ -90,7 +88,7 @@ class SimExecutor:
         verified = np.array([len(draft) for draft in drafts], dtype=np.int64)
         num_right = count_leading(self.acceptance.luck(view.request_ids, self._positions) < self._conditional)
         accepted = np.minimum(num_right, verified)
-        if self.has_model:
+        if self.drafter.has_passes:
             self._remember_seen(accepted)
         outcomes = zip(accepted.tolist(), (num_right > verified).tolist(), strict=True)
         chunks = zip(batch.prefill, batch.num_prefill_tokens, strict=True)
@@ -99,21 +97,14 @@ class SimExecutor:
             prefill=tuple([self._verifications[0][0] if n == r.num_uncomputed_tokens else None for r, n in chunks]),
             seconds=self.time.step_seconds(view, self._plan, self._drafted, verified, view.now, self._noise),
             divergence=masked(divergence(self._conditional), verified),
+            free_tests=(free_tests(self.drafter, self._offered, verified, num_right),),
         )
 
     def release(self, request_id: int) -> None:
         self.acceptance.end(request_id)
 
-    def _offer(self, length: int, evidence: int = 0) -> Draft:
-        if not length:
-            return NO_DRAFT
-        known = self._offers.get((length, evidence))
-        if known is None:
-            known = self._offers[length, evidence] = Draft(self._token_ids[length], evidence)
-        return known
-
     def _follow(self, batch: Batch) -> None:
-        """Which tokens the draft model has not seen or no longer knows: see engine.draft_model."""
+        """Which tokens the draft model's KV lacks or has lost: see engine.drafting.draft_model."""
         for op in batch.memory_ops:
             if isinstance(op, PrefixCopy):
                 self._num_seen[op.target_slot] = min(self._num_seen[op.source_slot], op.num_tokens)
@@ -149,6 +140,12 @@ class Overheard:
     def plan_draft(self, view: BatchView) -> DraftPlan:
         self._executor.hear(view)
         return self._controller.plan_draft(view)
+
+
+def free_tests(drafter: DrafterSpec, offered: DrafterView, verified: np.ndarray, num_right: np.ndarray) -> FreeTests:
+    """Of drafts of which num_right tokens (int [R]) are right: those of a model-free drafter are known unverified."""
+    tested = (num_right >= verified) & (verified < offered.lengths) & (not drafter.has_passes)
+    return FreeTests(verified, tested.astype(np.int64), (tested & (num_right > verified)).astype(np.int64))
 
 
 def count_leading(is_right: np.ndarray) -> np.ndarray:

@@ -1,20 +1,19 @@
 """What a whole log says about acceptance and time, looking back: the judge in a replay, never seen by a policy.
 
 Acceptance is the model of control.acceptance without its forgetting: the j-th draft token of a request, given that
-those before it were accepted, is accepted with probability sigmoid(cell[source, j] + effect[request, source]), fitted
+those before it were accepted, is accepted with probability sigmoid(cell[pool, j] + effect[request, drafter]), fitted
 to all observations at once by maximum likelihood with Gaussian priors (iteratively reweighted least squares).
 """
 
 import numpy as np
 
+from smartspec.control.acceptance.cells import Pools
 from smartspec.control.acceptance.estimator import observations
 from smartspec.control.latency.model import LatencyModel
 from smartspec.control.log.decision import DecisionRecord
-from smartspec.control.records import OTHER_TEXT, BatchView, DraftPlan, StepSeconds
+from smartspec.control.records import BatchView, DrafterSpec, DraftPlan, StepSeconds
 
-NUM_OFFER_SOURCES = OTHER_TEXT + 4  # offers by their evidence
-MODEL_SOURCE = NUM_OFFER_SOURCES
-CELL_STRENGTH = 2.0  # information of about eight observations pulls a cell towards its kind of drafter
+CELL_STRENGTH = 2.0  # information of about eight observations pulls a cell towards its drafter
 EFFECT_STRENGTH = 1.5  # requests differ by about 0.8 in log-odds
 NUM_ROUNDS = 30
 MAX_LOG_ODDS = 6.0
@@ -23,55 +22,60 @@ MAX_LOG_ODDS = 6.0
 class HindsightAcceptance:
     """Fitted to the records it is given; then predicts conditional acceptance of any draft in the log."""
 
-    def __init__(self, max_draft_tokens: int):
+    def __init__(self, max_draft_tokens: int, drafters: tuple[DrafterSpec, ...]):
+        self._drafters = drafters
+        self._pools = Pools(drafters)
         self.max_draft_tokens = max_draft_tokens
         self._request_index: dict[int, int] = {}
         self._cells_seen: list[np.ndarray] = []
         self._groups_seen: list[np.ndarray] = []
         self._accepted_seen: list[np.ndarray] = []
-        self._cells = np.zeros(((NUM_OFFER_SOURCES + 1), max_draft_tokens))
-        self._effects = np.zeros((0, 2))
+        self._cells = np.zeros((len(self._pools), max_draft_tokens))
+        self._effects = np.zeros((0, len(drafters)))
 
     def add(self, record: DecisionRecord) -> None:
         """Note what a step observed."""
         feedback, view = record.feedback, record.view
-        counts = (feedback.verified, feedback.tested, feedback.accepted, feedback.next_match)
-        is_observed, is_accepted = observations(self.max_draft_tokens, *counts)
-        rows, positions = np.nonzero(is_observed)
-        use_model = feedback.plan.use_model
         requests = np.array(
             [self._request_index.setdefault(i, len(self._request_index)) for i in view.request_ids.tolist()]
         )
-        sources = _sources(use_model, view.offers.evidence)
-        self._cells_seen.append((sources[rows] * self.max_draft_tokens + positions).astype(np.int32))
-        self._groups_seen.append((requests[rows] * 2 + use_model[rows]).astype(np.int32))
-        self._accepted_seen.append(is_accepted[rows, positions])
+        pools = self._pools.of(view)
+
+        def see(drafter: np.ndarray, rows: np.ndarray, positions: np.ndarray, is_accepted: np.ndarray) -> None:
+            self._cells_seen.append((pools[drafter, rows] * self.max_draft_tokens + positions).astype(np.int32))
+            self._groups_seen.append((requests[rows] * len(self._drafters) + drafter).astype(np.int32))
+            self._accepted_seen.append(is_accepted)
+
+        is_observed, is_accepted = observations(self.max_draft_tokens, feedback.tested, feedback.accepted)
+        rows, positions = np.nonzero(is_observed)
+        see(feedback.plan.drafter[rows], rows, positions, is_accepted[rows, positions])
+        for number, free in enumerate(feedback.free_tests):
+            if not self._drafters[number].has_passes:
+                rows = np.flatnonzero(free.tested)
+                see(np.full(len(rows), number), rows, free.position[rows], free.matched[rows] > 0)
 
     def fit(self) -> None:
         """Find the most likely cells and effects."""
         cells, groups = _joined(self._cells_seen, np.int32), _joined(self._groups_seen, np.int32)
         accepted = _joined(self._accepted_seen, bool).astype(float)
-        is_model = cells // self.max_draft_tokens == MODEL_SOURCE
-        levels = [_log_odds(accepted[is_model == of_model]) for of_model in (False, True)]
-        priors = np.repeat(levels, [NUM_OFFER_SOURCES * self.max_draft_tokens, self.max_draft_tokens])
-        cell_values, effects = priors.copy(), np.zeros(2 * len(self._request_index))
+        num_drafters = len(self._drafters)
+        levels = np.array([_log_odds(accepted[groups % num_drafters == number]) for number in range(num_drafters)])
+        priors = np.repeat(levels[self._pools.drafters], self.max_draft_tokens)
+        cell_values, effects = priors.copy(), np.zeros(num_drafters * len(self._request_index))
         for _ in range(NUM_ROUNDS):
             predicted = _sigmoid(cell_values[cells] + effects[groups])
             cell_values += _newton_step(cells, accepted, predicted, cell_values - priors, CELL_STRENGTH)
             predicted = _sigmoid(cell_values[cells] + effects[groups])
             effects += _newton_step(groups, accepted, predicted, effects, EFFECT_STRENGTH)
         self._cells = cell_values.reshape(self._cells.shape)
-        self._effects = effects.reshape(-1, 2)
+        self._effects = effects.reshape(-1, num_drafters)
 
-    def conditional(self, view: BatchView, use_model: np.ndarray) -> np.ndarray:
-        """Probability that draft token j is accepted, given that those before it were: float [R, K].
-
-        use_model: bool [R], the source of each row's draft.
-        """
-        effects = np.append(self._effects, [[0.0, 0.0]], axis=0)  # the last for requests that are not in the log
+    def conditional(self, view: BatchView) -> np.ndarray:
+        """Probability that draft token j of each drafter is accepted, given those before it were: float [D, R, K]."""
+        effects = np.append(self._effects, np.zeros((1, len(self._drafters))), axis=0)  # the last: not in the log
         requests = [self._request_index.get(request_id, -1) for request_id in view.request_ids.tolist()]
-        effect = effects[requests, use_model.astype(np.intp)] if requests else np.zeros(0)
-        return _sigmoid(self._cells[_sources(use_model, view.offers.evidence)] + effect[:, None])
+        effect = effects[np.array(requests, dtype=np.intp)].T
+        return _sigmoid(self._cells[self._pools.of(view)] + effect[:, :, None])
 
 
 class HindsightSeconds:
@@ -93,17 +97,13 @@ class HindsightSeconds:
         measured = record.feedback.seconds
         then = self._latency.predict(record.view, _executed(record), record.feedback.verified)
         now = self._latency.predict(view, plan, verified)
-        # Without a pass of the draft model, draft seconds are those of looking up offers, which every plan needs.
+        # Without a draft pass, draft seconds are those of model-free drafters, which every plan needs.
         draft = measured.draft * now.draft / then.draft if then.draft else measured.draft + now.draft
         return StepSeconds(draft, measured.target * now.target / then.target, measured.host)
 
 
 def _executed(record: DecisionRecord) -> DraftPlan:
-    return DraftPlan(record.feedback.drafted, record.use_model)
-
-
-def _sources(use_model: np.ndarray, evidence: np.ndarray) -> np.ndarray:
-    return np.where(use_model, MODEL_SOURCE, np.clip(evidence, 0, NUM_OFFER_SOURCES - 1))
+    return DraftPlan(record.feedback.drafted, record.drafter)
 
 
 def _joined(parts: list[np.ndarray], dtype: type) -> np.ndarray:

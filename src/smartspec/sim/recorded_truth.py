@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from smartspec.control.log.decision import DecisionRecord
-from smartspec.control.records import Offers
+from smartspec.control.records import DrafterView, of_drafter
 from smartspec.sim.acceptance_truth import DEFAULT_CONFIDENCE, AcceptanceClass, AcceptanceTruth, Confidence, Constant
 
 
@@ -15,34 +15,38 @@ from smartspec.sim.acceptance_truth import DEFAULT_CONFIDENCE, AcceptanceClass, 
 class Recording:
     """One request, by output token behind its first.
 
-    outcomes: float [N], 1 accepted, 0 rejected, NaN unknown. offer_lengths, offer_evidence: int [N], the offer of the
-    step that emitted the token, see control.records.Offers.
+    outcomes: float [N], 1 accepted, 0 rejected, NaN unknown. found, match_lengths: int [N], lengths of the model-free
+    draft there was in the step that emitted the token and of its match, see control.records.DrafterView.
     """
 
     outcomes: np.ndarray
-    offer_lengths: np.ndarray
-    offer_evidence: np.ndarray
+    found: np.ndarray
+    match_lengths: np.ndarray
 
     def __post_init__(self):
-        if not len(self.outcomes) == len(self.offer_lengths) == len(self.offer_evidence) > 0:
+        if not len(self.outcomes) == len(self.found) == len(self.match_lengths) > 0:
             raise ValueError(
-                f"a recording of {len(self.outcomes)} outcomes, {len(self.offer_lengths)} lengths and "
-                f"{len(self.offer_evidence)} strengths of offers: give one of each per token"
+                f"a recording of {len(self.outcomes)} outcomes, {len(self.found)} lengths of drafts and "
+                f"{len(self.match_lengths)} of matches: give one of each per token"
             )
 
 
 def read_recordings(log: Iterable[DecisionRecord]) -> list[Recording]:
     """The requests of a decision log, in order of their ids. A log of the longest fixed length knows most: a step that
-    accepts all it verifies emits a bonus token of which nothing is known."""
-    outcomes, lengths, evidence = defaultdict(list), defaultdict(list), defaultdict(list)
+    accepts all it verifies emits a bonus token of which nothing is known. What was found is that of the row's drafter,
+    or of the one with the longest match where none drafted."""
+    outcomes, lengths, matches = defaultdict(list), defaultdict(list), defaultdict(list)
     for record in log:
         view, feedback = record.view, record.feedback
+        longest = view.match_lengths.argmax(axis=0) if view.drafters else feedback.plan.drafter
+        drafter = np.where(feedback.plan.drafter < 0, longest, feedback.plan.drafter)
+        lengths_found, match_lengths = of_drafter(view.draft_lengths, drafter), of_drafter(view.match_lengths, drafter)
         for row, request_id in enumerate(view.request_ids.tolist()):
             accepted, tested = int(feedback.accepted[row]), int(feedback.tested[row])
             outcomes[request_id] += [1.0] * accepted + [0.0 if tested > accepted else np.nan]
-            lengths[request_id] += [int(view.offers.lengths[row])] * (accepted + 1)
-            evidence[request_id] += [int(view.offers.evidence[row])] * (accepted + 1)
-    return [Recording(np.array(outcomes[i]), np.array(lengths[i]), np.array(evidence[i])) for i in sorted(outcomes)]
+            lengths[request_id] += [int(lengths_found[row])] * (accepted + 1)
+            matches[request_id] += [int(match_lengths[row])] * (accepted + 1)
+    return [Recording(np.array(outcomes[i]), np.array(lengths[i]), np.array(matches[i])) for i in sorted(outcomes)]
 
 
 class RecordedTruth(AcceptanceTruth):
@@ -72,8 +76,8 @@ class RecordedTruth(AcceptanceTruth):
         overall = outcomes[is_known].mean()
         self._rates = np.where(num_known > 0, num_accepted / np.maximum(num_known, 1.0), overall)
         self._outcomes = np.where(is_known, outcomes, np.repeat(self._rates, self._lengths))
-        self._offer_lengths = np.concatenate([recording.offer_lengths for recording in recordings])
-        self._offer_evidence = np.concatenate([recording.offer_evidence for recording in recordings])
+        self._found = np.concatenate([recording.found for recording in recordings])
+        self._match_lengths = np.concatenate([recording.match_lengths for recording in recordings])
 
     def begin(self, request_id: int, class_id: int = 0) -> None:
         """A request starts; its class does not matter here."""
@@ -88,10 +92,10 @@ class RecordedTruth(AcceptanceTruth):
         """What was recorded: float [R, K], 0 or 1, or the recording's rate where nothing was tested."""
         return self._outcomes[self._index(request_ids, output_positions[:, None] + self._depths)]
 
-    def offers(self, request_ids: np.ndarray, output_positions: np.ndarray) -> Offers:
-        """What was on offer there."""
+    def found(self, request_ids: np.ndarray, output_positions: np.ndarray) -> DrafterView:
+        """What was found there."""
         index = self._index(request_ids, output_positions[:, None])[:, 0]
-        return Offers(np.minimum(self._offer_lengths[index], self.max_draft_tokens), self._offer_evidence[index])
+        return DrafterView(np.minimum(self._found[index], self.max_draft_tokens), self._match_lengths[index])
 
     def confidence(
         self, request_ids: np.ndarray, output_positions: np.ndarray, conditional: np.ndarray

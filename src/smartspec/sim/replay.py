@@ -1,8 +1,8 @@
 """Any policy on a recorded log: what it would have chosen in every recorded step, and what that would have brought.
 
 A policy is run by a controller of its own, which starts from the log's profile and learns from what the replay tells
-it. What happens to its drafts is told by the log wherever the log knows: a draft from the same source (offer or draft
-model) begins with the same tokens, so what was tested then is tested now (exact where drafts are deterministic chains,
+it. What happens to its drafts is told by the log wherever the log knows: a draft by the same
+drafter begins with the same tokens, so what was tested then is tested now (exact where drafts are deterministic chains,
 and for sampled ones where randomness is keyed by position, as in our engine). Beyond that, acceptance is drawn from
 what the whole log says in hindsight, with the same luck for every policy; see hindsight for the time of a step.
 
@@ -26,7 +26,7 @@ from smartspec.control.latency.model import LatencyModel
 from smartspec.control.log.decision import DecisionRecord, LogHeader
 from smartspec.control.policy import length_caps
 from smartspec.control.policy_names import parse_policy
-from smartspec.control.records import BatchView, Drafted, DraftPlan, StepFeedback
+from smartspec.control.records import BatchView, Drafted, DrafterSpec, DraftPlan, FreeTests, StepFeedback, of_drafter
 from smartspec.sim.hindsight import HindsightAcceptance, HindsightSeconds
 from smartspec.sim.recorded_log import RecordedLog
 
@@ -75,7 +75,7 @@ def replay(log: RecordedLog, policies: list[str], seed: int = 0) -> tuple[Replay
     for policy in policies:
         parse_policy(policy, header.max_draft_tokens)
     recorded = ReplayTotals(header.policy)
-    acceptance = HindsightAcceptance(header.max_draft_tokens)
+    acceptance = HindsightAcceptance(header.max_draft_tokens, header.drafters)
     seconds = HindsightSeconds(LatencyModel.from_dict(header.profile))
     last_step: dict[int, int] = {}
     for step, record in enumerate(log):
@@ -104,37 +104,38 @@ class PolicyReplay:
     def __init__(self, header: LogHeader, policy: str, acceptance: HindsightAcceptance, seconds: HindsightSeconds):
         self.totals = ReplayTotals(policy)
         self._max_draft_tokens = header.max_draft_tokens
-        self._has_model = header.has_model
+        self._drafters = header.drafters
         self._controller = Controller(
             policy,
             header.max_draft_tokens,
             LatencyModel.from_dict(header.profile),
-            has_offers=header.has_offers,
-            has_model=header.has_model,
+            drafters=header.drafters,
         )
         self._acceptance = acceptance
         self._seconds = seconds
-        self._num_seen: dict[int, int] = {}  # tokens in the draft model's KV, by request
+        self._num_seen: dict[tuple[int, int], int] = {}  # tokens in the KV of drafters, by drafter and request
 
     def step(self, record: DecisionRecord, luck: np.ndarray, ended: list[int]) -> None:
         """Ask for a plan, tell what came of it. luck: float [R, K], uniform; ended: requests seen for the last time."""
-        view = replace(record.view, unseen_tokens=self._unseen_tokens(record))
+        view = self._view(record)
         plan = self._possible(view, self._controller.plan_draft(view))
-        drafted = _draft(record, plan)
+        drafted = _draft(record, plan, len(self._drafters))
         plan = replace(plan, lengths=drafted.lengths)
         verified = np.minimum(self._controller.plan_verify(view, plan, drafted), drafted.lengths)
-        fate = chain_fates(record, plan.use_model, self._acceptance.conditional(record.view, plan.use_model), luck)
-        feedback = self._feedback(record, view, plan, drafted, verified, fate)
+        conditional = self._acceptance.conditional(record.view)
+        fates = [chain_fates(record, n, spec, conditional[n], luck) for n, spec in enumerate(self._drafters)]
+        feedback, num_known = self._feedback(record, view, plan, drafted, verified, fates)
         self._controller.observe(feedback)
-        self.totals.add(feedback, from_evidence=bool((verified <= fate.num_known).all()))
+        self.totals.add(feedback, from_evidence=bool((verified <= num_known).all()))
         self._remember_seen(view, plan)
         for request_id in ended:
             self._controller.forget(request_id)
-            self._num_seen.pop(request_id, None)
+            for number in range(len(self._drafters)):
+                self._num_seen.pop((number, request_id), None)
 
     def _possible(self, view: BatchView, plan: DraftPlan) -> DraftPlan:
         """The plan, cut to what the drafters and the KV memory could give, as the engine does."""
-        lengths = np.minimum(plan.lengths, length_caps(view, plan.use_model, self._max_draft_tokens))
+        lengths = np.minimum(plan.lengths, length_caps(view, plan.drafter, self._max_draft_tokens))
         room = view.draft_token_budget - (np.cumsum(lengths) - lengths)
         return replace(plan, lengths=np.clip(lengths, 0, np.maximum(room, 0)))
 
@@ -145,48 +146,59 @@ class PolicyReplay:
         plan: DraftPlan,
         drafted: Drafted,
         verified: np.ndarray,
-        fate: "ChainFates",
-    ) -> StepFeedback:
-        accepted = np.minimum(fate.num_accepted, verified)
-        num_kept = np.minimum(accepted + 1, fate.max_emitted)
-        offered = np.where(plan.use_model, 0, view.offers.lengths)
-        is_known = (accepted == verified) & (num_kept > accepted) & (verified < offered) & (verified < fate.num_known)
+        fates: "list[ChainFates]",
+    ) -> tuple[StepFeedback, np.ndarray]:
+        """What happens, and up to which length each row's draft has a recorded outcome: int [R]."""
+        num_accepted, num_known, max_emitted = (
+            of_drafter(np.array([getattr(fate, name) for fate in fates]).reshape(-1, view.num_rows), plan.drafter)
+            for name in ("num_accepted", "num_known", "max_emitted")
+        )
+        accepted = np.minimum(num_accepted, verified)
+        num_kept = np.minimum(accepted + 1, max_emitted) if fates else np.ones_like(accepted)
         then = record.feedback
-        return StepFeedback(
+        free_tests = []
+        for number, (spec, fate) in enumerate(zip(self._drafters, fates, strict=True)):
+            position = np.where(plan.drafter == number, verified, 0)
+            tested = (fate.num_accepted >= position) & (position < np.minimum(num_kept, fate.num_known))
+            tested &= (position < view.draft_lengths[number]) & (not spec.has_passes)
+            matched = tested & (fate.num_accepted > position)
+            free_tests.append(FreeTests(position, tested.astype(np.int64), matched.astype(np.int64)))
+        feedback = StepFeedback(
             view=view,
             plan=plan,
             drafted=drafted.lengths,
             verified=verified,
             tested=np.minimum(np.minimum(verified, accepted + 1), num_kept),
             accepted=accepted,
-            next_match=np.where(is_known, fate.num_accepted > verified, -1),
             num_emitted=then.num_emitted + int((num_kept - _recorded_kept(then)).sum()),
             seconds=self._seconds.seconds(record, view, plan, verified),
             confidence=drafted.confidence,
-            divergence=_as_recorded(record, then.divergence, plan.use_model, verified),
+            divergence=_as_recorded(record, then.divergence, plan.drafter, verified),
+            free_tests=tuple(free_tests),
         )
+        return feedback, num_known
 
-    def _unseen_tokens(self, record: DecisionRecord) -> np.ndarray:
-        """Tokens the draft model would have to catch up on had this policy decided so far: int [R].
+    def _view(self, record: DecisionRecord) -> BatchView:
+        """The recorded view, with the KV of drafters lagging as it would had this policy decided so far.
 
         A request begins as it was recorded.
         """
-        view = record.view
-        if not self._has_model:
-            return view.unseen_tokens
-        num_unseen = np.zeros(view.num_rows, dtype=np.int64)
-        for row, (request_id, context) in enumerate(
-            zip(view.request_ids.tolist(), view.context_tokens.tolist(), strict=True)
-        ):
-            num_seen = self._num_seen.get(request_id, context - int(view.unseen_tokens[row]))
-            self._num_seen[request_id] = min(num_seen, context)  # the rest was rejected
-            num_unseen[row] = context - self._num_seen[request_id]
-        return num_unseen
+        view, drafters = record.view, []
+        for number, (spec, drafter) in enumerate(zip(self._drafters, record.view.drafters, strict=True)):
+            lag = drafter.lag.copy()
+            pairs = zip(view.request_ids.tolist(), view.context_tokens.tolist(), strict=True)
+            for row, (request_id, context) in enumerate(pairs if spec.has_passes else ()):
+                num_seen = min(self._num_seen.get((number, request_id), context - int(lag[row])), context)
+                self._num_seen[number, request_id] = num_seen  # the rest was rejected
+                lag[row] = context - num_seen
+            drafters.append(replace(drafter, lag=lag))
+        return replace(view, drafters=tuple(drafters))
 
     def _remember_seen(self, view: BatchView, plan: DraftPlan) -> None:
         # All but the last draft token are fed to the draft model.
-        for row in np.flatnonzero(plan.use_model & (plan.lengths > 0)).tolist():
-            self._num_seen[int(view.request_ids[row])] = int(view.context_tokens[row] + plan.lengths[row])
+        for row in np.flatnonzero(plan.lengths > 0).tolist():
+            key = int(plan.drafter[row]), int(view.request_ids[row])
+            self._num_seen[key] = int(view.context_tokens[row] + plan.lengths[row])
 
 
 @dataclass(frozen=True)
@@ -202,48 +214,54 @@ class ChainFates:
     max_emitted: np.ndarray = field(repr=False)
 
 
-def chain_fates(record: DecisionRecord, use_model: np.ndarray, conditional: np.ndarray, luck: np.ndarray) -> ChainFates:
-    """The fate of drafts from these sources (bool [R]): recorded as far as the log goes, then by luck.
+def chain_fates(
+    record: DecisionRecord, drafter: int, spec: DrafterSpec, conditional: np.ndarray, luck: np.ndarray
+) -> ChainFates:
+    """The fate of drafts by that drafter in all rows: recorded as far as the log goes, then by luck.
 
     conditional, luck: float [R, K]; a token is accepted where luck is below its conditional acceptance.
     """
     feedback, endless = record.feedback, luck.shape[1] + 1
-    is_same = feedback.plan.use_model == use_model
+    is_own = feedback.plan.drafter == drafter
     successes, has_ended = _successes(feedback)
-    is_decided = (successes < feedback.tested) | has_ended
-    # Free evidence: the token behind a fully accepted draft.
-    is_free = ~is_decided & (feedback.next_match >= 0)
-    certain = np.where(is_same, successes + (is_free & (feedback.next_match == 1)), 0)
-    is_decided = is_same & (is_decided | (is_free & (feedback.next_match == 0)))
+    is_decided = is_own & ((successes < feedback.tested) | has_ended)
+    certain = np.where(is_own, successes, 0)
+    if drafter < len(feedback.free_tests) and not spec.has_passes:
+        free = feedback.free_tests[drafter]
+        is_free = ~is_decided & (free.tested > 0) & (free.position == certain)
+        certain = certain + (is_free & (free.matched > 0))
+        is_decided |= is_free & (free.matched == 0)
     is_lucky = (luck < conditional) | (np.arange(luck.shape[1]) < certain[:, None])
     num_lucky = np.cumprod(is_lucky, axis=1).sum(axis=1)
     return ChainFates(
         num_accepted=np.where(is_decided, certain, num_lucky),
         num_known=np.where(is_decided, endless, certain),
-        max_emitted=np.where(has_ended & is_same, successes, endless),
+        max_emitted=np.where(has_ended & is_own, successes, endless),
     )
 
 
-def _draft(record: DecisionRecord, plan: DraftPlan) -> Drafted:
-    """The drafts of a plan: confidence as recorded where the same source drafted then; the plan's stop rule applied."""
-    confidence = _as_recorded(record, record.feedback.confidence, plan.use_model, plan.lengths)
+def _draft(record: DecisionRecord, plan: DraftPlan, num_drafters: int) -> Drafted:
+    """The drafts of a plan: confidence as recorded where the same drafter drafted; the plan's stop rule applied."""
+    confidence = _as_recorded(record, record.feedback.confidence, plan.drafter, plan.lengths)
     if confidence is None or plan.stop is None:
         return Drafted(plan.lengths, confidence)
     lengths = plan.lengths.copy()
-    for depth in range(int(lengths.max(initial=0))):
-        rows = np.flatnonzero(plan.use_model & (lengths > depth))
-        stops = plan.stop(depth, rows, confidence[rows, depth], np.full(len(rows), np.nan))
-        lengths[rows[stops]] = depth + 1
-    return Drafted(lengths, _as_recorded(record, confidence, plan.use_model, lengths))
+    for number in range(num_drafters):
+        for depth in range(int(lengths.max(initial=0))):
+            rows = np.flatnonzero((plan.drafter == number) & (lengths > depth))
+            if len(rows):
+                stops = plan.stop(depth, rows, confidence[rows, depth], np.full(len(rows), np.nan))
+                lengths[rows[stops]] = depth + 1
+    return Drafted(lengths, _as_recorded(record, confidence, plan.drafter, lengths))
 
 
 def _as_recorded(
-    record: DecisionRecord, values: np.ndarray | None, use_model: np.ndarray, lengths: np.ndarray
+    record: DecisionRecord, values: np.ndarray | None, drafter: np.ndarray, lengths: np.ndarray
 ) -> np.ndarray | None:
-    """What was recorded of the first lengths[i] tokens of drafts from the same source: float [R, K], NaN elsewhere."""
+    """What was recorded of the first lengths[i] tokens of drafts by the same drafter: float [R, K], NaN elsewhere."""
     if values is None:
         return None
-    is_same = (use_model == record.feedback.plan.use_model)[:, None]
+    is_same = (drafter == record.feedback.plan.drafter)[:, None]
     return np.where(is_same & (np.arange(values.shape[1]) < lengths[:, None]), values, np.nan)
 
 

@@ -14,13 +14,13 @@ from smartspec.control.baselines.oracle import Oracle
 from smartspec.control.controller import Controller
 from smartspec.control.latency.model import LatencyModel
 from smartspec.control.policy import Estimates
-from smartspec.control.records import BatchView
+from smartspec.control.records import BatchView, DrafterSpec
 from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.scheduler import Scheduler
 from smartspec.sim.acceptance_truth import AcceptanceTruth
 from smartspec.sim.class_spec import parse_classes
-from smartspec.sim.executor import SimExecutor
+from smartspec.sim.executor import LOOKUP, MODEL, SimExecutor
 from smartspec.sim.fleet import ROUTERS, Fleet, Replica, Run
 from smartspec.sim.hardware import GRAPH_SIZES, kv_token_capacity, roofline
 from smartspec.sim.recorded_log import RecordedLog
@@ -110,6 +110,10 @@ class Scenario:
         return self.drafter == "model"
 
     @property
+    def drafter_spec(self) -> DrafterSpec:
+        return MODEL if self.has_model else LOOKUP
+
+    @property
     def is_measured(self) -> bool:
         """Whether hardware is a file of measured curves."""
         return self.hardware.endswith((".json", ".jsonl"))
@@ -151,7 +155,7 @@ def simulate(scenario: Scenario, on_finished: Callable[[int], None] = lambda num
 def simulate_static(scenario: Scenario, phases: list[Phase], *, with_best: bool = True) -> StaticLog:
     """The scenario's controller and truth under standing load, see static_load; its traffic is left aside."""
     time = make_time_truth(scenario)
-    load = StaticLoad(time, make_acceptance_truth(scenario), has_model=scenario.has_model, seed=scenario.seed)
+    load = StaticLoad(time, make_acceptance_truth(scenario), drafter=scenario.drafter_spec, seed=scenario.seed)
     return load.run(make_controller(scenario, time, load.true_estimates), phases, with_best=with_best)
 
 
@@ -188,7 +192,7 @@ def make_time_truth(scenario: Scenario) -> TimeTruth:
     """True times of the named hardware, or those of measured curves."""
     if scenario.is_measured:
         measured = _read_curves(scenario.hardware)
-        target, draft = measured.target, measured.draft
+        target, draft = measured.target, next(filter(None, measured.drafts), None)
     else:
         graph_sizes = GRAPH_SIZES if scenario.captured_graphs else ()
         target = roofline(scenario.hardware, _target_name(scenario), scenario.tensor_parallel, graph_sizes)
@@ -196,8 +200,8 @@ def make_time_truth(scenario: Scenario) -> TimeTruth:
     if scenario.has_model and draft is None:
         raise ValueError(f"{scenario.hardware} has no curve of a draft model: use drafter lookup")
     noise = Noise(jitter=scenario.jitter)
-    draft = draft if scenario.has_model else None
-    return TimeTruth(target, draft, scenario.host_seconds, noise, throttle=scenario.throttle)
+    drafts = (draft,) if scenario.has_model else ()
+    return TimeTruth(target, drafts, scenario.host_seconds, noise, throttle=scenario.throttle)
 
 
 def make_acceptance_truth(scenario: Scenario) -> AcceptanceTruth:
@@ -217,8 +221,7 @@ def make_controller(
         "off" if is_oracle else scenario.policy,
         scenario.max_draft_tokens,
         time.profile(scenario.profile, scenario.seed),
-        has_offers=not scenario.has_model,
-        has_model=scenario.has_model,
+        drafters=(scenario.drafter_spec,),
     )
     if is_oracle:
         controller.policy = Oracle(true_estimates)
@@ -229,7 +232,7 @@ def _make_replica(
     scenario: Scenario, time: TimeTruth, acceptance: AcceptanceTruth, num_blocks: int, index: int
 ) -> Replica:
     executor = SimExecutor(
-        time, acceptance, has_model=scenario.has_model, num_slots=scenario.max_batch, seed=scenario.seed + index
+        time, acceptance, drafter=scenario.drafter_spec, num_slots=scenario.max_batch, seed=scenario.seed + index
     )
     scheduler = Scheduler(
         BlockManager(num_blocks, BLOCK_SIZE, scenario.max_batch),

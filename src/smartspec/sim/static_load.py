@@ -11,10 +11,10 @@ import numpy as np
 
 from smartspec.control.goodput.choice import best_choice
 from smartspec.control.policy import Estimates
-from smartspec.control.records import BatchView, Drafted, DraftPlan, Offers, StepFeedback
+from smartspec.control.records import BatchView, Drafted, DrafterSpec, DrafterView, DraftPlan, StepFeedback
 from smartspec.core.engine_core import Controller
 from smartspec.sim.acceptance_truth import AcceptanceTruth, divergence
-from smartspec.sim.executor import count_leading, masked, stop_early
+from smartspec.sim.executor import count_leading, free_tests, masked, stop_early
 from smartspec.sim.time_truth import NOISELESS, TimeTruth
 
 
@@ -23,7 +23,7 @@ class Phase:
     """num_steps steps of num_rows new requests with a context of context_tokens each (it does not grow).
 
     class_ids: workload classes, dealt to the rows in turn. output_tokens: a request is replaced by a new one after so
-    many; None for never. tagged: the controller is told the classes. The draft model is taken to have seen all prompts.
+    many; None for never. tagged: the controller is told the classes. The KV of drafters holds all prompts.
     """
 
     num_steps: int
@@ -69,7 +69,7 @@ class StaticLog:
         """1 - expected goodput / the best expected goodput in the same states, over those steps.
 
         The states are the policy's own: an oracle that had decided from the start may be in better ones (a draft
-        model that need not catch up). To compare with that, run the policy `oracle`.
+        model whose KV does not lag). To compare with that, run the policy `oracle`.
         """
         best = self.best_emitted[steps].sum() / self.best_seconds[steps].sum()
         return 1.0 - self.expected_goodput(steps) / float(best)
@@ -78,19 +78,19 @@ class StaticLog:
 class StaticLoad:
     """The truth of a standing load. seed: of the noise of time; acceptance has its own."""
 
-    def __init__(self, time: TimeTruth, acceptance: AcceptanceTruth, *, has_model: bool, seed: int = 0):
+    def __init__(self, time: TimeTruth, acceptance: AcceptanceTruth, *, drafter: DrafterSpec, seed: int = 0):
         self.time = time
         self.acceptance = acceptance
-        self.has_model = has_model
+        self.drafter = drafter
         self._quiet_time = replace(time, noise=NOISELESS)
         self._noise, self._silence = np.random.default_rng(seed), np.random.default_rng(0)
         self._next_request_id = 0
-        self._request_ids = self._positions = self._unseen = np.zeros(0, dtype=np.int64)
+        self._request_ids = self._positions = self._lag = np.zeros(0, dtype=np.int64)
 
     def true_estimates(self, view: BatchView) -> Estimates:
         """What an oracle may know about the step that is under way."""
         survival = np.cumprod(self.acceptance.expected(view.request_ids, view.now, self._positions), axis=1)
-        return Estimates(survival, survival if self.has_model else None, self.time.at(view.now))
+        return Estimates((self.drafter,), survival[None], self.time.at(view.now))
 
     def run(self, controller: Controller, phases: list[Phase], *, with_best: bool = True) -> StaticLog:
         """All steps of all phases. with_best: also plan every step with the truth, to know the regret."""
@@ -115,10 +115,10 @@ class StaticLoad:
             self.acceptance.end(request_id)
             controller.forget(request_id)
         if len(self._request_ids) != len(is_new):
-            self._request_ids, self._positions, self._unseen = np.zeros((3, len(is_new)), dtype=np.int64)
+            self._request_ids, self._positions, self._lag = np.zeros((3, len(is_new)), dtype=np.int64)
         self._request_ids[rows] = self._next_request_id + np.arange(len(rows))
         self._positions[rows] = 1
-        self._unseen[rows] = 0
+        self._lag[rows] = 0
         self._next_request_id += len(rows)
         self._class_ids = np.resize(phase.class_ids, len(is_new))
         for request_id, class_id in zip(self._request_ids[rows].tolist(), self._class_ids[rows].tolist(), strict=True):
@@ -126,14 +126,15 @@ class StaticLoad:
 
     def _view(self, phase: Phase, now: float) -> BatchView:
         num_rows, longest = phase.num_rows, self.acceptance.max_draft_tokens
-        has_offers = not self.has_model
-        offers = self.acceptance.offers(self._request_ids, self._positions) if has_offers else Offers.none(num_rows)
+        if self.drafter.has_passes:
+            drafter = DrafterView(np.full(num_rows, longest), lag=np.minimum(self._lag, phase.context_tokens))
+        else:
+            drafter = self.acceptance.found(self._request_ids, self._positions)
         return BatchView(
             request_ids=self._request_ids.copy(),
             context_tokens=np.full(num_rows, phase.context_tokens),
             max_draft_tokens=np.full(num_rows, longest),
-            unseen_tokens=np.minimum(self._unseen, phase.context_tokens),
-            offers=offers,
+            drafters=(drafter,),
             now=now,
             class_ids=self._class_ids + 1 if phase.tagged else None,
         )
@@ -148,7 +149,6 @@ class StaticLoad:
         accepted = np.minimum(num_right, keep)
         time = (view, plan, drafted.lengths, keep, view.now)
         seconds = self.time.step_seconds(*time, self._noise)
-        is_free = (accepted == keep) & ~plan.use_model & (keep < view.offers.lengths)
         feedback = StepFeedback(
             view=view,
             plan=plan,
@@ -156,11 +156,11 @@ class StaticLoad:
             verified=keep,
             tested=np.minimum(keep, accepted + 1),
             accepted=accepted,
-            next_match=np.where(is_free, num_right > keep, -1),
             num_emitted=int(accepted.sum()) + view.num_rows,
             seconds=seconds,
             confidence=drafted.confidence,
             divergence=masked(divergence(conditional), keep),
+            free_tests=(free_tests(self.drafter, view.drafters[0], keep, num_right),),
         )
         controller.observe(feedback)
         self._advance(plan, drafted.lengths, accepted)
@@ -170,10 +170,8 @@ class StaticLoad:
         return num_drafted, num_verified, feedback.num_emitted, seconds.total, expected, quiet
 
     def _draft(self, view: BatchView, plan: DraftPlan, conditional: np.ndarray) -> Drafted:
-        if not self.has_model:
-            return Drafted(np.minimum(plan.lengths, view.offers.lengths))
-        lengths = np.where(plan.use_model, plan.lengths, 0)
-        if not lengths.any():
+        lengths = np.minimum(plan.lengths_of(0), view.draft_lengths[0])
+        if not self.drafter.has_passes or not lengths.any():
             return Drafted(lengths)
         confidence, entropy = self.acceptance.confidence(view.request_ids, self._positions, conditional)
         if plan.stop is not None:
@@ -181,16 +179,15 @@ class StaticLoad:
         return Drafted(lengths, masked(confidence, lengths))
 
     def _advance(self, plan: DraftPlan, drafted: np.ndarray, accepted: np.ndarray) -> None:
-        """The draft model has seen what it drafted but the last token; of the rest it misses what was emitted."""
+        """The drafter's KV holds what it drafted but the last token; of the rest it lacks what was emitted."""
         self._positions += 1 + accepted
-        has_drafted = plan.use_model & (drafted > 0)
-        self._unseen = np.where(has_drafted, np.maximum(accepted - (drafted - 1), 0), self._unseen + 1 + accepted)
+        self._lag = np.where(drafted > 0, np.maximum(accepted - (drafted - 1), 0), self._lag + 1 + accepted)
 
     def _best(self, view: BatchView) -> tuple[float, float]:
         """Expected tokens and seconds of the true best plan."""
         estimates = self.true_estimates(view)
         plan = best_choice(view, estimates).draft_plan
-        survival = estimates.survival(plan.use_model)
+        survival = estimates.survival_of(plan.drafter)
         emitted = view.num_rows + float(np.nansum(masked(survival, plan.lengths)))
         seconds = self._quiet_time.step_seconds(view, plan, plan.lengths, plan.lengths, view.now, self._silence)
         return emitted, seconds.total

@@ -50,13 +50,13 @@ NOISELESS = Noise(jitter=0.0)
 class TimeTruth:
     """True times of a step; itself the noise-free Latency (policies.base) of an unthrottled machine.
 
-    target, draft: cost of one pass of the target and of the draft model (None without one). host_seconds: everything
-    that is no pass, per step. throttle: (second, factor) in ascending order: from that second on, passes take factor
-    times as long. factor: what at() has already applied.
+    target: cost of one pass of the target. drafts: by drafter, of one of its passes, None where it has none; those at
+    the end may be left out. host_seconds: everything that is no pass, per step. throttle: (second, factor) in ascending
+    order: from that second on, passes take factor times as long. factor: what at() has already applied.
     """
 
     target: PassCost
-    draft: PassCost | None = None
+    drafts: tuple[PassCost | None, ...] = ()
     host_seconds: float = 0.0
     noise: Noise = NOISELESS
     throttle: tuple[tuple[float, float], ...] = ()
@@ -80,12 +80,12 @@ class TimeTruth:
         attended = (view.num_rows + num_draft_tokens) * (mean_context + 1)
         return self._target_pass(view, num_draft_tokens, attended)
 
-    def draft_seconds(self, view: BatchView, use_model: np.ndarray, max_depth: int) -> np.ndarray:
-        """Time of 0..max_depth passes of the draft model over the rows of use_model (bool [R]): float [max_depth + 1].
+    def draft_seconds(self, view: BatchView, drafter: np.ndarray, max_depth: int) -> np.ndarray:
+        """Time of 0..max_depth passes of each drafter over its rows (drafter: int [R]): float [D, max_depth + 1].
 
-        The first pass also feeds the tokens the draft model has not seen.
+        The first pass is also the draft prefill.
         """
-        return self._draft_passes(view, np.where(use_model, max_depth, 0), max_depth)
+        return self._draft_passes(view, DraftPlan(np.full(view.num_rows, max_depth), drafter), max_depth)
 
     def step_seconds(
         self,
@@ -103,8 +103,7 @@ class TimeTruth:
         """
         attended = (1 + verified) @ (view.context_tokens + 1) + (verified * (verified + 1)).sum() / 2
         target = self._target_pass(view, float(verified.sum()), float(attended))
-        passes = np.where(plan.use_model, drafted, 0)
-        draft = self._draft_passes(view, passes, int(passes.max(initial=0)))[-1]
+        draft = self._draft_passes(view, replace(plan, lengths=drafted), int(drafted.max(initial=0)))[:, -1].sum()
         throttled = self._throttle_factor(now)
         seconds = StepSeconds(float(draft) * throttled, float(target) * throttled, self.host_seconds)
         return self.noise.apply(seconds, rng)
@@ -117,11 +116,13 @@ class TimeTruth:
         """
         rng = np.random.default_rng(seed)
         factor = 1.0 if distortion == "no-context" else float(distortion)
-        samples = [self._profile_samples(cost, factor, rng) for cost in (self.target, self.draft) if cost is not None]
-        curves = [CostCurve.fit(model_samples) for model_samples in samples]
+        target, *drafts = [
+            cost and CostCurve.fit(self._profile_samples(cost, factor, rng)) for cost in (self.target, *self.drafts)
+        ]
         if distortion == "no-context":
-            curves = [replace(curve, per_context_token=0.0, per_attended_token=0.0) for curve in curves]
-        return LatencyModel(*curves)
+            nothing = {"per_context_token": 0.0, "per_attended_token": 0.0}
+            target, *drafts = [curve and replace(curve, **nothing) for curve in (target, *drafts)]
+        return LatencyModel(target, tuple(drafts))
 
     def _throttle_factor(self, now: float) -> float:
         factor = 1.0
@@ -143,20 +144,24 @@ class TimeTruth:
             decoding_tokens + view.num_prefills,
         )
 
-    def _draft_passes(self, view: BatchView, lengths: np.ndarray, max_depth: int) -> np.ndarray:
-        """float [max_depth + 1], time up to each depth when row i takes part in the first lengths[i] passes."""
-        if self.draft is None or not lengths.any():
-            return np.zeros(max_depth + 1)
+    def _draft_passes(self, view: BatchView, plan: DraftPlan, max_depth: int) -> np.ndarray:
+        """float [D, max_depth + 1], time up to each depth when row i takes part in the first plan.lengths[i] passes of
+        its drafter."""
+        seconds = np.zeros((len(view.drafters), max_depth + 1))
         depths = np.arange(max_depth)
-        takes_part = depths < lengths[:, None]
-        rows = takes_part.sum(axis=0)
-        context = view.context_tokens @ takes_part + rows * (depths + 1)
-        is_first = depths == 0
-        unseen = np.where(takes_part[:, 0], view.unseen_tokens, 0)
-        fed = rows + is_first * unseen.sum()
-        attended = context + is_first * (unseen @ view.context_tokens)
-        passes = np.where(rows > 0, self.draft.seconds(fed, context, rows, attended, rows), 0.0)
-        return self.factor * np.concatenate([[0.0], np.cumsum(passes)])
+        for number, cost in enumerate(self.drafts):
+            takes_part = depths < plan.lengths_of(number)[:, None]
+            if cost is None or not takes_part.any():
+                continue
+            rows = takes_part.sum(axis=0)
+            context = view.context_tokens @ takes_part + rows * (depths + 1)
+            is_first = depths == 0
+            lag = np.where(takes_part[:, 0], view.drafters[number].lag, 0)
+            fed = rows + is_first * lag.sum()
+            attended = context + is_first * (lag @ view.context_tokens)
+            passes = np.where(rows > 0, cost.seconds(fed, context, rows, attended, rows), 0.0)
+            seconds[number, 1:] = np.cumsum(passes)
+        return self.factor * seconds
 
     def _profile_samples(self, cost: PassCost, factor: float, rng: np.random.Generator) -> list[ProfileSample]:
         """Every pass of the grid, best of a few noisy measurements. A row of many tokens is a prefill: few logits."""

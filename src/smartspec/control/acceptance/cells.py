@@ -1,8 +1,8 @@
 """Acceptance by drafter pool and draft position: the slow part of the estimate, shared by all requests.
 
-A pool is an evidence class of the offers (whose text they are from and how long the match is) or the draft model. Its
-log-odds at a position are shrunk in two steps, from what is known of all evidence classes to those of the pool at
-neighbouring positions to the cell itself, so cold cells borrow from warm ones:
+A pool is a drafter with a class of match lengths. Its log-odds at a position are shrunk in two steps, from what is
+known of all pools of the drafter to those of the pool at neighbouring positions to the cell itself, so cold cells
+borrow from warm ones:
 
     estimate = (sum of scores + strength * prior) / (sum of information + strength)
 
@@ -14,16 +14,7 @@ Gaussian prior of variance 1 / strength.
 import numpy as np
 
 from smartspec.control.acceptance.logistic import MAX_LOG_ODDS, log_odds_of, sigmoid
-from smartspec.control.records import OTHER_TEXT
-
-# By length of the match in the request's own text, and in those of others.
-OFFER_POOLS = (
-    *(f"match {n}" for n in ("0-1", "2", "3", "4-5", "6-8", "9+")),
-    *(f"others' {n}" for n in ("1", "2", "3+")),
-)
-_POOL_OF_EVIDENCE = np.array([0, 0, 1, 2, 3, 3, 4, 4, 4] + [5] * (OTHER_TEXT - 8) + [6, 7, 8])
-MODEL_POOL = len(OFFER_POOLS)
-NUM_POOLS = MODEL_POOL + 1
+from smartspec.control.records import BatchView, DrafterSpec
 
 # An untested drafter is believed to be right a little more often than not: a try costs little, never trying costs the
 # whole gain.
@@ -35,19 +26,45 @@ NEIGHBOUR_DECAY = 0.6  # weight of the evidence of a neighbouring position, per 
 CELL_FADE = 1 - 1 / 1000  # per observation of the cell
 # Evidence ages even where none arrives, so a drafter that was written off is tried again after a few thousand steps.
 IDLE_FADE = 1 - 1 / 500  # per step
-_POOL_COLUMNS = np.eye(NUM_POOLS)
 
 
-def pools_of(use_model: np.ndarray, evidence: np.ndarray) -> np.ndarray:
-    """Pool of each row: int [R]. use_model: bool [R]; evidence: int [R], strength of the offer."""
-    return np.where(use_model, MODEL_POOL, _POOL_OF_EVIDENCE.take(evidence, mode="clip"))
+class Pools:
+    """The pools of all drafters, numbered through; names: of each pool. drafters: int [P], whose it is."""
+
+    def __init__(self, drafters: tuple[DrafterSpec, ...]):
+        self._least = [np.array(drafter.match_lengths) for drafter in drafters]
+        self._first = np.cumsum([0, *map(len, self._least)])
+        self.drafters = np.repeat(np.arange(len(drafters)), np.diff(self._first))
+        self.names = [name for drafter in drafters for name in _pool_names(drafter)]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def of(self, view: BatchView) -> np.ndarray:
+        """Pool that a draft of each drafter would be of: int [D, R]."""
+        pools = np.zeros((len(self._least), view.num_rows), dtype=np.int64)
+        for number, least in enumerate(self._least):
+            found = least.searchsorted(view.drafters[number].match_lengths, side="right") - 1
+            pools[number] = self._first[number] + np.maximum(found, 0)
+        return pools
+
+
+def _pool_names(drafter: DrafterSpec) -> list[str]:
+    if len(drafter.match_lengths) == 1:
+        return [drafter.name]
+    ends = [following - 1 for following in drafter.match_lengths[1:]]
+    ranges = [f"{n}" if n == end else f"{n}-{end}" for n, end in zip(drafter.match_lengths, ends, strict=False)]
+    return [f"{drafter.name}, match {text}" for text in (*ranges, f"{drafter.match_lengths[-1]}+")]
 
 
 class AcceptanceCells:
     """Log-odds of acceptance, float [K, pools], given that all draft tokens before were accepted."""
 
-    def __init__(self, num_positions: int):
-        shape = (num_positions, NUM_POOLS)
+    def __init__(self, num_positions: int, pools: Pools):
+        shape = (num_positions, len(pools))
+        self._names = pools.names
+        self._of_drafter = np.equal.outer(pools.drafters, pools.drafters).astype(float)
+        self._columns = np.eye(len(pools))
         self.log_odds = np.full(shape, PRIOR_LOG_ODDS)
         self._information = np.zeros(shape)
         self._score = np.zeros(shape)
@@ -55,19 +72,19 @@ class AcceptanceCells:
         self._nearness = NEIGHBOUR_DECAY ** np.abs(positions[:, None] - positions)
 
     def of(self, pools: np.ndarray) -> np.ndarray:
-        """Log-odds of rows in these pools: float [K, R]."""
+        """Log-odds of rows in these pools (int [D, R]): float [K, D, R]."""
         return self.log_odds.take(pools, axis=1)
 
     def first_position_variance(self, pools: np.ndarray) -> np.ndarray:
-        """Variance of the log-odds of the first position: float [R]. Grows as evidence ages."""
+        """Variance of the log-odds of the first position: float [D, R]. Grows as evidence ages."""
         variance = 1.0 / (self._information[0] + SHARED_STRENGTH)
         return variance.take(pools)
 
     def learn(self, pools: np.ndarray, tested: np.ndarray, information: np.ndarray, residual: np.ndarray) -> np.ndarray:
-        """Add the evidence of rows in these pools, all float [K, R]; returns how far the cells moved: [K, pools]."""
-        num_positions = len(self.log_odds)
-        by_pool = np.concatenate([tested, information, residual]) @ _POOL_COLUMNS.take(pools, axis=0)
-        tested, information, residual = by_pool.reshape(3, num_positions, NUM_POOLS)
+        """Add the evidence of rows in these pools, all float [K, D, R]; returns how far the cells moved: [K, pools]."""
+        lines = np.concatenate([tested, information, residual]).reshape(3 * len(self.log_odds), -1)
+        by_pool = lines @ self._columns.take(pools.ravel(), axis=0)
+        tested, information, residual = by_pool.reshape(3, *self.log_odds.shape)
         fade = CELL_FADE**tested
         self._information = self._information * fade + information
         self._score = self._score * fade + residual + information * self.log_odds
@@ -87,15 +104,13 @@ class AcceptanceCells:
         columns["log_odds_std"] = (std, 3)
         return {
             name: {column: values[:, pool].round(digits).tolist() for column, (values, digits) in columns.items()}
-            for pool, name in enumerate((*OFFER_POOLS, "model"))
+            for pool, name in enumerate(self._names)
         }
 
     def _estimate(self) -> np.ndarray:
         near = self._nearness @ np.concatenate([self._information, self._score], axis=1)
-        near_information, near_score = near[:, :NUM_POOLS], near[:, NUM_POOLS:]
-        shared_information, shared_score = near_information.copy(), near_score.copy()
-        shared_information[:, :MODEL_POOL] = near_information[:, :MODEL_POOL].sum(axis=1, keepdims=True)
-        shared_score[:, :MODEL_POOL] = near_score[:, :MODEL_POOL].sum(axis=1, keepdims=True)
+        near_information, near_score = np.split(near, 2, axis=1)
+        shared_information, shared_score = near_information @ self._of_drafter, near_score @ self._of_drafter
         estimate = (shared_score + SHARED_STRENGTH * PRIOR_LOG_ODDS) / (shared_information + SHARED_STRENGTH)
         estimate = (near_score + SHARED_STRENGTH * estimate) / (near_information + SHARED_STRENGTH)
         estimate = (self._score + CELL_STRENGTH * estimate) / (self._information + CELL_STRENGTH)

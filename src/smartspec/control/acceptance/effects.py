@@ -1,6 +1,6 @@
 """How much easier than the pool a workload class is, and a request than its class: the fast part of the estimate.
 
-Effects are shifts of the log-odds, one for offers and one for the draft model. Those of the requests of a class
+Effects are shifts of the log-odds, one by drafter (of which there are D). Those of the requests of a class
 scatter around the class effect with variance 1 / strength (learned: acceptance_spread), class effects around 0 with
 variance 1 / CLASS_STRENGTH. With W the information a request has collected and s its score (see acceptance_cells), the
 posterior of such a random-effects model is exact in closed form:
@@ -33,28 +33,29 @@ _NOBODY = np.iinfo(np.int64).min
 
 
 class AcceptanceEffects:
-    """Effects of classes and requests on the log-odds. The first axis of all arrays: offers, draft model.
+    """Effects of classes and requests on the log-odds. The first axis of all arrays: drafters.
 
     A request lives in the table row id modulo MAX_TRACKED_REQUESTS, found without a search. Where two claim one row
     (ids are counted up, so the older has long ended), the newer gets it. The last row stays zero: requests of which
     nothing is known.
     """
 
-    def __init__(self):
+    def __init__(self, num_drafters: int):
         self._num_rows = MAX_TRACKED_REQUESTS
         self._ids = np.full(self._num_rows + 1, _NOBODY)
         self._classes = np.zeros(self._num_rows + 1, dtype=np.int64)
         # Information, score, its variance given the request's effect, surprise and its variance: read and written
         # together.
-        self._state = np.zeros((5, 2, self._num_rows + 1))
-        self._spread = RequestSpread()
-        # Per class, shares (entries 0, 1) and shares times estimates (2, 3): of the requests of the last step, and of
+        self._state = np.zeros((5, num_drafters, self._num_rows + 1))
+        self._spread = RequestSpread(num_drafters)
+        # Per class, shares (the first D lines) and shares times estimates: of the requests of the last step, and of
         # what has faded or left.
-        self._present = np.zeros((4, NUM_CLASSES))
+        self._present = np.zeros((2 * num_drafters, NUM_CLASSES))
         self._present_rows = np.zeros(0, dtype=np.int64)
-        self._past = np.zeros((4, NUM_CLASSES))
-        self._class_surprise = np.zeros((2, NUM_CLASSES))
-        self._class_surprise_variance = np.zeros((2, NUM_CLASSES))
+        self._past = np.zeros((2 * num_drafters, NUM_CLASSES))
+        self._num_drafters = num_drafters
+        self._class_surprise = np.zeros((num_drafters, NUM_CLASSES))
+        self._class_surprise_variance = np.zeros((num_drafters, NUM_CLASSES))
 
     @property
     def num_tracked_requests(self) -> int:
@@ -79,21 +80,21 @@ class AcceptanceEffects:
         return rows
 
     def of(self, rows: np.ndarray, class_ids: np.ndarray) -> np.ndarray:
-        """Class and request effect together, on the log-odds, and their variance given the class: float [2, 2, R]."""
+        """Class and request effect together, on the log-odds, and their variance given the class: float [2, D, R]."""
         prior = self._class_effects().take(class_ids & (NUM_CLASSES - 1), axis=1)
         information, score = self._state[:2].take(rows, axis=2)
         variance = 1.0 / (information + self._spread.strength)
         return np.stack([(score + self._spread.strength * prior) * variance, variance])
 
     def variance(self, rows: np.ndarray, class_ids: np.ndarray, pool_variance: np.ndarray) -> np.ndarray:
-        """Variance of a request's log-odds, float [2, R], given that of its pools' (float [2, R])."""
-        class_variance = 1.0 / (self._present[:2] + self._past[:2] + CLASS_STRENGTH)
+        """Variance of a request's log-odds, float [D, R], given that of its pools' (float [D, R])."""
+        class_variance = 1.0 / (self._class_shares() + CLASS_STRENGTH)
         above = pool_variance + class_variance.take(class_ids & (NUM_CLASSES - 1), axis=1)
         precision = self._state[0].take(rows, axis=1) + self._spread.strength
         return 1.0 / precision + (self._spread.strength / precision) ** 2 * above
 
     def learn(self, rows: np.ndarray, effects: np.ndarray, information: np.ndarray, residual: np.ndarray) -> None:
-        """One step's evidence of these table rows, predicted with these effects, all float [2, R]; 0 where none."""
+        """One step's evidence of these table rows, predicted with these effects, all float [D, R]; 0 where none."""
         is_tracked = rows < self._num_rows  # of two requests that claim one row, the loser is not
         information, residual = information * is_tracked, residual * is_tracked
         classes = self._classes.take(rows)
@@ -107,9 +108,9 @@ class AcceptanceEffects:
         self._state[:, :, rows] = known, score, variance, *surprise
         shares = _shares(known, score, self._spread.strength)
         sums = _sum_by_class(classes, faded, shares)
-        faded, self._present, self._present_rows = sums[:4], sums[4:], rows
+        (faded, self._present), self._present_rows = np.split(sums, 2), rows
         self._spread.learn(known, *self._deviations(known, score, shares, classes), variance)
-        memory = CLASS_FADE * class_keep * np.exp(-faded[:2] / (CLASS_MEMORY * self._spread.strength))
+        memory = CLASS_FADE * class_keep * np.exp(-faded[: self._num_drafters] / (CLASS_MEMORY * self._spread.strength))
         self._past *= np.concatenate([memory, memory])
         self._past += faded
 
@@ -124,7 +125,7 @@ class AcceptanceEffects:
         if not (self._present_rows == row).any():  # preempted, say, and then given up
             self._present[:, classes] += share
         self._spread.remember(known, *self._deviations(known, score, share, classes), variance)
-        memory = 1.0 - share[:2] / (CLASS_MEMORY * self._spread.strength)
+        memory = 1.0 - share[: self._num_drafters] / (CLASS_MEMORY * self._spread.strength)
         self._past[:, classes] = self._past[:, classes] * np.concatenate([memory, memory]) + share
         self._present[:, classes] -= share
         self._state[:, :, row] = 0.0
@@ -134,15 +135,20 @@ class AcceptanceEffects:
         self, information: np.ndarray, score: np.ndarray, shares: np.ndarray, classes: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """How far scores are from what the mean of the class would give, and which part of that mean is others': float
-        [2, R] each."""
-        total = (self._present + self._past).take(classes, axis=1)
-        total[:2] = np.maximum(total[:2], _LITTLE)
-        return score - information * total[2:] / total[:2], 1.0 - np.minimum(shares[:2] / total[:2], 1.0)
+        [D, R] each."""
+        total, estimates = np.split((self._present + self._past).take(classes, axis=1), 2)
+        total = np.maximum(total, _LITTLE)
+        shares = shares[: self._num_drafters]
+        return score - information * estimates / total, 1.0 - np.minimum(shares / total, 1.0)
 
     def _class_effects(self) -> np.ndarray:
-        """float [2, NUM_CLASSES]."""
-        shares = self._present + self._past
-        return shares[2:] / (shares[:2] + CLASS_STRENGTH)
+        """float [D, NUM_CLASSES]."""
+        shares, estimates = np.split(self._present + self._past, 2)
+        return estimates / (shares + CLASS_STRENGTH)
+
+    def _class_shares(self) -> np.ndarray:
+        """float [D, NUM_CLASSES]."""
+        return (self._present + self._past)[: self._num_drafters]
 
     def _learn_surprise(
         self,
@@ -153,23 +159,23 @@ class AcceptanceEffects:
         surprise: np.ndarray,
         total_variance: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """How much of the evidence of each row [2, R] and each class [2, NUM_CLASSES] is still to be believed, and the
-        rows' new surprises and their variances [2, R]."""
+        """How much of the evidence of each row [D, R] and each class [D, NUM_CLASSES] is still to be believed, and the
+        rows' new surprises and their variances [D, R]."""
         # Residuals scatter by chance and, all in one direction, by what is not yet known of the effect.
         variance = information + information**2 / (known + self._spread.strength)
         surprise = SURPRISE_FADE * surprise + residual
         total_variance = SURPRISE_FADE**2 * total_variance + variance
-        sums = _sum_by_class(classes, residual, variance, information)
-        doubt = sums[4:] ** 2 / (self._present[:2] + self._past[:2] + CLASS_STRENGTH)
-        self._class_surprise = SURPRISE_FADE * self._class_surprise + sums[:2]
-        self._class_surprise_variance = SURPRISE_FADE**2 * self._class_surprise_variance + sums[2:4] + doubt
+        sums = np.split(_sum_by_class(classes, residual, variance, information), 3)
+        doubt = sums[2] ** 2 / (self._class_shares() + CLASS_STRENGTH)
+        self._class_surprise = SURPRISE_FADE * self._class_surprise + sums[0]
+        self._class_surprise_variance = SURPRISE_FADE**2 * self._class_surprise_variance + sums[1] + doubt
         class_keep = _belief(self._class_surprise, self._class_surprise_variance)
         keep = np.minimum(_belief(surprise, total_variance), class_keep.take(classes, axis=1))
         return keep, class_keep, surprise, total_variance
 
 
 def _shares(information: np.ndarray, score: np.ndarray, strength: np.ndarray) -> np.ndarray:
-    """Shares in the class and shares times the requests' own estimates: float [4, R]."""
+    """Shares in the class and shares times the requests' own estimates: float [2 D, R]."""
     part = strength / (information + strength)
     return np.concatenate([part * information, part * score])
 

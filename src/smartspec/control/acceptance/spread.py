@@ -19,17 +19,17 @@ MEMORY = 100.0  # requests that have ended
 
 
 class RequestSpread:
-    """strength: 1 / v, information a request of a class has before anything is seen of it: float [2, 1], offers and
-    draft model."""
+    """strength: 1 / v, information a request of a class has before anything is seen of it: float [D, 1], by
+    drafter."""
 
-    def __init__(self):
-        self.strength = np.full((2, 1), 1.0 / START_VARIANCE)
-        self._past = np.zeros((2, 2))  # weighted estimates and weights of requests that have ended
+    def __init__(self, num_drafters: int):
+        self.strength = np.full((num_drafters, 1), 1.0 / START_VARIANCE)
+        self._past = np.zeros((2, num_drafters))  # weighted estimates and weights of requests that have ended
 
     def learn(
         self, information: np.ndarray, deviation: np.ndarray, others_part: np.ndarray, variance: np.ndarray
     ) -> None:
-        """From the requests as they stand: W, s - W c, q and V, all float [2, R]."""
+        """From the requests as they stand: W, s - W c, q and V, all float [D, R]."""
         estimates, weights = self._past + _estimates(information, deviation, others_part, variance)
         spread = (START_REQUESTS * START_VARIANCE + estimates) / (START_REQUESTS + weights)
         self.strength = 1.0 / np.minimum(np.maximum(spread, MIN_VARIANCE), MAX_VARIANCE)[:, None]
@@ -37,7 +37,7 @@ class RequestSpread:
     def remember(
         self, information: np.ndarray, deviation: np.ndarray, others_part: np.ndarray, variance: np.ndarray
     ) -> None:
-        """Keep what a request that has ended says; as learn(), float [2, 1]."""
+        """Keep what a request that has ended says; as learn(), float [D, 1]."""
         found = _estimates(information, deviation, others_part, variance)
         self._past *= 1.0 - found[1] / MEMORY
         self._past += found
@@ -46,7 +46,7 @@ class RequestSpread:
 def _estimates(
     information: np.ndarray, deviation: np.ndarray, others_part: np.ndarray, variance: np.ndarray
 ) -> np.ndarray:
-    """Sums over requests of the weighted estimates of v, and of the weights: float [2, 2]."""
+    """Sums over requests of the weighted estimates of v, and of the weights: float [2, D]."""
     scale = 1.0 / (information + 1.0 / START_VARIANCE) ** 2
     estimates = (deviation**2 - variance * others_part) * scale
     return np.stack([estimates.sum(axis=1), (information**2 * others_part * scale).sum(axis=1)])

@@ -23,7 +23,8 @@ class AdaEdl(Policy):
 
     The threshold aims at an acceptance of 0.9 of what was drafted: up by 0.01 below that, down by 0.01 above it if the
     full length was drafted and accepted, smoothed by 0.9. Departure: the batched version this is taken from ends all
-    drafts as soon as one row would stop, which wastes large batches; here rows stop one by one. Offers are used whole.
+    drafts as soon as one row would stop, which wastes large batches; here rows stop one by one. Model-free drafts are
+    used whole.
     """
 
     def __init__(self, entropy_factor: float = ENTROPY_FACTOR):
@@ -32,11 +33,12 @@ class AdaEdl(Policy):
 
     def plan_draft(self, view: BatchView, estimates: Estimates) -> DraftPlan:
         plan = plan_of_lengths(view, estimates, MAX_LENGTH)
+        self._has_passes = estimates.has_passes
         rows = self._requests.rows(view.request_ids)
         return replace(plan, stop=stop_at_entropy(self.entropy_factor, self._requests["threshold"][rows]))
 
     def observe(self, feedback: StepFeedback) -> None:
-        learns = feedback.plan.use_model & (feedback.drafted > 0)
+        learns = self._has_passes(feedback.plan.drafter) & (feedback.drafted > 0)
         rows = self._requests.rows(feedback.view.request_ids[learns])
         drafted, accepted = feedback.drafted[learns], feedback.accepted[learns]
         acceptance, thresholds = self._requests["acceptance"], self._requests["threshold"]

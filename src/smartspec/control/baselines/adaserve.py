@@ -23,7 +23,7 @@ class AdaServe(Policy):
     Every request drafts min(ceil(B / R), 8) tokens. Then requests with a view.tpot_targets, the furthest behind first,
     get their best tokens until they are expected to meet it; what is left of B goes to the likeliest tokens of all.
     Without targets only the second phase acts. A token's chance is the product of the draft's confidences, as
-    published, and the controller's estimate where a draft has none (offers).
+    published, and the controller's estimate where a draft has none (model-free ones).
 
     token_budget: B; None takes the knee of the profile (fixed time over marginal time per token), where the paper sets
     it by hand per accelerator (512). Departures: chains instead of trees (width 1); tokens of prefill count towards B;
@@ -53,7 +53,7 @@ class AdaServe(Policy):
         chances = path_probabilities(drafted, survival)
         depth = int(plan.lengths.max())
         seconds = float(latency.target_seconds(view, np.array([slots]))[0]) + latency.host_seconds
-        seconds += float(latency.draft_seconds(view, plan.use_model, depth)[-1])
+        seconds += float(latency.draft_seconds(view, plan.drafter, depth)[:, -1].sum())
         needs = np.minimum(self._tokens_needed(view, seconds), depth + 1)
         limit = math.floor(SHARE_LIMIT * self.token_budget / view.num_rows)
         lengths = meet_objectives(chances, drafted.lengths, needs, limit, slots)

@@ -2,17 +2,17 @@
 
 import numpy as np
 
-from smartspec.control.records import BatchView, Offers
+from smartspec.control.policy import Estimates, model_free_first
+from smartspec.control.records import BatchView, DrafterView
 
 
-def even_view(num_rows: int, context_tokens: int) -> BatchView:
-    """A decode batch of equally long requests without prefill, as an offline profile would run it."""
+def even_view(num_rows: int, context_tokens: int, num_drafters: int = 0) -> BatchView:
+    """A decode batch of equally long requests without prefill, as an offline profile would run it; no draft KV lags."""
     return BatchView(
         request_ids=np.arange(num_rows),
         context_tokens=np.full(num_rows, context_tokens),
         max_draft_tokens=np.full(num_rows, context_tokens),
-        unseen_tokens=np.zeros(num_rows, dtype=np.int64),
-        offers=Offers.none(num_rows),
+        drafters=(DrafterView(np.full(num_rows, context_tokens)),) * num_drafters,
     )
 
 
@@ -25,3 +25,8 @@ def cut_stragglers(lengths: np.ndarray, is_counted: np.ndarray) -> np.ndarray:
         return lengths
     ceiling = int(np.ceil(lengths[is_counted].mean()))
     return np.where(is_counted, np.minimum(lengths, ceiling), lengths)
+
+
+def usual_model(view: BatchView, estimates: Estimates) -> np.ndarray:
+    """Rows whose usual drafter drafts in passes of a model: bool [R]."""
+    return estimates.has_passes(model_free_first(view, estimates))

@@ -39,10 +39,10 @@ def profile_table(estimates: Estimates, acceptance: float) -> np.ndarray:
     emitted = np.cumsum(acceptance**lengths)
     table = []
     for batch_size in BATCH_SIZES.tolist():
-        view = even_view(batch_size, PROFILE_CONTEXT_TOKENS)
+        view = even_view(batch_size, PROFILE_CONTEXT_TOKENS, len(estimates.drafters))
         seconds = estimates.latency.target_seconds(view, batch_size * lengths) + estimates.latency.host_seconds
-        if estimates.survival_model is not None:
-            seconds = seconds + estimates.latency.draft_seconds(view, np.ones(batch_size, dtype=bool), lengths[-1])
+        for number in estimates.models[:1]:
+            seconds = seconds + estimates.latency.draft_seconds(view, np.full(batch_size, number), lengths[-1])[number]
         table.append(best_length(emitted, seconds))
     return np.array(table)
 

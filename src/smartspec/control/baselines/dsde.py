@@ -3,9 +3,9 @@ authors' code, vllm/spec_decode/dynamic_scheduler.py of their fork)."""
 
 import numpy as np
 
-from smartspec.control.baselines.baseline import cut_stragglers
+from smartspec.control.baselines.baseline import cut_stragglers, usual_model
 from smartspec.control.baselines.request_table import RequestTable
-from smartspec.control.policy import Estimates, Policy, offers_first, plan_of_lengths
+from smartspec.control.policy import Estimates, Policy, plan_of_lengths
 from smartspec.control.records import BatchView, DraftPlan, StepFeedback
 
 WINDOW = 100  # divergences remembered, and verified tokens of a request before its length follows the rule
@@ -22,7 +22,7 @@ class Dsde(Policy):
     min_length: shortest draft after the warm-up. By default the published range 6 to 20 is scaled to the longest draft
     the host allows (20 gives 6, 8 gives 2): 6 of 8 would leave it nothing to decide. Departures: the temperature is not
     known here, so divergence is not divided by it (no difference at 0 and 1); the cut at the mean is over rows of the
-    draft model, the only ones that wait for each other. For offers the divergence of a point mass is used.
+    draft model, the only ones that wait for each other. For model-free drafts the divergence of a point mass is used.
 
     There is no substitute for the signal: where the host reports no divergence, observe raises ValueError.
     """
@@ -45,7 +45,7 @@ class Dsde(Policy):
     def plan_draft(self, view: BatchView, estimates: Estimates) -> DraftPlan:
         self._bounds = self._length_bounds(estimates.max_draft_tokens)
         rows = self._requests.rows(view.request_ids)
-        is_counted = self._requests["is_warm"][rows] & offers_first(view, estimates)
+        is_counted = self._requests["is_warm"][rows] & usual_model(view, estimates)
         return plan_of_lengths(view, estimates, cut_stragglers(self._requests["length"][rows], is_counted))
 
     def observe(self, feedback: StepFeedback) -> None:

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from smartspec.control.baselines.baseline import cut_stragglers
+from smartspec.control.baselines.baseline import cut_stragglers, usual_model
 from smartspec.control.baselines.hf import stop_below
 from smartspec.control.baselines.request_table import RequestTable
-from smartspec.control.policy import Estimates, Policy, offers_first, plan_of_lengths
+from smartspec.control.policy import Estimates, Policy, plan_of_lengths
 from smartspec.control.records import BatchView, DraftPlan, StepFeedback
 
 SMOOTHING = 0.2
@@ -32,7 +32,7 @@ class GammaTune(Policy):
     def plan_draft(self, view: BatchView, estimates: Estimates) -> DraftPlan:
         rows, columns = self._requests.rows(view.request_ids), self._requests
         columns["length"][rows] = np.minimum(columns["length"][rows], estimates.max_draft_tokens)
-        lengths = cut_stragglers(columns["length"][rows], offers_first(view, estimates))
+        lengths = cut_stragglers(columns["length"][rows], usual_model(view, estimates))
         plan = plan_of_lengths(view, estimates, lengths)
         return replace(plan, stop=stop_below(self.stop_threshold)) if self.stop_threshold else plan
 

@@ -65,16 +65,17 @@ def _profile_target(estimates: Estimates) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _profile_draft(estimates: Estimates) -> tuple[np.ndarray, np.ndarray]:
-    """Design [M, 4] and seconds [M]; all zero without a draft model."""
-    if estimates.survival_model is None:
+    """Design [M, 4] and seconds [M]; of the first draft model, all zero without one."""
+    if not estimates.models:
         return np.ones((1, 4)), np.zeros(1)
     depths = np.arange(1, estimates.max_draft_tokens + 1)
     design, seconds = [], []
     for context in PROFILE_CONTEXT_TOKENS:
         for num_rows in PROFILE_BATCH_SIZES:
-            view, everybody = even_view(num_rows, context), np.ones(num_rows, dtype=bool)
+            view = even_view(num_rows, context, len(estimates.drafters))
+            everybody = np.full(num_rows, estimates.models[0])
             design += [(1.0, d, d * num_rows, d * num_rows * context) for d in depths.tolist()]
-            seconds.append(estimates.latency.draft_seconds(view, everybody, depths[-1])[1:])
+            seconds.append(estimates.latency.draft_seconds(view, everybody, depths[-1])[estimates.models[0], 1:])
     return np.array(design), np.concatenate(seconds)
 
 

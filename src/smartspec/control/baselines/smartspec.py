@@ -3,7 +3,7 @@
 Liu et al., "Optimizing Speculative Decoding for Serving Large Language Models Using Goodput", arXiv 2406.14066, with
 the constants of the authors' prototype. What both policies keep: acceptance is one rate per token (survival a^j),
 time is a linear model fitted once, the choice is made every few steps and reused in between, acceptance is learned
-only while speculating, and catching up with unseen tokens is not charged for. What they leave out because it is a
+only while speculating, and draft prefill is not charged for. What they leave out because it is a
 defect of the prototype and no part of the algorithm: decode rows counted twice in the tokens fed, the search over
 lengths that ends at the first drop (it costs up to 6 %: here every length is evaluated), and requests barred from
 speculation for good once it paused.
@@ -15,7 +15,7 @@ import numpy as np
 
 from smartspec.control.baselines.linear_latency import LinearLatency
 from smartspec.control.baselines.request_table import RequestTable
-from smartspec.control.policy import Estimates, Policy, length_caps, no_drafts, offers_first, plan_of_lengths
+from smartspec.control.policy import Estimates, Policy, length_caps, model_free_first, no_drafts, plan_of_lengths
 from smartspec.control.records import BatchView, DraftPlan, StepFeedback
 
 BATCH_START = 0.7
@@ -74,10 +74,11 @@ class SmartSpecPaper(Policy):
         return self._length
 
     def _best_length(self, view: BatchView, estimates: Estimates) -> int:
-        use_model = offers_first(view, estimates)
-        num_drafting = int((length_caps(view, use_model, estimates.max_draft_tokens) > 0).sum())
+        drafter = model_free_first(view, estimates)
+        by_model = estimates.has_passes(drafter)
+        num_drafting = int((length_caps(view, drafter, estimates.max_draft_tokens) > 0).sum())
         lengths = np.arange(estimates.max_draft_tokens + 1)
-        goodput = batch_goodput(self._latency, self.acceptance, view, use_model, num_drafting, lengths)
+        goodput = batch_goodput(self._latency, self.acceptance, view, by_model, num_drafting, lengths)
         goodput[num_drafting * lengths > view.draft_token_budget] = -1.0
         goodput[0] *= 1.0 + self.margin
         return int(goodput.argmax())
@@ -134,19 +135,19 @@ def batch_goodput(
     latency: LinearLatency,
     acceptance: float,
     view: BatchView,
-    use_model: np.ndarray,
+    by_model: np.ndarray,
     num_drafting: int,
     lengths: np.ndarray,
 ) -> np.ndarray:
     """Predicted tokens per second when num_drafting rows carry drafts of one length: float, for each of lengths.
 
-    A drafting row emits (1 - a^(k+1)) / (1 - a) tokens, the others one. use_model: bool [R], rows of the draft model.
+    A drafting row emits (1 - a^(k+1)) / (1 - a) tokens, the others one. by_model: bool [R], rows that draft in passes.
     """
     emitted = num_drafting * np.cumsum(acceptance**lengths) + (view.num_rows - num_drafting)
     context = float(view.context_tokens.sum()) + view.prefill_context_tokens
     seconds = latency.target_seconds(context, view.ordinary_tokens + num_drafting * lengths)
-    drafting_context = float(view.context_tokens[use_model].sum())
-    return emitted / (seconds + latency.draft_seconds(drafting_context, int(use_model.sum()), lengths) + latency.host)
+    drafting_context = float(view.context_tokens[by_model].sum())
+    return emitted / (seconds + latency.draft_seconds(drafting_context, int(by_model.sum()), lengths) + latency.host)
 
 
 def proportional_split(length: int, acceptance: np.ndarray) -> np.ndarray:

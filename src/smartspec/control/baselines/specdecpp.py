@@ -16,7 +16,7 @@ class SpecDecPlusPlus(Policy):
 
     Departures: the published acceptance head is trained; here, training-free, a token's chance of acceptance is the
     largest probability of the distribution it was drawn from. That is known one pass earlier than the head's answer, so
-    the newest token counts too. Rows stop one by one; the others go on. Offers are used whole.
+    the newest token counts too. Rows stop one by one; the others go on. Model-free drafts are used whole.
     """
 
     def __init__(self, threshold: float = THRESHOLD):

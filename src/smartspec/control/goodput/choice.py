@@ -5,7 +5,7 @@ Two costs of a step are not the price of its drafts alone:
 * prefill: it has to be done whatever is drafted. Time in such a step is valued at what it is worth in a step without
   prefill (see planner, value_of_time), and there those who are prefilled now or wait for it will decode as well: time
   is worth what the larger batch makes of it, if that is more. Where all is prefill's or many wait, see prefill_price.
-* catching up of the draft model: an investment, of which a step is charged a part (see catch_up).
+* draft prefill: an investment, of which a step is charged a part (see draft_prefill).
 """
 
 from dataclasses import dataclass, replace
@@ -13,25 +13,25 @@ from functools import partial
 
 import numpy as np
 
-from smartspec.control.goodput.catch_up import begun, without_late_starters
+from smartspec.control.goodput.draft_prefill import begun, without_late_starters
 from smartspec.control.goodput.prefill_price import PrefillPrice
 from smartspec.control.goodput.uniform import plan_uniform
 from smartspec.control.planner.lengths import LengthPlan, plan_lengths
-from smartspec.control.policy import Estimates, expected_accepted, length_caps
-from smartspec.control.records import BatchView, DraftPlan, Offers
+from smartspec.control.policy import Estimates, drafter_yields, length_caps, model_free_first, nobody, plan_by
+from smartspec.control.records import BatchView, DraftPlan
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The planner's answer and the source of each row's draft (bool [R], True: the draft model).
+    """The planner's answer and the drafter that each row may use: int [R], -1 for none.
 
-    draft_seconds: float [K + 1], what 0..K draft passes are charged. target_seconds: float [N + 1], of the target pass
-    with 0..N draft tokens, N as many as any plan may have. value_of_time: tokens per second that the step's time is
-    worth. plain_value_of_time: tokens per second of the decoding requests in steps of their own without drafts.
+    draft_seconds: float [D, K + 1], what 0..K passes of each drafter are charged. target_seconds: float [N + 1], of the
+    target pass with 0..N draft tokens, N as many as any plan may have. value_of_time: tokens per second that the step's
+    time is worth. plain_value_of_time: tokens per second of the decoding requests in steps of their own without drafts.
     """
 
     plan: LengthPlan
-    use_model: np.ndarray
+    drafter: np.ndarray
     draft_seconds: np.ndarray
     target_seconds: np.ndarray
     value_of_time: float
@@ -39,7 +39,7 @@ class Choice:
 
     @property
     def draft_plan(self) -> DraftPlan:
-        return DraftPlan(lengths=self.plan.lengths, use_model=self.use_model & (self.plan.lengths > 0))
+        return plan_by(self.drafter, self.plan.lengths)
 
 
 def best_choice(
@@ -51,21 +51,21 @@ def best_choice(
     prefill_price: PrefillPrice | None = None,
     prices: tuple[float, float] | None = None,
 ) -> Choice:
-    """The best plan over all sources. uniform_lengths, fairness: see goodput.Goodput. remaining_tokens: float [R], what
-    each request is expected to make yet; None: many. prefill_price: what was learned of steps with prefill, if
+    """The best plan over all drafters. uniform_lengths, fairness: see goodput.Goodput. remaining_tokens: float [R],
+    what each request is expected to make yet; None: many. prefill_price: what was learned of steps with prefill, if
     anything. prices: value_of_time and plain_value_of_time of a choice for the same step with prefill, to be kept for
     another; None to find them."""
     plan = partial(plan_uniform, uniform_lengths) if uniform_lengths else partial(_best_lengths, fairness=fairness)
-    best_source = partial(_best_source, plan, remaining_tokens)
+    best_assignment = partial(_best_assignment, plan, remaining_tokens)
     if not (view.prefill_tokens and view.num_rows):
-        best, use_model, *seconds = best_source(view, estimates, None)
+        best, drafter, *seconds = best_assignment(view, estimates, None)
         prices = best.goodput, best.off_goodput
     else:
         if prices is None:
-            alone = best_source(_without_prefill(view), estimates, None)[0]
+            alone = best_assignment(_without_prefill(view), estimates, None)[0]
             prices = _value_beside_prefill(view, estimates, alone.goodput, prefill_price), alone.off_goodput
-        best, use_model, *seconds = best_source(view, estimates, prices[0])
-    return Choice(without_late_starters(best, use_model, view, estimates), use_model, *seconds, *prices)
+        best, drafter, *seconds = best_assignment(view, estimates, prices[0])
+    return Choice(without_late_starters(best, drafter, view, estimates), drafter, *seconds, *prices)
 
 
 def _value_beside_prefill(
@@ -77,20 +77,21 @@ def _value_beside_prefill(
     return usual if prefill_price is None else prefill_price.value_of_time(usual, view, estimates)
 
 
-def _best_source(
+def _best_assignment(
     plan, remaining_tokens: np.ndarray | None, view: BatchView, estimates: Estimates, value_of_time: float | None
 ) -> tuple[LengthPlan, np.ndarray, np.ndarray, np.ndarray]:
-    """The best plan of those for each choice of sources, that choice, and what its draft passes and targets cost."""
+    """The best plan of those for each assignment of drafters, that assignment, and what its draft passes and targets
+    cost."""
     num_considered = min(view.num_rows * estimates.max_draft_tokens, view.draft_token_budget)
     target_seconds = estimates.latency.target_seconds(view, np.arange(num_considered + 1))
     options = []
-    for source in _source_choices(view, estimates):
 
-        def best(use_model: np.ndarray, draft_seconds: np.ndarray) -> LengthPlan:
-            return plan(view, use_model, estimates, draft_seconds, target_seconds, value_of_time)
+    def best(drafter: np.ndarray, draft_seconds: np.ndarray) -> LengthPlan:
+        return plan(view, drafter, estimates, draft_seconds.sum(axis=0), target_seconds, value_of_time)
 
-        use_model, draft_seconds = begun(view, source, estimates, remaining_tokens, target_seconds, value_of_time, best)
-        options.append((best(use_model, draft_seconds), use_model, draft_seconds, target_seconds))
+    for assignment in _assignments(view, estimates):
+        drafter, seconds = begun(view, *assignment, estimates, remaining_tokens, target_seconds, value_of_time, best)
+        options.append((best(drafter, seconds), drafter, seconds, target_seconds))
     return max(options, key=lambda option: option[0].gain)
 
 
@@ -102,47 +103,51 @@ def _plain_goodput_of_crowd(view: BatchView, num_waiting: int, estimates: Estima
     """Weighted tokens per second without drafts once all that are prefilled and so many that wait decode too."""
     num_rows = view.num_rows + view.num_prefills + num_waiting
     context = (view.total_context_tokens + view.prefill_context_tokens) // (view.num_rows + view.num_prefills)
-    nobody = np.zeros(num_rows, dtype=np.int64)
     crowd = BatchView(
         request_ids=np.arange(num_rows),
         context_tokens=np.full(num_rows, context),
-        max_draft_tokens=nobody,
-        unseen_tokens=nobody,
-        offers=Offers(nobody, nobody),
+        max_draft_tokens=np.zeros(num_rows, dtype=np.int64),
     )
     seconds = float(estimates.latency.target_seconds(crowd, np.zeros(1))[0]) + estimates.latency.host_seconds
     return num_rows * float(view.weights.mean()) / seconds
 
 
-def _source_choices(view: BatchView, estimates: Estimates) -> list[np.ndarray]:
-    """Which rows would use the draft model: bool [R] each. Offers first, as they are free; or what yields more."""
-    if estimates.survival_model is None:
-        return [np.zeros(view.num_rows, dtype=bool)]
-    offers_first = view.offers.lengths == 0
-    if offers_first.all():
-        return [offers_first]
-    max_draft_tokens = estimates.max_draft_tokens
-    of_model = expected_accepted(estimates.survival_model, length_caps(view, True, max_draft_tokens))
-    of_offer = expected_accepted(estimates.survival_offer, length_caps(view, False, max_draft_tokens))
-    by_yield = of_model > of_offer
-    return [offers_first] if (offers_first == by_yield).all() else [offers_first, by_yield]
+def _assignments(view: BatchView, estimates: Estimates) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Which drafter each row might have, int [R], beside which it has without those whose KV must be prefilled first.
+
+    Model-free drafters first, as they are free, or whoever yields most: with each draft model alone, and with all.
+    """
+    models, num_drafters = estimates.models, len(estimates.drafters)
+    if num_drafters < 2:
+        only = model_free_first(view, estimates)
+        return [(only, nobody(view.num_rows) if models else only)]
+    yields = drafter_yields(view, estimates)
+    is_free = ~estimates.has_passes(np.arange(num_drafters))
+    of_free = np.where(is_free[:, None] & (view.draft_lengths > 0), yields, -1.0)
+    without = np.where(of_free.max(axis=0) < 0, -1, of_free.argmax(axis=0))
+    found = {}
+    for group in [[model] for model in models] + [models] * (len(models) != 1):
+        some = np.where((is_free | np.isin(np.arange(num_drafters), group))[:, None], yields, -1.0)
+        for drafter in (model_free_first(view, estimates, some), some.argmax(axis=0)):
+            found[drafter.tobytes()] = drafter
+    return [(drafter, without) for drafter in found.values()]
 
 
 def _best_lengths(
     view: BatchView,
-    use_model: np.ndarray,
+    drafter: np.ndarray,
     estimates: Estimates,
     draft_seconds: np.ndarray,
     target_seconds: np.ndarray,
     value_of_time: float | None,
     fairness: float,
 ) -> LengthPlan:
-    """The planner's answer when each row's source is given."""
+    """The planner's answer when each row's drafter is given. Passes of several drafters add up to the same depth."""
     return plan_lengths(
-        estimates.survival(use_model),
-        length_caps(view, use_model, estimates.max_draft_tokens),
+        estimates.survival_of(drafter),
+        length_caps(view, drafter, estimates.max_draft_tokens),
         view.weights,
-        use_model,
+        estimates.has_passes(drafter),
         draft_seconds,
         target_seconds,
         estimates.latency.host_seconds,

@@ -20,4 +20,4 @@ HARMONIC = 2.0  # see planner; 0 is the arithmetic mean
 def fairness_of(estimates: Estimates, arrivals: Arrivals) -> float:
     """The fairness of this step's plan, the alpha of Mo and Walrand 2000 (see planner): 0, the arithmetic mean, or
     HARMONIC where arrivals are open and there is a draft model."""
-    return HARMONIC if estimates.survival_model is not None and arrivals.are_open else 0.0
+    return HARMONIC if estimates.models and arrivals.are_open else 0.0

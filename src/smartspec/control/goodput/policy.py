@@ -55,7 +55,7 @@ class Goodput(Policy):
         self._plain_steps = Spacing(PLAIN_GROWTH)
         self._longer_steps = Spacing(LONGER_GROWTH)
         self._steps_since_probe = 0
-        self._steps_since_evidence = 0  # about the draft model
+        self._steps_since_tested: np.ndarray | int = 0  # by drafter
 
     def plan_draft(self, view: BatchView, estimates: Estimates) -> DraftPlan:
         best = self._best_choice(view, estimates)
@@ -105,9 +105,8 @@ class Goodput(Policy):
         self._remaining_tokens.observe(feedback)
         self._arrivals.observe(feedback.view)
         self._prefill_price.observe(feedback)
-        self._steps_since_evidence += 1
-        if (feedback.plan.use_model & (feedback.tested > 0)).any():
-            self._steps_since_evidence = 0
+        tests = np.bincount(feedback.plan.drafter[feedback.tested > 0], minlength=len(feedback.view.drafters))
+        self._steps_since_tested = np.where(tests, 0, self._steps_since_tested + 1)
         self._plain_steps.observe(num_rows, happened=not speculated)
         self._longer_steps.observe(num_rows, happened=False)
         self._tell_guard(feedback, speculated)
@@ -146,7 +145,7 @@ class Goodput(Policy):
         )
 
     def _best_choice(self, view: BatchView, estimates: Estimates, prices: tuple[float, float] | None = None) -> Choice:
-        remaining = None if estimates.survival_model is None else self._remaining_tokens.of(view)
+        remaining = None if not estimates.models else self._remaining_tokens.of(view)
         fairness = self._fairness(view, estimates)
         return best_choice(view, estimates, self.uniform_lengths, fairness, remaining, self._prefill_price, prices)
 
@@ -194,12 +193,12 @@ class Goodput(Policy):
             lambda others: self._best_choice(view, others).plan,
             self._best.value_of_time,
             self.probe_budget.max_credit(off.off_seconds),
-            self._steps_since_evidence,
+            np.zeros(len(estimates.drafters)) + self._steps_since_tested,
             self.uniform_lengths,
         )
         if probe is None or not self.probe_budget.buy(probe.price_seconds):
             return None
-        self.note = f"probe: knowing the draft model's acceptance may gain {probe.value:.1%}"
+        self.note = f"probe: knowing a draft model's acceptance may gain {probe.value:.1%}"
         return probe.draft_plan
 
 
@@ -208,7 +207,7 @@ def marginal_weights(view: BatchView, estimates: Estimates, best: Choice, fairne
     gradient of the mean that is maximised. It depends on what a request gets on average, not on its luck in a step."""
     if not fairness or not view.num_rows:
         return view.weights
-    emitted = 1.0 + expected_accepted(estimates.survival(best.use_model), best.plan.lengths)
+    emitted = 1.0 + expected_accepted(estimates.survival_of(best.drafter), best.plan.lengths)
     total = float(view.weights.sum())
     mean = best.plan.goodput * best.plan.seconds / total if total else 1.0
     return view.weights * (mean / emitted) ** fairness

@@ -18,7 +18,7 @@ import numpy as np
 
 from smartspec.control.goodput.arrivals import Arrivals
 from smartspec.control.policy import Estimates
-from smartspec.control.records import BatchView, Offers, StepFeedback
+from smartspec.control.records import BatchView, StepFeedback
 
 FADE = 1 - 1 / 256  # per step
 START_TOKENS = 1000.0  # in steps without prefill, believed to have been made before the first
@@ -68,8 +68,6 @@ def _row_seconds(view: BatchView, estimates: Estimates) -> float:
         request_ids=_NOBODY,
         context_tokens=_NOBODY,
         max_draft_tokens=_NOBODY,
-        unseen_tokens=_NOBODY,
-        offers=Offers(_NOBODY, _NOBODY),
         num_prefills=view.num_prefills,
         prefill_tokens=view.prefill_tokens,
         prefill_context_tokens=view.prefill_context_tokens,

@@ -1,7 +1,7 @@
-"""Drafts that are expected to lose, for what they teach: probes of a draft model that is off, and longer drafts.
+"""Drafts that are expected to lose, for what they teach: probes of draft models that are off, and longer drafts.
 
-While the draft model is off nothing is learned about it (offers are different: what they would have proposed can be
-compared with the target's tokens for free). Two things may make better lengths gain:
+While a draft model is off nothing is learned about it (model-free drafts are different: they can be compared with the
+target's tokens for free). Two things may make better lengths gain:
 
 * the estimate is wrong within its uncertainty: by three-point Gauss-Hermite quadrature, a log-odds error of +sqrt(3)
   standard deviations has weight 1/6, and only that side changes the decision;
@@ -22,7 +22,7 @@ from functools import partial
 import numpy as np
 
 from smartspec.control.planner.lengths import LengthPlan
-from smartspec.control.policy import Estimates, length_caps, no_drafts
+from smartspec.control.policy import Estimates, length_caps, no_drafts, plan_by
 from smartspec.control.records import BatchView, DraftPlan
 
 SHIFT = 3**0.5  # standard deviations
@@ -49,57 +49,65 @@ def plan_probe(
     best: Callable[[Estimates], LengthPlan],
     value_of_time: float,
     max_credit_seconds: float,
-    steps_since_evidence: int,
+    steps_since_tested: np.ndarray,
     uniform_lengths: tuple[int, ...] | None = None,
 ) -> Probe | None:
-    """The probe to make, or None where knowing more would change nothing or not pay.
+    """The probe to make, of any of the draft models, or None where knowing more would change nothing or not pay.
 
     best: the planner, given other estimates. value_of_time: tokens per second. max_credit_seconds: most it may cost.
-    steps_since_evidence: since a draft of the model was last verified. uniform_lengths: see goodput.Goodput.
+    steps_since_tested: int [D], since a draft of each drafter was last verified. uniform_lengths: see goodput.Goodput.
     """
-    if estimates.survival_model is None or estimates.acceptance is None or not value_of_time:
+    if not estimates.models or estimates.acceptance is None or not value_of_time:
         return None
-    std = estimates.acceptance.log_odds_std(view, True)
-    value = _value_of_knowing(view, estimates, std, best, steps_since_evidence)
+    std = estimates.acceptance.log_odds_std(view)
+    # The one that knowing more about promises most; most hosts have one.
+    values = {n: _value_of_knowing(view, estimates, n, std, best, steps_since_tested[n]) for n in estimates.models}
+    drafter = max(values, key=values.get)
+    value = values[drafter]
     sizes = SIZES if uniform_lengths is None else _uniform_sizes(view, uniform_lengths)
-    plans = [_probe_plan(view, estimates, std, num_rows, length) for num_rows, length in sizes]
+    plans = [_probe_plan(view, estimates, drafter, std, num_rows, length) for num_rows, length in sizes]
     loss = partial(expected_loss, view, estimates, goodput=value_of_time)
     without = loss(no_drafts(view.num_rows))  # beside prefill, more than nothing
     prices = [loss(plan) - without for plan in plans]
     plain_seconds = float(view.weights.sum()) / value_of_time
     most = min(max_credit_seconds, value * HORIZON_STEPS * plain_seconds)
-    offers = [Probe(plan, price, value) for plan, price in zip(plans, prices, strict=True) if price <= most]
-    offers = [probe for probe in offers if probe.draft_plan.lengths.any()]
+    probes = [Probe(plan, price, value) for plan, price in zip(plans, prices, strict=True) if price <= most]
+    probes = [probe for probe in probes if probe.draft_plan.lengths.any()]
     # The most tokens for the money, even if that means saving up: eight rows at once hardly cost more than one.
-    return max(offers, key=lambda probe: probe.draft_plan.lengths.sum() / max(probe.price_seconds, 1e-9), default=None)
+    return max(probes, key=lambda probe: probe.draft_plan.lengths.sum() / max(probe.price_seconds, 1e-9), default=None)
 
 
 def _value_of_knowing(
     view: BatchView,
     estimates: Estimates,
+    drafter: int,
     std: np.ndarray,
     best: Callable[[Estimates], LengthPlan],
-    steps_since_evidence: int,
+    steps_since_tested: int,
 ) -> float:
-    def gain(survival: np.ndarray) -> float:
-        return max(best(replace(estimates, survival_model=survival)).gain, 0.0)
+    def gain(survival_of_it: np.ndarray) -> float:
+        survival = estimates.survival.copy()
+        survival[drafter] = survival_of_it
+        return max(best(replace(estimates, survival=survival)).gain, 0.0)
 
-    hoped = gain(estimates.acceptance.survival_shifted(view, True, SHIFT * std))
-    good = GOOD_ACCEPTANCE ** np.arange(1, estimates.max_draft_tokens + 1)
-    change = 1.0 - np.exp(-steps_since_evidence / CHANGE_STEPS)
-    return float(WEIGHT * hoped + 0.5 * change * gain(np.broadcast_to(good, estimates.survival_model.shape)))
+    hoped = gain(estimates.acceptance.survival_shifted(view, SHIFT * std)[drafter])
+    change = 1.0 - np.exp(-steps_since_tested / CHANGE_STEPS)
+    return float(WEIGHT * hoped + 0.5 * change * gain(GOOD_ACCEPTANCE ** np.arange(1, estimates.max_draft_tokens + 1)))
 
 
-def _probe_plan(view: BatchView, estimates: Estimates, std: np.ndarray, num_rows: int, length: int) -> DraftPlan:
-    """Short drafts by the model for the few rows it is known least about, as many as the step has room for."""
-    caps = np.minimum(length_caps(view, True, estimates.max_draft_tokens), length)
-    # Catching up is paid per unseen token: rows that are nearly up to date teach as much for less. Rows that may not
-    # draft are never known and would come first.
-    rows = np.lexsort((-np.round(std, 1), view.unseen_tokens, caps == 0))
+def _probe_plan(
+    view: BatchView, estimates: Estimates, drafter: int, std: np.ndarray, num_rows: int, length: int
+) -> DraftPlan:
+    """Short drafts by that drafter for the few rows it is known least about, as many as the step has room for."""
+    by_it = np.full(view.num_rows, drafter)
+    caps = np.minimum(length_caps(view, by_it, estimates.max_draft_tokens), length)
+    # Draft prefill is paid per token: rows of little lag teach as much for less. Rows that may not draft are never
+    # known and would come first.
+    rows = np.lexsort((-np.round(std[drafter], 1), view.draft_lags[drafter], caps == 0))
     rows = rows[: min(num_rows, view.draft_token_budget // length)]
     lengths = np.zeros(view.num_rows, dtype=np.int64)
     lengths[rows] = caps[rows]
-    return DraftPlan(lengths=lengths, use_model=lengths > 0)
+    return plan_by(by_it, lengths)
 
 
 def _uniform_sizes(view: BatchView, lengths: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
@@ -114,9 +122,7 @@ def longer_drafts(
     """The drafts that would be best if all tokens were accepted more often than they are believed to be: with as little
     of that as makes drafts longer together; None where none does. best: the planner, given other estimates."""
     for hope in HOPES:
-        better = partial(estimates.acceptance.survival_shifted, view, shift=hope)
-        of_model = None if estimates.survival_model is None else better(use_model=True)
-        plan = best(replace(estimates, survival_offer=better(use_model=False), survival_model=of_model))
+        plan = best(replace(estimates, survival=estimates.acceptance.survival_shifted(view, hope)))
         if plan.lengths.sum() > than.lengths.sum():
             return plan
     return None
@@ -124,13 +130,14 @@ def longer_drafts(
 
 def expected_loss(view: BatchView, estimates: Estimates, plan: DraftPlan, goodput: float) -> float:
     """Seconds the step takes beyond what its tokens would take at that goodput (weighted tokens per second)."""
-    num_tokens, depth = int(plan.lengths.sum()), int(plan.lengths[plan.use_model].max(initial=0))
+    num_tokens = int(plan.lengths.sum())
+    depth = int(plan.lengths[estimates.has_passes(plan.drafter)].max(initial=0))
     is_drafted = np.arange(estimates.max_draft_tokens) < plan.lengths[:, None]
-    survival = estimates.survival(plan.use_model)
+    survival = estimates.survival_of(plan.drafter)
     emitted = view.weights.sum() + float((view.weights[:, None] * survival * is_drafted).sum())
     seconds = (
         float(estimates.latency.target_seconds(view, np.array([0, num_tokens]))[-1])
-        + float(estimates.latency.draft_seconds(view, plan.use_model, depth)[-1])
+        + float(estimates.latency.draft_seconds(view, plan.drafter, depth)[:, -1].sum())
         + estimates.latency.host_seconds
     )
     return seconds - emitted / goodput

@@ -16,8 +16,8 @@ AGES = np.concatenate([[0], 4 * 2 ** np.arange(10)])  # tokens at which the grou
 WIDTHS = np.append(np.diff(AGES), 1 << 20).astype(float)
 ENDED_RATE = 1 / 128  # about so many ended requests count
 PRIOR_REQUESTS = 4.0  # that made PRIOR_TOKENS each, so that the first few to end do not decide
-# A guess. At twice that a large draft model caught up on the first prompts of short answers for nothing, and on a busy
-# server the queue that this made took long to go.
+# A guess. At twice that a large draft model was prefilled with the first prompts of short answers for nothing, and on a
+# busy server the queue that this made took long to go.
 PRIOR_TOKENS = 160.0
 PRIOR_ENDS = 1.0  # in each age group, at the rate of all
 

@@ -18,35 +18,47 @@ import numpy as np
 
 from smartspec.control.acceptance.logistic import log_odds_of
 from smartspec.control.goodput.choice import Choice
-from smartspec.control.policy import Estimates, length_caps
+from smartspec.control.policy import Estimates, length_caps, nobody
 from smartspec.control.records import BatchView, DraftPlan, StopRule
 
 LEAST_SURVIVAL = 1e-9
 
 
 def drafted_as_confident(view: BatchView, estimates: Estimates, best: Choice, weights: np.ndarray) -> DraftPlan:
-    """The best plan with room for longer drafts of the draft model, and a rule that ends them.
+    """The best plan with room for longer drafts that are made in passes, and a rule that ends them.
 
-    weights: float [R], worth of another token of each row. Drafts stay as planned where no confidence was ever seen: a
-    host that does not know it would not end them.
+    weights: float [R], worth of another token of each row. Drafts stay as planned where their drafter never said how
+    confident it is: a host that does not know it would not end them.
     """
     plan = best.draft_plan
-    if estimates.acceptance is None or not estimates.acceptance.knows_confidence or not plan.use_model.any():
+    if estimates.acceptance is None:
         return plan
-    caps = np.where(plan.use_model, length_caps(view, True, estimates.max_draft_tokens), plan.lengths)
+    knows = estimates.acceptance.knows_confidence
+    confident = [drafter.has_passes and knows(number) for number, drafter in enumerate(estimates.drafters)]
+    if not any(confident):
+        return plan
+    is_stopped = np.array([*confident, False])[plan.drafter]
+    if not is_stopped.any():
+        return plan
+    caps = np.where(is_stopped, length_caps(view, plan.drafter, estimates.max_draft_tokens), plan.lengths)
     lengths = _lengthened(plan.lengths, caps, view.draft_token_budget)
     pass_seconds, row_seconds = _pass_seconds(view, estimates, best)
-    num_offered = int(plan.lengths[~plan.use_model].sum())
-    token_seconds = best.target_seconds[num_offered : lengths.sum() + 1]
+    num_others = int(plan.lengths[~is_stopped].sum())
+    token_seconds = best.target_seconds[num_others : lengths.sum() + 1]
     token_seconds = token_seconds + row_seconds * np.arange(len(token_seconds))
-    rule = stop_rule(estimates, weights, best.value_of_time * pass_seconds, best.value_of_time * token_seconds)
+    prices = best.value_of_time * pass_seconds, best.value_of_time * token_seconds
+    rule = stop_rule(estimates, np.where(is_stopped, plan.drafter, -1), weights, *prices)
     return replace(plan, lengths=lengths, stop=rule)
 
 
-def stop_rule(estimates: Estimates, weights: np.ndarray, pass_price: np.ndarray, token_price: np.ndarray) -> StopRule:
-    """The rule of one step. Prices are in tokens: pass_price, float [K], of a draft pass of each depth, whoever takes
-    part; token_price, float [N + 1], of drafting and verifying 0..N tokens otherwise."""
-    survival = np.maximum(estimates.survival_model.T, LEAST_SURVIVAL)  # positions first: one is asked for at a time
+def stop_rule(
+    estimates: Estimates, drafter: np.ndarray, weights: np.ndarray, pass_price: np.ndarray, token_price: np.ndarray
+) -> StopRule:
+    """The rule of one step. drafter: int [R], -1 where drafts are as long as planned. Prices are in tokens: pass_price,
+    float [D, K], of a pass of each drafter at each depth, whoever takes part; token_price, float [N + 1], of drafting
+    and verifying 0..N tokens otherwise."""
+    # Positions first: one is asked for at a time.
+    survival = np.maximum(estimates.survival_of(drafter).T, LEAST_SURVIVAL)
     expected = np.concatenate([survival[:1], survival[1:] / survival[:-1]])
     history = log_odds_of(np.minimum(expected, 1.0 - LEAST_SURVIVAL))
     worth = weights * expected
@@ -55,12 +67,14 @@ def stop_rule(estimates: Estimates, weights: np.ndarray, pass_price: np.ndarray,
 
     def stop(depth: int, rows: np.ndarray, confidence: np.ndarray, entropy: np.ndarray) -> np.ndarray:
         nonlocal num_drafted
+        if (number := drafter[rows[0]]) < 0:
+            return np.zeros(len(rows), dtype=bool)
         num_drafted += len(rows)
         stops = np.ones(len(rows), dtype=bool)
         room = len(token_price) - 1 - num_drafted
-        if depth + 1 >= len(pass_price) or room < 1:
+        if depth + 1 >= pass_price.shape[1] or room < 1:
             return stops
-        accepted = estimates.acceptance.given_confidence(confidence, history[depth].take(rows))
+        accepted = estimates.acceptance.given_confidence(number, confidence, history[depth].take(rows))
         accepted = np.where(np.isnan(accepted), expected[depth].take(rows), accepted)
         so_far[rows] = so_far.take(rows) * accepted
         values = so_far.take(rows) * worth[depth + 1].take(rows)
@@ -68,7 +82,7 @@ def stop_rule(estimates: Estimates, weights: np.ndarray, pass_price: np.ndarray,
         prices = token_price[num_drafted + 1 : num_drafted + 1 + len(order)] - token_price[num_drafted]
         surplus = values.take(order).cumsum() - prices
         most = int(surplus.argmax())
-        if surplus[most] > pass_price[depth + 1]:
+        if surplus[most] > pass_price[number, depth + 1]:
             stops[order[: most + 1]] = False
         return stops
 
@@ -76,16 +90,20 @@ def stop_rule(estimates: Estimates, weights: np.ndarray, pass_price: np.ndarray,
 
 
 def _pass_seconds(view: BatchView, estimates: Estimates, best: Choice) -> tuple[np.ndarray, float]:
-    """What a draft pass of each depth takes whoever takes part, float [K], and what each row adds."""
-    of_all, num_rows = np.diff(best.draft_seconds), int(best.use_model.sum())
-    if num_rows == 1:
-        return of_all, 0.0
-    first = np.zeros(view.num_rows, dtype=bool)
-    first[np.where(best.use_model, view.max_draft_tokens, -1).argmax()] = True
-    up_to_date = replace(view, unseen_tokens=np.zeros_like(view.unseen_tokens))
-    of_one = float(estimates.latency.draft_seconds(up_to_date, first, 1)[1])
-    per_row = max(float(of_all[1:].max(initial=0.0)) - of_one, 0.0) / (num_rows - 1)
-    return np.maximum(of_all - num_rows * per_row, 0.0), per_row
+    """What a pass of each drafter at each depth takes whoever takes part, float [D, K], and what each row adds at
+    most."""
+    of_all, most_per_row = np.diff(best.draft_seconds, axis=1), 0.0
+    for number in estimates.models:
+        rows = best.drafter == number
+        if (num_rows := int(rows.sum())) < 2:
+            continue
+        first = nobody(view.num_rows)
+        first[np.where(rows, view.max_draft_tokens, -1).argmax()] = number
+        of_one = float(estimates.latency.draft_seconds(view.with_lags_up_to(0), first, 1)[number, 1])
+        per_row = max(float(of_all[number, 1:].max(initial=0.0)) - of_one, 0.0) / (num_rows - 1)
+        of_all[number] = np.maximum(of_all[number] - num_rows * per_row, 0.0)
+        most_per_row = max(most_per_row, per_row)
+    return of_all, most_per_row
 
 
 def _lengthened(lengths: np.ndarray, caps: np.ndarray, budget: int) -> np.ndarray:

@@ -10,23 +10,23 @@ from smartspec.control.records import BatchView
 def plan_uniform(
     allowed_lengths: tuple[int, ...],
     view: BatchView,
-    use_model: np.ndarray,
+    drafter: np.ndarray,
     estimates: Estimates,
     draft_seconds: np.ndarray,
     target_seconds: np.ndarray,
     value_of_time: float | None = None,
 ) -> LengthPlan:
     """The allowed length (or 0) of largest predicted goodput. Every row is charged the whole length: a row whose draft
-    is shorter is padded, so that the pass keeps its shape. use_model: bool [R]; draft_seconds, target_seconds,
+    is shorter is padded, so that the pass keeps its shape. drafter: int [R]; draft_seconds, target_seconds,
     value_of_time: see planner."""
-    caps = length_caps(view, use_model, estimates.max_draft_tokens)
+    caps = length_caps(view, drafter, estimates.max_draft_tokens)
     fits = [k for k in sorted(allowed_lengths) if k * view.num_rows <= view.draft_token_budget]
     candidates = np.array([0, *fits])
-    survival = np.concatenate([np.zeros((view.num_rows, 1)), estimates.survival(use_model)], axis=1)
+    survival = np.concatenate([np.zeros((view.num_rows, 1)), estimates.survival_of(drafter)], axis=1)
     is_drafted = np.arange(survival.shape[1]) <= caps[:, None]
     accepted = view.weights @ np.cumsum(survival * is_drafted, axis=1)
     emitted = view.weights.sum() + accepted[candidates]
-    depths = np.minimum(candidates, int(caps[use_model].max(initial=0)))
+    depths = np.minimum(candidates, int(caps[estimates.has_passes(drafter)].max(initial=0)))
     seconds = target_seconds[candidates * view.num_rows] + draft_seconds[depths] + estimates.latency.host_seconds
     goodput, values = emitted / seconds, objective(emitted, seconds, value_of_time)
     best = int(values.argmax())

@@ -1,6 +1,7 @@
 """How long a step takes: profiled cost curves, corrected by every measured step (see cost_correction)."""
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
 
@@ -9,12 +10,12 @@ import numpy as np
 from smartspec.control.latency.cost_correction import CostCorrection, PassSize
 from smartspec.control.latency.cost_curve import CostCurve, ProfileSample
 from smartspec.control.latency.robust_mean import RobustMean
-from smartspec.control.records import BatchView, DraftPlan, StepSeconds
+from smartspec.control.records import BatchView, DrafterSpec, DraftPlan, StepSeconds
 
 __all__ = ["CostCurve", "LatencyModel", "PredictedSeconds", "ProfileSample"]
 
 NUM_ERRORS = 256
-FORMAT = 2
+FORMAT = 3
 
 
 @dataclass(frozen=True)
@@ -34,23 +35,34 @@ class PredictedSeconds:
 class LatencyModel:
     """Predicts the parts of a step and learns from what they took.
 
-    target, draft: cost of one pass of the target and of the draft model (None without one). A guess will do where
-    there is no profile: LatencyModel(CostCurve.linear(0.04, 0.002)).
+    target: cost of one pass of the target. drafts: by drafter, cost of one of its passes, None where it has none; those
+    at the end may be left out. A guess will do where there is no profile: LatencyModel(CostCurve.linear(0.04, 0.002)).
     """
 
-    def __init__(self, target: CostCurve, draft: CostCurve | None = None):
+    def __init__(self, target: CostCurve, drafts: tuple[CostCurve | None, ...] = ()):
         self.target = target
-        self.draft = draft
+        self.drafts = tuple(drafts)
         self._target = CostCorrection(target)
-        self._draft = CostCorrection(draft) if draft else None
+        self._drafts = {number: CostCorrection(curve) for number, curve in enumerate(drafts) if curve is not None}
         self._host = RobustMean()
         self._sizes_seen: set[int] = set()
         self._relative_errors: deque[float] = deque(maxlen=NUM_ERRORS)
 
     @staticmethod
-    def fit(target_samples: list[ProfileSample], draft_samples: list[ProfileSample] = ()) -> "LatencyModel":
-        """From profiled passes of the target and, if there is one, of the draft model."""
-        return LatencyModel(CostCurve.fit(target_samples), CostCurve.fit(draft_samples) if draft_samples else None)
+    def fit(target_samples: list[ProfileSample], draft_samples: Sequence[list[ProfileSample]] = ()) -> "LatencyModel":
+        """From profiled passes of the target and, by drafter, of those that have passes (others: no samples)."""
+        drafts = tuple(CostCurve.fit(samples) if samples else None for samples in draft_samples)
+        return LatencyModel(CostCurve.fit(target_samples), drafts)
+
+    def check(self, drafters: tuple[DrafterSpec, ...]) -> None:
+        """ValueError where the drafters with passes are not exactly those that have a cost curve."""
+        with_passes = [number for number, drafter in enumerate(drafters) if drafter.has_passes]
+        if with_passes != list(self._drafts):
+            raise ValueError(
+                f"of drafters {[drafter.name for drafter in drafters]} numbers {with_passes} have passes of their own, "
+                f"and there are cost curves for {list(self._drafts)}: give LatencyModel a curve for each that has "
+                "passes, and None for the others"
+            )
 
     @property
     def host_seconds(self) -> float:
@@ -61,23 +73,24 @@ class LatencyModel:
         """Time of the target pass with that many draft tokens in the batch: float [N], never decreasing with them."""
         return self._target.seconds(_target_size(view, num_draft_tokens))
 
-    def draft_seconds(self, view: BatchView, use_model: np.ndarray, max_depth: int) -> np.ndarray:
-        """Time of 0..max_depth draft passes over the rows of use_model: float [max_depth + 1], 0 at depth 0.
+    def draft_seconds(self, view: BatchView, drafter: np.ndarray, max_depth: int) -> np.ndarray:
+        """Time of 0..max_depth passes of each drafter over its rows (drafter: int [R], see DraftPlan): float [D,
+        max_depth + 1], 0 at depth 0.
 
-        A row takes part as long as it may carry another draft token; the first pass also feeds the tokens the draft
-        model has not seen. The time is exact if every row drafts as deep as it may.
+        A row takes part as long as it may carry another draft token; the first pass is also the draft prefill. The
+        time is exact if every row drafts as deep as it may.
         """
-        sizes = self._draft_sizes(view, np.where(use_model, np.minimum(view.max_draft_tokens, max_depth), 0))
-        seconds = np.zeros(max_depth + 1)
-        if sizes is not None:
-            passes = self._draft.seconds(sizes)
-            seconds[1 : len(passes) + 1] = passes
-        return np.cumsum(seconds)
+        seconds = np.zeros((len(view.drafters), max_depth + 1))
+        plan = DraftPlan(np.minimum(view.max_draft_tokens, max_depth), drafter)
+        for number, sizes in self._draft_sizes(view, plan).items():
+            passes = self._drafts[number].seconds(sizes)
+            seconds[number, 1 : len(passes) + 1] = passes
+        return np.cumsum(seconds, axis=1)
 
     def predict(self, view: BatchView, plan: DraftPlan, verified: np.ndarray) -> PredictedSeconds:
         """Time of a step that drafts plan and verifies verified (int [R]) draft tokens of each row."""
-        sizes = self._draft_sizes(view, np.where(plan.use_model, plan.lengths, 0))
-        draft = 0.0 if sizes is None else float(self._draft.seconds(sizes).sum())
+        sizes = self._draft_sizes(view, plan).items()
+        draft = sum(float(self._drafts[number].seconds(size).sum()) for number, size in sizes)
         off, target = self.target_seconds(view, np.array([0, verified.sum()])).tolist()
         return PredictedSeconds(draft, target, self.host_seconds, off=off + self.host_seconds)
 
@@ -85,14 +98,18 @@ class LatencyModel:
         self, view: BatchView, plan: DraftPlan, verified: np.ndarray, measured: StepSeconds
     ) -> PredictedSeconds:
         """Correct the model by one measured step; returns what it predicted before. ValueError, and nothing is learned,
-        if its times cannot be true."""
+        if its times cannot be true.
+
+        Where several drafters ran, each is taken to have had the share of the measured time that was predicted for it.
+        """
         _check(measured)
         num_verified = int(verified.sum())
         off, target = self._target.features(_target_size(view, np.array([0, num_verified])))
-        draft_sizes = self._draft_sizes(view, np.where(plan.use_model, plan.lengths, 0))
-        draft = None if draft_sizes is None else self._draft.features(draft_sizes).sum(axis=0)
+        sizes = self._draft_sizes(view, plan).items()
+        drafts = {number: self._drafts[number].features(size).sum(axis=0) for number, size in sizes}
+        draft_seconds = {number: self._drafts[number].predict(features) for number, features in drafts.items()}
         predicted = PredictedSeconds(
-            draft=0.0 if draft is None else self._draft.predict(draft),
+            draft=sum(draft_seconds.values()),
             target=self._target.predict(target),
             host=self.host_seconds,
             off=self._target.predict(off) + self.host_seconds,
@@ -101,13 +118,11 @@ class LatencyModel:
         fed_tokens = view.ordinary_tokens + num_verified
         self._target.observe(target, measured.target, is_first_use=fed_tokens not in self._sizes_seen)
         self._sizes_seen.add(fed_tokens)
-        if draft is None:
-            # Where no draft pass ran, measured draft time is that of looking up offers: the host's.
-            self._host.observe(measured.host + measured.draft)
-            return predicted
-        self._host.observe(measured.host)
-        if measured.draft:
-            self._draft.observe(draft, measured.draft)
+        # Where no draft pass ran, measured draft time is that of model-free drafters: the host's.
+        self._host.observe(measured.host if drafts else measured.host + measured.draft)
+        for number, features in drafts.items() if measured.draft else ():
+            share = draft_seconds[number] / predicted.draft if len(drafts) > 1 else 1.0
+            self._drafts[number].observe(features, share * measured.draft)
         return predicted
 
     @property
@@ -120,7 +135,7 @@ class LatencyModel:
         return {
             "format": FORMAT,
             "target": self.target.to_dict(),
-            "draft": self.draft.to_dict() if self.draft else None,
+            "drafts": [curve and curve.to_dict() for curve in self.drafts],
         }
 
     @staticmethod
@@ -128,31 +143,34 @@ class LatencyModel:
         """Inverse of to_dict. ValueError says what is corrupt or from another version."""
         if not isinstance(data, dict) or data.get("format") != FORMAT:
             raise ValueError(f"cost model is not of format {FORMAT}: delete the cached profile and profile again")
-        draft = None if data.get("draft") is None else CostCurve.from_dict(data["draft"])
-        return LatencyModel(CostCurve.from_dict(data.get("target")), draft)
+        drafts = tuple(curve and CostCurve.from_dict(curve) for curve in data.get("drafts") or ())
+        return LatencyModel(CostCurve.from_dict(data.get("target")), drafts)
 
     def state(self) -> dict:
         """Profiled and corrected curves, and the prediction error, JSON-able."""
         return {
             **self.to_dict(),
             "corrected_target": self._target.state(),
-            "corrected_draft": self._draft.state() if self._draft else None,
+            "corrected_drafts": {number: correction.state() for number, correction in self._drafts.items()},
             "host_seconds": self.host_seconds,
             "median_relative_error": self.median_relative_error,
         }
 
-    def _draft_sizes(self, view: BatchView, lengths: np.ndarray) -> PassSize | None:
-        """The draft passes in which row i takes part in the first lengths[i] (int [R]); None if there are none."""
-        max_depth = int(lengths.max(initial=0))
-        if self._draft is None or max_depth == 0:
-            return None
-        depths = np.arange(max_depth)
-        takes_part = depths < lengths[:, None]
-        rows = takes_part.sum(axis=0)
-        context = view.context_tokens @ takes_part + rows * (depths + 1)
-        catch_up = np.where(depths == 0, (view.unseen_tokens * takes_part[:, 0]).sum(), 0)
-        attended = context + np.where(depths == 0, (view.unseen_tokens * takes_part[:, 0]) @ view.context_tokens, 0)
-        return PassSize(rows + catch_up, context, rows, attended, scored_tokens=rows)
+    def _draft_sizes(self, view: BatchView, plan: DraftPlan) -> dict[int, PassSize]:
+        """The passes of each drafter that runs, by its number."""
+        lengths = {number: plan.lengths_of(number) for number in self._drafts}
+        return {n: _passes(view, view.drafters[n].lag, of_one) for n, of_one in lengths.items() if of_one.any()}
+
+
+def _passes(view: BatchView, lag: np.ndarray, lengths: np.ndarray) -> PassSize:
+    """The draft passes in which row i takes part in the first lengths[i] (int [R], not all 0). lag: int [R]."""
+    depths = np.arange(int(lengths.max()))
+    takes_part = depths < lengths[:, None]
+    rows = takes_part.sum(axis=0)
+    context = view.context_tokens @ takes_part + rows * (depths + 1)
+    prefill = np.where(depths == 0, (lag * takes_part[:, 0]).sum(), 0)
+    attended = context + np.where(depths == 0, (lag * takes_part[:, 0]) @ view.context_tokens, 0)
+    return PassSize(rows + prefill, context, rows, attended, scored_tokens=rows)
 
 
 def _target_size(view: BatchView, num_draft_tokens: np.ndarray | int) -> PassSize:

@@ -11,14 +11,24 @@ import numpy as np
 
 from smartspec.control.checks import problems
 from smartspec.control.log.json_fields import Fields, matrix_or_null, numbers_or_null
-from smartspec.control.records import UNLIMITED, BatchView, DraftPlan, Offers, StepFeedback, StepSeconds
+from smartspec.control.records import (
+    UNLIMITED,
+    BatchView,
+    DrafterSpec,
+    DrafterView,
+    DraftPlan,
+    FreeTests,
+    StepFeedback,
+    StepSeconds,
+)
 
-FORMAT = 1
-_VIEW_COLUMNS = ("request_ids", "context_tokens", "max_draft_tokens", "unseen_tokens", "class_ids")
+FORMAT = 2
+_VIEW_COLUMNS = ("request_ids", "context_tokens", "max_draft_tokens", "class_ids")
 _STEP_COUNTS = ("num_prefills", "prefill_tokens", "prefill_context_tokens")
-_OUTCOME_COLUMNS = ("drafted", "verified", "tested", "accepted", "next_match")
+_OUTCOME_COLUMNS = ("drafted", "verified", "tested", "accepted")
+_DRAFTER_COLUMNS = ("lengths", "match_lengths", "lag")
+_FREE_COLUMNS = ("position", "tested", "matched")
 _SECONDS = ("draft", "target", "host")
-_OPTIONAL_COLUMNS = ("caught_up", "caught_up_matches")
 _OPTIONAL_MATRICES = ("confidence", "divergence")
 
 
@@ -35,15 +45,15 @@ class Alternative:
 class DecisionRecord:
     """One step. feedback: the view it was decided on and all that happened (its plan: what was left of the chosen one).
 
-    lengths: int [R], use_model: bool [R], the draft plan the policy chose. goodput, off_goodput: predicted (weighted)
+    lengths, drafter: int [R], the draft plan the policy chose. goodput, off_goodput: predicted (weighted)
     tokens per second of what was verified, and of no drafts at all. predicted_seconds: of the step. survival: float
-    [R, K], the estimates used, of the source each row drafts from. alternatives: the best of those not chosen, by
-    what the policy maximises, best first. reason: why the planner was overruled (guard, probe), None where it was not.
+    [R, K], the estimates used, of the drafter of each row. alternatives: the best of those not chosen, by what the
+    policy maximises, best first. reason: why the planner was overruled (guard, probe), None where it was not.
     """
 
     feedback: StepFeedback
     lengths: np.ndarray
-    use_model: np.ndarray
+    drafter: np.ndarray
     goodput: float
     off_goodput: float
     predicted_seconds: float
@@ -77,7 +87,7 @@ class DecisionRecord:
         """One line, without its end. Values that all have their default are left out, estimates rounded."""
         feedback = self.feedback
         data = {"format": FORMAT, "now": self.view.now} | _view_dict(self.view)
-        data |= {"lengths": self.lengths.tolist(), "use_model": np.asarray(self.use_model).astype(int).tolist()}
+        data |= {"lengths": self.lengths.tolist(), "drafter": self.drafter.tolist()}
         data |= {"plan_lengths": feedback.plan.lengths.tolist()}
         data |= {"goodput": self.goodput, "off_goodput": self.off_goodput, "predicted_seconds": self.predicted_seconds}
         data |= {"survival": np.round(self.survival, 4).tolist(), "reason": self.reason}
@@ -85,9 +95,11 @@ class DecisionRecord:
         data |= {name: getattr(feedback, name).tolist() for name in _OUTCOME_COLUMNS}
         data |= {"num_emitted": int(feedback.num_emitted)}
         data |= {"seconds": [getattr(feedback.seconds, name) for name in _SECONDS]}
-        for name in _OPTIONAL_COLUMNS + _OPTIONAL_MATRICES:
+        if any(free.tested.any() for free in feedback.free_tests):
+            data["free_tests"] = _columns_of(feedback.free_tests, _FREE_COLUMNS)
+        for name in _OPTIONAL_MATRICES:
             if (value := getattr(feedback, name)) is not None:
-                data[name] = matrix_or_null(value) if name in _OPTIONAL_MATRICES else value.tolist()
+                data[name] = matrix_or_null(value)
         return json.dumps(data, allow_nan=False, separators=(",", ":"))
 
     @staticmethod
@@ -96,15 +108,15 @@ class DecisionRecord:
         fields = Fields.parse(text, FORMAT, line)
         view = _read_view(fields)
         num_rows = view.num_rows
-        use_model = fields.integers("use_model", num_rows).astype(bool)
+        drafter = fields.integers("drafter", num_rows)
         outcome = {name: fields.integers(name, num_rows) for name in _OUTCOME_COLUMNS}
-        extra = {name: fields.integers(name, num_rows, optional=True) for name in _OPTIONAL_COLUMNS}
-        extra |= {name: fields.matrix(name, num_rows, optional=True) for name in _OPTIONAL_MATRICES}
+        extra = {name: fields.matrix(name, num_rows, optional=True) for name in _OPTIONAL_MATRICES}
         feedback = StepFeedback(
             view=view,
-            plan=DraftPlan(fields.integers("plan_lengths", num_rows), use_model),
+            plan=DraftPlan(fields.integers("plan_lengths", num_rows), drafter),
             num_emitted=fields.integer("num_emitted"),
             seconds=StepSeconds(*fields.numbers("seconds", len(_SECONDS)).tolist()),
+            free_tests=tuple(FreeTests(*c) for c in fields.tables("free_tests", len(_FREE_COLUMNS), num_rows)),
             **outcome,
             **extra,
         )
@@ -116,7 +128,7 @@ class DecisionRecord:
         return DecisionRecord(
             feedback=feedback,
             lengths=lengths,
-            use_model=use_model,
+            drafter=drafter,
             goodput=fields.number("goodput"),
             off_goodput=fields.number("off_goodput"),
             predicted_seconds=fields.number("predicted_seconds"),
@@ -149,7 +161,7 @@ def decision_record(
     return DecisionRecord(
         feedback=feedback if feedback.view is view else replace(feedback, view=view),
         lengths=plan.lengths,
-        use_model=plan.use_model,
+        drafter=plan.drafter,
         goodput=float(goodput),
         off_goodput=float(off_goodput),
         predicted_seconds=float(predicted_seconds),
@@ -161,18 +173,19 @@ def decision_record(
 
 @dataclass(frozen=True)
 class LogHeader:
-    """First line of a log. max_draft_tokens: K. profile: LatencyModel.to_dict() as it was when the log began."""
+    """First line of a log. max_draft_tokens: K. drafters: in the order of their numbers. profile:
+    LatencyModel.to_dict() as it was when the log began."""
 
     model: str
     policy: str
     max_draft_tokens: int
-    has_offers: bool
-    has_model: bool
+    drafters: tuple[DrafterSpec, ...]
     profile: dict
 
     def to_json(self) -> str:
         """One line, without its end."""
-        return json.dumps({"format": FORMAT, "header": True} | vars(self), allow_nan=False)
+        data = {"format": FORMAT, "header": True} | vars(self) | {"drafters": [vars(d) for d in self.drafters]}
+        return json.dumps(data, allow_nan=False)
 
     @staticmethod
     def from_json(text: str) -> "LogHeader":
@@ -187,15 +200,14 @@ class LogHeader:
             model=fields.text("model"),
             policy=fields.text("policy"),
             max_draft_tokens=max_draft_tokens,
-            has_offers=fields.boolean("has_offers"),
-            has_model=fields.boolean("has_model"),
+            drafters=_read_drafters(fields),
             profile=fields.mapping("profile"),
         )
 
 
 def _view_dict(view: BatchView) -> dict:
     data = {name: getattr(view, name).tolist() for name in _VIEW_COLUMNS if name != "class_ids"}
-    data |= {"offer_lengths": view.offers.lengths.tolist(), "offer_evidence": view.offers.evidence.tolist()}
+    data |= {"drafters": _columns_of(view.drafters, _DRAFTER_COLUMNS)}
     data |= {name: int(getattr(view, name)) for name in _STEP_COUNTS}
     data |= {"prefill_attended_tokens": float(view.prefill_attended_tokens)}
     if view.num_waiting:
@@ -220,7 +232,7 @@ def _read_view(fields: Fields) -> BatchView:
         request_ids=request_ids,
         **columns,
         **{name: fields.integer(name) for name in _STEP_COUNTS},
-        offers=Offers(fields.integers("offer_lengths", num_rows), fields.integers("offer_evidence", num_rows)),
+        drafters=tuple(DrafterView(*c) for c in fields.tables("drafters", len(_DRAFTER_COLUMNS), num_rows)),
         prefill_attended_tokens=fields.number("prefill_attended_tokens"),
         draft_token_budget=fields.integer("draft_token_budget", default=UNLIMITED),
         num_waiting=fields.integer("num_waiting", default=0),
@@ -236,3 +248,18 @@ def _read_alternatives(fields: Fields) -> tuple[Alternative, ...]:
         return tuple(Alternative(str(label), int(tokens), float(goodput)) for label, tokens, goodput in entries)
     except (TypeError, ValueError):
         return fields.fail("field 'alternatives' must be a list of [label, number of draft tokens, goodput]")
+
+
+def _columns_of(records: tuple, names: tuple[str, ...]) -> list:
+    return [[getattr(record, name).tolist() for name in names] for record in records]
+
+
+def _read_drafters(fields: Fields) -> tuple[DrafterSpec, ...]:
+    try:
+        found = [
+            (str(d["name"]), bool(d["has_passes"]), tuple(map(int, d["match_lengths"])))
+            for d in fields.data["drafters"]
+        ]
+    except (KeyError, TypeError, ValueError):
+        return fields.fail("field 'drafters' must be a list of objects with name, has_passes and match_lengths")
+    return tuple(DrafterSpec(*drafter) for drafter in found)

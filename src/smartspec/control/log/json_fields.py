@@ -42,7 +42,7 @@ class Fields:
             fields.fail(f"not valid JSON ({error})")
         if not isinstance(data, dict) or data.get("format") != version:
             found = data.get("format") if isinstance(data, dict) else type(data).__name__
-            fields.fail(f"field 'format' is {_shown(found)}, this version reads {version}")
+            fields.fail(f"field 'format' is {_shown(found)}, this version reads {version}: record it anew")
         return Fields(data, line)
 
     def fail(self, problem: str) -> NoReturn:
@@ -68,14 +68,20 @@ class Fields:
             self.fail(f"field {name!r} must be {num_rows} equally long lists of numbers, found {_shown(rows)}")
         return np.array(rows, dtype=float).reshape(num_rows, -1 if num_rows else 0)
 
+    def tables(self, name: str, num_columns: int, length: int) -> list[np.ndarray]:
+        """int64 [num_columns, length] each; none where left out."""
+        tables = self._list(name, None, lambda table: isinstance(table, list), "lists", optional=True) or []
+        for table in tables:
+            is_sound = len(table) == num_columns and all(isinstance(c, list) and len(c) == length for c in table)
+            if not is_sound or not all(_is_integer(item) for column in table for item in column):
+                self.fail(f"field {name!r} must hold {num_columns} x {length} integers each, found {_shown(table)}")
+        return [np.array(table, dtype=np.int64).reshape(num_columns, length) for table in tables]
+
     def integer(self, name: str, default: int | None = None) -> int:
         return self._one(name, _is_integer, "an integer", default)
 
     def number(self, name: str) -> float:
         return float(self._one(name, _is_number, "a number"))
-
-    def boolean(self, name: str) -> bool:
-        return self._one(name, lambda value: isinstance(value, bool), "true or false")
 
     def mapping(self, name: str) -> dict:
         return self._one(name, lambda value: isinstance(value, dict), "an object")

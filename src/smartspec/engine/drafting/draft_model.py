@@ -1,41 +1,37 @@
 """A smaller model as drafter: batched over requests, with its own KV cache in the same slots.
 
 The draft model keeps, per slot, how many tokens of the committed text its KV holds. When it was not asked for a while
-it catches up in one pass over everything it missed; when its drafts were rejected, the count falls back.
+that lags, and its next draft begins with a draft prefill: one pass over everything it missed. When its drafts were
+rejected, the count falls back.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from smartspec.control.records import StopRule
-from smartspec.core.batch import NO_DRAFT, Batch, Draft
+from smartspec.control.records import UNLIMITED, DrafterSpec, DrafterView, FreeTests, StopRule
+from smartspec.core.batch import NO_DRAFT, Batch, Draft, Verification, chain
 from smartspec.core.blocks import PrefixCopy, Trim
 from smartspec.core.request import Request
 from smartspec.engine.attention.ragged import Segment
 from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.engine.sampling.sampler import sample_draft
 
-MAX_CATCH_UP_CHUNK = 512
-MAX_GUESSES = 8  # logits of tokens caught up on are only for learning: a few say enough
-
-
-@dataclass(frozen=True)
-class Proposal:
-    """drafts: one per request. caught_up, matches: int [R], see control.records.StepFeedback."""
-
-    drafts: list[Draft]
-    caught_up: np.ndarray
-    matches: np.ndarray
+MAX_PREFILL_CHUNK = 512
+MAX_GUESSES = 8  # logits of prefilled tokens are only for learning: a few say enough
 
 
 class DraftModel:
-    """Drafts chains for several requests at once; one pass of the draft model per depth."""
+    """Drafts chains for several requests at once; one pass of the draft model per depth. Implements
+    core.drafter.Drafter."""
 
-    def __init__(self, runner: ModelRunner, num_slots: int):
+    def __init__(self, runner: ModelRunner, num_slots: int, name: str = "draft model"):
+        self.spec = DrafterSpec(name, has_passes=True)
         self.runner = runner
         self._num_seen = np.zeros(num_slots, dtype=np.int64)
+        self._guessed = self._guessed_right = np.zeros(0, dtype=np.int64)  # of this step's draft prefill: int [R]
 
     def begin_step(self, batch: Batch) -> None:
         """Follow the block manager's memory operations and forget whatever was rolled back since the last step.
@@ -50,23 +46,26 @@ class DraftModel:
                 self._num_seen[op.slot] = min(self._num_seen[op.slot], op.num_tokens)
         for request in (*batch.decoding, *batch.prefill):
             self._num_seen[request.slot] = min(self._num_seen[request.slot], request.num_computed_tokens)
+        self._guessed, self._guessed_right = np.zeros((2, len(batch.decoding)), dtype=np.int64)
 
-    def unseen_tokens(self, requests: tuple[Request, ...]) -> np.ndarray:
-        """int64 [R]: committed tokens to catch up on, the newest one excluded."""
-        return np.array([r.num_tokens - 1 - self._num_seen[r.slot] for r in requests], dtype=np.int64)
+    def view(self, batch: Batch) -> DrafterView:
+        """Drafts of any length; the lag of its KV."""
+        lag = np.array([r.num_tokens - 1 - self._num_seen[r.slot] for r in batch.decoding], dtype=np.int64)
+        return DrafterView(np.full(len(lag), UNLIMITED), lag=lag)
 
-    def propose(self, requests: tuple[Request, ...], lengths: np.ndarray, stop: StopRule | None = None) -> Proposal:
-        """Draft lengths[i] tokens behind the text of requests[i] (int [R]), fewer where stop says so; a row of length 0
-        costs nothing."""
+    def draft(self, batch: Batch, lengths: np.ndarray, stop: StopRule | None = None) -> list[Draft]:
+        """Draft lengths[i] tokens behind the text of row i (int [R]), fewer where stop says so; a row of length 0 costs
+        nothing."""
+        requests = batch.decoding
         made = [_Row([], [], []) for _ in requests]
         active = np.flatnonzero(lengths > 0)
-        feeds = {i: self._catch_up(requests[i]) for i in active.tolist()}
-        caught_up, matches = np.zeros((2, len(requests)), dtype=np.int64)
+        feeds = {i: self._prefill(requests[i]) for i in active.tolist()}
         for depth in range(int(max(lengths, default=0))):
             rows = active.tolist()
             logits, guesses = self._pass([requests[i] for i in rows], [feeds[i] for i in rows], depth)
             if depth == 0:
-                caught_up[rows], matches[rows] = _count_matches(guesses, [feeds[i] for i in rows])
+                counts = _count_matches(guesses, [feeds[i] for i in rows])
+                self._guessed[rows], self._guessed_right[rows] = counts
             positions = np.array([requests[i].num_tokens + depth for i in rows], dtype=np.int64)
             drawn, draft_probs = sample_draft(logits, [requests[i] for i in rows], positions)
             confidence = _confidence(logits, draft_probs)
@@ -79,22 +78,32 @@ class DraftModel:
             active = active[~is_done]
             if not len(active):
                 break
-        return Proposal([row.draft() for row in made], caught_up, matches)
+        return [row.draft() for row in made]
 
-    def _catch_up(self, request: Request) -> np.ndarray:
-        """Feed all but the last chunk of what the model has not seen; returns that last chunk."""
-        unseen = request.token_ids[self._num_seen[request.slot] :]
-        while len(unseen) > MAX_CATCH_UP_CHUNK:
-            chunk, unseen = unseen[:MAX_CATCH_UP_CHUNK], unseen[MAX_CATCH_UP_CHUNK:]
+    def observe(
+        self,
+        batch: Batch,
+        verified: np.ndarray,
+        decoding: Sequence[Verification],
+        prefill: Sequence[Verification | None],
+    ) -> FreeTests:
+        """What it guessed in this step's draft prefill."""
+        return FreeTests(np.zeros_like(verified), self._guessed, self._guessed_right)
+
+    def _prefill(self, request: Request) -> np.ndarray:
+        """Feed all but the last chunk of what the model's KV lacks; returns that last chunk."""
+        missing = request.token_ids[self._num_seen[request.slot] :]
+        while len(missing) > MAX_PREFILL_CHUNK:
+            chunk, missing = missing[:MAX_PREFILL_CHUNK], missing[MAX_PREFILL_CHUNK:]
             self.runner.forward([Segment(request.slot, int(self._num_seen[request.slot]), chunk, num_logits=0)])
             self._num_seen[request.slot] += len(chunk)
-        return unseen
+        return missing
 
     def _pass(
         self, requests: list[Request], feeds: list[np.ndarray], depth: int
     ) -> tuple[torch.Tensor, list[np.ndarray]]:
         """Logits behind what is fed, [n, V]; in the first pass also, per request, what the model would have guessed for
-        the last tokens it has just caught up on."""
+        the last tokens of its draft prefill."""
         num_logits = [1] * len(feeds)
         if depth == 0:
             num_logits = [1 + _num_guesses(request, feed) for request, feed in zip(requests, feeds, strict=True)]
@@ -129,7 +138,7 @@ class _Row:
             return NO_DRAFT
         # A greedy request's draft is a point mass; a sampled one carries the distributions it was drawn from.
         probs = None if self.probs[0] is None else torch.stack(self.probs)
-        return Draft(np.array(self.token_ids, dtype=np.int32), probs=probs, confidence=np.array(self.confidence))
+        return chain(np.array(self.token_ids, dtype=np.int32), probs=probs, confidence=np.array(self.confidence))
 
 
 def _num_guesses(request: Request, feed: np.ndarray) -> int:

@@ -7,19 +7,20 @@ from dataclasses import dataclass
 from transformers import PreTrainedTokenizerBase
 
 from smartspec.control.controller import Controller
+from smartspec.control.latency.model import LatencyModel
 from smartspec.control.log.decision import LogHeader
 from smartspec.control.safe_controller import SafeController
 from smartspec.core.blocks import BlockManager
+from smartspec.core.drafter import Drafter
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.scheduler import Scheduler
-from smartspec.drafters.prompt_lookup import PromptLookupDrafter
-from smartspec.drafters.recycling import RecyclingDrafter
 from smartspec.engine.drafting.draft_model import DraftModel
 from smartspec.engine.models.load import load_model
 from smartspec.engine.models.loaded_model import LoadedModel
 from smartspec.engine.models.model_runner import ModelRunner
-from smartspec.engine.runtime.config import BLOCK_SIZE, PROMPT_LOOKUP, RECYCLING, EngineConfig
+from smartspec.engine.runtime.config import BLOCK_SIZE, EngineConfig
 from smartspec.engine.runtime.decision_log import DecisionLog
+from smartspec.engine.runtime.drafters import MODEL_FREE_DRAFTERS
 from smartspec.engine.runtime.executor import LiveExecutor
 from smartspec.engine.runtime.kernel_report import kernel_report
 from smartspec.engine.runtime.profile import profiled_latency
@@ -58,23 +59,15 @@ def build_engine(config: EngineConfig, report: Callable[[str], None] = lambda te
     # Opened first: a path that cannot be written is said before anything takes time.
     decision_log = None if config.decision_log is None else DecisionLog(config.decision_log)
     models = load_runners(config, report)
-    latency = profiled_latency(
-        models.target, models.draft, max_batch=config.max_batch, kv_tokens=models.kv_tokens, report=report
+    runners = tuple(models.drafts.values())
+    profile = profiled_latency(
+        models.target, runners, max_batch=config.max_batch, kv_tokens=models.kv_tokens, report=report
     )
-    lookup = recycling = None
-    if PROMPT_LOOKUP in config.drafters:
-        lookup = PromptLookupDrafter(max_draft_tokens=config.max_draft_tokens)
-    if RECYCLING in config.drafters:
-        recycling = RecyclingDrafter(max_draft_tokens=config.max_draft_tokens)
-    draft_model = None if models.draft is None else DraftModel(models.draft, config.max_batch)
-    controller = Controller(
-        config.policy,
-        config.max_draft_tokens,
-        latency,
-        has_offers=lookup is not None or recycling is not None,
-        has_model=draft_model is not None,
-        strict=config.strict,
-    )
+    curves = dict(zip(models.drafts, profile.drafts, strict=True))
+    latency = LatencyModel(profile.target, tuple(map(curves.get, config.drafters)))
+    drafters = tuple(_drafter(name, models, config) for name in config.drafters)
+    specs = tuple(drafter.spec for drafter in drafters)
+    controller = Controller(config.policy, config.max_draft_tokens, latency, drafters=specs, strict=config.strict)
     if decision_log is not None:
         decision_log.begin(_log_header(controller, config))
         controller.on_record = decision_log.add
@@ -84,11 +77,17 @@ def build_engine(config: EngineConfig, report: Callable[[str], None] = lambda te
         max_model_len=models.target.max_len,
         max_draft_tokens=config.max_draft_tokens,
     )
-    executor = LiveExecutor(models.target, lookup, draft_model, recycling)
+    executor = LiveExecutor(models.target, drafters)
     brain = controller if config.strict else SafeController(controller, logger.exception)
     core = EngineCore(scheduler, executor, brain)
     loaded = models.target.loaded
     return Engine(core, loaded, config, models.target.max_len, kernel_report(loaded), decision_log)
+
+
+def _drafter(name: str, models: "Runners", config: EngineConfig) -> Drafter:
+    if name in models.drafts:
+        return DraftModel(models.drafts[name], config.max_batch, name)
+    return MODEL_FREE_DRAFTERS[name](max_draft_tokens=config.max_draft_tokens)
 
 
 def _log_header(controller: Controller, config: EngineConfig) -> LogHeader:
@@ -96,29 +95,29 @@ def _log_header(controller: Controller, config: EngineConfig) -> LogHeader:
         model=config.model,
         policy=config.policy,
         max_draft_tokens=config.max_draft_tokens,
-        has_offers=controller.has_offers,
-        has_model=controller.has_model,
+        drafters=controller.drafters,
         profile=controller.latency.to_dict(),
     )
 
 
 @dataclass(frozen=True)
 class Runners:
-    """The loaded models with their KV memory; kv_tokens: how much of it may be in use at once."""
+    """The loaded models with their KV memory, draft models by name; kv_tokens: how much of it may be in use at once."""
 
     target: ModelRunner
-    draft: ModelRunner | None
+    drafts: dict[str, ModelRunner]
     kv_tokens: int
 
 
 def load_runners(config: EngineConfig, report: Callable[[str], None] = lambda text: None) -> Runners:
-    """Load the target and, if config names one, the draft model. Raises as build_engine."""
+    """Load the target and the draft models that config names. Raises as build_engine."""
     report(f"loading {config.model}")
     loaded = load_model(config.model, dtype=config.dtype, device=config.device)
     report(f"kernels: {_in_one_line(kernel_report(loaded))}")
     max_model_len = _max_model_len(config, loaded)
     target = ModelRunner(loaded, num_slots=config.max_batch, max_len=max_model_len)
-    return Runners(target, _draft_runner(config, loaded, max_model_len, report), _kv_tokens(config, max_model_len))
+    drafts = {name: _draft_runner(name, config, loaded, max_model_len, report) for name in config.draft_models}
+    return Runners(target, drafts, _kv_tokens(config, max_model_len))
 
 
 def _in_one_line(kernels: dict[str, str]) -> str:
@@ -146,11 +145,8 @@ def _kv_tokens(config: EngineConfig, max_model_len: int) -> int:
 
 
 def _draft_runner(
-    config: EngineConfig, target: LoadedModel, max_model_len: int, report: Callable[[str], None]
-) -> ModelRunner | None:
-    name = config.draft_model
-    if name is None:
-        return None
+    name: str, config: EngineConfig, target: LoadedModel, max_model_len: int, report: Callable[[str], None]
+) -> ModelRunner:
     if name == config.model:
         draft = target
     else:

@@ -4,16 +4,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from smartspec.control.policy_names import parse_policy
+from smartspec.engine.runtime.drafters import MODEL_FREE_DRAFTERS
 
 BLOCK_SIZE = 16
-PROMPT_LOOKUP = "prompt-lookup"
-RECYCLING = "recycling"
-MODEL_FREE_DRAFTERS = (PROMPT_LOOKUP, RECYCLING)
 
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """model, drafters: names (see engine.load; a drafter is "prompt-lookup", "recycling" or a model).
+    """model, drafters: names (see engine.load; a drafter is one of drafters.MODEL_FREE_DRAFTERS or a
+    model).
 
     policy: a name, see control.policies.names.
 
@@ -27,7 +26,7 @@ class EngineConfig:
     """
 
     model: str = "smollm2-135m-instruct"
-    drafters: tuple[str, ...] = (PROMPT_LOOKUP, RECYCLING)
+    drafters: tuple[str, ...] = ("prompt-lookup", "recycling")
     policy: str = "goodput"
     dtype: str = "auto"
     device: str = "auto"
@@ -52,12 +51,10 @@ class EngineConfig:
             )
         if parse_policy(self.policy, self.max_draft_tokens).needs_divergence:
             raise ValueError(f"policy {self.policy!r} needs divergences; only the simulator has them: use another")
-        if sum(name not in MODEL_FREE_DRAFTERS for name in self.drafters) > 1:
-            raise ValueError(f"at most one draft model can be used, got {', '.join(self.drafters)}")
 
     @property
-    def draft_model(self) -> str | None:
-        return next((name for name in self.drafters if name not in MODEL_FREE_DRAFTERS), None)
+    def draft_models(self) -> tuple[str, ...]:
+        return tuple(name for name in self.drafters if name not in MODEL_FREE_DRAFTERS)
 
 
 def parse_drafters(text: str) -> tuple[str, ...]:

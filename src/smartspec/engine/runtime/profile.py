@@ -30,26 +30,33 @@ from smartspec.engine.runtime.huge_pages import collapse_pages
 from smartspec.engine.sampling.verification import verify
 
 MAX_PROFILE_SECONDS = 16.0
+DRAFT_SHARE = 0.2  # of that for all draft models: their passes are small
 # The first pass of a size may be slower (kernels are generated, memory is new): no size is timed only once.
 MIN_REPETITIONS, MAX_REPETITIONS = 2, 3
 MAX_POINT_SECONDS = 0.4  # spent on one size, once it has been repeated
-METHOD = 2  # changes with what is measured, so that older files are measured again
+METHOD = 3  # changes with what is measured, so that older files are measured again
 LONGEST_VERIFICATION = 16  # new tokens per row; a pass with more stands for prefill
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Measured passes of the target and of the draft model (none without one)."""
+    """Measured passes of the target and of each draft model."""
 
     target: tuple[ProfileSample, ...]
-    draft: tuple[ProfileSample, ...]
+    drafts: tuple[tuple[ProfileSample, ...], ...] = ()
 
 
 def profiled_latency(
-    target: ModelRunner, draft: ModelRunner | None, *, max_batch: int, kv_tokens: int, report: Callable[[str], None]
+    target: ModelRunner,
+    drafts: tuple[ModelRunner, ...],
+    *,
+    max_batch: int,
+    kv_tokens: int,
+    report: Callable[[str], None],
 ) -> LatencyModel:
-    """The latency model of these models on this machine: from the cache, or measured in at most 20 seconds."""
-    key = profile_key(target, draft, max_batch)
+    """The latency model of these models on this machine: from the cache, or measured in at most 20 seconds. drafts: the
+    draft models."""
+    key = profile_key(target, drafts, max_batch)
     path = _cache_path(key)
     try:
         return _load(path, key)
@@ -59,8 +66,8 @@ def profiled_latency(
     except (ValueError, RecursionError, OSError) as error:
         report(f"profile {path.name} is unusable ({error})")
     report("measuring the cost of a step, at most 20 seconds, once per model and machine")
-    profile = measure_profile(target, draft, max_batch=max_batch, kv_tokens=kv_tokens)
-    latency = LatencyModel.fit(list(profile.target), list(profile.draft))
+    profile = measure_profile(target, drafts, max_batch=max_batch, kv_tokens=kv_tokens)
+    latency = LatencyModel.fit(list(profile.target), list(map(list, profile.drafts)))
     try:
         _store(path, key, latency)
     except OSError as error:
@@ -68,17 +75,15 @@ def profiled_latency(
     return latency
 
 
-def measure_profile(target: ModelRunner, draft: ModelRunner | None, *, max_batch: int, kv_tokens: int) -> Profile:
-    """Time passes of both models, in huge pages, as a server's soon are (see huge_pages). Their caches must not be in
+def measure_profile(target: ModelRunner, drafts: tuple[ModelRunner, ...], *, max_batch: int, kv_tokens: int) -> Profile:
+    """Time passes of all models, in huge pages, as a server's soon are (see huge_pages). Their caches must not be in
     use: they are overwritten and emptied."""
     for _ in collapse_pages():
         pass
-    if draft is None:
-        return Profile(measure_passes(target, max_batch, kv_tokens, MAX_PROFILE_SECONDS), ())
-    # A draft pass is small; a fifth of the time is enough for it.
+    for_drafts = DRAFT_SHARE * MAX_PROFILE_SECONDS if drafts else 0.0
     return Profile(
-        measure_passes(target, max_batch, kv_tokens, 0.8 * MAX_PROFILE_SECONDS),
-        measure_passes(draft, max_batch, kv_tokens, 0.2 * MAX_PROFILE_SECONDS),
+        measure_passes(target, max_batch, kv_tokens, MAX_PROFILE_SECONDS - for_drafts),
+        tuple(measure_passes(draft, max_batch, kv_tokens, for_drafts / len(drafts)) for draft in drafts),
     )
 
 
@@ -140,11 +145,11 @@ def _num_logits(num_new: int) -> int:
     return num_new if num_new <= LONGEST_VERIFICATION else 1
 
 
-def profile_key(target: ModelRunner, draft: ModelRunner | None, max_batch: int) -> dict:
+def profile_key(target: ModelRunner, drafts: tuple[ModelRunner, ...], max_batch: int) -> dict:
     """Everything the times depend on, by name; JSON-able."""
     return {
         "model": _model_key(target),
-        "draft model": _model_key(draft),
+        "draft models": list(map(_model_key, drafts)),
         "batch": max_batch,
         "threads": torch.get_num_threads(),
         "device": _device_name(target.device),
@@ -183,7 +188,7 @@ def _why_another_does_not_fit(folder: Path, key: dict) -> str | None:
     for path in sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True):
         try:
             other = json.loads(path.read_text())["key"]
-            if other["model"] == key["model"] and other["draft model"] == key["draft model"]:
+            if other["model"] == key["model"] and other["draft models"] == key["draft models"]:
                 return f"profile {path.name} does not fit ({_difference(other, key)})"
         except (ValueError, RecursionError, OSError, KeyError, TypeError):
             continue  # whatever it is, it is not of these models

@@ -1,63 +1,64 @@
-"""For which rows catching up pays, and what a step is charged for it."""
+"""For which rows draft prefill pays, and what a step is charged for it."""
 
 from functools import partial
 
 import numpy as np
 import pytest
+from drafter_cases import estimates_of, lagging
 
-from smartspec.control.goodput.catch_up import MAX_STEPS, begun
 from smartspec.control.goodput.choice import best_choice
+from smartspec.control.goodput.draft_prefill import MAX_STEPS, begun
 from smartspec.control.goodput.guard import Guard
 from smartspec.control.goodput.policy import Goodput
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
 from smartspec.control.planner.lengths import LengthPlan
-from smartspec.control.policy import Estimates, no_drafts
-from smartspec.control.records import BatchView, Offers, StepFeedback, StepSeconds
+from smartspec.control.policy import no_drafts
+from smartspec.control.records import BatchView, StepFeedback, StepSeconds
 
 K, R = 3, 4
 # Memory-bound up to 256 tokens: the first of them cost nothing.
 DRAFT = CostCurve(knots=(1.0, 256.0), slopes=(0.0, 1e-4), constant=0.002)
-LATENCY = LatencyModel(CostCurve(knots=(1.0, 256.0), slopes=(0.0, 1e-4), constant=0.03), DRAFT)
-EVERYBODY = np.ones(R, dtype=bool)
+LATENCY = LatencyModel(CostCurve(knots=(1.0, 256.0), slopes=(0.0, 1e-4), constant=0.03), (DRAFT,))
+EVERYBODY, NOBODY = np.zeros(R, dtype=int), np.full(R, -1)
 
 
-def make_view(unseen, context=3000):
+def make_view(lag, context=3000):
     return BatchView(
         request_ids=np.arange(R),
         context_tokens=np.broadcast_to(context, R).copy(),
         max_draft_tokens=np.full(R, K),
-        unseen_tokens=np.broadcast_to(unseen, R).copy(),
-        offers=Offers.none(R),
+        drafters=(lagging(R, lag),),
     )
 
 
 def make_estimates(rate=0.7):
     survival = np.cumprod(np.broadcast_to(rate, (K, R)).T, axis=1)
-    return Estimates(survival, survival, LATENCY)
+    return estimates_of(LATENCY, model=survival)
 
 
 def step(view, plan):
     zeros = np.zeros_like(plan.lengths)
     seconds = StepSeconds(0.0, 0.03, 0.0)
-    return StepFeedback(view, plan, plan.lengths, zeros, zeros, zeros, zeros - 1, view.num_rows, seconds)
+    return StepFeedback(view, plan, plan.lengths, zeros, zeros, zeros, view.num_rows, seconds)
 
 
 def who_begins(view, estimates, remaining_tokens=None, length=K):
     """With drafts of that length for all and time at 100 tokens per second: 10 ms are worth a token."""
 
-    def plan(use_model, draft_seconds):
-        return LengthPlan(np.where(use_model, length, 0), length, 100.0, 0.04, 100.0, 0.03, 0.1)
+    def plan(drafter, draft_seconds):
+        return LengthPlan(np.where(drafter >= 0, length, 0), length, 100.0, 0.04, 100.0, 0.03, 0.1)
 
     target_seconds = np.full(R * K + 1, 0.03)
-    return begun(view, EVERYBODY, estimates, remaining_tokens, target_seconds, 100.0, plan)
+    drafter, seconds = begun(view, EVERYBODY, NOBODY, estimates, remaining_tokens, target_seconds, 100.0, plan)
+    return drafter >= 0, seconds[0]
 
 
-def test_a_step_is_charged_its_share_of_the_whole_catch_up():
+def test_a_step_is_charged_its_share_of_the_whole_draft_prefill():
     """Not the time of a share of the tokens: a small pass is memory-bound, and a long prompt would seem free."""
     estimates, up_to_date, behind = make_estimates(), make_view(0), make_view(3000)
-    ordinary = LATENCY.draft_seconds(up_to_date, EVERYBODY, K)
-    whole = LATENCY.draft_seconds(behind, EVERYBODY, 1)[1] - ordinary[1]
+    ordinary = LATENCY.draft_seconds(up_to_date, EVERYBODY, K)[0]
+    whole = LATENCY.draft_seconds(behind, EVERYBODY, 1)[0, 1] - ordinary[1]
     assert whole > 1.0
     rows, charged = who_begins(behind, estimates)
     assert rows.all()
@@ -67,13 +68,13 @@ def test_a_step_is_charged_its_share_of_the_whole_catch_up():
     assert rows.all() and np.array_equal(charged, ordinary)
 
 
-def test_a_row_begins_if_its_own_drafts_bring_more_than_catching_up_on_it_costs():
+def test_a_row_begins_if_its_own_drafts_bring_more_than_its_draft_prefill_costs():
     """0.7 + 0.49 + 0.343 tokens per step at 10 ms each, for 120 / (1 + 1.53) steps, are 0.73 seconds: that is 7,300
-    tokens to catch up on at 0.1 ms each. Rows that need no catching up draft whatever others do."""
+    tokens of draft prefill at 0.1 ms each. Rows that need none draft whatever others do."""
     view = make_view([0, 6000, 9000, 4])
     rows, charged = who_begins(view, make_estimates(), np.full(R, 120.0))
     assert rows.tolist() == [True, True, False, True]
-    ordinary = LATENCY.draft_seconds(make_view(0), rows, 1)
+    ordinary = LATENCY.draft_seconds(make_view(0), np.where(rows, 0, -1), 1)[0]
     assert charged[1] - ordinary[1] == pytest.approx(0.6 / (120 / 2.533), rel=0.1)
 
 
@@ -114,7 +115,7 @@ def test_drafts_that_are_off_are_no_reason_to_stay_off():
 
 
 def test_a_policy_learns_that_answers_are_short():
-    """Prompts of 3,000 tokens are caught up on until requests turn out to end after eight tokens."""
+    """Drafters are prefilled with prompts of 3,000 tokens until requests turn out to end after eight tokens."""
     policy, estimates = Goodput(), make_estimates()
     first = partial(make_view, 3000)
     assert policy.plan_draft(first(), estimates).lengths.any()

@@ -1,0 +1,42 @@
+"""A host that embeds the controller: a seeded random world in place of an engine. python examples/embed_controller.py
+
+Eight requests, of which each drafter's tokens are right with a probability of its own: n-gram lookup costs nothing and
+finds a draft half the time, a draft model costs a pass per token. Who drafts how much is the controller's business.
+"""
+
+import numpy as np
+
+from smartspec.control import BatchView, Controller, CostCurve, Drafted, DrafterSpec, DrafterView, LatencyModel
+
+from smartspec.control import StepFeedback, StepSeconds  # isort: skip
+
+K, ROWS = 6, 8
+RATES = np.array([[0.6], [0.8]]) * np.linspace(0.7, 1.2, ROWS)  # chance that a draft token is right, by drafter and row
+
+
+def main(num_steps: int = 300, seed: int = 0, policy: str = "goodput") -> float:
+    """Tokens per second of that many steps."""
+    random, rows = np.random.default_rng(seed), np.arange(ROWS)
+    drafters = (DrafterSpec("n-gram"), DrafterSpec("small model", has_passes=True))
+    truth = LatencyModel(CostCurve.linear(0.02, 0.0005), (None, CostCurve.linear(0.001, 0.0001)))
+    controller = Controller(policy, K, LatencyModel.from_dict(truth.to_dict()), drafters=drafters, strict=True)
+    context, now, num_emitted = np.full(ROWS, 100), 0.0, 0
+    for _ in range(num_steps):
+        offered = DrafterView(K * random.integers(0, 2, ROWS)), DrafterView(np.full(ROWS, K))
+        view = BatchView(rows, context.copy(), np.full(ROWS, K), offered, now=now)
+        plan = controller.plan_draft(view)
+        keep = controller.plan_verify(view, plan, Drafted(plan.lengths))
+        is_right = random.random((K, ROWS)) < RATES[plan.drafter, rows]
+        accepted = np.minimum(is_right.cumprod(axis=0).sum(axis=0), keep)
+        predicted = truth.predict(view, plan, keep)  # this world is as it was profiled
+        seconds = StepSeconds(predicted.draft, predicted.target, host=0.001)
+        tested, emitted = np.minimum(keep, accepted + 1), int(accepted.sum()) + ROWS
+        controller.observe(StepFeedback(view, plan, plan.lengths, keep, tested, accepted, emitted, seconds))
+        context, now, num_emitted = context + accepted + 1, now + seconds.total, num_emitted + emitted
+    return num_emitted / now
+
+
+if __name__ == "__main__":
+    print(
+        ", ".join(f"{policy}: {main(policy=policy):.0f} tokens per second" for policy in ("off", "fixed:3", "goodput"))
+    )

@@ -1,0 +1,112 @@
+"""Draft prefill: tokens that a draft model's KV lacks are fed once, and serve all later drafts of the request.
+
+It is an investment. What a row's drafts bring beyond their own price, step for step and for as many steps as the
+request is expected to live (see remaining_tokens; at most MAX_STEPS), has to exceed what its draft prefill costs;
+others do without drafts of that drafter. Those that are to begin are charged to the step by the step's share, so that
+together they have to pay for the draft passes too.
+
+A row's age decides as much as the length of its prompt: with answers of 24 tokens a draft model of a billion parameters
+does not pay behind prompts of 2,000; where half of the answers have 13 tokens or fewer but those of 32 have 63 to come,
+it pays for the latter. Charged at the mean lifetime, and to all rows at once, drafts were off in a quarter of the steps
+with prefill of a code trace: to begin with one row looked as dear as to begin with all.
+
+No step prefills drafters for longer than a plain step takes, or than one request needs: those with the least lag begin,
+the others wait.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from smartspec.control.planner.lengths import LengthPlan
+from smartspec.control.policy import Estimates, expected_accepted
+from smartspec.control.records import BatchView, of_drafter
+
+MAX_STEPS = 160.0  # farther ahead nobody knows: loads change
+ORDINARY_LAG = 4  # of a row that drafts in every step: no investment
+
+
+def begun(
+    view: BatchView,
+    drafter: np.ndarray,
+    without: np.ndarray,
+    estimates: Estimates,
+    remaining_tokens: np.ndarray | None,
+    target_seconds: np.ndarray,
+    value_of_time: float | None,
+    plan: Callable[[np.ndarray, np.ndarray], LengthPlan],
+) -> tuple[np.ndarray, np.ndarray]:
+    """The drafter of each row, int [R]: that of drafter where its KV is or should be brought up to date, else that of
+    without; and the time of 0..K passes of each with the share of draft prefill that this step is charged, float [D,
+    K + 1].
+
+    drafter, without: int [R]. remaining_tokens: float [R], tokens each request is expected to make; None: many.
+    target_seconds, value_of_time: see choice. plan: from the drafter of each row and what draft passes take to the best
+    lengths.
+    """
+    latency, max_draft_tokens = estimates.latency, estimates.max_draft_tokens
+    lag = np.where(estimates.has_passes(drafter), of_drafter(view.draft_lags, drafter), 0)
+    behind = lag > ORDINARY_LAG
+    if not behind.any():
+        return drafter, latency.draft_seconds(view, drafter, max_draft_tokens)
+    up_to_date = view.with_lags_up_to(ORDINARY_LAG)
+    seconds = latency.draft_seconds(up_to_date, drafter, max_draft_tokens)
+    best = plan(drafter, seconds)
+    accepted = expected_accepted(estimates.survival_of(drafter), best.lengths)
+    steps = np.full(view.num_rows, MAX_STEPS)
+    if remaining_tokens is not None:
+        steps = np.minimum(remaining_tokens / (1.0 + accepted), MAX_STEPS)
+    invested = _investment(drafter, lag, latency.draft_seconds(view, drafter, 1)[:, 1] - seconds[:, 1])
+    price = best.goodput if value_of_time is None else value_of_time
+    gains = view.weights * accepted - price * best.lengths * _token_seconds(best, target_seconds)
+    worth_it = gains * steps * _worth_of_an_end(view) >= price * invested
+    begins = worth_it | ~behind
+    seconds = latency.draft_seconds(up_to_date, np.where(begins, drafter, without), max_draft_tokens)
+    for number in estimates.models:
+        charged = begins & behind & (drafter == number)
+        seconds[number, 1:] += (invested / np.maximum(steps, 1.0))[charged].sum()
+    return np.where(begins, drafter, without), seconds
+
+
+def without_late_starters(plan: LengthPlan, drafter: np.ndarray, view: BatchView, estimates: Estimates) -> LengthPlan:
+    """The plan without drafts for rows that would make this step prefill drafters for longer than a plain step takes;
+    at least one begins."""
+    starters = estimates.has_passes(drafter) & (plan.lengths > 0)
+    if view.draft_lags.max(initial=0) <= ORDINARY_LAG or not starters.any():
+        return plan
+    seconds = float(estimates.latency.draft_seconds(view, np.where(starters, drafter, -1), 1)[:, -1].sum())
+    if seconds <= plan.off_seconds:
+        return plan
+    lag = of_drafter(view.draft_lags, drafter)
+    rows = np.flatnonzero(starters)
+    rows = rows[np.argsort(lag[rows], kind="stable")]
+    fed_tokens = np.cumsum(lag[rows] + 1)
+    fits = fed_tokens <= fed_tokens[-1] * plan.off_seconds / seconds
+    first_late = int((lag[rows] > ORDINARY_LAG).argmax())
+    fits[: first_late + 1] = True  # or a long request could never begin
+    lengths = plan.lengths.copy()
+    lengths[rows[~fits]] = 0
+    return replace(plan, lengths=lengths)
+
+
+def _investment(drafter: np.ndarray, lag: np.ndarray, seconds: np.ndarray) -> np.ndarray:
+    """Each row's part of the seconds that the draft prefill of each drafter (float [D]) takes: float [R]."""
+    invested = np.zeros(len(lag))
+    for number, seconds_of_one in enumerate(seconds.tolist()):
+        lag_of_one = np.where(drafter == number, lag, 0)
+        invested += seconds_of_one * lag_of_one / max(lag_of_one.sum(), 1)
+    return invested
+
+
+def _token_seconds(plan: LengthPlan, target_seconds: np.ndarray) -> float:
+    """What verifying one of the plan's draft tokens adds to the target pass, on average."""
+    num_tokens = int(plan.lengths.sum())
+    return float(target_seconds[num_tokens] - target_seconds[0]) / num_tokens if num_tokens else 0.0
+
+
+def _worth_of_an_end(view: BatchView) -> np.ndarray:
+    """What it is worth that a request ends sooner, relative to the others, float [R]: half for itself, half for the
+    rest, who then need not wait while its context is read in every step, nor for its memory."""
+    total = max(view.total_context_tokens, 1)
+    return (1.0 + view.num_rows * view.context_tokens / total) / 2.0

@@ -1,0 +1,35 @@
+"""What every drafter is to the engine, whether it has a model or not."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from smartspec.control.records import DrafterSpec, DrafterView, FreeTests, StopRule
+from smartspec.core.batch import Batch, Draft, Verification
+
+
+class Drafter(Protocol):
+    """Asked in every step, in this order. Rows are those of batch.decoding."""
+
+    spec: DrafterSpec
+
+    def begin_step(self, batch: Batch) -> None:
+        """Follow the batch's memory operations, and find the drafts that cost nothing."""
+
+    def view(self, batch: Batch) -> DrafterView:
+        """What it offers, before anything is decided."""
+
+    def draft(self, batch: Batch, lengths: np.ndarray, stop: StopRule | None) -> Sequence[Draft]:
+        """One draft per row, of at most lengths[i] nodes (int [R]; 0: it does not draft there). Not asked where all
+        lengths are 0. stop: see control.records.StopRule; a model-free drafter need not ask it."""
+
+    def observe(
+        self,
+        batch: Batch,
+        verified: np.ndarray,
+        decoding: Sequence[Verification],
+        prefill: Sequence[Verification | None],
+    ) -> FreeTests:
+        """Learn from what the target emitted, as in StepResult; returns what it would have been right about beside its
+        drafts that were verified. verified: int [R], tokens of its own drafts that were fed to the target."""

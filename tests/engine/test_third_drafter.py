@@ -1,0 +1,74 @@
+"""A drafter that is new to the engine needs a class and a name in one dict: this one exists in the test alone."""
+
+import time
+
+import numpy as np
+import pytest
+from tiny_models import VOCABULARY, as_loaded, tiny_llama
+
+from smartspec.control.latency.cost_curve import CostCurve
+from smartspec.control.latency.model import LatencyModel
+from smartspec.control.records import DrafterSpec
+from smartspec.core.batch import Draft, chain
+from smartspec.core.request import Request
+from smartspec.core.sampling_params import SamplingParams
+from smartspec.drafters.model_free import ModelFreeDrafter
+from smartspec.engine.runtime import build
+from smartspec.engine.runtime.config import EngineConfig
+from smartspec.engine.runtime.drafters import MODEL_FREE_DRAFTERS
+
+
+class SayAgain(ModelFreeDrafter):
+    """Drafts what the target wrote last, whoever asks."""
+
+    spec = DrafterSpec("say-again", match_lengths=(0, 2))
+
+    def __init__(self, *, max_draft_tokens: int):
+        super().__init__()
+        self.max_draft_tokens = max_draft_tokens
+        self.written: list[int] = []
+
+    def propose(self, token_ids: np.ndarray) -> Draft:
+        return chain(np.array(self.written[-self.max_draft_tokens :], dtype=np.int32), match_length=len(self.written))
+
+    def learn(self, token_ids: np.ndarray, emitted_token_ids: tuple[int, ...]) -> None:
+        self.written += emitted_token_ids
+
+
+@pytest.fixture
+def engine(monkeypatch) -> build.Engine:
+    monkeypatch.setitem(MODEL_FREE_DRAFTERS, "say-again", SayAgain)
+    monkeypatch.setattr(build, "load_model", lambda *args, **options: as_loaded(tiny_llama(0)))
+    monkeypatch.setattr(build, "profiled_latency", lambda *a, **options: LatencyModel(CostCurve.linear(0.01, 1e-6)))
+    config = EngineConfig(drafters=("prompt-lookup", "say-again"), policy="goodput", max_batch=2, strict=True)
+    return build.build_engine(config)
+
+
+def generate(engine: build.Engine) -> list[list[int]]:
+    prompts = [np.random.default_rng(seed).integers(0, VOCABULARY, 12).tolist() for seed in range(4)]
+    requests = [Request(i, p, SamplingParams(max_tokens=16, temperature=0.0), seed=i) for i, p in enumerate(prompts)]
+    for request in requests:
+        engine.core.add_request(request)
+    while engine.core.has_work:
+        engine.core.step(time.monotonic())
+    return [request.output_token_ids.tolist() for request in requests]
+
+
+def test_a_third_drafter_needs_a_class_and_a_line(engine):
+    feedback = []
+    observe = engine.core.controller.observe
+    engine.core.controller.observe = lambda step: (feedback.append(step), observe(step))
+    with_drafts = generate(engine)
+    assert engine.core.controller.state()["drafters"] == ["prompt-lookup", "say-again"]
+    assert "say-again, match 2+" in engine.core.controller.state()["acceptance"]
+    assert any((step.plan.lengths_of(1) > 0).any() for step in feedback), "it drafts"
+    assert any(step.free_tests[1].tested.any() for step in feedback), "and is compared where it does not"
+    engine.core.controller.policy = build.Controller("off", 4, LatencyModel(CostCurve.linear(1, 1)), drafters=()).policy
+    assert generate(engine) == with_drafts
+
+
+def test_a_tree_is_refused_until_it_can_be_verified(engine):
+    tree = Draft(np.array([1, 2], dtype=np.int32), np.array([-1, -1], dtype=np.int32), match_length=9)
+    engine.core.executor.drafters[1].propose = lambda token_ids: tree
+    with pytest.raises(ValueError, match="trees: this executor verifies chains only"):
+        generate(engine)
