@@ -10,8 +10,6 @@ It is a matter of draft models. For whom they work is a choice in every step; mo
 row without one in this step is not a slow request.
 """
 
-import numpy as np
-
 from smartspec.control.goodput.arrivals import Arrivals
 from smartspec.control.policy import Estimates
 from smartspec.control.records import BatchView
@@ -22,7 +20,7 @@ HARMONIC = 2.0  # see planner; 0 is the arithmetic mean
 def fairness_of(view: BatchView, estimates: Estimates, arrivals: Arrivals) -> float:
     """The fairness of this step's plan, the alpha of Mo and Walrand 2000 (see planner): 0, the arithmetic mean, or
     HARMONIC where arrivals are open and all drafts would be the draft model's."""
-    is_free = ~estimates.has_passes(np.arange(len(estimates.drafters)))
-    if not estimates.models or view.draft_lengths[is_free].any():
+    model_free = [view.drafters[n] for n, drafter in enumerate(estimates.drafters) if not drafter.has_passes]
+    if not estimates.models or any(drafter.lengths.any() for drafter in model_free):
         return 0.0
     return HARMONIC if arrivals.are_open else 0.0
