@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from drafter_cases import estimates_of, found, lagging
+from drafter_cases import LOOKUP, MODEL, estimates_of, found, lagging
 
 from smartspec.control.goodput.choice import best_choice
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
+from smartspec.control.policy import Estimates
 from smartspec.control.records import BatchView
 
 K = 4
@@ -117,3 +118,18 @@ def test_one_length_for_all_is_the_best_of_those_allowed(rate, num_rows):
     plan = best_choice(view, estimates, uniform_lengths=(1, 3)).plan
     assert plan.goodput == pytest.approx(max(goodput(0), goodput(1), goodput(3)))
     assert len(set(plan.lengths.tolist())) == 1 and plan.lengths[0] in (0, 1, 3)
+
+
+def test_several_draft_models_and_a_lookup_are_mixed_row_by_row():
+    """What was found is free; where nothing was, whichever model is right about the row."""
+    latency = LatencyModel(CURVE, (None, CostCurve.linear(0.001, 1e-5), CostCurve.linear(0.002, 1e-5)))
+    rates = np.array([[0.8, 0.1, 0.1], [0.7, 0.8, 0.05], [0.7, 0.05, 0.9]])  # by drafter and row
+    estimates = Estimates((LOOKUP, MODEL, MODEL), np.cumprod(np.repeat(rates[:, :, None], K, axis=2), axis=2), latency)
+    view = replace(make_view(3), drafters=(found([K, 0, 0]), lagging(3), lagging(3)))
+    assert best_choice(view, estimates).draft_plan.drafter.tolist() == [0, 1, 2]
+    costly = CostCurve.linear(1.0, 0.0)
+    dear = replace(estimates, latency=LatencyModel(CURVE, (None, CostCurve.linear(0.001, 1e-5), costly)))
+    assert best_choice(view, dear).draft_plan.drafter.tolist()[:2] == [0, 1]
+    assert 2 not in best_choice(view, dear).draft_plan.drafter, "nor is it charged where it does not draft"
+    both_dear = replace(estimates, latency=LatencyModel(CURVE, (None, costly, costly)))
+    assert best_choice(view, both_dear).draft_plan.drafter.tolist() == [0, -1, -1]

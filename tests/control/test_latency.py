@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from drafter_cases import found, lagging
+from drafter_cases import LOOKUP, MODEL, found, lagging
 
 from smartspec.control.latency.model import CostCurve, LatencyModel, ProfileSample
 from smartspec.control.records import BatchView, DraftPlan, StepSeconds
@@ -202,3 +202,27 @@ def test_rows_that_may_not_draft_deeper_leave_the_draft_passes():
     view = replace(make_view(3), max_draft_tokens=np.array([2, 1, 0]))
     seconds = model.draft_seconds(view, np.ones(3, int), K)[1]
     assert seconds == pytest.approx([0.0, 0.007, 0.013, 0.013, 0.013])
+
+
+def test_passes_of_several_drafters_add_up_and_each_is_corrected():
+    model = LatencyModel(CostCurve.linear(0.03, 0.002), (CostCurve.linear(0.005, 0.001), CostCurve.linear(0.02, 0.001)))
+    plan = DraftPlan(np.array([3, 1, 2]), np.array([0, 0, 1]))
+    view = make_view(3)
+    of_both = model.draft_seconds(view, plan.drafter, K)
+    for number in (0, 1):
+        alone = model.draft_seconds(view, np.where(plan.drafter == number, number, -1), K)
+        assert of_both[number] == pytest.approx(alone[number]) and not alone[1 - number].any()
+    first = 0.005 + 2 * 0.001 + 2 * (0.005 + 0.001)
+    second = 2 * (0.02 + 0.001)
+    assert model.predict(view, plan, plan.lengths).draft == pytest.approx(first + second)
+    for _ in range(40):  # both are half as slow again
+        target = float(model.target_seconds(view, np.array([6]))[0])
+        model.observe(view, plan, plan.lengths, StepSeconds(1.5 * (first + second), target, 0.001))
+    alone = DraftPlan(plan.lengths, np.array([-1, -1, 1]))
+    assert model.predict(view, alone, plan.lengths).draft == pytest.approx(1.5 * second, rel=0.1)
+
+
+@pytest.mark.parametrize("drafts", [(), (CostCurve.linear(0.01, 0.0),), (None, None)])
+def test_a_drafter_with_passes_and_no_curve_is_refused_and_the_other_way_round(drafts):
+    with pytest.raises(ValueError, match="give LatencyModel a curve for each"):
+        LatencyModel(CostCurve.linear(0.03, 0.002), drafts).check((LOOKUP, MODEL))

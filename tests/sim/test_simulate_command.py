@@ -71,7 +71,7 @@ def test_machine_and_acceptance_of_a_decision_log(call, tmp_path):
     assert rates["fixed:5"] > rates["off"]
     assert "1 x the machine and model of decisions.jsonl" in " ".join(result.output.split())
     with pytest.raises(ValueError, match="measured curves say nothing about memory"):
-        raise call("--batch", "2", "--hardware", log).exception
+        raise call("--batch", "2", "--hardware", log, "--drafter", "lookup").exception
 
 
 def test_a_narrow_table_loses_no_digits(call):

@@ -4,6 +4,7 @@ Every policy speculates without loss: lengths depend on load, history and confid
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -54,9 +55,13 @@ class Estimates:
 
     def has_passes(self, drafter: np.ndarray) -> np.ndarray:
         """bool [R]: whether drafts of these drafters (int [R]) are made in passes of a model."""
-        return np.array([*(d.has_passes for d in self.drafters), False])[drafter]
+        return self._has_passes[drafter]
 
-    @property
+    @cached_property
+    def _has_passes(self) -> np.ndarray:
+        return np.array([*(drafter.has_passes for drafter in self.drafters), False])  # the last: of nobody, -1
+
+    @cached_property
     def models(self) -> list[int]:
         """Numbers of the drafters that draft in passes of a model."""
         return [number for number, drafter in enumerate(self.drafters) if drafter.has_passes]

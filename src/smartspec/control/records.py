@@ -115,7 +115,8 @@ class BatchView:
 
     def with_lags_up_to(self, most: int) -> "BatchView":
         """The same step with draft KV that lags by at most so many tokens."""
-        return replace(self, drafters=tuple(replace(d, lag=np.minimum(d.lag, most)) for d in self.drafters))
+        drafters = (DrafterView(d.lengths, d.match_lengths, np.minimum(d.lag, most)) for d in self.drafters)
+        return replace(self, drafters=tuple(drafters))
 
     @property
     def ordinary_tokens(self) -> int:

@@ -32,9 +32,12 @@ class Pools:
     """The pools of all drafters, numbered through; names: of each pool. drafters: int [P], whose it is."""
 
     def __init__(self, drafters: tuple[DrafterSpec, ...]):
-        self._least = [np.array(drafter.match_lengths) for drafter in drafters]
-        self._first = np.cumsum([0, *map(len, self._least)])
-        self.drafters = np.repeat(np.arange(len(drafters)), np.diff(self._first))
+        sizes = [len(drafter.match_lengths) for drafter in drafters]
+        self.drafters = np.repeat(np.arange(len(drafters)), sizes)
+        self._pool_of_match = [  # by drafter: int [longest least match length + 1]
+            first + np.searchsorted(d.match_lengths[1:], np.arange(d.match_lengths[-1] + 1), side="right")
+            for d, first in zip(drafters, np.cumsum([0, *sizes]), strict=False)
+        ]
         self.names = [name for drafter in drafters for name in _pool_names(drafter)]
 
     def __len__(self) -> int:
@@ -42,11 +45,9 @@ class Pools:
 
     def of(self, view: BatchView) -> np.ndarray:
         """Pool that a draft of each drafter would be of: int [D, R]."""
-        pools = np.zeros((len(self._least), view.num_rows), dtype=np.int64)
-        for number, least in enumerate(self._least):
-            found = least.searchsorted(view.drafters[number].match_lengths, side="right") - 1
-            pools[number] = self._first[number] + np.maximum(found, 0)
-        return pools
+        pairs = zip(self._pool_of_match, view.drafters, strict=True)
+        pools = [pool_of_match.take(drafter.match_lengths, mode="clip") for pool_of_match, drafter in pairs]
+        return np.array(pools, dtype=np.int64).reshape(len(pools), view.num_rows)
 
 
 def _pool_names(drafter: DrafterSpec) -> list[str]:
@@ -109,7 +110,7 @@ class AcceptanceCells:
 
     def _estimate(self) -> np.ndarray:
         near = self._nearness @ np.concatenate([self._information, self._score], axis=1)
-        near_information, near_score = np.split(near, 2, axis=1)
+        near_information, near_score = near[:, : len(self._names)], near[:, len(self._names) :]
         shared_information, shared_score = near_information @ self._of_drafter, near_score @ self._of_drafter
         estimate = (shared_score + SHARED_STRENGTH * PRIOR_LOG_ODDS) / (shared_information + SHARED_STRENGTH)
         estimate = (near_score + SHARED_STRENGTH * estimate) / (near_information + SHARED_STRENGTH)

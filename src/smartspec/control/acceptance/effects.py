@@ -108,7 +108,8 @@ class AcceptanceEffects:
         self._state[:, :, rows] = known, score, variance, *surprise
         shares = _shares(known, score, self._spread.strength)
         sums = _sum_by_class(classes, faded, shares)
-        (faded, self._present), self._present_rows = np.split(sums, 2), rows
+        faded, self._present = _halves(sums)
+        self._present_rows = rows
         self._spread.learn(known, *self._deviations(known, score, shares, classes), variance)
         memory = CLASS_FADE * class_keep * np.exp(-faded[: self._num_drafters] / (CLASS_MEMORY * self._spread.strength))
         self._past *= np.concatenate([memory, memory])
@@ -136,14 +137,14 @@ class AcceptanceEffects:
     ) -> tuple[np.ndarray, np.ndarray]:
         """How far scores are from what the mean of the class would give, and which part of that mean is others': float
         [D, R] each."""
-        total, estimates = np.split((self._present + self._past).take(classes, axis=1), 2)
+        total, estimates = _halves((self._present + self._past).take(classes, axis=1))
         total = np.maximum(total, _LITTLE)
         shares = shares[: self._num_drafters]
         return score - information * estimates / total, 1.0 - np.minimum(shares / total, 1.0)
 
     def _class_effects(self) -> np.ndarray:
         """float [D, NUM_CLASSES]."""
-        shares, estimates = np.split(self._present + self._past, 2)
+        shares, estimates = _halves(self._present + self._past)
         return estimates / (shares + CLASS_STRENGTH)
 
     def _class_shares(self) -> np.ndarray:
@@ -165,13 +166,17 @@ class AcceptanceEffects:
         variance = information + information**2 / (known + self._spread.strength)
         surprise = SURPRISE_FADE * surprise + residual
         total_variance = SURPRISE_FADE**2 * total_variance + variance
-        sums = np.split(_sum_by_class(classes, residual, variance, information), 3)
+        sums = _sum_by_class(classes, residual, variance, information).reshape(3, -1, NUM_CLASSES)
         doubt = sums[2] ** 2 / (self._class_shares() + CLASS_STRENGTH)
         self._class_surprise = SURPRISE_FADE * self._class_surprise + sums[0]
         self._class_surprise_variance = SURPRISE_FADE**2 * self._class_surprise_variance + sums[1] + doubt
         class_keep = _belief(self._class_surprise, self._class_surprise_variance)
         keep = np.minimum(_belief(surprise, total_variance), class_keep.take(classes, axis=1))
         return keep, class_keep, surprise, total_variance
+
+
+def _halves(lines: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return lines[: len(lines) // 2], lines[len(lines) // 2 :]
 
 
 def _shares(information: np.ndarray, score: np.ndarray, strength: np.ndarray) -> np.ndarray:

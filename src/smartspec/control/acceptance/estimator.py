@@ -112,7 +112,7 @@ class AcceptanceEstimator:
             self._learn_confidence(feedback, tested, accepted)
         _add_free_tests(feedback, tested, accepted)
         history = self._history(view)
-        rows = self._effects.rows_to_learn(view.request_ids, view.class_ids, tested.any(axis=(0, 1)))
+        rows = self._effects.rows_to_learn(view.request_ids, view.class_ids, tested[0].any(axis=0))
         evidence = self._learn_cells(history, tested, accepted)
         self._effects.learn(rows, history.effects, *evidence)
         self._cells.age()
@@ -177,7 +177,8 @@ class AcceptanceEstimator:
 
 def _survival(log_odds: np.ndarray) -> np.ndarray:
     """From conditional log-odds, [K, ...]: float [..., K]."""
-    return np.moveaxis(sigmoid(log_odds).cumprod(axis=0), 0, -1)
+    survival = sigmoid(log_odds).cumprod(axis=0)
+    return survival.transpose(*range(1, survival.ndim), 0)
 
 
 def _lift(predicted: np.ndarray, variances: np.ndarray) -> np.ndarray:

@@ -46,7 +46,10 @@ def begun(
     lengths.
     """
     latency, max_draft_tokens = estimates.latency, estimates.max_draft_tokens
-    lag = np.where(estimates.has_passes(drafter), of_drafter(view.draft_lags, drafter), 0)
+    if not estimates.models:
+        return drafter, np.zeros((len(estimates.drafters), max_draft_tokens + 1))
+    # Of a row that nobody drafts for, and of model-free drafters, it is 0.
+    lag = np.where(drafter >= 0, of_drafter(view.draft_lags, drafter), 0)
     behind = lag > ORDINARY_LAG
     if not behind.any():
         return drafter, latency.draft_seconds(view, drafter, max_draft_tokens)
