@@ -102,11 +102,11 @@ def test_perfect_drafts_take_one_step_for_k_plus_one_tokens():
     assert records[0].end_to_end_seconds == pytest.approx(0.022 + 2 * (0.010 + 0.005 + 0.002))
 
 
-def test_a_draft_model_that_was_off_pays_for_what_it_has_not_seen():
+def test_a_draft_model_that_was_off_pays_for_the_prefill_of_its_kv():
     scenario = replace(QUIET, policy="fixed:2", num_requests=1, acceptance="0.0")
     fleet = make_fleet(scenario)
     executor = fleet.replicas[0].executor
-    curves = {"target": CostCurve.linear(0.01, 0.0), "draft": CostCurve.linear(0.0, 0.001)}
+    curves = {"target": CostCurve.linear(0.01, 0.0), "drafts": (CostCurve.linear(0.0, 0.001),)}
     executor.time = replace(executor.time, **curves, host_seconds=0.0)
     records, _ = serve(fleet, traffic_of([50], [4], [0.0]))
     # 51, 1 and 1 tokens in the first pass of each step (the newest included), 1 in the second; the last step cannot
