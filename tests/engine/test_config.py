@@ -18,6 +18,13 @@ def test_policies_this_engine_cannot_run_are_refused_with_the_reason(policy, nam
         EngineConfig(policy=policy)
 
 
+def test_off_is_off():
+    """No drafter proposes or remembers, and no draft model is loaded, where no draft will be asked for."""
+    off = EngineConfig(policy="off", drafters=("prompt-lookup", "some/model"))
+    assert off.active_drafters == () == off.draft_models
+    assert EngineConfig(drafters=("prompt-lookup", "some/model")).draft_models == ("some/model",)
+
+
 @pytest.mark.parametrize("policy", ["goodput", "off", "fixed:10", "uniform:1,3,5", "hf", "specdec++:0.7", "adaserve"])
 def test_policies_it_can_run(policy):
     assert EngineConfig(policy=policy).policy == policy

@@ -161,7 +161,9 @@ def test_lengths_that_change_every_step_under_memory_pressure(cases, use_model):
 )
 def test_hundred_real_prompts(hundred, policy, drafters):
     prompts, expected = hundred
-    engine = build_engine(EngineConfig(policy="off" if policy == "random" else policy, drafters=drafters, strict=True))
+    engine = build_engine(
+        EngineConfig(policy="fixed:1" if policy == "random" else policy, drafters=drafters, strict=True)
+    )
     if policy == "random":
         engine.core.controller = RandomLengths(drafters == SELF_DRAFT)
     requests = generate(engine, prompts, 32)

@@ -111,7 +111,7 @@ def run(engine: "Engine", thread: "EngineThread", listener: socket.socket, api_k
     async_engine = AsyncEngine.of(engine, thread)
     name = engine.loaded.name
     config = engine.config
-    shown = {"policy": config.policy, "drafters": config.drafters, "kernels": engine.kernels}
+    shown = {"policy": config.policy, "drafters": config.active_drafters, "kernels": engine.kernels}
     app = create_app(async_engine, engine.tokenizer, name, **shown, api_key=api_key)
     host, port = listener.getsockname()[:2]
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"

@@ -64,8 +64,8 @@ def build_engine(config: EngineConfig, report: Callable[[str], None] = lambda te
         models.target, runners, max_batch=config.max_batch, kv_tokens=models.kv_tokens, report=report
     )
     curves = dict(zip(models.drafts, profile.drafts, strict=True))
-    latency = LatencyModel(profile.target, tuple(map(curves.get, config.drafters)))
-    drafters = tuple(_drafter(name, models, config) for name in config.drafters)
+    latency = LatencyModel(profile.target, tuple(map(curves.get, config.active_drafters)))
+    drafters = tuple(_drafter(name, models, config) for name in config.active_drafters)
     specs = tuple(drafter.spec for drafter in drafters)
     controller = Controller(config.policy, config.max_draft_tokens, latency, drafters=specs, strict=config.strict)
     if decision_log is not None:

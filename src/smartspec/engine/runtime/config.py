@@ -11,10 +11,9 @@ BLOCK_SIZE = 16
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """model, drafters: names (see engine.load; a drafter is one of drafters.MODEL_FREE_DRAFTERS or a
-    model).
+    """model, drafters: names (see engine.models.load; a drafter is one of drafters.MODEL_FREE_DRAFTERS or a model).
 
-    policy: a name, see control.policies.names.
+    policy: a name, see control.policy_names; "off" is plain decoding, for which no drafter is made.
 
     max_model_len: most tokens of one request, None for the model's own limit. kv_tokens: KV memory in tokens over all
     requests, None for max_batch requests of 1024 tokens. max_batched_tokens: ordinary tokens fed per step.
@@ -53,8 +52,13 @@ class EngineConfig:
             raise ValueError(f"policy {self.policy!r} needs divergences; only the simulator has them: use another")
 
     @property
+    def active_drafters(self) -> tuple[str, ...]:
+        """Those that run: none where the policy will never ask for a draft."""
+        return () if self.policy == "off" else self.drafters
+
+    @property
     def draft_models(self) -> tuple[str, ...]:
-        return tuple(name for name in self.drafters if name not in MODEL_FREE_DRAFTERS)
+        return tuple(name for name in self.active_drafters if name not in MODEL_FREE_DRAFTERS)
 
 
 def parse_drafters(text: str) -> tuple[str, ...]:
