@@ -46,6 +46,19 @@ def test_bad_configuration_is_refused():
         make_controller(max_draft_tokens=0)
 
 
+def test_without_drafters_only_time_is_learned():
+    """The policy has nothing to decide, and its time would be the host's."""
+    controller, full = make_controller("fixed:3", drafters=()), np.full(3, K)
+    controller.policy = controller.acceptance = None
+    view = BatchView(np.arange(3), full * 10, full)
+    for _ in range(50):
+        plan = controller.plan_draft(view)
+        assert plan.lengths.tolist() == [0, 0, 0] and plan.drafter.tolist() == [-1, -1, -1]
+        assert controller.plan_verify(view, plan, Drafted(plan.lengths)).tolist() == [0, 0, 0]
+        controller.observe(make_feedback(view, plan, seconds=StepSeconds(0.0, 0.08, 0.001)))
+    assert controller.predicted_seconds == pytest.approx(0.081, rel=0.1)
+
+
 def test_verification_shrinks_to_what_was_drafted_and_never_grows():
     controller, view = make_controller("fixed:3"), make_view(3)
     plan = controller.plan_draft(view)

@@ -62,6 +62,10 @@ class Controller:
             self._view, self._last_now = None, view.now
             return no_drafts(view.num_rows)
         self._last_now = view.now
+        if not self.drafters:  # nothing to decide, and nothing to learn but the time
+            self._view, self._plan = view, no_drafts(view.num_rows)
+            self._survival = np.zeros((view.num_rows, self.max_draft_tokens))
+            return self._plan
         estimates = Estimates(self.drafters, self.acceptance.survival(view), self.latency, self.acceptance)
         plan = self.policy.plan_draft(view, estimates)
         self._view, self._plan = view, plan
@@ -88,8 +92,9 @@ class Controller:
             return
         drafted = replace(feedback.plan, lengths=feedback.drafted)  # a stop rule may have ended drafts early
         self._predicted = self.latency.observe(feedback.view, drafted, feedback.verified, feedback.seconds)
-        self.acceptance.observe(feedback)
-        self.policy.observe(feedback)
+        if self.drafters:
+            self.acceptance.observe(feedback)
+            self.policy.observe(feedback)
         record = self._record(feedback)
         self._history.append(record)
         if self.on_record is not None:
