@@ -7,9 +7,7 @@ without sliding windows, LongRoPE, half of each head rotated. Each case runs in 
 crashes is a row, too. Takes about five minutes; --resume FILE keeps what is found and goes on from it.
 """
 
-import argparse
 import json
-import logging
 import multiprocessing
 import os
 import tempfile
@@ -19,12 +17,12 @@ import warnings
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-
-os.environ["OMP_NUM_THREADS"] = "1"  # before torch: a process with threads cannot fork
+from typing import Annotated
 
 import numpy as np
 import torch
 import transformers
+import typer
 from models_table import write_table
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedTokenizerFast
@@ -121,14 +119,13 @@ class NoSuchModelError(Exception):
     """Transformers itself makes or runs no such tiny model."""
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", help="architectures separated by commas; default all")
-    parser.add_argument("--output", type=Path, default=Path("docs/models.md"), help="the page that is written")
-    parser.add_argument("--resume", type=Path, help="a file of finished rows, which are not made again")
-    options = parser.parse_args()
-    names = options.only.split(",") if options.only else list(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
-    rows = read_rows(options.resume)
+def main(
+    only: Annotated[str | None, typer.Option(help="Architectures separated by commas; left out: all.")] = None,
+    output: Annotated[Path, typer.Option(help="The page that is written.")] = Path("docs/models.md"),
+    resume: Annotated[Path | None, typer.Option(help="A file of finished rows, which are not made again.")] = None,
+) -> None:
+    names = only.split(",") if only else list(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+    rows = read_rows(resume)
     for number, name in enumerate(names, 1):
         if name in rows:
             continue
@@ -137,10 +134,10 @@ def main() -> None:
             row |= {variant: run_apart(Case(name, variant)) for variant in VARIANTS}
         cells = "; ".join(f"{variant or 'plain'} {' '.join(cell)}".strip() for variant, cell in row.items())
         print(f"[{number}/{len(names)}] {name}: {cells}", flush=True)
-        if options.resume:
-            with options.resume.open("a") as file:
+        if resume:
+            with resume.open("a") as file:
                 file.write(json.dumps([transformers.__version__, name, row]) + "\n")
-    write_table(options.output, rows, tuple(VARIANTS), transformers.__version__)
+    write_table(output, rows, tuple(VARIANTS), transformers.__version__)
 
 
 def read_rows(path: Path | None) -> dict[str, dict[str, tuple[str, str]]]:
@@ -275,8 +272,8 @@ if __name__ == "__main__":
     warnings.filterwarnings("ignore")
     transformers.logging.set_verbosity_error()
     logging.disable(logging.WARNING)
-    torch.set_num_threads(1)
+    torch.set_num_threads(1)  # a process with threads cannot fork
     # Neither changes what is computed, and each model is used for a second.
     load.warm_up = lambda model: None
     load.pad_small_batches = lambda model: 1
-    main()
+    typer.run(main)

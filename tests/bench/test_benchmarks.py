@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SCRIPTS = ("controller", "memory", "peers", "planner", "rates", "simulator")
+SCRIPTS = ("controller", "memory", "models", "peers", "planner", "rates", "simulator")
 BESIDE_THE_CLONE = re.compile(r"""["'/]shared["'/]|["' ]\.\./|["'] */work/""")
 
 sys.path.insert(0, str(ROOT / "benchmarks"))

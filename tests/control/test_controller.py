@@ -1,5 +1,6 @@
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -49,7 +50,8 @@ def test_bad_configuration_is_refused():
 def test_without_drafters_only_time_is_learned():
     """The policy has nothing to decide, and its time would be the host's."""
     controller, full = make_controller("fixed:3", drafters=()), np.full(3, K)
-    controller.policy = controller.acceptance = None
+    controller.policy = SimpleNamespace(note=None)
+    controller.acceptance = None
     view = BatchView(np.arange(3), full * 10, full)
     for _ in range(50):
         plan = controller.plan_draft(view)

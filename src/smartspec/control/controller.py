@@ -79,7 +79,7 @@ class Controller:
 
         Nothing here may depend on tokens that were sampled: dropping a token for its own probability biases the output.
         """
-        if self._view is None:
+        if self._view is None or not drafted.lengths.any():
             return np.zeros_like(drafted.lengths)
         if drafted.confidence is not None:
             self._survival = self.acceptance.survival_given_confidence(view, plan.drafter, drafted.confidence)
