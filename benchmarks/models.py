@@ -8,6 +8,7 @@ crashes is a row, too. Takes about five minutes; --resume FILE keeps what is fou
 """
 
 import json
+import logging
 import multiprocessing
 import os
 import tempfile
