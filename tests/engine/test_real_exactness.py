@@ -35,7 +35,9 @@ def costs(fixed: float, per_token: float) -> list[ProfileSample]:
 
 @pytest.fixture(scope="module", autouse=True)
 def loaded_once():
-    latency = lambda target, draft, **_: LatencyModel.fit(costs(0.04, 1e-4), costs(0.004, 1e-5) if draft else [])  # noqa: E731
+    def latency(target, drafts, **options) -> LatencyModel:
+        return LatencyModel.fit(costs(0.04, 1e-4), [costs(0.004, 1e-5) for _ in drafts])
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(build, "load_model", cache(load_model))
         patch.setattr(build, "profiled_latency", latency)
