@@ -15,7 +15,7 @@ OUTPUT_TOKENS = 200
 
 @dataclass(frozen=True)
 class Cell:
-    """A scenario under standing load, the policies that play it, and the steps that do not count (warm-up).
+    """A scenario in steady state, the policies that play it, and the steps that do not count (warm-up).
 
     plain_steps: steps that policies play which learn nothing (oracle, off, fixed:K), where all steps are alike to them;
     None for as many as the others.
@@ -41,7 +41,7 @@ def phase(num_steps: int, num_rows: int, class_ids: tuple[int, ...] = (0,), **ch
 
 
 def static_cells() -> Iterator[Cell]:
-    """Standing load: batch 1 to 256, one acceptance for all or mixed, draft model or lookup; requests never end."""
+    """Steady state: batch 1 to 256, one acceptance for all or mixed, draft model or lookup; requests never end."""
     for drafter in ("model", "lookup"):
         for acceptance in ("0.5", "0.7", "0.9", MIXED):
             classes = tuple(range(acceptance.count(",") + 1))

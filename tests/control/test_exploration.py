@@ -54,7 +54,7 @@ def test_steps_of_a_kind_become_rarer_at_every_batch_size_by_itself(growth, due)
 
 def play(acceptance_of_step, num_steps, seed=0, understated=1.0, target=TARGET, prefill=0):
     """A draft model with that acceptance by step (of all positions, or float [K]), beside so many prefill tokens in
-    every step, of requests that are known to come as they like; returns lengths, notes and relative goodput (to off) by
+    every step, under arrivals that are known to be open-loop; returns lengths, notes and relative goodput (to off) by
     step."""
     rng = np.random.default_rng(seed)
     profile = CostCurve(target.knots, tuple(s / understated for s in target.slopes), target.constant)

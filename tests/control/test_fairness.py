@@ -1,4 +1,4 @@
-"""Where requests come as they like, those that draft badly count as much by the time they wait."""
+"""Under open-loop arrivals requests that draft badly count as much by the time they wait."""
 
 import numpy as np
 import pytest
@@ -41,7 +41,7 @@ def test_independent_arrivals_are_told_from_replacements(seed):
 
 
 def test_one_belief_decides_whose_tokens_count_and_what_time_is_worth():
-    """Before there is evidence, too: requests are taken to replace each other rather than not."""
+    """Before there is evidence, too: arrivals are taken to be closed-loop rather than open-loop."""
     for is_open in (None, False, True):
         policy = Goodput()
         if is_open is not None:

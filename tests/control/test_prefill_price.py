@@ -1,4 +1,4 @@
-"""What time is worth beside prefill: the usual price, but where all is prefill's and requests replace each other."""
+"""What time is worth in a mixed batch: the usual price, but where all is prefill's and arrivals are closed-loop."""
 
 import numpy as np
 import pytest
@@ -92,7 +92,7 @@ def crowd(num_waiting):
 
 
 def test_of_a_long_queue_not_all_will_decode_together():
-    """Where requests come as they like, those at its head have left before its end is prefilled."""
+    """Under open-loop arrivals those at its head have left before its end is prefilled."""
     price = played(2000, is_open=True)
     assert price.num_joining(crowd(num_waiting=5)) == 5
     assert price.num_joining(crowd(num_waiting=500)) == 2 * (R + 1)

@@ -25,7 +25,7 @@ def observe(remaining, view, accepted=0):
 
 
 def run(remaining, lengths, num_rows=4, tokens_per_step=1):
-    """A standing batch whose requests make these many tokens, one request after the other."""
+    """A steady-state batch whose requests make these many tokens, one request after the other."""
     waiting = list(enumerate(lengths))
     running = []
     while waiting:

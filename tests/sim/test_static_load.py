@@ -1,5 +1,5 @@
-"""Standing load: expectation and luck agree, the oracle has no regret, phases and turnover, and nothing depends on
-what is merely logged."""
+"""Steady state: what is drawn agrees with its expectation, the oracle has no regret, phases and turnover, and nothing
+depends on what is merely logged."""
 
 import numpy as np
 import pytest

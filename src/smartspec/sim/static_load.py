@@ -1,4 +1,4 @@
-"""A controller at a standing load: so many requests decode for ever, nobody arrives, nobody leaves.
+"""A controller in steady state: a fixed batch of requests decodes for ever, nobody arrives, nobody leaves.
 
 The controller meets the same truth as in a whole simulation, but straight from BatchViews, one vectorised step after
 the other, without requests, blocks or a scheduler. Every step also logs what it was worth in expectation, which takes
@@ -76,7 +76,7 @@ class StaticLog:
 
 
 class StaticLoad:
-    """The truth of a standing load. seed: of the noise of time; acceptance has its own."""
+    """The truth of a steady-state batch. seed: of the noise of time; acceptance has its own."""
 
     def __init__(self, time: TimeTruth, acceptance: AcceptanceTruth, *, drafter: DrafterSpec, seed: int = 0):
         self.time = time
