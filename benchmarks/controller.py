@@ -2,7 +2,7 @@
 
     python benchmarks/controller.py --seeds 20 --output controller.jsonl
 
-Goodput is what the plans are worth under the truth, free of luck and noise (what the controller sees has both). Ratios
+Goodput is what the plans are worth in expectation under the truth (what the controller sees is random draws). Ratios
 are taken per seed, between policies that met the same truth; the table gives their mean, and the lowest and highest of
 a single seed, worst cell first. An output file that exists is continued.
 """

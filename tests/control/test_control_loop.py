@@ -121,8 +121,8 @@ def test_lengths_converge_to_the_best_for_a_draft_model(rows):
 def test_deep_drafts_are_found_where_later_tokens_are_surer():
     """A copied passage: the first token is a gamble, the rest is not."""
     conditional = np.tile([0.4] + [0.97] * (K - 1), (4, 1))
-    # A few unlucky first tokens make whole drafts look worthless, and effects of requests forget fast enough to follow
-    # a change of text: what one seed loses by that here is up to 5 %.
+    # A few first tokens rejected by chance make whole drafts look worthless, and effects of requests forget fast enough
+    # to follow a change of text: what one seed loses by that here is up to 5 %.
     assert share_of_oracle(lambda seed: World(conditional, MEMORY_BOUND, seed=seed)) >= 0.95
 
 

@@ -130,11 +130,11 @@ def test_plain_steps_are_taken_and_become_rare(seed):
     assert sum(step >= 1000 for step in plain) <= 4
 
 
-def test_bad_luck_at_the_second_token_does_not_keep_drafts_short_for_ever():
-    unlucky, good = np.array([0.5, 0.1, 0.1, 0.1]), np.array([0.5, 0.8, 0.8, 0.8])
+def test_noise_at_the_second_token_does_not_keep_drafts_short_for_ever():
+    bad, good = np.array([0.5, 0.1, 0.1, 0.1]), np.array([0.5, 0.8, 0.8, 0.8])
     num_found = 0
     for seed in range(8):
-        lengths, notes, _ = play(lambda step: unlucky if step < 3 else good, 400, seed, target=CHEAP_TOKENS)
+        lengths, notes, _ = play(lambda step: bad if step < 3 else good, 400, seed, target=CHEAP_TOKENS)
         assert (lengths[5:16] == ROWS).all(), "and nothing is learned of a second token there is not"
         longer = [step for step, note in enumerate(notes) if note and note.startswith("longer")]
         assert 2 <= len(longer) <= 6

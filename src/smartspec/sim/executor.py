@@ -23,7 +23,7 @@ class SimExecutor:
     """Implements core.engine_core.Executor in virtual time, with one drafter.
 
     drafter: LOOKUP, whose drafts are those that the truth finds, or MODEL, depth by depth and with confidence.
-    seed: of the noise of time; luck belongs to the acceptance truth and is common to all policies.
+    seed: of the noise of time; random numbers of acceptance are the acceptance truth's, common to all policies.
     """
 
     def __init__(
@@ -83,10 +83,10 @@ class SimExecutor:
         return tuple([chain(self._drafts[k].token_ids, confidence=row[:k]) if k else NO_DRAFT for k, row in rows])
 
     def verify(self, batch: Batch, drafts: tuple[Draft, ...]) -> StepResult:
-        """Who was lucky, and how long it took."""
+        """Which draft tokens were accepted, and how long it took."""
         view = self._view
         verified = np.array([len(draft) for draft in drafts], dtype=np.int64)
-        num_right = count_leading(self.acceptance.luck(view.request_ids, self._positions) < self._conditional)
+        num_right = count_leading(self.acceptance.uniform(view.request_ids, self._positions) < self._conditional)
         accepted = np.minimum(num_right, verified)
         if self.drafter.has_passes:
             self._remember_seen(accepted)

@@ -204,7 +204,7 @@ class Goodput(Policy):
 
 def marginal_weights(view: BatchView, estimates: Estimates, best: Choice, fairness: float) -> np.ndarray:
     """What one more token of each row is worth beside the plan, float [R]: its weight or, where the plan is fair, the
-    gradient of the mean that is maximised. It depends on what a request gets on average, not on its luck in a step."""
+    gradient of the mean that is maximised. It depends on what a request gets on average, not on chance in a step."""
     if not fairness or not view.num_rows:
         return view.weights
     emitted = 1.0 + expected_accepted(estimates.survival_of(best.drafter), best.plan.lengths)

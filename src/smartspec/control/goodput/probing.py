@@ -11,8 +11,8 @@ target's tokens for free). Two things may make better lengths gain:
 A probe is made only if what it may gain over some time ahead exceeds its price.
 
 Drafts that are too short hide it: their next token is not tested, larger passes are not timed, and the estimate that
-once spoke against them stays. (One batch of 64 with bad luck at the second token kept all drafts at one for hundreds of
-steps.) So now and then drafts are as long as would be best if more of them were accepted.
+once spoke against them stays. (In one batch of 64 a few rejections by chance at the second token kept all drafts at one
+for hundreds of steps.) So now and then drafts are as long as would be best if more of them were accepted.
 """
 
 from collections.abc import Callable
