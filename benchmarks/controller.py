@@ -65,7 +65,7 @@ def recovery_steps(entry: dict, oracle: dict, cell: Cell) -> int:
 
 def _worst_recovery(of: dict[str, list[dict]], cell: Cell) -> int | None:
     """Over all seeds; None where the oracle played other steps."""
-    if cell.plain_steps is not None:
+    if cell.static_steps is not None:
         return None
     return max(map(recovery_steps, of["goodput"], of["oracle"], [cell] * len(of["goodput"])))
 

@@ -134,7 +134,7 @@ def test_a_machine_slower_than_profiled_is_learned():
 
 @pytest.mark.parametrize("factor", [5.0, 10.0, 30.0])
 def test_a_wrong_profile_is_no_evidence_against_drafts(factor):
-    """A first step without drafts corrected the model at once, but the guard went on believing that plain steps take a
+    """A first non-speculative step corrected the model at once, but the guard went on believing that such steps take a
     fifth of what is predicted, and stopped drafts that gain."""
     world = World(rates(0.8, 0.8, 0.8, 0.8), MEMORY_BOUND)
     slow = CostCurve(MEMORY_BOUND.knots, tuple(factor * s for s in MEMORY_BOUND.slopes), factor * MEMORY_BOUND.constant)

@@ -123,11 +123,11 @@ def test_requests_that_nobody_values_are_not_probed(prefill):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_plain_steps_are_taken_and_become_rare(seed):
+def test_non_speculative_steps_are_taken_and_become_rare(seed):
     _, notes, _ = play(lambda step: 0.8, 2000, seed)
-    plain = [step for step, note in enumerate(notes) if note and note.startswith("plain")]
-    assert len(plain) >= 3
-    assert sum(step >= 1000 for step in plain) <= 4
+    taken = [step for step, note in enumerate(notes) if note and note.startswith("non-speculative step")]
+    assert len(taken) >= 3
+    assert sum(step >= 1000 for step in taken) <= 4
 
 
 def test_noise_at_the_second_token_does_not_keep_drafts_short_for_ever():

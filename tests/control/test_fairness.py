@@ -47,7 +47,7 @@ def test_one_belief_decides_whose_tokens_count_and_what_time_is_worth():
         if is_open is not None:
             learned(policy._arrivals, 1000, is_open)
         price = policy._prefill_price
-        price._without_prefill = 0.0  # all tokens were made beside prefill
+        price._without_prefill = 0.0  # all tokens were made in mixed steps
         assert (fairness_of(OF_MODEL, policy._arrivals) == HARMONIC) == (price.usual_part > 0.5) == bool(is_open)
 
 
