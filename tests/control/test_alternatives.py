@@ -54,7 +54,7 @@ def test_where_the_guard_stops_drafts_the_first_alternative_is_what_would_have_b
     assert np.array_equal(others[0][1].drafter, wanted.drafter)
 
 
-def test_all_limits_are_asked_at_the_same_price_of_time(monkeypatch):
+def test_all_limits_are_asked_at_the_same_shadow_price_of_time(monkeypatch):
     """A limit that makes drafts worth less does not make the time of a mixed step cheaper."""
     policy, prices = make_policy(is_open=True), []
     ask = policy._best_choice

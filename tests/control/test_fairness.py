@@ -18,8 +18,10 @@ OF_MODEL = estimates_of(LATENCY, SURVIVAL, SURVIVAL)
 NONE = np.zeros(ROWS, dtype=np.int64)
 
 
-def make_view(num_waiting=0, offered=NONE):
-    return BatchView(np.arange(ROWS), NONE + 100, NONE + K, (found(offered), lagging(ROWS)), num_waiting=num_waiting)
+def make_view(num_waiting=0, found_lengths=NONE):
+    return BatchView(
+        np.arange(ROWS), NONE + 100, NONE + K, (found(found_lengths), lagging(ROWS)), num_waiting=num_waiting
+    )
 
 
 def learned(arrivals, num_steps, is_open, seed=0):
@@ -80,7 +82,10 @@ def test_one_model_free_draft_does_not_change_whose_tokens_count():
     """A match of prompt lookup in one row: the draft model drafts as long for the others."""
     policy, one_found = Goodput(), NONE + (np.arange(ROWS) == 0)
     learned(policy._arrivals, 1000, is_open=True)
-    lengths = [policy.plan_draft(make_view(offered=offered), OF_MODEL).lengths for offered in (NONE, one_found)]
+    lengths = [
+        policy.plan_draft(make_view(found_lengths=found_lengths), OF_MODEL).lengths
+        for found_lengths in (NONE, one_found)
+    ]
     assert np.array_equal(lengths[0][1:], lengths[1][1:])
 
 

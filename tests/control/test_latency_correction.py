@@ -125,7 +125,7 @@ def test_a_context_the_profile_thought_free_is_learned():
         assert seconds(model, 8, context=context) == pytest.approx(seconds(truth, 8, context=context), rel=0.05)
 
 
-def test_outliers_are_bounded_and_what_insists_is_believed():
+def test_outliers_are_bounded_and_a_lasting_change_is_believed():
     model, plain = CostCorrection(PROFILE), seconds(CostCorrection(PROFILE), 12)
     for _ in range(50):
         observe(model, size(12), plain)

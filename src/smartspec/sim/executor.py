@@ -2,7 +2,7 @@
 
 It sits where the live engine's executor sits: EngineCore, scheduler, blocks and controller are the real ones. Token ids
 are dummies: draft tokens are all 1, and the target emits 1 where the drafter was right and 0 where it was not, so the
-step loop's own comparisons (free evidence behind a draft) come out as the truth has it.
+step loop's own comparisons (free tests: off-policy feedback behind a draft) come out as the truth has it.
 """
 
 import numpy as np
@@ -56,7 +56,7 @@ class SimExecutor:
         self._view = view
 
     def begin_step(self, batch: Batch, now: float) -> tuple[DrafterView, ...]:
-        """What the drafter offers."""
+        """What the drafter can draft."""
         rows = batch.decoding
         self._positions = np.array([r.num_tokens - r.num_prompt_tokens for r in rows], dtype=np.int64)
         if self.drafter.has_passes:
@@ -142,9 +142,9 @@ class Overheard:
         return self._controller.plan_draft(view)
 
 
-def free_tests(drafter: DrafterSpec, offered: DrafterView, verified: np.ndarray, num_right: np.ndarray) -> FreeTests:
+def free_tests(drafter: DrafterSpec, found: DrafterView, verified: np.ndarray, num_right: np.ndarray) -> FreeTests:
     """Of drafts of which num_right tokens (int [R]) are right: those of a model-free drafter are known unverified."""
-    tested = (num_right >= verified) & (verified < offered.lengths) & (not drafter.has_passes)
+    tested = (num_right >= verified) & (verified < found.lengths) & (not drafter.has_passes)
     return FreeTests(verified, tested.astype(np.int64), (tested & (num_right > verified)).astype(np.int64))
 
 

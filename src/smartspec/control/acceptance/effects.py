@@ -10,8 +10,8 @@ posterior of such a random-effects model is exact in closed form:
     request effect                    (s + strength * class effect) / (W + strength)
 
 What a request knows fades, as its text drifts; the faded share stays with the class, whose memory is a number of
-requests. Both forget faster while surprises insist: a fading sum of residuals, squared over its variance, is about
-1 in a steady world, and evidence is dropped the faster the further it is above.
+requests. Both forget faster where a change is detected: a fading sum of residuals, squared over its variance, is about
+1 where nothing changes, and evidence is dropped the faster the further it is above.
 """
 
 import numpy as np

@@ -28,7 +28,8 @@ class Choice:
 
     draft_seconds: float [D, K + 1], what 0..K passes of each drafter are charged. target_seconds: float [N + 1], of the
     target pass with 0..N draft tokens, N as many as any plan may have. value_of_time: tokens per second that the step's
-    time is worth. off_value_of_time: tokens per second of the decoding requests in non-speculative steps of their own.
+    time is worth, its shadow price (see planner). off_value_of_time: tokens per second of the decoding requests in
+    non-speculative steps of their own.
     """
 
     plan: LengthPlan

@@ -8,7 +8,7 @@ is the harmonic mean of the requests' speeds. By the arithmetic mean p99 on open
 
 It is a matter of draft models. For whom they work is a choice in every step; model-free drafts come now and then, and a
 row without one in this step is not a slow request. Where there are both, every row can be drafted for in every step,
-and whether some have an offer now changes nothing in what counts: the mean would flicker with it.
+and whether some have a model-free draft now changes nothing in what counts: the mean would flicker with it.
 """
 
 from smartspec.control.goodput.arrivals import Arrivals

@@ -124,7 +124,7 @@ class CostCorrection:
         estimated = float(features @ self._estimate)  # may be negative; cut off, it would hardly be corrected
         predicted, innovation = max(estimated, self._floor), seconds - estimated
         gain, variance, noise_variance = self._gain(features, predicted, is_first_use)
-        if self._insists(innovation, variance):
+        if self._has_changed(innovation, variance):
             change = min(abs(innovation) / predicted, MAX_CHANGE)
             self._covariance += np.outer(self._theta, change**2 * self._theta)
             gain, variance, noise_variance = self._gain(features, predicted, is_first_use)
@@ -158,8 +158,8 @@ class CostCorrection:
             variance = float(features @ gain)
         return gain, variance + noise**2, noise**2
 
-    def _insists(self, innovation: float, variance: float) -> bool:
-        """Whether this surprise is the last of MAX_RUN large ones of one sign."""
+    def _has_changed(self, innovation: float, variance: float) -> bool:
+        """Change detection: whether this innovation is the last of MAX_RUN large ones of one sign."""
         if abs(innovation) <= MAX_SURPRISE * np.sqrt(variance):
             self._run = 0
             return False
