@@ -150,7 +150,7 @@ def test_the_first_use_of_a_size_counts_less():
 
 
 def test_doubt_stays_bounded_where_nothing_is_ever_measured():
-    """A direction without excitation must not wind up: the first surprise there would then be believed blindly."""
+    """A direction without excitation must not wind up: the first innovation there would then be believed blindly."""
     model, start = CostCorrection(PROFILE), CostCorrection(PROFILE)
     direction = (model.features(size(200)) - model.features(size(12)))[0]
     for _ in range(5000):

@@ -54,8 +54,8 @@ def best_choice(
     prices: tuple[float, float] | None = None,
 ) -> Choice:
     """The best plan over all drafters. uniform_lengths, fairness: see goodput.Goodput. remaining_tokens: float [R],
-    what each request is expected to make yet; None: many. prefill_price: what was learned of steps with prefill, if
-    anything. prices: value_of_time and off_value_of_time of a choice for the same step with prefill, to be kept for
+    what each request is expected to make yet; None: many. prefill_price: what was learned of mixed steps, if
+    anything. prices: value_of_time and off_value_of_time of a choice for the same mixed step, to be kept for
     another; None to find them."""
     plan = partial(plan_uniform, uniform_lengths) if uniform_lengths else partial(_best_lengths, fairness=fairness)
     best_assignment = partial(_best_assignment, plan, remaining_tokens)
@@ -73,7 +73,7 @@ def best_choice(
 def _value_of_mixed_step(
     view: BatchView, estimates: Estimates, goodput_alone: float, prefill_price: PrefillPrice | None
 ) -> float:
-    """Tokens per second that the time of this step with prefill is worth. goodput_alone: of its rows without it."""
+    """Tokens per second that the time of this mixed step is worth. goodput_alone: of its rows without prefill."""
     num_waiting = view.num_waiting if prefill_price is None else prefill_price.num_joining(view)
     usual = max(goodput_alone, _off_goodput_of_projected_batch(view, num_waiting, estimates))
     return usual if prefill_price is None else prefill_price.value_of_time(usual, view, estimates)

@@ -18,7 +18,7 @@ SIGNIFICANCE = 2.0  # standard errors by which plain decoding must lead
 FIRST_PAUSE = 32  # non-speculative steps after a trip; doubles with every further one
 LONGEST_PAUSE = 1024
 FORGIVE_FACTOR = 8  # this many pauses' worth of speculative steps without a trip, and the pause is short again
-MAX_SURPRISE = 0.5  # in log seconds, of one non-speculative step: beyond it is an outlier
+MAX_LOG_ERROR = 0.5  # in log seconds, of one non-speculative step: beyond it is an outlier
 MAX_STEPS_SINCE_OFF = 512  # steps after which a comparison with non-speculative ones is too old to convict
 
 
@@ -87,11 +87,11 @@ class Guard:
         if self._convicts():
             self._trip()
 
-    def _learn_off(self, regime: int, surprise: float) -> None:
+    def _learn_off(self, regime: int, log_error: float) -> None:
         self._num_off[regime] += 1
         rate = max(1 / 8, 1 / self._num_off[regime])
-        bound = MAX_SURPRISE if self._num_off[regime] > 1 else np.inf
-        self._log_off_error[regime] += rate * float(np.clip(surprise - self._log_off_error[regime], -bound, bound))
+        bound = MAX_LOG_ERROR if self._num_off[regime] > 1 else np.inf
+        self._log_off_error[regime] += rate * float(np.clip(log_error - self._log_off_error[regime], -bound, bound))
         self._steps_since_off = 0
         if self._remaining:
             self._remaining -= 1

@@ -132,7 +132,7 @@ class Goodput(Policy):
         emitted = off_tokens + float(view.weights @ feedback.accepted)
         off_seconds = best.plan.off_seconds
         if not speculated:
-            # By what is known now: a first step that corrects a wrong profile must not count as a surprise for ever.
+            # By what is known now: a first step that corrects a wrong profile must not count as its error for ever.
             off_seconds = float(self._latency.target_seconds(view, np.zeros(1))[0]) + self._latency.host_seconds
         self.guard.observe(
             off_tokens,

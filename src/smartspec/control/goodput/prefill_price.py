@@ -28,7 +28,7 @@ _NOBODY = np.zeros(0, dtype=np.int64)
 
 
 class PrefillPrice:
-    """Learns from every step; prices the time of steps with prefill. arrivals: whoever owns it lets it learn."""
+    """Learns from every step; prices the time of mixed steps. arrivals: whoever owns it lets it learn."""
 
     def __init__(self, arrivals: Arrivals):
         self._without_prefill, self._tokens = START_TOKENS, START_TOKENS
@@ -46,7 +46,7 @@ class PrefillPrice:
         return min(view.num_waiting, most) if self._arrivals.are_open else view.num_waiting
 
     def value_of_time(self, usual: float, view: BatchView, estimates: Estimates) -> float:
-        """(Weighted) tokens per second that the time of this step with prefill is worth; usual: by the price of steps
+        """(Weighted) tokens per second that the time of this mixed step is worth; usual: by the price of steps
         without."""
         part = self.usual_part
         if part == 1.0 or not usual:
