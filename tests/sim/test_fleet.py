@@ -106,7 +106,7 @@ def test_a_draft_model_that_was_off_pays_for_what_it_has_not_seen():
     scenario = replace(QUIET, policy="fixed:2", num_requests=1, acceptance="0.0")
     fleet = make_fleet(scenario)
     executor = fleet.replicas[0].executor
-    curves = {"target": CostCurve.linear(0.01, 0.0), "draft": CostCurve.linear(0.0, 0.001)}
+    curves = {"target": CostCurve.linear(0.01, 0.0), "drafts": (CostCurve.linear(0.0, 0.001),)}
     executor.time = replace(executor.time, **curves, host_seconds=0.0)
     records, _ = serve(fleet, traffic_of([50], [4], [0.0]))
     # 51, 1 and 1 tokens in the first pass of each step (the newest included), 1 in the second; the last step cannot
