@@ -22,7 +22,7 @@ from smartspec.control.records import BatchView, StepFeedback
 
 FADE = 1 - 1 / 256  # per step
 START_TOKENS = 1000.0  # in steps without prefill, believed to have been made before the first
-LARGEST_PROJECTED_BATCH = 3  # times those who decode or are prefilled now, under open-loop arrivals
+LARGEST_PROJECTED_BATCH = 3  # times the requests in decode or prefill now, under open-loop arrivals
 ENOUGH_WITHOUT_PREFILL = 0.15  # share of tokens; they are worth as much less as the square of the share is smaller
 _NOBODY = np.zeros(0, dtype=np.int64)
 
@@ -41,7 +41,7 @@ class PrefillPrice:
         return max(share**2, self._arrivals.openness)
 
     def num_joining(self, view: BatchView) -> int:
-        """How many of those who wait will decode together with those who are there."""
+        """How many waiting requests will decode in the projected batch, together with those in decode and prefill."""
         most = (LARGEST_PROJECTED_BATCH - 1) * (view.num_rows + view.num_prefills)
         return min(view.num_waiting, most) if self._arrivals.are_open else view.num_waiting
 
