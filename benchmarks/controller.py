@@ -2,7 +2,7 @@
 
     python benchmarks/controller.py --seeds 20 --output controller.jsonl
 
-Goodput is what the plans are worth under the truth, free of luck and noise (what the controller sees has both). Ratios
+Goodput is what the plans are worth in expectation under the truth (what the controller sees is random draws). Ratios
 are taken per seed, between policies that met the same truth; the table gives their mean, and the lowest and highest of
 a single seed, worst cell first. An output file that exists is continued.
 """
@@ -65,7 +65,7 @@ def recovery_steps(entry: dict, oracle: dict, cell: Cell) -> int:
 
 def _worst_recovery(of: dict[str, list[dict]], cell: Cell) -> int | None:
     """Over all seeds; None where the oracle played other steps."""
-    if cell.plain_steps is not None:
+    if cell.static_steps is not None:
         return None
     return max(map(recovery_steps, of["goodput"], of["oracle"], [cell] * len(of["goodput"])))
 

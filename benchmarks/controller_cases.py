@@ -15,9 +15,9 @@ OUTPUT_TOKENS = 200
 
 @dataclass(frozen=True)
 class Cell:
-    """A scenario under standing load, the policies that play it, and the steps that do not count (warm-up).
+    """A scenario in steady state, the policies that play it, and the steps that do not count (warm-up).
 
-    plain_steps: steps that policies play which learn nothing (oracle, off, fixed:K), where all steps are alike to them;
+    static_steps: steps of policies that learn nothing (oracle, off, fixed:K), where all steps are alike to them;
     None for as many as the others.
     """
 
@@ -26,14 +26,14 @@ class Cell:
     phases: tuple[Phase, ...]
     policies: tuple[str, ...]
     skipped_steps: int = 0
-    plain_steps: int | None = None
+    static_steps: int | None = None
 
     def played_by(self, policy: str, seed: int) -> tuple[Scenario, list[Phase], int]:
         """Scenario, phases and steps to skip of one run."""
         scenario = replace(self.scenario, policy=policy, seed=seed)
-        if self.plain_steps is None or policy == "goodput":
+        if self.static_steps is None or policy == "goodput":
             return scenario, list(self.phases), self.skipped_steps
-        return scenario, [replace(p, num_steps=self.plain_steps) for p in self.phases], 0
+        return scenario, [replace(p, num_steps=self.static_steps) for p in self.phases], 0
 
 
 def phase(num_steps: int, num_rows: int, class_ids: tuple[int, ...] = (0,), **changes) -> Phase:
@@ -41,7 +41,7 @@ def phase(num_steps: int, num_rows: int, class_ids: tuple[int, ...] = (0,), **ch
 
 
 def static_cells() -> Iterator[Cell]:
-    """Standing load: batch 1 to 256, one acceptance for all or mixed, draft model or lookup; requests never end."""
+    """Steady state: batch 1 to 256, one acceptance for all or mixed, draft model or lookup; requests never end."""
     for drafter in ("model", "lookup"):
         for acceptance in ("0.5", "0.7", "0.9", MIXED):
             classes = tuple(range(acceptance.count(",") + 1))
@@ -52,7 +52,7 @@ def static_cells() -> Iterator[Cell]:
                     (phase(250, batch, classes, output_tokens=None),),
                     ("goodput", "off", *FIXED),
                     skipped_steps=100,
-                    plain_steps=50,
+                    static_steps=50,
                 )
 
 
@@ -66,7 +66,7 @@ def mixed_cells() -> Iterator[Cell]:
                 (phase(300, batch, (0, 1)),),
                 ("goodput", *FIXED),
                 skipped_steps=100,
-                plain_steps=100,
+                static_steps=100,
             )
 
 

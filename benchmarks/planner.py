@@ -3,7 +3,7 @@
 First one planning call, for 32 and 256 requests of up to 8 draft tokens, with a draft model (depths are compared), by
 the arithmetic and by the harmonic mean, and with model-free drafts (there is one depth): median and 99th percentile.
 Then all that a policy's controller does in a step (checks, estimates, plan, stop rule, verification, learning), the
-median of 400 steps under standing load in the simulator.
+median of 400 steps in steady state in the simulator.
 """
 
 import time

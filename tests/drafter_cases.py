@@ -1,4 +1,4 @@
-"""Drafters for tests that need none which drafts: a model-free one, one with passes, and what they offer in a step."""
+"""Drafters for tests that need none which drafts: a model-free one, one with passes, and their views of a step."""
 
 import numpy as np
 

@@ -21,8 +21,8 @@ class FakeServer:
         self.authorizations: list[str | None] = []
         self.num_under_way = 0
         self.most_under_way = 0
-        self.crowd = 1
-        self.crowd_is_complete = asyncio.Event()
+        self.answers_from = 1  # requests under way before any is answered
+        self.enough_under_way = asyncio.Event()
         self.waiting = threading.Event()
         self.num_decode_rows = 0
         self.url = ""
@@ -60,13 +60,13 @@ class FakeServer:
     async def stream(self, prompt: str, chat: bool):
         self.num_under_way += 1
         self.most_under_way = max(self.most_under_way, self.num_under_way)
-        if self.num_under_way >= self.crowd:
-            self.crowd_is_complete.set()
+        if self.num_under_way >= self.answers_from:
+            self.enough_under_way.set()
         try:
             if prompt == "hang":
                 self.waiting.set()
                 await asyncio.Event().wait()
-            await self.crowd_is_complete.wait()
+            await self.enough_under_way.wait()
             for event in _events(prompt, chat):
                 # two parts, one of them cutting a character in half: parts of a body need not be whole lines
                 data = b"data: " + event + b"\r\n\r\n"

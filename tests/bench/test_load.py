@@ -80,14 +80,14 @@ def test_a_request_that_takes_too_long_is_an_error(fake):
 
 
 def test_closed_loop_keeps_the_concurrency(fake):
-    fake.crowd = 3  # the server answers nobody before three requests are under way
+    fake.answers_from = 3  # the server answers nobody before three requests are under way
     _, summary = measure(Target(fake.url, "m"), LoadPlan(requests(*["hello"] * 8), concurrency=3))
     assert summary.num_completed == 8
     assert fake.most_under_way == 3
 
 
 def test_open_loop_does_not_wait_for_answers(fake):
-    fake.crowd = 5
+    fake.answers_from = 5
     plan = LoadPlan(requests(*["hello"] * 5), arrival_seconds=np.linspace(0.0, 0.1, 5))
     records, summary = measure(Target(fake.url, "m"), plan)
     assert summary.num_completed == 5

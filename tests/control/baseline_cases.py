@@ -20,13 +20,13 @@ def new_policy(name, has_model=True):
     return Fixed(5) if name == "fixed" else POLICIES[name]()
 
 
-def make_view(num_rows, *, offers=None, has_model=True, caps=K, budget=UNLIMITED, first_id=0, **more):
-    offers = np.zeros(num_rows, dtype=np.int64) if offers is None else np.array(offers)
+def make_view(num_rows, *, found_lengths=None, has_model=True, caps=K, budget=UNLIMITED, first_id=0, **more):
+    found_lengths = np.zeros(num_rows, dtype=np.int64) if found_lengths is None else np.array(found_lengths)
     return BatchView(
         request_ids=np.arange(first_id, first_id + num_rows),
         context_tokens=np.full(num_rows, 512),
         max_draft_tokens=np.broadcast_to(caps, num_rows),
-        drafters=(found(offers), lagging(num_rows)) if has_model else (found(offers),),
+        drafters=(found(found_lengths), lagging(num_rows)) if has_model else (found(found_lengths),),
         draft_token_budget=budget,
         **more,
     )

@@ -105,7 +105,7 @@ def test_estimates_are_unbiased_under_censoring():
 
 def test_a_constant_rate_is_not_confused_with_accepted_over_drafted():
     """Accepted / drafted would say 0.54 here (arXiv 2406.14066's request-level prototype). 120 drafts of 5 are about
-    400 tested tokens; ten seeds take the luck out, what is left is bias."""
+    400 tested tokens; ten seeds average the noise out, what is left is bias."""
     estimates = []
     for seed in range(10):
         rng, estimator = np.random.default_rng(seed), make_estimator()
@@ -117,7 +117,7 @@ def test_a_constant_rate_is_not_confused_with_accepted_over_drafted():
 
 
 def test_predictions_are_calibrated_over_requests_that_differ():
-    """Good requests are tested deeper; their luck must not leak into what others are promised."""
+    """Good requests are tested deeper; their noise must not leak into what others are promised."""
     rng, estimator = np.random.default_rng(2), make_estimator()
     predicted, happened = [], []
     for generation in range(40):

@@ -12,7 +12,7 @@ K = 8
 
 
 class World:
-    """Rows of known acceptance (offers, the same at all positions) and a target pass of linear cost."""
+    """Rows of known acceptance (a rate a row, the same at all positions) and a target pass of linear cost."""
 
     def __init__(self, num_rows, rates, seconds_per_token, seed):
         self.rng = np.random.default_rng(seed)

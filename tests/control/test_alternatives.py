@@ -27,7 +27,7 @@ def make_view(prefill=False, behind=False):
 
 
 def make_policy(is_open=False, uniform=None, tripped=False):
-    """All tokens were made beside prefill so far, and requests live for some 40 tokens."""
+    """All tokens were made in mixed steps so far, and requests live for some 40 tokens."""
     policy = Goodput(uniform)
     policy._arrivals._wandering = 0.5 if is_open else 0.0
     policy._prefill_price._without_prefill = 0.0
@@ -54,8 +54,8 @@ def test_where_the_guard_stops_drafts_the_first_alternative_is_what_would_have_b
     assert np.array_equal(others[0][1].drafter, wanted.drafter)
 
 
-def test_all_limits_are_asked_at_the_same_price_of_time(monkeypatch):
-    """A limit that makes drafts worth less does not make time beside prefill cheaper."""
+def test_all_limits_are_asked_at_the_same_shadow_price_of_time(monkeypatch):
+    """A limit that makes drafts worth less does not make the time of a mixed step cheaper."""
     policy, prices = make_policy(is_open=True), []
     ask = policy._best_choice
     monkeypatch.setattr(policy, "_best_choice", lambda *arguments: prices.append(ask(*arguments)) or prices[-1])

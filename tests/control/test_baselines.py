@@ -25,17 +25,22 @@ def test_no_policy_exceeds_what_a_row_or_the_step_can_have(name, steps, has_mode
     policy, rng = new_policy(name, has_model), np.random.default_rng(0)
     for limits in steps:
         caps = np.array([cap for cap, _ in limits], dtype=np.int64)
-        offers = np.array([offer for _, offer in limits], dtype=np.int64)
+        found_lengths = np.array([length for _, length in limits], dtype=np.int64)
         targets = np.where(caps % 2, 0.01, np.inf)
         view = make_view(
-            len(limits), offers=offers, has_model=has_model, caps=caps, budget=budget, tpot_targets=targets
+            len(limits),
+            found_lengths=found_lengths,
+            has_model=has_model,
+            caps=caps,
+            budget=budget,
+            tpot_targets=targets,
         )
         estimates = make_estimates(len(limits), has_model=has_model)
         plan, feedback = run_step(policy, view, estimates, 0.6, rng)
         assert plan.lengths.shape == plan.drafter.shape == (len(limits),)
         assert (plan.lengths >= 0).all()
         assert (plan.lengths <= np.minimum(caps, K)).all()
-        assert (plan.lengths <= offers)[plan.drafter != 1].all()
+        assert (plan.lengths <= found_lengths)[plan.drafter != 1].all()
         assert (plan.drafter < 1 + has_model).all()
         assert ((plan.drafter >= 0) == (plan.lengths > 0)).all()
         assert ((feedback.verified >= 0) & (feedback.verified <= feedback.drafted)).all()
@@ -56,7 +61,7 @@ def test_steps_without_decoding_requests_are_nothing_to_decide(name):
 @pytest.mark.parametrize("name", [name for name in ALL_POLICIES if name != "off"])
 def test_every_policy_uses_what_was_found_where_there_is_no_draft_model(name):
     policy = new_policy(name, has_model=False)
-    view = make_view(4, offers=[3, 0, 8, 1], has_model=False)
+    view = make_view(4, found_lengths=[3, 0, 8, 1], has_model=False)
     plan = policy.plan_draft(view, make_estimates(4, acceptance=0.9, has_model=False))
     assert (plan.lengths > 0).tolist() == [True, False, True, True]
     assert (plan.drafter <= 0).all()
@@ -108,7 +113,7 @@ def test_the_oracle_takes_any_gain():
     """Free verification at 0.5 % acceptance: less than goodput's margin, but a gain."""
     truth = make_estimates(1, acceptance=0.005, latency=_FreeTokens(), has_model=False)
     oracle = Oracle(lambda view: truth)
-    assert oracle.plan_draft(make_view(1, offers=[1], has_model=False), truth).lengths.tolist() == [1]
+    assert oracle.plan_draft(make_view(1, found_lengths=[1], has_model=False), truth).lengths.tolist() == [1]
 
 
 class _FreeTokens:

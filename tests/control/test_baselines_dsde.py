@@ -94,8 +94,8 @@ def test_long_drafts_are_cut_at_the_mean_of_warm_rows_of_the_draft_model():
     table["length"][table.rows(view.request_ids)] = [18, 7, 6, 6]
     more = make_view(5, caps=LONG)  # the newcomer is not warm: neither counted nor cut
     assert planned(policy, more).tolist() == [10, 7, 6, 6, 5]
-    offered = make_view(4, caps=LONG, offers=[20, 0, 0, 0])
-    assert planned(policy, offered).tolist() == [18, 7, 6, 6]
+    view = make_view(4, caps=LONG, found_lengths=[20, 0, 0, 0])
+    assert planned(policy, view).tolist() == [18, 7, 6, 6]
 
 
 def test_the_published_range_is_scaled_to_the_longest_draft():

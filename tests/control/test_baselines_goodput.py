@@ -189,14 +189,15 @@ def test_paper_probes_every_two_hundredth_step_while_off():
 def test_paper_counts_only_matched_rows_of_prompt_lookup():
     """With drafts of 2 rows in 64 the budget that is paid is 2 tokens a position, not 64."""
     latency = LatencyModel(CostCurve.linear(0.02, 2e-3))
-    offers = np.zeros(64, dtype=np.int64)
-    offers[:2] = K
+    found_lengths = np.zeros(64, dtype=np.int64)
+    found_lengths[:2] = K
     policy = SmartSpecPaper()
     policy._accepted = 0.95
     goodput = batch_goodput(LinearLatency(0.02, 0, 2e-3), 0.95, make_view(64), np.zeros(64, bool), 2, np.arange(3))
     assert goodput[1] == pytest.approx((2 * 1.95 + 62) / (0.02 + 2e-3 * 66))
     plan = policy.plan_draft(
-        make_view(64, offers=offers, has_model=False), make_estimates(64, latency=latency, has_model=False)
+        make_view(64, found_lengths=found_lengths, has_model=False),
+        make_estimates(64, latency=latency, has_model=False),
     )
     assert not plan.lengths[2:].any()
 

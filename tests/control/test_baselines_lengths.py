@@ -97,7 +97,7 @@ def test_gammatune_reaches_beyond_full_acceptance_and_falls_back_to_the_smoothed
 def test_gammatune_cuts_stragglers_of_the_draft_model_only():
     policy = GammaTune()
     policy._requests["length"][policy._requests.rows(np.arange(4))] = [1, 1, 8, 8]
-    view = make_view(4, offers=[0, 0, 0, 8])
+    view = make_view(4, found_lengths=[0, 0, 0, 8])
     assert policy.plan_draft(view, make_estimates(4)).lengths.tolist() == [1, 1, 4, 8]
 
 
@@ -121,9 +121,9 @@ def test_specdec_starts_every_step_afresh():
     assert [drafted_lengths(policy, confidence) for _ in range(3)] == [[4]] * 3
 
 
-def test_stop_rules_leave_offers_whole():
+def test_stop_rules_leave_model_free_drafts_whole():
     doubtful = np.full((2, K), 0.1)
-    view = make_view(2, offers=[6, 0])
+    view = make_view(2, found_lengths=[6, 0])
     assert drafted_lengths(SpecDecPlusPlus(), doubtful, view=view) == [6, 2]
     assert drafted_lengths(AdaEdl(), doubtful, np.full((2, K), 9.0), view=view) == [6, 1]
 
@@ -161,6 +161,6 @@ def test_adaedl_threshold_rises_while_too_little_is_accepted_and_falls_after_ful
 
 def test_adaedl_learns_from_the_draft_model_alone():
     policy, rng = AdaEdl(), np.random.default_rng(0)
-    run_step(policy, make_view(2, offers=[4, 0]), make_estimates(2), 0.0, rng)
+    run_step(policy, make_view(2, found_lengths=[4, 0]), make_estimates(2), 0.0, rng)
     thresholds = policy._requests["threshold"][policy._requests.rows(np.arange(2))]
     assert thresholds == pytest.approx([0.5, 0.501])

@@ -50,7 +50,7 @@ def test_prefill_does_not_make_drafts_worth_more(rate):
     mixed = best_choice(replace(view, **PREFILL), estimates)
     assert mixed.plan.num_draft_tokens <= alone.plan.num_draft_tokens
     assert mixed.value_of_time >= alone.plan.goodput
-    assert mixed.plain_value_of_time == alone.plan.off_goodput
+    assert mixed.off_value_of_time == alone.plan.off_goodput
     assert alone.value_of_time == alone.plan.goodput
 
 
@@ -62,7 +62,7 @@ def test_time_is_worth_more_while_many_wait_for_it():
     assert many.value_of_time > 1.5 * few.value_of_time
     assert many.plan.num_draft_tokens < few.plan.num_draft_tokens
     # The guard compares measurements: what those who wait would make of the time is only believed.
-    assert many.plain_value_of_time == few.plain_value_of_time
+    assert many.off_value_of_time == few.off_value_of_time
 
 
 def test_a_step_of_prefill_alone_has_nothing_to_decide():
@@ -77,13 +77,13 @@ def test_draft_prefill_is_bought_although_no_single_step_pays_for_it():
     assert one_step_seconds > 0.1, "or the case would show nothing"
 
 
-def test_no_step_prefills_drafters_for_longer_than_a_plain_step_or_one_request_takes_and_the_nearly_done_come_first():
+def test_draft_prefill_takes_no_longer_than_a_non_speculative_step_or_one_request_and_the_nearly_done_come_first():
     lag = np.array([150, 3, 90, 100, 2, 4000])
     view = make_view(6, found_length=0, lag=lag)
     plan = best_choice(view, drafts_accepted_at(0.9, 6)).draft_plan
     assert plan.drafter.tolist() == [-1, 1, 1, -1, 1, -1]
-    plain_seconds = float(WITH_DRAFT.target_seconds(view, np.zeros(1))[0])
-    assert float(WITH_DRAFT.draft_seconds(view, plan.drafter, 1)[1, -1]) <= plain_seconds
+    off_seconds = float(WITH_DRAFT.target_seconds(view, np.zeros(1))[0])
+    assert float(WITH_DRAFT.draft_seconds(view, plan.drafter, 1)[1, -1]) <= off_seconds
     alone = best_choice(make_view(1, found_length=0, lag=4000), drafts_accepted_at(0.9, 1)).draft_plan
     assert alone.drafter.tolist() == [1], "or it could never begin"
     lag = np.array([3, 4000, 2, 5000])

@@ -121,8 +121,8 @@ def test_lengths_converge_to_the_best_for_a_draft_model(rows):
 def test_deep_drafts_are_found_where_later_tokens_are_surer():
     """A copied passage: the first token is a gamble, the rest is not."""
     conditional = np.tile([0.4] + [0.97] * (K - 1), (4, 1))
-    # A few unlucky first tokens make whole drafts look worthless, and effects of requests forget fast enough to follow
-    # a change of text: what one seed loses by that here is up to 5 %.
+    # A few first tokens rejected by chance make whole drafts look worthless, and effects of requests forget fast enough
+    # to follow a change of text: what one seed loses by that here is up to 5 %.
     assert share_of_oracle(lambda seed: World(conditional, MEMORY_BOUND, seed=seed)) >= 0.95
 
 
@@ -134,7 +134,7 @@ def test_a_machine_slower_than_profiled_is_learned():
 
 @pytest.mark.parametrize("factor", [5.0, 10.0, 30.0])
 def test_a_wrong_profile_is_no_evidence_against_drafts(factor):
-    """A first step without drafts corrected the model at once, but the guard went on believing that plain steps take a
+    """A first non-speculative step corrected the model at once, but the guard went on believing that such steps take a
     fifth of what is predicted, and stopped drafts that gain."""
     world = World(rates(0.8, 0.8, 0.8, 0.8), MEMORY_BOUND)
     slow = CostCurve(MEMORY_BOUND.knots, tuple(factor * s for s in MEMORY_BOUND.slopes), factor * MEMORY_BOUND.constant)

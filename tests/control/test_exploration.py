@@ -54,7 +54,7 @@ def test_steps_of_a_kind_become_rarer_at_every_batch_size_by_itself(growth, due)
 
 def play(acceptance_of_step, num_steps, seed=0, understated=1.0, target=TARGET, prefill=0):
     """A draft model with that acceptance by step (of all positions, or float [K]), beside so many prefill tokens in
-    every step, of requests that are known to come as they like; returns lengths, notes and relative goodput (to off) by
+    every step, under arrivals that are known to be open-loop; returns lengths, notes and relative goodput (to off) by
     step."""
     rng = np.random.default_rng(seed)
     profile = CostCurve(target.knots, tuple(s / understated for s in target.slopes), target.constant)
@@ -123,18 +123,18 @@ def test_requests_that_nobody_values_are_not_probed(prefill):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_plain_steps_are_taken_and_become_rare(seed):
+def test_non_speculative_steps_are_taken_and_become_rare(seed):
     _, notes, _ = play(lambda step: 0.8, 2000, seed)
-    plain = [step for step, note in enumerate(notes) if note and note.startswith("plain")]
-    assert len(plain) >= 3
-    assert sum(step >= 1000 for step in plain) <= 4
+    taken = [step for step, note in enumerate(notes) if note and note.startswith("non-speculative step")]
+    assert len(taken) >= 3
+    assert sum(step >= 1000 for step in taken) <= 4
 
 
-def test_bad_luck_at_the_second_token_does_not_keep_drafts_short_for_ever():
-    unlucky, good = np.array([0.5, 0.1, 0.1, 0.1]), np.array([0.5, 0.8, 0.8, 0.8])
+def test_noise_at_the_second_token_does_not_keep_drafts_short_for_ever():
+    bad, good = np.array([0.5, 0.1, 0.1, 0.1]), np.array([0.5, 0.8, 0.8, 0.8])
     num_found = 0
     for seed in range(8):
-        lengths, notes, _ = play(lambda step: unlucky if step < 3 else good, 400, seed, target=CHEAP_TOKENS)
+        lengths, notes, _ = play(lambda step: bad if step < 3 else good, 400, seed, target=CHEAP_TOKENS)
         assert (lengths[5:16] == ROWS).all(), "and nothing is learned of a second token there is not"
         longer = [step for step, note in enumerate(notes) if note and note.startswith("longer")]
         assert 2 <= len(longer) <= 6

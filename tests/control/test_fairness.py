@@ -1,4 +1,4 @@
-"""Where requests come as they like, those that draft badly count as much by the time they wait."""
+"""Under open-loop arrivals requests that draft badly count as much by the time they wait."""
 
 import numpy as np
 import pytest
@@ -18,8 +18,10 @@ OF_MODEL = estimates_of(LATENCY, SURVIVAL, SURVIVAL)
 NONE = np.zeros(ROWS, dtype=np.int64)
 
 
-def make_view(num_waiting=0, offered=NONE):
-    return BatchView(np.arange(ROWS), NONE + 100, NONE + K, (found(offered), lagging(ROWS)), num_waiting=num_waiting)
+def make_view(num_waiting=0, found_lengths=NONE):
+    return BatchView(
+        np.arange(ROWS), NONE + 100, NONE + K, (found(found_lengths), lagging(ROWS)), num_waiting=num_waiting
+    )
 
 
 def learned(arrivals, num_steps, is_open, seed=0):
@@ -41,13 +43,13 @@ def test_independent_arrivals_are_told_from_replacements(seed):
 
 
 def test_one_belief_decides_whose_tokens_count_and_what_time_is_worth():
-    """Before there is evidence, too: requests are taken to replace each other rather than not."""
+    """Before there is evidence, too: arrivals are taken to be closed-loop rather than open-loop."""
     for is_open in (None, False, True):
         policy = Goodput()
         if is_open is not None:
             learned(policy._arrivals, 1000, is_open)
         price = policy._prefill_price
-        price._without_prefill = 0.0  # all tokens were made beside prefill
+        price._without_prefill = 0.0  # all tokens were made in mixed steps
         assert (fairness_of(OF_MODEL, policy._arrivals) == HARMONIC) == (price.usual_part > 0.5) == bool(is_open)
 
 
@@ -80,7 +82,10 @@ def test_one_model_free_draft_does_not_change_whose_tokens_count():
     """A match of prompt lookup in one row: the draft model drafts as long for the others."""
     policy, one_found = Goodput(), NONE + (np.arange(ROWS) == 0)
     learned(policy._arrivals, 1000, is_open=True)
-    lengths = [policy.plan_draft(make_view(offered=offered), OF_MODEL).lengths for offered in (NONE, one_found)]
+    lengths = [
+        policy.plan_draft(make_view(found_lengths=found_lengths), OF_MODEL).lengths
+        for found_lengths in (NONE, one_found)
+    ]
     assert np.array_equal(lengths[0][1:], lengths[1][1:])
 
 

@@ -8,15 +8,15 @@ from smartspec.control.goodput.guard import FIRST_PAUSE, MIN_STEPS, Guard
 ROWS = 8
 
 
-def play(guard, num_steps, gain, seed=0, plain_every=16, off_seconds=0.05, understated=1.0):
-    """Steps that speculate (a plain one now and then) with that true gain; returns how many until the guard trips.
+def play(guard, num_steps, gain, seed=0, off_every=16, off_seconds=0.05, understated=1.0):
+    """Steps that speculate (or not, now and then) with that true gain; returns how many until the guard trips.
 
-    understated: true plain time over the predicted one.
+    understated: true time without drafts over the predicted one.
     """
     rng = np.random.default_rng(seed)
     true_off = off_seconds * understated
     for step in range(num_steps):
-        if step % plain_every == 0:
+        if step % off_every == 0:
             guard.observe(
                 ROWS, ROWS, true_off * np.exp(0.03 * rng.standard_normal()), off_seconds, ROWS / off_seconds, False
             )
@@ -45,7 +45,7 @@ def test_a_loss_is_convicted_in_bounded_time_and_explained(seed, gain, limit):
     assert guard.num_trips == 1
 
 
-def test_a_pause_ends_after_its_plain_steps_and_doubles_with_the_next_trip():
+def test_a_pause_ends_after_its_non_speculative_steps_and_doubles_with_the_next_trip():
     guard = Guard()
     pauses = []
     for seed in range(3):
@@ -59,7 +59,7 @@ def test_a_pause_ends_after_its_plain_steps_and_doubles_with_the_next_trip():
     assert pauses == [FIRST_PAUSE, 2 * FIRST_PAUSE, 4 * FIRST_PAUSE]
 
 
-def test_without_a_plain_step_nothing_is_known_and_nobody_convicted():
+def test_without_a_non_speculative_step_nothing_is_known_and_nobody_convicted():
     guard = Guard()
     for _ in range(200):
         guard.observe(ROWS, ROWS, 1.0, 0.05, ROWS / 0.05, True)

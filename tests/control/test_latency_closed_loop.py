@@ -89,8 +89,8 @@ class Loop:
         """Plan, measure and learn; returns the true goodput of the plan as a share of the best possible."""
         view, counts = self.view(), np.arange(self.num_rows * K + 1)
         log_odds = np.log(self.acceptance / (1 - self.acceptance))[:, None]
-        luck = 0.5 * self.rng.standard_normal((self.num_rows, K))
-        survival = np.cumprod(1 / (1 + np.exp(-log_odds - luck)), axis=1)
+        noise = 0.5 * self.rng.standard_normal((self.num_rows, K))
+        survival = np.cumprod(1 / (1 + np.exp(-log_odds - noise)), axis=1)
         true_seconds = self.true_seconds(counts)
         best = self.plan(survival, true_seconds)
         lengths = self.plan(survival, self.model.target_seconds(view, counts)).lengths

@@ -125,7 +125,7 @@ def test_a_context_the_profile_thought_free_is_learned():
         assert seconds(model, 8, context=context) == pytest.approx(seconds(truth, 8, context=context), rel=0.05)
 
 
-def test_outliers_are_bounded_and_what_insists_is_believed():
+def test_outliers_are_bounded_and_a_lasting_change_is_believed():
     model, plain = CostCorrection(PROFILE), seconds(CostCorrection(PROFILE), 12)
     for _ in range(50):
         observe(model, size(12), plain)
@@ -150,7 +150,7 @@ def test_the_first_use_of_a_size_counts_less():
 
 
 def test_doubt_stays_bounded_where_nothing_is_ever_measured():
-    """A direction without excitation must not wind up: the first surprise there would then be believed blindly."""
+    """A direction without excitation must not wind up: the first innovation there would then be believed blindly."""
     model, start = CostCorrection(PROFILE), CostCorrection(PROFILE)
     direction = (model.features(size(200)) - model.features(size(12)))[0]
     for _ in range(5000):

@@ -1,4 +1,4 @@
-"""What time is worth beside prefill: the usual price, but where all is prefill's and requests replace each other."""
+"""What time is worth in a mixed batch: the usual price, but where all is prefill's and arrivals are closed-loop."""
 
 import numpy as np
 import pytest
@@ -87,18 +87,18 @@ def test_a_row_is_never_worth_more_than_usual():
     assert price.value_of_time(USUAL, make_view(), estimates_of(slow_rows, np.zeros((R, 4)))) == USUAL
 
 
-def crowd(num_waiting):
+def view_with_waiting(num_waiting):
     return make_view(R + 1 + num_waiting)
 
 
 def test_of_a_long_queue_not_all_will_decode_together():
-    """Where requests come as they like, those at its head have left before its end is prefilled."""
+    """Under open-loop arrivals those at its head have left before its end is prefilled."""
     price = played(2000, is_open=True)
-    assert price.num_joining(crowd(num_waiting=5)) == 5
-    assert price.num_joining(crowd(num_waiting=500)) == 2 * (R + 1)
+    assert price.num_joining(view_with_waiting(num_waiting=5)) == 5
+    assert price.num_joining(view_with_waiting(num_waiting=500)) == 2 * (R + 1)
 
 
 def test_of_a_wave_all_will():
     """A jump in the load, or a closed load: nobody comes, so the queue is prefilled before many have left."""
-    assert PrefillPrice(Arrivals()).num_joining(crowd(num_waiting=500)) == 500
-    assert played(2000, is_open=False).num_joining(crowd(num_waiting=500)) == 500
+    assert PrefillPrice(Arrivals()).num_joining(view_with_waiting(num_waiting=500)) == 500
+    assert played(2000, is_open=False).num_joining(view_with_waiting(num_waiting=500)) == 500

@@ -51,7 +51,7 @@ def test_uniform_probes_have_an_allowed_length_for_all_rows():
 
 
 @pytest.mark.parametrize("num_opted_out", [8, ROWS])
-def test_rows_that_may_not_draft_do_not_crowd_out_the_others(num_opted_out):
+def test_rows_that_may_not_draft_do_not_displace_the_others(num_opted_out):
     """They never draft, so least is known of them: eight of them kept a model that was off from ever being probed."""
     lengths = probes("goodput", num_opted_out=num_opted_out)
     assert not lengths[:, :num_opted_out].any()

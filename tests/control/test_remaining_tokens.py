@@ -25,7 +25,7 @@ def observe(remaining, view, accepted=0):
 
 
 def run(remaining, lengths, num_rows=4, tokens_per_step=1):
-    """A standing batch whose requests make these many tokens, one request after the other."""
+    """A steady-state batch whose requests make these many tokens, one request after the other."""
     waiting = list(enumerate(lengths))
     running = []
     while waiting:
@@ -39,11 +39,11 @@ def run(remaining, lengths, num_rows=4, tokens_per_step=1):
             remaining.request_ended(row[0])
 
 
-def expected(remaining, age):
+def expected(remaining, generated):
     """Of one request that has made that many tokens."""
-    probe = [10**6 + age]
+    probe = [10**6 + generated]
     remaining.of(make_view(probe, [0]))
-    tokens = float(remaining.of(make_view(probe, [age]))[0])
+    tokens = float(remaining.of(make_view(probe, [generated]))[0])
     remaining.request_ended(probe[0])
     return tokens
 
@@ -63,11 +63,11 @@ def test_answers_of_one_length_have_the_less_to_come_the_longer_they_are(tokens_
     assert expected(remaining, 17) < 13
 
 
-def test_where_lengths_have_no_memory_age_says_nothing():
+def test_where_lengths_have_no_memory_generated_tokens_say_nothing():
     rng = np.random.default_rng(0)
     remaining = RemainingTokens()
     run(remaining, rng.geometric(1 / 50, 2000).tolist())
-    assert [expected(remaining, age) for age in (0, 20, 60, 150)] == pytest.approx([50] * 4, rel=0.35)
+    assert [expected(remaining, generated) for generated in (0, 20, 60, 150)] == pytest.approx([50] * 4, rel=0.35)
 
 
 def test_among_many_short_answers_one_that_goes_on_will_go_on():

@@ -140,7 +140,7 @@ def test_a_token_of_unknown_confidence_counts_as_expected():
 
 @pytest.mark.parametrize("fairness", [0.0, 1.0, 2.0])
 def test_alone_a_request_is_treated_alike_by_all_means(fairness):
-    """What another token is worth is settled by the plan: luck within a step does not make it worth less."""
+    """What another token is worth is settled by the plan: chance within a step does not make it worth less."""
     view, estimates, rows = make_view(1), make_estimates(1, 0.6), np.zeros(1, dtype=np.int64)
     drafted = Drafted(rows + K, confidence=np.full((1, K), 0.8))
     survival = np.cumprod(drafted.confidence, axis=1)

@@ -34,8 +34,8 @@ def continuation(prompt: list[int], num_tokens: int) -> list[int]:
 class FakeExecutor:
     """accuracy: chance that a draft token is the right one. Seconds are made up: 1 per token.
 
-    failing: what raises, once: "offer" (before any memory operation), "draft", "verify". bad: requests by id, and the
-    length of text behind which the model has no prediction for them.
+    failing: what raises, once: "begin_step" (before any memory operation), "draft", "verify". bad: requests by id, and
+    the length of text behind which the model has no prediction for them.
     """
 
     def __init__(self, num_slots: int, accuracy: float = 0.7, seed: int = 0):

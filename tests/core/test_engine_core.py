@@ -135,7 +135,7 @@ def test_after_a_failed_step_everything_is_computed_anew(seed):
     while core.has_work or waiting:
         if waiting and random.random() < 0.3:
             core.add_request(waiting.pop())
-        failing = random.choice(["offer", "draft", "verify", "observe", None], p=[0.04, 0.04, 0.04, 0.08, 0.8])
+        failing = random.choice(["begin_step", "draft", "verify", "observe", None], p=[0.04, 0.04, 0.04, 0.08, 0.8])
         core.executor.failing, fail_in_observe[:] = failing, failing == "observe"
         try:
             core.step(0.0)

@@ -114,7 +114,7 @@ def test_a_step_full_of_prefill_has_room_for_a_few_drafts_and_the_next_chunk_lea
     assert next_full.prefill_tokens == 57 - 31 and next_full.draft_token_budget == 32 - 27
     core.add_request(Request(2, list(range(100, 150)), SamplingParams(max_tokens=2), seed=0))
     core.step(3.0)
-    assert core.controller.views[-1].ordinary_tokens == 32 - 1, "one draft token beside prefill in the step before"
+    assert core.controller.views[-1].ordinary_tokens == 32 - 1, "one draft token in the mixed step before"
 
 
 def test_drafts_that_were_planned_and_not_made_need_no_room_beside_prefill():

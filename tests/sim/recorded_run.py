@@ -30,8 +30,8 @@ class ToyRun:
         self.records: list[DecisionRecord] = []
         self.acceptance = np.linspace(0.4, 0.9, num_rows)
         random = np.random.default_rng(seed)
-        lucky = random.random((num_steps, num_rows, K)) < self.acceptance[:, None]
-        self.chains = np.cumprod(lucky, axis=2).sum(axis=2)
+        accepted = random.random((num_steps, num_rows, K)) < self.acceptance[:, None]
+        self.chains = np.cumprod(accepted, axis=2).sum(axis=2)
         latency = LatencyModel.from_dict(self.profile.to_dict())
         self._controller = Controller(policy, K, latency, drafters=(self.drafter,))
         self._context = np.full(num_rows, 50)

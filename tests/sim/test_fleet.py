@@ -1,4 +1,4 @@
-"""Whole simulations: nothing is lost, times add up, seeds repeat, policies share luck, replicas share the load."""
+"""Whole simulations: nothing is lost, times add up, seeds repeat, policies share random numbers, replicas the load."""
 
 from dataclasses import replace
 
@@ -125,8 +125,8 @@ def test_the_same_seed_gives_the_same_run(policy):
     assert other.run.records != first.run.records
 
 
-def test_policies_meet_the_same_luck_at_the_same_place():
-    """Luck is common: where no draft is cut short, a request emits the same numbers of tokens whatever the load."""
+def test_policies_meet_the_same_random_numbers_at_the_same_place():
+    """Where no draft is cut short, a request emits the same numbers of tokens whatever the load."""
     alone = replace(QUIET, policy="fixed:4", drafter="lookup", num_requests=12, acceptance="0.6/4/4")
     one_by_one = simulate(replace(alone, batch=1)).run.totals
     together = simulate(replace(alone, batch=12)).run.totals

@@ -58,7 +58,7 @@ def test_time_follows_the_machine_not_its_profile(long_drafts, tmp_path):
     assert off.seconds > 1.3 * truth / SLOWDOWN
 
 
-def test_longer_drafts_than_recorded_need_luck_and_are_right_on_average(tmp_path):
+def test_longer_drafts_than_recorded_are_drawn_and_right_on_average(tmp_path):
     run = ToyRun("fixed:1", 700)
     short, long = replayed(run, tmp_path, "fixed:1", f"fixed:{K}")
     assert short.evidence_share == 1.0
@@ -85,7 +85,7 @@ def test_goodput_learns_during_the_replay(long_drafts, tmp_path):
     assert 0 < goodput.mean_length < K
 
 
-def test_luck_is_the_same_for_every_policy_and_run(tmp_path):
+def test_random_numbers_are_the_same_for_every_policy_and_run(tmp_path):
     run = ToyRun("fixed:1", 200)
     one, two, again = replayed(run, tmp_path, "fixed:4", "fixed:5", "fixed:4")
     assert vars(one) == vars(again)

@@ -1,5 +1,5 @@
-"""Standing load: expectation and luck agree, the oracle has no regret, phases and turnover, and nothing depends on
-what is merely logged."""
+"""Steady state: what is drawn agrees with its expectation, the oracle has no regret, phases and turnover, and nothing
+depends on what is merely logged."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ def run(policy: str, phases: list[Phase], *, with_best: bool = True, **settings)
 
 
 @pytest.mark.parametrize("drafter", ["model", "lookup"])
-def test_expected_tokens_follow_the_closed_form_and_luck_follows_expectation(drafter):
+def test_expected_tokens_follow_the_closed_form_and_drawn_ones_follow_expectation(drafter):
     log = run("fixed:4", [Phase(300, 32)], drafter=drafter, acceptance="0.7")
     per_row = (1 - 0.7**5) / 0.3
     assert log.expected_emitted == pytest.approx(np.full(300, 32 * per_row))
@@ -31,14 +31,14 @@ def test_the_oracle_has_no_regret_and_others_have(drafter):
     assert off.verified.sum() == 0 and (off.emitted == 16).all()
 
 
-def test_policies_share_their_luck():
+def test_policies_share_their_random_numbers():
     """One row whose drafts are sometimes accepted: at equal positions, longer drafts never emit fewer tokens."""
     settings = {"acceptance": "0.5/2/2", "drafter": "lookup", "with_best": False}
     emitted = [run(f"fixed:{length}", [Phase(1, 500)], **settings).emitted[0] for length in (0, 1, 2, 4, 8)]
     assert emitted == sorted(emitted) and emitted[0] == 500
     single = [run(f"fixed:{length}", [Phase(1, 1)], seed=seed, **settings) for seed in range(40) for length in (2, 5)]
     short, long = np.array([log.emitted[0] for log in single]).reshape(40, 2).T
-    assert (np.minimum(long, 3) == short).all(), "the first two draft tokens meet the same luck"
+    assert (np.minimum(long, 3) == short).all(), "the first two draft tokens meet the same random numbers"
     assert len(set(short)) == 3
 
 

@@ -1,4 +1,4 @@
-"""Whole runs: requests that draft badly are not left to wait where requests come as they like."""
+"""Whole runs: requests that draft badly are not left to wait under open-loop arrivals."""
 
 import pytest
 

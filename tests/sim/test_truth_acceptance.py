@@ -39,10 +39,10 @@ def at(request_ids, position):
 
 
 def many_positions(truth, request_ids, num_steps=200):
-    """conditional and luck of non-overlapping drafts: two float [num_steps, R, K]."""
+    """conditional and uniform of non-overlapping drafts: two float [num_steps, R, K]."""
     drafts = [(at(request_ids, K * i)) for i in range(num_steps)]
     conditional = np.stack([truth.conditional(request_ids, 0.0, positions) for positions in drafts])
-    return conditional, np.stack([truth.luck(request_ids, positions) for positions in drafts])
+    return conditional, np.stack([truth.uniform(request_ids, positions) for positions in drafts])
 
 
 def assert_close_in_std_errors(values, expected, num_std_errors=4.5):
@@ -114,8 +114,8 @@ def test_tokens_spread_around_the_mean_of_their_request():
 
 def test_drawn_acceptance_matches_survival():
     truth, ids = make_truth(*MIXED)
-    conditional, luck = many_positions(truth, ids)
-    survived = np.cumprod(luck < conditional, axis=2)
+    conditional, uniform = many_positions(truth, ids)
+    survived = np.cumprod(uniform < conditional, axis=2)
     survival = np.cumprod(truth.expected(ids, 0.0, at(ids, 0)), axis=1)
     for class_id in (0, 1):
         for depth in range(K):
@@ -148,12 +148,12 @@ def test_common_random_numbers_do_not_depend_on_the_way_there():
     for request_id in (8, 3, 4, 99):
         other.begin(request_id, request_id % 2)
     some = np.array([3, 8])
-    for ask in (AcceptanceTruth.luck, lambda t, i, p: t.conditional(i, 0.0, p) / t.expected(i, 0.0, p)):
+    for ask in (AcceptanceTruth.uniform, lambda t, i, p: t.conditional(i, 0.0, p) / t.expected(i, 0.0, p)):
         long, short = ask(truth, ids, at(ids, 20)), ask(other, some, at(some, 23))
-        if ask is AcceptanceTruth.luck:
+        if ask is AcceptanceTruth.uniform:
             assert (long[some, 3:] == short[:, :-3]).all()
         assert (ask(other, some, at(some, 20)) == long[some]).all()
-    assert (truth.luck(ids, at(ids, 20)) != make_truth(*MIXED, seed=1)[0].luck(ids, at(ids, 20))).all()
+    assert (truth.uniform(ids, at(ids, 20)) != make_truth(*MIXED, seed=1)[0].uniform(ids, at(ids, 20))).all()
 
 
 def test_without_decay_the_latent_acceptance_belongs_to_the_position():
@@ -168,7 +168,7 @@ def test_confidence_is_informative_noisy_and_miscalibrated():
     conditional = truth.conditional(ids, 0.0, positions)
     confidence, disorder = truth.confidence(ids, positions, conditional)
     assert confidence.shape == (len(ids), K) and confidence.min() > 0 and confidence.max() < 1
-    accepted = truth.luck(ids, positions) < conditional
+    accepted = truth.uniform(ids, positions) < conditional
     assert np.corrcoef(confidence.ravel(), accepted.ravel())[0, 1] > 0.4
     assert np.corrcoef(disorder.ravel(), accepted.ravel())[0, 1] < -0.3
     middle = (conditional > 0.3) & (conditional < 0.5)
@@ -184,7 +184,7 @@ def test_noiseless_unbiased_confidence_is_the_acceptance_itself():
 def test_confidence_tells_nothing_where_tokens_do_not_differ():
     truth, ids = make_truth(AcceptanceClass(Constant(0.6)), num_requests=2000)
     confidence, _ = truth.confidence(ids, at(ids, 0), truth.conditional(ids, 0.0, at(ids, 0)))
-    accepted = truth.luck(ids, at(ids, 0)) < 0.6
+    accepted = truth.uniform(ids, at(ids, 0)) < 0.6
     assert abs(np.corrcoef(confidence.ravel(), accepted.ravel())[0, 1]) < 4.5 / math.sqrt(confidence.size)
 
 
@@ -226,7 +226,7 @@ def test_requests_must_be_begun_and_are_forgotten():
 def test_an_empty_batch_is_no_problem():
     truth, _ = make_truth(*MIXED)
     empty = np.zeros(0, dtype=np.int64)
-    assert truth.conditional(empty, 0.0, empty).shape == truth.luck(empty, empty).shape == (0, K)
+    assert truth.conditional(empty, 0.0, empty).shape == truth.uniform(empty, empty).shape == (0, K)
     assert truth.found(empty, empty).lengths.shape == (0,)
 
 
@@ -267,8 +267,8 @@ def test_a_recording_is_replayed_position_by_position():
 
 
 def test_confidence_of_a_recording_does_not_know_the_outcome():
-    luck = np.random.default_rng(0)
-    truth = RecordedTruth([make_recording(*(luck.random(500) < 0.6)) for _ in range(200)], K)
+    rng = np.random.default_rng(0)
+    truth = RecordedTruth([make_recording(*(rng.random(500) < 0.6)) for _ in range(200)], K)
     ids = np.arange(200)
     for request_id in ids.tolist():
         truth.begin(request_id)

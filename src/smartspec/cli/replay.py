@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def replay(
     log: Annotated[Path, typer.Argument(help="A log that `smartspec serve --decision-log` has written.")],
     policy: Annotated[str, typer.Option(help="Policies to run on it, separated by commas.")] = "goodput",
-    seed: Annotated[int, typer.Option(help="Luck of draft tokens the log knows nothing about.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Seed for draft tokens the log knows nothing about.", min=0)] = 0,
 ) -> None:
     """Run policies on a recorded log and compare them with what was recorded and with no drafts at all."""
     from smartspec.sim.recorded_log import RecordedLog

@@ -80,7 +80,7 @@ def simulate(
         Path | None, typer.Option(help="Draw the distributions of latency: .png, .pdf, .svg or .jpg.")
     ] = None,
 ) -> None:
-    """Compare policies under the same requests and the same luck; give one of --rate, --trace and --batch.
+    """Compare policies under the same requests and random numbers; give one of --rate, --trace and --batch.
 
     Time and acceptance are computed instead of run; scheduler, step loop and controller are those of the engine.
     Ctrl-C reports and saves what there is by then. Exit codes: 130 after Ctrl-C, 1 if a process was killed.

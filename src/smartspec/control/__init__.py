@@ -6,7 +6,7 @@
     keep = controller.plan_verify(view, plan, drafted)  # Drafted -> int [R]: how much of it to verify
     controller.observe(feedback)                        # StepFeedback: what was accepted, what it took
 
-DrafterSpec names a drafter, DrafterView says what it offers in a step; examples/embed_controller.py is a whole host.
+DrafterSpec names a drafter, DrafterView says what it can draft in a step; examples/embed_controller.py is a whole host.
 SafeController wraps one for production: whatever fails in it, the host goes on without drafts. Names that are not here
 are internal.
 """

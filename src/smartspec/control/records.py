@@ -35,7 +35,7 @@ class DrafterSpec:
 
 @dataclass(frozen=True)
 class DrafterView:
-    """What one drafter offers in a step, before the plan; int [R] each, zeros where left out.
+    """What one drafter can draft in a step, known before the plan; int [R] each, zeros where left out.
 
     lengths: the longest draft it can make: of a model-free drafter, the draft it has found. match_lengths: how much of
     the text's end it found elsewhere, the strength of a model-free draft. lag: committed tokens that its KV lacks, the
@@ -58,7 +58,7 @@ class BatchView:
 
     request_ids: int [R], unique for the life of the engine. context_tokens: int [R], tokens in the target's KV.
     max_draft_tokens: int [R], most draft tokens the row may carry (remaining output, context, KV).
-    drafters: what each drafter offers, by its number.
+    drafters: what each drafter can draft, by its number.
     num_prefills, prefill_tokens: requests that are still in prefill and the tokens they feed. prefill_context_tokens:
     sum of their contexts at the end of the step; prefill_attended_tokens: sum over fed tokens of what each attends to.
     draft_token_budget: most draft tokens of the whole step (free KV, token limit of the engine). num_waiting: requests
@@ -177,7 +177,7 @@ class StepSeconds:
 
 @dataclass(frozen=True)
 class FreeTests:
-    """What a drafter would have been right about, known at no cost, beside its drafts that were verified; int [R] each.
+    """Off-policy feedback: what a drafter would have been right about, beside its verified drafts; int [R] each.
 
     tested tokens at that position of a draft were compared with the target's, matched of them agreed. A model-free
     draft: its first token that was not verified, where the target's token there is known. A draft model: what it would

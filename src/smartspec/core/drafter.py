@@ -18,7 +18,7 @@ class Drafter(Protocol):
         """Follow the batch's memory operations, and find the drafts that cost nothing."""
 
     def view(self, batch: Batch) -> DrafterView:
-        """What it offers, before anything is decided."""
+        """What it can draft in each row, known before anything is decided."""
 
     def draft(self, batch: Batch, lengths: np.ndarray, stop: StopRule | None) -> Sequence[Draft]:
         """One draft per row, of at most lengths[i] nodes (int [R]; 0: it does not draft there). Not asked where all

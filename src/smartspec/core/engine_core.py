@@ -15,7 +15,7 @@ class Executor(Protocol):
     """What computes: the live engine runs kernels, the simulator computes time and acceptance."""
 
     def begin_step(self, batch: Batch, now: float) -> tuple[DrafterView, ...]:
-        """Carry out the batch's memory operations; what each drafter offers. The step began at now."""
+        """Carry out the batch's memory operations; what each drafter can draft. The step began at now."""
 
     def draft(self, batch: Batch, plan: DraftPlan) -> tuple[Draft, ...]:
         """One draft per decoding request, by its drafter and at most plan.lengths[i] long."""

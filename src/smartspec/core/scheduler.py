@@ -24,7 +24,7 @@ class Scheduler:
     """First come, first served; a request that was preempted comes back first.
 
     max_batched_tokens: tokens fed per step. Decoding requests are never left out; the rest goes to prefill, but for as
-    many tokens as the last step with prefill had drafts. max_draft_tokens: K, the most draft tokens of a request.
+    many tokens as the last mixed prefill-decode batch had drafts. max_draft_tokens: K, most draft tokens of a request.
     """
 
     def __init__(self, blocks: BlockManager, *, max_batched_tokens: int, max_model_len: int, max_draft_tokens: int):
@@ -35,7 +35,7 @@ class Scheduler:
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
         self._class_ids = ClassIds()
-        self._drafts_beside_prefill = 0  # draft tokens verified in the last step with prefill
+        self._drafts_in_mixed_step = 0  # draft tokens verified in the last mixed step
 
     def add(self, request: Request) -> None:
         """Queue a request. Raises ValueError when it could never run."""
@@ -58,7 +58,7 @@ class Scheduler:
         """Choose the ordinary tokens of the next step and hold the blocks they need."""
         decoding, preempted = self._hold_blocks_of_decodes()
         budget = self.max_batched_tokens - len(decoding)
-        budget -= min(self._drafts_beside_prefill, budget // 2)
+        budget -= min(self._drafts_in_mixed_step, budget // 2)
         prefill = self._continue_prefills(budget) if len(self.running) > len(decoding) else {}
         budget -= sum(prefill.values())
         if not preempted and len(prefill) == len(self.running) - len(decoding):
@@ -110,9 +110,9 @@ class Scheduler:
         return replace(plan, lengths=np.array(lengths, dtype=np.int64)) if is_cut else plan
 
     def remember_drafts(self, batch: Batch, verified: np.ndarray) -> None:
-        """The next step with prefill leaves room for as many draft tokens (int [R]) as this one, if it has prefill."""
+        """The next mixed step leaves room for as many draft tokens (int [R]) as this one, if it has prefill."""
         if batch.prefill:
-            self._drafts_beside_prefill = int(verified.sum())
+            self._drafts_in_mixed_step = int(verified.sum())
 
     def settle(self, request: Request) -> None:
         """Give back lookahead blocks that rejected drafts no longer need; release the request if it finished."""

@@ -3,12 +3,12 @@
 The truth is a tree of means: a workload class has a mean acceptance, which may change in time; a request's mean is
 drawn from a Beta around that of its class; the acceptance probability of a token at one output position is drawn from a
 Beta around the request's, lowered with its depth in the draft. Whether it is accepted, given that those before it
-were, is then decided by luck:
+were, is then decided by a uniform random number:
 
-    accepted[i, j] = luck[i, j] < conditional[i, j]
+    accepted[i, j] = uniform[i, j] < conditional[i, j]
 
 All of it is keyed by (seed, request, output position), see keyed_random: every policy meets the same easy and hard
-tokens, and the same luck. A draft model and a model-free drafter are two truths with two seeds.
+tokens, and the same random numbers. A draft model and a model-free drafter are two truths with two seeds.
 
 Output position p is the number of tokens the request has emitted; draft token j = 0..K-1 behind it is output token
 p + 1 + j. A position is decided at most once in the life of a request: what lies behind a rejection is drafted anew.
@@ -24,7 +24,7 @@ from smartspec.control.records import DrafterView
 from smartspec.sim.beta_table import BetaTable
 from smartspec.sim.keyed_random import keyed_bits, request_keys, to_uniform
 
-_LUCK, _REQUEST, _TOKEN, _CONFIDENCE, _FOUND, _FOUND_PHASE = range(6)
+_UNIFORM, _REQUEST, _TOKEN, _CONFIDENCE, _FOUND, _FOUND_PHASE = range(6)
 _LOGISTIC_STD = math.pi / math.sqrt(3)
 _MIN_PROBABILITY = 1e-4
 MATCH_LENGTH = 4  # simulated drafts look all alike: their truth does not depend on the length of a match
@@ -198,9 +198,9 @@ class AcceptanceTruth:
         class_ids = self._rows(request_ids).class_ids
         return self._tokens_table.draw(means, class_ids[:, None], self._bits(_TOKEN, request_ids, output_positions))
 
-    def luck(self, request_ids: np.ndarray, output_positions: np.ndarray) -> np.ndarray:
+    def uniform(self, request_ids: np.ndarray, output_positions: np.ndarray) -> np.ndarray:
         """Uniform in [0, 1), for the output tokens p + 1 .. p + K: float [R, K]."""
-        return to_uniform(self._bits(_LUCK, request_ids, output_positions))
+        return to_uniform(self._bits(_UNIFORM, request_ids, output_positions))
 
     def confidence(
         self, request_ids: np.ndarray, output_positions: np.ndarray, conditional: np.ndarray

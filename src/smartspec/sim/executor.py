@@ -2,7 +2,7 @@
 
 It sits where the live engine's executor sits: EngineCore, scheduler, blocks and controller are the real ones. Token ids
 are dummies: draft tokens are all 1, and the target emits 1 where the drafter was right and 0 where it was not, so the
-step loop's own comparisons (free evidence behind a draft) come out as the truth has it.
+step loop's own comparisons (free tests: off-policy feedback behind a draft) come out as the truth has it.
 """
 
 import numpy as np
@@ -23,7 +23,7 @@ class SimExecutor:
     """Implements core.engine_core.Executor in virtual time, with one drafter.
 
     drafter: LOOKUP, whose drafts are those that the truth finds, or MODEL, depth by depth and with confidence.
-    seed: of the noise of time; luck belongs to the acceptance truth and is common to all policies.
+    seed: of the noise of time; random numbers of acceptance are the acceptance truth's, common to all policies.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class SimExecutor:
         self._view = view
 
     def begin_step(self, batch: Batch, now: float) -> tuple[DrafterView, ...]:
-        """What the drafter offers."""
+        """What the drafter can draft."""
         rows = batch.decoding
         self._positions = np.array([r.num_tokens - r.num_prompt_tokens for r in rows], dtype=np.int64)
         if self.drafter.has_passes:
@@ -83,10 +83,10 @@ class SimExecutor:
         return tuple([chain(self._drafts[k].token_ids, confidence=row[:k]) if k else NO_DRAFT for k, row in rows])
 
     def verify(self, batch: Batch, drafts: tuple[Draft, ...]) -> StepResult:
-        """Who was lucky, and how long it took."""
+        """Which draft tokens were accepted, and how long it took."""
         view = self._view
         verified = np.array([len(draft) for draft in drafts], dtype=np.int64)
-        num_right = count_leading(self.acceptance.luck(view.request_ids, self._positions) < self._conditional)
+        num_right = count_leading(self.acceptance.uniform(view.request_ids, self._positions) < self._conditional)
         accepted = np.minimum(num_right, verified)
         if self.drafter.has_passes:
             self._remember_seen(accepted)
@@ -142,9 +142,9 @@ class Overheard:
         return self._controller.plan_draft(view)
 
 
-def free_tests(drafter: DrafterSpec, offered: DrafterView, verified: np.ndarray, num_right: np.ndarray) -> FreeTests:
+def free_tests(drafter: DrafterSpec, found: DrafterView, verified: np.ndarray, num_right: np.ndarray) -> FreeTests:
     """Of drafts of which num_right tokens (int [R]) are right: those of a model-free drafter are known unverified."""
-    tested = (num_right >= verified) & (verified < offered.lengths) & (not drafter.has_passes)
+    tested = (num_right >= verified) & (verified < found.lengths) & (not drafter.has_passes)
     return FreeTests(verified, tested.astype(np.int64), (tested & (num_right > verified)).astype(np.int64))
 
 

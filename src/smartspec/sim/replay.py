@@ -4,7 +4,8 @@ A policy is run by a controller of its own, which starts from the log's profile 
 it. What happens to its drafts is told by the log wherever the log knows: a draft by the same
 drafter begins with the same tokens, so what was tested then is tested now (exact where drafts are deterministic chains,
 and for sampled ones where randomness is keyed by position, as in our engine). Beyond that, acceptance is drawn from
-what the whole log says in hindsight, with the same luck for every policy; see hindsight for the time of a step.
+what the whole log says in hindsight, with the same random numbers for every policy; see hindsight for the time of a
+step.
 
 What a replay can tell: how policies compare, step for step, in the situations that were recorded, and how much of the
 answer is evidence. What it cannot tell: where another policy would have led. Batches, contexts and arrivals follow the
@@ -12,9 +13,9 @@ recorded run, whatever a policy emits. Where easy requests left early, the log i
 pay; plain decoding would have kept those requests, and the batch large. So compare speeds within one table, and take
 them for the speed of a whole run only where the load was steady.
 Tokens that were never drafted have no outcome in the log: a log of a server with drafts off says little about drafts,
-and a policy that differs much from the recorded one is judged by the hindsight model (the share of steps that needed
-no luck is reported). Policies that stop drafting by the entropy of the draft model never stop here, as logs do not
-hold it; confidence is known only where the draft model drafted.
+and a policy that differs much from the recorded one is judged by the hindsight model (the share of steps in which
+nothing was drawn is reported). Policies that stop drafting by the entropy of the draft model never stop here, as logs
+do not hold it; confidence is known only where the draft model drafted.
 """
 
 from dataclasses import dataclass, field, replace
@@ -33,7 +34,7 @@ from smartspec.sim.recorded_log import RecordedLog
 
 @dataclass
 class ReplayTotals:
-    """Sums over the steps of a log. num_rows: decoding requests; num_from_evidence: steps that needed no luck."""
+    """Sums over the steps of a log. num_rows: decoding requests; num_from_evidence: steps without a random draw."""
 
     policy: str
     num_steps: int = 0
@@ -91,10 +92,10 @@ def replay(log: RecordedLog, policies: list[str], seed: int = 0) -> tuple[Replay
     replays = [PolicyReplay(header, policy, acceptance, seconds) for policy in policies]
     random = np.random.default_rng(seed)
     for step, record in enumerate(log):
-        luck = random.random((record.view.num_rows, header.max_draft_tokens))
+        uniform = random.random((record.view.num_rows, header.max_draft_tokens))
         ended = [i for i in record.view.request_ids.tolist() if last_step[i] == step]
         for policy_replay in replays:
-            policy_replay.step(record, luck, ended)
+            policy_replay.step(record, uniform, ended)
     return recorded, [policy_replay.totals for policy_replay in replays]
 
 
@@ -115,15 +116,15 @@ class PolicyReplay:
         self._seconds = seconds
         self._num_seen: dict[tuple[int, int], int] = {}  # tokens in the KV of drafters, by drafter and request
 
-    def step(self, record: DecisionRecord, luck: np.ndarray, ended: list[int]) -> None:
-        """Ask for a plan, tell what came of it. luck: float [R, K], uniform; ended: requests seen for the last time."""
+    def step(self, record: DecisionRecord, uniform: np.ndarray, ended: list[int]) -> None:
+        """Ask for a plan, tell what came of it. uniform: float [R, K] in [0, 1); ended: requests seen last here."""
         view = self._view(record)
         plan = self._possible(view, self._controller.plan_draft(view))
         drafted = _draft(record, plan, len(self._drafters))
         plan = replace(plan, lengths=drafted.lengths)
         verified = np.minimum(self._controller.plan_verify(view, plan, drafted), drafted.lengths)
         conditional = self._acceptance.conditional(record.view)
-        fates = [chain_fates(record, n, spec, conditional[n], luck) for n, spec in enumerate(self._drafters)]
+        fates = [chain_fates(record, n, spec, conditional[n], uniform) for n, spec in enumerate(self._drafters)]
         feedback, num_known = self._feedback(record, view, plan, drafted, verified, fates)
         self._controller.observe(feedback)
         self.totals.add(feedback, from_evidence=bool((verified <= num_known).all()))
@@ -215,13 +216,13 @@ class ChainFates:
 
 
 def chain_fates(
-    record: DecisionRecord, drafter: int, spec: DrafterSpec, conditional: np.ndarray, luck: np.ndarray
+    record: DecisionRecord, drafter: int, spec: DrafterSpec, conditional: np.ndarray, uniform: np.ndarray
 ) -> ChainFates:
-    """The fate of drafts by that drafter in all rows: recorded as far as the log goes, then by luck.
+    """The fate of drafts by that drafter in all rows: recorded as far as the log goes, then drawn.
 
-    conditional, luck: float [R, K]; a token is accepted where luck is below its conditional acceptance.
+    conditional, uniform: float [R, K]; a token is accepted where uniform is below its conditional acceptance.
     """
-    feedback, endless = record.feedback, luck.shape[1] + 1
+    feedback, endless = record.feedback, uniform.shape[1] + 1
     is_own = feedback.plan.drafter == drafter
     successes, has_ended = _successes(feedback)
     is_decided = is_own & ((successes < feedback.tested) | has_ended)
@@ -231,10 +232,10 @@ def chain_fates(
         is_free = ~is_decided & (free.tested > 0) & (free.position == certain)
         certain = certain + (is_free & (free.matched > 0))
         is_decided |= is_free & (free.matched == 0)
-    is_lucky = (luck < conditional) | (np.arange(luck.shape[1]) < certain[:, None])
-    num_lucky = np.cumprod(is_lucky, axis=1).sum(axis=1)
+    is_accepted = (uniform < conditional) | (np.arange(uniform.shape[1]) < certain[:, None])
+    num_right = np.cumprod(is_accepted, axis=1).sum(axis=1)
     return ChainFates(
-        num_accepted=np.where(is_decided, certain, num_lucky),
+        num_accepted=np.where(is_decided, certain, num_right),
         num_known=np.where(is_decided, endless, certain),
         max_emitted=np.where(has_ended & is_own, successes, endless),
     )

@@ -153,7 +153,7 @@ def simulate(scenario: Scenario, on_finished: Callable[[int], None] = lambda num
 
 
 def simulate_static(scenario: Scenario, phases: list[Phase], *, with_best: bool = True) -> StaticLog:
-    """The scenario's controller and truth under standing load, see static_load; its traffic is left aside."""
+    """The scenario's controller and truth in steady state, see static_load; its traffic is left aside."""
     time = make_time_truth(scenario)
     load = StaticLoad(time, make_acceptance_truth(scenario), drafter=scenario.drafter_spec, seed=scenario.seed)
     return load.run(make_controller(scenario, time, load.true_estimates), phases, with_best=with_best)

@@ -1,8 +1,8 @@
-"""A controller at a standing load: so many requests decode for ever, nobody arrives, nobody leaves.
+"""A controller in steady state: a fixed batch of requests decodes for ever, nobody arrives, nobody leaves.
 
 The controller meets the same truth as in a whole simulation, but straight from BatchViews, one vectorised step after
 the other, without requests, blocks or a scheduler. Every step also logs what it was worth in expectation, which takes
-the luck out of comparisons: expected tokens are sums of products of true acceptance, expected seconds have no noise.
+the noise out of comparisons: expected tokens are sums of products of true acceptance, expected seconds have no noise.
 """
 
 from dataclasses import dataclass, replace
@@ -42,7 +42,7 @@ class Phase:
 class StaticLog:
     """One entry a step; float or int [num_steps].
 
-    emitted, seconds: what happened. expected_emitted, expected_seconds: before luck and noise. best_emitted,
+    emitted, seconds: what happened. expected_emitted, expected_seconds: their expectations. best_emitted,
     best_seconds: expected for the true best plan in the same state; NaN where it was not asked for. Goodputs are in
     tokens per second.
     """
@@ -76,7 +76,7 @@ class StaticLog:
 
 
 class StaticLoad:
-    """The truth of a standing load. seed: of the noise of time; acceptance has its own."""
+    """The truth of a steady-state batch. seed: of the noise of time; acceptance has its own."""
 
     def __init__(self, time: TimeTruth, acceptance: AcceptanceTruth, *, drafter: DrafterSpec, seed: int = 0):
         self.time = time
@@ -145,7 +145,7 @@ class StaticLoad:
         conditional = self.acceptance.conditional(view.request_ids, view.now, self._positions)
         drafted = self._draft(view, plan, conditional)
         keep = controller.plan_verify(view, plan, drafted)
-        num_right = count_leading(self.acceptance.luck(view.request_ids, self._positions) < conditional)
+        num_right = count_leading(self.acceptance.uniform(view.request_ids, self._positions) < conditional)
         accepted = np.minimum(num_right, keep)
         time = (view, plan, drafted.lengths, keep, view.now)
         seconds = self.time.step_seconds(*time, self._noise)

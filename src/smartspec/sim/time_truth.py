@@ -38,8 +38,8 @@ class Noise:
     def apply(self, seconds: StepSeconds, rng: np.random.Generator) -> StepSeconds:
         """One noisy measurement. Draws the same count of random numbers whatever comes out."""
         draft, target, host = np.exp(self.jitter * (rng.standard_normal(3) - self.jitter / 2)).tolist()
-        luck, size = rng.random(), rng.exponential(self.stall_seconds)
-        stall = size if luck < self.stall_probability else 0.0
+        uniform, size = rng.random(), rng.exponential(self.stall_seconds)
+        stall = size if uniform < self.stall_probability else 0.0
         return StepSeconds(seconds.draft * draft, seconds.target * target + stall, seconds.host * host)
 
 

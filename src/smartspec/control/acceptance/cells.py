@@ -20,7 +20,7 @@ from smartspec.control.records import BatchView, DrafterSpec
 # whole gain.
 PRIOR_LOG_ODDS = float(log_odds_of(0.6))
 SHARED_STRENGTH = 1.0  # information of four observations: the first evidence overrides it
-# Neighbours weigh more, ten observations: bad luck at a position few drafts reach must not keep all drafts short of it.
+# Neighbours weigh more, ten observations: noise at a position few drafts reach must not keep all drafts short of it.
 CELL_STRENGTH = 2.5
 NEIGHBOUR_DECAY = 0.6  # weight of the evidence of a neighbouring position, per position of distance
 CELL_FADE = 1 - 1 / 1000  # per observation of the cell

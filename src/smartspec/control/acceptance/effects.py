@@ -10,8 +10,8 @@ posterior of such a random-effects model is exact in closed form:
     request effect                    (s + strength * class effect) / (W + strength)
 
 What a request knows fades, as its text drifts; the faded share stays with the class, whose memory is a number of
-requests. Both forget faster while surprises insist: a fading sum of residuals, squared over its variance, is about
-1 in a steady world, and evidence is dropped the faster the further it is above.
+requests. Both forget faster where a change is detected: a fading sum of residuals, squared over its variance, is about
+1 where nothing changes, and evidence is dropped the faster the further it is above.
 """
 
 import numpy as np
@@ -22,10 +22,10 @@ CLASS_STRENGTH = 2.0
 REQUEST_FADE = 1 - 1 / 80  # per step: a request may turn from prose to code
 CLASS_FADE = 1 - 1 / 500  # per step
 CLASS_MEMORY = 30.0  # requests
-SURPRISE_FADE = 0.8  # per step: surprises of about the last five
-EXPECTED_SURPRISE = 4.0  # residuals squared over their variance: chance exceeds it once in twenty
-FORGETTING = 0.1  # a surprise of 14 halves what is known
-MIN_SURPRISE_VARIANCE = 0.1
+RESIDUAL_FADE = 0.8  # per step: residuals of about the last five
+CHANGE_THRESHOLD = 4.0  # residuals squared over their variance: chance exceeds it once in twenty
+FORGETTING = 0.1  # a ratio of 14 halves what is known
+MIN_RESIDUAL_VARIANCE = 0.1
 MAX_TRACKED_REQUESTS = 4096  # a power of two
 NUM_CLASSES = 64  # with 0, of requests that name none; a power of two: class ids beyond share
 _LITTLE = 1e-9
@@ -44,8 +44,8 @@ class AcceptanceEffects:
         self._num_rows = MAX_TRACKED_REQUESTS
         self._ids = np.full(self._num_rows + 1, _NOBODY)
         self._classes = np.zeros(self._num_rows + 1, dtype=np.int64)
-        # Information, score, its variance given the request's effect, surprise and its variance: read and written
-        # together.
+        # Information, score, its variance given the request's effect, sum of residuals and its variance: read and
+        # written together.
         self._state = np.zeros((5, num_drafters, self._num_rows + 1))
         self._spread = RequestSpread(num_drafters)
         # Per class, shares (the first D lines) and shares times estimates: of the requests of the last step, and of
@@ -54,8 +54,8 @@ class AcceptanceEffects:
         self._present_rows = np.zeros(0, dtype=np.int64)
         self._past = np.zeros((2 * num_drafters, NUM_CLASSES))
         self._num_drafters = num_drafters
-        self._class_surprise = np.zeros((num_drafters, NUM_CLASSES))
-        self._class_surprise_variance = np.zeros((num_drafters, NUM_CLASSES))
+        self._class_residual = np.zeros((num_drafters, NUM_CLASSES))
+        self._class_residual_variance = np.zeros((num_drafters, NUM_CLASSES))
 
     @property
     def num_tracked_requests(self) -> int:
@@ -98,14 +98,14 @@ class AcceptanceEffects:
         is_tracked = rows < self._num_rows  # of two requests that claim one row, the loser is not
         information, residual = information * is_tracked, residual * is_tracked
         classes = self._classes.take(rows)
-        known, score, variance, *surprise = self._state.take(rows, axis=2)
-        keep, class_keep, *surprise = self._learn_surprise(classes, known, information, residual, *surprise)
+        known, score, variance, *residual_sum = self._state.take(rows, axis=2)
+        keep, class_keep, *residual_sum = self._detect_change(classes, known, information, residual, *residual_sum)
         keep *= REQUEST_FADE
         faded = (1.0 - REQUEST_FADE) * _shares(known, score, self._spread.strength)
         known = keep * known + information
         score = keep * score + residual + information * effects
         variance = keep**2 * variance + information
-        self._state[:, :, rows] = known, score, variance, *surprise
+        self._state[:, :, rows] = known, score, variance, *residual_sum
         shares = _shares(known, score, self._spread.strength)
         sums = _sum_by_class(classes, faded, shares)
         faded, self._present = _halves(sums)
@@ -151,28 +151,28 @@ class AcceptanceEffects:
         """float [D, NUM_CLASSES]."""
         return (self._present + self._past)[: self._num_drafters]
 
-    def _learn_surprise(
+    def _detect_change(
         self,
         classes: np.ndarray,
         known: np.ndarray,
         information: np.ndarray,
         residual: np.ndarray,
-        surprise: np.ndarray,
+        residual_sum: np.ndarray,
         total_variance: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """How much of the evidence of each row [D, R] and each class [D, NUM_CLASSES] is still to be believed, and the
-        rows' new surprises and their variances [D, R]."""
+        rows' new sums of residuals and their variances [D, R]."""
         # Residuals scatter by chance and, all in one direction, by what is not yet known of the effect.
         variance = information + information**2 / (known + self._spread.strength)
-        surprise = SURPRISE_FADE * surprise + residual
-        total_variance = SURPRISE_FADE**2 * total_variance + variance
+        residual_sum = RESIDUAL_FADE * residual_sum + residual
+        total_variance = RESIDUAL_FADE**2 * total_variance + variance
         sums = _sum_by_class(classes, residual, variance, information).reshape(3, -1, NUM_CLASSES)
         doubt = sums[2] ** 2 / (self._class_shares() + CLASS_STRENGTH)
-        self._class_surprise = SURPRISE_FADE * self._class_surprise + sums[0]
-        self._class_surprise_variance = SURPRISE_FADE**2 * self._class_surprise_variance + sums[1] + doubt
-        class_keep = _belief(self._class_surprise, self._class_surprise_variance)
-        keep = np.minimum(_belief(surprise, total_variance), class_keep.take(classes, axis=1))
-        return keep, class_keep, surprise, total_variance
+        self._class_residual = RESIDUAL_FADE * self._class_residual + sums[0]
+        self._class_residual_variance = RESIDUAL_FADE**2 * self._class_residual_variance + sums[1] + doubt
+        class_keep = _belief(self._class_residual, self._class_residual_variance)
+        keep = np.minimum(_belief(residual_sum, total_variance), class_keep.take(classes, axis=1))
+        return keep, class_keep, residual_sum, total_variance
 
 
 def _halves(lines: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -185,8 +185,8 @@ def _shares(information: np.ndarray, score: np.ndarray, strength: np.ndarray) ->
     return np.concatenate([part * information, part * score])
 
 
-def _belief(surprise: np.ndarray, variance: np.ndarray) -> np.ndarray:
-    excess = surprise**2 / (variance + MIN_SURPRISE_VARIANCE) - EXPECTED_SURPRISE
+def _belief(residual_sum: np.ndarray, variance: np.ndarray) -> np.ndarray:
+    excess = residual_sum**2 / (variance + MIN_RESIDUAL_VARIANCE) - CHANGE_THRESHOLD
     return 1.0 / (1.0 + FORGETTING * np.maximum(excess, 0.0))
 
 

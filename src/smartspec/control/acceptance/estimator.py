@@ -150,7 +150,7 @@ class AcceptanceEstimator:
     def _learn_cells(self, history: _History, tested: np.ndarray, accepted: np.ndarray) -> np.ndarray:
         """Teach the cells; returns the information and the residual that are left for each row: float [2, D, R].
 
-        Cells first, then rows given the new cells: both at once would each explain the same surprise in full.
+        Cells first, then rows given the new cells: both at once would each explain the same residual in full.
         """
         moved = self._cells.learn(history.pools, tested, *newton_evidence(sigmoid(history.lifted), tested, accepted))
         information, residual = newton_evidence(sigmoid(history.log_odds), tested, accepted)

@@ -5,7 +5,7 @@ acceptance_effects). Effects scatter around the mean c of their class with varia
 (V + W^2 v) q on average, with q the part of that mean that is others', and every request yields an estimate of v. They
 are averaged with weights (W / (W + 1 / v0))^2: a request of which little is known says little.
 
-Why it matters: shrunk too little, requests of one kind are drafted for by their luck; too much, those that differ are
+Why it matters: shrunk too little, requests of one kind are drafted for by noise; too much, those that differ are
 all served like the mean.
 """
 

@@ -1,8 +1,9 @@
-"""Whether requests come as they like, or only when others end.
+"""Whether arrivals are open-loop or closed-loop.
 
-In an open system arrivals are independent of departures, and the number of requests wanders: it changes by about the
-root of how many came and went. In a closed one, where whoever ends is replaced at once, it stands still. The two differ
-in what is worth while: what a token beside prefill saves (prefill_price) and whose tokens count (fairness).
+Open-loop arrivals are independent of departures, and the number of requests wanders: it changes by about the root of
+how many came and went. In a closed loop every request that ends is followed by a new one, and it stays constant. The
+two differ in what is worth while: what a token in a mixed prefill-decode batch saves (prefill_price) and whose tokens
+count (fairness).
 
 The wandering of a look is change^2 / (requests that came + requests that went), 1 at most: the variance of independent
 Poisson arrivals and departures would make it 1 on average were it not cut, and about 0.5 as it is.
@@ -12,7 +13,7 @@ from smartspec.control.records import BatchView
 
 MIN_ENDED = 4  # requests after which their number is looked at again, and at least a quarter of it
 RATE = 1 / 16  # of learning, per look
-CLOSED, OPEN = 0.1, 0.35  # wandering below which requests replace each other, and above which they do not
+CLOSED, OPEN = 0.1, 0.35  # wandering below which arrivals are closed-loop, and above which they are open-loop
 START = 0.16  # wandering believed before the first look: rather closed, but four looks may change that
 
 
@@ -26,12 +27,12 @@ class Arrivals:
 
     @property
     def openness(self) -> float:
-        """From 0, closed, to 1, open."""
+        """From 0, closed-loop, to 1, open-loop."""
         return min(max((self._wandering - CLOSED) / (OPEN - CLOSED), 0.0), 1.0)
 
     @property
     def are_open(self) -> bool:
-        """Whether requests rather come as they like than replace each other."""
+        """Whether arrivals are open-loop rather than closed-loop."""
         return self.openness > 0.5
 
     def request_ended(self) -> None:

@@ -2,9 +2,10 @@
 
 Two costs of a step are not the price of its drafts alone:
 
-* prefill: it has to be done whatever is drafted. Time in such a step is valued at what it is worth in a step without
-  prefill (see planner, value_of_time), and there those who are prefilled now or wait for it will decode as well: time
-  is worth what the larger batch makes of it, if that is more. Where all is prefill's or many wait, see prefill_price.
+* prefill in a mixed prefill-decode batch: it has to be done whatever is drafted. Time in such a step is valued at what
+  it is worth in a step without prefill (see planner, value_of_time), and there the requests that are prefilled now or
+  wait for it will decode as well: time is worth what that projected batch makes of it, if that is more. Where all is
+  prefill's or many wait, see prefill_price.
 * draft prefill: an investment, of which a step is charged a part (see draft_prefill).
 """
 
@@ -27,7 +28,8 @@ class Choice:
 
     draft_seconds: float [D, K + 1], what 0..K passes of each drafter are charged. target_seconds: float [N + 1], of the
     target pass with 0..N draft tokens, N as many as any plan may have. value_of_time: tokens per second that the step's
-    time is worth. plain_value_of_time: tokens per second of the decoding requests in steps of their own without drafts.
+    time is worth, its shadow price (see planner). off_value_of_time: tokens per second of the decoding requests in
+    non-speculative steps of their own.
     """
 
     plan: LengthPlan
@@ -35,7 +37,7 @@ class Choice:
     draft_seconds: np.ndarray
     target_seconds: np.ndarray
     value_of_time: float
-    plain_value_of_time: float
+    off_value_of_time: float
 
     @property
     def draft_plan(self) -> DraftPlan:
@@ -52,8 +54,8 @@ def best_choice(
     prices: tuple[float, float] | None = None,
 ) -> Choice:
     """The best plan over all drafters. uniform_lengths, fairness: see goodput.Goodput. remaining_tokens: float [R],
-    what each request is expected to make yet; None: many. prefill_price: what was learned of steps with prefill, if
-    anything. prices: value_of_time and plain_value_of_time of a choice for the same step with prefill, to be kept for
+    what each request is expected to make yet; None: many. prefill_price: what was learned of mixed steps, if
+    anything. prices: value_of_time and off_value_of_time of a choice for the same mixed step, to be kept for
     another; None to find them."""
     plan = partial(plan_uniform, uniform_lengths) if uniform_lengths else partial(_best_lengths, fairness=fairness)
     best_assignment = partial(_best_assignment, plan, remaining_tokens)
@@ -63,17 +65,17 @@ def best_choice(
     else:
         if prices is None:
             alone = best_assignment(_without_prefill(view), estimates, None)[0]
-            prices = _value_beside_prefill(view, estimates, alone.goodput, prefill_price), alone.off_goodput
+            prices = _value_of_mixed_step(view, estimates, alone.goodput, prefill_price), alone.off_goodput
         best, drafter, *seconds = best_assignment(view, estimates, prices[0])
     return Choice(without_late_starters(best, drafter, view, estimates), drafter, *seconds, *prices)
 
 
-def _value_beside_prefill(
+def _value_of_mixed_step(
     view: BatchView, estimates: Estimates, goodput_alone: float, prefill_price: PrefillPrice | None
 ) -> float:
-    """Tokens per second that the time of this step with prefill is worth. goodput_alone: of its rows without it."""
+    """Tokens per second that the time of this mixed step is worth. goodput_alone: of its rows without prefill."""
     num_waiting = view.num_waiting if prefill_price is None else prefill_price.num_joining(view)
-    usual = max(goodput_alone, _plain_goodput_of_crowd(view, num_waiting, estimates))
+    usual = max(goodput_alone, _off_goodput_of_projected_batch(view, num_waiting, estimates))
     return usual if prefill_price is None else prefill_price.value_of_time(usual, view, estimates)
 
 
@@ -99,16 +101,17 @@ def _without_prefill(view: BatchView) -> BatchView:
     return replace(view, num_prefills=0, prefill_tokens=0, prefill_context_tokens=0, prefill_attended_tokens=0.0)
 
 
-def _plain_goodput_of_crowd(view: BatchView, num_waiting: int, estimates: Estimates) -> float:
-    """Weighted tokens per second without drafts once all that are prefilled and so many that wait decode too."""
+def _off_goodput_of_projected_batch(view: BatchView, num_waiting: int, estimates: Estimates) -> float:
+    """Weighted tokens per second of the projected batch without drafts: all that are prefilled and so many that wait
+    decode too."""
     num_rows = view.num_rows + view.num_prefills + num_waiting
     context = (view.total_context_tokens + view.prefill_context_tokens) // (view.num_rows + view.num_prefills)
-    crowd = BatchView(
+    projected = BatchView(
         request_ids=np.arange(num_rows),
         context_tokens=np.full(num_rows, context),
         max_draft_tokens=np.zeros(num_rows, dtype=np.int64),
     )
-    seconds = float(estimates.latency.target_seconds(crowd, np.zeros(1))[0]) + estimates.latency.host_seconds
+    seconds = float(estimates.latency.target_seconds(projected, np.zeros(1))[0]) + estimates.latency.host_seconds
     return num_rows * float(view.weights.mean()) / seconds
 
 

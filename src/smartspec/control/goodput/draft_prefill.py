@@ -5,13 +5,13 @@ request is expected to live (see remaining_tokens; at most MAX_STEPS), has to ex
 others do without drafts of that drafter. Those that are to begin are charged to the step by the step's share, so that
 together they have to pay for the draft passes too.
 
-A row's age decides as much as the length of its prompt: with answers of 24 tokens a draft model of a billion parameters
-does not pay behind prompts of 2,000; where half of the answers have 13 tokens or fewer but those of 32 have 63 to come,
-it pays for the latter. Charged at the mean lifetime, and to all rows at once, drafts were off in a quarter of the steps
-with prefill of a code trace: to begin with one row looked as dear as to begin with all.
+How many tokens a request has generated decides as much as the length of its prompt: with answers of 24 tokens a draft
+model of a billion parameters does not pay behind prompts of 2,000; where half of the answers have 13 tokens or fewer
+but those of 32 have 63 to come, it pays for the latter. Charged at the mean lifetime, and to all rows at once, drafts
+were off in a quarter of the mixed steps of a code trace: to begin with one row looked as dear as to begin with all.
 
-No step prefills drafters for longer than a plain step takes, or than one request needs: those with the least lag begin,
-the others wait.
+No step prefills drafters for longer than a non-speculative step takes, or than one request needs: those with the least
+lag begin, the others wait.
 """
 
 from collections.abc import Callable
@@ -73,8 +73,8 @@ def begun(
 
 
 def without_late_starters(plan: LengthPlan, drafter: np.ndarray, view: BatchView, estimates: Estimates) -> LengthPlan:
-    """The plan without drafts for rows that would make this step prefill drafters for longer than a plain step takes;
-    at least one begins."""
+    """The plan without drafts for rows that would make this step prefill drafters for longer than a non-speculative
+    step takes; at least one begins."""
     starters = estimates.has_passes(drafter) & (plan.lengths > 0)
     if view.draft_lags.max(initial=0) <= ORDINARY_LAG or not starters.any():
         return plan

@@ -1,22 +1,22 @@
 """What it costs to keep knowing: budgets of step time for steps that are not believed to be the best.
 
-Three things can only be learned by doing them: what a plain step costs while every step speculates, what a draft model
-is worth while it is off, and what tokens behind the present drafts are worth (the second token of drafts that all have
-one; a larger pass than any of late). Each is bought from a credit that grows by a small share of all step time, at the
-price of the time it is expected to lose. So it happens often where the two are close (cheap, and where a mistake is
-likely) and rarely where one is far better.
+Three things can only be learned by doing them: what a non-speculative step costs while every step speculates, what a
+draft model is worth while it is off, and what tokens behind the present drafts are worth (the second token of drafts
+that all have one; a larger pass than any of late). Each is bought from a credit that grows by a small share of all step
+time, at the price of the time it is expected to lose. So it happens often where the two are close (cheap, and where a
+mistake is likely) and rarely where one is far better.
 """
 
 from dataclasses import dataclass
 
 PROBE_SHARE = 0.003  # of step time may be spent on drafts that are expected to lose
-PLAIN_SHARE = 0.001  # and on plain steps: what the first has taught holds for long
+NON_SPECULATIVE_SHARE = 0.001  # and on non-speculative steps: what the first has taught holds for long
 MAX_CREDIT_STEPS = 1.0  # unspent credit is kept up to this many steps: exploring in bursts teaches little more
-# Speculative steps at one batch size after which a kind of step is wanted again; grows every time. A plain step costs
-# a third of a step or more and tells the same again: at a growth of 2 the first 250 steps lost 0.3 % more.
+# Speculative steps at one batch size after which a kind of step is wanted again; grows every time. A non-speculative
+# step costs a third of a step or more and tells the same again: at a growth of 2 the first 250 steps lost 0.3 % more.
 FIRST_SPACING = 16
 LONGEST_SPACING = 512
-PLAIN_GROWTH = 4
+NON_SPECULATIVE_GROWTH = 4
 LONGER_GROWTH = 2
 NUM_SIZES = 12  # batch sizes are told apart by log2
 

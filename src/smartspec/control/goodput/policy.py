@@ -8,8 +8,8 @@ from smartspec.control.goodput.arrivals import Arrivals
 from smartspec.control.goodput.choice import Choice, best_choice
 from smartspec.control.goodput.exploration import (
     LONGER_GROWTH,
-    PLAIN_GROWTH,
-    PLAIN_SHARE,
+    NON_SPECULATIVE_GROWTH,
+    NON_SPECULATIVE_SHARE,
     PROBE_SHARE,
     ExplorationBudget,
     Spacing,
@@ -44,7 +44,7 @@ class Goodput(Policy):
         self.fairness = fairness
         self.guard = Guard()
         self.probe_budget = ExplorationBudget(PROBE_SHARE)
-        self.plain_budget = ExplorationBudget(PLAIN_SHARE, credit=None)
+        self.non_speculative_budget = ExplorationBudget(NON_SPECULATIVE_SHARE, credit=None)
         self.note: str | None = None
         self._best: Choice | None = None  # of the step under way
         self._latency: Latency | None = None
@@ -52,7 +52,7 @@ class Goodput(Policy):
         self._remaining_tokens = RemainingTokens()
         self._arrivals = Arrivals()
         self._prefill_price = PrefillPrice(self._arrivals)
-        self._plain_steps = Spacing(PLAIN_GROWTH)
+        self._non_speculative_steps = Spacing(NON_SPECULATIVE_GROWTH)
         self._longer_steps = Spacing(LONGER_GROWTH)
         self._steps_since_probe = 0
         self._steps_since_tested: np.ndarray | int = 0  # by drafter
@@ -67,8 +67,8 @@ class Goodput(Policy):
             return no_drafts(view.num_rows)
         if best.plan.gain < MIN_GAIN:
             return self._probe(view, estimates, best.plan) or no_drafts(view.num_rows)
-        if self._wants_plain_step(view, best.plan):
-            self.note = "plain step, to know what one costs"
+        if self._wants_non_speculative_step(view, best.plan):
+            self.note = "non-speculative step, to know what one costs"
             return no_drafts(view.num_rows)
         return self._longer_drafts(view, estimates, best) or self._confident_drafts(view, estimates, best)
 
@@ -86,7 +86,7 @@ class Goodput(Policy):
     def alternatives(self, view: BatchView, estimates: Estimates, plan: DraftPlan) -> list[tuple[str, DraftPlan]]:
         """The three best other plans with a limit on the length of a draft: the question of the step, asked again
         at the same prices. They are told apart by their number of draft tokens."""
-        prices = self._best.value_of_time, self._best.plain_value_of_time
+        prices = self._best.value_of_time, self._best.off_value_of_time
         found: dict[int, tuple[str, Choice]] = {}
         for limit in sorted({0, *(self.uniform_lengths or range(estimates.max_draft_tokens + 1))}, reverse=True):
             limited = replace(view, max_draft_tokens=np.minimum(view.max_draft_tokens, limit))
@@ -101,13 +101,13 @@ class Goodput(Policy):
         seconds, num_rows = feedback.seconds.total, feedback.view.num_rows
         speculated = bool(feedback.drafted.any())
         self.probe_budget.earn(seconds)
-        self.plain_budget.earn(seconds)
+        self.non_speculative_budget.earn(seconds)
         self._remaining_tokens.observe(feedback)
         self._arrivals.observe(feedback.view)
         self._prefill_price.observe(feedback)
         tests = np.bincount(feedback.plan.drafter[feedback.tested > 0], minlength=len(feedback.view.drafters))
         self._steps_since_tested = np.where(tests, 0, self._steps_since_tested + 1)
-        self._plain_steps.observe(num_rows, happened=not speculated)
+        self._non_speculative_steps.observe(num_rows, happened=not speculated)
         self._longer_steps.observe(num_rows, happened=False)
         self._tell_guard(feedback, speculated)
 
@@ -120,7 +120,7 @@ class Goodput(Policy):
             "note": self.note,
             "guard": {"reason": self.guard.reason, "trips": self.guard.num_trips},
             "probe_credit_seconds": self.probe_budget.credit,
-            "plain_step_credit_seconds": self.plain_budget.credit,
+            "non_speculative_step_credit_seconds": self.non_speculative_budget.credit,
             "tokens_of_a_new_request": self._remaining_tokens.of_new,
             "usual_part_of_prefill_price": self._prefill_price.usual_part,
             "openness": self._arrivals.openness,
@@ -128,18 +128,18 @@ class Goodput(Policy):
 
     def _tell_guard(self, feedback: StepFeedback, speculated: bool) -> None:
         view, best = feedback.view, self._best
-        plain_tokens = float(view.weights.sum())
-        emitted = plain_tokens + float(view.weights @ feedback.accepted)
+        off_tokens = float(view.weights.sum())
+        emitted = off_tokens + float(view.weights @ feedback.accepted)
         off_seconds = best.plan.off_seconds
         if not speculated:
-            # By what is known now: a first step that corrects a wrong profile must not count as a surprise for ever.
+            # By what is known now: a first step that corrects a wrong profile must not count as its error for ever.
             off_seconds = float(self._latency.target_seconds(view, np.zeros(1))[0]) + self._latency.host_seconds
         self.guard.observe(
-            plain_tokens,
+            off_tokens,
             emitted,
             feedback.seconds.total,
             off_seconds,
-            best.plain_value_of_time,
+            best.off_value_of_time,
             speculated,
             has_prefill=view.prefill_tokens > 0,
         )
@@ -157,13 +157,13 @@ class Goodput(Policy):
             return best.draft_plan
         return drafted_as_confident(view, estimates, best, self._weights)
 
-    def _wants_plain_step(self, view: BatchView, best: LengthPlan) -> bool:
-        """Whether to measure a plain step now, paid from the budget with the tokens it is expected to lose."""
-        if not self._plain_steps.is_due(view.num_rows) or view.prefill_tokens:
+    def _wants_non_speculative_step(self, view: BatchView, best: LengthPlan) -> bool:
+        """Whether to measure a non-speculative step now; its budget pays for the tokens it is expected to lose."""
+        if not self._non_speculative_steps.is_due(view.num_rows) or view.prefill_tokens:
             return False
-        if not self.plain_budget.buy(best.off_seconds * (1.0 - best.off_goodput / best.goodput)):
+        if not self.non_speculative_budget.buy(best.off_seconds * (1.0 - best.off_goodput / best.goodput)):
             return False
-        self._plain_steps.planned(view.num_rows)
+        self._non_speculative_steps.planned(view.num_rows)
         return True
 
     def _longer_drafts(self, view: BatchView, estimates: Estimates, best: Choice) -> DraftPlan | None:
@@ -204,7 +204,7 @@ class Goodput(Policy):
 
 def marginal_weights(view: BatchView, estimates: Estimates, best: Choice, fairness: float) -> np.ndarray:
     """What one more token of each row is worth beside the plan, float [R]: its weight or, where the plan is fair, the
-    gradient of the mean that is maximised. It depends on what a request gets on average, not on its luck in a step."""
+    gradient of the mean that is maximised. It depends on what a request gets on average, not on chance in a step."""
     if not fairness or not view.num_rows:
         return view.weights
     emitted = 1.0 + expected_accepted(estimates.survival_of(best.drafter), best.plan.lengths)

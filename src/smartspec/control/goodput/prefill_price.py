@@ -1,17 +1,17 @@
-"""What a token is worth beside prefill, where almost every step has some and requests replace each other.
+"""What a token is worth in a mixed prefill-decode batch, where almost every step is mixed and arrivals are closed-loop.
 
-Beside prefill time is priced as in steps without it (see choice): a token made now is one that need not be made there.
-That is wrong where such steps hardly come any more and whoever ends is replaced at once, as in a closed loop of long
+In a mixed batch time is priced as in steps without prefill (see choice): a token made now is one that need not be made
+there. That is wrong where such steps hardly come any more and arrivals are closed-loop, as in a closed loop of long
 prompts and short answers. All time is then prefill's, latency is the number of requests over throughput, and a token
-made sooner saves no more than what a row adds to another step with prefill. Drafts that are cheap at the usual price
-made such servers 2 to 5 % slower than plain decoding.
+made sooner saves no more than what a row adds to another mixed step. Drafts that are cheap at the usual price made such
+servers 2 to 5 % slower than plain decoding.
 
-Where requests come and go as they like, the usual price is right even if all steps have prefill: whoever ends sooner
-is away sooner. So two things have to be known: the share of tokens made in steps without prefill, and whether arrivals
+Under open-loop arrivals the usual price is right even if all steps are mixed: a request that ends sooner leaves the
+batch sooner. So two things have to be known: the share of tokens made in steps without prefill, and whether arrivals
 depend on departures.
 
-The price of steps without prefill counts those who will decode there. Of a wave these are all that wait. Of a long
-queue where requests come as they like they are not: those at its head have left before its end is prefilled.
+The price of steps without prefill counts the requests that will decode there. Of a wave these are all that wait. Of a
+long queue under open-loop arrivals they are not: those at its head have left before its end is prefilled.
 """
 
 import numpy as np
@@ -22,13 +22,13 @@ from smartspec.control.records import BatchView, StepFeedback
 
 FADE = 1 - 1 / 256  # per step
 START_TOKENS = 1000.0  # in steps without prefill, believed to have been made before the first
-LARGEST_CROWD = 3  # times those who decode or are prefilled now, where requests come as they like
+LARGEST_PROJECTED_BATCH = 3  # times the requests in decode or prefill now, under open-loop arrivals
 ENOUGH_WITHOUT_PREFILL = 0.15  # share of tokens; they are worth as much less as the square of the share is smaller
 _NOBODY = np.zeros(0, dtype=np.int64)
 
 
 class PrefillPrice:
-    """Learns from every step; prices the time of steps with prefill. arrivals: whoever owns it lets it learn."""
+    """Learns from every step; prices the time of mixed steps. arrivals: whoever owns it lets it learn."""
 
     def __init__(self, arrivals: Arrivals):
         self._without_prefill, self._tokens = START_TOKENS, START_TOKENS
@@ -41,12 +41,12 @@ class PrefillPrice:
         return max(share**2, self._arrivals.openness)
 
     def num_joining(self, view: BatchView) -> int:
-        """How many of those who wait will decode together with those who are there."""
-        most = (LARGEST_CROWD - 1) * (view.num_rows + view.num_prefills)
+        """How many waiting requests will decode in the projected batch, together with those in decode and prefill."""
+        most = (LARGEST_PROJECTED_BATCH - 1) * (view.num_rows + view.num_prefills)
         return min(view.num_waiting, most) if self._arrivals.are_open else view.num_waiting
 
     def value_of_time(self, usual: float, view: BatchView, estimates: Estimates) -> float:
-        """(Weighted) tokens per second that the time of this step with prefill is worth; usual: by the price of steps
+        """(Weighted) tokens per second that the time of this mixed step is worth; usual: by the price of steps
         without."""
         part = self.usual_part
         if part == 1.0 or not usual:

@@ -11,8 +11,8 @@ target's tokens for free). Two things may make better lengths gain:
 A probe is made only if what it may gain over some time ahead exceeds its price.
 
 Drafts that are too short hide it: their next token is not tested, larger passes are not timed, and the estimate that
-once spoke against them stays. (One batch of 64 with bad luck at the second token kept all drafts at one for hundreds of
-steps.) So now and then drafts are as long as would be best if more of them were accepted.
+once spoke against them stays. (In one batch of 64 a few rejections by chance at the second token kept all drafts at one
+for hundreds of steps.) So now and then drafts are as long as would be best if more of them were accepted.
 """
 
 from collections.abc import Callable
@@ -67,10 +67,10 @@ def plan_probe(
     sizes = SIZES if uniform_lengths is None else _uniform_sizes(view, uniform_lengths)
     plans = [_probe_plan(view, estimates, drafter, std, num_rows, length) for num_rows, length in sizes]
     loss = partial(expected_loss, view, estimates, goodput=value_of_time)
-    without = loss(no_drafts(view.num_rows))  # beside prefill, more than nothing
+    without = loss(no_drafts(view.num_rows))  # in a mixed batch, more than nothing
     prices = [loss(plan) - without for plan in plans]
-    plain_seconds = float(view.weights.sum()) / value_of_time
-    most = min(max_credit_seconds, value * HORIZON_STEPS * plain_seconds)
+    off_seconds = float(view.weights.sum()) / value_of_time
+    most = min(max_credit_seconds, value * HORIZON_STEPS * off_seconds)
     probes = [Probe(plan, price, value) for plan, price in zip(plans, prices, strict=True) if price <= most]
     probes = [probe for probe in probes if probe.draft_plan.lengths.any()]
     # The most tokens for the money, even if that means saving up: eight rows at once hardly cost more than one.

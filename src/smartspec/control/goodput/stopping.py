@@ -4,12 +4,12 @@ Lengths are planned before there is a draft, so they are right on average. As ea
 draft that goes well may go on beyond its planned length, and one that does not may end before it. Behind every pass,
 those rows go on whose next tokens are together worth most beyond their price, if that is more than the pass costs:
 
-    sum_i w_i S_i a_i - value of time * (seconds of drafting and verifying so many more tokens)
+    sum_i w_i S_i a_i - value_of_time * (seconds of drafting and verifying so many more tokens)
 
-with S_i the survival of what is there, calibrated, and a_i the acceptance expected of the next token. That is one-step
-look-ahead. Survival only falls: what is not worth its price now will not be later, and in that case (where tokens do
-not become cheaper) no rule brings more (Chow, Robbins and Siegmund 1971, the monotone case). A draft that ends behind a
-token it keeps changes no distribution.
+with S_i the survival of what is there, calibrated, a_i the acceptance expected of the next token and value_of_time the
+step's shadow price of time (see planner). That is one-step look-ahead. Survival only falls: what is not worth its price
+now will not be later, and in that case (where tokens do not become cheaper) no rule brings more (Chow, Robbins and
+Siegmund 1971, the monotone case). A draft that ends behind a token it keeps changes no distribution.
 """
 
 from dataclasses import replace

@@ -41,8 +41,8 @@ FADE = 1 / 40_000  # per step: the speed as a whole may wander by 0.35 % a step,
 KV_TOKENS_PER_PASS = 16_384
 ATTENDED_PER_TOKEN = 16_384
 FIRST_USE_NOISE = 3.0  # times the usual noise: code generation, allocation, cold caches
-MAX_SURPRISE = 2.5  # standard deviations; the influence of a measurement is bounded there (Huber)
-MAX_RUN = 3  # surprises beyond MAX_SURPRISE in a row and of one sign: no outliers, the machine has changed
+MAX_INNOVATION = 2.5  # standard deviations; the influence of a measurement is bounded there (Huber)
+MAX_RUN = 3  # innovations beyond MAX_INNOVATION in a row and of one sign: no outliers, the machine has changed
 MAX_CHANGE = 3.0  # of a pass by such a change, relative to its prediction
 START_NOISE, MIN_NOISE, MAX_NOISE = 0.03, 0.01, 0.2
 NOISE_RATE = 0.02
@@ -124,17 +124,17 @@ class CostCorrection:
         estimated = float(features @ self._estimate)  # may be negative; cut off, it would hardly be corrected
         predicted, innovation = max(estimated, self._floor), seconds - estimated
         gain, variance, noise_variance = self._gain(features, predicted, is_first_use)
-        if self._insists(innovation, variance):
+        if self._has_changed(innovation, variance):
             change = min(abs(innovation) / predicted, MAX_CHANGE)
             self._covariance += np.outer(self._theta, change**2 * self._theta)
             gain, variance, noise_variance = self._gain(features, predicted, is_first_use)
-        surprise = abs(innovation) / np.sqrt(variance)
+        normalized = abs(innovation) / np.sqrt(variance)
         if not is_first_use and variance < 2.0 * noise_variance:
             # The innovation is mostly noise: 1.25 mean absolute deviations are a standard deviation.
             deviation = min(abs(innovation) / predicted, 3.0 * self.noise)
             self.noise += NOISE_RATE * (1.25 * deviation - self.noise)
             self.noise = min(max(self.noise, MIN_NOISE), MAX_NOISE)
-        variance *= max(surprise / MAX_SURPRISE, 1.0)
+        variance *= max(normalized / MAX_INNOVATION, 1.0)
         self._estimate = self._estimate + gain * (innovation / variance)
         self._covariance -= np.outer(gain, gain / variance)
         self._theta = self._possible()
@@ -158,9 +158,9 @@ class CostCorrection:
             variance = float(features @ gain)
         return gain, variance + noise**2, noise**2
 
-    def _insists(self, innovation: float, variance: float) -> bool:
-        """Whether this surprise is the last of MAX_RUN large ones of one sign."""
-        if abs(innovation) <= MAX_SURPRISE * np.sqrt(variance):
+    def _has_changed(self, innovation: float, variance: float) -> bool:
+        """Change detection: whether this innovation is the last of MAX_RUN large ones of one sign."""
+        if abs(innovation) <= MAX_INNOVATION * np.sqrt(variance):
             self._run = 0
             return False
         sign = 1 if innovation > 0 else -1

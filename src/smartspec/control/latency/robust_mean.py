@@ -1,4 +1,4 @@
-"""A running mean that outliers hardly move but that follows what insists."""
+"""A running mean that outliers hardly move but that follows a lasting change."""
 
 RATE = 0.1  # about the last 10 values
 DEVIATION_RATE = 0.2

@@ -8,9 +8,9 @@ padding staircases), and stopping at the first drop loses up to 6 % (arXiv 2406.
 the exact per-request search is ours).
 
 A step that also carries prefill needs another objective. Its time is mostly prefill, which has to be done whatever is
-drafted, so the ratio would call time cheap and draft tokens of hardly any worth. There, time is given the price it has
-in the steps without prefill (value_of_time, tokens per second), and emitted - value_of_time * seconds is maximised: the
-parametric form of the same optimum (Dinkelbach, 1967).
+drafted, so the ratio would call time cheap and draft tokens of hardly any worth. There, time is given the shadow price
+it has in the steps without prefill (value_of_time: the tokens per second that one more second of step time is worth),
+and emitted - value_of_time * seconds is maximised: the parametric form of the same optimum (Dinkelbach, 1967).
 
 Goodput favours requests that draft well: the arithmetic mean of the requests' tokens does not care whose they are. A
 fair plan maximises another power mean of them, that of exponent 1 - fairness (alpha fairness, Mo and Walrand 2000).

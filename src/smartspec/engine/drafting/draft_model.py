@@ -143,7 +143,7 @@ class _Row:
 
 def _num_guesses(request: Request, feed: np.ndarray) -> int:
     """Tokens of this feed whose guess is evidence: emitted ones (a prompt is not the target's), and only of greedy
-    requests (elsewhere a token is a matter of luck)."""
+    requests (a sampled token is a random draw)."""
     return min(len(feed) - 1, request.num_output_tokens, MAX_GUESSES) if request.params.greedy else 0
 
 
