@@ -8,7 +8,7 @@ ARGS ?=
 
 help:
 	@echo "make serve [ARGS=\"--port 8001 ...\"]  install, then serve the default model"
-	@echo "make test                            install, then ruff and pytest"
+	@echo "make test                            install, then ruff, mypy and pytest"
 	@echo "make clean                           remove the virtual environment and caches"
 
 serve: $(VENV)/installed
@@ -16,6 +16,7 @@ serve: $(VENV)/installed
 
 test: $(VENV)/installed-dev
 	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
 	$(VENV)/bin/python -m pytest
 
 $(VENV)/installed: pyproject.toml

@@ -28,6 +28,7 @@ def problems(
     max_draft_tokens: K, the longest draft that is configured; num_drafters: drafters there are (None: any).
     """
     if feedback is None:
+        assert view is not None, "there is neither a view nor feedback to check"
         return _view_problem(view, last_now, num_drafters)
     return _feedback_problem(view, feedback, max_draft_tokens)
 

@@ -50,7 +50,7 @@ class Controller:
         self._strict = strict
         self._last_now = NO_STEP_BEFORE
         self._view: BatchView | None = None
-        self._plan: DraftPlan | None = None
+        self._plan: DraftPlan  # of that view
         self._survival = np.empty((0, max_draft_tokens))
         self._alternatives: tuple[Alternative, ...] = ()
         self._predicted = PredictedSeconds(0.0, 0.0, 0.0, 0.0)
@@ -144,6 +144,7 @@ class Controller:
 
     def _record(self, feedback: StepFeedback) -> DecisionRecord:
         view = self._view
+        assert view is not None, "feedback of no planned step is refused"
         return decision_record(
             view,
             self._plan,

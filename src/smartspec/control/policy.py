@@ -160,12 +160,12 @@ def plan_of_lengths(view: BatchView, estimates: Estimates, lengths: np.ndarray |
     Where they exceed view.draft_token_budget together, the longest are cut, to one length for all that are cut.
     """
     drafter = model_free_first(view, estimates)
-    lengths = np.minimum(length_caps(view, drafter, estimates.max_draft_tokens), lengths)
-    if lengths.sum() > view.draft_token_budget:
+    cut = np.minimum(length_caps(view, drafter, estimates.max_draft_tokens), lengths)
+    if cut.sum() > view.draft_token_budget:
         ceilings = np.arange(estimates.max_draft_tokens + 1)
-        totals = np.minimum(lengths[:, None], ceilings).sum(axis=0)
-        lengths = np.minimum(lengths, np.flatnonzero(totals <= view.draft_token_budget)[-1])
-    return plan_by(drafter, lengths)
+        totals = np.minimum(cut[:, None], ceilings).sum(axis=0)
+        cut = np.minimum(cut, np.flatnonzero(totals <= view.draft_token_budget)[-1])
+    return plan_by(drafter, cut)
 
 
 def plan_by(drafter: np.ndarray, lengths: np.ndarray) -> DraftPlan:

@@ -43,8 +43,8 @@ class DrafterView:
     """
 
     lengths: np.ndarray
-    match_lengths: np.ndarray | None = None
-    lag: np.ndarray | None = None
+    match_lengths: np.ndarray = None  # type: ignore[assignment]
+    lag: np.ndarray = None  # type: ignore[assignment]
 
     def __post_init__(self):
         for name in ("match_lengths", "lag"):
@@ -79,9 +79,9 @@ class BatchView:
     draft_token_budget: int = UNLIMITED
     num_waiting: int = 0
     now: float = 0.0
-    weights: np.ndarray | None = None
-    class_ids: np.ndarray | None = None
-    tpot_targets: np.ndarray | None = None
+    weights: np.ndarray = None  # type: ignore[assignment]
+    class_ids: np.ndarray = None  # type: ignore[assignment]
+    tpot_targets: np.ndarray = None  # type: ignore[assignment]
 
     def __post_init__(self):
         defaults = {"weights": (1.0, float), "class_ids": (0, np.int64), "tpot_targets": (np.inf, float)}

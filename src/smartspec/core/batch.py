@@ -1,6 +1,7 @@
 """What one step computes: which requests, how many tokens of each, which drafts, and what came out."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -43,7 +44,7 @@ class Draft:
     token_ids: np.ndarray
     parents: np.ndarray
     match_length: int = 0
-    probs: object | None = None
+    probs: Any = None
     confidence: np.ndarray | None = None
 
     def __len__(self) -> int:

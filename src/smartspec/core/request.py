@@ -49,7 +49,7 @@ class Request:
         self.num_cached_tokens = 0
         self.num_preemptions = 0
         self.status = RequestStatus.WAITING
-        self.slot: int | None = None
+        self.slot: int = None  # type: ignore[assignment]
         self.finish_reason: str | None = None
         self.error: str | None = None  # what went wrong, where finish_reason is "error"
 

@@ -75,7 +75,7 @@ class Scheduler:
         rows = batch.decoding
         left = np.array([r.max_num_tokens - r.num_tokens - 1 for r in rows], dtype=np.int64)
         caps, budget = self._fit_kv(rows, np.minimum(left, self.max_draft_tokens))
-        wishes = {}
+        wishes: dict[str, np.ndarray] = {}
         if any(r.speculation is not NO_OPTIONS for r in rows):
             caps, wishes = _wishes(rows, caps)
         chunks = [(n, r.num_computed_tokens + n) for r, n in zip(batch.prefill, batch.num_prefill_tokens, strict=True)]
@@ -245,7 +245,7 @@ class Scheduler:
             self.blocks.release(request.slot, request.tokens[: request.num_computed_tokens])
         else:
             self.blocks.discard(request.slot)
-        request.slot = None
+        request.slot = None  # type: ignore[assignment]
         request.status = status
 
 

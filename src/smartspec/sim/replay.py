@@ -151,7 +151,9 @@ class PolicyReplay:
     ) -> tuple[StepFeedback, np.ndarray]:
         """What happens, and up to which length each row's draft has a recorded outcome: int [R]."""
         num_accepted, num_known, max_emitted = (
-            of_drafter(np.array([getattr(fate, name) for fate in fates]).reshape(-1, view.num_rows), plan.drafter)
+            of_drafter(
+                np.array([getattr(fate, name) for fate in fates]).reshape(len(fates), view.num_rows), plan.drafter
+            )
             for name in ("num_accepted", "num_known", "max_emitted")
         )
         accepted = np.minimum(num_accepted, verified)

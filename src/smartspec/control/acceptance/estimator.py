@@ -108,8 +108,7 @@ class AcceptanceEstimator:
         is_own = feedback.plan.drafter == np.arange(len(self._drafters))[:, None]
         observed = observations(self.max_draft_tokens, feedback.tested, feedback.accepted)
         tested, accepted = (array.T[:, None].astype(float) * is_own for array in observed)
-        if feedback.confidence is not None:
-            self._learn_confidence(feedback, tested, accepted)
+        self._learn_confidence(feedback, tested, accepted)
         _add_free_tests(feedback, tested, accepted)
         history = self._history(view)
         rows = self._effects.rows_to_learn(view.request_ids, view.class_ids, tested[0].any(axis=0))
@@ -135,7 +134,7 @@ class AcceptanceEstimator:
         return self._cells.table() | calibrations
 
     def _history(self, view: BatchView) -> _History:
-        if view is not self._view:
+        if self._kept is None or view is not self._view:
             pools = self._pools.of(view)
             effects, variances = self._effects.of(self._effects.rows(view.request_ids), view.class_ids)
             log_odds = self._cells.of(pools) + effects
@@ -161,6 +160,8 @@ class AcceptanceEstimator:
         """Teach the calibrations; then fill in, in tested and accepted (float [K, D, R]), what the first draft token
         that was cut would have done. Else the history, which plans drafts before they exist, would know confident ones
         only."""
+        if feedback.confidence is None:
+            return
         drafter, confidence = feedback.plan.drafter, feedback.confidence.T
         history = self._lifted_of(feedback.view, drafter)
         is_known, is_cut = ~np.isnan(confidence), _first_cut(feedback, len(tested))

@@ -17,7 +17,9 @@ def log_odds_of(probability: np.ndarray | float) -> np.ndarray:
     return np.log(probability) - np.log1p(-probability)
 
 
-def newton_evidence(predicted: np.ndarray, tested: np.ndarray, accepted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def newton_evidence(
+    predicted: np.ndarray, tested: np.ndarray | float, accepted: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Information n p (1 - p) and residual y - n p of y accepted out of n tested that were predicted as p.
 
     The residual is the gradient of the log-likelihood in log-odds, the information its expected curvature.

@@ -37,17 +37,17 @@ class AdaServe(Policy):
         self._requests = RequestTable(decode_seconds=0.0, num_tokens=0)
 
     def plan_draft(self, view: BatchView, estimates: Estimates) -> DraftPlan:
-        if self.token_budget is None:
-            self.token_budget = knee(estimates.latency)
-        if not view.num_rows or self._num_slots(view) <= 0:
+        budget = self._budget(estimates.latency)
+        if not view.num_rows or _num_slots(view, budget) <= 0:
             return no_drafts(view.num_rows)
-        depth = min(math.ceil(self.token_budget / view.num_rows), MAX_DEPTH)
+        depth = min(math.ceil(budget / view.num_rows), MAX_DEPTH)
         return plan_of_lengths(view, estimates, depth)
 
     def plan_verify(
         self, view: BatchView, plan: DraftPlan, drafted: Drafted, survival: np.ndarray, latency: Latency
     ) -> np.ndarray:
-        slots = min(self._num_slots(view), int(plan.lengths.sum()))
+        budget = self._budget(latency)
+        slots = min(_num_slots(view, budget), int(plan.lengths.sum()))
         if slots <= 0:
             return np.zeros_like(drafted.lengths)
         chances = path_probabilities(drafted, survival)
@@ -55,7 +55,7 @@ class AdaServe(Policy):
         seconds = float(latency.target_seconds(view, np.array([slots]))[0]) + latency.host_seconds
         seconds += float(latency.draft_seconds(view, plan.drafter, depth)[:, -1].sum())
         needs = np.minimum(self._tokens_needed(view, seconds), depth + 1)
-        limit = math.floor(SHARE_LIMIT * self.token_budget / view.num_rows)
+        limit = math.floor(SHARE_LIMIT * budget / view.num_rows)
         lengths = meet_objectives(chances, drafted.lengths, needs, limit, slots)
         return fill_budget(chances, drafted.lengths, lengths, slots)
 
@@ -67,15 +67,21 @@ class AdaServe(Policy):
     def forget(self, request_id: int) -> None:
         self._requests.forget(request_id)
 
-    def _num_slots(self, view: BatchView) -> int:
-        """Draft tokens that fit in the target pass."""
-        return min(self.token_budget - view.ordinary_tokens, view.draft_token_budget)
+    def _budget(self, latency: Latency) -> int:
+        if self.token_budget is None:
+            self.token_budget = knee(latency)
+        return self.token_budget
 
     def _tokens_needed(self, view: BatchView, step_seconds: float) -> np.ndarray:
         """Tokens each request must emit in this step to meet its target, at least one: float [R]."""
         rows = self._requests.rows(view.request_ids)
         elapsed = self._requests["decode_seconds"][rows] + STEP_MARGIN * step_seconds
         return np.maximum(elapsed / view.tpot_targets - self._requests["num_tokens"][rows], 1.0)
+
+
+def _num_slots(view: BatchView, token_budget: int) -> int:
+    """Draft tokens that fit in the target pass."""
+    return min(token_budget - view.ordinary_tokens, view.draft_token_budget)
 
 
 def knee(latency: Latency) -> int:

@@ -40,7 +40,8 @@ class LinearLatency:
         The coefficients are kept non-negative: the prototype's negative one per request explodes beyond its grid.
         """
         target, draft = _profile_target(estimates), _profile_draft(estimates)
-        return LinearLatency(*_least_squares(*target), *_least_squares(*draft), host=estimates.latency.host_seconds)
+        coefficients = [*_least_squares(*target), *_least_squares(*draft), estimates.latency.host_seconds]
+        return LinearLatency(*coefficients)
 
     def target_seconds(self, context_tokens: float, fed_tokens: np.ndarray) -> np.ndarray:
         """Time of the target pass, float, of the shape of fed_tokens."""

@@ -55,8 +55,6 @@ class SmartSpecPaper(Policy):
     def plan_draft(self, view: BatchView, estimates: Estimates) -> DraftPlan:
         if not view.num_rows:
             return no_drafts(0)
-        if self._latency is None:
-            self._latency = LinearLatency.fit(estimates)
         if self._step % self.interval == 0:
             self._length = self._best_length(view, estimates)
         self._step += 1
@@ -74,6 +72,8 @@ class SmartSpecPaper(Policy):
         return self._length
 
     def _best_length(self, view: BatchView, estimates: Estimates) -> int:
+        if self._latency is None:
+            self._latency = LinearLatency.fit(estimates)
         drafter = model_free_first(view, estimates)
         by_model = estimates.has_passes(drafter)
         num_drafting = int((length_caps(view, drafter, estimates.max_draft_tokens) > 0).sum())

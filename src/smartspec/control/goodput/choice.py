@@ -57,17 +57,18 @@ def best_choice(
     what each request is expected to make yet; None: many. prefill_price: what was learned of mixed steps, if
     anything. prices: value_of_time and off_value_of_time of a choice for the same mixed step, to be kept for
     another; None to find them."""
-    plan = partial(plan_uniform, uniform_lengths) if uniform_lengths else partial(_best_lengths, fairness=fairness)
-    best_assignment = partial(_best_assignment, plan, remaining_tokens)
+    planner = partial(plan_uniform, uniform_lengths) if uniform_lengths else partial(_best_lengths, fairness=fairness)
+    best_assignment = partial(_best_assignment, planner, remaining_tokens)
     if not (view.prefill_tokens and view.num_rows):
-        best, drafter, *seconds = best_assignment(view, estimates, None)
+        best, drafter, draft_seconds, target_seconds = best_assignment(view, estimates, None)
         prices = best.goodput, best.off_goodput
     else:
         if prices is None:
             alone = best_assignment(_without_prefill(view), estimates, None)[0]
             prices = _value_of_mixed_step(view, estimates, alone.goodput, prefill_price), alone.off_goodput
-        best, drafter, *seconds = best_assignment(view, estimates, prices[0])
-    return Choice(without_late_starters(best, drafter, view, estimates), drafter, *seconds, *prices)
+        best, drafter, draft_seconds, target_seconds = best_assignment(view, estimates, prices[0])
+    plan = without_late_starters(best, drafter, view, estimates)
+    return Choice(plan, drafter, draft_seconds, target_seconds, *prices)
 
 
 def _value_of_mixed_step(

@@ -46,8 +46,8 @@ class Goodput(Policy):
         self.probe_budget = ExplorationBudget(PROBE_SHARE)
         self.non_speculative_budget = ExplorationBudget(NON_SPECULATIVE_SHARE, credit=None)
         self.note: str | None = None
-        self._best: Choice | None = None  # of the step under way
-        self._latency: Latency | None = None
+        self._best: Choice  # of the step under way
+        self._latency: Latency
         self._weights = np.empty(0)
         self._remaining_tokens = RemainingTokens()
         self._arrivals = Arrivals()
@@ -168,8 +168,7 @@ class Goodput(Policy):
 
     def _longer_drafts(self, view: BatchView, estimates: Estimates, best: Choice) -> DraftPlan | None:
         """Now and then, longer drafts than seem best, to learn what their tokens are worth and such a pass takes."""
-        is_due = self._longer_steps.is_due(view.num_rows) and not view.prefill_tokens
-        if not is_due or estimates.acceptance is None:
+        if not self._longer_steps.is_due(view.num_rows) or view.prefill_tokens:
             return None
         drafts = longer_drafts(
             view, estimates, best.draft_plan, lambda others: self._best_choice(view, others).draft_plan

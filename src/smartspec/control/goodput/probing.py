@@ -61,8 +61,9 @@ def plan_probe(
         return None
     std = estimates.acceptance.log_odds_std(view)
     # The one that knowing more about promises most; most hosts have one.
-    values = {n: _value_of_knowing(view, estimates, n, std, best, steps_since_tested[n]) for n in estimates.models}
-    drafter = max(values, key=values.get)
+    hoped = estimates.acceptance.survival_shifted(view, SHIFT * std)
+    values = {n: _value_of_knowing(estimates, n, hoped[n], best, steps_since_tested[n]) for n in estimates.models}
+    drafter = max(values, key=values.__getitem__)
     value = values[drafter]
     sizes = SIZES if uniform_lengths is None else _uniform_sizes(view, uniform_lengths)
     plans = [_probe_plan(view, estimates, drafter, std, num_rows, length) for num_rows, length in sizes]
@@ -78,10 +79,9 @@ def plan_probe(
 
 
 def _value_of_knowing(
-    view: BatchView,
     estimates: Estimates,
     drafter: int,
-    std: np.ndarray,
+    hoped: np.ndarray,
     best: Callable[[Estimates], LengthPlan],
     steps_since_tested: int,
 ) -> float:
@@ -90,9 +90,9 @@ def _value_of_knowing(
         survival[drafter] = survival_of_it
         return max(best(replace(estimates, survival=survival)).gain, 0.0)
 
-    hoped = gain(estimates.acceptance.survival_shifted(view, SHIFT * std)[drafter])
+    good = GOOD_ACCEPTANCE ** np.arange(1, estimates.max_draft_tokens + 1)
     change = 1.0 - np.exp(-steps_since_tested / CHANGE_STEPS)
-    return float(WEIGHT * hoped + 0.5 * change * gain(GOOD_ACCEPTANCE ** np.arange(1, estimates.max_draft_tokens + 1)))
+    return float(WEIGHT * gain(hoped) + 0.5 * change * gain(good))
 
 
 def _probe_plan(
@@ -121,6 +121,8 @@ def longer_drafts(
 ) -> DraftPlan | None:
     """The drafts that would be best if all tokens were accepted more often than they are believed to be: with as little
     of that as makes drafts longer together; None where none does. best: the planner, given other estimates."""
+    if estimates.acceptance is None:
+        return None
     for hope in HOPES:
         plan = best(replace(estimates, survival=estimates.acceptance.survival_shifted(view, hope)))
         if plan.lengths.sum() > than.lengths.sum():

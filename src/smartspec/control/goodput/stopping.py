@@ -57,6 +57,8 @@ def stop_rule(
     """The rule of one step. drafter: int [R], -1 where drafts are as long as planned. Prices are in tokens: pass_price,
     float [D, K], of a pass of each drafter at each depth, whoever takes part; token_price, float [N + 1], of drafting
     and verifying 0..N tokens otherwise."""
+    acceptance = estimates.acceptance
+    assert acceptance is not None, "without an estimator nobody has a confidence to stop by"
     # Positions first: one is asked for at a time.
     survival = np.maximum(estimates.survival_of(drafter).T, LEAST_SURVIVAL)
     expected = np.concatenate([survival[:1], survival[1:] / survival[:-1]])
@@ -74,7 +76,7 @@ def stop_rule(
         room = len(token_price) - 1 - num_drafted
         if depth + 1 >= pass_price.shape[1] or room < 1:
             return stops
-        accepted = estimates.acceptance.given_confidence(number, confidence, history[depth].take(rows))
+        accepted = acceptance.given_confidence(number, confidence, history[depth].take(rows))
         accepted = np.where(np.isnan(accepted), expected[depth].take(rows), accepted)
         so_far[rows] = so_far.take(rows) * accepted
         values = so_far.take(rows) * worth[depth + 1].take(rows)

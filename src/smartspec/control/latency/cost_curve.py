@@ -120,7 +120,7 @@ class CostCurve:
         return {"knots": list(self.knots), "slopes": list(self.slopes), **scalars}
 
     @staticmethod
-    def from_dict(data: dict) -> "CostCurve":
+    def from_dict(data: object) -> "CostCurve":
         """Inverse of to_dict. ValueError names the entry that is missing, not finite, negative, or out of order."""
         if not isinstance(data, dict):
             raise ValueError(f"cost curve is corrupt: expected a mapping, found {type(data).__name__}; profile again")
@@ -171,4 +171,5 @@ def _checked(data: dict, name: str, kind: type):
     values = value if kind is list else [value]
     if not isinstance(values, list) or not all(_is_number(item) and 0 <= item < float("inf") for item in values):
         raise ValueError(f"cost curve is corrupt: {name!r} is {value!r}, not finite and non-negative; profile again")
-    return [float(item) for item in values] if kind is list else float(value)
+    numbers = [float(item) for item in values]
+    return numbers if kind is list else numbers[0]

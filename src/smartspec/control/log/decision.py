@@ -23,7 +23,7 @@ from smartspec.control.records import (
 )
 
 FORMAT = 2
-_VIEW_COLUMNS = ("request_ids", "context_tokens", "max_draft_tokens", "class_ids")
+_VIEW_COLUMNS = ("request_ids", "context_tokens", "max_draft_tokens")
 _STEP_COUNTS = ("num_prefills", "prefill_tokens", "prefill_context_tokens")
 _OUTCOME_COLUMNS = ("drafted", "verified", "tested", "accepted")
 _DRAFTER_COLUMNS = ("lengths", "match_lengths", "lag")
@@ -110,7 +110,7 @@ class DecisionRecord:
         num_rows = view.num_rows
         drafter = fields.integers("drafter", num_rows)
         outcome = {name: fields.integers(name, num_rows) for name in _OUTCOME_COLUMNS}
-        extra = {name: fields.matrix(name, num_rows, optional=True) for name in _OPTIONAL_MATRICES}
+        matrices = {name: fields.matrix(name, num_rows) for name in _OPTIONAL_MATRICES if fields.has(name)}
         feedback = StepFeedback(
             view=view,
             plan=DraftPlan(fields.integers("plan_lengths", num_rows), drafter),
@@ -118,7 +118,7 @@ class DecisionRecord:
             seconds=StepSeconds(*fields.numbers("seconds", len(_SECONDS)).tolist()),
             free_tests=tuple(FreeTests(*c) for c in fields.tables("free_tests", len(_FREE_COLUMNS), num_rows)),
             **outcome,
-            **extra,
+            **matrices,
         )
         lengths = fields.integers("lengths", num_rows)
         if problem := problems(view) or problems(view, feedback):
@@ -134,7 +134,7 @@ class DecisionRecord:
             predicted_seconds=fields.number("predicted_seconds"),
             survival=fields.matrix("survival", num_rows),
             alternatives=_read_alternatives(fields),
-            reason=fields.text("reason", optional=True),
+            reason=fields.text("reason") if fields.has("reason") else None,
         )
 
 
@@ -206,7 +206,7 @@ class LogHeader:
 
 
 def _view_dict(view: BatchView) -> dict:
-    data = {name: getattr(view, name).tolist() for name in _VIEW_COLUMNS if name != "class_ids"}
+    data = {name: getattr(view, name).tolist() for name in _VIEW_COLUMNS}
     data |= {"drafters": _columns_of(view.drafters, _DRAFTER_COLUMNS)}
     data |= {name: int(getattr(view, name)) for name in _STEP_COUNTS}
     data |= {"prefill_attended_tokens": float(view.prefill_attended_tokens)}
@@ -226,19 +226,24 @@ def _view_dict(view: BatchView) -> dict:
 def _read_view(fields: Fields) -> BatchView:
     request_ids = fields.integers("request_ids")
     num_rows = len(request_ids)
-    columns = {name: fields.integers(name, num_rows, optional=name == "class_ids") for name in _VIEW_COLUMNS[1:]}
-    targets = fields.numbers("tpot_targets", num_rows, optional=True)
+    wishes = {name: fields.numbers(name, num_rows) for name in ("weights", "tpot_targets") if fields.has(name)}
+    if "tpot_targets" in wishes:
+        wishes["tpot_targets"] = np.where(np.isnan(wishes["tpot_targets"]), np.inf, wishes["tpot_targets"])
+    if fields.has("class_ids"):
+        wishes["class_ids"] = fields.integers("class_ids", num_rows)
     return BatchView(
         request_ids=request_ids,
-        **columns,
-        **{name: fields.integer(name) for name in _STEP_COUNTS},
+        context_tokens=fields.integers("context_tokens", num_rows),
+        max_draft_tokens=fields.integers("max_draft_tokens", num_rows),
+        num_prefills=fields.integer("num_prefills"),
+        prefill_tokens=fields.integer("prefill_tokens"),
+        prefill_context_tokens=fields.integer("prefill_context_tokens"),
         drafters=tuple(DrafterView(*c) for c in fields.tables("drafters", len(_DRAFTER_COLUMNS), num_rows)),
         prefill_attended_tokens=fields.number("prefill_attended_tokens"),
         draft_token_budget=fields.integer("draft_token_budget", default=UNLIMITED),
         num_waiting=fields.integer("num_waiting", default=0),
         now=fields.number("now"),
-        weights=fields.numbers("weights", num_rows, optional=True),
-        tpot_targets=None if targets is None else np.where(np.isnan(targets), np.inf, targets),
+        **wishes,
     )
 
 

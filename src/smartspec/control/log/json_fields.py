@@ -49,28 +49,28 @@ class Fields:
         where = "decision record" if self.line is None else f"decision log, line {self.line}"
         raise ValueError(f"{where}: {problem}")
 
-    def integers(self, name: str, length: int | None = None, optional: bool = False) -> np.ndarray | None:
-        """int64 [length]; None if optional and left out."""
-        values = self._list(name, length, _is_integer, "integers", optional)
-        return None if values is None else np.array(values, dtype=np.int64)
+    def has(self, name: str) -> bool:
+        """Whether an optional field is there; null counts as left out."""
+        return self.data.get(name) is not None
 
-    def numbers(self, name: str, length: int, optional: bool = False) -> np.ndarray | None:
-        """float [length], NaN for null; None if optional and left out."""
-        values = self._list(name, length, _is_number_or_null, "numbers", optional)
-        return None if values is None else np.array(values, dtype=float)
+    def integers(self, name: str, length: int | None = None) -> np.ndarray:
+        """int64 [length]."""
+        return np.array(self._list(name, length, _is_integer, "integers"), dtype=np.int64)
 
-    def matrix(self, name: str, num_rows: int, optional: bool = False) -> np.ndarray | None:
-        """float [num_rows, K], NaN for null; None if optional and left out. Without rows K is 0."""
-        rows = self._list(name, num_rows, lambda row: isinstance(row, list), "lists", optional)
-        if rows is None:
-            return None
+    def numbers(self, name: str, length: int) -> np.ndarray:
+        """float [length], NaN for null."""
+        return np.array(self._list(name, length, _is_number_or_null, "numbers"), dtype=float)
+
+    def matrix(self, name: str, num_rows: int) -> np.ndarray:
+        """float [num_rows, K], NaN for null. Without rows K is 0."""
+        rows = self._list(name, num_rows, lambda row: isinstance(row, list), "lists")
         if len({len(row) for row in rows}) > 1 or not all(_is_number_or_null(item) for row in rows for item in row):
             self.fail(f"field {name!r} must be {num_rows} equally long lists of numbers, found {_shown(rows)}")
         return np.array(rows, dtype=float).reshape(num_rows, -1 if num_rows else 0)
 
     def tables(self, name: str, num_columns: int, length: int) -> list[np.ndarray]:
         """int64 [num_columns, length] each; none where left out."""
-        tables = self._list(name, None, lambda table: isinstance(table, list), "lists", optional=True) or []
+        tables = self._list(name, None, lambda table: isinstance(table, list), "lists") if self.has(name) else []
         for table in tables:
             is_sound = len(table) == num_columns and all(isinstance(c, list) and len(c) == length for c in table)
             if not is_sound or not all(_is_integer(item) for column in table for item in column):
@@ -86,9 +86,7 @@ class Fields:
     def mapping(self, name: str) -> dict:
         return self._one(name, lambda value: isinstance(value, dict), "an object")
 
-    def text(self, name: str, optional: bool = False) -> str | None:
-        if optional and self.data.get(name) is None:
-            return None
+    def text(self, name: str) -> str:
         return self._one(name, lambda value: isinstance(value, str), "a string")
 
     def _one(self, name: str, fits, kind: str, default=None):
@@ -97,10 +95,8 @@ class Fields:
             self.fail(f"field {name!r} must be {kind}, found {self._found(name)}")
         return value
 
-    def _list(self, name: str, length: int | None, fits, kind: str, optional: bool) -> list | None:
+    def _list(self, name: str, length: int | None, fits, kind: str) -> list:
         values = self.data.get(name)
-        if optional and values is None:
-            return None
         if not isinstance(values, list) or (length is not None and len(values) != length) or not all(map(fits, values)):
             count = "" if length is None else f"{length} "
             self.fail(f"field {name!r} must be a list of {count}{kind}, found {self._found(name)}")
