@@ -150,10 +150,9 @@ class PolicyReplay:
         fates: "list[ChainFates]",
     ) -> tuple[StepFeedback, np.ndarray]:
         """What happens, and up to which length each row's draft has a recorded outcome: int [R]."""
+        shape = len(fates), view.num_rows  # of no drafters or no decoding rows as well
         num_accepted, num_known, max_emitted = (
-            of_drafter(
-                np.array([getattr(fate, name) for fate in fates]).reshape(len(fates), view.num_rows), plan.drafter
-            )
+            of_drafter(np.array([getattr(fate, name) for fate in fates], dtype=np.int64).reshape(shape), plan.drafter)
             for name in ("num_accepted", "num_known", "max_emitted")
         )
         accepted = np.minimum(num_accepted, verified)
