@@ -3,6 +3,7 @@
 from collections import Counter
 from pathlib import Path
 
+UNTRIED = "not tried"
 PAGE = """# Models
 
 Made by `python benchmarks/models.py` with transformers {version}: a tiny model with random weights of every causal
@@ -13,8 +14,8 @@ wrong drafts rolled back, against transformers' own pass under eager attention.
 
 * **fused**: right, with modules of ours in place of some of its own; **right**: right, with its own modules
 * **refused**: loading says why, as in the last column; nothing is served
-* **none**: transformers makes or runs no such tiny model, for the reason in the last column; a real one is checked in
-  the same way when it is loaded
+* **not tried**: the command's settings make no tiny model that transformers itself runs, for the reason in the last
+  column. So nothing is known of it here; a real one is checked in the same way when it is loaded
 * **WRONG**, **LOADCRASH**, **RUNCRASH**: other logits than transformers', or an exception that is no refusal
 
 *bfloat16*: compared by the median token, as rounding alone sends single tokens to other experts; *window*: layers with
@@ -32,7 +33,7 @@ def write_table(
 ) -> None:
     """rows: of every architecture and variant ("" is the plain one) the result and its detail."""
     counts = Counter(row[""][0] for row in rows.values())
-    of_variants = Counter(row[v][0] for row in rows.values() for v in variants if v in row and row[v][0] != "none")
+    of_variants = Counter(row[v][0] for row in rows.values() for v in variants if v in row and row[v][0] != UNTRIED)
     summary = f"{len(rows)} architectures: {_listed(counts)}. Their variants: {_listed(of_variants)}."
     page = PAGE.format(
         version=version,
@@ -50,8 +51,8 @@ def _listed(counts: Counter) -> str:
 
 def _row(name: str, row: dict[str, tuple[str, str]], variants: tuple[str, ...]) -> str:
     cells = [name, row[""][0]]
-    cells += ["-" if row.get(v, ("none",))[0] == "none" else row[v][0] for v in variants]
-    details = {v: row[v][1] for v in ("", *variants) if v in row and row[v][1] and (not v or row[v][0] != "none")}
+    cells += ["-" if row.get(v, (UNTRIED,))[0] == UNTRIED else row[v][0] for v in variants]
+    details = {v: row[v][1] for v in ("", *variants) if v in row and row[v][1] and (not v or row[v][0] != UNTRIED)}
     why = "; ".join(f"{v}: {text}" if v else text for v, text in details.items())
     return "| " + " | ".join([*cells, _short(why)]) + " |"
 
