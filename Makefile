@@ -4,11 +4,12 @@ VENV := .venv
 PIP := $(VENV)/bin/python -m pip install -qq --disable-pip-version-check
 ARGS ?=
 
-.PHONY: help serve test clean
+.PHONY: help serve test coverage clean
 
 help:
 	@echo "make serve [ARGS=\"--port 8001 ...\"]  install, then serve the default model"
 	@echo "make test                            install, then ruff, mypy and pytest"
+	@echo "make coverage                        the tests, with the lines they do not reach"
 	@echo "make clean                           remove the virtual environment and caches"
 
 serve: $(VENV)/installed
@@ -18,6 +19,9 @@ test: $(VENV)/installed-dev
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/python -m pytest
+
+coverage: $(VENV)/installed-dev
+	$(VENV)/bin/python -m pytest --cov --cov-report=term:skip-covered
 
 $(VENV)/installed: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
