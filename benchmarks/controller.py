@@ -22,9 +22,9 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from smartspec.sim.scenario import simulate_static
+from smartspec.sim.simulation import simulate_static
 
-RECOVERED = 0.97  # of the oracle's goodput, over RECOVERY_WINDOW steps
+RECOVERED = 0.97  # of the goodput of perfect estimates, over RECOVERY_WINDOW steps
 RECOVERY_WINDOW = 10
 console = Console()
 if not console.is_terminal:
@@ -51,9 +51,9 @@ def goodput(entry: dict) -> float:
     return sum(entry["emitted"]) / sum(entry["seconds"])
 
 
-def recovery_steps(entry: dict, oracle: dict, cell: Cell) -> int:
-    """Most steps any phase took to come back to RECOVERED of the oracle's goodput, to the next RECOVERY_WINDOW."""
-    ratios = np.divide(entry["emitted"], entry["seconds"]) / np.divide(oracle["emitted"], oracle["seconds"])
+def recovery_steps(entry: dict, perfect: dict, cell: Cell) -> int:
+    """Most steps any phase took to come back to RECOVERED of perfect estimates' goodput, by RECOVERY_WINDOW."""
+    ratios = np.divide(entry["emitted"], entry["seconds"]) / np.divide(perfect["emitted"], perfect["seconds"])
     lengths = [p.num_steps // RECOVERY_WINDOW for p in cell.phases]
     bounds = np.cumsum([-cell.skipped_steps // RECOVERY_WINDOW, *lengths])
     worst = 0
@@ -64,25 +64,25 @@ def recovery_steps(entry: dict, oracle: dict, cell: Cell) -> int:
 
 
 def _worst_recovery(of: dict[str, list[dict]], cell: Cell) -> int | None:
-    """Over all seeds; None where the oracle played other steps."""
+    """Over all seeds; None where perfect estimates played other steps."""
     if cell.static_steps is not None:
         return None
-    return max(map(recovery_steps, of["goodput"], of["oracle"], [cell] * len(of["goodput"])))
+    return max(map(recovery_steps, of["goodput"], of["perfect-estimates"], [cell] * len(of["goodput"])))
 
 
 def rows(case: str, cells: list[Cell], results: dict[str, dict], seeds: int) -> Iterator[dict]:
-    """One row per cell: ratios of goodput to the oracle's, to off's, and to the best fixed length's."""
+    """One row per cell: ratios of goodput to that of perfect estimates, of off, and of the best fixed length."""
     for cell in cells:
         of = {
             policy: [results[_key(case, cell, policy, seed)] for seed in range(seeds)]
-            for policy in ("oracle", *cell.policies)
+            for policy in ("perfect-estimates", *cell.policies)
         }
         rates = {policy: np.array([goodput(entry) for entry in entries]) for policy, entries in of.items()}
         fixed = {policy: rate for policy, rate in rates.items() if policy.startswith(("fixed", "off"))}
         best_fixed = max(fixed, key=lambda policy: fixed[policy].mean(), default=None)
         yield {
             "cell": cell.name,
-            "oracle": rates["goodput"] / rates["oracle"],
+            "perfect-estimates": rates["goodput"] / rates["perfect-estimates"],
             "off": rates["goodput"] / rates["off"] if "off" in rates else None,
             "best_fixed": best_fixed,
             "fixed": rates["goodput"] / rates[best_fixed] if best_fixed else None,
@@ -94,13 +94,13 @@ def rows(case: str, cells: list[Cell], results: dict[str, dict], seeds: int) -> 
 def print_table(case: str, table_rows: list[dict]) -> None:
     table = Table(title=f"{case}: goodput relative to", box=SIMPLE, title_justify="left")
     table.add_column("cell", no_wrap=True)
-    for column in ("oracle", "seeds", "off", "best fixed", "seeds", "which", "recovery", "mean k"):
+    for column in ("perfect", "seeds", "off", "best fixed", "seeds", "which", "recovery", "mean k"):
         table.add_column(column, justify="right", no_wrap=True)
-    for row in sorted(table_rows, key=lambda row: row["oracle"].mean()):
+    for row in sorted(table_rows, key=lambda row: row["perfect-estimates"].mean()):
         table.add_row(
             row["cell"],
-            f"{row['oracle'].mean():.3f}",
-            f"{row['oracle'].min():.3f}-{row['oracle'].max():.3f}",
+            f"{row['perfect-estimates'].mean():.3f}",
+            f"{row['perfect-estimates'].min():.3f}-{row['perfect-estimates'].max():.3f}",
             "-" if row["off"] is None else f"{row['off'].mean():.3f}",
             "-" if row["fixed"] is None else f"{row['fixed'].mean():.3f}",
             "-" if row["fixed"] is None else f"{row['fixed'].min():.3f}-{row['fixed'].max():.3f}",
@@ -140,7 +140,7 @@ def main(
         "controller.jsonl"
     ),
 ) -> None:
-    """Goodput of the controller relative to the oracle, to plain decoding and to every fixed length."""
+    """Goodput of the controller relative to perfect estimates, to plain decoding and to every fixed length."""
     if unknown := [case for case in cases if case not in CASES]:
         raise typer.BadParameter(f"unknown case {', '.join(unknown)}: use {', '.join(CASES)}")
     lines = output.read_text(encoding="utf-8").splitlines() if output.exists() else []
@@ -150,7 +150,7 @@ def main(
         jobs = {
             _key(case, cell, policy, seed): (cell, policy, seed)
             for cell in cells
-            for policy in ("oracle", *cell.policies)
+            for policy in ("perfect-estimates", *cell.policies)
             for seed in range(seeds)
         }
         _run_missing({key: job for key, job in jobs.items() if key not in results}, results, output, processes)

@@ -9,7 +9,7 @@ from smartspec.sim.static_load import Phase
 FIXED = tuple(f"fixed:{k}" for k in range(1, 9))
 BATCHES = (1, 4, 16, 64, 128, 256)
 MIXED = "0.9/8,0.4/8"
-SIMPLE = ("goodput", "off")  # beside the oracle
+SIMPLE = ("goodput", "off")  # beside perfect-estimates
 OUTPUT_TOKENS = 200
 
 
@@ -17,7 +17,7 @@ OUTPUT_TOKENS = 200
 class Cell:
     """A scenario in steady state, the policies that play it, and the steps that do not count (warm-up).
 
-    static_steps: steps of policies that learn nothing (oracle, off, fixed:K), where all steps are alike to them;
+    static_steps: steps of policies that learn nothing (perfect-estimates, off, fixed:K), to which all steps are alike;
     None for as many as the others.
     """
 

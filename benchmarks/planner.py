@@ -8,18 +8,16 @@ median of 400 steps in steady state in the simulator.
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
-from statistics import median
 
 import numpy as np
 import typer
 
-from smartspec.control.controller import Controller
-from smartspec.control.goodput.fairness import HARMONIC
+from smartspec.control.controller import LEARN_STEPS
+from smartspec.control.goodput.settings import GoodputSettings
 from smartspec.control.planner.lengths import plan_lengths
-from smartspec.control.records import BatchView, DraftPlan
-from smartspec.sim.scenario import Scenario, make_acceptance_truth, make_controller, make_time_truth
+from smartspec.sim.controller_time import TimedController
+from smartspec.sim.scenario import Scenario
+from smartspec.sim.simulation import make_acceptance_truth, make_controller, make_time_truth
 from smartspec.sim.static_load import Phase, StaticLoad
 
 MAX_DRAFT_TOKENS = 8
@@ -52,46 +50,27 @@ def planning_call(num_rows: int, with_model: bool, fairness: float = 0.0) -> Cal
     return lambda: plan_lengths(*problem, fairness=fairness)
 
 
-class TimedController:
-    """A controller and, step by step, the seconds spent in it, those of its stop rules included."""
-
-    def __init__(self, controller: Controller):
-        self.step_seconds = [0.0]
-        self.forget = controller.forget
-        self.plan_verify = partial(self._timed, controller.plan_verify)
-        self._controller = controller
-
-    def plan_draft(self, view: BatchView) -> DraftPlan:
-        plan = self._timed(self._controller.plan_draft, view)
-        return plan if plan.stop is None else replace(plan, stop=partial(self._timed, plan.stop))
-
-    def observe(self, feedback) -> None:
-        self._timed(self._controller.observe, feedback)
-        self.step_seconds.append(0.0)
-
-    def _timed(self, function: Callable, *arguments):
-        start = time.perf_counter()
-        result = function(*arguments)
-        self.step_seconds[-1] += time.perf_counter() - start
-        return result
-
-
 def step_seconds(policy: str, drafter: str, num_rows: int) -> float:
-    """Median seconds that a step spends in the controller; a third of the requests each are accepted to 0.8, 0.6 and
+    """Seconds that a step spends in the controller; a third of the requests each are accepted to 0.8, 0.6 and
     0.4, which differs from token to token."""
     scenario = Scenario(policy=policy, drafter=drafter, batch=num_rows, acceptance="0.8/8/2,0.6/8/2,0.4/8/2")
     truth = make_time_truth(scenario)
-    load = StaticLoad(truth, make_acceptance_truth(scenario), drafter=scenario.drafter_spec)
-    controller = TimedController(make_controller(scenario, truth, load.true_estimates))
+    load = StaticLoad(truth, make_acceptance_truth(scenario), drafter=scenario.served_drafter)
+    controller = TimedController(make_controller(scenario, truth, load.true_estimates, scenario.served_drafter))
     steps = NUM_WARM_UP_STEPS + NUM_STEPS
     load.run(controller, [Phase(num_rows=num_rows, num_steps=steps, class_ids=(0, 1, 2))], with_best=False)
-    return median(controller.step_seconds[NUM_WARM_UP_STEPS:steps])
+    groups = np.array(controller.step_seconds[NUM_WARM_UP_STEPS:steps]).reshape(-1, LEARN_STEPS)
+    return float(np.median(groups.mean(axis=1)))  # learning comes once in so many steps
 
 
 def main() -> None:
     """How long a planning call takes, and all that the controller does in a step."""
     for num_rows in (32, 256):
-        for source, *call in (("model-free", False), ("draft model", True), ("draft model, harmonic", True, HARMONIC)):
+        for source, *call in (
+            ("model-free", False),
+            ("draft model", True),
+            ("draft model, harmonic", True, GoodputSettings().fairness),
+        ):
             measure(f"planner, {num_rows} x {MAX_DRAFT_TOKENS}, {source}", planning_call(num_rows, *call))
     for drafter in ("model", "lookup"):
         print(f"\ncontroller, ms per step, {drafter}   " + "".join(f"batch {b:<6d}" for b in BATCHES))

@@ -1,6 +1,35 @@
-"""Shared test settings: few threads, fixed hypothesis behaviour."""
+"""Shared test settings: few threads, fixed hypothesis behaviour, and the tier of every test."""
 
+from pathlib import Path
+
+import pytest
 from hypothesis import settings
 
 settings.register_profile("smartspec", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("smartspec")
+
+TESTS = Path(__file__).parent
+TIERS = {  # folders and files; everything else is a unit test, without a mark
+    "simulation": (
+        "sim",
+        "control/test_acceptance_planning.py",
+        "control/test_control_loop.py",
+        "control/test_exploration.py",
+        "control/test_latency_closed_loop.py",
+    ),
+    "end_to_end": (
+        "server",
+        "bench",
+        "engine/test_real_exactness.py",
+        "engine/test_real_model.py",
+        "test_readme.py",
+    ),
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests by where they stand."""
+    for item in items:
+        for tier, places in TIERS.items():
+            if any(item.path.is_relative_to(TESTS / place) for place in places):
+                item.add_marker(tier)

@@ -18,6 +18,7 @@ LAYERS = {
     "server": {"control", "core", "engine"},
     "sim": {"control", "core", "drafters", "workload"},
     "bench": {"workload", "sim"},
+    "vllm_plugin": {"control"},
 }
 LIBRARIES = {
     "control": {"numpy"},
@@ -30,6 +31,7 @@ LIBRARIES = {
     },
     "server": {"numpy", "fastapi", "starlette", "pydantic", "uvicorn", "prometheus_client", "jinja2"},
     "bench": {"numpy", "httpx", "matplotlib", "rich"},
+    "vllm_plugin": {"numpy", "vllm", "prometheus_client"},
     "cli": {"numpy", "typer", "rich"},
 }  # fmt: skip
 # Within a layer: what a folder (or file) may import of its siblings is what stands before it. The rest is on top.
@@ -37,6 +39,10 @@ ORDER = {
     "control": (
         "records", "checks", "log", "planner", "acceptance", "latency", "policy", "goodput", "baselines",
         "policy_names", "controller", "safe_controller", "__init__",
+    ),
+    "vllm_plugin": (
+        "settings", "compatibility", "batch", "costs", "cost_file", "decision", "speculation", "decision_log",
+        "metrics", "stat_logger", "build", "scheduler", "__init__",
     ),
     "engine": ("__init__", "cache_folder", "kernels", "attention", "models", "sampling", "drafting", "text", "runtime"),
 }  # fmt: skip
@@ -117,6 +123,13 @@ def test_rooms_of_a_layer_import_downwards():
     assert not found, "\n".join(found)
 
 
+def test_the_plugin_needs_no_more_of_the_controller_than_it_exports():
+    files = (SOURCE / "vllm_plugin").glob("*.py")
+    modules = {module for path in files for node in ast.walk(ast.parse(path.read_text("utf-8"))) for module in
+               imported_modules(node)}  # fmt: skip
+    assert {m for m in modules if m.startswith("smartspec.control")} == {"smartspec.control"}
+
+
 def test_an_upward_import_is_seen():
     line = "from smartspec.control.goodput.policy import Goodput"
     assert upward_imports(Path("control/planner/x.py"), ast.parse(line))
@@ -141,6 +154,7 @@ def test_imports_follow_the_table():
         ("cli/x.py", "from smartspec.engine.models.load import load_model"),
         ("__init__.py", "import numpy"),
         ("core/x.py", "if TYPE_CHECKING:\n    import torch"),
+        ("vllm_plugin/x.py", "from smartspec.core.request import Request"),
     ],
 )
 def test_a_forbidden_import_is_seen(path: str, line: str):

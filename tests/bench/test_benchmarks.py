@@ -10,7 +10,19 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SCRIPTS = ("controller", "memory", "models", "peers", "planner", "rates", "simulator")
+SCRIPTS = (
+    "abuse",
+    "controller",
+    "memory",
+    "models",
+    "peers",
+    "planner",
+    "rates",
+    "simulator",
+    "step_time",
+    "trace_tables",
+    "vllm_policies",
+)
 BESIDE_THE_CLONE = re.compile(r"""["'/]shared["'/]|["' ]\.\./|["'] */work/""")
 
 sys.path.insert(0, str(ROOT / "benchmarks"))

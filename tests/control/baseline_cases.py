@@ -1,35 +1,31 @@
 """Steps for testing policies without an engine: views, estimates, and drafts that are accepted by the roll of dice."""
 
+import factories
 import numpy as np
-from drafter_cases import estimates_of, found, lagging
+from drafter_cases import estimates_of
+from factories import make_feedback
 
-from smartspec.control.baselines.oracle import Oracle
+from smartspec.control.baselines.perfect_estimates import PerfectEstimates
 from smartspec.control.baselines.static import Fixed
 from smartspec.control.latency.model import CostCurve, LatencyModel
 from smartspec.control.policy_names import POLICIES
-from smartspec.control.records import UNLIMITED, BatchView, Drafted, StepFeedback, StepSeconds
+from smartspec.control.records import BatchView, Drafted
 
 K = 8
-ALL_POLICIES = [*POLICIES, "fixed", "oracle"]
+ALL_POLICIES = [*POLICIES, "fixed", "perfect-estimates"]
 
 
 def new_policy(name, has_model=True):
-    """A policy of any name; the oracle is told that 0.6 of all tokens are accepted."""
-    if name == "oracle":
-        return Oracle(lambda view: make_estimates(view.num_rows, acceptance=0.6, has_model=has_model))
+    """A policy of any name; perfect-estimates is told that 0.6 of all tokens are accepted."""
+    if name == "perfect-estimates":
+        return PerfectEstimates(lambda view: make_estimates(view.num_rows, acceptance=0.6, has_model=has_model))
     return Fixed(5) if name == "fixed" else POLICIES[name]()
 
 
-def make_view(num_rows, *, found_lengths=None, has_model=True, caps=K, budget=UNLIMITED, first_id=0, **more):
-    found_lengths = np.zeros(num_rows, dtype=np.int64) if found_lengths is None else np.array(found_lengths)
-    return BatchView(
-        request_ids=np.arange(first_id, first_id + num_rows),
-        context_tokens=np.full(num_rows, 512),
-        max_draft_tokens=np.broadcast_to(caps, num_rows),
-        drafters=(found(found_lengths), lagging(num_rows)) if has_model else (found(found_lengths),),
-        draft_token_budget=budget,
-        **more,
-    )
+def make_view(rows, *, found_lengths=0, has_model=True, **more) -> BatchView:
+    """A lookup that finds nothing if not said otherwise and, if there is one, a draft model without lag."""
+    lag = 0 if has_model else None
+    return factories.make_view(rows, found_lengths=found_lengths, lag=lag, context_tokens=512, **more)
 
 
 def make_latency(fixed=0.02, per_token=1e-4, draft_pass=0.001, draft_per_token=1e-6):
@@ -39,21 +35,6 @@ def make_latency(fixed=0.02, per_token=1e-4, draft_pass=0.001, draft_per_token=1
 def make_estimates(num_rows, acceptance=0.7, latency=None, *, max_draft_tokens=K, has_model=True):
     survival = np.cumprod(np.full((num_rows, max_draft_tokens), acceptance), axis=1)
     return estimates_of(latency or make_latency(), survival, survival if has_model else None)
-
-
-def make_feedback(view, plan, verified, accepted, **more):
-    verified, accepted = np.asarray(verified), np.asarray(accepted)
-    return StepFeedback(
-        view=view,
-        plan=plan,
-        drafted=more.pop("drafted", verified),
-        verified=verified,
-        tested=np.minimum(verified, accepted + 1),
-        accepted=accepted,
-        num_emitted=int(accepted.sum()) + view.num_rows,
-        seconds=more.pop("seconds", StepSeconds(0.001, 0.02, 0.0)),
-        **more,
-    )
 
 
 def draft(plan, confidence, entropy):

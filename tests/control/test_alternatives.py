@@ -1,14 +1,16 @@
 """What else a step might have done is the answer to the question it was decided by."""
 
+import factories
 import numpy as np
 import pytest
-from drafter_cases import MODEL, estimates_of, lagging
+from drafter_cases import MODEL, estimates_of
 
 from smartspec.control.controller import Controller
 from smartspec.control.goodput.policy import Goodput
+from smartspec.control.goodput.settings import ExplorationSettings, GoodputSettings
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
-from smartspec.control.records import BatchView, StepFeedback, StepSeconds
+from smartspec.control.records import StepSeconds
 
 ROWS, K = 16, 6
 NONE = np.zeros(ROWS, dtype=np.int64)
@@ -23,15 +25,11 @@ TRIPPED = type("Tripped", (), {"allows_drafts": False, "reason": "tripped", "obs
 def make_view(prefill=False, behind=False):
     lag = np.where(np.arange(ROWS) % 3, 300, 0) if behind else NONE
     more = PREFILL | {"num_waiting": 20} if prefill else {}
-    return BatchView(np.arange(ROWS), NONE + 300, NONE + K, (lagging(ROWS, lag),), **more)
+    return factories.make_view(ROWS, lag=lag, context_tokens=300, max_draft_tokens=K, **more)
 
 
-def make_policy(is_open=False, uniform=None, tripped=False):
-    """All tokens were made in mixed steps so far, and requests live for some 40 tokens."""
-    policy = Goodput(uniform)
-    policy._arrivals._wandering = 0.5 if is_open else 0.0
-    policy._prefill_price._without_prefill = 0.0
-    policy._remaining_tokens.of = lambda view: np.linspace(5.0, 80.0, view.num_rows)
+def make_policy(uniform=None, tripped=False):
+    policy = Goodput(uniform, settings=GoodputSettings(exploration=ExplorationSettings(share=0.0)))
     if tripped:
         policy.guard = TRIPPED()
     return policy
@@ -39,14 +37,11 @@ def make_policy(is_open=False, uniform=None, tripped=False):
 
 @pytest.mark.parametrize("prefill", [False, True])
 @pytest.mark.parametrize("behind", [False, True])
-@pytest.mark.parametrize("is_open", [False, True])
 @pytest.mark.parametrize("uniform", [None, (1, 3)])
-def test_where_the_guard_stops_drafts_the_first_alternative_is_what_would_have_been_done(
-    prefill, behind, is_open, uniform
-):
+def test_where_the_guard_stops_drafts_the_first_alternative_is_what_would_have_been_done(prefill, behind, uniform):
     view = make_view(prefill, behind)
-    wanted = make_policy(is_open, uniform).plan_draft(view, ESTIMATES)
-    policy = make_policy(is_open, uniform, tripped=True)
+    wanted = make_policy(uniform).plan_draft(view, ESTIMATES)
+    policy = make_policy(uniform, tripped=True)
     assert not policy.plan_draft(view, ESTIMATES).lengths.any()
     others = policy.alternatives(view, ESTIMATES, policy.plan_draft(view, ESTIMATES))
     assert wanted.lengths.any() and others[0][0] != "off"
@@ -56,7 +51,7 @@ def test_where_the_guard_stops_drafts_the_first_alternative_is_what_would_have_b
 
 def test_all_limits_are_asked_at_the_same_shadow_price_of_time(monkeypatch):
     """A limit that makes drafts worth less does not make the time of a mixed step cheaper."""
-    policy, prices = make_policy(is_open=True), []
+    policy, prices = make_policy(), []
     ask = policy._best_choice
     monkeypatch.setattr(policy, "_best_choice", lambda *arguments: prices.append(ask(*arguments)) or prices[-1])
     view = make_view(prefill=True)
@@ -79,9 +74,8 @@ def recorded(policy, view):
     controller = Controller(policy, K, latency, drafters=(MODEL,), strict=True)
     controller.on_record = records.append
     plan = controller.plan_draft(view)
-    tested, seconds = np.minimum(plan.lengths, 1), StepSeconds(0.01, 0.5, 0.001)
-    feedback = StepFeedback(view, plan, plan.lengths, plan.lengths, tested, NONE, ROWS, seconds)
-    controller.observe(feedback)
+    seconds = StepSeconds(draft=0.01, target=0.5, host=0.001)
+    controller.observe(factories.make_feedback(view, plan, accepted=NONE, seconds=seconds))
     return records[0]
 
 
@@ -90,7 +84,7 @@ def recorded(policy, view):
 def test_an_alternative_has_the_goodput_it_would_have_if_it_were_chosen(prefill, behind):
     """Also after a step that took much longer than predicted."""
     view = make_view(prefill, behind)
-    chosen, stopped = recorded(make_policy(True), view), recorded(make_policy(True, tripped=True), view)
+    chosen, stopped = recorded(make_policy(), view), recorded(make_policy(tripped=True), view)
     assert chosen.lengths.any() and not stopped.lengths.any()
     assert stopped.alternatives[0].num_draft_tokens == chosen.lengths.sum()
     assert stopped.alternatives[0].goodput == pytest.approx(chosen.goodput, rel=1e-12)

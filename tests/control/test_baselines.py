@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from smartspec.control.baselines.adaserve import AdaServe
 from smartspec.control.baselines.baseline import cut_stragglers
-from smartspec.control.baselines.oracle import Oracle
+from smartspec.control.baselines.perfect_estimates import PerfectEstimates
 from smartspec.control.baselines.request_table import RequestTable
 from smartspec.control.policy import plan_of_lengths
 from smartspec.control.policy_names import PARAMETERS, parse_policy
@@ -31,8 +31,8 @@ def test_no_policy_exceeds_what_a_row_or_the_step_can_have(name, steps, has_mode
             len(limits),
             found_lengths=found_lengths,
             has_model=has_model,
-            caps=caps,
-            budget=budget,
+            max_draft_tokens=caps,
+            draft_token_budget=budget,
             tpot_targets=targets,
         )
         estimates = make_estimates(len(limits), has_model=has_model)
@@ -72,7 +72,7 @@ def test_what_is_known_of_requests_is_dropped_with_them(name):
     policy, rng = new_policy(name), np.random.default_rng(0)
     for first_id in range(0, 3000, 100):
         for _ in range(3):
-            run_step(policy, make_view(100, first_id=first_id), make_estimates(100), 0.9, rng)
+            run_step(policy, make_view(np.arange(first_id, first_id + 100)), make_estimates(100), 0.9, rng)
         assert len(policy._requests) == 100
         for request_id in range(first_id, first_id + 100):
             policy.forget(request_id)
@@ -90,9 +90,9 @@ def test_numbers_behind_names_are_taken_or_refused_with_their_range(name):
         assert repr(f"{name}:{bad}") in str(error.value)
 
 
-def test_the_oracle_cannot_be_asked_for_by_name():
+def test_perfect_estimates_cannot_be_asked_for_by_name():
     with pytest.raises(ValueError, match="only in the simulator"):
-        parse_policy("oracle", K)
+        parse_policy("perfect-estimates", K)
 
 
 @pytest.mark.parametrize("name", ["sglang-ema:1", "off:1", "goodput:2", "synergy"])
@@ -101,19 +101,19 @@ def test_names_that_are_none_list_the_others(name):
         parse_policy(name)
 
 
-def test_the_oracle_believes_the_truth_and_not_the_estimates():
-    oracle = new_policy("oracle")
-    told_useless = oracle.plan_draft(make_view(4), make_estimates(4, acceptance=0.0))
-    told_perfect = oracle.plan_draft(make_view(4), make_estimates(4, acceptance=1.0))
+def test_perfect_estimates_believe_the_truth_and_not_the_estimates():
+    policy = new_policy("perfect-estimates")
+    told_useless = policy.plan_draft(make_view(4), make_estimates(4, acceptance=0.0))
+    told_perfect = policy.plan_draft(make_view(4), make_estimates(4, acceptance=1.0))
     assert told_useless.lengths.tolist() == told_perfect.lengths.tolist()
     assert (told_useless.lengths > 0).all()
 
 
-def test_the_oracle_takes_any_gain():
+def test_perfect_estimates_take_any_gain():
     """Free verification at 0.5 % acceptance: less than goodput's margin, but a gain."""
     truth = make_estimates(1, acceptance=0.005, latency=_FreeTokens(), has_model=False)
-    oracle = Oracle(lambda view: truth)
-    assert oracle.plan_draft(make_view(1, found_lengths=[1], has_model=False), truth).lengths.tolist() == [1]
+    policy = PerfectEstimates(lambda view: truth)
+    assert policy.plan_draft(make_view(1, found_lengths=[1], has_model=False), truth).lengths.tolist() == [1]
 
 
 class _FreeTokens:
@@ -129,9 +129,9 @@ class _FreeTokens:
 
 
 def test_a_short_budget_cuts_the_longest_drafts():
-    plan = plan_of_lengths(make_view(4, caps=[1, 8, 3, 8], budget=11), make_estimates(4), K)
+    plan = plan_of_lengths(make_view(4, max_draft_tokens=[1, 8, 3, 8], draft_token_budget=11), make_estimates(4), K)
     assert plan.lengths.tolist() == [1, 3, 3, 3]
-    nothing = plan_of_lengths(make_view(4, budget=0), make_estimates(4), K)
+    nothing = plan_of_lengths(make_view(4, draft_token_budget=0), make_estimates(4), K)
     assert nothing.lengths.tolist() == [0, 0, 0, 0]
     assert (nothing.drafter == -1).all()
 
@@ -192,7 +192,7 @@ def test_adaserve_with_loose_objectives_equals_throughput_only():
 def test_adaserve_plans_with_drafts_as_long_as_planned():
     """A draft that ended early may tell what was drawn: room and time are those of the plan, and the token stays."""
     targets = np.array([0.0232, np.inf, np.inf, np.inf])
-    view = make_view(4, caps=np.array([2, 1, 1, 1]), tpot_targets=targets)
+    view = make_view(4, max_draft_tokens=np.array([2, 1, 1, 1]), tpot_targets=targets)
     confidence = np.repeat(np.array([[0.1], [0.9], [0.9], [0.9]]), K, axis=1)
     for length in (1, 2):
         lengths = np.array([length, 1, 1, 1])

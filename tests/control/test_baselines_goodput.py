@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from baseline_cases import K, make_estimates, make_feedback, make_latency, make_view, run_step
+from baseline_cases import K, make_estimates, make_latency, make_view, run_step
+from factories import make_feedback
 
 from smartspec.control.baselines.batch_table import BatchTable, best_length
 from smartspec.control.baselines.linear_latency import LinearLatency
@@ -139,7 +140,7 @@ def test_paper_wants_ten_percent():
     for per_pass, expected in ((0.0132, True), (0.0147, False)):  # 1 % either side of a predicted gain of 10 %
         policy = SmartSpecPaper()
         policy._latency = LinearLatency(0.025, 0.0, 0.0, draft_per_pass=per_pass)
-        plan = policy.plan_draft(make_view(1, caps=1), make_estimates(1, max_draft_tokens=1))
+        plan = policy.plan_draft(make_view(1, max_draft_tokens=1), make_estimates(1, max_draft_tokens=1))
         assert bool(plan.lengths[0]) == expected
         assert (1.7 * 0.025 / (0.025 + per_pass) > 1.1) == expected
 

@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from baseline_cases import K, draft, make_estimates, make_feedback, make_view, run_step
+from baseline_cases import K, draft, make_estimates, make_view, run_step
+from factories import make_feedback
 
 from smartspec.control.baselines.adaedl import AdaEdl, acceptance_bound
 from smartspec.control.baselines.gammatune import GammaTune
@@ -16,7 +17,7 @@ LONG = 32
 
 def lengths_after(policy, accepted_counts, num_rows=1, max_draft_tokens=LONG):
     """Planned length of row 0 after each step in which that many tokens (at most all) were accepted."""
-    view = make_view(num_rows, caps=max_draft_tokens)
+    view = make_view(num_rows, max_draft_tokens=max_draft_tokens)
     estimates = make_estimates(num_rows, max_draft_tokens=max_draft_tokens)
     lengths = [int(policy.plan_draft(view, estimates).lengths[0])]
     for accepted in accepted_counts:
@@ -38,7 +39,7 @@ def test_hf_comes_back_from_the_longest_draft_at_once():
 
 
 def test_hf_keeps_a_length_per_request_and_learns_nothing_without_drafts():
-    policy, view = HuggingFace(), make_view(3, caps=LONG)
+    policy, view = HuggingFace(), make_view(3, max_draft_tokens=LONG)
     estimates = make_estimates(3, max_draft_tokens=LONG)
     policy.observe(make_feedback(view, no_drafts(3), [20, 20, 0], [20, 5, 0]))
     assert policy.plan_draft(view, estimates).lengths.tolist() == [22, 19, 20]

@@ -1,17 +1,22 @@
+"""What a confidence is worth is learned, and never falls as confidence grows."""
+
 import json
 
+import factories
 import numpy as np
 import pytest
-from drafter_cases import MODEL, lagging
+from drafter_cases import MODEL
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smartspec.control.acceptance.calibration import MIDPOINTS, NUM_BUCKETS, ConfidenceCalibration, isotonic
 from smartspec.control.acceptance.estimator import AcceptanceEstimator
-from smartspec.control.records import BatchView, DraftPlan, StepFeedback, StepSeconds
+from smartspec.control.acceptance.settings import AcceptanceSettings
+from smartspec.control.records import DraftPlan
 
 K = 6
 BY_MODEL = np.zeros(8, dtype=int)
+SETTINGS = AcceptanceSettings()
 
 
 def sigmoid(log_odds):
@@ -39,14 +44,14 @@ def test_isotonic_regression_equals_the_textbook_algorithm(pairs):
 
 
 def test_nothing_known_lies_between_the_confidence_and_the_mean():
-    calibration = ConfidenceCalibration()
+    calibration = ConfidenceCalibration(SETTINGS)
     values = sigmoid(calibration.log_odds(np.array([0.05, 0.5, 0.95]), np.zeros(3)))
     assert values[1] == pytest.approx(0.5)
     assert 0.05 < values[0] < 0.5 < values[2] < 0.95
 
 
 def test_an_overconfident_drafter_is_corrected():
-    rng, calibration = np.random.default_rng(0), ConfidenceCalibration()
+    rng, calibration = np.random.default_rng(0), ConfidenceCalibration(SETTINGS)
     for _ in range(300):
         confidence = rng.random(30)
         calibration.learn(confidence, np.zeros(30), (rng.random(30) < confidence**2).astype(float))
@@ -55,7 +60,7 @@ def test_an_overconfident_drafter_is_corrected():
 
 
 def test_monotone_whatever_is_observed():
-    rng, calibration = np.random.default_rng(1), ConfidenceCalibration()
+    rng, calibration = np.random.default_rng(1), ConfidenceCalibration(SETTINGS)
     grid = np.linspace(0, 1, 200)
     for _ in range(200):
         confidence = rng.random(int(rng.integers(0, 6)))
@@ -65,24 +70,23 @@ def test_monotone_whatever_is_observed():
     assert np.ptp(calibration.acceptance) < 0.35
 
 
-def test_history_counts_as_much_as_it_explains():
-    """The slope falls where confidence says it all, and rises where requests differ at the same confidence."""
-    slopes = []
-    for share_of_history in (0.0, 1.0):
-        rng, calibration = np.random.default_rng(2), ConfidenceCalibration()
-        for _ in range(400):
-            confidence, history = rng.uniform(0.1, 0.9, 16), rng.standard_normal(16)
-            truth = sigmoid(np.log(confidence / (1 - confidence)) + share_of_history * history)
-            calibration.learn(confidence, history, (rng.random(16) < truth).astype(float))
-        slopes.append(calibration.slope)
-    assert slopes[0] < 0.15
-    assert slopes[1] > 0.85
+def test_history_shifts_a_confidence_by_a_part_of_what_it_says():
+    """Of what is known of a request, beyond its mean, confidence says the rest."""
+    rng, calibration = np.random.default_rng(2), ConfidenceCalibration(SETTINGS)
+    for _ in range(400):
+        confidence, history = rng.uniform(0.1, 0.9, 16), 0.7 + rng.standard_normal(16)
+        truth = sigmoid(np.log(confidence / (1 - confidence)) + SETTINGS.history_slope * (history - 0.7))
+        calibration.learn(confidence, history, (rng.random(16) < truth).astype(float))
+    at = np.full(3, 0.45)
+    log_odds = calibration.log_odds(at, np.array([-0.3, 0.7, 1.7]))
+    assert np.diff(log_odds) == pytest.approx(np.full(2, SETTINGS.history_slope))
+    assert sigmoid(log_odds[1]) == pytest.approx(0.45, abs=0.06), "a request like the mean is shifted by nothing"
 
 
 def test_a_drafter_that_changes_is_followed():
-    rng, calibration = np.random.default_rng(3), ConfidenceCalibration()
-    for rate in (0.9, 0.3):
-        for _ in range(300):
+    rng, calibration = np.random.default_rng(3), ConfidenceCalibration(SETTINGS)
+    for rate, num_steps in ((0.9, 300), (0.3, 600)):
+        for _ in range(num_steps):
             confidence = rng.uniform(0.8, 0.9, 16)
             calibration.learn(confidence, np.zeros(16), (rng.random(16) < rate).astype(float))
     bucket = int(np.abs(MIDPOINTS - 0.85).argmin())
@@ -90,7 +94,7 @@ def test_a_drafter_that_changes_is_followed():
 
 
 def test_the_table_is_json_able():
-    table = json.loads(json.dumps(ConfidenceCalibration().table()))
+    table = json.loads(json.dumps(ConfidenceCalibration(SETTINGS).table()))
     assert len(table["acceptance"]) == len(table["confidence"]) == NUM_BUCKETS
 
 
@@ -102,22 +106,10 @@ def step(estimator, rng, num_rows, threshold=0.0, ids=None, ease=0.0):
     hits = np.cumprod(rng.random((num_rows, K)) < acceptance, axis=1).sum(axis=1)
     verified = np.cumprod(confidence >= threshold, axis=1).sum(axis=1)
     accepted = np.minimum(hits, verified)
-    ids, zeros = np.arange(num_rows) if ids is None else ids, np.zeros(num_rows, dtype=np.int64)
-    view = BatchView(ids, zeros, np.full(num_rows, K), (lagging(num_rows),))
+    view = factories.make_view(num_rows if ids is None else ids, lag=0, max_draft_tokens=K)
     plan = DraftPlan(np.full(num_rows, K), np.zeros(num_rows, dtype=int))
-    estimator.observe(
-        StepFeedback(
-            view=view,
-            plan=plan,
-            drafted=plan.lengths,
-            verified=verified,
-            tested=np.minimum(accepted + 1, verified),
-            accepted=accepted,
-            num_emitted=num_rows + int(accepted.sum()),
-            seconds=StepSeconds(0.01, 0.01, 0.0),
-            confidence=confidence,
-        )
-    )
+    feedback = factories.make_feedback(view, plan, verified, accepted, drafted=plan.lengths, confidence=confidence)
+    estimator.observe([feedback])
     return view, confidence
 
 
@@ -145,8 +137,8 @@ def test_at_the_same_confidence_an_easy_request_is_promised_more():
             view, _ = step(estimator, rng, 8, ease=np.where(np.arange(8) < 4, 1.0, -1.0))
         survival.append(estimator.survival_given_confidence(view, BY_MODEL, np.full((8, K), 0.5))[:, 0])
     easy, hard = np.mean(survival, axis=0).reshape(2, 4).mean(axis=1)
-    assert easy == pytest.approx(sigmoid(1.0), abs=0.07)
-    assert hard == pytest.approx(sigmoid(-1.0), abs=0.07)
+    assert 0.57 < easy < sigmoid(1.0)
+    assert sigmoid(-1.0) < hard < 0.5
 
 
 def test_cutting_by_confidence_does_not_make_the_history_rosy():
@@ -154,6 +146,6 @@ def test_cutting_by_confidence_does_not_make_the_history_rosy():
     accepted half the time, not three times in four. Now and then all are verified, else nothing could tell."""
     rng, estimator = np.random.default_rng(6), AcceptanceEstimator(K, (MODEL,))
     for index in range(400):
-        view, _ = step(estimator, rng, 8, threshold=0.5 if index % 10 else 0.0, ids=np.arange(8) + 8 * (index // 40))
-    estimator_view = BatchView(np.array([99_999]), view.context_tokens[:1], view.max_draft_tokens[:1], (lagging(1),))
-    assert estimator.survival(estimator_view)[0, 0, 0] == pytest.approx(0.5, abs=0.07)
+        step(estimator, rng, 8, threshold=0.5 if index % 10 else 0.0, ids=np.arange(8) + 8 * (index // 40))
+    new = factories.make_view([99_999], lag=0, max_draft_tokens=K)
+    assert estimator.survival(new)[0, 0, 0] == pytest.approx(0.5, abs=0.07)

@@ -1,11 +1,13 @@
 """Input that cannot be true is named: kind, what, and the value."""
 
+from dataclasses import replace
+
+import factories
 import numpy as np
 import pytest
 from drafter_cases import found, free_test, lagging
 
 from smartspec.control.checks import kind_of, problems
-from smartspec.control.policy import no_drafts
 from smartspec.control.records import BatchView, DraftPlan, FreeTests, StepFeedback, StepSeconds
 
 R = 2
@@ -16,29 +18,17 @@ def column(*values) -> np.ndarray:
 
 
 def make_view(**changes) -> BatchView:
-    columns = {
-        "request_ids": column(7, 8),
-        "context_tokens": column(10, 20),
-        "max_draft_tokens": column(5, 0),
-        "drafters": (found(column(3, 0), column(4, 0)), lagging(2, column(0, 3))),
-        "now": 2.0,
-    }
-    return BatchView(**columns | changes)
+    drafters = found(column(3, 0), column(4, 0)), lagging(2, column(0, 3))
+    view = factories.make_view([7, 8], context_tokens=[10, 20], max_draft_tokens=[5, 0], drafters=drafters, now=2.0)
+    return replace(view, **changes)  # as they are: not even their shapes need be right
 
 
 def make_feedback(**changes) -> StepFeedback:
-    columns = {
-        "view": make_view(),
-        "plan": DraftPlan(column(3, 0), column(1, -1)),
-        "drafted": column(3, 0),
-        "verified": column(2, 0),
-        "tested": column(2, 0),
-        "accepted": column(1, 0),
-        "free_tests": (free_test(column(2, 1), column(-1, 1)),),
-        "num_emitted": 3,
-        "seconds": StepSeconds(0.0, 0.02, 0.001),
-    }
-    return StepFeedback(**columns | changes)
+    plan, free = DraftPlan(column(3, 0), column(1, -1)), (free_test(column(2, 1), column(-1, 1)),)
+    feedback = factories.make_feedback(
+        make_view(), plan, column(2, 0), column(1, 0), drafted=column(3, 0), free_tests=free
+    )
+    return replace(feedback, **changes)
 
 
 def test_sound_input_has_no_problem():
@@ -49,10 +39,8 @@ def test_sound_input_has_no_problem():
 
 
 def test_a_step_of_prefills_alone_is_sound():
-    empty = np.zeros(0, dtype=int)
-    view = BatchView(empty, empty, empty, (found(empty),), num_prefills=1, prefill_tokens=64)
-    counts = dict.fromkeys(("drafted", "verified", "tested", "accepted"), empty) | {"free_tests": ()}
-    feedback = make_feedback(view=view, plan=no_drafts(0), num_emitted=1, **counts)
+    view = factories.make_view(0, found_lengths=0, num_prefills=1, prefill_tokens=64)
+    feedback = factories.make_feedback(view, num_emitted=1)
     assert problems(view) is None and problems(view, feedback) is None
 
 
@@ -111,19 +99,13 @@ def test_feedback(changes, kind, words):
 
 
 def test_feedback_about_a_part_of_the_step_is_refused():
-    """It was learned from in part, and then raised where weights of all rows met counts of some."""
-    view = make_view(
-        request_ids=column(7), context_tokens=column(10), max_draft_tokens=column(3),
-        drafters=(found(column(0)),), weights=None, class_ids=None, tpot_targets=None,
-    )  # fmt: skip
-    counts = dict.fromkeys(("drafted", "verified", "tested", "accepted"), column(0))
-    problem = problems(make_view(), make_feedback(view=view, plan=no_drafts(1), num_emitted=1, **counts))
+    """Else it would be learned from in part, until weights of all rows meet counts of some."""
+    view = factories.make_view([7], found_lengths=0)
+    problem = problems(make_view(), factories.make_feedback(view))
     assert "[7]" in problem and "[7, 8]" in problem
 
 
 def test_feedback_without_a_planned_step_is_refused():
     assert "[7, 8]" in problems(None, make_feedback())
-    empty = np.zeros(0, dtype=int)
-    view = BatchView(empty, empty, empty, (found(empty),), prefill_tokens=3)
-    counts = dict.fromkeys(("drafted", "verified", "tested", "accepted"), empty) | {"free_tests": ()}
-    assert kind_of(problems(None, make_feedback(view=view, plan=no_drafts(0), num_emitted=0, **counts))) == "request"
+    view = factories.make_view(0, found_lengths=0, prefill_tokens=3)
+    assert kind_of(problems(None, factories.make_feedback(view))) == "request"

@@ -2,31 +2,30 @@
 
 from dataclasses import replace
 
+import factories
 import numpy as np
 import pytest
 from drafter_cases import LOOKUP, MODEL, estimates_of, found, lagging
 
-from smartspec.control.goodput.choice import best_choice
+from smartspec.control.goodput import choice
+from smartspec.control.goodput.settings import GoodputSettings
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
 from smartspec.control.policy import Estimates
-from smartspec.control.records import BatchView
 
 K = 4
 CURVE = CostCurve(knots=(1.0, 16.0), slopes=(0.0002, 0.002), constant=0.03)
+SETTINGS = GoodputSettings()
 TARGET_ONLY = LatencyModel(CURVE)
 WITH_DRAFT = LatencyModel(CURVE, (None, CostCurve.linear(0.002, 0.0002)))
 
 
 def make_view(num_rows, found_length=K, lag=0, **changes):
-    lengths = np.full(num_rows, found_length)
-    view = BatchView(
-        request_ids=np.arange(num_rows),
-        context_tokens=np.full(num_rows, 100),
-        max_draft_tokens=np.full(num_rows, K),
-        drafters=(found(lengths), lagging(num_rows, lag)),
-    )
-    return replace(view, **changes)
+    return factories.make_view(num_rows, found_lengths=found_length, lag=lag, max_draft_tokens=K, **changes)
+
+
+def best_choice(view, estimates, **more):
+    return choice.best_choice(view, estimates, SETTINGS, **more)
 
 
 def found_accepted_at(rate, num_rows, latency=TARGET_ONLY):
@@ -66,8 +65,8 @@ def test_time_is_worth_more_while_many_wait_for_it():
 
 
 def test_a_step_of_prefill_alone_has_nothing_to_decide():
-    choice = best_choice(make_view(0, **PREFILL), found_accepted_at(0.5, 0))
-    assert choice.draft_plan.lengths.shape == (0,)
+    best = best_choice(make_view(0, **PREFILL), found_accepted_at(0.5, 0))
+    assert best.draft_plan.lengths.shape == (0,)
 
 
 def test_draft_prefill_is_bought_although_no_single_step_pays_for_it():
@@ -86,7 +85,7 @@ def test_draft_prefill_takes_no_longer_than_a_non_speculative_step_or_one_reques
     assert float(WITH_DRAFT.draft_seconds(view, plan.drafter, 1)[1, -1]) <= off_seconds
     alone = best_choice(make_view(1, found_length=0, lag=4000), drafts_accepted_at(0.9, 1)).draft_plan
     assert alone.drafter.tolist() == [1], "or it could never begin"
-    lag = np.array([3, 4000, 2, 5000])
+    lag = np.array([3, 2000, 2, 2500])
     plan = best_choice(make_view(4, found_length=0, lag=lag), drafts_accepted_at(0.9, 4)).draft_plan
     assert plan.drafter.tolist() == [1, 1, 1, -1], "nor while others are up to date"
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import factories
 import numpy as np
 import pytest
 from drafter_cases import LOOKUP, MODEL, found, free_test, lagging
@@ -9,7 +10,7 @@ from drafter_cases import LOOKUP, MODEL, found, free_test, lagging
 from smartspec.control.controller import Controller
 from smartspec.control.latency.model import CostCurve, LatencyModel
 from smartspec.control.planner.lengths import plan_lengths
-from smartspec.control.records import BatchView, Drafted, StepFeedback, StepSeconds
+from smartspec.control.records import Drafted, StepSeconds
 
 K = 8
 HOST_SECONDS = 0.002
@@ -27,10 +28,9 @@ class World:
         self.weights = np.full(self.num_rows, weight)
 
     def view(self):
-        zeros = np.zeros(self.num_rows, dtype=int)
-        longest = np.full(self.num_rows, K)
-        drafter = found(longest, zeros + 3) if self.draft is None else lagging(self.num_rows)
-        return BatchView(np.arange(self.num_rows), zeros, longest, (drafter,), weights=self.weights)
+        matched = found(np.full(self.num_rows, K), np.full(self.num_rows, 3))
+        drafters = (matched if self.draft is None else lagging(self.num_rows),)
+        return factories.make_view(self.num_rows, drafters=drafters, max_draft_tokens=K, weights=self.weights)
 
     def target_seconds(self, num_draft_tokens):
         return self.target.seconds(self.num_rows + num_draft_tokens, 0.0, self.num_rows)
@@ -44,7 +44,7 @@ class World:
         seconds = self.target_seconds(lengths.sum()) + self.draft_seconds(lengths.max()) + HOST_SECONDS
         return emitted / float(seconds)
 
-    def oracle_goodput(self):
+    def best_goodput(self):
         plan = plan_lengths(
             self.survival,
             np.full(self.num_rows, K),
@@ -72,11 +72,8 @@ class World:
             host=HOST_SECONDS,
         )
         drafted = keep if self.draft is not None else view.draft_lengths[0]
-        tested = np.minimum(keep, accepted + 1)
-        num_emitted = int(accepted.sum()) + self.num_rows
-        controller.observe(
-            StepFeedback(view, plan, drafted, keep, tested, accepted, num_emitted, seconds, free_tests=(free,))
-        )
+        step = {"drafted": drafted, "seconds": seconds, "free_tests": (free,)}
+        controller.observe(factories.make_feedback(view, plan, keep, accepted, **step))
         return keep
 
 
@@ -93,10 +90,10 @@ def true_goodput(world, lengths):
     return float(np.mean([world.goodput(step) for step in lengths]))
 
 
-def share_of_oracle(make_world, num_seeds=3):
+def share_of_best(make_world, num_seeds=3):
     """Goodput after 200 steps as a share of the best possible: the worst of some seeds."""
     worlds = [make_world(seed) for seed in range(num_seeds)]
-    return min(true_goodput(world, run(world, num_steps=300)) / world.oracle_goodput() for world in worlds)
+    return min(true_goodput(world, run(world, num_steps=300)) / world.best_goodput() for world in worlds)
 
 
 def rates(*values):
@@ -109,13 +106,13 @@ MIXED = (0.9, 0.8, 0.6, 0.4, 0.2, 0.1, 0.7, 0.5)
 
 @pytest.mark.parametrize("rows", [rates(0.8), rates(0.3), rates(*MIXED), rates(*MIXED, *MIXED, *MIXED, *MIXED)])
 def test_lengths_converge_to_the_best_for_model_free_drafts(rows):
-    assert share_of_oracle(lambda seed: World(rows, MEMORY_BOUND, seed=seed)) >= 0.97
+    assert share_of_best(lambda seed: World(rows, MEMORY_BOUND, seed=seed)) >= 0.97
 
 
 @pytest.mark.parametrize("rows", [rates(0.8), rates(0.9, 0.7, 0.5, 0.8)])
 def test_lengths_converge_to_the_best_for_a_draft_model(rows):
     draft = CostCurve.linear(0.004, 0.0001)
-    assert share_of_oracle(lambda seed: World(rows, MEMORY_BOUND, draft, seed=seed)) >= 0.97
+    assert share_of_best(lambda seed: World(rows, MEMORY_BOUND, draft, seed=seed)) >= 0.97
 
 
 def test_deep_drafts_are_found_where_later_tokens_are_surer():
@@ -123,13 +120,13 @@ def test_deep_drafts_are_found_where_later_tokens_are_surer():
     conditional = np.tile([0.4] + [0.97] * (K - 1), (4, 1))
     # A few first tokens rejected by chance make whole drafts look worthless, and effects of requests forget fast enough
     # to follow a change of text: what one seed loses by that here is up to 5 %.
-    assert share_of_oracle(lambda seed: World(conditional, MEMORY_BOUND, seed=seed)) >= 0.95
+    assert share_of_best(lambda seed: World(conditional, MEMORY_BOUND, seed=seed)) >= 0.95
 
 
 def test_a_machine_slower_than_profiled_is_learned():
     world = World(rates(*MIXED), MEMORY_BOUND)
     guess = LatencyModel(CostCurve(knots=(1.0, 8.0), slopes=(0.0003, 0.0012), constant=0.022))
-    assert true_goodput(world, run(world, guess)) >= 0.97 * world.oracle_goodput()
+    assert true_goodput(world, run(world, guess)) >= 0.97 * world.best_goodput()
 
 
 @pytest.mark.parametrize("factor", [5.0, 10.0, 30.0])
@@ -139,8 +136,9 @@ def test_a_wrong_profile_is_no_evidence_against_drafts(factor):
     world = World(rates(0.8, 0.8, 0.8, 0.8), MEMORY_BOUND)
     slow = CostCurve(MEMORY_BOUND.knots, tuple(factor * s for s in MEMORY_BOUND.slopes), factor * MEMORY_BOUND.constant)
     controller = Controller("goodput", K, LatencyModel(slow), drafters=(LOOKUP,), strict=True)
-    view = world.view
-    world.view = lambda: replace(view(), drafters=(found(np.zeros(world.num_rows, dtype=int)),))
+    view, nothing = world.view, np.zeros(world.num_rows, dtype=int)
+    nothing[0] = 1  # or there would be nothing to decide
+    world.view = lambda: replace(view(), drafters=(found(nothing),), max_draft_tokens=np.zeros_like(nothing))
     world.step(controller)
     world.view = view
     for _ in range(100):

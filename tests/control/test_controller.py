@@ -1,17 +1,21 @@
+"""The controller at its border: bad input, what it keeps and explains, and when it learns."""
+
 import json
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
+import factories
 import numpy as np
 import pytest
-from drafter_cases import LOOKUP, found, free_test
+from drafter_cases import LOOKUP, free_test
 
-from smartspec.control.acceptance.logistic import sigmoid
-from smartspec.control.controller import NUM_DECISIONS, Controller
+from smartspec.control.controller import LEARN_STEPS, NUM_DECISIONS, Controller
 from smartspec.control.latency.model import CostCurve, LatencyModel
-from smartspec.control.records import BatchView, Drafted, DraftPlan, FreeTests, StepFeedback, StepSeconds
+from smartspec.control.records import Drafted, DraftPlan, FreeTests, StepSeconds
 
 K = 4
+make_feedback = partial(factories.make_feedback, seconds=StepSeconds(draft=0.0, target=0.04, host=0.001))
 
 
 def make_controller(policy="goodput", **changes):
@@ -19,23 +23,8 @@ def make_controller(policy="goodput", **changes):
     return Controller(policy, latency=LatencyModel(CostCurve.linear(0.04, 0.0005)), **options)
 
 
-def make_view(num_rows, prefill_tokens=0):
-    full = np.full(num_rows, K)
-    return BatchView(np.arange(num_rows), full * 10, full, (found(full),), prefill_tokens=prefill_tokens)
-
-
-def make_feedback(view, plan, accepted=None, seconds=None, **changes):
-    lengths = plan.lengths
-    accepted = lengths if accepted is None else np.array(accepted)
-    counts = {
-        "drafted": lengths,
-        "verified": lengths,
-        "tested": np.minimum(lengths, accepted + 1),
-        "accepted": accepted,
-        "num_emitted": int(accepted.sum()) + view.num_rows,
-    }
-    seconds = seconds or StepSeconds(draft=0.0, target=0.04, host=0.001)
-    return StepFeedback(view=view, plan=plan, seconds=seconds, **(counts | changes))
+def make_view(rows, **more):
+    return factories.make_view(rows, found_lengths=K, context_tokens=10 * K, max_draft_tokens=K, **more)
 
 
 def test_bad_configuration_is_refused():
@@ -49,10 +38,9 @@ def test_bad_configuration_is_refused():
 
 def test_without_drafters_only_time_is_learned():
     """The policy has nothing to decide, and its time would be the host's."""
-    controller, full = make_controller("fixed:3", drafters=()), np.full(3, K)
+    controller, view = make_controller("fixed:3", drafters=()), factories.make_view(3)
     controller.policy = SimpleNamespace(note=None)
-    controller.acceptance = None
-    view = BatchView(np.arange(3), full * 10, full)
+    controller._acceptance = None
     for _ in range(50):
         plan = controller.plan_draft(view)
         assert plan.lengths.tolist() == [0, 0, 0] and plan.drafter.tolist() == [-1, -1, -1]
@@ -75,8 +63,7 @@ def test_predicted_seconds_are_of_what_was_verified_and_from_before_it_was_measu
     controller, view = make_controller("fixed:2"), make_view(3, prefill_tokens=5)
     plan, verified = controller.plan_draft(view), np.array(verified)
     seconds = StepSeconds(draft=0.0, target=0.5, host=0.0)
-    counts = dict.fromkeys(("verified", "tested", "accepted"), verified)
-    controller.observe(make_feedback(view, plan, seconds=seconds, **counts))
+    controller.observe(make_feedback(view, plan, verified, drafted=plan.lengths, seconds=seconds))
     assert controller.predicted_seconds == pytest.approx(0.04 + 0.0005 * (3 + 5 + verified.sum()))
 
 
@@ -101,8 +88,8 @@ def test_every_policy_learns_and_off_learns_from_free_tests():
         {"seconds": StepSeconds(draft=0.0, target=0.0, host=0.0)},
         {"seconds": StepSeconds(draft=-0.1, target=0.04, host=0.0)},
         {"seconds": StepSeconds(draft=0.0, target=0.04, host=-1.0)},
-        {"accepted": [9, 0]},
-        {"accepted": [-1, 0]},
+        {"accepted": np.array([9, 0]), "num_emitted": 2},
+        {"accepted": np.array([-1, 0]), "num_emitted": 2},
         {"tested": np.array([0, 9])},
         {"verified": np.array([3, 3]), "drafted": np.array([2, 2])},
         {"free_tests": (FreeTests(np.zeros(2, int), np.array([1, 0]), np.array([2, 0])),)},
@@ -165,8 +152,7 @@ def test_predicted_goodput_is_expected_tokens_over_predicted_time():
     plan = controller.plan_draft(view)
     controller.observe(make_feedback(view, plan))
     decision = controller.state()["decisions"][0]
-    second = sigmoid(np.log(0.6 / 0.4) + 0.4 / (2.0 + 0.6 * 0.4))  # given that the first was accepted: see acceptance
-    assert decision["predicted_goodput"] == pytest.approx(3 * (1 + 0.6 + 0.6 * second) / (0.04 + 0.0005 * 9))
+    assert decision["predicted_goodput"] == pytest.approx(3 * (1 + 0.6 + 0.6 * 0.6) / (0.04 + 0.0005 * 9))
     assert decision["predicted_goodput_off"] == pytest.approx(3 / (0.04 + 0.0005 * 3))
 
 
@@ -178,9 +164,33 @@ def test_prefill_only_steps_teach_time():
     seconds = StepSeconds(draft=0.0, target=0.2, host=0.001)
     controller.observe(make_feedback(view, plan, accepted=keep, seconds=seconds))
     before = controller.predicted_seconds
-    controller.observe(make_feedback(view, controller.plan_draft(view), accepted=keep, seconds=seconds))
-    assert before < controller.predicted_seconds < 0.2
+    for _ in range(LEARN_STEPS):
+        controller.observe(make_feedback(view, controller.plan_draft(view), accepted=keep, seconds=seconds))
+    assert before < 0.1
+    assert controller.predicted_seconds == pytest.approx(0.201, rel=0.05)
     json.dumps(controller.state(), allow_nan=False)
+
+
+def test_what_is_asked_for_is_known_from_all_steps_so_far():
+    """Learning in groups of steps is not seen from outside."""
+    controller, view = make_controller("fixed:2"), make_view(2)
+    first = controller.acceptance.survival(view)[0, 0, 0]
+    for num_steps in range(1, 2 * LEARN_STEPS):
+        controller.observe(make_feedback(view, controller.plan_draft(view), accepted=np.zeros(2, dtype=int)))
+        now = controller.acceptance.survival(view)[0, 0, 0]
+        assert now < first, f"nothing was learned of step {num_steps}"
+        first = now
+
+
+def test_a_group_of_steps_is_learned_from_without_being_asked():
+    controller, view = make_controller("fixed:2"), make_view(2)
+    planned_with = []
+    for _ in range(2 * LEARN_STEPS):
+        plan = controller.plan_draft(view)
+        controller.observe(make_feedback(view, plan, accepted=np.zeros(2, dtype=int)))
+        planned_with.append(controller.predicted_seconds)
+    assert len(set(planned_with[:LEARN_STEPS])) == len(set(planned_with[LEARN_STEPS:])) == 1
+    assert planned_with[0] != planned_with[-1]
 
 
 def test_forget_drops_the_request():

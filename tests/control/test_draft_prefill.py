@@ -1,35 +1,30 @@
 """For which rows draft prefill pays, and what a step is charged for it."""
 
-from functools import partial
-
+import factories
 import numpy as np
 import pytest
-from drafter_cases import estimates_of, lagging
+from drafter_cases import estimates_of
 
 from smartspec.control.goodput.choice import best_choice
-from smartspec.control.goodput.draft_prefill import MAX_STEPS, begun
+from smartspec.control.goodput.draft_prefill import begun
 from smartspec.control.goodput.guard import Guard
 from smartspec.control.goodput.policy import Goodput
+from smartspec.control.goodput.settings import ExplorationSettings, GoodputSettings
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
 from smartspec.control.planner.lengths import LengthPlan
-from smartspec.control.policy import no_drafts
-from smartspec.control.records import BatchView, StepFeedback, StepSeconds
 
 K, R = 3, 4
+SETTINGS = GoodputSettings().draft_prefill
+NOT_EXPLORING = GoodputSettings(exploration=ExplorationSettings(share=0.0))
 # Memory-bound up to 256 tokens: the first of them cost nothing.
 DRAFT = CostCurve(knots=(1.0, 256.0), slopes=(0.0, 1e-4), constant=0.002)
 LATENCY = LatencyModel(CostCurve(knots=(1.0, 256.0), slopes=(0.0, 1e-4), constant=0.03), (DRAFT,))
 EVERYBODY, NOBODY = np.zeros(R, dtype=int), np.full(R, -1)
 
 
-def make_view(lag, context=3000):
-    return BatchView(
-        request_ids=np.arange(R),
-        context_tokens=np.broadcast_to(context, R).copy(),
-        max_draft_tokens=np.full(R, K),
-        drafters=(lagging(R, lag),),
-    )
+def make_view(lag, context=3000, rows=R):
+    return factories.make_view(rows, lag=lag, context_tokens=context, max_draft_tokens=K)
 
 
 def make_estimates(rate=0.7):
@@ -37,20 +32,16 @@ def make_estimates(rate=0.7):
     return estimates_of(LATENCY, model=survival)
 
 
-def step(view, plan):
-    zeros = np.zeros_like(plan.lengths)
-    seconds = StepSeconds(0.0, 0.03, 0.0)
-    return StepFeedback(view, plan, plan.lengths, zeros, zeros, zeros, view.num_rows, seconds)
-
-
-def who_begins(view, estimates, remaining_tokens=None, length=K):
+def who_begins(view, estimates, remaining_tokens=np.inf, length=K):
     """With drafts of that length for all and time at 100 tokens per second: 10 ms are worth a token."""
 
     def plan(drafter, draft_seconds):
         return LengthPlan(np.where(drafter >= 0, length, 0), length, 100.0, 0.04, 100.0, 0.03, 0.1)
 
     target_seconds = np.full(R * K + 1, 0.03)
-    drafter, seconds = begun(view, EVERYBODY, NOBODY, estimates, remaining_tokens, target_seconds, 100.0, plan)
+    drafter, seconds = begun(
+        view, EVERYBODY, NOBODY, estimates, SETTINGS, remaining_tokens, target_seconds, 100.0, plan
+    )
     return drafter >= 0, seconds[0]
 
 
@@ -63,71 +54,67 @@ def test_a_step_is_charged_its_share_of_the_whole_draft_prefill():
     rows, charged = who_begins(behind, estimates)
     assert rows.all()
     assert charged[0] == 0.0
-    assert charged[1:] - ordinary[1:] == pytest.approx(whole / MAX_STEPS, rel=0.01)
+    assert charged[1:] - ordinary[1:] == pytest.approx(whole / SETTINGS.max_steps, rel=0.01)
     rows, charged = who_begins(up_to_date, estimates)
     assert rows.all() and np.array_equal(charged, ordinary)
 
 
 def test_a_row_begins_if_its_own_drafts_bring_more_than_its_draft_prefill_costs():
-    """0.7 + 0.49 + 0.343 tokens per step at 10 ms each, for 120 / (1 + 1.53) steps, are 0.73 seconds: that is 7,300
-    tokens of draft prefill at 0.1 ms each. Rows that need none draft whatever others do."""
-    view = make_view([0, 6000, 9000, 4])
-    rows, charged = who_begins(view, make_estimates(), np.full(R, 120.0))
+    """0.7 + 0.49 + 0.343 tokens per step at 10 ms each, for 120 / (1 + 1.53) steps, are 0.73 seconds: with a
+    payback of 1.5 that is 4,850 tokens of draft prefill at 0.1 ms each. Rows that need none draft anyway."""
+    view = make_view([0, 4000, 6000, 4])
+    rows, charged = who_begins(view, make_estimates(), 120.0)
     assert rows.tolist() == [True, True, False, True]
     ordinary = LATENCY.draft_seconds(make_view(0), np.where(rows, 0, -1), 1)[0]
-    assert charged[1] - ordinary[1] == pytest.approx(0.6 / (120 / 2.533), rel=0.1)
+    assert charged[1] - ordinary[1] == pytest.approx(0.4 / (120 / 2.533), rel=0.1)
 
 
-def test_who_is_about_to_end_or_hardly_accepted_does_not_begin():
-    view = make_view(2000)
-    assert who_begins(view, make_estimates(), np.array([300.0, 120.0, 8.0, 2.0]))[0].tolist() == [
-        True,
-        True,
-        False,
-        False,
-    ]
+@pytest.mark.parametrize(("remaining_tokens", "begin"), [(300.0, True), (120.0, True), (8.0, False), (2.0, False)])
+def test_where_requests_are_about_to_end_none_begins(remaining_tokens, begin):
+    assert (who_begins(make_view(2000), make_estimates(), remaining_tokens)[0] == begin).all()
+
+
+def test_who_is_hardly_accepted_does_not_begin():
     rates = np.array([0.7, 0.5, 0.1, 0.05])
-    assert who_begins(view, make_estimates(rates), np.full(R, 60.0))[0].tolist() == [True, True, False, False]
+    assert who_begins(make_view(2000), make_estimates(rates), 80.0)[0].tolist() == [True, True, False, False]
 
 
 def test_that_a_long_request_ends_sooner_is_worth_more():
-    remaining = np.full(R, 120.0)
-    assert not who_begins(make_view(9000), make_estimates(), remaining)[0].any()
-    assert who_begins(make_view([9000, 0, 0, 0], context=[9000, 10, 10, 10]), make_estimates(), remaining)[0].all()
+    assert not who_begins(make_view(9000), make_estimates(), 120.0)[0].any()
+    assert who_begins(make_view([9000, 0, 0, 0], context=[9000, 10, 10, 10]), make_estimates(), 120.0)[0].all()
 
 
 @pytest.mark.parametrize("tokens", [20.0, 400.0])
 def test_what_short_answers_do_not_pay_long_ones_do(tokens):
-    plan = best_choice(make_view(3000), make_estimates(), remaining_tokens=np.full(R, tokens)).draft_plan
+    plan = best_choice(make_view(3000), make_estimates(), GoodputSettings(), remaining_tokens=tokens).draft_plan
     assert plan.lengths.any() == (tokens == 400.0)
 
 
 def test_drafts_that_are_off_are_no_reason_to_stay_off():
     """A policy whose drafts were kept off for long begins again."""
-    policy, estimates, view = Goodput(), make_estimates(), make_view(3000)
+    policy, estimates, view = Goodput(settings=NOT_EXPLORING), make_estimates(), make_view(2000)
     assert policy.plan_draft(view, estimates).lengths.any()
     policy.guard.reason, policy.guard._remaining = "a test", 1000
     for _ in range(1000):
         assert not policy.plan_draft(view, estimates).lengths.any()
-        policy.observe(step(view, no_drafts(R)))
-    policy.guard = Guard()
+        policy.observe(factories.make_feedback(view))
+    policy.guard = Guard(policy.settings.guard)
     assert policy.plan_draft(view, estimates).lengths.any()
 
 
 def test_a_policy_learns_that_answers_are_short():
-    """Drafters are prefilled with prompts of 3,000 tokens until requests turn out to end after eight tokens."""
-    policy, estimates = Goodput(), make_estimates()
-    first = partial(make_view, 3000)
-    assert policy.plan_draft(first(), estimates).lengths.any()
+    """Drafters are prefilled with prompts of 2,000 tokens until requests turn out to end after eight tokens."""
+    policy, estimates = Goodput(settings=NOT_EXPLORING), make_estimates()
+    assert policy.plan_draft(make_view(2000), estimates).lengths.any()
     for number in range(1, 100):
+        ids = number * R + np.arange(R)
         for made in range(8):
-            view = make_view(3000 + made, context=3000 + made)
-            view.request_ids[:] += number * R
+            view = make_view(2000 + made, context=2000 + made, rows=ids)
             policy.plan_draft(view, estimates)
-            policy.observe(step(view, no_drafts(R)))
-        for request_id in view.request_ids.tolist():
+            policy.observe(factories.make_feedback(view))
+        for request_id in ids.tolist():
             policy.forget(request_id)
-    assert policy.state()["tokens_of_a_new_request"] == pytest.approx(8, abs=6)
-    view = first()
-    view.request_ids[:] += 1000
+    assert policy.state()["tokens_of_a_request"] == pytest.approx(8, rel=0.1)
+    view = make_view(2000, rows=1000 + np.arange(R))
+    assert policy.plan_draft(make_view(0, rows=1000 + np.arange(R)), estimates).lengths.any(), "but for the prefill"
     assert not policy.plan_draft(view, estimates).lengths.any()

@@ -1,153 +1,179 @@
-"""Knowing costs: never more than the budget, and enough to notice what has changed."""
+"""Exploration: it happens, becomes rare, is paid for, and finds what has changed."""
 
 from dataclasses import replace
 
+import factories
 import numpy as np
 import pytest
-from drafter_cases import MODEL, estimates_of, lagging
+from drafter_cases import MODEL, estimates_of
 
 from smartspec.control.controller import Controller
-from smartspec.control.goodput.exploration import MAX_CREDIT_STEPS, ExplorationBudget, Spacing
+from smartspec.control.goodput.exploration import LONGER, NON_SPECULATIVE, Exploration
 from smartspec.control.goodput.policy import Goodput
+from smartspec.control.goodput.settings import ExplorationSettings
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
-from smartspec.control.records import BatchView, Drafted, DraftPlan, StepFeedback, StepSeconds
+from smartspec.control.records import UNLIMITED, Drafted, DraftPlan, StepSeconds
 
 K, ROWS = 4, 16
-INDEPENDENT = 0.5  # wandering of the number of requests, see policies.arrivals
+SETTINGS = ExplorationSettings()
 TARGET = CostCurve(knots=(1.0, 16.0), slopes=(0.0002, 0.0012), constant=0.03)
 CHEAP_TOKENS = CostCurve.linear(0.03, 0.0002)
 DRAFT = CostCurve.linear(0.003, 0.00005)
 
 
-def test_a_budget_is_a_share_of_time_and_is_not_hoarded():
-    budget = ExplorationBudget(share=0.01)
-    assert not budget.buy(0.001)
-    assert budget.buy(0.0), "what costs nothing is always affordable"
+def test_the_credit_is_the_time_of_one_step_and_grows_by_a_share_of_time():
+    exploration = Exploration(replace(SETTINGS, share=0.01))
+    assert exploration.credit == 0.0
+    exploration.earn(ROWS, 2.0)
+    assert exploration.credit == 2.0, "a first look is affordable as soon as steps are known"
+    exploration.credit = 0.0
     for _ in range(20):
-        budget.earn(1.0)
-    assert budget.credit == pytest.approx(0.2)
-    assert budget.buy(0.1) and budget.credit == pytest.approx(0.1)
+        exploration.earn(ROWS, 1.0)
+    assert exploration.credit == pytest.approx(0.2)
     for _ in range(10_000):
-        budget.earn(1.0)
-    assert budget.credit == MAX_CREDIT_STEPS
+        exploration.earn(ROWS, 1.0)
+    assert exploration.credit == 1.0, "it is not hoarded"
 
 
-def test_a_first_look_is_affordable_as_soon_as_steps_are_known():
-    budget = ExplorationBudget(share=0.01, credit=None)
-    assert not budget.buy(0.001)
-    budget.earn(2.0)
-    assert budget.buy(1.9) and not budget.buy(1.9)
+class Run:
+    """A draft model with that acceptance by step (of all positions, or float [K]), beside so many prefill tokens.
 
+    By step: lengths, int [steps, R]; notes; relative, goodput against that of plain decoding; credit. understated: by
+    what factor the profile has the target's tokens too cheap. num_rows: by step.
+    """
 
-@pytest.mark.parametrize(("growth", "due"), [(2, [16, 48, 112, 240, 496, 1008]), (4, [16, 80, 336, 848])])
-def test_steps_of_a_kind_become_rarer_at_every_batch_size_by_itself(growth, due):
-    spacing, made = Spacing(growth), []
-    for step in range(1100):
-        if spacing.is_due(20):
-            spacing.planned(20)
-            made.append(step)
-        spacing.observe(20, happened=False)
-    assert made == due
-    assert not spacing.is_due(40)
+    def __init__(
+        self, acceptance, num_steps, *, seed=0, policy="goodput", understated=1.0, target=TARGET, prefill=0,
+        num_rows=lambda step: ROWS, max_draft_tokens=K, budget=UNLIMITED,
+    ):  # fmt: skip
+        self.rng, self.target, self.prefill = np.random.default_rng(seed), target, prefill
+        self.max_draft_tokens, self.budget = np.broadcast_to(max_draft_tokens, ROWS), budget
+        profile = CostCurve(target.knots, tuple(s / understated for s in target.slopes), target.constant)
+        latency = LatencyModel(profile, (DRAFT,))
+        self.controller = Controller(policy, K, latency, drafters=(MODEL,), strict=True)
+        steps = [self.step(float(step), num_rows(step), acceptance(step)) for step in range(num_steps)]
+        lengths, self.notes, relative, credit = zip(*steps, strict=True)
+        self.lengths = np.array([np.pad(row, (0, ROWS - len(row))) for row in lengths])
+        self.num_tokens, self.relative, self.credit = self.lengths.sum(axis=1), np.array(relative), np.array(credit)
 
+    def steps_of(self, *notes):
+        return np.flatnonzero([note in notes for note in self.notes])
 
-def play(acceptance_of_step, num_steps, seed=0, understated=1.0, target=TARGET, prefill=0):
-    """A draft model with that acceptance by step (of all positions, or float [K]), beside so many prefill tokens in
-    every step, under arrivals that are known to be open-loop; returns lengths, notes and relative goodput (to off) by
-    step."""
-    rng = np.random.default_rng(seed)
-    profile = CostCurve(target.knots, tuple(s / understated for s in target.slopes), target.constant)
-    controller = Controller("goodput", K, LatencyModel(profile, (DRAFT,)), drafters=(MODEL,), strict=True)
-    if prefill:
-        controller.policy._arrivals._wandering = INDEPENDENT
-    ids = np.arange(ROWS)
-    lengths, notes, relative = [], [], []
-    for step in range(num_steps):
-        view = BatchView(ids, np.full(ROWS, 50), np.full(ROWS, K), (lagging(ROWS),), now=float(step))
-        if prefill:
-            view = replace(view, num_prefills=1, prefill_tokens=prefill, prefill_context_tokens=prefill)
-        plan = controller.plan_draft(view)
-        keep = controller.plan_verify(view, plan, Drafted(plan.lengths))
-        acceptance = np.broadcast_to(acceptance_of_step(step), K)
-        hits = np.cumprod(rng.random((ROWS, K)) < acceptance, axis=1).sum(axis=1)
-        accepted = np.minimum(hits, keep)
-        depth, fed = int(keep.max(initial=0)), ROWS + prefill + int(keep.sum())
-        seconds = np.array([depth * float(DRAFT.seconds(ROWS)), float(target.seconds(fed))])
-        expected = ROWS + float((np.cumprod(acceptance) * (np.arange(K) < keep[:, None])).sum())
-        relative.append(expected / seconds.sum() * float(target.seconds(ROWS)) / ROWS)
-        draft_seconds, target_seconds = seconds * np.exp(0.02 * rng.standard_normal(2))
-        feedback = StepFeedback(
-            view, plan, plan.lengths, keep, np.minimum(keep, accepted + 1), accepted,
-            int(accepted.sum()) + ROWS, StepSeconds(draft_seconds, target_seconds, 0.0),
+    def step(self, now, num_rows, acceptance):
+        prefill = {"num_prefills": int(self.prefill > 0), "prefill_tokens": self.prefill}
+        view = factories.make_view(
+            num_rows, lag=0, context_tokens=50, max_draft_tokens=self.max_draft_tokens[:num_rows], now=now,
+            prefill_context_tokens=self.prefill, draft_token_budget=self.budget, **prefill,
         )  # fmt: skip
-        controller.observe(feedback)
-        lengths.append(keep.sum())
-        notes.append(controller.policy.note)
-    return np.array(lengths), notes, np.array(relative)
+        plan = self.controller.plan_draft(view)
+        keep = self.controller.plan_verify(view, plan, Drafted(plan.lengths))
+        chain = np.cumprod(self.rng.random((num_rows, K)) < acceptance, axis=1).sum(axis=1)
+        depth, fed = int(keep.max(initial=0)), num_rows + self.prefill
+        off_seconds = float(self.target.seconds(fed))
+        seconds = np.array([depth * float(DRAFT.seconds(num_rows)), float(self.target.seconds(fed + int(keep.sum())))])
+        survival = np.cumprod(np.broadcast_to(acceptance, K))
+        expected = num_rows + float((survival * (np.arange(K) < keep[:, None])).sum())
+        relative = expected / seconds.sum() * off_seconds / num_rows
+        draft_seconds, target_seconds = seconds * np.exp(0.02 * self.rng.standard_normal(2))
+        measured = StepSeconds(draft_seconds, target_seconds, 0.0)
+        self.controller.observe(
+            factories.make_feedback(view, plan, keep, np.minimum(chain, keep), drafted=plan.lengths, seconds=measured)
+        )
+        return plan.lengths, self.controller.policy.note, relative, self.controller.policy.exploration.credit
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_useless_draft_model_costs_hardly_more_than_none(seed):
-    _, notes, relative = play(lambda step: 0.02, 1500, seed)
-    assert relative[100:].mean() >= 1.0 - 0.01
-    assert any(note and note.startswith("probe") for note in notes), "it must not be written off for ever"
+def test_non_speculative_steps_are_taken_and_become_rare(seed):
+    taken = Run(lambda step: 0.8, 2000, seed=seed, target=CHEAP_TOKENS).steps_of(NON_SPECULATIVE)
+    assert len(taken) >= 1
+    assert (taken >= 1000).sum() <= 4
+
+
+@pytest.mark.parametrize("acceptance", [0.02, 0.3, 0.8])
+def test_the_spacing_doubles_up_to_its_longest(acceptance):
+    run = Run(lambda step: acceptance, 3000, target=CHEAP_TOKENS)
+    gaps = np.diff([-1, *run.steps_of(NON_SPECULATIVE, LONGER)])
+    least = np.minimum(SETTINGS.first_spacing * 2 ** np.arange(len(gaps)), SETTINGS.longest_spacing)
+    assert len(gaps) >= 3 and (gaps >= least).all()
+
+
+def test_every_batch_size_has_a_spacing_of_its_own():
+    run = Run(lambda step: 0.8, 1200, num_rows=lambda step: ROWS if step < 1000 else ROWS // 4)
+    explored = run.steps_of(NON_SPECULATIVE, LONGER)
+    assert not ((explored > 900) & (explored < 1000)).any()
+    assert ((explored >= 1000) & (explored < 1040)).any()
+
+
+@pytest.mark.parametrize("acceptance", [0.02, 0.3, 0.8])
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_spent_stays_under_the_share(acceptance, seed):
+    """Credit is never overdrawn; what is lost against the steps around, as it turns out, is in the order of it."""
+    run = Run(lambda step: acceptance, 1500, seed=seed)
+    assert (run.credit >= 0).all()
+    explored = np.isin(np.arange(1500), run.steps_of(NON_SPECULATIVE, LONGER))
+    usual = np.median(run.relative[~explored][-500:])
+    assert (usual - run.relative[explored]).sum() <= 1.0 + 2 * SETTINGS.share * 1500
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_useless_draft_model_costs_hardly_more_than_none_and_is_retried(seed):
+    run = Run(lambda step: 0.02, 3000, seed=seed, target=CHEAP_TOKENS)
+    assert run.relative[100:].mean() >= 1.0 - 0.01
+    tried = run.steps_of(LONGER)
+    assert np.diff([0, *tried, 3000]).max() <= 3 * SETTINGS.longest_spacing, "it must not be written off for ever"
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_draft_model_that_becomes_good_is_found_again(seed):
-    lengths, _, relative = play(lambda step: 0.02 if step < 400 else 0.9, 1000, seed)
-    assert (lengths[300:400] > 0).mean() < 0.5
-    assert (lengths[900:] > 0).mean() > 0.9
-    assert relative[900:].mean() > 1.11, "one token is worth 1.120, two, the best, 1.132"
+    run = Run(lambda step: 0.02 if step < 400 else 0.9, 1000, seed=seed)
+    assert (run.num_tokens[300:400] > 0).mean() < 0.5
+    assert (run.num_tokens[900:] > 0).mean() > 0.9
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_beside_prefill_as_well(seed):
     """A busy server may not see a step without prefill for a long time."""
-    lengths, notes, _ = play(lambda step: 0.02 if step < 100 else 0.9, 600, seed, target=CHEAP_TOKENS, prefill=200)
-    assert (lengths[50:100] > 0).mean() < 0.5
-    assert any(note and note.startswith("probe") for note in notes)
-    assert (lengths[500:] > 0).mean() > 0.9
+    run = Run(lambda step: 0.02 if step < 100 else 0.9, 600, seed=seed, prefill=200)
+    assert (run.num_tokens[50:100] > 0).mean() < 0.5
+    assert len(run.steps_of(LONGER)) and not len(run.steps_of(NON_SPECULATIVE))
+    assert (run.num_tokens[500:] > 0).mean() > 0.9
+
+
+def test_where_every_step_is_mixed_drafts_that_pay_are_explored_too():
+    """A non-speculative step would be due first, and there is never one to be had."""
+    run = Run(lambda step: 0.6, 1000, target=CHEAP_TOKENS, prefill=200)
+    assert (run.num_tokens[200:] > 0).mean() > 0.9
+    assert len(run.steps_of(LONGER)) >= 2 and not len(run.steps_of(NON_SPECULATIVE))
 
 
 @pytest.mark.parametrize("prefill", [0, 200])
-def test_requests_that_nobody_values_are_not_probed(prefill):
-    view = BatchView(
-        np.arange(ROWS), np.full(ROWS, 50), np.full(ROWS, K), (lagging(ROWS),),
-        num_prefills=int(prefill > 0), prefill_tokens=prefill, prefill_context_tokens=prefill, weights=np.zeros(ROWS),
-    )  # fmt: skip
+def test_requests_that_nobody_values_are_not_drafted_for(prefill):
+    more = {"num_prefills": int(prefill > 0), "prefill_tokens": prefill, "prefill_context_tokens": prefill}
+    view = factories.make_view(ROWS, lag=0, max_draft_tokens=K, weights=np.zeros(ROWS), **more)
     controller = Controller("goodput", K, LatencyModel(TARGET, (DRAFT,)), drafters=(MODEL,), strict=True)
-    for _ in range(10):
-        assert not controller.plan_draft(view).lengths.any()
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_non_speculative_steps_are_taken_and_become_rare(seed):
-    _, notes, _ = play(lambda step: 0.8, 2000, seed)
-    taken = [step for step, note in enumerate(notes) if note and note.startswith("non-speculative step")]
-    assert len(taken) >= 3
-    assert sum(step >= 1000 for step in taken) <= 4
+    for _ in range(40):
+        plan = controller.plan_draft(view)
+        assert not plan.lengths.any()
+        controller.observe(factories.make_feedback(view, plan))
 
 
 def test_noise_at_the_second_token_does_not_keep_drafts_short_for_ever():
     bad, good = np.array([0.5, 0.1, 0.1, 0.1]), np.array([0.5, 0.8, 0.8, 0.8])
     num_found = 0
     for seed in range(8):
-        lengths, notes, _ = play(lambda step: bad if step < 3 else good, 400, seed, target=CHEAP_TOKENS)
-        assert (lengths[5:16] == ROWS).all(), "and nothing is learned of a second token there is not"
-        longer = [step for step, note in enumerate(notes) if note and note.startswith("longer")]
-        assert 2 <= len(longer) <= 6
-        num_found += np.median(lengths[300:]) >= 2 * ROWS
-    assert num_found >= 7, "without longer steps: never"
+        run = Run(lambda step: bad if step < 3 else good, 1600, seed=seed, target=CHEAP_TOKENS)
+        assert (run.num_tokens[5:16] == ROWS).all(), "and nothing is learned of a second token there is not"
+        num_found += np.median(run.num_tokens[1500:]) >= 2 * ROWS
+    assert num_found >= 7, "without longer drafts: never"
 
 
-@pytest.mark.parametrize("note", [None, "longer drafts, to know what they are worth"])
+@pytest.mark.parametrize("note", [None, LONGER])
 def test_drafts_made_to_learn_from_are_verified_whole(note):
     """Others are cut where their confidence says that nothing will be accepted."""
     policy, lengths = Goodput(), np.full(ROWS, K)
-    view = BatchView(np.arange(ROWS), np.full(ROWS, 50), lengths, (lagging(ROWS),))
     latency, survival = LatencyModel(TARGET, (DRAFT,)), np.full((ROWS, K), 1e-3)
+    view = factories.make_view(ROWS, lag=0, context_tokens=50, max_draft_tokens=K)
     policy.plan_draft(view, estimates_of(latency, model=survival))
     policy.note = note
     drafted = Drafted(lengths, confidence=survival)
@@ -157,5 +183,29 @@ def test_drafts_made_to_learn_from_are_verified_whole(note):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_profile_that_understates_drafts_by_far_does_not_lose_for_long(seed):
-    _, _, relative = play(lambda step: 0.25, 600, seed, understated=3.0)
-    assert relative[200:].mean() >= 0.985
+    run = Run(lambda step: 0.25, 600, seed=seed, understated=3.0)
+    assert run.relative[200:].mean() >= 0.985
+
+
+@pytest.mark.parametrize("budget", [0, 1, 3, 7, 9, UNLIMITED])
+def test_drafts_that_explore_stay_within_the_steps_budget(budget):
+    """With little room there is little to gain from knowing."""
+    run = Run(lambda step: 0.02, 1000, budget=budget, target=CHEAP_TOKENS)
+    tried = run.lengths[run.steps_of(LONGER)]
+    assert (tried.sum(axis=1) <= budget).all()
+    assert len(tried) or budget < 7
+
+
+def test_drafts_that_explore_have_an_allowed_length_where_all_share_one():
+    run = Run(lambda step: 0.02, 1500, policy="uniform:2,4", target=CHEAP_TOKENS)
+    tried = run.lengths[run.steps_of(LONGER)]
+    assert len(tried) and np.isin(tried, [2, 4]).all() and (tried == tried[:, :1]).all()
+
+
+@pytest.mark.parametrize("num_opted_out", [8, ROWS])
+def test_rows_that_may_not_draft_do_not_keep_the_others_from_being_tried(num_opted_out):
+    caps = np.where(np.arange(ROWS) < num_opted_out, 0, K)
+    run = Run(lambda step: 0.02, 1000, max_draft_tokens=caps, target=CHEAP_TOKENS)
+    tried = run.lengths[run.steps_of(LONGER)]
+    assert not tried[:, :num_opted_out].any()
+    assert bool(len(tried)) == (num_opted_out < ROWS)

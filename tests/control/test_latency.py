@@ -1,25 +1,20 @@
 import json
 from dataclasses import replace
 
+import factories
 import numpy as np
 import pytest
-from drafter_cases import LOOKUP, MODEL, found, lagging
+from drafter_cases import LOOKUP, MODEL
 
 from smartspec.control.latency.model import CostCurve, LatencyModel, ProfileSample
-from smartspec.control.records import BatchView, DraftPlan, StepSeconds
+from smartspec.control.records import DraftPlan, StepSeconds
 
 K = 4
 
 
-def make_view(num_rows, *, context=100, lag=0, prefill_tokens=0, prefill_context_tokens=0):
-    full = np.full(num_rows, K)
-    return BatchView(
-        request_ids=np.arange(num_rows),
-        context_tokens=np.full(num_rows, context),
-        max_draft_tokens=full,
-        drafters=(found(full), lagging(num_rows, lag)),
-        prefill_tokens=prefill_tokens,
-        prefill_context_tokens=prefill_context_tokens,
+def make_view(num_rows, *, context=100, lag=0, **prefill):
+    return factories.make_view(
+        num_rows, found_lengths=K, lag=lag, context_tokens=context, max_draft_tokens=K, **prefill
     )
 
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from drafter_cases import found
+from factories import make_view
 
 from smartspec.control.latency.model import CostCurve, LatencyModel, ProfileSample
 from smartspec.control.planner.lengths import plan_lengths
-from smartspec.control.records import BatchView, DraftPlan, StepSeconds
+from smartspec.control.records import DraftPlan, StepSeconds
 
 K = 8
 HOST_SECONDS = 0.001
@@ -76,8 +76,7 @@ class Loop:
         self.speed = 1.0
 
     def view(self):
-        full = np.full(self.num_rows, K)
-        return BatchView(np.arange(self.num_rows), self.context, full, (found(full),))
+        return make_view(self.num_rows, found_lengths=K, context_tokens=self.context)
 
     def true_seconds(self, num_draft_tokens):
         fed = self.num_rows + num_draft_tokens

@@ -17,7 +17,7 @@ def size(fed, context=1000.0, rows=4, prefill=0):
 
 
 def observe(model, pass_size, seconds, is_first_use=False):
-    model.observe(model.features(pass_size)[0], seconds, is_first_use)
+    model.observe(model.features(pass_size), seconds, is_first_use)
 
 
 def seconds(model, fed, **kwargs):
@@ -92,7 +92,6 @@ def test_before_any_measurement_it_is_the_profile(curve, fed, context, rows):
     model = CostCorrection(curve)
     profiled = np.maximum(curve.seconds(fed, context, rows, fed * context / rows), 1e-9)
     assert seconds(model, fed, context=float(context), rows=rows) == pytest.approx(float(profiled))
-    assert model.predict(model.features(size(fed, float(context), rows))[0]) == pytest.approx(float(profiled))
 
 
 def test_one_factor_explains_a_slower_machine():

@@ -1,12 +1,14 @@
+"""Which lengths the policies choose where it is plain what is right."""
+
 from dataclasses import replace
 
+import factories
 import numpy as np
 import pytest
-from drafter_cases import estimates_of, found, lagging
+from drafter_cases import estimates_of
 
 from smartspec.control.latency.model import CostCurve, LatencyModel
 from smartspec.control.policy_names import parse_policy
-from smartspec.control.records import BatchView
 
 K = 4
 FREE = LatencyModel(CostCurve.linear(0.04, 1e-6))
@@ -16,13 +18,8 @@ SLOW_DRAFT = LatencyModel(CostCurve.linear(0.04, 1e-6), (None, CostCurve.linear(
 
 
 def make_view(found_lengths, max_draft_tokens=K):
-    lengths = np.array(found_lengths)
-    num_rows = len(lengths)
-    return BatchView(
-        request_ids=np.arange(num_rows),
-        context_tokens=np.full(num_rows, 10),
-        max_draft_tokens=np.broadcast_to(max_draft_tokens, num_rows),
-        drafters=(found(lengths), lagging(num_rows)),
+    return factories.make_view(
+        len(found_lengths), found_lengths=found_lengths, lag=0, context_tokens=10, max_draft_tokens=max_draft_tokens
     )
 
 

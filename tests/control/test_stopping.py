@@ -4,6 +4,7 @@ from dataclasses import replace
 from itertools import combinations
 from types import SimpleNamespace
 
+import factories
 import numpy as np
 import pytest
 from drafter_cases import estimates_of, found, lagging
@@ -12,11 +13,13 @@ from hypothesis import strategies as st
 
 from smartspec.control.goodput.choice import best_choice
 from smartspec.control.goodput.policy import Goodput
+from smartspec.control.goodput.settings import GoodputSettings
 from smartspec.control.goodput.stopping import drafted_as_confident, stop_rule
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
-from smartspec.control.records import BatchView, Drafted
-from smartspec.sim.scenario import Scenario, simulate_static
+from smartspec.control.records import Drafted
+from smartspec.sim.scenario import Scenario
+from smartspec.sim.simulation import simulate_static
 from smartspec.sim.static_load import Phase
 
 K = 6
@@ -28,9 +31,7 @@ LATENCY = LatencyModel(CostCurve.linear(0.02, 0.0001), (None, CostCurve.linear(0
 
 
 def make_view(num_rows, **changes):
-    zeros = np.zeros(num_rows, dtype=np.int64)
-    caps = np.full(num_rows, K)
-    return BatchView(np.arange(num_rows), zeros + 100, caps, (found(zeros), lagging(num_rows)), **changes)
+    return factories.make_view(num_rows, found_lengths=0, lag=0, max_draft_tokens=K, **changes)
 
 
 def make_estimates(num_rows, rate, acceptance=CALIBRATED):
@@ -40,7 +41,7 @@ def make_estimates(num_rows, rate, acceptance=CALIBRATED):
 
 def planned(view, estimates):
     """As planned, and with the rule that ends it; a rule is good for one step."""
-    best = best_choice(view, estimates)
+    best = best_choice(view, estimates, GoodputSettings())
     return best.draft_plan, drafted_as_confident(view, estimates, best, view.weights)
 
 
@@ -163,10 +164,10 @@ def test_it_is_the_ratio_of_weights_that_counts(fairness):
     assert kept[0].sum() and np.array_equal(*kept)
 
 
-def goodput_relative_to_the_oracle(acceptance, draft_model, num_rows):
+def goodput_relative_to_perfect_estimates(acceptance, draft_model, num_rows):
     phases = [Phase(num_steps=600, num_rows=num_rows)]
     rates = []
-    for policy in ("goodput", "oracle"):
+    for policy in ("goodput", "perfect-estimates"):
         scenario = Scenario(policy=policy, batch=num_rows, acceptance=acceptance, draft_model=draft_model)
         rates.append(simulate_static(scenario, phases, with_best=False).expected_goodput(slice(100, None)))
     return rates[0] / rates[1]
@@ -174,6 +175,6 @@ def goodput_relative_to_the_oracle(acceptance, draft_model, num_rows):
 
 @pytest.mark.parametrize("draft_model", [None, "llama-3.2-1b"])
 def test_where_tokens_differ_doubts_are_worth_more_than_the_true_mean(draft_model):
-    """The oracle knows the acceptance of every request, but not its drafter's doubts: 0.99 to 1.00 without stopping."""
-    assert goodput_relative_to_the_oracle("0.7/8/1", draft_model, 1) > 1.03
-    assert goodput_relative_to_the_oracle("0.7", draft_model, 16) > 0.98, "nothing to win where all are alike"
+    """Perfect estimates know the acceptance of requests, not their drafter's doubts: 0.99 to 1.00 without stopping."""
+    assert goodput_relative_to_perfect_estimates("0.7/8/1", draft_model, 1) > 1.03
+    assert goodput_relative_to_perfect_estimates("0.7", draft_model, 16) > 0.98, "nothing to win where all are alike"

@@ -1,11 +1,11 @@
 """Drafts are cut for what is worth verifying, and never for what was drawn."""
 
-from dataclasses import replace
 from itertools import pairwise
 
+import factories
 import numpy as np
 import pytest
-from drafter_cases import MODEL, lagging
+from drafter_cases import MODEL
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,7 +14,7 @@ from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
 from smartspec.control.planner.verify_cut import convex_slopes, worth_verifying
 from smartspec.control.policy_names import POLICIES
-from smartspec.control.records import BatchView, Drafted, StepFeedback, StepSeconds
+from smartspec.control.records import Drafted, StepSeconds
 
 K, R = 5, 4
 NUM_LEARNED = 12
@@ -81,19 +81,15 @@ def learned_controller(name, slopes, seed):
         matches = np.cumprod(rng.uniform(size=(R, K)) < confidence, axis=1)
         accepted = (matches * (np.arange(K) < keep[:, None])).sum(axis=1)
         seconds = StepSeconds(1e-3, float(target.seconds(R + int(keep.sum()))), 1e-4)
-        controller.observe(
-            StepFeedback(
-                view, plan, lengths, keep, np.minimum(keep, accepted + 1), accepted,
-                int(accepted.sum()) + R, seconds, confidence, divergence=np.zeros((R, K)),
-            )
-        )  # fmt: skip
+        more = {"drafted": lengths, "seconds": seconds, "confidence": confidence, "divergence": np.zeros((R, K))}
+        controller.observe(factories.make_feedback(view, plan, keep, accepted, **more))
     return controller
 
 
 def make_view(step):
     targets = np.array([np.inf, 0.01, np.inf, 0.02])
-    view = BatchView(np.arange(R), NONE + 100 + step, NONE + K, (lagging(R),), now=float(step))
-    return replace(view, tpot_targets=targets)
+    more = {"context_tokens": 100 + step, "max_draft_tokens": K, "now": float(step), "tpot_targets": targets}
+    return factories.make_view(R, lag=0, **more)
 
 
 def drafted_lengths(plan, confidence):

@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 from drafter_cases import LOOKUP, found
+from factories import make_feedback, make_view
 from fakes import FakeExecutor, RandomController, continuation
 
 from smartspec.control.acceptance.effects import NUM_CLASSES
 from smartspec.control.acceptance.estimator import AcceptanceEstimator
-from smartspec.control.records import UNLIMITED, BatchView, DraftPlan, StepFeedback, StepSeconds
+from smartspec.control.records import UNLIMITED, BatchView, DraftPlan
 from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.request import Request
@@ -137,24 +138,24 @@ def test_drafts_that_were_planned_and_not_made_need_no_room_beside_prefill():
 def test_class_numbers_are_bounded():
     ids = ClassIds()
     assert [ids.of(f"class {i}") for i in range(1, NUM_CLASSES)] == list(range(1, NUM_CLASSES))
-    assert ids.of("one more") == ids.of(None) == 0
-    assert ids.of("class 7") == 7
+    assert ids.of(None) == 0
+    assert ids.of("class 1") == 1, "now class 2 is the one not used for longest"
+    assert [ids.of(name) for name in ("one more", "class 1", "class 3", "class 2")] == [2, 1, 3, 4]
 
 
 def test_what_is_learned_of_the_last_class_is_not_said_of_requests_without_one():
-    """As many classes as there are numbers, and one more: the last to get one has a memory of its own."""
+    """As many classes as there are numbers: the last to get one has a memory of its own."""
     ids = ClassIds()
-    last = max(ids.of(f"class {i}") for i in range(NUM_CLASSES))
+    last = max(ids.of(f"class {i}") for i in range(1, NUM_CLASSES))
     acceptance, none = AcceptanceEstimator(2, (LOOKUP,)), np.zeros(1, dtype=np.int64)
 
     def view(request_id, class_id):
         drafters = (found(none + 2, none + 4),)
-        return BatchView(none + request_id, none + 9, none + 2, drafters, class_ids=none + class_id)
+        return make_view(none + request_id, drafters=drafters, class_ids=none + class_id)
 
     for step in range(40):
         taught, accepted = (view(step, last), none) if step % 2 else (view(step, 0), none + 2)
-        plan, tested, seconds = DraftPlan(none + 2, none), np.minimum(accepted + 1, 2), StepSeconds(0.0, 0.01, 0.0)
-        acceptance.observe(StepFeedback(taught, plan, none + 2, none + 2, tested, accepted, 1, seconds))
+        acceptance.observe([make_feedback(taught, DraftPlan(none + 2, none), accepted=accepted)])
     of_class, of_none = (acceptance.survival(view(100, class_id))[0, 0, 0] for class_id in (last, 0))
     assert of_class < 0.95 * of_none
 

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smartspec.drafters.recycling import MAX_CONTEXT, RecyclingDrafter
+from smartspec.drafters.recycling import MAX_CONTEXT, MAX_SALTS, RecyclingDrafter
 
 Texts = list[tuple[list[int], tuple[int, ...]]]
 
@@ -89,6 +89,23 @@ def test_a_full_table_forgets_the_old_and_confuses_nothing():
     known = {last: draft[0] for last, draft in drafts.items() if draft}
     assert 0 < len(known) <= 50
     assert all(newest[last] == token for last, token in known.items())
+
+
+def test_what_one_salt_taught_is_not_proposed_to_another():
+    drafter = taught([([1, 2, 3], (4, 5))])
+    assert drafter.of_salt("") is drafter and drafter.of_salt("a") is drafter.of_salt("a")
+    drafter.of_salt("a").learn(as_text([1, 2, 3]), (6,))
+    drafts = {salt: drafter.of_salt(salt).propose(as_text([1, 2, 3])).token_ids.tolist() for salt in ("", "a", "b")}
+    assert drafts == {"": [4, 5], "a": [6], "b": []}
+
+
+def test_salts_are_forgotten_beyond_a_number():
+    drafter = taught([])
+    for number in range(MAX_SALTS + 1):
+        drafter.of_salt(f"salt {number}").learn(as_text([1]), (2,))
+        drafter.of_salt("salt 0")
+    known = [len(drafter.of_salt(f"salt {number}").propose(as_text([1]))) > 0 for number in (0, MAX_SALTS, 1)]
+    assert known == [True, True, False]
 
 
 @pytest.mark.parametrize("options", [{"max_draft_tokens": 0}, {"num_entries": 0}])

@@ -51,6 +51,13 @@ def decode(logits_of: Callable, requests: list[Request], drafter: Drafter | None
 def reference_probs(logits: np.ndarray, params: SamplingParams, prompt, output) -> np.ndarray:
     """The distribution of the next token, float64 [V], as one would explain it: loops and sorts."""
     logits = np.array(logits, dtype=np.float64)
+    if params.allowed_token_ids:
+        logits[[token_id not in params.allowed_token_ids for token_id in range(len(logits))]] = -np.inf
+    for word in params.bad_words_token_ids:
+        if [*output][len(output) - len(word) + 1 :] == [*word[:-1]]:
+            logits[word[-1]] = -np.inf
+    for token_id, bias in params.logit_bias:
+        logits[token_id] += bias
     for token_id in set(prompt) | set(output):
         scale = params.repetition_penalty
         logits[token_id] = logits[token_id] / scale if logits[token_id] > 0 else logits[token_id] * scale

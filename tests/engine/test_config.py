@@ -7,7 +7,7 @@ from smartspec.engine.runtime.config import EngineConfig
     ("policy", "named"),
     [
         ("dsde", "only the simulator has them"),
-        ("oracle", "only in the simulator"),
+        ("perfect-estimates", "only in the simulator"),
         ("uniform:1,30", "more than the 10 draft tokens"),
         ("uniform:", "name lengths to choose from"),
         ("best", "use one of goodput, off"),

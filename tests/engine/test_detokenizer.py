@@ -65,9 +65,14 @@ def test_a_space_is_kept_after_a_prompt():
 
 
 @given(st.lists(st.integers(0, 259), max_size=12), st.lists(st.integers(0, 259), max_size=12))
-def test_no_tokens_make_it_fail(prompt, token_ids):
-    pieces_of(PIECES, token_ids, prompt)
-    pieces_of(BYTES, [token_id % 257 for token_id in token_ids], [token_id % 257 for token_id in prompt])
+def test_no_tokens_make_it_fail_and_good_ones_have_text_behind_any(prompt, token_ids):
+    """Bytes that are no character may hold back the letters right behind them, but not for longer."""
+    letters = ["a"] * 4
+    for tokenizer in (PIECES, BYTES):
+        known = tokenizer.get_vocab_size()
+        tokens = [token_id % known for token_id in token_ids] + [tokenizer.token_to_id(letter) for letter in letters]
+        pieces = pieces_of(tokenizer, tokens, [token_id % known for token_id in prompt])
+        assert "".join(pieces).endswith("a") and pieces[-1] == "a"
 
 
 def test_a_prompt_that_ends_within_a_character_is_not_repeated():

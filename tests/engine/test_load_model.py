@@ -10,7 +10,7 @@ import torch
 from saved_models import save_model
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
-from smartspec.engine.models import default_model
+from smartspec.engine.models import checkpoint, default_model
 from smartspec.engine.models.default_model import DEFAULT_MODEL, default_model_folder
 from smartspec.engine.models.linear import PackedLinear
 from smartspec.engine.models.load import load_model
@@ -81,6 +81,25 @@ def test_a_missing_folder_is_named(name: str):
 def test_a_missing_gguf_file_is_named():
     with pytest.raises(OSError, match=r"missing\.gguf"):
         load_model("/tmp/missing.gguf")
+
+
+def test_a_file_that_is_no_gguf_file_is_called_so(tmp_path: Path):
+    (tmp_path / "model.gguf").write_bytes(b"<html>not found</html>")
+    with pytest.raises(OSError, match=r"model\.gguf is damaged or no GGUF file"):
+        load_model(str(tmp_path / "model.gguf"))
+
+
+def test_a_hub_that_cannot_be_reached_is_not_asked_again_and_again(monkeypatch):
+    asked = []
+
+    def refuse(name, timeout):
+        asked.append(name)
+        raise ConnectionError("no route")
+
+    monkeypatch.setattr(checkpoint, "model_info", refuse)
+    with pytest.raises(OSError, match=r"unknown model 'no-such/model'.*no route"):
+        load_model("no-such/model")
+    assert asked == ["no-such/model"]
 
 
 def test_a_damaged_gguf_file(tmp_path: Path):

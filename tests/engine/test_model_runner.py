@@ -18,7 +18,7 @@ from smartspec.engine.attention.kv_cache import KVCache
 from smartspec.engine.attention.ragged import Segment, _partition
 from smartspec.engine.kernels.cpu.ragged_attention import LIBRARY
 from smartspec.engine.models.model_runner import ModelRunner
-from smartspec.engine.runtime.profile import measure_passes
+from smartspec.engine.runtime.passes import measure_passes
 
 CAN_POPULATE = tuple(map(int, re.findall(r"\d+", platform.release())[:2])) >= (5, 14)  # before, it is only a hint
 

@@ -1,6 +1,7 @@
 """The cached profile is used where it fits; one that is corrupt or of another machine is refused, with its reason."""
 
 import json
+import os
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +12,8 @@ import torch
 from smartspec.control.latency.cost_curve import ProfileSample
 from smartspec.control.latency.model import LatencyModel
 from smartspec.engine.runtime import profile
-from smartspec.engine.runtime.profile import Profile, profile_key, profiled_latency
+from smartspec.engine.runtime.passes import Profile
+from smartspec.engine.runtime.profile import profile_key, profiled_latency
 
 SAMPLES = tuple(ProfileSample(n, 128 * n, n, 0.01 + 0.001 * n) for n in (1, 2, 4, 8, 16))
 
@@ -29,13 +31,14 @@ class Machine:
     def __init__(self, monkeypatch, cache: Path):
         self.folder = cache / "profiles"
         self.num_measured = 0
+        self.waiting = 0.01
         self.reports: list[str] = []
         monkeypatch.setenv("SMARTSPEC_CACHE", str(cache))
         monkeypatch.setattr(profile, "measure_profile", self._measure)
 
     def _measure(self, target, drafts, **limits) -> Profile:
         self.num_measured += 1
-        return Profile(SAMPLES, (SAMPLES,) * len(drafts))
+        return Profile(SAMPLES, (SAMPLES,) * len(drafts), self.waiting)
 
     def start(self, target=None, draft=None, max_batch: int = 4):
         """What an engine does at start; reports of earlier starts are dropped."""
@@ -155,6 +158,21 @@ def test_a_cache_that_cannot_be_written_costs_only_the_next_start(machine):
     assert "could not be stored" in machine.reports[-1]
 
 
+def test_a_profile_of_a_busy_machine_is_measured_again_when_it_is_idle(machine, monkeypatch):
+    machine.waiting = 0.3
+    monkeypatch.setattr(os, "getloadavg", lambda: (8.0 * os.cpu_count(), 0.0, 0.0))
+    assert machine.start().target.constant >= 0
+    assert "busy" in machine.reports[-1] and "30%" in machine.reports[-1]
+    machine.start()
+    assert machine.num_measured == 1, "it would be no better"
+    machine.waiting = 0.01
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
+    machine.start()
+    assert machine.num_measured == 2 and "busy machine, which is idle now" in machine.reports[0]
+    machine.start()
+    assert machine.num_measured == 2 and not machine.reports
+
+
 def test_two_processes_with_one_id_may_store_at_the_same_time(machine, monkeypatch):
     """As in two containers that share a cache folder; here two threads."""
     both_wrote, failures = threading.Barrier(2, timeout=60), []
@@ -169,7 +187,7 @@ def test_two_processes_with_one_id_may_store_at_the_same_time(machine, monkeypat
 
     def store():
         try:
-            profile._store(machine.folder / "name.json", {}, latency)
+            profile._store(machine.folder / "name.json", {}, latency, 0.0)
         except Exception as error:
             failures.append(error)
 

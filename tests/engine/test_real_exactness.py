@@ -4,7 +4,9 @@ One loaded model serves all cases and none measures a profile, so that they take
 itself, whose drafts are all accepted, and its own first layers, whose drafts mostly are not.
 """
 
+import itertools
 import time
+from collections import Counter
 from functools import cache
 
 import pytest
@@ -57,16 +59,18 @@ def shallow(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
-def generate(policy: str, drafters: tuple[str, ...]) -> tuple[list[list[int]], list[StepOutput]]:
+def generate(
+    policy: str, drafters: tuple[str, ...], stop_token_ids: tuple[int, ...] = (), **options
+) -> tuple[list[list[int]], list[StepOutput]]:
     """Tokens of the answers to some prompts, three at a time, and what each step did."""
     config = EngineConfig(policy=policy, drafters=drafters, max_batch=3, max_model_len=512, strict=True, device="cpu")
     engine = build.build_engine(config)
-    params = SamplingParams(max_tokens=MAX_TOKENS, temperature=0.0)
+    params = SamplingParams(**{"max_tokens": MAX_TOKENS, "temperature": 0.0} | options)
     requests = []
     for index, prompt in enumerate(PROMPTS[1::2]):
         chat = [{"role": "user", "content": prompt}]
         token_ids = engine.tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
-        requests.append(Request(index, token_ids, params, seed=index))
+        requests.append(Request(index, token_ids, params, seed=index, stop_token_ids=frozenset(stop_token_ids)))
         engine.core.add_request(requests[-1])
     steps: list[StepOutput] = []
     while engine.core.has_work:
@@ -101,3 +105,41 @@ def test_greedy_output_is_that_of_plain_decoding(plain, shallow, policy, drafter
     if policy != "goodput":  # which may decide for no drafts at all, depending on the machine
         assert 0 < num_accepted <= num_verified
         assert (num_accepted == num_verified) == (drafters == (DEFAULT_MODEL,))
+
+
+def common_tokens(outputs: list[list[int]], num: int) -> list[int]:
+    return [token for token, _ in Counter(token for tokens in outputs for token in tokens).most_common(num)]
+
+
+@pytest.mark.parametrize("drafters", [(LOOKUP, RECYCLING), (DEFAULT_MODEL,)], ids="+".join)
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_rules_on_single_tokens_hold_at_every_draft_position(plain, drafters, temperature):
+    """Each rule is aimed at what plain decoding says, so that drafts run into all of them."""
+    common = common_tokens(plain, 12)
+    rules = {
+        "logit_bias": ((common[0], -100.0), (common[1], 4.0)),
+        "bad_words_token_ids": ((common[2],), *((a, b) for a, b in zip(plain[0], plain[0][1:], strict=False))),
+        "min_tokens": 10,
+        "stop_token_ids": (common[1],),
+        "temperature": temperature,
+    }
+    expected, _ = generate("off", (), **rules)
+    outputs, steps = generate("fixed:4", drafters, **rules)
+    assert sum(step.num_verified_tokens for step in steps) > 0
+    if temperature == 0.0 or drafters != (DEFAULT_MODEL,):  # a draft model that samples keeps the distribution only
+        assert outputs == expected != plain
+    for tokens in outputs:
+        assert len(tokens) >= 10 and common[1] not in tokens[:9]
+        assert not {common[0], common[2]} & set(tokens)
+        pairs = set(itertools.pairwise(tokens))
+        assert not pairs & set(rules["bad_words_token_ids"])
+
+
+@pytest.mark.parametrize("drafters", [(LOOKUP, RECYCLING), (DEFAULT_MODEL,)], ids="+".join)
+def test_allowed_tokens_are_the_only_ones(plain, drafters):
+    allowed = tuple(common_tokens(plain, 12))
+    expected, _ = generate("off", (), allowed_token_ids=allowed)
+    outputs, steps = generate("fixed:4", drafters, allowed_token_ids=allowed)
+    assert outputs == expected
+    assert {token for tokens in outputs for token in tokens} <= set(allowed)
+    assert sum(step.num_accepted_tokens for step in steps) > 0

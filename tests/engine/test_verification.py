@@ -10,12 +10,19 @@ from smartspec.engine.sampling.verification import verify
 VOCABULARY = 20
 NUM_TOKENS = 24
 NONE = np.empty(0, dtype=np.int32)
+RULES = {
+    "logit_bias": ((3, 1.5), (7, -2.0)),
+    "allowed_token_ids": tuple(range(1, 15)),
+    "bad_words_token_ids": ((5,), (2, 9), (3, 3, 3)),
+}
 PARAMS = [
     SamplingParams(temperature=0.0, max_tokens=NUM_TOKENS),
     SamplingParams(temperature=0.0, repetition_penalty=1.5, frequency_penalty=0.5, max_tokens=NUM_TOKENS),
     SamplingParams(max_tokens=NUM_TOKENS),
     SamplingParams(top_p=0.8, temperature=0.7, max_tokens=NUM_TOKENS),
     SamplingParams(top_k=5, min_p=0.1, presence_penalty=1.0, repetition_penalty=0.8, max_tokens=NUM_TOKENS),
+    SamplingParams(temperature=0.0, **RULES, max_tokens=NUM_TOKENS),
+    SamplingParams(top_p=0.9, repetition_penalty=1.3, **RULES, max_tokens=NUM_TOKENS),
 ]
 
 
@@ -34,7 +41,7 @@ def model_logits(requests, drafts) -> torch.Tensor:
 
 
 def mixed_requests() -> list[Request]:
-    return [Request(i, [3, i, 1], params, seed=2**70 - i) for i, params in enumerate(PARAMS * 3)]
+    return [Request(i, [3, i % VOCABULARY, 1], params, seed=2**70 - i) for i, params in enumerate(PARAMS * 3)]
 
 
 @pytest.fixture(scope="module")

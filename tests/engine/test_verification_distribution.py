@@ -78,10 +78,16 @@ OPTIONS = {
     "top_p": {"top_p": 0.75, "temperature": 1.3},
     "min_p": {"min_p": 0.15},
     "all_filters": {"top_k": 5, "top_p": 0.9, "min_p": 0.02, "temperature": 1.1},
+    "rules": {
+        "logit_bias": ((2, 1.5), (4, -1.0)),
+        "bad_words_token_ids": ((0,), (2, 3)),
+        "allowed_token_ids": (0, 1, 2, 3, 4),
+    },
+    "rules_and_penalties": {"logit_bias": ((2, 1.5),), "bad_words_token_ids": ((1, 1),), "repetition_penalty": 1.4},
     "penalties": {"repetition_penalty": 1.4, "presence_penalty": 0.8, "frequency_penalty": 0.5},
 }
 CASES = [
-    *((likely_draft, name) for name in ("plain", "top_p", "all_filters", "penalties")),
+    *((likely_draft, name) for name in ("plain", "top_p", "all_filters", "penalties", "rules")),
     *((drawn_draft, name) for name in OPTIONS),
     *((confident_draft, name) for name in ("plain", "all_filters")),
     (arbitrary_draft, "all_filters"),

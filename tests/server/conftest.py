@@ -7,6 +7,7 @@ from fake_server import FakeServer, running_server
 from transformers import AutoTokenizer
 
 from smartspec.engine.models.default_model import default_model_folder
+from smartspec.server.keys import ApiKeys
 
 
 @pytest.fixture(scope="session")
@@ -30,7 +31,7 @@ def small_server(tokenizer) -> Iterator[FakeServer]:
 @pytest.fixture
 def guarded_server(tokenizer) -> Iterator[FakeServer]:
     """With an API key."""
-    with running_server(tokenizer, api_key="right") as fake_server:
+    with running_server(tokenizer, keys=ApiKeys({"right": 1.0, "schlüssel": 1.0}), api_key="right") as fake_server:
         yield fake_server
 
 

@@ -9,12 +9,14 @@ from dataclasses import dataclass
 
 import httpx
 import openai
-import uvicorn
 from fake_core import EchoExecutor, make_core
 
 from smartspec.core.engine_core import EngineCore
 from smartspec.engine.runtime.async_engine import AsyncEngine
 from smartspec.server.app import create_app
+from smartspec.server.connections import LimitedConnection
+from smartspec.server.http_server import HttpServer
+from smartspec.server.keys import ApiKeys
 
 MODEL = "fake-model"
 MAX_MODEL_LEN = 512
@@ -29,6 +31,7 @@ class FakeServer:
     url: str
     core: EngineCore
     engine: AsyncEngine
+    web_server: HttpServer
     http: httpx.Client
     client: openai.OpenAI
 
@@ -36,8 +39,8 @@ class FakeServer:
     def executor(self) -> EchoExecutor:
         return self.core.executor
 
-    def complete(self, **body) -> httpx.Response:
-        return self.http.post("/v1/completions", json=body)
+    def complete(self, headers: dict | None = None, **body) -> httpx.Response:
+        return self.http.post("/v1/completions", json=body, headers=headers)
 
     def chat(self, **body) -> httpx.Response:
         return self.http.post("/v1/chat/completions", json=body)
@@ -50,7 +53,12 @@ def running_server(
     draft_length: int = 0,
     max_batch: int = MAX_BATCH,
     max_queue: int = MAX_QUEUE,
-    api_key: str | None = None,
+    max_queue_per_client: int | None = None,
+    keys: ApiKeys | None = None,
+    api_key: str = "unused",
+    drain_seconds: float = 0.0,
+    ignore_unknown_fields: bool = False,
+    connection: type[LimitedConnection] = LimitedConnection,
     policy: str = "adaserve",
 ) -> Iterator[FakeServer]:
     core = make_core(
@@ -64,18 +72,20 @@ def running_server(
         max_model_len=MAX_MODEL_LEN,
         max_batch=max_batch,
         max_queue=max_queue,
+        max_queue_per_client=max_queue_per_client,
     )
-    app = create_app(engine, tokenizer, MODEL, policy=policy, drafters=("prompt-lookup",), api_key=api_key)
+    options = {"policy": policy, "keys": keys, "ignore_unknown_fields": ignore_unknown_fields}
+    app = create_app(engine, tokenizer, MODEL, drafters=("prompt-lookup",), **options)
     listener = socket.create_server(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    web_server = uvicorn.Server(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=1))
+    web_server = HttpServer(app, engine, drain_seconds=drain_seconds, connection=connection)
     thread = threading.Thread(target=web_server.run, kwargs={"sockets": [listener]})
     thread.start()
     try:
         eventually(lambda: web_server.started)
         with httpx.Client(base_url=url, timeout=30) as http:
-            client = openai.OpenAI(base_url=f"{url}/v1", api_key=api_key or "unused", max_retries=0, timeout=30)
-            yield FakeServer(url, core, engine, http, client)
+            client = openai.OpenAI(base_url=f"{url}/v1", api_key=api_key, max_retries=0, timeout=30)
+            yield FakeServer(url, core, engine, web_server, http, client)
     finally:
         core.executor.let_go()
         web_server.should_exit = True

@@ -62,7 +62,11 @@ def check_error(answer: httpx.Response, status: int, param: str | None, *words: 
         ({"prompt": "a", "stop_token_ids": [10**6]}, "stop_token_ids", "1000000"),
         ({"prompt": "a", "logprobs": 21}, "logprobs", "21"),
         ({"prompt": "a", "n": 1000}, "n", "128"),
-        ({"prompt": "a", "echo": True}, "echo", "False"),
+        ({"prompt": "a", "echo": True, "logprobs": 1}, "echo", "logprobs"),
+        ({"prompt": "a", "best_of": 2}, "best_of", "unsupported"),
+        ({"prompt": "a", "response_format": {"type": "json_object"}}, "response_format", "unsupported"),
+        ({"prompt": "a", "request_id": "a b"}, "request_id", "pattern"),
+        ({"prompt": "a", "request_id": "a" * 129}, "request_id", "128"),
         ({"prompt": "a", "temprature": 1}, "temprature", "unknown"),
         ({"prompt": "a", "stream_options": {"include_usage": True}}, "stream_options", "stream"),
         ({"prompt": "a", "stream": True, "stream_options": {"usage": True}}, "stream_options.usage", "unknown"),
@@ -87,6 +91,9 @@ def test_completion_bodies(server, body, param, word):
         ({"messages": [USER], "top_logprobs": 2}, "top_logprobs", "logprobs"),
         ({"messages": [USER], "logprobs": 2}, "logprobs", "boolean"),
         ({"messages": [USER], "tools": [{"type": "function"}]}, "tools", "unsupported"),
+        ({"messages": [USER], "tool_choice": "required"}, "tool_choice", "unsupported"),
+        ({"messages": [USER], "continue_final_message": True}, "continue_final_message", "assistant"),
+        ({"messages": [USER], "chat_template_kwargs": {"tokenize": True}}, "chat_template_kwargs.tokenize", "variable"),
         ({"messages": [USER], "max_completion_tokens": 10**6}, "max_tokens", str(MAX_MODEL_LEN)),
         ({"messages": [{"role": "user", "content": "word " * 1000}]}, "messages", str(MAX_MODEL_LEN)),
     ],
@@ -148,15 +155,6 @@ def test_unknown_path_and_method(server):
     assert answer.headers["allow"] == "POST"
 
 
-def test_api_key(guarded_server):
-    for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "right"}):
-        check_error(guarded_server.http.get("/v1/models", headers=headers), 401, None, "Authorization")
-    with pytest.raises(openai.AuthenticationError):
-        guarded_server.client.with_options(api_key="wrong").completions.create(model=MODEL, prompt="a")
-    assert guarded_server.client.completions.create(model=MODEL, prompt="One").choices[0].text == "One"
-    assert guarded_server.http.get("/health").status_code == 200
-
-
 def test_body_of_50_megabytes(server):
     check_error(server.http.post("/v1/completions", content=b" " * (50 * MEBIBYTE)), 413, None, "8388608")
 
@@ -189,3 +187,38 @@ def test_model_without_chat_template(server, tokenizer, monkeypatch):
 def test_chat_template_that_refuses(server, tokenizer, monkeypatch):
     monkeypatch.setattr(tokenizer, "chat_template", "{{ raise_exception('roles must alternate') }}")
     check_error(server.chat(messages=[USER, USER]), 400, "messages", "roles must alternate")
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "word"),
+    [
+        ({"prompt": ["a"] * 250_000}, None, "250000 choices"),
+        ({"prompt": "a", "stop_token_ids": ["a"] * 250_000}, "stop_token_ids[0]", "integer"),
+        ({"prompt": "a", "stop_token_ids": [5] * 1025}, "stop_token_ids", "1024"),
+        ({"prompt": "a", "stop": "x" * 1025}, "stop", "1025"),
+        ({"prompt": "a"} | dict.fromkeys(map(str, range(30_000)), 1), None, "128 fields"),
+        ({"prompt": "a", "speculation": dict.fromkeys(map(str, range(200)), 1)}, "speculation", "128 fields"),
+        ({"prompt": "a", "x" * 1000: 1}, "x" * 77 + "...", "unknown"),
+        ({"prompt": 10**2000}, "prompt", "..."),
+    ],
+)
+def test_what_is_too_much_is_refused_before_it_takes_long(server, body, param, word):
+    answer = server.complete(**body)
+    check_error(answer, 400, param, word)
+    assert len(answer.content) < 1000
+
+
+@pytest.mark.parametrize("content", [b"[" + b"[]," * 300_000 + b"1]", b'{"":1,"a":1' * 20_000])
+def test_too_many_parts_are_refused_before_they_are_parsed(server, content):
+    check_error(server.http.post("/v1/completions", content=content), 400, None, "too many parts")
+
+
+def test_separators_within_strings_are_no_parts(server):
+    text = ',[{:"\\' * 100_000
+    check_error(server.complete(prompt=text), 400, "prompt", "characters")
+
+
+def test_too_many_messages(server):
+    check_error(server.chat(messages=[USER] * 5000), 400, "messages", "4096")
+    check_error(server.chat(messages=[5] * 30_000), 400, "messages[0]", "5")
+    check_error(server.chat(messages=[USER], logprobs=True, top_logprobs=21), 400, "top_logprobs", "20", "21")

@@ -2,14 +2,17 @@
 
 import socket
 import sys
+from pathlib import Path
 
 import pytest
 from fake_core import make_core
 from rich.console import Console
 
+from smartspec import __version__
 from smartspec.cli import main
 from smartspec.cli.generate import generate
 from smartspec.cli.live import WINDOW_SECONDS, Window, state_table
+from smartspec.cli.profile import profile
 from smartspec.cli.serve import bind, ready_text
 from smartspec.cli.totals import StepTotals
 from smartspec.core.batch import StepOutput
@@ -27,11 +30,10 @@ def test_port_0_takes_a_free_one():
         assert listener.getsockname()[1] > 0
 
 
-def test_ready_text_shows_where_the_key_goes_but_not_the_key():
-    text = ready_text("http://127.0.0.1:8000", "some-model", "secret")
+def test_ready_text_shows_where_the_key_goes():
+    text = ready_text("http://127.0.0.1:8000", "some-model", needs_key=True)
     assert "curl http://127.0.0.1:8000/v1/chat/completions" in text and "Bearer" in text
-    assert "secret" not in text
-    assert "Bearer" not in ready_text("http://127.0.0.1:8000", "some-model", None)
+    assert "Bearer" not in ready_text("http://127.0.0.1:8000", "some-model", needs_key=False)
 
 
 @pytest.mark.parametrize("error", [ValueError("no such\nmodel"), FileNotFoundError("no such\nmodel")])
@@ -44,6 +46,29 @@ def test_errors_are_one_line_and_exit_code_2(monkeypatch, capsys, error):
         main.main()
     assert caught.value.code == 2
     assert capsys.readouterr().err == "error: no such model\n"
+
+
+def test_a_file_that_cannot_be_read_is_named_without_its_error_number(monkeypatch, capsys):
+    monkeypatch.setattr(main, "_build_app", lambda: Path("/nowhere").read_text)
+    with pytest.raises(SystemExit):
+        main.main()
+    assert capsys.readouterr().err == "error: /nowhere: No such file or directory\n"
+
+
+def test_version(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["smartspec", "--version"])
+    with pytest.raises(SystemExit) as caught:
+        main.main()
+    assert caught.value.code == 0 and capsys.readouterr().out == f"smartspec {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [({"drafter": "recycling"}, "no passes to measure"), ({"plot": Path("/nowhere/a.png")}, "no folder /nowhere")],
+)
+def test_profile_says_what_is_wrong_before_it_loads_a_model(options, problem):
+    with pytest.raises(ValueError, match=problem):
+        profile(**{"model": None, "drafter": "none", "max_batch": 2, "plot": Path("profile.png")} | options)
 
 
 def test_without_typer_the_extra_is_named(monkeypatch, capsys):

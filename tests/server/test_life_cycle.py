@@ -112,7 +112,7 @@ def test_a_request_without_a_prediction_is_told_so_and_its_neighbour_is_served(s
 
 
 def test_an_unforeseen_error_is_a_plain_500(server, monkeypatch):
-    monkeypatch.setattr("smartspec.server.app.check_model", lambda asked, served: 1 / 0)
+    monkeypatch.setattr("smartspec.server.calls.check_model", lambda asked, served: 1 / 0)
     answer = server.complete(prompt="One two")
     assert (answer.status_code, answer.json()["error"]["code"]) == (500, "internal_error")
     assert "division" not in answer.text

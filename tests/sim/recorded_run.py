@@ -3,13 +3,14 @@
 from pathlib import Path
 
 import numpy as np
-from drafter_cases import LOOKUP, MODEL, found, free_test, lagging
+from drafter_cases import LOOKUP, MODEL, free_test
+from factories import make_feedback, make_view
 
 from smartspec.control.controller import Controller
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
 from smartspec.control.log.decision import DecisionRecord, LogHeader, decision_record
-from smartspec.control.records import BatchView, Drafted, DraftPlan, StepFeedback, StepSeconds
+from smartspec.control.records import BatchView, Drafted, DraftPlan, StepSeconds
 
 K = 5
 TARGET, DRAFT = CostCurve.linear(0.02, 0.001), CostCurve.linear(0.001, 0.0001)
@@ -50,9 +51,8 @@ class ToyRun:
 
     def _view(self, now: float) -> BatchView:
         num_rows = len(self._context)
-        full = np.full(num_rows, K)
-        offered = lagging(num_rows, self._context - self._seen) if self.drafter.has_passes else found(full)
-        return BatchView(np.arange(num_rows) + 10, self._context.copy(), full, (offered,), now=now)
+        drafts = {"lag": self._context - self._seen} if self.drafter.has_passes else {"found_lengths": K}
+        return make_view(np.arange(num_rows) + 10, context_tokens=self._context, max_draft_tokens=K, now=now, **drafts)
 
     def _step(self, now: float, chains: np.ndarray) -> None:
         view = self._view(now)
@@ -60,16 +60,10 @@ class ToyRun:
         verified = self._controller.plan_verify(view, plan, Drafted(plan.lengths))
         accepted = np.minimum(chains, verified)
         is_free = (accepted == verified) & (verified < K) & (not self.drafter.has_passes)
-        feedback = StepFeedback(
-            view=view,
-            plan=plan,
-            drafted=plan.lengths,
-            verified=verified,
-            tested=np.minimum(verified, accepted + 1),
-            accepted=accepted,
-            num_emitted=int(accepted.sum()) + view.num_rows,
-            seconds=self.seconds(view, plan, verified),
-            free_tests=(free_test(verified, np.where(is_free, chains > verified, -1)),),
+        seconds = self.seconds(view, plan, verified)
+        free = free_test(verified, np.where(is_free, chains > verified, -1))
+        feedback = make_feedback(
+            view, plan, verified, accepted, drafted=plan.lengths, seconds=seconds, free_tests=(free,)
         )
         self._controller.observe(feedback)
         predicted = {

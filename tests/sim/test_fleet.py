@@ -7,7 +7,8 @@ import pytest
 
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.sim.fleet import ROUTERS
-from smartspec.sim.scenario import Scenario, make_fleet, make_traffic, simulate
+from smartspec.sim.scenario import Scenario
+from smartspec.sim.simulation import make_fleet, make_traffic, simulate
 from smartspec.sim.traffic import Traffic, trace_traffic
 from smartspec.workload.arrivals import Trace
 
@@ -20,7 +21,7 @@ def records_by_id(outcome):
 
 
 @pytest.mark.parametrize("drafter", ["model", "lookup"])
-@pytest.mark.parametrize("policy", ["off", "fixed:4", "goodput", "oracle"])
+@pytest.mark.parametrize("policy", ["off", "fixed:4", "goodput", "perfect-estimates"])
 def test_every_request_ends_with_its_output_length(policy, drafter):
     scenario = replace(BUSY, policy=policy, drafter=drafter)
     traffic, outcome = make_traffic(scenario), simulate(scenario)
@@ -31,7 +32,7 @@ def test_every_request_ends_with_its_output_length(policy, drafter):
     ):
         record = records[str(index)]
         assert (record.num_prompt_tokens, record.num_output_tokens) == (num_prompt, num_output)
-        assert record.finish_reason == "length" and record.error is None
+        assert record.finish_reason == "stop" and record.error is None
         assert 0 < record.ttft_seconds <= record.end_to_end_seconds
     assert outcome.summary.num_unfinished == 0
 
@@ -109,10 +110,39 @@ def test_a_draft_model_that_was_off_pays_for_the_prefill_of_its_kv():
     curves = {"target": CostCurve.linear(0.01, 0.0), "drafts": (CostCurve.linear(0.0, 0.001),)}
     executor.time = replace(executor.time, **curves, host_seconds=0.0)
     records, _ = serve(fleet, traffic_of([50], [4], [0.0]))
-    # 51, 1 and 1 tokens in the first pass of each step (the newest included), 1 in the second; the last step cannot
-    # carry a draft, the one before it only a single token.
-    first, second = 0.051 + 0.001, 0.001
+    # 51, 1 and 1 tokens in the first passes of three steps (the newest included), 1 in each second.
+    first, second = 0.051 + 2 * 0.001, 3 * 0.001
     assert records[0].end_to_end_seconds == pytest.approx(4 * 0.01 + first + second)
+
+
+class SeesViews:
+    """A controller that notes the largest draft each view allows, and the lengths drafted in answer."""
+
+    def __init__(self, controller):
+        self._controller = controller
+        self.allowed, self.drafted = [], []
+
+    def __getattr__(self, name):
+        return getattr(self._controller, name)
+
+    def observe(self, feedback):
+        self.allowed += feedback.view.max_draft_tokens.tolist()
+        self.drafted += feedback.drafted.tolist()
+        self._controller.observe(feedback)
+
+
+@pytest.mark.parametrize(("drafter", "last"), [("model", 3), ("lookup", 6)])
+def test_no_view_tells_where_an_answer_ends_and_a_draft_model_draws_eos(drafter, last):
+    scenario = replace(QUIET, policy="fixed:6", drafter=drafter, num_requests=1, acceptance="1.0")
+    fleet = make_fleet(scenario)
+    core = fleet.replicas[0].core
+    core.controller = SeesViews(core.controller)
+    records, totals = serve(fleet, traffic_of([10], [11], [0.0]))
+    # One token from the prefill, seven, then three of which the last is EOS; a lookup draft runs on behind it.
+    assert core.controller.allowed == [8, 8]
+    assert core.controller.drafted == [6, last]
+    assert (records[0].num_output_tokens, records[0].finish_reason) == (11, "stop")
+    assert totals.num_accepted_tokens == 6 + 3
 
 
 @pytest.mark.parametrize("policy", ["fixed:3", "goodput"])
@@ -247,6 +277,9 @@ def test_requests_carry_their_class_where_tagged():
         ({"drafter": "magic"}, "unknown drafter 'magic'"),
         ({"router": "random"}, "unknown router 'random'"),
         ({"seconds": 3.0}, "give num_requests"),
+        ({"found_share": 0.3}, "found_share 0.3 is for drafter lookup"),
+        ({"found_share": 1.3, "drafter": "lookup"}, "found_share must be at least 0 and at most 1"),
+        ({"draft_tensor_parallel": 1, "drafter": "lookup"}, "draft_tensor_parallel 1 is for a draft model"),
         ({"replicas": 0}, "replicas must be at least 1"),
         ({"host_seconds": float("nan")}, "host_seconds must be at least 0 .* got nan"),
         ({"host_seconds": float("inf")}, "host_seconds must be at least 0 .* got inf"),
@@ -271,6 +304,7 @@ def test_bad_settings_are_named(changes, message):
         ({"acceptance": "1.7"}, "acceptance '1.7'"),
         ({"acceptance": "0.7/a"}, "acceptance '0.7/a'"),
         ({"acceptance": "0.7>0.4"}, "acceptance '0.7>0.4'"),
+        ({"acceptance": "eagle2"}, "acceptance 'eagle2': .* or one of eagle1, eagle3"),
         ({"policy": "best"}, "unknown policy 'best'"),
         ({"hardware": "missing.json", "kv_tokens": 100}, "cannot read the curves missing.json"),
     ],

@@ -1,8 +1,7 @@
 """Long prompts and a large draft model, played in whole: what draft prefill costs is earned back."""
 
-import pytest
-
-from smartspec.sim.scenario import Scenario, simulate
+from smartspec.sim.scenario import Scenario
+from smartspec.sim.simulation import simulate
 
 
 def mean_latency(policy: str, acceptance: str, load: dict) -> float:
@@ -18,7 +17,7 @@ def test_a_busy_server_with_long_prompts_gains_from_a_large_draft_model():
 
 def test_drafts_do_not_hold_up_a_closed_loop_of_prefills():
     """Priced as in steps without prefill, of which there were hardly any, they made latency 3 to 5 % longer than off's,
-    and the oracle's too."""
+    and those of perfect estimates too."""
     load = {"batch": 32, "num_requests": 1200, "prompt_tokens": 1000, "output_tokens": 20}
     means = [
         simulate(Scenario(policy=policy, acceptance="0.9", **load)).summary.end_to_end_seconds.mean
@@ -27,9 +26,13 @@ def test_drafts_do_not_hold_up_a_closed_loop_of_prefills():
     assert means[0] < 1.02 * means[1]
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_a_large_draft_model_is_not_prefilled_for_requests_that_end_at_once(seed):
+def test_a_large_draft_model_is_not_prefilled_for_requests_that_end_at_once():
     """Spread over 160 steps whatever happens, draft prefill of these prompts made latency 16 % longer than off's; where
-    answers were first believed to be of 320 tokens, 2.5 and 5 %."""
-    load = {"rate": 16, "num_requests": 300, "prompt_tokens": 2000, "output_tokens": 24, "seed": seed}
-    assert mean_latency("goodput", "0.7/8", load) < 1.02 * mean_latency("off", "0.7/8", load)
+    answers were first believed to be of 320 tokens, 2.5 and 5 %. A server at 95 % load multiplies what a run of random
+    arrivals loses, so the mean of several counts."""
+    load = {"rate": 16, "num_requests": 300, "prompt_tokens": 2000, "output_tokens": 24}
+    ratios = [
+        mean_latency("goodput", "0.7/8", load | {"seed": seed}) / mean_latency("off", "0.7/8", load | {"seed": seed})
+        for seed in (1, 2, 3)
+    ]
+    assert sum(ratios) / len(ratios) < 1.02

@@ -215,7 +215,7 @@ def test_logs_without_content(long_drafts, tmp_path):
         RecordedLog(tmp_path / "missing.jsonl")
 
 
-@pytest.mark.parametrize("policy", ["best", "fixed:9", "oracle"])
+@pytest.mark.parametrize("policy", ["best", "fixed:9", "perfect-estimates"])
 def test_an_unknown_policy_is_refused(long_drafts, tmp_path, policy):
     with pytest.raises(ValueError, match=policy):
         replayed(long_drafts, tmp_path, policy)

@@ -12,11 +12,11 @@ from typer.testing import CliRunner
 
 from smartspec.cli.main import _build_app
 from smartspec.cli.runs import in_processes
-from smartspec.sim import scenario as simulation
+from smartspec.sim import simulation
 from smartspec.sim.fleet import Fleet
 from smartspec.sim.scenario import Scenario
 
-SMALL = ["simulate", "--num-requests", "12", "--output-tokens", "20", "--seeds", "2"]
+SMALL = ["simulate", "--num-requests", "12", "--output-tokens", "20", "--seeds", "2", "--controller-time", "none"]
 
 
 @pytest.fixture
@@ -43,6 +43,30 @@ def test_table_file_and_plot(call, tmp_path):
         assert run["summary"]["num_completed"] == len(run["requests"]) == 12
         assert run["requests"][0].keys() >= {"prompt_id", "ttft_seconds", "tpot_seconds", "end_to_end_seconds"}
     assert drawn.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_controller_is_charged_by_default_and_again_from_a_file(call, tmp_path):
+    first, second = tmp_path / "first.json", tmp_path / "second.json"
+    shared = ["--batch", "4", "--policy", "off,fixed:2", "--max-batch", "6", "--output"]
+    result = call(*shared, str(first), "--controller-time", "measured")
+    assert result.exit_code == 0 and "charged for the controller" in result.output
+    assert call(*shared, str(second), "--controller-time", str(first)).exit_code == 0
+    runs, again = (json.loads(path.read_text())["runs"] for path in (first, second))
+    assert runs == again
+    tables = {run["settings"]["policy"]: run["settings"]["controller_seconds"] for run in runs}
+    assert all([size for size, _ in table] == [1, 2, 4, 6] for table in tables.values())
+    assert 0 < tables["off"][0][1] < tables["fixed:2"][0][1] < 1
+    with pytest.raises(ValueError, match=r"first.json has no run of fixed:3: use measured or none"):
+        raise call("--batch", "4", "--policy", "off,fixed:3", "--controller-time", str(first)).exception
+
+
+@pytest.mark.parametrize("content", [None, "[]", "{", '{"runs": [{"settings": {"policy": "off"}}]}'])
+def test_a_file_without_controller_times_is_named(call, tmp_path, content):
+    path = tmp_path / "times.json"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(ValueError, match=r"times\.json"):
+        raise call("--batch", "4", "--policy", "off", "--controller-time", str(path)).exception
 
 
 def test_a_trace_is_replayed(call, tmp_path):
@@ -99,7 +123,7 @@ def test_lengths_belong_to_their_policy_and_policies_count_once(call):
 def test_default_policies_fit_the_longest_draft(call):
     result = call("--batch", "4", "--max-draft-tokens", "3")
     assert result.exit_code == 0, result.output
-    assert sorted(cells[0] for cells in table(result.output)) == ["goodput", "off", "oracle"]
+    assert sorted(cells[0] for cells in table(result.output)) == ["goodput", "off", "perfect-estimates"]
 
 
 def saved_policies(path) -> list[tuple[str, int]]:
@@ -228,7 +252,7 @@ def test_an_empty_name_is_no_file(call):
     [("off,goodput,gooodput", "unknown policy 'gooodput'"), ("off,fixed:9", "'fixed:9' asks for more than the 8")],
 )
 def test_no_policy_is_played_before_all_names_are_checked(call, monkeypatch, policies, message):
-    monkeypatch.setattr("smartspec.sim.scenario.simulate", lambda *_: pytest.fail("played"))
+    monkeypatch.setattr("smartspec.sim.simulation.simulate", lambda *_: pytest.fail("played"))
     with pytest.raises(ValueError, match=message):
         raise call("--batch", "4", "--policy", policies).exception
 

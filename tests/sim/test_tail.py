@@ -2,7 +2,8 @@
 
 import pytest
 
-from smartspec.sim.scenario import Scenario, simulate
+from smartspec.sim.scenario import Scenario
+from smartspec.sim.simulation import simulate
 
 MIXED = "0.9/8,0.4/8"
 
@@ -19,7 +20,6 @@ def test_the_longest_waits_become_shorter_in_an_open_system(seed):
     assert harmonic.p99 < 0.98 * arithmetic.p99 and harmonic.mean < 0.99 * arithmetic.mean
 
 
-def test_where_requests_replace_each_other_all_tokens_count_alike():
+def test_where_requests_replace_each_other_the_harmonic_mean_costs_nothing():
     load = {"batch": 16, "num_requests": 64, "prompt_tokens": 500, "output_tokens": 100}
-    # But for the end of the run, when nobody follows any more.
-    assert latency("goodput", **load).mean == pytest.approx(latency("fair:0", **load).mean, rel=1e-3)
+    assert latency("goodput", **load).mean < 1.002 * latency("fair:0", **load).mean

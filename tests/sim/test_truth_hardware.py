@@ -141,10 +141,15 @@ def test_prompt_tokens_without_logits_are_cheaper():
 def test_kv_capacity_is_what_weights_leave():
     h100 = roofline("h100", "llama-3.1-8b")
     assert kv_token_capacity(h100) == int((72e9 - 2 * h100.model.stored_weights) / 131072)
-    assert kv_token_capacity(h100, MODEL_SHAPES["llama-3.2-1b"]) < kv_token_capacity(h100)
+    assert kv_token_capacity(h100, roofline("h100", "llama-3.2-1b")) < kv_token_capacity(h100)
     assert kv_token_capacity(h100, memory_share=0.5) < kv_token_capacity(h100)
     with pytest.raises(ValueError, match="141 GB of weights do not fit into 90% of 1 x 80 GB: use more devices"):
         kv_token_capacity(roofline("h100", "llama-3.1-70b"))
+    # A draft model on one device of four: that one is full first.
+    target, draft = roofline("h100", "llama-3.1-70b", 4), roofline("h100", "llama-3.2-1b")
+    room = 72e9 - 2 * target.model.stored_weights / 4 - 2 * draft.model.stored_weights
+    per_token = target.model.kv_bytes_per_token / 4 + draft.model.kv_bytes_per_token
+    assert kv_token_capacity(target, draft) == pytest.approx(room / per_token, abs=1)
     # Beyond as many devices as KV heads, each holds a copy of one.
     spread = roofline("h100", "qwen-2.5-7b", 7)
     assert kv_token_capacity(spread) * spread.model.kv_bytes_per_token * 7 / 4 < 7 * 72e9

@@ -1,12 +1,14 @@
 """True step times: what is charged, noise, throttling, and what a start-up profile makes of them."""
 
+from dataclasses import replace
+
+import factories
 import numpy as np
 import pytest
-from drafter_cases import lagging
 
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
-from smartspec.control.records import BatchView, DraftPlan, StepSeconds
+from smartspec.control.records import DraftPlan, StepSeconds
 from smartspec.sim.hardware import roofline
 from smartspec.sim.time_truth import Noise, TimeTruth
 
@@ -17,14 +19,7 @@ H100 = TimeTruth(roofline("h100", "llama-3.1-8b"), (roofline("h100", "llama-3.2-
 
 
 def make_view(contexts, *, lag=0, **prefill):
-    num_rows = len(contexts)
-    return BatchView(
-        request_ids=np.arange(num_rows),
-        context_tokens=np.array(contexts),
-        max_draft_tokens=np.full(num_rows, K),
-        drafters=(lagging(num_rows, lag),),
-        **prefill,
-    )
+    return factories.make_view(len(contexts), lag=lag, context_tokens=contexts, max_draft_tokens=K, **prefill)
 
 
 def step(truth, view, drafted, verified=None, drafter=0, now=0.0, seed=0):
@@ -110,11 +105,20 @@ def test_throttling_slows_passes_from_its_second_on():
     before, during, after = (step(truth, view, [2, 2], now=now) for now in (9.9, 10.0, 20.0))
     assert during.target == pytest.approx(1.3 * before.target) and during.draft == pytest.approx(1.3 * before.draft)
     assert during.host == before.host and after == before
-    none, throttled = truth.target_seconds(view, np.array([4])), truth.at(15.0).target_seconds(view, np.array([4]))
+    slow, late = replace(view, now=15.0), replace(view, now=25.0)
+    none, throttled = truth.target_seconds(view, np.array([4])), truth.at(slow).target_seconds(view, np.array([4]))
     assert throttled == pytest.approx(1.3 * none)
-    assert truth.at(15.0).draft_seconds(view, np.zeros(2, int), 2)[0, 2] == pytest.approx(during.draft)
-    assert truth.at(25.0).target_seconds(view, np.array([4])) == pytest.approx(none)
-    assert truth.at(15.0).at(15.0).factor == 1.3  # not twice
+    assert truth.at(slow).draft_seconds(view, np.zeros(2, int), 2)[0, 2] == pytest.approx(during.draft)
+    assert truth.at(late).target_seconds(view, np.array([4])) == pytest.approx(none)
+    assert truth.at(slow).at(slow).factor == 1.3  # not twice
+
+
+def test_the_controller_is_charged_by_number_of_requests():
+    truth = TimeTruth(CURVE, (DRAFT,), 1e-3, controller_seconds=((1, 1e-3), (4, 4e-3)))
+    one, two, ten = (make_view([100] * size) for size in (1, 2, 10))
+    hosts = [step(truth, view, [0] * view.num_rows).host for view in (one, two, ten)]
+    assert hosts == pytest.approx([2e-3, 3e-3, 5e-3])
+    assert truth.at(two).host_seconds == truth.at(two).at(ten).host_seconds == pytest.approx(3e-3)
 
 
 @pytest.mark.parametrize("rows", [1, 4, 16, 64, 128])

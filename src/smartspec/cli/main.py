@@ -1,6 +1,7 @@
 """`smartspec`: the commands. Heavy imports happen inside them, so that --help is quick."""
 
 import sys
+from typing import Annotated
 
 
 def main() -> None:
@@ -11,27 +12,43 @@ def main() -> None:
         if error.name is None or error.name.split(".")[0] == "smartspec":
             raise
         _fail(f"{error.name} is not installed: pip install 'smartspec[server]' (for bench alone: 'smartspec[bench]')")
-    except (ValueError, OSError) as error:
+    except OSError as error:
+        named = error.filename is not None and error.strerror is not None
+        _fail(f"{error.filename}: {error.strerror}" if named else str(error) or type(error).__name__)
+    except ValueError as error:
         _fail(str(error) or type(error).__name__)
 
 
 def _build_app():
     import typer
 
+    from smartspec import __version__
     from smartspec.cli.bench import bench
+    from smartspec.cli.export import export
     from smartspec.cli.generate import generate
     from smartspec.cli.profile import profile
     from smartspec.cli.replay import replay
     from smartspec.cli.serve import serve
     from smartspec.cli.simulate import simulate
 
+    def show_version(wanted: bool) -> None:
+        if wanted:
+            print(f"smartspec {__version__}")
+            raise typer.Exit
+
     app = typer.Typer(
         help="Serve language models with speculative decoding whose length is chosen by predicted goodput.",
         no_args_is_help=True,
-        add_completion=False,
         pretty_exceptions_enable=False,
     )
-    for command in (serve, generate, bench, profile, simulate, replay):
+
+    @app.callback()
+    def options(
+        version: Annotated[bool, typer.Option("--version", help="Show the version.", callback=show_version)] = False,
+    ) -> None:
+        pass
+
+    for command in (serve, generate, bench, profile, simulate, replay, export):
         app.command()(command)
     return app
 

@@ -18,13 +18,17 @@ def profile(
     plot: Annotated[Path, typer.Option(help="Where to write the plot (PNG).")] = Path("profile.png"),
 ) -> None:
     """Measure the cost model anew (at most 20 s) and show measured and fitted times."""
+    from smartspec.cli.output_files import check_plot
     from smartspec.control.latency.cost_curve import CostCurve
     from smartspec.engine.runtime.build import load_runners
     from smartspec.engine.runtime.config import EngineConfig, parse_drafters
-    from smartspec.engine.runtime.profile import measure_profile
+    from smartspec.engine.runtime.passes import measure_profile
 
     chosen = {} if model is None else {"model": model}
     config = EngineConfig(drafters=parse_drafters(drafter), dtype=dtype, device=device, max_batch=max_batch, **chosen)
+    if unmeasured := [name for name in config.drafters if name not in config.draft_models]:
+        raise ValueError(f"--drafter {unmeasured[0]}: a drafter without a model has no passes to measure, leave it out")
+    check_plot("--plot", plot)
     models = load_runners(config, report=print)
     print("measuring, at most 20 seconds")
     measured = measure_profile(

@@ -8,7 +8,8 @@ from multiprocessing import active_children
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from smartspec.sim.scenario import Outcome, Scenario
+    from smartspec.sim.scenario import Scenario
+    from smartspec.sim.simulation import Outcome
 
 
 def play(scenarios: list["Scenario"], processes: int = 1) -> tuple[list["Outcome"], BaseException | None]:
@@ -29,7 +30,7 @@ def play(scenarios: list["Scenario"], processes: int = 1) -> tuple[list["Outcome
 
 def one_by_one(scenarios: list["Scenario"]) -> Iterator[tuple[int, "Outcome"]]:
     """Runs with their numbers. KeyboardInterrupt behind a run that Ctrl-C has cut short."""
-    from smartspec.sim.scenario import simulate
+    from smartspec.sim.simulation import simulate
 
     for number, scenario in enumerate(scenarios):
         text = f"{number + 1}/{len(scenarios)} {scenario.policy}"
@@ -42,7 +43,7 @@ def one_by_one(scenarios: list["Scenario"]) -> Iterator[tuple[int, "Outcome"]]:
 
 def in_processes(scenarios: list["Scenario"], processes: int) -> Iterator[tuple[int, "Outcome"]]:
     """Runs with their numbers, as they end."""
-    from smartspec.sim.scenario import simulate
+    from smartspec.sim.simulation import simulate
 
     # At a terminal Ctrl-C goes to everybody: the workers leave it to this process, which ends them.
     deaf = {"initializer": signal.signal, "initargs": (signal.SIGINT, signal.SIG_IGN)}

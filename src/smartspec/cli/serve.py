@@ -2,10 +2,10 @@
 
 import errno
 import logging
+import resource
 import signal
 import socket
 import sys
-from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    import uvicorn
-    from fastapi import FastAPI
+from smartspec.cli.access import ADMIN_KEY_VARIABLE, API_KEY_VARIABLE, api_keys, check_exposure
 
+if TYPE_CHECKING:
     from smartspec.engine.runtime.async_engine import AsyncEngine
     from smartspec.engine.runtime.build import Engine
     from smartspec.engine.runtime.engine_thread import EngineThread
+    from smartspec.server.keys import ApiKeys
 
 SWITCH_INTERVAL_SECONDS = 0.0005
-SHUTDOWN_SECONDS = 2
+OPEN_FILES = 4096  # twice the connections there may be
 
 
 def serve(
@@ -38,14 +38,33 @@ def serve(
     max_batch: Annotated[int, typer.Option(help="Requests that run at once.")] = 32,
     max_model_len: Annotated[int | None, typer.Option(help="Most tokens of a request (default: the model's).")] = None,
     kv_tokens: Annotated[int | None, typer.Option(help="KV memory in tokens (default: max-batch x 1024).")] = None,
-    api_key: Annotated[str | None, typer.Option(help="Clients must send this key.", envvar="SMARTSPEC_API_KEY")] = None,
+    api_key: Annotated[str | None, typer.Option(help="Clients must send this key.", envvar=API_KEY_VARIABLE)] = None,
+    api_key_file: Annotated[Path | None, typer.Option(help="File of keys, one per line, with shares.")] = None,
+    admin_key: Annotated[
+        str | None, typer.Option(help="/metrics and /v1/speculation need this key.", envvar=ADMIN_KEY_VARIABLE)
+    ] = None,
+    shared_cache: Annotated[
+        bool, typer.Option("--shared-cache", help="Clients with different keys share cached prefixes and drafts.")
+    ] = False,
+    no_api_key: Annotated[
+        bool, typer.Option("--no-api-key", help="Serve other machines without a key, if --host lets them.")
+    ] = False,
     max_draft_tokens: Annotated[int | None, typer.Option(help="Longest draft of a request.")] = None,
     max_queue: Annotated[int, typer.Option(help="Requests that may wait; more are answered 429.")] = 1024,
+    max_queue_per_client: Annotated[
+        int | None, typer.Option(help="Requests of one client that may wait (default: half of max-queue).")
+    ] = None,
+    ignore_unknown_fields: Annotated[
+        bool, typer.Option("--ignore-unknown-fields", help="Ignore unknown fields of requests.")
+    ] = False,
+    drain_seconds: Annotated[
+        float, typer.Option(min=0.0, help="After SIGTERM, requests under way may take so long to finish.")
+    ] = 30.0,
     decision_log: Annotated[
         Path | None, typer.Option(help="File for a record of every step's decision, for `smartspec replay`.")
     ] = None,
 ) -> None:
-    """Serve a model over HTTP, compatible with OpenAI's API. Ctrl-C stops it."""
+    """Serve a model over HTTP, compatible with OpenAI's API. Ctrl-C stops it, SIGTERM when its requests are done."""
     from smartspec.engine.runtime.config import EngineConfig, parse_drafters
 
     options = {"model": model, "max_draft_tokens": max_draft_tokens}
@@ -58,20 +77,23 @@ def serve(
         max_model_len=max_model_len,
         kv_tokens=kv_tokens,
         max_queue=max_queue,
+        max_queue_per_client=max_queue_per_client,
         decision_log=decision_log,
         **{name: value for name, value in options.items() if value is not None},
     )
+    keys = api_keys(api_key, api_key_file, admin_key, shared_cache)
     listener = bind(host, port)
     engine = None
     # Being told to end is like Ctrl-C: uvicorn raises the signal again when it has shut down, and logs want closing.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
+        check_exposure(listener, bool(keys), no_api_key)
         from smartspec.engine.runtime.build import build_engine
         from smartspec.engine.runtime.engine_thread import EngineThread
 
         thread = EngineThread()
         engine = thread.submit(partial(build_engine, config, report=partial(print, flush=True))).result()
-        run(engine, thread, listener, api_key)
+        run(engine, thread, listener, drain_seconds, keys=keys, ignore_unknown_fields=ignore_unknown_fields)
     except KeyboardInterrupt:
         pass
     finally:
@@ -101,64 +123,58 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def run(engine: "Engine", thread: "EngineThread", listener: socket.socket, api_key: str | None) -> None:
-    """Serve until interrupted; the present state is shown as long as there is a terminal."""
+def raise_file_limit() -> None:
+    """Room for as many connections as there may be, as far as the system lets us."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < OPEN_FILES:
+        wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def run(
+    engine: "Engine",
+    thread: "EngineThread",
+    listener: socket.socket,
+    drain_seconds: float,
+    *,
+    keys: "ApiKeys",
+    **options,
+) -> None:
+    """Serve until interrupted; the present state is shown as long as there is a terminal. options: of create_app."""
     from smartspec.engine.runtime.async_engine import AsyncEngine
     from smartspec.server.app import create_app
+    from smartspec.server.http_server import HttpServer
 
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     # The engine thread needs the interpreter back quickly after each kernel, whatever the HTTP side is doing.
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
+    raise_file_limit()
     async_engine = AsyncEngine.of(engine, thread)
     name = engine.loaded.name
     config = engine.config
     shown = {"policy": config.policy, "drafters": config.active_drafters, "kernels": engine.kernels}
-    app = create_app(async_engine, engine.tokenizer, name, **shown, api_key=api_key)
+    app = create_app(async_engine, engine.tokenizer, name, **shown, keys=keys, **options)
     host, port = listener.getsockname()[:2]
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     with ExitStack() as stack:
 
         def on_ready() -> None:
-            print(ready_text(url, name, api_key), flush=True)
+            print(ready_text(url, name, bool(keys)), flush=True)
             stack.enter_context(_live_state(async_engine, config.policy))
 
-        _server(app, async_engine, on_ready).run(sockets=[listener])
+        server = HttpServer(app, async_engine, drain_seconds=drain_seconds, on_ready=on_ready)
+        server.run(sockets=[listener])
 
 
-def ready_text(url: str, model: str, api_key: str | None) -> str:
+def ready_text(url: str, model: str, needs_key: bool) -> str:
     """What to do with the server now that it runs."""
-    key = "" if api_key is None else " -H 'Authorization: Bearer YOUR_KEY'"
+    key = " -H 'Authorization: Bearer YOUR_KEY'" if needs_key else ""
     body = '{"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 64}'
     return (
         f"\nserving {model} at {url}  (OpenAI base URL: {url}/v1)\n"
         f"  curl {url}/v1/chat/completions{key} -H 'Content-Type: application/json' -d '{body}'\n"
         "Ctrl-C stops."
     )
-
-
-def _server(app: "FastAPI", async_engine: "AsyncEngine", on_ready: Callable[[], None]) -> "uvicorn.Server":
-    import uvicorn
-
-    class Server(uvicorn.Server):
-        """Says when it is ready, and ends the requests under way before it waits for their connections."""
-
-        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            await super().startup(sockets)
-            if self.started:
-                on_ready()
-
-        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            await async_engine.stop()
-            await super().shutdown(sockets)
-
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    config = uvicorn.Config(
-        app,
-        log_config=None,
-        log_level="warning",
-        access_log=False,
-        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
-    )
-    return Server(config)
 
 
 def _live_state(async_engine: "AsyncEngine", policy: str) -> AbstractContextManager:

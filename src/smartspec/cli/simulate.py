@@ -3,8 +3,9 @@
 import os
 import sys
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,13 +14,16 @@ from smartspec.cli.policy_list import policy_list
 from smartspec.cli.runs import play
 from smartspec.cli.simulate_report import report
 
+if TYPE_CHECKING:
+    from smartspec.sim.scenario import Scenario
+
 
 def simulate(
     policy: Annotated[
         str | None,
         typer.Option(
-            help="Policies to compare, separated by commas; oracle is told the truth.",
-            show_default="off,fixed:4,goodput,oracle",
+            help="Policies to compare, separated by commas; perfect-estimates is told the truth.",
+            show_default="off,fixed:4,goodput,perfect-estimates",
         ),
     ] = None,
     rate: Annotated[float | None, typer.Option(help="Poisson arrivals, requests per second.")] = None,
@@ -50,14 +54,20 @@ def simulate(
     draft_model: Annotated[
         str | None, typer.Option(help="Shape of the draft model (default: an EAGLE head of the model).")
     ] = None,
+    draft_tensor_parallel: Annotated[
+        int | None, typer.Option(min=1, help="Devices of the draft model (default: as many as the target's).")
+    ] = None,
     acceptance: Annotated[
         str,
         typer.Option(
             help="Mean acceptance of a draft token: 0.7; with classes of requests 0.9,0.4; changing at second 600 "
             "0.8>0.4@600; with spread over requests (and over tokens) 0.7/8 (0.7/8/4), small numbers for large spread; "
-            "or a .jsonl file, the decision log of a live run."
+            "eagle1 or eagle3, falling with depth as those heads do; or a .jsonl file, the decision log of a live run."
         ),
     ] = "0.7/8",
+    found_share: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of output positions at which lookup finds a draft.")
+    ] = 1.0,
     tagged: Annotated[bool, typer.Option(help="Requests name their class to the engine.")] = False,
     max_draft_tokens: Annotated[int, typer.Option(min=1, help="Longest draft of a request.")] = 8,
     max_batch: Annotated[int, typer.Option(min=1, help="Requests that run at once on a replica.")] = 256,
@@ -65,6 +75,13 @@ def simulate(
     kv_tokens: Annotated[int | None, typer.Option(help="KV memory in tokens (default: what the devices hold).")] = None,
     captured_graphs: Annotated[bool, typer.Option(help="Pad passes to the sizes of captured graphs.")] = False,
     host_seconds: Annotated[float, typer.Option(help="Time of a step that is no pass of a model.")] = 0.001,
+    controller_time: Annotated[
+        str,
+        typer.Option(
+            help="The controller's own time per step: measured on this machine before the runs, none, or what the runs "
+            "in a JSON file of an earlier --output were charged."
+        ),
+    ] = "measured",
     jitter: Annotated[float, typer.Option(min=0, help="Noise of times: standard deviation of their logarithm.")] = 0.02,
     profile: Annotated[
         str, typer.Option(help="Error of the controller's start-up profile: a factor, or no-context.")
@@ -109,7 +126,9 @@ def simulate(
         "tensor_parallel": tensor_parallel,
         "drafter": drafter,
         "draft_model": draft_model,
+        "draft_tensor_parallel": draft_tensor_parallel,
         "acceptance": acceptance,
+        "found_share": found_share,
         "tagged": tagged,
         "max_draft_tokens": max_draft_tokens,
         "max_batch": max_batch,
@@ -124,7 +143,8 @@ def simulate(
         "router": router,
     }
     names = _policies(policy, max_draft_tokens)
-    scenarios = [Scenario(policy=name, seed=seed + i, **settings) for i in range(seeds) for name in names]
+    charged = _controller_seconds(controller_time, [Scenario(policy=name, seed=seed, **settings) for name in names])
+    scenarios = [replace(scenario, seed=seed + i) for i in range(seeds) for scenario in charged]
     outcomes, failure = play(scenarios, processes)
     if outcomes:
         report(outcomes, len(scenarios), output, plot)
@@ -137,15 +157,32 @@ def simulate(
         raise failure
 
 
+def _controller_seconds(controller_time: str, scenarios: list["Scenario"]) -> list["Scenario"]:
+    """The scenarios, one for each policy, with what is charged of the controller's time."""
+    from smartspec.sim.controller_time import measured_controller_seconds, read_controller_seconds
+
+    if controller_time == "none":
+        return scenarios
+    if controller_time == "measured":
+        return [replace(scenario, controller_seconds=measured_controller_seconds(scenario)) for scenario in scenarios]
+    known = read_controller_seconds(Path(controller_time))
+    missing = [scenario.policy for scenario in scenarios if scenario.policy not in known]
+    if missing:
+        raise ValueError(
+            f"--controller-time {controller_time} has no run of {', '.join(missing)}: use measured or none"
+        )
+    return [replace(scenario, controller_seconds=known[scenario.policy]) for scenario in scenarios]
+
+
 def _policies(text: str | None, max_draft_tokens: int) -> list[str]:
     """Their names, all of them checked before the first is played."""
     from smartspec.control.policy_names import parse_policy
 
     if text is None:
-        return ["off", *(["fixed:4"] if max_draft_tokens >= 4 else []), "goodput", "oracle"]
+        return ["off", *(["fixed:4"] if max_draft_tokens >= 4 else []), "goodput", "perfect-estimates"]
     names = policy_list(text)
     for name in names:
-        if name != "oracle":
+        if name != "perfect-estimates":
             parse_policy(name, max_draft_tokens)
     return names
 

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from smartspec.sim.scenario import Outcome, Scenario
+    from smartspec.sim.scenario import Scenario
+    from smartspec.sim.simulation import Outcome
 
 MAX_REASONS = 5
 
@@ -68,7 +69,7 @@ def _label(outcome: "Outcome") -> str:
 
 def _notes(outcomes: list["Outcome"], num_planned: int) -> list[str]:
     """What a reader must know beside the table: requests that were refused, runs that were cut short or never begun."""
-    lines = _refusals(outcomes)
+    lines = _refusals(outcomes) + _charged(outcomes)
     for outcome in outcomes:
         if outcome.is_interrupted:
             name = f"{outcome.scenario.policy} with seed {outcome.scenario.seed}"
@@ -80,6 +81,15 @@ def _notes(outcomes: list["Outcome"], num_planned: int) -> list[str]:
     if num_whole < num_planned:
         lines.append(f"runs played to their end: {num_whole} of {num_planned}")
     return lines
+
+
+def _charged(outcomes: list["Outcome"]) -> list[str]:
+    """What the policies were charged for their own decisions."""
+    tables = {outcome.scenario.policy: outcome.scenario.controller_seconds for outcome in outcomes}
+    if not any(tables.values()):
+        return ["the controller's own time is not charged"]
+    spans = [f"{policy} {table[0][1] * 1e3:.2f} to {table[-1][1] * 1e3:.2f}" for policy, table in tables.items()]
+    return [f"charged for the controller, ms per step of few to many requests: {', '.join(spans)}"]
 
 
 def _refusals(outcomes: list["Outcome"]) -> list[str]:

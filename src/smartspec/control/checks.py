@@ -43,14 +43,33 @@ def _view_problem(view: BatchView, last_now: float, num_drafters: int | None) ->
         return f"clock: now is {view.now}, it must be finite"
     if view.now < last_now:
         return f"clock: now is {view.now}, before {last_now} of the last step; it must not go backwards"
+    if num_drafters is not None and len(view.drafters) != num_drafters:
+        return f"drafter: the view has {len(view.drafters)} drafters, the controller {num_drafters}"
+    return None if _is_sound(view) else _what_is_wrong(view)
+
+
+def _is_sound(view: BatchView) -> bool:
+    """In a few reductions, as it is asked in every step."""
+    num_rows = view.num_rows
+    counts = [getattr(view, name) for name in _VIEW_COUNTS]
+    counts += [column for drafter in view.drafters for column in vars(drafter).values()]
+    wishes = view.weights, view.class_ids, view.tpot_targets
+    return (
+        all(np.shape(column) == (num_rows,) for column in (*counts, *wishes))
+        and np.concatenate(counts).min(initial=0) >= 0
+        and all(getattr(view, name) >= 0 for name in _STEP_COUNTS)
+        and len(set(view.request_ids.tolist())) == num_rows
+        and bool(((view.weights >= 0) & (view.weights < np.inf) & (view.tpot_targets > 0)).all())
+    )
+
+
+def _what_is_wrong(view: BatchView) -> str | None:
     columns = {name: getattr(view, name) for name in _VIEW_COUNTS}
     for number, drafter in enumerate(view.drafters):
         columns |= {f"drafters[{number}].{name}": column for name, column in vars(drafter).items()}
     per_row = columns | {"weights": view.weights, "class_ids": view.class_ids, "tpot_targets": view.tpot_targets}
     if problem := _shape_problem(per_row, view.num_rows):
         return problem
-    if num_drafters is not None and len(view.drafters) != num_drafters:
-        return f"drafter: the view has {len(view.drafters)} drafters, the controller {num_drafters}"
     if len(set(view.request_ids.tolist())) < view.num_rows:
         return f"request: ids {view.request_ids.tolist()} are not unique"
     if problem := _negative_count(columns, {name: getattr(view, name) for name in _STEP_COUNTS}):
@@ -68,9 +87,7 @@ def _feedback_problem(planned: BatchView | None, feedback: StepFeedback, max_dra
     if feedback.view is not planned and (problem := _other_requests(planned, feedback.view)):
         return problem
     columns = {name: getattr(feedback, name) for name in _FEEDBACK_COUNTS}
-    if problem := _shape_problem(columns, feedback.view.num_rows):
-        return problem
-    if problem := _contradiction(*columns.values()):
+    if problem := _shape_problem(columns, feedback.view.num_rows) or _contradiction(*columns.values()):
         return problem
     num_drafters, drafter = len(feedback.view.drafters), feedback.plan.drafter
     if (wrong := (feedback.verified > 0) & ((drafter < 0) | (drafter >= num_drafters))).any():
@@ -122,11 +139,11 @@ def _negative_count(columns: dict[str, np.ndarray], scalars: dict[str, float]) -
 
 
 def _free_tests_problem(feedback: StepFeedback, max_draft_tokens: int | None) -> str | None:
+    longest = np.inf if max_draft_tokens is None else max_draft_tokens
     for number, free in enumerate(feedback.free_tests):
         columns = {f"free_tests[{number}].{name}": column for name, column in vars(free).items()}
         if problem := _shape_problem(columns, feedback.view.num_rows):
             return problem
-        longest = np.inf if max_draft_tokens is None else max_draft_tokens
         is_sound = (free.position >= 0) & ((free.position < longest) | (free.tested == 0))
         is_sound &= (free.matched >= 0) & (free.matched <= free.tested)
         if not is_sound.all():

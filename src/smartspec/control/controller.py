@@ -2,23 +2,62 @@
 
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from smartspec.control.acceptance.estimator import AcceptanceEstimator
 from smartspec.control.checks import NO_STEP_BEFORE, kind_of, problems
-from smartspec.control.latency.model import LatencyModel, PredictedSeconds
+from smartspec.control.latency.model import LatencyModel, MeasuredStep, PredictedSeconds
 from smartspec.control.log.decision import Alternative, DecisionRecord, decision_record
 from smartspec.control.policy import Estimates, Policy, expected_accepted, no_drafts
 from smartspec.control.policy_names import parse_policy
 from smartspec.control.records import BatchView, Drafted, DrafterSpec, DraftPlan, StepFeedback
 
 NUM_DECISIONS = 20
+# Steps that are learned from together: behind a target pass the code of learning is in no cache, and running it costs
+# more than its arithmetic, however many rows there are.
+LEARN_STEPS = 4
+SURPRISE = 0.25  # a step that took so much more or less than predicted, relative, is learned from at once
+
+
+@dataclass(frozen=True)
+class _Finished:
+    """A step that is over: all that a record of it is made from. plan: what was chosen; drafted: what was drafted."""
+
+    view: BatchView
+    plan: DraftPlan
+    drafted: DraftPlan
+    feedback: StepFeedback
+    survival: np.ndarray
+    predicted: PredictedSeconds
+    alternatives: tuple[Alternative, ...]
+    reason: str | None
+
+    @property
+    def measured(self) -> MeasuredStep:
+        """What its time says."""
+        feedback = self.feedback
+        return MeasuredStep(feedback.view, self.drafted, feedback.verified, feedback.seconds, self.predicted)
+
+    def record(self) -> DecisionRecord:
+        """For people, logs and replays."""
+        return decision_record(
+            self.view,
+            self.plan,
+            self.feedback,
+            goodput=_expected_tokens(self.view, self.survival, self.feedback.verified) / self.predicted.total,
+            off_goodput=float(self.view.weights.sum()) / self.predicted.off,
+            predicted_seconds=self.predicted.total,
+            survival=self.survival,
+            alternatives=self.alternatives,
+            reason=self.reason,
+        )
 
 
 class Controller:
-    """Decides every step how many draft tokens each request gets, and learns from every step, whatever the policy.
+    """Decides every step how many draft tokens each request gets, and learns, whatever the policy, from a few steps at
+    a time.
 
     policy: a name, see policies.names.parse_policy, or a policy. max_draft_tokens: longest draft of a request (K), at
     least 1. drafters: those the host has, in the order of their numbers. strict: input that cannot be true raises
@@ -41,37 +80,52 @@ class Controller:
         self.policy = parse_policy(policy, max_draft_tokens) if isinstance(policy, str) else policy
         self.policy_name = policy if isinstance(policy, str) else type(policy).__name__.lower()
         self.max_draft_tokens = max_draft_tokens
-        self.latency = latency
         latency.check(drafters)
-        self.acceptance = AcceptanceEstimator(max_draft_tokens, drafters)
+        self._latency = latency
+        self._acceptance = AcceptanceEstimator(max_draft_tokens, drafters)
+        self._unlearned: list[_Finished] = []
+        self._ended: list[int] = []  # requests, since something was last learned
         self.on_record: Callable[[DecisionRecord], None] | None = None
         self.num_ignored: Counter[str] = Counter()
         self.drafters = drafters
         self._strict = strict
         self._last_now = NO_STEP_BEFORE
         self._view: BatchView | None = None
+        self._is_choice = False  # whether any row of it can have a draft
         self._plan: DraftPlan  # of that view
         self._survival = np.empty((0, max_draft_tokens))
         self._alternatives: tuple[Alternative, ...] = ()
-        self._predicted = PredictedSeconds(0.0, 0.0, 0.0, 0.0)
-        self._history: deque[DecisionRecord] = deque(maxlen=NUM_DECISIONS)
+        self._predicted = PredictedSeconds({}, 0.0, 0.0, 0.0)
+        self._history: deque[_Finished] = deque(maxlen=NUM_DECISIONS)
+
+    @property
+    def latency(self) -> LatencyModel:
+        """What is known about time, from all steps so far."""
+        self._learn()
+        return self._latency
+
+    @property
+    def acceptance(self) -> AcceptanceEstimator:
+        """What is known about acceptance, from all steps so far."""
+        self._learn()
+        return self._acceptance
 
     def plan_draft(self, view: BatchView) -> DraftPlan:
         """How many draft tokens to make for each row, and by what. All zero: no drafter need run."""
         if self._refuse(problems(view, last_now=self._last_now, num_drafters=len(self.drafters))):
             self._view, self._last_now = None, view.now
             return no_drafts(view.num_rows)
-        self._last_now = view.now
-        if not self.drafters:  # nothing to decide, and nothing to learn but the time
-            self._view, self._plan = view, no_drafts(view.num_rows)
-            self._survival = np.zeros((view.num_rows, self.max_draft_tokens))
+        self._last_now, self._view, self._alternatives = view.now, view, ()
+        self._is_choice = bool(view.draft_lengths.any())
+        if not self._is_choice:  # nothing to decide, and nothing to learn but the time
+            self._plan, self._survival = no_drafts(view.num_rows), np.zeros((view.num_rows, self.max_draft_tokens))
             return self._plan
-        estimates = Estimates(self.drafters, self.acceptance.survival(view), self.latency, self.acceptance)
-        plan = self.policy.plan_draft(view, estimates)
-        self._view, self._plan = view, plan
+        estimates = Estimates(self.drafters, self._acceptance.survival(view), self._latency, self._acceptance)
+        self._plan = plan = self.policy.plan_draft(view, estimates)
         self._survival = estimates.survival_of(plan.drafter)
-        # Before anything is learned from the step, or they would answer another question than it did.
-        self._alternatives = () if self.on_record is None else self._other_plans(view, estimates, plan)
+        if self.on_record is not None:
+            # Before anything is learned from the step, or they would answer another question than it did.
+            self._alternatives = self._other_plans(view, estimates, plan)
         return plan
 
     def plan_verify(self, view: BatchView, plan: DraftPlan, drafted: Drafted) -> np.ndarray:
@@ -82,32 +136,46 @@ class Controller:
         if self._view is None or not drafted.lengths.any():
             return np.zeros_like(drafted.lengths)
         if drafted.confidence is not None:
-            self._survival = self.acceptance.survival_given_confidence(view, plan.drafter, drafted.confidence)
-        keep = self.policy.plan_verify(view, plan, drafted, self._survival, self.latency)
+            self._survival = self._acceptance.survival_given_confidence(view, plan.drafter, drafted.confidence)
+        keep = self.policy.plan_verify(view, plan, drafted, self._survival, self._latency)
         return np.minimum(keep, np.minimum(plan.lengths, drafted.lengths))
 
     def observe(self, feedback: StepFeedback) -> None:
-        """Learn from a finished step."""
+        """Learn from a finished step, at the latest when LEARN_STEPS are."""
         if self._refuse(problems(self._view, feedback, max_draft_tokens=self.max_draft_tokens)):
             return
+        view = self._view
+        assert view is not None, "feedback of no planned step is refused"
         drafted = replace(feedback.plan, lengths=feedback.drafted)  # a stop rule may have ended drafts early
-        self._predicted = self.latency.observe(feedback.view, drafted, feedback.verified, feedback.seconds)
-        if self.drafters:
-            self.acceptance.observe(feedback)
-            self.policy.observe(feedback)
-        record = self._record(feedback)
-        self._history.append(record)
+        self._predicted = self._latency.predict(feedback.view, drafted, feedback.verified)
+        step = _Finished(
+            view,
+            self._plan,
+            drafted,
+            feedback,
+            survival=self._survival,
+            predicted=self._predicted,
+            alternatives=self._alternatives,
+            reason=self.policy.note if self._is_choice else None,
+        )
+        self._history.append(step)
         if self.on_record is not None:
-            self.on_record(record)
+            self.on_record(step.record())
+        self._unlearned.append(step)
+        is_surprise = abs(feedback.seconds.total / self._predicted.total - 1.0) > SURPRISE
+        if is_surprise or len(self._unlearned) >= LEARN_STEPS:
+            self._learn()
+        if self._is_choice:
+            self.policy.observe(feedback)
 
     def forget(self, request_id: int) -> None:
         """Drop what is known about a request that has ended."""
-        self.acceptance.forget(request_id)
+        self._ended.append(request_id)
         self.policy.forget(request_id)
 
     @property
     def predicted_seconds(self) -> float:
-        """Time that was predicted for the step last learned from, in seconds."""
+        """Time that was predicted for the last finished step, in seconds."""
         return self._predicted.total
 
     def state(self) -> dict:
@@ -120,7 +188,7 @@ class Controller:
             "acceptance": self.acceptance.table(),
             "tracked_requests": self.acceptance.num_tracked_requests,
             "cost_model": self.latency.state(),
-            "decisions": [record.summary() for record in self._history],
+            "decisions": [step.record().summary() for step in self._history],
             "ignored_input": dict(self.num_ignored),
         }
 
@@ -138,24 +206,19 @@ class Controller:
         others = []
         for label, other in self.policy.alternatives(view, estimates, plan):
             tokens = _expected_tokens(view, estimates.survival_of(other.drafter), other.lengths)
-            seconds = self.latency.predict(view, other, other.lengths).total
+            seconds = self._latency.predict(view, other, other.lengths).total
             others.append(Alternative(label, int(other.lengths.sum()), tokens / seconds))
         return tuple(others)
 
-    def _record(self, feedback: StepFeedback) -> DecisionRecord:
-        view = self._view
-        assert view is not None, "feedback of no planned step is refused"
-        return decision_record(
-            view,
-            self._plan,
-            feedback,
-            goodput=_expected_tokens(view, self._survival, feedback.verified) / self._predicted.total,
-            off_goodput=float(view.weights.sum()) / self._predicted.off,
-            predicted_seconds=self._predicted.total,
-            survival=self._survival,
-            alternatives=self._alternatives,
-            reason=self.policy.note,
-        )
+    def _learn(self) -> None:
+        steps, self._unlearned = self._unlearned, []
+        if steps:
+            self._latency.observe_steps([step.measured for step in steps])
+        if chosen := [step.feedback for step in steps if step.feedback.view.draft_lengths.any()]:
+            self._acceptance.observe(chosen)
+        ended, self._ended = self._ended, []
+        for request_id in ended:
+            self._acceptance.forget(request_id)
 
 
 def _expected_tokens(view: BatchView, survival: np.ndarray, verified: np.ndarray) -> float:

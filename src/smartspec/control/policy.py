@@ -12,14 +12,12 @@ import numpy as np
 from smartspec.control.records import BatchView, Drafted, DrafterSpec, DraftPlan, StepFeedback, of_drafter
 
 
-class Uncertain(Protocol):
-    """How sure the acceptance estimates are, and what would change them: see acceptance.AcceptanceEstimator."""
+class Acceptance(Protocol):
+    """What a policy may ask beside the survival of drafts: see acceptance.estimator.AcceptanceEstimator."""
 
     def knows_confidence(self, drafter: int) -> bool: ...
 
-    def log_odds_std(self, view: BatchView) -> np.ndarray: ...
-
-    def survival_shifted(self, view: BatchView, shift: np.ndarray | float) -> np.ndarray: ...
+    def survival_shifted(self, view: BatchView, shift: float) -> np.ndarray: ...
 
     def given_confidence(self, drafter: int, confidence: np.ndarray, history: np.ndarray) -> np.ndarray: ...
 
@@ -41,13 +39,13 @@ class Estimates:
 
     drafters: what is fixed about each of the D drafters. survival: float [D, R, K], by drafter, the probability that
     the j-th node of a row's draft is reached and accepted (of a chain: that the first j tokens all are). acceptance:
-    the estimator it comes from, None where there is none (an oracle has no doubts).
+    the estimator it comes from, None where there is none (perfect estimates have no doubts).
     """
 
     drafters: tuple[DrafterSpec, ...]
     survival: np.ndarray
     latency: Latency
-    acceptance: Uncertain | None = None
+    acceptance: Acceptance | None = None
 
     def survival_of(self, drafter: np.ndarray) -> np.ndarray:
         """float [R, K], of the drafter of each row (int [R])."""

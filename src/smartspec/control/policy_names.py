@@ -53,8 +53,8 @@ ALLOWED = (
 def parse_policy(name: str, max_draft_tokens: int | None = None) -> Policy:
     """A new policy of that name. ValueError if there is none, or if its number is out of range."""
     kind, colon, text = name.partition(":")
-    if kind == "oracle":
-        raise ValueError("policy 'oracle' has to be told the true acceptance and time: it exists only in the simulator")
+    if kind == "perfect-estimates":
+        raise ValueError(f"policy {kind!r} must be told the true acceptance and time: it exists only in the simulator")
     if kind == "fixed" and text.isascii() and text.isdigit():
         return _fixed(name, int(text), max_draft_tokens)
     if kind == "uniform":

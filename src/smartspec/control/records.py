@@ -89,7 +89,7 @@ class BatchView:
             if getattr(self, name) is None:
                 object.__setattr__(self, name, np.full(self.num_rows, value, dtype=dtype))
 
-    @property
+    @cached_property
     def num_rows(self) -> int:
         return len(self.request_ids)
 

@@ -9,6 +9,7 @@ Invariant: the blocks held by all slots plus the free ones are all blocks there 
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -52,6 +53,13 @@ class Prefix:
     cached: bool
 
 
+class CachedText(NamedTuple):
+    """What a slot nobody runs in holds the KV of: token_ids, int32 [L], for requests of this cache_salt."""
+
+    token_ids: np.ndarray
+    cache_salt: str
+
+
 class BlockManager:
     """Counts blocks per slot and remembers cached texts.
 
@@ -73,7 +81,7 @@ class BlockManager:
         self._held = [0] * num_slots
         self._in_use = [False] * num_slots
         # Insertion order is age: the first is evicted first.
-        self._cached: dict[int, np.ndarray] = {}
+        self._cached: dict[int, CachedText] = {}
         self._memory_ops: list[MemoryOp] = []
 
     @property
@@ -93,12 +101,13 @@ class BlockManager:
         """Tokens the slot could hold if it took every available block."""
         return (self._held[slot] + self.num_available_blocks) * self.block_size
 
-    def find_cached_prefix(self, token_ids: np.ndarray) -> Prefix | None:
-        """The cached text that shares the longest prefix with token_ids (int32 [L]), None if none shares a block."""
+    def find_cached_prefix(self, token_ids: np.ndarray, cache_salt: str = "") -> Prefix | None:
+        """The cached text of this salt that shares the longest prefix with token_ids (int32 [L]), None if none shares a
+        block."""
         best = None
         first = token_ids.item(0) if len(token_ids) else None
-        for slot, text in self._cached.items():
-            if text.item(0) != first:  # much cheaper to see than how far two texts agree
+        for slot, (text, salt) in self._cached.items():
+            if text.item(0) != first or salt != cache_salt:  # much cheaper to see than how far two texts agree
                 continue
             num_shared = common_prefix(text, token_ids)
             if num_shared >= self.block_size and (best is None or num_shared > best.num_tokens):
@@ -146,14 +155,14 @@ class BlockManager:
             self.num_free_blocks += num_extra
             self.num_available_blocks += num_extra if self._in_use[slot] else 0
 
-    def release(self, slot: int, computed_token_ids: np.ndarray) -> None:
-        """The request is gone; its computed text (int32 [L]) stays as a cached prefix."""
+    def release(self, slot: int, computed_token_ids: np.ndarray, cache_salt: str = "") -> None:
+        """The request is gone; its computed text (int32 [L]) stays as a cached prefix for requests of its salt."""
         assert self._in_use[slot], f"slot {slot} is not in use"
         self.shrink(slot, len(computed_token_ids))
         self._in_use[slot] = False
         self.num_available_blocks += self._held[slot]
         if len(computed_token_ids):
-            self._cached[slot] = computed_token_ids.copy()
+            self._cached[slot] = CachedText(computed_token_ids.copy(), cache_salt)
 
     def discard(self, slot: int) -> None:
         """The request is gone, and nothing of what its slot holds may be read again."""
@@ -174,7 +183,7 @@ class BlockManager:
         return ops
 
     def _worth_taking_over(self, prefix: Prefix) -> bool:
-        return prefix.cached and 2 * prefix.num_tokens >= len(self._cached[prefix.slot])
+        return prefix.cached and 2 * prefix.num_tokens >= len(self._cached[prefix.slot].token_ids)
 
     def _emptiest_slot(self) -> int:
         """The lowest empty slot (dense slots make attention batches regular), else the longest-unused cached one."""

@@ -5,6 +5,7 @@ from enum import Enum
 
 import numpy as np
 
+from smartspec.core.origin import UNKNOWN_ORIGIN, Origin
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.core.speculation import NO_OPTIONS, SpeculationOptions
 
@@ -31,6 +32,7 @@ class Request:
         seed: int,
         stop_token_ids: frozenset[int] = frozenset(),
         speculation: SpeculationOptions = NO_OPTIONS,
+        origin: Origin = UNKNOWN_ORIGIN,
     ):
         if not len(prompt_token_ids):
             raise ValueError("the prompt is empty: it must hold at least one token")
@@ -39,6 +41,7 @@ class Request:
         self.seed = seed
         self.stop_token_ids = stop_token_ids
         self.speculation = speculation
+        self.origin = origin
         self.class_id = 0  # number of its workload class, given by the scheduler
         self.num_prompt_tokens = len(prompt_token_ids)
         self.max_num_tokens = self.num_prompt_tokens + params.max_tokens

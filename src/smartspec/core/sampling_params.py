@@ -4,7 +4,9 @@ import math
 from dataclasses import dataclass
 
 MAX_STOP_STRINGS = 16
+MAX_STOP_CHARACTERS = 1024  # of one stop string
 MAX_LOGPROBS = 20
+MAX_BIAS = 100.0
 MAX_TOP_K = 2**31 - 1
 # Logits are multiplied or divided by the penalty in float32: much smaller ones would make infinities of them.
 MIN_REPETITION_PENALTY = 0.01
@@ -15,7 +17,10 @@ class SamplingParams:
     """Sampling options of one request. Raises ValueError naming the option, the value and the allowed range.
 
     temperature 0 means greedy. top_k 0 or -1 means no limit. seed None means one is drawn when the request arrives.
-    logprobs: number of most likely alternatives to report per token (0: the chosen token alone, None: none).
+    logit_bias: (token id, what is added to its logit) pairs. allowed_token_ids: no other tokens, empty for all.
+    bad_words_token_ids: sequences that the output does not contain. min_tokens: it does not stop before.
+    include_stop_str_in_output, skip_special_tokens: what of the text is shown. logprobs: number of most likely
+    alternatives to report per token (0: the chosen token alone, None: none).
     """
 
     max_tokens: int = 16
@@ -30,6 +35,12 @@ class SamplingParams:
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    allowed_token_ids: tuple[int, ...] = ()
+    bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
+    min_tokens: int = 0
+    include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
     logprobs: int | None = None
 
     def __post_init__(self):
@@ -39,8 +50,12 @@ class SamplingParams:
         _check_range("repetition_penalty", self.repetition_penalty, MIN_REPETITION_PENALTY, 100.0)
         _check_range("presence_penalty", self.presence_penalty, -2.0, 2.0)
         _check_range("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        for _, bias in self.logit_bias:
+            _check_range("logit_bias", bias, -MAX_BIAS, MAX_BIAS)
         if self.max_tokens < 1:
             raise ValueError(f"max_tokens must be at least 1, got {self.max_tokens}")
+        if not 0 <= self.min_tokens <= self.max_tokens:
+            raise ValueError(f"min_tokens must be between 0 and max_tokens ({self.max_tokens}), got {self.min_tokens}")
         if not -1 <= self.top_k <= MAX_TOP_K:
             raise ValueError(f"top_k must be -1 or 0 (no limit) or positive, at most {MAX_TOP_K}, got {self.top_k}")
         if self.logprobs is not None and not 0 <= self.logprobs <= MAX_LOGPROBS:
@@ -49,6 +64,8 @@ class SamplingParams:
             raise ValueError(f"stop may hold at most {MAX_STOP_STRINGS} strings, got {len(self.stop)}")
         if any(not text for text in self.stop):
             raise ValueError("stop must not contain an empty string")
+        if longest := max((len(text) for text in self.stop if len(text) > MAX_STOP_CHARACTERS), default=0):
+            raise ValueError(f"stop may hold strings of at most {MAX_STOP_CHARACTERS} characters, got {longest}")
 
     @property
     def greedy(self) -> bool:
@@ -57,6 +74,10 @@ class SamplingParams:
     @property
     def has_penalties(self) -> bool:
         return self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
+
+    @property
+    def has_logit_rules(self) -> bool:
+        return bool(self.logit_bias or self.allowed_token_ids or self.bad_words_token_ids or self.min_tokens)
 
 
 def _check_range(name: str, value: float, low: float, high: float, low_excluded: bool = False) -> None:

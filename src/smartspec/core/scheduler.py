@@ -4,7 +4,7 @@ There is no prefill or decode phase (the idea of vLLM's v1 scheduler): each requ
 to compute, and the scheduler hands out tokens so that the first catches up with the second.
 """
 
-from collections import deque
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from smartspec.control.records import UNLIMITED, BatchView, DrafterView, DraftPlan
 from smartspec.core.batch import Batch
 from smartspec.core.blocks import BlockManager, Prefix, common_prefix
+from smartspec.core.fair_queue import FairQueue
 from smartspec.core.request import Request, RequestStatus
 from smartspec.core.speculation import NO_OPTIONS, ClassIds
 
@@ -21,7 +22,8 @@ ROOM_FOR_DRAFTS = 8
 
 
 class Scheduler:
-    """First come, first served; a request that was preempted comes back first.
+    """Clients are served in turn (core.fair_queue), one client's requests in order; a request that was preempted comes
+    back first.
 
     max_batched_tokens: tokens fed per step. Decoding requests are never left out; the rest goes to prefill, but for as
     many tokens as the last mixed prefill-decode batch had drafts. max_draft_tokens: K, most draft tokens of a request.
@@ -32,7 +34,7 @@ class Scheduler:
         self.max_batched_tokens = max_batched_tokens
         self.max_model_len = max_model_len
         self.max_draft_tokens = max_draft_tokens
-        self.waiting: deque[Request] = deque()
+        self.waiting = FairQueue()
         self.running: list[Request] = []
         self._class_ids = ClassIds()
         self._drafts_in_mixed_step = 0  # draft tokens verified in the last mixed step
@@ -52,10 +54,11 @@ class Scheduler:
                 f"KV memory than there is ({kv_tokens} tokens): lower max_tokens or start with a larger --kv-tokens"
             )
         request.class_id = self._class_ids.of(request.speculation.workload_class)
-        self.waiting.append(request)
+        self.waiting.add(request)
 
     def schedule(self) -> Batch:
         """Choose the ordinary tokens of the next step and hold the blocks they need."""
+        self._make_room_for_others()
         decoding, preempted = self._hold_blocks_of_decodes()
         budget = self.max_batched_tokens - len(decoding)
         budget -= min(self._drafts_in_mixed_step, budget // 2)
@@ -134,12 +137,10 @@ class Scheduler:
             if request.request_id == request_id:
                 self._release(request, RequestStatus.FINISHED)
                 return request
-        for request in self.waiting:
-            if request.request_id == request_id:
-                self.waiting.remove(request)
-                request.status = RequestStatus.FINISHED
-                return request
-        return None
+        waiting = self.waiting.remove(request_id)
+        if waiting is not None:
+            waiting.status = RequestStatus.FINISHED
+        return waiting
 
     def _fit_kv(self, rows: tuple[Request, ...], caps: np.ndarray) -> tuple[np.ndarray, int]:
         """caps (int [R]) cut to the KV each row could get, and the draft tokens there is KV for in all."""
@@ -182,16 +183,14 @@ class Scheduler:
     def _admit(self, budget: int, decoding: list[Request], prefill: dict[Request, int]) -> None:
         """Start waiting requests while there is budget, a slot, and KV for their whole text so far."""
         while self.waiting and budget > 0 and self.blocks.num_available_slots:
-            request = self.waiting[0]
-            # One block of headroom per running request, or the newcomer would be preempted right away.
-            num_blocks = self.blocks.blocks_for(request.num_tokens) + len(self.running)
-            if num_blocks > self.blocks.num_available_blocks:
+            request = self.waiting.peek()
+            if not self._fits(request):
                 return
             kindred = self._kindred(request)
             prefix = self._longest_prefix(request, kindred)
             if self._worth_waiting_for(request, prefix, kindred):
                 return
-            self.waiting.popleft()
+            self.waiting.pop()
             self._start(request, prefix)
             chunk = min(request.num_uncomputed_tokens, budget)
             grown = self.blocks.grow(request.slot, request.num_computed_tokens + chunk)
@@ -202,21 +201,43 @@ class Scheduler:
             else:
                 prefill[request] = chunk
 
+    def _fits(self, request: Request) -> bool:
+        """One block of headroom per running request, or the newcomer would be preempted right away."""
+        num_blocks = self.blocks.blocks_for(request.num_tokens) + len(self.running)
+        return self.blocks.num_available_slots > 0 and num_blocks <= self.blocks.num_available_blocks
+
+    def _make_room_for_others(self) -> None:
+        """A client that has nothing running does not wait for one that has several: the latest of these is preempted,
+        of the client that has most for its share."""
+        if not self.waiting or self._fits(self.waiting.peek()):
+            return
+        origin = self.waiting.peek().origin
+        num_running = Counter(request.origin.client for request in self.running)
+        victims = [request for request in reversed(self.running) if num_running[request.origin.client] > 1]
+        if num_running[origin.client] or not victims:
+            return
+        newcomer = self.waiting.pop()
+        self._preempt(max(victims, key=lambda request: num_running[request.origin.client] / request.origin.share))
+        self.waiting.put_back(newcomer)
+
     def _start(self, request: Request, prefix: Prefix | None) -> None:
         request.slot = self.blocks.acquire(prefix, request.num_tokens)
         request.num_computed_tokens = request.num_cached_tokens = 0 if prefix is None else prefix.num_tokens
         request.status = RequestStatus.RUNNING
         self.running.append(request)
+        if not request.num_preemptions:
+            self.waiting.charge(request.origin, request.num_prompt_tokens)
 
     def _kindred(self, request: Request) -> list[Request]:
-        """Running requests whose text begins like this one's: only they can share anything; often there are none."""
-        first = request.tokens.item(0)
-        return [other for other in self.running if other.tokens.item(0) == first]
+        """Running requests of its salt whose text begins like this one's: only they can share anything; often there are
+        none."""
+        first, salt = request.tokens.item(0), request.origin.cache_salt
+        return [other for other in self.running if other.tokens.item(0) == first and other.origin.cache_salt == salt]
 
     def _longest_prefix(self, request: Request, kindred: list[Request]) -> Prefix | None:
         """The longest reusable prefix in any slot, running or cached; the last token is always computed anew."""
         token_ids = request.token_ids[:-1]
-        best = self.blocks.find_cached_prefix(token_ids)
+        best = self.blocks.find_cached_prefix(token_ids, request.origin.cache_salt)
         for other in kindred:
             num_shared = common_prefix(other.tokens[: other.num_computed_tokens], token_ids)
             if num_shared >= self.blocks.block_size and (best is None or num_shared > best.num_tokens):
@@ -237,12 +258,15 @@ class Scheduler:
         self._release(request, RequestStatus.WAITING)
         request.num_computed_tokens = 0
         request.num_preemptions += 1
-        self.waiting.appendleft(request)
+        self.waiting.put_back(request)
 
     def _release(self, request: Request, status: RequestStatus) -> None:
         self.running.remove(request)
+        if status is RequestStatus.FINISHED:
+            self.waiting.charge(request.origin, request.num_output_tokens)
         if request.error is None:
-            self.blocks.release(request.slot, request.tokens[: request.num_computed_tokens])
+            text = request.tokens[: request.num_computed_tokens]
+            self.blocks.release(request.slot, text, request.origin.cache_salt)
         else:
             self.blocks.discard(request.slot)
         request.slot = None  # type: ignore[assignment]

@@ -5,20 +5,26 @@ from collections.abc import Sequence
 import numpy as np
 
 from smartspec.control.records import DrafterSpec, DrafterView, FreeTests, StopRule
-from smartspec.core.batch import Batch, Draft, Verification, shorten
+from smartspec.core.batch import NO_DRAFT, Batch, Draft, Verification, shorten
+
+# Steps without an accepted token after which a drafter is asked once in so many steps only: it would cost the host
+# time for nothing, yet the text may come to suit it.
+REST_AFTER = ((256, 16), (64, 4))
 
 
 class ModelFreeDrafter:
     """Implements core.drafter.Drafter for whoever says what it is (spec) and how it drafts (propose).
 
-    Its drafts are deterministic, so whether they are right is known without verifying them: in every row whose draft
-    was not verified, or accepted as far as it was, the next token is compared with what the target emitted there.
+    One that has brought nothing for a while is asked less often. Its drafts are deterministic, so whether they are
+    right is known without verifying them: in every row whose draft was not verified, or accepted as far as it was, the
+    next token is compared with what the target emitted there.
     """
 
     spec: DrafterSpec
 
     def __init__(self):
         self._drafts: tuple[Draft, ...] = ()
+        self._steps_in_vain = 0
 
     def propose(self, token_ids: np.ndarray) -> Draft:
         """The draft behind a text, int32 [L]; NO_DRAFT where there is none."""
@@ -27,8 +33,16 @@ class ModelFreeDrafter:
     def learn(self, token_ids: np.ndarray, emitted_token_ids: tuple[int, ...]) -> None:
         """The target emitted these tokens behind that text, int32 [L]."""
 
+    def of_salt(self, cache_salt: str) -> "ModelFreeDrafter":
+        """Who proposes and learns for requests of this salt: somebody of its own where drafters remember texts."""
+        return self
+
     def begin_step(self, batch: Batch) -> None:
-        self._drafts = tuple(self.propose(request.token_ids) for request in batch.decoding)
+        spacing = next((spacing for steps, spacing in REST_AFTER if self._steps_in_vain >= steps), 1)
+        if self._steps_in_vain % spacing:
+            self._drafts = (NO_DRAFT,) * len(batch.decoding)
+        else:
+            self._drafts = tuple(self.of_salt(r.origin.cache_salt).propose(r.token_ids) for r in batch.decoding)
 
     def view(self, batch: Batch) -> DrafterView:
         lengths = np.array([len(draft) for draft in self._drafts], dtype=np.int64)
@@ -47,7 +61,11 @@ class ModelFreeDrafter:
         rows = zip((*batch.decoding, *batch.prefill), (*decoding, *prefill), strict=True)
         for request, verification in rows:
             if verification is not None:
-                self.learn(request.token_ids, verification.emitted_token_ids)
+                self.of_salt(request.origin.cache_salt).learn(request.token_ids, verification.emitted_token_ids)
+        if batch.decoding:
+            pairs = zip(verified.tolist(), decoding, strict=True)
+            is_of_use = any(num_verified and result.num_accepted for num_verified, result in pairs)
+            self._steps_in_vain = 0 if is_of_use else self._steps_in_vain + 1
         return free_tests(self._drafts, verified, decoding)
 
 

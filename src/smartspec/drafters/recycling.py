@@ -3,9 +3,11 @@
 Source: Token Recycling (Luo et al., 2024, arXiv 2408.08696), which keeps the target's likeliest next tokens of every
 token, shared by all requests, and chains them into a tree. Differences: contexts of one to three tokens, of which the
 longest known one speaks; only the most recent next token; a chain; and only what was emitted is learned, for the
-target's predictions behind rejected draft tokens brought nothing. The table is shared: how fast a request is may tell
-that another one had similar text, what it reads never does.
+target's predictions behind rejected draft tokens brought nothing. A table is shared by the requests of one cache salt:
+how fast a request is may tell that another one of them had similar text, what it reads never does.
 """
+
+from collections import OrderedDict
 
 import numpy as np
 
@@ -18,6 +20,7 @@ MAX_CONTEXT = 3
 TOKEN_BITS = 20
 _MASKS = tuple((1 << TOKEN_BITS * num_tokens) - 1 for num_tokens in range(MAX_CONTEXT + 1))
 NUM_ENTRIES = 65521  # a prime: the remainder spreads contexts evenly
+MAX_SALTS = 64  # tables besides the one of requests without a salt, 0.8 MB each
 
 
 class RecyclingDrafter(ModelFreeDrafter):
@@ -35,8 +38,21 @@ class RecyclingDrafter(ModelFreeDrafter):
         if num_entries < 1:
             raise ValueError(f"num_entries must be at least 1, got {num_entries}")
         self.max_draft_tokens = max_draft_tokens
+        self._of_salt: OrderedDict[str, RecyclingDrafter] = OrderedDict()
         self._contexts = np.full(num_entries, -1, dtype=np.int64)  # no context is negative
         self._next_tokens = np.zeros(num_entries, dtype=np.int32)
+
+    def of_salt(self, cache_salt: str) -> "RecyclingDrafter":
+        """A table of its own for every salt; beyond MAX_SALTS the longest unused is forgotten."""
+        if not cache_salt:
+            return self
+        if cache_salt not in self._of_salt:
+            options = {"max_draft_tokens": self.max_draft_tokens, "num_entries": len(self._contexts)}
+            self._of_salt[cache_salt] = RecyclingDrafter(**options)
+            if len(self._of_salt) > MAX_SALTS:
+                self._of_salt.popitem(last=False)
+        self._of_salt.move_to_end(cache_salt)
+        return self._of_salt[cache_salt]
 
     def learn(self, token_ids: np.ndarray, emitted_token_ids: tuple[int, ...]) -> None:
         """Remember that the target emitted these tokens behind the text token_ids, int32 [L]."""

@@ -4,7 +4,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from smartspec.engine.runtime.async_engine import EngineError, QueueFull
+from smartspec.engine.runtime.async_engine import EngineError, EngineStopped, QueueFull
 
 RETRY_AFTER_SECONDS = 1
 TYPES = {
@@ -35,7 +35,13 @@ def error_body(status: int, message: str, param: str | None = None, code: str | 
 
 def error_response(error: Exception) -> JSONResponse:
     """The answer to any exception; what is not meant for the caller is a plain 500."""
-    headers = {}
+    status, body, headers = describe(error)
+    return JSONResponse(body, status_code=status, headers=headers)
+
+
+def describe(error: Exception) -> tuple[int, dict, dict[str, str]]:
+    """Status, JSON object and headers of the answer to any exception."""
+    headers: dict[str, str] = {}
     match error:
         case APIError():
             status, body = error.status, error_body(error.status, error.message, error.param, error.code)
@@ -45,6 +51,9 @@ def error_response(error: Exception) -> JSONResponse:
         case QueueFull():
             status, body = 429, error_body(429, f"{error}: try again later", code="queue_full")
             headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
+        case EngineStopped():
+            status, body = 503, error_body(503, str(error), code="engine_stopped")
+            headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
         case EngineError():
             status, body = 500, error_body(500, str(error), code="engine_error")
         case _:
@@ -52,7 +61,7 @@ def error_response(error: Exception) -> JSONResponse:
                 500,
                 error_body(500, "internal error; the server's log has the details", code="internal_error"),
             )
-    return JSONResponse(body, status_code=status, headers=headers)
+    return status, body, headers
 
 
 def install_error_handlers(app: FastAPI) -> None:

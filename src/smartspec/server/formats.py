@@ -1,5 +1,6 @@
 """TextDeltas as the JSON of the two OpenAI endpoints. A whole answer is one large delta per choice."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -23,13 +24,15 @@ class Format(Protocol):
 
 
 class CompletionFormat:
-    """POST /v1/completions. show_top: whether alternatives were asked for."""
+    """POST /v1/completions. show_top: whether alternatives were asked for. echoed: what goes before the text of each
+    choice, none of them if empty."""
 
     id_prefix = "cmpl"
     whole_object = chunk_object = "text_completion"
 
-    def __init__(self, show_top: bool):
+    def __init__(self, show_top: bool, echoed: Sequence[str] = ()):
         self._show_top = show_top
+        self._echoed = dict(enumerate(echoed))
         self._offsets: dict[int, int] = {}
 
     def whole_choice(self, delta: TextDelta) -> dict:
@@ -37,7 +40,8 @@ class CompletionFormat:
 
     def chunk_choice(self, delta: TextDelta) -> dict:
         logprobs = None if delta.logprobs is None else self._logprobs(delta.index, delta.logprobs)
-        return {"index": delta.index, "text": delta.text, "logprobs": logprobs, "finish_reason": delta.finish_reason}
+        text = self._echoed.pop(delta.index, "") + delta.text
+        return {"index": delta.index, "text": text, "logprobs": logprobs, "finish_reason": delta.finish_reason}
 
     def _logprobs(self, index: int, tokens: tuple[TokenText, ...]) -> dict:
         offset = self._offsets.get(index, 0)

@@ -1,44 +1,80 @@
 """Texts and conversations to token ids, and whether they fit the context."""
 
-import asyncio
-from functools import cached_property
+from collections.abc import Iterable
+from inspect import signature
 
 from jinja2 import TemplateError
 
 from smartspec.engine.runtime.async_engine import AsyncEngine
 from smartspec.server.errors import APIError
-from smartspec.server.protocol import ChatBody, CompletionBody, GenerationBody
+from smartspec.server.protocol import ChatBody, CompletionBody, GenerationBody, TokenizeBody
 
 
 class PromptReader:
-    """Tokenises in a thread, so that a long prompt does not hold up the answers to others.
+    """tokenizer: a transformers tokenizer. Everything raises APIError 400 naming what is wrong with the prompt.
 
-    tokenizer: a transformers tokenizer. Everything raises APIError 400 naming what is wrong with the prompt.
+    Call it in a thread: a long prompt takes long to tokenise.
     """
 
     def __init__(self, tokenizer, engine: AsyncEngine):
         self._tokenizer = tokenizer
         self._vocab_size = engine.vocab_size
         self._max_model_len = engine.max_model_len
+        self._template_parameters = signature(tokenizer.apply_chat_template).parameters.keys()
+        # A text has at least (its characters / this) tokens.
+        self._longest_token = max(map(len, tokenizer.get_vocab()))
 
-    async def read_completion(self, body: CompletionBody) -> list[list[int]]:
+    def read_completion(self, body: CompletionBody) -> list[list[int]]:
         """Token ids of each prompt."""
-        self._check_token_ids("stop_token_ids", body.stop_token_ids)
-        return [await self._read_prompt(prompt) for prompt in body.prompt]
+        return [self._read_prompt(prompt) for prompt in body.prompt]
 
-    async def read_chat(self, body: ChatBody) -> list[int]:
+    def read_chat(self, body: ChatBody | TokenizeBody) -> list[int]:
         """Token ids of the conversation in the model's chat template, ready for the assistant to go on."""
-        self._check_token_ids("stop_token_ids", body.stop_token_ids)
         if self._tokenizer.chat_template is None:
             raise APIError(400, "this model has no chat template: use /v1/completions", code="no_chat_template")
         roles = {"developer": "system"}  # what chat templates know it by
         messages = [{"role": roles.get(m.role, m.role), "content": m.content} for m in body.messages]
         self._check_length("messages", sum(len(m.content) for m in body.messages))
+        if reserved := self._template_parameters & body.chat_template_kwargs.keys():
+            name = f"chat_template_kwargs.{min(reserved)}"
+            raise APIError(400, f"{name} is not a variable of chat templates", name, "invalid_value")
         try:
-            text = self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-        except TemplateError as error:
+            text = self._tokenizer.apply_chat_template(
+                messages,
+                add_generation_prompt=body.add_generation_prompt and not body.continue_final_message,
+                continue_final_message=body.continue_final_message,
+                tokenize=False,
+                **body.chat_template_kwargs,
+            )
+        except (TemplateError, TypeError, ValueError) as error:  # whatever a template does with what it is given
             raise APIError(400, f"the chat template refuses these messages: {error}", "messages") from error
-        return await self._tokenize(text, add_special_tokens=False)
+        return self._tokenize(text, add_special_tokens=False)
+
+    def echoes(self, body: CompletionBody, prompts: list[list[int]]) -> list[str]:
+        """The text before each choice's, none if it is not asked for."""
+        if not body.echo:
+            return []
+        pairs = zip(body.prompt, prompts, strict=True)
+        texts = [prompt if isinstance(prompt, str) else self.detokenize(ids) for prompt, ids in pairs]
+        return [text for text in texts for _ in range(body.n)]
+
+    def bad_words(self, body: GenerationBody) -> tuple[tuple[int, ...], ...]:
+        """Token ids of each bad word, at the beginning of a text and behind a space."""
+        self._check_length("bad_words", sum(map(len, body.bad_words)))
+        texts = [text for word in body.bad_words for text in (word, f" {word.lstrip()}")]
+        return tuple(tuple(self._tokenize(text, add_special_tokens=False)) for text in dict.fromkeys(texts))
+
+    def tokenize(self, body: TokenizeBody) -> list[int]:
+        """Token ids of a text or a conversation."""
+        if body.prompt is None:
+            return self.read_chat(body)
+        self._check_length("prompt", len(body.prompt))
+        return self._tokenize(body.prompt, body.add_special_tokens)
+
+    def detokenize(self, token_ids: list[int]) -> str:
+        """The text of token ids, special ones included."""
+        self.check_token_ids("tokens", token_ids)
+        return self._tokenizer.decode(token_ids)
 
     def max_tokens(self, body: GenerationBody, asked: int | None, default: int | None, prompts: list[list[int]]) -> int:
         """New tokens allowed: asked, else the default, else what the context has left (None: all of it)."""
@@ -64,23 +100,18 @@ class PromptReader:
             )
         return asked
 
-    @cached_property
-    def _longest_token(self) -> int:
-        """Characters of the longest token: a text has at least (its characters / this) tokens."""
-        return max(map(len, self._tokenizer.get_vocab()))
-
-    async def _read_prompt(self, prompt: str | list[int]) -> list[int]:
+    def _read_prompt(self, prompt: str | list[int]) -> list[int]:
         if not isinstance(prompt, str):
-            self._check_token_ids("prompt", prompt)
+            self.check_token_ids("prompt", prompt)
             return prompt
         self._check_length("prompt", len(prompt))
-        token_ids = await self._tokenize(prompt, add_special_tokens=True)
+        token_ids = self._tokenize(prompt, add_special_tokens=True)
         if not token_ids:
             raise APIError(400, "the prompt is empty", "prompt", "invalid_value")
         return token_ids
 
-    async def _tokenize(self, text: str, add_special_tokens: bool) -> list[int]:
-        encoding = await asyncio.to_thread(self._tokenizer, text, add_special_tokens=add_special_tokens)
+    def _tokenize(self, text: str, add_special_tokens: bool) -> list[int]:
+        encoding = self._tokenizer(text, add_special_tokens=add_special_tokens)
         return encoding["input_ids"]
 
     def _check_length(self, param: str, num_characters: int) -> None:
@@ -93,7 +124,7 @@ class PromptReader:
                 "context_length_exceeded",
             )
 
-    def _check_token_ids(self, param: str, token_ids: list[int]) -> None:
+    def check_token_ids(self, param: str, token_ids: Iterable[int]) -> None:
         for token_id in token_ids:
             if not 0 <= token_id < self._vocab_size:
                 raise APIError(

@@ -1,10 +1,21 @@
 """The bodies of the OpenAI endpoints, checked strictly: a misspelt name or a wrong value is refused."""
 
+import reprlib
+from dataclasses import replace
 from typing import Annotated, Literal, Self, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError, model_validator
+from pydantic import (
+    BeforeValidator,
+    FailFast,
+    Field,
+    PlainValidator,
+    Strict,
+    ValidationError,
+    model_validator,
+)
 
-from smartspec.core.sampling_params import SamplingParams
+from smartspec.core.origin import Origin
+from smartspec.core.sampling_params import MAX_LOGPROBS, SamplingParams
 from smartspec.core.speculation import (
     MAX_CLASS_NAME,
     MAX_TPOT_SECONDS,
@@ -13,9 +24,19 @@ from smartspec.core.speculation import (
     NO_OPTIONS,
     SpeculationOptions,
 )
+from smartspec.server.body_model import MAX_FIELDS, Body, only
+from smartspec.server.body_parts import check_num_parts
 from smartspec.server.errors import APIError
+from smartspec.server.harmless import HarmlessFields
 
 MAX_CHOICES = 128
+MAX_MESSAGES = 4096
+MAX_STOP_TOKEN_IDS = 1024
+MAX_RULED_TOKENS = 1024
+MAX_BAD_WORDS = 128
+MAX_REQUEST_ID = 128  # characters
+MAX_CACHE_SALT = 256  # characters
+MAX_SHOWN = 80  # characters of a value in an error
 MIN_TPOT_MS = 0.001  # a microsecond
 SAMPLING_OPTIONS = (
     "temperature",
@@ -27,27 +48,19 @@ SAMPLING_OPTIONS = (
     "frequency_penalty",
     "seed",
     "ignore_eos",
+    "min_tokens",
+    "include_stop_str_in_output",
+    "skip_special_tokens",
 )
 PROMPT_SHAPES = (
     "must be a string, a list of strings, a list of token ids or a list of such lists, and none of them empty"
 )
 
 
-class Body(BaseModel):
-    """Strict types, finite numbers, no unknown names; null means not given, as everywhere in OpenAI's interface."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _drop_nulls(cls, data: object) -> object:
-        if isinstance(data, dict):
-            return {name: value for name, value in data.items() if value is not None}
-        return data
-
-
 class StreamOptions(Body):
     include_usage: bool = False
+    continuous_usage_stats: bool = False
+    include_obfuscation: bool = False  # never done
 
 
 class SpeculationBody(Body):
@@ -67,7 +80,11 @@ class SpeculationBody(Body):
         )
 
 
-class GenerationBody(Body):
+def _to_list(stop: object) -> object:
+    return [stop] if isinstance(stop, str) else stop
+
+
+class GenerationBody(HarmlessFields):
     """What both endpoints have in common. The ranges of sampling options are checked by SamplingParams."""
 
     model: str | None = None
@@ -81,12 +98,20 @@ class GenerationBody(Body):
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
-    stop: Annotated[list[str], BeforeValidator(lambda stop: [stop] if isinstance(stop, str) else stop)] = []
-    stop_token_ids: list[int] = []
+    stop: Annotated[list[str], FailFast(), BeforeValidator(_to_list)] = Field([])
+    stop_token_ids: Annotated[list[int], FailFast()] = Field([], max_length=MAX_STOP_TOKEN_IDS)
     ignore_eos: bool = False
+    logit_bias: dict[Annotated[int, Strict(False)], float] = Field({}, max_length=MAX_RULED_TOKENS)
+    allowed_token_ids: Annotated[list[int], FailFast()] = Field([], min_length=1)
+    bad_words: Annotated[list[Annotated[str, Field(min_length=1)]], FailFast()] = Field([], max_length=MAX_BAD_WORDS)
+    min_tokens: int = Field(0, ge=0)
+    include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
+    request_id: str | None = Field(None, min_length=1, max_length=MAX_REQUEST_ID, pattern=r"^[\w.:-]+$")
     stream: bool = False
     stream_options: StreamOptions | None = None
-    user: str | None = None
+    priority: int = Field(0, ge=-(2**31), lt=2**31)
+    cache_salt: str | None = Field(None, min_length=1, max_length=MAX_CACHE_SALT)
     speculation: SpeculationBody | None = None
 
     @model_validator(mode="after")
@@ -100,11 +125,22 @@ class GenerationBody(Body):
         return self.stream_options is not None and self.stream_options.include_usage
 
     @property
+    def continuous_usage(self) -> bool:
+        return self.include_usage and self.stream_options.continuous_usage_stats
+
+    @property
     def speculation_options(self) -> SpeculationOptions:
         return NO_OPTIONS if self.speculation is None else self.speculation.options()
 
-    def sampling_params(self, max_tokens: int, logprobs: int | None) -> SamplingParams:
-        """Raises APIError naming the option that is out of its range."""
+    def origin(self, client: Origin) -> Origin:
+        """client: who sends the body."""
+        salt = f"{client.cache_salt} {self.cache_salt}" if self.cache_salt else client.cache_salt
+        return replace(client, priority=self.priority, cache_salt=salt)
+
+    def sampling_params(
+        self, max_tokens: int, logprobs: int | None, bad_words: tuple[tuple[int, ...], ...] = ()
+    ) -> SamplingParams:
+        """bad_words: as token ids. Raises APIError naming the option that is out of its range."""
         options = {name: getattr(self, name) for name in SAMPLING_OPTIONS}
         try:
             return SamplingParams(
@@ -112,6 +148,9 @@ class GenerationBody(Body):
                 logprobs=logprobs,
                 stop=tuple(self.stop),
                 stop_token_ids=tuple(self.stop_token_ids),
+                logit_bias=tuple(self.logit_bias.items()),
+                allowed_token_ids=tuple(self.allowed_token_ids),
+                bad_words_token_ids=bad_words,
                 **options,
             )
         except ValueError as error:
@@ -135,7 +174,14 @@ class CompletionBody(GenerationBody):
 
     prompt: Annotated[list[str | list[int]], PlainValidator(_to_prompts)]
     logprobs: int | None = None
-    echo: Literal[False] = False
+    echo: bool = False
+    best_of: Annotated[object, only(1)] = None
+
+    @model_validator(mode="after")
+    def _echo_has_no_logprobs(self) -> Self:
+        if self.echo and self.logprobs is not None:
+            raise ValueError("echo cannot be combined with logprobs: this server has none of the prompt's tokens")
+        return self
 
 
 def _join_text_parts(content: object) -> object:
@@ -157,10 +203,13 @@ class Message(Body):
 class ChatBody(GenerationBody):
     """POST /v1/chat/completions."""
 
-    messages: list[Message] = Field(min_length=1)
+    messages: Annotated[list[Message], FailFast()] = Field(min_length=1, max_length=MAX_MESSAGES)
     max_completion_tokens: int | None = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    chat_template_kwargs: dict[str, object] = Field({}, max_length=MAX_FIELDS)
     logprobs: bool = False
-    top_logprobs: int | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
 
     @model_validator(mode="after")
     def _top_logprobs_need_logprobs(self) -> Self:
@@ -168,14 +217,46 @@ class ChatBody(GenerationBody):
             raise ValueError("top_logprobs needs logprobs to be true")
         return self
 
+    @model_validator(mode="after")
+    def _final_message_can_be_continued(self) -> Self:
+        if self.continue_final_message and self.messages[-1].role != "assistant":
+            raise ValueError("continue_final_message needs the last message to be the assistant's")
+        return self
+
+
+class TokenizeBody(Body):
+    """POST /tokenize: a text, or a conversation."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: Annotated[list[Message], FailFast()] = Field([], max_length=MAX_MESSAGES)
+    add_special_tokens: bool = True
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    chat_template_kwargs: dict[str, object] = Field({}, max_length=MAX_FIELDS)
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Self:
+        if (self.prompt is None) == (not self.messages):
+            raise ValueError("prompt or messages must be given, and not both")
+        return self
+
+
+class DetokenizeBody(Body):
+    """POST /detokenize."""
+
+    model: str | None = None
+    tokens: Annotated[list[int], FailFast()]
+
 
 AnyBody = TypeVar("AnyBody", bound=Body)
 
 
-def parse_body(kind: type[AnyBody], body: bytes) -> AnyBody:
+def parse_body(kind: type[AnyBody], body: bytes, ignore_unknown: bool = False) -> AnyBody:
     """Raises APIError 400 for anything that is not a valid body of this kind, naming the parameter at fault."""
+    check_num_parts(body)
     try:
-        return kind.model_validate_json(body)
+        return kind.model_validate_json(body, extra="ignore" if ignore_unknown else None)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
     param = _path(first["loc"])
@@ -188,14 +269,18 @@ def parse_body(kind: type[AnyBody], body: bytes) -> AnyBody:
         case "missing":
             raise APIError(400, f"{param} is required", param, "missing_parameter")
         case "value_error" if param is None:
-            raise APIError(400, message, message.split()[0], "invalid_value")
+            name = message.split()[0]
+            raise APIError(400, message, name if name in kind.model_fields else None, "invalid_value")
         case _:
-            got = repr(first["input"])
-            got = got if len(got) <= 80 else got[:77] + "..."
+            got = _cut(reprlib.repr(first["input"]))
             raise APIError(400, f"{param or 'the body'}: {message}, got {got}", param, "invalid_value")
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 3] + "..."
 
 
 def _path(location: tuple[str | int, ...]) -> str | None:
     """("messages", 0, "role") -> "messages[0].role"."""
-    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
+    path = "".join(f"[{part}]" if isinstance(part, int) else f".{_cut(part)}" for part in location)
     return path.removeprefix(".") or None

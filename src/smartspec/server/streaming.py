@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from fastapi.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
+from smartspec.core.origin import UNKNOWN_ORIGIN, Origin
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.core.speculation import NO_OPTIONS, SpeculationOptions
 from smartspec.engine.runtime.async_engine import AsyncEngine, EngineError
 from smartspec.engine.text.stream import TextDelta
-from smartspec.server.errors import APIError, error_body
+from smartspec.server.errors import APIError, describe
 from smartspec.server.formats import Format, merge, usage
 from smartspec.server.metrics import ServerMetrics
 
@@ -32,7 +33,10 @@ class Call:
     n: int
     stream: bool
     include_usage: bool
+    continuous_usage: bool = False
+    request_id: str | None = None
     speculation: SpeculationOptions = NO_OPTIONS
+    origin: Origin = UNKNOWN_ORIGIN
 
 
 class EventStream(Response):
@@ -55,19 +59,15 @@ class EventStream(Response):
 
 async def answer(call: Call, form: Format, engine: AsyncEngine, metrics: ServerMetrics) -> Response:
     """Generate and answer. Raises APIError, QueueFull or EngineError for what went wrong before anything was sent."""
-    num_choices = len(call.prompts) * call.n
-    if num_choices > engine.max_requests:
-        raise APIError(
-            400, f"{num_choices} choices in one call are more than the {engine.max_requests} there is room for"
-        )
-    deltas = engine.generate(call.prompts, call.params, call.n, call.speculation)
-    deltas = metrics.observe_call(deltas, num_choices)
+    deltas = engine.generate(call.prompts, call.params, call.n, call.speculation, call.origin)
+    deltas = metrics.observe_call(deltas, len(call.prompts) * call.n)
     try:
         first = await anext(deltas)
     except ValueError as error:
         raise APIError(400, str(error), code="invalid_value") from error
     deltas = _put_back(first, deltas)
-    head = {"id": f"{form.id_prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": call.model}
+    answer_id = f"{form.id_prefix}-{call.request_id or uuid.uuid4().hex}"
+    head = {"id": answer_id, "created": int(time.time()), "model": call.model}
     if call.stream:
         return EventStream(_events(call, form, head, deltas))
     return JSONResponse(await _whole(call, form, head, deltas))
@@ -100,9 +100,11 @@ async def _events(call: Call, form: Format, head: dict, deltas: AsyncIterator[Te
                 is_new = delta.index not in last
                 last[delta.index] = delta
                 if is_new or delta.text or delta.logprobs or delta.finish_reason:
-                    yield _event(head | {"choices": [form.chunk_choice(delta)]} | no_usage)
+                    counts = {"usage": usage(last, call.n)} if call.continuous_usage else no_usage
+                    yield _event(head | {"choices": [form.chunk_choice(delta)]} | counts)
     except EngineError as error:
-        yield _event(error_body(500, str(error), code="engine_error"))
+        _, body, _ = describe(error)
+        yield _event(body)
         return
     if call.include_usage:
         yield _event(head | {"choices": [], "usage": usage(last, call.n)})

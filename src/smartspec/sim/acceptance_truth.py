@@ -178,7 +178,7 @@ class AcceptanceTruth:
     def expected(self, request_ids: np.ndarray, now: float, output_positions: np.ndarray) -> np.ndarray:
         """Acceptance of each depth given the request, its token unknown: float [R, K], read only.
 
-        What an oracle may know before tokens are drafted; tokens being independent, the product along a row is the
+        What perfect estimates know before tokens are drafted; tokens being independent, the product along a row is the
         true survival.
         """
         rows = self._rows(request_ids)

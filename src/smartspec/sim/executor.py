@@ -1,8 +1,8 @@
 """An executor that computes time and acceptance instead of running kernels.
 
 It sits where the live engine's executor sits: EngineCore, scheduler, blocks and controller are the real ones. Token ids
-are dummies: draft tokens are all 1, and the target emits 1 where the drafter was right and 0 where it was not, so the
-step loop's own comparisons (free tests: off-policy feedback behind a draft) come out as the truth has it.
+are dummies, but for the EOS at an answer's end. A request's limit lies max_draft_tokens behind that end, so no view
+tells where it is: a draft model's draft ends with the EOS it draws, a model-free one runs on in vain.
 """
 
 import numpy as np
@@ -12,44 +12,47 @@ from smartspec.control.records import BatchView, DrafterSpec, DrafterView, Draft
 from smartspec.core.batch import NO_DRAFT, Batch, Draft, StepResult, Verification, chain
 from smartspec.core.blocks import PrefixCopy, Trim
 from smartspec.core.engine_core import Controller
+from smartspec.core.request import Request
 from smartspec.sim.acceptance_truth import AcceptanceTruth, divergence
 from smartspec.sim.time_truth import TimeTruth
 
+EOS = 2
 LOOKUP = DrafterSpec("lookup", match_lengths=(0, 2, 3, 4, 6, 9))
 MODEL = DrafterSpec("model", has_passes=True)
 
 
 class SimExecutor:
-    """Implements core.engine_core.Executor in virtual time, with one drafter.
+    """Implements core.engine_core.Executor in virtual time, with at most one drafter.
 
-    drafter: LOOKUP, whose drafts are those that the truth finds, or MODEL, depth by depth and with confidence.
+    drafter: LOOKUP, whose drafts are those that the truth finds, MODEL, depth by depth and with confidence, or None.
     seed: of the noise of time; random numbers of acceptance are the acceptance truth's, common to all policies.
     """
 
     def __init__(
-        self, time: TimeTruth, acceptance: AcceptanceTruth, *, drafter: DrafterSpec, num_slots: int, seed: int
+        self, time: TimeTruth, acceptance: AcceptanceTruth, *, drafter: DrafterSpec | None, num_slots: int, seed: int
     ):
         self.time = time
         self.acceptance = acceptance
-        self.drafter = drafter
+        self._drafter = drafter
+        self._has_passes = drafter is not None and drafter.has_passes
         self._noise = np.random.default_rng(seed)
         self._num_seen = np.zeros(num_slots, dtype=np.int64)  # tokens the draft model has seen, by slot
         self._slots = np.zeros(0, dtype=np.int64)
+        self._offered: tuple[DrafterView, ...] = ()
         self._positions = np.zeros(0, dtype=np.int64)  # output positions, see acceptance_truth
         lengths = range(acceptance.max_draft_tokens + 1)
         self._drafts = [chain(np.ones(length, dtype=np.int32)) for length in lengths]
-        # By accepted count, and by whether the drafter would have guessed the token behind as well.
-        self._verifications = [[Verification((1,) * n + (guessed,), n) for guessed in (0, 1)] for n in lengths]
+        self._verifications = [Verification((1,) * n + (0,), n) for n in lengths]  # by accepted count
 
     def overheard(self, controller: Controller) -> "Overheard":
         """The controller to give to EngineCore: from it the executor learns the view of each step."""
         return Overheard(controller, self)
 
     def true_estimates(self, view: BatchView) -> Estimates:
-        """What an oracle may know about the step that is under way."""
+        """What perfect estimates know about the step that is under way."""
         expected = self.acceptance.expected(view.request_ids, view.now, self._positions)
         survival = np.cumprod(expected, axis=1)
-        return Estimates((self.drafter,), survival[None], self.time.at(view.now))
+        return Estimates((self._drafter,), survival[None], self.time.at(view))
 
     def hear(self, view: BatchView) -> None:
         """The view of the step that is under way."""
@@ -59,23 +62,23 @@ class SimExecutor:
         """What the drafter can draft."""
         rows = batch.decoding
         self._positions = np.array([r.num_tokens - r.num_prompt_tokens for r in rows], dtype=np.int64)
-        if self.drafter.has_passes:
-            self._follow(batch)
-            lag = np.array([r.num_tokens - 1 for r in rows], dtype=np.int64) - self._num_seen[self._slots]
-            self._offered = DrafterView(np.full(len(rows), self.acceptance.max_draft_tokens), lag=lag)
-        else:
-            request_ids = np.array([r.request_id for r in rows], dtype=np.int64)
-            self._offered = self.acceptance.found(request_ids, self._positions)
-        return (self._offered,)
+        self._num_left = np.array([self._left_of(r) for r in rows], dtype=np.int64)
+        if self._drafter is not None:
+            self._offered = (self._offer(batch),)
+        return self._offered
 
     def draft(self, batch: Batch, plan: DraftPlan) -> tuple[Draft, ...]:
-        """Drafts as planned, which the plan's stop rule may end early if they are made in passes."""
+        """Drafts as planned, which EOS and the plan's stop rule may end early if they are made in passes."""
         view = self._view
         self._plan = plan
         self._conditional = self.acceptance.conditional(view.request_ids, view.now, self._positions)
-        self._drafted = np.minimum(plan.lengths_of(0), view.draft_lengths[0])
-        if not self.drafter.has_passes or not self._drafted.any():
+        num_right = count_leading(self.acceptance.uniform(view.request_ids, self._positions) < self._conditional)
+        self._num_right = np.minimum(num_right, self._num_left)
+        self._drafted = np.minimum(plan.lengths_of(0), view.draft_lengths.max(axis=0, initial=0))
+        if not self._has_passes or not self._drafted.any():
             return tuple([self._drafts[k] for k in self._drafted.tolist()])
+        draws_eos = self._num_right == self._num_left
+        self._drafted = np.where(draws_eos, np.minimum(self._drafted, self._num_left), self._drafted)
         confidence, entropy = self.acceptance.confidence(view.request_ids, self._positions, self._conditional)
         if plan.stop is not None:
             self._drafted = stop_early(plan.stop, self._drafted, confidence, entropy)
@@ -86,22 +89,42 @@ class SimExecutor:
         """Which draft tokens were accepted, and how long it took."""
         view = self._view
         verified = np.array([len(draft) for draft in drafts], dtype=np.int64)
-        num_right = count_leading(self.acceptance.uniform(view.request_ids, self._positions) < self._conditional)
-        accepted = np.minimum(num_right, verified)
-        if self.drafter.has_passes:
+        accepted = np.minimum(self._num_right, verified)
+        if self._has_passes:
             self._remember_seen(accepted)
-        outcomes = zip(accepted.tolist(), (num_right > verified).tolist(), strict=True)
+        outcomes = zip(accepted.tolist(), self._num_left.tolist(), strict=True)
         chunks = zip(batch.prefill, batch.num_prefill_tokens, strict=True)
         return StepResult(
-            decoding=tuple([self._verifications[n][guessed] for n, guessed in outcomes]),
-            prefill=tuple([self._verifications[0][0] if n == r.num_uncomputed_tokens else None for r, n in chunks]),
+            decoding=tuple([self._verification(num_accepted, num_left) for num_accepted, num_left in outcomes]),
+            prefill=tuple(
+                [self._verification(0, self._left_of(r)) if n == r.num_uncomputed_tokens else None for r, n in chunks]
+            ),
             seconds=self.time.step_seconds(view, self._plan, self._drafted, verified, view.now, self._noise),
             divergence=masked(divergence(self._conditional), verified),
-            free_tests=(free_tests(self.drafter, self._offered, verified, num_right),),
+            free_tests=tuple([free_tests(self._drafter, found, verified, self._num_right) for found in self._offered]),
         )
 
     def release(self, request_id: int) -> None:
         self.acceptance.end(request_id)
+
+    def _offer(self, batch: Batch) -> DrafterView:
+        rows = batch.decoding
+        if not self._has_passes:
+            return self.acceptance.found(np.array([r.request_id for r in rows], dtype=np.int64), self._positions)
+        self._follow(batch)
+        lag = np.array([r.num_tokens - 1 for r in rows], dtype=np.int64) - self._num_seen[self._slots]
+        return DrafterView(np.full(len(rows), self.acceptance.max_draft_tokens), lag=lag)
+
+    def _left_of(self, request: Request) -> int:
+        """Tokens of the answer that are still to come, EOS included."""
+        return request.max_num_tokens - self.acceptance.max_draft_tokens - request.num_tokens
+
+    def _verification(self, num_accepted: int, num_left: int) -> Verification:
+        if num_accepted < num_left - 1:
+            return self._verifications[num_accepted]
+        emitted = [1] * num_accepted + [0]
+        emitted[num_left - 1] = EOS
+        return Verification(tuple(emitted), num_accepted)
 
     def _follow(self, batch: Batch) -> None:
         """Which tokens the draft model's KV lacks or has lost: see engine.drafting.draft_model."""

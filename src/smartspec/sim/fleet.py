@@ -16,7 +16,7 @@ from smartspec.core.engine_core import EngineCore
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.core.speculation import NO_OPTIONS, SpeculationOptions
-from smartspec.sim.executor import SimExecutor
+from smartspec.sim.executor import EOS, SimExecutor
 from smartspec.sim.traffic import Traffic
 from smartspec.workload.records import RequestRecord, SpeculationCounters
 
@@ -102,7 +102,7 @@ class Replica:
         while self._queue and self.core.num_waiting < self.core.scheduler.blocks.num_slots:
             index = self._queue.popleft()
             try:
-                self.core.add_request(_request(traffic, index))
+                self.core.add_request(_request(traffic, index, self.executor.acceptance.max_draft_tokens))
                 self.executor.acceptance.begin(index, int(traffic.class_ids[index]))
             except ValueError as error:
                 self.load -= 1
@@ -210,12 +210,12 @@ def _arrival_list(traffic: Traffic) -> deque[float]:
     return deque([0.0] * min(traffic.concurrency, len(traffic)))
 
 
-def _request(traffic: Traffic, index: int) -> Request:
-    """Prompts are made of the request's own number, so no two share a prefix."""
+def _request(traffic: Traffic, index: int, max_draft_tokens: int) -> Request:
+    """Prompts are made of the request's own number, so no two share a prefix. Its limit lies behind EOS."""
     prompt = np.broadcast_to(np.int32(index), int(traffic.num_prompt_tokens[index]))
-    params = SamplingParams(max_tokens=int(traffic.num_output_tokens[index]), temperature=0.0, ignore_eos=True)
+    params = SamplingParams(max_tokens=int(traffic.num_output_tokens[index]) + max_draft_tokens, temperature=0.0)
     options = SpeculationOptions(workload_class=_class_name(traffic, index)) if traffic.tagged else NO_OPTIONS
-    return Request(index, prompt, params, seed=0, speculation=options)
+    return Request(index, prompt, params, seed=0, stop_token_ids=frozenset({EOS}), speculation=options)
 
 
 def _class_name(traffic: Traffic, index: int) -> str:

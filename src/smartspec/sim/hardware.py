@@ -196,15 +196,20 @@ def roofline(accelerator: str, model: str, num_devices: int = 1, graph_sizes: tu
     return Roofline(ACCELERATORS[accelerator], MODEL_SHAPES[model], num_devices, graph_sizes)
 
 
-def kv_token_capacity(target: Roofline, draft: ModelShape | None = None, memory_share: float = 0.9) -> int:
+def kv_token_capacity(target: Roofline, draft: Roofline | None = None, memory_share: float = 0.9) -> int:
     """Tokens whose KV fits beside the weights into memory_share of the target's devices; the draft model's too.
 
-    ValueError if the weights alone do not fit.
+    A draft model on fewer devices takes as much of the others as of its own: theirs is of no use, as KV is spread
+    evenly. ValueError if the weights alone do not fit.
     """
-    models = [target.model] if draft is None else [target.model, draft]
-    weights = sum(model.stored_weights for model in models) * BYTES_PER_VALUE
+    models = [target] if draft is None else [target, draft]
+    weights = sum(m.model.stored_weights * target.num_devices / m.num_devices for m in models) * BYTES_PER_VALUE
     room = memory_share * target.accelerator.memory * target.num_devices - weights
-    per_token = sum(model.kv_bytes_per_token * max(1, target.num_devices / model.kv_heads) for model in models)
+    # Devices beyond the KV heads hold copies.
+    per_token = sum(
+        m.model.kv_bytes_per_token * max(1, m.num_devices / m.model.kv_heads) * target.num_devices / m.num_devices
+        for m in models
+    )
     if room < per_token:
         raise ValueError(
             f"{weights / 1e9:.0f} GB of weights do not fit into {memory_share:.0%} of {target.num_devices} x "

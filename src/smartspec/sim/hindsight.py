@@ -8,7 +8,7 @@ to all observations at once by maximum likelihood with Gaussian priors (iterativ
 import numpy as np
 
 from smartspec.control.acceptance.cells import Pools
-from smartspec.control.acceptance.estimator import observations
+from smartspec.control.acceptance.evidence import observations
 from smartspec.control.latency.model import LatencyModel
 from smartspec.control.log.decision import DecisionRecord
 from smartspec.control.records import BatchView, DrafterSpec, DraftPlan, StepSeconds
@@ -39,7 +39,7 @@ class HindsightAcceptance:
         requests = np.array(
             [self._request_index.setdefault(i, len(self._request_index)) for i in view.request_ids.tolist()]
         )
-        pools = self._pools.of(view)
+        pools = self._pools.of(view.match_lengths)
 
         def see(drafter: np.ndarray, rows: np.ndarray, positions: np.ndarray, is_accepted: np.ndarray) -> None:
             self._cells_seen.append((pools[drafter, rows] * self.max_draft_tokens + positions).astype(np.int32))
@@ -75,7 +75,7 @@ class HindsightAcceptance:
         effects = np.append(self._effects, np.zeros((1, len(self._drafters))), axis=0)  # the last: not in the log
         requests = [self._request_index.get(request_id, -1) for request_id in view.request_ids.tolist()]
         effect = effects[np.array(requests, dtype=np.intp)].T
-        return _sigmoid(self._cells[self._pools.of(view)] + effect[:, :, None])
+        return _sigmoid(self._cells[self._pools.of(view.match_lengths)] + effect[:, :, None])
 
 
 class HindsightSeconds:

@@ -9,6 +9,8 @@ MAX_REQUESTS = 10_000_000
 _FACTORS = (1e-6, 1_000_000)
 _LIMITS = {
     "tensor_parallel": (1, 1024),
+    "draft_tensor_parallel": (1, 1024),
+    "found_share": (0, 1),
     "max_draft_tokens": (1, 1000),
     "max_batch": (1, 100_000),
     "max_batched_tokens": (1, 10**9),

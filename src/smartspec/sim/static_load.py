@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from smartspec.control.goodput.choice import best_choice
+from smartspec.control.goodput.settings import GoodputSettings
 from smartspec.control.policy import Estimates
 from smartspec.control.records import BatchView, Drafted, DrafterSpec, DrafterView, DraftPlan, StepFeedback
 from smartspec.core.engine_core import Controller
@@ -68,8 +69,8 @@ class StaticLog:
     def regret(self, steps: slice = slice(None)) -> float:
         """1 - expected goodput / the best expected goodput in the same states, over those steps.
 
-        The states are the policy's own: an oracle that had decided from the start may be in better ones (a draft
-        model whose KV does not lag). To compare with that, run the policy `oracle`.
+        The states are the policy's own: perfect estimates from the start may have led to better ones (a draft
+        model whose KV does not lag). To compare with that, run the policy `perfect-estimates`.
         """
         best = self.best_emitted[steps].sum() / self.best_seconds[steps].sum()
         return 1.0 - self.expected_goodput(steps) / float(best)
@@ -78,19 +79,20 @@ class StaticLog:
 class StaticLoad:
     """The truth of a steady-state batch. seed: of the noise of time; acceptance has its own."""
 
-    def __init__(self, time: TimeTruth, acceptance: AcceptanceTruth, *, drafter: DrafterSpec, seed: int = 0):
+    def __init__(self, time: TimeTruth, acceptance: AcceptanceTruth, *, drafter: DrafterSpec | None, seed: int = 0):
         self.time = time
         self.acceptance = acceptance
-        self.drafter = drafter
+        self._drafter = drafter
+        self._has_passes = drafter is not None and drafter.has_passes
         self._quiet_time = replace(time, noise=NOISELESS)
         self._noise, self._silence = np.random.default_rng(seed), np.random.default_rng(0)
         self._next_request_id = 0
         self._request_ids = self._positions = self._lag = np.zeros(0, dtype=np.int64)
 
     def true_estimates(self, view: BatchView) -> Estimates:
-        """What an oracle may know about the step that is under way."""
+        """What perfect estimates know about the step that is under way."""
         survival = np.cumprod(self.acceptance.expected(view.request_ids, view.now, self._positions), axis=1)
-        return Estimates((self.drafter,), survival[None], self.time.at(view.now))
+        return Estimates((self._drafter,), survival[None], self.time.at(view))
 
     def run(self, controller: Controller, phases: list[Phase], *, with_best: bool = True) -> StaticLog:
         """All steps of all phases. with_best: also plan every step with the truth, to know the regret."""
@@ -126,15 +128,16 @@ class StaticLoad:
 
     def _view(self, phase: Phase, now: float) -> BatchView:
         num_rows, longest = phase.num_rows, self.acceptance.max_draft_tokens
-        if self.drafter.has_passes:
-            drafter = DrafterView(np.full(num_rows, longest), lag=np.minimum(self._lag, phase.context_tokens))
-        else:
-            drafter = self.acceptance.found(self._request_ids, self._positions)
+        drafters: tuple[DrafterView, ...] = ()
+        if self._has_passes:
+            drafters = (DrafterView(np.full(num_rows, longest), lag=np.minimum(self._lag, phase.context_tokens)),)
+        elif self._drafter is not None:
+            drafters = (self.acceptance.found(self._request_ids, self._positions),)
         return BatchView(
             request_ids=self._request_ids.copy(),
             context_tokens=np.full(num_rows, phase.context_tokens),
             max_draft_tokens=np.full(num_rows, longest),
-            drafters=(drafter,),
+            drafters=drafters,
             now=now,
             class_ids=self._class_ids + 1 if phase.tagged else None,
         )
@@ -160,7 +163,7 @@ class StaticLoad:
             seconds=seconds,
             confidence=drafted.confidence,
             divergence=masked(divergence(conditional), keep),
-            free_tests=(free_tests(self.drafter, view.drafters[0], keep, num_right),),
+            free_tests=tuple([free_tests(self._drafter, found, keep, num_right) for found in view.drafters]),
         )
         controller.observe(feedback)
         self._advance(plan, drafted.lengths, accepted)
@@ -170,8 +173,8 @@ class StaticLoad:
         return num_drafted, num_verified, feedback.num_emitted, seconds.total, expected, quiet
 
     def _draft(self, view: BatchView, plan: DraftPlan, conditional: np.ndarray) -> Drafted:
-        lengths = np.minimum(plan.lengths_of(0), view.draft_lengths[0])
-        if not self.drafter.has_passes or not lengths.any():
+        lengths = np.minimum(plan.lengths_of(0), view.draft_lengths.max(axis=0, initial=0))
+        if not self._has_passes or not lengths.any():
             return Drafted(lengths)
         confidence, entropy = self.acceptance.confidence(view.request_ids, self._positions, conditional)
         if plan.stop is not None:
@@ -186,7 +189,7 @@ class StaticLoad:
     def _best(self, view: BatchView) -> tuple[float, float]:
         """Expected tokens and seconds of the true best plan."""
         estimates = self.true_estimates(view)
-        plan = best_choice(view, estimates).draft_plan
+        plan = best_choice(view, estimates, GoodputSettings()).draft_plan
         survival = estimates.survival_of(plan.drafter)
         emitted = view.num_rows + float(np.nansum(masked(survival, plan.lengths)))
         seconds = self._quiet_time.step_seconds(view, plan, plan.lengths, plan.lengths, view.now, self._silence)

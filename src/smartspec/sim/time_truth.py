@@ -14,6 +14,7 @@ from smartspec.control.latency.cost_curve import CostCurve, ProfileSample
 from smartspec.control.latency.model import LatencyModel
 from smartspec.control.records import BatchView, DraftPlan, StepSeconds
 
+ControllerSeconds = tuple[tuple[int, float], ...]  # (decoding requests, seconds of a step), ascending
 NUM_PROFILE_REPETITIONS = 3  # the profile keeps the best of so many, as the live engine's does
 
 
@@ -51,8 +52,10 @@ class TimeTruth:
     """True times of a step; itself the noise-free Latency (policies.base) of an unthrottled machine.
 
     target: cost of one pass of the target. drafts: by drafter, of one of its passes, None where it has none; those at
-    the end may be left out. host_seconds: everything that is no pass, per step. throttle: (second, factor) in ascending
-    order: from that second on, passes take factor times as long. factor: what at() has already applied.
+    the end may be left out. host_seconds: everything that is neither a pass nor the controller, per step.
+    throttle: (second, factor) in ascending order: from that second on, passes take factor times as long.
+    controller_seconds: the controller's part of a step, interpolated between numbers of decoding requests; empty to
+    charge none. factor: what at() has already applied.
     """
 
     target: PassCost
@@ -60,18 +63,25 @@ class TimeTruth:
     host_seconds: float = 0.0
     noise: Noise = NOISELESS
     throttle: tuple[tuple[float, float], ...] = ()
+    controller_seconds: ControllerSeconds = ()
     factor: float = 1.0
 
     def __post_init__(self):
         if self.host_seconds < 0:
             raise ValueError(f"host_seconds is {self.host_seconds}: it must not be negative")
+        sizes = [size for size, _ in self.controller_seconds]
+        if sizes != sorted(set(sizes)) or any(not 0 <= seconds < np.inf for _, seconds in self.controller_seconds):
+            raise ValueError(
+                f"controller_seconds is {self.controller_seconds}: give ascending numbers of requests with seconds"
+            )
         starts = [second for second, _ in self.throttle]
         if starts != sorted(starts) or any(factor <= 0 for _, factor in self.throttle):
             raise ValueError(f"throttle is {self.throttle}: give ascending seconds with positive factors")
 
-    def at(self, now: float) -> "TimeTruth":
-        """The noise-free Latency of that moment, throttling included: what an oracle may know."""
-        return replace(self, factor=self.factor * self._throttle_factor(now), throttle=())
+    def at(self, view: BatchView) -> "TimeTruth":
+        """The noise-free Latency of that step, throttling and the controller included: what perfect estimates know."""
+        factor, host = self.factor * self._throttle_factor(view.now), self._host_seconds(view)
+        return replace(self, factor=factor, throttle=(), host_seconds=host, controller_seconds=())
 
     def target_seconds(self, view: BatchView, num_draft_tokens: np.ndarray) -> np.ndarray:
         """Time of the target pass with that many draft tokens (int [N]), on rows of mean context: float [N]."""
@@ -105,7 +115,7 @@ class TimeTruth:
         target = self._target_pass(view, float(verified.sum()), float(attended))
         draft = self._draft_passes(view, replace(plan, lengths=drafted), int(drafted.max(initial=0)))[:, -1].sum()
         throttled = self._throttle_factor(now)
-        seconds = StepSeconds(float(draft) * throttled, float(target) * throttled, self.host_seconds)
+        seconds = StepSeconds(float(draft) * throttled, float(target) * throttled, self._host_seconds(view))
         return self.noise.apply(seconds, rng)
 
     def profile(self, distortion: float | Literal["no-context"] = 1.0, seed: int = 0) -> LatencyModel:
@@ -123,6 +133,11 @@ class TimeTruth:
             nothing = {"per_context_token": 0.0, "per_attended_token": 0.0}
             target, *drafts = [curve and replace(curve, **nothing) for curve in (target, *drafts)]
         return LatencyModel(target, tuple(drafts))
+
+    def _host_seconds(self, view: BatchView) -> float:
+        if not self.controller_seconds:
+            return self.host_seconds
+        return self.host_seconds + float(np.interp(view.num_rows, *zip(*self.controller_seconds, strict=True)))
 
     def _throttle_factor(self, now: float) -> float:
         factor = 1.0

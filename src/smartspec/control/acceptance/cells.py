@@ -14,18 +14,8 @@ Gaussian prior of variance 1 / strength.
 import numpy as np
 
 from smartspec.control.acceptance.logistic import MAX_LOG_ODDS, log_odds_of, sigmoid
-from smartspec.control.records import BatchView, DrafterSpec
-
-# An untested drafter is believed to be right a little more often than not: a try costs little, never trying costs the
-# whole gain.
-PRIOR_LOG_ODDS = float(log_odds_of(0.6))
-SHARED_STRENGTH = 1.0  # information of four observations: the first evidence overrides it
-# Neighbours weigh more, ten observations: noise at a position few drafts reach must not keep all drafts short of it.
-CELL_STRENGTH = 2.5
-NEIGHBOUR_DECAY = 0.6  # weight of the evidence of a neighbouring position, per position of distance
-CELL_FADE = 1 - 1 / 1000  # per observation of the cell
-# Evidence ages even where none arrives, so a drafter that was written off is tried again after a few thousand steps.
-IDLE_FADE = 1 - 1 / 500  # per step
+from smartspec.control.acceptance.settings import AcceptanceSettings
+from smartspec.control.records import DrafterSpec
 
 
 class Pools:
@@ -43,11 +33,11 @@ class Pools:
     def __len__(self) -> int:
         return len(self.names)
 
-    def of(self, view: BatchView) -> np.ndarray:
-        """Pool that a draft of each drafter would be of: int [D, R]."""
-        pairs = zip(self._pool_of_match, view.drafters, strict=True)
-        pools = [pool_of_match.take(drafter.match_lengths, mode="clip") for pool_of_match, drafter in pairs]
-        return np.array(pools, dtype=np.int64).reshape(len(pools), view.num_rows)
+    def of(self, match_lengths: np.ndarray) -> np.ndarray:
+        """Pool that a draft of each drafter would be of: int [D, R], as match_lengths."""
+        pairs = zip(self._pool_of_match, match_lengths, strict=True)
+        pools = [pool_of_match.take(lengths, mode="clip") for pool_of_match, lengths in pairs]
+        return np.array(pools, dtype=np.int64).reshape(match_lengths.shape)
 
 
 def _pool_names(drafter: DrafterSpec) -> list[str]:
@@ -61,48 +51,38 @@ def _pool_names(drafter: DrafterSpec) -> list[str]:
 class AcceptanceCells:
     """Log-odds of acceptance, float [K, pools], given that all draft tokens before were accepted."""
 
-    def __init__(self, num_positions: int, pools: Pools):
+    def __init__(self, num_positions: int, pools: Pools, settings: AcceptanceSettings):
+        self._settings = settings
+        self._prior = float(log_odds_of(settings.prior))
         shape = (num_positions, len(pools))
         self._names = pools.names
         self._of_drafter = np.equal.outer(pools.drafters, pools.drafters).astype(float)
         self._columns = np.eye(len(pools))
-        self.log_odds = np.full(shape, PRIOR_LOG_ODDS)
+        self.log_odds = np.full(shape, self._prior)
         self._information = np.zeros(shape)
         self._score = np.zeros(shape)
         positions = np.arange(num_positions)
-        self._nearness = NEIGHBOUR_DECAY ** np.abs(positions[:, None] - positions)
+        self._nearness = settings.neighbour_decay ** np.abs(positions[:, None] - positions)
 
     def of(self, pools: np.ndarray) -> np.ndarray:
         """Log-odds of rows in these pools (int [D, R]): float [K, D, R]."""
         return self.log_odds.take(pools, axis=1)
 
-    def first_position_variance(self, pools: np.ndarray) -> np.ndarray:
-        """Variance of the log-odds of the first position: float [D, R]. Grows as evidence ages."""
-        variance = 1.0 / (self._information[0] + SHARED_STRENGTH)
-        return variance.take(pools)
-
-    def learn(self, pools: np.ndarray, tested: np.ndarray, information: np.ndarray, residual: np.ndarray) -> np.ndarray:
-        """Add the evidence of rows in these pools, all float [K, D, R]; returns how far the cells moved: [K, pools]."""
-        lines = np.concatenate([tested, information, residual]).reshape(3 * len(self.log_odds), -1)
+    def learn(self, pools: np.ndarray, information: np.ndarray, residual: np.ndarray, num_steps: int) -> np.ndarray:
+        """Add the evidence of rows in these pools, all float [K, D, R], of so many steps; returns how far the cells
+        moved: [K, pools]."""
+        lines = np.concatenate([information, residual]).reshape(2 * len(self.log_odds), -1)
         by_pool = lines @ self._columns.take(pools.ravel(), axis=0)
-        tested, information, residual = by_pool.reshape(3, *self.log_odds.shape)
-        fade = CELL_FADE**tested
+        information, residual = by_pool.reshape(2, *self.log_odds.shape)
+        fade = np.exp(-num_steps / self._settings.workload_memory)
         self._information = self._information * fade + information
         self._score = self._score * fade + residual + information * self.log_odds
         before, self.log_odds = self.log_odds, self._estimate()
         return self.log_odds - before
 
-    def age(self) -> None:
-        """One step has passed."""
-        self._information *= IDLE_FADE
-        self._score *= IDLE_FADE
-
     def table(self) -> dict:
-        """Conditional acceptance by pool and position, roughly how many observations are behind it, and the standard
-        deviation of its log-odds."""
-        std = 1.0 / np.sqrt(self._information + SHARED_STRENGTH)
+        """Conditional acceptance by pool and position, and roughly how many observations are behind it."""
         columns = {"acceptance": (sigmoid(self.log_odds), 4), "observations": (self._information / 0.25, 1)}
-        columns["log_odds_std"] = (std, 3)
         return {
             name: {column: values[:, pool].round(digits).tolist() for column, (values, digits) in columns.items()}
             for pool, name in enumerate(self._names)
@@ -112,7 +92,8 @@ class AcceptanceCells:
         near = self._nearness @ np.concatenate([self._information, self._score], axis=1)
         near_information, near_score = near[:, : len(self._names)], near[:, len(self._names) :]
         shared_information, shared_score = near_information @ self._of_drafter, near_score @ self._of_drafter
-        estimate = (shared_score + SHARED_STRENGTH * PRIOR_LOG_ODDS) / (shared_information + SHARED_STRENGTH)
-        estimate = (near_score + SHARED_STRENGTH * estimate) / (near_information + SHARED_STRENGTH)
-        estimate = (self._score + CELL_STRENGTH * estimate) / (self._information + CELL_STRENGTH)
+        shared, cell = self._settings.shared_strength, self._settings.cell_strength
+        estimate = (shared_score + shared * self._prior) / (shared_information + shared)
+        estimate = (near_score + shared * estimate) / (near_information + shared)
+        estimate = (self._score + cell * estimate) / (self._information + cell)
         return np.minimum(np.maximum(estimate, -MAX_LOG_ODDS), MAX_LOG_ODDS)

@@ -4,8 +4,7 @@ Two costs of a step are not the price of its drafts alone:
 
 * prefill in a mixed prefill-decode batch: it has to be done whatever is drafted. Time in such a step is valued at what
   it is worth in a step without prefill (see planner, value_of_time), and there the requests that are prefilled now or
-  wait for it will decode as well: time is worth what that projected batch makes of it, if that is more. Where all is
-  prefill's or many wait, see prefill_price.
+  wait for it will decode as well: time is worth what that projected batch makes of it, if that is more.
 * draft prefill: an investment, of which a step is charged a part (see draft_prefill).
 """
 
@@ -16,6 +15,7 @@ import numpy as np
 
 from smartspec.control.goodput.draft_prefill import begun, without_late_starters
 from smartspec.control.goodput.prefill_price import PrefillPrice
+from smartspec.control.goodput.settings import DraftPrefillSettings, GoodputSettings
 from smartspec.control.goodput.uniform import plan_uniform
 from smartspec.control.planner.lengths import LengthPlan, plan_lengths
 from smartspec.control.policy import Estimates, drafter_yields, length_caps, model_free_first, nobody, plan_by
@@ -29,7 +29,8 @@ class Choice:
     draft_seconds: float [D, K + 1], what 0..K passes of each drafter are charged. target_seconds: float [N + 1], of the
     target pass with 0..N draft tokens, N as many as any plan may have. value_of_time: tokens per second that the step's
     time is worth, its shadow price (see planner). off_value_of_time: tokens per second of the decoding requests in
-    non-speculative steps of their own.
+    non-speculative steps of their own. survival: float [R, K], of each row's drafter. fairness: of the mean that was
+    maximised.
     """
 
     plan: LengthPlan
@@ -38,6 +39,8 @@ class Choice:
     target_seconds: np.ndarray
     value_of_time: float
     off_value_of_time: float
+    survival: np.ndarray
+    fairness: float
 
     @property
     def draft_plan(self) -> DraftPlan:
@@ -47,41 +50,42 @@ class Choice:
 def best_choice(
     view: BatchView,
     estimates: Estimates,
+    settings: GoodputSettings,
+    *,
     uniform_lengths: tuple[int, ...] | None = None,
-    fairness: float = 0.0,
-    remaining_tokens: np.ndarray | None = None,
+    fairness: float | None = None,
+    remaining_tokens: float = np.inf,
     prefill_price: PrefillPrice | None = None,
     prices: tuple[float, float] | None = None,
 ) -> Choice:
-    """The best plan over all drafters. uniform_lengths, fairness: see goodput.Goodput. remaining_tokens: float [R],
-    what each request is expected to make yet; None: many. prefill_price: what was learned of mixed steps, if
-    anything. prices: value_of_time and off_value_of_time of a choice for the same mixed step, to be kept for
-    another; None to find them."""
+    """The best plan over all drafters. uniform_lengths, fairness: see goodput.Goodput. remaining_tokens: that each
+    request is expected to make yet. prefill_price: what was learned of mixed steps, if anything. prices: value_of_time
+    and off_value_of_time of a choice for the same mixed step, to be kept for another; None to find them."""
+    if fairness is None:
+        fairness = settings.fairness if estimates.models else 0.0
     planner = partial(plan_uniform, uniform_lengths) if uniform_lengths else partial(_best_lengths, fairness=fairness)
-    best_assignment = partial(_best_assignment, planner, remaining_tokens)
-    if not (view.prefill_tokens and view.num_rows):
+    best_assignment = partial(_best_assignment, planner, settings.draft_prefill, remaining_tokens)
+    if not (view.prefill_tokens and view.num_rows and settings.prices_mixed_steps):
         best, drafter, draft_seconds, target_seconds = best_assignment(view, estimates, None)
         prices = best.goodput, best.off_goodput
     else:
         if prices is None:
             alone = best_assignment(_without_prefill(view), estimates, None)[0]
-            prices = _value_of_mixed_step(view, estimates, alone.goodput, prefill_price), alone.off_goodput
+            usual = max(alone.goodput, _off_goodput_of_projected_batch(view, estimates, settings.projected_batch))
+            value = usual if prefill_price is None else prefill_price.value_of_time(usual, view, estimates)
+            prices = value, alone.off_goodput
         best, drafter, draft_seconds, target_seconds = best_assignment(view, estimates, prices[0])
-    plan = without_late_starters(best, drafter, view, estimates)
-    return Choice(plan, drafter, draft_seconds, target_seconds, *prices)
-
-
-def _value_of_mixed_step(
-    view: BatchView, estimates: Estimates, goodput_alone: float, prefill_price: PrefillPrice | None
-) -> float:
-    """Tokens per second that the time of this mixed step is worth. goodput_alone: of its rows without prefill."""
-    num_waiting = view.num_waiting if prefill_price is None else prefill_price.num_joining(view)
-    usual = max(goodput_alone, _off_goodput_of_projected_batch(view, num_waiting, estimates))
-    return usual if prefill_price is None else prefill_price.value_of_time(usual, view, estimates)
+    plan = without_late_starters(best, drafter, view, estimates, settings.draft_prefill.ordinary_lag)
+    return Choice(plan, drafter, draft_seconds, target_seconds, *prices, estimates.survival_of(drafter), fairness)
 
 
 def _best_assignment(
-    plan, remaining_tokens: np.ndarray | None, view: BatchView, estimates: Estimates, value_of_time: float | None
+    plan,
+    settings: DraftPrefillSettings,
+    remaining_tokens: float,
+    view: BatchView,
+    estimates: Estimates,
+    value_of_time: float | None,
 ) -> tuple[LengthPlan, np.ndarray, np.ndarray, np.ndarray]:
     """The best plan of those for each assignment of drafters, that assignment, and what its draft passes and targets
     cost."""
@@ -93,7 +97,9 @@ def _best_assignment(
         return plan(view, drafter, estimates, draft_seconds.sum(axis=0), target_seconds, value_of_time)
 
     for assignment in _assignments(view, estimates):
-        drafter, seconds = begun(view, *assignment, estimates, remaining_tokens, target_seconds, value_of_time, best)
+        drafter, seconds = begun(
+            view, *assignment, estimates, settings, remaining_tokens, target_seconds, value_of_time, best
+        )
         options.append((best(drafter, seconds), drafter, seconds, target_seconds))
     return max(options, key=lambda option: option[0].gain)
 
@@ -102,10 +108,12 @@ def _without_prefill(view: BatchView) -> BatchView:
     return replace(view, num_prefills=0, prefill_tokens=0, prefill_context_tokens=0, prefill_attended_tokens=0.0)
 
 
-def _off_goodput_of_projected_batch(view: BatchView, num_waiting: int, estimates: Estimates) -> float:
-    """Weighted tokens per second of the projected batch without drafts: all that are prefilled and so many that wait
-    decode too."""
-    num_rows = view.num_rows + view.num_prefills + num_waiting
+def _off_goodput_of_projected_batch(view: BatchView, estimates: Estimates, largest: float) -> float:
+    """Weighted tokens per second of the projected batch without drafts: all that are prefilled decode too, and those
+    that wait, up to so many times the requests under way (the head of a longer queue has left before its end is
+    prefilled)."""
+    under_way = view.num_rows + view.num_prefills
+    num_rows = min(under_way + view.num_waiting, int(largest * under_way))
     context = (view.total_context_tokens + view.prefill_context_tokens) // (view.num_rows + view.num_prefills)
     projected = BatchView(
         request_ids=np.arange(num_rows),

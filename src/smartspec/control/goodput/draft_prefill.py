@@ -1,14 +1,9 @@
 """Draft prefill: tokens that a draft model's KV lacks are fed once, and serve all later drafts of the request.
 
 It is an investment. What a row's drafts bring beyond their own price, step for step and for as many steps as the
-request is expected to live (see remaining_tokens; at most MAX_STEPS), has to exceed what its draft prefill costs;
+request is expected to live (see lifetime), has to exceed what its draft prefill costs;
 others do without drafts of that drafter. Those that are to begin are charged to the step by the step's share, so that
 together they have to pay for the draft passes too.
-
-How many tokens a request has generated decides as much as the length of its prompt: with answers of 24 tokens a draft
-model of a billion parameters does not pay behind prompts of 2,000; where half of the answers have 13 tokens or fewer
-but those of 32 have 63 to come, it pays for the latter. Charged at the mean lifetime, and to all rows at once, drafts
-were off in a quarter of the mixed steps of a code trace: to begin with one row looked as dear as to begin with all.
 
 No step prefills drafters for longer than a non-speculative step takes, or than one request needs: those with the least
 lag begin, the others wait.
@@ -19,12 +14,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from smartspec.control.goodput.settings import DraftPrefillSettings
 from smartspec.control.planner.lengths import LengthPlan
 from smartspec.control.policy import Estimates, expected_accepted
 from smartspec.control.records import BatchView, of_drafter
-
-MAX_STEPS = 160.0  # farther ahead nobody knows: loads change
-ORDINARY_LAG = 4  # of a row that drafts in every step: no investment
 
 
 def begun(
@@ -32,7 +25,8 @@ def begun(
     drafter: np.ndarray,
     without: np.ndarray,
     estimates: Estimates,
-    remaining_tokens: np.ndarray | None,
+    settings: DraftPrefillSettings,
+    remaining_tokens: float,
     target_seconds: np.ndarray,
     value_of_time: float | None,
     plan: Callable[[np.ndarray, np.ndarray], LengthPlan],
@@ -41,7 +35,7 @@ def begun(
     without; and the time of 0..K passes of each with the share of draft prefill that this step is charged, float [D,
     K + 1].
 
-    drafter, without: int [R]. remaining_tokens: float [R], tokens each request is expected to make; None: many.
+    drafter, without: int [R]. remaining_tokens: that each request is expected to make yet.
     target_seconds, value_of_time: see choice. plan: from the drafter of each row and what draft passes take to the best
     lengths.
     """
@@ -50,20 +44,18 @@ def begun(
         return drafter, np.zeros((len(estimates.drafters), max_draft_tokens + 1))
     # Of a row that nobody drafts for, and of model-free drafters, it is 0.
     lag = np.where(drafter >= 0, of_drafter(view.draft_lags, drafter), 0)
-    behind = lag > ORDINARY_LAG
-    if not behind.any():
+    behind = lag > settings.ordinary_lag
+    if not settings.is_priced or not behind.any():
         return drafter, latency.draft_seconds(view, drafter, max_draft_tokens)
-    up_to_date = view.with_lags_up_to(ORDINARY_LAG)
+    up_to_date = view.with_lags_up_to(settings.ordinary_lag)
     seconds = latency.draft_seconds(up_to_date, drafter, max_draft_tokens)
     best = plan(drafter, seconds)
     accepted = expected_accepted(estimates.survival_of(drafter), best.lengths)
-    steps = np.full(view.num_rows, MAX_STEPS)
-    if remaining_tokens is not None:
-        steps = np.minimum(remaining_tokens / (1.0 + accepted), MAX_STEPS)
+    steps = np.minimum(remaining_tokens / (1.0 + accepted), settings.max_steps)
     invested = _investment(drafter, lag, latency.draft_seconds(view, drafter, 1)[:, 1] - seconds[:, 1])
     price = best.goodput if value_of_time is None else value_of_time
     gains = view.weights * accepted - price * best.lengths * _token_seconds(best, target_seconds)
-    worth_it = gains * steps * _worth_of_an_end(view) >= price * invested
+    worth_it = gains * steps * _worth_of_an_end(view) >= settings.payback * price * invested
     begins = worth_it | ~behind
     seconds = latency.draft_seconds(up_to_date, np.where(begins, drafter, without), max_draft_tokens)
     for number in estimates.models:
@@ -72,11 +64,13 @@ def begun(
     return np.where(begins, drafter, without), seconds
 
 
-def without_late_starters(plan: LengthPlan, drafter: np.ndarray, view: BatchView, estimates: Estimates) -> LengthPlan:
+def without_late_starters(
+    plan: LengthPlan, drafter: np.ndarray, view: BatchView, estimates: Estimates, ordinary_lag: int
+) -> LengthPlan:
     """The plan without drafts for rows that would make this step prefill drafters for longer than a non-speculative
     step takes; at least one begins."""
     starters = estimates.has_passes(drafter) & (plan.lengths > 0)
-    if view.draft_lags.max(initial=0) <= ORDINARY_LAG or not starters.any():
+    if view.draft_lags.max(initial=0) <= ordinary_lag or not starters.any():
         return plan
     seconds = float(estimates.latency.draft_seconds(view, np.where(starters, drafter, -1), 1)[:, -1].sum())
     if seconds <= plan.off_seconds:
@@ -86,7 +80,7 @@ def without_late_starters(plan: LengthPlan, drafter: np.ndarray, view: BatchView
     rows = rows[np.argsort(lag[rows], kind="stable")]
     fed_tokens = np.cumsum(lag[rows] + 1)
     fits = fed_tokens <= fed_tokens[-1] * plan.off_seconds / seconds
-    first_late = int((lag[rows] > ORDINARY_LAG).argmax())
+    first_late = int((lag[rows] > ordinary_lag).argmax())
     fits[: first_late + 1] = True  # or a long request could never begin
     lengths = plan.lengths.copy()
     lengths[rows[~fits]] = 0

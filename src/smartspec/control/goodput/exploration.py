@@ -1,78 +1,130 @@
-"""What it costs to keep knowing: budgets of step time for steps that are not believed to be the best.
+"""Exploration: steps that are not believed to be best, for what they teach, within a budget of step time.
 
-Three things can only be learned by doing them: what a non-speculative step costs while every step speculates, what a
-draft model is worth while it is off, and what tokens behind the present drafts are worth (the second token of drafts
-that all have one; a larger pass than any of late). Each is bought from a credit that grows by a small share of all step
-time, at the price of the time it is expected to lose. So it happens often where the two are close (cheap, and where a
-mistake is likely) and rarely where one is far better.
+Two things can only be learned by doing them: what a non-speculative step costs while every step speculates, and what
+tokens are worth that no draft reaches now (the second token of drafts that all have one; any token of a draft model
+that is off). Drafts that are too short hide it: their next token is not tested, larger passes are not timed, and the
+estimate that once spoke against them stays.
+
+One rule for both: every so many steps at a batch size (doubling, so that little is spent on what is known), one of the
+two, if the credit that grows by a share of all step time pays for what it is expected to lose. So it happens
+often where the two are close (cheap, and where a mistake is likely) and rarely where one is far better.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
-PROBE_SHARE = 0.003  # of step time may be spent on drafts that are expected to lose
-NON_SPECULATIVE_SHARE = 0.001  # and on non-speculative steps: what the first has taught holds for long
-MAX_CREDIT_STEPS = 1.0  # unspent credit is kept up to this many steps: exploring in bursts teaches little more
-# Speculative steps at one batch size after which a kind of step is wanted again; grows every time. A non-speculative
-# step costs a third of a step or more and tells the same again: at a growth of 2 the first 250 steps lost 0.3 % more.
-FIRST_SPACING = 16
-LONGEST_SPACING = 512
-NON_SPECULATIVE_GROWTH = 4
-LONGER_GROWTH = 2
+import numpy as np
+
+from smartspec.control.goodput.choice import Choice
+from smartspec.control.goodput.settings import ExplorationSettings
+from smartspec.control.policy import Estimates, expected_accepted, no_drafts, plan_by
+from smartspec.control.records import BatchView, DraftPlan, of_drafter
+
 NUM_SIZES = 12  # batch sizes are told apart by log2
+PLAIN_EVERY = 4  # of four explorations one is a non-speculative step: what it tells holds for longer
+NON_SPECULATIVE = "non-speculative step, to know what one costs"
+LONGER = "longer drafts, to know what they are worth"
 
 
-@dataclass
-class ExplorationBudget:
-    """share: of step time that may be spent. credit: in seconds; None for the most that can be saved up, whatever steps
-    will take: where a first look is worth its price."""
+class Exploration:
+    """Decides when to explore, and how. credit: seconds of step time that may be lost."""
 
-    share: float
-    credit: float | None = 0.0
+    def __init__(self, settings: ExplorationSettings):
+        self.credit = 0.0
+        self._settings = settings
+        self._steps_since = [0] * NUM_SIZES
+        self._spacing = [settings.first_spacing] * NUM_SIZES
+        self._num_explored = [0] * NUM_SIZES
+        self._is_first = True
 
-    def earn(self, step_seconds: float) -> None:
-        most = self.max_credit(step_seconds)
-        self.credit = most if self.credit is None else min(self.credit + self.share * step_seconds, most)
+    def earn(self, num_rows: int, step_seconds: float) -> None:
+        """A step is over. What may be saved up is the time of one step: exploring in bursts teaches little more; it is
+        there at the start, where a first look is worth its price."""
+        earned = step_seconds if self._is_first else self._settings.share * step_seconds
+        self.credit = min(self.credit + earned, step_seconds)
+        self._is_first = False
+        self._steps_since[_size(num_rows)] += 1
 
-    @staticmethod
-    def max_credit(step_seconds: float) -> float:
-        """Most that can be saved up, in seconds, at steps of that length."""
-        return MAX_CREDIT_STEPS * step_seconds
+    def plan(
+        self,
+        view: BatchView,
+        estimates: Estimates,
+        best: Choice,
+        planned: DraftPlan,
+        ask: Callable[[Estimates], Choice],
+        *,
+        all_alike: bool = False,
+    ) -> tuple[DraftPlan, str] | None:
+        """The exploratory plan of this step and its reason; None where none is due, useful or affordable.
 
-    def buy(self, price_seconds: float) -> bool:
-        """Pay if there is enough credit. Free where nothing is expected to be lost."""
-        if price_seconds > (self.credit or 0.0):
+        best: the step's choice, planned: what it comes to (no drafts where they gain too little). ask: the same
+        question, given other estimates. all_alike: all rows have to draft as long, so it is all or none.
+        """
+        size = _size(view.num_rows)
+        if not self._settings.share or self._steps_since[size] < self._spacing[size] or not view.num_rows:
+            return None
+        self._steps_since[size] -= self._settings.first_spacing // 2  # where nothing comes of it: soon again
+        sizes = (view.num_rows,) if all_alike or planned.lengths.any() else (view.num_rows, 8, 2, 1)
+        # A mixed step does not tell what a non-speculative one costs, and some servers have no others.
+        may_be_plain = planned.lengths.any() and not view.prefill_tokens
+        is_plain = may_be_plain and self._num_explored[size] % PLAIN_EVERY == 0
+        found = self._explored(view, estimates, best, planned, ask, () if is_plain else sizes)
+        if found is not None:
+            self._steps_since[size] = 0
+            self._spacing[size] = min(2 * self._spacing[size], self._settings.longest_spacing)
+            self._num_explored[size] += 1
+        return found
+
+    def _explored(self, view, estimates, best, planned, ask, sizes) -> tuple[DraftPlan, str] | None:
+        if not sizes:
+            plain = no_drafts(view.num_rows)
+            return (plain, NON_SPECULATIVE) if self._buy(_loss(view, estimates, best, planned, plain)) else None
+        for survival in self._hoped(view, estimates):
+            longer = ask(replace(estimates, survival=survival)).draft_plan
+            if longer.lengths.sum() <= planned.lengths.sum():
+                continue
+            for num_rows in sizes:
+                some = _of_least_lag(view, longer, num_rows)
+                if self._buy(_loss(view, estimates, best, planned, some)):
+                    return some, LONGER
+            return None
+        return None
+
+    def _hoped(self, view: BatchView, estimates: Estimates) -> Iterator[np.ndarray]:
+        """Survival if acceptance were better than it is believed to be, ever more so: float [D, R, K] each."""
+        if estimates.acceptance is None:
+            return
+        for hope in self._settings.hopes:
+            yield estimates.acceptance.survival_shifted(view, hope)
+        positions = np.arange(1, estimates.max_draft_tokens + 1)
+        yield np.maximum(estimates.survival, self._settings.good_acceptance**positions)
+
+    def _buy(self, price_seconds: float) -> bool:
+        if price_seconds > self.credit:
             return False
-        self.credit = (self.credit or 0.0) - max(price_seconds, 0.0)
+        self.credit -= max(price_seconds, 0.0)
         return True
 
 
-class Spacing:
-    """When a kind of step is due again: after FIRST_SPACING speculative steps at a batch size without one, and growth
-    times as many every time, up to LONGEST_SPACING."""
+def _loss(view: BatchView, estimates: Estimates, best: Choice, planned: DraftPlan, other: DraftPlan) -> float:
+    """Seconds of step time that the other plan is expected to lose: its value against that of the planned one, at the
+    step's shadow price of time."""
+    values = []
+    for plan in (planned, other):
+        emitted = float(view.weights @ expected_accepted(estimates.survival_of(plan.drafter), plan.lengths))
+        depth = int(plan.lengths[estimates.has_passes(plan.drafter)].max(initial=0))
+        seconds = float(estimates.latency.draft_seconds(view, plan.drafter, depth)[:, -1].sum())
+        seconds += float(estimates.latency.target_seconds(view, plan.lengths.sum(keepdims=True))[0])
+        values.append(emitted / best.value_of_time - seconds)
+    return values[0] - values[1]
 
-    def __init__(self, growth: int):
-        self._growth = growth
-        self._steps_since = [0] * NUM_SIZES
-        self._spacing = [FIRST_SPACING] * NUM_SIZES
 
-    def is_due(self, num_rows: int) -> bool:
-        size = _size(num_rows)
-        return self._steps_since[size] >= self._spacing[size]
-
-    def planned(self, num_rows: int) -> None:
-        """One is going to be made because it was due."""
-        size = _size(num_rows)
-        self._spacing[size] = min(self._growth * self._spacing[size], LONGEST_SPACING)
-        self._steps_since[size] = 0
-
-    def postponed(self, num_rows: int) -> None:
-        """None is to be had, or for too much: ask again in a few steps."""
-        self._steps_since[_size(num_rows)] -= FIRST_SPACING // 2
-
-    def observe(self, num_rows: int, happened: bool) -> None:
-        """A step is over; happened: it was of the kind, due or not."""
-        size = _size(num_rows)
-        self._steps_since[size] = 0 if happened else self._steps_since[size] + 1
+def _of_least_lag(view: BatchView, plan: DraftPlan, num_rows: int) -> DraftPlan:
+    """The plan for that many of its rows at most: those whose draft KV lags least."""
+    lag = np.where(plan.lengths > 0, of_drafter(view.draft_lags, plan.drafter), np.iinfo(np.int64).max)
+    lengths = plan.lengths.copy()
+    lengths[lag.argsort(kind="stable")[num_rows:]] = 0
+    return plan_by(plan.drafter, lengths)
 
 
 def _size(num_rows: int) -> int:

@@ -1,49 +1,46 @@
-"""What a token is worth in a mixed prefill-decode batch, where almost every step is mixed and arrivals are closed-loop.
+"""What a token saves beside prefill: where almost every step is a mixed one and arrivals are closed-loop, little.
 
 In a mixed batch time is priced as in steps without prefill (see choice): a token made now is one that need not be made
-there. That is wrong where such steps hardly come any more and arrivals are closed-loop, as in a closed loop of long
-prompts and short answers. All time is then prefill's, latency is the number of requests over throughput, and a token
-made sooner saves no more than what a row adds to another mixed step. Drafts that are cheap at the usual price made such
-servers 2 to 5 % slower than plain decoding.
+there. Under open-loop arrivals that holds even if such steps hardly come any more: a request that ends sooner leaves
+the batch sooner. In a closed loop of long prompts and short answers it does not: all time is prefill's, latency is the
+number of requests over throughput, and a token made sooner saves what its row adds to another mixed step. Priced as
+usual, drafts made such servers 6 % slower than plain decoding.
 
-Under open-loop arrivals the usual price is right even if all steps are mixed: a request that ends sooner leaves the
-batch sooner. So two things have to be known: the share of tokens made in steps without prefill, and whether arrivals
-depend on departures.
-
-The price of steps without prefill counts the requests that will decode there. Of a wave these are all that wait. Of a
-long queue under open-loop arrivals they are not: those at its head have left before its end is prefilled.
+Arrivals are told apart by how the number of requests wanders. Open-loop, it changes by about the root of how many came
+and went; closed-loop, every request that ends is followed by a new one, and it stays constant. The wandering of a look
+is change^2 / (requests that came + requests that went), 1 at most: 0.5 or so on average for independent Poisson
+arrivals and departures, 0 in a closed loop.
 """
 
 import numpy as np
 
-from smartspec.control.goodput.arrivals import Arrivals
+from smartspec.control.goodput.settings import PrefillPriceSettings
 from smartspec.control.policy import Estimates
 from smartspec.control.records import BatchView, StepFeedback
 
-FADE = 1 - 1 / 256  # per step
-START_TOKENS = 1000.0  # in steps without prefill, believed to have been made before the first
-LARGEST_PROJECTED_BATCH = 3  # times the requests in decode or prefill now, under open-loop arrivals
-ENOUGH_WITHOUT_PREFILL = 0.15  # share of tokens; they are worth as much less as the square of the share is smaller
+MIN_ENDED = 4  # requests after which their number is looked at again, and at least a quarter of it
 _NOBODY = np.zeros(0, dtype=np.int64)
 
 
 class PrefillPrice:
-    """Learns from every step; prices the time of mixed steps. arrivals: whoever owns it lets it learn."""
+    """Learns from every step and every request that ends."""
 
-    def __init__(self, arrivals: Arrivals):
-        self._without_prefill, self._tokens = START_TOKENS, START_TOKENS
-        self._arrivals = arrivals
+    def __init__(self, settings: PrefillPriceSettings):
+        self._settings = settings
+        self._share = 1.0  # of tokens that are made in steps without prefill
+        self._wandering = 1.5 * settings.open_wandering  # open until a few looks say otherwise
+        self._num_requests = 0  # at the last look
+        self._num_ended = 0  # since then
+
+    @property
+    def arrivals_are_open(self) -> bool:
+        """Whether arrivals are independent of departures."""
+        return self._wandering > self._settings.open_wandering
 
     @property
     def usual_part(self) -> float:
         """How far the price of steps without prefill holds: from 0 to 1."""
-        share = min(self._without_prefill / self._tokens / ENOUGH_WITHOUT_PREFILL, 1.0)
-        return max(share**2, self._arrivals.openness)
-
-    def num_joining(self, view: BatchView) -> int:
-        """How many waiting requests will decode in the projected batch, together with those in decode and prefill."""
-        most = (LARGEST_PROJECTED_BATCH - 1) * (view.num_rows + view.num_prefills)
-        return min(view.num_waiting, most) if self._arrivals.are_open else view.num_waiting
+        return 1.0 if self.arrivals_are_open else self._share
 
     def value_of_time(self, usual: float, view: BatchView, estimates: Estimates) -> float:
         """(Weighted) tokens per second that the time of this mixed step is worth; usual: by the price of steps
@@ -57,9 +54,21 @@ class PrefillPrice:
     def observe(self, feedback: StepFeedback) -> None:
         """Learn from a finished step."""
         view = feedback.view
-        tokens = view.num_rows + float(feedback.accepted.sum())
-        self._tokens = FADE * self._tokens + tokens
-        self._without_prefill = FADE * self._without_prefill + tokens * (not view.prefill_tokens)
+        if view.num_rows:
+            self._share += (float(not view.prefill_tokens) - self._share) / self._settings.share_memory
+        num_requests = view.num_rows + view.num_prefills + view.num_waiting
+        if self._num_ended >= max(MIN_ENDED, num_requests / 4):
+            change = num_requests - self._num_requests
+            num_moves = self._num_ended + max(self._num_ended + change, 0)
+            found = min(change**2 / num_moves, 1.0)
+            self._wandering += self._settings.wandering_rate * (found - self._wandering)
+            self._num_ended = 0
+        if not self._num_ended:
+            self._num_requests = num_requests
+
+    def request_ended(self) -> None:
+        """Learn that a request is gone, whatever it was doing."""
+        self._num_ended += 1
 
 
 def _row_seconds(view: BatchView, estimates: Estimates) -> float:

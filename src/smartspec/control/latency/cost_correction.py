@@ -5,8 +5,7 @@ every piece of it, and two deviations of passes that hold prefill (one per pass,
 them (Huber's bound on outliers apart, any textbook: P <- P - P x x' P / S, theta <- theta + P x (y - x' theta) / S),
 starting from the profile with a prior that says how profiles go wrong:
 
-* all coefficients together (another clock rate, a busy machine): COMMON_STD;
-* all slopes together (kernels or batches other than those profiled): TOKEN_STD;
+* all coefficients together (another clock rate, a busy machine);
 * each by itself: the rest. A coefficient the profile found to be zero may still turn out not to be.
 
 Evidence fades by moving the covariance a little back towards that prior in every step. It is then bounded whatever is
@@ -20,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from smartspec.control.latency.cost_curve import KNOTS, CostCurve
+from smartspec.control.latency.settings import LatencySettings
 
 NAMES = (
     "constant",
@@ -32,22 +32,8 @@ NAMES = (
 )
 FIXED, ROWS, CONTEXT, ATTENDED, SCORED, PREFILL_PASS, PREFILL_TOKEN = range(len(NAMES))
 SLOPES = slice(len(NAMES), None)
-COMMON_STD = 0.7
-TOKEN_STD = 0.1
-SINGLE_STD = 0.15
-FADE = 1 / 40_000  # per step: the speed as a whole may wander by 0.35 % a step, a single coefficient by 0.15 %
-# Where the profile saw no cost, an attention that weighs this much is plausible: the KV of 16384 tokens is as much
-# to read as the weights, and attending to 16384 tokens computes as much as the rest of a token's pass.
-KV_TOKENS_PER_PASS = 16_384
-ATTENDED_PER_TOKEN = 16_384
-FIRST_USE_NOISE = 3.0  # times the usual noise: code generation, allocation, cold caches
-MAX_INNOVATION = 2.5  # standard deviations; the influence of a measurement is bounded there (Huber)
-MAX_RUN = 3  # innovations beyond MAX_INNOVATION in a row and of one sign: no outliers, the machine has changed
-MAX_CHANGE = 3.0  # of a pass by such a change, relative to its prediction
-START_NOISE, MIN_NOISE, MAX_NOISE = 0.03, 0.01, 0.2
-NOISE_RATE = 0.02
-MAX_CORRECTIONS = 4  # rounds in which negative coefficients are put right; those left are cut off
 MIN_SHARE = 0.01  # of the smallest profiled pass: nothing is ever predicted to be faster
+MAX_CORRECTIONS = 4  # rounds in which negative coefficients are put right; those left are cut off
 
 
 @dataclass(frozen=True)
@@ -65,14 +51,14 @@ class PassSize:
 class CostCorrection:
     """Time of passes: the profile, corrected by those measured. Never decreasing in any size but the prefill's."""
 
-    def __init__(self, profile: CostCurve):
+    def __init__(self, profile: CostCurve, settings: LatencySettings | None = None):
+        self._settings = settings = settings or LatencySettings()
         self.profile = profile
-        self.noise = START_NOISE
         self._knots = np.array(sorted({*profile.knots, *(k for k in map(float, KNOTS) if k > profile.knots[0])}))
         self._widths = np.append(np.diff(self._knots), np.inf)
         slopes = np.array(profile.slopes)[np.searchsorted(profile.knots, self._knots, side="right") - 1]
         self._start = np.concatenate([[getattr(profile, name, 0.0) for name in NAMES], slopes])
-        self._prior = _prior_covariance(self._start, profile)
+        self._prior = _prior_covariance(self._start, profile, settings)
         self._estimate = self._start.copy()  # the filter's: free to be negative, or noise could only ever push it up
         self._theta = self._start.copy()  # the possible coefficients that are closest to it, which predict
         self._covariance = self._prior.copy()
@@ -114,58 +100,55 @@ class CostCorrection:
         features[:, SLOPES] = np.minimum(np.maximum(fed[:, None] - self._knots, 0.0), self._widths)
         return features
 
-    def predict(self, features: np.ndarray) -> float:
-        """Seconds of one pass, or of several whose features (float [num_coefficients]) were added up."""
-        return max(float(features @ self._theta), self._floor)
-
     def observe(self, features: np.ndarray, seconds: float, is_first_use: bool = False) -> None:
-        """Learn from a measured pass, or from several whose features (float [num_coefficients]) were added up."""
-        self._covariance += FADE * (self._scale**2 * self._prior - self._covariance)
+        """Learn from measured passes: features of each, float [N, num_coefficients], and the seconds of all together.
+        is_first_use: one of them was the first of its size."""
+        num_passes = len(features)
+        features = features.sum(axis=0)
+        self._covariance += num_passes * self._settings.forgetting * (self._scale**2 * self._prior - self._covariance)
         estimated = float(features @ self._estimate)  # may be negative; cut off, it would hardly be corrected
         predicted, innovation = max(estimated, self._floor), seconds - estimated
-        gain, variance, noise_variance = self._gain(features, predicted, is_first_use)
-        if self._has_changed(innovation, variance):
-            change = min(abs(innovation) / predicted, MAX_CHANGE)
+        # Noise is relative, and of the sum of N passes smaller by the root of N.
+        noise = self._settings.noise * predicted / num_passes**0.5
+        if is_first_use:
+            noise *= self._settings.first_use_noise
+        gain, variance = self._gain(features)
+        if self._has_changed(innovation, variance + noise**2):
+            change = abs(innovation) / predicted
             self._covariance += np.outer(self._theta, change**2 * self._theta)
-            gain, variance, noise_variance = self._gain(features, predicted, is_first_use)
-        normalized = abs(innovation) / np.sqrt(variance)
-        if not is_first_use and variance < 2.0 * noise_variance:
-            # The innovation is mostly noise: 1.25 mean absolute deviations are a standard deviation.
-            deviation = min(abs(innovation) / predicted, 3.0 * self.noise)
-            self.noise += NOISE_RATE * (1.25 * deviation - self.noise)
-            self.noise = min(max(self.noise, MIN_NOISE), MAX_NOISE)
-        variance *= max(normalized / MAX_INNOVATION, 1.0)
+            gain, variance = self._gain(features)
+        variance += noise**2
+        variance *= max(abs(innovation) / (self._settings.max_deviations * variance**0.5), 1.0)
         self._estimate = self._estimate + gain * (innovation / variance)
         self._covariance -= np.outer(gain, gain / variance)
         self._theta = self._possible()
-        profiled = max(float(features @ self._start), self._floor)
+        profiled = max(float(features @ self._start), num_passes * self._floor)
         self._scale = min(max(float(features @ self._theta) / profiled, 0.05), 20.0)
         self._update_heights()
 
     def state(self) -> dict:
         """Corrected coefficients in seconds, JSON-able, and the noise of measurements relative to their size."""
         scalars = dict(zip(NAMES, self._theta[: len(NAMES)].tolist(), strict=True))
-        return {**scalars, "knots": self._knots.tolist(), "slopes": self._theta[SLOPES].tolist(), "noise": self.noise}
+        return {**scalars, "knots": self._knots.tolist(), "slopes": self._theta[SLOPES].tolist()}
 
-    def _gain(self, features: np.ndarray, predicted: float, is_first_use: bool) -> tuple[np.ndarray, float, float]:
-        """Kalman gain before division by the variance of the innovation; that variance; the noise's part of it."""
-        noise = self.noise * (FIRST_USE_NOISE if is_first_use else 1.0) * predicted
+    def _gain(self, features: np.ndarray) -> tuple[np.ndarray, float]:
+        """Kalman gain before division by the variance of the innovation, and that variance without noise."""
         gain = self._covariance @ features
         variance = float(features @ gain)
         if variance < 0.0:  # rounding, after steps of very different sizes: begin again as uncertain as at the start
             self._covariance = self._scale**2 * self._prior
             gain = self._covariance @ features
             variance = float(features @ gain)
-        return gain, variance + noise**2, noise**2
+        return gain, variance
 
     def _has_changed(self, innovation: float, variance: float) -> bool:
-        """Change detection: whether this innovation is the last of MAX_RUN large ones of one sign."""
-        if abs(innovation) <= MAX_INNOVATION * np.sqrt(variance):
+        """Change detection: whether this innovation is the last of self._settings.change_run large ones of one sign."""
+        if abs(innovation) <= self._settings.max_deviations * variance**0.5:
             self._run = 0
             return False
         sign = 1 if innovation > 0 else -1
         self._run = self._run + sign if self._run * sign > 0 else sign
-        return abs(self._run) >= MAX_RUN
+        return abs(self._run) >= self._settings.change_run
 
     def _possible(self) -> np.ndarray:
         """The estimate given that no coefficient but the prefill's deviations is negative: negative ones are put to
@@ -187,20 +170,20 @@ class CostCorrection:
         np.cumsum(self._widths[:-1] * self._theta[SLOPES][:-1], out=self._heights[1:])
 
 
-def _prior_covariance(theta: np.ndarray, profile: CostCurve) -> np.ndarray:
+def _prior_covariance(theta: np.ndarray, profile: CostCurve, settings: LatencySettings) -> np.ndarray:
     """How far the profile may be off: float [num_coefficients, num_coefficients]."""
     token = _mean_slope(profile)
     pass_seconds = profile.constant + token
-    single = SINGLE_STD * theta
-    single[FIXED] = SINGLE_STD * pass_seconds
+    std = settings.single_std
+    single = std * theta
+    single[FIXED] = std * pass_seconds
     single[ROWS] = max(single[ROWS], 0.1 * token)
-    single[CONTEXT] = single[CONTEXT] or pass_seconds / KV_TOKENS_PER_PASS
-    single[ATTENDED] = single[ATTENDED] or token / ATTENDED_PER_TOKEN
-    single[PREFILL_PASS], single[PREFILL_TOKEN] = SINGLE_STD * pass_seconds, SINGLE_STD * token
-    single[SLOPES] = SINGLE_STD * np.maximum(theta[SLOPES], 0.25 * token)
-    common, tokens = COMMON_STD * theta, TOKEN_STD * theta
-    tokens[:SCORED] = 0.0
-    return np.diag(single**2) + np.outer(common, common) + np.outer(tokens, tokens)
+    single[CONTEXT] = single[CONTEXT] or pass_seconds / settings.attention_tokens
+    single[ATTENDED] = single[ATTENDED] or token / settings.attention_tokens
+    single[PREFILL_PASS], single[PREFILL_TOKEN] = std * pass_seconds, std * token
+    single[SLOPES] = std * np.maximum(theta[SLOPES], 0.25 * token)
+    common = settings.common_std * theta
+    return np.diag(single**2) + np.outer(common, common)
 
 
 def _mean_slope(profile: CostCurve) -> float:

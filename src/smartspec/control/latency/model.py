@@ -20,16 +20,32 @@ FORMAT = 3
 
 @dataclass(frozen=True)
 class PredictedSeconds:
-    """Predicted time of the parts of one step, and of the whole step had it carried no draft token, in seconds."""
+    """Predicted time of the parts of one step, and of the whole step had it carried no draft token, in seconds; drafts:
+    of the drafters that have passes in it, by number."""
 
-    draft: float
+    drafts: dict[int, float]
     target: float
     host: float
     off: float
 
     @property
+    def draft(self) -> float:
+        return sum(self.drafts.values())
+
+    @property
     def total(self) -> float:
         return self.draft + self.target + self.host
+
+
+@dataclass(frozen=True)
+class MeasuredStep:
+    """plan: what was drafted. verified: int [R]. measured: what it took; predicted: what it was expected to take."""
+
+    view: BatchView
+    plan: DraftPlan
+    verified: np.ndarray
+    measured: StepSeconds
+    predicted: PredictedSeconds
 
 
 class LatencyModel:
@@ -90,40 +106,50 @@ class LatencyModel:
     def predict(self, view: BatchView, plan: DraftPlan, verified: np.ndarray) -> PredictedSeconds:
         """Time of a step that drafts plan and verifies verified (int [R]) draft tokens of each row."""
         sizes = self._draft_sizes(view, plan).items()
-        draft = sum(float(self._drafts[number].seconds(size).sum()) for number, size in sizes)
+        drafts = {number: float(self._drafts[number].seconds(size).sum()) for number, size in sizes}
         off, target = self.target_seconds(view, np.array([0, verified.sum()])).tolist()
-        return PredictedSeconds(draft, target, self.host_seconds, off=off + self.host_seconds)
+        return PredictedSeconds(drafts, target, self.host_seconds, off=off + self.host_seconds)
 
     def observe(
         self, view: BatchView, plan: DraftPlan, verified: np.ndarray, measured: StepSeconds
     ) -> PredictedSeconds:
         """Correct the model by one measured step; returns what it predicted before. ValueError, and nothing is learned,
-        if its times cannot be true.
+        if its times cannot be true."""
+        predicted = self.predict(view, plan, verified)
+        self.observe_steps([MeasuredStep(view, plan, verified, measured, predicted)])
+        return predicted
+
+    def observe_steps(self, steps: Sequence[MeasuredStep]) -> None:
+        """Correct the model by measured steps, all at once. ValueError, and nothing is learned, if a time cannot be
+        true.
 
         Where several drafters ran, each is taken to have had the share of the measured time that was predicted for it.
         """
-        _check(measured)
-        num_verified = int(verified.sum())
-        off, target = self._target.features(_target_size(view, np.array([0, num_verified])))
-        sizes = self._draft_sizes(view, plan).items()
-        drafts = {number: self._drafts[number].features(size).sum(axis=0) for number, size in sizes}
-        draft_seconds = {number: self._drafts[number].predict(features) for number, features in drafts.items()}
-        predicted = PredictedSeconds(
-            draft=sum(draft_seconds.values()),
-            target=self._target.predict(target),
-            host=self.host_seconds,
-            off=self._target.predict(off) + self.host_seconds,
-        )
-        self._relative_errors.append(abs(predicted.total / measured.total - 1.0))
-        fed_tokens = view.ordinary_tokens + num_verified
-        self._target.observe(target, measured.target, is_first_use=fed_tokens not in self._sizes_seen)
-        self._sizes_seen.add(fed_tokens)
-        # Where no draft pass ran, measured draft time is that of model-free drafters: the host's.
-        self._host.observe(measured.host if drafts else measured.host + measured.draft)
-        for number, features in drafts.items() if measured.draft else ():
-            share = draft_seconds[number] / predicted.draft if len(drafts) > 1 else 1.0
-            self._drafts[number].observe(features, share * measured.draft)
-        return predicted
+        for step in steps:
+            _check(step.measured)
+        num_verified = [int(step.verified.sum()) for step in steps]
+        fed_tokens = {step.view.ordinary_tokens + n for step, n in zip(steps, num_verified, strict=True)}
+        is_first_use = not fed_tokens <= self._sizes_seen
+        self._sizes_seen |= fed_tokens
+        sizes = [_target_size(step.view, n) for step, n in zip(steps, num_verified, strict=True)]
+        seconds = sum(step.measured.target for step in steps)
+        self._target.observe(self._target.features(_stacked(sizes)), seconds, is_first_use)
+        for number, correction in self._drafts.items():
+            self._observe_drafts(number, correction, steps)
+        for step in steps:
+            self._relative_errors.append(abs(step.predicted.total / step.measured.total - 1.0))
+            # Where no draft pass ran, measured draft time is that of model-free drafters: the host's.
+            self._host.observe(step.measured.host + (0.0 if step.predicted.drafts else step.measured.draft))
+
+    def _observe_drafts(self, number: int, correction: CostCorrection, steps: Sequence[MeasuredStep]) -> None:
+        features, seconds = [], 0.0
+        for step in steps:
+            if number in step.predicted.drafts and step.measured.draft:
+                size = self._draft_sizes(step.view, step.plan)[number]
+                features.append(correction.features(size).sum(axis=0))
+                seconds += step.measured.draft * step.predicted.drafts[number] / step.predicted.draft
+        if features:
+            correction.observe(np.array(features), seconds)
 
     @property
     def median_relative_error(self) -> float | None:
@@ -185,6 +211,11 @@ def _target_size(view: BatchView, num_draft_tokens: np.ndarray | int) -> PassSiz
         scored_tokens=decoding + view.num_prefills,
         prefill_tokens=view.prefill_tokens,
     )
+
+
+def _stacked(sizes: list[PassSize]) -> PassSize:
+    """Several passes as one: every field an array."""
+    return PassSize(*np.array([list(vars(size).values()) for size in sizes], dtype=float).T)
 
 
 def _check(measured: StepSeconds) -> None:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import torch
+from huggingface_hub import model_info, try_to_load_from_cache
 from safetensors import SafetensorError, safe_open
 from torch import nn
 from transformers import (
@@ -18,6 +19,8 @@ from transformers.utils.logging import disable_progress_bar
 from smartspec.engine.attention.ragged import ATTENTION_NAME, register_attention
 from smartspec.engine.models.default_model import DEFAULT_MODEL, default_model_folder
 
+GGUF_MAGIC = b"GGUF"
+HUB_SECONDS = 10.0
 KNOWN_LAYER_TYPES = {"full_attention", "sliding_attention"}
 
 
@@ -33,6 +36,9 @@ def locate(name: str) -> tuple[str, dict[str, str]]:
     if path.suffix == ".gguf":
         if not path.is_file():
             raise OSError(f"no such GGUF file: {path}")
+        with path.open("rb") as file:
+            if file.read(len(GGUF_MAGIC)) != GGUF_MAGIC:
+                raise OSError(f"{path} is damaged or no GGUF file: download or convert it again")
         return str(path.parent), {"gguf_file": path.name}
     if path.is_dir():
         _check_folder(path)
@@ -43,7 +49,33 @@ def locate(name: str) -> tuple[str, dict[str, str]]:
             f"unknown model {name!r}: not a folder, and not an id of the form organisation/model; "
             f"the embedded model is {DEFAULT_MODEL!r}"
         )
+    _check_hub(name)
     return name, {}
+
+
+def _check_hub(name: str) -> None:
+    """Raise OSError where a hub id is neither in the local cache nor to be had: a download would try again for long."""
+    if isinstance(try_to_load_from_cache(name, "config.json"), str):
+        return
+    try:
+        model_info(name, timeout=HUB_SECONDS)
+    except Exception as error:  # the library raises many kinds for what is one thing here
+        reason = str(error).split("\n")[0] or type(error).__name__
+        raise OSError(
+            f"unknown model {name!r}: no folder, not in the local cache, and the hub does not have it or cannot be "
+            f"reached ({reason}); the embedded model is {DEFAULT_MODEL!r}"
+        ) from error
+
+
+def claimed_positions(name: str) -> int | None:
+    """The longest text by a model's configuration, read without loading it; None where it does not say, or only with
+    effort. Raises OSError as `locate`."""
+    source, files = locate(name)
+    try:
+        config = None if files else AutoConfig.from_pretrained(source)
+    except Exception:  # what is wrong with it is said when it is loaded
+        return None
+    return getattr(config and config.get_text_config(), "max_position_embeddings", None)
 
 
 def _check_folder(folder: Path) -> None:
@@ -77,6 +109,11 @@ def read_checkpoint(
     except UnsupportedModelError:
         raise
     except Exception as error:  # transformers raises many kinds for what is one thing here: the checkpoint is unusable
+        if files:
+            raise OSError(
+                f"cannot load model {name!r}: the GGUF file is damaged, cut short or of an unknown kind ({error}): "
+                "download or convert it again"
+            ) from error
         raise OSError(
             f"cannot load model {name!r}: {error}\nUse {DEFAULT_MODEL!r}, a local checkpoint folder, a .gguf file, or "
             "a Hugging Face id that can be downloaded or is in the local cache."

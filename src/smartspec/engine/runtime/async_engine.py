@@ -10,13 +10,17 @@ import logging
 import queue
 import secrets
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Self
 
+import numpy as np
+
 from smartspec.core.batch import RequestOutput, StepOutput
 from smartspec.core.engine_core import EngineCore
+from smartspec.core.origin import UNKNOWN_ORIGIN, Origin
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.core.speculation import NO_OPTIONS, SpeculationOptions
@@ -42,11 +46,16 @@ class EngineError(Exception):
     """The request was lost: a step failed, or the engine was stopped."""
 
 
+class EngineStopped(EngineError):
+    """The engine was stopped, or is about to be."""
+
+
 class AsyncEngine:
     """Runs an EngineCore in an engine thread: the one it was built in, where it computes.
 
     tokenizer: a transformers tokenizer backed by the tokenizers library. vocab_size: of the model. max_model_len: most
-    tokens of one request. At most max_batch + max_queue requests may be in the engine. idle_work is advanced in the
+    tokens of one request. At most max_batch + max_queue requests may be in the engine, max_batch + max_queue_per_client
+    of one client. idle_work is advanced in the
     engine thread while there is no request; each of its steps should take milliseconds. listeners are called in the
     event loop with every StepOutput. clock: the one the core's executor measures with, in seconds.
     """
@@ -61,6 +70,7 @@ class AsyncEngine:
         max_model_len: int,
         max_batch: int,
         max_queue: int,
+        max_queue_per_client: int | None = None,
         thread: EngineThread | None = None,
         idle_work: Iterable[None] = (),
         clock: Callable[[], float] = time.monotonic,
@@ -74,8 +84,11 @@ class AsyncEngine:
         self._eos_token_ids = eos_token_ids
         self._request_ids = itertools.count()
         self.num_requests = 0
+        self.max_requests_of_client = min(self.max_requests, max_batch + (max_queue_per_client or max_queue))
+        self._num_requests_of: Counter[str] = Counter()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self.accepts_requests = True  # False: those under way are the last
         self._stopped = False  # owned by the event loop
         self._running = True  # owned by the engine thread
         self._choices: dict[int, Choice] = {}
@@ -96,6 +109,7 @@ class AsyncEngine:
             max_model_len=engine.max_model_len,
             max_batch=engine.config.max_batch,
             max_queue=engine.config.max_queue,
+            max_queue_per_client=engine.config.queue_per_client,
             thread=thread,
             idle_work=collapse_pages(),
             clock=engine.core.executor.clock,
@@ -124,22 +138,26 @@ class AsyncEngine:
         params: SamplingParams,
         n: int = 1,
         speculation: SpeculationOptions = NO_OPTIONS,
+        origin: Origin = UNKNOWN_ORIGIN,
     ) -> AsyncIterator[TextDelta]:
         """Text of n choices for each prompt (token ids) as it comes, until every choice has a finish_reason.
 
         Without a seed all choices are independent. With one, the choices of a prompt differ from each other, and are
         what they would be in a call of its own: equal prompts get equal choices (n is the way to ask for several).
         Closing or cancelling the iterator aborts what is left before the next step. Raises QueueFull when there is no
-        room for all choices, ValueError when one could never run, EngineError when the engine or a choice failed.
+        room for all choices, ValueError when one could never run, EngineError when the engine or a choice failed,
+        EngineStopped when it takes no more requests.
         """
         self._check_alive()
+        if not self.accepts_requests:
+            raise EngineStopped("the server is stopping and takes no new requests")
         num_choices = len(prompts) * n
-        if self.num_requests + num_choices > self.max_requests:
-            raise QueueFull(f"the engine holds {self.num_requests} of at most {self.max_requests} requests")
+        self._check_room(origin.client, num_choices)
         events: asyncio.Queue[TextDelta | Exception] = asyncio.Queue()
-        choices = self._make_choices(prompts, params, n, speculation, events)
+        choices = self._make_choices(prompts, params, n, speculation, origin, events)
         unfinished = {choice.index: choice.request.request_id for choice in choices}
         self.num_requests += num_choices
+        self._num_requests_of[origin.client] += num_choices
         try:
             self._commands.put(partial(self._add, choices))
             while unfinished:
@@ -151,6 +169,9 @@ class AsyncEngine:
                 yield event
         finally:
             self.num_requests -= num_choices
+            self._num_requests_of[origin.client] -= num_choices
+            if not self._num_requests_of[origin.client]:
+                del self._num_requests_of[origin.client]
             if unfinished:
                 self._commands.put(partial(self._abort, list(unfinished.values())))
 
@@ -175,7 +196,14 @@ class AsyncEngine:
 
     def _check_alive(self) -> None:
         if self._stopped or not self.alive:
-            raise EngineError("the engine was stopped" if self._stopped else "the engine is not running")
+            raise EngineStopped("the engine was stopped" if self._stopped else "the engine is not running")
+
+    def _check_room(self, client: str, num_choices: int) -> None:
+        if self.num_requests + num_choices > self.max_requests:
+            raise QueueFull(f"the engine holds {self.num_requests} of at most {self.max_requests} requests")
+        if self._num_requests_of[client] + num_choices > self.max_requests_of_client:
+            num_requests = self._num_requests_of[client]
+            raise QueueFull(f"{num_requests} of at most {self.max_requests_of_client} requests of this client are here")
 
     def _make_choices(
         self,
@@ -183,22 +211,29 @@ class AsyncEngine:
         params: SamplingParams,
         n: int,
         speculation: SpeculationOptions,
+        origin: Origin,
         events: asyncio.Queue,
     ) -> list[Choice]:
         eos_token_ids = frozenset() if params.ignore_eos else self._eos_token_ids
+        stop_token_ids = eos_token_ids | frozenset(params.stop_token_ids)
         seeds = _seeds(params.seed, len(prompts), n)
         choices = []
-        for index, prompt in enumerate(prompt for prompt in prompts for _ in range(n)):
-            request = Request(
-                next(self._request_ids),
-                prompt,
-                params,
-                seed=seeds[index],
-                stop_token_ids=eos_token_ids | frozenset(params.stop_token_ids),
-                speculation=speculation,
-            )
-            detokenizer = IncrementalDetokenizer(self._tokenizer.backend_tokenizer, prompt)
-            choices.append(Choice(index, request, detokenizer, events))
+        for number, prompt in enumerate(prompts):
+            token_ids = np.array(prompt, dtype=np.int32)
+            for index in range(number * n, (number + 1) * n):
+                request = Request(
+                    next(self._request_ids),
+                    token_ids,
+                    params,
+                    seed=seeds[index],
+                    stop_token_ids=stop_token_ids,
+                    speculation=speculation,
+                    origin=origin,
+                )
+                detokenizer = IncrementalDetokenizer(
+                    self._tokenizer.backend_tokenizer, prompt, params.skip_special_tokens
+                )
+                choices.append(Choice(index, request, detokenizer, events))
         return choices
 
     # Everything below runs in the engine thread, except _deliver.
@@ -210,7 +245,7 @@ class AsyncEngine:
             self._run_commands(wait=not self.core.has_work)
             if self._running and self.core.has_work:
                 self._step()
-        self._fail_all(EngineError("the engine was stopped"))
+        self._fail_all(EngineStopped("the server was stopped before this request was done"))
 
     def _use_idle_time(self) -> None:
         """Work that can wait, until something is asked for."""

@@ -15,6 +15,7 @@ from smartspec.core.drafter import Drafter
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.scheduler import Scheduler
 from smartspec.engine.drafting.draft_model import DraftModel
+from smartspec.engine.models.checkpoint import claimed_positions
 from smartspec.engine.models.load import load_model
 from smartspec.engine.models.loaded_model import LoadedModel
 from smartspec.engine.models.model_runner import ModelRunner
@@ -111,6 +112,7 @@ class Runners:
 
 def load_runners(config: EngineConfig, report: Callable[[str], None] = lambda text: None) -> Runners:
     """Load the target and the draft models that config names. Raises as build_engine."""
+    _check_before_loading(config)
     report(f"loading {config.model}")
     loaded = load_model(config.model, dtype=config.dtype, device=config.device)
     report(f"kernels: {_in_one_line(kernel_report(loaded))}")
@@ -118,6 +120,19 @@ def load_runners(config: EngineConfig, report: Callable[[str], None] = lambda te
     target = ModelRunner(loaded, num_slots=config.max_batch, max_len=max_model_len)
     drafts = {name: _draft_runner(name, config, loaded, max_model_len, report) for name in config.draft_models}
     return Runners(target, drafts, _kv_tokens(config, max_model_len))
+
+
+def _check_before_loading(config: EngineConfig) -> None:
+    """What is wrong with names and lengths is said before anything takes time."""
+    claimed = claimed_positions(config.model)
+    for name in config.draft_models:
+        claimed_positions(name)
+    if config.max_model_len is not None and claimed is not None and config.max_model_len > claimed:
+        raise ValueError(
+            f"max_model_len {config.max_model_len} exceeds {claimed}, what the model was made for ({config.model!r}): "
+            "lower it"
+        )
+    _kv_tokens(config, config.max_model_len or 1)
 
 
 def _in_one_line(kernels: dict[str, str]) -> str:

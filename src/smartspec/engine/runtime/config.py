@@ -17,7 +17,8 @@ class EngineConfig:
 
     max_model_len: most tokens of one request, None for the model's own limit. kv_tokens: KV memory in tokens over all
     requests, None for max_batch requests of 1024 tokens. max_batched_tokens: ordinary tokens fed per step.
-    max_draft_tokens: K, the longest draft. max_queue: requests that may wait. decision_log: file for decision records,
+    max_draft_tokens: K, the longest draft. max_queue: requests that may wait; max_queue_per_client: of
+    one client, None for half of them. decision_log: file for decision records,
     None for none. strict: failures of the controller, and input to it that cannot be true, raise (for tests); otherwise
     they are counted and the engine serves on.
 
@@ -35,13 +36,14 @@ class EngineConfig:
     max_batched_tokens: int = 512
     max_draft_tokens: int = 10
     max_queue: int = 1024
+    max_queue_per_client: int | None = None
     decision_log: Path | None = None
     strict: bool = False
 
     def __post_init__(self):
         for name in ("max_batch", "max_batched_tokens", "max_draft_tokens", "max_queue"):
             _require_positive(name, getattr(self, name))
-        for name in ("max_model_len", "kv_tokens"):
+        for name in ("max_model_len", "kv_tokens", "max_queue_per_client"):
             if getattr(self, name) is not None:
                 _require_positive(name, getattr(self, name))
         if self.max_batched_tokens < self.max_batch:
@@ -55,6 +57,11 @@ class EngineConfig:
     def active_drafters(self) -> tuple[str, ...]:
         """Those that run: none where the policy will never ask for a draft."""
         return () if self.policy == "off" else self.drafters
+
+    @property
+    def queue_per_client(self) -> int:
+        """max_queue_per_client, with its default."""
+        return self.max_queue_per_client or max(1, self.max_queue // 2)
 
     @property
     def draft_models(self) -> tuple[str, ...]:

@@ -1,8 +1,9 @@
 """From logits to the distribution a request is sampled from, and to a token of it.
 
-Order, as in vLLM: penalties, temperature, min-p, top-k, top-p. Verification compares draft tokens with exactly this
-distribution, so nothing else in the engine may filter logits. Filters cut at a probability, so ties at the border
-stay: the result depends neither on the rest of the batch nor on how a sort breaks ties.
+Order, as in vLLM: rules on single tokens (logit_rules), penalties, temperature, min-p, top-k, top-p. Verification
+compares draft tokens with exactly this distribution, so nothing else in the engine may filter logits. Filters cut at a
+probability, so ties at the border stay: the result depends neither on the rest of the batch nor on how a sort breaks
+ties.
 """
 
 from collections.abc import Sequence

@@ -14,6 +14,8 @@ import torch
 
 from smartspec.core.batch import TokenLogprobs, Verification
 from smartspec.core.request import Request
+from smartspec.core.sampling_params import SamplingParams
+from smartspec.engine.sampling.logit_rules import apply_logit_rules
 from smartspec.engine.sampling.logprobs import token_logprobs
 from smartspec.engine.sampling.randomness import ACCEPT, SAMPLE
 from smartspec.engine.sampling.sampler import NO_TOKEN, apply_penalties, draw_tokens, request_uniform, sample_from_probs
@@ -85,12 +87,15 @@ class _Rows:
 def _penalised(
     logits: torch.Tensor, rows: _Rows, requests: Sequence[Request], draft_token_ids: Sequence[np.ndarray]
 ) -> torch.Tensor:
-    """The logits themselves where no request has penalties, else a penalised copy."""
+    """The logits themselves where no request has rules or penalties, else a copy with both applied."""
+    ruled = [i for i, request in enumerate(requests) if request.params.has_logit_rules]
     wanted = [i for i, request in enumerate(requests) if request.params.has_penalties]
-    if not wanted:
+    if not ruled and not wanted:
         return logits
     penalised = logits.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
-    apply_penalties(penalised, [requests[i] for i in wanted], rows.starts[wanted], [draft_token_ids[i] for i in wanted])
+    for apply, chosen in ((apply_logit_rules, ruled), (apply_penalties, wanted)):
+        if chosen:
+            apply(penalised, [requests[i] for i in chosen], rows.starts[chosen], [draft_token_ids[i] for i in chosen])
     return penalised
 
 
@@ -132,15 +137,16 @@ def _verifications(
     ]
     errors: list[str | None] = [None] * len(requests)
     for i in np.flatnonzero(own == NO_TOKEN):
-        errors[i] = _bad_logits(int(rows.positions[stops[i]]) - requests[i].num_prompt_tokens)
+        errors[i] = _no_token(int(rows.positions[stops[i]]) - requests[i].num_prompt_tokens, requests[i].params)
     logprobs = _emitted_logprobs(logits, rows, requests, emitted)
     return [Verification(*record) for record in zip(emitted, num_accepted, logprobs, errors, strict=True)]
 
 
-def _bad_logits(output_position: int) -> str:
+def _no_token(output_position: int, params: SamplingParams) -> str:
+    rules = "allowed_token_ids, bad_words and min_tokens leave no token; or " if params.has_logit_rules else ""
     return (
-        f"the model's logits for output token {output_position} are NaN or infinite: its weights are damaged, or its "
-        "numbers overflow (start with --dtype float32)"
+        f"the model's logits for output token {output_position} are NaN or infinite: {rules}its weights are damaged, "
+        "or its numbers overflow (start with --dtype float32)"
     )
 
 

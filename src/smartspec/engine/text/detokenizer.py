@@ -12,15 +12,16 @@ class IncrementalDetokenizer:
 
     tokenizer: a tokenizers.Tokenizer (of a transformers tokenizer: its backend_tokenizer). prompt_token_ids: what goes
     before; some decoders treat the very first token differently (leading spaces), so its end is context. Special tokens
-    have no text, and neither has a character that is never completed.
+    have no text unless skip_special_tokens is false, and a character that is never completed has none.
     """
 
-    def __init__(self, tokenizer: Tokenizer, prompt_token_ids: list[int]):
+    def __init__(self, tokenizer: Tokenizer, prompt_token_ids: list[int], skip_special_tokens: bool = True):
         self._tokenizer = tokenizer
+        self._skip_special_tokens = skip_special_tokens
         context = prompt_token_ids[-NUM_CONTEXT_TOKENS:]
         if tokenizer.decode(context).endswith(INCOMPLETE):
             context = []
-        self._stream = DecodeStream(ids=context, skip_special_tokens=True)
+        self._stream = DecodeStream(ids=context, skip_special_tokens=skip_special_tokens)
 
     def push(self, token_id: int) -> str:
         """Text that became certain with this token; "" while a character is incomplete."""
@@ -28,7 +29,7 @@ class IncrementalDetokenizer:
             return self._stream.step(self._tokenizer, token_id) or ""
         except Exception:
             # The library gives up when invalid bytes change how the text before them decodes; go on from here.
-            self._stream = DecodeStream(skip_special_tokens=True)
+            self._stream = DecodeStream(skip_special_tokens=self._skip_special_tokens)
             return self._stream.step(self._tokenizer, token_id) or ""
 
 
@@ -36,11 +37,12 @@ class StopStrings:
     """Cuts text at the first stop string, and holds back what may be the beginning of one.
 
     The stop string completed at the earliest character wins, among those the longest: the result does not depend on the
-    pieces in which the text arrives. The stop string itself is not part of the text.
+    pieces in which the text arrives. The stop string itself is part of the text only if it is to be included.
     """
 
-    def __init__(self, stop: tuple[str, ...]):
+    def __init__(self, stop: tuple[str, ...], included: bool = False):
         self._stop = stop
+        self._included = included
         self._held = ""
 
     def push(self, text: str) -> tuple[str, bool]:
@@ -49,7 +51,8 @@ class StopStrings:
         starts = [(self._held.find(stop), stop) for stop in self._stop]
         matches = [(start + len(stop), start) for start, stop in starts if start >= 0]
         if matches:
-            return self._held[: min(matches)[1]], True
+            end, start = min(matches)
+            return self._held[: end if self._included else start], True
         length = len(self._held) - self._num_undecided()
         shown, self._held = self._held[:length], self._held[length:]
         return shown, False

@@ -43,14 +43,14 @@ class Choice:
         self.request = request
         self.events = events
         self._detokenizer = detokenizer
-        self._stop_strings = StopStrings(request.params.stop)
+        self._stop_strings = StopStrings(request.params.stop, request.params.include_stop_str_in_output)
         self._num_output_tokens = 0
 
     def advance(self, output: RequestOutput, tokenizer) -> TextDelta:
         """The text of a step's tokens, up to a stop string: tokens behind it are dropped."""
         num_tokens = len(output.new_token_ids)
-        has_stop_token = output.finish_reason == "stop"
-        text, num_texts, stopped = self._read(output.new_token_ids[: num_tokens - has_stop_token])
+        is_hidden = output.finish_reason == "stop" and not self.request.params.include_stop_str_in_output
+        text, num_texts, stopped = self._read(output.new_token_ids[: num_tokens - is_hidden])
         if stopped:
             num_tokens = num_texts
         elif output.finish_reason is not None:
@@ -72,7 +72,11 @@ class Choice:
         """Text of the tokens, how many of them it took, and whether a stop string ended it."""
         text = ""
         for num_texts, token_id in enumerate(token_ids, start=1):
-            shown, stopped = self._stop_strings.push(self._detokenizer.push(token_id))
+            piece = self._detokenizer.push(token_id)
+            if self._num_output_tokens + num_texts < self.request.params.min_tokens:
+                text += piece  # too early for stop strings
+                continue
+            shown, stopped = self._stop_strings.push(piece)
             text += shown
             if stopped:
                 return text, num_texts, True

@@ -1,0 +1,115 @@
+"""Where the host's time of a step goes, part by part, on the live engine.
+
+    python benchmarks/step_time.py --concurrency 16 --policies off,fixed:3,goodput
+
+One engine per policy in this process, no HTTP. They take turns step by step, so that all see the same machine; a
+request that ends is replaced by the next prompt. Steps without prefill count. Means in milliseconds, of the parts in
+time of the processor (learning is not done in every step): proposing is what
+drafters do before the plan, remembering what they do behind the target pass, host is all of the step that is no model
+pass (between steps there is nothing here: tokens are not turned into text).
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from itertools import cycle
+from pathlib import Path
+from statistics import mean
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from smartspec.core.request import Request
+from smartspec.core.sampling_params import SamplingParams
+from smartspec.engine.runtime.build import Engine, build_engine
+from smartspec.engine.runtime.config import EngineConfig, parse_drafters
+from smartspec.workload.prompts import Prompt, read_prompts, shipped_prompts
+
+PARTS = ("propose", "plan", "cut", "learn", "remember")
+COLUMNS = (*PARTS, "controller", "sum", "host", "target", "step")
+
+
+def main(
+    concurrency: Annotated[int, typer.Option(min=1, help="Requests that run at once.")] = 16,
+    policies: Annotated[str, typer.Option(help="Policies, separated by commas.")] = "off,fixed:3,goodput",
+    drafter: Annotated[str, typer.Option(help="As in `smartspec serve`.")] = "prompt-lookup,recycling",
+    prompts: Annotated[Path | None, typer.Option(help="JSONL file (default: the package's own).")] = None,
+    steps: Annotated[int, typer.Option(min=10, help="Steps that count, per policy.")] = 300,
+    max_tokens: Annotated[int, typer.Option(min=1)] = 64,
+) -> None:
+    """Print the table."""
+    texts = shipped_prompts() if prompts is None else read_prompts(prompts)
+    names, drafters = policies.split(","), parse_drafters(drafter)
+    hosts = [Host(EngineConfig(policy=name, drafters=drafters, strict=True), texts, max_tokens) for name in names]
+    while min(len(host.steps) for host in hosts) < steps:
+        for host in hosts:
+            host.step(concurrency)
+    table = Table("policy", *COLUMNS, "tokens/step", title=f"{concurrency} requests, ms per step (mean)")
+    for name, host in zip(names, hosts, strict=True):
+        table.add_row(name, *host.row())
+    Console(width=140).print(table)
+
+
+class Host:
+    """An engine that is kept busy, and the seconds that the parts of its steps took."""
+
+    def __init__(self, config: EngineConfig, texts: list[Prompt], max_tokens: int):
+        self.steps: list[dict[str, float]] = []
+        self.tokens: list[int] = []
+        self._engine = build_engine(config, report=print)
+        self._requests = _requests(self._engine, texts, max_tokens)
+        self._seconds = dict.fromkeys(PARTS, 0.0)
+        core = self._engine.core
+        for name, owner, method in [
+            ("plan", core.controller, "plan_draft"),
+            ("cut", core.controller, "plan_verify"),
+            ("learn", core.controller, "observe"),
+            *((("propose", drafter, "begin_step")) for drafter in core.executor.drafters),
+            *((("propose", drafter, "view")) for drafter in core.executor.drafters),
+            *((("remember", drafter, "observe")) for drafter in core.executor.drafters),
+        ]:
+            setattr(owner, method, self._timed(name, getattr(owner, method)))
+
+    def step(self, concurrency: int) -> None:
+        """Run one step; it counts if it only decodes, after the first few."""
+        core = self._engine.core
+        while core.num_running + core.num_waiting < concurrency:
+            core.add_request(next(self._requests))
+        self._seconds = dict.fromkeys(PARTS, 0.0)
+        output = core.step(time.monotonic())
+        if output.num_prefill_tokens:
+            return
+        s = self._seconds
+        controller = s["plan"] + s["cut"] + s["learn"]
+        total = controller + s["propose"] + s["remember"]
+        host = output.seconds.host + output.seconds.draft + s["learn"]  # learning is behind the step's clock
+        times = {"controller": controller, "sum": total, "host": host, "target": output.seconds.target}
+        self.steps.append(s | times | {"step": host + output.seconds.target})
+        self.tokens.append(sum(len(o.new_token_ids) for o in output.outputs))
+
+    def row(self) -> list[str]:
+        """Means in milliseconds, and tokens of a step."""
+        cells = [f"{1e3 * mean(step[column] for step in self.steps):.3f}" for column in COLUMNS]
+        return [*cells, f"{sum(self.tokens) / len(self.tokens):.2f}"]
+
+    def _timed(self, name: str, function: Callable) -> Callable:
+        def timed(*arguments):
+            began = time.thread_time()
+            result = function(*arguments)
+            self._seconds[name] += time.thread_time() - began
+            return result
+
+        return timed
+
+
+def _requests(engine: Engine, texts: list[Prompt], max_tokens: int) -> Iterator[Request]:
+    params = SamplingParams(max_tokens=max_tokens)
+    for number, prompt in enumerate(cycle(texts)):
+        messages = [{"role": "user", "content": prompt.text}]
+        text = engine.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        yield Request(number, engine.tokenizer.encode(text, add_special_tokens=False), params, seed=number)
+
+
+if __name__ == "__main__":
+    typer.run(main)

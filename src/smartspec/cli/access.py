@@ -1,0 +1,35 @@
+"""Who may use a server: keys from options and variables, and where it may listen without any."""
+
+import ipaddress
+import os
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from smartspec.server.keys import ApiKeys
+
+API_KEY_VARIABLE, ADMIN_KEY_VARIABLE = "SMARTSPEC_API_KEY", "SMARTSPEC_ADMIN_KEY"
+
+
+def api_keys(api_key: str | None, key_file: Path | None, admin_key: str | None, shared_cache: bool) -> "ApiKeys":
+    """The keys of the options. Raises ValueError for an empty one: whoever set it meant to have a key."""
+    from smartspec.server.keys import ApiKeys, read_key_file
+
+    for variable in (API_KEY_VARIABLE, ADMIN_KEY_VARIABLE):
+        if os.environ.get(variable) == "":
+            raise ValueError(f"{variable} is set but empty: give it a key, or unset it")
+    shares = {} if key_file is None else read_key_file(key_file)
+    if api_key is not None:
+        shares[api_key] = 1.0
+    return ApiKeys(shares, admin_key, shared_cache)
+
+
+def check_exposure(listener: socket.socket, has_keys: bool, no_api_key: bool) -> None:
+    """Raises ValueError if other machines could use the server without a key, and nobody said that they may."""
+    address = listener.getsockname()[0]
+    if not (has_keys or no_api_key or ipaddress.ip_address(address.partition("%")[0]).is_loopback):
+        raise ValueError(
+            f"--host {address} lets other machines use this server without a key: give --api-key or --api-key-file, "
+            "or say --no-api-key"
+        )

@@ -1,0 +1,110 @@
+"""What finished steps say about acceptance: counts by row, several steps as one.
+
+Learning costs a host more for being run at all (a target pass leaves nothing of it in the caches) than for the number
+of its rows, so a few steps are learned from together. A request then stands in the rows once for every step it was in.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from smartspec.control.records import StepFeedback
+
+# A draft prefill may test hundreds of tokens at once; they say less about the next than fresh ones do.
+MAX_FREE_TESTS = 16
+
+
+def observations(num_positions: int, tested: np.ndarray, accepted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Which positions of the verified drafts were observed and which of them accepted: two bool [R, num_positions].
+
+    tested, accepted: int [R], see records.StepFeedback.
+    """
+    positions = np.arange(num_positions)[:, None]
+    successes = np.minimum(accepted, tested)
+    return (positions < np.minimum(tested, successes + 1)).T, (positions < successes).T
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The R rows of num_steps steps, as in BatchView and StepFeedback; int [R] where not said otherwise.
+
+    match_lengths: int [D, R]. confidence: float [R, K] or None. free_tests: int [D, 3, R], see records.FreeTests; D is
+    0 where there are none.
+    """
+
+    num_steps: int
+    request_ids: np.ndarray
+    class_ids: np.ndarray
+    drafter: np.ndarray
+    drafted: np.ndarray
+    verified: np.ndarray
+    tested: np.ndarray
+    accepted: np.ndarray
+    match_lengths: np.ndarray
+    confidence: np.ndarray | None
+    free_tests: np.ndarray
+
+    @staticmethod
+    def of(steps: Sequence[StepFeedback]) -> "Evidence":
+        """Of at least one step."""
+        columns = np.concatenate([_columns(step) for step in steps], axis=1)
+        return Evidence(
+            num_steps=len(steps),
+            **dict(zip(_COLUMNS, columns, strict=True)),
+            match_lengths=np.concatenate([step.view.match_lengths for step in steps], axis=1),
+            confidence=_confidence(steps),
+            free_tests=_free_tests(steps),
+        )
+
+    def tests(self, num_positions: int) -> tuple[np.ndarray, np.ndarray]:
+        """How often each position of each drafter's draft was tested in each row, and how often accepted: two float
+        [num_positions, D, R], of the drafts that were verified."""
+        is_own = self.drafter == np.arange(len(self.match_lengths))[:, None]
+        tested, accepted = observations(num_positions, self.tested, self.accepted)
+        return (tested.T[:, None] & is_own).astype(float), (accepted.T[:, None] & is_own).astype(float)
+
+    def add_free_tests(self, tested: np.ndarray, accepted: np.ndarray) -> None:
+        """Add them to what tests() returned."""
+        if not len(self.free_tests) or not self.free_tests[:, 1].any():
+            return
+        position, num_tested, matched = self.free_tests.transpose(1, 0, 2)
+        part = np.minimum(1.0, MAX_FREE_TESTS / np.maximum(num_tested, 1))
+        is_there = np.arange(len(tested))[:, None, None] == position
+        tested[:, : len(position)] += is_there * (num_tested * part)
+        accepted[:, : len(position)] += is_there * (matched * part)
+
+    def first_cut(self, num_positions: int) -> np.ndarray:
+        """Where everything verified was accepted and a draft token behind it was cut, its fate unknown: bool
+        [num_positions, R]."""
+        is_cut = (self.tested >= self.verified) & (self.accepted >= self.verified) & (self.drafted > self.verified)
+        for number, (position, tested, _) in enumerate(self.free_tests):
+            is_cut &= ~((tested > 0) & (position == self.verified) & (self.drafter == number))
+        return is_cut & (np.arange(num_positions)[:, None] == self.verified)
+
+
+_COLUMNS = ("request_ids", "class_ids", "drafter", "drafted", "verified", "tested", "accepted")
+
+
+def _columns(step: StepFeedback) -> np.ndarray:
+    counts = step.drafted, step.verified, step.tested, step.accepted
+    return np.array([step.view.request_ids, step.view.class_ids, step.plan.drafter, *counts])
+
+
+def _confidence(steps: Sequence[StepFeedback]) -> np.ndarray | None:
+    width = next((step.confidence.shape[1] for step in steps if step.confidence is not None), None)
+    if width is None:
+        return None
+    unknown = (np.full((step.view.num_rows, width), np.nan) for step in steps)
+    return np.concatenate([u if s.confidence is None else s.confidence for s, u in zip(steps, unknown, strict=True)])
+
+
+def _free_tests(steps: Sequence[StepFeedback]) -> np.ndarray:
+    num_drafters = max(len(step.free_tests) for step in steps)
+    found = [
+        np.array([(free.position, free.tested, free.matched) for free in step.free_tests])
+        if step.free_tests
+        else np.zeros((num_drafters, 3, step.view.num_rows), dtype=np.int64)
+        for step in steps
+    ]
+    return np.concatenate(found, axis=2)

@@ -1,0 +1,41 @@
+"""The planner told the truth, greedy in the step: no bound, as it does not look ahead."""
+
+from collections.abc import Callable
+
+from smartspec.control.goodput.choice import best_choice
+from smartspec.control.goodput.lifetime import Lifetime
+from smartspec.control.goodput.prefill_price import PrefillPrice
+from smartspec.control.goodput.settings import GoodputSettings
+from smartspec.control.policy import Estimates, Policy
+from smartspec.control.records import BatchView, DraftPlan, StepFeedback
+
+
+class PerfectEstimates(Policy):
+    """The exact plan for the true acceptance and the true time, with no margin, guard or probe.
+
+    truth: the true Estimates of a step; only a simulator has them. Whatever was drafted is verified: acceptance is
+    known before drafting, and confidence is not looked at.
+    """
+
+    def __init__(self, truth: Callable[[BatchView], Estimates]):
+        self._truth = truth
+        self._settings = GoodputSettings()
+        self._lifetime = Lifetime(self._settings.draft_prefill)
+        self._prefill_price = PrefillPrice(self._settings.prefill_price)
+
+    def plan_draft(self, view: BatchView, estimates: Estimates) -> DraftPlan:
+        return best_choice(
+            view,
+            self._truth(view),
+            self._settings,
+            remaining_tokens=self._lifetime.remaining_tokens,
+            prefill_price=self._prefill_price,
+        ).draft_plan
+
+    def observe(self, feedback: StepFeedback) -> None:
+        self._lifetime.observe(feedback)
+        self._prefill_price.observe(feedback)
+
+    def forget(self, request_id: int) -> None:
+        self._lifetime.request_ended(request_id)
+        self._prefill_price.request_ended()

@@ -1,0 +1,112 @@
+"""Times real passes of every size that matters, in seconds."""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median_low
+
+import numpy as np
+import torch
+
+from smartspec.control.latency.model import ProfileSample
+from smartspec.core.blocks import Trim
+from smartspec.core.request import Request
+from smartspec.core.sampling_params import SamplingParams
+from smartspec.engine.attention.ragged import Segment
+from smartspec.engine.models.model_runner import ModelRunner
+from smartspec.engine.runtime.huge_pages import collapse_pages
+from smartspec.engine.sampling.verification import verify
+
+MAX_PROFILE_SECONDS = 16.0
+DRAFT_SHARE = 0.2  # of that for all draft models: their passes are small
+# The first pass of a size may be slower (kernels are generated, memory is new): no size is timed only once.
+MIN_REPETITIONS, MAX_REPETITIONS = 2, 3
+MAX_POINT_SECONDS = 0.4  # spent on one size, once it has been repeated
+LONGEST_VERIFICATION = 16  # new tokens per row; a pass with more stands for prefill
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Measured passes of the target and of each draft model. waiting: share of the time for which a thread waited for a
+    core that other processes had; 0 where the system does not tell."""
+
+    target: tuple[ProfileSample, ...]
+    drafts: tuple[tuple[ProfileSample, ...], ...] = ()
+    waiting: float = 0.0
+
+
+def measure_profile(target: ModelRunner, drafts: tuple[ModelRunner, ...], *, max_batch: int, kv_tokens: int) -> Profile:
+    """Time passes of all models, in huge pages, as a server's soon are (see huge_pages). Their caches must not be in
+    use: they are overwritten and emptied."""
+    for _ in collapse_pages():
+        pass
+    for_drafts = DRAFT_SHARE * MAX_PROFILE_SECONDS if drafts else 0.0
+    began, waited = time.perf_counter(), _seconds_waited()
+    of_target = measure_passes(target, max_batch, kv_tokens, MAX_PROFILE_SECONDS - for_drafts)
+    of_drafts = tuple(measure_passes(draft, max_batch, kv_tokens, for_drafts / len(drafts)) for draft in drafts)
+    of_all_threads = (time.perf_counter() - began) * torch.get_num_threads()
+    return Profile(of_target, of_drafts, (_seconds_waited() - waited) / of_all_threads)
+
+
+def _seconds_waited() -> float:
+    """For how long this process's threads have been ready to run while others had the cores (Linux: schedstat)."""
+    counters = [path.read_text().split() for path in Path("/proc/self/task").glob("*/schedstat")]
+    return sum(int(counter[1]) for counter in counters) / 1e9
+
+
+def measure_passes(
+    runner: ModelRunner, max_batch: int, kv_tokens: int, max_seconds: float
+) -> tuple[ProfileSample, ...]:
+    """Median of up to three repetitions for a grid of passes, most telling sizes first, until max_seconds are over.
+
+    A pass is timed as the executor does it: with what it emits verified, over a cache that has been written (memory
+    that never was is one page of zeros to a CPU, and reads 4 rows of context in a tenth less time).
+    """
+    began = time.perf_counter()
+    samples: list[ProfileSample] = []
+    num_written = np.zeros(max_batch, dtype=np.int64)
+    for rows, num_new, context in _grid(max_batch, runner.max_len, kv_tokens):
+        remaining = max_seconds - (time.perf_counter() - began)
+        if samples and remaining < 2 * min(samples[-1].seconds, MAX_POINT_SECONDS):
+            continue
+        for slot in np.flatnonzero(num_written[:rows] < context):
+            runner.cache.write_ones(slot, num_written[slot], context)
+            num_written[slot] = context
+        seconds = _time_pass(runner, rows, num_new, context)
+        scored = rows * _num_logits(num_new)
+        samples.append(ProfileSample(rows * num_new, rows * (context + num_new), rows, seconds, scored))
+    for slot in range(max_batch):
+        runner.apply((Trim(slot, 0),))
+    return tuple(samples)
+
+
+def _grid(max_batch: int, max_len: int, kv_tokens: int) -> list[tuple[int, int, int]]:
+    """(rows, new tokens per row, context per row) of the passes to measure: decoding, drafts, contexts, prefill."""
+    batches = [rows for rows in (1, 2, 4, 8, 16, 32, 64, 128, 256) if rows < max_batch] + [max_batch]
+    points = [(rows, num_new, 128) for num_new in (1, 4) for rows in batches]
+    points += [(rows, num_new, context) for context in (512, 1536) for num_new in (1, 4) for rows in (1, 4, 16)]
+    points += [(1, num_new, 0) for num_new in (32, 64, 128, 256, 512)] + [(1, 256, 512), (1, 256, 1536), (1, 512, 512)]
+    points += [(rows, num_new, 128) for num_new in (6, 2, 11, 3, 8) for rows in batches if rows * num_new <= 256]
+    return [
+        (rows, num_new, context)
+        for rows, num_new, context in points
+        if rows <= max_batch and context + num_new < max_len and rows * (context + num_new) <= kv_tokens
+    ]
+
+
+def _time_pass(runner: ModelRunner, rows: int, num_new: int, context: int) -> float:
+    token_ids = np.arange(num_new, dtype=np.int32) % runner.loaded.vocab_size
+    segments = [Segment(slot, context, token_ids, _num_logits(num_new)) for slot in range(rows)]
+    requests = [Request(slot, token_ids, SamplingParams(temperature=0.0), seed=0) for slot in range(rows)]
+    drafts = [token_ids[1 : _num_logits(num_new)]] * rows
+    durations = []
+    while len(durations) < MIN_REPETITIONS or (len(durations) < MAX_REPETITIONS and sum(durations) < MAX_POINT_SECONDS):
+        began = time.perf_counter()
+        verify(runner.forward(segments), requests, drafts, [None] * rows)
+        durations.append(time.perf_counter() - began)
+    return median_low(durations)
+
+
+def _num_logits(num_new: int) -> int:
+    """A prefill chunk wants one row of logits, a verification all of them."""
+    return num_new if num_new <= LONGEST_VERIFICATION else 1

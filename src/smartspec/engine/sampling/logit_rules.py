@@ -1,0 +1,63 @@
+"""What requests ask of single tokens: allowed, biased, banned.
+
+Each row of logits is changed as plain decoding would change it behind the same text, the draft tokens before it
+included. So the target's own token and distribution at every draft position are those of plain decoding, and
+verification needs to know of no rule: a draft token that one bans is rejected like any other the target would not say.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from smartspec.core.request import Request
+
+BANNED = float("-inf")
+
+
+def apply_logit_rules(
+    logits: torch.Tensor,
+    requests: Sequence[Request],
+    first_rows: Sequence[int],
+    draft_token_ids: Sequence[np.ndarray],
+) -> None:
+    """Apply the rules of requests to their rows in place; shapes as in sampler.apply_penalties, and as there before
+    temperature and filters. Order, as in vLLM: allowed_token_ids, bad_words, min_tokens, logit_bias."""
+    for request, first_row, draft in zip(requests, first_rows, draft_token_ids, strict=True):
+        rows = logits[first_row : first_row + len(draft) + 1]
+        params = request.params
+        if params.allowed_token_ids:
+            _allow_only(rows, _index(params.allowed_token_ids, rows))
+        for row, token_ids in enumerate(_banned(request, draft)):
+            if token_ids:
+                rows[row, _index(token_ids, rows)] = BANNED
+        if params.logit_bias:
+            token_ids, biases = zip(*params.logit_bias, strict=True)
+            rows[:, _index(token_ids, rows)] += torch.tensor(biases, dtype=rows.dtype, device=rows.device)
+
+
+def _index(token_ids: Sequence[int], rows: torch.Tensor) -> torch.Tensor:
+    return torch.tensor(token_ids, dtype=torch.int64, device=rows.device)
+
+
+def _allow_only(rows: torch.Tensor, allowed: torch.Tensor) -> None:
+    kept = rows[:, allowed]
+    rows.fill_(BANNED)
+    rows[:, allowed] = kept
+
+
+def _banned(request: Request, draft: np.ndarray) -> list[list[int]]:
+    """Tokens that may not come next, for each row: what would complete a bad word, and what would stop too early."""
+    params = request.params
+    output = [*request.output_token_ids.tolist(), *draft.tolist()]
+    banned: list[list[int]] = []
+    for num_output in range(request.num_output_tokens, len(output) + 1):
+        token_ids = [
+            word[-1]
+            for word in params.bad_words_token_ids
+            if len(word) <= num_output + 1 and tuple(output[num_output - len(word) + 1 : num_output]) == word[:-1]
+        ]
+        if num_output < params.min_tokens:
+            token_ids.extend(request.stop_token_ids)
+        banned.append(token_ids)
+    return banned

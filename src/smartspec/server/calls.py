@@ -1,0 +1,95 @@
+"""From the bytes of a body to the Call the engine is asked for."""
+
+from smartspec.control.policy_names import parse_policy
+from smartspec.core.origin import Origin
+from smartspec.core.sampling_params import SamplingParams
+from smartspec.engine.runtime.async_engine import AsyncEngine
+from smartspec.server.errors import APIError
+from smartspec.server.formats import ChatFormat, CompletionFormat
+from smartspec.server.prompts import PromptReader
+from smartspec.server.protocol import ChatBody, CompletionBody, GenerationBody, SpeculationBody, parse_body
+from smartspec.server.streaming import Call
+
+DEFAULT_COMPLETION_TOKENS = 16
+
+
+class CallReader:
+    """Reads the bodies of both endpoints; what is wrong with one is an APIError.
+
+    Call it in a thread: a large body takes long. ignore_unknown: unknown fields are ignored instead of refused.
+    """
+
+    def __init__(self, prompts: PromptReader, engine: AsyncEngine, model_name: str, policy: str, ignore_unknown: bool):
+        self._prompts = prompts
+        self._engine = engine
+        self._model_name = model_name
+        self._policy = policy
+        self._ignore_unknown = ignore_unknown
+
+    def completion(self, data: bytes, client: Origin) -> tuple[Call, CompletionFormat]:
+        body = parse_body(CompletionBody, data, self._ignore_unknown)
+        self._check(body, len(body.prompt))
+        prompts = self._prompts.read_completion(body)
+        max_tokens = self._prompts.max_tokens(body, body.max_tokens, DEFAULT_COMPLETION_TOKENS, prompts)
+        params = body.sampling_params(max_tokens, body.logprobs, self._prompts.bad_words(body))
+        form = CompletionFormat(show_top=bool(body.logprobs), echoed=self._prompts.echoes(body, prompts))
+        return self._call(body, prompts, params, client), form
+
+    def chat(self, data: bytes, client: Origin) -> tuple[Call, ChatFormat]:
+        body = parse_body(ChatBody, data, self._ignore_unknown)
+        self._check(body, 1)
+        prompts = [self._prompts.read_chat(body)]
+        asked = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+        max_tokens = self._prompts.max_tokens(body, asked, None, prompts)
+        num_top = (body.top_logprobs or 0) if body.logprobs else None
+        params = body.sampling_params(max_tokens, num_top, self._prompts.bad_words(body))
+        return self._call(body, prompts, params, client), ChatFormat()
+
+    def _check(self, body: GenerationBody, num_prompts: int) -> None:
+        check_model(body.model, self._model_name)
+        check_tpot_target(body.speculation, self._policy)
+        check_num_choices(num_prompts * body.n, self._engine.max_requests_of_client)
+        self._prompts.check_token_ids("stop_token_ids", body.stop_token_ids)
+        self._prompts.check_token_ids("allowed_token_ids", body.allowed_token_ids)
+        self._prompts.check_token_ids("logit_bias", body.logit_bias)
+
+    def _call(self, body: GenerationBody, prompts: list[list[int]], params: SamplingParams, client: Origin) -> Call:
+        return Call(
+            model=self._model_name,
+            prompts=prompts,
+            params=params,
+            n=body.n,
+            stream=body.stream,
+            include_usage=body.include_usage,
+            continuous_usage=body.continuous_usage,
+            request_id=body.request_id,
+            speculation=body.speculation_options,
+            origin=body.origin(client),
+        )
+
+
+def check_tpot_target(speculation: SpeculationBody | None, policy: str) -> None:
+    """Raises APIError 400 if there is a target that the policy would not read."""
+    asked = None if speculation is None else speculation.tpot_target_ms
+    if asked is not None and not parse_policy(policy).reads_tpot_targets:
+        raise APIError(
+            400,
+            f"tpot_target_ms is {asked:g}, but policy {policy!r} of this server reads no targets: leave it out, or "
+            "start the server with --policy adaserve",
+            "speculation.tpot_target_ms",
+            "unsupported_value",
+        )
+
+
+def check_model(asked: str | None, served: str) -> None:
+    """Raises APIError 404 unless the served model, or none in particular, is asked for."""
+    if asked is not None and asked != served:
+        raise APIError(
+            404, f"there is no model {asked!r} here; this server runs {served!r}", "model", "model_not_found"
+        )
+
+
+def check_num_choices(asked: int, room: int) -> None:
+    """Raises APIError 400 if one call asks for more choices than could ever be worked on at once."""
+    if asked > room:
+        raise APIError(400, f"{asked} choices in one call are more than the {room} there is room for")

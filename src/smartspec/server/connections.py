@@ -1,0 +1,83 @@
+"""What uvicorn's connections lack: how many there may be, how long a request may take to arrive, how large its head is.
+
+Without these, a client that never ends its requests holds connections for ever, at no cost to itself.
+"""
+
+import asyncio
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+
+
+class LimitedConnection(HttpToolsProtocol):
+    """One connection. Of more than max_connections that one is closed which is not being answered, and began to send
+    its last request longest ago.
+
+    A head of more than max_head_bytes is answered 431. A connection is closed when a head is not there head_seconds
+    after its first byte (or after connecting), or a body body_seconds after its head. The time between two requests is
+    uvicorn's timeout_keep_alive.
+    """
+
+    max_connections = 2048
+    max_head_bytes = 2**16
+    head_seconds = 10.0
+    body_seconds = 60.0
+
+    _deadline: asyncio.TimerHandle | None = None  # set while a request is arriving
+    _in_head = False
+    _num_head_bytes = 0
+    _began = 0.0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        super().connection_made(transport)
+        self._expect(self.head_seconds)
+        self._began = self.loop.time()
+        if len(self.connections) > self.max_connections:
+            spare = [other for other in self.connections if other._is_spare]
+            min(spare, key=lambda other: other._began).transport.abort()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._expect(None)
+        super().connection_lost(error)
+
+    def data_received(self, data: bytes) -> None:
+        if self._deadline is None:
+            self._expect(self.head_seconds)
+            self._began = self.loop.time()
+        super().data_received(data)
+        if self._in_head:
+            self._num_head_bytes += len(data)
+            if self._num_head_bytes > self.max_head_bytes and not self.transport.is_closing():
+                self.transport.write(TOO_LARGE)
+                self.transport.close()
+
+    def on_message_begin(self) -> None:
+        self._in_head, self._num_head_bytes = True, 0
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self._expect(self.body_seconds)
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._expect(None)
+        super().on_message_complete()
+
+    @property
+    def _is_spare(self) -> bool:
+        """Whether nothing is being answered on it."""
+        return self._deadline is not None or self.cycle is None or self.cycle.response_complete
+
+    def _expect(self, seconds: float | None) -> None:
+        """The rest of the head or of the body within so many seconds; None: it is there."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._deadline = None if seconds is None else self.loop.call_later(seconds, self._too_slow)
+
+    def _too_slow(self) -> None:
+        if self.flow.read_paused:  # our doing: a request before this one is still being answered
+            self._expect(self.head_seconds)
+        else:
+            self.transport.close()

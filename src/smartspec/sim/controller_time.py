@@ -1,0 +1,84 @@
+"""What the controller itself takes of a step: measured before a run, charged in it.
+
+Seconds measured while a run is played would make every run another, and a garbage collection or a busy neighbour would
+decide. So the controller's part of a step is measured beforehand in steady state, as a median per number of decoding
+requests; runs charge what that table says, and with the same table they are the same.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+
+from smartspec.control.controller import LEARN_STEPS
+from smartspec.control.records import BatchView, DraftPlan, StepFeedback
+from smartspec.core.engine_core import Controller
+from smartspec.sim.scenario import Scenario
+from smartspec.sim.simulation import make_acceptance_truth, make_controller, make_time_truth
+from smartspec.sim.static_load import Phase, StaticLoad
+from smartspec.sim.time_truth import ControllerSeconds
+
+NUM_ROUNDS, NUM_WARM_UP_STEPS, NUM_STEPS = (
+    4,
+    4,
+    3 * LEARN_STEPS,
+)  # rounds, so that a noisy second meets all batch sizes alike
+
+
+def measured_controller_seconds(scenario: Scenario, clock: Callable[[], float] = perf_counter) -> ControllerSeconds:
+    """Of the scenario's policy on this machine, for 1, 2, 4, ... max_batch requests. clock: time.thread_time leaves out
+    what other programs take of a busy machine."""
+    sizes = [2**i for i in range(scenario.max_batch.bit_length()) if 2**i < scenario.max_batch] + [scenario.max_batch]
+    time, acceptance = make_time_truth(scenario), make_acceptance_truth(scenario)
+    load = StaticLoad(time, acceptance, drafter=scenario.served_drafter, seed=scenario.seed)
+    controller = TimedController(make_controller(scenario, time, load.true_estimates, scenario.served_drafter), clock)
+    num_steps = NUM_WARM_UP_STEPS + NUM_STEPS
+    classes = tuple(range(len(acceptance.classes)))
+    phases = [Phase(num_steps, size, classes, scenario.prompt_tokens, tagged=scenario.tagged) for size in sizes]
+    load.run(controller, phases * NUM_ROUNDS, with_best=False)
+    seconds = np.array(controller.step_seconds[:-1]).reshape(NUM_ROUNDS, len(sizes), num_steps)
+    groups = seconds[:, :, NUM_WARM_UP_STEPS:].reshape(NUM_ROUNDS, len(sizes), -1, LEARN_STEPS)
+    medians = np.median(groups.mean(axis=3), axis=(0, 2))  # learning comes once in so many steps
+    return tuple(zip(sizes, medians.tolist(), strict=True))
+
+
+def read_controller_seconds(path: Path) -> dict[str, ControllerSeconds]:
+    """What the runs in a file of `smartspec simulate --output` were charged, by policy. ValueError if it is another."""
+    try:
+        settings = [run["settings"] for run in json.loads(path.read_text(encoding="utf-8"))["runs"]]
+        return {
+            s["policy"]: tuple((int(n), float(seconds)) for n, seconds in s["controller_seconds"]) for s in settings
+        }
+    except OSError as error:
+        raise ValueError(f"cannot read the controller's times in {path}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"{path} is no file that simulate --output wrote ({error!r})") from error
+
+
+class TimedController:
+    """A controller and, step by step, the seconds spent in it, those of its stop rules included."""
+
+    def __init__(self, controller: Controller, clock: Callable[[], float] = perf_counter):
+        self._clock = clock
+        self.step_seconds = [0.0]
+        self.forget = controller.forget
+        self.plan_verify = partial(self._timed, controller.plan_verify)
+        self._controller = controller
+
+    def plan_draft(self, view: BatchView) -> DraftPlan:
+        plan = self._timed(self._controller.plan_draft, view)
+        return plan if plan.stop is None else replace(plan, stop=partial(self._timed, plan.stop))
+
+    def observe(self, feedback: StepFeedback) -> None:
+        self._timed(self._controller.observe, feedback)
+        self.step_seconds.append(0.0)
+
+    def _timed(self, function: Callable, *arguments):
+        began = self._clock()
+        result = function(*arguments)
+        self.step_seconds[-1] += self._clock() - began
+        return result

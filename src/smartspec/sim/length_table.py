@@ -1,0 +1,68 @@
+"""The best draft length for every batch size, in the forms in which other engines take such a table."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from smartspec.control.baselines.batch_table import BATCH_SIZES, profile_table
+from smartspec.control.policy import Estimates
+from smartspec.sim.scenario import Scenario
+from smartspec.sim.simulation import make_time_truth
+
+ACCEPTANCE_DOUBT = 0.15  # SGLang chooses among the lengths that are best within this of the given acceptance
+
+
+@dataclass(frozen=True)
+class LengthRange:
+    """Draft tokens for batches of first to last requests."""
+
+    first: int
+    last: int
+    length: int
+
+
+def length_table(scenario: Scenario, acceptance: float) -> list[LengthRange]:
+    """Best lengths for batches of 1 to scenario.max_batch requests, by powers of two, neighbours of one length merged.
+    acceptance: chance that a draft token is right, given that those before it are. Times are those of the scenario's
+    hardware."""
+    time = make_time_truth(scenario)
+    survival = np.zeros((1, 1, scenario.max_draft_tokens))  # only its shape is used: acceptance is given
+    lengths = profile_table(Estimates((scenario.drafter_spec,), survival, time), acceptance).tolist()
+    ranges: list[LengthRange] = []
+    for first, last, length in zip([1, *(BATCH_SIZES[:-1] + 1).tolist()], BATCH_SIZES.tolist(), lengths, strict=True):
+        if first > scenario.max_batch:
+            break
+        if ranges and ranges[-1].length == length:
+            first = ranges.pop().first
+        ranges.append(LengthRange(first, min(last, scenario.max_batch), length))
+    return ranges
+
+
+def vllm_config(table: list[LengthRange]) -> dict:
+    """What belongs into vLLM's --speculative-config beside method and model (vLLM 0.30 and later)."""
+    return {
+        "num_speculative_tokens": max(max(r.length for r in table), 1),
+        "num_speculative_tokens_per_batch_size": [[r.first, r.last, r.length] for r in table],
+    }
+
+
+def sglang_config(tables: list[list[LengthRange]]) -> dict:
+    """The file for SGLang's --speculative-adaptive-config: a slot for every batch size from which lengths differ, with
+    the lengths that any of the tables (for several acceptances) names for it."""
+    starts = sorted({r.first for table in tables for r in table})
+    slots = {start: sorted({_length_at(table, start) for table in tables}) for start in starts}
+    return {str(start): {"candidate_steps": steps} for start, steps in slots.items()}
+
+
+def tensorrt_llm_config(table: list[LengthRange]) -> dict:
+    """What belongs into TensorRT-LLM's speculative_config (1.3 and later): keys are the largest batch of each length,
+    and beyond the last there are no drafts. The first length must be the longest. ValueError if no length pays."""
+    longest = table[0].length
+    if not longest:
+        raise ValueError("no drafts are best for every batch size: leave speculation off")
+    schedule = {r.last: min(r.length, longest) for r in table if r.length}
+    return {"max_draft_len": longest, "draft_len_schedule": schedule}
+
+
+def _length_at(table: list[LengthRange], batch_size: int) -> int:
+    return next(r.length for r in table if r.first <= batch_size <= r.last)

@@ -1,0 +1,224 @@
+"""A scenario built and run: the real controller, scheduler and step loop, and an executor that computes."""
+
+import functools
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+
+from smartspec.control.baselines.perfect_estimates import PerfectEstimates
+from smartspec.control.controller import Controller
+from smartspec.control.goodput.policy import Goodput
+from smartspec.control.latency.model import LatencyModel
+from smartspec.control.policy import Estimates, Policy
+from smartspec.control.records import BatchView, DrafterSpec
+from smartspec.core.blocks import BlockManager
+from smartspec.core.engine_core import EngineCore
+from smartspec.core.scheduler import Scheduler
+from smartspec.sim.acceptance_truth import AcceptanceTruth
+from smartspec.sim.class_spec import parse_classes
+from smartspec.sim.executor import SimExecutor
+from smartspec.sim.fleet import ROUTERS, Fleet, Replica, Run
+from smartspec.sim.hardware import GRAPH_SIZES, Roofline, kv_token_capacity, roofline
+from smartspec.sim.recorded_log import RecordedLog
+from smartspec.sim.recorded_truth import RecordedTruth, Recording, read_recordings
+from smartspec.sim.scenario import Scenario, is_log
+from smartspec.sim.static_load import Phase, StaticLoad, StaticLog
+from smartspec.sim.time_truth import Noise, TimeTruth
+from smartspec.sim.traffic import Traffic, default_count, poisson_traffic, random_lengths, trace_traffic
+from smartspec.workload.arrivals import read_trace
+from smartspec.workload.records import SpeculationCounters
+from smartspec.workload.summary import Summary, summarize, summarize_speculation
+
+BLOCK_SIZE = 16
+MODELS = {"8b": "llama-3.1-8b", "70b": "llama-3.1-70b"}
+DRAFT_MODELS = {"8b": "eagle-llama-3.1-8b", "70b": "eagle-llama-3.1-70b"}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A run and its figures. wall_seconds: what the simulation itself took."""
+
+    scenario: Scenario
+    run: Run
+    summary: Summary
+    wall_seconds: float
+
+    @property
+    def settings(self) -> dict:
+        return asdict(self.scenario)
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether Ctrl-C cut the run short: of requests that came together the shorter ones have ended."""
+        return self.summary.num_unfinished > 0
+
+
+def simulate(scenario: Scenario, on_finished: Callable[[int], None] = lambda num_finished: None) -> Outcome:
+    """Run it to its end, or until Ctrl-C: then summary.num_unfinished tells how many requests are missing."""
+    traffic = make_traffic(scenario)
+    fleet, run = make_fleet(scenario), Run()
+    began = perf_counter()
+    with suppress(KeyboardInterrupt):  # a person's wish to see what there is so far
+        fleet.serve(traffic, run, on_finished)
+    wall_seconds = perf_counter() - began
+    speculation = summarize_speculation(SpeculationCounters(0, 0, 0, 0), run.totals.counters)
+    num_unfinished = len(traffic) - len(run.records)
+    summary = summarize(run.records, num_unfinished=num_unfinished, speculation=speculation)
+    return Outcome(scenario, run, summary, wall_seconds)
+
+
+def simulate_static(scenario: Scenario, phases: list[Phase], *, with_best: bool = True) -> StaticLog:
+    """The scenario's controller and truth in steady state, see static_load; its traffic is left aside."""
+    time = make_time_truth(scenario)
+    load = StaticLoad(time, make_acceptance_truth(scenario), drafter=scenario.drafter_spec, seed=scenario.seed)
+    return load.run(
+        make_controller(scenario, time, load.true_estimates, scenario.drafter_spec), phases, with_best=with_best
+    )
+
+
+def make_traffic(scenario: Scenario) -> Traffic:
+    """Requests of the scenario; the same for every policy."""
+    return replace(_make_traffic(scenario), tagged=scenario.tagged).before(scenario.seconds)
+
+
+def _make_traffic(scenario: Scenario) -> Traffic:
+    num_classes = 1 if is_log(scenario.acceptance) else len(parse_classes(scenario.acceptance))
+    trace = None
+    if scenario.trace is not None:
+        trace = read_trace(scenario.trace, time_scale=scenario.time_scale)
+    count = scenario.num_requests or (default_count(scenario.rate, scenario.seconds) if trace is None else len(trace))
+    class_ids = np.random.default_rng([scenario.seed, 0]).integers(0, num_classes, size=count)
+    if trace is not None:
+        return trace_traffic(trace, class_ids, count)
+    prompts = random_lengths(scenario.prompt_tokens, count, scenario.seed, 2)
+    outputs = random_lengths(scenario.output_tokens, count, scenario.seed, 3)
+    if scenario.batch is not None:
+        return Traffic(prompts, outputs, class_ids, concurrency=scenario.batch)
+    return poisson_traffic(scenario.rate, prompts, outputs, class_ids, scenario.seed)
+
+
+def make_fleet(scenario: Scenario) -> Fleet:
+    """Replicas that share truth, and nothing else."""
+    time, acceptance = make_time_truth(scenario), make_acceptance_truth(scenario)
+    num_blocks = _kv_tokens(scenario) // BLOCK_SIZE
+    replicas = [_make_replica(scenario, time, acceptance, num_blocks, index) for index in range(scenario.replicas)]
+    return Fleet(replicas, ROUTERS[scenario.router])
+
+
+def make_time_truth(scenario: Scenario) -> TimeTruth:
+    """True times of the named hardware, or those of measured curves."""
+    if scenario.is_measured:
+        measured = _read_curves(scenario.hardware)
+        target, draft = measured.target, next(filter(None, measured.drafts), None)
+    else:
+        graph_sizes = GRAPH_SIZES if scenario.captured_graphs else ()
+        target = roofline(scenario.hardware, _target_name(scenario), scenario.tensor_parallel, graph_sizes)
+        draft = _draft_roofline(scenario, graph_sizes)
+    if scenario.has_model and draft is None:
+        raise ValueError(f"{scenario.hardware} has no curve of a draft model: use drafter lookup")
+    return TimeTruth(
+        target,
+        (draft,) if scenario.has_model else (),
+        scenario.host_seconds,
+        Noise(jitter=scenario.jitter),
+        scenario.throttle,
+        scenario.controller_seconds,
+    )
+
+
+def make_acceptance_truth(scenario: Scenario) -> AcceptanceTruth:
+    """True acceptance of the scenario's drafter; the same for every policy."""
+    if is_log(scenario.acceptance):
+        recordings = _read_recordings(Path(scenario.acceptance))
+        return RecordedTruth(recordings, scenario.max_draft_tokens, seed=scenario.seed)
+    classes = [replace(c, found_share=scenario.found_share) for c in parse_classes(scenario.acceptance)]
+    return AcceptanceTruth(tuple(classes), scenario.max_draft_tokens, seed=scenario.seed)
+
+
+def make_controller(
+    scenario: Scenario,
+    time: TimeTruth,
+    true_estimates: Callable[[BatchView], Estimates],
+    drafter: DrafterSpec | None,
+) -> Controller:
+    """The real controller with a start-up profile; the policy perfect-estimates alone is told the truth."""
+    is_told = scenario.policy == "perfect-estimates"
+    controller = Controller(
+        "off" if is_told else _policy(scenario),
+        scenario.max_draft_tokens,
+        (time if drafter else replace(time, drafts=())).profile(scenario.profile, scenario.seed),
+        drafters=(drafter,) if drafter else (),
+    )
+    if is_told:
+        controller.policy = PerfectEstimates(true_estimates)
+    return controller
+
+
+def _policy(scenario: Scenario) -> str | Policy:
+    return Goodput(settings=scenario.goodput) if scenario.policy == "goodput" else scenario.policy
+
+
+def _make_replica(
+    scenario: Scenario, time: TimeTruth, acceptance: AcceptanceTruth, num_blocks: int, index: int
+) -> Replica:
+    executor = SimExecutor(
+        time, acceptance, drafter=scenario.served_drafter, num_slots=scenario.max_batch, seed=scenario.seed + index
+    )
+    scheduler = Scheduler(
+        BlockManager(num_blocks, BLOCK_SIZE, scenario.max_batch),
+        max_batched_tokens=scenario.max_batched_tokens,
+        max_model_len=scenario.max_model_len,
+        max_draft_tokens=scenario.max_draft_tokens,
+    )
+    controller = make_controller(scenario, time, executor.true_estimates, scenario.served_drafter)
+    return Replica(EngineCore(scheduler, executor, executor.overheard(controller)), executor)
+
+
+def _kv_tokens(scenario: Scenario) -> int:
+    if scenario.kv_tokens is not None:
+        return scenario.kv_tokens
+    if scenario.is_measured:
+        raise ValueError("measured curves say nothing about memory: give kv_tokens")
+    target = roofline(scenario.hardware, _target_name(scenario), scenario.tensor_parallel)
+    return kv_token_capacity(target, _draft_roofline(scenario) if scenario.has_model else None)
+
+
+def _draft_roofline(scenario: Scenario, graph_sizes: tuple[int, ...] = ()) -> Roofline:
+    num_devices = scenario.draft_tensor_parallel or scenario.tensor_parallel
+    return roofline(scenario.hardware, _draft_name(scenario), num_devices, graph_sizes)
+
+
+def _target_name(scenario: Scenario) -> str:
+    return MODELS.get(scenario.model, scenario.model)
+
+
+def _draft_name(scenario: Scenario) -> str:
+    if scenario.draft_model is not None:
+        return scenario.draft_model
+    if scenario.model not in DRAFT_MODELS:
+        raise ValueError(f"model {scenario.model!r} has no usual draft model: give draft_model")
+    return DRAFT_MODELS[scenario.model]
+
+
+@functools.lru_cache(maxsize=1)  # every policy and seed of a comparison reads the same log
+def _read_recordings(path: Path) -> list[Recording]:
+    try:
+        return read_recordings(RecordedLog(path))
+    except OSError as error:
+        raise ValueError(f"cannot read the decision log {path}: {error.strerror}") from error
+
+
+def _read_curves(path: str) -> LatencyModel:
+    try:
+        if is_log(path):
+            return LatencyModel.from_dict(RecordedLog(Path(path)).header.profile)
+        return LatencyModel.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
+    except OSError as error:
+        raise ValueError(f"cannot read the curves {path}: {error.strerror}") from error
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(f"{path} is not JSON ({error})") from error

@@ -1,0 +1,97 @@
+"""What a scheduler needs to decide: drafter, cost model, controller, decision log, metrics."""
+
+import logging
+import os
+import platform
+from collections.abc import Callable
+from pathlib import Path
+
+import vllm
+from vllm.platforms import current_platform
+
+from smartspec.control import Controller, DrafterSpec, LatencyModel, LogHeader, SafeController
+from smartspec.vllm_plugin.cost_file import CostFile, setup_key
+from smartspec.vllm_plugin.costs import StepCosts
+from smartspec.vllm_plugin.decision_log import DecisionLog
+from smartspec.vllm_plugin.metrics import Metrics, metrics_path
+from smartspec.vllm_plugin.settings import Settings
+from smartspec.vllm_plugin.speculation import MODEL_FREE, Speculation
+
+logger = logging.getLogger("vllm.smartspec")  # below vLLM's own, whose handlers it so gets
+
+
+def make_speculation(scheduler, settings: Settings) -> Speculation:
+    """Everything around one scheduler: drafter, cost model, controller, log, metrics. ValueError on a wrong setting,
+    OSError where a file cannot be written."""
+    config = scheduler.vllm_config
+    engine_index = config.parallel_config.data_parallel_index
+    method = config.speculative_config.method
+    drafter = DrafterSpec(method, has_passes=method not in MODEL_FREE)
+    key = setup_key(config, vllm.__version__, _device_name())
+    costs = CostFile(settings.cache, key, may_write=engine_index == 0)
+    latency = _load(costs, drafter)
+    logger.info(
+        "SmartSpec decides draft lengths: policy %s, method %s, at most %d tokens, step times from %s",
+        settings.policy,
+        method,
+        scheduler.num_spec_tokens,
+        costs.path if latency else "the first steps",
+    )
+    if latency is None and not settings.learns_times:
+        latency = StepCosts(drafter.has_passes).fit()
+    metrics = Metrics(
+        metrics_path(settings.cache, config.instance_id, engine_index), engine_index, settings.metrics_seconds
+    )
+    return Speculation(
+        scheduler,
+        drafter,
+        _controllers(config, settings, scheduler.num_spec_tokens, drafter, engine_index),
+        latency,
+        on_step=metrics.observe,
+        on_costs=lambda measured: _store(costs, measured),
+    )
+
+
+def _controllers(
+    config, settings: Settings, max_draft_tokens: int, drafter: DrafterSpec, engine_index: int
+) -> Callable[[LatencyModel], SafeController]:
+    """Makes the controller, once there is a cost model for it. What is wrong with policy or log is raised now."""
+    Controller(settings.policy, max_draft_tokens, StepCosts(drafter.has_passes).fit(), drafters=(drafter,))
+    path = settings.decision_log
+    if path is not None and engine_index:
+        path = path.with_name(f"{path.stem}-{engine_index}{path.suffix}")
+    log = None if path is None else DecisionLog(path)
+
+    def make_controller(latency: LatencyModel) -> SafeController:
+        controller = Controller(settings.policy, max_draft_tokens, latency, drafters=(drafter,))
+        if log is not None:
+            model = str(config.model_config.model)
+            log.begin(LogHeader(model, settings.policy, max_draft_tokens, (drafter,), latency.to_dict()))
+            controller.on_record = log.add
+        return SafeController(controller, logger.warning)
+
+    return make_controller
+
+
+def _load(costs: CostFile, drafter: DrafterSpec) -> LatencyModel | None:
+    try:
+        return costs.load((drafter,))
+    except (ValueError, OSError) as error:
+        logger.warning("the cost model %s is unusable (%s): step times are learned anew", costs.path, error)
+        return None
+
+
+def _store(costs: CostFile, measured: StepCosts) -> None:
+    try:
+        costs.store(measured.fit())
+    except OSError as error:
+        logger.warning("the cost model cannot be kept (%s): the next start learns step times anew", error)
+
+
+def _device_name() -> str:
+    name = current_platform.get_device_name()
+    cpu_info = Path("/proc/cpuinfo")
+    if name != "cpu" or not cpu_info.is_file():
+        return name
+    models = [line.split(":")[1].strip() for line in cpu_info.read_text().splitlines() if line.startswith("model name")]
+    return f"{models[0] if models else platform.processor()} x{len(os.sched_getaffinity(0))}"

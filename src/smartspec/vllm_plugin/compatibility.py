@@ -1,0 +1,66 @@
+"""What this plugin relies on in vLLM, checked once, at start: a reason to leave the stock scheduler alone, or none."""
+
+import inspect
+import re
+
+VERSIONS = ((0, 30), (0, 33))  # from the first, before the second
+# Members of vLLM's scheduler that are overridden or called, with the parameters that are passed on.
+METHODS = {
+    "schedule": ("self",),
+    "_update_after_schedule": ("self", "scheduler_output"),
+    "update_from_output": ("self", "scheduler_output", "model_runner_output"),
+    "has_unfinished_requests": ("self",),
+    "get_request_counts": ("self",),
+    "get_kv_cache_usage": ("self",),
+}
+ATTRIBUTES = (
+    "running", "waiting", "requests", "num_spec_tokens", "dynamic_sd_lookup", "max_num_scheduled_tokens",
+    "max_num_running_reqs", "max_model_len", "cache_config",
+)  # fmt: skip
+OUTPUT_FIELDS = (
+    "num_scheduled_tokens", "total_num_scheduled_tokens", "scheduled_spec_decode_tokens", "finished_req_ids",
+    "num_spec_tokens_to_schedule", "num_invalid_spec_tokens",
+)  # fmt: skip
+
+
+def version_problem(version: str) -> str | None:
+    """Why this version of vLLM is not touched. version: vllm.__version__ ("0.32.0+cpu")."""
+    found = re.match(r"(\d+)\.(\d+)", version)
+    if found and VERSIONS[0] <= tuple(map(int, found.groups())) < VERSIONS[1]:
+        return None
+    least, end = (".".join(map(str, bound)) for bound in VERSIONS)
+    return f"vLLM {version} is not supported (supported: {least} and later, before {end})"
+
+
+def signature_problem(scheduler: type) -> str | None:
+    """What is different about a method that is relied on. scheduler: vLLM's own class."""
+    for name, expected in METHODS.items():
+        method = getattr(scheduler, name, None)
+        if method is None:
+            return f"{scheduler.__name__}.{name} does not exist in this version of vLLM"
+        parameters = tuple(inspect.signature(method).parameters)
+        if parameters[: len(expected)] != expected:
+            return f"{scheduler.__name__}.{name} takes {parameters} in this version of vLLM, expected {expected}"
+    return None
+
+
+def attribute_problem(scheduler: object) -> str | None:
+    """What a scheduler that has been made lacks."""
+    missing = [name for name in ATTRIBUTES if not hasattr(scheduler, name)]
+    return f"{type(scheduler).__name__} has no {', '.join(missing)} in this version of vLLM" if missing else None
+
+
+def setup_problem(vllm_config) -> str | None:
+    """Why nothing can be decided in this set-up. vllm_config: vLLM's configuration."""
+    speculation, parallel = vllm_config.speculative_config, vllm_config.parallel_config
+    if speculation is None:
+        return "no speculation is configured (--speculative-config)"
+    if speculation.method == "extract_hidden_states":
+        return "method extract_hidden_states drafts nothing"
+    if getattr(speculation, "enable_adaptive_verification", False):
+        return "vLLM's adaptive verification decides already (leave enable_adaptive_verification out)"
+    if parallel.pipeline_parallel_size > 1:
+        return f"pipeline parallel is {parallel.pipeline_parallel_size}, which has not been tried"
+    if parallel.data_parallel_size > 1 and vllm_config.model_config.is_moe:
+        return "data parallel ranks of a model with experts move in lockstep and would decide differently"
+    return None

@@ -1,0 +1,90 @@
+"""Prometheus metrics of decisions. They are made where vLLM schedules and read where it answers /metrics, which is
+another process: they pass through a file, as text (see stat_logger)."""
+
+import os
+import time
+from collections import Counter as Counts
+from contextlib import suppress
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, write_to_textfile
+
+from smartspec.control import SafeController
+from smartspec.vllm_plugin.decision import Outcome, Step
+
+MAX_AGE_SECONDS = 7 * 24 * 3600.0  # of files that engines before have left
+SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.0)
+
+
+def metrics_path(folder: Path, instance_id: str, engine_index: int) -> Path:
+    """Where an engine leaves its metrics: both processes know its number and the id of vLLM's configuration."""
+    return folder / "vllm" / f"{instance_id}-{engine_index}.prom"
+
+
+class Metrics:
+    """Metrics of one engine, written to path at most every interval_seconds, and behind the first step."""
+
+    def __init__(self, path: Path, engine_index: int, interval_seconds: float):
+        self._path, self._interval, self._written_at = path, interval_seconds, -float("inf")
+        self._registry = CollectorRegistry()
+        self._engine = str(engine_index)
+        self._errors_seen = 0
+        text = "Decoding requests whose drafts had this length (draft tokens verified), summed over steps"
+        self._lengths = Counter("smartspec_chosen_lengths", text, ["engine", "length"], registry=self._registry)
+        self.steps = self._counter("steps", "Steps that fed tokens")
+        self.rows = self._counter("decode_rows", "Decoding requests, summed over steps")
+        self.verified = self._counter("verified_tokens", "Draft tokens verified")
+        self.accepted = self._counter("accepted_tokens", "Draft tokens accepted")
+        self.emitted = self._counter("emitted_tokens", "Tokens emitted")
+        self.errors = self._counter("controller_errors", "Failures of the controller (served without drafts)")
+        self.overruled = self._counter("overruled_steps", "Steps decided by a guard, or in order to learn")
+        self.predicted = self._histogram("predicted_step_seconds", "Step time the controller predicted", SECONDS)
+        self.measured = self._histogram("step_seconds", "Step time measured, from completion to completion", SECONDS)
+        self.goodput = self._gauge("goodput_tokens_per_second", "Tokens per second of the last step")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for old in path.parent.glob("*.prom"):  # every start of vLLM has a name of its own
+            with suppress(FileNotFoundError):  # another engine may be as tidy
+                if time.time() - old.stat().st_mtime > MAX_AGE_SECONDS:
+                    old.unlink()
+
+    def observe(self, step: Step, outcome: Outcome, controller: SafeController | None) -> None:
+        """Count a finished step. controller: None while step times are being learned."""
+        num_emitted = sum(outcome.emitted.values())
+        self.steps.inc()
+        self.rows.inc(step.num_decoding)
+        self.verified.inc(sum(step.verified.values()))
+        self.accepted.inc(outcome.num_accepted(step))
+        self.emitted.inc(num_emitted)
+        lengths = Counts(step.verified.values())
+        lengths[0] += max(step.num_decoding - len(step.verified), 0)
+        for length, count in lengths.items():
+            self._lengths.labels(self._engine, str(length)).inc(count)
+        self.measured.observe(step.seconds)
+        self.goodput.set(num_emitted / step.seconds)
+        if controller is not None:
+            self._observe_controller(step, controller)
+        self._write()
+
+    def _observe_controller(self, step: Step, controller: SafeController) -> None:
+        self.errors.inc(controller.num_errors - self._errors_seen)
+        self._errors_seen = controller.num_errors
+        if step.decision is not None:
+            self.overruled.inc(controller.controller.policy.note is not None)
+            self.predicted.observe(controller.predicted_seconds)
+
+    def _write(self) -> None:
+        now = time.monotonic()
+        if now - self._written_at >= self._interval:
+            self._written_at = now
+            write_to_textfile(os.fspath(self._path), self._registry)
+
+    def _counter(self, name: str, text: str):
+        return Counter(f"smartspec_{name}", text, ["engine"], registry=self._registry).labels(self._engine)
+
+    def _gauge(self, name: str, text: str):
+        gauge = Gauge(f"smartspec_{name}", text, ["engine"], registry=self._registry, multiprocess_mode="mostrecent")
+        return gauge.labels(self._engine)
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]):
+        histogram = Histogram(f"smartspec_{name}", text, ["engine"], buckets=buckets, registry=self._registry)
+        return histogram.labels(self._engine)

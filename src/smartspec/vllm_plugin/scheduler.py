@@ -1,0 +1,71 @@
+"""The class to name in `--scheduler-cls`: vLLM's own scheduler, with draft lengths decided by the controller."""
+
+import logging
+from copy import copy
+
+import vllm
+
+from smartspec.vllm_plugin.build import make_speculation
+from smartspec.vllm_plugin.compatibility import attribute_problem, setup_problem, signature_problem, version_problem
+from smartspec.vllm_plugin.settings import Settings
+from smartspec.vllm_plugin.speculation import Speculation
+
+logger = logging.getLogger("vllm.smartspec")  # below vLLM's own, whose handlers it so gets
+
+
+def Scheduler(vllm_config, *arguments, **options):
+    """A scheduler for this configuration: vLLM's own, synchronous or asynchronous as vLLM chose, with draft lengths
+    decided by the controller. Where that is not possible, vLLM's own as it is, after one line that says why. ValueError
+    on a wrong setting."""
+    settings = Settings.read(vllm_config.additional_config)
+    config = copy(vllm_config.scheduler_config)
+    config.scheduler_cls = None
+    stock = config.get_scheduler_cls()
+    problem = version_problem(vllm.__version__) or signature_problem(stock) or setup_problem(vllm_config)
+    if problem is not None:
+        logger.warning("SmartSpec is not in use: %s. Requests are served by vLLM's own scheduler.", problem)
+        return stock(vllm_config, *arguments, **options)
+    scheduler = controlled(stock)(vllm_config, *arguments, **options)
+    scheduler.begin(settings)
+    return scheduler
+
+
+def controlled(stock: type) -> type:
+    """A subclass of one of vLLM's schedulers that asks Speculation. Whatever fails in that, vLLM's own way goes on."""
+
+    class Controlled(stock):
+        speculation: Speculation | None = None
+
+        def begin(self, settings: Settings) -> None:
+            """Take over draft lengths."""
+            if problem := attribute_problem(self):
+                logger.warning("SmartSpec is not in use: %s. Draft lengths are vLLM's own.", problem)
+                return
+            self.speculation = make_speculation(self, settings)
+            # With a table vLLM does not fill requests of one token up with drafts that nobody made.
+            self.dynamic_sd_lookup = [self.num_spec_tokens] * (self.max_num_running_reqs + 1)
+
+        def schedule(self, *arguments, **options):
+            self._ask("before_schedule")
+            return super().schedule(*arguments, **options)
+
+        def _update_after_schedule(self, scheduler_output):
+            self._ask("after_schedule", scheduler_output)
+            super()._update_after_schedule(scheduler_output)
+
+        def update_from_output(self, scheduler_output, model_runner_output):
+            finished = self._ask("before_update", scheduler_output, model_runner_output)
+            outputs = super().update_from_output(scheduler_output, model_runner_output)
+            self._ask("after_update", finished)
+            return outputs
+
+        def _ask(self, name: str, *arguments):
+            if self.speculation is None:
+                return None
+            try:
+                return getattr(self.speculation, name)(*arguments)
+            except Exception:
+                logger.exception("SmartSpec failed and is out of use: draft lengths are vLLM's own from now on.")
+                self.speculation = None
+
+    return Controlled

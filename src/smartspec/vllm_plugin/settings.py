@@ -1,0 +1,53 @@
+"""What a person may set, in `--additional-config '{"smartspec": {...}}'` or the environment (docs/vllm.md)."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+SECTION = "smartspec"
+PREFIX = "SMARTSPEC_"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """policy: as `smartspec serve --policy`. decision_log: file to write every decision to, must not exist yet. cache:
+    folder of learned cost models. metrics_seconds: how often metrics are handed to the API server."""
+
+    policy: str = "goodput"
+    decision_log: Path | None = None
+    cache: Path = Path.home() / ".cache" / "smartspec"
+    metrics_seconds: float = 1.0
+
+    @staticmethod
+    def read(additional_config: object, environment: Mapping[str, str] = os.environ) -> "Settings":
+        """From vLLM's additional configuration, else the environment, else the defaults. ValueError names what is
+        unknown or not of its type."""
+        section = additional_config.get(SECTION, {}) if isinstance(additional_config, dict) else {}
+        if not isinstance(section, dict):
+            raise ValueError(f"additional_config[{SECTION!r}] is {section!r}: it must be an object of settings")
+        names = {field.name for field in fields(Settings)}
+        if unknown := sorted(set(section) - names):
+            raise ValueError(f"unknown settings {unknown} in additional_config[{SECTION!r}]: use {sorted(names)}")
+        of_environment = {name: environment.get(PREFIX + name.upper()) for name in names}
+        given = {name: value for name, value in of_environment.items() if value} | section
+        return Settings(**{name: _converted(name, value) for name, value in given.items()})
+
+    @property
+    def learns_times(self) -> bool:
+        """Whether the policy compares predicted times, and so has to know what a step takes."""
+        return self.policy != "off" and not self.policy.startswith("fixed:")
+
+
+def _converted(name: str, value: object):
+    if name == "metrics_seconds":
+        try:
+            seconds = float(value)  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            seconds = -1.0
+        if not 0 <= seconds < float("inf"):
+            raise ValueError(f"setting {name!r} is {value!r}: use a number of seconds")
+        return seconds
+    if not isinstance(value, str):
+        raise ValueError(f"setting {name!r} is {value!r}: use a text")
+    return value if name == "policy" else Path(value)

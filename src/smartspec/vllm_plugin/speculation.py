@@ -1,0 +1,214 @@
+"""Between vLLM's scheduler and the controller: what is asked before a step, and what is learned behind it.
+
+vLLM makes the drafts of a step at the end of the one before, and with asynchronous scheduling schedules a step before
+the last one's outcome is known. The controller is asked whenever it has been told what came of its last decision, and
+its lengths hold until it is asked again. A decision is carried out by the first step for which drafts as long as it
+wants have been made: model-free drafts exist already, so that is the step it was asked in.
+"""
+
+import time
+from collections.abc import Callable
+from itertools import count
+
+import numpy as np
+
+from smartspec.control import (
+    BatchView,
+    Drafted,
+    DrafterSpec,
+    DrafterView,
+    DraftPlan,
+    LatencyModel,
+    SafeController,
+    StepSeconds,
+)
+from smartspec.vllm_plugin import batch
+from smartspec.vllm_plugin.costs import StepCosts, StepSize
+from smartspec.vllm_plugin.decision import Decision, Outcome, Step, feedback
+
+# Methods whose drafts are there, of configured length, whatever is decided: only verification can be saved.
+MODEL_FREE = ("ngram", "ngram_gpu", "suffix", "medusa", "custom_class")
+
+
+class Speculation:
+    """Decides for one scheduler of vLLM. drafter: as the controller names it. controller: made from a cost model, as
+    soon as there is one. latency: the one to begin with, None to learn it from the first steps.
+
+    on_step: called behind every step, with the controller if there is one. on_costs: called with the costs of all
+    steps, behind decoding step 64, 128, 256, ...
+    """
+
+    def __init__(
+        self,
+        scheduler,
+        drafter: DrafterSpec,
+        make_controller: Callable[[LatencyModel], SafeController],
+        latency: LatencyModel | None,
+        *,
+        on_step: Callable[[Step, Outcome, SafeController | None], None],
+        on_costs: Callable[[StepCosts], None],
+        clock: Callable[[], float] = time.perf_counter,
+    ):
+        self._scheduler = scheduler
+        self._drafter = drafter
+        self._max_draft_tokens = scheduler.num_spec_tokens
+        self._make_controller = make_controller
+        self._latency = latency
+        self._controller = None if latency is None else make_controller(latency)
+        self._on_step, self._on_costs, self._clock = on_step, on_costs, clock
+        self._costs = StepCosts(drafter.has_passes)
+        self._next_report = 64
+        self._numbers: dict[str, int] = {}  # the controller's number of each request
+        self._ended: list[str] = []  # requests that are to be forgotten once no decision is about them
+        self._next_number = count()
+        self._decision: Decision | None = None  # the last one
+        self._is_open = False  # whether its outcome has not been told yet
+        self._last_draft_length = 0  # draft tokens that were made in the last scheduled step
+        self._steps: dict[int, Step] = {}  # scheduled and not finished, by identity of their output
+        self._last_completion: float | None = None  # None while vLLM waits for requests
+
+    def before_schedule(self) -> None:
+        """Ask the controller, unless its last decision is under way, and cut drafts to what is to be verified."""
+        rows = batch.decoding(self._scheduler)
+        if not self._is_open and (rows or len(self._scheduler.running) or len(self._scheduler.waiting)):
+            self._decision, self._is_open = self._decide(rows), True
+        if self._decision is None:
+            return
+        lengths = dict(zip(self._decision.names, self._decision.lengths.tolist(), strict=True))
+        for request in rows:
+            length = lengths.get(request.request_id, 0)
+            if len(request.spec_token_ids) > length:  # a copy: asynchronous scheduling shares one list of placeholders
+                request.spec_token_ids = list(request.spec_token_ids[:length])
+
+    def after_schedule(self, output) -> None:
+        """Say how many tokens to draft, and note the step. Before vLLM counts its tokens as computed."""
+        if self._decision is None or not output.total_num_scheduled_tokens:
+            return
+        output.num_spec_tokens_to_schedule = self._decision.draft_length
+        requests = self._scheduler.requests
+        verified = {name: len(tokens) for name, tokens in output.scheduled_spec_decode_tokens.items()}
+        fed = {name: n - verified.get(name, 0) for name, n in output.num_scheduled_tokens.items()}
+        decoding = set(self._decision.names) & set(fed) if self._is_open else {n for n in fed if fed[n] == 1}
+        is_carried_out = self._is_open and not any(step.decision for step in self._steps.values())
+        is_carried_out &= not self._drafter.has_passes or self._last_draft_length >= self._decision.draft_length
+        self._steps[id(output)] = Step(
+            output=output,
+            scheduled_at=self._clock(),
+            prefill=batch.Prefill.of([(requests[n].num_computed_tokens, fed[n]) for n in fed if n not in decoding]),
+            verified=verified,
+            num_decoding=len(decoding),
+            context_tokens=sum(requests[name].num_computed_tokens for name in fed),
+            draft_length=self._decision.draft_length,
+            decision=self._decision if is_carried_out else None,
+        )
+        self._last_draft_length = self._decision.draft_length
+
+    def before_update(self, output, model_output) -> tuple[Step, Outcome] | None:
+        """A step has finished: what came of it, None for a step that fed nothing."""
+        self._ended.extend(output.finished_req_ids)
+        step = self._steps.pop(id(output), None)
+        if step is None:
+            return None
+        now = self._clock()
+        began = step.scheduled_at if self._last_completion is None else self._last_completion
+        step.seconds = max(now - began, 1e-9)
+        self._last_completion = now
+        return step, Outcome.of(step, model_output, self._scheduler.requests)
+
+    def after_update(self, finished: tuple[Step, Outcome] | None) -> None:
+        """Learn from a finished step, once vLLM has applied its output."""
+        if not self._scheduler.has_unfinished_requests():
+            self._last_completion = None
+        if finished is not None:
+            self._learn(*finished)
+        if not self._is_open:
+            self._forget_ended()
+
+    def _learn(self, step: Step, outcome: Outcome) -> None:
+        self._note_costs(step)
+        if step.decision is not None:
+            told = feedback(step, outcome, self._split(step), self._drafter.has_passes)
+            self._is_open = False
+            if self._controller is not None:
+                self._controller.observe(told)
+        self._on_step(step, outcome, self._controller)
+        if self._controller is None and self._costs.are_known:
+            self._latency = self._costs.fit()
+            self._controller = self._make_controller(self._latency)
+
+    def _decide(self, rows: list) -> Decision:
+        view = self._view(rows)
+        if self._controller is None:
+            wanted = np.minimum(view.drafters[0].lengths, self._costs.trial_length(self._max_draft_tokens))
+            planned = wanted
+        else:
+            plan = self._controller.plan_draft(view)
+            wanted = np.asarray(plan.lengths)
+            planned = self._controller.plan_verify(view, plan, Drafted(wanted))
+        if not self._drafter.has_passes:
+            draft_length = self._max_draft_tokens
+        else:  # prefill alone says nothing about lengths: requests begin to decode with what was decided last
+            draft_length = int(wanted.max()) if rows else self._last_draft_length
+        drafts = [request.spec_token_ids for request in rows]
+        cut_off = [int(d[n]) if n < len(d) else -1 for d, n in zip(drafts, planned.tolist(), strict=True)]
+        return Decision(
+            names=tuple(request.request_id for request in rows),
+            view=view,
+            lengths=planned,
+            draft_length=draft_length,
+            cut_off=np.array(cut_off, dtype=np.int64),
+        )
+
+    def _view(self, rows: list) -> BatchView:
+        scheduler, longest = self._scheduler, self._max_draft_tokens
+        caps = [batch.longest_draft(request, longest, scheduler.max_model_len) for request in rows]
+        lengths = caps if self._drafter.has_passes else [len(request.spec_token_ids) for request in rows]
+        budget = min(scheduler.max_num_scheduled_tokens, batch.free_kv_tokens(scheduler)) - len(rows)
+        return BatchView(
+            request_ids=np.array([self._number(request.request_id) for request in rows], dtype=np.int64),
+            context_tokens=np.array([request.num_computed_tokens for request in rows], dtype=np.int64),
+            max_draft_tokens=np.array(caps, dtype=np.int64),
+            drafters=(DrafterView(lengths=np.minimum(lengths, caps).astype(np.int64)),),
+            draft_token_budget=max(budget, 0),
+            num_waiting=scheduler.get_request_counts()[1],
+            now=self._clock(),
+            weights=np.array([batch.weight(request) for request in rows], dtype=float),
+            **vars(batch.expected_prefill(scheduler, len(rows))),
+        )
+
+    def _split(self, step: Step) -> StepSeconds:
+        """Only the whole step can be timed: draft passes get the share that was predicted for them."""
+        if not self._drafter.has_passes or not step.draft_length or self._latency is None or step.decision is None:
+            return StepSeconds(draft=0.0, target=step.seconds, host=0.0)
+        rows = step.decision.view.num_rows
+        plan = DraftPlan(np.full(rows, step.draft_length), np.zeros(rows, dtype=np.int64))
+        verified = np.array([step.verified.get(name, 0) for name in step.decision.names], dtype=np.int64)
+        predicted = self._latency.predict(step.decision.view, plan, verified)
+        draft = step.seconds * predicted.draft / predicted.total
+        return StepSeconds(draft=draft, target=step.seconds - draft, host=0.0)
+
+    def _note_costs(self, step: Step) -> None:
+        """Steps of decoding requests alone, or of prefill alone, tell what a size costs."""
+        fed = step.num_decoding + sum(step.verified.values())
+        if not step.prefill.num_prefills:
+            size = StepSize(step.num_decoding, fed, fed, step.draft_length if self._drafter.has_passes else 0)
+        elif not step.num_decoding:
+            size = StepSize(step.prefill.num_prefills, step.prefill.prefill_tokens, step.prefill.num_prefills)
+        else:
+            return
+        self._costs.add(size, step.context_tokens, step.seconds)
+        if self._costs.num_decoding >= self._next_report:
+            self._next_report *= 2
+            self._on_costs(self._costs)
+
+    def _number(self, name: str) -> int:
+        if name not in self._numbers:
+            self._numbers[name] = next(self._next_number)
+        return self._numbers[name]
+
+    def _forget_ended(self) -> None:
+        for name in self._ended:
+            number = self._numbers.pop(name, None)
+            if number is not None and self._controller is not None:
+                self._controller.forget(number)
+        self._ended.clear()

@@ -1,0 +1,54 @@
+"""Shows the metrics of the engines in vLLM's own registry, and so in its /metrics. vLLM loads it as a stat logger, in
+the process that answers HTTP; it does nothing unless SmartSpec's scheduler is in use."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from prometheus_client import REGISTRY, Metric
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
+from vllm.v1.metrics.loggers import AggregateStatLoggerBase
+
+from smartspec.vllm_plugin.metrics import metrics_path
+from smartspec.vllm_plugin.settings import Settings
+
+SCHEDULER = "smartspec.vllm_plugin.Scheduler"
+
+
+class MetricsFiles(Collector):
+    """What the engines have written last, read whenever somebody asks."""
+
+    def __init__(self, paths: list[Path]):
+        self._paths = paths
+
+    def describe(self) -> list[Metric]:
+        """Nothing is known before the first step."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """One family of each name, with the samples of all engines."""
+        families: dict[str, Metric] = {}
+        for path in self._paths:
+            if path.exists():
+                for family in text_string_to_metric_families(path.read_text()):
+                    families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+                    families[family.name].samples.extend(family.samples)
+        yield from families.values()
+
+
+class StatLogger(AggregateStatLoggerBase):
+    """vLLM makes one, for all engines it talks to."""
+
+    def __init__(self, vllm_config, engine_indexes: list[int]):
+        if vllm_config.scheduler_config.scheduler_cls != SCHEDULER:
+            return
+        folder = Settings.read(vllm_config.additional_config).cache
+        REGISTRY.register(
+            MetricsFiles([metrics_path(folder, vllm_config.instance_id, index) for index in engine_indexes])
+        )
+
+    def record(self, scheduler_stats, iteration_stats, mm_cache_stats=None, engine_idx: int = 0) -> None:
+        """Nothing: the engines count."""
+
+    def log_engine_initialized(self) -> None:
+        """Nothing."""

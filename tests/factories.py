@@ -1,0 +1,51 @@
+"""Steps as the controller sees them: a view of a batch, and the feedback of what became of its drafts."""
+
+import numpy as np
+from drafter_cases import found, lagging
+
+from smartspec.control.policy import no_drafts
+from smartspec.control.records import BatchView, DrafterView, DraftPlan, StepFeedback, StepSeconds
+
+
+def make_view(
+    rows,
+    *,
+    found_lengths=None,
+    lag=None,
+    drafters: tuple[DrafterView, ...] | None = None,
+    context_tokens=100,
+    max_draft_tokens=8,
+    **more,
+) -> BatchView:
+    """rows: how many, or their request ids; what a row has may be one value for all.
+
+    drafters: where left out, a model-free one that has found drafts of found_lengths, if given, and then a draft model
+    whose KV lags by lag tokens, if given.
+    """
+    request_ids = np.arange(rows) if isinstance(rows, int) else np.asarray(rows, dtype=np.int64)
+    num_rows = len(request_ids)
+
+    def column(values):
+        return np.broadcast_to(np.asarray(values, dtype=np.int64), num_rows).copy()
+
+    if drafters is None:
+        lookup = () if found_lengths is None else (found(column(found_lengths)),)
+        drafters = (*lookup, *(() if lag is None else (lagging(num_rows, lag),)))
+    return BatchView(request_ids, column(context_tokens), column(max_draft_tokens), drafters, **more)
+
+
+def make_feedback(
+    view: BatchView, plan: DraftPlan | None = None, verified=None, accepted=None, **changes
+) -> StepFeedback:
+    """Of a step in which all that was planned was drafted, verified and accepted, unless it is said what else was; of a
+    non-speculative one without a plan."""
+    plan = no_drafts(view.num_rows) if plan is None else plan
+    verified = plan.lengths if verified is None else np.asarray(verified)
+    accepted = verified if accepted is None else np.asarray(accepted)
+    columns = {
+        "drafted": verified,
+        "tested": np.minimum(verified, accepted + 1),
+        "num_emitted": int(accepted.sum()) + view.num_rows,
+        "seconds": StepSeconds(draft=0.0, target=0.02, host=0.001),
+    }
+    return StepFeedback(view=view, plan=plan, verified=verified, accepted=accepted, **columns | changes)

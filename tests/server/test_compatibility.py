@@ -1,0 +1,170 @@
+"""Fields that clients send besides OpenAI's usual ones, and vLLM's small endpoints."""
+
+import pytest
+from fake_server import MAX_MODEL_LEN, MODEL, running_server
+
+from smartspec import __version__
+
+USER = {"role": "user", "content": "Hello there"}
+HARMLESS = {
+    "metadata": {"a": "b"},
+    "store": False,
+    "service_tier": "auto",
+    "prompt_cache_key": "x",
+    "safety_identifier": "y",
+    "user": "z",
+    "response_format": {"type": "text"},
+    "logit_bias": {},
+}
+
+
+def test_fields_that_ask_for_nothing(server):
+    extra = {"extra_body": {"tools": [], "tool_choice": "none", "parallel_tool_calls": True, "modalities": ["text"]}}
+    chat = server.client.chat.completions.create(model=MODEL, messages=[USER], max_tokens=3, **HARMLESS, **extra)
+    assert chat.usage.completion_tokens == 3
+    completion = server.complete(prompt="One two", best_of=1, tools=None, **HARMLESS)
+    assert completion.json()["choices"][0]["text"] == "One two"
+
+
+def test_unknown_fields_are_ignored_if_that_is_said(tokenizer, server):
+    with running_server(tokenizer, ignore_unknown_fields=True) as lenient:
+        body = {"prompt": "One two", "temprature": 1, "speculation": {"wieght": 2}}
+        assert lenient.complete(**body).json()["choices"][0]["text"] == "One two"
+        assert server.complete(**body).status_code == lenient.complete(prompt="a", n=0).status_code == 400
+
+
+def test_usage_in_every_chunk(server):
+    options = {"include_usage": True, "continuous_usage_stats": True, "include_obfuscation": False}
+    body = {"model": MODEL, "prompt": "One two three four", "stream": True, "stream_options": options}
+    counts = [chunk.usage.completion_tokens for chunk in server.client.completions.create(**body)]
+    assert counts[0] == 1 and counts == sorted(counts) and counts[-1] == counts[-2]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_request_id(server, stream):
+    extra = {"extra_body": {"request_id": "abc-1"}}
+    answer = server.client.completions.create(model=MODEL, prompt="One two", stream=stream, **extra)
+    assert {part.id for part in (answer if stream else [answer])} == {"cmpl-abc-1"}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_echo(server, tokenizer, stream):
+    prompts = ["One two", "Three four"]
+    for given in (prompts, tokenizer(prompts)["input_ids"]):
+        answer = server.client.completions.create(model=MODEL, prompt=given, n=2, echo=True, stream=stream)
+        texts = ["", "", "", ""]
+        for part in answer if stream else [answer]:
+            for choice in part.choices:
+                texts[choice.index] += choice.text
+        assert texts == ["One twoOne two"] * 2 + ["Three fourThree four"] * 2
+
+
+@pytest.mark.parametrize("name", ["server", "burst_server"])
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ({"stop": " three"}, "One two three"),
+        ({"stop": ["wo th", "zzz"]}, "One two th"),
+        ({"stop": "never"}, "One two three four"),
+        ({"stop_token_ids": "three"}, "One two three"),
+    ],
+)
+def test_stops_are_part_of_the_text_if_asked_for(request, name, tokenizer, body, text):
+    server = request.getfixturevalue(name)
+    if "stop_token_ids" in body:
+        body = {"stop_token_ids": tokenizer(" three")["input_ids"]}
+    answer = server.complete(prompt="One two three four", include_stop_str_in_output=True, **body)
+    assert answer.json()["choices"][0]["text"] == text
+
+
+def test_special_tokens_are_shown_if_asked_for(server):
+    hidden, shown = (
+        server.chat(messages=[USER], skip_special_tokens=skip, max_tokens=3).json()["choices"][0]["message"]["content"]
+        for skip in (True, False)
+    )
+    assert shown == "<|im_start|>" + hidden
+
+
+def tokens(server, **body) -> list[int]:
+    answer = server.http.post("/tokenize", json=body).json()
+    assert answer["count"] == len(answer["tokens"]) and answer["max_model_len"] == MAX_MODEL_LEN
+    return answer["tokens"]
+
+
+def test_tokenize_and_detokenize(server, tokenizer):
+    token_ids = tokens(server, model=MODEL, prompt="One two")
+    assert token_ids == tokenizer("One two")["input_ids"]
+    assert server.http.post("/detokenize", json={"tokens": token_ids}).json() == {"prompt": "One two"}
+    assert tokens(server, messages=[USER]) == tokenizer.apply_chat_template(
+        [USER], add_generation_prompt=True, return_dict=False
+    )
+    for path, body in (
+        ("tokenize", {}),
+        ("tokenize", {"prompt": "a", "messages": [USER]}),
+        ("tokenize", {"prompt": "word " * 2**20}),
+        ("detokenize", {"tokens": [10**6]}),
+    ):
+        assert server.http.post(f"/{path}", json=body).status_code == 400
+    assert server.http.post("/tokenize", json={"prompt": "a", "model": "other"}).status_code == 404
+
+
+def test_the_last_message_may_be_continued(server, tokenizer):
+    messages = [USER, {"role": "assistant", "content": "Well, I"}]
+    token_ids = tokens(server, messages=messages, continue_final_message=True)
+    assert server.http.post("/detokenize", json={"tokens": token_ids}).json()["prompt"].endswith("assistant\nWell, I")
+    answer = server.client.chat.completions.create(
+        model=MODEL, messages=messages, max_tokens=2, extra_body={"continue_final_message": True}
+    )
+    assert answer.usage.prompt_tokens == len(token_ids)
+
+
+def test_variables_of_the_chat_template(server, tokenizer, monkeypatch):
+    monkeypatch.setattr(tokenizer, "chat_template", "{{ greeting }} {{ messages[0].content }}")
+    answer = server.chat(messages=[USER], chat_template_kwargs={"greeting": "Hey"})
+    assert answer.json()["choices"][0]["message"]["content"] == "Hey Hello there"
+
+
+def test_version_and_ping(server):
+    assert server.http.get("/version").json() == {"version": __version__}
+    assert server.http.get("/ping").status_code == server.http.post("/ping").status_code == 200
+
+
+def test_rules_on_single_tokens_reach_the_sampler(server, tokenizer, monkeypatch):
+    seen = []
+    add_request = server.core.add_request
+    monkeypatch.setattr(server.core, "add_request", lambda request: (seen.append(request.params), add_request(request)))
+    rules = {"allowed_token_ids": [5, 6], "bad_words": ["sun", " moon"], "min_tokens": 2}
+    server.client.completions.create(model=MODEL, prompt="One two", logit_bias={"7": -100, "8": 2.5}, extra_body=rules)
+    (params,) = seen
+    assert (params.logit_bias, params.allowed_token_ids, params.min_tokens) == (((7, -100.0), (8, 2.5)), (5, 6), 2)
+    assert set(params.bad_words_token_ids) == {
+        tuple(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in ("sun", " sun", " moon")
+    }
+    assert not server.core.scheduler.running
+
+
+def test_min_tokens_is_too_early_for_stop_strings(server):
+    body = {"model": MODEL, "prompt": "One two three two four", "stop": " two"}
+    early = server.client.completions.create(**body)
+    late = server.client.completions.create(**body, extra_body={"min_tokens": 3})
+    assert (early.choices[0].text, late.choices[0].text) == ("One", "One two three")
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"logit_bias": {"x": 1}}, "logit_bias"),
+        ({"logit_bias": {"5": 101}}, "logit_bias"),
+        ({"logit_bias": {str(10**6): 1}}, "logit_bias"),
+        ({"logit_bias": dict.fromkeys(map(str, range(2000)), 1)}, "logit_bias"),
+        ({"allowed_token_ids": []}, "allowed_token_ids"),
+        ({"allowed_token_ids": [-1]}, "allowed_token_ids"),
+        ({"bad_words": [""]}, "bad_words"),
+        ({"bad_words": ["a"] * 129}, "bad_words"),
+        ({"min_tokens": -1}, "min_tokens"),
+        ({"min_tokens": 17}, "min_tokens"),
+    ],
+)
+def test_bad_rules_are_named(server, body, param):
+    answer = server.complete(prompt="a", **body)
+    assert answer.status_code == 400 and answer.json()["error"]["param"].startswith(param), answer.text

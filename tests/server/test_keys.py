@@ -1,0 +1,81 @@
+"""Who may use a server, and with which key."""
+
+import socket
+from urllib.parse import urlsplit
+
+import openai
+import pytest
+from fake_server import MODEL, running_server
+
+from smartspec.cli.access import api_keys, check_exposure
+from smartspec.cli.serve import bind
+from smartspec.server.keys import ApiKeys, read_key_file
+
+
+def bearer(key: str) -> dict[str, bytes]:
+    return {"Authorization": b"Bearer " + key.encode()}
+
+
+def test_every_key_is_a_key(guarded_server):
+    for headers in ({}, bearer("wrong"), {"Authorization": "Bearer"}, {"Authorization": "right"}):
+        answer = guarded_server.http.get("/v1/models", headers=headers)
+        assert answer.status_code == 401 and "Authorization" in answer.json()["error"]["message"]
+    for key in ("right", "schlüssel"):
+        assert guarded_server.http.get("/v1/models", headers=bearer(key)).status_code == 200
+    with pytest.raises(openai.AuthenticationError):
+        guarded_server.client.with_options(api_key="wrong").completions.create(model=MODEL, prompt="a")
+    assert guarded_server.client.completions.create(model=MODEL, prompt="One").choices[0].text == "One"
+    assert guarded_server.http.get("/health").status_code == 200
+    assert guarded_server.http.get("/metrics").status_code == 200
+    assert guarded_server.http.get("/nowhere").status_code == 401
+
+
+def test_without_the_key_the_body_is_not_read(guarded_server):
+    address = urlsplit(guarded_server.url)
+    with socket.create_connection((address.hostname, address.port), timeout=10) as connection:
+        connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: here\r\nContent-Length: 5000000\r\n\r\n{")
+        assert connection.recv(1000).startswith(b"HTTP/1.1 401")
+
+
+def test_the_admin_key_guards_what_shows_the_work_of_all(tokenizer):
+    with running_server(tokenizer, keys=ApiKeys({"mine": 1.0}, admin_key="boss")) as server:
+        for path in ("/metrics", "/v1/speculation"):
+            for headers in ({}, bearer("mine")):
+                answer = server.http.get(path, headers=headers)
+                assert answer.status_code == 401 and "--admin-key" in answer.json()["error"]["message"]
+            assert server.http.get(path, headers=bearer("boss")).status_code == 200
+        assert server.http.get("/v1/models", headers=bearer("boss")).status_code == 401
+
+
+def test_keys_of_a_file(tmp_path):
+    path = tmp_path / "keys"
+    path.write_text("# clients\nalpha\nbéta 2.5  # the large one\n\n", encoding="utf-8")
+    assert read_key_file(path) == {"alpha": 1.0, "béta": 2.5}
+    for text, problem in (("", "holds no keys"), ("a\na", "line 2"), ("a 0", "line 1"), ("a b", "line 1")):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=problem):
+            read_key_file(path)
+
+
+@pytest.mark.parametrize("key", ["", "two words", "tab\t"])
+def test_keys_that_nobody_can_send_are_refused(key):
+    for options in ((key, None, None), (None, None, key)):
+        with pytest.raises(ValueError, match="an API key"):
+            api_keys(*options, shared_cache=False)
+
+
+@pytest.mark.parametrize("variable", ["SMARTSPEC_API_KEY", "SMARTSPEC_ADMIN_KEY"])
+def test_an_empty_variable_is_not_no_key(monkeypatch, variable):
+    monkeypatch.setenv(variable, "")
+    with pytest.raises(ValueError, match=f"{variable} is set but empty"):
+        api_keys(None, None, None, shared_cache=False)
+
+
+def test_other_machines_need_a_key_or_an_explicit_word():
+    with bind("0.0.0.0", 0) as listener:
+        with pytest.raises(ValueError, match="--no-api-key"):
+            check_exposure(listener, has_keys=False, no_api_key=False)
+        check_exposure(listener, has_keys=True, no_api_key=False)
+        check_exposure(listener, has_keys=False, no_api_key=True)
+    with bind("127.0.0.1", 0) as listener:
+        check_exposure(listener, has_keys=False, no_api_key=False)

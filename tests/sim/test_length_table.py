@@ -1,0 +1,74 @@
+"""`smartspec export`: tables of lengths, in the forms that vLLM, SGLang and TensorRT-LLM document."""
+
+import itertools
+import json
+import subprocess
+import sys
+from bisect import bisect_left, bisect_right
+
+import pytest
+
+from smartspec.sim.length_table import LengthRange, length_table, sglang_config, tensorrt_llm_config, vllm_config
+from smartspec.sim.scenario import Scenario
+
+TABLE = [LengthRange(1, 4, 5), LengthRange(5, 32, 2), LengthRange(33, 64, 0)]
+
+
+def lookup(table: list[LengthRange], batch_size: int) -> int:
+    return next(r.length for r in table if r.first <= batch_size <= r.last)
+
+
+@pytest.mark.parametrize("max_batch", [1, 5, 64, 100])
+def test_a_table_covers_every_batch_size_once(max_batch):
+    table = length_table(Scenario(batch=1, model="8b", max_batch=max_batch), acceptance=0.6)
+    assert [r.first for r in table] == [1, *(r.last + 1 for r in table[:-1])]
+    assert table[-1].last == max_batch
+    assert all(a.length != b.length for a, b in itertools.pairwise(table))
+
+
+def test_better_drafts_get_longer_and_larger_batches_shorter_lengths():
+    good, bad = (length_table(Scenario(batch=1, drafter="lookup"), acceptance) for acceptance in (0.8, 0.2))
+    assert all(lookup(good, size) >= lookup(bad, size) for size in (1, 8, 64, 256))
+    assert all(a.length > b.length for table in (good, bad) for a, b in itertools.pairwise(table))
+
+
+def test_vllm_takes_inclusive_ranges():
+    assert vllm_config(TABLE) == {
+        "num_speculative_tokens": 5,
+        "num_speculative_tokens_per_batch_size": [[1, 4, 5], [5, 32, 2], [33, 64, 0]],
+    }
+
+
+def test_sglang_takes_the_least_batch_size_of_every_slot():
+    config = sglang_config([TABLE, [LengthRange(1, 8, 3), LengthRange(9, 64, 1)]])
+    assert config == {
+        "1": {"candidate_steps": [3, 5]},
+        "5": {"candidate_steps": [2, 3]},
+        "9": {"candidate_steps": [1, 2]},
+        "33": {"candidate_steps": [0, 1]},
+    }
+    keys = sorted(map(int, config))
+    for size in range(1, 65):  # SGLang: the largest key that is not above the batch size
+        assert lookup(TABLE, size) in config[str(keys[bisect_right(keys, size) - 1])]["candidate_steps"]
+
+
+def test_tensorrt_llm_takes_the_largest_batch_size_of_every_length():
+    config = tensorrt_llm_config(TABLE)
+    assert config == {"max_draft_len": 5, "draft_len_schedule": {4: 5, 32: 2}}
+    keys = sorted(config["draft_len_schedule"])
+    for size in range(1, 65):  # TensorRT-LLM: the least key that is not below the batch size; beyond the last, none
+        index = bisect_left(keys, size)
+        assert lookup(TABLE, size) == (config["draft_len_schedule"][keys[index]] if index < len(keys) else 0)
+
+
+def test_tensorrt_llm_has_no_schedule_without_drafts():
+    with pytest.raises(ValueError, match="leave speculation off"):
+        tensorrt_llm_config([LengthRange(1, 64, 0)])
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
+def test_the_command_prints_one_object(engine):
+    command = [sys.executable, "-m", "smartspec", "export", engine, "--hardware", "l4", "--max-batch", "64"]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)

@@ -1,0 +1,69 @@
+"""What steps take: learned from steps, kept on disk, and not believed when the file is of something else."""
+
+import json
+
+import pytest
+from test_scheduling import run
+from toy_engine import make_config
+
+from smartspec.control import CostCurve, DrafterSpec, LatencyModel
+from smartspec.vllm_plugin.cost_file import CostFile
+from smartspec.vllm_plugin.costs import TRIAL_STEPS, StepCosts, StepSize
+
+
+def test_a_trial_tries_every_length():
+    costs, lengths = StepCosts(has_passes=False), []
+    while not costs.are_known:
+        lengths.append(costs.trial_length(5))
+        costs.add(StepSize(1, 1 + lengths[-1], 1 + lengths[-1]), 100, 0.02 + 0.001 * lengths[-1])
+    assert len(lengths) == TRIAL_STEPS and set(lengths) == set(range(6)) and lengths[:4] == [0, 0, 5, 5]
+    assert costs.fit().target.seconds(4.0, 100, 1) == pytest.approx(0.023, rel=0.01)
+
+
+def test_draft_passes_are_told_apart_from_the_target():
+    costs, drafted = StepCosts(has_passes=True), 0
+    while not costs.are_known:
+        length = costs.trial_length(4)
+        for rows in (1, 8):
+            fed = rows * (1 + drafted)
+            seconds = 0.02 + 0.0005 * fed + length * (0.001 + 0.0001 * rows)
+            costs.add(StepSize(rows, fed, fed, length), 100 * rows, seconds)
+        drafted = length
+    latency = costs.fit()
+    assert latency.drafts[0].seconds(8.0) == pytest.approx(0.0018, rel=0.02)
+    assert latency.target.seconds(8.0, 800, 8) == pytest.approx(0.024, rel=0.02)
+
+
+def test_costs_are_kept_for_the_next_start(tmp_path):
+    first = run(make_config(tmp_path))
+    assert len(first.verified_lengths) > 64
+    (path,) = (tmp_path / "cache" / "vllm").glob("*.json")
+    stored = LatencyModel.from_dict(json.loads(path.read_text())["cost_model"])
+    assert stored.target.seconds(6.0, 600, 6) == pytest.approx(0.026, rel=0.05)
+    again = run(make_config(tmp_path), num_requests=1, max_tokens=30)
+    assert again.scheduler.speculation._latency.to_dict() == stored.to_dict()
+
+
+def test_another_rank_reads_and_does_not_write(tmp_path):
+    run(make_config(tmp_path, data_parallel_size=2, data_parallel_index=1))
+    assert not list((tmp_path / "cache" / "vllm").glob("*.json"))
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"key": {"model": "other"}}', "\x00\x00"])
+def test_a_corrupt_file_is_reported_and_written_anew(content, tmp_path, caplog):
+    run(make_config(tmp_path))
+    (path,) = (tmp_path / "cache" / "vllm").glob("*.json")
+    path.write_text(content)
+    engine = run(make_config(tmp_path))
+    assert any("is unusable" in message for message in caplog.messages)
+    assert all(text == engine.expected(name) for name, text in engine.texts.items())
+    assert json.loads(path.read_text())["cost_model"]
+
+
+def test_costs_without_draft_passes_do_not_fit_a_drafter_that_has_them(tmp_path):
+    file = CostFile(tmp_path, {"model": "x"})
+    file.store(LatencyModel(CostCurve.linear(0.02, 0.001)))
+    assert file.load((DrafterSpec("ngram"),)) is not None
+    with pytest.raises(ValueError, match="cost curve"):
+        file.load((DrafterSpec("eagle3", has_passes=True),))
+    assert not list(file.path.parent.glob(".storing-*"))

@@ -1,0 +1,81 @@
+"""What can be seen of the decisions: metrics in the registry of the process that serves HTTP, and the decision log."""
+
+import os
+import time
+from types import SimpleNamespace
+
+import pytest
+from prometheus_client import REGISTRY
+from test_scheduling import CASES, run
+from toy_engine import make_config
+
+from smartspec.sim.recorded_log import RecordedLog
+from smartspec.sim.replay import replay
+from smartspec.vllm_plugin.costs import TRIAL_STEPS
+from smartspec.vllm_plugin.stat_logger import SCHEDULER, StatLogger
+
+
+@pytest.fixture
+def clean_registry():
+    before = set(REGISTRY._collector_to_names)
+    yield REGISTRY
+    for collector in set(REGISTRY._collector_to_names) - before:
+        REGISTRY.unregister(collector)
+
+
+def front_end(config, scheduler_cls) -> SimpleNamespace:
+    """The same configuration as the process sees it that serves HTTP."""
+    return SimpleNamespace(**vars(config) | {"scheduler_config": SimpleNamespace(scheduler_cls=scheduler_cls)})
+
+
+def test_counters_are_those_of_the_run(tmp_path, clean_registry):
+    config = make_config(tmp_path, settings={"policy": "fixed:3"})
+    StatLogger(front_end(config, SCHEDULER), [0, 1])
+    engine = run(config)
+    value = clean_registry.get_sample_value
+    assert engine.scheduler.speculation is not None
+    verified = sum(map(sum, engine.verified_lengths))
+    emitted = sum(len(text) - 20 - 7 * int(name) for name, text in engine.texts.items())
+    assert value("smartspec_verified_tokens_total", {"engine": "0"}) == verified
+    rows = [value("smartspec_chosen_lengths_total", {"engine": "0", "length": str(n)}) for n in range(4)]
+    assert sum(n * count for n, count in enumerate(rows)) == verified
+    assert sum(rows) == value("smartspec_decode_rows_total", {"engine": "0"})
+    assert emitted <= value("smartspec_emitted_tokens_total", {"engine": "0"}) <= emitted + 6 * 4
+    assert value("smartspec_step_seconds_sum", {"engine": "0"}) == pytest.approx(engine.now)
+    assert value("smartspec_controller_errors_total", {"engine": "0"}) == 0
+
+
+def test_what_engines_left_a_week_ago_is_removed(tmp_path):
+    folder = tmp_path / "cache" / "vllm"
+    folder.mkdir(parents=True)
+    for name, age in (("old", 8 * 24 * 3600), ("idle", 3600)):
+        (folder / f"{name}-0.prom").write_text("")
+        os.utime(folder / f"{name}-0.prom", (time.time() - age,) * 2)
+    run(make_config(tmp_path), num_requests=1, max_tokens=5)
+    assert {path.name for path in folder.glob("*.prom")} == {"idle-0.prom", "toy-0.prom"}
+
+
+def test_engines_are_shown_together(tmp_path, clean_registry):
+    for index in (0, 1):
+        config = make_config(tmp_path, data_parallel_index=index)
+        run(config, num_requests=1)
+    StatLogger(front_end(config, SCHEDULER), [0, 1])
+    for index in ("0", "1"):
+        assert clean_registry.get_sample_value("smartspec_steps_total", {"engine": index}) > 0
+
+
+def test_without_the_scheduler_nothing_is_registered(tmp_path, clean_registry):
+    before = set(clean_registry._collector_to_names)
+    StatLogger(front_end(make_config(tmp_path), None), [0])
+    assert set(clean_registry._collector_to_names) == before
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_decision_log_can_be_replayed(case, tmp_path):
+    path = tmp_path / "decisions.jsonl"
+    engine = run(make_config(tmp_path, settings={"decision_log": str(path)}, **CASES[case]))
+    recorded, (off, goodput) = replay(RecordedLog(path), ["off", "goodput"])
+    assert recorded.policy == "goodput"
+    assert recorded.num_steps > 0.4 * (len(engine.verified_lengths) - TRIAL_STEPS)  # asynchronous: every second one
+    assert recorded.tokens_per_second > 1.05 * off.tokens_per_second
+    assert goodput.tokens_per_second == pytest.approx(recorded.tokens_per_second, rel=0.15)

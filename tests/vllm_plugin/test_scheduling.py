@@ -1,0 +1,163 @@
+"""Whatever is decided, every request gets its own text; and decisions are good ones."""
+
+import logging
+from itertools import chain
+
+import pytest
+from toy_engine import ToyEngine, make_config
+from vllm.schedulers import AsyncScheduler
+from vllm.schedulers import Scheduler as StockScheduler
+
+from smartspec.control import Controller
+from smartspec.vllm_plugin import Scheduler
+
+CASES = {
+    "ngram": {"method": "ngram"},
+    "draft model": {"method": "draft_model"},
+    "draft model, asynchronous": {"method": "draft_model", "is_async": True},
+}
+
+
+def run(config, *, acceptance=0.7, num_requests=6, max_tokens=120, **options) -> ToyEngine:
+    engine = ToyEngine(
+        Scheduler(config),
+        acceptance=acceptance,
+        has_passes=config.speculative_config.method == "draft_model",
+        **options,
+    )
+    for number in range(num_requests):
+        engine.add(number, prompt_tokens=20 + 7 * number, max_tokens=max_tokens + 5 * number)
+    engine.run()
+    return engine
+
+
+def assert_texts_are_right(engine: ToyEngine) -> None:
+    for number, name in enumerate(engine.texts):
+        assert engine.texts[name] == engine.expected(name), f"request {number}"
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_texts_are_those_of_the_target(case, tmp_path):
+    engine = run(make_config(tmp_path, **CASES[case]))
+    assert_texts_are_right(engine)
+    assert engine.scheduler.speculation is not None
+    assert isinstance(engine.scheduler, AsyncScheduler) == CASES[case].get("is_async", False)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_good_drafts_are_used(case, tmp_path):
+    engine = run(make_config(tmp_path, **CASES[case]), acceptance=0.9, max_tokens=300)
+    late = list(chain.from_iterable(engine.verified_lengths[-60:-10]))
+    assert sum(late) / len(late) > 2.5
+    steps = len(engine.verified_lengths)
+    assert steps < 180, f"{steps} steps for 300 tokens"
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_useless_drafts_are_not(case, tmp_path):
+    engine = run(make_config(tmp_path, **CASES[case]), acceptance=0.02, max_tokens=300)
+    verified = list(chain.from_iterable(engine.verified_lengths[80:]))
+    assert sum(verified) / (6 * 220) < 0.15
+    if CASES[case]["method"] == "draft_model":
+        assert sum(length > 0 for length in engine.draft_lengths[80:]) < 0.15 * len(engine.draft_lengths[80:])
+
+
+def test_asynchronous_placeholders_are_shared_and_never_cut_in_place(tmp_path):
+    engine = run(make_config(tmp_path, method="draft_model", is_async=True, settings={"policy": "fixed:2"}))
+    assert_texts_are_right(engine)
+    assert {length for lengths in engine.verified_lengths for length in lengths} <= {1, 2}
+
+
+@pytest.mark.parametrize("policy", ["off", "fixed:3", "uniform:1,3"])
+def test_policies(policy, tmp_path):
+    engine = run(make_config(tmp_path, settings={"policy": policy}))
+    assert_texts_are_right(engine)
+    lengths = set(chain.from_iterable(engine.verified_lengths))
+    assert lengths <= {"off": set(), "fixed:3": {1, 2, 3}, "uniform:1,3": {1, 2, 3, 4}}[policy]
+
+
+def test_callers_may_ask_for_shorter_drafts(tmp_path):
+    engine = ToyEngine(Scheduler(make_config(tmp_path, settings={"policy": "fixed:4"})), acceptance=0.9)
+    engine.add(0, 20, 60, smartspec_max_draft_tokens=0)
+    engine.add(1, 20, 60, smartspec_max_draft_tokens=2)
+    seen: dict[str, set[int]] = {"0": set(), "1": set()}
+    execute = engine._execute
+
+    def note(output):
+        for name, drafts in output.scheduled_spec_decode_tokens.items():
+            seen[name].add(len(drafts))
+        return execute(output)
+
+    engine._execute = note
+    engine.run()
+    assert_texts_are_right(engine)
+    assert not seen["0"] and max(seen["1"]) == 2
+
+
+def test_requests_that_end_are_forgotten(tmp_path):
+    engine = run(make_config(tmp_path))
+    speculation = engine.scheduler.speculation
+    engine.add(99, 10, 3)  # the ends of the last ones are told with the next step
+    engine.run()
+    assert set(speculation._numbers) <= {"99"} and not speculation._steps
+
+
+def test_a_controller_that_raises_costs_drafts_and_nothing_else(tmp_path, monkeypatch, caplog):
+    engine = ToyEngine(Scheduler(make_config(tmp_path, settings={"policy": "fixed:3"})))
+
+    def fail(*_):
+        raise RuntimeError("no plan today")
+
+    monkeypatch.setattr(Controller, "plan_draft", fail)
+    engine.add(0, 20, 150)
+    with caplog.at_level(logging.WARNING, "vllm.smartspec"):
+        engine.run()
+    assert_texts_are_right(engine)
+    assert engine.scheduler.speculation._controller.num_errors >= 1
+    assert not any(engine.verified_lengths)
+    assert [record.message for record in caplog.records].count(caplog.messages[0]) == 1
+
+
+def test_a_failing_plugin_leaves_it_to_vllm(tmp_path, monkeypatch, caplog):
+    engine = ToyEngine(Scheduler(make_config(tmp_path, settings={"policy": "fixed:2"})))
+    engine.add(0, 20, 100)
+    monkeypatch.setattr("smartspec.vllm_plugin.batch.decoding", lambda scheduler: 1 / 0)
+    engine.run()
+    assert_texts_are_right(engine)
+    assert engine.scheduler.speculation is None
+    assert sum("out of use" in message for message in caplog.messages) == 1
+    assert {4} <= set(chain.from_iterable(engine.verified_lengths))  # vLLM's own length
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"pipeline_parallel_size": 2}, "pipeline parallel is 2"),
+        ({"enable_adaptive_verification": True}, "adaptive verification"),
+        ({"data_parallel_size": 2, "is_moe": True}, "lockstep"),
+    ],
+)
+def test_a_set_up_that_is_not_supported_gets_the_stock_scheduler(changes, reason, tmp_path, caplog):
+    scheduler = Scheduler(make_config(tmp_path, **changes))
+    assert type(scheduler) is StockScheduler
+    assert len(caplog.messages) == 1 and reason in caplog.messages[0]
+
+
+@pytest.mark.parametrize("version", ["0.29.1", "0.33.0", "1.0", "nightly"])
+def test_an_unknown_version_gets_the_stock_scheduler(version, tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr("vllm.__version__", version)
+    assert type(Scheduler(make_config(tmp_path))) is StockScheduler
+    assert len(caplog.messages) == 1 and version in caplog.messages[0]
+
+
+def test_another_signature_gets_the_stock_scheduler(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(StockScheduler, "update_from_output", lambda self, outputs: None)
+    assert type(Scheduler(make_config(tmp_path))) is StockScheduler
+    assert len(caplog.messages) == 1 and "update_from_output takes ('self', 'outputs')" in caplog.messages[0]
+
+
+def test_a_missing_attribute_leaves_draft_lengths_alone(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr("smartspec.vllm_plugin.compatibility.ATTRIBUTES", ("running", "no_such_thing"))
+    scheduler = Scheduler(make_config(tmp_path))
+    assert scheduler.speculation is None and scheduler.dynamic_sd_lookup is None
+    assert len(caplog.messages) == 1 and "no_such_thing" in caplog.messages[0]

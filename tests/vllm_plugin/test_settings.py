@@ -1,0 +1,42 @@
+"""Settings: where they come from, and what is said about wrong ones."""
+
+from pathlib import Path
+
+import pytest
+from toy_engine import make_config
+
+from smartspec.vllm_plugin import Scheduler
+from smartspec.vllm_plugin.settings import Settings
+
+
+def test_configuration_goes_before_environment():
+    environment = {"SMARTSPEC_POLICY": "off", "SMARTSPEC_CACHE": "/somewhere", "SMARTSPEC_METRICS_SECONDS": "2.5"}
+    settings = Settings.read({"smartspec": {"policy": "fixed:2"}, "other": 1}, environment)
+    assert settings == Settings(policy="fixed:2", cache=Path("/somewhere"), metrics_seconds=2.5)
+    assert Settings.read({}, {}) == Settings()
+
+
+@pytest.mark.parametrize(
+    ("section", "named"),
+    [
+        ({"polcy": "off"}, "polcy"),
+        ({"policy": 3}, "policy"),
+        ({"metrics_seconds": "soon"}, "soon"),
+        ({"metrics_seconds": -1}, "-1"),
+        ("off", "off"),
+    ],
+)
+def test_a_wrong_setting_is_named(section, named):
+    with pytest.raises(ValueError, match=named):
+        Settings.read({"smartspec": section}, {})
+
+
+def test_an_unknown_policy_is_refused_at_start(tmp_path):
+    with pytest.raises(ValueError, match="unknown policy 'best'"):
+        Scheduler(make_config(tmp_path, settings={"policy": "best"}))
+
+
+def test_a_log_that_exists_is_refused_at_start(tmp_path):
+    (tmp_path / "log.jsonl").write_text("mine")
+    with pytest.raises(ValueError, match="choose another file"):
+        Scheduler(make_config(tmp_path, settings={"decision_log": str(tmp_path / "log.jsonl")}))

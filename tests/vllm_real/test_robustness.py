@@ -1,0 +1,95 @@
+"""Little memory, callers that leave, controllers that fail, files that lie: answers stay, and blocks come back."""
+
+import logging
+
+import pytest
+import vllm
+from prometheus_client.parser import text_string_to_metric_families
+from serving import NGRAM, answers, counters, free_blocks, restless, scheduler_of, serving
+from vllm import SamplingParams
+
+from smartspec.control import Controller
+from smartspec.vllm_plugin import build
+from smartspec.vllm_plugin.cost_file import CostFile
+
+
+@pytest.fixture(autouse=True)
+def seen_logs(monkeypatch):
+    """vLLM's logger keeps what it says to itself."""
+    monkeypatch.setattr(logging.getLogger("vllm"), "propagate", True)
+
+
+@pytest.fixture(scope="module")
+def few(prompts) -> list[str]:
+    return [prompt for prompt in prompts if len(prompt) < 600][:12]
+
+
+@pytest.fixture(scope="module")
+def expected(model, few) -> list[list[int]]:
+    with serving(model, None) as llm:
+        return answers(llm, few)
+
+
+def test_preemption(model, few, expected, tmp_path, monkeypatch):
+    restless(monkeypatch)
+    with serving(model, NGRAM, tmp_path, block_size=32, num_gpu_blocks_override=24, max_model_len=512) as llm:
+        free = free_blocks(llm)
+        assert answers(llm, few) == expected
+        preemptions = next(m.value for m in llm.get_metrics() if m.name == "vllm:num_preemptions")
+        assert preemptions > 0
+        assert free_blocks(llm) == free
+        assert scheduler_of(llm).speculation is not None
+
+
+def test_aborted_requests_leave_nothing_behind(model, few, tmp_path, monkeypatch):
+    restless(monkeypatch)
+    with serving(model, NGRAM, tmp_path) as llm:
+        free, engine = free_blocks(llm), llm.llm_engine
+        for number, prompt in enumerate(few):
+            engine.add_request(str(number), prompt, SamplingParams(temperature=0.0, max_tokens=60))
+        for step in range(200):
+            if step % 5 == 0:
+                engine.abort_request([str(step // 5)])
+            engine.step()
+            if not engine.has_unfinished_requests():
+                break
+        answers(llm, few[:1])
+        speculation = scheduler_of(llm).speculation
+        assert free_blocks(llm) == free
+        assert len(speculation._numbers) <= 1 and not speculation._steps
+
+
+def test_counters_are_those_of_vllm(model, few, expected, tmp_path):
+    with serving(model, NGRAM, tmp_path) as llm:
+        before = counters(llm)
+        assert answers(llm, few) == expected
+        after = counters(llm)
+    (path,) = (tmp_path / "vllm").glob("*.prom")
+    ours = {s.name: s.value for family in text_string_to_metric_families(path.read_text()) for s in family.samples}
+    assert ours["smartspec_verified_tokens_total"] == after["num_draft_tokens"] - before["num_draft_tokens"] > 0
+    assert ours["smartspec_accepted_tokens_total"] == after["num_accepted_tokens"] - before["num_accepted_tokens"] > 0
+
+
+def test_a_failing_controller_and_a_corrupt_cost_file(model, few, expected, tmp_path, monkeypatch, caplog):
+    class Failing(Controller):
+        def observe(self, feedback):
+            super().observe(feedback)
+            if feedback.verified.sum() > 3:
+                raise RuntimeError("enough")
+
+    monkeypatch.setattr(build, "Controller", Failing)
+    monkeypatch.setattr(CostFile, "path", property(lambda self: tmp_path / "costs.json"))
+    (tmp_path / "costs.json").write_text("{")
+    with caplog.at_level(logging.WARNING), serving(model, NGRAM, tmp_path) as llm:
+        assert answers(llm, few) == expected
+        controller = scheduler_of(llm).speculation._controller
+        assert controller.errors["RuntimeError: enough"] > 0
+    assert "is unusable" in caplog.text and "the controller failed" in caplog.text
+
+
+def test_an_unknown_version(model, few, expected, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(vllm, "__version__", "0.99.0")
+    with caplog.at_level(logging.WARNING), serving(model, NGRAM, tmp_path) as llm:
+        assert type(scheduler_of(llm)).__module__ == "vllm.v1.core.sched.scheduler"
+        assert answers(llm, few) == expected
+    assert "vLLM 0.99.0 is not supported" in caplog.text
