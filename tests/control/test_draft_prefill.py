@@ -61,12 +61,12 @@ def test_a_step_is_charged_its_share_of_the_whole_draft_prefill():
 
 def test_a_row_begins_if_its_own_drafts_bring_more_than_its_draft_prefill_costs():
     """0.7 + 0.49 + 0.343 tokens per step at 10 ms each, for 120 / (1 + 1.53) steps, are 0.73 seconds: with a
-    payback of 1.5 that is 4,850 tokens of draft prefill at 0.1 ms each. Rows that need none draft anyway."""
-    view = make_view([0, 4000, 6000, 4])
+    payback of 2.5 that is 2,900 tokens of draft prefill at 0.1 ms each. Rows that need none draft anyway."""
+    view = make_view([0, 2400, 3600, 4])
     rows, charged = who_begins(view, make_estimates(), 120.0)
     assert rows.tolist() == [True, True, False, True]
     ordinary = LATENCY.draft_seconds(make_view(0), np.where(rows, 0, -1), 1)[0]
-    assert charged[1] - ordinary[1] == pytest.approx(0.4 / (120 / 2.533), rel=0.1)
+    assert charged[1] - ordinary[1] == pytest.approx(0.24 / (120 / 2.533), rel=0.1)
 
 
 @pytest.mark.parametrize(("remaining_tokens", "begin"), [(300.0, True), (120.0, True), (8.0, False), (2.0, False)])
@@ -76,12 +76,12 @@ def test_where_requests_are_about_to_end_none_begins(remaining_tokens, begin):
 
 def test_who_is_hardly_accepted_does_not_begin():
     rates = np.array([0.7, 0.5, 0.1, 0.05])
-    assert who_begins(make_view(2000), make_estimates(rates), 80.0)[0].tolist() == [True, True, False, False]
+    assert who_begins(make_view(1200), make_estimates(rates), 80.0)[0].tolist() == [True, True, False, False]
 
 
 def test_that_a_long_request_ends_sooner_is_worth_more():
-    assert not who_begins(make_view(9000), make_estimates(), 120.0)[0].any()
-    assert who_begins(make_view([9000, 0, 0, 0], context=[9000, 10, 10, 10]), make_estimates(), 120.0)[0].all()
+    assert not who_begins(make_view(5400), make_estimates(), 120.0)[0].any()
+    assert who_begins(make_view([5400, 0, 0, 0], context=[5400, 10, 10, 10]), make_estimates(), 120.0)[0].all()
 
 
 @pytest.mark.parametrize("tokens", [20.0, 400.0])
@@ -92,7 +92,7 @@ def test_what_short_answers_do_not_pay_long_ones_do(tokens):
 
 def test_drafts_that_are_off_are_no_reason_to_stay_off():
     """A policy whose drafts were kept off for long begins again."""
-    policy, estimates, view = Goodput(settings=NOT_EXPLORING), make_estimates(), make_view(2000)
+    policy, estimates, view = Goodput(settings=NOT_EXPLORING), make_estimates(), make_view(1200)
     assert policy.plan_draft(view, estimates).lengths.any()
     policy.guard.reason, policy.guard._remaining = "a test", 1000
     for _ in range(1000):
@@ -103,18 +103,18 @@ def test_drafts_that_are_off_are_no_reason_to_stay_off():
 
 
 def test_a_policy_learns_that_answers_are_short():
-    """Drafters are prefilled with prompts of 2,000 tokens until requests turn out to end after eight tokens."""
+    """Drafters are prefilled with prompts of 1,200 tokens until requests turn out to end after eight tokens."""
     policy, estimates = Goodput(settings=NOT_EXPLORING), make_estimates()
-    assert policy.plan_draft(make_view(2000), estimates).lengths.any()
+    assert policy.plan_draft(make_view(1200), estimates).lengths.any()
     for number in range(1, 100):
         ids = number * R + np.arange(R)
         for made in range(8):
-            view = make_view(2000 + made, context=2000 + made, rows=ids)
+            view = make_view(1200 + made, context=1200 + made, rows=ids)
             policy.plan_draft(view, estimates)
             policy.observe(factories.make_feedback(view))
         for request_id in ids.tolist():
             policy.forget(request_id)
     assert policy.state()["tokens_of_a_request"] == pytest.approx(8, rel=0.1)
-    view = make_view(2000, rows=1000 + np.arange(R))
+    view = make_view(1200, rows=1000 + np.arange(R))
     assert policy.plan_draft(make_view(0, rows=1000 + np.arange(R)), estimates).lengths.any(), "but for the prefill"
     assert not policy.plan_draft(view, estimates).lengths.any()
