@@ -57,6 +57,7 @@ def serve(
     ignore_unknown_fields: Annotated[
         bool, typer.Option("--ignore-unknown-fields", help="Ignore unknown fields of requests.")
     ] = False,
+    no_page: Annotated[bool, typer.Option("--no-page", help="Do not show what the server does at /.")] = False,
     drain_seconds: Annotated[
         float, typer.Option(min=0.0, help="After SIGTERM, requests under way may take so long to finish.")
     ] = 30.0,
@@ -93,7 +94,8 @@ def serve(
 
         thread = EngineThread()
         engine = thread.submit(partial(build_engine, config, report=partial(print, flush=True))).result()
-        run(engine, thread, listener, drain_seconds, keys=keys, ignore_unknown_fields=ignore_unknown_fields)
+        options = {"keys": keys, "ignore_unknown_fields": ignore_unknown_fields, "has_page": not no_page}
+        run(engine, thread, listener, drain_seconds, **options)
     except KeyboardInterrupt:
         pass
     finally:

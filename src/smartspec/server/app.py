@@ -13,10 +13,12 @@ from smartspec.server.body import MAX_BODY_BYTES, RequestBody
 from smartspec.server.calls import CallReader, check_model
 from smartspec.server.errors import APIError, install_error_handlers
 from smartspec.server.keys import ApiKeys, KeyCheck
+from smartspec.server.live_feed import LiveFeed
+from smartspec.server.live_page import page_routes
 from smartspec.server.metrics import ServerMetrics
 from smartspec.server.prompts import PromptReader
 from smartspec.server.protocol import DetokenizeBody, TokenizeBody, parse_body
-from smartspec.server.streaming import answer
+from smartspec.server.streaming import EventStream, answer
 
 METRICS_MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -31,13 +33,14 @@ def create_app(
     kernels: dict[str, str] | None = None,
     keys: ApiKeys | None = None,
     ignore_unknown_fields: bool = False,
+    has_page: bool = True,
     max_body_bytes: int = MAX_BODY_BYTES,
 ) -> FastAPI:
     """An OpenAI-compatible application around an engine, which it starts and stops.
 
     tokenizer: a transformers tokenizer. policy: the name of the engine's. kernels: what computes, see
     engine.kernel_report. keys: who may use it, None for everybody. ignore_unknown_fields: instead of
-    refusing them.
+    refusing them. has_page: whether `/` shows what the server does.
     """
     metrics = ServerMetrics(engine.core)
     engine.listeners.append(metrics.observe_step)
@@ -59,6 +62,9 @@ def create_app(
     app.include_router(_tokenizer_routes(prompts, engine, model_name))
     shown = {"drafters": list(drafters), "kernels": kernels or {}}
     app.include_router(_information_routes(engine, model_name, shown), prefix="/v1")
+    app.include_router(_feed_routes(LiveFeed(engine, {"model": model_name, "policy": policy})), prefix="/v1")
+    if has_page:
+        app.include_router(page_routes())
     return app
 
 
@@ -124,6 +130,16 @@ def _information_routes(engine: AsyncEngine, model_name: str, shown: dict) -> AP
     async def speculation() -> JSONResponse:
         state = await engine.call(engine.core.controller.state)
         return JSONResponse({"model": model_name} | state | shown)
+
+    return router
+
+
+def _feed_routes(feed: LiveFeed) -> APIRouter:
+    router = APIRouter()
+
+    @router.get("/speculation/events")
+    async def events() -> Response:
+        return EventStream(feed.events())
 
     return router
 

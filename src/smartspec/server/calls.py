@@ -63,6 +63,7 @@ class CallReader:
             include_usage=body.include_usage,
             continuous_usage=body.continuous_usage,
             request_id=body.request_id,
+            report=body.speculation is not None and body.speculation.report,
             speculation=body.speculation_options,
             origin=body.origin(client),
         )
