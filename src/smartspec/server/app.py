@@ -9,6 +9,7 @@ from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 
 from smartspec.engine.runtime.async_engine import AsyncEngine
+from smartspec.server.access_log import AccessLog
 from smartspec.server.body import MAX_BODY_BYTES, RequestBody
 from smartspec.server.calls import CallReader, check_model
 from smartspec.server.errors import APIError, install_error_handlers
@@ -19,6 +20,7 @@ from smartspec.server.metrics import ServerMetrics
 from smartspec.server.prompts import PromptReader
 from smartspec.server.protocol import DetokenizeBody, TokenizeBody, parse_body
 from smartspec.server.streaming import EventStream, answer
+from smartspec.server.workload_classes import WorkloadClasses
 
 METRICS_MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -34,15 +36,18 @@ def create_app(
     keys: ApiKeys | None = None,
     ignore_unknown_fields: bool = False,
     has_page: bool = True,
+    classes: WorkloadClasses | None = None,
+    access_log: bool = False,
     max_body_bytes: int = MAX_BODY_BYTES,
 ) -> FastAPI:
     """An OpenAI-compatible application around an engine, which it starts and stops.
 
     tokenizer: a transformers tokenizer. policy: the name of the engine's. kernels: what computes, see
     engine.kernel_report. keys: who may use it, None for everybody. ignore_unknown_fields: instead of
-    refusing them. has_page: whether `/` shows what the server does.
+    refusing them. has_page: whether `/` shows what the server does. classes: what is said of
+    requests by their workload class. access_log: whether there is a line in the log for every request.
     """
-    metrics = ServerMetrics(engine.core)
+    metrics = ServerMetrics(engine.core, model_name)
     engine.listeners.append(metrics.observe_step)
 
     @asynccontextmanager
@@ -54,10 +59,12 @@ def create_app(
     app = FastAPI(title="SmartSpec", lifespan=lifespan, openapi_url=None, redirect_slashes=False)
     app.add_middleware(RequestBody, max_bytes=max_body_bytes)
     app.add_middleware(KeyCheck, keys=keys or ApiKeys())  # around what reads the body
+    app.add_middleware(AccessLog, count=metrics.observe_answer, log=access_log)
     install_error_handlers(app)
     app.include_router(_service_routes(engine, metrics))
     prompts = PromptReader(tokenizer, engine)
-    reader = CallReader(prompts, engine, model_name, policy, ignore_unknown_fields)
+    classes = classes or WorkloadClasses({}, policy)
+    reader = CallReader(prompts, engine, model_name, policy, ignore_unknown_fields, classes)
     app.include_router(_generation_routes(reader, engine, metrics), prefix="/v1")
     app.include_router(_tokenizer_routes(prompts, engine, model_name))
     shown = {"drafters": list(drafters), "kernels": kernels or {}}

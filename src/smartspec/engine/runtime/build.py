@@ -15,7 +15,7 @@ from smartspec.core.drafter import Drafter
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.scheduler import Scheduler
 from smartspec.engine.drafting.draft_model import DraftModel
-from smartspec.engine.models.checkpoint import claimed_positions
+from smartspec.engine.models.checkpoint import claimed_positions, locate
 from smartspec.engine.models.load import load_model
 from smartspec.engine.models.loaded_model import LoadedModel
 from smartspec.engine.models.model_runner import ModelRunner
@@ -124,9 +124,9 @@ def load_runners(config: EngineConfig, report: Callable[[str], None] = lambda te
 
 def _check_before_loading(config: EngineConfig) -> None:
     """What is wrong with names and lengths is said before anything takes time."""
-    claimed = claimed_positions(config.model)
-    for name in config.draft_models:
-        claimed_positions(name)
+    for name in (config.model, *config.draft_models):
+        locate(name)
+    claimed = None if config.max_model_len is None else claimed_positions(config.model)
     if config.max_model_len is not None and claimed is not None and config.max_model_len > claimed:
         raise ValueError(
             f"max_model_len {config.max_model_len} exceeds {claimed}, what the model was made for ({config.model!r}): "
