@@ -24,7 +24,7 @@ from smartspec.engine.runtime.decision_log import DecisionLog
 from smartspec.engine.runtime.drafters import MODEL_FREE_DRAFTERS
 from smartspec.engine.runtime.executor import LiveExecutor
 from smartspec.engine.runtime.kernel_report import kernel_report
-from smartspec.engine.runtime.profile import profiled_latency
+from smartspec.engine.runtime.profile import cache_path, note_drift, profile_key, profiled_latency
 
 logger = logging.getLogger(__name__)
 
@@ -33,13 +33,15 @@ DEFAULT_TOKENS_PER_REQUEST = 1024
 
 @dataclass(frozen=True)
 class Engine:
-    """A core that is ready to step, and what a host needs to talk to it. kernels: see kernel_report, of the target."""
+    """A core that is ready to step, and what a host needs to talk to it. kernels: see kernel_report, of the target.
+    check_profile: to be called after the first steps, see profile.note_drift."""
 
     core: EngineCore
     loaded: LoadedModel
     config: EngineConfig
     max_model_len: int
     kernels: dict[str, str]
+    check_profile: Callable[[], None] = lambda: None
     decision_log: DecisionLog | None = None
 
     @property
@@ -82,7 +84,12 @@ def build_engine(config: EngineConfig, report: Callable[[str], None] = lambda te
     brain = controller if config.strict else SafeController(controller, logger.exception)
     core = EngineCore(scheduler, executor, brain)
     loaded = models.target.loaded
-    return Engine(core, loaded, config, models.target.max_len, kernel_report(loaded), decision_log)
+    path = cache_path(profile_key(models.target, runners, config.max_batch))
+
+    def check_profile() -> None:
+        note_drift(path, latency.drift, logger.warning)
+
+    return Engine(core, loaded, config, models.target.max_len, kernel_report(loaded), check_profile, decision_log)
 
 
 def _drafter(name: str, models: "Runners", config: EngineConfig) -> Drafter:
