@@ -27,7 +27,7 @@ LIBRARIES = {
     "workload": {"numpy"},
     "sim": {"numpy"},
     "engine": {
-        "numpy", "torch", "transformers", "tokenizers", "safetensors", "huggingface_hub",
+        "numpy", "torch", "transformers", "tokenizers", "safetensors", "huggingface_hub", "gguf",
     },
     "server": {"numpy", "fastapi", "starlette", "pydantic", "uvicorn", "prometheus_client", "jinja2"},
     "bench": {"numpy", "httpx", "matplotlib", "rich"},
@@ -38,7 +38,7 @@ LIBRARIES = {
 ORDER = {
     "control": (
         "records", "checks", "log", "planner", "acceptance", "latency", "policy", "goodput", "baselines",
-        "policy_names", "controller", "safe_controller", "__init__",
+        "policy_names", "what_if", "controller", "safe_controller", "__init__",
     ),
     "vllm_plugin": (
         "settings", "compatibility", "batch", "costs", "cost_file", "decision", "speculation", "decision_log",

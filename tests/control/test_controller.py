@@ -12,6 +12,7 @@ from drafter_cases import LOOKUP, free_test
 
 from smartspec.control.controller import LEARN_STEPS, NUM_DECISIONS, Controller
 from smartspec.control.latency.model import CostCurve, LatencyModel
+from smartspec.control.policy import no_drafts
 from smartspec.control.records import Drafted, DraftPlan, FreeTests, StepSeconds
 
 K = 4
@@ -214,4 +215,19 @@ def test_controllers_with_the_same_history_decide_the_same():
         feedback = make_feedback(view, plans[0], accepted=rng.integers(0, plans[0].lengths + 1))
         first.observe(feedback)
         second.observe(feedback)
+    assert first.state() == second.state()
+
+
+def test_explaining_the_last_step_compares_lengths_and_changes_nothing():
+    first, second = make_controller("fixed:2"), make_controller("fixed:2")
+    assert first.explain() is None
+    view = make_view(3)
+    for controller in (first, second):
+        plan = controller.plan_draft(view)
+        controller.observe(make_feedback(view, plan, verified=plan.lengths, accepted=np.array([2, 1, 0])))
+    explained = json.loads(json.dumps(first.explain(), allow_nan=False))
+    assert explained["verified"] == [2, 2, 2]
+    what_if = explained["what_if"]
+    assert len(what_if["uniform"]) == K + 1 and what_if["planned"] == what_if["uniform"][2]
+    assert what_if["uniform"][0] == pytest.approx(3 / first._latency.predict(view, no_drafts(3), np.zeros(3)).total)
     assert first.state() == second.state()

@@ -1,10 +1,13 @@
 """A request whose logits are NaN, on a tiny model, ends with an error; neighbours and successors notice nothing."""
 
+import numpy as np
 import pytest
 import torch
 from test_recycling_engine import WholeDrafts
 from tiny_models import VOCABULARY, as_loaded, tiny_llama
 
+from smartspec.control.records import DrafterView, StopRule
+from smartspec.core.batch import Batch, Draft, chain
 from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.request import Request
@@ -66,3 +69,31 @@ def test_neighbour_and_successor_get_the_tokens_they_would_get_alone(with_kernel
     again = of(3, BAD, 10)
     assert decode(core, again) == [[]] and again.num_cached_tokens == 0
     assert core.scheduler.blocks.num_used_blocks == 0
+
+
+class BadDrafts(PromptLookupDrafter):
+    """The token that plain decoding will emit, then one the model has no numbers for. outputs: what that is."""
+
+    outputs: list[int]
+
+    def view(self, batch: Batch) -> DrafterView:
+        return DrafterView(np.full(len(batch.decoding), 3))
+
+    def draft(self, batch: Batch, lengths: np.ndarray, stop: StopRule | None) -> tuple[Draft, ...]:
+        right = [self.outputs[request.num_output_tokens] for request in batch.decoding]
+        tokens = [np.array([token, BAD_TOKEN, 3], dtype=np.int32) for token in right]
+        return tuple(chain(three[:length]) for three, length in zip(tokens, lengths.tolist(), strict=True))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("with_kernel", [True, False])
+def test_a_draft_token_without_numbers_ends_no_request(with_kernel, temperature):
+    alone = decode(make_core(with_kernel), make_request(0, SHORT, 12, temperature))[0]
+    core = make_core(with_kernel)
+    drafter = BadDrafts(max_draft_tokens=4)
+    drafter.outputs = alone
+    core.executor.drafters = (drafter,)
+    request, neighbour = make_request(0, SHORT, 12, temperature), make_request(0, SHORT, 12, temperature)
+    neighbour.request_id = 1
+    assert decode(core, request, neighbour) == [alone, alone]
+    assert (request.error, neighbour.error) == (None, None)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from gguf import GGUFWriter
 from saved_models import save_model
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
@@ -14,6 +15,8 @@ from smartspec.engine.models import checkpoint, default_model
 from smartspec.engine.models.default_model import DEFAULT_MODEL, default_model_folder
 from smartspec.engine.models.linear import PackedLinear
 from smartspec.engine.models.load import load_model
+from smartspec.engine.runtime.build import build_engine
+from smartspec.engine.runtime.config import EngineConfig
 
 
 def weights_file(folder: Path) -> Path:
@@ -100,6 +103,17 @@ def test_a_hub_that_cannot_be_reached_is_not_asked_again_and_again(monkeypatch):
     with pytest.raises(OSError, match=r"unknown model 'no-such/model'.*no route"):
         load_model("no-such/model")
     assert asked == ["no-such/model"]
+
+
+def test_a_gguf_file_tells_its_context_before_it_is_loaded(tmp_path: Path):
+    writer = GGUFWriter(tmp_path / "model.gguf", "llama")
+    writer.add_context_length(640)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    assert checkpoint.claimed_positions(str(tmp_path / "model.gguf")) == 640
+    with pytest.raises(ValueError, match="max_model_len 641 exceeds 640"):
+        build_engine(EngineConfig(model=str(tmp_path / "model.gguf"), max_model_len=641))
 
 
 def test_a_damaged_gguf_file(tmp_path: Path):

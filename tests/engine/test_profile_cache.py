@@ -198,3 +198,26 @@ def test_two_processes_with_one_id_may_store_at_the_same_time(machine, monkeypat
         thread.join()
     assert not failures
     assert list(machine.folder.iterdir()) == [machine.folder / "name.json"]
+
+
+def test_first_steps_that_are_faster_than_the_profile_have_it_measured_again_when_idle(machine, monkeypatch):
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
+    machine.start()
+    profile.note_drift(machine.file, 1.2, machine.reports.append)
+    assert not [report for report in machine.reports if "steps" in report]
+    profile.note_drift(machine.file, 2.0, machine.reports.append)
+    assert "2.0 times" in machine.reports[-1]
+    machine.start()
+    assert machine.num_measured == 1, "the machine is busy now, its profile is right"
+    profile.note_drift(machine.file, 0.5, machine.reports.append)
+    assert "0.50 of what the profile says" in machine.reports[-1]
+    machine.start()
+    assert machine.num_measured == 2 and "busy machine, which is idle now" in machine.reports[0]
+    machine.start()
+    assert machine.num_measured == 2
+
+
+def test_a_profile_that_is_gone_is_not_marked(tmp_path):
+    reports = []
+    profile.note_drift(tmp_path / "gone.json", 0.5, reports.append)
+    assert "could not be marked" in reports[-1]

@@ -107,6 +107,15 @@ class FixedController:
     def forget(self, request_id: int) -> None:
         pass
 
+    def explain(self) -> dict | None:
+        """As of a controller that planned one request's draft."""
+        length = self.length
+        numbers = {"num_rows": 1, "prefill_tokens": 0, "predicted_goodput": 300.0, "predicted_goodput_off": 100.0}
+        lists = {"lengths": [length], "verified": [length], "accepted": [length]}
+        what_if = {"what_if": {"planned": 300.0, "uniform": [100.0 + 25 * k for k in range(9)]}}
+        seconds = {"predicted_seconds": 0.002, "measured_seconds": 0.001}
+        return numbers | lists | seconds | what_if | {"reason": None}
+
     def state(self) -> dict:
         return {"policy": f"fixed:{self.length}", "decisions": []}
 

@@ -60,6 +60,7 @@ def running_server(
     ignore_unknown_fields: bool = False,
     connection: type[LimitedConnection] = LimitedConnection,
     policy: str = "adaserve",
+    **app_options,
 ) -> Iterator[FakeServer]:
     core = make_core(
         tokenizer.eos_token_id, draft_length=draft_length, max_batch=max_batch, max_model_len=MAX_MODEL_LEN
@@ -75,7 +76,7 @@ def running_server(
         max_queue_per_client=max_queue_per_client,
     )
     options = {"policy": policy, "keys": keys, "ignore_unknown_fields": ignore_unknown_fields}
-    app = create_app(engine, tokenizer, MODEL, drafters=("prompt-lookup",), **options)
+    app = create_app(engine, tokenizer, MODEL, drafters=("prompt-lookup",), **options, **app_options)
     listener = socket.create_server(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     web_server = HttpServer(app, engine, drain_seconds=drain_seconds, connection=connection)

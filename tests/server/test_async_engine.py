@@ -12,7 +12,7 @@ from fake_core import make_core
 
 from smartspec.control.records import StepSeconds
 from smartspec.core.sampling_params import SamplingParams
-from smartspec.engine.runtime.async_engine import AsyncEngine, EngineError, QueueFull
+from smartspec.engine.runtime.async_engine import FIRST_STEPS, AsyncEngine, EngineError, QueueFull
 
 
 def run(
@@ -333,3 +333,16 @@ def test_idle_work_that_fails_is_given_up_and_nothing_else_is_disturbed(tokenize
 
     run(tokenizer, scenario, idle_work=failing())
     assert caplog.text.count("work in idle time failed") == 1
+
+
+def test_the_profile_is_checked_once_after_the_first_steps(tokenizer):
+    checks = []
+
+    async def scenario(engine):
+        engine._check_profile = lambda: checks.append(engine.core.executor.num_steps)
+        await collect(engine, [[5, 6, 7]], max_tokens=FIRST_STEPS - 1, ignore_eos=True)
+        assert not checks
+        await collect(engine, [[5, 6, 7]], max_tokens=2 * FIRST_STEPS, ignore_eos=True)
+
+    run(tokenizer, scenario)
+    assert len(checks) == 1 and checks[0] >= FIRST_STEPS

@@ -280,9 +280,9 @@ def test_confidence_of_a_recording_does_not_know_the_outcome():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: AcceptanceClass(Constant(1.2)), "1.2 in .* lie between 0 and 1"),
-        (lambda: AcceptanceClass(Ramp(0.5, -0.1, 0, 1)), "-0.1 in"),
-        (lambda: AcceptanceClass(Constant(0.5), decay=2.0), "2.0 in"),
+        (lambda: AcceptanceClass(Constant(1.2)), "mean 1.2 does not lie between 0 and 1"),
+        (lambda: AcceptanceClass(Ramp(0.5, -0.1, 0, 1)), "mean -0.1 does"),
+        (lambda: AcceptanceClass(Constant(0.5), decay=2.0), "decay 2.0 does"),
         (lambda: AcceptanceClass(Constant(0.5), found_run_tokens=0), "found_run_tokens is 0"),
         (lambda: AcceptanceTruth((AcceptanceClass(Constant(0.5), token_concentration=0.0),), 4), "concentration is 0"),
         (lambda: AcceptanceTruth((), 4), "0 classes, max_draft_tokens 4"),

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from smartspec.cli.scenario_options import Drafter, DraftModel, Hardware, Model, TensorParallel
+
 
 class Engine(StrEnum):
     """Engines that take a table."""
@@ -17,19 +19,11 @@ class Engine(StrEnum):
 
 def export(
     engine: Annotated[Engine, typer.Argument(help="Whose form of the table to print.")],
-    hardware: Annotated[
-        str,
-        typer.Option(
-            help="a100-80g, h100, h200, b200, l40s, a40, l4, a JSON file of measured curves, or a .jsonl file: a "
-            "decision log, for its profile."
-        ),
-    ] = "h100",
-    model: Annotated[str, typer.Option(help="8b, 70b, or a shape like qwen-2.5-32b.")] = "8b",
-    tensor_parallel: Annotated[int, typer.Option(min=1, help="Devices per replica.")] = 1,
-    drafter: Annotated[str, typer.Option(help="model, depth by depth, or lookup, which costs nothing.")] = "model",
-    draft_model: Annotated[
-        str | None, typer.Option(help="Shape of the draft model (default: an EAGLE head of the model).")
-    ] = None,
+    hardware: Hardware = "h100",
+    model: Model = "8b",
+    tensor_parallel: TensorParallel = 1,
+    drafter: Drafter = "model",
+    draft_model: DraftModel = None,
     acceptance: Annotated[float, typer.Option(min=0.0, max=1.0, help="Acceptance of a draft token.")] = 0.7,
     max_draft_tokens: Annotated[int, typer.Option(min=1, help="Longest draft.")] = 5,
     max_batch: Annotated[int, typer.Option(min=1, max=1024, help="Largest batch.")] = 256,

@@ -24,6 +24,7 @@ def _build_app():
 
     from smartspec import __version__
     from smartspec.cli.bench import bench
+    from smartspec.cli.config_file import VARIABLES
     from smartspec.cli.export import export
     from smartspec.cli.generate import generate
     from smartspec.cli.profile import profile
@@ -48,7 +49,8 @@ def _build_app():
     ) -> None:
         pass
 
-    for command in (serve, generate, bench, profile, simulate, replay, export):
+    app.command(context_settings=VARIABLES)(serve)
+    for command in (generate, bench, profile, simulate, replay, export):
         app.command()(command)
     return app
 

@@ -1,7 +1,6 @@
 """`smartspec serve`: an OpenAI-compatible server on one model."""
 
 import errno
-import logging
 import resource
 import signal
 import socket
@@ -13,7 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from smartspec.cli.access import ADMIN_KEY_VARIABLE, API_KEY_VARIABLE, api_keys, check_exposure
+from smartspec.cli.access import api_keys, check_exposure
+from smartspec.cli.config_file import read_classes, use_config_file
+from smartspec.cli.logs import LogFormat, configure_logs
 
 if TYPE_CHECKING:
     from smartspec.engine.runtime.async_engine import AsyncEngine
@@ -26,6 +27,9 @@ OPEN_FILES = 4096  # twice the connections there may be
 
 
 def serve(
+    config: Annotated[
+        Path | None, typer.Option(help="TOML file of these options.", callback=use_config_file, is_eager=True)
+    ] = None,
     model: Annotated[str | None, typer.Option(help="Hugging Face id, folder or GGUF file (default: built in).")] = None,
     drafter: Annotated[
         str, typer.Option(help="prompt-lookup, recycling, a draft model (a,b), or none.")
@@ -38,11 +42,9 @@ def serve(
     max_batch: Annotated[int, typer.Option(help="Requests that run at once.")] = 32,
     max_model_len: Annotated[int | None, typer.Option(help="Most tokens of a request (default: the model's).")] = None,
     kv_tokens: Annotated[int | None, typer.Option(help="KV memory in tokens (default: max-batch x 1024).")] = None,
-    api_key: Annotated[str | None, typer.Option(help="Clients must send this key.", envvar=API_KEY_VARIABLE)] = None,
+    api_key: Annotated[str | None, typer.Option(help="Clients must send this key.")] = None,
     api_key_file: Annotated[Path | None, typer.Option(help="File of keys, one per line, with shares.")] = None,
-    admin_key: Annotated[
-        str | None, typer.Option(help="/metrics and /v1/speculation need this key.", envvar=ADMIN_KEY_VARIABLE)
-    ] = None,
+    admin_key: Annotated[str | None, typer.Option(help="/metrics and /v1/speculation need this key.")] = None,
     shared_cache: Annotated[
         bool, typer.Option("--shared-cache", help="Clients with different keys share cached prefixes and drafts.")
     ] = False,
@@ -57,9 +59,12 @@ def serve(
     ignore_unknown_fields: Annotated[
         bool, typer.Option("--ignore-unknown-fields", help="Ignore unknown fields of requests.")
     ] = False,
+    no_page: Annotated[bool, typer.Option("--no-page", help="Do not show what the server does at /.")] = False,
     drain_seconds: Annotated[
         float, typer.Option(min=0.0, help="After SIGTERM, requests under way may take so long to finish.")
     ] = 30.0,
+    access_log: Annotated[bool, typer.Option("--access-log", help="Log a line for every request.")] = False,
+    log_format: Annotated[LogFormat, typer.Option(help="text, or json: an object a line.")] = LogFormat.TEXT,
     decision_log: Annotated[
         Path | None, typer.Option(help="File for a record of every step's decision, for `smartspec replay`.")
     ] = None,
@@ -68,7 +73,7 @@ def serve(
     from smartspec.engine.runtime.config import EngineConfig, parse_drafters
 
     options = {"model": model, "max_draft_tokens": max_draft_tokens}
-    config = EngineConfig(
+    engine_config = EngineConfig(
         drafters=parse_drafters(drafter),
         policy=policy,
         dtype=dtype,
@@ -81,6 +86,7 @@ def serve(
         decision_log=decision_log,
         **{name: value for name, value in options.items() if value is not None},
     )
+    classes = read_classes(config, policy)
     keys = api_keys(api_key, api_key_file, admin_key, shared_cache)
     listener = bind(host, port)
     engine = None
@@ -91,9 +97,12 @@ def serve(
         from smartspec.engine.runtime.build import build_engine
         from smartspec.engine.runtime.engine_thread import EngineThread
 
+        configure_logs(log_format)
         thread = EngineThread()
-        engine = thread.submit(partial(build_engine, config, report=partial(print, flush=True))).result()
-        run(engine, thread, listener, drain_seconds, keys=keys, ignore_unknown_fields=ignore_unknown_fields)
+        engine = thread.submit(partial(build_engine, engine_config, report=partial(print, flush=True))).result()
+        options = {"keys": keys, "ignore_unknown_fields": ignore_unknown_fields, "has_page": not no_page}
+        options |= {"classes": classes, "access_log": access_log}
+        run(engine, thread, listener, drain_seconds, **options)
     except KeyboardInterrupt:
         pass
     finally:
@@ -145,7 +154,6 @@ def run(
     from smartspec.server.app import create_app
     from smartspec.server.http_server import HttpServer
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     # The engine thread needs the interpreter back quickly after each kernel, whatever the HTTP side is doing.
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
     raise_file_limit()

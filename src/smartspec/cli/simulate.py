@@ -12,6 +12,7 @@ import typer
 from smartspec.cli.output_files import check_output, check_plot
 from smartspec.cli.policy_list import policy_list
 from smartspec.cli.runs import play
+from smartspec.cli.scenario_options import Drafter, DraftModel, Hardware, Model, TensorParallel
 from smartspec.cli.simulate_report import report
 
 if TYPE_CHECKING:
@@ -41,19 +42,11 @@ def simulate(
     time_scale: Annotated[float, typer.Option(help="Replay the trace this many times faster.")] = 1.0,
     prompt_tokens: Annotated[int, typer.Option(min=1, help="Mean prompt length (without a trace).")] = 512,
     output_tokens: Annotated[int, typer.Option(min=1, help="Mean output length (without a trace).")] = 200,
-    hardware: Annotated[
-        str,
-        typer.Option(
-            help="a100-80g, h100, h200, b200, l40s, a40, l4, a JSON file of measured curves, or a .jsonl file: the "
-            "decision log of a live run, for its profile."
-        ),
-    ] = "h100",
-    model: Annotated[str, typer.Option(help="8b, 70b, or a shape like qwen-2.5-32b.")] = "8b",
-    tensor_parallel: Annotated[int, typer.Option(min=1, help="Devices per replica.")] = 1,
-    drafter: Annotated[str, typer.Option(help="model, depth by depth, or lookup, which costs nothing.")] = "model",
-    draft_model: Annotated[
-        str | None, typer.Option(help="Shape of the draft model (default: an EAGLE head of the model).")
-    ] = None,
+    hardware: Hardware = "h100",
+    model: Model = "8b",
+    tensor_parallel: TensorParallel = 1,
+    drafter: Drafter = "model",
+    draft_model: DraftModel = None,
     draft_tensor_parallel: Annotated[
         int | None, typer.Option(min=1, help="Devices of the draft model (default: as many as the target's).")
     ] = None,

@@ -13,6 +13,7 @@ from smartspec.control.log.decision import Alternative, DecisionRecord, decision
 from smartspec.control.policy import Estimates, Policy, expected_accepted, no_drafts
 from smartspec.control.policy_names import parse_policy
 from smartspec.control.records import BatchView, Drafted, DrafterSpec, DraftPlan, StepFeedback
+from smartspec.control.what_if import planned_goodput, uniform_goodput
 
 NUM_DECISIONS = 20
 # Steps that are learned from together: behind a target pass the code of learning is in no cache, and running it costs
@@ -191,6 +192,19 @@ class Controller:
             "decisions": [step.record().summary() for step in self._history],
             "ignored_input": dict(self.num_ignored),
         }
+
+    def explain(self) -> dict | None:
+        """JSON-able, of the last finished step: its decision, and in what_if the goodput that its batch would be
+        expected to have, by what is known now, with the plan and with 0, 1, ..., K draft tokens for everybody. None
+        before the first step. Call it between steps: it changes nothing."""
+        if not self._history:
+            return None
+        step = self._history[-1]
+        view, feedback = step.view, step.feedback
+        estimates = Estimates(self.drafters, self._acceptance.survival(view), self._latency, self._acceptance)
+        planned = planned_goodput(view, estimates, self._latency, step.drafted, feedback.verified)
+        uniform = uniform_goodput(view, estimates, self._latency) if view.draft_lengths.any() else []
+        return step.record().summary() | {"what_if": {"planned": planned, "uniform": uniform}}
 
     def _refuse(self, problem: str | None) -> bool:
         """Whether there is a problem, which is then counted; ValueError in strict mode."""

@@ -71,6 +71,14 @@ class SafeController:
             state = {}
         return state | {"controller_errors": dict(self.errors), "steps_to_retry": self._steps_to_retry}
 
+    def explain(self) -> dict | None:
+        """The controller's, or None when it fails."""
+        try:
+            return self.controller.explain()
+        except Exception as error:
+            self._note(error)
+            return None
+
     def _ask(self, fallback, function: Callable, *arguments):
         """function(*arguments), or fallback when it raises or the controller is not being asked."""
         if self._steps_to_retry:

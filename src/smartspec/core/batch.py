@@ -116,12 +116,14 @@ class StepResult:
 
 @dataclass(frozen=True)
 class RequestOutput:
-    """New tokens of one request in one step. finish_reason: None, "stop", "length", "error"."""
+    """New tokens of one request in one step, of which the first num_accepted were draft tokens. finish_reason: None,
+    "stop", "length", "error"."""
 
     request: Request
     new_token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprobs, ...] | None
     finish_reason: str | None
+    num_accepted: int = 0
 
 
 @dataclass(frozen=True)

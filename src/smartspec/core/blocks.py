@@ -35,10 +35,12 @@ class Trim:
 
 @dataclass(frozen=True)
 class Wipe:
-    """Overwrite the first num_tokens positions of a slot with zeros: a NaN would survive the mask that hides it."""
+    """Overwrite the positions of a slot from start up to num_tokens with zeros: a NaN would survive the mask that hides
+    it."""
 
     slot: int
     num_tokens: int
+    start: int = 0
 
 
 MemoryOp = PrefixCopy | Trim | Wipe

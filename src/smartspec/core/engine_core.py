@@ -129,6 +129,7 @@ class EngineCore:
             new_token_ids=tuple(kept),
             logprobs=None if logprobs is None else logprobs[: len(kept)],
             finish_reason=request.finish_reason,
+            num_accepted=min(verification.num_accepted, len(kept)),
         )
 
     def _forget_finished(self, requests: Iterable[Request]) -> None:

@@ -9,14 +9,18 @@ from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 
 from smartspec.engine.runtime.async_engine import AsyncEngine
+from smartspec.server.access_log import AccessLog
 from smartspec.server.body import MAX_BODY_BYTES, RequestBody
 from smartspec.server.calls import CallReader, check_model
 from smartspec.server.errors import APIError, install_error_handlers
 from smartspec.server.keys import ApiKeys, KeyCheck
+from smartspec.server.live_feed import LiveFeed
+from smartspec.server.live_page import page_routes
 from smartspec.server.metrics import ServerMetrics
 from smartspec.server.prompts import PromptReader
 from smartspec.server.protocol import DetokenizeBody, TokenizeBody, parse_body
-from smartspec.server.streaming import answer
+from smartspec.server.streaming import EventStream, answer
+from smartspec.server.workload_classes import WorkloadClasses
 
 METRICS_MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -31,15 +35,19 @@ def create_app(
     kernels: dict[str, str] | None = None,
     keys: ApiKeys | None = None,
     ignore_unknown_fields: bool = False,
+    has_page: bool = True,
+    classes: WorkloadClasses | None = None,
+    access_log: bool = False,
     max_body_bytes: int = MAX_BODY_BYTES,
 ) -> FastAPI:
     """An OpenAI-compatible application around an engine, which it starts and stops.
 
     tokenizer: a transformers tokenizer. policy: the name of the engine's. kernels: what computes, see
     engine.kernel_report. keys: who may use it, None for everybody. ignore_unknown_fields: instead of
-    refusing them.
+    refusing them. has_page: whether `/` shows what the server does. classes: what is said of
+    requests by their workload class. access_log: whether there is a line in the log for every request.
     """
-    metrics = ServerMetrics(engine.core)
+    metrics = ServerMetrics(engine.core, model_name)
     engine.listeners.append(metrics.observe_step)
 
     @asynccontextmanager
@@ -51,14 +59,19 @@ def create_app(
     app = FastAPI(title="SmartSpec", lifespan=lifespan, openapi_url=None, redirect_slashes=False)
     app.add_middleware(RequestBody, max_bytes=max_body_bytes)
     app.add_middleware(KeyCheck, keys=keys or ApiKeys())  # around what reads the body
+    app.add_middleware(AccessLog, count=metrics.observe_answer, log=access_log)
     install_error_handlers(app)
     app.include_router(_service_routes(engine, metrics))
     prompts = PromptReader(tokenizer, engine)
-    reader = CallReader(prompts, engine, model_name, policy, ignore_unknown_fields)
+    classes = classes or WorkloadClasses({}, policy)
+    reader = CallReader(prompts, engine, model_name, policy, ignore_unknown_fields, classes)
     app.include_router(_generation_routes(reader, engine, metrics), prefix="/v1")
     app.include_router(_tokenizer_routes(prompts, engine, model_name))
     shown = {"drafters": list(drafters), "kernels": kernels or {}}
     app.include_router(_information_routes(engine, model_name, shown), prefix="/v1")
+    app.include_router(_feed_routes(LiveFeed(engine, {"model": model_name, "policy": policy})), prefix="/v1")
+    if has_page:
+        app.include_router(page_routes())
     return app
 
 
@@ -124,6 +137,16 @@ def _information_routes(engine: AsyncEngine, model_name: str, shown: dict) -> AP
     async def speculation() -> JSONResponse:
         state = await engine.call(engine.core.controller.state)
         return JSONResponse({"model": model_name} | state | shown)
+
+    return router
+
+
+def _feed_routes(feed: LiveFeed) -> APIRouter:
+    router = APIRouter()
+
+    @router.get("/speculation/events")
+    async def events() -> Response:
+        return EventStream(feed.events())
 
     return router
 

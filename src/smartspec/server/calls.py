@@ -9,6 +9,7 @@ from smartspec.server.formats import ChatFormat, CompletionFormat
 from smartspec.server.prompts import PromptReader
 from smartspec.server.protocol import ChatBody, CompletionBody, GenerationBody, SpeculationBody, parse_body
 from smartspec.server.streaming import Call
+from smartspec.server.workload_classes import WorkloadClasses
 
 DEFAULT_COMPLETION_TOKENS = 16
 
@@ -19,12 +20,21 @@ class CallReader:
     Call it in a thread: a large body takes long. ignore_unknown: unknown fields are ignored instead of refused.
     """
 
-    def __init__(self, prompts: PromptReader, engine: AsyncEngine, model_name: str, policy: str, ignore_unknown: bool):
+    def __init__(
+        self,
+        prompts: PromptReader,
+        engine: AsyncEngine,
+        model_name: str,
+        policy: str,
+        ignore_unknown: bool,
+        classes: WorkloadClasses,
+    ):
         self._prompts = prompts
         self._engine = engine
         self._model_name = model_name
         self._policy = policy
         self._ignore_unknown = ignore_unknown
+        self._classes = classes
 
     def completion(self, data: bytes, client: Origin) -> tuple[Call, CompletionFormat]:
         body = parse_body(CompletionBody, data, self._ignore_unknown)
@@ -48,6 +58,7 @@ class CallReader:
     def _check(self, body: GenerationBody, num_prompts: int) -> None:
         check_model(body.model, self._model_name)
         check_tpot_target(body.speculation, self._policy)
+        body.speculation = self._classes.fill(body.speculation)
         check_num_choices(num_prompts * body.n, self._engine.max_requests_of_client)
         self._prompts.check_token_ids("stop_token_ids", body.stop_token_ids)
         self._prompts.check_token_ids("allowed_token_ids", body.allowed_token_ids)
@@ -63,6 +74,7 @@ class CallReader:
             include_usage=body.include_usage,
             continuous_usage=body.continuous_usage,
             request_id=body.request_id,
+            report=body.speculation is not None and body.speculation.report,
             speculation=body.speculation_options,
             origin=body.origin(client),
         )

@@ -114,6 +114,7 @@ def merge(deltas: list[TextDelta]) -> TextDelta:
         text="".join(delta.text for delta in deltas),
         token_ids=tuple(token_id for delta in deltas for token_id in delta.token_ids),
         logprobs=logprobs,
+        pieces=tuple(piece for delta in deltas for piece in delta.pieces),
     )
 
 

@@ -10,18 +10,21 @@ from smartspec.core.batch import StepOutput
 from smartspec.core.engine_core import EngineCore
 from smartspec.engine.runtime.async_engine import EngineError
 from smartspec.engine.text.stream import TextDelta
+from smartspec.server.vllm_metrics import VllmMetrics
 
 SHORT_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.0)
 LONG_SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 120.0, 300.0)
+TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000)
 LENGTHS = (0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16)
 OUTCOMES = ("stop", "length", "aborted", "error", "rejected")
 
 
 class ServerMetrics:
-    """All metrics of one server, in a registry of their own."""
+    """All metrics of one server, in a registry of their own. model_name: a label of those with vLLM's names."""
 
-    def __init__(self, core: EngineCore):
+    def __init__(self, core: EngineCore, model_name: str = ""):
         self.registry = CollectorRegistry()
+        self._vllm = VllmMetrics(self.registry, model_name)
         self._core = core
         self._counted: dict[str, int] = {}  # what of the controller's own counts has been passed on
         self._gauges(core)
@@ -35,6 +38,8 @@ class ServerMetrics:
         self.verified_tokens = counter("verified_tokens", "Draft tokens verified by the target")
         self.accepted_tokens = counter("accepted_tokens", "Draft tokens accepted")
         self.decode_rows = counter("decode_rows", "Decoding requests, summed over steps")
+        self.drafts = counter("drafts", "Drafts verified, summed over steps")
+        self.responses = counter("http_responses", "Answers by HTTP status", ["status"])
         self.controller_errors = counter("controller_errors", "Failures of the controller (served without drafts)")
         text = "Views and feedback that could not be true, by what was wrong (not decided on, not learned from)"
         self.ignored_input = counter("ignored_input", text, ["kind"])
@@ -44,6 +49,8 @@ class ServerMetrics:
         self.ttft = histogram("request_ttft_seconds", "Arrival to first token", LONG_SECONDS)
         self.tpot = histogram("request_tpot_seconds", "(end to end - TTFT) / (tokens - 1)", SHORT_SECONDS)
         self.e2e = histogram("request_e2e_seconds", "Arrival to last token", LONG_SECONDS)
+        self.prompt_length = histogram("request_prompt_tokens", "Tokens of a request's prompt", TOKENS)
+        self.output_length = histogram("request_generation_tokens", "Tokens of a request's output", TOKENS)
 
     def observe_step(self, output: StepOutput) -> None:
         """Count a step; a listener of the AsyncEngine."""
@@ -53,6 +60,7 @@ class ServerMetrics:
         self.verified_tokens.inc(output.num_verified_tokens)
         self.accepted_tokens.inc(output.num_accepted_tokens)
         self.decode_rows.inc(len(output.verified_lengths))
+        self.drafts.inc(sum(length > 0 for length in output.verified_lengths))
         for length in output.verified_lengths:
             self.chosen_length.observe(length)
         self.predicted_step.observe(output.predicted_seconds)
@@ -81,9 +89,13 @@ class ServerMetrics:
         finally:
             self.requests.labels(outcome).inc(num_unfinished)
 
+    def observe_answer(self, status: int) -> None:
+        """Count an answer by its HTTP status."""
+        self.responses.labels(str(status)).inc()
+
     def to_text(self) -> bytes:
-        """Prometheus text format."""
-        return generate_latest(self.registry)
+        """Prometheus text format: our names, then vLLM's."""
+        return generate_latest(self.registry) + generate_latest(self._vllm)
 
     def _pass_on(self, counter: Counter, name: str, count: int) -> None:
         counter.inc(count - self._counted.get(name, 0))
@@ -93,6 +105,8 @@ class ServerMetrics:
         self.requests.labels(delta.finish_reason).inc()
         self.ttft.observe(ttft)
         self.e2e.observe(e2e)
+        self.prompt_length.observe(delta.num_prompt_tokens)
+        self.output_length.observe(delta.num_output_tokens)
         if delta.num_output_tokens > 1:
             self.tpot.observe((e2e - ttft) / (delta.num_output_tokens - 1))
 

@@ -70,6 +70,7 @@ class SpeculationBody(Body):
     max_draft_tokens: int | None = Field(None, ge=0, lt=2**31)
     weight: float = Field(1.0, ge=MIN_WEIGHT, le=MAX_WEIGHT)
     tpot_target_ms: float | None = Field(None, gt=MIN_TPOT_MS, le=1000 * MAX_TPOT_SECONDS)
+    report: bool = False
 
     def options(self) -> SpeculationOptions:
         return SpeculationOptions(

@@ -25,7 +25,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Call:
-    """What a request to either endpoint comes down to. prompts: token ids."""
+    """What a request to either endpoint comes down to. prompts: token ids. report: choices say which of their text
+    was accepted draft tokens."""
 
     model: str
     prompts: list[list[int]]
@@ -35,6 +36,7 @@ class Call:
     include_usage: bool
     continuous_usage: bool = False
     request_id: str | None = None
+    report: bool = False
     speculation: SpeculationOptions = NO_OPTIONS
     origin: Origin = UNKNOWN_ORIGIN
 
@@ -86,7 +88,7 @@ async def _whole(call: Call, form: Format, head: dict, deltas: AsyncIterator[Tex
         async for delta in deltas:
             by_choice.setdefault(delta.index, []).append(delta)
     merged = {index: merge(by_choice[index]) for index in sorted(by_choice)}
-    choices = [form.whole_choice(delta) for delta in merged.values()]
+    choices = [form.whole_choice(delta) | _report(call, delta) for delta in merged.values()]
     return head | {"object": form.whole_object, "choices": choices, "usage": usage(merged, call.n)}
 
 
@@ -101,7 +103,7 @@ async def _events(call: Call, form: Format, head: dict, deltas: AsyncIterator[Te
                 last[delta.index] = delta
                 if is_new or delta.text or delta.logprobs or delta.finish_reason:
                     counts = {"usage": usage(last, call.n)} if call.continuous_usage else no_usage
-                    yield _event(head | {"choices": [form.chunk_choice(delta)]} | counts)
+                    yield _event(head | {"choices": [form.chunk_choice(delta) | _report(call, delta)]} | counts)
     except EngineError as error:
         _, body, _ = describe(error)
         yield _event(body)
@@ -109,6 +111,12 @@ async def _events(call: Call, form: Format, head: dict, deltas: AsyncIterator[Te
     if call.include_usage:
         yield _event(head | {"choices": [], "usage": usage(last, call.n)})
     yield b"data: [DONE]\n\n"
+
+
+def _report(call: Call, delta: TextDelta) -> dict:
+    if not call.report:
+        return {}
+    return {"speculation": {"pieces": [{"text": text, "accepted": accepted} for text, accepted in delta.pieces]}}
 
 
 def _event(data: dict) -> bytes:

@@ -110,9 +110,10 @@ class AcceptanceClass:
     found_run_tokens: int = 8
 
     def __post_init__(self):
-        for value in (*self.mean.values(), self.decay, self.found_share):
+        shares = [("mean", mean) for mean in self.mean.values()]
+        for name, value in (*shares, ("decay", self.decay), ("found_share", self.found_share)):
             if not 0 <= value <= 1:
-                raise ValueError(f"{value} in {self}: means, decay and found_share lie between 0 and 1")
+                raise ValueError(f"{name} {value} does not lie between 0 and 1")
         if self.found_run_tokens < 1:
             raise ValueError(f"found_run_tokens is {self.found_run_tokens}: use at least 1")
 

@@ -86,6 +86,11 @@ class CostCorrection:
         curve = np.interp(size.fed_tokens, self._knots, self._heights) + beyond
         return np.maximum(linear + curve, self._floor)
 
+    @property
+    def drift(self) -> float:
+        """What passes take now over what the profile says, of passes like the last ones."""
+        return self._scale
+
     def features(self, size: PassSize) -> np.ndarray:
         """What each coefficient is multiplied with: float [N, num_coefficients]."""
         fed = np.atleast_1d(np.asarray(size.fed_tokens, dtype=float))

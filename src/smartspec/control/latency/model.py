@@ -156,6 +156,11 @@ class LatencyModel:
         """Median of |predicted / measured - 1| of step time over the last few hundred steps; None before the first."""
         return float(np.median(self._relative_errors)) if self._relative_errors else None
 
+    @property
+    def drift(self) -> float:
+        """What passes of the target take now over what the profile says. Another thread may read it."""
+        return self._target.drift
+
     def to_dict(self) -> dict:
         """The profiled curves, JSON-able, for the cache on disk. Corrections belong to the moment and are not in it."""
         return {

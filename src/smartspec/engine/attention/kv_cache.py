@@ -50,7 +50,7 @@ class KVCache:
             prefix = self._storage[:, :, op.source_slot, :, : op.num_tokens]
             self._storage[:, :, op.target_slot, :, : op.num_tokens] = prefix
         elif isinstance(op, Wipe):
-            self._storage[:, :, op.slot, :, : op.num_tokens] = 0.0
+            self._storage[:, :, op.slot, :, op.start : op.num_tokens] = 0.0
         elif self._mapping is not None:
             self._give_pages_back(op)
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import torch
+from gguf import GGUFReader
 from huggingface_hub import model_info, try_to_load_from_cache
 from safetensors import SafetensorError, safe_open
 from torch import nn
@@ -68,14 +69,23 @@ def _check_hub(name: str) -> None:
 
 
 def claimed_positions(name: str) -> int | None:
-    """The longest text by a model's configuration, read without loading it; None where it does not say, or only with
-    effort. Raises OSError as `locate`."""
+    """The longest text by a model's configuration, read without loading it; None where it does not say.
+    Raises OSError as `locate`."""
     source, files = locate(name)
     try:
-        config = None if files else AutoConfig.from_pretrained(source)
+        if files:
+            return _gguf_positions(Path(source, files["gguf_file"]))
+        config = AutoConfig.from_pretrained(source)
     except Exception:  # what is wrong with it is said when it is loaded
         return None
-    return getattr(config and config.get_text_config(), "max_position_embeddings", None)
+    return getattr(config.get_text_config(), "max_position_embeddings", None)
+
+
+def _gguf_positions(path: Path) -> int | None:
+    fields = GGUFReader(path).fields
+    architecture = fields["general.architecture"].contents()
+    found = fields.get(f"{architecture}.context_length")
+    return None if found is None else int(found.contents())
 
 
 def _check_folder(folder: Path) -> None:

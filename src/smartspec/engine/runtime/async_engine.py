@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+FIRST_STEPS = 64  # enough to tell how wrong a profile is
 SEED_STRIDE = 0x9E3779B97F4A7C15  # odd, so that all choices of a prompt have different seeds
 
 
@@ -58,6 +59,7 @@ class AsyncEngine:
     of one client. idle_work is advanced in the
     engine thread while there is no request; each of its steps should take milliseconds. listeners are called in the
     event loop with every StepOutput. clock: the one the core's executor measures with, in seconds.
+    check_profile: called in the event loop after FIRST_STEPS steps.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class AsyncEngine:
         thread: EngineThread | None = None,
         idle_work: Iterable[None] = (),
         clock: Callable[[], float] = time.monotonic,
+        check_profile: Callable[[], None] = lambda: None,
     ):
         self.core = core
         self.vocab_size = vocab_size
@@ -95,6 +98,8 @@ class AsyncEngine:
         self._thread = thread or EngineThread()
         self._idle_work = iter(idle_work)
         self._clock = clock
+        self._check_profile = check_profile
+        self._num_steps = 0  # counted in the event loop
         self._measured_until = 0.0  # time before it belongs to a step, or the engine had nothing to do
         self._ended: Future | None = None
 
@@ -113,6 +118,7 @@ class AsyncEngine:
             thread=thread,
             idle_work=collapse_pages(),
             clock=engine.core.executor.clock,
+            check_profile=engine.check_profile,
         )
 
     @property
@@ -329,6 +335,9 @@ class AsyncEngine:
         if step_output is not None:
             for listener in self.listeners:
                 listener(step_output)
+            self._num_steps += 1
+            if self._num_steps == FIRST_STEPS:
+                self._check_profile()
 
 
 def _seeds(seed: int | None, num_prompts: int, n: int) -> list[int]:

@@ -15,7 +15,7 @@ from smartspec.core.drafter import Drafter
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.scheduler import Scheduler
 from smartspec.engine.drafting.draft_model import DraftModel
-from smartspec.engine.models.checkpoint import claimed_positions
+from smartspec.engine.models.checkpoint import claimed_positions, locate
 from smartspec.engine.models.load import load_model
 from smartspec.engine.models.loaded_model import LoadedModel
 from smartspec.engine.models.model_runner import ModelRunner
@@ -24,7 +24,7 @@ from smartspec.engine.runtime.decision_log import DecisionLog
 from smartspec.engine.runtime.drafters import MODEL_FREE_DRAFTERS
 from smartspec.engine.runtime.executor import LiveExecutor
 from smartspec.engine.runtime.kernel_report import kernel_report
-from smartspec.engine.runtime.profile import profiled_latency
+from smartspec.engine.runtime.profile import cache_path, note_drift, profile_key, profiled_latency
 
 logger = logging.getLogger(__name__)
 
@@ -33,13 +33,15 @@ DEFAULT_TOKENS_PER_REQUEST = 1024
 
 @dataclass(frozen=True)
 class Engine:
-    """A core that is ready to step, and what a host needs to talk to it. kernels: see kernel_report, of the target."""
+    """A core that is ready to step, and what a host needs to talk to it. kernels: see kernel_report, of the target.
+    check_profile: to be called after the first steps, see profile.note_drift."""
 
     core: EngineCore
     loaded: LoadedModel
     config: EngineConfig
     max_model_len: int
     kernels: dict[str, str]
+    check_profile: Callable[[], None] = lambda: None
     decision_log: DecisionLog | None = None
 
     @property
@@ -82,7 +84,12 @@ def build_engine(config: EngineConfig, report: Callable[[str], None] = lambda te
     brain = controller if config.strict else SafeController(controller, logger.exception)
     core = EngineCore(scheduler, executor, brain)
     loaded = models.target.loaded
-    return Engine(core, loaded, config, models.target.max_len, kernel_report(loaded), decision_log)
+    path = cache_path(profile_key(models.target, runners, config.max_batch))
+
+    def check_profile() -> None:
+        note_drift(path, latency.drift, logger.warning)
+
+    return Engine(core, loaded, config, models.target.max_len, kernel_report(loaded), check_profile, decision_log)
 
 
 def _drafter(name: str, models: "Runners", config: EngineConfig) -> Drafter:
@@ -124,9 +131,9 @@ def load_runners(config: EngineConfig, report: Callable[[str], None] = lambda te
 
 def _check_before_loading(config: EngineConfig) -> None:
     """What is wrong with names and lengths is said before anything takes time."""
-    claimed = claimed_positions(config.model)
-    for name in config.draft_models:
-        claimed_positions(name)
+    for name in (config.model, *config.draft_models):
+        locate(name)
+    claimed = None if config.max_model_len is None else claimed_positions(config.model)
     if config.max_model_len is not None and claimed is not None and config.max_model_len > claimed:
         raise ValueError(
             f"max_model_len {config.max_model_len} exceeds {claimed}, what the model was made for ({config.model!r}): "

@@ -3,14 +3,18 @@
 import time
 
 import numpy as np
+import torch
 
 from smartspec.control.records import DrafterView, DraftPlan, StepSeconds
-from smartspec.core.batch import NO_DRAFT, Batch, Draft, StepResult
+from smartspec.core.batch import NO_DRAFT, Batch, Draft, StepResult, Verification, shorten
+from smartspec.core.blocks import Wipe
 from smartspec.core.drafter import Drafter
 from smartspec.core.request import Request
 from smartspec.engine.attention.ragged import Segment
 from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.engine.sampling.verification import verify
+
+MAX_WRITTEN_TOKENS = 256  # behind the computed text of a request: no draft is longer
 
 
 class LiveExecutor:
@@ -67,6 +71,7 @@ class LiveExecutor:
             [draft.token_ids for draft in drafts] + [NO_DRAFT.token_ids] * len(ending),
             [draft.probs for draft in drafts] + [None] * len(ending),
         )
+        verifications[: len(drafts)] = self._look_again(batch, drafts, verifications)
         ended = dict(zip(ending, verifications[len(drafts) :], strict=True))
         decoding = tuple(verifications[: len(drafts)])
         prefill = tuple(ended.get(request) for request in batch.prefill)
@@ -77,6 +82,35 @@ class LiveExecutor:
         )
         seconds = self._step_seconds(target=self.clock() - began)
         return StepResult(decoding, prefill, seconds, free_tests=free_tests)
+
+    def _look_again(
+        self, batch: Batch, drafts: tuple[Draft, ...], verifications: list[Verification]
+    ) -> list[Verification]:
+        """The verifications of the decoding requests; those without a next token once more, from a pass without drafts.
+
+        Of a draft token for which the model has no numbers, the NaN gets through the mask to the positions before it,
+        where plain decoding would have none. The pass decides on the first draft token by the same rule and random
+        numbers, and emits that or the target's token alone: nothing behind it has been computed.
+        """
+        rows = [row for row in range(len(drafts)) if verifications[row].error is not None]
+        if rows:
+            requests = [batch.decoding[row] for row in rows]
+            self.runner.apply(tuple(self._written_by_drafts(request) for request in requests))
+            logits = self.runner.forward([_decode_segment(request, NO_DRAFT) for request in requests])
+            firsts = [shorten(drafts[row], 1) for row in rows]
+            # Behind an accepted token stands the same row again; what it says is not emitted.
+            repeats = torch.tensor([1 + len(first) for first in firsts])
+            logits = logits.repeat_interleave(repeats.to(logits.device), dim=0)
+            again = verify(logits, requests, [f.token_ids for f in firsts], [f.probs for f in firsts])
+            for row, verification in zip(rows, again, strict=True):
+                logprobs = verification.logprobs and verification.logprobs[:1]
+                error = None if verification.emitted_token_ids else verification.error
+                verifications[row] = Verification(verification.emitted_token_ids[:1], 0, logprobs, error)
+        return verifications[: len(drafts)]
+
+    def _written_by_drafts(self, request: Request) -> Wipe:
+        start = request.num_computed_tokens
+        return Wipe(request.slot, min(start + MAX_WRITTEN_TOKENS, self.runner.max_len), start)
 
     def release(self, request_id: int) -> None:
         """Nothing to do: drafters keep their state by slot, and slots are tracked in every step."""

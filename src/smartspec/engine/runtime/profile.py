@@ -23,6 +23,7 @@ from smartspec.engine.runtime.passes import measure_profile
 
 METHOD = 3  # changes with what is measured, so that older files are measured again
 MAX_WAITING = 0.1  # share of the time, see Profile: above it the machine was busy
+MIN_DRIFT, MAX_DRIFT = 1 / 1.5, 1.5  # what first steps took over what the profile says
 IDLE_LOAD = 0.5  # of the cores in use over the last minute: below it the machine is not busy
 
 
@@ -60,6 +61,25 @@ def profiled_latency(
     return latency
 
 
+def note_drift(path: Path, drift: float, report: Callable[[str], None]) -> None:
+    """Say so where the first steps of an engine took much more or less than its profile says (drift: their ratio), and
+    write it into the profile's file if that was measured on a busy machine."""
+    if drift > MAX_DRIFT:
+        report(
+            f"steps take {drift:.1f} times what the profile says: the machine is busier than when it was measured, or "
+            "slower; predictions are corrected"
+        )
+    elif drift < MIN_DRIFT:
+        report(
+            f"steps take {drift:.2f} of what the profile says: the machine was busy when it was measured. It is "
+            "measured again at a start when the machine is not"
+        )
+        try:
+            _write(path, json.loads(path.read_text()) | {"drift": drift})
+        except (OSError, ValueError) as error:
+            report(f"the profile could not be marked ({error})")
+
+
 def profile_key(target: ModelRunner, drafts: tuple[ModelRunner, ...], max_batch: int) -> dict:
     """Everything the times depend on, by name; JSON-able."""
     return {
@@ -88,16 +108,21 @@ def _load(path: Path, key: dict) -> LatencyModel:
         raise ValueError("it does not say what it was measured on")
     if data["key"] != key:
         raise ValueError(_difference(data["key"], key))
-    if data.get("waiting", 0.0) > MAX_WAITING and os.getloadavg()[0] < IDLE_LOAD * (os.cpu_count() or 1):
+    was_busy = data.get("waiting", 0.0) > MAX_WAITING or data.get("drift", 1.0) < MIN_DRIFT
+    if was_busy and os.getloadavg()[0] < IDLE_LOAD * (os.cpu_count() or 1):
         raise ValueError("it was measured on a busy machine, which is idle now")
     return LatencyModel.from_dict(data.get("cost_model"))
 
 
 def _store(path: Path, key: dict, latency: LatencyModel, waiting: float) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
+    _write(path, {"key": key, "cost_model": latency.to_dict(), "waiting": waiting})
+
+
+def _write(path: Path, data: dict) -> None:
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".storing-") as folder:
         made = Path(folder) / path.name
-        made.write_text(json.dumps({"key": key, "cost_model": latency.to_dict(), "waiting": waiting}))
+        made.write_text(json.dumps(data))
         made.replace(path)
 
 

@@ -23,6 +23,8 @@ class TextDelta:
 
     index: prompt number * n + choice number. token_ids: new output tokens; a final stop token is one of them, but has
     neither text nor logprobs. finish_reason: None, "stop" or "length". The num_ counters are totals of the choice.
+    pieces: the text again, by the token that brought it, and whether that was an accepted draft token; at the end
+    perhaps what was held back for a stop string.
     """
 
     index: int
@@ -33,6 +35,7 @@ class TextDelta:
     num_prompt_tokens: int
     num_output_tokens: int
     num_cached_tokens: int
+    pieces: tuple[tuple[str, bool], ...] = ()
 
 
 class Choice:
@@ -50,37 +53,39 @@ class Choice:
         """The text of a step's tokens, up to a stop string: tokens behind it are dropped."""
         num_tokens = len(output.new_token_ids)
         is_hidden = output.finish_reason == "stop" and not self.request.params.include_stop_str_in_output
-        text, num_texts, stopped = self._read(output.new_token_ids[: num_tokens - is_hidden])
+        texts, stopped = self._read(output.new_token_ids[: num_tokens - is_hidden])
+        num_texts = len(texts)
         if stopped:
             num_tokens = num_texts
-        elif output.finish_reason is not None:
-            text += self._stop_strings.flush()
+        elif output.finish_reason is not None and (held := self._stop_strings.flush()):
+            texts.append(held)
         self._num_output_tokens += num_tokens
         token_ids = output.new_token_ids[:num_tokens]
         return TextDelta(
             index=self.index,
-            text=text,
+            text="".join(texts),
             token_ids=token_ids,
             logprobs=_token_texts(token_ids[:num_texts], output.logprobs, tokenizer),
             finish_reason="stop" if stopped else output.finish_reason,
             num_prompt_tokens=self.request.num_prompt_tokens,
             num_output_tokens=self._num_output_tokens,
             num_cached_tokens=self.request.num_cached_tokens,
+            pieces=tuple((text, number < output.num_accepted) for number, text in enumerate(texts)),
         )
 
-    def _read(self, token_ids: tuple[int, ...]) -> tuple[str, int, bool]:
-        """Text of the tokens, how many of them it took, and whether a stop string ended it."""
-        text = ""
+    def _read(self, token_ids: tuple[int, ...]) -> tuple[list[str], bool]:
+        """Text of each token up to a stop string, and whether there was one."""
+        texts: list[str] = []
         for num_texts, token_id in enumerate(token_ids, start=1):
             piece = self._detokenizer.push(token_id)
             if self._num_output_tokens + num_texts < self.request.params.min_tokens:
-                text += piece  # too early for stop strings
+                texts.append(piece)  # too early for stop strings
                 continue
             shown, stopped = self._stop_strings.push(piece)
-            text += shown
+            texts.append(shown)
             if stopped:
-                return text, num_texts, True
-        return text, len(token_ids), False
+                return texts, True
+        return texts, False
 
 
 def _token_texts(

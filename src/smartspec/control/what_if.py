@@ -1,0 +1,28 @@
+"""What other draft lengths would be expected to bring to the batch of a step, for people who look."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from smartspec.control.latency.model import LatencyModel
+from smartspec.control.policy import Estimates, expected_accepted, plan_of_lengths
+from smartspec.control.records import BatchView, DraftPlan
+
+
+def uniform_goodput(view: BatchView, estimates: Estimates, latency: LatencyModel) -> list[float]:
+    """Predicted (weighted) tokens per second of the batch if every request had a draft of 0, 1, ..., K tokens, as far
+    as it can have one."""
+    lengths = range(estimates.max_draft_tokens + 1)
+    return [_goodput(view, estimates, latency, plan_of_lengths(view, estimates, length)) for length in lengths]
+
+
+def planned_goodput(
+    view: BatchView, estimates: Estimates, latency: LatencyModel, plan: DraftPlan, verified: np.ndarray
+) -> float:
+    """The same for a plan of which verified draft tokens (int [R]) are kept."""
+    return _goodput(view, estimates, latency, replace(plan, lengths=verified))
+
+
+def _goodput(view: BatchView, estimates: Estimates, latency: LatencyModel, plan: DraftPlan) -> float:
+    tokens = view.weights @ (1.0 + expected_accepted(estimates.survival_of(plan.drafter), plan.lengths))
+    return float(tokens) / latency.predict(view, plan, plan.lengths).total

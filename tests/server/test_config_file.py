@@ -1,0 +1,92 @@
+"""Options of `smartspec serve` from a file and from the environment, and what is wrong with them."""
+
+from pathlib import Path
+
+import pytest
+import typer
+
+from smartspec.cli.config_file import CLASSES, read_classes
+from smartspec.cli.main import _build_app
+from smartspec.server.protocol import SpeculationBody
+
+SERVE = typer.main.get_command(_build_app()).commands["serve"]
+
+
+def options(*arguments: str) -> dict:
+    """What serve would be called with."""
+    with SERVE.make_context("serve", list(arguments), **SERVE.context_settings) as context:
+        return context.params
+
+
+@pytest.fixture
+def config(tmp_path):
+    def write(text: str) -> Path:
+        path = tmp_path / "server.toml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def test_the_command_line_goes_before_variables_and_those_before_the_file(config, monkeypatch):
+    path = config('port = 1\nmax-batch = 2\nmax_queue = 3\nno_page = true\ndrain-seconds = 4.5\npolicy = "off"\n')
+    monkeypatch.setenv("SMARTSPEC_MAX_BATCH", "20")
+    monkeypatch.setenv("SMARTSPEC_PORT", "10")
+    found = options("--config", str(path), "--port", "100")
+    assert (found["port"], found["max_batch"], found["max_queue"], found["no_page"]) == (100, 20, 3, True)
+    assert (found["drain_seconds"], found["policy"], found["host"]) == (4.5, "off", "127.0.0.1")
+
+
+def test_every_option_has_a_variable(monkeypatch):
+    for parameter in SERVE.params:
+        if parameter.name not in ("config", "help"):
+            assert parameter.resolve_envvar_value(SERVE.make_context("serve", [], **SERVE.context_settings)) is None
+    monkeypatch.setenv("SMARTSPEC_CONFIG", "/nowhere/server.toml")
+    with pytest.raises(FileNotFoundError):
+        options()
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("prot = 1", "no option prot: did you mean port?"),
+        ("xyzzy = 1", r"no option xyzzy: there are .*port.*\[classes"),
+        ("port = [1]", "port must be one value"),
+        ("port = ", "is no TOML"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_named(config, text, problem):
+    with pytest.raises(ValueError, match=problem):
+        options("--config", str(config(text)))
+
+
+@pytest.mark.parametrize("text", ["port = 8000.5", "port = true", 'max_batch = "many"', "no_page = 3"])
+def test_values_of_another_type_are_refused(config, text):
+    with pytest.raises(typer.BadParameter, match="should be a valid"):
+        options("--config", str(config(text)))
+
+
+def test_classes_fill_what_a_request_leaves_out(config):
+    path = config(f"[{CLASSES}.chat]\nweight = 2\ntpot_target_ms = 50.0\n[{CLASSES}.bulk]\nmax_draft_tokens = 0\n")
+    classes = read_classes(path, "adaserve")
+    filled = classes.fill(SpeculationBody(workload_class="chat", weight=0.5))
+    assert (filled.workload_class, filled.weight, filled.tpot_target_ms) == ("chat", 0.5, 50.0)
+    assert classes.fill(SpeculationBody(workload_class="bulk")).max_draft_tokens == 0
+    other = SpeculationBody(workload_class="other", weight=3.0)
+    assert classes.fill(other) is other and classes.fill(None) is None
+    assert read_classes(None, "goodput").fill(other) is other
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[classes.chat]\nwieght = 1", "class 'chat' has no wieght: give"),
+        ("[classes.chat]\nweight = 1000", "class 'chat', weight: .* got 1000"),
+        ("[classes.chat]\ntpot_target_ms = 50.0", "'goodput' does not read"),
+        ("classes = 3", "classes must be"),
+        ("[classes]\nchat = 3", "class 'chat' must be a table"),
+    ],
+)
+def test_what_is_wrong_with_a_class_is_named(config, text, problem):
+    with pytest.raises(ValueError, match=problem):
+        read_classes(config(text), "goodput")

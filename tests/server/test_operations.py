@@ -1,0 +1,124 @@
+"""What an operator sees of a server: logs, counts of answers, metrics under vLLM's names."""
+
+import json
+import logging
+import re
+from pathlib import Path
+
+import pytest
+import typer
+from fake_core import make_core
+from fake_server import MODEL, running_server
+from prometheus_client.parser import text_string_to_metric_families
+
+from smartspec.cli.config_file import read_classes
+from smartspec.cli.logs import JsonLines
+from smartspec.cli.main import _build_app
+from smartspec.server.access_log import BAD_LINES_PER_SECOND, AccessLog
+from smartspec.server.metrics import ServerMetrics
+from smartspec.server.protocol import SpeculationBody
+from smartspec.server.workload_classes import WorkloadClasses
+
+ROOT = Path(__file__).parents[2]
+
+
+def samples(server) -> dict:
+    """Values of /metrics by name and labels."""
+    families = text_string_to_metric_families(server.http.get("/metrics").text)
+    return {(s.name, tuple(sorted(s.labels.items()))): s.value for family in families for s in family.samples}
+
+
+def test_answers_are_counted_by_status(tokenizer):
+    with running_server(tokenizer) as server:
+        server.complete(prompt="One two")
+        for _ in range(3):
+            server.complete(promt="One two")
+        server.http.get("/nowhere")
+        found = samples(server)
+        assert [found["smartspec_http_responses_total", (("status", s),)] for s in ("200", "400", "404")] == [1, 3, 1]
+
+
+def test_vllm_names_tell_the_same(tokenizer):
+    with running_server(tokenizer, draft_length=6) as server:
+        server.complete(prompt="One two three four five six seven eight", max_tokens=9)
+        found = samples(server)
+    model = (("model_name", MODEL),)
+    assert found["vllm:generation_tokens_total", model] == found["smartspec_generation_tokens_total", ()] == 9
+    assert found["vllm:num_requests_running", model] == 0
+    assert found["vllm:spec_decode_num_accepted_tokens_total", model] == 6
+    assert found["vllm:spec_decode_num_drafts_total", model] == 1
+    assert found["vllm:request_success_total", (("finished_reason", "stop"), *model)] == 1
+    for name in ("time_to_first_token_seconds", "e2e_request_latency_seconds", "request_prompt_tokens"):
+        assert found[f"vllm:{name}_count", model] == found[f"vllm:{name}_bucket", (("le", "+Inf"), *model)] == 1
+
+
+def test_a_line_for_every_request(tokenizer, caplog):
+    with caplog.at_level(logging.INFO, "smartspec.access"), running_server(tokenizer, access_log=True) as server:
+        server.complete(prompt="One two")
+        server.http.get("/nowhere%0a127.0.0.1 GET /forged 200")
+    whole, missing = (record for record in caplog.records if record.name == "smartspec.access")
+    assert re.fullmatch(r"127\.0\.0\.1 POST /v1/completions 200 \d+\.\d ms", whole.message)
+    assert "\n" not in missing.message and missing.fields["status"] == 404
+
+
+def test_no_lines_unless_asked_for(server, caplog):
+    with caplog.at_level(logging.INFO):
+        server.complete(prompt="One two")
+    assert not [record for record in caplog.records if record.name == "smartspec.access"]
+
+
+def test_bad_requests_do_not_fill_the_log(caplog):
+    now, counted = 100.0, []
+    log = AccessLog(None, counted.append, log=True, clock=lambda: now)
+    scope = {"client": None, "method": "GET", "path": "/"}
+    with caplog.at_level(logging.INFO):
+        for _ in range(3 * BAD_LINES_PER_SECOND):
+            if log._has_room(400):
+                log._write(scope, 400, 0.001)
+        assert len(caplog.records) == BAD_LINES_PER_SECOND and log._has_room(200)
+        now = 101.0
+        assert log._has_room(400)
+        log._write(scope, 400, 0.001)
+    assert caplog.records[-1].fields["left_out"] == 2 * BAD_LINES_PER_SECOND
+
+
+def test_json_lines():
+    record = logging.LogRecord("smartspec.access", logging.INFO, __file__, 1, 'a "%s"\n', ("b",), None)
+    record.fields = {"status": 400}
+    line = JsonLines().format(record)
+    assert "\n" not in line
+    told = json.loads(line)
+    assert told.pop("time").endswith("+00:00")
+    assert told == {"level": "INFO", "logger": "smartspec.access", "message": 'a "b"\n', "status": 400}
+    try:
+        raise RuntimeError("why")
+    except RuntimeError as error:
+        record.exc_info = (RuntimeError, error, error.__traceback__)
+    assert "RuntimeError: why" in json.loads(JsonLines().format(record))["exception"]
+
+
+@pytest.mark.parametrize(("name", "expected"), [("bulk", 0), ("chat", None)])
+def test_a_request_of_a_class_has_its_settings(tokenizer, name, expected, monkeypatch):
+    seen = []
+    with running_server(tokenizer, classes=WorkloadClasses({"bulk": {"max_draft_tokens": 0}}, "adaserve")) as server:
+        add = server.core.add_request
+        monkeypatch.setattr(server.core, "add_request", lambda request: (seen.append(request), add(request)))
+        server.complete(prompt="One two", speculation={"workload_class": name})
+    assert [request.speculation.max_draft_tokens for request in seen] == [expected]
+    assert SpeculationBody(workload_class=name).max_draft_tokens is None
+
+
+def test_the_dashboard_asks_for_metrics_there_are():
+    dashboard = (ROOT / "deploy" / "grafana.json").read_text()
+    asked = set(re.findall(r"smartspec_[a-z0-9_]+", dashboard))
+    families = list(ServerMetrics(make_core(2)).registry.collect())
+    known = {family.name + suffix for family in families for suffix in ("", "_total", "_bucket", "_sum", "_count")}
+    assert len(asked) > 10 and asked <= known
+
+
+def test_the_example_configuration_is_accepted():
+    path = ROOT / "deploy" / "server.toml"
+    serve = typer.main.get_command(_build_app()).commands["serve"]
+    with serve.make_context("serve", ["--config", str(path)], **serve.context_settings) as context:
+        assert context.params["access_log"]
+    assert read_classes(path, "goodput").fill(SpeculationBody(workload_class="batch")).max_draft_tokens == 4
