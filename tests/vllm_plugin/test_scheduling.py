@@ -94,12 +94,27 @@ def test_callers_may_ask_for_shorter_drafts(tmp_path):
     assert not seen["0"] and max(seen["1"]) == 2
 
 
+def test_callers_may_name_a_class_and_a_weight(tmp_path, monkeypatch):
+    views = []
+    plan_draft = Controller.plan_draft
+    monkeypatch.setattr(Controller, "plan_draft", lambda self, view: views.append(view) or plan_draft(self, view))
+    engine = ToyEngine(Scheduler(make_config(tmp_path, settings={"policy": "fixed:2"})))
+    asked = [{}, {"smartspec_class": "code"}, {"smartspec_class": "code", "smartspec_weight": 3}]
+    wrong = [{"smartspec_class": 7, "smartspec_weight": -1}, {"smartspec_class": "x" * 65, "smartspec_weight": True}]
+    for number, extra_args in enumerate(asked + wrong):
+        engine.add(number, 20, 30, **extra_args)
+    engine.run()
+    whole = next(view for view in views if view.num_rows == 5)
+    assert whole.class_ids.tolist() == [0, 1, 1, 0, 0]
+    assert whole.weights.tolist() == [1, 1, 3, 1, 1]
+
+
 def test_requests_that_end_are_forgotten(tmp_path):
     engine = run(make_config(tmp_path))
     speculation = engine.scheduler.speculation
     engine.add(99, 10, 3)  # the ends of the last ones are told with the next step
     engine.run()
-    assert set(speculation._numbers) <= {"99"} and not speculation._steps
+    assert set(speculation._callers._known) <= {"99"} and not speculation._steps
 
 
 def test_a_controller_that_raises_costs_drafts_and_nothing_else(tmp_path, monkeypatch, caplog):

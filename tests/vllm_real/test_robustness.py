@@ -56,7 +56,7 @@ def test_aborted_requests_leave_nothing_behind(model, few, tmp_path, monkeypatch
         answers(llm, few[:1])
         speculation = scheduler_of(llm).speculation
         assert free_blocks(llm) == free
-        assert len(speculation._numbers) <= 1 and not speculation._steps
+        assert len(speculation._callers) <= 1 and not speculation._steps
 
 
 def test_counters_are_those_of_vllm(model, few, expected, tmp_path):
