@@ -42,7 +42,7 @@ ORDER = {
     ),
     "vllm_plugin": (
         "settings", "compatibility", "batch", "callers", "costs", "cost_file", "decision", "speculation",
-        "decision_log", "metrics", "stat_logger", "build", "scheduler", "__init__",
+        "tiers", "decision_log", "metrics", "stat_logger", "build", "scheduler", "__init__",
     ),
     "engine": ("__init__", "cache_folder", "kernels", "attention", "models", "sampling", "drafting", "text", "runtime"),
 }  # fmt: skip

@@ -58,11 +58,14 @@ def expected_prefill(scheduler, num_decoding: int) -> Prefill:
     return Prefill.of(chunks)
 
 
-def longest_useful(rows: list, max_model_len: int) -> np.ndarray:
-    """Draft tokens that can be of use to requests before they or the model's length end: int [R]."""
+def longest_useful(rows: list, max_model_len: int, *, until_they_end: bool) -> np.ndarray:
+    """Draft tokens that fit before the model's length ends, and before what requests may still emit does: int [R].
+    until_they_end: false lets drafts reach beyond that, as vLLM's own do, so that all have one length."""
     tokens = np.array([request.num_tokens for request in rows], dtype=np.int64)
-    ends = np.array([request.num_prompt_tokens + request.max_tokens for request in rows], dtype=np.int64)
-    return np.maximum(np.minimum(ends, max_model_len) - tokens - 1, 0)
+    ends = np.full(len(rows), max_model_len)
+    if until_they_end:
+        ends = np.minimum(ends, [request.num_prompt_tokens + request.max_tokens for request in rows])
+    return np.maximum(ends.astype(np.int64) - tokens - 1, 0)
 
 
 def free_kv_tokens(scheduler) -> int:

@@ -32,7 +32,8 @@ MODEL_FREE = ("ngram", "ngram_gpu", "suffix", "medusa", "custom_class")
 
 class Speculation:
     """Decides for one scheduler of vLLM. drafter: as the controller names it. controller: made from a cost model, as
-    soon as there is one. latency: the one to begin with, None to learn it from the first steps.
+    soon as there is one. latency: the one to begin with, None to learn it from the first steps. tiers: lengths of which
+    all requests of a step have to share one, None where lengths may differ.
 
     on_step: called behind every step, with the controller if there is one. on_costs: called with the costs of all
     steps, behind decoding step 64, 128, 256, ...
@@ -45,6 +46,7 @@ class Speculation:
         make_controller: Callable[[LatencyModel], SafeController],
         latency: LatencyModel | None,
         *,
+        tiers: tuple[int, ...] | None = None,
         on_step: Callable[[Step, Outcome, SafeController | None], None],
         on_costs: Callable[[StepCosts], None],
         clock: Callable[[], float] = time.perf_counter,
@@ -52,6 +54,7 @@ class Speculation:
         self._scheduler = scheduler
         self._drafter = drafter
         self._max_draft_tokens = scheduler.num_spec_tokens
+        self._tiers = tiers
         self._make_controller = make_controller
         self._latency = latency
         self._controller = None if latency is None else make_controller(latency)
@@ -134,19 +137,21 @@ class Speculation:
             self._controller = self._make_controller(self._latency)
 
     def _lengths_of(self, rows: list) -> list[int]:
-        """What was decided for these requests, 0 for those that were not asked about."""
+        """What was decided for these requests; those that were not asked about have no drafts, or those of the tier."""
         assert self._decision is not None
         lengths = self._decision.lengths.tolist()
         if self._callers.columns(rows).names == self._decision.names:
             return lengths
         by_name = dict(zip(self._decision.names, lengths, strict=True))
-        return [by_name.get(request.request_id, 0) for request in rows]
+        unasked = self._decision.draft_length if self._tiers else 0
+        return [by_name.get(request.request_id, unasked) for request in rows]
 
     def _decide(self, rows: list) -> Decision:
         columns = self._callers.columns(rows)
         view = self._view(rows, columns)
         if self._controller is None:
-            wanted = np.minimum(view.drafters[0].lengths, self._costs.trial_length(self._max_draft_tokens))
+            lengths = (0, *self._tiers) if self._tiers else range(self._max_draft_tokens + 1)
+            wanted = np.minimum(view.drafters[0].lengths, self._costs.trial_length(lengths))
             planned = wanted
         else:
             plan = self._controller.plan_draft(view)
@@ -170,8 +175,8 @@ class Speculation:
 
     def _view(self, rows: list, columns: Columns) -> BatchView:
         scheduler = self._scheduler
-        caps = np.minimum(batch.longest_useful(rows, scheduler.max_model_len), columns.max_draft_tokens)
-        caps = np.minimum(caps, self._max_draft_tokens)
+        caps = np.minimum(columns.max_draft_tokens, self._max_draft_tokens)
+        caps = np.minimum(caps, batch.longest_useful(rows, scheduler.max_model_len, until_they_end=not self._tiers))
         lengths = caps
         if not self._drafter.has_passes:
             lengths = np.minimum(caps, np.array([len(request.spec_token_ids) for request in rows], dtype=np.int64))
