@@ -66,17 +66,17 @@ def make_medusa(folder: Path, model: str, num_heads: int) -> str:
 
 
 def make_mimo(folder: Path, model: str) -> str:
-    """A target that has a layer of multi-token prediction: MiMo, tiny. With the tokenizer of another model."""
+    """A tiny target with a layer of multi-token prediction, MiMo: Qwen2 and that layer. The tokenizer is model's."""
     config = {
         "architectures": ["MiMoForCausalLM"],
-        "model_type": "mimo",
-        "hidden_size": 64,
-        "intermediate_size": 128,
+        "model_type": "qwen2",
+        "hidden_size": 128,
+        "intermediate_size": 256,
         "num_hidden_layers": 2,
         "num_nextn_predict_layers": 1,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 16,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 64,
         "vocab_size": _config(model)["vocab_size"],
         "max_position_embeddings": 2048,
         "rms_norm_eps": 1e-6,
@@ -87,7 +87,7 @@ def make_mimo(folder: Path, model: str) -> str:
     for prefix in ("model.layers.0.", "model.layers.1.", "model.mtp_layers.0."):
         weights |= _layer(config, hidden, prefix) | {f"{prefix}input_layernorm.weight": torch.ones(hidden)}
         weights |= {
-            f"{prefix}self_attn.{name}_proj.bias": torch.zeros(n) for name, n in (("q", 64), ("k", 32), ("v", 32))
+            f"{prefix}self_attn.{name}_proj.bias": torch.zeros(n) for name, n in (("q", 128), ("k", 64), ("v", 64))
         }
     for name in ("token_layernorm", "hidden_layernorm", "final_layernorm"):
         weights[f"model.mtp_layers.0.{name}.weight"] = torch.ones(hidden)

@@ -2,6 +2,7 @@
 
 Drafters have random weights, so that nearly every draft token is rejected; acceptance is tested in test_greedy."""
 
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -50,13 +51,15 @@ def mimo(model, tmp_path_factory) -> str:
 
 
 @pytest.fixture(scope="module")
-def expected(model, mimo, few) -> dict[str, list[list[int]]]:
-    """Answers without speculation, by target."""
-    found = {}
-    for target in (model, mimo):
+def expected(few):
+    """Answers of a target without speculation."""
+
+    @cache
+    def of(target: str) -> list[list[int]]:
         with serving(target, None) as llm:
-            found[target] = answers(llm, few)
-    return found
+            return answers(llm, few)
+
+    return of
 
 
 @pytest.mark.parametrize("method", ["eagle", "eagle3", "mtp", "medusa", "suffix", "custom_class"])
@@ -65,6 +68,7 @@ def test_answers_are_those_without_speculation(method, model, mimo, few, expecte
         pytest.skip("suffix decoding needs arctic-inference, which this environment has not got")
     restless(monkeypatch)
     target = mimo if method == "mtp" else model
+    wanted = expected(target)
     with serving(target, speculation_of(method, tmp_path, target), tmp_path) as llm:
         free, before = free_blocks(llm), counters(llm)
         got = answers(llm, few)
@@ -72,4 +76,4 @@ def test_answers_are_those_without_speculation(method, model, mimo, few, expecte
         assert scheduler.speculation is not None and not scheduler.speculation._controller.num_errors
         assert free_blocks(llm) == free
     assert counts["num_draft_tokens"] > 100
-    assert got == expected[target]
+    assert got == wanted
