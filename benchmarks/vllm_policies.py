@@ -1,24 +1,33 @@
-"""Draft lengths in vLLM: off, fixed, Dynamic SD and SmartSpec on one machine, in alternating waves, worst cell first.
+"""Draft lengths in vLLM: off, fixed, Dynamic SD and SmartSpec on one machine, interleaved, the worst cell first.
 
-Every policy is a vLLM server of its own with ngram drafts; `off` has no drafter at all. A server is started for a wave
-and is alone (each holds nearly 4 GB). A wave gives the same prompts of every cell (a task and a concurrency) to each
-server in turn, and every wave begins with another one; a first request of each server warms it. Before that a server of
-SmartSpec's serves every cell once: what it learned of step times is where SmartSpec starts from, and with the
-acceptance it saw makes the table of Dynamic SD (`num_speculative_tokens_per_batch_size`).
+Every policy is a vLLM server with ngram drafts; `off` has no drafter at all. All are started before anything is
+measured (about 2 GB each) and stand idle, which costs nothing, while another one serves. A round of a cell, a task and
+a concurrency, gives the same new prompts to each server in turn, and every round begins with another server. Closed
+loop, greedy, a fixed number of new tokens; a session number keeps prefix caches from helping.
 
-The ratio is the median over the waves of SmartSpec's tokens per second against the best other policy of the same wave,
-beside the lowest and highest.
+First a server of SmartSpec's alone serves every cell once: what it learned of step times is where SmartSpec starts
+from, and with the acceptance it saw makes the table of Dynamic SD (`num_speculative_tokens_per_batch_size`).
+
+Tokens per second of a cell are the geometric mean of its rounds. The ratio is SmartSpec's to the best other policy's;
+in brackets the 90 % interval, bootstrap over rounds, in which each draw has a best of its own. Then the same against
+off.
 
     make test-vllm     # makes .venv-vllm and the model
-    python benchmarks/vllm_policies.py --vllm-python .venv-vllm/bin/python --model-path .venv-vllm/model \\
-        --tasks summarization,rag,editing,chat --concurrency 1,4,8,16,32 --waves 6 --output vllm.json
+    python benchmarks/vllm_policies.py --vllm-python .venv-vllm/bin/python --model-path .venv-vllm/model
+
+The folder keeps everything: the same command goes on where it was ended, after an error, Ctrl-C, or at the end of
+--minutes; with --rounds raised it adds to what is there.
 """
 
 import json
-from dataclasses import asdict
+import math
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
-from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import numpy as np
@@ -29,7 +38,7 @@ from rich.table import Table
 from servers import ServerCommand, running, server_command
 from tasks import SHIPPED_TASKS, PromptsPath, check_task, prompts_by_task
 
-from smartspec.bench.client import LoadRequest
+from smartspec.bench.client import LoadRequest, Target
 from smartspec.bench.report import write_json
 from smartspec.bench.run import LoadPlan, measure
 from smartspec.sim.length_table import length_table, vllm_config
@@ -38,9 +47,72 @@ from smartspec.sim.scenario import Scenario
 from smartspec.workload.prompts import Prompt, draw_prompts
 
 LONGEST = 5
-POLICIES = "off,fixed:1,fixed:3,fixed:5,dynamic-sd,smartspec"
+OURS = "smartspec"
+POLICIES = f"off,fixed:1,fixed:3,fixed:5,dynamic-sd,{OURS}"
+LOW, HIGH, NUM_DRAWS = 5, 95, 2000  # percentiles of the interval
 SYSTEM_MESSAGE = "You are a helpful AI assistant. (Session {session})"
 console = Console()
+if not console.is_terminal:
+    console.width = 150
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Requests of a task, so many at a time."""
+
+    task: str
+    concurrency: int
+
+    @property
+    def key(self) -> str:
+        return f"{self.task} {self.concurrency}"
+
+    def requests(self, prompts: list[Prompt], round_number: int, max_tokens: int) -> list[LoadRequest]:
+        """Of a round: as many as run at a time, at least two."""
+        session = f"{self.key} {round_number}"
+        rng = np.random.default_rng([self.concurrency, round_number + 2])
+        drawn = draw_prompts(prompts, max(2, self.concurrency), rng)
+        return [
+            LoadRequest(f"{p.prompt_id} {i}", self.task, p.text, max_tokens, system=_system_message(f"{session} {i}"))
+            for i, p in enumerate(drawn)
+        ]
+
+
+@dataclass
+class Results:
+    """Kept in a file. rounds: by cell, of each round, by policy: tokens per second and answers. table: Dynamic SD's."""
+
+    path: Path
+    settings: dict
+    table: dict | None = None
+    rounds: dict[str, list[dict]] = field(default_factory=dict)
+
+    @staticmethod
+    def read(path: Path, settings: dict) -> "Results":
+        """Those that are there, or none. ValueError if they were measured otherwise."""
+        if not path.exists():
+            return Results(path, settings)
+        content = json.loads(path.read_text())
+        if content["settings"] != settings:
+            raise ValueError(f"{path} was made with other settings ({content['settings']}): give another --folder")
+        return Results(path, settings, content["table"], content["rounds"])
+
+    def write(self) -> None:
+        write_json(self.path, {"settings": self.settings, "table": self.table, "rounds": self.rounds})
+
+    def add(self, cell: Cell, results: dict) -> None:
+        """A round of a cell, of all policies."""
+        self.rounds.setdefault(cell.key, []).append(results)
+        self.write()
+
+    def speeds(self, cell: Cell) -> np.ndarray:
+        """Tokens per second by round and policy: float [rounds, policies]."""
+        policies, rounds = self.settings["policies"], self.rounds.get(cell.key, [])
+        return np.array([[one[p]["tokens_per_second"] for p in policies] for one in rounds]).reshape(-1, len(policies))
+
+
+def _system_message(session: str) -> str:
+    return SYSTEM_MESSAGE.format(session=session)
 
 
 def policy_command(name: str, vllm: ServerCommand, folder: Path, table: dict | None) -> ServerCommand:
@@ -53,13 +125,13 @@ def policy_command(name: str, vllm: ServerCommand, folder: Path, table: dict | N
         drafts["num_speculative_tokens"] = int(name.removeprefix("fixed:"))
     elif name == "dynamic-sd":
         drafts |= table or {}
-    elif name == "smartspec":
-        settings = {"smartspec": {"cache": str(folder)}}
+    elif name == OURS:
+        settings = {"smartspec": {"cache": str(folder.absolute())}}
         if table is None:
-            settings["smartspec"]["decision_log"] = str(folder / "learned.jsonl")
+            settings["smartspec"]["decision_log"] = str((folder / "learned.jsonl").absolute())
         options = ["--scheduler-cls", "smartspec.vllm_plugin.Scheduler", "--additional-config", literal(settings)]
     else:
-        raise ValueError(f"unknown policy {name!r}: use off, fixed:K, dynamic-sd or smartspec")
+        raise ValueError(f"unknown policy {name!r}: use off, fixed:K, dynamic-sd or {OURS}")
     return ServerCommand([*vllm.arguments, "--speculative-config", literal(drafts), *options], vllm.environment)
 
 
@@ -68,101 +140,137 @@ def literal(value: dict) -> str:
     return json.dumps(value).replace("{", "{{").replace("}", "}}")
 
 
-def learn(vllm: ServerCommand, folder: Path, cells: dict[tuple[str, int], list[LoadRequest]]) -> dict:
+def learn(vllm: ServerCommand, folder: Path, rounds: dict[Cell, list[LoadRequest]]) -> dict:
     """Serve every cell once with SmartSpec, and make a table from the step times and the acceptance seen."""
-    with running(policy_command("smartspec", vllm, folder, None), folder / "learn.log") as target:
-        for (_, concurrency), requests in cells.items():
-            measure(target, LoadPlan(requests, concurrency=concurrency))
-    (cost_file,) = (folder / "vllm").glob("*.json")
+    (folder / "learned.jsonl").unlink(missing_ok=True)  # of a start that was ended
+    with running(policy_command(OURS, vllm, folder, None), folder / "learn.log") as target:
+        for cell, requests in rounds.items():
+            say(f"learning step times: {cell.key}")
+            measure(target, LoadPlan(requests, concurrency=cell.concurrency))
+    newest = max((folder / "vllm").glob("*.json"), key=lambda path: path.stat().st_mtime)
     curves = folder / "curves.json"
-    curves.write_text(json.dumps(json.loads(cost_file.read_text())["cost_model"]))
+    curves.write_text(json.dumps(json.loads(newest.read_text())["cost_model"]))
     steps = [record.feedback for record in RecordedLog(folder / "learned.jsonl")]
     acceptance = sum(s.accepted.sum() for s in steps) / max(sum(s.tested.sum() for s in steps), 1)
     scenario = Scenario(hardware=str(curves), drafter="lookup", batch=1, max_draft_tokens=LONGEST)
     table = vllm_config(length_table(scenario, float(acceptance)))
-    console.print(f"acceptance {acceptance:.2f}, table {table}", markup=False, highlight=False)
+    say(f"acceptance {acceptance:.2f}, table {table}")
     return table
 
 
-def draw(task: str, prompts: list[Prompt], concurrency: int, wave: int, max_tokens: int) -> list[LoadRequest]:
-    """Requests of a wave of a cell; a session number keeps prefix caches from helping."""
-    system = SYSTEM_MESSAGE.format(session=f"{task} {concurrency} {wave}")
-    drawn = draw_prompts(prompts, max(2, concurrency), np.random.default_rng([concurrency, wave + 2]))
-    return [
-        LoadRequest(f"{prompt.prompt_id} {i}", task, prompt.text, max_tokens, system=f"{system} {i}")
-        for i, prompt in enumerate(drawn)
-    ]
+def start(commands: dict[str, ServerCommand], folder: Path, stack: ExitStack) -> dict[str, Target]:
+    """All servers, warm. They end with the stack."""
+    targets = {}
+    for name, command in commands.items():
+        say(f"starting {name}")
+        targets[name] = stack.enter_context(running(command, folder / f"{name.replace(':', '-')}.log"))
+        measure(targets[name], LoadPlan([LoadRequest("warm", "warm", "Say hello.", 16)], concurrency=1))
+    return targets
 
 
-def run_wave(command: ServerCommand, log: Path, cells: dict[tuple[str, int], list[LoadRequest]]) -> list[dict]:
-    """Tokens per second and texts of a server started for it, by cell."""
-    results = []
-    with running(command, log) as target:
-        measure(target, LoadPlan([LoadRequest("warm", "warm", "Say hello.", 16)], concurrency=1))
-        for (_, concurrency), requests in cells.items():
-            records, summary = measure(target, LoadPlan(requests, concurrency=concurrency))
-            texts = {record.prompt_id: record.text for record in records}
-            results.append(asdict(summary) | {"texts": texts})
+def run_round(targets: dict[str, Target], cell: Cell, requests: list[LoadRequest], first: int) -> dict:
+    """Tokens per second and answers by policy, beginning with the policy of that number. ValueError on an error."""
+    names, results = list(targets), {}
+    for name in [*names[first % len(names) :], *names[: first % len(names)]]:
+        records, summary = measure(targets[name], LoadPlan(requests, concurrency=cell.concurrency))
+        if summary.num_errors or summary.num_unfinished:
+            raise ValueError(
+                f"{name}, {cell.key}: {summary.num_errors} of {len(requests)} requests failed; see its log"
+            )
+        texts = {record.prompt_id: record.text for record in records}
+        results[name] = {"tokens_per_second": summary.output_tokens_per_second, "texts": texts}
     return results
 
 
-def table_of(cells: list[dict], policies: list[str]) -> Table:
+def remaining(results: Results, cells: list[Cell], num_rounds: int) -> Iterator[tuple[int, Cell]]:
+    """Rounds that are not there yet, all cells of a round before the next."""
+    for number in range(num_rounds):
+        yield from ((number, cell) for cell in cells if len(results.rounds.get(cell.key, [])) <= number)
+
+
+def ratio(speeds: np.ndarray, ours: int, others: list[int]) -> tuple[float, float, float]:
+    """Of our policy's geometric mean to the best other's, and the ends of its interval. speeds: float [rounds,
+    policies]."""
+    logs = np.log(speeds)
+    rng = np.random.default_rng(0)
+    draws = logs[rng.integers(len(logs), size=(NUM_DRAWS, len(logs)))].mean(axis=1)
+    drawn = np.exp(draws[:, ours] - draws[:, others].max(axis=1))
+    means = logs.mean(axis=0)
+    low, high = np.percentile(drawn, (LOW, HIGH))
+    return float(np.exp(means[ours] - means[others].max())), float(low), float(high)
+
+
+def table_of(results: Results, cells: list[Cell]) -> Table:
     """A line for each cell, the worst ratio of SmartSpec first."""
-    result = Table("task", "c", title="Tokens/s in vLLM, and SmartSpec against the best other", box=SIMPLE)
-    for column in (*policies, "ratio", "waves", "same text"):
-        result.add_column(column, justify="right", no_wrap=True)
+    policies = results.settings["policies"]
+    title = f"Tokens/s in vLLM; {OURS} against the best other, and against off"
+    table = Table("task", "c", title=title, title_justify="left", box=SIMPLE)
+    for column in (*policies, "of best", "of off", "rounds", "same text"):
+        table.add_column(column, justify="right", no_wrap=True)
+    ours = policies.index(OURS)
+    others = [number for number in range(len(policies)) if number != ours]
     rows = []
-    for cell in cells:
-        speeds = {p: [wave[p]["output_tokens_per_second"] for wave in cell["waves"]] for p in policies}
-        best = [max(values) for values in zip(*(speeds[p] for p in policies if p != "smartspec"), strict=True)]
-        ratios = [ours / other for ours, other in zip(speeds.get("smartspec", best), best, strict=True)]
-        same = sum(wave[p]["texts"] == wave[policies[0]]["texts"] for wave in cell["waves"] for p in policies)
-        rows.append((median(ratios), cell, speeds, ratios, same))
-    for ratio, cell, speeds, ratios, same in sorted(rows, key=lambda row: row[0]):
-        middle = [f"{median(values):.1f}" for values in speeds.values()]
-        spread, texts = f"{min(ratios):.2f}-{max(ratios):.2f}", f"{same}/{len(ratios) * len(policies)}"
-        result.add_row(cell["task"], str(cell["concurrency"]), *middle, f"{ratio:.2f}", spread, texts)
-    return result
+    for cell in (cell for cell in cells if cell.key in results.rounds):
+        speeds, rounds = results.speeds(cell), results.rounds[cell.key]
+        of_best, of_off = (ratio(speeds, ours, group) for group in (others, [policies.index("off")]))
+        same = sum(one[p]["texts"] == one["off"]["texts"] for one in rounds for p in policies)
+        means = [f"{value:.1f}" for value in np.exp(np.log(speeds).mean(axis=0))]
+        ratios = [f"{value:.2f} ({low:.2f}-{high:.2f})" for value, low, high in (of_best, of_off)]
+        counts = [str(len(rounds)), f"{same}/{len(rounds) * len(policies)}"]
+        rows.append((of_best[0], [cell.task, str(cell.concurrency), *means, *ratios, *counts]))
+    for _, row in sorted(rows):
+        table.add_row(*row)
+    return table
+
+
+def say(text: str) -> None:
+    console.print(f"{time.strftime('%H:%M:%S')} {text}", markup=False, highlight=False)
 
 
 def main(
     vllm_python: Annotated[str, typer.Option(help="Python of the environment that holds vLLM and smartspec.")],
     model_path: Annotated[str, typer.Option(help="Folder of the model.")],
-    policies: Annotated[
-        str, typer.Option(help="Separated by commas.")
-    ] = "off,fixed:1,fixed:3,fixed:5,dynamic-sd,smartspec",
+    policies: Annotated[str, typer.Option(help=f"Separated by commas; with off and {OURS}.")] = POLICIES,
     tasks: Annotated[str, typer.Option(help=f"Of {SHIPPED_TASKS}.")] = "summarization,rag,editing,chat",
-    concurrency: Annotated[str, typer.Option(help="Separated by commas.")] = "1,4,8,16,32",
-    waves: Annotated[int, typer.Option(min=1, help="Waves that count.")] = 6,
+    concurrency: Annotated[str, typer.Option(help="Separated by commas.")] = "1,4,8,16",
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of each cell.")] = 6,
+    minutes: Annotated[float, typer.Option(help="Begin no round later than this.")] = math.inf,
     max_tokens: Annotated[int, typer.Option(min=2, help="New tokens per request.")] = 64,
     prompts: PromptsPath = None,
-    output: Annotated[Path | None, typer.Option(help="JSON file to write.")] = None,
+    folder: Annotated[Path, typer.Option(help="Results, logs, and what was learned.")] = Path("build/vllm-policies"),
 ) -> None:
     vllm, names = server_command("vllm", model_path, vllm_python), policies.split(",")
-    by_task, levels = prompts_by_task(prompts), [int(level) for level in concurrency.split(",")]
+    if not {"off", OURS} <= set(names):
+        raise ValueError(f"--policies {policies}: name off and {OURS}, which the ratios need")
+    by_task = prompts_by_task(prompts)
     for task in tasks.split(","):
         check_task(task, by_task)
-    keys = [(task, level) for task in tasks.split(",") for level in levels]
+    cells = [Cell(task, int(level)) for task in tasks.split(",") for level in concurrency.split(",")]
+    folder.mkdir(parents=True, exist_ok=True)
+    settings = {"policies": names, "max_tokens": max_tokens, "prompts": str(prompts)}
+    results = Results.read(folder / "results.json", settings)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that servers are ended
+    began, todo = time.monotonic(), list(remaining(results, cells, rounds))
 
-    def cells_of(wave: int) -> dict[tuple[str, int], list[LoadRequest]]:
-        return {key: draw(key[0], by_task[key[0]], key[1], wave, max_tokens) for key in keys}
+    def requests_of(cell: Cell, number: int) -> list[LoadRequest]:
+        return cell.requests(by_task[cell.task], number, max_tokens)
 
-    with TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        table = learn(vllm, folder, cells_of(-1))
-        commands = {name: policy_command(name, vllm, folder, table) for name in names}
-        cells = {key: {"task": key[0], "concurrency": key[1], "waves": [{} for _ in range(waves)]} for key in keys}
-        for wave in range(waves):
-            requests = cells_of(wave)
-            for name in [*names[wave % len(names) :], *names[: wave % len(names)]]:
-                results = run_wave(commands[name], folder / "server.log", requests)
-                for key, result in zip(keys, results, strict=True):
-                    cells[key]["waves"][wave][name] = result
-                speeds = " ".join(f"{result['output_tokens_per_second']:.1f}" for result in results)
-                console.print(f"wave {wave + 1}, {name}: {speeds} tokens/s", markup=False, highlight=False)
-        if output is not None:
-            write_json(output, {"policies": names, "table": table, "cells": list(cells.values())})
-    console.print(table_of(list(cells.values()), names))
+    if todo and results.table is None:
+        results.table = learn(vllm, folder, {cell: requests_of(cell, -1) for cell in cells})
+        results.write()
+    with ExitStack() as stack:
+        commands = {name: policy_command(name, vllm, folder, results.table) for name in names if todo}
+        targets = start(commands, folder, stack)
+        for done, (number, cell) in enumerate(todo):
+            if time.monotonic() - began > 60 * minutes:
+                say(f"{minutes:g} minutes are over: {len(todo) - done} rounds of cells are left")
+                break
+            results.add(cell, run_round(targets, cell, requests_of(cell, number), first=number))
+            speeds = " ".join(
+                f"{name} {value:.1f}" for name, value in zip(names, results.speeds(cell)[-1], strict=True)
+            )
+            say(f"{done + 1} of {len(todo)}, round {number + 1}, {cell.key}: {speeds}")
+    console.print(table_of(results, cells))
 
 
 # "\b" keeps typer from joining the lines of a paragraph, and with them the commands.

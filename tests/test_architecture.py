@@ -41,8 +41,8 @@ ORDER = {
         "policy_names", "what_if", "controller", "safe_controller", "__init__",
     ),
     "vllm_plugin": (
-        "settings", "compatibility", "batch", "costs", "cost_file", "decision", "speculation", "decision_log",
-        "metrics", "stat_logger", "build", "scheduler", "__init__",
+        "settings", "compatibility", "batch", "callers", "costs", "cost_file", "decision", "speculation",
+        "tiers", "decision_log", "metrics", "stat_logger", "build", "scheduler", "__init__",
     ),
     "engine": ("__init__", "cache_folder", "kernels", "attention", "models", "sampling", "drafting", "text", "runtime"),
 }  # fmt: skip

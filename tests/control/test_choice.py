@@ -8,7 +8,8 @@ import pytest
 from drafter_cases import LOOKUP, MODEL, estimates_of, found, lagging
 
 from smartspec.control.goodput import choice
-from smartspec.control.goodput.settings import GoodputSettings
+from smartspec.control.goodput.hysteresis import Hysteresis
+from smartspec.control.goodput.settings import GoodputSettings, HysteresisSettings
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
 from smartspec.control.policy import Estimates
@@ -114,7 +115,7 @@ def test_one_length_for_all_is_the_best_of_those_allowed(rate, num_rows):
         emitted = num_rows * (1 + estimates.survival[0, 0, :k].sum())
         return emitted / float(TARGET_ONLY.target_seconds(view, np.array([k * num_rows]))[0])
 
-    plan = best_choice(view, estimates, uniform_lengths=(1, 3)).plan
+    plan = best_choice(view, estimates, uniform=((1, 3), Hysteresis(HysteresisSettings()))).plan
     assert plan.goodput == pytest.approx(max(goodput(0), goodput(1), goodput(3)))
     assert len(set(plan.lengths.tolist())) == 1 and plan.lengths[0] in (0, 1, 3)
 

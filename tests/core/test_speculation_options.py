@@ -6,6 +6,7 @@ from drafter_cases import LOOKUP, found
 from factories import make_feedback, make_view
 from fakes import FakeExecutor, RandomController, continuation
 
+from smartspec.control.acceptance.class_ids import ClassIds
 from smartspec.control.acceptance.effects import NUM_CLASSES
 from smartspec.control.acceptance.estimator import AcceptanceEstimator
 from smartspec.control.records import UNLIMITED, BatchView, DraftPlan
@@ -14,7 +15,7 @@ from smartspec.core.engine_core import EngineCore
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.core.scheduler import Scheduler
-from smartspec.core.speculation import NO_OPTIONS, ClassIds, SpeculationOptions
+from smartspec.core.speculation import NO_OPTIONS, SpeculationOptions
 
 K = 5
 

@@ -7,8 +7,17 @@ import sys
 from bisect import bisect_left, bisect_right
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from smartspec.sim.length_table import LengthRange, length_table, sglang_config, tensorrt_llm_config, vllm_config
+from smartspec.sim.length_table import (
+    LengthRange,
+    length_table,
+    sglang_config,
+    tensorrt_llm_config,
+    vllm_config,
+    with_lengths,
+)
 from smartspec.sim.scenario import Scenario
 
 TABLE = [LengthRange(1, 4, 5), LengthRange(5, 32, 2), LengthRange(33, 64, 0)]
@@ -72,3 +81,18 @@ def test_the_command_prints_one_object(engine):
     result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert json.loads(result.stdout)
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=12), st.sets(st.integers(1, 5), min_size=1))
+def test_lengths_to_choose_from_are_all_in_the_table_and_no_others(by_size, lengths):
+    table = [LengthRange(size, size, length) for size, length in enumerate(by_size, 1)]
+    if len(lengths) > len(table):
+        with pytest.raises(ValueError, match="name fewer"):
+            with_lengths(table, tuple(lengths))
+        return
+    limited = with_lengths(table, tuple(lengths))
+    assert lengths <= {r.length for r in limited} <= lengths | {0}
+    assert [limited[0].first, limited[-1].last] == [1, len(table)]
+    assert all(before.last + 1 == after.first for before, after in itertools.pairwise(limited))
+    if set(by_size) == lengths:
+        assert [r.length for r in limited for _ in range(r.first, r.last + 1)] == by_size

@@ -14,7 +14,7 @@ from smartspec.vllm_plugin.costs import TRIAL_STEPS, StepCosts, StepSize
 def test_a_trial_tries_every_length():
     costs, lengths = StepCosts(has_passes=False), []
     while not costs.are_known:
-        lengths.append(costs.trial_length(5))
+        lengths.append(costs.trial_length(range(6)))
         costs.add(StepSize(1, 1 + lengths[-1], 1 + lengths[-1]), 100, 0.02 + 0.001 * lengths[-1])
     assert len(lengths) == TRIAL_STEPS and set(lengths) == set(range(6)) and lengths[:4] == [0, 0, 5, 5]
     assert costs.fit().target.seconds(4.0, 100, 1) == pytest.approx(0.023, rel=0.01)
@@ -23,7 +23,7 @@ def test_a_trial_tries_every_length():
 def test_draft_passes_are_told_apart_from_the_target():
     costs, drafted = StepCosts(has_passes=True), 0
     while not costs.are_known:
-        length = costs.trial_length(4)
+        length = costs.trial_length(range(5))
         for rows in (1, 8):
             fed = rows * (1 + drafted)
             seconds = 0.02 + 0.0005 * fed + length * (0.001 + 0.0001 * rows)

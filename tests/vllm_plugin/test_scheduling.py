@@ -4,7 +4,7 @@ import logging
 from itertools import chain
 
 import pytest
-from toy_engine import ToyEngine, make_config
+from toy_engine import FULL_GRAPHS, ToyEngine, make_config
 from vllm.schedulers import AsyncScheduler
 from vllm.schedulers import Scheduler as StockScheduler
 
@@ -76,6 +76,31 @@ def test_policies(policy, tmp_path):
     assert lengths <= {"off": set(), "fixed:3": {1, 2, 3}, "uniform:1,3": {1, 2, 3, 4}}[policy]
 
 
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize(
+    ("table", "tiers"),
+    [(None, {4}), ([[1, 2, 4], [3, 6, 2], [7, 8, 0]], {2, 4}), ([[1, 8, 9]], {4})],
+    ids=["no table", "table", "longer than configured"],
+)
+def test_where_graphs_are_captured_all_requests_of_a_step_share_a_length(table, tiers, is_async, tmp_path, caplog):
+    graphs = {"cudagraph_mode": FULL_GRAPHS, "num_speculative_tokens_per_batch_size": table}
+    with caplog.at_level(logging.INFO, "vllm.smartspec"):
+        engine = run(make_config(tmp_path, method="draft_model", is_async=is_async, **graphs))
+    assert_texts_are_right(engine)
+    assert f"policy uniform:{','.join(map(str, sorted(tiers)))}" in caplog.text
+    steps = list(zip(engine.verified_lengths, engine.num_decoding, strict=True))
+    assert set(chain.from_iterable(engine.verified_lengths)) == tiers
+    ragged = [step for step, rows in steps if step and (len(set(step)) > 1 or len(step) < rows)]
+    assert not ragged
+
+
+@pytest.mark.parametrize("changes", [{"method": "ngram"}, {"settings": {"policy": "fixed:3"}}])
+def test_other_policies_and_model_free_drafts_are_not_bound_to_graphs(changes, tmp_path, caplog):
+    with caplog.at_level(logging.INFO, "vllm.smartspec"):
+        run(make_config(tmp_path, cudagraph_mode=FULL_GRAPHS, **{"method": "draft_model"} | changes), num_requests=1)
+    assert "uniform" not in caplog.text
+
+
 def test_callers_may_ask_for_shorter_drafts(tmp_path):
     engine = ToyEngine(Scheduler(make_config(tmp_path, settings={"policy": "fixed:4"})), acceptance=0.9)
     engine.add(0, 20, 60, smartspec_max_draft_tokens=0)
@@ -94,12 +119,27 @@ def test_callers_may_ask_for_shorter_drafts(tmp_path):
     assert not seen["0"] and max(seen["1"]) == 2
 
 
+def test_callers_may_name_a_class_and_a_weight(tmp_path, monkeypatch):
+    views = []
+    plan_draft = Controller.plan_draft
+    monkeypatch.setattr(Controller, "plan_draft", lambda self, view: views.append(view) or plan_draft(self, view))
+    engine = ToyEngine(Scheduler(make_config(tmp_path, settings={"policy": "fixed:2"})))
+    asked = [{}, {"smartspec_class": "code"}, {"smartspec_class": "code", "smartspec_weight": 3}]
+    wrong = [{"smartspec_class": 7, "smartspec_weight": -1}, {"smartspec_class": "x" * 65, "smartspec_weight": True}]
+    for number, extra_args in enumerate(asked + wrong):
+        engine.add(number, 20, 30, **extra_args)
+    engine.run()
+    whole = next(view for view in views if view.num_rows == 5)
+    assert whole.class_ids.tolist() == [0, 1, 1, 0, 0]
+    assert whole.weights.tolist() == [1, 1, 3, 1, 1]
+
+
 def test_requests_that_end_are_forgotten(tmp_path):
     engine = run(make_config(tmp_path))
     speculation = engine.scheduler.speculation
     engine.add(99, 10, 3)  # the ends of the last ones are told with the next step
     engine.run()
-    assert set(speculation._numbers) <= {"99"} and not speculation._steps
+    assert set(speculation._callers._known) <= {"99"} and not speculation._steps
 
 
 def test_a_controller_that_raises_costs_drafts_and_nothing_else(tmp_path, monkeypatch, caplog):

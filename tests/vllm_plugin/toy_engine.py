@@ -7,6 +7,7 @@ import numpy as np
 from vllm.schedulers import AsyncScheduler, ModelRunnerOutput, Request, Scheduler
 
 VOCABULARY = 1000
+FULL_GRAPHS = SimpleNamespace(has_full_cudagraphs=lambda: True)
 
 
 def make_config(tmp_path, *, method="ngram", is_async=False, num_speculative_tokens=4, settings=None, **changes):
@@ -17,6 +18,7 @@ def make_config(tmp_path, *, method="ngram", is_async=False, num_speculative_tok
             num_speculative_tokens=num_speculative_tokens,
             model="draft",
             enable_adaptive_verification=False,
+            num_speculative_tokens_per_batch_size=None,
         ),
         "parallel_config": SimpleNamespace(
             pipeline_parallel_size=1, tensor_parallel_size=1, data_parallel_size=1, data_parallel_index=0
@@ -24,6 +26,7 @@ def make_config(tmp_path, *, method="ngram", is_async=False, num_speculative_tok
         "model_config": SimpleNamespace(
             model="toy", dtype="float32", quantization=None, enforce_eager=True, is_moe=False
         ),
+        "compilation_config": SimpleNamespace(cudagraph_mode=None),
         "cache_config": SimpleNamespace(num_gpu_blocks=1000, block_size=16),
     }  # fmt: skip
     for name, value in changes.items():
@@ -54,6 +57,7 @@ class ToyEngine:
         self.computed: dict[str, int] = {}  # tokens whose KV is right, as the runner knows it
         self.verified_lengths: list[list[int]] = []
         self.draft_lengths: list[int] = []
+        self.num_decoding: list[int] = []  # requests of each step that were past their prompt
         self.now = 0.0
         self._random = np.random.default_rng(seed)
         if getattr(scheduler, "speculation", None) is not None:
@@ -99,7 +103,10 @@ class ToyEngine:
             self.computed[name] = end + accepted
             sampled.append([token(name, end + i) for i in range(accepted + 1)] if end >= prompt else [])
         self._draft(output)
-        verified = [len(drafts) for drafts in output.scheduled_spec_decode_tokens.values()]
+        verifying = output.scheduled_spec_decode_tokens
+        fed = output.num_scheduled_tokens.items()
+        self.num_decoding.append(sum(n - len(verifying.get(name, [])) == 1 for name, n in fed))
+        verified = [len(drafts) for drafts in verifying.values()]
         self.verified_lengths.append(verified)
         self.draft_lengths.append(output.num_spec_tokens_to_schedule)
         return ModelRunnerOutput({name: i for i, name in enumerate(output.num_scheduled_tokens)}, sampled)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections import Counter
 
 import pytest
 from openai import OpenAI
@@ -16,9 +17,9 @@ from serving import NGRAM
 START_SECONDS = 180
 
 
-@pytest.fixture(scope="module", params=[1, 3], ids=["one rank", "three ranks"])
+@pytest.fixture(scope="module", params=[(1, 1), (3, 1), (1, 2)], ids=["one rank", "three ranks", "two replicas"])
 def address(request, model, tmp_path_factory):
-    ranks = request.param  # of tensor parallelism: the model has nine heads
+    ranks, replicas = request.param  # of tensor and data parallelism: the model has nine heads
     folder = tmp_path_factory.mktemp("server")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -26,12 +27,14 @@ def address(request, model, tmp_path_factory):
     settings = {"cache": str(folder), "decision_log": str(folder / "decisions.jsonl"), "metrics_seconds": 0}
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", model, "--port", str(port)]
     command += ["--served-model-name", "smollm2", "--enforce-eager", "--dtype", "float32", "--max-model-len", "1024"]
-    command += ["--max-num-seqs", "4", "--tensor-parallel-size", str(ranks), "--speculative-config", json.dumps(NGRAM)]
+    command += ["--max-num-seqs", "4", "--speculative-config", json.dumps(NGRAM)]
+    command += ["--tensor-parallel-size", str(ranks), "--data-parallel-size", str(replicas)]
     command += ["--scheduler-cls", "smartspec.vllm_plugin.Scheduler"]
     command += ["--additional-config", json.dumps({"smartspec": settings})]
     environment = os.environ | {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_LOGGING_LEVEL": "INFO"}
-    if ranks > 1:
-        environment["VLLM_CPU_OMP_THREADS_BIND"] = "|".join(str(rank % os.cpu_count()) for rank in range(ranks))
+    if ranks * replicas > 1:
+        cores = [str(rank % os.cpu_count()) for rank in range(ranks * replicas)]
+        environment["VLLM_CPU_OMP_THREADS_BIND"] = "|".join(cores)
     with (folder / "server.log").open("w") as log:
         server = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
     try:
@@ -56,7 +59,10 @@ def wait_for(url: str, server: subprocess.Popen, log) -> None:
 def metrics(address: str) -> dict[str, float]:
     with urllib.request.urlopen(f"{address}/metrics", timeout=10) as response:
         families = list(text_string_to_metric_families(response.read().decode()))
-    return {sample.name: sample.value for family in families for sample in family.samples}
+    sums: Counter[str] = Counter()  # over engines
+    for sample in (sample for family in families for sample in family.samples):
+        sums[sample.name] += sample.value
+    return sums
 
 
 def test_answers_and_metrics(address):
@@ -71,3 +77,22 @@ def test_answers_and_metrics(address):
     assert before["smartspec_verified_tokens_total"] == 0 < after["smartspec_verified_tokens_total"]
     assert after["smartspec_verified_tokens_total"] == after["vllm:spec_decode_num_draft_tokens_total"]
     assert after["smartspec_step_seconds_sum"] > before["smartspec_step_seconds_sum"] > 0
+
+
+def test_the_benchmark_of_vllm(address, model, prompts, tmp_path):
+    (tmp_path / "prompts.jsonl").write_text("".join(json.dumps({"prompt": text}) + "\n" for text in prompts[:8]))
+    command = (
+        "import argparse, sys; from vllm.benchmarks.serve import add_cli_args, main; p = argparse.ArgumentParser(); "
+    )
+    command += "add_cli_args(p); main(p.parse_args())"  # `vllm bench serve`, which the CPU wheel lacks
+    options = ["--base-url", address, "--model", "smollm2", "--tokenizer", model, "--dataset-name", "custom"]
+    options += ["--dataset-path", str(tmp_path / "prompts.jsonl"), "--custom-output-len", "24", "--num-prompts", "8"]
+    options += ["--max-concurrency", "4", "--temperature", "0", "--save-result", "--result-dir", str(tmp_path)]
+    before = metrics(address)
+    subprocess.run([sys.executable, "-c", command, *options, "--result-filename", "r.json"], check=True, timeout=600)
+    result, after = json.loads((tmp_path / "r.json").read_text()), metrics(address)
+    assert result["completed"] == 8 and result["failed"] == 0
+    drafted = after["smartspec_verified_tokens_total"] - before["smartspec_verified_tokens_total"]
+    accepted = after["smartspec_accepted_tokens_total"] - before["smartspec_accepted_tokens_total"]
+    assert (drafted, accepted) == (result["spec_decode_draft_tokens"], result["spec_decode_accepted_tokens"])
+    assert drafted > 0

@@ -26,6 +26,12 @@ def export(
     draft_model: DraftModel = None,
     acceptance: Annotated[float, typer.Option(min=0.0, max=1.0, help="Acceptance of a draft token.")] = 0.7,
     max_draft_tokens: Annotated[int, typer.Option(min=1, help="Longest draft.")] = 5,
+    lengths: Annotated[
+        str | None,
+        typer.Option(
+            help="vllm: lengths to choose from, as 1,3,5; each is in the table, so that its graphs are captured."
+        ),
+    ] = None,
     max_batch: Annotated[int, typer.Option(min=1, max=1024, help="Largest batch.")] = 256,
 ) -> None:
     """Print the best draft length by batch size as JSON, in the form another engine reads.
@@ -41,16 +47,26 @@ def export(
         tensor_parallel=tensor_parallel,
         drafter=drafter,
         draft_model=draft_model,
-        max_draft_tokens=max_draft_tokens,
+        max_draft_tokens=max_draft_tokens if lengths is None else max(_numbers(lengths)),
         max_batch=max_batch,
         batch=1,
     )
     doubts = {Engine.SGLANG: (-length_table.ACCEPTANCE_DOUBT, 0.0, length_table.ACCEPTANCE_DOUBT)}.get(engine, (0.0,))
     tables = [length_table.length_table(scenario, min(max(acceptance + doubt, 0.0), 1.0)) for doubt in doubts]
+    if lengths is not None and engine is not Engine.VLLM:
+        raise ValueError(f"--lengths {lengths} is for vllm: {engine} has no such graphs")
     if engine is Engine.VLLM:
-        config = length_table.vllm_config(tables[0])
+        table = tables[0] if lengths is None else length_table.with_lengths(tables[0], _numbers(lengths))
+        config = length_table.vllm_config(table)
     elif engine is Engine.SGLANG:
         config = length_table.sglang_config(tables)
     else:
         config = length_table.tensorrt_llm_config(tables[0])
     print(json.dumps(config))
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    parts = text.split(",")
+    if not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
+        raise ValueError(f"--lengths {text}: name numbers of draft tokens, for example 1,3,5")
+    return tuple(int(part) for part in parts)

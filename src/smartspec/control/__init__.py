@@ -11,6 +11,7 @@ SafeController wraps one for production: whatever fails in it, the host goes on 
 are internal.
 """
 
+from smartspec.control.acceptance.class_ids import ClassIds
 from smartspec.control.controller import Controller
 from smartspec.control.latency.cost_curve import CostCurve, ProfileSample
 from smartspec.control.latency.model import LatencyModel
@@ -30,6 +31,7 @@ from smartspec.control.safe_controller import SafeController
 
 __all__ = [
     "BatchView",
+    "ClassIds",
     "Controller",
     "CostCurve",
     "DecisionRecord",

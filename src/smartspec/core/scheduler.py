@@ -9,12 +9,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from smartspec.control.acceptance.class_ids import ClassIds
 from smartspec.control.records import UNLIMITED, BatchView, DrafterView, DraftPlan
 from smartspec.core.batch import Batch
 from smartspec.core.blocks import BlockManager, Prefix, common_prefix
 from smartspec.core.fair_queue import FairQueue
 from smartspec.core.request import Request, RequestStatus
-from smartspec.core.speculation import NO_OPTIONS, ClassIds
+from smartspec.core.speculation import NO_OPTIONS
 
 # Share of the token limit (1 / 8) that drafts may take even in a step that prefill has filled. Under load nearly every
 # step is full of prefill; a decoding request waits in it much longer for its token than a few draft tokens take.

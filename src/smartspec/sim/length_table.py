@@ -1,6 +1,8 @@
 """The best draft length for every batch size, in the forms in which other engines take such a table."""
 
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 
 import numpy as np
 
@@ -36,6 +38,24 @@ def length_table(scenario: Scenario, acceptance: float) -> list[LengthRange]:
             first = ranges.pop().first
         ranges.append(LengthRange(first, min(last, scenario.max_batch), length))
     return ranges
+
+
+def with_lengths(table: list[LengthRange], lengths: tuple[int, ...]) -> list[LengthRange]:
+    """The table with these lengths (or 0) alone, each in it: vLLM captures graphs for lengths that its table names, and
+    a scheduler may then use any of them at any batch size. Lengths that no batch size wants stand at the largest ones,
+    one each. ValueError if there are not as many batch sizes."""
+    last = table[-1].last
+    allowed = sorted({0, *lengths})
+    by_size = [max(k for k in allowed if k <= r.length) for r in table for _ in range(r.first, r.last + 1)]
+    if len(set(lengths)) > last:
+        raise ValueError(f"{len(set(lengths))} lengths do not fit into batches of up to {last}: name fewer")
+    for num_replaced in range(last + 1):
+        missing = sorted(set(lengths) - set(by_size[: last - num_replaced]), reverse=True)
+        if len(missing) <= num_replaced:
+            by_size[last - num_replaced :] = missing
+            break
+    runs = [(length, [size for size, _ in group]) for length, group in groupby(enumerate(by_size, 1), itemgetter(1))]
+    return [LengthRange(sizes[0], sizes[-1], length) for length, sizes in runs]
 
 
 def vllm_config(table: list[LengthRange]) -> dict:

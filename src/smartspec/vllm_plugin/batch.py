@@ -5,9 +5,6 @@ from itertools import islice
 
 import numpy as np
 
-# What callers may ask for in `vllm_xargs` (`SamplingParams.extra_args`).
-MAX_DRAFT_TOKENS, WEIGHT = "smartspec_max_draft_tokens", "smartspec_weight"
-
 
 @dataclass(frozen=True)
 class Prefill:
@@ -30,6 +27,9 @@ class Prefill:
         )
 
 
+NO_PREFILL = Prefill()
+
+
 def uncomputed(request) -> int:
     """Tokens of the text that are to be fed: 1 for a request that decodes. Async placeholders count as text."""
     return request.num_tokens + request.num_output_placeholders - request.num_computed_tokens
@@ -42,8 +42,11 @@ def decoding(scheduler) -> list:
 
 def expected_prefill(scheduler, num_decoding: int) -> Prefill:
     """What vLLM will probably prefill in the next step: it has not decided yet. Cached prefixes are not seen."""
+    num_running = len(scheduler.running)
+    if num_running == num_decoding and not scheduler.waiting:
+        return NO_PREFILL
     budget = scheduler.max_num_scheduled_tokens - num_decoding
-    free_places = max(scheduler.max_num_running_reqs - len(scheduler.running), 0)
+    free_places = max(scheduler.max_num_running_reqs - num_running, 0)
     waiting = [(0, request.num_tokens) for request in islice(scheduler.waiting, free_places)]
     running = [(r.num_computed_tokens, uncomputed(r)) for r in scheduler.running if uncomputed(r) > 1]
     chunks = []
@@ -55,27 +58,17 @@ def expected_prefill(scheduler, num_decoding: int) -> Prefill:
     return Prefill.of(chunks)
 
 
-def longest_draft(request, max_draft_tokens: int, max_model_len: int) -> int:
-    """Most draft tokens that can be of use to a request: what it still emits, the model's length, what was asked."""
-    remaining = request.max_tokens - request.num_output_tokens - 1
-    asked = _asked(request, MAX_DRAFT_TOKENS, max_draft_tokens)
-    return int(max(min(max_draft_tokens, asked, remaining, max_model_len - request.num_tokens - 1), 0))
-
-
-def weight(request) -> float:
-    """What a token of this request is worth, 1 unless asked for."""
-    return float(_asked(request, WEIGHT, 1.0))
+def longest_useful(rows: list, max_model_len: int, *, until_they_end: bool) -> np.ndarray:
+    """Draft tokens that fit before the model's length ends, and before what requests may still emit does: int [R].
+    until_they_end: false lets drafts reach beyond that, as vLLM's own do, so that all have one length."""
+    tokens = np.array([request.num_tokens for request in rows], dtype=np.int64)
+    ends = np.full(len(rows), max_model_len)
+    if until_they_end:
+        ends = np.minimum(ends, [request.num_prompt_tokens + request.max_tokens for request in rows])
+    return np.maximum(ends.astype(np.int64) - tokens - 1, 0)
 
 
 def free_kv_tokens(scheduler) -> int:
     """Tokens that fit into KV blocks nobody holds."""
     cache = scheduler.cache_config
     return int((1.0 - scheduler.get_kv_cache_usage()) * cache.num_gpu_blocks) * cache.block_size
-
-
-def _asked(request, name: str, default: float) -> float:
-    """A number a caller gave; anything else counts as not asked."""
-    parameters = request.sampling_params
-    value = (getattr(parameters, "extra_args", None) or {}).get(name)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and np.isfinite(value) and value >= 0
-    return value if is_number else default

@@ -4,6 +4,7 @@ import logging
 import os
 import platform
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import vllm
@@ -16,6 +17,7 @@ from smartspec.vllm_plugin.decision_log import DecisionLog
 from smartspec.vllm_plugin.metrics import Metrics, metrics_path
 from smartspec.vllm_plugin.settings import Settings
 from smartspec.vllm_plugin.speculation import MODEL_FREE, Speculation
+from smartspec.vllm_plugin.tiers import captured_lengths, policy_name
 
 logger = logging.getLogger("vllm.smartspec")  # below vLLM's own, whose handlers it so gets
 
@@ -26,8 +28,10 @@ def make_speculation(scheduler, settings: Settings) -> Speculation:
     config = scheduler.vllm_config
     engine_index = config.parallel_config.data_parallel_index
     method = config.speculative_config.method
+    tiers = captured_lengths(config)
+    settings = replace(settings, policy=policy_name(settings.policy, tiers))
     drafter = DrafterSpec(method, has_passes=method not in MODEL_FREE)
-    key = setup_key(config, vllm.__version__, _device_name())
+    key = setup_key(config, vllm.__version__, _device_name(), tiers)
     costs = CostFile(settings.cache, key, may_write=engine_index == 0)
     latency = _load(costs, drafter)
     logger.info(
@@ -47,6 +51,7 @@ def make_speculation(scheduler, settings: Settings) -> Speculation:
         drafter,
         _controllers(config, settings, scheduler.num_spec_tokens, drafter, engine_index),
         latency,
+        tiers=tiers,
         on_step=metrics.observe,
         on_costs=lambda measured: _store(costs, measured),
     )

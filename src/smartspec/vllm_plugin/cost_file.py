@@ -51,8 +51,8 @@ class CostFile:
             raise
 
 
-def setup_key(vllm_config, vllm_version: str, device: str) -> dict:
-    """What step times depend on, by name."""
+def setup_key(vllm_config, vllm_version: str, device: str, tiers: tuple[int, ...] | None) -> dict:
+    """What step times depend on, by name. tiers: draft lengths with graphs."""
     model, parallel, speculation = vllm_config.model_config, vllm_config.parallel_config, vllm_config.speculative_config
     draft_model = getattr(speculation, "model", None)
     return {
@@ -63,6 +63,7 @@ def setup_key(vllm_config, vllm_version: str, device: str) -> dict:
         "draft_model": None if draft_model is None else str(draft_model),
         "parallel": [parallel.tensor_parallel_size, parallel.data_parallel_size],
         "eager": bool(model.enforce_eager),
+        "tiers": None if tiers is None else list(tiers),
         "device": device,
         "vllm": vllm_version,
     }

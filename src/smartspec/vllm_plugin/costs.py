@@ -5,6 +5,7 @@ then on the controller corrects it, and it is fitted anew, ever more seldom, and
 """
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -48,11 +49,11 @@ class StepCosts:
     def are_known(self) -> bool:
         return self.num_decoding >= TRIAL_STEPS
 
-    def trial_length(self, max_draft_tokens: int) -> int:
-        """Draft length of the next step of a trial: each of 0, K, 1, K - 1, ... for two steps, so that steps are seen
-        that verify drafts without making new ones, and the other way round."""
-        turn = (self.num_decoding // 2) % (max_draft_tokens + 1)
-        return turn // 2 if turn % 2 == 0 else max_draft_tokens - turn // 2
+    def trial_length(self, lengths: Sequence[int]) -> int:
+        """Draft length of the next step of a trial, of these ascending ones: the first, the last, the second, ... for
+        two steps each, so that steps are seen that verify drafts without making new ones, and the other way round."""
+        turn = (self.num_decoding // 2) % len(lengths)
+        return lengths[turn // 2 if turn % 2 == 0 else -1 - turn // 2]
 
     def fit(self) -> LatencyModel:
         """The model of the steps seen. Where drafts have passes, seconds are split by least squares into what the

@@ -12,13 +12,14 @@ from smartspec.vllm_plugin.batch import Prefill
 @dataclass(frozen=True)
 class Decision:
     """names: vLLM's ids of the rows of view. lengths: int [R], draft tokens to verify. draft_length: draft tokens the
-    drafter is to make for all. cut_off: by row, the first draft token that is there and not verified, -1 if unknown."""
+    drafter is to make for all. cut_off: by row, the first draft token that is there and not verified, -1 if unknown;
+    None where drafts are made in passes."""
 
     names: tuple[str, ...]
     view: BatchView
     lengths: np.ndarray
     draft_length: int
-    cut_off: np.ndarray
+    cut_off: np.ndarray | None
 
 
 @dataclass
@@ -64,7 +65,7 @@ class Outcome:
         return Outcome(emitted, newest, getattr(step.output, "num_invalid_spec_tokens", None) or {})
 
 
-def feedback(step: Step, outcome: Outcome, seconds: StepSeconds, has_passes: bool) -> StepFeedback:
+def feedback(step: Step, outcome: Outcome, seconds: StepSeconds) -> StepFeedback:
     """What the controller is told of the step that carried out its decision."""
     decision = step.decision
     assert decision is not None, "the step carries out no decision"
@@ -73,6 +74,7 @@ def feedback(step: Step, outcome: Outcome, seconds: StepSeconds, has_passes: boo
     emitted = _column(decision, outcome.emitted)
     valid = np.maximum(verified - _column(decision, outcome.invalid), 0)
     accepted = np.minimum(np.maximum(emitted - 1, 0), valid)
+    has_passes = decision.cut_off is None
     drafted = np.full(len(verified), step.draft_length) if has_passes else verified
     drafted = np.maximum(drafted, verified)
     return StepFeedback(
@@ -84,20 +86,27 @@ def feedback(step: Step, outcome: Outcome, seconds: StepSeconds, has_passes: boo
         accepted=accepted,
         num_emitted=min(sum(outcome.emitted.values()), view.num_rows + view.num_prefills + int(accepted.sum())),
         seconds=seconds,
-        free_tests=() if has_passes else (_free_tests(decision, outcome, verified, accepted),),
+        free_tests=_free_tests(decision, outcome, verified, accepted),
     )
 
 
-def _free_tests(decision: Decision, outcome: Outcome, verified: np.ndarray, accepted: np.ndarray) -> FreeTests:
+def _free_tests(
+    decision: Decision, outcome: Outcome, verified: np.ndarray, accepted: np.ndarray
+) -> tuple[FreeTests, ...]:
     """Where all verified tokens were accepted, the target's next token tells whether the draft's next was right."""
+    if decision.cut_off is None:
+        return ()
     newest = _column(decision, outcome.newest, missing=-1)
     is_known = (decision.cut_off >= 0) & (newest >= 0) & (accepted == verified) & (verified == decision.lengths)
-    return FreeTests(
+    tests = FreeTests(
         position=np.where(is_known, verified, 0),
         tested=is_known.astype(np.int64),
         matched=(is_known & (newest == decision.cut_off)).astype(np.int64),
     )
+    return (tests,)
 
 
 def _column(decision: Decision, values: Mapping[str, int], missing: int = 0) -> np.ndarray:
+    if not values:
+        return np.full(len(decision.names), missing, dtype=np.int64)
     return np.array([values.get(name, missing) for name in decision.names], dtype=np.int64)

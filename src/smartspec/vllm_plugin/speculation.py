@@ -8,7 +8,6 @@ wants have been made: model-free drafts exist already, so that is the step it wa
 
 import time
 from collections.abc import Callable
-from itertools import count
 
 import numpy as np
 
@@ -23,6 +22,7 @@ from smartspec.control import (
     StepSeconds,
 )
 from smartspec.vllm_plugin import batch
+from smartspec.vllm_plugin.callers import Callers, Columns
 from smartspec.vllm_plugin.costs import StepCosts, StepSize
 from smartspec.vllm_plugin.decision import Decision, Outcome, Step, feedback
 
@@ -32,7 +32,8 @@ MODEL_FREE = ("ngram", "ngram_gpu", "suffix", "medusa", "custom_class")
 
 class Speculation:
     """Decides for one scheduler of vLLM. drafter: as the controller names it. controller: made from a cost model, as
-    soon as there is one. latency: the one to begin with, None to learn it from the first steps.
+    soon as there is one. latency: the one to begin with, None to learn it from the first steps. tiers: lengths of which
+    all requests of a step have to share one, None where lengths may differ.
 
     on_step: called behind every step, with the controller if there is one. on_costs: called with the costs of all
     steps, behind decoding step 64, 128, 256, ...
@@ -45,6 +46,7 @@ class Speculation:
         make_controller: Callable[[LatencyModel], SafeController],
         latency: LatencyModel | None,
         *,
+        tiers: tuple[int, ...] | None = None,
         on_step: Callable[[Step, Outcome, SafeController | None], None],
         on_costs: Callable[[StepCosts], None],
         clock: Callable[[], float] = time.perf_counter,
@@ -52,15 +54,15 @@ class Speculation:
         self._scheduler = scheduler
         self._drafter = drafter
         self._max_draft_tokens = scheduler.num_spec_tokens
+        self._tiers = tiers
         self._make_controller = make_controller
         self._latency = latency
         self._controller = None if latency is None else make_controller(latency)
         self._on_step, self._on_costs, self._clock = on_step, on_costs, clock
         self._costs = StepCosts(drafter.has_passes)
         self._next_report = 64
-        self._numbers: dict[str, int] = {}  # the controller's number of each request
+        self._callers = Callers(self._max_draft_tokens)
         self._ended: list[str] = []  # requests that are to be forgotten once no decision is about them
-        self._next_number = count()
         self._decision: Decision | None = None  # the last one
         self._is_open = False  # whether its outcome has not been told yet
         self._last_draft_length = 0  # draft tokens that were made in the last scheduled step
@@ -74,9 +76,7 @@ class Speculation:
             self._decision, self._is_open = self._decide(rows), True
         if self._decision is None:
             return
-        lengths = dict(zip(self._decision.names, self._decision.lengths.tolist(), strict=True))
-        for request in rows:
-            length = lengths.get(request.request_id, 0)
+        for request, length in zip(rows, self._lengths_of(rows), strict=True):
             if len(request.spec_token_ids) > length:  # a copy: asynchronous scheduling shares one list of placeholders
                 request.spec_token_ids = list(request.spec_token_ids[:length])
 
@@ -127,7 +127,7 @@ class Speculation:
     def _learn(self, step: Step, outcome: Outcome) -> None:
         self._note_costs(step)
         if step.decision is not None:
-            told = feedback(step, outcome, self._split(step), self._drafter.has_passes)
+            told = feedback(step, outcome, self._split(step))
             self._is_open = False
             if self._controller is not None:
                 self._controller.observe(told)
@@ -136,43 +136,61 @@ class Speculation:
             self._latency = self._costs.fit()
             self._controller = self._make_controller(self._latency)
 
+    def _lengths_of(self, rows: list) -> list[int]:
+        """What was decided for these requests; those that were not asked about have no drafts, or those of the tier."""
+        assert self._decision is not None
+        lengths = self._decision.lengths.tolist()
+        if self._callers.columns(rows).names == self._decision.names:
+            return lengths
+        by_name = dict(zip(self._decision.names, lengths, strict=True))
+        unasked = self._decision.draft_length if self._tiers else 0
+        return [by_name.get(request.request_id, unasked) for request in rows]
+
     def _decide(self, rows: list) -> Decision:
-        view = self._view(rows)
+        columns = self._callers.columns(rows)
+        view = self._view(rows, columns)
         if self._controller is None:
-            wanted = np.minimum(view.drafters[0].lengths, self._costs.trial_length(self._max_draft_tokens))
+            lengths = (0, *self._tiers) if self._tiers else range(self._max_draft_tokens + 1)
+            wanted = np.minimum(view.drafters[0].lengths, self._costs.trial_length(lengths))
             planned = wanted
         else:
             plan = self._controller.plan_draft(view)
             wanted = np.asarray(plan.lengths)
             planned = self._controller.plan_verify(view, plan, Drafted(wanted))
-        if not self._drafter.has_passes:
-            draft_length = self._max_draft_tokens
-        else:  # prefill alone says nothing about lengths: requests begin to decode with what was decided last
-            draft_length = int(wanted.max()) if rows else self._last_draft_length
-        drafts = [request.spec_token_ids for request in rows]
-        cut_off = [int(d[n]) if n < len(d) else -1 for d, n in zip(drafts, planned.tolist(), strict=True)]
-        return Decision(
-            names=tuple(request.request_id for request in rows),
-            view=view,
-            lengths=planned,
-            draft_length=draft_length,
-            cut_off=np.array(cut_off, dtype=np.int64),
-        )
+        return Decision(columns.names, view, planned, self._draft_length(rows, wanted), self._cut_off(rows, planned))
 
-    def _view(self, rows: list) -> BatchView:
-        scheduler, longest = self._scheduler, self._max_draft_tokens
-        caps = [batch.longest_draft(request, longest, scheduler.max_model_len) for request in rows]
-        lengths = caps if self._drafter.has_passes else [len(request.spec_token_ids) for request in rows]
+    def _draft_length(self, rows: list, wanted: np.ndarray) -> int:
+        if not self._drafter.has_passes:
+            return self._max_draft_tokens
+        # Prefill alone says nothing about lengths: requests begin to decode with what was decided last.
+        return int(wanted.max()) if rows else self._last_draft_length
+
+    def _cut_off(self, rows: list, planned: np.ndarray) -> np.ndarray | None:
+        """See Decision."""
+        if self._drafter.has_passes:
+            return None
+        drafts = [request.spec_token_ids for request in rows]
+        cut_off = [d[n] if n < len(d) else -1 for d, n in zip(drafts, planned.tolist(), strict=True)]
+        return np.array(cut_off, dtype=np.int64)
+
+    def _view(self, rows: list, columns: Columns) -> BatchView:
+        scheduler = self._scheduler
+        caps = np.minimum(columns.max_draft_tokens, self._max_draft_tokens)
+        caps = np.minimum(caps, batch.longest_useful(rows, scheduler.max_model_len, until_they_end=not self._tiers))
+        lengths = caps
+        if not self._drafter.has_passes:
+            lengths = np.minimum(caps, np.array([len(request.spec_token_ids) for request in rows], dtype=np.int64))
         budget = min(scheduler.max_num_scheduled_tokens, batch.free_kv_tokens(scheduler)) - len(rows)
         return BatchView(
-            request_ids=np.array([self._number(request.request_id) for request in rows], dtype=np.int64),
+            request_ids=columns.numbers,
             context_tokens=np.array([request.num_computed_tokens for request in rows], dtype=np.int64),
-            max_draft_tokens=np.array(caps, dtype=np.int64),
-            drafters=(DrafterView(lengths=np.minimum(lengths, caps).astype(np.int64)),),
+            max_draft_tokens=caps,
+            drafters=(DrafterView(lengths),),
             draft_token_budget=max(budget, 0),
             num_waiting=scheduler.get_request_counts()[1],
             now=self._clock(),
-            weights=np.array([batch.weight(request) for request in rows], dtype=float),
+            weights=columns.weights,
+            class_ids=columns.class_ids,
             **vars(batch.expected_prefill(scheduler, len(rows))),
         )
 
@@ -201,14 +219,9 @@ class Speculation:
             self._next_report *= 2
             self._on_costs(self._costs)
 
-    def _number(self, name: str) -> int:
-        if name not in self._numbers:
-            self._numbers[name] = next(self._next_number)
-        return self._numbers[name]
-
     def _forget_ended(self) -> None:
         for name in self._ended:
-            number = self._numbers.pop(name, None)
+            number = self._callers.forget(name)
             if number is not None and self._controller is not None:
                 self._controller.forget(number)
         self._ended.clear()

@@ -14,6 +14,7 @@ from functools import partial
 import numpy as np
 
 from smartspec.control.goodput.draft_prefill import begun, without_late_starters
+from smartspec.control.goodput.hysteresis import Hysteresis
 from smartspec.control.goodput.prefill_price import PrefillPrice
 from smartspec.control.goodput.settings import DraftPrefillSettings, GoodputSettings
 from smartspec.control.goodput.uniform import plan_uniform
@@ -52,18 +53,19 @@ def best_choice(
     estimates: Estimates,
     settings: GoodputSettings,
     *,
-    uniform_lengths: tuple[int, ...] | None = None,
+    uniform: tuple[tuple[int, ...], Hysteresis] | None = None,
     fairness: float | None = None,
     remaining_tokens: float = np.inf,
     prefill_price: PrefillPrice | None = None,
     prices: tuple[float, float] | None = None,
 ) -> Choice:
-    """The best plan over all drafters. uniform_lengths, fairness: see goodput.Goodput. remaining_tokens: that each
+    """The best plan over all drafters. uniform: lengths of which one holds for all, and what changing it costs.
+    fairness: see goodput.Goodput. remaining_tokens: that each
     request is expected to make yet. prefill_price: what was learned of mixed steps, if anything. prices: value_of_time
     and off_value_of_time of a choice for the same mixed step, to be kept for another; None to find them."""
     if fairness is None:
         fairness = settings.fairness if estimates.models else 0.0
-    planner = partial(plan_uniform, uniform_lengths) if uniform_lengths else partial(_best_lengths, fairness=fairness)
+    planner = partial(plan_uniform, *uniform) if uniform else partial(_best_lengths, fairness=fairness)
     best_assignment = partial(_best_assignment, planner, settings.draft_prefill, remaining_tokens)
     if not (view.prefill_tokens and view.num_rows and settings.prices_mixed_steps):
         best, drafter, draft_seconds, target_seconds = best_assignment(view, estimates, None)

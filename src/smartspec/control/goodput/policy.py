@@ -7,6 +7,7 @@ import numpy as np
 from smartspec.control.goodput.choice import Choice, best_choice
 from smartspec.control.goodput.exploration import Exploration
 from smartspec.control.goodput.guard import Guard
+from smartspec.control.goodput.hysteresis import Hysteresis
 from smartspec.control.goodput.lifetime import Lifetime
 from smartspec.control.goodput.prefill_price import PrefillPrice
 from smartspec.control.goodput.settings import GoodputSettings
@@ -39,6 +40,7 @@ class Goodput(Policy):
         self.guard = Guard(self.settings.guard)
         self.exploration = Exploration(self.settings.exploration)
         self.note: str | None = None
+        self._hysteresis = Hysteresis(self.settings.hysteresis)
         self._lifetime = Lifetime(self.settings.draft_prefill)
         self._prefill_price = PrefillPrice(self.settings.prefill_price)
         self._best: Choice  # of the step under way
@@ -96,6 +98,8 @@ class Goodput(Policy):
         self._lifetime.observe(feedback)
         self._prefill_price.observe(feedback)
         self._tell_guard(feedback)
+        if self.uniform_lengths and self.note is None:
+            self._tell_hysteresis(feedback)
 
     def forget(self, request_id: int) -> None:
         self._lifetime.request_ended(request_id)
@@ -128,12 +132,17 @@ class Goodput(Policy):
             has_prefill=view.prefill_tokens > 0,
         )
 
+    def _tell_hysteresis(self, feedback: StepFeedback) -> None:
+        length, plan = int(feedback.verified.max(initial=0)), self._best.plan
+        excess = feedback.seconds.total - (plan.seconds if length else plan.off_seconds)
+        self._hysteresis.observe(length, None if feedback.view.prefill_tokens else excess)
+
     def _best_choice(self, view: BatchView, estimates: Estimates, prices: tuple[float, float] | None = None) -> Choice:
         return best_choice(
             view,
             estimates,
             self.settings,
-            uniform_lengths=self.uniform_lengths,
+            uniform=(self.uniform_lengths, self._hysteresis) if self.uniform_lengths else None,
             fairness=self.fairness,
             remaining_tokens=self._lifetime.remaining_tokens,
             prefill_price=self._prefill_price if self.settings.prefill_price.is_on else None,

@@ -59,6 +59,15 @@ class DraftPrefillSettings:
 
 
 @dataclass(frozen=True)
+class HysteresisSettings:
+    """Of lengths that hold for a whole step. rate: of learning, per change. first_lasting: steps that a length is
+    believed to last at first."""
+
+    rate: float = 0.25
+    first_lasting: float = 16.0
+
+
+@dataclass(frozen=True)
 class GoodputSettings:
     """min_gain: a smaller predicted gain is not taken: the best of many noisy predictions is biased upwards, while
     plain decoding is a single one, measured best. fairness: with a draft model, see planner (2 is the harmonic mean, 0
@@ -75,3 +84,4 @@ class GoodputSettings:
     draft_prefill: DraftPrefillSettings = field(default_factory=DraftPrefillSettings)
     exploration: ExplorationSettings = field(default_factory=ExplorationSettings)
     guard: GuardSettings = field(default_factory=GuardSettings)
+    hysteresis: HysteresisSettings = field(default_factory=HysteresisSettings)

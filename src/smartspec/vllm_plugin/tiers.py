@@ -1,0 +1,30 @@
+"""Draft lengths for which vLLM has captured full graphs of decoding: tiers, in which all requests draft alike."""
+
+from smartspec.vllm_plugin.speculation import MODEL_FREE
+
+AUTOMATIC = "goodput"  # the policy that gives way to tiers
+
+
+def captured_lengths(vllm_config) -> tuple[int, ...] | None:
+    """Lengths whose steps keep the full graph if all requests share one; None where lengths may differ without loss:
+    there are no such graphs, or drafts are of any length anyway.
+
+    The V1 runner has graphs of the configured length alone, and none beside a batch-size table. The V2 runner captures
+    them for all lengths in the table (vLLM 0.32: v1/worker/gpu/cudagraph_utils.py, config/vllm.py).
+    """
+    speculation = vllm_config.speculative_config
+    mode = vllm_config.compilation_config.cudagraph_mode
+    if speculation.method in MODEL_FREE or mode is None or not mode.has_full_cudagraphs():
+        return None
+    table = getattr(speculation, "num_speculative_tokens_per_batch_size", None)
+    if not table:
+        return (speculation.num_speculative_tokens,)
+    longest = speculation.num_speculative_tokens
+    return tuple(sorted({min(length, longest) for *_, length in table if length})) or None
+
+
+def policy_name(policy: str, lengths: tuple[int, ...] | None) -> str:
+    """The policy that was asked for, or its form for tiers."""
+    if policy != AUTOMATIC or lengths is None:
+        return policy
+    return f"uniform:{','.join(map(str, lengths))}"
