@@ -53,7 +53,7 @@ async def _drive(base_url: str, num_requests: int, concurrency: int, seed: int) 
     """(requests done, resident MB, peak MB) at the start and after each tenth of the requests."""
     randomness, left = random.Random(seed), iter(range(num_requests))
     async with httpx.AsyncClient(base_url=base_url, timeout=600) as client:
-        rows = [(0, *_memory(base_url))]
+        rows = [(0, *memory_of(base_url))]
 
         async def worker() -> None:
             for number in left:
@@ -61,7 +61,7 @@ async def _drive(base_url: str, num_requests: int, concurrency: int, seed: int) 
                 body = {"prompt": f"{number}: {words}", "max_tokens": randomness.randrange(1, 16)}
                 (await client.post("/v1/completions", json=body)).raise_for_status()
                 if (number + 1) % (num_requests // NUM_REPORTS) == 0:
-                    rows.append((number + 1, *_memory(base_url)))
+                    rows.append((number + 1, *memory_of(base_url)))
 
         await asyncio.gather(*(worker() for _ in range(concurrency)))
     return rows
@@ -75,7 +75,7 @@ def _weights_and_kv(folder: Path) -> tuple[float, float]:
     return weights / 1e6, KV_TOKENS * per_token / 1e6
 
 
-def _memory(base_url: str) -> tuple[float, float]:
+def memory_of(base_url: str) -> tuple[float, float]:
     """Resident and peak memory, in MB, of the process that listens on the port."""
     port = int(base_url.rsplit(":", 1)[1])
     for status in Path("/proc").glob("[0-9]*/status"):
