@@ -16,7 +16,7 @@ import httpx
 from smartspec.bench.client import Target
 from smartspec.bench.probe import find_model
 
-START_SECONDS = 900
+START_SECONDS = 300
 SMALL_PAGES = "small-pages"
 # Forbids huge pages (prctl PR_SET_THP_DISABLE) and becomes the program that was asked for.
 _WITH_SMALL_PAGES = (
