@@ -21,6 +21,7 @@ SCRIPTS = (
     "simulator",
     "step_time",
     "trace_tables",
+    "vllm_overhead",
     "vllm_policies",
 )
 BESIDE_THE_CLONE = re.compile(r"""["'/]shared["'/]|["' ]\.\./|["'] */work/""")

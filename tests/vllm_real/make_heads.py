@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-VOCABULARY = 512  # of drafters: the target's first tokens
+VOCABULARY = 512  # of the EAGLE-3 head: the target's first tokens
 
 
 def make_eagle(folder: Path, model: str) -> str:
@@ -48,21 +48,19 @@ def make_eagle3(folder: Path, model: str, num_draft_tokens: int) -> str:
 
 
 def make_medusa(folder: Path, model: str, num_heads: int) -> str:
-    """Medusa heads over one projection."""
-    hidden = _config(model)["hidden_size"]
+    """Medusa heads over one projection, onto the whole vocabulary: vLLM 0.32 does not load a smaller one."""
+    hidden, vocabulary = _config(model)["hidden_size"], _config(model)["vocab_size"]
     config = {
         "architectures": ["MedusaModel"],
         "model_type": "medusa",
         "hidden_size": hidden,
-        "vocab_size": _config(model)["vocab_size"],
-        "truncated_vocab_size": VOCABULARY,
+        "vocab_size": vocabulary,
         "num_heads": num_heads,
         "num_hidden_layers": 1,
         "original_lm_head": True,
     }
     weights = {f"blocks.{head}.layers.0.weight": _random(hidden, hidden) for head in range(num_heads)}
-    weights |= {"lm_heads.0.weight": _random(VOCABULARY, hidden), "token_map": torch.arange(VOCABULARY)}
-    return _save(folder, config, weights)
+    return _save(folder, config, weights | {"lm_heads.0.weight": _random(vocabulary, hidden)})
 
 
 def make_mimo(folder: Path, model: str) -> str:

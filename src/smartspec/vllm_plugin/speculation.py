@@ -74,9 +74,12 @@ class Speculation:
         rows = batch.decoding(self._scheduler)
         if not self._is_open and (rows or len(self._scheduler.running) or len(self._scheduler.waiting)):
             self._decision, self._is_open = self._decide(rows), True
-        if self._decision is None:
+            lengths = self._decision.lengths.tolist()
+        elif self._decision is not None:
+            lengths = self._lengths_of(rows)
+        else:
             return
-        for request, length in zip(rows, self._lengths_of(rows), strict=True):
+        for request, length in zip(rows, lengths, strict=True):
             if len(request.spec_token_ids) > length:  # a copy: asynchronous scheduling shares one list of placeholders
                 request.spec_token_ids = list(request.spec_token_ids[:length])
 
@@ -139,10 +142,7 @@ class Speculation:
     def _lengths_of(self, rows: list) -> list[int]:
         """What was decided for these requests; those that were not asked about have no drafts, or those of the tier."""
         assert self._decision is not None
-        lengths = self._decision.lengths.tolist()
-        if self._callers.columns(rows).names == self._decision.names:
-            return lengths
-        by_name = dict(zip(self._decision.names, lengths, strict=True))
+        by_name = dict(zip(self._decision.names, self._decision.lengths.tolist(), strict=True))
         unasked = self._decision.draft_length if self._tiers else 0
         return [by_name.get(request.request_id, unasked) for request in rows]
 
