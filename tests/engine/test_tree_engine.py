@@ -1,4 +1,4 @@
-"""Random trees in the engine: the tokens of plain decoding, through preemption, cached prefixes and changes of drafter."""
+"""Random trees in the engine: the tokens of plain decoding, through preemption, prefix hits and other drafters."""
 
 import time
 
@@ -27,6 +27,8 @@ class RandomTrees(ModelFreeDrafter):
     """Another tree in every step; truths: what plain decoding says after each prompt."""
 
     spec = DrafterSpec("random-trees")
+
+    max_draft_tokens = K
 
     def __init__(self, truths: dict[tuple[int, ...], list[int]]):
         super().__init__()
@@ -65,7 +67,9 @@ class AnyLength:
     def forget(self, request_id: int) -> None: ...
 
 
-def run(model, temperature: float, truths=None, with_model: bool = True) -> tuple[dict[tuple[int, ...], list[int]], EngineCore, int]:
+def run(
+    model, temperature: float, truths=None, with_model: bool = True
+) -> tuple[dict[tuple[int, ...], list[int]], EngineCore, int]:
     """Output by prompt, the core, and how often requests were preempted."""
     drafters = ()
     if truths is not None:
