@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[2]
 SCRIPTS = (
     "abuse",
     "controller",
+    "drafter_tokens",
     "memory",
     "models",
     "peers",

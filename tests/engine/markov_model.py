@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
+from smartspec.core.batch import chain
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.engine.sampling.verification import verify
@@ -25,6 +26,12 @@ def markov_logits(table: np.ndarray, requests: list[Request], drafts: list[np.nd
     return torch.from_numpy(table[np.concatenate(last)])
 
 
+def verify_chains(logits, requests, draft_token_ids, draft_probs):
+    """verify() of drafts that are chains; draft_token_ids, draft_probs: of each request."""
+    pairs = zip(draft_token_ids, draft_probs, strict=True)
+    return verify(logits, requests, [chain(token_ids, probs=probs) for token_ids, probs in pairs])
+
+
 def decode(logits_of: Callable, requests: list[Request], drafter: Drafter | None, max_draft: int = 3, seed: int = 0):
     """Decode all requests to their max_tokens, with a new random draft length per request and step.
 
@@ -37,7 +44,7 @@ def decode(logits_of: Callable, requests: list[Request], drafter: Drafter | None
         lengths = random.integers(0, max_draft + 1, len(running))
         none = [np.empty(0, dtype=np.int32)] * len(running), [None] * len(running)
         drafts, draft_probs = drafter(running, lengths) if drafter else none
-        results = verify(logits_of(running, drafts), running, drafts, draft_probs)
+        results = verify_chains(logits_of(running, drafts), running, drafts, draft_probs)
         for request, draft, result in zip(running, drafts, results, strict=True):
             assert len(result.emitted_token_ids) == result.num_accepted + 1
             assert result.emitted_token_ids[:-1] == tuple(draft[: result.num_accepted])

@@ -83,6 +83,6 @@ def test_scores_far_apart_do_not_overflow():
     keys[0, 0, [3, 200]] = 100.0
     query, output = torch.ones(2, 1, 64).transpose(0, 1), torch.empty(2, 1, 64)
     new_key, new_value = torch.full((1, 2, 64), -100.0), torch.full((1, 2, 64), 7.0)
-    tiles = torch.tensor([(0, 150, 0, 1), (0, 254, 1, 1)])
+    tiles = torch.tensor([(0, 150, 0, 1, -1), (0, 254, 1, 1, -1)])
     ragged_attention(query, new_key, new_value, keys, values, output, tiles, 1.0, None)
     assert output[:, 0, 0].tolist() == [3.0, 101.5]

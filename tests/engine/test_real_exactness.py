@@ -26,7 +26,7 @@ from smartspec.engine.runtime.config import EngineConfig
 NUM_SHALLOW_LAYERS = 4
 MAX_TOKENS = 20
 SHALLOW = "the first layers"
-LOOKUP, RECYCLING = "prompt-lookup", "recycling"
+LOOKUP, RECYCLING, TREE = "prompt-lookup", "recycling", "ngram-tree"
 
 
 def costs(fixed: float, per_token: float) -> list[ProfileSample]:
@@ -89,10 +89,12 @@ def plain() -> list[list[int]]:
     [
         (LOOKUP,),
         (RECYCLING,),
+        (TREE,),
         (LOOKUP, RECYCLING),
         (DEFAULT_MODEL,),
         (SHALLOW,),
         (LOOKUP, RECYCLING, SHALLOW),
+        (TREE, SHALLOW),
     ],
     ids="+".join,
 )
@@ -111,7 +113,7 @@ def common_tokens(outputs: list[list[int]], num: int) -> list[int]:
     return [token for token, _ in Counter(token for tokens in outputs for token in tokens).most_common(num)]
 
 
-@pytest.mark.parametrize("drafters", [(LOOKUP, RECYCLING), (DEFAULT_MODEL,)], ids="+".join)
+@pytest.mark.parametrize("drafters", [(LOOKUP, RECYCLING), (TREE,), (DEFAULT_MODEL,)], ids="+".join)
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_rules_on_single_tokens_hold_at_every_draft_position(plain, drafters, temperature):
     """Each rule is aimed at what plain decoding says, so that drafts run into all of them."""

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markov_model import reference_probs
 
+from smartspec.core.batch import NO_DRAFT, chain
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.engine.sampling.randomness import SAMPLE
@@ -147,7 +148,7 @@ def test_penalties_count_the_draft_tokens_before_each_row(prompt, output, draft,
     request.append(output)
     logits = np.random.default_rng(3).normal(0, 2, (len(draft) + 1, 7)).astype(np.float32)
     penalised = torch.from_numpy(np.concatenate([logits[:1], logits, logits[:1]]))
-    apply_penalties(penalised, [request], [1], [np.array(draft, dtype=np.int32)])
+    apply_penalties(penalised, [request], [1], [chain(np.array(draft, dtype=np.int32))])
     assert penalised[[0, -1]].tolist() == logits[[0, 0]].tolist()
     penalised = penalised[1:-1]
     probs = penalised.softmax(dim=-1).numpy()
@@ -194,7 +195,7 @@ def test_a_draft_of_bad_logits_is_a_token_all_the_same(bad_row):
 def test_the_strongest_repetition_penalties_leave_numbers(penalty):
     requests = [Request(0, [0, 1], SamplingParams(repetition_penalty=penalty), seed=0)]
     logits = torch.tensor([[30_000.0, -30_000.0, 0.0]])
-    apply_penalties(logits, requests, [0], [np.empty(0, dtype=np.int32)])
+    apply_penalties(logits, requests, [0], [NO_DRAFT])
     assert logits.isfinite().all()
     assert draw_tokens(logits, requests, np.array([2]), SAMPLE)[0].item() != NO_TOKEN
 
@@ -222,7 +223,7 @@ def test_the_smallest_numbers_that_are_allowed_act_as_zero():
     request = Request(0, [0], tiny, seed=0)
     request.append([1])
     penalised = torch.from_numpy(logits.copy())
-    apply_penalties(penalised, [request], [0], [np.empty(0, dtype=np.int32)])
+    apply_penalties(penalised, [request], [0], [NO_DRAFT])
     assert penalised.tolist() == logits.tolist()
     assert torch.equal(filtered(logits, [tiny]), filtered(logits, [SamplingParams()]))
     assert filtered(logits, [SamplingParams(top_p=5e-324)]).tolist() == [[0.0, 0.0, 1.0]]

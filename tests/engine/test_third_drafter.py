@@ -65,10 +65,3 @@ def test_a_third_drafter_needs_a_class_and_a_line(engine):
     assert any(step.free_tests[1].tested.any() for step in feedback), "and is compared where it does not"
     engine.core.controller.policy = build.Controller("off", 4, LatencyModel(CostCurve.linear(1, 1)), drafters=()).policy
     assert generate(engine) == with_drafts
-
-
-def test_a_tree_is_refused_until_it_can_be_verified(engine):
-    tree = Draft(np.array([1, 2], dtype=np.int32), np.array([-1, -1], dtype=np.int32), match_length=9)
-    engine.core.executor.drafters[1].propose = lambda token_ids: tree
-    with pytest.raises(ValueError, match="trees: this executor verifies chains only"):
-        generate(engine)

@@ -1,11 +1,10 @@
 import numpy as np
 import pytest
 import torch
-from markov_model import decode
+from markov_model import decode, verify_chains
 
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
-from smartspec.engine.sampling.verification import verify
 
 VOCABULARY = 20
 NUM_TOKENS = 24
@@ -104,7 +103,7 @@ def test_greedy_accepts_up_to_the_first_difference_and_recovers_the_argmax():
     request = request_with(temperature=0.0)
     cases = {(0, 1, 2): ((0, 1, 2, 3), 3), (0, 3, 2): ((0, 1), 1), (2, 1, 2): ((0,), 0)}
     for draft, (emitted, num_accepted) in cases.items():
-        (result,) = verify(logits, [request], [np.array(draft, dtype=np.int32)], [None])
+        (result,) = verify_chains(logits, [request], [np.array(draft, dtype=np.int32)], [None])
         assert result.emitted_token_ids == emitted and result.num_accepted == num_accepted
         assert result.logprobs is None
 
@@ -115,17 +114,17 @@ def test_a_row_of_a_mixed_batch_is_verified_as_if_alone():
     drafts = [random.integers(0, VOCABULARY, i % 4, dtype=np.int32) for i in range(len(requests))]
     probs = [torch.from_numpy(random.dirichlet(np.ones(VOCABULARY), len(draft))).float() for draft in drafts]
     probs = [None if i % 3 == 0 else each for i, each in enumerate(probs)]
-    together = verify(model_logits(requests, drafts), requests, drafts, probs)
+    together = verify_chains(model_logits(requests, drafts), requests, drafts, probs)
     for request, draft, draft_probs, result in zip(requests, drafts, probs, together, strict=True):
-        assert verify(model_logits([request], [draft]), [request], [draft], [draft_probs]) == [result]
+        assert verify_chains(model_logits([request], [draft]), [request], [draft], [draft_probs]) == [result]
 
 
 def test_no_requests_and_empty_drafts_with_distributions():
-    assert verify(torch.empty(0, 4), [], [], []) == []
+    assert verify_chains(torch.empty(0, 4), [], [], []) == []
     request = request_with(seed=3)
     logits = torch.zeros(1, 4)
-    plain = verify(logits, [request], [NONE], [None])
-    assert verify(logits, [request], [NONE], [torch.empty(0, 4)]) == plain
+    plain = verify_chains(logits, [request], [NONE], [None])
+    assert verify_chains(logits, [request], [NONE], [torch.empty(0, 4)]) == plain
     assert plain[0].num_accepted == 0 and len(plain[0].emitted_token_ids) == 1
 
 
@@ -137,7 +136,7 @@ def test_logprobs_are_those_of_the_unmodified_distribution():
     options = {"temperature": 0.3, "top_k": 2, "frequency_penalty": 1.0, "repetition_penalty": 2.0}
     requests = [request_with(logprobs=3, **options), request_with(), request_with(temperature=0.0, logprobs=0)]
     drafts = [logits[:2].argmax(dim=-1).numpy().astype(np.int32), NONE, NONE]
-    with_top, without, chosen_only = verify(logits, requests, drafts, [None] * 3)
+    with_top, without, chosen_only = verify_chains(logits, requests, drafts, [None] * 3)
 
     assert torch.equal(logits, before)
     assert without.logprobs is None
@@ -163,16 +162,16 @@ def test_bad_logits_end_their_request_where_they_are_and_no_other(bad_value, bad
     good_drafts = [np.empty(0, dtype=np.int32)] * len(requests)
     for _ in range(3):  # what plain decoding emits, token by token
         rows = model_logits(requests, good_drafts)
-        results = verify(rows, requests, good_drafts, [None] * len(requests))
+        results = verify_chains(rows, requests, good_drafts, [None] * len(requests))
         good_drafts = [np.array(result.emitted_token_ids, dtype=np.int32) for result in results]
     certain = [torch.eye(VOCABULARY)[draft.tolist()] for draft in good_drafts]
     logits = model_logits(requests, good_drafts)
     for i, request in enumerate(requests):
         for probs in ([None] * len(requests), certain):
-            expected = verify(logits, requests, good_drafts, probs)
+            expected = verify_chains(logits, requests, good_drafts, probs)
             spoiled = logits.clone()
             spoiled[4 * i + bad_position] = bad_value
-            results = verify(spoiled, requests, good_drafts, probs)
+            results = verify_chains(spoiled, requests, good_drafts, probs)
             assert [r for j, r in enumerate(results) if j != i] == [r for j, r in enumerate(expected) if j != i]
             if expected[i].num_accepted < bad_position:
                 assert results[i] == expected[i], "a drawn draft was rejected before: nobody looks at the bad row"
@@ -186,7 +185,7 @@ def test_one_nan_among_the_logits_is_enough():
     requests = [request_with(temperature=0.0), request_with(), request_with(top_p=0.5, logprobs=2)]
     logits = torch.randn(3, 50, generator=torch.Generator().manual_seed(0))
     logits[:, 17] = float("nan")
-    results = verify(logits, requests, [NONE] * 3, [None] * 3)
+    results = verify_chains(logits, requests, [NONE] * 3, [None] * 3)
     assert all(result.error and result.emitted_token_ids == () for result in results)
 
 
@@ -196,7 +195,7 @@ def test_bad_draft_distributions_are_rejected_and_the_target_decides(bad_value):
     draft_probs = torch.full((1, 8), bad_value).softmax(dim=-1)
     logits = torch.tensor([[-float("inf"), *[0.0] * 7], [0.0] * 8]).repeat(20, 1)
     drafts = [np.zeros(1, dtype=np.int32)] * 20
-    for result in verify(logits, requests, drafts, [draft_probs] * 20):
+    for result in verify_chains(logits, requests, drafts, [draft_probs] * 20):
         assert (result.num_accepted, result.error) == (0, None)
         assert result.emitted_token_ids[0] > 0, "token 0 is impossible under the target"
 
@@ -204,5 +203,5 @@ def test_bad_draft_distributions_are_rejected_and_the_target_decides(bad_value):
 def test_bfloat16_logits_are_verified_in_float32():
     logits = torch.randn(3, 50, generator=torch.Generator().manual_seed(0)).bfloat16()
     requests = [request_with(seed=i, frequency_penalty=0.3, logprobs=1) for i in range(3)]
-    results = verify(logits, requests, [NONE] * 3, [None] * 3)
-    assert results == verify(logits.float(), requests, [NONE] * 3, [None] * 3)
+    results = verify_chains(logits, requests, [NONE] * 3, [None] * 3)
+    assert results == verify_chains(logits.float(), requests, [NONE] * 3, [None] * 3)

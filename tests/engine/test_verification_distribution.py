@@ -6,11 +6,18 @@ The first two emitted tokens of 100,000 requests against their exact distributio
 import numpy as np
 import pytest
 import torch
-from markov_model import decode, make_requests, markov_logits, pair_probs, reference_probs, total_variation
+from markov_model import (
+    decode,
+    make_requests,
+    markov_logits,
+    pair_probs,
+    reference_probs,
+    total_variation,
+    verify_chains,
+)
 
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.engine.sampling.sampler import sample_draft
-from smartspec.engine.sampling.verification import verify
 
 NUM = 100_000
 VOCABULARY = 6
@@ -133,7 +140,7 @@ def first_step(draft_token: int, draft_probs: np.ndarray | None, num: int = NUM)
     requests = make_requests(num)
     drafts = [np.array([draft_token], dtype=np.int32)] * num
     rows = None if draft_probs is None else torch.from_numpy(draft_probs.astype(np.float32)).unsqueeze(0)
-    results = verify(target_logits(requests, drafts), requests, drafts, [rows] * num)
+    results = verify_chains(target_logits(requests, drafts), requests, drafts, [rows] * num)
     first = np.bincount([result.emitted_token_ids[0] for result in results], minlength=VOCABULARY)
     return np.mean([result.num_accepted for result in results]), first / num
 
@@ -175,5 +182,5 @@ def test_a_residual_without_mass_falls_back_to_the_target():
     draft_probs[0, best] = 1.0
     other = np.array([(best + 1) % VOCABULARY], dtype=np.int32)
     drafts = [other] * len(requests)
-    results = verify(target_logits(requests, drafts), requests, drafts, [draft_probs] * len(requests))
+    results = verify_chains(target_logits(requests, drafts), requests, drafts, [draft_probs] * len(requests))
     assert {result.emitted_token_ids for result in results} == {(best,)}

@@ -10,6 +10,7 @@ import numpy as np
 from smartspec.control.records import BatchView, StepFeedback
 
 NO_STEP_BEFORE = -float("inf")
+_DRAFTER_COUNTS = ("lengths", "match_lengths", "lag")
 _VIEW_COUNTS = ("context_tokens", "max_draft_tokens")
 _STEP_COUNTS = ("num_waiting", "num_prefills", "prefill_tokens", "prefill_context_tokens", "prefill_attended_tokens")
 _FEEDBACK_COUNTS = ("drafted", "verified", "tested", "accepted")
@@ -52,7 +53,7 @@ def _is_sound(view: BatchView) -> bool:
     """In a few reductions, as it is asked in every step."""
     num_rows = view.num_rows
     counts = [getattr(view, name) for name in _VIEW_COUNTS]
-    counts += [column for drafter in view.drafters for column in vars(drafter).values()]
+    counts += [getattr(drafter, name) for drafter in view.drafters for name in _DRAFTER_COUNTS]
     wishes = view.weights, view.class_ids, view.tpot_targets
     return (
         all(np.shape(column) == (num_rows,) for column in (*counts, *wishes))
@@ -66,7 +67,7 @@ def _is_sound(view: BatchView) -> bool:
 def _what_is_wrong(view: BatchView) -> str | None:
     columns = {name: getattr(view, name) for name in _VIEW_COUNTS}
     for number, drafter in enumerate(view.drafters):
-        columns |= {f"drafters[{number}].{name}": column for name, column in vars(drafter).items()}
+        columns |= {f"drafters[{number}].{name}": getattr(drafter, name) for name in _DRAFTER_COUNTS}
     per_row = columns | {"weights": view.weights, "class_ids": view.class_ids, "tpot_targets": view.tpot_targets}
     if problem := _shape_problem(per_row, view.num_rows):
         return problem

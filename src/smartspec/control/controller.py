@@ -137,7 +137,9 @@ class Controller:
         if self._view is None or not drafted.lengths.any():
             return np.zeros_like(drafted.lengths)
         if drafted.confidence is not None:
-            self._survival = self._acceptance.survival_given_confidence(view, plan.drafter, drafted.confidence)
+            self._survival = self._acceptance.survival_given_confidence(
+                view, plan.drafter, drafted.confidence, drafted.parents
+            )
         keep = self.policy.plan_verify(view, plan, drafted, self._survival, self._latency)
         return np.minimum(keep, np.minimum(plan.lengths, drafted.lengths))
 

@@ -40,11 +40,15 @@ class DrafterView:
     lengths: the longest draft it can make: of a model-free drafter, the draft it has found. match_lengths: how much of
     the text's end it found elsewhere, the strength of a model-free draft. lag: committed tokens that its KV lacks, the
     newest one excluded: a draft begins with their prefill.
+
+    Of drafts that exist, confidence and parents may be known too: float and int [R, K], as in Drafted.
     """
 
     lengths: np.ndarray
     match_lengths: np.ndarray = None  # type: ignore[assignment]
     lag: np.ndarray = None  # type: ignore[assignment]
+    confidence: np.ndarray | None = None
+    parents: np.ndarray | None = None
 
     def __post_init__(self):
         for name in ("match_lengths", "lag"):
@@ -115,7 +119,7 @@ class BatchView:
 
     def with_lags_up_to(self, most: int) -> "BatchView":
         """The same step with draft KV that lags by at most so many tokens."""
-        drafters = (DrafterView(d.lengths, d.match_lengths, np.minimum(d.lag, most)) for d in self.drafters)
+        drafters = (replace(d, lag=np.minimum(d.lag, most)) for d in self.drafters)
         return replace(self, drafters=tuple(drafters))
 
     @property
@@ -155,11 +159,15 @@ class Drafted:
 
     confidence: float [R, K], largest probability of the distribution a token was drawn from, NaN where the drafter has
     none; None if no drafter has any. It is known before the token is drawn, so cutting by it is lossless even for
-    sampled drafts (the probability of the drawn token itself would not be).
+    sampled drafts (the probability of the drawn token itself would not be). Of a deterministic draft it may be whatever
+    the drafter believes the chance of a token to be, given that its parent is accepted.
+
+    parents: int [R, K], the node that each node follows, -1 for the text; None if all drafts are chains.
     """
 
     lengths: np.ndarray
     confidence: np.ndarray | None = None
+    parents: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -204,6 +212,10 @@ class StepFeedback:
     Kullback-Leibler divergence of draft from target distribution at each verified position in nats (for a deterministic
     draft: -log of the target's probability of the token), NaN elsewhere, None where the host does not compute it.
     free_tests: by drafter; empty where the host knows of none.
+
+    Where there are trees, tested and accepted count depths: how many tokens of a path were accepted, and how often
+    there was a token to compare. parents is then as in Drafted, and node_tests, int [R, K], says whether each node was
+    accepted (1) or rejected (0), -1 where it was not compared.
     """
 
     view: BatchView
@@ -217,6 +229,16 @@ class StepFeedback:
     confidence: np.ndarray | None = None
     divergence: np.ndarray | None = None
     free_tests: tuple[FreeTests, ...] = ()
+    parents: np.ndarray | None = None
+    node_tests: np.ndarray | None = None
+
+
+def depths_of(parents: np.ndarray) -> np.ndarray:
+    """How deep each node of trees lies, 1 for those that follow the text: int [R, K], of parents as in Drafted."""
+    rows, depths = np.arange(len(parents)), np.zeros((len(parents), parents.shape[1] + 1), dtype=np.int64)
+    for node in range(parents.shape[1]):
+        depths[:, node + 1] = depths[rows, parents[:, node] + 1] + 1
+    return depths[:, 1:]
 
 
 def of_drafter(values: np.ndarray, drafter: np.ndarray) -> np.ndarray:

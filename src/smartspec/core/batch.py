@@ -37,7 +37,8 @@ class Draft:
     its children, and the chance that a node is reached and accepted never increases along the order: the first k nodes
     are a connected subtree for every k, and the best one of k nodes. The parents of a chain are -1, 0, 1, ...
     match_length: see control.records.DrafterView. probs: None for a deterministic draft (a point mass), else whatever
-    the host keeps of the distributions the tokens were drawn from, [n, vocabulary]. confidence: float [n], see
+    the host keeps of the distributions the tokens were drawn from, [n, vocabulary]; siblings stand in the order they
+    were drawn, and what one was drawn from may exclude its elders. confidence: float [n], see
     control.records.Drafted; None where the drafter has none.
     """
 
@@ -53,6 +54,14 @@ class Draft:
     @property
     def is_chain(self) -> bool:
         return np.array_equal(self.parents, chain_parents(len(self)))
+
+    @property
+    def depths(self) -> np.ndarray:
+        """Draft tokens on the way from the text to each node, itself included: int64 [n]."""
+        depths = np.zeros(len(self) + 1, dtype=np.int64)
+        for node, parent in enumerate(self.parents.tolist()):
+            depths[node + 1] = depths[parent + 1] + 1
+        return depths[1:]
 
 
 def chain_parents(num_nodes: int) -> np.ndarray:
@@ -91,13 +100,15 @@ class TokenLogprobs:
 class Verification:
     """What the target said about one request: emitted tokens = accepted drafts, then one recovered or bonus token.
 
-    error: why there is no token behind the accepted drafts, None if there is one.
+    error: why there is no token behind the accepted drafts, None if there is one. accepted_nodes: of a tree, the nodes
+    that were accepted, root first; None where they are the first num_accepted.
     """
 
     emitted_token_ids: tuple[int, ...]
     num_accepted: int
     logprobs: tuple[TokenLogprobs, ...] | None = None
     error: str | None = None
+    accepted_nodes: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)

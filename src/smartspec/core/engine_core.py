@@ -7,6 +7,7 @@ import numpy as np
 
 from smartspec.control.records import BatchView, Drafted, DrafterView, DraftPlan, StepFeedback
 from smartspec.core.batch import Batch, Draft, RequestOutput, StepOutput, StepResult, Verification, shorten
+from smartspec.core.draft_columns import confidence_of, node_tests, num_compared, parents_of
 from smartspec.core.request import Request
 from smartspec.core.scheduler import Scheduler
 
@@ -95,9 +96,10 @@ class EngineCore:
         drafted = _drafted(drafts, self.scheduler.max_draft_tokens)
         keep = self.controller.plan_verify(view, plan, drafted)
         self.scheduler.remember_drafts(batch, keep)
-        result = self.executor.verify(batch, tuple(map(shorten, drafts, keep.tolist())))
+        verified = tuple(map(shorten, drafts, keep.tolist()))
+        result = self.executor.verify(batch, verified)
         outputs, num_kept = self._update(batch, result)
-        feedback = _feedback(view, plan, drafted, keep, num_kept, result)
+        feedback = _feedback(view, plan, drafted, verified, num_kept, result)
         self.controller.observe(feedback)
         self._forget_finished(output.request for output in outputs)
         return _step_output(outputs, feedback, self.controller.predicted_seconds)
@@ -144,38 +146,39 @@ class EngineCore:
 
 def _drafted(drafts: tuple[Draft, ...], max_draft_tokens: int) -> Drafted:
     lengths = np.array([len(draft) for draft in drafts], dtype=np.int64)
-    confident = [row for row, draft in enumerate(drafts) if draft.confidence is not None and len(draft)]
-    if not confident:
-        return Drafted(lengths)
-    confidence = np.full((len(drafts), max_draft_tokens), np.nan)
-    for row in confident:
-        confidence[row, : lengths[row]] = drafts[row].confidence
-    return Drafted(lengths, confidence)
+    return Drafted(lengths, confidence_of(drafts, max_draft_tokens), parents_of(drafts, max_draft_tokens))
 
 
 def _feedback(
     view: BatchView,
     plan: DraftPlan,
     drafted: Drafted,
-    keep: np.ndarray,
+    verified: tuple[Draft, ...],
     num_kept: np.ndarray,
     result: StepResult,
 ) -> StepFeedback:
     """num_kept: int [R], emitted tokens that were kept: a position behind the last of them was not tested."""
     accepted = np.array([v.num_accepted for v in result.decoding], dtype=np.int64)
+    lengths = np.array([len(draft) for draft in verified], dtype=np.int64)
+    comparable, tests = np.minimum(lengths, accepted + 1), None
+    if drafted.parents is not None:
+        comparable = np.array(list(map(num_compared, verified, result.decoding)), dtype=np.int64)
+        tests = node_tests(verified, result.decoding, num_kept, drafted.parents.shape[1])
     num_emitted = num_kept.sum() + sum(len(v.emitted_token_ids) for v in result.prefill if v is not None)
     return StepFeedback(
         view=view,
         plan=plan,
         drafted=drafted.lengths,
-        verified=keep,
-        tested=np.minimum(np.minimum(keep, accepted + 1), num_kept),
+        verified=lengths,
+        tested=np.minimum(comparable, num_kept),
         accepted=np.minimum(accepted, num_kept),
         num_emitted=int(num_emitted),
         seconds=result.seconds,
         confidence=drafted.confidence,
         divergence=result.divergence,
         free_tests=tuple(free.known(num_kept) for free in result.free_tests),
+        parents=drafted.parents,
+        node_tests=tests,
     )
 
 

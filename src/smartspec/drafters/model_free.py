@@ -6,6 +6,7 @@ import numpy as np
 
 from smartspec.control.records import DrafterSpec, DrafterView, FreeTests, StopRule
 from smartspec.core.batch import NO_DRAFT, Batch, Draft, Verification, shorten
+from smartspec.core.draft_columns import confidence_of, parents_of
 
 # Steps without an accepted token after which a drafter is asked once in so many steps only: it would cost the host
 # time for nothing, yet the text may come to suit it.
@@ -21,6 +22,7 @@ class ModelFreeDrafter:
     """
 
     spec: DrafterSpec
+    max_draft_tokens: int  # most nodes of a draft
 
     def __init__(self):
         self._drafts: tuple[Draft, ...] = ()
@@ -46,7 +48,12 @@ class ModelFreeDrafter:
 
     def view(self, batch: Batch) -> DrafterView:
         lengths = np.array([len(draft) for draft in self._drafts], dtype=np.int64)
-        return DrafterView(lengths, np.array([draft.match_length for draft in self._drafts], dtype=np.int64))
+        return DrafterView(
+            lengths,
+            np.array([draft.match_length for draft in self._drafts], dtype=np.int64),
+            confidence=confidence_of(self._drafts, self.max_draft_tokens),
+            parents=parents_of(self._drafts, self.max_draft_tokens),
+        )
 
     def draft(self, batch: Batch, lengths: np.ndarray, stop: StopRule | None) -> Sequence[Draft]:
         return list(map(shorten, self._drafts, lengths.tolist()))
@@ -70,11 +77,14 @@ class ModelFreeDrafter:
 
 
 def free_tests(drafts: Sequence[Draft], verified: np.ndarray, decoding: Sequence[Verification]) -> FreeTests:
-    """Of each row's first draft token that was not verified, where the target's token there is known. verified: int
-    [R]."""
+    """Of each row's first draft token that was not verified, where the target's token there is known; of a tree only
+    where nothing was verified. verified: int [R]."""
     tested, matched = np.zeros((2, len(verified)), dtype=np.int64)
     for row, position in enumerate(verified.tolist()):
         emitted, draft = decoding[row].emitted_token_ids, drafts[row]
-        if position < min(len(emitted), len(draft)):
+        if not draft.is_chain:
+            if not position and emitted:
+                tested[row], matched[row] = 1, emitted[0] in draft.token_ids[draft.parents < 0]
+        elif position < min(len(emitted), len(draft)):
             tested[row], matched[row] = 1, emitted[position] == draft.token_ids[position]
     return FreeTests(verified, tested, matched)

@@ -2,9 +2,10 @@
 
 Source: Token Recycling (Luo et al., 2024, arXiv 2408.08696), which keeps the target's likeliest next tokens of every
 token, shared by all requests, and chains them into a tree. Differences: contexts of one to three tokens, of which the
-longest known one speaks; only the most recent next token; a chain; and only what was emitted is learned, for the
-target's predictions behind rejected draft tokens brought nothing. A table is shared by the requests of one cache salt:
-how fast a request is may tell that another one of them had similar text, what it reads never does.
+longest known one speaks; only the most recent next tokens, of which a chain takes the newest (ngram_tree: trees);
+and only what was emitted is learned, for the target's predictions behind rejected draft tokens brought nothing. A table
+is shared by the requests of one cache salt: how fast a request is may tell that another one of them had similar text,
+what it reads never does.
 """
 
 from collections import OrderedDict
@@ -20,13 +21,14 @@ MAX_CONTEXT = 3
 TOKEN_BITS = 20
 _MASKS = tuple((1 << TOKEN_BITS * num_tokens) - 1 for num_tokens in range(MAX_CONTEXT + 1))
 NUM_ENTRIES = 65521  # a prime: the remainder spreads contexts evenly
-MAX_SALTS = 64  # tables besides the one of requests without a salt, 0.8 MB each
+NUM_CANDIDATES = 3  # next tokens of a context that are remembered; a chain takes the newest one
+MAX_SALTS = 64  # tables besides the one of requests without a salt, 1.3 MB each
 
 
 class RecyclingDrafter(ModelFreeDrafter):
     """Drafts from a table context -> next token, filled by learn(); an entry makes room for the next one in its place.
 
-    max_draft_tokens: length of the longest draft. num_entries: contexts remembered, 12 bytes each.
+    max_draft_tokens: length of the longest draft. num_entries: contexts remembered, 20 bytes each.
     """
 
     spec = DrafterSpec("recycling", match_lengths=(0, 2, 3))
@@ -40,7 +42,7 @@ class RecyclingDrafter(ModelFreeDrafter):
         self.max_draft_tokens = max_draft_tokens
         self._of_salt: OrderedDict[str, RecyclingDrafter] = OrderedDict()
         self._contexts = np.full(num_entries, -1, dtype=np.int64)  # no context is negative
-        self._next_tokens = np.zeros(num_entries, dtype=np.int32)
+        self._next_tokens = np.full((num_entries, NUM_CANDIDATES), -1, dtype=np.int32)  # newest first
 
     def of_salt(self, cache_salt: str) -> "RecyclingDrafter":
         """A table of its own for every salt; beyond MAX_SALTS the longest unused is forgotten."""
@@ -48,7 +50,7 @@ class RecyclingDrafter(ModelFreeDrafter):
             return self
         if cache_salt not in self._of_salt:
             options = {"max_draft_tokens": self.max_draft_tokens, "num_entries": len(self._contexts)}
-            self._of_salt[cache_salt] = RecyclingDrafter(**options)
+            self._of_salt[cache_salt] = type(self)(**options)
             if len(self._of_salt) > MAX_SALTS:
                 self._of_salt.popitem(last=False)
         self._of_salt.move_to_end(cache_salt)
@@ -56,23 +58,21 @@ class RecyclingDrafter(ModelFreeDrafter):
 
     def learn(self, token_ids: np.ndarray, emitted_token_ids: tuple[int, ...]) -> None:
         """Remember that the target emitted these tokens behind the text token_ids, int32 [L]."""
-        context = _pack(token_ids)
+        context = pack(token_ids)
         for token in emitted_token_ids:
             for mask in _MASKS[1:]:
-                slot = (context & mask) % len(self._contexts)
-                self._contexts[slot] = context & mask
-                self._next_tokens[slot] = token
-            context = _append(context, token)
+                self._remember(context & mask, token)
+            context = append(context, token)
 
     def propose(self, token_ids: np.ndarray) -> Draft:
         """Draft for a text, int32 [L], that ends in a known context, with its length, else NO_DRAFT."""
-        context = _pack(token_ids)
+        context = pack(token_ids)
         token, num_known = self._next_token(context)
         if not num_known:
             return NO_DRAFT
         draft = [token]
         while len(draft) < self.max_draft_tokens:
-            context = _append(context, token)
+            context = append(context, token)
             token, num_tokens = self._next_token(context)
             if not num_tokens:
                 break
@@ -80,21 +80,37 @@ class RecyclingDrafter(ModelFreeDrafter):
         return chain(np.array(draft, dtype=np.int32), match_length=num_known)
 
     def _next_token(self, context: int) -> tuple[int, int]:
-        """What followed the longest known context, and its length; (-1, 0) where none is known."""
+        """What last followed the longest known context, and its length; (-1, 0) where none is known."""
+        candidates, num_tokens = self._candidates(context)
+        return candidates[0], num_tokens
+
+    def _candidates(self, context: int) -> tuple[list[int], int]:
+        """The last different tokens that followed the longest known context, newest first, -1 behind their end, and
+        that context's length; 0 where none is known."""
         for num_tokens in range(MAX_CONTEXT, 0, -1):
             key = context & _MASKS[num_tokens]
             slot = key % len(self._contexts)
             if self._contexts[slot] == key:
-                return int(self._next_tokens[slot]), num_tokens
-        return -1, 0
+                return self._next_tokens[slot].tolist(), num_tokens
+        return [-1], 0
+
+    def _remember(self, context: int, token: int) -> None:
+        slot = context % len(self._contexts)
+        tokens = self._next_tokens[slot]
+        if self._contexts[slot] != context:
+            self._contexts[slot] = context
+            tokens[:] = -1
+        if tokens[0] != token:
+            others = [other for other in tokens.tolist() if other != token]
+            tokens[:] = [token, *others][:NUM_CANDIDATES]
 
 
-def _pack(token_ids: np.ndarray) -> int:
+def pack(token_ids: np.ndarray) -> int:
     context = 0
     for token in token_ids[-MAX_CONTEXT:].tolist():
-        context = _append(context, token)
+        context = append(context, token)
     return context
 
 
-def _append(context: int, token: int) -> int:
+def append(context: int, token: int) -> int:
     return (context << TOKEN_BITS | token + 1) & _MASKS[MAX_CONTEXT]

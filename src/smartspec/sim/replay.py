@@ -70,7 +70,7 @@ class ReplayTotals:
 def replay(log: RecordedLog, policies: list[str], seed: int = 0) -> tuple[ReplayTotals, list[ReplayTotals]]:
     """What was recorded, and what each policy (see control.policies.names) would have brought.
 
-    Reads the log twice. ValueError on an unknown policy, a corrupt log, or one without a token.
+    Reads the log twice. ValueError on an unknown policy, a corrupt log, one with draft trees, or one without a token.
     """
     header = log.header
     for policy in policies:
@@ -80,6 +80,8 @@ def replay(log: RecordedLog, policies: list[str], seed: int = 0) -> tuple[Replay
     seconds = HindsightSeconds(LatencyModel.from_dict(header.profile))
     last_step: dict[int, int] = {}
     for step, record in enumerate(log):
+        if record.feedback.parents is not None:
+            raise ValueError(f"{log.path} has draft trees: only steps whose drafts are chains can be replayed")
         recorded.add(record.feedback)
         acceptance.add(record)
         seconds.add(record)

@@ -9,6 +9,9 @@ with probability
 behind it, so only positions up to the first rejection are observations (the maximum-likelihood estimate of a truncated
 geometric; plugging accepted / drafted in as a rate gives 0.54 for a true 0.8 at five draft tokens). Once drafts exist,
 the confidence of their drafter replaces the cell (calibration).
+
+Of a tree the cells know depths: whether the path went on there. What a node is worth its drafter's confidence says,
+calibrated, times the same of all its ancestors.
 """
 
 from collections.abc import Sequence
@@ -22,7 +25,7 @@ from smartspec.control.acceptance.effects import AcceptanceEffects
 from smartspec.control.acceptance.evidence import Evidence
 from smartspec.control.acceptance.logistic import newton_evidence, sigmoid
 from smartspec.control.acceptance.settings import AcceptanceSettings
-from smartspec.control.records import BatchView, DrafterSpec, StepFeedback, of_drafter
+from smartspec.control.records import BatchView, DrafterSpec, StepFeedback, depths_of, of_drafter
 
 
 @dataclass(frozen=True)
@@ -60,21 +63,35 @@ class AcceptanceEstimator:
 
     def survival(self, view: BatchView) -> np.ndarray:
         """Survival of the drafts of each drafter, by all that is known before drafting: float [D, R, K]."""
-        return _survival(self._history(view).log_odds)
+        return self.survival_shifted(view, 0.0)
 
     def survival_shifted(self, view: BatchView, shift: float) -> np.ndarray:
         """The same if all log-odds were higher by shift."""
-        return _survival(self._history(view).log_odds + shift)
+        survival = _survival(self._history(view).log_odds + shift)
+        for number, drafter in enumerate(view.drafters):
+            if drafter.confidence is not None:
+                whose = np.full(view.num_rows, number)
+                survival[number] = self.survival_given_confidence(
+                    view, whose, drafter.confidence, drafter.parents, shift
+                )
+        return survival
 
-    def survival_given_confidence(self, view: BatchView, drafter: np.ndarray, confidence: np.ndarray) -> np.ndarray:
-        """Survival of drafts that exist: float [R, K]. drafter: int [R], whose they are. confidence: float [R, K], see
-        records.Drafted; NaN: by history alone."""
-        log_odds = _of_drafter(self._history(view).log_odds, drafter).copy()
+    def survival_given_confidence(
+        self,
+        view: BatchView,
+        drafter: np.ndarray,
+        confidence: np.ndarray,
+        parents: np.ndarray | None = None,
+        shift: float = 0.0,
+    ) -> np.ndarray:
+        """Survival of drafts that exist: float [R, K]. drafter: int [R], whose they are. confidence, parents: [R, K],
+        see records.Drafted; NaN: by history alone. shift: as in survival_shifted."""
+        log_odds = _by_node(_of_drafter(self._history(view).log_odds, drafter), parents)
         for number, calibration in enumerate(self._calibrations):
             known = ~np.isnan(confidence.T) & (drafter == number)
             if known.any():
                 log_odds[known] = calibration.log_odds(confidence.T[known], log_odds[known])
-        return _survival(log_odds)
+        return _survival(log_odds + shift) if parents is None else _tree_survival(log_odds + shift, parents)
 
     def knows_confidence(self, drafter: int) -> bool:
         """Whether that drafter has ever said how confident it is in a token that was then tested."""
@@ -145,14 +162,15 @@ class AcceptanceEstimator:
         if evidence.confidence is None:
             return
         drafter, confidence = evidence.drafter, evidence.confidence.T
-        log_odds = _of_drafter(history.log_odds, drafter)
+        log_odds = _by_node(_of_drafter(history.log_odds, drafter), evidence.parents)
         is_known, is_cut = ~np.isnan(confidence), evidence.first_cut(len(tested))
+        outcomes = evidence.outcomes(len(tested))
         for number, calibration in enumerate(self._calibrations):
             known = is_known & (drafter == number)
             if not known.any():
                 continue
-            seen = known & (tested[:, number] > 0)
-            calibration.learn(confidence[seen], log_odds[seen], accepted[:, number][seen], evidence.num_steps)
+            seen = known & (outcomes >= 0)
+            calibration.learn(confidence[seen], log_odds[seen], outcomes[seen].astype(float), evidence.num_steps)
             if (cut := known & is_cut).any():
                 tested[:, number][cut] = 1.0
                 accepted[:, number][cut] = sigmoid(calibration.log_odds(confidence[cut], log_odds[cut]))
@@ -161,6 +179,24 @@ class AcceptanceEstimator:
 def _of_drafter(log_odds: np.ndarray, drafter: np.ndarray) -> np.ndarray:
     """Of the drafts of these drafters (int [R]): float [K, R] of [K, D, R]."""
     return of_drafter(log_odds.transpose(1, 2, 0), drafter).T
+
+
+def _by_node(log_odds: np.ndarray, parents: np.ndarray | None) -> np.ndarray:
+    """A copy of what is known of each depth, float [K, R], for each node of trees (int [R, K]; None: chains)."""
+    return log_odds.copy() if parents is None else np.take_along_axis(log_odds, depths_of(parents).T - 1, axis=0)
+
+
+def _tree_survival(log_odds: np.ndarray, parents: np.ndarray) -> np.ndarray:
+    """From the log-odds of nodes given that their parents are accepted, float [K, R]: float [R, K].
+
+    Never increasing along a row: should a node be likelier than one before it, its drafter's order stands, and it
+    counts as no likelier.
+    """
+    acceptance, rows = sigmoid(log_odds), np.arange(len(parents))
+    survival = np.ones((len(acceptance) + 1, len(parents)))  # first the text, then the nodes
+    for node, of_node in enumerate(acceptance):
+        survival[node + 1] = of_node * survival[parents[:, node] + 1, rows]
+    return np.minimum.accumulate(survival[1:], axis=0).T
 
 
 def _survival(log_odds: np.ndarray) -> np.ndarray:

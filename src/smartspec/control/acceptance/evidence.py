@@ -4,7 +4,7 @@ Learning costs a host more for being run at all (a target pass leaves nothing of
 of its rows, so a few steps are learned from together. A request then stands in the rows once for every step it was in.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,8 +29,8 @@ def observations(num_positions: int, tested: np.ndarray, accepted: np.ndarray) -
 class Evidence:
     """The R rows of num_steps steps, as in BatchView and StepFeedback; int [R] where not said otherwise.
 
-    match_lengths: int [D, R]. confidence: float [R, K] or None. free_tests: int [D, 3, R], see records.FreeTests; D is
-    0 where there are none.
+    match_lengths: int [D, R]. confidence: float [R, K] or None. parents, node_tests: int [R, K], as in StepFeedback, of
+    chains too, or None where all are. free_tests: int [D, 3, R], see records.FreeTests; D is 0 where there are none.
     """
 
     num_steps: int
@@ -43,6 +43,8 @@ class Evidence:
     accepted: np.ndarray
     match_lengths: np.ndarray
     confidence: np.ndarray | None
+    parents: np.ndarray | None
+    node_tests: np.ndarray | None
     free_tests: np.ndarray
 
     @staticmethod
@@ -54,6 +56,8 @@ class Evidence:
             **dict(zip(_COLUMNS, columns, strict=True)),
             match_lengths=np.concatenate([step.view.match_lengths for step in steps], axis=1),
             confidence=_confidence(steps),
+            parents=_trees(steps, "parents", _chain),
+            node_tests=_trees(steps, "node_tests", _chain_tests),
             free_tests=_free_tests(steps),
         )
 
@@ -74,10 +78,18 @@ class Evidence:
         tested[:, : len(position)] += is_there * (num_tested * part)
         accepted[:, : len(position)] += is_there * (matched * part)
 
+    def outcomes(self, num_nodes: int) -> np.ndarray:
+        """Of each node whether it was accepted (1), rejected (0) or not compared (-1): int [num_nodes, R]."""
+        if self.node_tests is not None:
+            return self.node_tests.T
+        return _as_outcomes(*observations(num_nodes, self.tested, self.accepted)).T
+
     def first_cut(self, num_positions: int) -> np.ndarray:
         """Where everything verified was accepted and a draft token behind it was cut, its fate unknown: bool
         [num_positions, R]."""
         is_cut = (self.tested >= self.verified) & (self.accepted >= self.verified) & (self.drafted > self.verified)
+        if self.parents is not None:  # which of a tree's nodes would have been next is not known
+            is_cut &= (self.parents == np.arange(-1, self.parents.shape[1] - 1)).all(axis=1)
         for number, (position, tested, _) in enumerate(self.free_tests):
             is_cut &= ~((tested > 0) & (position == self.verified) & (self.drafter == number))
         return is_cut & (np.arange(num_positions)[:, None] == self.verified)
@@ -97,6 +109,30 @@ def _confidence(steps: Sequence[StepFeedback]) -> np.ndarray | None:
         return None
     unknown = (np.full((step.view.num_rows, width), np.nan) for step in steps)
     return np.concatenate([u if s.confidence is None else s.confidence for s, u in zip(steps, unknown, strict=True)])
+
+
+def _as_outcomes(tested: np.ndarray, accepted: np.ndarray) -> np.ndarray:
+    return np.where(tested, accepted.astype(np.int64), -1)
+
+
+def _chain(step: StepFeedback, num_nodes: int) -> np.ndarray:
+    return np.broadcast_to(np.arange(-1, num_nodes - 1), (step.view.num_rows, num_nodes))
+
+
+def _chain_tests(step: StepFeedback, num_nodes: int) -> np.ndarray:
+    return _as_outcomes(*observations(num_nodes, step.tested, step.accepted))
+
+
+def _trees(
+    steps: Sequence[StepFeedback], name: str, of_chains: Callable[[StepFeedback, int], np.ndarray]
+) -> np.ndarray | None:
+    """A column of records that only steps with trees have: int [R, K]; None where no step has one."""
+    columns = [getattr(step, name) for step in steps]
+    width = next((column.shape[1] for column in columns if column is not None), None)
+    if width is None:
+        return None
+    pairs = zip(columns, steps, strict=True)
+    return np.concatenate([of_chains(step, width) if column is None else column for column, step in pairs])
 
 
 def _free_tests(steps: Sequence[StepFeedback]) -> np.ndarray:

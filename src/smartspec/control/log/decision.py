@@ -30,6 +30,7 @@ _DRAFTER_COLUMNS = ("lengths", "match_lengths", "lag")
 _FREE_COLUMNS = ("position", "tested", "matched")
 _SECONDS = ("draft", "target", "host")
 _OPTIONAL_MATRICES = ("confidence", "divergence")
+_TREE_MATRICES = ("parents", "node_tests")
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,8 @@ class DecisionRecord:
         for name in _OPTIONAL_MATRICES:
             if (value := getattr(feedback, name)) is not None:
                 data[name] = matrix_or_null(value)
+        if feedback.parents is not None:
+            data |= {name: getattr(feedback, name).tolist() for name in _TREE_MATRICES}
         return json.dumps(data, allow_nan=False, separators=(",", ":"))
 
     @staticmethod
@@ -111,6 +114,7 @@ class DecisionRecord:
         drafter = fields.integers("drafter", num_rows)
         outcome = {name: fields.integers(name, num_rows) for name in _OUTCOME_COLUMNS}
         matrices = {name: fields.matrix(name, num_rows) for name in _OPTIONAL_MATRICES if fields.has(name)}
+        matrices |= {n: fields.matrix(n, num_rows).astype(np.int64) for n in _TREE_MATRICES if fields.has(n)}
         feedback = StepFeedback(
             view=view,
             plan=DraftPlan(fields.integers("plan_lengths", num_rows), drafter),

@@ -64,6 +64,11 @@ class KVCache:
         with suppress(OSError):
             self._advise(MADV_POPULATE_WRITE, firsts // page * page, -(-ends // page) * page)
 
+    def compact(self, slot: int, start: int, places: np.ndarray) -> None:
+        """Move what lies in these places of a slot (int [n], ascending, from start on) to start.. in every layer."""
+        index = torch.from_numpy(places).to(self._storage.device)
+        self._storage[:, :, slot, :, start : start + len(places)] = self._storage[:, :, slot, :, index]
+
     def write_ones(self, slot: int, start: int, end: int) -> None:
         """Make these positions of a slot memory that has been written, as real keys and values are."""
         self._storage[:, :, slot, :, start:end] = 1.0

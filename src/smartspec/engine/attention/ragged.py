@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from transformers import AttentionInterface
 
 from smartspec.engine.attention.kv_cache import KVCache
+from smartspec.engine.attention.tree_mask import MAX_TREE_TOKENS, TreeMask
 from smartspec.engine.kernels.cpu.ragged_attention import ragged_attention
 
 ATTENTION_NAME = "smartspec"
@@ -26,12 +27,17 @@ QUERY_COST = 0.25
 
 @dataclass(frozen=True)
 class Segment:
-    """New tokens of one request: token_ids int32 [n] at positions start.. of slot; logits of the last num_logits."""
+    """New tokens of one request: token_ids int32 [n] in places start.. of slot; logits of the last num_logits.
+
+    tree: what they see where they are tokens of a draft tree; None: everything before, and their positions are their
+    places.
+    """
 
     slot: int
     start: int
     token_ids: np.ndarray
     num_logits: int
+    tree: TreeMask | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -41,6 +47,11 @@ class Segment:
     def end(self) -> int:
         return self.start + len(self.token_ids)
 
+    @property
+    def positions(self) -> np.ndarray:
+        """int64 [n]."""
+        return np.arange(self.start, self.end) if self.tree is None else self.tree.positions
+
 
 @dataclass(frozen=True)
 class _Group:
@@ -49,7 +60,8 @@ class _Group:
     The group's tokens are ragged rows [first_row : first_row + num_rows]. Where all its segments are equally long that
     is all there is to know; else rows, int64 [num_slots * num_queries], says which row each padded query takes (padding
     repeats the segment's last one) and real, int64 [num_rows], where the true queries lie among the padded ones.
-    positions: int64 [num_slots, num_queries]. slots: int64 [num_rows].
+    places: int64 [num_slots, num_queries], where in its slot each query lies; its position too, but for those of trees.
+    slots: int64 [num_rows]. trees: of the group's slots that feed trees, by their number in the group.
     """
 
     first_slot: int
@@ -60,26 +72,40 @@ class _Group:
     num_rows: int
     rows: torch.Tensor | None
     real: torch.Tensor | None
-    positions: torch.Tensor
+    places: torch.Tensor
     slots: torch.Tensor
+    trees: dict[int, TreeMask]
 
     def write(self, key: torch.Tensor, value: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Put the group's new keys and values, [num_kv_heads, N, head_dim], into one layer of the cache."""
         rows = slice(self.first_row, self.first_row + self.num_rows)
-        positions = self.positions.flatten() if self.real is None else self.positions.flatten()[self.real]
-        keys[self.slots, :, positions] = key[:, rows].transpose(0, 1)
-        values[self.slots, :, positions] = value[:, rows].transpose(0, 1)
+        places = self.places.flatten() if self.real is None else self.places.flatten()[self.real]
+        keys[self.slots, :, places] = key[:, rows].transpose(0, 1)
+        values[self.slots, :, places] = value[:, rows].transpose(0, 1)
 
     def mask(self, window: int | None, dtype: torch.dtype, group_size: int) -> torch.Tensor:
         """Additive mask [num_slots, 1, group_size * num_queries, context]."""
-        keys = torch.arange(self.context, device=self.positions.device)
-        queries = self.positions[:, :, None]
+        device = self.places.device
+        keys = torch.arange(self.context, device=device)
+        queries = self.places[:, :, None]
         visible = keys <= queries
         if window is not None:
             visible &= keys > queries - window
-        mask = torch.zeros(visible.shape, dtype=dtype, device=self.positions.device)
+        for slot, tree in self.trees.items():
+            visible[slot, : len(tree.ancestors)] = torch.from_numpy(_visible(tree, self.context, window)).to(device)
+        mask = torch.zeros(visible.shape, dtype=dtype, device=device)
         mask.masked_fill_(~visible, torch.finfo(dtype).min)
         return mask.repeat(1, group_size, 1)[:, None]
+
+
+def _visible(tree: TreeMask, context: int, window: int | None) -> np.ndarray:
+    """What tokens of a tree see of the first context places of their slot: bool [n, context]."""
+    oldest = 0 if window is None else tree.positions + 1 - window
+    text = np.arange(tree.base) >= np.reshape(oldest, (-1, 1))
+    end = min(context, tree.base + MAX_TREE_TOKENS)
+    nothing = np.zeros((len(tree.ancestors), context - end), dtype=bool)
+    text = np.broadcast_to(text, (len(tree.ancestors), tree.base))
+    return np.concatenate([text, tree.visible(end, window), nothing], axis=1)
 
 
 class AttentionPlan:
@@ -103,12 +129,13 @@ class AttentionPlan:
         assert max_tile_tokens or not num_padding
         self.cache, self.windows = cache, windows
         self.num_tokens = sum(s.num_tokens for s in segments)
-        positions = [np.arange(s.start, s.end) for s in segments]
+        positions = [s.positions for s in segments]
         positions.append(np.zeros(num_padding, dtype=np.int64))
         self.positions = torch.from_numpy(np.concatenate(positions)).to(device)
-        self.tiles, self.groups = None, []
+        self.tiles, self.groups, self.ancestors = None, [], None
         if max_tile_tokens:
             self.tiles = torch.tensor(_make_tiles(segments, max_tile_tokens))
+            self.ancestors = _ancestors(segments)
         else:
             self.groups = [_make_group(segments[a:b], row, device) for a, b, row in _partition(segments)]
         self._masks: dict[tuple, list[torch.Tensor]] = {}
@@ -120,15 +147,25 @@ class AttentionPlan:
         return self._masks[key]
 
 
-def _make_tiles(segments: list[Segment], max_tokens: int) -> list[tuple[int, int, int, int]]:
-    """(slot, first position, first ragged row, number of tokens) of every tile of up to max_tokens tokens."""
+def _make_tiles(segments: list[Segment], max_tokens: int) -> list[tuple[int, int, int, int, int]]:
+    """(slot, first place, first ragged row, number of tokens, base of its tree or -1) of every tile of up to max_tokens
+    tokens."""
     tiles, row = [], 0
     for segment in segments:
+        base = -1 if segment.tree is None else segment.tree.base
         for offset in range(0, segment.num_tokens, max_tokens):
             length = min(max_tokens, segment.num_tokens - offset)
-            tiles.append((segment.slot, segment.start + offset, row + offset, length))
+            tiles.append((segment.slot, segment.start + offset, row + offset, length, base))
         row += segment.num_tokens
     return tiles
+
+
+def _ancestors(segments: list[Segment]) -> torch.Tensor | None:
+    """tree_mask's ancestors of every ragged row, as int64, 0 where it is of no tree; None if no tree is fed."""
+    if all(segment.tree is None for segment in segments):
+        return None
+    words = [np.zeros(s.num_tokens, dtype=np.uint64) if s.tree is None else s.tree.ancestors for s in segments]
+    return torch.from_numpy(np.concatenate(words).view(np.int64))
 
 
 def _partition(segments: list[Segment]) -> list[tuple[int, int, int]]:
@@ -172,8 +209,9 @@ def _make_group(run: list[Segment], first_row: int, device: torch.device) -> _Gr
         num_rows=int(lengths.sum()),
         rows=torch.from_numpy((begins[:, None] + clipped).reshape(-1)).to(device) if ragged else None,
         real=torch.from_numpy(real).to(device) if ragged else None,
-        positions=torch.from_numpy(np.array([s.start for s in run])[:, None] + clipped).to(device),
+        places=torch.from_numpy(np.array([s.start for s in run])[:, None] + clipped).to(device),
         slots=torch.from_numpy(np.repeat([s.slot for s in run], lengths)).to(device),
+        trees={number: s.tree for number, s in enumerate(run) if s.tree is not None},
     )
 
 
@@ -200,7 +238,7 @@ def cached_attention(
     scale = head_dim**-0.5 if scaling is None else scaling
     output = query.new_empty(num_tokens, num_heads, head_dim)
     if plan.tiles is not None:
-        ragged_attention(query[0], key[0], value[0], keys, values, output, plan.tiles, scale, window)
+        ragged_attention(query[0], key[0], value[0], keys, values, output, plan.tiles, scale, window, plan.ancestors)
         if num_tokens > plan.num_tokens:
             output[plan.num_tokens :] = 0.0
         return output[None], None

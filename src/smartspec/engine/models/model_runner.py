@@ -44,6 +44,11 @@ class ModelRunner:
         for op in memory_ops:
             self.cache.apply(op)
 
+    def keep_path(self, slot: int, start: int, nodes: tuple[int, ...]) -> None:
+        """The draft tree whose nodes lie in places start.. of a slot has become text: these of them, root first."""
+        if nodes != tuple(range(len(nodes))):
+            self.cache.compact(slot, start, start + np.array(nodes))
+
     @torch.inference_mode()
     def forward(self, segments: list[Segment]) -> torch.Tensor:
         """One pass over all segments: logits [sum of num_logits, vocabulary], in the order of the segments."""

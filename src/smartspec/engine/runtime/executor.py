@@ -11,6 +11,7 @@ from smartspec.core.blocks import Wipe
 from smartspec.core.drafter import Drafter
 from smartspec.core.request import Request
 from smartspec.engine.attention.ragged import Segment
+from smartspec.engine.attention.tree_mask import tree_mask
 from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.engine.sampling.verification import verify
 
@@ -57,9 +58,8 @@ class LiveExecutor:
         return tuple(drafts)
 
     def verify(self, batch: Batch, drafts: tuple[Draft, ...]) -> StepResult:
-        """One pass of the target over the whole batch, then acceptance. ValueError on a draft that is no chain."""
-        if trees := [row for row, draft in enumerate(drafts) if not draft.is_chain]:
-            raise ValueError(f"the drafts of rows {trees} are trees: this executor verifies chains only")
+        """One pass of the target over the whole batch, then acceptance. ValueError on a tree that is too large or whose
+        parents do not stand before their children."""
         began = self.clock()
         segments = [_decode_segment(r, draft) for r, draft in zip(batch.decoding, drafts, strict=True)]
         segments += [_prefill_segment(r, n) for r, n in zip(batch.prefill, batch.num_prefill_tokens, strict=True)]
@@ -68,10 +68,12 @@ class LiveExecutor:
         verifications = verify(
             logits,
             [*batch.decoding, *ending],
-            [draft.token_ids for draft in drafts] + [NO_DRAFT.token_ids] * len(ending),
-            [draft.probs for draft in drafts] + [None] * len(ending),
+            [*drafts, *[NO_DRAFT] * len(ending)],
         )
         verifications[: len(drafts)] = self._look_again(batch, drafts, verifications)
+        for request, verification in zip(batch.decoding, verifications, strict=False):
+            if verification.accepted_nodes is not None:
+                self.runner.keep_path(request.slot, request.num_tokens, verification.accepted_nodes)
         ended = dict(zip(ending, verifications[len(drafts) :], strict=True))
         decoding = tuple(verifications[: len(drafts)])
         prefill = tuple(ended.get(request) for request in batch.prefill)
@@ -101,7 +103,7 @@ class LiveExecutor:
             # Behind an accepted token stands the same row again; what it says is not emitted.
             repeats = torch.tensor([1 + len(first) for first in firsts])
             logits = logits.repeat_interleave(repeats.to(logits.device), dim=0)
-            again = verify(logits, requests, [f.token_ids for f in firsts], [f.probs for f in firsts])
+            again = verify(logits, requests, firsts)
             for row, verification in zip(rows, again, strict=True):
                 logprobs = verification.logprobs and verification.logprobs[:1]
                 error = None if verification.emitted_token_ids else verification.error
@@ -124,7 +126,10 @@ class LiveExecutor:
 
 def _decode_segment(request: Request, draft: Draft) -> Segment:
     token_ids = np.concatenate([request.token_ids[-1:], draft.token_ids])
-    return Segment(request.slot, request.num_computed_tokens, token_ids, num_logits=len(token_ids))
+    start = request.num_computed_tokens
+    # In a tree the newest token is the root that all nodes follow.
+    tree = None if draft.is_chain else tree_mask(np.concatenate([[-1], draft.parents + 1]), start)
+    return Segment(request.slot, start, token_ids, len(token_ids), tree)
 
 
 def _prefill_segment(request: Request, num_tokens: int) -> Segment:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from smartspec.control.latency.model import ProfileSample
+from smartspec.core.batch import chain
 from smartspec.core.blocks import Trim
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
@@ -98,11 +99,11 @@ def _time_pass(runner: ModelRunner, rows: int, num_new: int, context: int) -> fl
     token_ids = np.arange(num_new, dtype=np.int32) % runner.loaded.vocab_size
     segments = [Segment(slot, context, token_ids, _num_logits(num_new)) for slot in range(rows)]
     requests = [Request(slot, token_ids, SamplingParams(temperature=0.0), seed=0) for slot in range(rows)]
-    drafts = [token_ids[1 : _num_logits(num_new)]] * rows
+    drafts = [chain(token_ids[1 : _num_logits(num_new)])] * rows
     durations = []
     while len(durations) < MIN_REPETITIONS or (len(durations) < MAX_REPETITIONS and sum(durations) < MAX_POINT_SECONDS):
         began = time.perf_counter()
-        verify(runner.forward(segments), requests, drafts, [None] * rows)
+        verify(runner.forward(segments), requests, drafts)
         durations.append(time.perf_counter() - began)
     return median_low(durations)
 

@@ -7,9 +7,9 @@ verification needs to know of no rule: a draft token that one bans is rejected l
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 
+from smartspec.core.batch import Draft
 from smartspec.core.request import Request
 
 BANNED = float("-inf")
@@ -19,11 +19,11 @@ def apply_logit_rules(
     logits: torch.Tensor,
     requests: Sequence[Request],
     first_rows: Sequence[int],
-    draft_token_ids: Sequence[np.ndarray],
+    drafts: Sequence[Draft],
 ) -> None:
     """Apply the rules of requests to their rows in place; shapes as in sampler.apply_penalties, and as there before
     temperature and filters. Order, as in vLLM: allowed_token_ids, bad_words, min_tokens, logit_bias."""
-    for request, first_row, draft in zip(requests, first_rows, draft_token_ids, strict=True):
+    for request, first_row, draft in zip(requests, first_rows, drafts, strict=True):
         rows = logits[first_row : first_row + len(draft) + 1]
         params = request.params
         if params.allowed_token_ids:
@@ -46,18 +46,23 @@ def _allow_only(rows: torch.Tensor, allowed: torch.Tensor) -> None:
     rows[:, allowed] = kept
 
 
-def _banned(request: Request, draft: np.ndarray) -> list[list[int]]:
+def _banned(request: Request, draft: Draft) -> list[list[int]]:
     """Tokens that may not come next, for each row: what would complete a bad word, and what would stop too early."""
     params = request.params
-    output = [*request.output_token_ids.tolist(), *draft.tolist()]
+    longest = max(map(len, params.bad_words_token_ids), default=0)
+    output = tuple(request.output_token_ids[max(0, request.num_output_tokens - longest) :].tolist())
+    ends, depths = [output], [0]  # what each row is predicted behind, as far as a bad word reaches
+    for parent, token in zip(draft.parents.tolist(), draft.token_ids.tolist(), strict=True):
+        ends.append((*ends[parent + 1], token))
+        depths.append(depths[parent + 1] + 1)
     banned: list[list[int]] = []
-    for num_output in range(request.num_output_tokens, len(output) + 1):
+    for end, depth in zip(ends, depths, strict=True):
         token_ids = [
             word[-1]
             for word in params.bad_words_token_ids
-            if len(word) <= num_output + 1 and tuple(output[num_output - len(word) + 1 : num_output]) == word[:-1]
+            if len(word) <= len(end) + 1 and end[len(end) - len(word) + 1 :] == word[:-1]
         ]
-        if num_output < params.min_tokens:
+        if request.num_output_tokens + depth < params.min_tokens:
             token_ids.extend(request.stop_token_ids)
         banned.append(token_ids)
     return banned

@@ -10,6 +10,7 @@ import numpy as np
 DRAFT = 1  # draws a draft token from the draft model's distribution
 ACCEPT = 2  # decides whether a sampled draft token is accepted
 SAMPLE = 3  # draws the target's own token: plain, matched, recovered or bonus
+PURPOSES = 4  # what is done several times for one token adds a multiple of this, such as ACCEPT for each sibling
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
@@ -18,7 +19,7 @@ def uniform(seeds: np.ndarray, positions: np.ndarray, purpose: int) -> np.ndarra
     """One float64 in [0, 1) per row, on a grid of 2**-53.
 
     seeds, positions: int64 [N]; position is the index of the token in the request's text. purpose: DRAFT, ACCEPT or
-    SAMPLE, so that the draws made for one token are independent of each other.
+    SAMPLE, plus a multiple of PURPOSES, so that the draws made for one token are independent of each other.
     """
     with np.errstate(over="ignore"):
         state = _mix(np.asarray(seeds, dtype=np.int64).view(np.uint64) + _GOLDEN)

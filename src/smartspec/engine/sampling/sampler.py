@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from smartspec.core.batch import Draft
 from smartspec.core.request import Request
 from smartspec.engine.sampling.randomness import DRAFT, fold_seed, uniform
 
@@ -25,18 +26,18 @@ def apply_penalties(
     logits: torch.Tensor,
     requests: Sequence[Request],
     first_rows: Sequence[int],
-    draft_token_ids: Sequence[np.ndarray],
+    drafts: Sequence[Draft],
 ) -> None:
     """Apply the penalties of requests to their rows in place.
 
-    logits: float32 [N, V], contiguous. Request i has k_i+1 rows from first_rows[i] on; its row j is predicted behind
-    the first j of draft_token_ids[i] and counts them as output. Conventions of transformers and vLLM: the repetition
-    penalty divides positive and multiplies negative logits of tokens in prompt or output; then frequency_penalty is
-    subtracted per occurrence in the output and presence_penalty once.
+    logits: float32 [N, V], contiguous. Request i has k_i+1 rows from first_rows[i] on, for its text and for each node
+    of drafts[i]; a node's row is predicted behind it and counts the path to it as output. Conventions of transformers
+    and vLLM: the repetition penalty divides positive and multiplies negative logits of tokens in prompt or output; then
+    frequency_penalty is subtracted per occurrence in the output and presence_penalty once.
     """
     vocabulary_size = logits.shape[-1]
     indices, scales, offsets = [], [], []
-    for request, first_row, draft in zip(requests, first_rows, draft_token_ids, strict=True):
+    for request, first_row, draft in zip(requests, first_rows, drafts, strict=True):
         token_ids, scale, offset = _penalties(request, draft)
         indices.append(((first_row + np.arange(len(scale)))[:, None] * vocabulary_size + token_ids).ravel())
         scales.append(scale.ravel())
@@ -49,14 +50,15 @@ def apply_penalties(
     flat_logits[index] = torch.where(values > 0, values / scale, values * scale) - offset
 
 
-def _penalties(request: Request, draft: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _penalties(request: Request, draft: Draft) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Distinct token ids [U]; what row j scales their logits by, and then subtracts: float32 [k+1, U] each."""
     params, num_prompt = request.params, request.num_prompt_tokens
-    token_ids, columns = np.unique(np.concatenate([request.token_ids, draft]), return_inverse=True)
+    token_ids, columns = np.unique(np.concatenate([request.token_ids, draft.token_ids]), return_inverse=True)
     counts = np.zeros((len(draft) + 1, len(token_ids)), dtype=np.float32)
     counts[0] = np.bincount(columns[num_prompt : request.num_tokens], minlength=len(token_ids))
-    counts[np.arange(1, len(draft) + 1), columns[request.num_tokens :]] = 1
-    counts = counts.cumsum(axis=0)
+    for row, (parent, column) in enumerate(zip(draft.parents, columns[request.num_tokens :], strict=True), start=1):
+        counts[row] = counts[parent + 1]
+        counts[row, column] += 1
     in_output = counts > 0
     seen = in_output.copy()
     seen[:, columns[:num_prompt]] = True

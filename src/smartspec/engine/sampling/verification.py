@@ -1,10 +1,11 @@
 """Lossless verification: which draft tokens the target accepts, and the token it emits behind them.
 
 Every row of logits gets the target's own token, drawn with the random number of its position. Greedy targets and
-deterministic drafts accept while draft token and own token agree. For a point-mass draft that is the rule of Leviathan
-et al. (2023, algorithm 1) with one random number instead of two, and what is emitted is, token for token, what plain
-decoding emits with the same seed. Drafts drawn from draft_probs take the rule itself, which accepts more of them; they
-keep the target's distribution, not its tokens. Plain decoding is verification of no draft tokens.
+deterministic drafts accept while draft token and own token agree: in a chain the next token, in a tree the child that
+is that token. For a point-mass draft that is the rule of Leviathan et al. (2023, algorithm 1) with one random number
+instead of two, and what is emitted is, token for token, what plain decoding emits with the same seed. Drafts drawn from
+distributions take the rule itself, which accepts more of them, in trees once for each child (drawn_tree); they keep the
+target's distribution, not its tokens. Plain decoding is verification of no draft tokens.
 """
 
 from collections.abc import Sequence
@@ -12,61 +13,95 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from smartspec.core.batch import TokenLogprobs, Verification
+from smartspec.core.batch import Draft, TokenLogprobs, Verification
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
+from smartspec.engine.sampling.drawn_tree import walk_drawn
 from smartspec.engine.sampling.logit_rules import apply_logit_rules
 from smartspec.engine.sampling.logprobs import token_logprobs
 from smartspec.engine.sampling.randomness import ACCEPT, SAMPLE
 from smartspec.engine.sampling.sampler import NO_TOKEN, apply_penalties, draw_tokens, request_uniform, sample_from_probs
 
 
-def verify(
-    logits: torch.Tensor,
-    requests: Sequence[Request],
-    draft_token_ids: Sequence[np.ndarray],
-    draft_probs: Sequence[torch.Tensor | None],
-) -> list[Verification]:
+def verify(logits: torch.Tensor, requests: Sequence[Request], drafts: Sequence[Draft]) -> list[Verification]:
     """Verify the drafts of a step: one Verification per request.
 
-    logits: [sum(k_i + 1), V], the rows of all requests one behind the other; row j of a request is the target's
-    prediction behind its committed text and its first j draft tokens. Not modified. draft_token_ids: int [k_i] each.
-    draft_probs: [k_i, V] each, the distributions the draft tokens were drawn from, or None where they were not drawn.
-    A request whose next token would come from NaN or infinite logits gets an error instead of it.
+    logits: [sum(k_i + 1), V], the rows of all requests one behind the other; the first row of a request is the target's
+    prediction behind its committed text, the others that behind each node of its draft. Not modified. A request whose
+    next token would come from NaN or infinite logits gets an error instead of it.
     """
     if not requests:
         return []
-    rows = _Rows(requests, draft_token_ids)
+    rows = _Rows(requests, drafts)
     assert len(logits) == len(rows.requests), f"{len(logits)} rows of logits, expected {len(rows.requests)}"
-    penalised = _penalised(logits, rows, requests, draft_token_ids)
+    penalised = _penalised(logits, rows, requests, drafts)
     tokens, sampled, target_probs = draw_tokens(penalised, rows.requests, rows.positions, SAMPLE)
     token_ids = tokens.cpu().numpy()
     accepted = (token_ids == rows.draft_token_ids) & (token_ids != NO_TOKEN)
-    drawn = [i for i, probs in enumerate(draft_probs) if probs is not None and not requests[i].params.greedy]
-    if not drawn:
-        return _verifications(logits, rows, requests, rows.first_rejected(accepted), token_ids)
+    drawn = [i for i, draft in enumerate(drafts) if draft.probs is not None and not requests[i].params.greedy]
+    if drawn_chains := [i for i in drawn if i not in rows.trees]:
+        _verify_drawn_chains(rows, drafts, drawn_chains, sampled, target_probs, token_ids, accepted)
+    stops = rows.first_rejected(accepted)
+    paths = [range(start, stop + 1) for start, stop in zip(rows.starts.tolist(), stops.tolist(), strict=True)]
+    for i in rows.trees:
+        own = slice(int(rows.starts[i]), int(rows.ends[i]) + 1)
+        if i in drawn:
+            probs = target_probs[slice(*np.searchsorted(sampled, [own.start, own.stop]))]
+            nodes, token = walk_drawn(drafts[i], requests[i], probs, token_ids[own])
+        else:
+            nodes, token = _walk(drafts[i], token_ids[own])
+        paths[i] = [own.start, *(own.start + 1 + node for node in nodes)]
+        token_ids[paths[i][-1]] = token
+    return _verifications(logits, rows, requests, drafts, paths, token_ids)
 
+
+def _verify_drawn_chains(
+    rows: "_Rows",
+    drafts: Sequence[Draft],
+    drawn: list[int],
+    sampled: np.ndarray,
+    target_probs: torch.Tensor,
+    token_ids: np.ndarray,
+    accepted: np.ndarray,
+) -> None:
+    """The rule of Leviathan et al. for the drafts numbered drawn, written into token_ids (recovered tokens) and
+    accepted, both [N]."""
     drawn_rows = np.concatenate([np.arange(rows.starts[i], rows.ends[i]) for i in drawn])
     drawn_target_probs = target_probs[np.searchsorted(sampled, drawn_rows)]
-    drawn_draft_probs = torch.cat([draft_probs[i] for i in drawn])
+    drawn_draft_probs = torch.cat([drafts[i].probs for i in drawn])
     accepted[drawn_rows] = _accept_drawn(drawn_target_probs, drawn_draft_probs, rows, drawn_rows)
     stops = rows.first_rejected(accepted)
     rejected = np.flatnonzero(np.isin(drawn_rows, stops) & (token_ids[drawn_rows] != NO_TOKEN))
     token_ids[drawn_rows[rejected]] = _recover_tokens(
         drawn_target_probs[rejected], drawn_draft_probs[rejected], rows, drawn_rows[rejected]
     )
-    return _verifications(logits, rows, requests, stops, token_ids)
+
+
+def _walk(draft: Draft, token_ids: np.ndarray) -> tuple[list[int], int]:
+    """Down a tree of point masses along the target's own tokens (int [k + 1], of the text and each node): the nodes
+    that are accepted, root first, and the token behind them."""
+    edges = zip(draft.parents.tolist(), draft.token_ids.tolist(), strict=True)
+    child_of = {edge: node for node, edge in enumerate(edges)}
+    path: list[int] = []
+    while True:
+        node = path[-1] if path else -1
+        token = int(token_ids[node + 1])
+        if (node, token) not in child_of:
+            return path, token
+        path.append(child_of[node, token])
 
 
 class _Rows:
     """The rows of a step, N in all: request i has rows starts[i] to ends[i], both included.
 
     requests: of each row. positions: int64 [N], index in the request's text of the token a row predicts.
-    draft_token_ids: int64 [N], the draft token at that position, -1 in a request's last row, which has none.
+    draft_token_ids: int64 [N], in a chain the draft token at that position, -1 in a request's last row, which has none.
+    trees: numbers of the requests whose drafts are no chains; there draft_token_ids[row] is the token of node
+    row - start.
     """
 
-    def __init__(self, requests: Sequence[Request], draft_token_ids: Sequence[np.ndarray]):
-        lengths = np.array([len(draft) for draft in draft_token_ids], dtype=np.int64)
+    def __init__(self, requests: Sequence[Request], drafts: Sequence[Draft]):
+        lengths = np.array([len(draft) for draft in drafts], dtype=np.int64)
         self.ends = np.cumsum(lengths + 1) - 1
         self.starts = self.ends - lengths
         owners = np.repeat(np.arange(len(requests)), lengths + 1)
@@ -76,7 +111,10 @@ class _Rows:
         self.draft_token_ids = np.full(len(owners), -1, dtype=np.int64)
         has_draft = np.ones(len(owners), dtype=bool)
         has_draft[self.ends] = False
-        self.draft_token_ids[has_draft] = np.concatenate(draft_token_ids)
+        self.draft_token_ids[has_draft] = np.concatenate([draft.token_ids for draft in drafts])
+        self.trees = [i for i, draft in enumerate(drafts) if not draft.is_chain]
+        for i in self.trees:
+            self.positions[self.starts[i] + 1 : self.ends[i] + 1] = requests[i].num_tokens + drafts[i].depths
 
     def first_rejected(self, accepted: np.ndarray) -> np.ndarray:
         """Row int64 [R] in which each request stops: its first that is not accepted, at the latest its last."""
@@ -84,9 +122,7 @@ class _Rows:
         return not_accepted[np.searchsorted(not_accepted, self.starts)]
 
 
-def _penalised(
-    logits: torch.Tensor, rows: _Rows, requests: Sequence[Request], draft_token_ids: Sequence[np.ndarray]
-) -> torch.Tensor:
+def _penalised(logits: torch.Tensor, rows: _Rows, requests: Sequence[Request], drafts: Sequence[Draft]) -> torch.Tensor:
     """The logits themselves where no request has rules or penalties, else a copy with both applied."""
     ruled = [i for i, request in enumerate(requests) if request.params.has_logit_rules]
     wanted = [i for i, request in enumerate(requests) if request.params.has_penalties]
@@ -95,7 +131,7 @@ def _penalised(
     penalised = logits.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
     for apply, chosen in ((apply_logit_rules, ruled), (apply_penalties, wanted)):
         if chosen:
-            apply(penalised, [requests[i] for i in chosen], rows.starts[chosen], [draft_token_ids[i] for i in chosen])
+            apply(penalised, [requests[i] for i in chosen], rows.starts[chosen], [drafts[i] for i in chosen])
     return penalised
 
 
@@ -126,20 +162,29 @@ def _recover_tokens(
 
 
 def _verifications(
-    logits: torch.Tensor, rows: _Rows, requests: Sequence[Request], stops: np.ndarray, token_ids: np.ndarray
+    logits: torch.Tensor,
+    rows: _Rows,
+    requests: Sequence[Request],
+    drafts: Sequence[Draft],
+    paths: Sequence[Sequence[int]],
+    token_ids: np.ndarray,
 ) -> list[Verification]:
-    """Records of a step: request i accepts the drafts before row stops[i] and emits token_ids[stops[i]] behind them."""
-    num_accepted = (stops - rows.starts).tolist()
-    own = token_ids[stops]
-    emitted = [
-        (*rows.draft_token_ids[start:stop].tolist(), *([token] if token != NO_TOKEN else ()))
-        for start, stop, token in zip(rows.starts, stops, own.tolist(), strict=True)
-    ]
+    """Records of a step: request i accepts its draft's nodes behind the first of the rows paths[i], and emits token_ids
+    of the last one behind them."""
+    own = token_ids[[path[-1] for path in paths]]
+    num_accepted = [len(path) - 1 for path in paths]
+    nodes: list[tuple[int, ...] | None] = [None] * len(requests)
+    for i in rows.trees:
+        nodes[i] = tuple(row - paths[i][0] - 1 for row in paths[i][1:])
+    emitted = []
+    for draft, path_nodes, num, token in zip(drafts, nodes, num_accepted, own.tolist(), strict=True):
+        accepted = draft.token_ids[:num] if path_nodes is None else draft.token_ids[list(path_nodes)]
+        emitted.append((*accepted.tolist(), *([token] if token != NO_TOKEN else ())))
     errors: list[str | None] = [None] * len(requests)
     for i in np.flatnonzero(own == NO_TOKEN):
-        errors[i] = _no_token(int(rows.positions[stops[i]]) - requests[i].num_prompt_tokens, requests[i].params)
-    logprobs = _emitted_logprobs(logits, rows, requests, emitted)
-    return [Verification(*record) for record in zip(emitted, num_accepted, logprobs, errors, strict=True)]
+        errors[i] = _no_token(int(rows.positions[paths[i][-1]]) - requests[i].num_prompt_tokens, requests[i].params)
+    logprobs = _emitted_logprobs(logits, rows, requests, emitted, paths)
+    return [Verification(*record) for record in zip(emitted, num_accepted, logprobs, errors, nodes, strict=True)]
 
 
 def _no_token(output_position: int, params: SamplingParams) -> str:
@@ -151,13 +196,17 @@ def _no_token(output_position: int, params: SamplingParams) -> str:
 
 
 def _emitted_logprobs(
-    logits: torch.Tensor, rows: _Rows, requests: Sequence[Request], emitted: Sequence[tuple[int, ...]]
+    logits: torch.Tensor,
+    rows: _Rows,
+    requests: Sequence[Request],
+    emitted: Sequence[tuple[int, ...]],
+    paths: Sequence[Sequence[int]],
 ) -> list[tuple[TokenLogprobs, ...] | None]:
     """Logprobs of every emitted token of the requests that asked for them, None for the others."""
     wanted = [i for i, request in enumerate(requests) if request.params.logprobs is not None and emitted[i]]
     if not wanted:
         return [None] * len(requests)
-    wanted_rows = np.concatenate([rows.starts[i] + np.arange(len(emitted[i])) for i in wanted])
+    wanted_rows = np.concatenate([paths[i][: len(emitted[i])] for i in wanted])
     token_ids = np.concatenate([np.array(emitted[i], dtype=np.int64) for i in wanted])
     num_top = [rows.requests[row].params.logprobs for row in wanted_rows]
     records = iter(token_logprobs(logits[wanted_rows], token_ids, num_top))

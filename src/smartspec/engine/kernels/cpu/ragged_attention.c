@@ -23,11 +23,16 @@
 
 typedef float vec __attribute__((vector_size(64), aligned(4), may_alias));
 
+/* Fields of a tile: slot, first place, first row, number of tokens, base. base is the first place that not every token
+ * of a draft tree sees; negative where there is no tree and a token sees all places up to its own. */
+#define TILE_FIELDS 5
+
 typedef struct {
     const float *query, *key, *value; /* new tokens: row and head strides below, head_dim contiguous */
     float *keys, *values;             /* one layer of the cache: [slots, num_kv_heads, max_len, head_dim] */
     float *output;                    /* [rows, num_kv_heads * group_size, head_dim] */
-    const int64_t *tiles;             /* [num_tiles, 4]: slot, first position, first row, number of tokens */
+    const int64_t *tiles;             /* [num_tiles, TILE_FIELDS]: see below */
+    const uint64_t *ancestors;        /* [rows], used by tiles of trees: bit b says that a row sees place base + b */
     int64_t query_row, query_head, key_row, key_head, value_row, value_head; /* strides in elements */
     int64_t num_tiles, num_kv_heads, group_size, max_len, head_dim, window;  /* window 0: none */
     float scale;
@@ -115,6 +120,21 @@ static inline float softmax_span(float *scores, int64_t num_keys, int64_t first,
     return correction;
 }
 
+/* Position of a token of a tree: the ancestors before it, counted from base. */
+static inline int64_t tree_position(const Attention *a, int64_t row, int64_t base) {
+    return base + __builtin_popcountll(a->ancestors[row]) - 1;
+}
+
+/* Hides the keys of a span that a token of a tree does not see: places from base on that are not among its ancestors,
+ * or are older than the window. first: place of the span's first key. */
+static inline void hide_strangers(const Attention *a, float *scores, int64_t row, int64_t base, int64_t first,
+                                  int64_t num_keys) {
+    uint64_t seen = a->ancestors[row];
+    while (a->window && __builtin_popcountll(seen) > a->window) seen &= seen - 1;
+    for (int64_t j = first < base ? base - first : 0; j < num_keys; j++)
+        if (first + j - base > 63 || !(seen >> (first + j - base) & 1)) scores[j] = HIDDEN;
+}
+
 static inline void add_values_few(Work *w, const float *values, int64_t num_rows, int64_t num_keys, int64_t head_dim) {
     for (int64_t r = 0; r < num_rows; r++)
         for (int64_t j = 0; j < num_keys; j++)
@@ -147,7 +167,8 @@ static inline void add_values_many(Work *w, const float *values, int64_t num_row
 
 /* head_dim is passed apart from a, so that calls with a constant get loops of constant length. */
 static inline void attend(const Attention *a, const int64_t *tile, int64_t head, int64_t head_dim, Work *w) {
-    const int64_t start = tile[1], row = tile[2], num_tokens = tile[3], end = start + num_tokens;
+    const int64_t start = tile[1], row = tile[2], num_tokens = tile[3], end = start + num_tokens, base = tile[4];
+    const int64_t least = base < 0 ? start : base; /* no token of the tile has a smaller position */
     const int64_t group_size = a->group_size, num_rows = num_tokens * group_size;
     const float *keys = cached(a, a->keys, tile[0], head), *values = cached(a, a->values, tile[0], head);
     const int many = num_rows > FEW_ROWS && head_dim % 64 == 0;
@@ -162,14 +183,19 @@ static inline void attend(const Attention *a, const int64_t *tile, int64_t head,
         w->maximum[r] = HIDDEN;
         w->sum[r] = 0.0f;
     }
-    for (int64_t begin = a->window && start >= a->window ? (start + 1 - a->window) / BLOCK * BLOCK : 0; begin < end;
+    for (int64_t begin = a->window && least >= a->window ? (least + 1 - a->window) / BLOCK * BLOCK : 0; begin < end;
          begin += SPAN) {
         const int64_t num_keys = end - begin < SPAN ? end - begin : SPAN;
         if (many) score_many(w, keys + begin * head_dim, num_rows, num_keys, head_dim);
         else score_few(w, keys + begin * head_dim, num_rows, num_keys, head_dim);
         for (int64_t r = 0; r < num_rows; r++) {
-            const int64_t position = start + r / group_size, oldest = a->window ? position + 1 - a->window : 0;
-            const float correction = softmax_span(w->scores[r], num_keys, oldest - begin, position - begin,
+            const int64_t place = start + r / group_size, token = row + r / group_size;
+            const int64_t position = base < 0 ? place : tree_position(a, token, base);
+            const int64_t oldest = a->window ? position + 1 - a->window : 0;
+            if (base >= 0) hide_strangers(a, w->scores[r], token, base, begin, num_keys);
+            /* A window counts positions; what it leaves of a tree has been hidden already. */
+            const int64_t first = base >= 0 && oldest > base ? base : oldest;
+            const float correction = softmax_span(w->scores[r], num_keys, first - begin, place - begin,
                                                   &w->maximum[r], &w->sum[r]);
             if (correction != 1.0f)
                 for (int64_t d = 0; d < head_dim; d++) w->acc[r * head_dim + d] *= correction;
@@ -193,10 +219,10 @@ void ragged_attention(const Attention *a) {
         /* All writes before any reading: tiles of one request see each other's keys. */
 #pragma omp for schedule(static)
         for (int64_t task = 0; task < num_tasks; task++)
-            write_new(a, a->tiles + task / a->num_kv_heads * 4, task % a->num_kv_heads);
+            write_new(a, a->tiles + task / a->num_kv_heads * TILE_FIELDS, task % a->num_kv_heads);
 #pragma omp for schedule(dynamic, 1)
         for (int64_t task = 0; task < num_tasks; task++) {
-            const int64_t *tile = a->tiles + task / a->num_kv_heads * 4, head = task % a->num_kv_heads;
+            const int64_t *tile = a->tiles + task / a->num_kv_heads * TILE_FIELDS, head = task % a->num_kv_heads;
             if (a->head_dim == 64) attend(a, tile, head, 64, &work);
             else if (a->head_dim == 128) attend(a, tile, head, 128, &work);
             else attend(a, tile, head, a->head_dim, &work);

@@ -21,7 +21,8 @@ class _Attention(ctypes.Structure):
     """The struct of the same name in ragged_attention.c."""
 
     _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("query", "key", "value", "keys", "values", "output", "tiles")),
+        *((name, ctypes.c_void_p) for name in ("query", "key", "value", "keys", "values", "output")),
+        *((name, ctypes.c_void_p) for name in ("tiles", "ancestors")),
         *((name, ctypes.c_int64) for name in ("query_row", "query_head", "key_row", "key_head")),
         *((name, ctypes.c_int64) for name in ("value_row", "value_head", "num_tiles", "num_kv_heads")),
         *((name, ctypes.c_int64) for name in ("group_size", "max_len", "head_dim", "window")),
@@ -39,13 +40,15 @@ def ragged_attention(
     tiles: torch.Tensor,
     scale: float,
     window: int | None,
+    ancestors: torch.Tensor | None = None,
 ) -> None:
     """Write the new tokens' key and value into the cache and attend, all in fp32 on CPU.
 
     query: [num_heads, N, head_dim]; key, value: [num_kv_heads, N, head_dim]; keys, values: one layer of the cache,
     [slots, num_kv_heads, max_len, head_dim]; output: [N, num_heads, head_dim], filled for the rows of tiles.
-    tiles: int64 [S, 4] of (slot, first position, first row, number of tokens). window: sliding window in tokens.
-    Raises ValueError for other shapes.
+    tiles: int64 [S, 5] of (slot, first place, first row, number of tokens, base of their tree or -1). window: sliding
+    window in tokens. ancestors: int64 [N or fewer], see attention.tree_mask, of each row; None where no tile is of a
+    tree. Raises ValueError for other shapes.
     """
     num_kv_heads, _, head_dim = key.shape
     _check_shapes(query, key, value, keys, values, output, tiles)
@@ -53,6 +56,7 @@ def ragged_attention(
         ctypes.byref(
             _Attention(
                 *(tensor.data_ptr() for tensor in (query, key, value, keys, values, output, tiles)),
+                None if ancestors is None else ancestors.data_ptr(),
                 *(query.stride(1), query.stride(0), key.stride(1), key.stride(0), value.stride(1), value.stride(0)),
                 *(len(tiles), num_kv_heads, query.shape[0] // num_kv_heads, keys.shape[2], head_dim, window or 0),
                 scale,
@@ -70,7 +74,7 @@ def _check_shapes(query, key, value, keys, values, output, tiles) -> None:
         and keys.shape == values.shape == (*keys.shape[:1], key.shape[0], keys.shape[2], head_dim)
         and output.shape == (num_tokens, num_heads, head_dim)
         and query.stride(2) == key.stride(2) == value.stride(2) == 1
-        and tiles.shape[1:] == (4,)
+        and tiles.shape[1:] == (5,)
     )
     if not fits:
         tensors = {"query": query, "key": key, "value": value, "keys": keys, "values": values, "output": output}

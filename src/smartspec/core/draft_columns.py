@@ -1,0 +1,54 @@
+"""Drafts of a step as the controller sees them: columns of numbers, and what became of each node."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from smartspec.core.batch import Draft, Verification
+
+
+def confidence_of(drafts: Sequence[Draft], num_nodes: int) -> np.ndarray | None:
+    """float [R, num_nodes], NaN where there is none; None where no draft has any."""
+    confident = [row for row, draft in enumerate(drafts) if draft.confidence is not None and len(draft)]
+    if not confident:
+        return None
+    confidence = np.full((len(drafts), num_nodes), np.nan)
+    for row in confident:
+        confidence[row, : len(drafts[row])] = drafts[row].confidence
+    return confidence
+
+
+def parents_of(drafts: Sequence[Draft], num_nodes: int) -> np.ndarray | None:
+    """int [R, num_nodes], behind the end of a draft those of a chain; None where all drafts are chains."""
+    trees = [row for row, draft in enumerate(drafts) if not draft.is_chain]
+    if not trees:
+        return None
+    parents = np.tile(np.arange(-1, num_nodes - 1), (len(drafts), 1))
+    for row in trees:
+        parents[row, : len(drafts[row])] = drafts[row].parents
+    return parents
+
+
+def num_compared(draft: Draft, verification: Verification) -> int:
+    """How often the walk down a verified draft had a token to compare the target's with."""
+    path = _accepted_nodes(verification)
+    return len(path) + bool((draft.parents == (path[-1] if path else -1)).any())
+
+
+def node_tests(
+    drafts: Sequence[Draft], verifications: Sequence[Verification], num_kept: np.ndarray, num_nodes: int
+) -> np.ndarray:
+    """Whether each node of the verified drafts was accepted (1) or rejected (0): int [R, num_nodes], -1 where it was
+    not compared, or is behind the tokens that were kept (int [R])."""
+    tests = np.full((len(drafts), num_nodes), -1)
+    for of_row, draft, verification, num in zip(tests, drafts, verifications, num_kept.tolist(), strict=True):
+        path = list(_accepted_nodes(verification))
+        of_row[: len(draft)][np.isin(draft.parents, [-1, *path][:num])] = 0
+        of_row[path[:num]] = 1
+    return tests
+
+
+def _accepted_nodes(verification: Verification) -> Sequence[int]:
+    """Nodes of its draft, root first."""
+    nodes = verification.accepted_nodes
+    return range(verification.num_accepted) if nodes is None else nodes

@@ -1,0 +1,110 @@
+"""Random trees in the engine: the tokens of plain decoding, through preemption, prefix hits and other drafters."""
+
+import time
+
+import numpy as np
+import pytest
+from random_trees import random_tree
+from tiny_models import VOCABULARY, as_loaded, tiny_llama, tiny_mistral
+
+from smartspec.control.policy import no_drafts
+from smartspec.control.records import DrafterSpec, DraftPlan
+from smartspec.core.batch import Draft
+from smartspec.core.blocks import BlockManager
+from smartspec.core.engine_core import EngineCore
+from smartspec.core.request import Request
+from smartspec.core.sampling_params import SamplingParams
+from smartspec.core.scheduler import Scheduler
+from smartspec.drafters.model_free import ModelFreeDrafter
+from smartspec.engine.drafting.draft_model import DraftModel
+from smartspec.engine.models.model_runner import ModelRunner
+from smartspec.engine.runtime.executor import LiveExecutor
+
+NUM_REQUESTS, MAX_TOKENS, K = 6, 24, 9
+
+
+class RandomTrees(ModelFreeDrafter):
+    """Another tree in every step; truths: what plain decoding says after each prompt."""
+
+    spec = DrafterSpec("random-trees")
+
+    max_draft_tokens = K
+
+    def __init__(self, truths: dict[tuple[int, ...], list[int]]):
+        super().__init__()
+        self.truths = truths
+        self.random = np.random.default_rng(3)
+
+    def propose(self, token_ids: np.ndarray) -> Draft:
+        text = token_ids.tolist()
+        prompt = next(prompt for prompt in self.truths if text[: len(prompt)] == [*prompt])
+        truth = self.truths[prompt][len(text) - len(prompt) :]
+        return random_tree(self.random, int(self.random.integers(0, K + 1)), truth, VOCABULARY)
+
+
+class AnyLength:
+    """Random lengths, of random drafters."""
+
+    predicted_seconds = 0.0
+
+    def __init__(self):
+        self.random = np.random.default_rng(4)
+        self.num_accepted = 0
+
+    def plan_draft(self, view) -> DraftPlan:
+        if not view.drafters:
+            return no_drafts(view.num_rows)
+        drafter = self.random.integers(0, len(view.drafters), view.num_rows)
+        longest = np.minimum(view.draft_lengths[drafter, np.arange(view.num_rows)], view.max_draft_tokens)
+        return DraftPlan(lengths=self.random.integers(0, longest + 1), drafter=drafter)
+
+    def plan_verify(self, view, plan, drafted):
+        return self.random.integers(0, drafted.lengths + 1)
+
+    def observe(self, feedback) -> None:
+        self.num_accepted += int(feedback.accepted.sum())
+
+    def forget(self, request_id: int) -> None: ...
+
+
+def run(
+    model, temperature: float, truths=None, with_model: bool = True
+) -> tuple[dict[tuple[int, ...], list[int]], EngineCore, int]:
+    """Output by prompt, the core, and how often requests were preempted."""
+    drafters = ()
+    if truths is not None:
+        drafters = (RandomTrees(truths),)
+        if with_model:
+            drafters += (DraftModel(ModelRunner(as_loaded(model), num_slots=3, max_len=128), 3),)
+    executor = LiveExecutor(ModelRunner(as_loaded(model), num_slots=3, max_len=128), drafters)
+    # Few blocks: some requests are preempted and recomputed.
+    scheduler = Scheduler(BlockManager(30, 4, 3), max_batched_tokens=16, max_model_len=128, max_draft_tokens=K)
+    core = EngineCore(scheduler, executor, AnyLength())
+    random, requests = np.random.default_rng(1), []
+    shared = random.integers(0, VOCABULARY, 14).tolist()  # prompts begin alike: prefixes are found
+    for i in range(NUM_REQUESTS):
+        prompt = shared + random.integers(0, VOCABULARY, 6).tolist()
+        requests.append(Request(i, prompt, SamplingParams(max_tokens=MAX_TOKENS, temperature=temperature), seed=i))
+        core.add_request(requests[-1])
+    while core.has_work:
+        core.step(time.monotonic())
+    outputs = {tuple(r.tokens[: r.num_prompt_tokens].tolist()): r.output_token_ids.tolist() for r in requests}
+    return outputs, core, sum(request.num_preemptions for request in requests)
+
+
+@pytest.mark.parametrize("make_model", [tiny_llama, tiny_mistral])
+def test_greedy_output_is_that_of_plain_decoding(make_model):
+    model = make_model()
+    truths, _, _ = run(model, 0.0)
+    outputs, core, num_preempted = run(model, 0.0, truths)
+    assert outputs == truths
+    assert core.controller.num_accepted > NUM_REQUESTS * MAX_TOKENS // 4 and num_preempted
+
+
+def test_sampled_output_is_that_of_plain_decoding_too():
+    """The draft model's samples keep the distribution only, so here all drafts are trees."""
+    model = tiny_llama()
+    truths, _, _ = run(model, 0.9)
+    outputs, core, _ = run(model, 0.9, truths, with_model=False)
+    assert outputs == truths
+    assert core.controller.num_accepted > NUM_REQUESTS * MAX_TOKENS // 4
