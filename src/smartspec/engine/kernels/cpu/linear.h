@@ -8,30 +8,17 @@
 
 #include "dequantise.h"
 
-#if defined(__AVX512F__)
-#define VECTOR_BYTES 64
+#if LANES == 16
 #define TILE_ROWS 6
-#elif defined(__AVX__)
-#define VECTOR_BYTES 32
-#define TILE_ROWS 3 /* with TILE_OUTPUTS 4: 12 sums, 3 inputs and a weight fill the 16 registers */
 #else
-#define VECTOR_BYTES 16
-#define TILE_ROWS 3
+#define TILE_ROWS 3 /* with TILE_OUTPUTS 4: 12 sums, 3 inputs and a weight fill the 16 registers of AVX2 */
 #endif
-#define LANES (VECTOR_BYTES / 4)
 #define TILE_OUTPUTS 4
 #define CHUNK 1024 /* inputs that are dequantised at once: a multiple of every block */
-
-typedef float lanes __attribute__((vector_size(VECTOR_BYTES), aligned(4), may_alias));
-
-static inline float sum_of(lanes v) {
-    float sum = 0.0f;
-    for (int i = 0; i < LANES; i++) sum += v[i];
-    return sum;
-}
+#define STRIDE (CHUNK + 32) /* not a power of two: rows must not fight for the same cache lines */
 
 /* y [num_rows, num_outputs] += x [num_rows, n] @ w [num_outputs, n].T; the two counts are constants where inlined. */
-static inline __attribute__((always_inline)) void multiply_tile(const float *w, int64_t w_stride, const float *x,
+INLINE void multiply_tile(const float *w, int64_t w_stride, const float *x,
                                                                 int64_t x_stride, int64_t n, float *y, int64_t y_stride,
                                                                 const int num_outputs, const int num_rows) {
     lanes sums[TILE_ROWS][TILE_OUTPUTS] = {0};
@@ -75,7 +62,7 @@ static void multiply_rows(const float *w, int64_t w_stride, const float *x, int6
 /* y[row * y_stride + output] for outputs first <= output < last and all rows of x [num_rows, weight->inputs]. */
 static void linear_slice(const Weight *weight, const float *x, int64_t num_rows, float *y, int64_t y_stride,
                          int64_t first, int64_t last) {
-    float scratch[TILE_OUTPUTS * CHUNK] __attribute__((aligned(64)));
+    float scratch[TILE_OUTPUTS * STRIDE] __attribute__((aligned(64)));
     const int64_t inputs = weight->inputs;
     for (int64_t output = first; output < last; output += TILE_OUTPUTS) {
         const int num_outputs = last - output < TILE_OUTPUTS ? (int)(last - output) : TILE_OUTPUTS;
@@ -84,9 +71,9 @@ static void linear_slice(const Weight *weight, const float *x, int64_t num_rows,
                 y[row * y_stride + output + o] = weight->bias ? weight->bias[output + o] : 0.0f;
         for (int64_t k = 0; k < inputs; k += CHUNK) {
             const int64_t n = inputs - k < CHUNK ? inputs - k : CHUNK;
-            for (int o = 0; o < num_outputs; o++) dequantise_row(weight, output + o, k, n, scratch + o * CHUNK);
+            for (int o = 0; o < num_outputs; o++) dequantise_row(weight, output + o, k, n, scratch + o * STRIDE);
             for (int64_t row = 0; row < num_rows; row += TILE_ROWS)
-                multiply_rows(scratch, CHUNK, x + row * inputs + k, inputs, n, y + row * y_stride + output, y_stride,
+                multiply_rows(scratch, STRIDE, x + row * inputs + k, inputs, n, y + row * y_stride + output, y_stride,
                               num_outputs, num_rows - row < TILE_ROWS ? (int)(num_rows - row) : TILE_ROWS);
         }
     }

@@ -4,7 +4,7 @@
 #include "built_with.h"
 #include "linear.h"
 
-/* y [num_rows, y_stride], of which the first weight->outputs columns are written: x @ weight.T + bias. */
+/* The first weight->outputs columns of y [num_rows, y_stride] = x [num_rows, weight->inputs] @ weight.T + bias. */
 void linear(const Weight *weight, const float *x, int64_t num_rows, float *y, int64_t y_stride) {
 #pragma omp parallel
     {
@@ -14,9 +14,9 @@ void linear(const Weight *weight, const float *x, int64_t num_rows, float *y, in
     }
 }
 
-/* out [num_rows, inputs] = the dequantised rows of the weight that are named. */
-void dequantise_rows(const Weight *weight, const int64_t *rows, int64_t num_rows, float *out) {
+/* out [weight->outputs, weight->inputs] = the weight in fp32. */
+void dequantise_all(const Weight *weight, float *out) {
 #pragma omp parallel for
-    for (int64_t i = 0; i < num_rows; i++)
-        dequantise_row(weight, rows[i], 0, weight->inputs, out + i * weight->inputs);
+    for (int64_t row = 0; row < weight->outputs; row++)
+        dequantise_row(weight, row, 0, weight->inputs, out + row * weight->inputs);
 }
