@@ -41,7 +41,7 @@ def applies_to(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def num_inputs(blocks: torch.Tensor, block_type: GGMLQuantizationType) -> int:
-    """Width of the weight whose rows are these blocks, uint8 [outputs, row_bytes]. Raises ValueError where it is none."""
+    """Width of the weight whose rows are these blocks, uint8 [outputs, row_bytes]. Raises ValueError if it is none."""
     block_size, block_bytes = GGML_QUANT_SIZES[block_type]
     if block_type not in BLOCK_TYPES:
         raise ValueError(f"no kernel reads blocks of type {block_type.name}")
@@ -77,7 +77,7 @@ def dequantize(blocks: torch.Tensor, block_type: GGMLQuantizationType) -> torch.
 
 
 def _require(name: str, tensor: torch.Tensor, shape: tuple[int, ...]) -> None:
-    """The kernels read memory as if it were of this shape, fp32 and contiguous."""
+    """The kernels read memory as if it were so."""
     if tensor.shape != shape or tensor.dtype != torch.float32 or not tensor.is_contiguous():
         raise ValueError(
             f"{name} must be contiguous fp32 of shape {shape}, got {tensor.dtype} of {tuple(tensor.shape)}"
