@@ -62,9 +62,13 @@ INLINE lanes widen_halves(const uint8_t *from) {
 }
 
 INLINE float sum_of(lanes v) {
-    float values[LANES];
-    *(lanes *)values = v;
-    for (int width = LANES / 2; width > 0; width /= 2)
-        for (int i = 0; i < width; i++) values[i] += values[i + width];
-    return values[0];
+#if LANES == 16
+    return _mm512_reduce_add_ps((__m512)v);
+#elif LANES == 8
+    const __m128 four = _mm_add_ps(_mm256_castps256_ps128((__m256)v), _mm256_extractf128_ps((__m256)v, 1));
+    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+#else
+    return v[0] + v[1] + (v[2] + v[3]);
+#endif
 }
