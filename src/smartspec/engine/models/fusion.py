@@ -16,7 +16,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from smartspec.engine.attention.probe import probe, recorded_attention
 from smartspec.engine.kernels.cpu import elementwise
-from smartspec.engine.models.linear import make_linear
+from smartspec.engine.models.linear import is_linear, joined, prepared
 
 ATTENTION_LINEARS = ("q_proj", "k_proj", "v_proj", "o_proj")
 NUM_PROBE_ROWS = 3
@@ -42,8 +42,8 @@ class FusedMLP(nn.Module):
 
     def __init__(self, mlp: nn.Module):
         super().__init__()
-        self.gate_up = _joined([mlp.gate_proj, mlp.up_proj])
-        self.down = make_linear(mlp.down_proj.weight, mlp.down_proj.bias)
+        self.gate_up = joined([mlp.gate_proj, mlp.up_proj])
+        self.down = prepared(mlp.down_proj)
         self.act_fn = mlp.act_fn
         is_silu = type(mlp.act_fn).__name__ in ("SiLU", "SiLUActivation")  # torch's and transformers'
         self.has_kernel = is_silu and elementwise.applies_to(mlp.gate_proj.weight)
@@ -68,8 +68,8 @@ class FusedAttention(nn.Module):
         self.num_heads = attention.q_proj.out_features // self.head_dim
         self.num_kv_heads = attention.k_proj.out_features // self.head_dim
         self.num_key_value_groups = self.num_heads // self.num_kv_heads
-        self.qkv = _joined([attention.q_proj, attention.k_proj, attention.v_proj])
-        self.out = make_linear(attention.o_proj.weight, attention.o_proj.bias)
+        self.qkv = joined([attention.q_proj, attention.k_proj, attention.v_proj])
+        self.out = prepared(attention.o_proj)
         self.q_norm, self.k_norm = getattr(attention, "q_norm", None), getattr(attention, "k_norm", None)
         self.has_kernel = elementwise.applies_to(attention.q_proj.weight)
         half = attention.q_proj.weight.new_ones(self.head_dim // 2)
@@ -160,7 +160,10 @@ def _fuse_children(parent: nn.Module, attempts: dict[str, Callable], counts: dic
 def _fused_mlp(mlp: nn.Module) -> FusedMLP | None:
     if not _has_linears(mlp, "gate_proj", "up_proj", "down_proj") or not callable(getattr(mlp, "act_fn", None)):
         return None
-    fused, x = FusedMLP(mlp), _random_rows(mlp.gate_proj.weight)
+    try:
+        fused, x = FusedMLP(mlp), _random_rows(mlp.gate_proj.weight)
+    except ValueError:  # only one of gate and up is in blocks
+        return None
     return fused if _reproduces(fused, mlp, x) else None
 
 
@@ -203,14 +206,7 @@ def _fused_attention(attention: nn.Module, rotary_width: int | None) -> FusedAtt
 
 
 def _has_linears(module: nn.Module, *names: str) -> bool:
-    return all(type(getattr(module, name, None)) is nn.Linear for name in names)
-
-
-def _joined(linears: list[nn.Linear]) -> nn.Module:
-    """One layer whose output is the outputs of these side by side."""
-    biases = [linear.bias for linear in linears]
-    bias = None if any(b is None for b in biases) else torch.cat(biases)
-    return make_linear(torch.cat([linear.weight for linear in linears]), bias)
+    return all(is_linear(getattr(module, name, None)) for name in names)
 
 
 def _random_rows(weight: torch.Tensor) -> torch.Tensor:

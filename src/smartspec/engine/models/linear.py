@@ -9,6 +9,8 @@ import time
 import torch
 from torch import nn
 
+from smartspec.engine.models.quantized import QuantizedLinear
+
 PADDED_ROWS = 4
 PAD_GAIN = 0.93  # padding itself costs a few microseconds a layer
 PAD_REPETITIONS = 4
@@ -57,6 +59,28 @@ def make_linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> nn.Mo
     if bias is not None:
         linear.bias = nn.Parameter(bias.detach(), requires_grad=False)
     return linear
+
+
+def is_linear(module: object) -> bool:
+    """Whether it is a linear layer whose forward we know: torch's own, or one on weights in blocks."""
+    return type(module) in (nn.Linear, QuantizedLinear)
+
+
+def prepared(linear: nn.Linear | QuantizedLinear) -> nn.Module:
+    """The layer in the form in which it is served: packed, or as it is where its weights are in blocks."""
+    return linear if isinstance(linear, QuantizedLinear) else make_linear(linear.weight, linear.bias)
+
+
+def joined(linears: list[nn.Linear | QuantizedLinear]) -> nn.Module:
+    """One layer whose output is the outputs of these side by side. Raises ValueError where only some are in blocks."""
+    biases = [linear.bias for linear in linears]
+    bias = None if any(b is None for b in biases) else torch.cat(biases)
+    kept = [linear for linear in linears if isinstance(linear, QuantizedLinear)]
+    if not kept:
+        return make_linear(torch.cat([linear.weight for linear in linears]), bias)
+    if len(kept) < len(linears):
+        raise ValueError("layers with weights in blocks and others cannot be joined")
+    return QuantizedLinear([part for linear in kept for part in linear.parts], bias)
 
 
 def pack_linears(model: nn.Module) -> int:

@@ -1,5 +1,6 @@
 """A decoder-only model, its tokenizer and the few numbers the engine needs, from a name, a folder or a GGUF file."""
 
+import ctypes
 import logging
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from smartspec.engine.attention.probe import AttentionCall, probe
+from smartspec.engine.kernels.cpu import quantized_linear
 from smartspec.engine.models.checkpoint import UnsupportedModelError, locate, map_tensor, read_checkpoint
 from smartspec.engine.models.fusion import fuse
 from smartspec.engine.models.linear import PackedLinear, make_linear, pack_linears, pad_small_batches, warm_up
@@ -20,6 +22,7 @@ from smartspec.engine.models.load_check import (
     take_reference,
 )
 from smartspec.engine.models.loaded_model import LoadedModel
+from smartspec.engine.models.quantized import choose_few_rows, weight_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +48,8 @@ def load_model(name: str, *, dtype: str = "auto", device: str = "auto") -> Loade
     source, files = locate(name)
 
     def read() -> tuple[nn.Module, PreTrainedTokenizerBase]:
-        model, tokenizer = read_checkpoint(name, source, files, torch_dtype)
+        keep_blocks = quantized_linear.applies_to(torch_device, torch_dtype)
+        model, tokenizer = read_checkpoint(name, source, files, torch_dtype, keep_blocks=keep_blocks)
         return model.requires_grad_(False).eval().to(torch_device), tokenizer
 
     model, tokenizer = read()
@@ -58,6 +62,7 @@ def load_model(name: str, *, dtype: str = "auto", device: str = "auto") -> Loade
         except Exception as error:  # modules are transformers': they may raise anything
             problem = f"preparing them fails with {type(error).__name__}: {error}"
         if problem is None:
+            _give_back_memory()
             return loaded
         logger.warning("%s is not served with %s modules: %s", name, preparation, problem)
         loaded = model = None
@@ -116,7 +121,7 @@ def _examine(name: str, model: nn.Module, tokenizer: PreTrainedTokenizerBase) ->
         eos_token_ids=_eos_token_ids(model, tokenizer),
         dtype=model.dtype,
         device=model.device,
-        weight_bytes=sum(p.numel() * p.element_size() for p in model.parameters()),
+        weight_bytes=weight_bytes(model),
     )
     return facts, reference
 
@@ -131,9 +136,17 @@ def _prepare(model: nn.Module, preparation: str, folder: Path) -> int:
         fuse(model)
     pack_linears(model)
     _own_parameters(model, mapped)
+    choose_few_rows(model)
     min_rows = pad_small_batches(model)
     warm_up(model)
     return min_rows
+
+
+def _give_back_memory() -> None:
+    """What loading needed for a moment: glibc keeps freed memory, here a fifth of what the process holds."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(ctypes.c_size_t(0))
 
 
 def _pack_tied_head(model: nn.Module, folder: Path) -> nn.Parameter | None:

@@ -1,0 +1,74 @@
+/* Vectors as wide as the processor's, in the words of gcc; any width computes the same. */
+#pragma once
+
+#include <stdint.h>
+#ifdef __AVX2__
+#include <immintrin.h>
+#endif
+
+#if defined(__AVX512F__)
+#define LANES 16
+#elif defined(__AVX2__)
+#define LANES 8
+#else
+#define LANES 4
+#endif
+
+#define INLINE static inline __attribute__((always_inline))
+
+typedef float lanes __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef int32_t ints __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef uint8_t bytes __attribute__((vector_size(LANES), aligned(1), may_alias));
+typedef uint16_t words __attribute__((vector_size(2 * LANES), aligned(1), may_alias));
+typedef int8_t signed_bytes __attribute__((vector_size(LANES), aligned(1), may_alias));
+
+/* LANES bytes or 16-bit words as integers. gcc 12 takes them one by one where it is not told the instruction. */
+#if LANES == 16
+INLINE ints widen(const uint8_t *from) { return (ints)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)from)); }
+INLINE ints widen_signed(const uint8_t *from) {
+    return (ints)_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)from));
+}
+INLINE ints widen_words(const uint8_t *from) {
+    return (ints)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)from));
+}
+#elif LANES == 8
+INLINE ints widen(const uint8_t *from) { return (ints)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)from)); }
+INLINE ints widen_signed(const uint8_t *from) {
+    return (ints)_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)from));
+}
+INLINE ints widen_words(const uint8_t *from) {
+    return (ints)_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)from));
+}
+#else
+INLINE ints widen(const uint8_t *from) { return __builtin_convertvector(*(const bytes *)from, ints); }
+INLINE ints widen_signed(const uint8_t *from) { return __builtin_convertvector(*(const signed_bytes *)from, ints); }
+INLINE ints widen_words(const uint8_t *from) { return __builtin_convertvector(*(const words *)from, ints); }
+#endif
+INLINE lanes as_floats(ints v) { return __builtin_convertvector(v, lanes); }
+
+/* 16-bit floats of IEEE 754. Shifted into place, one is a float whose exponent is 112 too small, unless it is infinite
+ * or no number. */
+INLINE lanes widen_halves(const uint8_t *from) {
+#if LANES == 16
+    return (lanes)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)from));
+#elif LANES == 8 && defined(__F16C__)
+    return (lanes)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)from));
+#else
+    const ints bits = widen_words(from), shifted = (bits & 0x7fff) << 13, is_finite = shifted < 0x7c00 << 13;
+    const lanes finite = (lanes)shifted * 0x1p112f;
+    const ints magnitude = ((ints)finite & is_finite) | ((shifted + 0x70000000) & ~is_finite);
+    return (lanes)(magnitude | (bits & 0x8000) << 16);
+#endif
+}
+
+INLINE float sum_of(lanes v) {
+#if LANES == 16
+    return _mm512_reduce_add_ps((__m512)v);
+#elif LANES == 8
+    const __m128 four = _mm_add_ps(_mm256_castps256_ps128((__m256)v), _mm256_extractf128_ps((__m256)v, 1));
+    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+#else
+    return v[0] + v[1] + (v[2] + v[3]);
+#endif
+}

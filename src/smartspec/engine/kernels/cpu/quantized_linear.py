@@ -1,0 +1,92 @@
+"""Our own kernels for weights that stay in GGUF's blocks (quantized_linear.c), fp32 inputs and sums, on CPU.
+
+Why: at few rows a step takes as long as its weights take to be read, and blocks of 4 bits are a sixth of fp32. torch's
+own kernel for groups of 4 bits (`_weight_int4pack_mm_for_cpu`) rounds inputs to bfloat16, which changes outputs, and
+knows one kind of block of GGUF's eight.
+"""
+
+import ctypes
+import functools
+
+import torch
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+
+from smartspec.engine.kernels.cpu.native import load_kernels, why_not
+
+LIBRARY = "quantized_linear"
+BLOCK_TYPES = frozenset(
+    GGMLQuantizationType[name]
+    for name in ("F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
+)
+_POINTER, _INTEGER = ctypes.c_void_p, ctypes.c_int64
+
+
+class Weight(ctypes.Structure):
+    """`Weight` of weight.h: what the kernels, and those that include linear.h, know of a weight. It holds addresses:
+    the tensors must outlive it."""
+
+    _fields_ = (
+        ("blocks", _POINTER),
+        ("bias", _POINTER),
+        ("outputs", _INTEGER),
+        ("inputs", _INTEGER),
+        ("row_bytes", _INTEGER),
+        ("type", _INTEGER),
+    )
+
+
+def applies_to(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether the kernels below work on inputs like these, on this machine."""
+    return why_not(LIBRARY, device, dtype) is None
+
+
+def num_inputs(blocks: torch.Tensor, block_type: GGMLQuantizationType) -> int:
+    """Width of the weight whose rows are these blocks, uint8 [outputs, row_bytes]. Raises ValueError if it is none."""
+    block_size, block_bytes = GGML_QUANT_SIZES[block_type]
+    if block_type not in BLOCK_TYPES:
+        raise ValueError(f"no kernel reads blocks of type {block_type.name}")
+    if blocks.dtype != torch.uint8 or blocks.dim() != 2 or blocks.shape[1] % block_bytes or not blocks.is_contiguous():
+        raise ValueError(f"rows of {block_type.name} blocks must be uint8 [outputs, n * {block_bytes}], contiguous")
+    return blocks.shape[1] // block_bytes * block_size
+
+
+def describe(blocks: torch.Tensor, block_type: GGMLQuantizationType, bias: torch.Tensor | None = None) -> Weight:
+    """The weight in blocks uint8 [outputs, row_bytes], and its bias fp32 [outputs], for the kernels."""
+    inputs = num_inputs(blocks, block_type)
+    if bias is not None:
+        _require("bias", bias, (len(blocks),))
+    pointer = None if bias is None else bias.data_ptr()
+    return Weight(blocks.data_ptr(), pointer, len(blocks), inputs, blocks.shape[1], int(block_type))
+
+
+def linear(x: torch.Tensor, weight: Weight, output: torch.Tensor, column: int = 0) -> None:
+    """output[:, column : column + outputs] = x [num_rows, inputs] @ weight.T + bias."""
+    num_rows, width = output.shape
+    _require("x", x, (num_rows, weight.inputs))
+    _require("output", output, (num_rows, max(width, column + weight.outputs)))
+    address = output.data_ptr() + column * output.element_size()
+    _kernels().linear(ctypes.byref(weight), x.data_ptr(), num_rows, address, width)
+
+
+def dequantize(blocks: torch.Tensor, block_type: GGMLQuantizationType) -> torch.Tensor:
+    """fp32 [outputs, inputs] of blocks uint8 [outputs, row_bytes], exactly what gguf.quants.dequantize gives."""
+    weight = describe(blocks, block_type)
+    output = torch.empty(len(blocks), weight.inputs)
+    _kernels().dequantise_all(ctypes.byref(weight), output.data_ptr())
+    return output
+
+
+def _require(name: str, tensor: torch.Tensor, shape: tuple[int, ...]) -> None:
+    """The kernels read memory as if it were so."""
+    if tensor.shape != shape or tensor.dtype != torch.float32 or not tensor.is_contiguous():
+        raise ValueError(
+            f"{name} must be contiguous fp32 of shape {shape}, got {tensor.dtype} of {tuple(tensor.shape)}"
+        )
+
+
+@functools.cache
+def _kernels() -> ctypes.CDLL:
+    library = load_kernels(LIBRARY).library
+    library.linear.argtypes = [_POINTER, _POINTER, _INTEGER, _POINTER, _INTEGER]
+    library.dequantise_all.argtypes = [_POINTER] * 2
+    return library

@@ -1,0 +1,212 @@
+"""Where the tensors of a GGUF file lie, and their raw bytes.
+
+The gguf package's reader makes an array of every token and merge of the vocabulary, which takes seconds; here they are
+passed over. What a file says is believed only as far as the file goes: lengths, types, offsets and overlaps are checked
+before anything is read.
+
+Layout: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+"""
+
+import math
+import mmap
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Never
+
+import numpy as np
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFValueType
+
+MAGIC = b"GGUF"
+VERSIONS = (2, 3)
+DEFAULT_ALIGNMENT = 32
+MAX_DIMENSIONS = 4
+_LENGTH = struct.Struct("<Q")
+_SCALARS = {
+    GGUFValueType.UINT8: "B",
+    GGUFValueType.INT8: "b",
+    GGUFValueType.UINT16: "H",
+    GGUFValueType.INT16: "h",
+    GGUFValueType.UINT32: "I",
+    GGUFValueType.INT32: "i",
+    GGUFValueType.FLOAT32: "f",
+    GGUFValueType.BOOL: "?",
+    GGUFValueType.UINT64: "Q",
+    GGUFValueType.INT64: "q",
+    GGUFValueType.FLOAT64: "d",
+}
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """shape: outermost dimension first, in weights; offset: of its bytes, from the beginning of the file."""
+
+    name: str
+    type: GGMLQuantizationType
+    shape: tuple[int, ...]
+    offset: int
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one innermost row."""
+        block_size, block_bytes = GGML_QUANT_SIZES[self.type]
+        return self.shape[-1] // block_size * block_bytes
+
+    @property
+    def num_bytes(self) -> int:
+        return math.prod(self.shape[:-1]) * self.row_bytes
+
+
+@dataclass(frozen=True)
+class GGUFFile:
+    """scalars: the metadata that are numbers or short text, by key; header: all bytes before the tensors."""
+
+    path: Path
+    scalars: dict[str, object]
+    tensors: dict[str, StoredTensor]
+    header: bytes
+
+    def read(self, name: str) -> np.ndarray:
+        """uint8 [all dimensions but the innermost, row_bytes]: a copy of the tensor's bytes."""
+        tensor = self.tensors[name]
+        content = np.fromfile(self.path, dtype=np.uint8, count=tensor.num_bytes, offset=tensor.offset)
+        if len(content) != tensor.num_bytes:
+            raise _damaged(self.path, f"it ends within tensor {name!r}")
+        return content.reshape(*tensor.shape[:-1], tensor.row_bytes)
+
+
+def open_gguf(path: Path) -> GGUFFile:
+    """Read a file's header. Raises OSError naming the file, what is wrong and the remedy."""
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            return _read_header(_Cursor(path, content))
+    except ValueError as error:  # of mmap: an empty file
+        raise _damaged(path, "it is empty") from error
+
+
+def _read_header(cursor: "_Cursor") -> GGUFFile:
+    if cursor.take(4) != MAGIC:
+        cursor.fail("it does not begin as one")
+    version, num_tensors, num_values = cursor.numbers("IQQ")
+    if version not in VERSIONS:
+        cursor.fail(f"its version is {version}, known are {' and '.join(map(str, VERSIONS))}")
+    scalars = dict(_read_value(cursor) for _ in cursor.counted(num_values))
+    stored = [_read_tensor(cursor) for _ in cursor.counted(num_tensors)]
+    alignment = scalars.get("general.alignment", DEFAULT_ALIGNMENT)
+    if type(alignment) is not int or alignment < 1:
+        cursor.fail(f"its alignment is {alignment!r}")
+    begin = -(-cursor.place // alignment) * alignment
+    tensors = [StoredTensor(name, type_, shape, begin + offset) for name, type_, shape, offset in stored]
+    _check_places(cursor, tensors)
+    return GGUFFile(cursor.path, scalars, {tensor.name: tensor for tensor in tensors}, cursor.content[: cursor.place])
+
+
+def _damaged(path: Path, problem: str) -> OSError:
+    return OSError(f"{path} is damaged or no GGUF file ({problem}): download or convert it again")
+
+
+class _Cursor:
+    """Reads little-endian values one behind the other; what lies beyond the end raises."""
+
+    def __init__(self, path: Path, content: mmap.mmap):
+        self.path, self.content, self.place = path, content, 0
+
+    def fail(self, problem: str) -> Never:
+        raise _damaged(self.path, problem)
+
+    def take(self, count: int) -> bytes:
+        begin = self.skip(count)
+        return self.content[begin : self.place]
+
+    def skip(self, count: int) -> int:
+        """Where the bytes passed over begin."""
+        if count > len(self.content) - self.place:
+            self.fail("its header is cut short")
+        self.place += count
+        return self.place - count
+
+    def numbers(self, letters: str) -> tuple:
+        form = f"<{letters}"
+        return struct.unpack_from(form, self.content, self.skip(struct.calcsize(form)))
+
+    def counted(self, count: int) -> range:
+        """A range of so many things; more than there are bytes left are too many."""
+        if count > len(self.content) - self.place:
+            self.fail("its header is cut short")
+        return range(count)
+
+    def skip_texts(self, count: int) -> None:
+        """Pass over `count` texts: a vocabulary has 100,000, so without a call for each."""
+        content, place, end = self.content, self.place, len(self.content)
+        for _ in self.counted(count):
+            if place > end - 8:
+                self.fail("its header is cut short")
+            place += 8 + _LENGTH.unpack_from(content, place)[0]
+        self.place = place
+        self.skip(0)
+
+    def text(self) -> str:
+        (length,) = self.numbers("Q")
+        try:
+            return self.take(length).decode()
+        except UnicodeDecodeError:
+            self.fail("a name in its header is no text")
+
+
+def _read_value(cursor: _Cursor) -> tuple[str, object]:
+    """A key and its value, None for an array: those are passed over."""
+    key = cursor.text()
+    (number,) = cursor.numbers("I")
+    if number == GGUFValueType.ARRAY:
+        _skip_array(cursor, key)
+        return key, None
+    if number == GGUFValueType.STRING:
+        return key, cursor.text()
+    return key, cursor.numbers(_scalar(cursor, key, number))[0]
+
+
+def _skip_array(cursor: _Cursor, key: str) -> None:
+    kind, count = cursor.numbers("IQ")
+    if kind == GGUFValueType.STRING:
+        cursor.skip_texts(count)
+    else:
+        cursor.skip(count * struct.calcsize(f"<{_scalar(cursor, key, kind)}"))
+
+
+def _scalar(cursor: _Cursor, key: str, number: int) -> str:
+    try:
+        return _SCALARS[GGUFValueType(number)]
+    except (ValueError, KeyError):
+        cursor.fail(f"the value of {key!r} is of unknown type {number}")
+
+
+def _read_tensor(cursor: _Cursor) -> tuple[str, GGMLQuantizationType, tuple[int, ...], int]:
+    name = cursor.text()
+    (num_dimensions,) = cursor.numbers("I")
+    if not 1 <= num_dimensions <= MAX_DIMENSIONS:
+        cursor.fail(f"tensor {name!r} has {num_dimensions} dimensions")
+    shape = tuple(reversed(cursor.numbers("Q" * num_dimensions)))
+    number, offset = cursor.numbers("IQ")
+    try:
+        kind = GGMLQuantizationType(number)
+        block_size = GGML_QUANT_SIZES[kind][0]
+    except (ValueError, KeyError):
+        cursor.fail(f"tensor {name!r} is of unknown type {number}")
+    if 0 in shape or shape[-1] % block_size:
+        cursor.fail(f"tensor {name!r} of shape {shape} does not consist of {kind.name} blocks of {block_size}")
+    return name, kind, shape, offset
+
+
+def _check_places(cursor: _Cursor, tensors: list[StoredTensor]) -> None:
+    names: set[str] = set()
+    size = len(cursor.content)
+    end, before = cursor.place, "the header"
+    for tensor in sorted(tensors, key=lambda tensor: tensor.offset):
+        if tensor.name in names:
+            cursor.fail(f"there are two tensors {tensor.name!r}")
+        if tensor.offset < end:
+            cursor.fail(f"tensor {tensor.name!r} overlaps {before}")
+        names.add(tensor.name)
+        end, before = tensor.offset + tensor.num_bytes, f"tensor {tensor.name!r}"
+        if end > size:
+            cursor.fail(f"tensor {tensor.name!r} ends at byte {end} of {size}: it is cut short")
