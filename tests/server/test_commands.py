@@ -30,6 +30,11 @@ def test_port_0_takes_a_free_one():
         assert listener.getsockname()[1] > 0
 
 
+def test_ready_text_names_the_page_if_there_is_one():
+    assert "http://a:1/ shows" in ready_text("http://a:1", "some-model", needs_key=False)
+    assert "shows" not in ready_text("http://a:1", "some-model", needs_key=False, has_page=False)
+
+
 def test_ready_text_shows_where_the_key_goes():
     text = ready_text("http://127.0.0.1:8000", "some-model", needs_key=True)
     assert "curl http://127.0.0.1:8000/v1/chat/completions" in text and "Bearer" in text

@@ -4,6 +4,7 @@ import json
 import logging
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import typer
@@ -122,3 +123,16 @@ def test_the_example_configuration_is_accepted():
     with serve.make_context("serve", ["--config", str(path)], **serve.context_settings) as context:
         assert context.params["access_log"]
     assert read_classes(path, "goodput").fill(SpeculationBody(workload_class="batch")).max_draft_tokens == 4
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_generation_is_described_on_the_span_of_its_request(tokenizer, monkeypatch, stream):
+    told = {}
+    span = SimpleNamespace(is_recording=lambda: True, set_attributes=told.update)
+    monkeypatch.setattr("opentelemetry.trace.get_current_span", lambda: span)
+    with running_server(tokenizer) as server:
+        server.complete(prompt=["One two three", "One two"], max_tokens=2, n=2, stream=stream)
+    assert told["gen_ai.request.model"] == MODEL
+    assert (told["gen_ai.usage.input_tokens"], told["gen_ai.usage.output_tokens"]) == (5, 8)
+    assert told["gen_ai.response.finish_reasons"] == ["length"] * 4
+    assert told["gen_ai.response.time_to_first_chunk"] > 0

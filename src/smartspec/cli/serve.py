@@ -167,21 +167,21 @@ def run(
     with ExitStack() as stack:
 
         def on_ready() -> None:
-            print(ready_text(url, name, bool(keys)), flush=True)
+            print(ready_text(url, name, bool(keys), options["has_page"]), flush=True)
             stack.enter_context(_live_state(async_engine, config.policy))
 
         server = HttpServer(app, async_engine, drain_seconds=drain_seconds, on_ready=on_ready)
         server.run(sockets=[listener])
 
 
-def ready_text(url: str, model: str, needs_key: bool) -> str:
+def ready_text(url: str, model: str, needs_key: bool, has_page: bool = True) -> str:
     """What to do with the server now that it runs."""
     key = " -H 'Authorization: Bearer YOUR_KEY'" if needs_key else ""
     body = '{"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 64}'
     return (
         f"\nserving {model} at {url}  (OpenAI base URL: {url}/v1)\n"
         f"  curl {url}/v1/chat/completions{key} -H 'Content-Type: application/json' -d '{body}'\n"
-        "Ctrl-C stops."
+        f"{f'{url}/ shows what it does. ' if has_page else ''}Ctrl-C stops."
     )
 
 

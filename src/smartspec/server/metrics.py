@@ -10,6 +10,7 @@ from smartspec.core.batch import StepOutput
 from smartspec.core.engine_core import EngineCore
 from smartspec.engine.runtime.async_engine import EngineError
 from smartspec.engine.text.stream import TextDelta
+from smartspec.server.tracing import describe_generation
 from smartspec.server.vllm_metrics import VllmMetrics
 
 SHORT_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.0)
@@ -24,6 +25,7 @@ class ServerMetrics:
 
     def __init__(self, core: EngineCore, model_name: str = ""):
         self.registry = CollectorRegistry()
+        self._model_name = model_name
         self._vllm = VllmMetrics(self.registry, model_name)
         self._core = core
         self._counted: dict[str, int] = {}  # what of the controller's own counts has been passed on
@@ -70,15 +72,19 @@ class ServerMetrics:
         for kind, count in getattr(self._core.controller, "num_ignored", {}).items():
             self._pass_on(self.ignored_input.labels(kind), f"ignored {kind}", count)
 
-    async def observe_call(self, deltas: AsyncIterator[TextDelta], num_choices: int) -> AsyncIterator[TextDelta]:
-        """Pass the deltas of a call on and note the latencies and the outcome of each choice."""
+    async def observe_call(
+        self, deltas: AsyncIterator[TextDelta], num_prompts: int, n: int = 1
+    ) -> AsyncIterator[TextDelta]:
+        """Pass the deltas of a call (n choices of each prompt) on and note the latencies and the outcome of each."""
         start = time.monotonic()
         first: dict[int, float] = {}
-        num_unfinished, outcome = num_choices, "aborted"
+        last: dict[int, TextDelta] = {}
+        num_unfinished, outcome = num_prompts * n, "aborted"
         try:
             async with aclosing(deltas):
                 async for delta in deltas:
                     first.setdefault(delta.index, time.monotonic() - start)
+                    last[delta.index] = delta
                     if delta.finish_reason is not None:
                         num_unfinished -= 1
                         self._finish(delta, first[delta.index], time.monotonic() - start)
@@ -88,6 +94,7 @@ class ServerMetrics:
             raise
         finally:
             self.requests.labels(outcome).inc(num_unfinished)
+            describe_generation(self._model_name, min(first.values(), default=None), last.values(), n)
 
     def observe_answer(self, status: int) -> None:
         """Count an answer by its HTTP status."""

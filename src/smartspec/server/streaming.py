@@ -62,7 +62,7 @@ class EventStream(Response):
 async def answer(call: Call, form: Format, engine: AsyncEngine, metrics: ServerMetrics) -> Response:
     """Generate and answer. Raises APIError, QueueFull or EngineError for what went wrong before anything was sent."""
     deltas = engine.generate(call.prompts, call.params, call.n, call.speculation, call.origin)
-    deltas = metrics.observe_call(deltas, len(call.prompts) * call.n)
+    deltas = metrics.observe_call(deltas, len(call.prompts), call.n)
     try:
         first = await anext(deltas)
     except ValueError as error:
