@@ -29,7 +29,10 @@ LIBRARIES = {
     "engine": {
         "numpy", "torch", "transformers", "tokenizers", "safetensors", "huggingface_hub", "gguf",
     },
-    "server": {"numpy", "fastapi", "starlette", "pydantic", "uvicorn", "prometheus_client", "jinja2"},
+    "server": {
+        "numpy", "fastapi", "starlette", "pydantic", "pydantic_core", "uvicorn", "prometheus_client", "jinja2",
+        "llguidance",
+    },
     "bench": {"numpy", "httpx", "matplotlib", "rich"},
     "vllm_plugin": {"numpy", "vllm", "prometheus_client"},
     "cli": {"numpy", "typer", "rich"},
