@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from fake_server import MODEL, grammar_compiler
 
+from smartspec.server.grammars import GrammarCompiler
 from smartspec.server.structured import StructuredOutputs, json_grammar
 
 USER = {"role": "user", "content": "Hello there"}
@@ -39,6 +40,7 @@ def test_looking_ahead_changes_nothing_and_copies_are_apart(tokenizer):
     "asked",
     [
         {"regex": "(("},
+        {"regex": r"[^\s\S]"},
         {"json": {"type": "foo"}},
         {"json": {"$ref": "#/nowhere"}},
         {"json": {"type": "string", "minLength": 5, "maxLength": 3}},
@@ -49,6 +51,12 @@ def test_looking_ahead_changes_nothing_and_copies_are_apart(tokenizer):
 def test_what_cannot_be_compiled_is_said(tokenizer, asked):
     with pytest.raises(ValueError, match=r"\w+"):
         grammar_compiler(tokenizer).compile(StructuredOutputs(**asked).definition())
+
+
+def test_a_tokenizer_that_cannot_be_read_leaves_the_rest_to_be_served(tokenizer):
+    compiler = GrammarCompiler(tokenizer, 3, frozenset({2}))  # fewer tokens than it has
+    with pytest.raises(ValueError, match="tokenizer"):
+        compiler.compile(json_grammar(SCHEMA))
 
 
 IMPOSSIBLE = {"type": "string", "minLength": 5, "maxLength": 3}

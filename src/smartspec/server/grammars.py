@@ -1,10 +1,13 @@
 """Grammars through llguidance: compiled once per call, followed by each choice."""
 
+import logging
 from collections.abc import Sequence
 from copy import copy
 
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+
+logger = logging.getLogger(__name__)
 
 MAX_ERROR_CHARACTERS = 200
 # What a grammar may cost: about 40 ms to compile, 14 ms for the tokens behind one text (most take 0.1).
@@ -50,16 +53,25 @@ class GrammarCompiler:
         backend.no_padding()
         backend.no_truncation()
         self._vocab_size = vocab_size
-        self._tokenizer = LLTokenizer(backend.to_str(), n_vocab=vocab_size, eos_token=sorted(eos_token_ids))
+        self._tokenizer: LLTokenizer | None = None
+        try:
+            self._tokenizer = LLTokenizer(backend.to_str(), n_vocab=vocab_size, eos_token=sorted(eos_token_ids) or None)
+        except Exception:  # of whatever kind: everything else can be served
+            logger.warning("llguidance cannot read this tokenizer: structured output is refused", exc_info=True)
         self._limits = LLParserLimits(precompute_large_lexemes=False, verbose_errors=False, **LIMITS)
 
     def compile(self, definition: str) -> TokenGrammar:
         """definition: as from LLMatcher.grammar_from_*. Raises ValueError saying why it cannot be, or
         that nothing satisfies it. Call it in a thread."""
+        if self._tokenizer is None:
+            raise ValueError("there is no structured output with this model: llguidance cannot read its tokenizer")
         matcher = LLMatcher(self._tokenizer, definition, log_level=0, limits=self._limits)
         if not matcher.is_error():
             matcher.compute_bitmask()  # the slow first one, beside the engine; copies share what it has learned
         if matcher.is_error():
             lines = matcher.get_error().split("<state>")[0].strip().splitlines()
             raise ValueError(" ".join(" ".join(lines).split())[:MAX_ERROR_CHARACTERS])
-        return TokenGrammar(matcher, self._vocab_size)
+        grammar = TokenGrammar(matcher, self._vocab_size)
+        if not grammar.allowed().any():
+            raise ValueError("no text satisfies it")
+        return grammar

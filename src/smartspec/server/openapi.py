@@ -48,6 +48,7 @@ OPERATIONS = (
     Operation("get", "/v1/models", "The model", answers.Models),
     Operation("get", "/v1/models/{name}", "The model, if this is its name", answers.Model, **READS),
     Operation("get", "/v1/speculation", "What the controller is doing", answers.Speculation, refusals=tuple(REFUSALS)),
+    Operation("get", "/v1/speculation/events", "The same as server-sent events, while it goes on", streams=True),
     Operation("get", "/health", "Readiness", answers.Status, **WORKS),
     Operation("head", "/health", "Readiness", **WORKS),
     Operation("get", "/ping", "Readiness", answers.Status, **WORKS),
@@ -85,13 +86,14 @@ def openapi_document(version: str, needs_key: bool) -> dict:
 
 def _describe(operation: Operation) -> dict:
     error = {"application/json": {"schema": {"$ref": REFERENCE + answers.ErrorAnswer.__name__}}}
-    content = {"text/html" if operation.path == "/docs" else "text/plain": {"schema": {"type": "string"}}}
+    text = {"schema": {"type": "string"}}
+    content: dict = {} if operation.streams else {"text/html" if operation.path == "/docs" else "text/plain": text}
     if operation.path == "/openapi.json":
         content = {"application/json": {"schema": {"type": "object"}}}
     if operation.answer is not None:
         content = {"application/json": {"schema": {"$ref": REFERENCE + operation.answer.__name__}}}
     if operation.streams:
-        content["text/event-stream"] = {"schema": {"type": "string"}}
+        content["text/event-stream"] = text
     is_head = operation.method == "head"
     answered = {"200": {"description": operation.summary, "content": {} if is_head else content}}
     said = {} if is_head else error

@@ -74,6 +74,7 @@ class SpeculationBody(Body):
     weight: float = Field(1.0, ge=MIN_WEIGHT, le=MAX_WEIGHT)
     tpot_target_ms: float | None = Field(None, gt=MIN_TPOT_MS, le=1000 * MAX_TPOT_SECONDS)
     report: bool = False
+    ttft_target_ms: float | None = Field(None, gt=MIN_TPOT_MS, le=1000 * MAX_TPOT_SECONDS)
 
     def options(self) -> SpeculationOptions:
         return SpeculationOptions(
@@ -81,6 +82,7 @@ class SpeculationBody(Body):
             max_draft_tokens=self.max_draft_tokens,
             weight=self.weight,
             tpot_target_seconds=None if self.tpot_target_ms is None else self.tpot_target_ms / 1000,
+            ttft_target_seconds=None if self.ttft_target_ms is None else self.ttft_target_ms / 1000,
         )
 
 

@@ -74,7 +74,7 @@ async def answer(call: Call, form: Format, engine: AsyncEngine, metrics: ServerM
 async def begin(call: Call, engine: AsyncEngine, metrics: ServerMetrics) -> AsyncIterator[TextDelta]:
     """Generate, and wait for the first text. Raises APIError, QueueFull or EngineError for what went wrong before."""
     deltas = engine.generate(call.prompts, call.params, call.n, call.speculation, call.origin, call.grammar)
-    deltas = metrics.observe_call(deltas, len(call.prompts) * call.n)
+    deltas = metrics.observe_call(deltas, len(call.prompts) * call.n, call.speculation)
     try:
         first = await anext(deltas)
     except ValueError as error:
