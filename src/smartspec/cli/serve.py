@@ -61,7 +61,7 @@ def serve(
     ] = False,
     no_page: Annotated[bool, typer.Option("--no-page", help="Do not show what the server does at /.")] = False,
     cors_origin: Annotated[
-        list[str] | None, typer.Option(help="Site whose pages may call this server (repeatable; * for all).")
+        str | None, typer.Option(help="Sites (a,b) whose pages may call this server; * for all.")
     ] = None,
     drain_seconds: Annotated[
         float, typer.Option(min=0.0, help="After SIGTERM, requests under way may take so long to finish.")
@@ -104,7 +104,11 @@ def serve(
         thread = EngineThread()
         engine = thread.submit(partial(build_engine, engine_config, report=partial(print, flush=True))).result()
         options = {"keys": keys, "ignore_unknown_fields": ignore_unknown_fields, "has_page": not no_page}
-        options |= {"classes": classes, "access_log": access_log, "cors_origins": cors_origin or ()}
+        options |= {
+            "classes": classes,
+            "access_log": access_log,
+            "cors_origins": cors_origin.split(",") if cors_origin else (),
+        }
         run(engine, thread, listener, drain_seconds, **options)
     except KeyboardInterrupt:
         pass
