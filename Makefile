@@ -8,12 +8,17 @@ ARGS ?=
 VLLM_VENV := .venv-vllm
 VLLM_PIP := $(VLLM_VENV)/bin/python -m pip install -qq --disable-pip-version-check
 
-.PHONY: help serve test test-vllm coverage clean
+# Clients bring web frameworks and cloud libraries of their own.
+CLIENTS_VENV := .venv-clients
+CLIENTS_PIP := $(CLIENTS_VENV)/bin/python -m pip install -qq --disable-pip-version-check
+
+.PHONY: help serve test test-vllm test-clients coverage clean
 
 help:
 	@echo "make serve [ARGS=\"--port 8001 ...\"]  install, then serve the default model"
 	@echo "make test                            install, then ruff, mypy and pytest"
 	@echo "make test-vllm                       install vLLM (3.5 GB), then test our scheduler in it with a real model"
+	@echo "make test-clients                    install other people's clients, then run them against a server"
 	@echo "make coverage                        the tests, with the lines they do not reach"
 	@echo "make clean                           remove the virtual environment and caches"
 
@@ -27,6 +32,9 @@ test: $(VENV)/installed-dev
 
 test-vllm: $(VLLM_VENV)/installed
 	SMARTSPEC_TEST_MODEL=$(VLLM_VENV)/model $(VLLM_VENV)/bin/python -m pytest -m vllm $(ARGS) tests/vllm_real
+
+test-clients: $(VENV)/installed-dev $(CLIENTS_VENV)/installed
+	SMARTSPEC_CLIENTS=$(CLIENTS_VENV)/bin $(VENV)/bin/python -m pytest -m clients $(ARGS) tests/clients
 
 coverage: $(VENV)/installed-dev
 	$(VENV)/bin/python -m pytest --cov --cov-report=term:skip-covered
@@ -57,6 +65,12 @@ $(VLLM_VENV)/installed: pyproject.toml
 	@-PATH="$(abspath $(VLLM_VENV))/bin:$$PATH" $(VLLM_PIP) --no-deps --no-build-isolation arctic-inference==0.3.0
 	@touch $@
 
+$(CLIENTS_VENV)/installed: tests/clients/requirements.txt
+	@$(PYTHON) -m venv $(CLIENTS_VENV)
+	@echo "[clients] installing other people's clients (minutes, once)"
+	@$(CLIENTS_PIP) -r tests/clients/requirements.txt
+	@touch $@
+
 clean:
-	rm -rf $(VENV) $(VLLM_VENV) build src/*.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VLLM_VENV) $(CLIENTS_VENV) build src/*.egg-info .pytest_cache .ruff_cache .hypothesis
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -29,7 +29,10 @@ LIBRARIES = {
     "engine": {
         "numpy", "torch", "transformers", "tokenizers", "safetensors", "huggingface_hub", "gguf", "accelerate",
     },
-    "server": {"numpy", "fastapi", "starlette", "pydantic", "uvicorn", "prometheus_client", "jinja2", "opentelemetry"},
+    "server": {
+        "numpy", "fastapi", "starlette", "pydantic", "pydantic_core", "uvicorn", "prometheus_client", "jinja2",
+        "llguidance", "opentelemetry",
+    },
     "bench": {"numpy", "httpx", "matplotlib", "rich"},
     "vllm_plugin": {"numpy", "vllm", "prometheus_client"},
     "cli": {"numpy", "typer", "rich"},

@@ -1,6 +1,7 @@
 import json
 import os
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -122,3 +123,9 @@ def test_a_pipe_gets_the_text_and_stays_a_pipe(tmp_path):
     assert pipe.is_fifo()
     reader.join(timeout=30)
     assert json.loads(read[0]) == {"a": 1}
+
+
+def test_attainment_counts_the_requests_that_wanted_something():
+    wanted = [replace(record(), tpot_target_seconds=target) for target in (1e-6, 100.0, 100.0, None)]
+    assert summarize(wanted).slo_attainment == pytest.approx(2 / 3)
+    assert summarize([record()]).slo_attainment is None

@@ -5,6 +5,8 @@ itself, whose drafts are all accepted, and its own first layers, whose drafts mo
 """
 
 import itertools
+import json
+import re
 import time
 from collections import Counter
 from functools import cache
@@ -21,6 +23,8 @@ from smartspec.engine.models.default_model import DEFAULT_MODEL
 from smartspec.engine.models.load import load_model
 from smartspec.engine.runtime import build
 from smartspec.engine.runtime.config import EngineConfig
+from smartspec.server.grammars import GrammarCompiler, TokenGrammar
+from smartspec.server.structured import StructuredOutputs
 
 NUM_SHALLOW_LAYERS = 4
 MAX_TOKENS = 20
@@ -59,7 +63,11 @@ def shallow(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def generate(
-    policy: str, drafters: tuple[str, ...], stop_token_ids: tuple[int, ...] = (), **options
+    policy: str,
+    drafters: tuple[str, ...],
+    stop_token_ids: tuple[int, ...] = (),
+    grammar: TokenGrammar | None = None,
+    **options,
 ) -> tuple[list[list[int]], list[StepOutput]]:
     """Tokens of the answers to some prompts, three at a time, and what each step did."""
     config = EngineConfig(policy=policy, drafters=drafters, max_batch=3, max_model_len=512, strict=True, device="cpu")
@@ -69,7 +77,8 @@ def generate(
     for index, prompt in enumerate(PROMPTS[1::2]):
         chat = [{"role": "user", "content": prompt}]
         token_ids = engine.tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
-        requests.append(Request(index, token_ids, params, seed=index, stop_token_ids=frozenset(stop_token_ids)))
+        ends = {"stop_token_ids": frozenset(stop_token_ids), "grammar": None if grammar is None else grammar.copy()}
+        requests.append(Request(index, token_ids, params, seed=index, **ends))
         engine.core.add_request(requests[-1])
     steps: list[StepOutput] = []
     while engine.core.has_work:
@@ -144,3 +153,56 @@ def test_allowed_tokens_are_the_only_ones(plain, drafters):
     assert outputs == expected
     assert {token for tokens in outputs for token in tokens} <= set(allowed)
     assert sum(step.num_accepted_tokens for step in steps) > 0
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "answer": {"type": "string", "maxLength": 60},
+        "items": {"type": "array", "items": {"type": "integer"}},
+    },
+    "required": ["answer", "items"],
+    "additionalProperties": False,
+}
+LINES = r"(- [a-z]{2,12} is [0-9]{1,3}\n){3,6}"
+
+
+@pytest.fixture(scope="module")
+def compiler(loaded_once) -> GrammarCompiler:
+    loaded = build.load_model(DEFAULT_MODEL, dtype="auto", device="cpu")
+    return GrammarCompiler(loaded.tokenizer, loaded.vocab_size, loaded.eos_token_ids)
+
+
+def follows(asked: dict, text: str, is_whole: bool) -> bool:
+    if "regex" in asked:
+        return re.fullmatch(asked["regex"], text) is not None or not is_whole
+    return not is_whole or json.loads(text).keys() == SCHEMA["properties"].keys()
+
+
+@pytest.mark.parametrize(
+    ("asked", "drafters", "temperature"),
+    [
+        ({"json": SCHEMA}, (LOOKUP, RECYCLING), 0.0),
+        ({"json": SCHEMA}, (TREE,), 0.9),
+        ({"json": SCHEMA}, (DEFAULT_MODEL,), 0.9),
+        ({"regex": LINES}, (LOOKUP, RECYCLING), 0.9),
+        ({"regex": LINES}, (SHALLOW,), 0.0),
+    ],
+    ids=lambda value: min(value) if isinstance(value, dict) else None,
+)
+def test_structured_output_is_that_of_plain_decoding(compiler, shallow, asked, drafters, temperature):
+    grammar = compiler.compile(StructuredOutputs(**asked).definition())
+    tokenizer = build.load_model(DEFAULT_MODEL, dtype="auto", device="cpu").tokenizer
+    options = {"temperature": temperature, "grammar": grammar, "max_tokens": 40, "stop_token_ids": (2,)}
+    expected, _ = generate("off", (), **options)
+    outputs, steps = generate("fixed:4", tuple(shallow if n == SHALLOW else n for n in drafters), **options)
+    if temperature == 0.0 or drafters != (DEFAULT_MODEL,):  # a draft model that samples keeps the distribution only
+        assert outputs == expected
+    for tokens in outputs:
+        assert follows(asked, tokenizer.decode(tokens, skip_special_tokens=True), is_whole=tokens[-1] == 2)
+    assert any(tokens[-1] == 2 for tokens in outputs)
+    num_verified = sum(step.num_verified_tokens for step in steps)
+    num_accepted = sum(step.num_accepted_tokens for step in steps)
+    assert num_verified > 0
+    if drafters == (DEFAULT_MODEL,):  # it drafts under the same grammar, with the same distribution
+        assert num_accepted >= num_verified - 4 * len(outputs)

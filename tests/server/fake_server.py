@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 
 import httpx
 import openai
@@ -15,6 +16,7 @@ from smartspec.core.engine_core import EngineCore
 from smartspec.engine.runtime.async_engine import AsyncEngine
 from smartspec.server.app import create_app
 from smartspec.server.connections import LimitedConnection
+from smartspec.server.grammars import GrammarCompiler
 from smartspec.server.http_server import HttpServer
 from smartspec.server.keys import ApiKeys
 
@@ -44,6 +46,11 @@ class FakeServer:
 
     def chat(self, **body) -> httpx.Response:
         return self.http.post("/v1/chat/completions", json=body)
+
+
+@cache
+def grammar_compiler(tokenizer) -> GrammarCompiler:
+    return GrammarCompiler(tokenizer, len(tokenizer), frozenset({tokenizer.eos_token_id}))
 
 
 @contextmanager
@@ -76,6 +83,7 @@ def running_server(
         max_queue_per_client=max_queue_per_client,
     )
     options = {"policy": policy, "keys": keys, "ignore_unknown_fields": ignore_unknown_fields}
+    options["compiler"] = grammar_compiler(tokenizer)
     app = create_app(engine, tokenizer, MODEL, drafters=("prompt-lookup",), **options, **app_options)
     listener = socket.create_server(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"

@@ -92,6 +92,14 @@ def test_a_target_that_the_policy_does_not_read_is_refused(tokenizer):
             assert all(words in error["message"] for words in ("40", "'goodput'", "--policy adaserve"))
 
 
+def test_targets_are_counted_as_met_or_missed(tokenizer):
+    with running_server(tokenizer) as server:
+        ask(server, "completions", {"tpot_target_ms": 3_600_000, "ttft_target_ms": 0.002})
+        text = server.http.get("/metrics").text
+    assert 'smartspec_objectives_total{objective="tpot",outcome="met"} 1.0' in text
+    assert 'smartspec_objectives_total{objective="ttft",outcome="missed"} 1.0' in text
+
+
 class FailingController(FixedController):
     def plan_draft(self, view):
         raise ZeroDivisionError("nothing to divide by")

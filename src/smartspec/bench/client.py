@@ -14,7 +14,8 @@ from smartspec.workload.records import RequestRecord
 
 @dataclass(frozen=True)
 class Target:
-    """Where requests go and what they have in common. base_url: without the trailing /v1."""
+    """Where requests go and what they have in common. base_url: without the trailing /v1. tpot_target_seconds: wanted
+    time per output token; sends_target: the server is told."""
 
     base_url: str
     model: str
@@ -23,6 +24,8 @@ class Target:
     temperature: float = 0.0
     ignore_eos: bool = False
     timeout_seconds: float = 600.0
+    tpot_target_seconds: float | None = None
+    sends_target: bool = False
 
     @property
     def headers(self) -> dict[str, str]:
@@ -81,6 +84,8 @@ def request_body(target: Target, request: LoadRequest) -> dict:
         body["seed"] = request.seed
     if target.ignore_eos:
         body["ignore_eos"] = True
+    if target.sends_target:
+        body["speculation"] = {"tpot_target_ms": 1000 * target.tpot_target_seconds}
     if not target.chat:
         return body | {"prompt": request.prompt}
     system = [{"role": "system", "content": request.system}] if request.system else []
@@ -125,6 +130,7 @@ async def send_request(
         finish_reason=answer.finish_reason,
         error=answer.error,
         text="".join(answer.pieces),
+        tpot_target_seconds=target.tpot_target_seconds,
     )
 
 

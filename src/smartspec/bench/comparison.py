@@ -15,14 +15,17 @@ from smartspec.workload.summary import Summary
 def comparison_table(summaries: Mapping[str, Sequence[Summary]], title: str) -> Table:
     """A line for each policy, slowest mean end-to-end latency first; figures are means over the runs of a policy.
 
-    summaries: the runs of each policy, one a seed. +-: standard error of the mean latency over seeds.
+    summaries: the runs of each policy, one a seed. +-: standard error of the mean latency over seeds. met: share of the
+    requests with a wanted time per output token that met it.
     """
     table = Table(title=f"{title}; latencies in seconds", title_justify="left", box=SIMPLE, collapse_padding=True)
     table.add_column("policy", overflow="fold")  # where it is narrow, names break rather than lose letters or digits
-    for column in ("mean", "+-", "p50", "p99", "TTFT", "tok/s", "k", "accepted"):
+    has_targets = any(run.slo_attainment is not None for runs in summaries.values() for run in runs)
+    for column in ("mean", "+-", "p50", "p99", "TTFT", "tok/s", "k", "accepted", *["met"] * has_targets):
         table.add_column(column, justify="right", no_wrap=True)
     for policy, runs in sorted(summaries.items(), key=lambda item: -_mean_latency(item[1])):
-        table.add_row(policy, *_row(runs))
+        met = [optional(_mean([run.slo_attainment for run in runs]), ".1%")] * has_targets
+        table.add_row(policy, *_row(runs), *met)
     return table
 
 

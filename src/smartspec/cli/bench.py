@@ -42,6 +42,10 @@ def bench(
     task: Annotated[str | None, typer.Option(help="Only prompts whose `task` starts with this.")] = None,
     chat: Annotated[bool, typer.Option(help="Chat completions, or plain completions of the raw prompt.")] = True,
     ignore_eos: Annotated[bool, typer.Option(help="Never stop early, on servers that know ignore_eos.")] = False,
+    tpot_target_ms: Annotated[
+        float | None,
+        typer.Option(min=0.01, help="Wanted milliseconds per output token; a server whose policy reads it is told."),
+    ] = None,
     time_scale: Annotated[float, typer.Option(help="Replay the trace this many times faster.")] = 1.0,
     timeout: Annotated[float, typer.Option(min=0.001, help="Seconds until a request counts as failed.")] = 600.0,
     api_key: Annotated[str | None, typer.Option(help="Sent as a bearer token.")] = None,
@@ -51,11 +55,11 @@ def bench(
     Prompts come in an order drawn from --seed. Ctrl-C reports and saves what has finished by then.
     Exit code 1: no request completed.
     """
-    from dataclasses import asdict
+    from dataclasses import asdict, replace
     from datetime import UTC, datetime
 
     from smartspec.bench.client import Target
-    from smartspec.bench.probe import find_model, normalize_base_url, read_policy
+    from smartspec.bench.probe import READS_TARGETS, find_model, normalize_base_url, read_policy
     from smartspec.bench.report import progress_bar, run_json, write_json
     from smartspec.bench.run import LoadSettings, measure, plan_load
 
@@ -75,8 +79,11 @@ def bench(
         check_output("--output", output)
     url = normalize_base_url(base_url)
     target = Target(url, find_model(url, model, api_key), api_key, chat, temperature, ignore_eos, timeout)
+    policy = read_policy(url, api_key)
+    if tpot_target_ms is not None:
+        target = replace(target, tpot_target_seconds=tpot_target_ms / 1000, sends_target=policy in READS_TARGETS)
 
-    settings = asdict(load) | asdict(target) | {"policy": read_policy(url, api_key)}
+    settings = asdict(load) | asdict(target) | {"policy": policy}
     del settings["api_key"]
     settings["started"] = datetime.now(UTC).isoformat(timespec="seconds")
     with progress_bar(len(plan.requests)) as on_record:

@@ -60,6 +60,9 @@ def serve(
         bool, typer.Option("--ignore-unknown-fields", help="Ignore unknown fields of requests.")
     ] = False,
     no_page: Annotated[bool, typer.Option("--no-page", help="Do not show what the server does at /.")] = False,
+    cors_origin: Annotated[
+        str | None, typer.Option(help="Sites (a,b) whose pages may call this server; * for all.")
+    ] = None,
     drain_seconds: Annotated[
         float, typer.Option(min=0.0, help="After SIGTERM, requests under way may take so long to finish.")
     ] = 30.0,
@@ -101,7 +104,11 @@ def serve(
         thread = EngineThread()
         engine = thread.submit(partial(build_engine, engine_config, report=partial(print, flush=True))).result()
         options = {"keys": keys, "ignore_unknown_fields": ignore_unknown_fields, "has_page": not no_page}
-        options |= {"classes": classes, "access_log": access_log}
+        options |= {
+            "classes": classes,
+            "access_log": access_log,
+            "cors_origins": cors_origin.split(",") if cors_origin else (),
+        }
         run(engine, thread, listener, drain_seconds, **options)
     except KeyboardInterrupt:
         pass
@@ -152,6 +159,7 @@ def run(
     """Serve until interrupted; the present state is shown as long as there is a terminal. options: of create_app."""
     from smartspec.engine.runtime.async_engine import AsyncEngine
     from smartspec.server.app import create_app
+    from smartspec.server.grammars import GrammarCompiler
     from smartspec.server.http_server import HttpServer
 
     # The engine thread needs the interpreter back quickly after each kernel, whatever the HTTP side is doing.
@@ -160,8 +168,9 @@ def run(
     async_engine = AsyncEngine.of(engine, thread)
     name = engine.loaded.name
     config = engine.config
+    compiler = GrammarCompiler(engine.tokenizer, engine.loaded.vocab_size, engine.loaded.eos_token_ids)
     shown = {"policy": config.policy, "drafters": config.active_drafters, "kernels": engine.kernels}
-    app = create_app(async_engine, engine.tokenizer, name, **shown, keys=keys, **options)
+    app = create_app(async_engine, engine.tokenizer, name, **shown, compiler=compiler, keys=keys, **options)
     host, port = listener.getsockname()[:2]
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     with ExitStack() as stack:

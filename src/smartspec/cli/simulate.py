@@ -62,6 +62,9 @@ def simulate(
         float, typer.Option(min=0, max=1, help="Share of output positions at which lookup finds a draft.")
     ] = 1.0,
     tagged: Annotated[bool, typer.Option(help="Requests name their class to the engine.")] = False,
+    tpot_target_ms: Annotated[
+        str | None, typer.Option(help="Milliseconds per output token that requests want, in turn: 20,50.")
+    ] = None,
     max_draft_tokens: Annotated[int, typer.Option(min=1, help="Longest draft of a request.")] = 8,
     max_batch: Annotated[int, typer.Option(min=1, help="Requests that run at once on a replica.")] = 256,
     max_batched_tokens: Annotated[int, typer.Option(min=1, help="Ordinary tokens per step.")] = 2048,
@@ -123,6 +126,7 @@ def simulate(
         "acceptance": acceptance,
         "found_share": found_share,
         "tagged": tagged,
+        "tpot_targets": _targets(tpot_target_ms),
         "max_draft_tokens": max_draft_tokens,
         "max_batch": max_batch,
         "max_batched_tokens": max_batched_tokens,
@@ -185,6 +189,11 @@ def _number(option: str, text: str) -> float:
         return float(text)
     except ValueError:
         raise ValueError(f"{option} {text!r} is not a number") from None
+
+
+def _targets(text: str | None) -> tuple[float, ...]:
+    """In seconds."""
+    return () if text is None else tuple(_number("--tpot-target-ms", part) / 1000 for part in text.split(","))
 
 
 def _throttle(text: str | None) -> tuple[tuple[float, float], ...]:

@@ -63,6 +63,14 @@ class Draft:
             depths[node + 1] = depths[parent + 1] + 1
         return depths[1:]
 
+    @property
+    def paths(self) -> list[tuple[int, ...]]:
+        """Draft tokens that lead from the text to each place behind it: none, then those up to every node."""
+        paths: list[tuple[int, ...]] = [()]
+        for parent, token_id in zip(self.parents.tolist(), self.token_ids.tolist(), strict=True):
+            paths.append((*paths[parent + 1], token_id))
+        return paths
+
 
 def chain_parents(num_nodes: int) -> np.ndarray:
     """-1, 0, 1, ...: int32 [num_nodes]."""
@@ -81,6 +89,15 @@ def shorten(draft: Draft, length: int) -> Draft:
     probs = None if draft.probs is None else draft.probs[:length]
     confidence = None if draft.confidence is None else draft.confidence[:length]
     return Draft(draft.token_ids[:length], draft.parents[:length], draft.match_length, probs, confidence)
+
+
+def without_nodes(draft: Draft, kept: np.ndarray) -> Draft:
+    """The nodes that are kept (bool [n]) of a deterministic draft; with a node its descendants must go."""
+    if kept.all():
+        return draft
+    numbers = np.append(np.cumsum(kept) - 1, -1).astype(np.int32)  # the last: of the text, -1
+    confidence = None if draft.confidence is None else draft.confidence[kept]
+    return Draft(draft.token_ids[kept], numbers[draft.parents[kept]], draft.match_length, confidence=confidence)
 
 
 _CHAIN = np.arange(-1, 255, dtype=np.int32)

@@ -5,6 +5,7 @@ from enum import Enum
 
 import numpy as np
 
+from smartspec.core.grammar import Grammar
 from smartspec.core.origin import UNKNOWN_ORIGIN, Origin
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.core.speculation import NO_OPTIONS, SpeculationOptions
@@ -20,7 +21,8 @@ class Request:
     """A request's state. Progress is one counter: num_computed_tokens catches up with num_tokens.
 
     request_id: int, unique for the life of the engine. tokens: int32 [capacity], prompt then output; only the first
-    num_tokens are meaningful. slot: index of its place in the KV cache while running, else None.
+    num_tokens are meaningful. slot: index of its place in the KV cache while running, else None. grammar: what its
+    output is held to, its own copy.
     """
 
     def __init__(
@@ -33,6 +35,7 @@ class Request:
         stop_token_ids: frozenset[int] = frozenset(),
         speculation: SpeculationOptions = NO_OPTIONS,
         origin: Origin = UNKNOWN_ORIGIN,
+        grammar: Grammar | None = None,
     ):
         if not len(prompt_token_ids):
             raise ValueError("the prompt is empty: it must hold at least one token")
@@ -42,6 +45,7 @@ class Request:
         self.stop_token_ids = stop_token_ids
         self.speculation = speculation
         self.origin = origin
+        self.grammar = grammar
         self.class_id = 0  # number of its workload class, given by the scheduler
         self.num_prompt_tokens = len(prompt_token_ids)
         self.max_num_tokens = self.num_prompt_tokens + params.max_tokens
@@ -74,6 +78,10 @@ class Request:
         return self.num_tokens - self.num_computed_tokens
 
     @property
+    def has_logit_rules(self) -> bool:
+        return self.grammar is not None or self.params.has_logit_rules
+
+    @property
     def finished(self) -> bool:
         return self.status is RequestStatus.FINISHED
 
@@ -88,6 +96,8 @@ class Request:
             kept, self.finish_reason = kept[:num_kept], "stop"
         self.tokens[self.num_tokens : self.num_tokens + len(kept)] = kept
         self.num_tokens += len(kept)
+        if self.grammar is not None:
+            self.grammar.accept(kept)
         if self.num_tokens == self.max_num_tokens and self.finish_reason is None:
             self.finish_reason = "length"
         return kept

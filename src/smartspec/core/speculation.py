@@ -20,12 +20,14 @@ class SpeculationOptions:
     workload_class: requests of one class are expected to accept drafts alike ("code", "chat"). max_draft_tokens: none
     of its drafts is longer (0: no drafts, None: the engine's limit). weight: worth of its tokens against those of
     others. tpot_target_seconds: wanted time per output token, None for as fast as all together allow.
+    ttft_target_seconds: wanted time to the first token; it is measured, nothing is decided by it.
     """
 
     workload_class: str | None = None
     max_draft_tokens: int | None = None
     weight: float = 1.0
     tpot_target_seconds: float | None = None
+    ttft_target_seconds: float | None = None
 
     def __post_init__(self):
         if self.workload_class is not None and not 1 <= len(self.workload_class) <= MAX_CLASS_NAME:
@@ -34,8 +36,9 @@ class SpeculationOptions:
             raise ValueError(f"max_draft_tokens must be at least 0, got {self.max_draft_tokens}")
         if not MIN_WEIGHT <= self.weight <= MAX_WEIGHT:
             raise ValueError(f"weight must be in [{MIN_WEIGHT:g}, {MAX_WEIGHT:g}], got {self.weight}")
-        if self.tpot_target_seconds is not None:
-            _check_range("tpot_target_seconds", self.tpot_target_seconds, MAX_TPOT_SECONDS)
+        for name in ("tpot_target_seconds", "ttft_target_seconds"):
+            if getattr(self, name) is not None:
+                _check_range(name, getattr(self, name), MAX_TPOT_SECONDS)
 
 
 NO_OPTIONS = SpeculationOptions()

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from smartspec.control.records import DrafterSpec, DrafterView, FreeTests, StopRule
-from smartspec.core.batch import NO_DRAFT, Batch, Draft, Verification, shorten
+from smartspec.core.batch import NO_DRAFT, Batch, Draft, Verification, shorten, without_nodes
 from smartspec.core.draft_columns import confidence_of, parents_of
+from smartspec.core.request import Request
 
 # Steps without an accepted token after which a drafter is asked once in so many steps only: it would cost the host
 # time for nothing, yet the text may come to suit it.
@@ -44,7 +45,15 @@ class ModelFreeDrafter:
         if self._steps_in_vain % spacing:
             self._drafts = (NO_DRAFT,) * len(batch.decoding)
         else:
-            self._drafts = tuple(self.of_salt(r.origin.cache_salt).propose(r.token_ids) for r in batch.decoding)
+            self._drafts = tuple(map(self._draft_of, batch.decoding))
+
+    def _draft_of(self, request: Request) -> Draft:
+        """Ends before tokens that break the request's grammar: the target would not say them."""
+        draft = self.of_salt(request.origin.cache_salt).propose(request.token_ids)
+        if request.grammar is None:
+            return draft
+        allowed = [request.grammar.num_allowed(path) == len(path) for path in draft.paths[1:]]
+        return without_nodes(draft, np.array(allowed, dtype=bool))
 
     def view(self, batch: Batch) -> DrafterView:
         lengths = np.array([len(draft) for draft in self._drafts], dtype=np.int64)

@@ -2,23 +2,28 @@
 
 import asyncio
 import importlib.metadata
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from fastapi import APIRouter, FastAPI, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import HTMLResponse, JSONResponse, Response
+from starlette.middleware.cors import CORSMiddleware
 
 from smartspec.engine.runtime.async_engine import AsyncEngine
 from smartspec.server.access_log import AccessLog
 from smartspec.server.body import MAX_BODY_BYTES, RequestBody
 from smartspec.server.calls import CallReader, check_model
 from smartspec.server.errors import APIError, install_error_handlers
+from smartspec.server.grammars import GrammarCompiler
 from smartspec.server.keys import ApiKeys, KeyCheck
 from smartspec.server.live_feed import LiveFeed
 from smartspec.server.live_page import page_routes
 from smartspec.server.metrics import ServerMetrics
+from smartspec.server.openapi import docs_page, openapi_document
 from smartspec.server.prompts import PromptReader
 from smartspec.server.protocol import DetokenizeBody, TokenizeBody, parse_body
+from smartspec.server.request_ids import RequestIds
+from smartspec.server.responses import answer_response
 from smartspec.server.streaming import EventStream, answer
 from smartspec.server.workload_classes import WorkloadClasses
 
@@ -31,6 +36,7 @@ def create_app(
     model_name: str,
     *,
     policy: str,
+    compiler: GrammarCompiler,
     drafters: tuple[str, ...] = (),
     kernels: dict[str, str] | None = None,
     keys: ApiKeys | None = None,
@@ -38,14 +44,17 @@ def create_app(
     has_page: bool = True,
     classes: WorkloadClasses | None = None,
     access_log: bool = False,
+    cors_origins: Sequence[str] = (),
     max_body_bytes: int = MAX_BODY_BYTES,
 ) -> FastAPI:
     """An OpenAI-compatible application around an engine, which it starts and stops.
 
-    tokenizer: a transformers tokenizer. policy: the name of the engine's. kernels: what computes, see
+    tokenizer: a transformers tokenizer. policy: the name of the engine's. compiler: of the grammars of
+    structured output. kernels: what computes, see
     engine.kernel_report. keys: who may use it, None for everybody. ignore_unknown_fields: instead of
     refusing them. has_page: whether `/` shows what the server does. classes: what is said of
     requests by their workload class. access_log: whether there is a line in the log for every request.
+    cors_origins: sites whose pages may call this server, `*` for all.
     """
     metrics = ServerMetrics(engine.core, model_name)
     engine.listeners.append(metrics.observe_step)
@@ -60,11 +69,16 @@ def create_app(
     app.add_middleware(RequestBody, max_bytes=max_body_bytes)
     app.add_middleware(KeyCheck, keys=keys or ApiKeys())  # around what reads the body
     app.add_middleware(AccessLog, count=metrics.observe_answer, log=access_log)
+    if cors_origins:  # browsers ask first without a key, so this is around the check of keys
+        allowed = {"allow_methods": ["*"], "allow_headers": ["*"], "expose_headers": ["X-Request-Id"]}
+        app.add_middleware(CORSMiddleware, allow_origins=list(cors_origins), **allowed)
+    app.add_middleware(RequestIds)
     install_error_handlers(app)
     app.include_router(_service_routes(engine, metrics))
+    app.include_router(_document_routes(bool(keys)))
     prompts = PromptReader(tokenizer, engine)
     classes = classes or WorkloadClasses({}, policy)
-    reader = CallReader(prompts, engine, model_name, policy, ignore_unknown_fields, classes)
+    reader = CallReader(prompts, engine, model_name, policy, ignore_unknown_fields, classes, compiler)
     app.include_router(_generation_routes(reader, engine, metrics), prefix="/v1")
     app.include_router(_tokenizer_routes(prompts, engine, model_name))
     shown = {"drafters": list(drafters), "kernels": kernels or {}}
@@ -88,6 +102,11 @@ def _generation_routes(reader: CallReader, engine: AsyncEngine, metrics: ServerM
     async def chat_completions(request: Request) -> Response:
         call, form = await asyncio.to_thread(reader.chat, await request.body(), request.state.origin)
         return await answer(call, form, engine, metrics)
+
+    @router.post("/responses")
+    async def responses(request: Request) -> Response:
+        call, body = await asyncio.to_thread(reader.response, await request.body(), request.state.origin)
+        return await answer_response(call, body, engine, metrics)
 
     return router
 
@@ -147,6 +166,22 @@ def _feed_routes(feed: LiveFeed) -> APIRouter:
     @router.get("/speculation/events")
     async def events() -> Response:
         return EventStream(feed.events())
+
+    return router
+
+
+def _document_routes(needs_key: bool) -> APIRouter:
+    router = APIRouter()
+    document = openapi_document(importlib.metadata.version("smartspec"), needs_key)
+    page = docs_page(document)
+
+    @router.get("/openapi.json")
+    async def openapi() -> JSONResponse:
+        return JSONResponse(document)
+
+    @router.get("/docs")
+    async def docs() -> HTMLResponse:
+        return HTMLResponse(page)
 
     return router
 

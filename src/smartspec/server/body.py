@@ -1,6 +1,7 @@
 """What happens to a request before and while the application works on it: its size, and its client going away."""
 
 import asyncio
+import zlib
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -13,8 +14,9 @@ MAX_DISCARDED_BYTES = 64 * 2**20
 class RequestBody:
     """ASGI middleware: reads a body of at most max_bytes, then runs the application until the client disconnects.
 
-    A larger body is answered 413. What it has beyond max_bytes is thrown away as it arrives (a client that is still
-    sending would not see the answer), but no more than MAX_DISCARDED_BYTES of it. When the client goes away, streaming
+    A body may come gzipped. A larger one is answered 413. What it has beyond max_bytes is thrown away as it arrives (a
+    client that is still sending would not see the answer), but no more than MAX_DISCARDED_BYTES of it. When the client
+    goes away, streaming
     or not, the application is cancelled, which ends the engine's work for it.
     """
 
@@ -54,7 +56,16 @@ class RequestBody:
             more = message.get("more_body", False)
         if size > self._max_bytes:
             raise too_large
-        return b"".join(chunks)
+        body = b"".join(chunks)
+        encoding = headers.get(b"content-encoding", b"identity").lower()
+        if not body or encoding == b"identity":
+            return body
+        if encoding != b"gzip":
+            raise APIError(415, "Content-Encoding of a body must be gzip, or left out", code="unsupported_encoding")
+        body = await asyncio.to_thread(_unzipped, body, self._max_bytes)
+        if body is None:
+            raise too_large
+        return body
 
     def _announces_too_much(self, headers: dict[bytes, bytes]) -> bool:
         length = headers.get(b"content-length", b"0")
@@ -80,6 +91,20 @@ class RequestBody:
                 await asyncio.wait({application})
         if not application.cancelled():
             application.result()
+
+
+def _unzipped(data: bytes, max_bytes: int) -> bytes | None:
+    """None if there is more than max_bytes of it. Raises APIError 400 if it is not gzip."""
+    unzip = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
+    try:
+        body = unzip.decompress(data, max_bytes + 1)
+    except zlib.error as error:
+        raise APIError(400, f"the body is not gzip, as Content-Encoding says: {error}", code="invalid_gzip") from error
+    if len(body) > max_bytes:
+        return None
+    if not unzip.eof:
+        raise APIError(400, "the body ends in the middle of its gzip stream", code="invalid_gzip")
+    return body
 
 
 async def _disconnect(receive: Receive) -> None:

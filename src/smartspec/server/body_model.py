@@ -1,6 +1,9 @@
 """What all bodies have in common."""
 
-from pydantic import BaseModel, ConfigDict, PlainValidator, model_validator
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, GetPydanticSchema, model_validator
+from pydantic_core import core_schema
 
 MAX_FIELDS = 128  # of one object: more than twice what any has
 
@@ -20,7 +23,7 @@ class Body(BaseModel):
         return data
 
 
-def only(*accepted: object) -> PlainValidator:
+def only(*accepted: object) -> GetPydanticSchema:
     """A field that may be given, as long as it asks for nothing."""
 
     def check(value: object) -> object:
@@ -28,4 +31,12 @@ def only(*accepted: object) -> PlainValidator:
             raise ValueError(f"unsupported: only {' or '.join(map(repr, accepted))} is accepted")
         return value
 
-    return PlainValidator(check)
+    return GetPydanticSchema(
+        lambda source, handler: core_schema.no_info_plain_validator_function(check),
+        lambda schema, handler: {"enum": list(accepted)},
+    )
+
+
+def ranged(default: float, low: float, high: float) -> Any:
+    """A field whose range SamplingParams checks, and names as it does for all callers; here it is only told."""
+    return Field(default, json_schema_extra={"minimum": low, "maximum": high})

@@ -1,17 +1,23 @@
 """From the bytes of a body to the Call the engine is asked for."""
 
+import itertools
+
 from smartspec.control.policy_names import parse_policy
+from smartspec.core.grammar import Grammar
 from smartspec.core.origin import Origin
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.engine.runtime.async_engine import AsyncEngine
 from smartspec.server.errors import APIError
 from smartspec.server.formats import ChatFormat, CompletionFormat
+from smartspec.server.grammars import GrammarCompiler
 from smartspec.server.prompts import PromptReader
 from smartspec.server.protocol import ChatBody, CompletionBody, GenerationBody, SpeculationBody, parse_body
+from smartspec.server.responses_body import ResponsesBody
 from smartspec.server.streaming import Call
 from smartspec.server.workload_classes import WorkloadClasses
 
 DEFAULT_COMPLETION_TOKENS = 16
+NOT_WITH_GRAMMAR = ("allowed_token_ids", "bad_words", "min_tokens", "ignore_eos")
 
 
 class CallReader:
@@ -28,6 +34,7 @@ class CallReader:
         policy: str,
         ignore_unknown: bool,
         classes: WorkloadClasses,
+        compiler: GrammarCompiler,
     ):
         self._prompts = prompts
         self._engine = engine
@@ -35,6 +42,7 @@ class CallReader:
         self._policy = policy
         self._ignore_unknown = ignore_unknown
         self._classes = classes
+        self._compiler = compiler
 
     def completion(self, data: bytes, client: Origin) -> tuple[Call, CompletionFormat]:
         body = parse_body(CompletionBody, data, self._ignore_unknown)
@@ -47,13 +55,20 @@ class CallReader:
 
     def chat(self, data: bytes, client: Origin) -> tuple[Call, ChatFormat]:
         body = parse_body(ChatBody, data, self._ignore_unknown)
+        return self._chat(body, client), ChatFormat(reads_tool_calls=bool(body.offered_tools))
+
+    def response(self, data: bytes, client: Origin) -> tuple[Call, ResponsesBody]:
+        body = parse_body(ResponsesBody, data, self._ignore_unknown)
+        return self._chat(body.to_chat(), client), body
+
+    def _chat(self, body: ChatBody, client: Origin) -> Call:
         self._check(body, 1)
         prompts = [self._prompts.read_chat(body)]
         asked = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
         max_tokens = self._prompts.max_tokens(body, asked, None, prompts)
         num_top = (body.top_logprobs or 0) if body.logprobs else None
         params = body.sampling_params(max_tokens, num_top, self._prompts.bad_words(body))
-        return self._call(body, prompts, params, client), ChatFormat()
+        return self._call(body, prompts, params, client)
 
     def _check(self, body: GenerationBody, num_prompts: int) -> None:
         check_model(body.model, self._model_name)
@@ -77,7 +92,21 @@ class CallReader:
             report=body.speculation is not None and body.speculation.report,
             speculation=body.speculation_options,
             origin=body.origin(client),
+            grammar=self._grammar(body),
         )
+
+    def _grammar(self, body: GenerationBody) -> Grammar | None:
+        asked = body.grammars()
+        if not asked:
+            return None
+        others = [name for name in NOT_WITH_GRAMMAR if getattr(body, name)]
+        for one, other in itertools.pairwise((*asked, *others)):
+            raise APIError(400, f"{one} cannot be combined with {other}: together they may leave no token", one)
+        ((name, what),) = asked.items()
+        try:
+            return self._compiler.compile(what.definition())
+        except ValueError as error:
+            raise APIError(400, f"{name}: {error}", name, "invalid_value") from error
 
 
 def check_tpot_target(speculation: SpeculationBody | None, policy: str) -> None:

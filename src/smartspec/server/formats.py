@@ -1,10 +1,12 @@
 """TextDeltas as the JSON of the two OpenAI endpoints. A whole answer is one large delta per choice."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
 from smartspec.engine.text.stream import TextDelta, TokenText
+from smartspec.server.tool_calls import ToolCall, ToolCallReader
 
 LOWEST_LOGPROB = -9999.0  # JSON has no -inf
 
@@ -62,23 +64,43 @@ class CompletionFormat:
 
 
 class ChatFormat:
-    """POST /v1/chat/completions."""
+    """POST /v1/chat/completions. reads_tool_calls: the text may hold calls of tools."""
 
     id_prefix = "chatcmpl"
     whole_object = "chat.completion"
     chunk_object = "chat.completion.chunk"
 
-    def __init__(self):
+    def __init__(self, reads_tool_calls: bool = False):
         self._begun: set[int] = set()
+        self._readers: defaultdict[int, ToolCallReader] | None = None
+        if reads_tool_calls:
+            self._readers = defaultdict(ToolCallReader)
 
     def whole_choice(self, delta: TextDelta) -> dict:
+        delta, calls = self._read(delta)
         message = {"role": "assistant", "content": delta.text, "refusal": None}
+        if calls:
+            message |= {"content": delta.text or None, "tool_calls": [call.to_json() for call in calls]}
         return self._choice(delta, "message", message)
 
     def chunk_choice(self, delta: TextDelta) -> dict:
         role = {} if delta.index in self._begun else {"role": "assistant"}
         self._begun.add(delta.index)
-        return self._choice(delta, "delta", role | {"content": delta.text})
+        delta, calls = self._read(delta)
+        content = role | {"content": delta.text}
+        if calls:
+            first = self._readers[delta.index].num_calls - len(calls)
+            content["tool_calls"] = [{"index": first + i} | call.to_json() for i, call in enumerate(calls)]
+        return self._choice(delta, "delta", content)
+
+    def _read(self, delta: TextDelta) -> tuple[TextDelta, list[ToolCall]]:
+        """What is said, and the tools that are called."""
+        if self._readers is None:
+            return delta, []
+        reader = self._readers[delta.index]
+        text, calls = reader.push(delta.text, delta.finish_reason is not None)
+        called = delta.finish_reason == "stop" and reader.num_calls
+        return replace(delta, text=text, finish_reason="tool_calls" if called else delta.finish_reason), calls
 
     def _choice(self, delta: TextDelta, key: str, content: dict) -> dict:
         logprobs = None

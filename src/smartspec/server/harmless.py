@@ -15,7 +15,4 @@ class HarmlessFields(Body):
     prompt_cache_key: str | None = None
     safety_identifier: str | None = None
     parallel_tool_calls: bool | None = None
-    tools: Annotated[object, only([])] = None
-    tool_choice: Annotated[object, only("none", "auto")] = None
-    response_format: Annotated[object, only({"type": "text"})] = None
     modalities: Annotated[object, only(["text"])] = None

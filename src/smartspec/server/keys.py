@@ -13,7 +13,7 @@ from smartspec.server.errors import APIError, error_response
 from smartspec.server.live_page import FILES
 
 # The files of the page hold nothing of anybody: what it shows comes from paths that are guarded.
-OPEN_PATHS = {"/health", "/live", "/ping", "/version", "/metrics", *FILES}
+OPEN_PATHS = {"/health", "/live", "/ping", "/version", "/metrics", "/docs", "/openapi.json", *FILES}
 ADMIN_PATHS = {"/metrics", "/v1/speculation", "/v1/speculation/events"}
 NEEDS_KEY = "wrong or missing API key: send it as 'Authorization: Bearer KEY'"
 NEEDS_ADMIN_KEY = "this needs the key given as --admin-key"

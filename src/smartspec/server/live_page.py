@@ -24,7 +24,8 @@ def page_routes() -> APIRouter:
     router = APIRouter()
     for path, (name, media_type) in FILES.items():
         content = files("smartspec.server").joinpath("page", name).read_bytes()
-        router.add_api_route(path, _answer_with(Response(content, headers=HEADERS, media_type=media_type)))
+        response = Response(content, headers=HEADERS, media_type=media_type)
+        router.add_api_route(path, _answer_with(response), include_in_schema=False)
     return router
 
 

@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from smartspec.core.batch import StepOutput
 from smartspec.core.engine_core import EngineCore
+from smartspec.core.speculation import NO_OPTIONS, SpeculationOptions
 from smartspec.engine.runtime.async_engine import EngineError
 from smartspec.engine.text.stream import TextDelta
 from smartspec.server.tracing import describe_generation
@@ -50,6 +51,8 @@ class ServerMetrics:
         self.step = histogram("step_seconds", "Step time measured", SHORT_SECONDS)
         self.ttft = histogram("request_ttft_seconds", "Arrival to first token", LONG_SECONDS)
         self.tpot = histogram("request_tpot_seconds", "(end to end - TTFT) / (tokens - 1)", SHORT_SECONDS)
+        text = "Requests with a wanted time to first token (ttft) or per output token (tpot), met or missed"
+        self.objectives = counter("objectives", text, ["objective", "outcome"])
         self.e2e = histogram("request_e2e_seconds", "Arrival to last token", LONG_SECONDS)
         self.prompt_length = histogram("request_prompt_tokens", "Tokens of a request's prompt", TOKENS)
         self.output_length = histogram("request_generation_tokens", "Tokens of a request's output", TOKENS)
@@ -73,7 +76,7 @@ class ServerMetrics:
             self._pass_on(self.ignored_input.labels(kind), f"ignored {kind}", count)
 
     async def observe_call(
-        self, deltas: AsyncIterator[TextDelta], num_prompts: int, n: int = 1
+        self, deltas: AsyncIterator[TextDelta], num_prompts: int, n: int = 1, wanted: SpeculationOptions = NO_OPTIONS
     ) -> AsyncIterator[TextDelta]:
         """Pass the deltas of a call (n choices of each prompt) on and note the latencies and the outcome of each."""
         start = time.monotonic()
@@ -87,7 +90,7 @@ class ServerMetrics:
                     last[delta.index] = delta
                     if delta.finish_reason is not None:
                         num_unfinished -= 1
-                        self._finish(delta, first[delta.index], time.monotonic() - start)
+                        self._finish(delta, first[delta.index], time.monotonic() - start, wanted)
                     yield delta
         except Exception as error:
             outcome = "error" if isinstance(error, EngineError) else "rejected"
@@ -108,14 +111,21 @@ class ServerMetrics:
         counter.inc(count - self._counted.get(name, 0))
         self._counted[name] = count
 
-    def _finish(self, delta: TextDelta, ttft: float, e2e: float) -> None:
+    def _finish(self, delta: TextDelta, ttft: float, e2e: float, wanted: SpeculationOptions) -> None:
         self.requests.labels(delta.finish_reason).inc()
         self.ttft.observe(ttft)
         self.e2e.observe(e2e)
         self.prompt_length.observe(delta.num_prompt_tokens)
         self.output_length.observe(delta.num_output_tokens)
+        self._judge("ttft", ttft, wanted.ttft_target_seconds)
         if delta.num_output_tokens > 1:
-            self.tpot.observe((e2e - ttft) / (delta.num_output_tokens - 1))
+            tpot = (e2e - ttft) / (delta.num_output_tokens - 1)
+            self.tpot.observe(tpot)
+            self._judge("tpot", tpot, wanted.tpot_target_seconds)
+
+    def _judge(self, objective: str, seconds: float, target: float | None) -> None:
+        if target is not None:
+            self.objectives.labels(objective, "met" if seconds <= target else "missed").inc()
 
     def _gauges(self, core: EngineCore) -> None:
         self._gauge("requests_running", "Requests in the batch").set_function(lambda: core.num_running)

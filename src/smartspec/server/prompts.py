@@ -1,5 +1,6 @@
 """Texts and conversations to token ids, and whether they fit the context."""
 
+import json
 from collections.abc import Iterable
 from inspect import signature
 
@@ -7,6 +8,7 @@ from jinja2 import TemplateError
 
 from smartspec.engine.runtime.async_engine import AsyncEngine
 from smartspec.server.errors import APIError
+from smartspec.server.messages import num_characters, to_plain_template, to_template
 from smartspec.server.protocol import ChatBody, CompletionBody, GenerationBody, TokenizeBody
 
 
@@ -32,15 +34,18 @@ class PromptReader:
         """Token ids of the conversation in the model's chat template, ready for the assistant to go on."""
         if self._tokenizer.chat_template is None:
             raise APIError(400, "this model has no chat template: use /v1/completions", code="no_chat_template")
-        roles = {"developer": "system"}  # what chat templates know it by
-        messages = [{"role": roles.get(m.role, m.role), "content": m.content} for m in body.messages]
-        self._check_length("messages", sum(len(m.content) for m in body.messages))
+        tools = [tool.for_template() for tool in body.offered_tools]
+        self._check_length("tools", len(json.dumps(tools)))
+        self._check_length("messages", sum(map(num_characters, body.messages)))
+        knows_tools = "tools" in self._tokenizer.get_chat_template(tools=tools or None)
+        messages = to_template(body.messages) if knows_tools else to_plain_template(body.messages, tools)
         if reserved := self._template_parameters & body.chat_template_kwargs.keys():
             name = f"chat_template_kwargs.{min(reserved)}"
             raise APIError(400, f"{name} is not a variable of chat templates", name, "invalid_value")
         try:
             text = self._tokenizer.apply_chat_template(
                 messages,
+                tools=tools if tools and knows_tools else None,
                 add_generation_prompt=body.add_generation_prompt and not body.continue_final_message,
                 continue_final_message=body.continue_final_message,
                 tokenize=False,

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import (
+    BaseModel,
     BeforeValidator,
     FailFast,
     Field,
@@ -15,7 +16,7 @@ from pydantic import (
 )
 
 from smartspec.core.origin import Origin
-from smartspec.core.sampling_params import MAX_LOGPROBS, SamplingParams
+from smartspec.core.sampling_params import MAX_LOGPROBS, MIN_REPETITION_PENALTY, SamplingParams
 from smartspec.core.speculation import (
     MAX_CLASS_NAME,
     MAX_TPOT_SECONDS,
@@ -24,10 +25,12 @@ from smartspec.core.speculation import (
     NO_OPTIONS,
     SpeculationOptions,
 )
-from smartspec.server.body_model import MAX_FIELDS, Body, only
+from smartspec.server.body_model import MAX_FIELDS, Body, only, ranged
 from smartspec.server.body_parts import check_num_parts
 from smartspec.server.errors import APIError
 from smartspec.server.harmless import HarmlessFields
+from smartspec.server.structured import ResponseFormat, StructuredFields, StructuredOutputs
+from smartspec.server.tools import MAX_CALLS, CalledTool, CallGrammar, ToolFields
 
 MAX_CHOICES = 128
 MAX_MESSAGES = 4096
@@ -71,6 +74,7 @@ class SpeculationBody(Body):
     weight: float = Field(1.0, ge=MIN_WEIGHT, le=MAX_WEIGHT)
     tpot_target_ms: float | None = Field(None, gt=MIN_TPOT_MS, le=1000 * MAX_TPOT_SECONDS)
     report: bool = False
+    ttft_target_ms: float | None = Field(None, gt=MIN_TPOT_MS, le=1000 * MAX_TPOT_SECONDS)
 
     def options(self) -> SpeculationOptions:
         return SpeculationOptions(
@@ -78,6 +82,7 @@ class SpeculationBody(Body):
             max_draft_tokens=self.max_draft_tokens,
             weight=self.weight,
             tpot_target_seconds=None if self.tpot_target_ms is None else self.tpot_target_ms / 1000,
+            ttft_target_seconds=None if self.ttft_target_ms is None else self.ttft_target_ms / 1000,
         )
 
 
@@ -85,21 +90,23 @@ def _to_list(stop: object) -> object:
     return [stop] if isinstance(stop, str) else stop
 
 
-class GenerationBody(HarmlessFields):
+class GenerationBody(HarmlessFields, StructuredFields):
     """What both endpoints have in common. The ranges of sampling options are checked by SamplingParams."""
 
     model: str | None = None
     n: int = Field(1, ge=1, le=MAX_CHOICES)
     max_tokens: int | None = None
-    temperature: float = 1.0
-    top_p: float = 1.0
+    temperature: float = ranged(1.0, 0.0, 100.0)
+    top_p: float = ranged(1.0, 0.0, 1.0)
     top_k: int = Field(0, lt=2**31)
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
+    min_p: float = ranged(0.0, 0.0, 1.0)
+    repetition_penalty: float = ranged(1.0, MIN_REPETITION_PENALTY, 100.0)
+    presence_penalty: float = ranged(0.0, -2.0, 2.0)
+    frequency_penalty: float = ranged(0.0, -2.0, 2.0)
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
-    stop: Annotated[list[str], FailFast(), BeforeValidator(_to_list)] = Field([])
+    stop: Annotated[list[str], FailFast(), BeforeValidator(_to_list, json_schema_input_type=str | list[str])] = Field(
+        []
+    )
     stop_token_ids: Annotated[list[int], FailFast()] = Field([], max_length=MAX_STOP_TOKEN_IDS)
     ignore_eos: bool = False
     logit_bias: dict[Annotated[int, Strict(False)], float] = Field({}, max_length=MAX_RULED_TOKENS)
@@ -170,19 +177,33 @@ def _are_token_ids(value: object) -> bool:
     return isinstance(value, list) and bool(value) and all(type(item) is int for item in value)
 
 
+Text = Annotated[str, Field(min_length=1)]
+TokenIds = Annotated[list[int], Field(min_length=1)]
+Prompts = Text | Annotated[list[Text], Field(min_length=1)] | TokenIds | Annotated[list[TokenIds], Field(min_length=1)]
+
+
 class CompletionBody(GenerationBody):
     """POST /v1/completions. prompt: one or several prompts, each a text or a list of token ids."""
 
-    prompt: Annotated[list[str | list[int]], PlainValidator(_to_prompts)]
+    prompt: Annotated[list[str | list[int]], PlainValidator(_to_prompts, json_schema_input_type=Prompts)]
     logprobs: int | None = None
     echo: bool = False
     best_of: Annotated[object, only(1)] = None
+    tools: Annotated[object, only([])] = None
+    tool_choice: Annotated[object, only("none", "auto")] = None
 
     @model_validator(mode="after")
     def _echo_has_no_logprobs(self) -> Self:
         if self.echo and self.logprobs is not None:
             raise ValueError("echo cannot be combined with logprobs: this server has none of the prompt's tokens")
         return self
+
+
+class TextPart(BaseModel):
+    """A part of a content."""
+
+    type: Literal["text"]
+    text: str
 
 
 def _join_text_parts(content: object) -> object:
@@ -196,12 +217,31 @@ def _join_text_parts(content: object) -> object:
 
 
 class Message(Body):
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[str, BeforeValidator(_join_text_parts)]
+    """content may be left out by an assistant that called tools."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Annotated[str, BeforeValidator(_join_text_parts, json_schema_input_type=str | list[TextPart])]
     name: str | None = None
+    tool_calls: list[CalledTool] = Field([], max_length=MAX_CALLS)
+    tool_call_id: str | None = None
+    refusal: str | None = None
+    annotations: Annotated[object, only([])] = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _calls_need_no_words(cls, data: object) -> object:
+        if isinstance(data, dict) and data.get("tool_calls") and data.get("content") is None:
+            return data | {"content": ""}
+        return data
+
+    @model_validator(mode="after")
+    def _only_the_assistant_calls(self) -> Self:
+        if self.tool_calls and self.role != "assistant":
+            raise ValueError("only the assistant has tool_calls")
+        return self
 
 
-class ChatBody(GenerationBody):
+class ChatBody(ToolFields, GenerationBody):
     """POST /v1/chat/completions."""
 
     messages: Annotated[list[Message], FailFast()] = Field(min_length=1, max_length=MAX_MESSAGES)
@@ -211,6 +251,15 @@ class ChatBody(GenerationBody):
     chat_template_kwargs: dict[str, object] = Field({}, max_length=MAX_FIELDS)
     logprobs: bool = False
     top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+
+    def grammars(self) -> dict[str, ResponseFormat | StructuredOutputs | CallGrammar]:
+        """A call that is demanded, or either a call or an answer of the format."""
+        asked = super().grammars()
+        if self.demanded_tools:
+            asked["tool_choice"] = CallGrammar(self.demanded_tools)
+        elif self.offered_tools and "response_format" in asked:
+            asked["response_format"] = CallGrammar(self.offered_tools, self.response_format.schema)
+        return asked
 
     @model_validator(mode="after")
     def _top_logprobs_need_logprobs(self) -> Self:
@@ -225,7 +274,7 @@ class ChatBody(GenerationBody):
         return self
 
 
-class TokenizeBody(Body):
+class TokenizeBody(ToolFields):
     """POST /tokenize: a text, or a conversation."""
 
     model: str | None = None

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from fastapi.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
+from smartspec.core.grammar import Grammar
 from smartspec.core.origin import UNKNOWN_ORIGIN, Origin
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.core.speculation import NO_OPTIONS, SpeculationOptions
@@ -39,6 +40,7 @@ class Call:
     report: bool = False
     speculation: SpeculationOptions = NO_OPTIONS
     origin: Origin = UNKNOWN_ORIGIN
+    grammar: Grammar | None = None
 
 
 class EventStream(Response):
@@ -60,19 +62,24 @@ class EventStream(Response):
 
 
 async def answer(call: Call, form: Format, engine: AsyncEngine, metrics: ServerMetrics) -> Response:
-    """Generate and answer. Raises APIError, QueueFull or EngineError for what went wrong before anything was sent."""
-    deltas = engine.generate(call.prompts, call.params, call.n, call.speculation, call.origin)
-    deltas = metrics.observe_call(deltas, len(call.prompts), call.n)
-    try:
-        first = await anext(deltas)
-    except ValueError as error:
-        raise APIError(400, str(error), code="invalid_value") from error
-    deltas = _put_back(first, deltas)
+    """Generate and answer. Raises as begin."""
+    deltas = await begin(call, engine, metrics)
     answer_id = f"{form.id_prefix}-{call.request_id or uuid.uuid4().hex}"
     head = {"id": answer_id, "created": int(time.time()), "model": call.model}
     if call.stream:
         return EventStream(_events(call, form, head, deltas))
     return JSONResponse(await _whole(call, form, head, deltas))
+
+
+async def begin(call: Call, engine: AsyncEngine, metrics: ServerMetrics) -> AsyncIterator[TextDelta]:
+    """Generate, and wait for the first text. Raises APIError, QueueFull or EngineError for what went wrong before."""
+    deltas = engine.generate(call.prompts, call.params, call.n, call.speculation, call.origin, call.grammar)
+    deltas = metrics.observe_call(deltas, len(call.prompts), call.n, call.speculation)
+    try:
+        first = await anext(deltas)
+    except ValueError as error:
+        raise APIError(400, str(error), code="invalid_value") from error
+    return _put_back(first, deltas)
 
 
 async def _put_back(first: TextDelta, rest: AsyncIterator[TextDelta]) -> AsyncIterator[TextDelta]:

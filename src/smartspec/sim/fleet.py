@@ -200,6 +200,7 @@ class Fleet:
                 finish_reason=reason,
                 error=error,
                 text="",
+                tpot_target_seconds=self._traffic.tpot_target(index),
             )
         )
 
@@ -214,7 +215,10 @@ def _request(traffic: Traffic, index: int, max_draft_tokens: int) -> Request:
     """Prompts are made of the request's own number, so no two share a prefix. Its limit lies behind EOS."""
     prompt = np.broadcast_to(np.int32(index), int(traffic.num_prompt_tokens[index]))
     params = SamplingParams(max_tokens=int(traffic.num_output_tokens[index]) + max_draft_tokens, temperature=0.0)
-    options = SpeculationOptions(workload_class=_class_name(traffic, index)) if traffic.tagged else NO_OPTIONS
+    options = NO_OPTIONS
+    if traffic.tagged or traffic.tpot_targets:
+        name = _class_name(traffic, index) if traffic.tagged else None
+        options = SpeculationOptions(workload_class=name, tpot_target_seconds=traffic.tpot_target(index))
     return Request(index, prompt, params, seed=0, stop_token_ids=frozenset({EOS}), speculation=options)
 
 

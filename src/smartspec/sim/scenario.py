@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from smartspec.control.goodput.settings import GoodputSettings
 from smartspec.control.records import DrafterSpec
+from smartspec.core.speculation import MAX_TPOT_SECONDS
 from smartspec.sim.executor import LOOKUP, MODEL
 from smartspec.sim.fleet import ROUTERS
 from smartspec.sim.setting_limits import check_limits
@@ -21,7 +22,8 @@ class Scenario:
     or lookup. draft_model: a shape; None takes an EAGLE head of the model. draft_tensor_parallel: devices it runs on;
     None for as many as the target. acceptance: see class_spec, or the path of a decision log, ending in .jsonl: request
     i meets what the log's request i mod N met. found_share: share of output positions at which lookup finds a draft.
-    tagged: requests name their acceptance class to the engine. kv_tokens: None takes what the devices' memory holds.
+    tagged: requests name their acceptance class to the engine. tpot_targets: seconds per output token that requests
+    want, in turn. kv_tokens: None takes what the devices' memory holds.
     captured_graphs: passes are padded to sizes of captured graphs.
 
     rate: Poisson requests per second. batch: so many requests are always under way. num_requests: a trace starts over
@@ -41,6 +43,7 @@ class Scenario:
     acceptance: str = "0.7"
     found_share: float = 1.0
     tagged: bool = False
+    tpot_targets: tuple[float, ...] = ()
     max_draft_tokens: int = 8
     max_batch: int = 256
     max_batched_tokens: int = 2048
@@ -90,6 +93,8 @@ class Scenario:
             raise ValueError(f"time_scale {self.time_scale:g} is for a trace, and there is none: leave it out")
         if self.rate is not None:
             check_rate(self.rate)
+        if not all(0 < target <= MAX_TPOT_SECONDS for target in self.tpot_targets):
+            raise ValueError(f"tpot_targets must be in (0, {MAX_TPOT_SECONDS:g}], got {self.tpot_targets}")
         check_limits(vars(self))
 
     @property

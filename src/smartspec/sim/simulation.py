@@ -83,7 +83,8 @@ def simulate_static(scenario: Scenario, phases: list[Phase], *, with_best: bool 
 
 def make_traffic(scenario: Scenario) -> Traffic:
     """Requests of the scenario; the same for every policy."""
-    return replace(_make_traffic(scenario), tagged=scenario.tagged).before(scenario.seconds)
+    asked = {"tagged": scenario.tagged, "tpot_targets": scenario.tpot_targets}
+    return replace(_make_traffic(scenario), **asked).before(scenario.seconds)
 
 
 def _make_traffic(scenario: Scenario) -> Traffic:

@@ -14,6 +14,7 @@ class Traffic:
 
     arrival_seconds: float, never decreasing; None for a closed loop, in which `concurrency` requests are always under
     way and the next arrives when one ends. tagged: requests name their class to the engine.
+    tpot_targets: wanted seconds per output token, which requests have in turn; none without.
     """
 
     num_prompt_tokens: np.ndarray
@@ -22,6 +23,7 @@ class Traffic:
     arrival_seconds: np.ndarray | None = None
     concurrency: int | None = None
     tagged: bool = False
+    tpot_targets: tuple[float, ...] = ()
 
     def __post_init__(self):
         if (self.arrival_seconds is None) == (self.concurrency is None):
@@ -31,6 +33,9 @@ class Traffic:
 
     def __len__(self) -> int:
         return len(self.num_prompt_tokens)
+
+    def tpot_target(self, index: int) -> float | None:
+        return self.tpot_targets[index % len(self.tpot_targets)] if self.tpot_targets else None
 
     def before(self, seconds: float | None) -> "Traffic":
         """Only what arrives before that; None for everything."""

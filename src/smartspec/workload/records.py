@@ -8,6 +8,7 @@ class RequestRecord:
     """What happened to one request. Seconds; start_seconds counts from the start of the run.
 
     ttft_seconds: until the first text arrived, None if none did. error: None if the answer arrived whole.
+    tpot_target_seconds: what was wanted.
     has_usage: token counts are the server's; without it num_output_tokens is the number of pieces of text.
     """
 
@@ -22,6 +23,7 @@ class RequestRecord:
     finish_reason: str | None
     error: str | None
     text: str
+    tpot_target_seconds: float | None = None
 
     @property
     def tpot_seconds(self) -> float | None:
@@ -32,6 +34,13 @@ class RequestRecord:
         if self.ttft_seconds is None or self.num_output_tokens < 2:
             return None
         return (self.end_to_end_seconds - self.ttft_seconds) / (self.num_output_tokens - 1)
+
+    @property
+    def met_target(self) -> bool | None:
+        """Whether its time per output token was as wanted; None where none was, or no token followed the first."""
+        if self.tpot_target_seconds is None or self.tpot_seconds is None:
+            return None
+        return self.tpot_seconds <= self.tpot_target_seconds
 
 
 @dataclass(frozen=True)

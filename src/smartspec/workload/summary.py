@@ -34,7 +34,8 @@ class SpeculationSummary:
 
 @dataclass(frozen=True)
 class Summary:
-    """Latencies and rates count the requests that completed. duration_seconds: first start to last end."""
+    """Latencies and rates count the requests that completed. duration_seconds: first start to last end.
+    slo_attainment: share of the requests with a wanted time per output token that met it."""
 
     num_completed: int
     num_errors: int
@@ -50,6 +51,7 @@ class Summary:
     tpot_seconds: Distribution | None
     end_to_end_seconds: Distribution | None
     speculation: SpeculationSummary | None = None
+    slo_attainment: float | None = None
 
 
 def distribution(values: Iterable[float | None]) -> Distribution | None:
@@ -84,7 +86,13 @@ def summarize(
         tpot_seconds=distribution(record.tpot_seconds for record in completed),
         end_to_end_seconds=distribution(record.end_to_end_seconds for record in completed),
         speculation=speculation,
+        slo_attainment=_attainment(completed),
     )
+
+
+def _attainment(records: Sequence[RequestRecord]) -> float | None:
+    met = [record.met_target for record in records if record.met_target is not None]
+    return sum(met) / len(met) if met else None
 
 
 def summarize_speculation(

@@ -17,6 +17,7 @@ from smartspec.core.blocks import PrefixCopy, Trim
 from smartspec.core.request import Request
 from smartspec.engine.attention.ragged import Segment
 from smartspec.engine.models.model_runner import ModelRunner
+from smartspec.engine.sampling.logit_rules import BANNED, broken_grammar
 from smartspec.engine.sampling.sampler import sample_draft
 
 MAX_PREFILL_CHUNK = 512
@@ -66,6 +67,9 @@ class DraftModel:
             if depth == 0:
                 counts = _count_matches(guesses, [feeds[i] for i in rows])
                 self._guessed[rows], self._guessed_right[rows] = counts
+            broken = broken_grammar([requests[i] for i in rows], [made[i].token_ids for i in rows])
+            if broken is not None:
+                logits = logits.masked_fill(broken.to(logits.device), BANNED)
             positions = np.array([requests[i].num_tokens + depth for i in rows], dtype=np.int64)
             drawn, draft_probs = sample_draft(logits, [requests[i] for i in rows], positions)
             confidence = _confidence(logits, draft_probs)

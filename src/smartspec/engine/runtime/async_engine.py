@@ -20,6 +20,7 @@ import numpy as np
 
 from smartspec.core.batch import RequestOutput, StepOutput
 from smartspec.core.engine_core import EngineCore
+from smartspec.core.grammar import Grammar
 from smartspec.core.origin import UNKNOWN_ORIGIN, Origin
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
@@ -145,11 +146,13 @@ class AsyncEngine:
         n: int = 1,
         speculation: SpeculationOptions = NO_OPTIONS,
         origin: Origin = UNKNOWN_ORIGIN,
+        grammar: Grammar | None = None,
     ) -> AsyncIterator[TextDelta]:
         """Text of n choices for each prompt (token ids) as it comes, until every choice has a finish_reason.
 
         Without a seed all choices are independent. With one, the choices of a prompt differ from each other, and are
         what they would be in a call of its own: equal prompts get equal choices (n is the way to ask for several).
+        grammar: what every choice is held to.
         Closing or cancelling the iterator aborts what is left before the next step. Raises QueueFull when there is no
         room for all choices, ValueError when one could never run, EngineError when the engine or a choice failed,
         EngineStopped when it takes no more requests.
@@ -160,7 +163,7 @@ class AsyncEngine:
         num_choices = len(prompts) * n
         self._check_room(origin.client, num_choices)
         events: asyncio.Queue[TextDelta | Exception] = asyncio.Queue()
-        choices = self._make_choices(prompts, params, n, speculation, origin, events)
+        choices = self._make_choices(prompts, params, n, speculation, origin, grammar, events)
         unfinished = {choice.index: choice.request.request_id for choice in choices}
         self.num_requests += num_choices
         self._num_requests_of[origin.client] += num_choices
@@ -218,6 +221,7 @@ class AsyncEngine:
         n: int,
         speculation: SpeculationOptions,
         origin: Origin,
+        grammar: Grammar | None,
         events: asyncio.Queue,
     ) -> list[Choice]:
         eos_token_ids = frozenset() if params.ignore_eos else self._eos_token_ids
@@ -235,6 +239,7 @@ class AsyncEngine:
                     stop_token_ids=stop_token_ids,
                     speculation=speculation,
                     origin=origin,
+                    grammar=None if grammar is None else grammar.copy(),
                 )
                 detokenizer = IncrementalDetokenizer(
                     self._tokenizer.backend_tokenizer, prompt, params.skip_special_tokens

@@ -15,7 +15,6 @@ import torch
 
 from smartspec.core.batch import Draft, TokenLogprobs, Verification
 from smartspec.core.request import Request
-from smartspec.core.sampling_params import SamplingParams
 from smartspec.engine.sampling.drawn_tree import walk_drawn
 from smartspec.engine.sampling.logit_rules import apply_logit_rules
 from smartspec.engine.sampling.logprobs import token_logprobs
@@ -124,7 +123,7 @@ class _Rows:
 
 def _penalised(logits: torch.Tensor, rows: _Rows, requests: Sequence[Request], drafts: Sequence[Draft]) -> torch.Tensor:
     """The logits themselves where no request has rules or penalties, else a copy with both applied."""
-    ruled = [i for i, request in enumerate(requests) if request.params.has_logit_rules]
+    ruled = [i for i, request in enumerate(requests) if request.has_logit_rules]
     wanted = [i for i, request in enumerate(requests) if request.params.has_penalties]
     if not ruled and not wanted:
         return logits
@@ -182,16 +181,18 @@ def _verifications(
         emitted.append((*accepted.tolist(), *([token] if token != NO_TOKEN else ())))
     errors: list[str | None] = [None] * len(requests)
     for i in np.flatnonzero(own == NO_TOKEN):
-        errors[i] = _no_token(int(rows.positions[paths[i][-1]]) - requests[i].num_prompt_tokens, requests[i].params)
+        errors[i] = _no_token(requests[i], int(rows.positions[paths[i][-1]]))
     logprobs = _emitted_logprobs(logits, rows, requests, emitted, paths)
     return [Verification(*record) for record in zip(emitted, num_accepted, logprobs, errors, nodes, strict=True)]
 
 
-def _no_token(output_position: int, params: SamplingParams) -> str:
-    rules = "allowed_token_ids, bad_words and min_tokens leave no token; or " if params.has_logit_rules else ""
+def _no_token(request: Request, position: int) -> str:
+    rules = "allowed_token_ids, bad_words and min_tokens leave no token; or " if request.has_logit_rules else ""
+    if request.grammar is not None:
+        rules = "the grammar is too complex to go on; or "
     return (
-        f"the model's logits for output token {output_position} are NaN or infinite: {rules}its weights are damaged, "
-        "or its numbers overflow (start with --dtype float32)"
+        f"the model's logits for output token {position - request.num_prompt_tokens} are NaN or infinite: "
+        f"{rules}its weights are damaged, or its numbers overflow (start with --dtype float32)"
     )
 
 

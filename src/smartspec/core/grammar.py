@@ -1,0 +1,26 @@
+"""What the output of a request is held to where it asked for structure: a machine over tokens that follows its text."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+
+class Grammar(Protocol):
+    """The grammar of one request and where its output stands in it."""
+
+    def copy(self) -> "Grammar":
+        """The same grammar in the same place, for another request."""
+
+    def accept(self, token_ids: Sequence[int]) -> None:
+        """The output goes on with these tokens, for good."""
+
+    def allowed(self, token_ids: Sequence[int] = ()) -> np.ndarray:
+        """Tokens that may follow the output and token_ids behind it: bool [V].
+
+        Where token_ids break the grammar themselves, all may: that place is never reached. Where the grammar is too
+        complex to go on, none may.
+        """
+
+    def num_allowed(self, token_ids: Sequence[int]) -> int:
+        """How many of these tokens may follow the output one after the other."""

@@ -1,0 +1,172 @@
+"""What the endpoints answer, for the OpenAPI document; written by formats, responses and app."""
+
+from typing import Literal
+
+from pydantic import BaseModel
+
+
+class ErrorText(BaseModel):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorAnswer(BaseModel):
+    """Every failure."""
+
+    error: ErrorText
+
+
+class CachedTokens(BaseModel):
+    cached_tokens: int
+
+
+class Usage(BaseModel):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: CachedTokens
+
+
+class TopLogprob(BaseModel):
+    token: str
+    logprob: float
+    bytes: list[int] | None
+
+
+class ChatLogprob(TopLogprob):
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(BaseModel):
+    content: list[ChatLogprob]
+    refusal: None
+
+
+class AnsweredFunction(BaseModel):
+    name: str
+    arguments: str
+
+
+class AnsweredCall(BaseModel):
+    id: str
+    type: Literal["function"]
+    function: AnsweredFunction
+
+
+class AnsweredMessage(BaseModel):
+    role: Literal["assistant"]
+    content: str | None
+    refusal: None
+    tool_calls: list[AnsweredCall] = []
+
+
+class ChatChoice(BaseModel):
+    index: int
+    message: AnsweredMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: Literal["stop", "length", "tool_calls"]
+
+
+class ChatCompletion(BaseModel):
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+
+
+class CompletionLogprobs(BaseModel):
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]] | None
+    text_offset: list[int]
+
+
+class CompletionChoice(BaseModel):
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: Literal["stop", "length"]
+
+
+class Completion(BaseModel):
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: Usage
+
+
+class OutputText(BaseModel):
+    type: Literal["output_text"]
+    text: str
+    annotations: list[dict]
+    logprobs: list[dict]
+
+
+class OutputMessage(BaseModel):
+    type: Literal["message"]
+    id: str
+    role: Literal["assistant"]
+    status: Literal["completed", "incomplete"]
+    content: list[OutputText]
+
+
+class ResponseUsage(BaseModel):
+    input_tokens: int
+    output_tokens: int
+    total_tokens: int
+    input_tokens_details: CachedTokens
+
+
+class ResponsesAnswer(BaseModel):
+    id: str
+    object: Literal["response"]
+    created_at: int
+    model: str
+    status: Literal["completed", "incomplete"]
+    output: list[OutputMessage]
+    usage: ResponseUsage
+
+
+class Tokens(BaseModel):
+    count: int
+    max_model_len: int
+    tokens: list[int]
+
+
+class Detokenized(BaseModel):
+    prompt: str
+
+
+class Model(BaseModel):
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    max_model_len: int
+
+
+class Models(BaseModel):
+    object: Literal["list"]
+    data: list[Model]
+
+
+class Status(BaseModel):
+    status: Literal["ok"]
+
+
+class Version(BaseModel):
+    version: str
+
+
+class Speculation(BaseModel):
+    """And what the policy tells, see the operator guide."""
+
+    model: str
+    drafters: list[str]
+    kernels: dict[str, str]

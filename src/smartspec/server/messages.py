@@ -1,0 +1,49 @@
+"""Messages of a conversation as chat templates take them."""
+
+import json
+from collections.abc import Sequence
+
+from smartspec.server.protocol import Message
+from smartspec.server.tools import INSTRUCTIONS
+
+ROLES = {"developer": "system"}  # what chat templates know it by
+TOOL_RESPONSE = "<tool_response>\n{}\n</tool_response>"
+
+
+def num_characters(message: Message) -> int:
+    return len(message.content) + sum(len(call.function.arguments) for call in message.tool_calls)
+
+
+def to_template(messages: Sequence[Message]) -> list[dict]:
+    """For a template that knows of tools."""
+    converted = []
+    for message in messages:
+        entry: dict = {"role": ROLES.get(message.role, message.role), "content": message.content}
+        if message.tool_calls:
+            entry["tool_calls"] = [call.for_template() for call in message.tool_calls]
+        if message.role == "tool":
+            entry |= {"tool_call_id": message.tool_call_id or "", "name": message.name or ""}
+        converted.append(entry)
+    return converted
+
+
+def to_plain_template(messages: Sequence[Message], tools: list[dict]) -> list[dict]:
+    """For a template that does not: tools stand in the system message, calls and their results in the text."""
+    converted: list[dict] = []
+    for message in messages:
+        entry = {"role": ROLES.get(message.role, message.role), "content": message.content}
+        if message.role == "tool":
+            entry = {"role": "user", "content": TOOL_RESPONSE.format(message.content)}
+        calls = [call.as_text() for call in message.tool_calls]
+        entry["content"] = "\n".join([entry["content"]] * bool(entry["content"]) + calls)
+        if message.role == "tool" and converted and converted[-1]["role"] == "user":
+            converted[-1]["content"] += "\n" + entry["content"]
+        else:
+            converted.append(entry)
+    if tools:
+        said = INSTRUCTIONS.format(tools="\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools))
+        if converted[0]["role"] == "system":
+            converted[0]["content"] += "\n\n" + said
+        else:
+            converted.insert(0, {"role": "system", "content": said})
+    return converted

@@ -1,0 +1,29 @@
+"""A name for every request, which its answer carries: the client's own, if it sent one."""
+
+import re
+import uuid
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+HEADER = b"x-request-id"
+ACCEPTED = re.compile(rb"[\w.:-]{1,128}")
+
+
+class RequestIds:
+    """ASGI middleware: X-Request-Id in every answer."""
+
+    def __init__(self, app: ASGIApp):
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        given = next((value for name, value in scope["headers"] if name == HEADER), b"")
+        request_id = given if ACCEPTED.fullmatch(given) else uuid.uuid4().hex.encode()
+
+        async def send_named(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), (HEADER, request_id)]
+            await send(message)
+
+        await self._app(scope, receive, send_named)

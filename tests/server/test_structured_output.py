@@ -1,0 +1,108 @@
+"""Fields that ask for structured output, and the grammars behind them."""
+
+import json
+
+import numpy as np
+import pytest
+from fake_server import MODEL, grammar_compiler
+
+from smartspec.server.grammars import GrammarCompiler
+from smartspec.server.structured import StructuredOutputs, json_grammar
+
+USER = {"role": "user", "content": "Hello there"}
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}
+
+
+def test_a_grammar_follows_tokens(tokenizer):
+    grammar = grammar_compiler(tokenizer).compile(json_grammar(SCHEMA))
+    token_ids = [*tokenizer('{"a": 12}')["input_ids"], tokenizer.eos_token_id]
+    for end, token_id in enumerate(token_ids):
+        assert grammar.allowed(token_ids[:end])[token_id]
+        assert not grammar.allowed(token_ids[:end])[tokenizer(" the")["input_ids"][0]]
+    assert np.flatnonzero(grammar.allowed(token_ids[:-1])).tolist() == [tokenizer.eos_token_id]
+    assert grammar.num_allowed(token_ids) == len(token_ids)
+    assert grammar.num_allowed([*token_ids[:3], 500, *token_ids[3:]]) == 3
+    assert grammar.allowed([500]).all(), "a place that is never reached"
+
+
+def test_looking_ahead_changes_nothing_and_copies_are_apart(tokenizer):
+    grammar = grammar_compiler(tokenizer).compile(json_grammar(SCHEMA))
+    token_ids = tokenizer('{"a": 12}')["input_ids"]
+    other = grammar.copy()
+    before = grammar.allowed()
+    grammar.allowed(token_ids), grammar.allowed([500]), grammar.num_allowed([500])
+    assert (grammar.allowed() == before).all()
+    grammar.accept(token_ids[:4])
+    assert (grammar.allowed() == other.allowed(token_ids[:4])).all() and (other.allowed() == before).all()
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"regex": "(("},
+        {"regex": r"[^\s\S]"},
+        {"json": {"type": "foo"}},
+        {"json": {"$ref": "#/nowhere"}},
+        {"json": {"type": "string", "minLength": 5, "maxLength": 3}},
+        {"json": {"type": "array", "uniqueItems": True}},
+    ],
+    ids=str,
+)
+def test_what_cannot_be_compiled_is_said(tokenizer, asked):
+    with pytest.raises(ValueError, match=r"\w+"):
+        grammar_compiler(tokenizer).compile(StructuredOutputs(**asked).definition())
+
+
+def test_a_tokenizer_that_cannot_be_read_leaves_the_rest_to_be_served(tokenizer):
+    compiler = GrammarCompiler(tokenizer, 3, frozenset({2}))  # fewer tokens than it has
+    with pytest.raises(ValueError, match="tokenizer"):
+        compiler.compile(json_grammar(SCHEMA))
+
+
+IMPOSSIBLE = {"type": "string", "minLength": 5, "maxLength": 3}
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": IMPOSSIBLE}}}, None),
+        ({"response_format": {"type": "json_schema"}}, "response_format"),
+        ({"response_format": {"type": "yaml"}}, "response_format.type"),
+        ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs"),
+        ({"structured_outputs": {}}, "structured_outputs"),
+        ({"guided_json": "{"}, "guided_json"),
+        pytest.param({"guided_json": {"description": "x" * 70000}}, "guided_json", id="long"),
+        ({"guided_regex": "a", "guided_choice": ["b"]}, "guided_regex"),
+        ({"guided_regex": "a", "min_tokens": 3}, "guided_regex"),
+        ({"guided_regex": "(("}, "guided_regex"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_bad_requests_are_refused_by_name(server, fields, param):
+    answer = server.chat(messages=[USER], **fields)
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["error"]["param"] == (param or "response_format")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"response_format": {"type": "json_object"}},
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA, "strict": True}}},
+        {"structured_outputs": {"choice": ["yes", "no"]}},
+        {"guided_json": json.dumps(SCHEMA)},
+        {"guided_choice": ["a", "b"]},
+        {"guided_regex": "[a-z]+"},
+    ],
+    ids=str,
+)
+def test_each_field_reaches_the_engine(server, fields):
+    seen = []
+    observe = server.core.add_request
+    server.core.add_request = lambda request: (seen.append(request.grammar), observe(request))
+    try:
+        assert server.chat(messages=[USER], n=2, max_tokens=2, **fields).status_code == 200
+        assert server.complete(model=MODEL, prompt="a", max_tokens=2, **fields).status_code == 200
+    finally:
+        del server.core.add_request
+    assert len(seen) == 3 and None not in seen and len(set(map(id, seen))) == 3

@@ -1,0 +1,146 @@
+"""Tools: into the prompt, out of the text, and demanded by a grammar."""
+
+import json
+
+import pytest
+from fake_server import MODEL, grammar_compiler
+
+from smartspec.server.messages import to_plain_template, to_template
+from smartspec.server.protocol import ChatBody, Message
+from smartspec.server.tool_calls import ToolCallReader
+from smartspec.server.tools import CallGrammar
+
+USER = {"role": "user", "content": "What is the weather in Oslo?"}
+PARAMETERS = {
+    "type": "object",
+    "properties": {"city": {"$ref": "#/$defs/City"}},
+    "required": ["city"],
+    "$defs": {"City": {"type": "string"}},
+}
+TOOL = {"type": "function", "function": {"name": "weather", "description": "Of a city", "parameters": PARAMETERS}}
+OTHER = {"type": "function", "function": {"name": "time"}}
+CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
+
+
+@pytest.mark.parametrize("size", [1, 3, 1000])
+@pytest.mark.parametrize(
+    ("text", "shown", "called"),
+    [
+        ("Hello <b>", "Hello <b>", []),
+        (CALL, "", ["weather"]),
+        (f"I look. {CALL}\n{CALL}\n", "I look. ", ["weather", "weather"]),
+        (CALL.removesuffix("</tool_call>"), "", ["weather"]),
+        ('<tool_call>[{"name": "a", "arguments": {}}, {"name": "b", "parameters": {}}]</tool_call>', "", ["a", "b"]),
+        ("<tool_call>no JSON</tool_call> and on", "<tool_call>no JSON</tool_call> and on", []),
+        ("<tool_call>[1]</tool_call><tool_c", "<tool_call>[1]</tool_call><tool_c", []),
+    ],
+)
+def test_calls_are_told_from_text(text, shown, called, size):
+    reader = ToolCallReader()
+    seen, calls = "", []
+    for begin in range(0, len(text), size):
+        piece, found = reader.push(text[begin : begin + size], begin + size >= len(text))
+        seen, calls = seen + piece, calls + found
+    assert seen == shown and [call.name for call in calls] == called and reader.num_calls == len(calls)
+    assert all(isinstance(json.loads(call.arguments), dict) for call in calls)
+
+
+def body(**fields) -> ChatBody:
+    return ChatBody(**{"messages": [USER]} | fields)
+
+
+def test_a_demanded_call_is_held_to_its_schema(tokenizer):
+    named = {"type": "function", "function": {"name": "weather"}}
+    for choice, other in (("required", True), (named, False)):
+        asked = body(tools=[TOOL, OTHER], tool_choice=choice).grammars()["tool_choice"]
+        grammar = grammar_compiler(tokenizer).compile(asked.definition())
+        for text, is_allowed in ((CALL, True), (CALL.replace("weather", "time"), other), ("I look", False)):
+            token_ids = tokenizer(text)["input_ids"]
+            assert (grammar.num_allowed(token_ids) == len(token_ids)) == is_allowed, (choice, text)
+        wrong = tokenizer(CALL.replace('"Oslo"', "3"))["input_ids"]
+        assert grammar.num_allowed(wrong) < len(wrong)
+
+
+def test_an_answer_in_a_format_may_be_a_call_instead(tokenizer):
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    answer = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    (asked,) = body(tools=[TOOL], response_format=answer).grammars().values()
+    assert isinstance(asked, CallGrammar)
+    grammar = grammar_compiler(tokenizer).compile(asked.definition())
+    for text in (CALL, '{"a": 3}'):
+        token_ids = tokenizer(text)["input_ids"]
+        assert grammar.num_allowed(token_ids) == len(token_ids)
+
+
+HISTORY = [
+    {"role": "user", "content": "Hello"},
+    {
+        "role": "assistant",
+        "content": None,
+        "refusal": None,
+        "tool_calls": [
+            {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Oslo"}'}}
+        ],
+    },
+    {"role": "tool", "tool_call_id": "call_1", "content": "Rain"},
+    {"role": "tool", "tool_call_id": "call_2", "content": [{"type": "text", "text": "Snow"}]},
+]
+
+
+def test_history_for_chat_templates():
+    messages = [Message.model_validate(message) for message in HISTORY]
+    called = to_template(messages)[1]["tool_calls"][0]["function"]
+    assert called == {"name": "weather", "arguments": {"city": "Oslo"}}
+    plain = to_plain_template(messages, [TOOL])
+    assert [message["role"] for message in plain] == ["system", "user", "assistant", "user"]
+    assert '"name": "weather"' in plain[0]["content"] and plain[2]["content"] == CALL
+    assert plain[3]["content"].count("<tool_response>") == 2
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_call_comes_back(burst_server, stream):
+    """The fake model says its prompt back up to the end of the first message, and here that is a call."""
+    prompt = {"role": "system", "content": CALL}
+    answer = burst_server.client.chat.completions.create(
+        model=MODEL, messages=[prompt], tools=[TOOL, OTHER], stream=stream
+    )
+    if stream:
+        choices = [chunk.choices[0] for chunk in answer]
+        calls = [call for choice in choices for call in choice.delta.tool_calls or ()]
+        assert [call.index for call in calls] == list(range(len(calls)))
+        reason, content = choices[-1].finish_reason, "".join(choice.delta.content or "" for choice in choices)
+    else:
+        (choice,) = answer.choices
+        calls, reason, content = choice.message.tool_calls, choice.finish_reason, choice.message.content
+    assert calls[-1].function.name == "weather" and json.loads(calls[-1].function.arguments) == {"city": "Oslo"}
+    assert calls[-1].id.startswith("call_") and reason == "tool_calls" and CALL not in content
+
+
+def test_tools_that_are_not_offered_are_not_read(server):
+    answer = server.chat(messages=[{"role": "system", "content": CALL}], tools=[TOOL], tool_choice="none")
+    assert CALL in answer.json()["choices"][0]["message"]["content"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "x"}}}, "tool_choice"),
+        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
+        ({"tools": [TOOL], "tool_choice": "required", "response_format": {"type": "json_object"}}, "response_format"),
+        ({"tools": [TOOL] * 129}, "tools"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": "a", "tool_calls": HISTORY[1]["tool_calls"]}]}, "messages[0]"),
+        (
+            {
+                "tools": [{"type": "function", "function": {"name": "a", "parameters": {"type": "foo"}}}],
+                "tool_choice": "required",
+            },
+            "tool_choice",
+        ),
+    ],
+    ids=lambda value: str(value)[:50],
+)
+def test_bad_tools_are_refused_by_name(server, fields, param):
+    answer = server.chat(**{"messages": [USER]} | fields)
+    assert answer.status_code == 400 and answer.json()["error"]["param"] == param, answer.text
