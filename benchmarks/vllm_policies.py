@@ -1,9 +1,10 @@
 """Draft lengths in vLLM: off, fixed, Dynamic SD and SmartSpec on one machine, interleaved, the worst cell first.
 
 Every policy is a vLLM server with ngram drafts; `off` has no drafter at all. All are started before anything is
-measured (about 2 GB each) and stand idle, which costs nothing, while another one serves. A round of a cell, a task and
-a concurrency, gives the same new prompts to each server in turn, and every round begins with another server. Closed
-loop, greedy, a fixed number of new tokens; a session number keeps prefix caches from helping.
+measured and stand idle while another one serves; each takes some 3 GB with 1 GiB of KV (32 requests at once want
+more), so where memory is short, name fewer policies. A round of a cell, a task and a concurrency, gives the same new
+prompts to each server in turn, and every round begins with another server. Closed loop, greedy, a fixed number of new
+tokens; a session number keeps prefix caches from helping.
 
 First a server of SmartSpec's alone serves every cell once: what it learned of step times is where SmartSpec starts
 from, and with the acceptance it saw makes the table of Dynamic SD (`num_speculative_tokens_per_batch_size`).
