@@ -1,9 +1,10 @@
 """Draft lengths in vLLM: off, fixed, Dynamic SD and SmartSpec on one machine, interleaved, the worst cell first.
 
 Every policy is a vLLM server with ngram drafts; `off` has no drafter at all. All are started before anything is
-measured (about 2 GB each) and stand idle, which costs nothing, while another one serves. A round of a cell, a task and
-a concurrency, gives the same new prompts to each server in turn, and every round begins with another server. Closed
-loop, greedy, a fixed number of new tokens; a session number keeps prefix caches from helping.
+measured and stand idle while another one serves; each takes some 3 GB with 1 GiB of KV (32 requests at once want
+more), so where memory is short, name fewer policies. A round of a cell, a task and a concurrency, gives the same new
+prompts to each server in turn, and every round begins with another server. Closed loop, greedy, a fixed number of new
+tokens; a session number keeps prefix caches from helping.
 
 First a server of SmartSpec's alone serves every cell once: what it learned of step times is where SmartSpec starts
 from, and with the acceptance it saw makes the table of Dynamic SD (`num_speculative_tokens_per_batch_size`).
@@ -236,10 +237,12 @@ def main(
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of each cell.")] = 6,
     minutes: Annotated[float, typer.Option(help="Begin no round later than this.")] = math.inf,
     max_tokens: Annotated[int, typer.Option(min=2, help="New tokens per request.")] = 64,
+    kv_gib: Annotated[int, typer.Option(min=1, help="KV memory of each server in GiB.")] = 1,
     prompts: PromptsPath = None,
     folder: Annotated[Path, typer.Option(help="Results, logs, and what was learned.")] = Path("build/vllm-policies"),
 ) -> None:
     vllm, names = server_command("vllm", model_path, vllm_python), policies.split(",")
+    vllm.environment["VLLM_CPU_KVCACHE_SPACE"] = str(kv_gib)
     if not {"off", OURS} <= set(names):
         raise ValueError(f"--policies {policies}: name off and {OURS}, which the ratios need")
     by_task = prompts_by_task(prompts)
@@ -247,7 +250,7 @@ def main(
         check_task(task, by_task)
     cells = [Cell(task, int(level)) for task in tasks.split(",") for level in concurrency.split(",")]
     folder.mkdir(parents=True, exist_ok=True)
-    settings = {"policies": names, "max_tokens": max_tokens, "prompts": str(prompts)}
+    settings = {"policies": names, "max_tokens": max_tokens, "kv_gib": kv_gib, "prompts": str(prompts)}
     results = Results.read(folder / "results.json", settings)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that servers are ended
     began, todo = time.monotonic(), list(remaining(results, cells, rounds))

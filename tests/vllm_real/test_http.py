@@ -14,7 +14,7 @@ from openai import OpenAI
 from prometheus_client.parser import text_string_to_metric_families
 from serving import NGRAM
 
-START_SECONDS = 180
+START_SECONDS = 600
 
 
 @pytest.fixture(scope="module", params=[(1, 1), (3, 1), (1, 2)], ids=["one rank", "three ranks", "two replicas"])
