@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from smartspec.control.records import DrafterSpec, FreeTests
-from smartspec.core.batch import NO_DRAFT, Batch, Draft, Verification
+from smartspec.core.batch import MAX_TREE_NODES, NO_DRAFT, Batch, Draft, Verification
 from smartspec.drafters.recycling import MAX_CONTEXT, NUM_CANDIDATES, RecyclingDrafter, append, pack
 
 MAX_MATCH = 8
@@ -34,10 +34,10 @@ MEMORY = 0.999  # per observation of a kind
 
 # Before anything is counted: by length of the match in the text, by length of the table's context and place in it, and
 # the share that is left of both for younger siblings.
-BY_MATCH = (0.0, 0.22, 0.47, 0.65, 0.75, 0.8, 0.82, 0.85, 0.92)
-BY_CONTEXT = (0.0, 0.12, 0.3, 0.4)
+BY_MATCH = (0.0, 0.3, 0.45, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9)
+BY_CONTEXT = (0.0, 0.15, 0.3, 0.45)
 BY_PLACE = (1.0, 0.35, 0.2)
-BY_RANK = (1.0, 0.4, 0.3)
+BY_RANK = (1.0, 0.6, 0.4)
 
 _NUM_TABLE_KINDS = 1 + MAX_CONTEXT * NUM_CANDIDATES
 _SHAPE = (MAX_MATCH + 1, _NUM_TABLE_KINDS, MAX_RANK + 1)
@@ -72,6 +72,8 @@ class NgramTreeDrafter(RecyclingDrafter):
 
     def __init__(self, **options):
         super().__init__(**options)
+        if self.max_draft_tokens > MAX_TREE_NODES:
+            raise ValueError(f"max_draft_tokens is {self.max_draft_tokens}: a draft tree has at most {MAX_TREE_NODES}")
         self._hits = (PRIOR_WEIGHT * _priors()).ravel().tolist()
         self._tries = [PRIOR_WEIGHT] * len(self._hits)
         self._most_nodes = self.max_draft_tokens
