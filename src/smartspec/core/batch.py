@@ -55,6 +55,8 @@ class Draft:
 
     @property
     def is_chain(self) -> bool:
+        if self.parents.base is _CHAIN:  # asked of every row several times a step, and nearly all are this
+            return not len(self) or self.parents[0] < 0
         return np.array_equal(self.parents, chain_parents(len(self)))
 
     @property
