@@ -22,6 +22,7 @@ SCRIPTS = (
     "simulator",
     "step_time",
     "trace_tables",
+    "tree_crossing",
     "vllm_overhead",
     "vllm_policies",
 )

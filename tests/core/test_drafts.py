@@ -74,3 +74,5 @@ def test_a_chain_is_a_tree_in_which_each_node_follows_the_one_before():
     assert shorten(draft, 2).is_chain and shorten(draft, 2).match_length == 2 and NO_DRAFT.is_chain
     assert chain(np.zeros(1000, dtype=np.int32)).parents.tolist() == list(range(-1, 999))
     assert not Draft(np.array([5, 6], dtype=np.int32), np.array([-1, -1], dtype=np.int32)).is_chain
+    assert Draft(np.array([5, 6], dtype=np.int32), np.array([-1, 0], dtype=np.int32)).is_chain
+    assert not Draft(draft.token_ids[1:], draft.parents[1:]).is_chain

@@ -83,3 +83,9 @@ def test_salts_share_neither_texts_nor_counts():
 def test_bad_options_are_named(options):
     with pytest.raises(ValueError, match="must be at least 1, got 0"):
         NgramTreeDrafter(**options)
+
+
+def test_larger_trees_than_can_be_verified_are_refused():
+    assert NgramTreeDrafter(max_draft_tokens=63).max_draft_tokens == 63
+    with pytest.raises(ValueError, match="max_draft_tokens is 64: a draft tree has at most 63"):
+        NgramTreeDrafter(max_draft_tokens=64)

@@ -9,6 +9,8 @@ from smartspec.control.records import FreeTests, StepSeconds
 from smartspec.core.blocks import MemoryOp
 from smartspec.core.request import Request
 
+MAX_TREE_NODES = 63  # a node's ancestors, the newest token and itself included, are the bits of one machine word
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -53,6 +55,8 @@ class Draft:
 
     @property
     def is_chain(self) -> bool:
+        if self.parents.base is _CHAIN:  # asked of every row several times a step, and nearly all are this
+            return not len(self) or self.parents[0] < 0
         return np.array_equal(self.parents, chain_parents(len(self)))
 
     @property

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from smartspec.control.records import DrafterSpec, FreeTests
-from smartspec.core.batch import NO_DRAFT, Batch, Draft, Verification
+from smartspec.core.batch import MAX_TREE_NODES, NO_DRAFT, Batch, Draft, Verification
 from smartspec.drafters.recycling import MAX_CONTEXT, NUM_CANDIDATES, RecyclingDrafter, append, pack
 
 MAX_MATCH = 8
@@ -72,6 +72,8 @@ class NgramTreeDrafter(RecyclingDrafter):
 
     def __init__(self, **options):
         super().__init__(**options)
+        if self.max_draft_tokens > MAX_TREE_NODES:
+            raise ValueError(f"max_draft_tokens is {self.max_draft_tokens}: a draft tree has at most {MAX_TREE_NODES}")
         self._hits = (PRIOR_WEIGHT * _priors()).ravel().tolist()
         self._tries = [PRIOR_WEIGHT] * len(self._hits)
         self._most_nodes = self.max_draft_tokens

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-MAX_TREE_TOKENS = 64  # bits of a word
+from smartspec.core.batch import MAX_TREE_NODES
+
+MAX_TREE_TOKENS = MAX_TREE_NODES + 1  # bits of a word
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ def tree_mask(parents: np.ndarray, base: int, first: int = 0, ancestors: np.ndar
     """
     num_tokens = first + len(parents)
     if num_tokens > MAX_TREE_TOKENS:
-        raise ValueError(f"a draft tree of {num_tokens - 1} nodes: the limit is {MAX_TREE_TOKENS - 1}")
+        raise ValueError(f"a draft tree of {num_tokens - 1} nodes: the limit is {MAX_TREE_NODES}")
     seen = np.zeros(num_tokens, dtype=np.uint64)
     seen[:first] = 0 if ancestors is None else ancestors
     for number, parent in enumerate(parents.tolist(), start=first):

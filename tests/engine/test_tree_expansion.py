@@ -1,0 +1,78 @@
+"""Best-first expansion, on a tiny model: the likeliest tree there is, from passes over its levels alone."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from random_trees import path_to
+from tiny_models import VOCABULARY, as_loaded, tiny_llama
+
+from smartspec.engine.attention.ragged import Segment
+from smartspec.engine.drafting.tree_expansion import TreeExpansion
+from smartspec.engine.models.model_runner import ModelRunner
+
+WIDTH, DEPTH = 3, 3
+TEXT = np.random.default_rng(0).integers(0, VOCABULARY, 20, dtype=np.int32)
+
+
+def grow(runner: ModelRunner, width: int, depth: int, num_nodes: int):
+    growing, place = TreeExpansion(width), len(TEXT)
+    growing.add([-1], runner.forward([Segment(0, 0, TEXT, 1)]))
+    for _ in range(depth - 1):
+        fed = growing.frontier()
+        token_ids, mask = growing.token_ids(fed), growing.feed(fed, len(TEXT))
+        growing.add(fed, runner.forward([Segment(0, place, token_ids, len(fed), mask)]))
+        place += len(fed)
+    return growing.draft(num_nodes)
+
+
+def test_the_draft_is_the_likeliest_tree():
+    runner = ModelRunner(as_loaded(tiny_llama()), num_slots=2, max_len=128)
+    draft = grow(runner, WIDTH, DEPTH, num_nodes=10)
+    probs_behind = {}
+    for depth in range(DEPTH):
+        for path in itertools.product(range(WIDTH), repeat=depth):
+            tokens = []
+            for number in path:
+                tokens.append(int(probs_behind[tuple(tokens)].topk(WIDTH).indices[number]))
+            text = np.concatenate([TEXT, np.array(tokens, dtype=np.int32)])
+            probs_behind[tuple(tokens)] = runner.forward([Segment(1, 0, text, 1)])[0].softmax(-1)
+    # All paths of the children that may be: of every level the WIDTH likeliest nodes have children.
+    level, everything = {(): 1.0}, {}
+    for _ in range(DEPTH):
+        kept = sorted(level, key=lambda path: -level[path])[:WIDTH]
+        level = {
+            (*path, token): level[path] * chance
+            for path in kept
+            for chance, token in zip(*(top.tolist() for top in probs_behind[path].topk(WIDTH)), strict=True)
+        }
+        everything |= level
+    best = sorted(everything, key=lambda path: -everything[path])[:10]
+    assert {tuple(path_to(draft, node)) for node in range(len(draft))} == set(best)
+    for node, path in enumerate(tuple(path_to(draft, node)) for node in range(len(draft))):
+        chance = everything[path] / (everything[path[:-1]] if path[:-1] else 1.0)
+        assert draft.confidence[node] == pytest.approx(chance, rel=1e-3)
+    probabilities = [everything[tuple(path_to(draft, node))] for node in range(len(draft))]
+    assert (np.diff(probabilities) <= 0).all() and (draft.parents < np.arange(len(draft))).all()
+
+
+def test_width_one_is_a_chain():
+    runner = ModelRunner(as_loaded(tiny_llama()), num_slots=2, max_len=128)
+    draft = grow(runner, width=1, depth=4, num_nodes=4)
+    text = TEXT.tolist()
+    for token in draft.token_ids.tolist():
+        logits = runner.forward([Segment(1, 0, np.array(text, dtype=np.int32), 1)])
+        assert token == int(logits.argmax())
+        text.append(token)
+    assert draft.is_chain and len(draft) == 4
+
+
+def test_more_than_a_mask_holds_is_refused():
+    growing = TreeExpansion(40)
+    growing.add([-1], torch.zeros(1, VOCABULARY))
+    fed = growing.frontier()
+    growing.feed(fed, 5)
+    growing.add(fed, torch.zeros(len(fed), VOCABULARY))
+    with pytest.raises(ValueError, match="the limit is 63"):
+        growing.feed(growing.frontier(), 5)
