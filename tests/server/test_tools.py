@@ -57,6 +57,8 @@ def test_a_demanded_call_is_held_to_its_schema(tokenizer):
         for text, is_allowed in ((CALL, True), (CALL.replace("weather", "time"), other), ("I look", False)):
             token_ids = tokenizer(text)["input_ids"]
             assert (grammar.num_allowed(token_ids) == len(token_ids)) == is_allowed, (choice, text)
+        more = tokenizer(CALL.replace('"Oslo"', '"Oslo", "unit": 1'))["input_ids"]
+        assert grammar.num_allowed(more) < len(more)
         wrong = tokenizer(CALL.replace('"Oslo"', "3"))["input_ids"]
         assert grammar.num_allowed(wrong) < len(wrong)
 

@@ -93,7 +93,8 @@ def _describe(operation: Operation) -> dict:
     if operation.answer is not None:
         content = {"application/json": {"schema": {"$ref": REFERENCE + operation.answer.__name__}}}
     if operation.streams:
-        content["text/event-stream"] = text
+        event = {"type": "object", "properties": {"data": {"type": "string"}}, "required": ["data"]}
+        content["text/event-stream"] = {"schema": event}
     is_head = operation.method == "head"
     answered = {"200": {"description": operation.summary, "content": {} if is_head else content}}
     said = {} if is_head else error

@@ -125,10 +125,20 @@ class CallGrammar:
             closing = json.dumps(f"}}\n{END}")
             names.append(f"call_{number}")
             rules.append(f"call_{number}: {opening} arguments_{number} {closing}")
-            rules.append(f"arguments_{number}: {_json(tool.function.parameters)}")
+            rules.append(f"arguments_{number}: {_json(_closed(tool.function.parameters))}")
         text = "\n".join([f"start: {' | '.join(names)}", *rules])
         check_schema_size(text)
         return LLMatcher.grammar_from_lark(text)
+
+
+def _closed(schema: JsonValue) -> JsonValue:
+    """The schema without arguments that it does not name: where it says nothing, JSON schemas allow any."""
+    if isinstance(schema, list):
+        return [_closed(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    closed = {name: _closed(part) for name, part in schema.items()}
+    return {"additionalProperties": False} | closed if isinstance(schema.get("properties"), dict) else closed
 
 
 def _json(schema: dict) -> str:

@@ -1,6 +1,7 @@
 """LangChain: structured output in each of its ways, tools, streams, a conversation with a tool's answer."""
 
 import sys
+from typing import Literal
 
 from langchain_core.messages import HumanMessage, ToolMessage
 from langchain_core.tools import tool
@@ -11,12 +12,12 @@ from pydantic import BaseModel, Field
 class City(BaseModel):
     """A city."""
 
-    name: str = Field(description="its name")
-    population: int
+    name: str = Field(description="its name", max_length=20)  # bounded: a small model would go on
+    population: int = Field(ge=0, le=100_000_000)
 
 
 @tool
-def get_weather(city: str) -> str:
+def get_weather(city: Literal["Oslo", "Paris"]) -> str:
     """The weather in a city."""
     return f"Rain in {city}"
 
@@ -28,7 +29,7 @@ for method in ("json_schema", "function_calling"):
 
 message = chat.bind_tools([get_weather], tool_choice="any").invoke([question])
 (call,) = message.tool_calls
-assert call["name"] == "get_weather" and isinstance(call["args"]["city"], str)
+assert call["name"] == "get_weather" and call["args"]["city"] in ("Oslo", "Paris")
 history = [question, message, ToolMessage(get_weather.invoke(call["args"]), tool_call_id=call["id"])]
 assert chat.bind(max_tokens=10).invoke(history).content
 

@@ -4,23 +4,22 @@ import json
 import sys
 
 import openai
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 model = sys.argv[1]
 client = openai.OpenAI()
 question = {"role": "user", "content": "Describe Paris as JSON with its name and population."}
 
 
-class City(BaseModel):
-    name: str
-    population: int
+class City(BaseModel):  # bounded: a small model would go on
+    name: str = Field(max_length=20)
+    population: int = Field(ge=0, le=100_000_000)
 
 
 weather = {
     "type": "function",
     "function": {
         "name": "get_weather",
-        "strict": True,
         "parameters": {
             "type": "object",
             "properties": {"city": {"type": "string", "enum": ["Paris", "Oslo"]}},
@@ -46,9 +45,8 @@ call = called.message.tool_calls[0]
 assert json.loads(call.function.arguments)["city"] in ("Paris", "Oslo")
 
 history = [question, called.message, {"role": "tool", "tool_call_id": call.id, "content": "Rain"}]
-with client.chat.completions.stream(model=model, messages=history, tools=[weather], max_tokens=16) as stream:
-    stream.until_done()
-    assert stream.get_final_completion().choices[0].message.role == "assistant"
+answers = client.chat.completions.create(model=model, messages=history, tools=[weather], max_tokens=16, stream=True)
+assert "".join(chunk.choices[0].delta.content or "" for chunk in answers)
 
 streamed = client.chat.completions.create(
     model=model,
