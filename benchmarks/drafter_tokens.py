@@ -19,12 +19,23 @@ import typer
 from rich.console import Console
 from rich.table import Table
 from tasks import MIXED, PromptsPath, prompts_by_task
+from transformers import PreTrainedTokenizerBase
 
 from smartspec.bench.report import write_json
+from smartspec.control.controller import Controller
+from smartspec.control.latency.cost_curve import CostCurve
+from smartspec.control.latency.model import LatencyModel
+from smartspec.core.blocks import BlockManager
+from smartspec.core.drafter import Drafter
+from smartspec.core.engine_core import EngineCore
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
-from smartspec.engine.runtime.build import Engine, build_engine
-from smartspec.engine.runtime.config import EngineConfig
+from smartspec.core.scheduler import Scheduler
+from smartspec.engine.drafting.draft_model import DraftModel
+from smartspec.engine.runtime.build import Runners, load_runners
+from smartspec.engine.runtime.config import BLOCK_SIZE, EngineConfig
+from smartspec.engine.runtime.drafters import MODEL_FREE_DRAFTERS
+from smartspec.engine.runtime.executor import LiveExecutor
 from smartspec.workload.prompts import Prompt
 
 MAX_MODEL_LEN = 2048
@@ -44,37 +55,61 @@ def main(
 ) -> None:
     """Print a table of emitted tokens per step."""
     tasks = {task: some[:per_task] for task, some in prompts_by_task(prompts).items() if task != MIXED}
+    names = tuple(drafters.split(","))
+    config = EngineConfig(model=model, drafters=names, max_batch=1, max_model_len=MAX_MODEL_LEN)
+    runners = load_runners(config)
+    params = SamplingParams(max_tokens=max_tokens, temperature=temperature)
     cells: dict[str, dict[str, float]] = {}
-    for name in drafters.split(","):
-        for num in nodes.split(","):
-            config = EngineConfig(
-                model=model,
-                drafters=(name,),
-                policy=f"fixed:{int(num)}",
-                max_draft_tokens=int(num),
-                max_batch=1,
-                max_model_len=MAX_MODEL_LEN,
-            )
-            engine = build_engine(config)
-            params = SamplingParams(max_tokens=max_tokens, temperature=temperature)
-            cells[f"{name} {num}"] = {task: tokens_per_step(engine, some, params) for task, some in tasks.items()}
+    for name in names:
+        for num in map(int, nodes.split(",")):
+            core = make_core(runners, name, num)
+            tokenizer = runners.target.loaded.tokenizer
+            cells[f"{name} {num}"] = {
+                task: tokens_per_step(core, [token_ids_of(tokenizer, prompt) for prompt in some], params)
+                for task, some in tasks.items()
+            }
     _print(cells, list(tasks))
     if output is not None:
         write_json(output, {"temperature": temperature, "per_task": per_task, "tokens_per_step": cells})
 
 
-def tokens_per_step(engine: Engine, prompts: Sequence[Prompt], params: SamplingParams) -> float:
+def make_core(runners: Runners, name: str, num_nodes: int) -> EngineCore:
+    """One drafter, all of whose drafts have so many nodes: no time is asked for, so none is measured."""
+    is_model_free = name in MODEL_FREE_DRAFTERS
+    drafter: Drafter = (
+        MODEL_FREE_DRAFTERS[name](max_draft_tokens=num_nodes)
+        if is_model_free
+        else DraftModel(runners.drafts[name], 1, name)
+    )
+    curve = CostCurve.linear(1.0, 0.0)
+    latency = LatencyModel(curve, (None if is_model_free else curve,))
+    controller = Controller(f"fixed:{num_nodes}", num_nodes, latency, drafters=(drafter.spec,))
+    scheduler = Scheduler(
+        BlockManager(runners.kv_tokens // BLOCK_SIZE, BLOCK_SIZE, 1),
+        max_batched_tokens=EngineConfig.max_batched_tokens,
+        max_model_len=runners.target.max_len,
+        max_draft_tokens=num_nodes,
+    )
+    return EngineCore(scheduler, LiveExecutor(runners.target, (drafter,)), controller)
+
+
+def token_ids_of(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> list[int]:
+    """The prompt as a chat of one message."""
+    chat = [{"role": "user", "content": prompt.text}]
+    return tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
+
+
+def tokens_per_step(core: EngineCore, prompts: Sequence[list[int]], params: SamplingParams) -> float:
     """Emitted tokens of a decoding request in a step, over all prompts that fit."""
+    assert isinstance(core.executor, LiveExecutor)
+    stop = core.executor.runner.loaded.eos_token_ids
     num_rows = num_accepted = 0
-    for number, prompt in enumerate(prompts):
-        chat = [{"role": "user", "content": prompt.text}]
-        token_ids = engine.tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
-        if len(token_ids) + params.max_tokens > engine.max_model_len:
+    for number, token_ids in enumerate(prompts):
+        if len(token_ids) + params.max_tokens > core.scheduler.max_model_len:
             continue
-        stop = engine.loaded.eos_token_ids
-        engine.core.add_request(Request(number, token_ids, params, seed=number, stop_token_ids=stop))
-        while engine.core.has_work:
-            step = engine.core.step(time.monotonic())
+        core.add_request(Request(number, token_ids, params, seed=number, stop_token_ids=stop))
+        while core.has_work:
+            step = core.step(time.monotonic())
             num_rows += len(step.verified_lengths)
             num_accepted += step.num_accepted_tokens
     return 1.0 + num_accepted / max(num_rows, 1)
