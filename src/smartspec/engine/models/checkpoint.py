@@ -21,7 +21,7 @@ from transformers.utils.logging import disable_progress_bar
 from smartspec.engine.attention.ragged import ATTENTION_NAME, register_attention
 from smartspec.engine.models.default_model import DEFAULT_MODEL, default_model_file
 from smartspec.engine.models.gguf_file import GGUFFile, open_gguf
-from smartspec.engine.models.gguf_model import keeps_blocks, read_gguf_model
+from smartspec.engine.models.gguf_model import BlocksNotKept, read_gguf_model
 from smartspec.engine.models.gguf_text import configuration_folder
 
 logger = logging.getLogger(__name__)
@@ -141,13 +141,17 @@ def _stock_model(name: str, source: str, dtype: torch.dtype, **files: str) -> nn
 def _read_gguf(
     name: str, file: GGUFFile, dtype: torch.dtype, keep_blocks: bool
 ) -> tuple[nn.Module, PreTrainedTokenizerBase]:
+    """keep_blocks is asked for; where weights cannot stay in their blocks, a line says so and they are unpacked."""
     try:
         folder = configuration_folder(file)
         config = AutoConfig.from_pretrained(folder)
         _check_architecture(name, config)
         tokenizer = AutoTokenizer.from_pretrained(folder)
-        if keep_blocks and keeps_blocks(file):
-            return read_gguf_model(file, config, ATTENTION_NAME), tokenizer
+        if keep_blocks:
+            try:
+                return read_gguf_model(file, config, ATTENTION_NAME), tokenizer
+            except BlocksNotKept as reason:
+                logger.warning("%s: its weights are unpacked to %s, because %s", name, dtype, reason)
         return _stock_model(name, str(file.path.parent), dtype, gguf_file=file.path.name), tokenizer
     except (UnsupportedModelError, OSError):
         raise

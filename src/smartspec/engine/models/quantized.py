@@ -27,7 +27,7 @@ class QuantizedWeight:
     blocks: torch.Tensor
     type: GGMLQuantizationType
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         kernels.num_inputs(self.blocks, self.type)
 
     @property
@@ -106,13 +106,21 @@ class QuantizedEmbedding(nn.Module):
         return kernels.dequantize(rows, self.quantized.type).view(*token_ids.shape, self.embedding_dim)
 
 
+def block_types(model: nn.Module) -> set[GGMLQuantizationType]:
+    """Types of the blocks there are in the model."""
+    return {weight.type for weight in _weights_of(model)}
+
+
 def weight_bytes(model: nn.Module) -> int:
     """Bytes of the model's distinct parameters and blocks."""
+    blocks = {weight.blocks.data_ptr(): weight.blocks.nbytes for weight in _weights_of(model)}
+    return sum(p.numel() * p.element_size() for p in model.parameters()) + sum(blocks.values())
+
+
+def _weights_of(model: nn.Module) -> list[QuantizedWeight]:
     linears = [module for module in model.modules() if isinstance(module, QuantizedLinear)]
     embeddings = [module.quantized for module in model.modules() if isinstance(module, QuantizedEmbedding)]
-    parts = [part for linear in linears for part in linear.parts] + embeddings
-    blocks = {part.blocks.data_ptr(): part.blocks.nbytes for part in parts}
-    return sum(p.numel() * p.element_size() for p in model.parameters()) + sum(blocks.values())
+    return [part for linear in linears for part in linear.parts] + embeddings
 
 
 @torch.inference_mode()
