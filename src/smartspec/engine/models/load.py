@@ -23,7 +23,7 @@ from smartspec.engine.models.load_check import (
 )
 from smartspec.engine.models.loaded_model import LoadedModel
 from smartspec.engine.models.quantize import QUANTIZATIONS, TYPES, quantize
-from smartspec.engine.models.quantized import choose_few_rows, weight_bytes
+from smartspec.engine.models.quantized import choose_few_rows, unpacked, weight_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -115,7 +115,8 @@ def _examine(name: str, model: nn.Module, tokenizer: PreTrainedTokenizerBase) ->
         logits, calls = probe(model)
         _check_attention(name, model, calls)
         max_model_len, reason = _max_model_len(name, model)
-        reference = take_reference(model, logits.shape[-1], max_model_len)
+        with unpacked(model):
+            reference = take_reference(model, logits.shape[-1], max_model_len)
     except UnsupportedModelError:
         raise
     except Exception as error:  # modules are transformers': they may raise anything
