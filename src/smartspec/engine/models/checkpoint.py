@@ -4,7 +4,6 @@ import logging
 from pathlib import Path
 
 import torch
-from gguf import GGUFReader
 from huggingface_hub import model_info, try_to_load_from_cache
 from safetensors import SafetensorError, safe_open
 from torch import nn
@@ -82,10 +81,9 @@ def claimed_positions(name: str) -> int | None:
 
 
 def _gguf_positions(path: Path) -> int | None:
-    fields = GGUFReader(path).fields
-    architecture = fields["general.architecture"].contents()
-    found = fields.get(f"{architecture}.context_length")
-    return None if found is None else int(found.contents())
+    facts = open_gguf(path).scalars
+    found = facts.get(f"{facts.get('general.architecture')}.context_length")
+    return found if type(found) is int else None
 
 
 def _check_folder(folder: Path) -> None:
