@@ -27,6 +27,10 @@ Hugging Face's format:
     vllm-env/bin/pip uninstall -y torchvision torchaudio torchcodec
     python benchmarks/peers.py --servers vllm,off,goodput --vllm-python vllm-env/bin/python --model-path FOLDER
 
+Against llama.cpp on the same file (`pip install xllamacpp`), with as many slots as requests:
+
+    python benchmarks/peers.py --servers llama.cpp,off,goodput --concurrency 1,4,16,32
+
 An output file that exists is continued: its cells are not measured again.
 """
 
@@ -103,7 +107,7 @@ def measure_cell(commands: dict, rounds: list[list[LoadRequest]], concurrency: i
     for number, requests in enumerate(rounds):
         texts = {}
         for name in commands if number % 2 == 0 else reversed(commands):
-            with started(commands[name]) as target:
+            with started(commands[name], concurrency) as target:
                 records, summary = measure(target, LoadPlan(requests, concurrency=concurrency))
             if summary.num_unfinished:
                 raise KeyboardInterrupt
@@ -212,18 +216,20 @@ def measure_cells(content: dict, cells: dict[tuple[str, int], list], commands: d
 
 
 @contextmanager
-def started(command: ServerCommand) -> Iterator[Target]:
+def started(command: ServerCommand, slots: int) -> Iterator[Target]:
     """A server, warmed up with texts that are in no data set, and at rest."""
     texts = [f"Write the numbers from {i} to {i + 90}, each with its square." for i in range(8)]
     warm_up = [LoadRequest(text, "warm-up", text, 32, system="Warm-up.") for text in texts]
-    with TemporaryDirectory(prefix="peers-") as log_dir, running(command, Path(log_dir) / "log") as target:
+    with TemporaryDirectory(prefix="peers-") as log_dir, running(command, Path(log_dir) / "log", slots) as target:
         measure(target, LoadPlan(warm_up, concurrency=4))
         time.sleep(SETTLE_SECONDS)
         yield target
 
 
 def main(
-    servers: Annotated[str, typer.Option(help="Baseline first: vllm, or a policy of ours (+drafter).")] = "off,goodput",
+    servers: Annotated[
+        str, typer.Option(help="Baseline first: vllm, llama.cpp or a policy of ours (+drafter).")
+    ] = "off,goodput",
     tasks: Annotated[str, typer.Option(help=f"Of the prompts; of smartspec's: {SHIPPED_TASKS}; or each.")] = MIXED,
     concurrency: Annotated[str, typer.Option(help="Requests under way.")] = "1,4,16,32",
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of each cell.")] = 3,

@@ -15,6 +15,7 @@ import httpx
 
 from smartspec.bench.client import Target
 from smartspec.bench.probe import find_model
+from smartspec.engine.models.default_model import default_model_file
 
 START_SECONDS = 300
 SMALL_PAGES = "small-pages"
@@ -26,18 +27,23 @@ _WITH_SMALL_PAGES = (
 
 @dataclass(frozen=True)
 class ServerCommand:
-    """How to start a server, with `{port}` to be filled in, and what to add to its environment."""
+    """How to start a server, with `{port}` and `{slots}` (requests at once) to be filled in, and what to add to its
+    environment."""
 
     arguments: list[str]
     environment: dict[str, str] = field(default_factory=dict)
 
 
 def server_command(name: str, model_path: str | None, vllm_python: str | None) -> ServerCommand:
-    """`vllm`, or the name of a policy of our own server, with the drafters it starts with or, as in
+    """`vllm`, `llama.cpp`, or the name of a policy of our own server, with the drafters it starts with or, as in
     `goodput+prompt-lookup`, with another one; `off+small-pages` may not use huge pages.
 
     Raises ValueError when vLLM cannot be started.
     """
+    if name == "llama.cpp":
+        file = model_path if model_path and model_path.endswith(".gguf") else str(default_model_file())
+        script = str(Path(__file__).with_name("llama_cpp_server.py"))
+        return ServerCommand([sys.executable, script, file, "{port}", "{slots}"])
     if name != "vllm":
         policy, *additions = name.split("+")
         drafters = [addition for addition in additions if addition != SMALL_PAGES]
@@ -56,14 +62,17 @@ def server_command(name: str, model_path: str | None, vllm_python: str | None) -
 
 
 @contextmanager
-def running(command: ServerCommand, log_path: Path) -> Iterator[Target]:
-    """A server while the block runs, its output in log_path. Raises ValueError if it does not become healthy."""
+def running(command: ServerCommand, log_path: Path, slots: int = 1) -> Iterator[Target]:
+    """A server for so many requests at once while the block runs, its output in log_path.
+
+    Raises ValueError if it does not become healthy.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     with open(log_path, "wb") as log:
         process = subprocess.Popen(
-            [argument.format(port=port) for argument in command.arguments],
+            [argument.format(port=port, slots=slots) for argument in command.arguments],
             env=os.environ | command.environment,
             stdout=log,
             stderr=subprocess.STDOUT,

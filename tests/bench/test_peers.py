@@ -74,14 +74,19 @@ def test_servers_are_started_measured_in_turn_and_stopped_in_every_round(monkeyp
         for name in "ab"
     }
     started, start = [], peers.started
-    monkeypatch.setattr(peers, "started", lambda command: started.append(command.environment["NAME"]) or start(command))
+
+    def noted(command, slots):
+        started.append((command.environment["NAME"], slots))
+        return start(command, slots)
+
+    monkeypatch.setattr(peers, "started", noted)
     content = {"settings": {"servers": ["a", "b"]}, "cells": []}
     prompts = [Prompt(str(i), "qa", f"text {i}") for i in range(5)]
     cells = {("qa", 2): peers.round_requests("qa", prompts, 2, SETTINGS)}
     saves = []
     peers.measure_cells(content, cells, commands, lambda: saves.append(len(content["cells"])))
     measured = content["cells"][0]["servers"]
-    assert saves == [1] and started == list("abbaab")
+    assert saves == [1] and started == [(name, 2) for name in "abbaab"]
     assert [summary["num_completed"] for name in "ab" for summary in measured[name]["rounds"]] == [4] * 6
     assert measured["b"]["num_same_text"] == 12
     assert peers.table(json.loads(json.dumps(content))).row_count == 1

@@ -15,6 +15,8 @@ def random_blocks(outputs: int, inputs: int, block_type: GGMLQuantizationType, s
     assert inputs % block_size == 0
     if block_size == 1:
         values = random.standard_normal((outputs, inputs)).astype(np.float32)
+        if block_type.name == "F32":
+            return torch.from_numpy(values.view(np.uint8))
         bits = values.view(np.uint32) >> 16 if block_type.name == "BF16" else values.astype(np.float16).view(np.uint16)
         return torch.from_numpy(bits.astype(np.uint16).view(np.uint8))
     blocks = random.integers(0, 256, (outputs, inputs // block_size, block_bytes), dtype=np.uint8)

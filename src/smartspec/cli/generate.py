@@ -24,6 +24,7 @@ def generate(
     policy: Annotated[str, typer.Option(help="goodput, off or fixed:K.")] = "goodput",
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    quantization: Annotated[str, typer.Option(help="auto, none, int8 or int4; see serve.")] = "auto",
     max_tokens: Annotated[int, typer.Option(min=1, help="New tokens at most.")] = 256,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     seed: Annotated[int | None, typer.Option(help="For repeatable sampling.")] = None,
@@ -39,7 +40,9 @@ def generate(
 
     chosen = {} if model is None else {"model": model}
     params = SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=seed)
-    config = EngineConfig(drafters=parse_drafters(drafter), policy=policy, dtype=dtype, device=device, **chosen)
+    config = EngineConfig(
+        drafters=parse_drafters(drafter), policy=policy, dtype=dtype, device=device, quantization=quantization, **chosen
+    )
     thread = EngineThread()
     engine = thread.submit(partial(build_engine, config, report=partial(print, file=sys.stderr))).result()
     token_ids = _tokenize(engine.tokenizer, text, raw)

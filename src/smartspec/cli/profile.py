@@ -14,6 +14,7 @@ def profile(
     drafter: Annotated[str, typer.Option(help="A draft model to measure as well.")] = "none",
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    quantization: Annotated[str, typer.Option(help="auto, none, int8 or int4; see serve.")] = "auto",
     max_batch: Annotated[int, typer.Option(help="Largest batch to measure.")] = 32,
     plot: Annotated[Path, typer.Option(help="Where to write the plot (PNG).")] = Path("profile.png"),
 ) -> None:
@@ -25,7 +26,14 @@ def profile(
     from smartspec.engine.runtime.passes import measure_profile
 
     chosen = {} if model is None else {"model": model}
-    config = EngineConfig(drafters=parse_drafters(drafter), dtype=dtype, device=device, max_batch=max_batch, **chosen)
+    config = EngineConfig(
+        drafters=parse_drafters(drafter),
+        dtype=dtype,
+        device=device,
+        quantization=quantization,
+        max_batch=max_batch,
+        **chosen,
+    )
     if unmeasured := [name for name in config.drafters if name not in config.draft_models]:
         raise ValueError(f"--drafter {unmeasured[0]}: a drafter without a model has no passes to measure, leave it out")
     check_plot("--plot", plot)

@@ -39,6 +39,10 @@ def serve(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000,
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    quantization: Annotated[
+        str,
+        typer.Option(help="auto keeps a GGUF file's blocks, none unpacks them; int8 or int4 round floats to blocks."),
+    ] = "auto",
     max_batch: Annotated[int, typer.Option(help="Requests that run at once.")] = 32,
     max_model_len: Annotated[int | None, typer.Option(help="Most tokens of a request (default: the model's).")] = None,
     kv_tokens: Annotated[int | None, typer.Option(help="KV memory in tokens (default: max-batch x 1024).")] = None,
@@ -81,6 +85,7 @@ def serve(
         policy=policy,
         dtype=dtype,
         device=device,
+        quantization=quantization,
         max_batch=max_batch,
         max_model_len=max_model_len,
         kv_tokens=kv_tokens,

@@ -4,7 +4,6 @@ import logging
 from pathlib import Path
 
 import torch
-from gguf import GGUFReader
 from huggingface_hub import model_info, try_to_load_from_cache
 from safetensors import SafetensorError, safe_open
 from torch import nn
@@ -21,7 +20,7 @@ from transformers.utils.logging import disable_progress_bar
 from smartspec.engine.attention.ragged import ATTENTION_NAME, register_attention
 from smartspec.engine.models.default_model import DEFAULT_MODEL, default_model_file
 from smartspec.engine.models.gguf_file import GGUFFile, open_gguf
-from smartspec.engine.models.gguf_model import keeps_blocks, read_gguf_model
+from smartspec.engine.models.gguf_model import BlocksNotKept, read_gguf_model
 from smartspec.engine.models.gguf_text import configuration_folder
 
 logger = logging.getLogger(__name__)
@@ -82,10 +81,9 @@ def claimed_positions(name: str) -> int | None:
 
 
 def _gguf_positions(path: Path) -> int | None:
-    fields = GGUFReader(path).fields
-    architecture = fields["general.architecture"].contents()
-    found = fields.get(f"{architecture}.context_length")
-    return None if found is None else int(found.contents())
+    facts = open_gguf(path).scalars
+    found = facts.get(f"{facts.get('general.architecture')}.context_length")
+    return found if type(found) is int else None
 
 
 def _check_folder(folder: Path) -> None:
@@ -141,13 +139,17 @@ def _stock_model(name: str, source: str, dtype: torch.dtype, **files: str) -> nn
 def _read_gguf(
     name: str, file: GGUFFile, dtype: torch.dtype, keep_blocks: bool
 ) -> tuple[nn.Module, PreTrainedTokenizerBase]:
+    """keep_blocks is asked for; where weights cannot stay in their blocks, a line says so and they are unpacked."""
     try:
         folder = configuration_folder(file)
         config = AutoConfig.from_pretrained(folder)
         _check_architecture(name, config)
         tokenizer = AutoTokenizer.from_pretrained(folder)
-        if keep_blocks and keeps_blocks(file):
-            return read_gguf_model(file, config, ATTENTION_NAME), tokenizer
+        if keep_blocks:
+            try:
+                return read_gguf_model(file, config, ATTENTION_NAME), tokenizer
+            except BlocksNotKept as reason:
+                logger.warning("%s: its weights are unpacked to %s, because %s", name, dtype, reason)
         return _stock_model(name, str(file.path.parent), dtype, gguf_file=file.path.name), tokenizer
     except (UnsupportedModelError, OSError):
         raise

@@ -22,17 +22,23 @@ from smartspec.engine.models.quantized import QuantizedEmbedding, QuantizedLinea
 ROWWISE = (TensorProcessor, LlamaTensorProcessor, Gemma2TensorProcessor)
 
 
-def keeps_blocks(file: GGUFFile) -> bool:
-    """Whether what lies between this file's weights and transformers' leaves rows whole."""
-    return TENSOR_PROCESSORS.get(file.scalars.get("general.architecture"), TensorProcessor) in ROWWISE
+class BlocksNotKept(Exception):
+    """The message says why, so that it reads behind "because"."""
 
 
 def read_gguf_model(file: GGUFFile, config: PretrainedConfig, attention: str) -> nn.Module:
-    """The model of config with the file's weights, on CPU, fp32. Raises ValueError where weights are missing or differ
-    in shape, OSError where the file ends too early."""
+    """The model of config with the file's weights, on CPU, fp32.
+
+    Raises BlocksNotKept where what lies between the file's weights and transformers' is more than an order of rows, or
+    names that are not all known; ValueError where a weight has another shape than the model's.
+    """
+    architecture = file.scalars.get("general.architecture")
+    processor_class = TENSOR_PROCESSORS.get(architecture, TensorProcessor)
+    if processor_class not in ROWWISE:
+        raise BlocksNotKept(f"transformers rearranges those of {architecture!r} models")
     with init_empty_weights(include_buffers=False):
         model = AutoModelForCausalLM.from_config(config, attn_implementation=attention, dtype=torch.float32)
-    processor = TENSOR_PROCESSORS.get(file.scalars["general.architecture"], TensorProcessor)(config=config.to_dict())
+    processor = processor_class(config=config.to_dict())
     places = get_gguf_hf_weights_map(_Names(model), processor)
     # Weights in blocks take the place of their module, so its bias must be there before.
     for stored in sorted(file.tensors.values(), key=lambda stored: len(stored.shape)):
@@ -42,7 +48,7 @@ def read_gguf_model(file: GGUFFile, config: PretrainedConfig, attention: str) ->
     _tie(model)
     missing = [name for name, parameter in model.named_parameters() if parameter.is_meta]
     if missing:
-        raise ValueError(f"the file lacks {len(missing)} weights, {missing[0]!r} among them")
+        raise BlocksNotKept(f"{len(missing)} weights were not found by name, {missing[0]!r} among them")
     return model
 
 

@@ -10,7 +10,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from smartspec.engine.attention.probe import AttentionCall, probe
-from smartspec.engine.kernels.cpu import quantized_linear
+from smartspec.engine.kernels.cpu import native, quantized_linear
 from smartspec.engine.models.checkpoint import UnsupportedModelError, locate, map_tensor, read_checkpoint
 from smartspec.engine.models.fusion import fuse
 from smartspec.engine.models.linear import PackedLinear, make_linear, pack_linears, pad_small_batches, warm_up
@@ -22,7 +22,8 @@ from smartspec.engine.models.load_check import (
     take_reference,
 )
 from smartspec.engine.models.loaded_model import LoadedModel
-from smartspec.engine.models.quantized import choose_few_rows, weight_bytes
+from smartspec.engine.models.quantize import QUANTIZATIONS, TYPES, quantize
+from smartspec.engine.models.quantized import choose_few_rows, unpacked, weight_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -36,20 +37,24 @@ KNOWN_ATTENTION_OPTIONS = {
 PREPARATIONS = ("fused", "packed", "stock")
 
 
-def load_model(name: str, *, dtype: str = "auto", device: str = "auto") -> LoadedModel:
+def load_model(name: str, *, dtype: str = "auto", device: str = "auto", quantization: str = "auto") -> LoadedModel:
     """Load a model by DEFAULT_MODEL, Hugging Face id, local folder or path of a .gguf file.
 
-    dtype: "auto" (float32 on CPU, bfloat16 on CUDA) or one of DTYPES. device: "auto" or a torch device.
+    dtype: "auto" (float32 on CPU, bfloat16 on CUDA) or one of DTYPES. device: "auto" or a torch device. quantization:
+    "auto" keeps weights as the checkpoint has them, in blocks or in floats; "none" unpacks blocks; "int8" and "int4"
+    round floats to blocks. Blocks need our kernels: where these do not run, "auto" unpacks too.
     Raises ValueError for a dtype, device or architecture we cannot serve, OSError for a checkpoint that is missing or
     damaged; both name the remedy.
     """
     torch_device = _parse_device(device)
     torch_dtype = _parse_dtype(dtype, torch_device)
+    has_blocks = _parse_quantization(quantization, torch_device, torch_dtype)
     source, files = locate(name)
 
     def read() -> tuple[nn.Module, PreTrainedTokenizerBase]:
-        keep_blocks = quantized_linear.applies_to(torch_device, torch_dtype)
-        model, tokenizer = read_checkpoint(name, source, files, torch_dtype, keep_blocks=keep_blocks)
+        model, tokenizer = read_checkpoint(name, source, files, torch_dtype, keep_blocks=has_blocks)
+        if quantization in TYPES and not files:
+            quantize(model, TYPES[quantization], Path(source) if Path(source).is_dir() else None)
         return model.requires_grad_(False).eval().to(torch_device), tokenizer
 
     model, tokenizer = read()
@@ -91,6 +96,16 @@ def _parse_dtype(dtype: str, device: torch.device) -> torch.dtype:
     return DTYPES[dtype]
 
 
+def _parse_quantization(quantization: str, device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether weights may be in blocks."""
+    if quantization not in QUANTIZATIONS:
+        raise ValueError(f"unknown quantization {quantization!r}: use {', '.join(QUANTIZATIONS)}")
+    reason = native.why_not(quantized_linear.LIBRARY, device, dtype)
+    if quantization in TYPES and reason:
+        raise ValueError(f"quantization {quantization!r} needs our kernels for processors, but {reason}: use none")
+    return quantization != "none" and reason is None
+
+
 def _examine(name: str, model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> tuple[LoadedModel, Reference]:
     """What is to be known of the stock model (the model itself left out), and what it computes.
 
@@ -100,7 +115,8 @@ def _examine(name: str, model: nn.Module, tokenizer: PreTrainedTokenizerBase) ->
         logits, calls = probe(model)
         _check_attention(name, model, calls)
         max_model_len, reason = _max_model_len(name, model)
-        reference = take_reference(model, logits.shape[-1], max_model_len)
+        with unpacked(model):
+            reference = take_reference(model, logits.shape[-1], max_model_len)
     except UnsupportedModelError:
         raise
     except Exception as error:  # modules are transformers': they may raise anything

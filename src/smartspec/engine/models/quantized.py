@@ -5,7 +5,8 @@ kernel reads the blocks; at many, where arithmetic decides, blocks are unpacked 
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +16,8 @@ from torch import nn
 from smartspec.engine.kernels.cpu import quantized_linear as kernels
 
 UNPACKED_WEIGHTS = 1 << 20  # unpacked at once: 4 MiB, which stay in a cache
-TIMED_ROWS = (4, 8, 16, 32, 64, 128, 256, 512)
+FEW_ROWS = 16  # up to here our own kernel unpacks into registers, which no other way can beat
+TIMED_ROWS = (32, 64, 128, 256, 512)
 MAX_TIMED_OUTPUTS = 1 << 20  # rows x outputs: the head sees few rows
 REPETITIONS = 3
 
@@ -27,7 +29,7 @@ class QuantizedWeight:
     blocks: torch.Tensor
     type: GGMLQuantizationType
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         kernels.num_inputs(self.blocks, self.type)
 
     @property
@@ -52,7 +54,7 @@ class QuantizedLinear(nn.Module):
         if any(part.inputs != self.in_features for part in parts):
             raise ValueError(f"weights side by side must have as many inputs, got {[p.inputs for p in parts]}")
         self.bias = None if bias is None else nn.Parameter(bias.detach(), requires_grad=False)
-        self.few_rows = 0
+        self.few_rows = FEW_ROWS
         self.columns = [sum(part.outputs for part in self.parts[:i]) for i in range(len(self.parts))]
         self._weights = [kernels.describe(part.blocks, part.type) for part in self.parts]
 
@@ -106,13 +108,34 @@ class QuantizedEmbedding(nn.Module):
         return kernels.dequantize(rows, self.quantized.type).view(*token_ids.shape, self.embedding_dim)
 
 
+def block_types(model: nn.Module) -> set[GGMLQuantizationType]:
+    """Types of the blocks there are in the model."""
+    return {weight.type for weight in _weights_of(model)}
+
+
 def weight_bytes(model: nn.Module) -> int:
     """Bytes of the model's distinct parameters and blocks."""
+    blocks = {weight.blocks.data_ptr(): weight.blocks.nbytes for weight in _weights_of(model)}
+    return sum(p.numel() * p.element_size() for p in model.parameters()) + sum(blocks.values())
+
+
+def _weights_of(model: nn.Module) -> list[QuantizedWeight]:
     linears = [module for module in model.modules() if isinstance(module, QuantizedLinear)]
     embeddings = [module.quantized for module in model.modules() if isinstance(module, QuantizedEmbedding)]
-    parts = [part for linear in linears for part in linear.parts] + embeddings
-    blocks = {part.blocks.data_ptr(): part.blocks.nbytes for part in parts}
-    return sum(p.numel() * p.element_size() for p in model.parameters()) + sum(blocks.values())
+    return [part for linear in linears for part in linear.parts] + embeddings
+
+
+@contextmanager
+def unpacked(model: nn.Module) -> Iterator[None]:
+    """Inside the block linears multiply the dequantised weight by torch, whatever the number of rows."""
+    linears = {module: module.few_rows for module in model.modules() if isinstance(module, QuantizedLinear)}
+    for linear in linears:
+        linear.few_rows = 0
+    try:
+        yield
+    finally:
+        for linear, few_rows in linears.items():
+            linear.few_rows = few_rows
 
 
 @torch.inference_mode()
@@ -127,7 +150,7 @@ def choose_few_rows(model: nn.Module) -> None:
 
 
 def _most_rows_for_blocks(linear: QuantizedLinear) -> int:
-    most = 1
+    most = FEW_ROWS
     for num_rows in TIMED_ROWS:
         if num_rows * linear.out_features > MAX_TIMED_OUTPUTS:
             break

@@ -121,7 +121,7 @@ def load_runners(config: EngineConfig, report: Callable[[str], None] = lambda te
     """Load the target and the draft models that config names. Raises as build_engine."""
     _check_before_loading(config)
     report(f"loading {config.model}")
-    loaded = load_model(config.model, dtype=config.dtype, device=config.device)
+    loaded = load_model(config.model, dtype=config.dtype, device=config.device, quantization=config.quantization)
     report(f"kernels: {_in_one_line(kernel_report(loaded))}")
     max_model_len = _max_model_len(config, loaded)
     target = ModelRunner(loaded, num_slots=config.max_batch, max_len=max_model_len)
@@ -173,7 +173,7 @@ def _draft_runner(
         draft = target
     else:
         report(f"loading draft model {name}")
-        draft = load_model(name, dtype=config.dtype, device=config.device)
+        draft = load_model(name, dtype=config.dtype, device=config.device, quantization=config.quantization)
         report(f"kernels of {name}: {_in_one_line(kernel_report(draft))}")
     check_same_vocabulary(target, draft)
     if draft.max_model_len < max_model_len:

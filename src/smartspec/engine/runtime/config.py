@@ -30,6 +30,7 @@ class EngineConfig:
     policy: str = "goodput"
     dtype: str = "auto"
     device: str = "auto"
+    quantization: str = "auto"
     max_batch: int = 32
     max_model_len: int | None = None
     kv_tokens: int | None = None

@@ -1,8 +1,9 @@
 """Our own kernels for weights that stay in GGUF's blocks (quantized_linear.c), fp32 inputs and sums, on CPU.
 
 Why: at few rows a step takes as long as its weights take to be read, and blocks of 4 bits are a sixth of fp32. torch's
-own kernel for groups of 4 bits (`_weight_int4pack_mm_for_cpu`) rounds inputs to bfloat16, which changes outputs, and
-knows one kind of block of GGUF's eight.
+own kernel for groups of 4 bits (`_weight_int4pack_mm_for_cpu`) rounds inputs to bfloat16, which changes outputs, knows
+one kind of block of GGUF's eight, and is no faster: layers of the default model, one core of Zen 3, 16 ms against 12 at
+one row, 23 against 20 at four, 116 against 88 at sixteen.
 """
 
 import ctypes

@@ -1,0 +1,99 @@
+"""Models on a GGUF file's blocks compute exactly what transformers computes on the dequantised weights."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from compiled import need_kernels
+from gguf_files import CONFIG, write_llama
+from transformers import LlamaForCausalLM
+from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+
+from smartspec.engine.kernels.cpu.quantized_linear import LIBRARY
+from smartspec.engine.models.fusion import fuse
+from smartspec.engine.models.gguf_file import open_gguf
+from smartspec.engine.models.gguf_model import BlocksNotKept, read_gguf_model
+from smartspec.engine.models.quantized import QuantizedLinear, choose_few_rows, unpacked, weight_bytes
+
+MIXED = {
+    "attn_v": "Q6_K",
+    "attn_q": "Q4_K",
+    "attn_k": "Q4_K",
+    "ffn_down": "Q5_K",
+    "token_embd": "Q8_0",
+    "ffn_up": "F16",
+}
+PLAIN = {name: "F32" for name in ("attn_q", "attn_v", "ffn_gate", "token_embd")}
+
+
+@pytest.fixture(autouse=True)
+def kernels():
+    need_kernels(LIBRARY)
+
+
+def dequantized(path: Path) -> LlamaForCausalLM:
+    model = LlamaForCausalLM(CONFIG)
+    weights = load_gguf_checkpoint(path, return_tensors=True, model_to_load=model, torch_dtype=torch.float32)["tensors"]
+    missing, unexpected = model.load_state_dict(weights, strict=False)
+    assert not unexpected and set(missing) <= {"lm_head.weight"}
+    model.tie_weights()
+    return model.eval()
+
+
+@pytest.mark.parametrize("types", [{}, MIXED], ids=["Q4_1", "mixed"])
+def test_logits_are_those_of_the_dequantised_model(tmp_path: Path, types: dict[str, str]):
+    path = write_llama(tmp_path / "model.gguf", types)
+    token_ids = torch.arange(40).view(1, -1) % CONFIG.vocab_size
+    with torch.inference_mode():
+        expected = dequantized(path)(token_ids).logits
+        model = read_gguf_model(open_gguf(path), CONFIG, "sdpa")
+        with unpacked(model):
+            torch.testing.assert_close(model(token_ids).logits, expected, rtol=0, atol=0)
+        assert fuse(model)["mlps"] == CONFIG.num_hidden_layers, "layers whose blocks differ in type are joined too"
+        for linear in (module for module in model.modules() if isinstance(module, QuantizedLinear)):
+            linear.few_rows = 64
+        spread = expected.std()
+        torch.testing.assert_close(model(token_ids).logits / spread, expected / spread, rtol=0, atol=1e-4)
+
+
+def test_the_memory_is_that_of_the_file(tmp_path: Path):
+    file = open_gguf(write_llama(tmp_path / "model.gguf", MIXED))
+    model = read_gguf_model(file, CONFIG, "sdpa")
+    assert weight_bytes(model) == sum(tensor.num_bytes for tensor in file.tensors.values())
+    fuse(model)
+    assert weight_bytes(model) == sum(tensor.num_bytes for tensor in file.tensors.values())
+
+
+def test_weights_in_fp32_are_linears_as_ever(tmp_path: Path):
+    path = write_llama(tmp_path / "model.gguf", PLAIN)
+    token_ids = torch.arange(9).view(1, -1)
+    with torch.inference_mode():
+        expected = dequantized(path)(token_ids).logits
+        model = read_gguf_model(open_gguf(path), CONFIG, "sdpa")
+        with unpacked(model):
+            torch.testing.assert_close(model(token_ids).logits, expected, rtol=0, atol=0)
+        fuse(model)
+        spread = expected.std()
+        torch.testing.assert_close(model(token_ids).logits / spread, expected / spread, rtol=0, atol=1e-4)
+
+
+def test_a_file_without_all_weights(tmp_path: Path):
+    file = open_gguf(write_llama(tmp_path / "model.gguf", {}))
+    del file.tensors["blk.1.ffn_up.weight"]
+    with pytest.raises(BlocksNotKept, match=r"1 weights were not found by name, 'model.layers.1.mlp.up_proj.weight'"):
+        read_gguf_model(file, CONFIG, "sdpa")
+
+
+def test_a_model_of_another_shape(tmp_path: Path):
+    config = type(CONFIG)(**{**CONFIG.to_dict(), "intermediate_size": 768})
+    with pytest.raises(ValueError, match=r"'blk.0.ffn_\w+.weight' has shape"):
+        read_gguf_model(open_gguf(write_llama(tmp_path / "model.gguf", {})), config, "sdpa")
+
+
+def test_few_rows_are_measured_for_every_shape(tmp_path: Path):
+    model = read_gguf_model(open_gguf(write_llama(tmp_path / "model.gguf", {})), CONFIG, "sdpa")
+    choose_few_rows(model)
+    linears = [module for module in model.modules() if isinstance(module, QuantizedLinear)]
+    assert all(linear.few_rows >= 16 for linear in linears)
+    of_shape = {(linear.in_features, linear.out_features): linear.few_rows for linear in linears}
+    assert all(of_shape[linear.in_features, linear.out_features] == linear.few_rows for linear in linears)
