@@ -143,7 +143,7 @@ def _read_weights(folder: Path) -> dict[str, torch.Tensor]:
         raise OSError(f"{folder} holds no {WEIGHTS}: give the folder of a trained head, converted to safetensors")
     try:
         with safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118: it is no dict
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dict)
     except SafetensorError as error:
         raise OSError(f"{path} is damaged or cut short ({error}): download or train it again") from error
     named = {name.replace("midlayer.", "layers.0."): tensor for name, tensor in tensors.items() if name != "t2d"}

@@ -97,7 +97,7 @@ class HeadDrafter:
         """Keep the target's features of all tokens that became text. No free tests: entries that are computed anew are
         mostly those of accepted drafts, and would say that it is better than it is."""
         for index, (request, verification) in enumerate(zip(batch.decoding, decoding, strict=True)):
-            self._keep(request, self.target.features[index][: 1 + verification.num_accepted])
+            self._keep(request, self.target.features[index][_text_rows(verification)])
         for index, request in enumerate(batch.prefill, start=len(batch.decoding)):
             self._keep(request, self.target.features[index])
         return FreeTests(*np.zeros((3, len(verified)), dtype=np.int64))
@@ -119,6 +119,12 @@ class HeadDrafter:
             start += MAX_PREFILL_CHUNK
         self._num_seen[slot] = end
         return Segment(slot, start, request.token_ids[start + 1 : end + 1], num_logits=1)
+
+
+def _text_rows(verification: Verification) -> list[int]:
+    """Of the newest token and the nodes of a draft behind it, those that are text now."""
+    nodes = verification.accepted_nodes
+    return [0, *(1 + node for node in (range(verification.num_accepted) if nodes is None else nodes))]
 
 
 def _entropy(logits: torch.Tensor) -> np.ndarray:

@@ -1,6 +1,8 @@
 """One pass of a trained head: its packed weights, its KV in the target's slots, and the features it reads."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -32,8 +34,7 @@ class HeadRunner:
         self.device, self.max_len = target.device, target.max_len
         self.target_ids = head.target_ids.to(self.device)
         self._rotary = tuple(table.to(self.device, loaded.dtype) for table in rotary_tables(layer, self.max_len))
-        weights = target.loaded.model.get_input_embeddings().weight if embedding is None else embedding
-        self._embedding = weights.to(self.device, loaded.dtype)
+        self._embed = _lookup(loaded.model.get_input_embeddings(), embedding, loaded.dtype)
         packed = _PackedHead(head.to(self.device, loaded.dtype))
         self._min_rows = pad_small_batches(packed)
         warm_up(packed)
@@ -94,7 +95,7 @@ class HeadRunner:
         num_padding = padded_rows(num_tokens, self._min_rows) - num_tokens if self.max_tile_tokens else 0
         plan = AttentionPlan(ordered, self.cache, (None,), self.device, self.max_tile_tokens, num_padding)
         token_ids = torch.from_numpy(np.concatenate([s.token_ids for s in ordered]).astype(np.int64))
-        embeds = F.embedding(token_ids.to(self.device), self._embedding)
+        embeds = self._embed(token_ids.to(self.device))
         if num_padding:
             embeds, hidden = (F.pad(x, (0, 0, 0, num_padding)) for x in (embeds, hidden))
         turn = tuple(table[plan.positions][None] for table in self._rotary)
@@ -103,6 +104,14 @@ class HeadRunner:
         num_logits = sum(s.num_logits for s in segments)
         self.hidden = hidden[0, wanted][:num_logits]
         return self._packed.lm_head(normed[:, wanted])[0, :num_logits]
+
+
+def _lookup(module: nn.Module, own: torch.Tensor | None, dtype: torch.dtype) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Embeddings of token ids, as the table has them: a head knows nothing of what some targets multiply them by."""
+    if own is None and not isinstance(module, nn.Embedding):
+        return module  # its weights stay in a GGUF file's blocks
+    table = module.weight if own is None else own.to(module.weight.device, dtype)
+    return partial(F.embedding, weight=table)
 
 
 class _PackedHead(nn.Module):
