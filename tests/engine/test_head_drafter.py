@@ -8,6 +8,7 @@ import torch
 from tiny_models import VOCABULARY, as_loaded, tiny_llama
 
 from smartspec.control.records import DraftPlan
+from smartspec.core.batch import Batch, Verification
 from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.request import Request
@@ -140,3 +141,17 @@ def test_drafts_are_those_of_the_code_that_trains_it(variant):
     for token_ids, drafted in drafts[::7]:
         assert drafted == reference_draft(head, token_ids, len(drafted))
     assert len(drafts) > 70
+
+
+def test_of_a_tree_the_features_of_the_accepted_path_are_kept():
+    core = make_core()
+    (drafter,) = core.executor.drafters
+    request = Request(0, [1, 2, 3], SamplingParams(max_tokens=9), seed=0)
+    request.slot, request.num_computed_tokens = 2, 2
+    drafter._num_known[2] = 2
+    rows = torch.arange(5.0)[:, None].expand(5, drafter.runner.features.shape[2])
+    core.executor.runner.features = [rows]
+    verification = Verification((7, 8, 9), 2, accepted_nodes=(1, 3))
+    drafter.observe(Batch(decoding=(request,)), np.array([4]), (verification,), ())
+    assert drafter.runner.features[2, 2:5, 0].tolist() == [0.0, 2.0, 4.0]  # the newest token, and these nodes behind it
+    assert drafter._num_known[2] == 5

@@ -102,7 +102,7 @@ def _check_rows(data: Path, loaded: LoadedModel) -> None:
     for row in read_rows(data):
         if row.token_ids.max() >= loaded.vocab_size or len(row.token_ids) > loaded.max_model_len:
             raise ValueError(
-                f"{data} holds {len(row.token_ids)} tokens in a row, up to id {row.token_ids.max()}; {loaded.name!r} has "
+                f"{data} has a row of {len(row.token_ids)} tokens up to id {row.token_ids.max()}, {loaded.name!r} has "
                 f"{loaded.vocab_size} tokens and {loaded.max_model_len} positions: generate texts with this model"
             )
 
