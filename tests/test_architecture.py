@@ -34,7 +34,7 @@ LIBRARIES = {
         "numpy", "fastapi", "starlette", "pydantic", "pydantic_core", "uvicorn", "prometheus_client", "jinja2",
         "llguidance", "opentelemetry",
     },
-    "train": {"numpy", "torch", "transformers"},
+    "train": {"numpy", "torch", "transformers", "safetensors", "datasets"},
     "bench": {"numpy", "httpx", "matplotlib", "rich"},
     "vllm_plugin": {"numpy", "vllm", "prometheus_client"},
     "cli": {"numpy", "typer", "rich"},

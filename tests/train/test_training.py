@@ -170,6 +170,25 @@ def test_data_that_cannot_be_learned_from_is_refused(target, tmp_path):
         run.train_head(str(target), tmp_path, tmp_path / "out", SETTINGS, lambda line: None)
 
 
+def test_exported_rows_are_what_speculators_reads(target, texts, tmp_path):
+    datasets = pytest.importorskip("datasets")
+    run.export_data(str(target), texts, tmp_path / "export", lambda line: None)
+    exported, rows = datasets.load_from_disk(str(tmp_path / "export")), list(read_rows(texts))
+    signals = read_signals(signals_path(texts, 0), read_shard(shard_paths(texts)[0]))
+    assert len(exported) == len(rows)
+    for index, (row, recorded) in enumerate(zip(rows, signals, strict=False)):
+        assert exported[index]["input_ids"].tolist() == row.token_ids.tolist()
+        assert int(exported[index]["loss_mask"].sum()) == row.num_answer_tokens
+        assert exported[index]["seq_len"] == len(row.token_ids)
+        arrays = load_file(tmp_path / "export" / "hidden_states" / f"hs_{index}.safetensors")
+        assert torch.equal(arrays["token_ids"], exported[index]["input_ids"])  # which is how it checks them
+        assert arrays["hidden_states"].shape == (len(row.token_ids), 4, 32)
+        taps = arrays["hidden_states"][:-1, :3].float().flatten(1)  # the last one is behind the last layer
+        np.testing.assert_allclose(taps, recorded.features.astype(np.float32), rtol=2e-2, atol=0.1)
+    with pytest.raises(ValueError, match="is not empty"):
+        run.export_data(str(target), texts, tmp_path / "export", lambda line: None)
+
+
 def test_endless_repetition_is_cut():
     text = list(range(100, 140))
     assert without_loop(np.array(text)) == 40

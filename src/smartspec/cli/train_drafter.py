@@ -21,6 +21,9 @@ def train_drafter(
         list[Path] | None, typer.Option(help="JSONL files of prompts to begin with; without, the target writes them.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Train a head on the texts and write it to this folder.")] = None,
+    export_data: Annotated[
+        Path | None, typer.Option(help="Write the texts as `speculators train` reads them to this folder (for a GPU).")
+    ] = None,
     tokens: Annotated[int, typer.Option(min=1, help="Answer tokens to train on, repeated ones included.")] = 1_000_000,
     vocabulary: Annotated[int, typer.Option(min=1, help="Tokens the head can draft.")] = 8192,
     learning_rate: Annotated[float, typer.Option(min=0.0, help="At its peak.")] = 5e-4,
@@ -38,6 +41,10 @@ def train_drafter(
             from smartspec.train.run import generate_texts
 
             generate_texts(model, data, generate, tuple(prompts or ()), seed, report)
+        if export_data is not None:
+            from smartspec.train import run
+
+            run.export_data(model, data, export_data, report)
         if out is not None:
             from smartspec.train.fit import TrainingSettings
             from smartspec.train.run import train_head

@@ -16,6 +16,7 @@ from smartspec.engine.models.load import load_model
 from smartspec.engine.models.loaded_model import LoadedModel
 from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.train.card import write_card
+from smartspec.train.export import export_rows
 from smartspec.train.fit import CHECKPOINT, Training, TrainingSettings
 from smartspec.train.generate import BLOCK_SIZE, GenerationLimits, Generator, NoDrafts, generate_shards
 from smartspec.train.prompts import chat_format
@@ -95,6 +96,16 @@ def train_head(model: str, data: Path, out: Path, settings: TrainingSettings, re
     training.run(out, report)
     write_head(out, head, model, architecture)
     write_card(out, model, data, settings, training)
+
+
+def export_data(model: str, data: Path, out: Path, report: Callable[[str], None]) -> None:
+    """Write the rows in data and what the target computes of them to folder out, as `speculators train` reads them."""
+    report(f"loading {model}")
+    loaded = load_model(model)
+    _check_rows(data, loaded)
+    longest = max(len(row.token_ids) for row in read_rows(data))
+    taps = (*default_taps(loaded.num_layers), loaded.num_layers)
+    export_rows(ModelRunner(loaded, num_slots=1, max_len=longest, taps=taps), data, out, report)
 
 
 def _check_rows(data: Path, loaded: LoadedModel) -> None:
