@@ -80,7 +80,7 @@ def declared_options(script: Path) -> set[str]:
 
 def bad_command(command: str) -> str | None:
     """What is wrong with a `smartspec` or benchmark command; None for others and for sound ones."""
-    if found := re.match(r"(?:\S+=\S+ )*(?:\S*/)?smartspec ([a-z]+)", command):
+    if found := re.match(r"(?:\S+=\S+ )*(?:\S*/)?smartspec ([a-z-]+)", command):
         if found.group(1) not in COMMANDS:
             return f"no command {found.group(1)}"
         known = {option for parameter in COMMANDS[found.group(1)].params for option in parameter.opts}

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from functools import cache
 
+import numpy as np
 import pytest
 from default_model import default_tokenizer, stock_model
 from real_prompts import PROMPTS
@@ -19,16 +20,19 @@ from smartspec.control.latency.model import LatencyModel, ProfileSample
 from smartspec.core.batch import StepOutput
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
+from smartspec.engine.drafting.head_checkpoint import write_head
 from smartspec.engine.models.default_model import DEFAULT_MODEL
 from smartspec.engine.models.load import load_model
 from smartspec.engine.runtime import build
 from smartspec.engine.runtime.config import EngineConfig
 from smartspec.server.grammars import GrammarCompiler, TokenGrammar
 from smartspec.server.structured import StructuredOutputs
+from smartspec.train.start import initial_head
 
 NUM_SHALLOW_LAYERS = 4
 MAX_TOKENS = 20
 SHALLOW = "the first layers"
+HEAD = "an untrained head"
 LOOKUP, RECYCLING, TREE = "prompt-lookup", "recycling", "ngram-tree"
 
 
@@ -59,6 +63,16 @@ def shallow(tmp_path_factory: pytest.TempPathFactory) -> str:
     model.config.layer_types = None
     model.save_pretrained(folder)
     default_tokenizer().save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def untrained(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An EAGLE-3 head as training starts with it, for the model's first tokens."""
+    folder = tmp_path_factory.mktemp("head")
+    model = stock_model()
+    head = initial_head(model, np.arange(4096), tap_rms=10.0, seed=0)
+    write_head(folder, head, DEFAULT_MODEL, type(model).__name__)
     return str(folder)
 
 
@@ -103,18 +117,30 @@ def plain() -> list[list[int]]:
         (SHALLOW,),
         (LOOKUP, RECYCLING, SHALLOW),
         (TREE, SHALLOW),
+        (HEAD,),
+        (TREE, HEAD),
     ],
     ids="+".join,
 )
-def test_greedy_output_is_that_of_plain_decoding(plain, shallow, policy, drafters):
-    outputs, steps = generate(policy, tuple(shallow if name == SHALLOW else name for name in drafters))
+def test_greedy_output_is_that_of_plain_decoding(plain, shallow, untrained, policy, drafters):
+    folders = {SHALLOW: shallow, HEAD: untrained}
+    outputs, steps = generate(policy, tuple(folders.get(name, name) for name in drafters))
     assert outputs == plain
     assert max(len(tokens) for tokens in outputs) == MAX_TOKENS
     num_verified = sum(step.num_verified_tokens for step in steps)
     num_accepted = sum(step.num_accepted_tokens for step in steps)
     if policy != "goodput":  # which may decide for no drafts at all, depending on the machine
-        assert 0 < num_accepted <= num_verified
+        assert num_verified > 0
+        assert (num_accepted > 0) or drafters == (HEAD,)
         assert (num_accepted == num_verified) == (drafters == (DEFAULT_MODEL,))
+
+
+def test_sampled_output_with_a_head_is_that_of_plain_decoding(untrained):
+    """Its drafts are deterministic, and what the target draws does not depend on them."""
+    expected, _ = generate("off", (), temperature=0.8)
+    outputs, steps = generate("fixed:4", (untrained,), temperature=0.8)
+    assert outputs == expected
+    assert sum(step.num_verified_tokens for step in steps) > 0
 
 
 def common_tokens(outputs: list[list[int]], num: int) -> list[int]:

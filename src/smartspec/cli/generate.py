@@ -19,7 +19,7 @@ def generate(
     file: Annotated[Path | None, typer.Option(help="Read the prompt from a text file (- for standard input).")] = None,
     model: Annotated[str | None, typer.Option(help="Hugging Face id, folder or GGUF file (default: built in).")] = None,
     drafter: Annotated[
-        str, typer.Option(help="prompt-lookup, recycling, a draft model (a,b), or none.")
+        str, typer.Option(help="prompt-lookup, recycling, a draft model, a trained head's folder (a,b), or none.")
     ] = "prompt-lookup,recycling",
     policy: Annotated[str, typer.Option(help="goodput, off or fixed:K.")] = "goodput",
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",

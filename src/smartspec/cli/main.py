@@ -31,6 +31,7 @@ def _build_app():
     from smartspec.cli.replay import replay
     from smartspec.cli.serve import serve
     from smartspec.cli.simulate import simulate
+    from smartspec.cli.train_drafter import train_drafter
 
     def show_version(wanted: bool) -> None:
         if wanted:
@@ -50,7 +51,7 @@ def _build_app():
         pass
 
     app.command(context_settings=VARIABLES)(serve)
-    for command in (generate, bench, profile, simulate, replay, export):
+    for command in (generate, bench, profile, simulate, replay, export, train_drafter):
         app.command()(command)
     return app
 

@@ -32,7 +32,7 @@ def serve(
     ] = None,
     model: Annotated[str | None, typer.Option(help="Hugging Face id, folder or GGUF file (default: built in).")] = None,
     drafter: Annotated[
-        str, typer.Option(help="prompt-lookup, recycling, a draft model (a,b), or none.")
+        str, typer.Option(help="prompt-lookup, recycling, a draft model, a trained head's folder (a,b), or none.")
     ] = "prompt-lookup,recycling",
     policy: Annotated[str, typer.Option(help="goodput, off, fixed:K, uniform:K,K or a published one.")] = "goodput",
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",

@@ -1,5 +1,7 @@
 """One model on its device: segments of tokens in, logits out. Anything that runs on the device starts here."""
 
+from contextlib import nullcontext
+
 import numpy as np
 import torch
 
@@ -9,21 +11,27 @@ from smartspec.engine.attention.ragged import AttentionPlan, Segment
 from smartspec.engine.kernels.cpu.ragged_attention import max_tokens_per_tile
 from smartspec.engine.models.linear import padded_rows
 from smartspec.engine.models.loaded_model import LoadedModel
+from smartspec.engine.models.taps import check_taps, tapped
 
 
 class ModelRunner:
     """A loaded model and its KV cache of num_slots ranges of max_len positions.
 
-    Raises ValueError where the model cannot be served with that many.
+    taps: ascending, what the first i layers have computed is kept of every pass, see features.
+    Raises ValueError where the model cannot be served with that many, or has no such layers.
     """
 
-    def __init__(self, loaded: LoadedModel, *, num_slots: int, max_len: int):
+    def __init__(self, loaded: LoadedModel, *, num_slots: int, max_len: int, taps: tuple[int, ...] = ()):
         if max_len > loaded.max_model_len:
             raise ValueError(
                 f"max_len {max_len} exceeds {loaded.max_model_len}, {loaded.max_model_len_reason} ({loaded.name!r}): "
                 "lower it"
             )
+        if taps:
+            check_taps(loaded.model, taps)
         self.loaded = loaded
+        self.taps = taps
+        self.features: list[torch.Tensor] = []
         self.device = torch.device(loaded.device)
         self.max_len = max_len
         self.max_tile_tokens = max_tokens_per_tile(
@@ -51,7 +59,10 @@ class ModelRunner:
 
     @torch.inference_mode()
     def forward(self, segments: list[Segment]) -> torch.Tensor:
-        """One pass over all segments: logits [sum of num_logits, vocabulary], in the order of the segments."""
+        """One pass over all segments: logits [sum of num_logits, vocabulary], in the order of the segments.
+
+        With taps, features then holds of each segment what those layers computed: [num_tokens, taps * hidden_size].
+        """
         for segment in segments:
             self.cache.populate(segment.slot, segment.start, segment.end)
         order = sorted(range(len(segments)), key=lambda i: segments[i].slot)
@@ -59,14 +70,17 @@ class ModelRunner:
         padding = np.zeros(self._num_padding(sum(s.num_tokens for s in ordered)), dtype=np.int64)
         plan = AttentionPlan(ordered, self.cache, self.loaded.windows, self.device, self.max_tile_tokens, len(padding))
         token_ids = torch.from_numpy(np.concatenate([*(s.token_ids for s in ordered), padding]).astype(np.int64))
-        wanted = torch.from_numpy(_logit_rows(ordered, order))
-        output = self.loaded.model(
-            input_ids=token_ids[None].to(self.device),
-            position_ids=plan.positions[None],
-            use_cache=False,
-            logits_to_keep=wanted.to(self.device),
-            attention_plan=plan,
-        )
+        wanted = torch.from_numpy(logit_rows(ordered, order))
+        with tapped(self.loaded.model, self.taps) if self.taps else nullcontext() as found:
+            output = self.loaded.model(
+                input_ids=token_ids[None].to(self.device),
+                position_ids=plan.positions[None],
+                use_cache=False,
+                logits_to_keep=wanted.to(self.device),
+                attention_plan=plan,
+            )
+        if found:
+            self.features = _by_segment(torch.cat(found, dim=-1)[0], ordered, order)
         return output.logits[0, : sum(s.num_logits for s in segments)]
 
     def _num_padding(self, num_tokens: int) -> int:
@@ -74,7 +88,7 @@ class ModelRunner:
         return padded_rows(num_tokens, self.loaded.min_rows) - num_tokens if self.max_tile_tokens else 0
 
 
-def _logit_rows(ordered: list[Segment], order: list[int]) -> np.ndarray:
+def logit_rows(ordered: list[Segment], order: list[int]) -> np.ndarray:
     """Rows of the ragged batch whose logits are wanted, in the caller's order. int64 [sum of num_logits]."""
     ends = np.cumsum([s.num_tokens for s in ordered])
     rows: list[np.ndarray] = [np.empty(0, dtype=np.int64)] * len(ordered)
@@ -83,3 +97,12 @@ def _logit_rows(ordered: list[Segment], order: list[int]) -> np.ndarray:
     wanted = np.concatenate(rows).astype(np.int64)
     # No matrix kernel likes zero rows: a pass that wants no logits computes those of one row and drops them.
     return wanted if len(wanted) else np.zeros(1, dtype=np.int64)
+
+
+def _by_segment(rows: torch.Tensor, ordered: list[Segment], order: list[int]) -> list[torch.Tensor]:
+    """The ragged rows [N, ...] of each segment, in the caller's order; padding behind the last one belongs to none."""
+    pieces: list[torch.Tensor] = [rows] * len(ordered)
+    ends = np.cumsum([s.num_tokens for s in ordered]).tolist()
+    for segment, end, index in zip(ordered, ends, order, strict=True):
+        pieces[index] = rows[end - segment.num_tokens : end]
+    return pieces

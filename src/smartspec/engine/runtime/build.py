@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
@@ -15,6 +16,10 @@ from smartspec.core.drafter import Drafter
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.scheduler import Scheduler
 from smartspec.engine.drafting.draft_model import DraftModel
+from smartspec.engine.drafting.eagle3 import Eagle3Head
+from smartspec.engine.drafting.head_checkpoint import is_head, read_head
+from smartspec.engine.drafting.head_drafter import HeadDrafter
+from smartspec.engine.drafting.head_runner import HeadRunner
 from smartspec.engine.models.checkpoint import claimed_positions, locate
 from smartspec.engine.models.load import load_model
 from smartspec.engine.models.loaded_model import LoadedModel
@@ -93,8 +98,11 @@ def build_engine(config: EngineConfig, report: Callable[[str], None] = lambda te
 
 
 def _drafter(name: str, models: "Runners", config: EngineConfig) -> Drafter:
-    if name in models.drafts:
-        return DraftModel(models.drafts[name], config.max_batch, name)
+    runner = models.drafts.get(name)
+    if isinstance(runner, HeadRunner):
+        return HeadDrafter(runner, models.target, config.max_batch, name)
+    if runner is not None:
+        return DraftModel(runner, config.max_batch, name)
     return MODEL_FREE_DRAFTERS[name](max_draft_tokens=config.max_draft_tokens)
 
 
@@ -110,10 +118,10 @@ def _log_header(controller: Controller, config: EngineConfig) -> LogHeader:
 
 @dataclass(frozen=True)
 class Runners:
-    """The loaded models with their KV memory, draft models by name; kv_tokens: how much of it may be in use at once."""
+    """The loaded models with their KV memory, draft models and heads by name; kv_tokens: how much may be in use."""
 
     target: ModelRunner
-    drafts: dict[str, ModelRunner]
+    drafts: dict[str, ModelRunner | HeadRunner]
     kv_tokens: int
 
 
@@ -124,15 +132,24 @@ def load_runners(config: EngineConfig, report: Callable[[str], None] = lambda te
     loaded = load_model(config.model, dtype=config.dtype, device=config.device, quantization=config.quantization)
     report(f"kernels: {_in_one_line(kernel_report(loaded))}")
     max_model_len = _max_model_len(config, loaded)
-    target = ModelRunner(loaded, num_slots=config.max_batch, max_len=max_model_len)
-    drafts = {name: _draft_runner(name, config, loaded, max_model_len, report) for name in config.draft_models}
+    heads = {name: read_head(Path(name).expanduser(), loaded) for name in config.draft_models if is_head(name)}
+    taps = _common_taps({name: head for name, (head, _) in heads.items()})
+    target = ModelRunner(loaded, num_slots=config.max_batch, max_len=max_model_len, taps=taps)
+    drafts: dict[str, ModelRunner | HeadRunner] = {}
+    for name in config.draft_models:
+        if name in heads:
+            head, embedding = heads[name]
+            drafts[name] = HeadRunner(head, target, name=name, num_slots=config.max_batch, embedding=embedding)
+        else:
+            drafts[name] = _draft_runner(name, config, loaded, max_model_len, report)
     return Runners(target, drafts, _kv_tokens(config, max_model_len))
 
 
 def _check_before_loading(config: EngineConfig) -> None:
     """What is wrong with names and lengths is said before anything takes time."""
     for name in (config.model, *config.draft_models):
-        locate(name)
+        if not is_head(name):
+            locate(name)
     claimed = None if config.max_model_len is None else claimed_positions(config.model)
     if config.max_model_len is not None and claimed is not None and config.max_model_len > claimed:
         raise ValueError(
@@ -140,6 +157,14 @@ def _check_before_loading(config: EngineConfig) -> None:
             "lower it"
         )
     _kv_tokens(config, config.max_model_len or 1)
+
+
+def _common_taps(heads: dict[str, Eagle3Head]) -> tuple[int, ...]:
+    """The layers of the target that heads read. Raises ValueError where they read different ones."""
+    taps = {name: head.config.taps for name, head in heads.items()}
+    if len(set(taps.values())) > 1:
+        raise ValueError(f"heads of one engine must tap the same layers, got {taps}: leave all but one out")
+    return next(iter(taps.values()), ())
 
 
 def _in_one_line(kernels: dict[str, str]) -> str:

@@ -1,0 +1,58 @@
+"""`smartspec train-drafter`: a trained head for a model, from data to checkpoint."""
+
+import signal
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def train_drafter(
+    model: Annotated[
+        str, typer.Argument(help="The target: Hugging Face id, folder or GGUF file, or its default name.")
+    ],
+    data: Annotated[Path, typer.Option(help="Folder of training texts; more are appended by --generate.")],
+    generate: Annotated[
+        int | None, typer.Option(min=1, help="Have the target write texts until there are so many answer tokens.")
+    ] = None,
+    prompts: Annotated[
+        list[Path] | None, typer.Option(help="JSONL files of prompts to begin with; without, the target writes them.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Train a head on the texts and write it to this folder.")] = None,
+    export_data: Annotated[
+        Path | None, typer.Option(help="Write the texts as `speculators train` reads them to this folder (for a GPU).")
+    ] = None,
+    tokens: Annotated[int, typer.Option(min=1, help="Answer tokens to train on, repeated ones included.")] = 1_000_000,
+    vocabulary: Annotated[int, typer.Option(min=1, help="Tokens the head can draft.")] = 8192,
+    learning_rate: Annotated[float, typer.Option(min=0.0, help="At its peak.")] = 5e-4,
+    seed: Annotated[int, typer.Option(help="Of what is sampled.")] = 0,
+) -> None:
+    """Train an EAGLE-3 head on the target's own text.
+
+    Example: smartspec train-drafter smollm2-135m-instruct --data texts --generate 1000000
+    """
+    report = partial(print, file=sys.stderr, flush=True)
+    for ending in (signal.SIGINT, signal.SIGTERM):  # in the background a shell has the first one ignored
+        signal.signal(ending, signal.default_int_handler)
+    try:
+        if generate is not None:
+            from smartspec.train.run import generate_texts
+
+            generate_texts(model, data, generate, tuple(prompts or ()), seed, report)
+        if export_data is not None:
+            from smartspec.train import run
+
+            run.export_data(model, data, export_data, report)
+        if out is not None:
+            from smartspec.train.fit import TrainingSettings
+            from smartspec.train.run import train_head
+
+            settings = TrainingSettings(
+                num_tokens=tokens, draft_vocab_size=vocabulary, learning_rate=learning_rate, seed=seed
+            )
+            train_head(model, data, out, settings, report)
+    except KeyboardInterrupt:
+        report("interrupted: what is finished is kept, the same command goes on")
+        raise typer.Exit(130) from None

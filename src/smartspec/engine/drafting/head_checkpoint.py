@@ -1,0 +1,158 @@
+"""Heads on disk: the `speculators` format, as vLLM loads it, and the layout of the original EAGLE-3 checkpoints."""
+
+import json
+import tempfile
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from transformers import LlamaConfig
+
+from smartspec.engine.drafting.eagle3 import Eagle3Head, HeadConfig, default_taps
+from smartspec.engine.models.loaded_model import LoadedModel
+
+VARIANTS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
+WEIGHTS = "model.safetensors"
+
+
+def is_head(name: str) -> bool:
+    """Whether a drafter's name is that of a folder with a trained head."""
+    return bool(
+        _read_json(Path(name).expanduser() / "config.json").keys() & {"speculators_model_type", "draft_vocab_size"}
+    )
+
+
+def read_head(folder: Path, target: LoadedModel) -> tuple[Eagle3Head, torch.Tensor | None]:
+    """A head for this target in fp32, and its own embedding [V, hidden_size] where it brings one.
+
+    Raises ValueError where it is for another target or of a kind that is not drafted with, OSError where the checkpoint
+    is damaged; both name the remedy.
+    """
+    data = _read_json(folder / "config.json")
+    kind = data.get("speculators_model_type", "eagle3")
+    if kind != "eagle3":
+        raise ValueError(f"{folder} is a head of type {kind!r}: only eagle3 is supported, use such a head")
+    config = _config(data, target)
+    weights = _read_weights(folder)
+    _check_target(folder, config, target)
+    head = Eagle3Head(config)
+    embedding = weights.pop("embed_tokens.weight", None)
+    if "d2t" not in weights and config.draft_vocab_size == target.vocab_size:
+        weights["d2t"] = torch.zeros(target.vocab_size, dtype=torch.int64)
+    _check_weights(folder, head, weights)
+    head.load_state_dict(weights)
+    outside = (head.target_ids < 0) | (head.target_ids >= target.vocab_size)
+    if outside.any():
+        raise ValueError(
+            f"{folder}: its index map d2t names token {int(head.target_ids[outside][0])}, the target has "
+            f"{target.vocab_size} tokens: use a head that was trained for {target.name!r}"
+        )
+    return head.requires_grad_(False).eval(), embedding
+
+
+def write_head(folder: Path, head: Eagle3Head, target_name: str, architecture: str, num_draft_tokens: int = 5) -> None:
+    """Write a head in bfloat16, config.json last: a folder with one is whole. target_name: what it was trained for.
+
+    Raises OSError naming the file (disk full, no permission)."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = {
+        name: tensor.contiguous() if name == "d2t" else tensor.to(torch.bfloat16).contiguous()
+        for name, tensor in head.state_dict().items()
+    }
+    t2d = torch.zeros(head.config.layer.vocab_size, dtype=torch.bool)
+    t2d[head.target_ids] = True
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".writing-") as name:
+        save_file({**tensors, "t2d": t2d}, Path(name) / WEIGHTS, metadata={"format": "pt"})
+        config = _to_json(head.config, target_name, architecture, num_draft_tokens)
+        (Path(name) / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+        for file in (WEIGHTS, "config.json"):
+            (Path(name) / file).replace(folder / file)
+
+
+def _config(data: dict, target: LoadedModel) -> HeadConfig:
+    layer = dict(data.get("transformer_layer_config", data))
+    layer.setdefault("vocab_size", target.vocab_size)
+    taps = data.get("eagle_aux_hidden_state_layer_ids") or (data.get("eagle_config") or {}).get(
+        "eagle_aux_hidden_state_layer_ids"
+    )
+    known = {key: value for key, value in layer.items() if key not in ("architectures", "model_type", "dtype")}
+    config = LlamaConfig(**known)
+    return HeadConfig(
+        layer=config,
+        draft_vocab_size=data.get("draft_vocab_size") or config.vocab_size,
+        taps=tuple(taps) if taps else default_taps(target.num_layers),
+        target_hidden_size=data.get("target_hidden_size") or config.hidden_size,
+        **{name: bool(data.get(name, False)) for name in VARIANTS},
+    )
+
+
+def _to_json(config: HeadConfig, target_name: str, architecture: str, num_draft_tokens: int) -> dict:
+    proposal = {"proposal_type": "greedy", "speculative_tokens": num_draft_tokens}
+    return {
+        "architectures": ["Eagle3Speculator"],
+        "speculators_model_type": "eagle3",
+        "speculators_version": "0.9.0",
+        "speculators_config": {
+            "algorithm": "eagle3",
+            "default_proposal_method": "greedy",
+            "proposal_methods": [proposal],
+            "verifier": {"name_or_path": target_name, "architectures": [architecture]},
+        },
+        "draft_vocab_size": config.draft_vocab_size,
+        "target_hidden_size": config.target_hidden_size,
+        "eagle_aux_hidden_state_layer_ids": list(config.taps),
+        **{name: getattr(config, name) for name in VARIANTS},
+        "transformer_layer_config": config.layer.to_diff_dict(),
+    }
+
+
+def _check_target(folder: Path, config: HeadConfig, target: LoadedModel) -> None:
+    size = target.model.config.get_text_config().hidden_size
+    problem = None
+    if config.target_hidden_size != size:
+        problem = f"it reads features of size {config.target_hidden_size}, the target's are of {size}"
+    elif config.layer.vocab_size != target.vocab_size:
+        problem = f"it is for a vocabulary of {config.layer.vocab_size} tokens, the target has {target.vocab_size}"
+    elif max(config.taps) > target.num_layers or min(config.taps) < 1:
+        problem = f"it taps layers {list(config.taps)}, the target has {target.num_layers}"
+    elif config.layer.num_hidden_layers != 1:
+        problem = f"it has {config.layer.num_hidden_layers} layers, one is supported"
+    if problem:
+        raise ValueError(
+            f"{folder} is no head for {target.name!r}: {problem}; use one that was trained for this target"
+        )
+
+
+def _check_weights(folder: Path, head: Eagle3Head, weights: dict[str, torch.Tensor]) -> None:
+    expected = {name: tuple(tensor.shape) for name, tensor in head.state_dict().items()}
+    remedy = "download or train it again"
+    if missing := sorted(expected.keys() - weights.keys()):
+        raise OSError(f"{folder} lacks {len(missing)} weights, {missing[0]!r} among them: {remedy}")
+    if unknown := sorted(weights.keys() - expected.keys()):
+        raise ValueError(f"{folder} has weights of a kind that is not supported, {unknown[0]!r}: use another head")
+    for name, shape in expected.items():
+        if tuple(weights[name].shape) != shape:
+            raise ValueError(f"{folder}: {name} is {tuple(weights[name].shape)}, its config says {shape}: {remedy}")
+
+
+def _read_weights(folder: Path) -> dict[str, torch.Tensor]:
+    """By the names of the speculators format, in fp32."""
+    path = folder / WEIGHTS
+    if not path.is_file():
+        raise OSError(f"{folder} holds no {WEIGHTS}: give the folder of a trained head, converted to safetensors")
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dict)
+    except SafetensorError as error:
+        raise OSError(f"{path} is damaged or cut short ({error}): download or train it again") from error
+    named = {name.replace("midlayer.", "layers.0."): tensor for name, tensor in tensors.items() if name != "t2d"}
+    return {name: t.to(torch.int64 if name == "d2t" else torch.float32) for name, t in named.items()}
+
+
+def _read_json(path: Path) -> dict:
+    try:
+        data = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return data if isinstance(data, dict) else {}

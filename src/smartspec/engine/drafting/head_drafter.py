@@ -1,0 +1,132 @@
+"""A trained head as drafter: chains of its likeliest tokens, made from what the target has computed anyway.
+
+Per slot it keeps how far the target's features are known and how far its own KV holds them; the latter lags when it was
+not asked, and its next draft begins with one pass over what it missed. The KV of its drafts is never kept: their
+entries are computed anew from the target's features, which are better than its own.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from smartspec.control.records import UNLIMITED, DrafterSpec, DrafterView, FreeTests, StopRule
+from smartspec.core.batch import NO_DRAFT, Batch, Draft, Verification, chain
+from smartspec.core.blocks import PrefixCopy, Trim
+from smartspec.core.request import Request
+from smartspec.engine.attention.ragged import Segment
+from smartspec.engine.drafting.head_runner import HeadRunner
+from smartspec.engine.models.model_runner import ModelRunner
+
+MAX_PREFILL_CHUNK = 512
+
+
+class HeadDrafter:
+    """Drafts point masses, so that outputs are those of plain decoding, sampled ones included. Implements
+    core.drafter.Drafter. target: a runner with the head's taps."""
+
+    def __init__(self, runner: HeadRunner, target: ModelRunner, num_slots: int, name: str):
+        self.spec = DrafterSpec(name, has_passes=True)
+        self.runner, self.target = runner, target
+        self._num_known = np.zeros(num_slots, dtype=np.int64)  # positions with features
+        self._num_seen = np.zeros(num_slots, dtype=np.int64)  # positions in the head's KV, at most those
+
+    def begin_step(self, batch: Batch) -> None:
+        """Follow the block manager's memory operations, and forget what was rolled back since the last step."""
+        self.runner.apply(batch.memory_ops)
+        for op in batch.memory_ops:
+            if isinstance(op, PrefixCopy):
+                self._num_known[op.target_slot] = self._num_known[op.source_slot]
+                self._num_seen[op.target_slot] = self._num_seen[op.source_slot]
+                self._forget(op.target_slot, op.num_tokens)
+            elif isinstance(op, Trim):
+                self._forget(op.slot, op.num_tokens)
+        for request in (*batch.decoding, *batch.prefill):
+            self._forget(request.slot, request.num_computed_tokens)
+
+    def _forget(self, slot: int, num_tokens: int) -> None:
+        """Nothing is known behind so many tokens. The entry of the last one has read the token behind it, which may be
+        another now."""
+        self._num_known[slot] = min(self._num_known[slot], num_tokens)
+        self._num_seen[slot] = min(self._num_seen[slot], max(num_tokens - 1, 0))
+
+    def view(self, batch: Batch) -> DrafterView:
+        """Drafts of any length where all features are known; how far its KV lags behind its next draft."""
+        slots = [request.slot for request in batch.decoding]
+        computed = np.array([request.num_computed_tokens for request in batch.decoding], dtype=np.int64)
+        can_draft = (self._num_known[slots] == computed) & (computed > 0)
+        lag = np.maximum(computed - self._num_seen[slots] - 1, 0)
+        return DrafterView(np.where(can_draft, UNLIMITED, 0), lag=lag)
+
+    def draft(self, batch: Batch, lengths: np.ndarray, stop: StopRule | None = None) -> list[Draft]:
+        """Draft lengths[i] tokens behind the text of row i (int [R]), fewer where stop says so; a row of length 0 costs
+        nothing."""
+        token_ids: list[list[int]] = [[] for _ in batch.decoding]
+        confidence: list[list[float]] = [[] for _ in batch.decoding]
+        active = np.flatnonzero(lengths > 0)
+        segments = [self._catch_up(batch.decoding[i]) for i in active.tolist()]
+        hidden = None
+        for depth in range(int(max(lengths, default=0))):
+            logits = self.runner.forward(segments, hidden)
+            tokens = self.runner.target_ids[logits.argmax(dim=-1)].cpu().numpy().astype(np.int32)
+            confident = torch.exp(logits.amax(dim=-1).float() - torch.logsumexp(logits.float(), dim=-1)).cpu().numpy()
+            for row, token, value in zip(active.tolist(), tokens.tolist(), confident.tolist(), strict=True):
+                token_ids[row].append(token)
+                confidence[row].append(value)
+            is_done = lengths[active] == depth + 1
+            if stop is not None:
+                is_done |= np.asarray(stop(depth, active, confident, _entropy(logits)), dtype=bool)
+            going_on = np.flatnonzero(~is_done)
+            if not len(going_on):
+                break
+            hidden = self.runner.hidden[torch.from_numpy(going_on).to(self.runner.device)]
+            segments = [Segment(segments[i].slot, segments[i].end, tokens[i : i + 1], 1) for i in going_on.tolist()]
+            active = active[going_on]
+        return [
+            chain(np.array(ids, dtype=np.int32), confidence=np.array(values)) if ids else NO_DRAFT
+            for ids, values in zip(token_ids, confidence, strict=True)
+        ]
+
+    def observe(
+        self,
+        batch: Batch,
+        verified: np.ndarray,
+        decoding: Sequence[Verification],
+        prefill: Sequence[Verification | None],
+    ) -> FreeTests:
+        """Keep the target's features of all tokens that became text. No free tests: entries that are computed anew are
+        mostly those of accepted drafts, and would say that it is better than it is."""
+        for index, (request, verification) in enumerate(zip(batch.decoding, decoding, strict=True)):
+            self._keep(request, self.target.features[index][_text_rows(verification)])
+        for index, request in enumerate(batch.prefill, start=len(batch.decoding)):
+            self._keep(request, self.target.features[index])
+        return FreeTests(*np.zeros((3, len(verified)), dtype=np.int64))
+
+    def _keep(self, request: Request, features: torch.Tensor) -> None:
+        start = request.num_computed_tokens
+        if self._num_known[request.slot] == start:
+            end = start + len(features)
+            self.runner.features[request.slot, start:end] = features
+            self._num_known[request.slot] = end
+
+    def _catch_up(self, request: Request) -> Segment:
+        """Feed all but the last chunk of what the head's KV lacks; returns that last chunk."""
+        slot, end = request.slot, request.num_computed_tokens
+        start = int(self._num_seen[slot])
+        while end - start > MAX_PREFILL_CHUNK:
+            chunk = request.token_ids[start + 1 : start + 1 + MAX_PREFILL_CHUNK]
+            self.runner.forward([Segment(slot, start, chunk, num_logits=0)])
+            start += MAX_PREFILL_CHUNK
+        self._num_seen[slot] = end
+        return Segment(slot, start, request.token_ids[start + 1 : end + 1], num_logits=1)
+
+
+def _text_rows(verification: Verification) -> list[int]:
+    """Of the newest token and the nodes of a draft behind it, those that are text now."""
+    nodes = verification.accepted_nodes
+    return [0, *(1 + node for node in (range(verification.num_accepted) if nodes is None else nodes))]
+
+
+def _entropy(logits: torch.Tensor) -> np.ndarray:
+    """Of each row's distribution in nats, float [n]."""
+    return torch.special.entr(torch.softmax(logits.float(), dim=-1)).sum(dim=-1).cpu().numpy()

@@ -1,0 +1,159 @@
+"""One pass of a trained head: its packed weights, its KV in the target's slots, and the features it reads."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from smartspec.core.blocks import MemoryOp, PrefixCopy
+from smartspec.engine.attention.kv_cache import KVCache
+from smartspec.engine.attention.ragged import ATTENTION_NAME, AttentionPlan, Segment, register_attention
+from smartspec.engine.drafting.eagle3 import Eagle3Head, rotary_tables
+from smartspec.engine.kernels.cpu import elementwise
+from smartspec.engine.kernels.cpu.ragged_attention import max_tokens_per_tile
+from smartspec.engine.models.fusion import FusedAttention, FusedMLP, FusedRMSNorm
+from smartspec.engine.models.linear import make_linear, pad_small_batches, padded_rows, warm_up
+from smartspec.engine.models.model_runner import ModelRunner, logit_rows
+
+
+class HeadRunner:
+    """A head beside its target. features: [num_slots, max_len, feature_size], what the target's tapped layers computed
+    at every position of every slot; memory that is not written costs nothing on a CPU.
+
+    embedding: [V, hidden_size]; the target's where the head brings none. name: for messages and the profile.
+    """
+
+    def __init__(
+        self, head: Eagle3Head, target: ModelRunner, *, name: str, num_slots: int, embedding: torch.Tensor | None = None
+    ):
+        layer, loaded = head.config.layer, target.loaded
+        self.device, self.max_len = target.device, target.max_len
+        self.target_ids = head.target_ids.to(self.device)
+        self._rotary = tuple(table.to(self.device, loaded.dtype) for table in rotary_tables(layer, self.max_len))
+        self._embed = _lookup(loaded.model.get_input_embeddings(), embedding, loaded.dtype)
+        packed = _PackedHead(head.to(self.device, loaded.dtype))
+        self._min_rows = pad_small_batches(packed)
+        warm_up(packed)
+        self._packed = packed
+        self.loaded = replace(
+            loaded,
+            name=name,
+            model=packed,
+            num_layers=1,
+            num_heads=layer.num_attention_heads,
+            num_kv_heads=layer.num_key_value_heads,
+            head_dim=layer.head_dim,
+            windows=(None,),
+            weight_bytes=sum(p.numel() * p.element_size() for p in head.parameters()),
+        )
+        self.features = torch.empty(
+            num_slots, self.max_len, head.config.feature_size, dtype=loaded.dtype, device=self.device
+        )
+        self.hidden = torch.empty(
+            0
+        )  # of the last pass, at the rows its logits are of: [sum of num_logits, hidden_size]
+        self.max_tile_tokens = max_tokens_per_tile(
+            self.device, loaded.dtype, layer.num_attention_heads // layer.num_key_value_heads, layer.head_dim
+        )
+        self.cache = KVCache(
+            num_layers=1,
+            num_slots=num_slots,
+            num_kv_heads=layer.num_key_value_heads,
+            max_len=self.max_len,
+            head_dim=layer.head_dim,
+            dtype=loaded.dtype,
+            device=self.device,
+        )
+
+    def apply(self, memory_ops: tuple[MemoryOp, ...]) -> None:
+        """Carry out the block manager's memory operations, in order."""
+        for op in memory_ops:
+            self.cache.apply(op)
+            if isinstance(op, PrefixCopy):
+                self.features[op.target_slot, : op.num_tokens] = self.features[op.source_slot, : op.num_tokens]
+
+    @torch.inference_mode()
+    def forward(self, segments: list[Segment], hidden: torch.Tensor | None = None) -> torch.Tensor:
+        """Logits [sum of num_logits, draft_vocab_size], in the order of the segments.
+
+        A segment's token_ids are those behind its positions (token p + 1 at position p). hidden: [N, hidden_size], what
+        stands for the features, in the segments' order; None: the features of those positions.
+        """
+        order = sorted(range(len(segments)), key=lambda i: segments[i].slot)
+        ordered = [segments[i] for i in order]
+        if hidden is None:
+            known = [self.features[s.slot, s.start : s.end] for s in ordered]
+            hidden = self._packed.combine(torch.cat(known)[None])[0]
+        elif order != sorted(order):
+            pieces = hidden.split([s.num_tokens for s in segments])
+            hidden = torch.cat([pieces[i] for i in order])
+        num_tokens = len(hidden)
+        num_padding = padded_rows(num_tokens, self._min_rows) - num_tokens if self.max_tile_tokens else 0
+        plan = AttentionPlan(ordered, self.cache, (None,), self.device, self.max_tile_tokens, num_padding)
+        token_ids = torch.from_numpy(np.concatenate([s.token_ids for s in ordered]).astype(np.int64))
+        embeds = self._embed(token_ids.to(self.device))
+        if num_padding:
+            embeds, hidden = (F.pad(x, (0, 0, 0, num_padding)) for x in (embeds, hidden))
+        turn = tuple(table[plan.positions][None] for table in self._rotary)
+        normed, hidden = self._packed(embeds[None], hidden[None], turn, plan)
+        wanted = torch.from_numpy(logit_rows(ordered, order)).to(self.device)
+        num_logits = sum(s.num_logits for s in segments)
+        self.hidden = hidden[0, wanted][:num_logits]
+        return self._packed.lm_head(normed[:, wanted])[0, :num_logits]
+
+
+def _lookup(module: nn.Module, own: torch.Tensor | None, dtype: torch.dtype) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Embeddings of token ids, as the table has them: a head knows nothing of what some targets multiply them by."""
+    if own is None and not isinstance(module, nn.Embedding):
+        return module  # its weights stay in a GGUF file's blocks
+    table = module.weight if own is None else own.to(module.weight.device, dtype)
+    return partial(F.embedding, weight=table)
+
+
+class _PackedHead(nn.Module):
+    """A head for drafting alone: the modules of fusion and linear, as the target's own layers have them."""
+
+    def __init__(self, head: Eagle3Head):
+        super().__init__()
+        register_attention()
+        config, layer = head.config, head.layers[0]
+        self.config = config
+        attention = layer.self_attn
+        attention.config, attention.layer_idx, attention.head_dim = config.layer, 0, config.layer.head_dim
+        config.layer._attn_implementation = ATTENTION_NAME
+        self.fc = make_linear(head.fc.weight)
+        self.tap_norms = nn.ModuleList(map(_norm, head.fc_norm)) if config.fc_norm else None
+        self.all_taps_norm = _norm(head.input_norm) if config.norm_before_fc else None
+        self.embed_norm, self.hidden_norm = _norm(layer.input_layernorm), _norm(layer.hidden_norm)
+        self.attention = FusedAttention(attention, {"scaling": config.layer.head_dim**-0.5})
+        self.mlp_norm, self.mlp = _norm(layer.post_attention_layernorm), FusedMLP(layer.mlp)
+        self.norm, self.lm_head = _norm(head.norm), make_linear(head.lm_head.weight)
+
+    def combine(self, features: torch.Tensor) -> torch.Tensor:
+        """As Eagle3Head.combine; features [1, N, feature_size]."""
+        if self.all_taps_norm is not None:
+            features = self.all_taps_norm(features)
+        if self.tap_norms is not None:
+            chunks = features.chunk(len(self.tap_norms), dim=-1)
+            features = torch.cat([norm(chunk) for norm, chunk in zip(self.tap_norms, chunks, strict=True)], dim=-1)
+        return self.fc(features)
+
+    def forward(
+        self, embeds: torch.Tensor, hidden: torch.Tensor, turn: tuple[torch.Tensor, torch.Tensor], plan: AttentionPlan
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """What the output embedding reads and what the next step does, [1, N, hidden_size] each."""
+        normed = self.hidden_norm(hidden)
+        residual = normed if self.config.norm_before_residual else hidden
+        joined = torch.cat([self.embed_norm(embeds), normed], dim=-1)
+        hidden = residual + self.attention(joined, turn, attention_plan=plan)[0]
+        hidden = hidden + self.mlp(self.mlp_norm(hidden))
+        normed = self.norm(hidden)
+        return normed, normed if self.config.norm_output else hidden
+
+
+def _norm(norm: nn.RMSNorm) -> nn.Module:
+    return FusedRMSNorm(norm.weight, norm.eps) if elementwise.applies_to(norm.weight) else norm

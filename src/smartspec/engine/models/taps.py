@@ -1,0 +1,42 @@
+"""What chosen layers of a model compute, read in a pass that runs anyway."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+
+def check_taps(model: nn.Module, taps: tuple[int, ...]) -> None:
+    """Raise ValueError where a tap is none of the model's layers."""
+    num_layers = len(decoder_layers(model))
+    if wrong := [tap for tap in taps if not 1 <= tap <= num_layers]:
+        raise ValueError(
+            f"tap layers {wrong} do not exist: the target has {num_layers} layers (taps 1 to {num_layers})"
+        )
+
+
+def decoder_layers(model: nn.Module) -> nn.ModuleList:
+    """The model's layers in order. Raises ValueError where they are not to be told from its other modules."""
+    num_layers = model.config.get_text_config().num_hidden_layers
+    lists = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) == num_layers]
+    if not lists:
+        raise ValueError(f"{type(model).__name__} has no list of its {num_layers} layers: heads cannot be used with it")
+    return lists[0]
+
+
+@contextmanager
+def tapped(model: nn.Module, taps: tuple[int, ...]) -> Iterator[list[torch.Tensor]]:
+    """A pass inside the block appends what the first i layers have computed, [B, N, hidden_size], for every i in
+    taps (ascending)."""
+    layers, found = decoder_layers(model), []
+
+    def keep(module: nn.Module, args: object, output: torch.Tensor | tuple) -> None:
+        found.append(output[0] if isinstance(output, tuple) else output)
+
+    handles = [layers[tap - 1].register_forward_hook(keep) for tap in taps]
+    try:
+        yield found
+    finally:
+        for handle in handles:
+            handle.remove()

@@ -1,0 +1,37 @@
+"""The model card of a trained head: what it is for, how it was made, what it reached."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from smartspec.train.fit import CURVE, Training, TrainingSettings
+from smartspec.train.shards import num_answer_tokens
+
+CARD = """# EAGLE-3 head for {model}
+
+A drafter for speculative decoding in the `speculators` format: `smartspec serve {model} --drafter FOLDER`.
+
+Trained by `smartspec train-drafter {model} --data TEXTS --out FOLDER --tokens {tokens}` on texts that the target wrote
+itself ({unique} answer tokens), its features and likeliest tokens recorded while it wrote them.
+
+* Settings: `{settings}`
+* Taps: what the target's first {taps} layers have computed
+* Held-out rows, chance that a chain's next token is right, by position: {acceptance}
+* Emitted tokens a step these would give with chains of {length}: {emitted}
+"""
+
+
+def write_card(folder: Path, model: str, data: Path, settings: TrainingSettings, training: Training) -> None:
+    """README.md beside the weights."""
+    last = json.loads((folder / CURVE).read_text().splitlines()[-1])
+    text = CARD.format(
+        model=model,
+        tokens=settings.num_tokens,
+        unique=num_answer_tokens(data),
+        settings=json.dumps(asdict(settings)),
+        taps=", ".join(map(str, training.head.config.taps)),
+        acceptance=last["acceptance"],
+        length=len(last["acceptance"]),
+        emitted=last["emitted_per_step"],
+    )
+    (folder / "README.md").write_text(text)

@@ -1,0 +1,145 @@
+"""Training a head on a processor: what is learned, when it is kept, and how to go on."""
+
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from smartspec.engine.drafting.eagle3 import Eagle3Head
+from smartspec.train.batches import collate, epoch, read_part
+from smartspec.train.shards import shard_paths
+from smartspec.train.unroll import chain_matches, loss_of
+
+CHECKPOINT = "training.pt"
+CURVE = "curve.jsonl"
+HELD_OUT_DRAFT = 5  # tokens of the chains that are measured
+HELD_OUT_ROWS = 64
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """num_tokens: answer tokens to learn from, repeated ones included. num_steps: of the training-time test.
+    learning_rate: after warm_up batches; it falls to a tenth along a cosine over num_tokens."""
+
+    num_tokens: int = 1_000_000
+    num_steps: int = 3
+    draft_vocab_size: int = 8192
+    learning_rate: float = 5e-4
+    warm_up: int = 20
+    weight_decay: float = 0.01
+    max_gradient: float = 1.0
+    checkpoint_seconds: float = 120.0
+    seed: int = 0
+
+
+class Training:
+    """A head, its optimiser, and how far along the data it is."""
+
+    def __init__(self, head: Eagle3Head, embedding: torch.Tensor, data: Path, settings: TrainingSettings):
+        """embedding: the target's, [V, hidden_size]. data: a folder of shards with signals."""
+        self.head, self.embedding, self.data, self.settings = head, embedding, data, settings
+        self.num_tokens = self.num_batches = self.epoch = self.batch_in_epoch = 0
+        self.num_shards = len(shard_paths(data))  # of this epoch: more may be appended meanwhile
+        self.losses: list[float] = []
+        learned = [p for p in head.parameters() if p.requires_grad]
+        self.optimizer = torch.optim.AdamW(
+            learned, lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=settings.weight_decay
+        )
+        self._draft_ids = np.full(embedding.shape[0], -1, dtype=np.int64)
+        self._draft_ids[head.target_ids.numpy()] = np.arange(len(head.target_ids))
+
+    def run(self, folder: Path, report: Callable[[str], None]) -> None:
+        """Learn until settings.num_tokens; every checkpoint_seconds, and at the end, the state is kept in folder."""
+        kept = time.monotonic()
+        while self.num_tokens < self.settings.num_tokens:
+            for batch in epoch(
+                self.data, self.num_shards, self._draft_ids, self.settings.seed + self.epoch, self.batch_in_epoch
+            ):
+                self._learn(batch)
+                if time.monotonic() - kept > self.settings.checkpoint_seconds:
+                    self.keep(folder, report)
+                    kept = time.monotonic()
+                if self.num_tokens >= self.settings.num_tokens:
+                    break
+            else:
+                self.epoch, self.batch_in_epoch = self.epoch + 1, 0
+                self.num_shards = len(shard_paths(self.data))
+        self.keep(folder, report)
+
+    def _learn(self, batch) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = self._learning_rate()
+        loss = loss_of(self.head, self.embedding, batch, self.settings.num_steps)
+        self.optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.head.parameters(), self.settings.max_gradient)
+        self.optimizer.step()
+        self.losses = [*self.losses[-49:], loss.item()]
+        self.num_tokens += int((batch.lengths - batch.answer_starts).sum())
+        self.num_batches += 1
+        self.batch_in_epoch += 1
+
+    def _learning_rate(self) -> float:
+        warm = min(1.0, (self.num_batches + 1) / self.settings.warm_up)
+        done = min(1.0, self.num_tokens / self.settings.num_tokens)
+        return self.settings.learning_rate * warm * (0.55 + 0.45 * math.cos(math.pi * done))
+
+    def acceptance(self) -> list[float]:
+        """On held-out rows: the chance that a token of a chain is right where those before it were, by position."""
+        rows = [row for number in range(len(shard_paths(self.data))) for row in read_part(self.data, number, True)]
+        counts = torch.zeros(HELD_OUT_DRAFT, 2, dtype=torch.int64)
+        for begin in range(0, min(len(rows), HELD_OUT_ROWS), 8):
+            batch = collate(rows[begin : begin + 8], self._draft_ids)
+            counts += chain_matches(self.head, self.embedding, batch, HELD_OUT_DRAFT)
+        return (counts[:, 1] / counts[:, 0].clamp(min=1)).tolist()
+
+    def keep(self, folder: Path, report: Callable[[str], None]) -> None:
+        """Write the state, and a line of the learning curve."""
+        rates = self.acceptance()
+        line = {
+            "tokens": self.num_tokens,
+            "epoch": self.epoch,
+            "loss": float(np.mean(self.losses)) if self.losses else None,
+            "acceptance": [round(rate, 4) for rate in rates],
+            "emitted_per_step": round(1 + float(np.cumprod(rates).sum()), 4),
+        }
+        folder.mkdir(parents=True, exist_ok=True)
+        partial = folder / f"{CHECKPOINT}.partial"
+        torch.save(self._state(), partial)
+        partial.replace(folder / CHECKPOINT)
+        with (folder / CURVE).open("a") as file:
+            file.write(json.dumps(line) + "\n")
+        report(json.dumps(line))
+
+    def _state(self) -> dict:
+        names = ("num_tokens", "num_batches", "epoch", "batch_in_epoch", "num_shards", "losses")
+        progress = {name: getattr(self, name) for name in names}
+        return {
+            "head": self.head.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "progress": progress,
+            "settings": asdict(self.settings),
+        }
+
+    def resume(self, folder: Path) -> bool:
+        """Go on where folder's checkpoint ended; False where it has none. Raises ValueError where it is of another
+        head or cannot be read, and names the remedy."""
+        path = folder / CHECKPOINT
+        if not path.exists():
+            return False
+        try:
+            state = torch.load(path, weights_only=True)
+            self.head.load_state_dict(state["head"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            for name, value in state["progress"].items():
+                setattr(self, name, value)
+        except Exception as error:  # torch raises many kinds for what is one thing here
+            raise ValueError(
+                f"{path} cannot be continued ({error}): delete it, or train into another folder"
+            ) from error
+        return True

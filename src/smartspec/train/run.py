@@ -1,0 +1,123 @@
+"""The stages of training a head, from names and folders."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from smartspec.core.blocks import BlockManager
+from smartspec.core.engine_core import EngineCore
+from smartspec.core.scheduler import Scheduler
+from smartspec.engine.drafting.eagle3 import default_taps
+from smartspec.engine.drafting.head_checkpoint import write_head
+from smartspec.engine.models.checkpoint import locate, read_checkpoint
+from smartspec.engine.models.load import load_model
+from smartspec.engine.models.loaded_model import LoadedModel
+from smartspec.engine.models.model_runner import ModelRunner
+from smartspec.train.card import write_card
+from smartspec.train.export import export_rows
+from smartspec.train.fit import CHECKPOINT, Training, TrainingSettings
+from smartspec.train.generate import BLOCK_SIZE, GenerationLimits, Generator, NoDrafts, generate_shards
+from smartspec.train.prompts import chat_format
+from smartspec.train.recording import RecordingExecutor, RecordingRunner, signals_of
+from smartspec.train.shards import num_answer_tokens, read_rows, read_shard, shard_paths
+from smartspec.train.signals import signals_path, write_signals
+from smartspec.train.start import initial_head, last_tap_rms
+from smartspec.train.vocabulary import coverage, draft_vocabulary
+from smartspec.workload.prompts import read_prompts
+
+MAX_BATCHED_TOKENS = 512
+VOCABULARY = "draft_vocabulary.npy"
+
+
+def generate_texts(
+    model: str, data: Path, num_tokens: int, prompt_files: tuple[Path, ...], seed: int, report: Callable[[str], None]
+) -> None:
+    """Have the target write texts into folder data until it holds num_tokens answer tokens."""
+    if num_answer_tokens(data) >= num_tokens:
+        return
+    prompts = tuple(prompt.text for path in prompt_files for prompt in read_prompts(path))
+    report(f"loading {model}")
+    loaded = load_model(model)
+    limits = GenerationLimits().within(loaded.max_model_len)
+    chat = chat_format(loaded.tokenizer)
+    executor = RecordingExecutor(_runner(loaded, limits))
+    scheduler = Scheduler(
+        BlockManager(limits.concurrency * limits.total // BLOCK_SIZE, BLOCK_SIZE, limits.concurrency),
+        max_batched_tokens=MAX_BATCHED_TOKENS,
+        max_model_len=limits.total,
+        max_draft_tokens=1,
+    )
+    core = EngineCore(scheduler, executor, NoDrafts())
+    seed += len(shard_paths(data))  # what goes on does not begin again
+    generator = Generator(core, executor, chat, loaded.eos_token_ids, limits, seed=seed, prompts=prompts)
+    generate_shards(generator, data, num_tokens, report)
+
+
+def record_missing(model: str, data: Path, report: Callable[[str], None]) -> None:
+    """Compute the signals of shards that have none (texts that came without them), in a pass over each row.
+
+    Raises ValueError where there is nothing to learn from, or it was written by another model."""
+    next(read_rows(data))
+    missing = [n for n in range(len(shard_paths(data))) if not signals_path(data, n).exists()]
+    if not missing:
+        return
+    report(f"computing what {model} makes of {len(missing)} shards")
+    loaded = load_model(model)
+    _check_rows(data, loaded)
+    longest = max(len(row.token_ids) for row in read_rows(data))
+    runner = ModelRunner(loaded, num_slots=1, max_len=longest, taps=default_taps(loaded.num_layers))
+    for number in missing:
+        rows = read_shard(shard_paths(data)[number])
+        write_signals(signals_path(data, number), [signals_of(runner, row) for row in rows])
+
+
+def train_head(model: str, data: Path, out: Path, settings: TrainingSettings, report: Callable[[str], None]) -> None:
+    """Train a head for the target on the texts in data, or go on doing so, and write it to folder out."""
+    record_missing(model, data, report)
+    source, files = locate(model)
+    target, _ = read_checkpoint(model, source, files, torch.float32, keep_blocks=False)
+    vocab_size = target.get_input_embeddings().weight.shape[0]
+    if (out / CHECKPOINT).exists():
+        ids = np.load(out / VOCABULARY)
+    else:
+        ids = draft_vocabulary(data, settings.draft_vocab_size, vocab_size)
+        out.mkdir(parents=True, exist_ok=True)
+        np.save(out / VOCABULARY, ids)
+    report(f"{len(ids)} tokens in the draft vocabulary cover {coverage(data, ids):.1%} of the answers")
+    head = initial_head(target, ids, last_tap_rms(data), settings.seed)
+    embedding = target.get_input_embeddings().weight.detach().clone()
+    architecture = type(target).__name__
+    del target
+    training = Training(head, embedding, data, settings)
+    if training.resume(out):
+        report(f"going on after {training.num_tokens} tokens")
+    training.run(out, report)
+    write_head(out, head, model, architecture)
+    write_card(out, model, data, settings, training)
+
+
+def export_data(model: str, data: Path, out: Path, report: Callable[[str], None]) -> None:
+    """Write the rows in data and what the target computes of them to folder out, as `speculators train` reads them."""
+    report(f"loading {model}")
+    loaded = load_model(model)
+    _check_rows(data, loaded)
+    longest = max(len(row.token_ids) for row in read_rows(data))
+    taps = (*default_taps(loaded.num_layers), loaded.num_layers)
+    export_rows(ModelRunner(loaded, num_slots=1, max_len=longest, taps=taps), data, out, report)
+
+
+def _check_rows(data: Path, loaded: LoadedModel) -> None:
+    """Raises ValueError where there is nothing to learn from, or it was written by another model."""
+    for row in read_rows(data):
+        if row.token_ids.max() >= loaded.vocab_size or len(row.token_ids) > loaded.max_model_len:
+            raise ValueError(
+                f"{data} has a row of {len(row.token_ids)} tokens up to id {row.token_ids.max()}, {loaded.name!r} has "
+                f"{loaded.vocab_size} tokens and {loaded.max_model_len} positions: generate texts with this model"
+            )
+
+
+def _runner(loaded: LoadedModel, limits: GenerationLimits) -> RecordingRunner:
+    taps = default_taps(loaded.num_layers)
+    return RecordingRunner(loaded, num_slots=limits.concurrency, max_len=limits.total, taps=taps)

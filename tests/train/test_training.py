@@ -1,0 +1,197 @@
+"""A head from nothing, on a tiny model: texts by the model itself, training, the checkpoint, drafting with it."""
+
+import json
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+sys.path.append(str(Path(__file__).parents[1] / "engine"))
+from saved_models import save_model
+from transformers import AutoTokenizer
+
+from smartspec.engine.drafting.head_checkpoint import is_head, read_head
+from smartspec.engine.models.load import load_model
+from smartspec.train import run
+from smartspec.train.fit import TrainingSettings
+from smartspec.train.generate import GenerationLimits, without_loop
+from smartspec.train.shards import read_rows, read_shard, shard_paths
+from smartspec.train.signals import read_signals, signals_path
+
+TEMPLATE = "{% for m in messages %}w3 w{{ 4 if m.role == 'user' else 6 }} {{ m.content }} <end> {% endfor %}"
+SETTINGS = TrainingSettings(num_tokens=20_000, draft_vocab_size=16, learning_rate=1e-2, checkpoint_seconds=1e9)
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory) -> Path:
+    sizes = {"num_hidden_layers": 6, "max_position_embeddings": 128, "initializer_range": 0.4}
+    folder = save_model(tmp_path_factory.mktemp("target"), eos_token_id=[2], **sizes)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.chat_template = TEMPLATE + "{% if add_generation_prompt %}w3 w6 {% endif %}"
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def texts(target, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("texts")
+    run.generate_texts(str(target), folder, 250, (), 0, lambda line: None)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained(target, texts, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("head")
+    run.train_head(str(target), texts, folder, SETTINGS, lambda line: None)
+    return folder
+
+
+def curve(folder: Path) -> list[dict]:
+    return list(map(json.loads, (folder / "curve.jsonl").read_text().splitlines()))
+
+
+def test_what_is_recorded_while_generating_is_what_a_pass_of_its_own_computes(target, texts, tmp_path):
+    (tmp_path / "tokens").mkdir()
+    for path in shard_paths(texts):
+        (tmp_path / "tokens" / path.name).write_bytes(path.read_bytes())
+    run.record_missing(str(target), tmp_path, lambda line: None)
+    for number, path in enumerate(shard_paths(texts)):
+        rows = read_shard(path)
+        pairs = zip(*(read_signals(signals_path(each, number), rows) for each in (texts, tmp_path)), strict=True)
+        for recorded, computed in pairs:
+            np.testing.assert_allclose(recorded.features, computed.features, atol=2e-2, rtol=2e-2)
+            np.testing.assert_allclose(recorded.top_probs, computed.top_probs, atol=2e-3)
+
+
+def test_generation_goes_on_where_it_ended_with_other_texts(target, texts, tmp_path):
+    folder = shutil.copytree(texts, tmp_path / "texts")
+    before = [row.token_ids.tolist() for row in read_rows(folder)]
+    run.generate_texts(str(target), folder, 400, (), 0, lambda line: None)
+    rows = [row.token_ids.tolist() for row in read_rows(folder)]
+    assert rows[: len(before)] == before and len(rows) > len(before)
+    assert rows[len(before) :][0] not in before
+    assert all(0 < row.answer_start < len(row.token_ids) for row in read_rows(folder))
+
+
+def test_training_teaches_and_what_it_writes_drafts(target, texts, trained):
+    assert curve(trained)[-1]["loss"] < 0.9 * np.log(16)  # what knowing nothing of its vocabulary gives
+    assert is_head(str(trained)) and not is_head(str(target))
+    loaded = load_model(str(target))
+    head, embedding = read_head(trained, loaded)
+    assert embedding is None and len(head.target_ids) == 16
+    assert "Held-out" in (trained / "README.md").read_text()
+
+
+def test_interrupted_and_resumed_is_as_uninterrupted(target, texts, tmp_path, monkeypatch):
+    settings, learn, calls = replace(SETTINGS, num_tokens=2000), run.Training._learn, []
+
+    def interrupted(self, batch):
+        calls.append(1)
+        if len(calls) == 4:
+            self.keep(tmp_path / "b", lambda line: None)
+            raise KeyboardInterrupt
+        learn(self, batch)
+
+    run.train_head(str(target), texts, tmp_path / "a", settings, lambda line: None)
+    monkeypatch.setattr(run.Training, "_learn", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run.train_head(str(target), texts, tmp_path / "b", settings, lambda line: None)
+    assert not is_head(str(tmp_path / "b"))
+    monkeypatch.setattr(run.Training, "_learn", learn)
+    run.train_head(str(target), texts, tmp_path / "b", settings, lambda line: None)
+    once, resumed = (load_file(tmp_path / name / "model.safetensors") for name in "ab")
+    assert all(torch.equal(once[name], resumed[name]) for name in once)
+    assert [line["tokens"] for line in curve(tmp_path / "b")][-1] == curve(tmp_path / "a")[-1]["tokens"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"target_hidden_size": 64}, "features of size 64, the target's are of 32"),
+        ({"eagle_aux_hidden_state_layer_ids": [1, 2, 9]}, "taps layers .1, 2, 9., the target has 6"),
+        ({"transformer_layer_config": {"vocab_size": 77}}, "vocabulary of 77 tokens, the target has 32"),
+        ({"transformer_layer_config": {"num_hidden_layers": 2}}, "2 layers, one is supported"),
+        ({"speculators_model_type": "dflash"}, "'dflash': only eagle3 is supported"),
+        ({"draft_vocab_size": 17}, "its config says"),
+    ],
+)
+def test_a_head_for_another_target_is_refused(target, trained, tmp_path, change, message):
+    config = json.loads((trained / "config.json").read_text())
+    for key, value in change.items():
+        config[key] = config[key] | value if isinstance(value, dict) else value
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "model.safetensors").write_bytes((trained / "model.safetensors").read_bytes())
+    with pytest.raises(ValueError, match=message):
+        read_head(tmp_path, load_model(str(target)))
+
+
+def test_damaged_heads_are_refused(target, trained, tmp_path):
+    loaded = load_model(str(target))
+    (tmp_path / "config.json").write_text((trained / "config.json").read_text())
+    with pytest.raises(OSError, match=r"holds no model\.safetensors"):
+        read_head(tmp_path, loaded)
+    weights = (trained / "model.safetensors").read_bytes()
+    (tmp_path / "model.safetensors").write_bytes(weights[: len(weights) // 2])
+    with pytest.raises(OSError, match="damaged or cut short"):
+        read_head(tmp_path, loaded)
+    tensors = load_file(trained / "model.safetensors")
+    save_file({name: t for name, t in tensors.items() if name != "fc.weight"}, tmp_path / "model.safetensors")
+    with pytest.raises(OSError, match=r"lacks 1 weights, 'fc.weight'"):
+        read_head(tmp_path, loaded)
+    save_file(tensors | {"d2t": tensors["d2t"] + 20}, tmp_path / "model.safetensors")
+    with pytest.raises(ValueError, match="index map d2t names token"):
+        read_head(tmp_path, loaded)
+
+
+def test_the_original_layout_is_read(target, trained, tmp_path):
+    config = json.loads((trained / "config.json").read_text())
+    flat = config["transformer_layer_config"] | {"draft_vocab_size": 16, "fc_norm": True}
+    (tmp_path / "config.json").write_text(json.dumps(flat))
+    tensors = load_file(trained / "model.safetensors")
+    renamed = {name.replace("layers.0.", "midlayer."): t for name, t in tensors.items()}
+    save_file(renamed, tmp_path / "model.safetensors")
+    loaded = load_model(str(target))
+    head, expected = read_head(tmp_path, loaded)[0], read_head(trained, loaded)[0]
+    for name, tensor in expected.state_dict().items():
+        assert torch.equal(tensor, head.state_dict()[name])
+
+
+def test_data_that_cannot_be_learned_from_is_refused(target, tmp_path):
+    with pytest.raises(ValueError, match="holds no training rows"):
+        run.train_head(str(target), tmp_path, tmp_path / "out", SETTINGS, lambda line: None)
+    (tmp_path / "tokens").mkdir()
+    (tmp_path / "tokens" / "00000.npz").write_bytes(b"half a file")
+    with pytest.raises(ValueError, match=r"00000\.npz is not a shard of training rows"):
+        run.train_head(str(target), tmp_path, tmp_path / "out", SETTINGS, lambda line: None)
+
+
+def test_exported_rows_are_what_speculators_reads(target, texts, tmp_path):
+    datasets = pytest.importorskip("datasets")
+    run.export_data(str(target), texts, tmp_path / "export", lambda line: None)
+    exported, rows = datasets.load_from_disk(str(tmp_path / "export")), list(read_rows(texts))
+    signals = read_signals(signals_path(texts, 0), read_shard(shard_paths(texts)[0]))
+    assert len(exported) == len(rows)
+    for index, (row, recorded) in enumerate(zip(rows, signals, strict=False)):
+        assert exported[index]["input_ids"].tolist() == row.token_ids.tolist()
+        assert int(exported[index]["loss_mask"].sum()) == row.num_answer_tokens
+        assert exported[index]["seq_len"] == len(row.token_ids)
+        arrays = load_file(tmp_path / "export" / "hidden_states" / f"hs_{index}.safetensors")
+        assert torch.equal(arrays["token_ids"], exported[index]["input_ids"])  # which is how it checks them
+        assert arrays["hidden_states"].shape == (len(row.token_ids), 4, 32)
+        taps = arrays["hidden_states"][:-1, :3].float().flatten(1)  # the last one is behind the last layer
+        np.testing.assert_allclose(taps, recorded.features.astype(np.float32), rtol=2e-2, atol=0.1)
+    with pytest.raises(ValueError, match="is not empty"):
+        run.export_data(str(target), texts, tmp_path / "export", lambda line: None)
+
+
+def test_endless_repetition_is_cut():
+    text = list(range(100, 140))
+    assert without_loop(np.array(text)) == 40
+    assert without_loop(np.array(text + [7] * 40)) == 41
+    assert without_loop(np.array(text + [1, 2, 3, 4, 5] * 9)) == 45
+    assert GenerationLimits().within(128).total <= 128
