@@ -6,14 +6,17 @@ import pytest
 import torch
 from compiled import need_kernels
 from gguf_files import CONFIG, write_llama
+from saved_models import save_tokenizer
 from transformers import LlamaForCausalLM
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 from smartspec.engine.kernels.cpu.quantized_linear import LIBRARY
+from smartspec.engine.models import checkpoint, gguf_model
 from smartspec.engine.models.fusion import fuse
 from smartspec.engine.models.gguf_file import open_gguf
 from smartspec.engine.models.gguf_model import BlocksNotKept, read_gguf_model
-from smartspec.engine.models.quantized import QuantizedLinear, choose_few_rows, unpacked, weight_bytes
+from smartspec.engine.models.load import load_model
+from smartspec.engine.models.quantized import QuantizedLinear, block_types, choose_few_rows, unpacked, weight_bytes
 
 MIXED = {
     "attn_v": "Q6_K",
@@ -97,3 +100,26 @@ def test_few_rows_are_measured_for_every_shape(tmp_path: Path):
     assert all(linear.few_rows >= 16 for linear in linears)
     of_shape = {(linear.in_features, linear.out_features): linear.few_rows for linear in linears}
     assert all(of_shape[linear.in_features, linear.out_features] == linear.few_rows for linear in linears)
+
+
+def test_a_file_is_served_in_blocks_or_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog):
+    path = write_llama(tmp_path / "model.gguf", MIXED)
+    CONFIG.save_pretrained(tmp_path)
+    save_tokenizer(tmp_path)
+    monkeypatch.setattr(checkpoint, "configuration_folder", lambda file: tmp_path)
+    token_ids = torch.arange(9).view(1, -1)
+
+    def logits(**options: str) -> tuple[torch.Tensor, bool]:
+        model = load_model(str(path), device="cpu", **options).model
+        model.set_attn_implementation("sdpa")
+        return model(token_ids).logits, bool(block_types(model))
+
+    with torch.inference_mode():
+        expected, in_blocks = logits()
+        assert in_blocks and not caplog.text
+        monkeypatch.setattr(gguf_model, "ROWWISE", ())
+        for options, reason in ({"quantization": "none"}, ""), ({}, "transformers rearranges those of 'llama' models"):
+            unpacked_logits, in_blocks = logits(**options)
+            assert not in_blocks and reason in caplog.text
+            spread = expected.std()
+            torch.testing.assert_close(unpacked_logits / spread, expected / spread, rtol=0, atol=1e-4)
