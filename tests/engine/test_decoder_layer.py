@@ -3,11 +3,13 @@
 import copy
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import cycle
 
 import numpy as np
 import pytest
 import torch
 from compiled import need_kernels
+from gguf import GGMLQuantizationType, quants
 from tiny_models import as_loaded
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -18,8 +20,10 @@ from smartspec.engine.models.decoder_layer import FusedDecoderLayer, fuse_layers
 from smartspec.engine.models.fusion import fuse
 from smartspec.engine.models.linear import pack_linears
 from smartspec.engine.models.model_runner import ModelRunner
+from smartspec.engine.models.quantized import QuantizedLinear, QuantizedWeight
 
 VOCABULARY = 61
+Q4_0, Q4_1, Q5_1, Q8_0 = (GGMLQuantizationType[name] for name in ("Q4_0", "Q4_1", "Q5_1", "Q8_0"))
 SIZES = {
     "vocab_size": VOCABULARY,
     "hidden_size": 36,
@@ -40,7 +44,7 @@ def kernels():
     need_kernels(LIBRARY)
 
 
-def fused_model(model_type: str, **changes: object) -> nn.Module:
+def stock_model(model_type: str, **changes: object) -> nn.Module:
     register_attention()
     torch.manual_seed(0)
     config = AutoConfig.for_model(model_type, **SIZES | changes)
@@ -48,9 +52,27 @@ def fused_model(model_type: str, **changes: object) -> nn.Module:
     for name, parameter in model.named_parameters():
         if "norm" in name or "bias" in name:  # all ones or zeros as made
             parameter.normal_(0.5, 0.5)
+    return model
+
+
+def prepare(model: nn.Module) -> nn.Module:
     fuse(model)
     pack_linears(model)
     return model
+
+
+def fused_model(model_type: str, **changes: object) -> nn.Module:
+    return prepare(stock_model(model_type, **changes))
+
+
+def in_blocks(model_type: str, types: list[GGMLQuantizationType]) -> nn.Module:
+    """Its linears in blocks of these types in turn, neighbours in different ones."""
+    model = stock_model(model_type, hidden_size=64, intermediate_size=96, num_attention_heads=8, attention_bias=True)
+    linears = {path: module for path, module in model.model.layers.named_modules() if type(module) is nn.Linear}
+    for (path, linear), kind in zip(linears.items(), cycle(types), strict=False):
+        blocks = torch.from_numpy(quants.quantize(linear.weight.numpy(), kind))
+        model.model.layers.set_submodule(path, QuantizedLinear([QuantizedWeight(blocks, kind)], linear.bias))
+    return prepare(model)
 
 
 def runner_of(model: nn.Module) -> ModelRunner:
@@ -90,6 +112,15 @@ def test_layers_in_one_call_compute_what_their_modules_do(model_type: str, chang
     for segments in random_passes():
         torch.testing.assert_close(actual.forward(segments), expected.forward(segments), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(actual.cache._storage, expected.cache._storage, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("types", [[Q4_1], [Q8_0, Q4_0, Q5_1]], ids=["one type", "several"])
+def test_weights_in_blocks_are_multiplied_as_their_modules_do(types: list[GGMLQuantizationType]):
+    expected, actual = runner_of(in_blocks("llama", types)), runner_of(in_blocks("llama", types))
+    assert fuse_layers(actual.loaded.model) == 2
+    long = Segment(3, 0, np.arange(40, dtype=np.int32), 1)  # more rows than are multiplied block by block
+    for segments in ([long], *random_passes(1)):
+        torch.testing.assert_close(actual.forward(segments), expected.forward(segments), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("model_type", ["gemma", "cohere", "olmo2", "phi", "granite"])

@@ -12,6 +12,8 @@
 #include "linear.h"
 #include "panels.h"
 
+#define UNPACK_FROM 20 /* rows: for fewer, what blocks cost to be unpacked into panels is more than panels save */
+
 /* Weights whose outputs stand side by side: heads of query, key and value, or gate and up, which may differ in type. */
 typedef struct {
     Weight parts[3];
@@ -43,11 +45,12 @@ typedef struct {
  * columns of output goes their sum with residual, where there is one. */
 static void weight_share(const Weight *weight, const float *x, int64_t num_rows, float *y, int64_t y_stride,
                          const float *residual, float *output) {
-    const int64_t unit = weight->type == TYPE_PANELS ? PANEL : TILE_OUTPUTS, outputs = weight->outputs;
+    const int by_panels = weight->type == TYPE_PANELS || num_rows >= UNPACK_FROM;
+    const int64_t unit = by_panels ? PANEL : TILE_OUTPUTS, outputs = weight->outputs;
     const int64_t units = (outputs + unit - 1) / unit, thread = omp_get_thread_num(), threads = omp_get_num_threads();
     const int64_t first = units * thread / threads, last = units * (thread + 1) / threads;
     const int64_t end = last * unit < outputs ? last * unit : outputs;
-    if (weight->type == TYPE_PANELS) panels_slice(weight, x, num_rows, y, y_stride, first, last);
+    if (by_panels) panels_slice(weight, x, num_rows, y, y_stride, first, last);
     else linear_slice(weight, x, num_rows, y, y_stride, first * unit, end);
     if (residual)
         for (int64_t row = 0; row < num_rows; row++)

@@ -1,4 +1,5 @@
-/* x @ weight.T + bias for fp32 weights in panels, for few rows of x as for many.
+/* x @ weight.T + bias by panels: of fp32 weights that lie so, for few rows of x as for many; of weights in blocks, which are
+ * unpacked on the way, for many.
  *
  * A panel holds the weights of PANEL outputs, input by input: [outputs / PANEL, inputs, PANEL], the last one filled up with
  * zeros. A tile of rows times a panel keeps its sums in registers, reads weights as they lie and x one number at a time
@@ -10,7 +11,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "weight.h"
+#include "dequantise.h"
 
 #define TYPE_PANELS -1 /* of a Weight; ours, GGUF stores no such type */
 
@@ -25,8 +26,8 @@
 #define PANEL_ROWS 6
 #endif
 #define PANEL (2 * PANEL_LANES)
-#define MOST_ROWS 96 /* of x at a time: they stay in the second cache while panels pass by */
-#define PANEL_INPUTS 512 /* at a time: a panel stays in the first cache while rows pass by */
+#define MOST_ROWS 256 /* of x at a time: they stay in the second cache while panels pass by */
+#define PANEL_INPUTS 256 /* at a time, a multiple of every block: a panel stays in the first cache while rows pass by */
 #define SIDE_BY_SIDE 4 /* panels that one row is multiplied with at once, or it would wait for its own sums */
 
 typedef float panel_lanes __attribute__((vector_size(4 * PANEL_LANES), aligned(4), may_alias));
@@ -99,10 +100,23 @@ static void panels_of_row(const Weight *weight, const float *x, float *y, int64_
     }
 }
 
+/* Outputs panel * PANEL and on of a weight in blocks, inputs first .. first + num_inputs, in fp32 as a panel. */
+static void unpack_panel(const Weight *weight, int64_t panel, int64_t first, int64_t num_inputs, float *to) {
+    float rows[PANEL][PANEL_INPUTS + 16]; /* not a power of two: rows must not fight for the same cache lines */
+    for (int64_t i = 0; i < PANEL; i++)
+        if (panel * PANEL + i < weight->outputs)
+            dequantise_row(weight, panel * PANEL + i, first, num_inputs, rows[i]);
+        else
+            memset(rows[i], 0, num_inputs * sizeof(float));
+    for (int64_t k = 0; k < num_inputs; k++)
+        for (int64_t i = 0; i < PANEL; i++) to[k * PANEL + i] = rows[i][k];
+}
+
 /* y [num_rows, y_stride], its columns first * PANEL .. last * PANEL or the last output. One thread's work. */
 static void panels_slice(const Weight *weight, const float *x, int64_t num_rows, float *y, int64_t y_stride, int64_t first,
                          int64_t last) {
-    if (num_rows == 1) {
+    const int in_panels = weight->type == TYPE_PANELS;
+    if (num_rows == 1 && in_panels) {
         panels_of_row(weight, x, y, first, last);
         return;
     }
@@ -110,12 +124,14 @@ static void panels_slice(const Weight *weight, const float *x, int64_t num_rows,
     for (int64_t row = 0; row < num_rows; row += MOST_ROWS)
         for (int64_t panel = first; panel < last; panel++) {
             const int64_t rows = num_rows - row < MOST_ROWS ? num_rows - row : MOST_ROWS;
-            const float *w = (const float *)weight->blocks + panel * inputs * PANEL;
-            float sums[MOST_ROWS * PANEL];
+            float sums[MOST_ROWS * PANEL], unpacked[PANEL_INPUTS * PANEL];
             memset(sums, 0, rows * PANEL * sizeof(float));
-            for (int64_t k = 0; k < inputs; k += PANEL_INPUTS)
-                multiply_rows_and_panel(rows, x + row * inputs + k, inputs, w + k * PANEL,
-                                        inputs - k < PANEL_INPUTS ? inputs - k : PANEL_INPUTS, sums);
+            for (int64_t k = 0; k < inputs; k += PANEL_INPUTS) {
+                const int64_t num_inputs = inputs - k < PANEL_INPUTS ? inputs - k : PANEL_INPUTS;
+                const float *w = in_panels ? (const float *)weight->blocks + (panel * inputs + k) * PANEL : unpacked;
+                if (!in_panels) unpack_panel(weight, panel, k, num_inputs, unpacked);
+                multiply_rows_and_panel(rows, x + row * inputs + k, inputs, w, num_inputs, sums);
+            }
             store_panel(weight, panel, rows, sums, y + row * y_stride, y_stride);
         }
 }
