@@ -15,6 +15,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from smartspec.engine.attention.ragged import ATTENTION_NAME, Segment, register_attention
+from smartspec.engine.attention.tree_mask import tree_mask
 from smartspec.engine.kernels.cpu.decoder_layer import LIBRARY
 from smartspec.engine.models.decoder_layer import FusedDecoderLayer, fuse_layers
 from smartspec.engine.models.fusion import fuse
@@ -82,14 +83,16 @@ def runner_of(model: nn.Module) -> ModelRunner:
 
 
 def random_passes(seed: int = 0) -> Iterator[list[Segment]]:
-    """Chunks of prompts, single tokens and drafts that are rolled back, of four requests."""
+    """Chunks of prompts, single tokens, drafts that are rolled back and trees, of four requests."""
     random = np.random.default_rng(seed)
     starts = [0] * 4
     for _ in range(6):
         segments = []
         for slot in random.permutation(4)[: random.integers(1, 5)].tolist():
             tokens = random.integers(0, VOCABULARY, random.choice([1, 2, 5, 9])).astype(np.int32)
-            segments.append(Segment(slot, starts[slot], tokens, int(random.integers(0, len(tokens) + 1))))
+            parents = np.array([int(random.integers(-1, token)) for token in range(len(tokens))])
+            tree = tree_mask(parents, starts[slot]) if random.random() < 0.5 else None
+            segments.append(Segment(slot, starts[slot], tokens, int(random.integers(0, len(tokens) + 1)), tree))
             starts[slot] += int(random.integers(1, len(tokens) + 1))
         yield segments
 

@@ -65,7 +65,7 @@ class QuantizedLinear(nn.Module):
 
     @property
     def kernel_weights(self) -> list[kernels.Weight]:
-        """What kernels are given, side by side, each with its part of the bias; they hold addresses of these tensors."""
+        """What kernels are given, side by side, each with its part of the bias; they hold addresses of tensors here."""
         sizes = [part.outputs for part in self.parts]
         biases = [None] * len(sizes) if self.bias is None else self.bias.split(sizes)
         return [kernels.describe(part.blocks, part.type, bias) for part, bias in zip(self.parts, biases, strict=True)]
