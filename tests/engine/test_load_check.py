@@ -11,13 +11,14 @@ from transformers import AutoModelForCausalLM
 
 from smartspec.engine.attention import ragged as attention
 from smartspec.engine.attention.ragged import Segment
-from smartspec.engine.models import fusion, linear, load_check
+from smartspec.engine.models import fusion, linear, load_check, panel_linear
 from smartspec.engine.models.checkpoint import UnsupportedModelError
 from smartspec.engine.models.fusion import FusedAttention, FusedMLP, FusedRMSNorm
 from smartspec.engine.models.linear import PackedLinear
 from smartspec.engine.models.load import load_model
 from smartspec.engine.models.loaded_model import LoadedModel
 from smartspec.engine.models.model_runner import ModelRunner
+from smartspec.engine.models.panel_linear import PanelLinear
 from smartspec.engine.runtime.build import load_runners
 from smartspec.engine.runtime.config import EngineConfig
 
@@ -66,9 +67,9 @@ def largest_error(folder: Path, loaded: LoadedModel) -> float:
 
 
 def kinds(loaded: LoadedModel) -> list[int]:
-    """Fused attentions, MLPs and norms, and packed linears."""
+    """Fused attentions, MLPs and norms, and linears in panels or packed."""
     modules = list(loaded.model.modules())
-    types = (FusedAttention, FusedMLP, FusedRMSNorm, PackedLinear)
+    types = (FusedAttention, FusedMLP, FusedRMSNorm, PackedLinear | PanelLinear)
     return [sum(isinstance(module, kind) for module in modules) for kind in types]
 
 
@@ -163,7 +164,7 @@ def test_other_rotary_embeddings_keep_their_length(tmp_path: Path, rope_type: st
 def test_fused_modules_that_differ_are_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog):
     forward = FusedMLP.forward
     monkeypatch.setattr(FusedMLP, "forward", lambda self, x: forward(self, x) * 1.01)
-    monkeypatch.setattr(fusion, "_close", lambda a, b: True)
+    monkeypatch.setattr(fusion, "close", lambda a, b: True)
     save_model(tmp_path, **LARGE)
     with caplog.at_level(logging.WARNING):
         loaded = load_model(str(tmp_path), device="cpu")
@@ -188,6 +189,7 @@ def test_packed_linears_that_fail_are_not_used(tmp_path: Path, monkeypatch: pyte
         raise RuntimeError("no such kernel")
 
     monkeypatch.setattr(linear, "_linear", fail)
+    monkeypatch.setattr(panel_linear, "panel_linear", fail)
     monkeypatch.setattr("smartspec.engine.models.load.fuse", lambda model: None)
     save_model(tmp_path, **LARGE)
     with caplog.at_level(logging.WARNING):

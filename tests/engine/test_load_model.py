@@ -15,8 +15,8 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from smartspec.engine.kernels.cpu.quantized_linear import LIBRARY
 from smartspec.engine.models import checkpoint, default_model
 from smartspec.engine.models.default_model import DEFAULT_MODEL
-from smartspec.engine.models.linear import PackedLinear
 from smartspec.engine.models.load import load_model
+from smartspec.engine.models.panel_linear import PanelLinear
 from smartspec.engine.models.quantized import QuantizedLinear
 from smartspec.engine.runtime.build import build_engine
 from smartspec.engine.runtime.config import EngineConfig
@@ -36,7 +36,7 @@ def test_fields_of_a_local_folder(tmp_path: Path):
     assert loaded.tokenizer("w3 w4")["input_ids"] == [3, 4]
     assert not loaded.model.training
     assert not any(parameter.requires_grad for parameter in loaded.model.parameters())
-    assert isinstance(loaded.model.lm_head, PackedLinear)
+    assert not isinstance(loaded.model.lm_head, nn.Linear)
     assert loaded.model.config._attn_implementation == "smartspec"
 
 
@@ -59,7 +59,7 @@ def test_logits_are_those_of_the_stock_model(tmp_path: Path, tied: bool):
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs the kernel's list of mappings")
 def test_a_tied_embedding_is_mapped_from_its_file_and_not_copied(tmp_path: Path):
     model = load_model(str(save_model(tmp_path, tie_word_embeddings=True)), device="cpu").model
-    assert isinstance(model.lm_head, PackedLinear)
+    assert not isinstance(model.lm_head, nn.Linear)
     address = model.get_input_embeddings().weight.data_ptr()
     maps = Path("/proc/self/maps").read_text().splitlines()
     spans = [line.split()[0].split("-") for line in maps if line.endswith(str(weights_file(tmp_path)))]
@@ -230,7 +230,7 @@ def test_the_default_model_answers():
     assert isinstance(loaded.model.lm_head, QuantizedLinear)
     embedding = loaded.model.get_input_embeddings().quantized
     assert loaded.model.lm_head.parts[0].blocks.data_ptr() == embedding.blocks.data_ptr(), "the head exists once"
-    assert not any(isinstance(module, nn.Linear | PackedLinear) for module in loaded.model.modules())
+    assert not any(isinstance(module, nn.Linear | PanelLinear) for module in loaded.model.modules())
     loaded.model.set_attn_implementation("sdpa")
     messages = [{"role": "user", "content": "What is the capital of France?"}]
     inputs = loaded.tokenizer.apply_chat_template(

@@ -10,8 +10,9 @@ import torch
 from compiled import need_kernels
 from tiny_models import as_loaded, tiny_llama
 
-from smartspec.engine.kernels.cpu import elementwise, native
+from smartspec.engine.kernels.cpu import native
 from smartspec.engine.kernels.cpu.native import KernelsUnavailable, load_kernels
+from smartspec.engine.models.decoder_layer import fuse_layers
 from smartspec.engine.models.fusion import fuse
 from smartspec.engine.models.load import DTYPES
 from smartspec.engine.runtime.kernel_report import kernel_report
@@ -194,13 +195,19 @@ def test_the_report_tells_what_runs():
     elsewhere = replace(loaded, device=torch.device("cuda"))
     assert set(kernel_report(elsewhere).values()) == {"torch's, because the device is cuda"}
     assert "257 dimensions" in kernel_report(replace(loaded, head_dim=257))["attention"]
-    need_kernels("elementwise", "ragged_attention")
-    assert kernel_report(loaded)["elementwise"] == "torch's, because no layer of this model has a form for ours"
+    libraries = {
+        "attention": "ragged_attention",
+        "elementwise": "elementwise",
+        "linear": "panel_linear",
+        "layer": "decoder_layer",
+    }
+    need_kernels(*libraries.values())
+    for part in ("elementwise", "linear", "layer"):
+        assert kernel_report(loaded)[part] == "torch's, because no layer of this model has a form for ours"
     fuse(model)
-    libraries = {"attention": "ragged_attention", "elementwise": elementwise.LIBRARY}
+    assert fuse_layers(model) == 2
     about = {name: load_kernels(library).about for name, library in libraries.items()}
-    blocks = {"linear": "torch's, because no weight of this model is in blocks"}
-    assert kernel_report(loaded) == {name: f"compiled with {text}" for name, text in about.items()} | blocks
+    assert kernel_report(loaded) == {name: f"compiled with {text}" for name, text in about.items()}
     assert all(" for " in text for text in about.values())
 
 

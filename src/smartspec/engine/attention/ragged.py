@@ -6,7 +6,9 @@ batch in one call. Elsewhere torch does: neighbouring slots share a batched call
 longest context among them, when a small cost rule says that pays.
 """
 
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -18,6 +20,7 @@ from smartspec.engine.attention.tree_mask import MAX_TREE_TOKENS, TreeMask
 from smartspec.engine.kernels.cpu.ragged_attention import ragged_attention
 
 ATTENTION_NAME = "smartspec"
+T = TypeVar("T")
 
 # One more call costs about as much as attending to this many cached tokens with one query; measured on CPU with
 # contexts of 256: 40 us a call, 28 us a row. A further query per row costs a quarter of the first.
@@ -138,13 +141,17 @@ class AttentionPlan:
             self.ancestors = _ancestors(segments)
         else:
             self.groups = [_make_group(segments[a:b], row, device) for a, b, row in _partition(segments)]
-        self._masks: dict[tuple, list[torch.Tensor]] = {}
+        self._made: dict[Hashable, object] = {}
+
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What make returns, made by the first layer that asks for this key."""
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
 
     def masks(self, window: int | None, dtype: torch.dtype, group_size: int) -> list[torch.Tensor]:
         key = (window, dtype, group_size)
-        if key not in self._masks:
-            self._masks[key] = [group.mask(window, dtype, group_size) for group in self.groups]
-        return self._masks[key]
+        return self.once(key, lambda: [group.mask(window, dtype, group_size) for group in self.groups])
 
 
 def _make_tiles(segments: list[Segment], max_tokens: int) -> list[tuple[int, int, int, int, int]]:

@@ -161,7 +161,7 @@ def _fused_mlp(mlp: nn.Module) -> FusedMLP | None:
     if not _has_linears(mlp, "gate_proj", "up_proj", "down_proj") or not callable(getattr(mlp, "act_fn", None)):
         return None
     try:
-        fused, x = FusedMLP(mlp), _random_rows(mlp.gate_proj.weight)
+        fused, x = FusedMLP(mlp), random_rows(mlp.gate_proj.weight)
     except ValueError:  # only one of gate and up is in blocks
         return None
     return fused if _reproduces(fused, mlp, x) else None
@@ -177,7 +177,7 @@ def _fused_norm(norm: nn.Module) -> nn.Module | None:
     else:
         fused = nn.RMSNorm(weight.numel(), eps=eps, device="meta")
         fused.weight = weight
-    return fused if _reproduces(fused, norm, _random_rows(weight)) else None
+    return fused if _reproduces(fused, norm, random_rows(weight)) else None
 
 
 def _fused_attention(attention: nn.Module, rotary_width: int | None) -> FusedAttention | None:
@@ -186,7 +186,7 @@ def _fused_attention(attention: nn.Module, rotary_width: int | None) -> FusedAtt
         return None
     if rotary_width != attention.head_dim or attention.head_dim % 2:
         return None
-    x = _random_rows(attention.q_proj.weight)
+    x = random_rows(attention.q_proj.weight)
     # Unlike a real rotation these two differ in every column, which tells the variants of rotary embedding apart.
     positions = _random(x, attention.head_dim), _random(x, attention.head_dim, seed=1)
 
@@ -201,7 +201,7 @@ def _fused_attention(attention: nn.Module, rotary_width: int | None) -> FusedAtt
         fused_output, fused_call = run(fused)
     except (RuntimeError, TypeError, ValueError):  # a signature or shapes of another kind: not a module we know
         return None
-    same = all(map(_close, (fused_output, *fused_call[:3]), (output, query, key, value)))
+    same = all(map(close, (fused_output, *fused_call[:3]), (output, query, key, value)))
     return fused if same and fused_call[3] == options else None
 
 
@@ -209,9 +209,9 @@ def _has_linears(module: nn.Module, *names: str) -> bool:
     return all(is_linear(getattr(module, name, None)) for name in names)
 
 
-def _random_rows(weight: torch.Tensor) -> torch.Tensor:
+def random_rows(weight: torch.Tensor, seed: int = 0) -> torch.Tensor:
     """[1, NUM_PROBE_ROWS, width of the weight]; one row so small that the epsilon of a norm shows."""
-    x = _random(weight, weight.shape[-1])
+    x = _random(weight, weight.shape[-1], seed)
     x[:, 0] *= 1e-3
     return x
 
@@ -222,10 +222,11 @@ def _random(like: torch.Tensor, width: int, seed: int = 0) -> torch.Tensor:
 
 
 def _reproduces(fused: Callable, original: Callable, x: torch.Tensor) -> bool:
-    return _close(fused(x), original(x))
+    return close(fused(x), original(x))
 
 
-def _close(a: torch.Tensor, b: torch.Tensor) -> bool:
+def close(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether they are equal but for rounding, each row measured by its largest number."""
     tolerance = RELATIVE_TOLERANCE if b.dtype == torch.float32 else 2 * torch.finfo(b.dtype).eps
     scale = b.abs().amax(dim=-1, keepdim=True)
     return a.shape == b.shape and bool(((a - b).abs() <= tolerance * scale).all())

@@ -1,7 +1,7 @@
-"""Linear layers on CPU: weights reordered once into oneDNN's blocked layout.
+"""Linear layers on CPU: weights reordered once, into panels for our kernels or, without a compiler, for oneDNN.
 
-At the row counts speculation lives at (1 to 16) a prepacked GEMM is 1.6 to 3 times faster than the stock call. Where
-the layout does not apply (another device or dtype, a build without oneDNN) layers stay `torch.nn.Linear`.
+At the row counts speculation lives at (1 to 16) either is 1.6 to 5 times faster than the stock call. Where neither
+applies (another device or dtype, a build without oneDNN) layers stay `torch.nn.Linear`.
 """
 
 import time
@@ -9,6 +9,8 @@ import time
 import torch
 from torch import nn
 
+from smartspec.engine.kernels.cpu import panel_linear
+from smartspec.engine.models.panel_linear import PanelLinear
 from smartspec.engine.models.quantized import QuantizedLinear
 
 PADDED_ROWS = 4
@@ -21,7 +23,8 @@ _linear = torch.ops.mkldnn._linear_pointwise.default  # the resolved overload: r
 
 
 class PackedLinear(nn.Module):
-    """x [..., in_features] -> x @ weight.T + bias [..., out_features], fp32 on CPU; the plain weight is not kept."""
+    """Packed for oneDNN: x [..., in_features] -> x @ weight.T + bias [..., out_features], fp32 on CPU; the plain weight
+    is not kept."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None):
         """weight: [out_features, in_features]; bias: [out_features] or None."""
@@ -51,7 +54,9 @@ class PackedLinear(nn.Module):
 
 
 def make_linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> nn.Module:
-    """A linear layer over weight [out_features, in_features]: packed where that applies, else `nn.Linear`."""
+    """A linear layer over weight [out_features, in_features]: in panels or packed where it can be, else `nn.Linear`."""
+    if panel_linear.why_not(weight) is None:
+        return PanelLinear(weight, bias)
     if _packable(weight):
         return PackedLinear(weight, bias)
     linear = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
@@ -84,23 +89,27 @@ def joined(linears: list[nn.Linear | QuantizedLinear]) -> nn.Module:
 
 
 def pack_linears(model: nn.Module) -> int:
-    """Replace every packable `nn.Linear` of the model in place; each plain weight is freed before the next is packed.
+    """Replace every `nn.Linear` that can be packed in place; each plain weight is freed before the next is packed.
 
     A weight tied to the embedding stays for the lookups and exists twice afterwards. Returns how many were replaced.
     """
     # Subclasses may compute something else in their forward, so only the plain class is touched.
     paths = [path for path, module in model.named_modules() if type(module) is nn.Linear]
-    paths = [path for path in paths if _packable(model.get_submodule(path).weight)]
+    num_packed = 0
     for path in paths:
         linear = model.get_submodule(path)
-        model.set_submodule(path, PackedLinear(linear.weight, linear.bias))
-    return len(paths)
+        packed = make_linear(linear.weight, linear.bias)
+        if not isinstance(packed, nn.Linear):
+            model.set_submodule(path, packed)
+            num_packed += 1
+    return num_packed
 
 
 def padded_rows(num_rows: int, min_rows: int = 1) -> int:
-    """Rows to compute for num_rows: at least min_rows (see pad_small_batches), and beyond 64 only some sizes, so that
-    all of them can be warm. A padded row takes as long as a real one: they are at most 6 % of the rows."""
-    if num_rows <= 64:
+    """Rows to compute for num_rows: as many where min_rows is 0, else at least min_rows (see pad_small_batches), and
+    beyond 64 only some sizes, so that all of them can be warm. A padded row takes as long as a real one: they are at
+    most 6 % of the rows."""
+    if num_rows <= 64 or not min_rows:
         return max(num_rows, min_rows)
     step = 4 if num_rows <= 128 else 8 if num_rows <= 256 else 16
     return -(-num_rows // step) * step
@@ -124,13 +133,16 @@ def warm_up(model: nn.Module) -> None:
 
 @torch.inference_mode()
 def pad_small_batches(model: nn.Module) -> int:
-    """Let packed layers compute PADDED_ROWS rows where fewer are slower on this machine; returns the rows chosen.
+    """Let packed layers compute PADDED_ROWS rows where fewer are slower on this machine; returns the rows chosen, 0
+    where no layer is packed for oneDNN.
 
     oneDNN multiplies a single row with another kernel than several, on some processors a slower one (measured: 21.6 ms
     for all layers of the default model at one row, 18.3 ms at four). All layers are timed in turn, so that weights come
     from memory as they do in a step.
     """
     layers = [module for module in model.modules() if isinstance(module, PackedLinear)]
+    if not layers:
+        return 0
 
     def best_seconds(num_rows: int) -> float:
         inputs = [torch.ones(1, num_rows, layer.in_features) for layer in layers]
@@ -142,7 +154,7 @@ def pad_small_batches(model: nn.Module) -> int:
             durations.append(time.perf_counter() - began)
         return min(durations)
 
-    min_rows = PADDED_ROWS if layers and best_seconds(PADDED_ROWS) < PAD_GAIN * best_seconds(1) else 1
+    min_rows = PADDED_ROWS if best_seconds(PADDED_ROWS) < PAD_GAIN * best_seconds(1) else 1
     for layer in layers:
         layer.min_rows = min_rows
     return min_rows

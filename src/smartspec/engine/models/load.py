@@ -12,8 +12,9 @@ from transformers import PreTrainedTokenizerBase
 from smartspec.engine.attention.probe import AttentionCall, probe
 from smartspec.engine.kernels.cpu import native, quantized_linear
 from smartspec.engine.models.checkpoint import UnsupportedModelError, locate, map_tensor, read_checkpoint
+from smartspec.engine.models.decoder_layer import fuse_layers
 from smartspec.engine.models.fusion import fuse
-from smartspec.engine.models.linear import PackedLinear, make_linear, pack_linears, pad_small_batches, warm_up
+from smartspec.engine.models.linear import make_linear, pack_linears, pad_small_batches, warm_up
 from smartspec.engine.models.load_check import (
     Reference,
     find_difference,
@@ -32,9 +33,9 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 KNOWN_ATTENTION_OPTIONS = {
     "scaling", "dropout", "sliding_window", "position_ids", "use_cache", "is_causal", "logits_to_keep"
 }  # fmt: skip
-# What is tried, in turn, until the model computes what the stock one does: modules fused and linears packed, only
-# linears packed, the stock modules.
-PREPARATIONS = ("fused", "packed", "stock")
+# What is tried, in turn, until the model computes what the stock one does: whole layers in one call, modules fused and
+# linears packed, only linears packed, the stock modules.
+PREPARATIONS = ("layers", "fused", "packed", "stock")
 
 
 def load_model(name: str, *, dtype: str = "auto", device: str = "auto", quantization: str = "auto") -> LoadedModel:
@@ -148,11 +149,13 @@ def _prepare(model: nn.Module, preparation: str, folder: Path) -> int:
         _own_parameters(model, None)
         return 1
     mapped = _pack_tied_head(model, folder)
-    if preparation == "fused":
+    if preparation != "packed":
         fuse(model)
     pack_linears(model)
     _own_parameters(model, mapped)
     choose_few_rows(model)
+    if preparation == "layers":
+        fuse_layers(model)
     min_rows = pad_small_batches(model)
     warm_up(model)
     return min_rows
@@ -177,7 +180,7 @@ def _pack_tied_head(model: nn.Module, folder: Path) -> nn.Parameter | None:
     packed = make_linear(head.weight, head.bias)
     parameters = model.named_parameters(remove_duplicate=False)
     names = {name for name, parameter in parameters if parameter is embedding.weight}
-    again = map_tensor(folder, names) if isinstance(packed, PackedLinear) else None
+    again = map_tensor(folder, names) if not isinstance(packed, nn.Linear) else None
     if again is None or again.dtype != embedding.weight.dtype or not torch.equal(again[-1], embedding.weight[-1]):
         return None
     model.set_output_embeddings(packed)

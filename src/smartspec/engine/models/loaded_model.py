@@ -13,7 +13,8 @@ class LoadedModel:
 
     windows: per layer, its sliding window in tokens, or None. vocab_size is the width of the logits; max_model_len the
     positions it can be served with, and max_model_len_reason what those positions are; weight_bytes the size of the
-    distinct parameters as loaded, before packing; min_rows: rows below which its linears do not become faster.
+    distinct parameters as loaded, before packing; min_rows: rows below which its linears do not become
+    faster, 0 where every number of rows is as good as the next.
     """
 
     name: str

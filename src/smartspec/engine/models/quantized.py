@@ -63,6 +63,13 @@ class QuantizedLinear(nn.Module):
         """Shape, dtype and device of the weight, for models that ask; its values are NaN: they are in the blocks."""
         return torch.full((), torch.nan).expand(self.out_features, self.in_features)
 
+    @property
+    def kernel_weights(self) -> list[kernels.Weight]:
+        """What kernels are given, side by side, each with its part of the bias; they hold addresses of tensors here."""
+        sizes = [part.outputs for part in self.parts]
+        biases = [None] * len(sizes) if self.bias is None else self.bias.split(sizes)
+        return [kernels.describe(part.blocks, part.type, bias) for part, bias in zip(self.parts, biases, strict=True)]
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         rows = x.reshape(-1, self.in_features).contiguous()
         output = rows.new_empty(len(rows), self.out_features)

@@ -1,25 +1,40 @@
 """Which kernels a loaded model runs on, and why, in words for the log of a start and for `/v1/speculation`."""
 
-from smartspec.engine.kernels.cpu import elementwise, native, quantized_linear, ragged_attention
+from smartspec.engine.kernels.cpu import (
+    decoder_layer,
+    elementwise,
+    native,
+    panel_linear,
+    quantized_linear,
+    ragged_attention,
+)
+from smartspec.engine.models.decoder_layer import FusedDecoderLayer
 from smartspec.engine.models.loaded_model import LoadedModel
+from smartspec.engine.models.panel_linear import PanelLinear
 from smartspec.engine.models.quantized import block_types
+
+NO_FORM = "no layer of this model has a form for ours"
 
 
 def kernel_report(loaded: LoadedModel) -> dict[str, str]:
-    """Of attention, elementwise and linear: "compiled with gcc 12.2.0 for AVX-512", or "torch's, because ...", each."""
-    device, dtype, head_dim = loaded.device, loaded.dtype, loaded.head_dim
-    attention = ragged_attention.why_not(device, dtype, loaded.num_heads // loaded.num_kv_heads, head_dim)
-    between = native.why_not(elementwise.LIBRARY, device, dtype)
-    if between is None and not any(getattr(module, "has_kernel", False) for module in loaded.model.modules()):
-        between = "no layer of this model has a form for ours"
+    """Of attention, elementwise, linear and layer (whole ones): "compiled with gcc 12.2.0 for AVX-512", or "torch's,
+    because ...", each."""
+    head_dim, group_size = loaded.head_dim, loaded.num_heads // loaded.num_kv_heads
+    modules = list(loaded.model.modules())
     types = ", ".join(sorted(kind.name for kind in block_types(loaded.model)))
-    linear = native.why_not(quantized_linear.LIBRARY, device, dtype)
-    if linear is None and not types:
-        linear = "no weight of this model is in blocks"
+    in_panels = any(isinstance(module, PanelLinear) for module in modules)
+
+    def where(library: str, has_form: bool) -> str:
+        reason = native.why_not(library, loaded.device, loaded.dtype)
+        return _in_words(library, reason or (None if has_form else NO_FORM))
+
+    linear = where(quantized_linear.LIBRARY if types else panel_linear.LIBRARY, bool(types) or in_panels)
+    attention = ragged_attention.why_not(loaded.device, loaded.dtype, group_size, head_dim)
     return {
         "attention": _in_words(ragged_attention.LIBRARY, attention),
-        "elementwise": _in_words(elementwise.LIBRARY, between),
-        "linear": _in_words(quantized_linear.LIBRARY, linear) + (f", on {types}" if types else ""),
+        "elementwise": where(elementwise.LIBRARY, any(getattr(module, "has_kernel", False) for module in modules)),
+        "linear": linear + (f", on {types}" if types else ""),
+        "layer": where(decoder_layer.LIBRARY, any(isinstance(module, FusedDecoderLayer) for module in modules)),
     }
 
 

@@ -1,4 +1,4 @@
-"""Our own attention kernel for processors (ragged_attention.c).
+"""Our own attention kernel for processors (attention.h).
 
 Why: at 16 requests of unequal length the padded calls of torch's attention took 30 of 69 ms of a step, four times what
 reading the KV takes; in prefill they compute what lies behind the diagonal, a quarter of a pass over 1024 tokens.
@@ -17,8 +17,8 @@ MAX_TILE_TOKENS = 64
 MAX_HEAD_DIM = 256
 
 
-class _Attention(ctypes.Structure):
-    """The struct of the same name in ragged_attention.c."""
+class Attention(ctypes.Structure):
+    """The struct of the same name in attention.h."""
 
     _fields_ = [
         *((name, ctypes.c_void_p) for name in ("query", "key", "value", "keys", "values", "output")),
@@ -50,18 +50,22 @@ def ragged_attention(
     window in tokens. ancestors: int64 [N or fewer], see attention.tree_mask, of each row; None where no tile is of a
     tree. Raises ValueError for other shapes.
     """
+    attention = attention_of(query, key, value, keys, values, output, tiles, scale, window, ancestors)
+    native.load_kernels(LIBRARY).library.ragged_attention(ctypes.byref(attention))
+
+
+def attention_of(
+    query, key, value, keys, values, output, tiles, scale: float, window: int | None, ancestors: torch.Tensor | None
+) -> Attention:
+    """What kernels are given, from the arguments of ragged_attention; the tensors must outlive it."""
     num_kv_heads, _, head_dim = key.shape
     _check_shapes(query, key, value, keys, values, output, tiles)
-    native.load_kernels(LIBRARY).library.ragged_attention(
-        ctypes.byref(
-            _Attention(
-                *(tensor.data_ptr() for tensor in (query, key, value, keys, values, output, tiles)),
-                None if ancestors is None else ancestors.data_ptr(),
-                *(query.stride(1), query.stride(0), key.stride(1), key.stride(0), value.stride(1), value.stride(0)),
-                *(len(tiles), num_kv_heads, query.shape[0] // num_kv_heads, keys.shape[2], head_dim, window or 0),
-                scale,
-            )
-        )
+    return Attention(
+        *(tensor.data_ptr() for tensor in (query, key, value, keys, values, output, tiles)),
+        None if ancestors is None else ancestors.data_ptr(),
+        *(query.stride(1), query.stride(0), key.stride(1), key.stride(0), value.stride(1), value.stride(0)),
+        *(len(tiles), num_kv_heads, query.shape[0] // num_kv_heads, keys.shape[2], head_dim, window or 0),
+        scale,
     )
 
 

@@ -1,0 +1,75 @@
+"""Milliseconds of one pass of a model by rows: layers in one call, operator by operator, and what memory allows.
+
+    python benchmarks/pass_time.py --rows 1,2,4,8,16,64
+
+Both engines are in this process and take turns pass by pass, so that they see the same machine; the best
+of each counts. weights: what reading every weight once takes at the bandwidth measured here. cpu: time of all threads,
+which says more than the clock while other processes have the cores.
+"""
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Annotated
+
+import numpy as np
+import torch
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from smartspec.engine.attention.ragged import Segment
+from smartspec.engine.models import load
+from smartspec.engine.models.default_model import DEFAULT_MODEL
+from smartspec.engine.models.model_runner import ModelRunner
+
+CONTEXT = 128
+READ_BYTES = 1 << 28
+
+
+def main(
+    model: Annotated[str, typer.Option(help="As in `smartspec serve`.")] = DEFAULT_MODEL,
+    rows: Annotated[str, typer.Option(help="Requests with one new token each, separated by commas.")] = "1,2,4,8,16,32",
+    prefill: Annotated[str, typer.Option(help="Lengths of one prompt, separated by commas.")] = "128,512",
+    repetitions: Annotated[int, typer.Option(min=1)] = 15,
+) -> None:
+    """Print the table."""
+    batches = [[1] * int(count) for count in rows.split(",")] + [[int(length)] for length in prefill.split(",")]
+    max_rows, max_len = max(map(len, batches)), CONTEXT + max(map(max, batches))
+    runners = {name: _runner(model, name, max_rows, max_len) for name in ("layers", "fused")}
+    floor = 1e3 * runners["layers"].loaded.weight_bytes / _bandwidth()
+    table = Table("requests", "new tokens", *(f"{name}, {clock} ms" for name in runners for clock in ("wall", "cpu")))
+    table.title = f"{model}: weights {floor:.1f} ms"
+    for batch in batches:
+        segments = [Segment(slot, CONTEXT, np.arange(n, dtype=np.int32), 1) for slot, n in enumerate(batch)]
+        best = {name: (float("inf"), float("inf")) for name in runners}
+        for _ in range(repetitions):
+            for name, runner in runners.items():
+                best[name] = tuple(map(min, best[name], _seconds(partial(runner.forward, segments))))
+        table.add_row(str(len(batch)), str(batch[0]), *(f"{1e3 * s:.1f}" for pair in best.values() for s in pair))
+    Console(width=120).print(table)
+
+
+def _runner(model: str, preparation: str, max_rows: int, max_len: int) -> ModelRunner:
+    load.PREPARATIONS = load.PREPARATIONS[load.PREPARATIONS.index(preparation) :]
+    runner = ModelRunner(load.load_model(model, device="cpu"), num_slots=max_rows, max_len=max_len)
+    for slot in range(max_rows):
+        runner.cache.write_ones(slot, 0, CONTEXT)
+    return runner
+
+
+def _seconds(run: Callable[[], object]) -> tuple[float, float]:
+    """On the clock, and of processors in all threads of this process."""
+    began = time.perf_counter(), time.process_time()
+    run()
+    return time.perf_counter() - began[0], time.process_time() - began[1]
+
+
+def _bandwidth() -> float:
+    """Bytes a second that all threads read."""
+    memory = torch.ones(READ_BYTES // 4)
+    return READ_BYTES / min(_seconds(memory.sum)[0] for _ in range(5))
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,34 @@
+"""Linear layers on fp32 weights in panels."""
+
+import torch
+from torch import nn
+
+from smartspec.engine.kernels.cpu.panel_linear import panel_linear, to_panels, weight_of_panels
+from smartspec.engine.kernels.cpu.quantized_linear import Weight
+
+
+class PanelLinear(nn.Module):
+    """x [..., in_features] -> x @ weight.T + bias [..., out_features], fp32 on CPU; the plain weight is not kept."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None):
+        """weight: [out_features, in_features]; bias: [out_features] or None."""
+        super().__init__()
+        self.out_features, self.in_features = weight.shape
+        self.panels = to_panels(weight.detach())
+        self.bias = None if bias is None else bias.detach().clone()
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """Shape and dtype of the weight, for models that ask; it holds no values, computing with it raises."""
+        return torch.empty(self.out_features, self.in_features, device="meta")
+
+    @property
+    def kernel_weights(self) -> list[Weight]:
+        """What kernels are given; it holds addresses of this module's tensors."""
+        return [weight_of_panels(self.panels, self.bias, self.out_features)]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return panel_linear(x, *self.kernel_weights)
+
+    def extra_repr(self) -> str:
+        return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
