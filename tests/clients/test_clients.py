@@ -6,8 +6,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-
-from smartspec.engine.models.default_model import default_model_folder
+from default_model import configuration
 
 SCRIPTS = Path(__file__).parent / "scripts"
 
@@ -34,7 +33,7 @@ def test_llm(run, url, model):
 def test_guidellm(run, url, model, tmp_path):
     report = tmp_path / "report.json"
     load = ["--profile", "concurrent", "--rate", "2", "--max-requests", "4"]
-    data = ["--data", "prompt_tokens=32,output_tokens=16", "--processor", str(default_model_folder())]
+    data = ["--data", "prompt_tokens=32,output_tokens=16", "--processor", str(configuration())]
     run("guidellm", "benchmark", "run", "--target", url, "--model", model, *load, *data, "--output-path", str(report))
     (benchmark,) = json.loads(report.read_text())["benchmarks"]
     totals = benchmark["metrics"]["request_totals"]
