@@ -7,21 +7,23 @@ as much context; threads are those of OMP_NUM_THREADS, else all cores.
 """
 
 import os
-import sys
 import time
+from pathlib import Path
 
-import xllamacpp
+import typer
 
 CONTEXT_PER_SLOT = 2048
 
 
-def main(path: str, port: int, num_slots: int) -> None:
-    """Serve until the process ends."""
+def main(file: Path, port: int, slots: int) -> None:
+    """Serve a GGUF file until the process ends."""
+    import xllamacpp  # optional; --help works without it
+
     params = xllamacpp.CommonParams()
-    params.model.path = path
+    params.model.path = str(file)
     params.port = port
-    params.n_parallel = num_slots
-    params.n_ctx = num_slots * CONTEXT_PER_SLOT
+    params.n_parallel = slots
+    params.n_ctx = slots * CONTEXT_PER_SLOT
     params.cpuparams.n_threads = int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1)
     server = xllamacpp.Server(params)
     print(f"llama.cpp at {server.listening_address}", flush=True)
@@ -30,4 +32,4 @@ def main(path: str, port: int, num_slots: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    typer.run(main)

@@ -82,7 +82,7 @@ def test_seeded_sampling_is_repeatable_and_speculation_is_seen(server):
     assert [c.text for c in first.choices] == [c.text for c in second.choices]
     state = client.get("/speculation", cast_to=dict)
     assert state["policy"] == "goodput" and state["decisions"] and not state["ignored_input"]
-    assert set(state["kernels"]) == {"attention", "elementwise", "linear"}
+    assert set(state["kernels"]) == {"attention", "elementwise", "layer", "linear"}
     assert all(text.startswith(("compiled with ", "torch's, because ")) for text in state["kernels"].values())
 
 
