@@ -12,17 +12,15 @@
 #include <string.h>
 
 #include "exponential.h"
+#include "lanes.h"
 
-#define BLOCK 32    /* keys that are scored together: two vectors */
+#define BLOCK (2 * LANES) /* keys that are scored together, and values that are summed together */
 #define SPAN 128    /* keys per softmax: several blocks, so that its sums over vectors are few */
 #define MAX_ROWS 256
 #define MAX_HEAD_DIM 256
-#define TILE 6      /* rows whose scores stay in registers together */
-#define VALUE_TILE 4
+#define TILE 6      /* rows whose scores, or sums of values, stay in 16 registers together with what they are made of */
 #define FEW_ROWS 16 /* up to here single dot products are faster than transposing the keys */
 #define HIDDEN -1e30f
-
-typedef float vec __attribute__((vector_size(64), aligned(4), may_alias));
 
 /* Fields of a tile: slot, first place, first row, number of tokens, base. base is the first place that not every token
  * of a draft tree sees; negative where there is no tree and a token sees all places up to its own. */
@@ -75,10 +73,10 @@ static inline void score_block(Work *w, const float *keys, int64_t num_rows, int
     for (int64_t j = 0; j < num_keys; j++)
         for (int64_t d = 0; d < head_dim; d++) w->transposed[d][j] = keys[j * head_dim + d];
     for (int64_t r = 0; r < num_rows; r += TILE) {
-        vec low[TILE] = {0}, high[TILE] = {0};
+        lanes low[TILE] = {0}, high[TILE] = {0};
         const float *query = w->query + r * head_dim;
         for (int64_t d = 0; d < head_dim; d++) {
-            const vec k_low = *(const vec *)&w->transposed[d][0], k_high = *(const vec *)&w->transposed[d][16];
+            const lanes k_low = *(const lanes *)&w->transposed[d][0], k_high = *(const lanes *)&w->transposed[d][LANES];
 #pragma GCC unroll 6
             for (int i = 0; i < TILE; i++) {
                 low[i] += query[i * head_dim + d] * k_low;
@@ -87,8 +85,8 @@ static inline void score_block(Work *w, const float *keys, int64_t num_rows, int
         }
 #pragma GCC unroll 6
         for (int i = 0; i < TILE; i++) {
-            *(vec *)&w->scores[r + i][first] = low[i];
-            *(vec *)&w->scores[r + i][first + 16] = high[i];
+            *(lanes *)&w->scores[r + i][first] = low[i];
+            *(lanes *)&w->scores[r + i][first + LANES] = high[i];
         }
     }
 }
@@ -144,25 +142,29 @@ static inline void add_values_few(Work *w, const float *values, int64_t num_rows
 }
 
 static inline void add_values_many(Work *w, const float *values, int64_t num_rows, int64_t num_keys, int64_t head_dim) {
-    for (int64_t r = 0; r < num_rows; r += VALUE_TILE)
-        for (int64_t part = 0; part < head_dim; part += 64) {
-            vec sum[VALUE_TILE][4];
+    for (int64_t r = 0; r < num_rows; r += TILE)
+        for (int64_t part = 0; part < head_dim; part += BLOCK) {
+            lanes low[TILE], high[TILE];
             float *acc = w->acc + r * head_dim + part;
-#pragma GCC unroll 4
-            for (int i = 0; i < VALUE_TILE; i++)
-#pragma GCC unroll 4
-                for (int x = 0; x < 4; x++) sum[i][x] = *(const vec *)(acc + i * head_dim + 16 * x);
-            for (int64_t j = 0; j < num_keys; j++) {
-                const vec *value = (const vec *)(values + j * head_dim + part);
-#pragma GCC unroll 4
-                for (int i = 0; i < VALUE_TILE; i++)
-#pragma GCC unroll 4
-                    for (int x = 0; x < 4; x++) sum[i][x] += w->scores[r + i][j] * value[x];
+#pragma GCC unroll 6
+            for (int i = 0; i < TILE; i++) {
+                low[i] = *(const lanes *)(acc + i * head_dim);
+                high[i] = *(const lanes *)(acc + i * head_dim + LANES);
             }
-#pragma GCC unroll 4
-            for (int i = 0; i < VALUE_TILE; i++)
-#pragma GCC unroll 4
-                for (int x = 0; x < 4; x++) *(vec *)(acc + i * head_dim + 16 * x) = sum[i][x];
+            for (int64_t j = 0; j < num_keys; j++) {
+                const float *value = values + j * head_dim + part;
+                const lanes v_low = *(const lanes *)value, v_high = *(const lanes *)(value + LANES);
+#pragma GCC unroll 6
+                for (int i = 0; i < TILE; i++) {
+                    low[i] += w->scores[r + i][j] * v_low;
+                    high[i] += w->scores[r + i][j] * v_high;
+                }
+            }
+#pragma GCC unroll 6
+            for (int i = 0; i < TILE; i++) {
+                *(lanes *)(acc + i * head_dim) = low[i];
+                *(lanes *)(acc + i * head_dim + LANES) = high[i];
+            }
         }
 }
 
@@ -172,7 +174,7 @@ static inline void attend(const Attention *a, const int64_t *tile, int64_t head,
     const int64_t least = base < 0 ? start : base; /* no token of the tile has a smaller position */
     const int64_t group_size = a->group_size, num_rows = num_tokens * group_size;
     const float *keys = cached(a, a->keys, tile[0], head), *values = cached(a, a->values, tile[0], head);
-    const int many = num_rows > FEW_ROWS && head_dim % 64 == 0;
+    const int many = num_rows > FEW_ROWS && head_dim % BLOCK == 0;
 
     memset(w->query + num_rows * head_dim, 0, TILE * head_dim * sizeof(float));
     memset(w->acc, 0, (num_rows + TILE) * head_dim * sizeof(float));
