@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 
 from smartspec.engine.kernels.cpu import native
-from smartspec.engine.kernels.cpu.quantized_linear import Weight
+from smartspec.engine.kernels.cpu.quantized_linear import Weight, require_fp32
 from smartspec.engine.kernels.cpu.ragged_attention import Attention, attention_of
 
 LIBRARY = "decoder_layer"
@@ -105,9 +105,9 @@ class Pass:
         cosine, sine: [1, num_rows, head_dim]. keys, values: this layer's, [slots, num_kv_heads, max_len, head_dim].
         """
         p, attention = self._pass, self._pass.attention
-        _require("hidden_states", hidden_states, (1, p.num_rows, self.shape.hidden_size))
+        require_fp32("hidden_states", hidden_states, (1, p.num_rows, self.shape.hidden_size))
         for name, factors in (("cosine", cosine), ("sine", sine)):
-            _require(name, factors, (1, p.num_rows, self.shape.head_dim))
+            require_fp32(name, factors, (1, p.num_rows, self.shape.head_dim))
         output = torch.empty_like(hidden_states)
         p.input, p.output = hidden_states.data_ptr(), output.data_ptr()
         p.cosine, p.sine = cosine.data_ptr(), sine.data_ptr()
@@ -115,14 +115,6 @@ class Pass:
         attention.scale, attention.window = scale, window or 0
         _kernels().decoder_layer(ctypes.byref(layer), ctypes.byref(p))
         return output
-
-
-def _require(name: str, tensor: torch.Tensor, shape: tuple[int, ...]) -> None:
-    """The kernel reads memory as if it were of this shape, fp32 and contiguous."""
-    if tensor.shape != shape or tensor.dtype != torch.float32 or not tensor.is_contiguous():
-        raise ValueError(
-            f"{name} must be contiguous fp32 of shape {shape}, got {tensor.dtype} of {tuple(tensor.shape)}"
-        )
 
 
 @functools.cache

@@ -55,7 +55,7 @@ def describe(blocks: torch.Tensor, block_type: GGMLQuantizationType, bias: torch
     """The weight in blocks uint8 [outputs, row_bytes], and its bias fp32 [outputs], for the kernels."""
     inputs = num_inputs(blocks, block_type)
     if bias is not None:
-        _require("bias", bias, (len(blocks),))
+        require_fp32("bias", bias, (len(blocks),))
     pointer = None if bias is None else bias.data_ptr()
     return Weight(blocks.data_ptr(), pointer, len(blocks), inputs, blocks.shape[1], int(block_type))
 
@@ -63,8 +63,8 @@ def describe(blocks: torch.Tensor, block_type: GGMLQuantizationType, bias: torch
 def linear(x: torch.Tensor, weight: Weight, output: torch.Tensor, column: int = 0) -> None:
     """output[:, column : column + outputs] = x [num_rows, inputs] @ weight.T + bias."""
     num_rows, width = output.shape
-    _require("x", x, (num_rows, weight.inputs))
-    _require("output", output, (num_rows, max(width, column + weight.outputs)))
+    require_fp32("x", x, (num_rows, weight.inputs))
+    require_fp32("output", output, (num_rows, max(width, column + weight.outputs)))
     address = output.data_ptr() + column * output.element_size()
     _kernels().linear(ctypes.byref(weight), x.data_ptr(), num_rows, address, width)
 
@@ -77,8 +77,8 @@ def dequantize(blocks: torch.Tensor, block_type: GGMLQuantizationType) -> torch.
     return output
 
 
-def _require(name: str, tensor: torch.Tensor, shape: tuple[int, ...]) -> None:
-    """The kernels read memory as if it were so."""
+def require_fp32(name: str, tensor: torch.Tensor, shape: tuple[int, ...]) -> None:
+    """Kernels read memory as if it were of this shape, fp32 and contiguous. Raises ValueError."""
     if tensor.shape != shape or tensor.dtype != torch.float32 or not tensor.is_contiguous():
         raise ValueError(
             f"{name} must be contiguous fp32 of shape {shape}, got {tensor.dtype} of {tuple(tensor.shape)}"
