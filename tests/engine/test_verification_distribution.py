@@ -19,7 +19,7 @@ from markov_model import (
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.engine.sampling.sampler import sample_draft
 
-NUM = 100_000
+NUM = 30_000
 VOCABULARY = 6
 TARGET = np.random.default_rng(1).normal(0, 1.2, (VOCABULARY, VOCABULARY)).astype(np.float32)
 DRAFT = (TARGET + np.random.default_rng(2).normal(0, 1.2, TARGET.shape)).astype(np.float32)
@@ -120,7 +120,7 @@ def test_a_wrong_rule_fails_the_same_check():
     def draft(requests, lengths):
         return drawn_draft(requests, lengths, keep=drop_unlikely)
 
-    requests = make_requests(NUM // 4, max_tokens=2)
+    requests = make_requests(NUM, max_tokens=2)
     outputs, *_ = decode(target_logits, requests, draft)
     assert total_variation(outputs, pair_probs(TARGET, requests[0].params)) > np.sqrt(VOCABULARY**2 / len(requests))
 
@@ -130,7 +130,7 @@ def test_taking_a_drawn_draft_for_a_wrong_distribution_fails_the_same_check():
         chains, probs = drawn_draft(requests, lengths)
         return chains, [rows.square() / rows.square().sum(dim=-1, keepdim=True) for rows in probs]
 
-    requests = make_requests(NUM // 4, max_tokens=2)
+    requests = make_requests(NUM, max_tokens=2)
     outputs, *_ = decode(target_logits, requests, draft)
     assert total_variation(outputs, pair_probs(TARGET, requests[0].params)) > np.sqrt(VOCABULARY**2 / len(requests))
 
