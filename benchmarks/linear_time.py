@@ -36,7 +36,7 @@ def main(
     blocks = [module for module in loaded.model.modules() if isinstance(module, QuantizedLinear)]
     if not blocks:
         raise typer.BadParameter(f"no weight of {model} is in blocks: name a GGUF file, or --quantization int8 or int4")
-    packed = [PackedLinear(torch.cat([dequantize(p.blocks, p.type) for p in linear.parts])) for linear in blocks]
+    packed = [PackedLinear(torch.cat([dequantize(p.describe()) for p in linear.parts])) for linear in blocks]
     num_bytes = sum(part.blocks.nbytes for linear in blocks for part in linear.parts)
     table = Table("rows", "blocks, ms", "GB/s", "packed fp32, ms", "packed / blocks", title=f"{model}, all linears")
     for num_rows in map(int, rows.split(",")):

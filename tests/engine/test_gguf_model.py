@@ -16,7 +16,7 @@ from smartspec.engine.models.fusion import fuse
 from smartspec.engine.models.gguf_file import open_gguf
 from smartspec.engine.models.gguf_model import BlocksNotKept, read_gguf_model
 from smartspec.engine.models.load import load_model
-from smartspec.engine.models.quantized import QuantizedLinear, block_types, choose_few_rows, unpacked, weight_bytes
+from smartspec.engine.models.quantized import PanelWeight, block_types, lay_out_by_panels, unpacked, weight_bytes
 
 MIXED = {
     "attn_v": "Q6_K",
@@ -53,9 +53,9 @@ def test_logits_are_those_of_the_dequantised_model(tmp_path: Path, types: dict[s
         with unpacked(model):
             torch.testing.assert_close(model(token_ids).logits, expected, rtol=0, atol=0)
         assert fuse(model)["mlps"] == CONFIG.num_hidden_layers, "layers whose blocks differ in type are joined too"
-        for linear in (module for module in model.modules() if isinstance(module, QuantizedLinear)):
-            linear.few_rows = 64
         spread = expected.std()
+        torch.testing.assert_close(model(token_ids).logits / spread, expected / spread, rtol=0, atol=1e-4)
+        lay_out_by_panels(model)
         torch.testing.assert_close(model(token_ids).logits / spread, expected / spread, rtol=0, atol=1e-4)
 
 
@@ -93,13 +93,16 @@ def test_a_model_of_another_shape(tmp_path: Path):
         read_gguf_model(open_gguf(write_llama(tmp_path / "model.gguf", {})), config, "sdpa")
 
 
-def test_few_rows_are_measured_for_every_shape(tmp_path: Path):
+def test_laid_out_by_panels_a_shared_weight_stays_one_and_the_memory_the_same(tmp_path: Path):
     model = read_gguf_model(open_gguf(write_llama(tmp_path / "model.gguf", {})), CONFIG, "sdpa")
-    choose_few_rows(model)
-    linears = [module for module in model.modules() if isinstance(module, QuantizedLinear)]
-    assert all(linear.few_rows >= 16 for linear in linears)
-    of_shape = {(linear.in_features, linear.out_features): linear.few_rows for linear in linears}
-    assert all(of_shape[linear.in_features, linear.out_features] == linear.few_rows for linear in linears)
+    fuse(model)
+    before = weight_bytes(model)
+    lay_out_by_panels(model)
+    assert weight_bytes(model) == before
+    head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
+    assert head.parts[0] is embedding.quantized and isinstance(embedding.quantized, PanelWeight)
+    lay_out_by_panels(model)
+    assert head.parts[0] is embedding.quantized and weight_bytes(model) == before
 
 
 def test_a_file_is_served_in_blocks_or_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog):

@@ -198,7 +198,7 @@ def test_the_report_tells_what_runs():
     libraries = {
         "attention": "ragged_attention",
         "elementwise": "elementwise",
-        "linear": "panel_linear",
+        "linear": "quantized_linear",
         "layer": "decoder_layer",
     }
     need_kernels(*libraries.values())

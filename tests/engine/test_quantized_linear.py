@@ -12,9 +12,20 @@ from blocks import random_blocks
 from compiled import need_kernels
 
 from smartspec.engine.kernels.cpu import native, quantized_linear
-from smartspec.engine.kernels.cpu.quantized_linear import BLOCK_TYPES, LIBRARY, dequantize, describe
+from smartspec.engine.kernels.cpu.panel_linear import panel_linear, to_panels, weight_of_panels
+from smartspec.engine.kernels.cpu.quantized_linear import (
+    BLOCK_TYPES,
+    BY_PANELS,
+    LIBRARY,
+    dequantize,
+    describe,
+    describe_panels,
+    to_block_panels,
+)
 
 TYPES = sorted(BLOCK_TYPES)
+BOTH_WAYS = [(kind, way) for way in ("rows", "panels") for kind in TYPES if way == "rows" or kind in BY_PANELS]
+NAMES = [f"{kind.name}-{way}" for kind, way in BOTH_WAYS]
 
 
 @pytest.fixture(autouse=True, scope="module", params=["native", "generic"])
@@ -37,12 +48,41 @@ def block_size(block_type: gguf.GGMLQuantizationType) -> int:
     return gguf.GGML_QUANT_SIZES[block_type][0]
 
 
-@pytest.mark.parametrize("block_type", TYPES, ids=lambda t: t.name)
-def test_weights_are_exactly_those_of_gguf(block_type):
-    blocks = random_blocks(7, {1: 37, 32: 160, 256: 1280}[block_size(block_type)], block_type)
+@pytest.mark.parametrize(("block_type", "way"), BOTH_WAYS, ids=NAMES)
+def test_weights_are_exactly_those_of_gguf(block_type, way: str):
+    blocks = random_blocks(39, {1: 37, 32: 160, 256: 1280}[block_size(block_type)], block_type)
     expected = reference(blocks, block_type)
     assert np.isfinite(expected).all()
-    np.testing.assert_array_equal(dequantize(blocks, block_type).numpy(), expected)
+    weight, memory = laid_out(blocks, block_type, way)
+    assert memory.nbytes == (blocks.nbytes if way == "rows" else blocks.nbytes // 39 * memory_rows(39))
+    np.testing.assert_array_equal(dequantize(weight).numpy(), expected)
+    some = torch.tensor([38, 0, 17, 17])
+    np.testing.assert_array_equal(dequantize(weight, some).numpy(), expected[some])
+
+
+def memory_rows(outputs: int) -> int:
+    return -(-outputs // quantized_linear.panel_width()) * quantized_linear.panel_width()
+
+
+@pytest.mark.parametrize("block_type", sorted(BY_PANELS), ids=lambda t: t.name)
+def test_blocks_by_panels_give_the_bits_of_fp32_panels_in_every_batch(request: pytest.FixtureRequest, block_type):
+    if "generic" in request.node.name:
+        pytest.skip("without multiply-add instructions the compiler may reorder sums")
+    blocks = random_blocks(70, 640, block_type)
+    weight, _memory = laid_out(blocks, block_type, "panels")
+    panels = to_panels(dequantize(weight))
+    x = torch.from_numpy(np.random.default_rng(0).standard_normal((60, 640)).astype(np.float32))
+    expected = panel_linear(x, weight_of_panels(panels, None, 70))
+    for num_rows in (1, 2, 7, 12, 13, 29, 60):
+        torch.testing.assert_close(panel_linear(x[-num_rows:], weight), expected[-num_rows:], rtol=0, atol=0)
+
+
+def laid_out(blocks: torch.Tensor, block_type, way: str, bias: torch.Tensor | None = None):
+    """The weight for the kernels, and the tensor it lies in."""
+    if way == "rows":
+        return describe(blocks, block_type, bias), blocks
+    panels = to_block_panels(blocks, block_type)
+    return describe_panels(panels, block_type, len(blocks), bias), panels
 
 
 def reference(blocks: torch.Tensor, block_type: gguf.GGMLQuantizationType) -> np.ndarray:
@@ -50,16 +90,19 @@ def reference(blocks: torch.Tensor, block_type: gguf.GGMLQuantizationType) -> np
     return gguf.dequantize(raw, block_type).astype(np.float32)
 
 
-@pytest.mark.parametrize("num_rows", [1, 2, 3, 4, 5, 8, 13, 64])
-@pytest.mark.parametrize("block_type", TYPES, ids=lambda t: t.name)
-def test_products_are_those_of_fp64_but_for_rounding(block_type, num_rows: int):
-    outputs, inputs = 13, {1: 37, 32: 1056 + 32, 256: 1280}[block_size(block_type)]  # more than a chunk, odd tiles
+@pytest.mark.parametrize("num_rows", [1, 3, 5, 13, 64])
+@pytest.mark.parametrize(("block_type", "way"), BOTH_WAYS, ids=NAMES)
+def test_products_are_those_of_fp64_but_for_rounding(block_type, way: str, num_rows: int):
+    outputs, inputs = (
+        37,
+        {1: 37, 32: 1056 + 32, 256: 1280}[block_size(block_type)],
+    )  # more than a chunk and a panel, odd tiles
     blocks, random = random_blocks(outputs, inputs, block_type), np.random.default_rng(1)
     x = random.standard_normal((num_rows, inputs)).astype(np.float32)
     bias = random.standard_normal(outputs).astype(np.float32)
     weights = reference(blocks, block_type).astype(np.float64)
     output = torch.full((num_rows, outputs + 3), 7.0)
-    weight = describe(blocks, block_type, torch.from_numpy(bias))
+    weight, _memory = laid_out(blocks, block_type, way, torch.from_numpy(bias))
     quantized_linear.linear(torch.from_numpy(x), weight, output, column=2)
     # n products and as many sums, each rounded once: n * 2^-24 of the sum of magnitudes, twice.
     bound = 2 * (inputs + 1) * 2.0**-24 * (np.abs(x) @ np.abs(weights).T + np.abs(bias))
@@ -74,6 +117,8 @@ def test_wrong_shapes_are_named():
     with pytest.raises(ValueError, match=r"n \* 20"):
         describe(torch.zeros(2, 30, dtype=torch.uint8), q4)
     weight = describe(random_blocks(4, 64, q4), q4)
+    with pytest.raises(IndexError, match="rows must lie in 0 to 3, got 1 to 4"):
+        dequantize(weight, torch.tensor([1, 4]))
     with pytest.raises(ValueError, match="x must be"):
         quantized_linear.linear(torch.zeros(1, 32), weight, torch.zeros(1, 4))
     with pytest.raises(ValueError, match="output must be"):

@@ -24,7 +24,7 @@ from smartspec.engine.models.load_check import (
 )
 from smartspec.engine.models.loaded_model import LoadedModel
 from smartspec.engine.models.quantize import QUANTIZATIONS, TYPES, quantize
-from smartspec.engine.models.quantized import choose_few_rows, unpacked, weight_bytes
+from smartspec.engine.models.quantized import lay_out_by_panels, unpacked, weight_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -153,7 +153,7 @@ def _prepare(model: nn.Module, preparation: str, folder: Path) -> int:
         fuse(model)
     pack_linears(model)
     _own_parameters(model, mapped)
-    choose_few_rows(model)
+    lay_out_by_panels(model)
     if preparation == "layers":
         fuse_layers(model)
     min_rows = pad_small_batches(model)

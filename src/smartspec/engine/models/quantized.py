@@ -1,11 +1,10 @@
 """Linear layers and embeddings whose weights stay in GGUF's blocks: a quarter to a sixth of fp32's bytes.
 
-They compute what the dequantised modules would, up to the order in which fp32 sums are taken. At few rows our own
-kernel reads the blocks; at many, where arithmetic decides, blocks are unpacked a part at a time and torch multiplies.
+They compute what the dequantised modules would, up to the order in which fp32 sums are taken. Blocks of some types are
+laid out anew for our kernels when a model is prepared, as many bytes as before.
 """
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -16,10 +15,6 @@ from torch import nn
 from smartspec.engine.kernels.cpu import quantized_linear as kernels
 
 UNPACKED_WEIGHTS = 1 << 20  # unpacked at once: 4 MiB, which stay in a cache
-FEW_ROWS = 16  # up to here our own kernel unpacks into registers, which no other way can beat
-TIMED_ROWS = (32, 64, 128, 256, 512)
-MAX_TIMED_OUTPUTS = 1 << 20  # rows x outputs: the head sees few rows
-REPETITIONS = 3
 
 
 @dataclass(frozen=True)
@@ -36,27 +31,38 @@ class QuantizedWeight:
     def outputs(self) -> int:
         return len(self.blocks)
 
-    @property
-    def inputs(self) -> int:
-        return kernels.num_inputs(self.blocks, self.type)
+    def describe(self, bias: torch.Tensor | None = None) -> kernels.Weight:
+        """What kernels are given; it holds addresses of tensors."""
+        return kernels.describe(self.blocks, self.type, bias)
+
+
+@dataclass(frozen=True)
+class PanelWeight:
+    """The same by panels (kernels.to_block_panels). blocks: uint8 [panels, panel width x row_bytes]."""
+
+    blocks: torch.Tensor
+    type: GGMLQuantizationType
+    outputs: int
+
+    def describe(self, bias: torch.Tensor | None = None) -> kernels.Weight:
+        return kernels.describe_panels(self.blocks, self.type, self.outputs, bias)
 
 
 class QuantizedLinear(nn.Module):
     """x [..., in_features] -> x @ weight.T + bias [..., out_features], fp32 on CPU.
 
-    parts: weights whose outputs stand side by side. few_rows: up to how many rows our own kernel multiplies.
+    parts: weights whose outputs stand side by side. unpacks: torch multiplies the dequantised weight instead.
     """
 
     def __init__(self, parts: list[QuantizedWeight], bias: torch.Tensor | None = None):
         super().__init__()
-        self.parts = _merged(parts)
-        self.in_features, self.out_features = parts[0].inputs, sum(part.outputs for part in parts)
-        if any(part.inputs != self.in_features for part in parts):
-            raise ValueError(f"weights side by side must have as many inputs, got {[p.inputs for p in parts]}")
+        widths = [part.describe().inputs for part in parts]
+        if len(set(widths)) > 1:
+            raise ValueError(f"weights side by side must have as many inputs, got {widths}")
+        self.parts: list[QuantizedWeight | PanelWeight] = [*_merged(parts)]
+        self.in_features, self.out_features = widths[0], sum(part.outputs for part in parts)
         self.bias = None if bias is None else nn.Parameter(bias.detach(), requires_grad=False)
-        self.few_rows = FEW_ROWS
-        self.columns = [sum(part.outputs for part in self.parts[:i]) for i in range(len(self.parts))]
-        self._weights = [kernels.describe(part.blocks, part.type) for part in self.parts]
+        self.unpacks = False
 
     @property
     def weight(self) -> torch.Tensor:
@@ -68,29 +74,21 @@ class QuantizedLinear(nn.Module):
         """What kernels are given, side by side, each with its part of the bias; they hold addresses of tensors here."""
         sizes = [part.outputs for part in self.parts]
         biases = [None] * len(sizes) if self.bias is None else self.bias.split(sizes)
-        return [kernels.describe(part.blocks, part.type, bias) for part, bias in zip(self.parts, biases, strict=True)]
+        return [part.describe(bias) for part, bias in zip(self.parts, biases, strict=True)]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         rows = x.reshape(-1, self.in_features).contiguous()
         output = rows.new_empty(len(rows), self.out_features)
-        (self.multiply_blocks if len(rows) <= self.few_rows else self.multiply_unpacked)(rows, output)
-        if self.bias is not None:
+        column = 0
+        for weight in self.kernel_weights:
+            if self.unpacks:
+                _multiply_unpacked(rows, weight, output[:, column : column + weight.outputs])
+            else:
+                kernels.linear(rows, weight, output, column)
+            column += weight.outputs
+        if self.unpacks and self.bias is not None:
             output += self.bias
         return output.view(*x.shape[:-1], self.out_features)
-
-    def multiply_blocks(self, rows: torch.Tensor, output: torch.Tensor) -> None:
-        """output [n, out_features] = rows [n, in_features] @ weight.T, by our own kernel."""
-        for weight, column in zip(self._weights, self.columns, strict=True):
-            kernels.linear(rows, weight, output, column)
-
-    def multiply_unpacked(self, rows: torch.Tensor, output: torch.Tensor) -> None:
-        """The same by torch on the dequantised weight, which exists a part at a time."""
-        step = max(1, UNPACKED_WEIGHTS // self.in_features)
-        for part, column in zip(self.parts, self.columns, strict=True):
-            for first in range(0, part.outputs, step):
-                unpacked = kernels.dequantize(part.blocks[first : first + step], part.type)
-                begin = column + first
-                torch.mm(rows, unpacked.T, out=output[:, begin : begin + len(unpacked)])
 
     def extra_repr(self) -> str:
         types = "+".join(part.type.name for part in self.parts)
@@ -102,8 +100,8 @@ class QuantizedEmbedding(nn.Module):
 
     def __init__(self, weight: QuantizedWeight):
         super().__init__()
-        self.quantized = weight
-        self.num_embeddings, self.embedding_dim = weight.outputs, weight.inputs
+        self.quantized: QuantizedWeight | PanelWeight = weight
+        self.num_embeddings, self.embedding_dim = weight.outputs, weight.describe().inputs
 
     @property
     def weight(self) -> torch.Tensor:
@@ -111,8 +109,8 @@ class QuantizedEmbedding(nn.Module):
         return torch.full((), torch.nan).expand(self.num_embeddings, self.embedding_dim)
 
     def forward(self, token_ids: torch.Tensor) -> torch.Tensor:
-        rows = self.quantized.blocks[token_ids.reshape(-1)]
-        return kernels.dequantize(rows, self.quantized.type).view(*token_ids.shape, self.embedding_dim)
+        rows = kernels.dequantize(self.quantized.describe(), token_ids.reshape(-1))
+        return rows.view(*token_ids.shape, self.embedding_dim)
 
 
 def block_types(model: nn.Module) -> set[GGMLQuantizationType]:
@@ -126,62 +124,66 @@ def weight_bytes(model: nn.Module) -> int:
     return sum(p.numel() * p.element_size() for p in model.parameters()) + sum(blocks.values())
 
 
-def _weights_of(model: nn.Module) -> list[QuantizedWeight]:
-    linears = [module for module in model.modules() if isinstance(module, QuantizedLinear)]
-    embeddings = [module.quantized for module in model.modules() if isinstance(module, QuantizedEmbedding)]
-    return [part for linear in linears for part in linear.parts] + embeddings
+def _linears_of(model: nn.Module) -> list[QuantizedLinear]:
+    return [module for module in model.modules() if isinstance(module, QuantizedLinear)]
+
+
+def _embeddings_of(model: nn.Module) -> list[QuantizedEmbedding]:
+    return [module for module in model.modules() if isinstance(module, QuantizedEmbedding)]
+
+
+def _weights_of(model: nn.Module) -> list[QuantizedWeight | PanelWeight]:
+    linears = [part for linear in _linears_of(model) for part in linear.parts]
+    return linears + [embedding.quantized for embedding in _embeddings_of(model)]
 
 
 @contextmanager
 def unpacked(model: nn.Module) -> Iterator[None]:
-    """Inside the block linears multiply the dequantised weight by torch, whatever the number of rows."""
-    linears = {module: module.few_rows for module in model.modules() if isinstance(module, QuantizedLinear)}
+    """Inside the block linears multiply the dequantised weight by torch."""
+    linears = _linears_of(model)
     for linear in linears:
-        linear.few_rows = 0
+        linear.unpacks = True
     try:
         yield
     finally:
-        for linear, few_rows in linears.items():
-            linear.few_rows = few_rows
+        for linear in linears:
+            linear.unpacks = False
 
 
-@torch.inference_mode()
-def choose_few_rows(model: nn.Module) -> None:
-    """Measure, for every shape, up to how many rows our own kernel is the faster way on this machine."""
-    chosen: dict[tuple, int] = {}
-    for linear in [module for module in model.modules() if isinstance(module, QuantizedLinear)]:
-        shape = (linear.in_features, *((part.type, part.outputs) for part in linear.parts))
-        if shape not in chosen:
-            chosen[shape] = _most_rows_for_blocks(linear)
-        linear.few_rows = chosen[shape]
+def lay_out_by_panels(model: nn.Module) -> None:
+    """Lay blocks out as our kernels read them, in place; a weight that several modules share stays one. Kernels that
+    were given a weight before must not use it any more."""
+    made: dict[int, QuantizedWeight | PanelWeight] = {}
+
+    def by_panels(weight: QuantizedWeight | PanelWeight) -> QuantizedWeight | PanelWeight:
+        if isinstance(weight, PanelWeight) or weight.type not in kernels.BY_PANELS:
+            return weight
+        address = weight.blocks.data_ptr()
+        if address not in made:
+            made[address] = PanelWeight(
+                kernels.to_block_panels(weight.blocks, weight.type), weight.type, weight.outputs
+            )
+        return made[address]
+
+    for linear in _linears_of(model):
+        linear.parts = [by_panels(part) for part in linear.parts]
+    for embedding in _embeddings_of(model):
+        embedding.quantized = by_panels(embedding.quantized)
 
 
-def _most_rows_for_blocks(linear: QuantizedLinear) -> int:
-    most = FEW_ROWS
-    for num_rows in TIMED_ROWS:
-        if num_rows * linear.out_features > MAX_TIMED_OUTPUTS:
-            break
-        arguments = torch.ones(num_rows, linear.in_features), torch.empty(num_rows, linear.out_features)
-        if _best_seconds(linear.multiply_blocks, *arguments) > _best_seconds(linear.multiply_unpacked, *arguments):
-            break
-        most = num_rows
-    return most
-
-
-def _best_seconds(multiply: Callable, *arguments: torch.Tensor) -> float:
-    durations = []
-    for _ in range(REPETITIONS):
-        began = time.perf_counter()
-        multiply(*arguments)
-        durations.append(time.perf_counter() - began)
-    return min(durations)
+def _multiply_unpacked(rows: torch.Tensor, weight: kernels.Weight, output: torch.Tensor) -> None:
+    """output [n, outputs] = rows [n, inputs] @ weight.T by torch, with the weight unpacked a part at a time."""
+    step = max(1, UNPACKED_WEIGHTS // weight.inputs)
+    for ids in torch.arange(weight.outputs).split(step):
+        part = kernels.dequantize(weight, ids)
+        torch.mm(rows, part.T, out=output[:, int(ids[0]) : int(ids[0]) + len(ids)])
 
 
 def _merged(parts: list[QuantizedWeight]) -> list[QuantizedWeight]:
     """Neighbours of one type as one weight, whose rows of blocks lie behind each other."""
     merged: list[list[QuantizedWeight]] = []
     for part in parts:
-        if merged and merged[-1][0].type == part.type and merged[-1][0].inputs == part.inputs:
+        if merged and merged[-1][0].type == part.type:
             merged[-1].append(part)
         else:
             merged.append([part])

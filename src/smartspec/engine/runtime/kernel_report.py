@@ -4,7 +4,6 @@ from smartspec.engine.kernels.cpu import (
     decoder_layer,
     elementwise,
     native,
-    panel_linear,
     quantized_linear,
     ragged_attention,
 )
@@ -28,7 +27,7 @@ def kernel_report(loaded: LoadedModel) -> dict[str, str]:
         reason = native.why_not(library, loaded.device, loaded.dtype)
         return _in_words(library, reason or (None if has_form else NO_FORM))
 
-    linear = where(quantized_linear.LIBRARY if types else panel_linear.LIBRARY, bool(types) or in_panels)
+    linear = where(quantized_linear.LIBRARY, bool(types) or in_panels)
     attention = ragged_attention.why_not(loaded.device, loaded.dtype, group_size, head_dim)
     return {
         "attention": _in_words(ragged_attention.LIBRARY, attention),

@@ -10,9 +10,6 @@
 #include "built_with.h"
 #include "elementwise.h"
 #include "linear.h"
-#include "panels.h"
-
-#define UNPACK_FROM 20 /* rows: for fewer, what blocks cost to be unpacked into panels is more than panels save */
 
 /* Weights whose outputs stand side by side: heads of query, key and value, or gate and up, which may differ in type. */
 typedef struct {
@@ -45,16 +42,13 @@ typedef struct {
  * columns of output goes their sum with residual, where there is one. */
 static void weight_share(const Weight *weight, const float *x, int64_t num_rows, float *y, int64_t y_stride,
                          const float *residual, float *output) {
-    const int by_panels = weight->type == TYPE_PANELS || num_rows >= UNPACK_FROM;
-    const int64_t unit = by_panels ? PANEL : TILE_OUTPUTS, outputs = weight->outputs;
-    const int64_t units = (outputs + unit - 1) / unit, thread = omp_get_thread_num(), threads = omp_get_num_threads();
-    const int64_t first = units * thread / threads, last = units * (thread + 1) / threads;
-    const int64_t end = last * unit < outputs ? last * unit : outputs;
-    if (by_panels) panels_slice(weight, x, num_rows, y, y_stride, first, last);
-    else linear_slice(weight, x, num_rows, y, y_stride, first * unit, end);
+    int64_t first, last;
+    share_of_panels(weight, omp_get_thread_num(), omp_get_num_threads(), &first, &last);
+    linear_slice(weight, x, num_rows, y, y_stride, first, last);
+    const int64_t end = last * PANEL < weight->outputs ? last * PANEL : weight->outputs;
     if (residual)
         for (int64_t row = 0; row < num_rows; row++)
-            for (int64_t i = row * y_stride + first * unit; i < row * y_stride + end; i++) output[i] = residual[i] + y[i];
+            for (int64_t i = row * y_stride + first * PANEL; i < row * y_stride + end; i++) output[i] = residual[i] + y[i];
 }
 
 static void linear_share(const Linear *linear, const float *x, int64_t num_rows, float *y, const float *residual,

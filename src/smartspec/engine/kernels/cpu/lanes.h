@@ -14,10 +14,12 @@
 #define LANES 4
 #endif
 
+#define ALIGNED __attribute__((aligned(64))) /* a vector that crosses a cache line takes twice as long */
 #define INLINE static inline __attribute__((always_inline))
 
 typedef float lanes __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef int32_t ints __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef uint32_t unsigned_ints __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef uint8_t bytes __attribute__((vector_size(LANES), aligned(1), may_alias));
 typedef uint16_t words __attribute__((vector_size(2 * LANES), aligned(1), may_alias));
 typedef int8_t signed_bytes __attribute__((vector_size(LANES), aligned(1), may_alias));
@@ -58,6 +60,17 @@ INLINE lanes widen_halves(const uint8_t *from) {
     const lanes finite = (lanes)shifted * 0x1p112f;
     const ints magnitude = ((ints)finite & is_finite) | ((shifted + 0x70000000) & ~is_finite);
     return (lanes)(magnitude | (bits & 0x8000) << 16);
+#endif
+}
+
+/* a * b + c. Of chains of these the compiler, which may reorder plain sums, keeps the order. */
+INLINE lanes multiply_add(lanes a, lanes b, lanes c) {
+#if LANES == 16
+    return (lanes)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif LANES == 8 && defined(__FMA__)
+    return (lanes)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+    return a * b + c;
 #endif
 }
 

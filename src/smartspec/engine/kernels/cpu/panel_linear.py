@@ -1,18 +1,14 @@
-"""Linear layers on fp32 weights in panels (panels.h, panel_linear.c), on CPU.
+"""Linear layers on fp32 weights in panels (panels.h), on CPU.
 
 Why not oneDNN's packed ones: it takes 1.3 to 1.6 times as long for 1 to 16 rows of the default model and is not faster
 for 512, generates code anew for every number of rows, and cannot be called from a kernel of ours.
 """
 
-import ctypes
-import functools
-
 import torch
 
-from smartspec.engine.kernels.cpu import native
-from smartspec.engine.kernels.cpu.quantized_linear import Weight
+from smartspec.engine.kernels.cpu import native, quantized_linear
+from smartspec.engine.kernels.cpu.quantized_linear import LIBRARY, Weight
 
-LIBRARY = "panel_linear"
 TYPE_PANELS = -1
 
 
@@ -23,7 +19,7 @@ def why_not(weight: torch.Tensor) -> str | None:
 
 def to_panels(weight: torch.Tensor) -> torch.Tensor:
     """Weight [outputs, inputs] as the kernels read it: [panels, inputs, panel width], filled up with zeros."""
-    width = _kernels().panel_width()
+    width = quantized_linear.panel_width()
     num_outputs, num_inputs = weight.shape
     padded = torch.nn.functional.pad(weight, (0, 0, 0, -num_outputs % width))
     return padded.view(-1, width, num_inputs).transpose(1, 2).contiguous()
@@ -42,16 +38,6 @@ def panel_linear(x: torch.Tensor, weight: Weight) -> torch.Tensor:
     """
     if x.shape[-1] != weight.inputs or x.dtype != torch.float32:
         raise ValueError(f"x must be fp32 of width {weight.inputs}, got {x.dtype} of shape {tuple(x.shape)}")
-    x = x.contiguous()
-    output = x.new_empty(*x.shape[:-1], weight.outputs)
-    num_rows = x.numel() // weight.inputs
-    _kernels().panel_linear(ctypes.byref(weight), x.data_ptr(), output.data_ptr(), num_rows)
-    return output
-
-
-@functools.cache
-def _kernels() -> ctypes.CDLL:
-    library = native.load_kernels(LIBRARY).library
-    library.panel_width.restype = ctypes.c_int64
-    library.panel_linear.argtypes = [ctypes.POINTER(Weight), ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64]
-    return library
+    output = x.new_empty(x.numel() // weight.inputs, weight.outputs)
+    quantized_linear.linear(x.reshape(-1, weight.inputs).contiguous(), weight, output)
+    return output.view(*x.shape[:-1], weight.outputs)

@@ -1,4 +1,4 @@
-"""Our own kernels for weights that stay in GGUF's blocks (quantized_linear.c), fp32 inputs and sums, on CPU.
+"""Our own kernels for linear layers, on weights in GGUF's blocks or in fp32 (quantized_linear.c), fp32 sums, on CPU.
 
 Why: at few rows a step takes as long as its weights take to be read, and blocks of 4 bits are a sixth of fp32. torch's
 own kernel for groups of 4 bits (`_weight_int4pack_mm_for_cpu`) rounds inputs to bfloat16, which changes outputs, knows
@@ -19,6 +19,8 @@ BLOCK_TYPES = frozenset(
     GGMLQuantizationType[name]
     for name in ("F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
 )
+# Types of blocks that kernels read faster by panels, several outputs side by side, and their numbers (block_panels.h).
+BY_PANELS = {GGMLQuantizationType.Q4_0: -2, GGMLQuantizationType.Q4_1: -3, GGMLQuantizationType.Q8_0: -4}
 _POINTER, _INTEGER = ctypes.c_void_p, ctypes.c_int64
 
 
@@ -60,6 +62,33 @@ def describe(blocks: torch.Tensor, block_type: GGMLQuantizationType, bias: torch
     return Weight(blocks.data_ptr(), pointer, len(blocks), inputs, blocks.shape[1], int(block_type))
 
 
+def panel_width() -> int:
+    """Outputs that lie side by side in a panel, on this machine."""
+    return _kernels().panel_width()
+
+
+def to_block_panels(blocks: torch.Tensor, block_type: GGMLQuantizationType) -> torch.Tensor:
+    """The blocks of a type in BY_PANELS, uint8 [outputs, row_bytes], by panels: uint8 [panels, panel width x
+    row_bytes], the last panel filled up with zeros."""
+    width, (outputs, row_bytes) = panel_width(), blocks.shape
+    panels = torch.zeros(-(-outputs // width), width * row_bytes, dtype=torch.uint8)
+    _kernels().to_block_panels(ctypes.byref(describe(blocks, block_type)), panels.data_ptr())
+    return panels
+
+
+def describe_panels(
+    panels: torch.Tensor, block_type: GGMLQuantizationType, outputs: int, bias: torch.Tensor | None = None
+) -> Weight:
+    """The weight that to_block_panels gave, and its bias fp32 [outputs], for the kernels."""
+    block_size, block_bytes = GGML_QUANT_SIZES[block_type]
+    if bias is not None:
+        require_fp32("bias", bias, (outputs,))
+    group_bytes = block_bytes * panel_width()
+    inputs = panels.shape[1] // group_bytes * block_size
+    pointer = None if bias is None else bias.data_ptr()
+    return Weight(panels.data_ptr(), pointer, outputs, inputs, group_bytes, BY_PANELS[block_type])
+
+
 def linear(x: torch.Tensor, weight: Weight, output: torch.Tensor, column: int = 0) -> None:
     """output[:, column : column + outputs] = x [num_rows, inputs] @ weight.T + bias."""
     num_rows, width = output.shape
@@ -69,11 +98,16 @@ def linear(x: torch.Tensor, weight: Weight, output: torch.Tensor, column: int = 
     _kernels().linear(ctypes.byref(weight), x.data_ptr(), num_rows, address, width)
 
 
-def dequantize(blocks: torch.Tensor, block_type: GGMLQuantizationType) -> torch.Tensor:
-    """fp32 [outputs, inputs] of blocks uint8 [outputs, row_bytes], exactly what gguf.quants.dequantize gives."""
-    weight = describe(blocks, block_type)
-    output = torch.empty(len(blocks), weight.inputs)
-    _kernels().dequantise_all(ctypes.byref(weight), output.data_ptr())
+def dequantize(weight: Weight, rows: torch.Tensor | None = None) -> torch.Tensor:
+    """fp32 [n, inputs]: rows int64 [n] of the weight, or all of them, exactly what gguf.quants.dequantize gives.
+
+    Raises IndexError for a row that is not there."""
+    if rows is None:
+        rows = torch.arange(weight.outputs)
+    elif len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < weight.outputs:
+        raise IndexError(f"rows must lie in 0 to {weight.outputs - 1}, got {int(rows.min())} to {int(rows.max())}")
+    rows, output = rows.to(torch.int64).contiguous(), torch.empty(len(rows), weight.inputs)
+    _kernels().dequantise_rows(ctypes.byref(weight), rows.data_ptr(), len(rows), output.data_ptr())
     return output
 
 
@@ -89,5 +123,7 @@ def require_fp32(name: str, tensor: torch.Tensor, shape: tuple[int, ...]) -> Non
 def _kernels() -> ctypes.CDLL:
     library = load_kernels(LIBRARY).library
     library.linear.argtypes = [_POINTER, _POINTER, _INTEGER, _POINTER, _INTEGER]
-    library.dequantise_all.argtypes = [_POINTER] * 2
+    library.dequantise_rows.argtypes = [_POINTER, _POINTER, _INTEGER, _POINTER]
+    library.to_block_panels.argtypes = [_POINTER] * 2
+    library.panel_width.restype = _INTEGER
     return library
