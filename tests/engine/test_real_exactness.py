@@ -167,6 +167,13 @@ def test_output_with_trees_of_a_head_is_that_of_plain_decoding(untrained, monkey
     assert sum(step.num_accepted_tokens for step in steps) > 0
 
 
+@pytest.mark.parametrize("policy", ["eagle2:10", "ddd:0.1"])
+def test_greedy_output_with_trees_of_one_shape_is_that_of_plain_decoding(plain, untrained, policy):
+    outputs, steps = generate(policy, (TREE, untrained))
+    assert outputs == plain
+    assert sum(step.num_accepted_tokens for step in steps) > 0
+
+
 def common_tokens(outputs: list[list[int]], num: int) -> list[int]:
     return [token for token, _ in Counter(token for tokens in outputs for token in tokens).most_common(num)]
 
