@@ -72,8 +72,9 @@ def plan_lengths(
     already. passes: int [R, K], draft passes that each slot takes where it is not that number, as in trees, whose slots
     are nodes; None: as needs_depth says. draft_seconds: float [K + 1], never decreasing, time of that many draft
     passes. target_seconds: float [N + 1], positive, never decreasing, time of the target pass with that many draft
-    tokens; plans of more than N tokens are not considered. The result is the exact optimum; ties go to fewer draft
-    tokens. The order of equal slots decides nothing but who gets them.
+    tokens; plans of more than N tokens are not considered. The result is the exact optimum (with both
+    passes and fairness nearly: a node adds to its row what it would behind all that stand before it); ties go to fewer
+    draft tokens. The order of equal slots decides nothing but who gets them.
     """
     num_positions = survival.shape[1]
     admissible = np.arange(num_positions) < caps[:, None]
