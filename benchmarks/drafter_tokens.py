@@ -6,7 +6,8 @@ tokens, a tree of 16 one over 17. One request at a time, so that what a drafter 
     python benchmarks/drafter_tokens.py --drafters prompt-lookup,recycling,ngram-tree --nodes 5,16
     python benchmarks/drafter_tokens.py --temperature 0.8 --prompts FOLDER --per-task 8
 
-A model's name among the drafters is that of a draft model, as in `smartspec serve --drafter`.
+A model's name among the drafters is that of a draft model, a folder may be that of a head, as in `smartspec serve
+--drafter`. Heads draft chains or, with --trees, EAGLE-2's trees.
 """
 
 import time
@@ -32,6 +33,8 @@ from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.core.scheduler import Scheduler
 from smartspec.engine.drafting.draft_model import DraftModel
+from smartspec.engine.drafting.head_drafter import HeadDrafter
+from smartspec.engine.drafting.head_runner import HeadRunner
 from smartspec.engine.runtime.build import Runners, load_runners
 from smartspec.engine.runtime.config import BLOCK_SIZE, EngineConfig
 from smartspec.engine.runtime.drafters import MODEL_FREE_DRAFTERS
@@ -51,6 +54,7 @@ def main(
     max_tokens: Annotated[int, typer.Option(help="New tokens of each prompt.", min=2)] = 96,
     temperature: Annotated[float, typer.Option(help="0: greedy.", min=0.0)] = 0.0,
     model: Annotated[str, typer.Option(help="Target.")] = EngineConfig.model,
+    trees: Annotated[bool, typer.Option(help="Heads draft trees: the best nodes of up to 8 passes.")] = False,
     output: Annotated[Path | None, typer.Option(help="JSON file to write.")] = None,
 ) -> None:
     """Print a table of emitted tokens per step."""
@@ -62,7 +66,7 @@ def main(
     cells: dict[str, dict[str, float]] = {}
     for name in names:
         for num in map(int, nodes.split(",")):
-            core = make_core(runners, name, num)
+            core = make_core(runners, name, f"eagle2:{num}" if trees else f"fixed:{num}", num)
             tokenizer = runners.target.loaded.tokenizer
             cells[f"{name} {num}"] = {
                 task: tokens_per_step(core, [token_ids_of(tokenizer, prompt) for prompt in some], params)
@@ -73,17 +77,12 @@ def main(
         write_json(output, {"temperature": temperature, "per_task": per_task, "tokens_per_step": cells})
 
 
-def make_core(runners: Runners, name: str, num_nodes: int) -> EngineCore:
+def make_core(runners: Runners, name: str, policy: str, num_nodes: int) -> EngineCore:
     """One drafter, all of whose drafts have so many nodes: no time is asked for, so none is measured."""
-    is_model_free = name in MODEL_FREE_DRAFTERS
-    drafter: Drafter = (
-        MODEL_FREE_DRAFTERS[name](max_draft_tokens=num_nodes)
-        if is_model_free
-        else DraftModel(runners.drafts[name], 1, name)
-    )
+    drafter = make_drafter(runners, name, num_nodes)
     curve = CostCurve.linear(1.0, 0.0)
-    latency = LatencyModel(curve, (None if is_model_free else curve,))
-    controller = Controller(f"fixed:{num_nodes}", num_nodes, latency, drafters=(drafter.spec,))
+    latency = LatencyModel(curve, (curve if drafter.spec.has_passes else None,))
+    controller = Controller(policy, num_nodes, latency, drafters=(drafter.spec,))
     scheduler = Scheduler(
         BlockManager(runners.kv_tokens // BLOCK_SIZE, BLOCK_SIZE, 1),
         max_batched_tokens=EngineConfig.max_batched_tokens,
@@ -91,6 +90,15 @@ def make_core(runners: Runners, name: str, num_nodes: int) -> EngineCore:
         max_draft_tokens=num_nodes,
     )
     return EngineCore(scheduler, LiveExecutor(runners.target, (drafter,)), controller)
+
+
+def make_drafter(runners: Runners, name: str, num_nodes: int) -> Drafter:
+    if name in MODEL_FREE_DRAFTERS:
+        return MODEL_FREE_DRAFTERS[name](max_draft_tokens=num_nodes)
+    runner = runners.drafts[name]
+    if isinstance(runner, HeadRunner):
+        return HeadDrafter(runner, runners.target, 1, name)
+    return DraftModel(runner, 1, name)
 
 
 def token_ids_of(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> list[int]:

@@ -124,7 +124,7 @@ class _FreeTokens:
     def target_seconds(self, view, num_draft_tokens):
         return np.full(len(num_draft_tokens), 0.02)
 
-    def draft_seconds(self, view, drafter, max_depth):
+    def draft_seconds(self, view, drafter, max_depth, width=1):
         return np.zeros((len(view.drafters), max_depth + 1))
 
 

@@ -86,7 +86,7 @@ class LinearTruth:
     def target_seconds(self, view, num_draft_tokens):
         return 0.01 + 3e-8 * view.context_tokens.sum() + 2e-4 * (view.ordinary_tokens + num_draft_tokens)
 
-    def draft_seconds(self, view, drafter, max_depth):
+    def draft_seconds(self, view, drafter, max_depth, width=1):
         use_model = drafter == 1
         one_pass = 0.001 + 1e-6 * use_model.sum() + 5e-9 * view.context_tokens[use_model].sum()
         return np.arange(max_depth + 1) * [[0.0], [one_pass]]

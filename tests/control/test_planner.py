@@ -1,4 +1,4 @@
-from itertools import product
+from itertools import chain, combinations, product
 
 import numpy as np
 import pytest
@@ -91,6 +91,25 @@ def test_the_fair_plan_is_the_best_of_all_by_its_mean(problem, value_of_time, fa
     if value_of_time is None and plan.lengths.any():
         fewer = goodput(problem, plan.lengths) / goodput(problem, off) - 1
         assert fewer >= -1e-9, "never fewer tokens than without drafts"
+
+
+@given(problems(), st.data())
+@settings(max_examples=200, deadline=None)
+def test_the_plan_for_trees_is_the_best_of_all_sets_of_nodes(problem, data):
+    """Nodes share the passes down to their depth, whichever these are."""
+    survival, caps, weights = problem["survival"], problem["caps"], problem["weights"]
+    depth = st.integers(0, survival.shape[1])
+    passes = np.array([[data.draw(depth) for _ in row] for row in survival], dtype=int).reshape(survival.shape)
+    plan = plan_lengths(**problem, passes=passes)
+    slots = [(row, j) for row, cap in enumerate(caps.tolist()) for j in range(cap)]
+    best = 0.0
+    for chosen in chain.from_iterable(combinations(slots, n) for n in range(len(slots) + 1)):
+        deepest = max((passes[slot] for slot in chosen), default=0)
+        seconds = problem["draft_seconds"][deepest] + problem["target_seconds"][len(chosen)] + problem["host_seconds"]
+        best = max(best, (weights.sum() + sum(weights[slot[0]] * survival[slot] for slot in chosen)) / seconds)
+    assert plan.goodput == pytest.approx(best, rel=1e-9)
+    assert (plan.lengths <= caps).all() and (plan.passes <= plan.depth).all()
+    assert ((plan.lengths > 0) | (plan.passes == 0)).all()
 
 
 def simple_problem(survival, target_seconds, draft_seconds=None, needs_depth=False):

@@ -1,6 +1,7 @@
 """A trained head as drafter, on tiny models: whatever it drafts, outputs are those of plain decoding."""
 
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import torch
 from tiny_models import VOCABULARY, as_loaded, tiny_llama
 
 from smartspec.control.records import DraftPlan
-from smartspec.core.batch import Batch, Verification
+from smartspec.core.batch import Batch, Draft, Verification
 from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.request import Request
@@ -28,7 +29,8 @@ TAPS = (1, 2)
 NUM_DRAFT_TOKENS = 40
 
 
-def random_head(seed: int = 0, **variants: bool) -> Eagle3Head:
+def random_head(seed: int = 0, sure: bool = False, **variants: bool) -> Eagle3Head:
+    """sure: as trained heads often are, so that its trees become deep."""
     torch.manual_seed(seed)
     layer = head_config(tiny_llama().config, NUM_DRAFT_TOKENS).layer
     head = Eagle3Head(HeadConfig(layer, NUM_DRAFT_TOKENS, TAPS, layer.hidden_size, **variants))
@@ -36,40 +38,59 @@ def random_head(seed: int = 0, **variants: bool) -> Eagle3Head:
     head.d2t.copy_(torch.from_numpy(ids) - torch.arange(NUM_DRAFT_TOKENS))
     for parameter in head.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
+    if sure:
+        head.lm_head.weight.data.mul_(5.0)
     return head.requires_grad_(False).eval()
 
 
-class RandomLengths:
-    """Drafts of random lengths that change every step, and pauses in which the head is not asked."""
+class RandomShapes:
+    """Chains, or trees up to so wide, of random lengths and depths that change every step, and pauses in which the head
+    is not asked."""
 
     predicted_seconds = 0.0
 
-    def __init__(self, seed: int, pause: float):
-        self.random, self.pause = np.random.default_rng(seed), pause
-        self.num_tested = self.num_accepted = 0
+    def __init__(self, seed: int, pause: float, max_width: int = 1):
+        self.random, self.pause, self.max_width = np.random.default_rng(seed), pause, max_width
+        self.num_tested = self.num_accepted = self.num_trees = 0
 
     def plan_draft(self, view) -> DraftPlan:
         is_asked = self.random.random() >= self.pause
         lengths = self.random.integers(0, np.minimum(view.max_draft_tokens, view.draft_lengths[0]) + 1) * is_asked
-        return DraftPlan(lengths=lengths, drafter=np.zeros(view.num_rows, dtype=int))
+        plan = DraftPlan(lengths=lengths, drafter=np.zeros(view.num_rows, dtype=int))
+        if self.max_width == 1:
+            return plan
+        depths = self.random.integers(0, 5, view.num_rows)
+        return replace(plan, depths=depths, width=int(self.random.integers(1, self.max_width + 1)))
 
     def plan_verify(self, view, plan, drafted):
-        assert (drafted.lengths == plan.lengths).all()
-        return drafted.lengths
+        if self.max_width == 1:
+            assert (drafted.lengths == plan.lengths).all()
+            return drafted.lengths
+        assert (drafted.lengths <= plan.lengths).all()
+        return np.where(self.random.random(view.num_rows) < 0.3, drafted.lengths // 2, drafted.lengths)
 
     def observe(self, feedback) -> None:
+        self.num_trees += feedback.parents is not None
         self.num_tested += int(feedback.tested.sum())
         self.num_accepted += int(feedback.accepted.sum())
 
     def forget(self, request_id: int) -> None: ...
 
 
-def make_core(pause: float = 0.4, num_blocks: int = 60, seed: int = 0, **variants: bool) -> EngineCore:
+def make_core(
+    pause: float = 0.4,
+    num_blocks: int = 60,
+    seed: int = 0,
+    max_width: int = 1,
+    max_draft_tokens: int = 5,
+    **variants: bool,
+) -> EngineCore:
     target = ModelRunner(as_loaded(tiny_llama(0)), num_slots=4, max_len=128, taps=TAPS)
     head = HeadRunner(random_head(**variants), target, name="head", num_slots=4)
-    scheduler = Scheduler(BlockManager(num_blocks, 4, 4), max_batched_tokens=16, max_model_len=128, max_draft_tokens=5)
+    blocks = BlockManager(num_blocks, 4, 4)
+    scheduler = Scheduler(blocks, max_batched_tokens=16, max_model_len=128, max_draft_tokens=max_draft_tokens)
     executor = LiveExecutor(target, (HeadDrafter(head, target, 4, "head"),))
-    return EngineCore(scheduler, executor, RandomLengths(seed, pause))
+    return EngineCore(scheduler, executor, RandomShapes(seed, pause, max_width))
 
 
 def generate(core: EngineCore, temperature: float = 0.0) -> list[Request]:
@@ -105,18 +126,73 @@ def test_outputs_are_those_of_plain_decoding(temperature, num_blocks):
         assert any(r.num_preemptions for r in requests) == (num_blocks == 24)
 
 
-def reference_draft(head: Eagle3Head, token_ids: list[int], length: int) -> list[int]:
-    """What the head drafts behind a text by the code that trains it, from one pass of the target over the text."""
+def let_some_be_right(core: EngineCore, truths: list[list[int]]) -> None:
+    """Along some path of every draft, the first tokens become those that the request will have; an untrained head is
+    hardly ever right."""
+    (drafter,) = core.executor.drafters
+    draft_trees, random = drafter.draft_trees, np.random.default_rng(2)
+
+    def partly_right(batch, *rest):
+        made = draft_trees(batch, *rest)
+        for request, draft in zip(batch.decoding, made, strict=True):
+            node = -1
+            for token_id in truths[request.request_id][request.num_output_tokens :][: random.integers(0, 4)]:
+                if len(children := np.flatnonzero(draft.parents == node)):
+                    node = int(random.choice(children))
+                    draft.token_ids[node] = token_id
+        return made
+
+    drafter.draft_trees = partly_right
+
+
+@pytest.mark.usefixtures("attention")
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("num_blocks", [60, 24])
+def test_outputs_with_trees_are_those_of_plain_decoding(temperature, num_blocks):
+    """Other shapes in every step, cut at random behind drafting, through preemption, prefix hits and catch-up."""
+    expected = [r.output_token_ids.tolist() for r in generate(make_core(pause=1.0), temperature)]
+    for seed in range(2):
+        core = make_core(num_blocks=num_blocks, seed=seed, max_width=6, max_draft_tokens=12, sure=True)
+        let_some_be_right(core, expected)
+        requests = generate(core, temperature)
+        assert [r.output_token_ids.tolist() for r in requests] == expected
+        assert core.controller.num_trees > 10 and core.controller.num_accepted > 20
+        assert any(r.num_preemptions for r in requests) == (num_blocks == 24)
+
+
+def reference_logits(head: Eagle3Head, token_ids: list[int], drafted: list[int]) -> torch.Tensor:
+    """Behind a text and what was drafted behind it, by the code that trains the head, from one pass of the target over
+    the text: [draft_vocab_size]."""
     target = ModelRunner(as_loaded(tiny_llama(0)), num_slots=1, max_len=128, taps=TAPS)
     target.forward([Segment(0, 0, np.array(token_ids[:-1], dtype=np.int32), 1)])
-    embedding = target.loaded.model.get_input_embeddings().weight
-    nothing, drafted = torch.zeros(1), []
-    for step in range(length):
-        tokens = torch.tensor([token_ids + drafted])
-        batch = TrainingBatch(tokens, target.features[0][None], nothing, nothing, nothing, nothing, nothing)
-        *_, normed = unroll(head, embedding, batch, step + 1)
-        drafted.append(int(head.target_ids[head.lm_head(normed[0, -1]).argmax()]))
+    embedding, nothing = target.loaded.model.get_input_embeddings().weight, torch.zeros(1)
+    tokens = torch.tensor([token_ids + drafted])
+    batch = TrainingBatch(tokens, target.features[0][None], nothing, nothing, nothing, nothing, nothing)
+    *_, normed = unroll(head, embedding, batch, len(drafted) + 1)
+    return head.lm_head(normed[0, -1])
+
+
+def reference_draft(head: Eagle3Head, token_ids: list[int], length: int) -> list[int]:
+    """The chain that the head drafts behind a text."""
+    drafted: list[int] = []
+    while len(drafted) < length:
+        drafted.append(int(head.target_ids[reference_logits(head, token_ids, drafted).argmax()]))
     return drafted
+
+
+def noted_drafts(core: EngineCore) -> list[tuple[list[int], Draft]]:
+    """The text and the draft of every row that is drafted for, from now on."""
+    (drafter,) = core.executor.drafters
+    drafts, draft_trees = [], drafter.draft_trees
+
+    def noted(batch, *rest):
+        made = draft_trees(batch, *rest)
+        pairs = zip(batch.decoding, made, strict=True)
+        drafts.extend((r.token_ids.tolist(), draft) for r, draft in pairs if len(draft))
+        return made
+
+    drafter.draft_trees = noted
+    return drafts
 
 
 @pytest.mark.usefixtures("attention")
@@ -125,22 +201,56 @@ def test_drafts_are_those_of_the_code_that_trains_it(variant):
     """Behind catch-ups, rejections, preemptions and prefixes taken over from other slots."""
     variants = {} if variant is None else {variant: True}
     core, head = make_core(num_blocks=24, **variants), random_head(**variants)
-    (drafter,) = core.executor.drafters
-    drafts = []
-    draft = drafter.draft
-
-    def noted(batch, lengths, stop=None):
-        made = draft(batch, lengths, stop)
-        pairs = zip(batch.decoding, made, strict=True)
-        drafts.extend((r.token_ids.tolist(), each.token_ids.tolist()) for r, each in pairs if len(each))
-        return made
-
-    drafter.draft = noted
+    drafts = noted_drafts(core)
     requests = generate(core)
     assert any(r.num_cached_tokens for r in requests) and any(r.num_preemptions for r in requests)
     for token_ids, drafted in drafts[::7]:
-        assert drafted == reference_draft(head, token_ids, len(drafted))
+        assert drafted.token_ids.tolist() == reference_draft(head, token_ids, len(drafted))
     assert len(drafts) > 70
+
+
+@pytest.mark.usefixtures("attention")
+def test_nodes_of_a_tree_know_their_ancestors_and_nothing_else():
+    """Each is as likely as the code that trains the head says behind the path to it."""
+    core, head = make_core(0.0, num_blocks=24, max_width=4, max_draft_tokens=12, sure=True), random_head(sure=True)
+    drafts = noted_drafts(core)
+    generate(core)
+    trees = [(text, draft) for text, draft in drafts if max(draft.depths) > 2 and not draft.is_chain]
+    assert len(trees) > 9
+    in_vocabulary = {token_id: number for number, token_id in enumerate(head.target_ids.tolist())}
+    for text, draft in trees[::2]:
+        for node, path in enumerate(draft.paths[1:]):
+            chances = reference_logits(head, text, list(path[:-1])).softmax(-1)
+            assert draft.confidence[node] == pytest.approx(float(chances[in_vocabulary[path[-1]]]), rel=1e-3)
+
+
+def test_a_plan_of_width_two_beats_a_chain_by_its_own_account():
+    """Of as many nodes and passes, the best tree has no smaller sum of path probabilities."""
+
+    def worth(width: int) -> float:
+        core = make_core(pause=1.0)
+        core.add_request(Request(0, [1, 2, 3, 4], SamplingParams(max_tokens=9, temperature=0.0), seed=0))
+        while not core.scheduler.running or core.scheduler.running[0].num_output_tokens < 2:
+            core.step(time.monotonic())
+        (drafter,) = core.executor.drafters
+        batch = core.scheduler.schedule()
+        drafter.begin_step(batch)
+        (draft,) = drafter.draft_trees(batch, np.array([4]), np.array([4]), width)
+        assert len(draft) == 4
+        chances = np.ones(5)
+        for node, parent in enumerate(draft.parents.tolist()):
+            chances[node] = draft.confidence[node] * chances[parent]  # the last is the text's until it is made
+        return float(chances[:4].sum())
+
+    assert worth(3) > worth(1)
+
+
+def test_a_tree_that_is_too_large_is_refused():
+    core = make_core()
+    (drafter,) = core.executor.drafters
+    with pytest.raises(ValueError, match="a draft tree of 64 nodes: the limit is 63, ask for fewer nodes"):
+        request = Request(0, [1, 2, 3], SamplingParams(max_tokens=9), seed=0)
+        drafter.draft_trees(Batch(decoding=(request,)), np.array([64]), np.array([4]), 8)
 
 
 def test_of_a_tree_the_features_of_the_accepted_path_are_kept():

@@ -9,6 +9,7 @@ import json
 import re
 import time
 from collections import Counter
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -16,7 +17,10 @@ import pytest
 from default_model import default_tokenizer, stock_model
 from real_prompts import PROMPTS
 
+from smartspec.control.baselines.static import Fixed
 from smartspec.control.latency.model import LatencyModel, ProfileSample
+from smartspec.control.policy import plan_of_lengths
+from smartspec.control.records import DraftPlan
 from smartspec.core.batch import StepOutput
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
@@ -141,6 +145,33 @@ def test_sampled_output_with_a_head_is_that_of_plain_decoding(untrained):
     outputs, steps = generate("fixed:4", (untrained,), temperature=0.8)
     assert outputs == expected
     assert sum(step.num_verified_tokens for step in steps) > 0
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_output_with_trees_of_a_head_is_that_of_plain_decoding(untrained, monkeypatch, temperature):
+    """Of another shape in every step."""
+    random = np.random.default_rng(0)
+
+    def any_shape(self, view, estimates) -> DraftPlan:
+        plan = plan_of_lengths(view, estimates, random.integers(0, 11, view.num_rows))
+        depths = random.integers(1, 5, view.num_rows)
+        return replace(plan, depths=depths, width=int(random.integers(2, 6)))
+
+    expected, _ = generate("off", (), temperature=temperature)
+    monkeypatch.setattr(Fixed, "plan_draft", any_shape)
+    trees = []
+    monkeypatch.setattr(Fixed, "observe", lambda self, feedback: trees.append(feedback.parents is not None))
+    outputs, steps = generate("fixed:10", (untrained,), temperature=temperature)
+    assert outputs == expected
+    assert sum(trees) > len(trees) // 2 > 5
+    assert sum(step.num_accepted_tokens for step in steps) > 0
+
+
+@pytest.mark.parametrize("policy", ["eagle2:10", "ddd:0.1"])
+def test_greedy_output_with_trees_of_one_shape_is_that_of_plain_decoding(plain, untrained, policy):
+    outputs, steps = generate(policy, (TREE, untrained))
+    assert outputs == plain
+    assert sum(step.num_accepted_tokens for step in steps) > 0
 
 
 def common_tokens(outputs: list[list[int]], num: int) -> list[int]:

@@ -4,12 +4,11 @@ import itertools
 
 import numpy as np
 import pytest
-import torch
 from random_trees import path_to
 from tiny_models import VOCABULARY, as_loaded, tiny_llama
 
 from smartspec.engine.attention.ragged import Segment
-from smartspec.engine.drafting.tree_expansion import TreeExpansion
+from smartspec.engine.drafting.tree_expansion import TreeExpansion, best_children
 from smartspec.engine.models.model_runner import ModelRunner
 
 WIDTH, DEPTH = 3, 3
@@ -17,14 +16,15 @@ TEXT = np.random.default_rng(0).integers(0, VOCABULARY, 20, dtype=np.int32)
 
 
 def grow(runner: ModelRunner, width: int, depth: int, num_nodes: int):
-    growing, place = TreeExpansion(width), len(TEXT)
-    growing.add([-1], runner.forward([Segment(0, 0, TEXT, 1)]))
+    growing, place = TreeExpansion(width, num_nodes), len(TEXT)
+    growing.add([-1], *best_children(runner.forward([Segment(0, 0, TEXT, 1)]), width))
     for _ in range(depth - 1):
-        fed = growing.frontier()
-        token_ids, mask = growing.token_ids(fed), growing.feed(fed, len(TEXT))
-        growing.add(fed, runner.forward([Segment(0, place, token_ids, len(fed), mask)]))
+        if not (fed := growing.frontier()):
+            break
+        token_ids, mask = growing.token_ids(fed), growing.feed(fed, place)
+        growing.add(fed, *best_children(runner.forward([Segment(0, place, token_ids, len(fed), mask)]), width))
         place += len(fed)
-    return growing.draft(num_nodes)
+    return growing.draft()
 
 
 def test_the_draft_is_the_likeliest_tree():
@@ -68,11 +68,33 @@ def test_width_one_is_a_chain():
     assert draft.is_chain and len(draft) == 4
 
 
-def test_more_than_a_mask_holds_is_refused():
-    growing = TreeExpansion(40)
-    growing.add([-1], torch.zeros(1, VOCABULARY))
-    fed = growing.frontier()
-    growing.feed(fed, 5)
-    growing.add(fed, torch.zeros(len(fed), VOCABULARY))
-    with pytest.raises(ValueError, match="the limit is 63"):
-        growing.feed(growing.frontier(), 5)
+def test_a_tree_of_more_nodes_than_a_mask_holds_is_refused():
+    with pytest.raises(ValueError, match="a draft tree of 64 nodes: the limit is 63"):
+        TreeExpansion(2, 64)
+    TreeExpansion(1, 64)  # a chain needs no mask
+
+
+def even_chances(growing: TreeExpansion, nodes: list[int]) -> float:
+    """Children that are all as likely."""
+    width = growing.width
+    return growing.add(nodes, [list(range(width))] * len(nodes), [[1 / width] * width] * len(nodes))
+
+
+def test_no_more_is_fed_than_there_is_room_for():
+    growing = TreeExpansion(4, 30, max_fed=6)
+    assert even_chances(growing, [-1]) == pytest.approx(1.0)
+    growing.feed(fed := growing.frontier(), 5)
+    assert len(fed) == 4
+    assert even_chances(growing, fed) == pytest.approx(1 / 4)  # of 16 paths, four are the beam
+    assert len(growing.frontier()) == 2
+
+
+def test_what_cannot_be_in_the_draft_is_not_fed():
+    growing = TreeExpansion(2, 3)
+    growing.add([-1], [[7, 8]], [[0.9, 0.1]])
+    assert growing.frontier() == [0, 1]
+    growing.feed([0, 1], 5)
+    growing.add([0, 1], [[1, 2], [3, 4]], [[0.6, 0.4], [0.9, 0.1]])  # paths 0.54, 0.36, 0.09, 0.01
+    assert growing.frontier() == [2]  # the least of the best three, 0.36, cannot become better by its children
+    draft = growing.draft()
+    assert draft.token_ids.tolist() == [7, 1, 2] and draft.parents.tolist() == [-1, 0, 0]

@@ -9,6 +9,7 @@ from test_verification import VOCABULARY, mixed_requests, prefix_logits
 from smartspec.core.batch import NO_DRAFT, Draft
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
+from smartspec.engine.drafting.tree_expansion import TreeExpansion, best_children
 from smartspec.engine.sampling.verification import verify
 
 
@@ -115,6 +116,26 @@ def test_drawn_trees_keep_the_targets_distribution():
     assert total_variation(outputs, pair_probs(TARGET, SamplingParams(**options))) < BOUND
     chain_accepted = decode_drawn(lambda random, last: drawn_chain(random, last), **options)[1]
     assert accepted > 1.1 * chain_accepted
+
+
+def best_first_tree(random: np.random.Generator, last: int) -> Draft:
+    """As a head makes one: of the likeliest two children of nodes, in one to three passes, the best five."""
+    growing, fed, token_ids, place = TreeExpansion(2, 5), [-1], [last], 1
+    for _ in range(int(random.integers(1, 4))):
+        growing.add(fed, *best_children(DRAFT[token_ids].log(), 2))
+        if not (fed := growing.frontier()):
+            break
+        growing.feed(fed, place)
+        place += len(fed)
+        token_ids = growing.token_ids(fed).tolist()
+    return growing.draft()
+
+
+def test_trees_as_heads_make_them_keep_the_targets_distribution():
+    options = {"temperature": 0.8, "top_k": 4}
+    outputs, accepted = decode_drawn(best_first_tree, **options)
+    assert total_variation(outputs, pair_probs(TARGET, SamplingParams(**options))) < BOUND
+    assert accepted > 0.5
 
 
 def drawn_chain(random: np.random.Generator, last: int) -> Draft:

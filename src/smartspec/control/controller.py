@@ -12,7 +12,7 @@ from smartspec.control.latency.model import LatencyModel, MeasuredStep, Predicte
 from smartspec.control.log.decision import Alternative, DecisionRecord, decision_record
 from smartspec.control.policy import Estimates, Policy, expected_accepted, no_drafts
 from smartspec.control.policy_names import parse_policy
-from smartspec.control.records import BatchView, Drafted, DrafterSpec, DraftPlan, StepFeedback
+from smartspec.control.records import BatchView, Drafted, DrafterSpec, DraftPlan, StepFeedback, depths_of
 from smartspec.control.what_if import planned_goodput, uniform_goodput
 
 NUM_DECISIONS = 20
@@ -123,7 +123,7 @@ class Controller:
             return self._plan
         estimates = Estimates(self.drafters, self._acceptance.survival(view), self._latency, self._acceptance)
         self._plan = plan = self.policy.plan_draft(view, estimates)
-        self._survival = estimates.survival_of(plan.drafter)
+        self._survival = estimates.of_width(plan.width).survival_of(plan.drafter)
         if self.on_record is not None:
             # Before anything is learned from the step, or they would answer another question than it did.
             self._alternatives = self._other_plans(view, estimates, plan)
@@ -149,7 +149,7 @@ class Controller:
             return
         view = self._view
         assert view is not None, "feedback of no planned step is refused"
-        drafted = replace(feedback.plan, lengths=feedback.drafted)  # a stop rule may have ended drafts early
+        drafted = _as_drafted(feedback)
         self._predicted = self._latency.predict(feedback.view, drafted, feedback.verified)
         step = _Finished(
             view,
@@ -221,7 +221,8 @@ class Controller:
         """What the policy might have chosen, with the goodput a record would say of it if all of it was verified."""
         others = []
         for label, other in self.policy.alternatives(view, estimates, plan):
-            tokens = _expected_tokens(view, estimates.survival_of(other.drafter), other.lengths)
+            survival = estimates.of_width(other.width).survival_of(other.drafter)
+            tokens = _expected_tokens(view, survival, other.lengths)
             seconds = self._latency.predict(view, other, other.lengths).total
             others.append(Alternative(label, int(other.lengths.sum()), tokens / seconds))
         return tuple(others)
@@ -235,6 +236,16 @@ class Controller:
         ended, self._ended = self._ended, []
         for request_id in ended:
             self._acceptance.forget(request_id)
+
+
+def _as_drafted(feedback: StepFeedback) -> DraftPlan:
+    """The plan as it was carried out: a stop rule may have ended drafts early, and trees end when they cannot become
+    better."""
+    plan, depths = feedback.plan, None
+    if plan.width > 1 and feedback.parents is not None:
+        is_there = np.arange(feedback.parents.shape[1]) < feedback.drafted[:, None]
+        depths = np.where(is_there, depths_of(feedback.parents), 0).max(axis=1)
+    return replace(plan, lengths=feedback.drafted, depths=depths)
 
 
 def _expected_tokens(view: BatchView, survival: np.ndarray, verified: np.ndarray) -> float:

@@ -3,13 +3,22 @@
 Every policy speculates without loss: lengths depend on load, history and confidence, never on tokens that were sampled.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
 import numpy as np
 
-from smartspec.control.records import BatchView, Drafted, DrafterSpec, DraftPlan, StepFeedback, of_drafter
+from smartspec.control.planner.expected_tree import expected_trees
+from smartspec.control.records import (
+    MAX_TREE_NODES,
+    BatchView,
+    Drafted,
+    DrafterSpec,
+    DraftPlan,
+    StepFeedback,
+    of_drafter,
+)
 
 
 class Acceptance(Protocol):
@@ -18,6 +27,8 @@ class Acceptance(Protocol):
     def knows_confidence(self, drafter: int) -> bool: ...
 
     def survival_shifted(self, view: BatchView, shift: float) -> np.ndarray: ...
+
+    def sibling_chances(self, drafter: int) -> np.ndarray: ...
 
     def given_confidence(self, drafter: int, confidence: np.ndarray, history: np.ndarray) -> np.ndarray: ...
 
@@ -30,7 +41,7 @@ class Latency(Protocol):
 
     def target_seconds(self, view: BatchView, num_draft_tokens: np.ndarray) -> np.ndarray: ...
 
-    def draft_seconds(self, view: BatchView, drafter: np.ndarray, max_depth: int) -> np.ndarray: ...
+    def draft_seconds(self, view: BatchView, drafter: np.ndarray, max_depth: int, width: int = 1) -> np.ndarray: ...
 
 
 @dataclass(frozen=True)
@@ -39,13 +50,44 @@ class Estimates:
 
     drafters: what is fixed about each of the D drafters. survival: float [D, R, K], by drafter, the probability that
     the j-th node of a row's draft is reached and accepted (of a chain: that the first j tokens all are). acceptance:
-    the estimator it comes from, None where there is none (perfect estimates have no doubts).
+    the estimator it comes from, None where there is none (perfect estimates have no doubts). width, depths: of drafts
+    that would be made in passes, see DraftPlan; int [D, R, K], passes that each node takes, None where all are chains.
     """
 
     drafters: tuple[DrafterSpec, ...]
     survival: np.ndarray
     latency: Latency
     acceptance: Acceptance | None = None
+    width: int = 1
+    depths: np.ndarray | None = None
+
+    def of_width(self, width: int) -> "Estimates":
+        """The same where drafters that make trees make them so wide; itself where there are none."""
+        if width == self.width or self.acceptance is None or not any(each.makes_trees for each in self.drafters):
+            return self
+        if width not in self._of_widths:
+            self._of_widths[width] = self._as_trees(width, self.acceptance)
+        return self._of_widths[width]
+
+    @cached_property
+    def _of_widths(self) -> dict[int, "Estimates"]:
+        return {}
+
+    def _as_trees(self, width: int, acceptance: Acceptance) -> "Estimates":
+        survival = self.survival.copy()
+        depths = np.broadcast_to(np.arange(1, self.max_draft_tokens + 1), survival.shape).copy()
+        for number, drafter in enumerate(self.drafters):
+            if drafter.makes_trees:
+                chances = acceptance.sibling_chances(number)[: width - 1]
+                survival[number], depths[number] = expected_trees(self.survival[number], chances)
+                survival[number, :, MAX_TREE_NODES:] = 0.0
+        return replace(self, survival=survival, width=width, depths=depths)
+
+    def passes_of(self, drafter: np.ndarray) -> np.ndarray:
+        """Passes that the j-th node of each row's draft takes, 0 where it needs none: int [R, K]. drafter: int [R]."""
+        positions = np.arange(1, self.max_draft_tokens + 1)
+        passes = positions if self.depths is None else of_drafter(self.depths, drafter)
+        return np.where(self.has_passes(drafter)[:, None], passes, 0)
 
     def survival_of(self, drafter: np.ndarray) -> np.ndarray:
         """float [R, K], of the drafter of each row (int [R])."""

@@ -6,6 +6,7 @@ from smartspec.control.baselines.adaedl import AdaEdl
 from smartspec.control.baselines.adaserve import AdaServe
 from smartspec.control.baselines.batch_table import BatchTable
 from smartspec.control.baselines.dsde import Dsde
+from smartspec.control.baselines.fixed_trees import DynamicDepth, Eagle2
 from smartspec.control.baselines.gammatune import GammaTune
 from smartspec.control.baselines.hf import HuggingFace
 from smartspec.control.baselines.sglang_ema import SglangEma
@@ -14,6 +15,7 @@ from smartspec.control.baselines.specdecpp import SpecDecPlusPlus
 from smartspec.control.baselines.static import Fixed, Off
 from smartspec.control.goodput.policy import Goodput
 from smartspec.control.policy import Policy
+from smartspec.control.records import MAX_TREE_NODES
 
 POLICIES: dict[str, Callable[..., Policy]] = {
     "goodput": Goodput,
@@ -29,6 +31,8 @@ POLICIES: dict[str, Callable[..., Policy]] = {
     "specdec++": SpecDecPlusPlus,
     "adaedl": AdaEdl,
     "adaserve": AdaServe,
+    "eagle2": Eagle2,
+    "ddd": DynamicDepth,
 }
 # The parameter a name may carry behind a colon: type, least and largest value.
 PARAMETERS = {
@@ -42,6 +46,8 @@ PARAMETERS = {
     "specdec++": (float, 0, 1),  # probability of a rejection above which a draft ends
     "adaedl": (float, 0, 100),  # factor of the entropy
     "adaserve": (int, 1, 1_000_000),  # tokens per target pass
+    "eagle2": (int, 1, MAX_TREE_NODES),  # of a tree
+    "ddd": (float, 0, 1),  # probability of the beam below which a tree ends
 }
 _OTHERS = [f"{name}[:number]" if name in PARAMETERS else name for name in list(POLICIES)[3:]]
 ALLOWED = (

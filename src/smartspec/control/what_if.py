@@ -24,5 +24,6 @@ def planned_goodput(
 
 
 def _goodput(view: BatchView, estimates: Estimates, latency: LatencyModel, plan: DraftPlan) -> float:
-    tokens = view.weights @ (1.0 + expected_accepted(estimates.survival_of(plan.drafter), plan.lengths))
+    survival = estimates.of_width(plan.width).survival_of(plan.drafter)
+    tokens = view.weights @ (1.0 + expected_accepted(survival, plan.lengths))
     return float(tokens) / latency.predict(view, plan, plan.lengths).total

@@ -9,8 +9,6 @@ from smartspec.control.records import FreeTests, StepSeconds
 from smartspec.core.blocks import MemoryOp
 from smartspec.core.request import Request
 
-MAX_TREE_NODES = 63  # a node's ancestors, the newest token and itself included, are the bits of one machine word
-
 
 @dataclass(frozen=True)
 class Batch:

@@ -33,3 +33,13 @@ class Drafter(Protocol):
     ) -> FreeTests:
         """Learn from what the target emitted, as in StepResult; returns what it would have been right about beside its
         drafts that were verified. verified: int [R], tokens of its own drafts that were fed to the target."""
+
+
+class TreeDrafter(Drafter, Protocol):
+    """A drafter with passes that can feed one several nodes of a draft (spec.makes_trees)."""
+
+    def draft_trees(
+        self, batch: Batch, lengths: np.ndarray, depths: np.ndarray, width: int, stop: StopRule | None
+    ) -> Sequence[Draft]:
+        """As draft, of trees: see control.records.DraftPlan. ValueError where one is to have more than MAX_TREE_NODES
+        nodes."""

@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from smartspec.control.records import DrafterSpec, FreeTests
-from smartspec.core.batch import MAX_TREE_NODES, NO_DRAFT, Batch, Draft, Verification
+from smartspec.control.records import MAX_TREE_NODES, DrafterSpec, FreeTests
+from smartspec.core.batch import NO_DRAFT, Batch, Draft, Verification
 from smartspec.drafters.recycling import MAX_CONTEXT, NUM_CANDIDATES, RecyclingDrafter, append, pack
 
 MAX_MATCH = 8

@@ -90,12 +90,12 @@ class TimeTruth:
         attended = (view.num_rows + num_draft_tokens) * (mean_context + 1)
         return self._target_pass(view, num_draft_tokens, attended)
 
-    def draft_seconds(self, view: BatchView, drafter: np.ndarray, max_depth: int) -> np.ndarray:
+    def draft_seconds(self, view: BatchView, drafter: np.ndarray, max_depth: int, width: int = 1) -> np.ndarray:
         """Time of 0..max_depth passes of each drafter over its rows (drafter: int [R]): float [D, max_depth + 1].
 
         The first pass is also the draft prefill.
         """
-        return self._draft_passes(view, DraftPlan(np.full(view.num_rows, max_depth), drafter), max_depth)
+        return self._draft_passes(view, DraftPlan(np.full(view.num_rows, max_depth), drafter, width=width), max_depth)
 
     def step_seconds(
         self,

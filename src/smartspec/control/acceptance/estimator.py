@@ -10,8 +10,9 @@ behind it, so only positions up to the first rejection are observations (the max
 geometric; plugging accepted / drafted in as a rate gives 0.54 for a true 0.8 at five draft tokens). Once drafts exist,
 the confidence of their drafter replaces the cell (calibration).
 
-Of a tree the cells know depths: whether the path went on there. What a node is worth its drafter's confidence says,
-calibrated, times the same of all its ancestors.
+Of a tree the cells know depths: whether the path went on there or, where trees are made in passes and have to be
+planned, whether it did so by the eldest child, as a chain would have (what the others are worth: siblings). What a node
+is worth its drafter's confidence says, calibrated, times the same of all its ancestors.
 """
 
 from collections.abc import Sequence
@@ -22,9 +23,10 @@ import numpy as np
 from smartspec.control.acceptance.calibration import ConfidenceCalibration
 from smartspec.control.acceptance.cells import AcceptanceCells, Pools
 from smartspec.control.acceptance.effects import AcceptanceEffects
-from smartspec.control.acceptance.evidence import Evidence
+from smartspec.control.acceptance.evidence import Evidence, eldest_tests
 from smartspec.control.acceptance.logistic import newton_evidence, sigmoid
 from smartspec.control.acceptance.settings import AcceptanceSettings
+from smartspec.control.acceptance.siblings import SiblingAcceptance
 from smartspec.control.records import BatchView, DrafterSpec, StepFeedback, depths_of, of_drafter
 
 
@@ -56,6 +58,9 @@ class AcceptanceEstimator:
         self._cells = AcceptanceCells(max_draft_tokens, self._pools, settings)
         self._effects = AcceptanceEffects(len(drafters), settings)
         self._calibrations = tuple(ConfidenceCalibration(settings) for _ in drafters)
+        self._siblings = {
+            number: SiblingAcceptance(settings) for number, each in enumerate(drafters) if each.makes_trees
+        }
         self._idle_steps = 0  # since there was evidence
         # A step asks for the same several times: kept for its view until something is learned or forgotten.
         self._view: BatchView | None = None
@@ -106,6 +111,8 @@ class AcceptanceEstimator:
         """Learn from finished steps, all at once."""
         evidence = Evidence.of(steps)
         tested, accepted = evidence.tests(self.max_draft_tokens)
+        for number, siblings in self._siblings.items():
+            self._learn_trees(number, siblings, evidence, tested, accepted)
         history = self._recall(evidence.request_ids, evidence.class_ids, evidence.match_lengths)
         self._learn_confidence(evidence, history, tested, accepted)
         evidence.add_free_tests(tested, accepted)
@@ -116,6 +123,11 @@ class AcceptanceEstimator:
             information, residual = self._learn_cells(history, tested, accepted, num_steps)
             self._effects.learn(rows, history.effects, information, residual, num_steps)
         self._view = None
+
+    def sibling_chances(self, drafter: int) -> np.ndarray:
+        """Of a drafter that makes trees, the chance that a node's second, third, ... child is right where its first is
+        wrong: float [ranks]."""
+        return self._siblings[drafter].chances
 
     def forget(self, request_id: int) -> None:
         """Drop a request that has ended; what it taught stays with its class. Unknown ones are ignored."""
@@ -152,6 +164,23 @@ class AcceptanceEstimator:
         moved = self._cells.learn(history.pools, information, residual, num_steps)
         residual -= information * moved.take(history.pools, axis=1)
         return np.array([information.sum(axis=0), residual.sum(axis=0)])
+
+    def _learn_trees(
+        self,
+        number: int,
+        siblings: SiblingAcceptance,
+        evidence: Evidence,
+        tested: np.ndarray,
+        accepted: np.ndarray,
+    ) -> None:
+        """Teach what ranks are worth, and write into tested and accepted (float [K, D, R]) what a chain of the eldest
+        would have shown."""
+        rows = np.flatnonzero(evidence.drafter == number)
+        if evidence.parents is None or evidence.node_tests is None or not len(rows):
+            return
+        parents, node_tests = evidence.parents[rows], evidence.node_tests[rows]
+        siblings.learn(parents, node_tests)
+        tested[:, number, rows], accepted[:, number, rows] = eldest_tests(parents, node_tests)
 
     def _learn_confidence(
         self, evidence: Evidence, history: _History, tested: np.ndarray, accepted: np.ndarray

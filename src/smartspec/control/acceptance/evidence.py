@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from smartspec.control.records import StepFeedback
+from smartspec.control.records import StepFeedback, depths_of
 
 # A draft prefill may test hundreds of tokens at once; they say less about the next than fresh ones do.
 MAX_FREE_TESTS = 16
@@ -88,11 +88,24 @@ class Evidence:
         """Where everything verified was accepted and a draft token behind it was cut, its fate unknown: bool
         [num_positions, R]."""
         is_cut = (self.tested >= self.verified) & (self.accepted >= self.verified) & (self.drafted > self.verified)
-        if self.parents is not None:  # which of a tree's nodes would have been next is not known
-            is_cut &= (self.parents == np.arange(-1, self.parents.shape[1] - 1)).all(axis=1)
+        if self.parents is not None:  # which of a tree's nodes would have been next is known behind a chain alone
+            nodes = np.arange(self.parents.shape[1])
+            is_cut &= ((self.parents == nodes - 1) | (nodes > self.verified[:, None])).all(axis=1)
         for number, (position, tested, _) in enumerate(self.free_tests):
             is_cut &= ~((tested > 0) & (position == self.verified) & (self.drafter == number))
         return is_cut & (np.arange(num_positions)[:, None] == self.verified)
+
+
+def eldest_tests(parents: np.ndarray, node_tests: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Whether the children of a tree's path were compared at each depth, and whether the first of them was accepted:
+    two float [K, R]. parents, node_tests: int [R, K], as in StepFeedback."""
+    tested, accepted = np.zeros((2, parents.shape[1], len(parents)))
+    rows, nodes = np.nonzero(node_tests >= 0)
+    depths = depths_of(parents)[rows, nodes] - 1
+    is_eldest = ~np.tril(parents[:, :, None] == parents[:, None, :], -1).any(axis=2)[rows, nodes]
+    tested[depths, rows] = 1.0
+    accepted[depths[is_eldest], rows[is_eldest]] = node_tests[rows, nodes][is_eldest]
+    return tested, accepted
 
 
 _COLUMNS = ("request_ids", "class_ids", "drafter", "drafted", "verified", "tested", "accepted")

@@ -15,7 +15,9 @@ class AcceptanceSettings:
     after which a part 1/e of what was known counts beside new evidence, of one request (its text may turn from prose
     to code) and of everything that requests share. confidence_trust: of the prior of a calibration, the part that is
     the confidence; the rest is what the drafter usually reaches. history_slope: how much of what is known of a request
-    shifts the acceptance that a confidence stands for.
+    shifts the acceptance that a confidence stands for. second_child, sibling_fall: chance that a node's second child is
+    right where the first is wrong, and how it falls with every further one; sibling_strength: of that, in observations;
+    sibling_memory: the same for what is learned of them.
     """
 
     prior: float = 0.6
@@ -27,3 +29,7 @@ class AcceptanceSettings:
     workload_memory: float = 500.0
     confidence_trust: float = 0.5
     history_slope: float = 0.5
+    second_child: float = 0.3
+    sibling_fall: float = 0.55
+    sibling_strength: float = 20.0
+    sibling_memory: float = 2000.0

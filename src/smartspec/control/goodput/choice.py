@@ -31,7 +31,7 @@ class Choice:
     target pass with 0..N draft tokens, N as many as any plan may have. value_of_time: tokens per second that the step's
     time is worth, its shadow price (see planner). off_value_of_time: tokens per second of the decoding requests in
     non-speculative steps of their own. survival: float [R, K], of each row's drafter. fairness: of the mean that was
-    maximised.
+    maximised. width: of the drafts, see records.DraftPlan.
     """
 
     plan: LengthPlan
@@ -42,10 +42,11 @@ class Choice:
     off_value_of_time: float
     survival: np.ndarray
     fairness: float
+    width: int = 1
 
     @property
     def draft_plan(self) -> DraftPlan:
-        return plan_by(self.drafter, self.plan.lengths)
+        return replace(plan_by(self.drafter, self.plan.lengths), depths=self.plan.passes, width=self.width)
 
 
 def best_choice(
@@ -66,9 +67,10 @@ def best_choice(
     if fairness is None:
         fairness = settings.fairness if estimates.models else 0.0
     planner = partial(plan_uniform, *uniform) if uniform else partial(_best_lengths, fairness=fairness)
-    best_assignment = partial(_best_assignment, planner, settings.draft_prefill, remaining_tokens)
+    widths = (1,) if uniform else settings.widths
+    best_assignment = partial(_best_assignment, planner, widths, settings.draft_prefill, remaining_tokens)
     if not (view.prefill_tokens and view.num_rows and settings.prices_mixed_steps):
-        best, drafter, draft_seconds, target_seconds = best_assignment(view, estimates, None)
+        best, drafter, draft_seconds, target_seconds, shaped = best_assignment(view, estimates, None)
         prices = best.goodput, best.off_goodput
     else:
         if prices is None:
@@ -76,34 +78,46 @@ def best_choice(
             usual = max(alone.goodput, _off_goodput_of_projected_batch(view, estimates, settings.projected_batch))
             value = usual if prefill_price is None else prefill_price.value_of_time(usual, view, estimates)
             prices = value, alone.off_goodput
-        best, drafter, draft_seconds, target_seconds = best_assignment(view, estimates, prices[0])
+        best, drafter, draft_seconds, target_seconds, shaped = best_assignment(view, estimates, prices[0])
     plan = without_late_starters(best, drafter, view, estimates, settings.draft_prefill.ordinary_lag)
-    return Choice(plan, drafter, draft_seconds, target_seconds, *prices, estimates.survival_of(drafter), fairness)
+    survival = shaped.survival_of(drafter)
+    return Choice(plan, drafter, draft_seconds, target_seconds, *prices, survival, fairness, shaped.width)
 
 
 def _best_assignment(
     plan,
+    widths: tuple[int, ...],
     settings: DraftPrefillSettings,
     remaining_tokens: float,
     view: BatchView,
     estimates: Estimates,
     value_of_time: float | None,
-) -> tuple[LengthPlan, np.ndarray, np.ndarray, np.ndarray]:
-    """The best plan of those for each assignment of drafters, that assignment, and what its draft passes and targets
-    cost."""
+) -> tuple[LengthPlan, np.ndarray, np.ndarray, np.ndarray, Estimates]:
+    """The best plan of those for each width and assignment of drafters, that assignment, what its draft passes and
+    targets cost, and the estimates for drafts so wide."""
     num_considered = min(view.num_rows * estimates.max_draft_tokens, view.draft_token_budget)
     target_seconds = estimates.latency.target_seconds(view, np.arange(num_considered + 1))
     options = []
-
-    def best(drafter: np.ndarray, draft_seconds: np.ndarray) -> LengthPlan:
-        return plan(view, drafter, estimates, draft_seconds.sum(axis=0), target_seconds, value_of_time)
-
-    for assignment in _assignments(view, estimates):
-        drafter, seconds = begun(
-            view, *assignment, estimates, settings, remaining_tokens, target_seconds, value_of_time, best
-        )
-        options.append((best(drafter, seconds), drafter, seconds, target_seconds))
+    for shaped in {id(each): each for each in map(estimates.of_width, widths)}.values():
+        best = partial(_best_of_shape, plan, view, shaped, target_seconds, value_of_time)
+        for assignment in _assignments(view, shaped):
+            drafter, seconds = begun(
+                view, *assignment, shaped, settings, remaining_tokens, target_seconds, value_of_time, best
+            )
+            options.append((best(drafter, seconds), drafter, seconds, target_seconds, shaped))
     return max(options, key=lambda option: option[0].gain)
+
+
+def _best_of_shape(
+    plan,
+    view: BatchView,
+    estimates: Estimates,
+    target_seconds: np.ndarray,
+    value_of_time: float | None,
+    drafter: np.ndarray,
+    draft_seconds: np.ndarray,
+) -> LengthPlan:
+    return plan(view, drafter, estimates, draft_seconds.sum(axis=0), target_seconds, value_of_time)
 
 
 def _without_prefill(view: BatchView) -> BatchView:
@@ -167,4 +181,5 @@ def _best_lengths(
         estimates.latency.host_seconds,
         value_of_time,
         fairness,
+        passes=None if estimates.depths is None else estimates.passes_of(drafter),
     )

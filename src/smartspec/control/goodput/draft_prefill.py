@@ -46,9 +46,9 @@ def begun(
     lag = np.where(drafter >= 0, of_drafter(view.draft_lags, drafter), 0)
     behind = lag > settings.ordinary_lag
     if not settings.is_priced or not behind.any():
-        return drafter, latency.draft_seconds(view, drafter, max_draft_tokens)
+        return drafter, latency.draft_seconds(view, drafter, max_draft_tokens, estimates.width)
     up_to_date = view.with_lags_up_to(settings.ordinary_lag)
-    seconds = latency.draft_seconds(up_to_date, drafter, max_draft_tokens)
+    seconds = latency.draft_seconds(up_to_date, drafter, max_draft_tokens, estimates.width)
     best = plan(drafter, seconds)
     accepted = expected_accepted(estimates.survival_of(drafter), best.lengths)
     steps = np.minimum(remaining_tokens / (1.0 + accepted), settings.max_steps)
@@ -57,7 +57,7 @@ def begun(
     gains = view.weights * accepted - price * best.lengths * _token_seconds(best, target_seconds)
     worth_it = gains * steps * _worth_of_an_end(view) >= settings.payback * price * invested
     begins = worth_it | ~behind
-    seconds = latency.draft_seconds(up_to_date, np.where(begins, drafter, without), max_draft_tokens)
+    seconds = latency.draft_seconds(up_to_date, np.where(begins, drafter, without), max_draft_tokens, estimates.width)
     for number in estimates.models:
         charged = begins & behind & (drafter == number)
         seconds[number, 1:] += (invested / np.maximum(steps, 1.0))[charged].sum()

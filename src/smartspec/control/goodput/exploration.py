@@ -111,9 +111,10 @@ def _loss(view: BatchView, estimates: Estimates, best: Choice, planned: DraftPla
     step's shadow price of time."""
     values = []
     for plan in (planned, other):
-        emitted = float(view.weights @ expected_accepted(estimates.survival_of(plan.drafter), plan.lengths))
-        depth = int(plan.lengths[estimates.has_passes(plan.drafter)].max(initial=0))
-        seconds = float(estimates.latency.draft_seconds(view, plan.drafter, depth)[:, -1].sum())
+        survival = estimates.of_width(plan.width).survival_of(plan.drafter)
+        emitted = float(view.weights @ expected_accepted(survival, plan.lengths))
+        depth = int(plan.passes[estimates.has_passes(plan.drafter)].max(initial=0))
+        seconds = float(estimates.latency.draft_seconds(view, plan.drafter, depth, plan.width)[:, -1].sum())
         seconds += float(estimates.latency.target_seconds(view, plan.lengths.sum(keepdims=True))[0])
         values.append(emitted / best.value_of_time - seconds)
     return values[0] - values[1]
@@ -124,7 +125,7 @@ def _of_least_lag(view: BatchView, plan: DraftPlan, num_rows: int) -> DraftPlan:
     lag = np.where(plan.lengths > 0, of_drafter(view.draft_lags, plan.drafter), np.iinfo(np.int64).max)
     lengths = plan.lengths.copy()
     lengths[lag.argsort(kind="stable")[num_rows:]] = 0
-    return plan_by(plan.drafter, lengths)
+    return replace(plan_by(plan.drafter, lengths), depths=plan.depths, width=plan.width)
 
 
 def _size(num_rows: int) -> int:

@@ -73,13 +73,15 @@ class GoodputSettings:
     plain decoding is a single one, measured best. fairness: with a draft model, see planner (2 is the harmonic mean, 0
     the arithmetic one). uses_confidence: drafts end early and are cut by it. prices_mixed_steps: time beside prefill
     has its shadow price, else tokens per second of the long step decide. projected_batch: of how many times the
-    requests under way, at most, those that wait are taken to decode together."""
+    requests under way, at most, those that wait are taken to decode together. widths: of drafts made in passes, see
+    records.DraftPlan; of those the best is taken."""
 
     min_gain: float = 0.01
     fairness: float = 2.0
     uses_confidence: bool = True
     prices_mixed_steps: bool = True
     projected_batch: float = 3.0
+    widths: tuple[int, ...] = (1, 4)
     prefill_price: PrefillPriceSettings = field(default_factory=PrefillPriceSettings)
     draft_prefill: DraftPrefillSettings = field(default_factory=DraftPrefillSettings)
     exploration: ExplorationSettings = field(default_factory=ExplorationSettings)

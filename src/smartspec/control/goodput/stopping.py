@@ -10,6 +10,9 @@ with S_i the survival of what is there, calibrated, a_i the acceptance expected 
 step's shadow price of time (see planner). That is one-step look-ahead. Survival only falls: what is not worth its price
 now will not be later, and in that case (where tokens do not become cheaper) no rule brings more (Chow, Robbins and
 Siegmund 1971, the monotone case). A draft that ends behind a token it keeps changes no distribution.
+
+Of a tree the rule sees a level's best nodes as one token: they together are what the next pass goes on from. As a_i
+stands what is expected of a chain's next token, so that a tree's next level is worth that at least.
 """
 
 from dataclasses import replace
@@ -19,7 +22,7 @@ import numpy as np
 from smartspec.control.acceptance.logistic import log_odds_of
 from smartspec.control.goodput.choice import Choice
 from smartspec.control.policy import Estimates, length_caps, nobody
-from smartspec.control.records import BatchView, DraftPlan, StopRule
+from smartspec.control.records import MAX_TREE_NODES, BatchView, DraftPlan, StopRule
 
 LEAST_SURVIVAL = 1e-9
 
@@ -40,7 +43,8 @@ def drafted_as_confident(view: BatchView, estimates: Estimates, best: Choice, we
     is_stopped = np.array([*confident, False])[plan.drafter]
     if not is_stopped.any():
         return plan
-    caps = np.where(is_stopped, length_caps(view, plan.drafter, estimates.max_draft_tokens), plan.lengths)
+    longest = estimates.max_draft_tokens if plan.width == 1 else min(estimates.max_draft_tokens, MAX_TREE_NODES)
+    caps = np.where(is_stopped, length_caps(view, plan.drafter, longest), plan.lengths)
     lengths = _lengthened(plan.lengths, caps, view.draft_token_budget)
     pass_seconds, row_seconds = _pass_seconds(view, estimates, best)
     num_others = int(plan.lengths[~is_stopped].sum())
@@ -48,7 +52,8 @@ def drafted_as_confident(view: BatchView, estimates: Estimates, best: Choice, we
     token_seconds = token_seconds + row_seconds * np.arange(len(token_seconds))
     prices = best.value_of_time * pass_seconds, best.value_of_time * token_seconds
     rule = stop_rule(estimates, np.where(is_stopped, plan.drafter, -1), weights, *prices)
-    return replace(plan, lengths=lengths, stop=rule)
+    depths = None if plan.depths is None else np.where(is_stopped, lengths, plan.depths)
+    return replace(plan, lengths=lengths, depths=depths, stop=rule)
 
 
 def stop_rule(

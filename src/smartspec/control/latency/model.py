@@ -89,15 +89,15 @@ class LatencyModel:
         """Time of the target pass with that many draft tokens in the batch: float [N], never decreasing with them."""
         return self._target.seconds(_target_size(view, num_draft_tokens))
 
-    def draft_seconds(self, view: BatchView, drafter: np.ndarray, max_depth: int) -> np.ndarray:
-        """Time of 0..max_depth passes of each drafter over its rows (drafter: int [R], see DraftPlan): float [D,
+    def draft_seconds(self, view: BatchView, drafter: np.ndarray, max_depth: int, width: int = 1) -> np.ndarray:
+        """Time of 0..max_depth passes of each drafter over its rows (drafter, width: see DraftPlan): float [D,
         max_depth + 1], 0 at depth 0.
 
         A row takes part as long as it may carry another draft token; the first pass is also the draft prefill. The
         time is exact if every row drafts as deep as it may.
         """
         seconds = np.zeros((len(view.drafters), max_depth + 1))
-        plan = DraftPlan(np.minimum(view.max_draft_tokens, max_depth), drafter)
+        plan = DraftPlan(np.minimum(view.max_draft_tokens, max_depth), drafter, width=width)
         for number, sizes in self._draft_sizes(view, plan).items():
             passes = self._drafts[number].seconds(sizes)
             seconds[number, 1 : len(passes) + 1] = passes
@@ -189,19 +189,23 @@ class LatencyModel:
 
     def _draft_sizes(self, view: BatchView, plan: DraftPlan) -> dict[int, PassSize]:
         """The passes of each drafter that runs, by its number."""
-        lengths = {number: plan.lengths_of(number) for number in self._drafts}
-        return {n: _passes(view, view.drafters[n].lag, of_one) for n, of_one in lengths.items() if of_one.any()}
+        passes = {number: np.where(plan.drafter == number, plan.passes, 0) for number in self._drafts}
+        return {
+            n: _passes(view, view.drafters[n].lag, of_one, plan.width) for n, of_one in passes.items() if of_one.any()
+        }
 
 
-def _passes(view: BatchView, lag: np.ndarray, lengths: np.ndarray) -> PassSize:
-    """The draft passes in which row i takes part in the first lengths[i] (int [R], not all 0). lag: int [R]."""
-    depths = np.arange(int(lengths.max()))
-    takes_part = depths < lengths[:, None]
+def _passes(view: BatchView, lag: np.ndarray, num_passes: np.ndarray, width: int) -> PassSize:
+    """The draft passes in which row i takes part in the first num_passes[i] (int [R], not all 0), with width nodes in
+    all but the first. lag: int [R]."""
+    depths = np.arange(int(num_passes.max()))
+    takes_part = depths < num_passes[:, None]
     rows = takes_part.sum(axis=0)
-    context = view.context_tokens @ takes_part + rows * (depths + 1)
+    nodes = np.where(depths == 0, 1, width)
+    context = view.context_tokens @ takes_part + rows * (1 + depths * width)
     prefill = np.where(depths == 0, (lag * takes_part[:, 0]).sum(), 0)
-    attended = context + np.where(depths == 0, (lag * takes_part[:, 0]) @ view.context_tokens, 0)
-    return PassSize(rows + prefill, context, rows, attended, scored_tokens=rows)
+    attended = context * nodes + np.where(depths == 0, (lag * takes_part[:, 0]) @ view.context_tokens, 0)
+    return PassSize(rows * nodes + prefill, context, rows, attended, scored_tokens=rows * nodes)
 
 
 def _target_size(view: BatchView, num_draft_tokens: np.ndarray | int) -> PassSize:

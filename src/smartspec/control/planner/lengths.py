@@ -33,7 +33,7 @@ class LengthPlan:
     lengths: int [R]. depth: draft passes needed by the rows that need them. goodput: expected (weighted) tokens per
     second, of the fair plan by its mean. seconds: predicted step time. off_goodput, off_seconds: the same
     with no draft token at all. gain: how much better than that the plan is, as a share of the tokens emitted without
-    drafts.
+    drafts. passes: int [R], those that the slots of each row take; None where it was not asked for.
     """
 
     lengths: np.ndarray
@@ -43,6 +43,7 @@ class LengthPlan:
     off_goodput: float
     off_seconds: float
     gain: float
+    passes: np.ndarray | None = None
 
     @property
     def num_draft_tokens(self) -> int:
@@ -59,6 +60,7 @@ def plan_lengths(
     host_seconds: float = 0.0,
     value_of_time: float | None = None,
     fairness: float = 0.0,
+    passes: np.ndarray | None = None,
 ) -> LengthPlan:
     """Maximise sum_i w_i * E_i / (draft_seconds[depth] + target_seconds[sum k_i] + host_seconds) with E_i = 1 +
     sum_{j<=k_i} S_i(j), or, where value_of_time is given, the same numerator minus value_of_time times the same
@@ -67,10 +69,12 @@ def plan_lengths(
 
     survival: float [R, K], never increasing along a row. caps: int [R], longest draft of each row. weights: float
     [R], >= 0. needs_depth: bool [R], True where a draft of length k takes k draft passes, False where it exists
-    already. draft_seconds: float [K + 1], never decreasing, time of that many draft passes. target_seconds: float [N
-    + 1], positive, never decreasing, time of the target pass with that many draft tokens; plans of more than N tokens
-    are not considered. The result is the exact optimum; ties go to fewer draft tokens. The order of equal slots
-    decides nothing but who gets them.
+    already. passes: int [R, K], draft passes that each slot takes where it is not that number, as in trees, whose slots
+    are nodes; None: as needs_depth says. draft_seconds: float [K + 1], never decreasing, time of that many draft
+    passes. target_seconds: float [N + 1], positive, never decreasing, time of the target pass with that many draft
+    tokens; plans of more than N tokens are not considered. The result is the exact optimum (with both
+    passes and fairness nearly: a node adds to its row what it would behind all that stand before it); ties go to fewer
+    draft tokens. The order of equal slots decides nothing but who gets them.
     """
     num_positions = survival.shape[1]
     admissible = np.arange(num_positions) < caps[:, None]
@@ -80,7 +84,8 @@ def plan_lengths(
     order = (-gains).argsort(kind="stable")
     slots, gains = slots[order], gains[order]
     rows, positions = np.divmod(slots, num_positions)
-    first_depth = np.where(needs_depth[rows], positions + 1, 0)  # the shallowest draft in which the slot exists
+    # The shallowest draft in which the slot exists.
+    first_depth = np.where(needs_depth[rows], positions + 1, 0) if passes is None else passes[rows, positions]
     off_seconds = float(target_seconds[0] + draft_seconds[0] + host_seconds)
     best = off = objective(base, off_seconds, value_of_time)
     best_emitted, best_seconds, best_n, best_depth = base, off_seconds, 0, 0
@@ -101,16 +106,24 @@ def plan_lengths(
         if (values[n], -n - 1, -depth) > (best, -best_n, -best_depth):
             best, best_n, best_depth = float(values[n]), n + 1, depth
             best_emitted, best_seconds = float(emitted[n]), float(seconds[n])
-    chosen = rows[first_depth <= best_depth][:best_n]
+    chosen = np.flatnonzero(first_depth <= best_depth)[:best_n]
     return LengthPlan(
-        lengths=np.bincount(chosen, minlength=len(caps)),
+        lengths=np.bincount(rows[chosen], minlength=len(caps)),
         depth=best_depth,
         goodput=best_emitted / best_seconds,
         seconds=best_seconds,
         off_goodput=base / off_seconds,
         off_seconds=off_seconds,
         gain=relative_gain(best, off, base, value_of_time),
+        passes=None if passes is None else _most(rows[chosen], first_depth[chosen], len(caps)),
     )
+
+
+def _most(rows: np.ndarray, values: np.ndarray, num_rows: int) -> np.ndarray:
+    """The largest value of each row, 0 where it has none: int [num_rows]."""
+    most = np.zeros(num_rows, dtype=np.int64)
+    np.maximum.at(most, rows, values)
+    return most
 
 
 def _slot_gains(survival: np.ndarray, weights: np.ndarray, fairness: float) -> np.ndarray:

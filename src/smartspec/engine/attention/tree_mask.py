@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from smartspec.core.batch import MAX_TREE_NODES
+from smartspec.control.records import MAX_TREE_NODES
 
 MAX_TREE_TOKENS = MAX_TREE_NODES + 1  # bits of a word
 

@@ -1,4 +1,4 @@
-"""A trained head as drafter: chains of its likeliest tokens, made from what the target has computed anyway.
+"""A trained head as drafter: chains and trees of its likeliest tokens, made from what the target has computed anyway.
 
 Per slot it keeps how far the target's features are known and how far its own KV holds them; the latter lags when it was
 not asked, and its next draft begins with one pass over what it missed. The KV of its drafts is never kept: their
@@ -6,16 +6,18 @@ entries are computed anew from the target's features, which are better than its 
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from smartspec.control.records import UNLIMITED, DrafterSpec, DrafterView, FreeTests, StopRule
-from smartspec.core.batch import NO_DRAFT, Batch, Draft, Verification, chain
+from smartspec.core.batch import NO_DRAFT, Batch, Draft, Verification
 from smartspec.core.blocks import PrefixCopy, Trim
 from smartspec.core.request import Request
 from smartspec.engine.attention.ragged import Segment
 from smartspec.engine.drafting.head_runner import HeadRunner
+from smartspec.engine.drafting.tree_expansion import TreeExpansion, best_children
 from smartspec.engine.models.model_runner import ModelRunner
 
 MAX_PREFILL_CHUNK = 512
@@ -26,7 +28,7 @@ class HeadDrafter:
     core.drafter.Drafter. target: a runner with the head's taps."""
 
     def __init__(self, runner: HeadRunner, target: ModelRunner, num_slots: int, name: str):
-        self.spec = DrafterSpec(name, has_passes=True)
+        self.spec = DrafterSpec(name, has_passes=True, makes_trees=True)
         self.runner, self.target = runner, target
         self._num_known = np.zeros(num_slots, dtype=np.int64)  # positions with features
         self._num_seen = np.zeros(num_slots, dtype=np.int64)  # positions in the head's KV, at most those
@@ -61,31 +63,32 @@ class HeadDrafter:
     def draft(self, batch: Batch, lengths: np.ndarray, stop: StopRule | None = None) -> list[Draft]:
         """Draft lengths[i] tokens behind the text of row i (int [R]), fewer where stop says so; a row of length 0 costs
         nothing."""
-        token_ids: list[list[int]] = [[] for _ in batch.decoding]
-        confidence: list[list[float]] = [[] for _ in batch.decoding]
-        active = np.flatnonzero(lengths > 0)
-        segments = [self._catch_up(batch.decoding[i]) for i in active.tolist()]
+        return self.draft_trees(batch, lengths, lengths, 1, stop)
+
+    def draft_trees(
+        self, batch: Batch, lengths: np.ndarray, depths: np.ndarray, width: int, stop: StopRule | None = None
+    ) -> list[Draft]:
+        """Draft the best lengths[i] nodes that depths[i] passes propose (int [R] each), see TreeExpansion."""
+        room = [self.runner.max_len - request.num_computed_tokens for request in batch.decoding]
+        trees = [TreeExpansion(width, *limits) for limits in zip(lengths.tolist(), room, strict=True)]
+        active = np.flatnonzero((lengths > 0) & (depths > 0)).tolist()
+        feeds = [_Feed(row, trees[row], [-1], self._catch_up(batch.decoding[row])) for row in active]
+        if not feeds:
+            return [NO_DRAFT] * len(trees)
         hidden = None
-        for depth in range(int(max(lengths, default=0))):
-            logits = self.runner.forward(segments, hidden)
-            tokens = self.runner.target_ids[logits.argmax(dim=-1)].cpu().numpy().astype(np.int32)
-            confident = torch.exp(logits.amax(dim=-1).float() - torch.logsumexp(logits.float(), dim=-1)).cpu().numpy()
-            for row, token, value in zip(active.tolist(), tokens.tolist(), confident.tolist(), strict=True):
-                token_ids[row].append(token)
-                confidence[row].append(value)
-            is_done = lengths[active] == depth + 1
+        for depth in range(int(depths.max())):
+            logits = self.runner.forward([feed.segment for feed in feeds], hidden)
+            confidence = self._grow(feeds, logits, width)
+            rows = np.array([feed.row for feed in feeds])
+            is_done = depths[rows] == depth + 1
             if stop is not None:
-                is_done |= np.asarray(stop(depth, active, confident, _entropy(logits)), dtype=bool)
-            going_on = np.flatnonzero(~is_done)
-            if not len(going_on):
+                first = np.cumsum([0, *(len(feed.nodes) for feed in feeds[:-1])])
+                is_done |= np.asarray(stop(depth, rows, confidence, _entropy(logits[torch.from_numpy(first)])), bool)
+            feeds, parents = _next_feeds(feeds, is_done.tolist())
+            if not feeds:
                 break
-            hidden = self.runner.hidden[torch.from_numpy(going_on).to(self.runner.device)]
-            segments = [Segment(segments[i].slot, segments[i].end, tokens[i : i + 1], 1) for i in going_on.tolist()]
-            active = active[going_on]
-        return [
-            chain(np.array(ids, dtype=np.int32), confidence=np.array(values)) if ids else NO_DRAFT
-            for ids, values in zip(token_ids, confidence, strict=True)
-        ]
+            hidden = self.runner.hidden[torch.tensor(parents, device=self.runner.device)]
+        return [tree.draft() for tree in trees]
 
     def observe(
         self,
@@ -101,6 +104,17 @@ class HeadDrafter:
         for index, request in enumerate(batch.prefill, start=len(batch.decoding)):
             self._keep(request, self.target.features[index])
         return FreeTests(*np.zeros((3, len(verified)), dtype=np.int64))
+
+    def _grow(self, feeds: list["_Feed"], logits: torch.Tensor, width: int) -> np.ndarray:
+        """Add the children that a pass proposes; returns how confident it is of each row, see StopRule: float [n]."""
+        in_vocabulary, chances = best_children(logits, width)
+        token_ids = self.runner.target_ids.cpu().numpy()[np.array(in_vocabulary)].tolist()
+        first, confidence = 0, []
+        for feed in feeds:
+            end = first + len(feed.nodes)
+            confidence.append(feed.tree.add(feed.nodes, token_ids[first:end], chances[first:end]))
+            first = end
+        return np.array(confidence)
 
     def _keep(self, request: Request, features: torch.Tensor) -> None:
         start = request.num_computed_tokens
@@ -119,6 +133,33 @@ class HeadDrafter:
             start += MAX_PREFILL_CHUNK
         self._num_seen[slot] = end
         return Segment(slot, start, request.token_ids[start + 1 : end + 1], num_logits=1)
+
+
+@dataclass(frozen=True)
+class _Feed:
+    """What a row's tree is fed in a pass: these nodes (-1: the text), in that segment."""
+
+    row: int
+    tree: TreeExpansion
+    nodes: list[int]
+    segment: Segment
+
+
+def _next_feeds(feeds: list[_Feed], is_done: list[bool]) -> tuple[list[_Feed], list[int]]:
+    """Of the rows that are not done and whose trees can become better: what they are fed next, and behind which logits
+    of this pass each of these nodes stands."""
+    following, parents, first = [], [], 0
+    for feed, done in zip(feeds, is_done, strict=True):
+        nodes = [] if done else feed.tree.frontier()
+        if nodes:
+            places = {node: first + number for number, node in enumerate(feed.nodes)}
+            parents += [places[node] for node in feed.tree.parents(nodes)]
+            slot, start = feed.segment.slot, feed.segment.end
+            mask = feed.tree.feed(nodes, start)
+            segment = Segment(slot, start, feed.tree.token_ids(nodes), len(nodes), mask)
+            following.append(_Feed(feed.row, feed.tree, nodes, segment))
+        first += len(feed.nodes)
+    return following, parents
 
 
 def _text_rows(verification: Verification) -> list[int]:

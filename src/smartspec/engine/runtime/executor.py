@@ -1,6 +1,8 @@
 """The live executor: the target model, its drafters, and the clock."""
 
 import time
+from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 import torch
@@ -8,7 +10,7 @@ import torch
 from smartspec.control.records import DrafterView, DraftPlan, StepSeconds
 from smartspec.core.batch import NO_DRAFT, Batch, Draft, StepResult, Verification, shorten
 from smartspec.core.blocks import Wipe
-from smartspec.core.drafter import Drafter
+from smartspec.core.drafter import Drafter, TreeDrafter
 from smartspec.core.request import Request
 from smartspec.engine.attention.ragged import Segment
 from smartspec.engine.attention.tree_mask import tree_mask
@@ -51,7 +53,7 @@ class LiveExecutor:
         for number, drafter in enumerate(self.drafters):
             lengths = plan.lengths_of(number)
             if lengths.any():
-                made = drafter.draft(batch, lengths, plan.stop)
+                made = _draft(drafter, batch, lengths, plan)
                 for row in np.flatnonzero(lengths).tolist():
                     drafts[row] = made[row]
         self._draft_seconds = self.clock() - began
@@ -122,6 +124,12 @@ class LiveExecutor:
         return StepSeconds(
             draft=self._draft_seconds, target=target, host=max(0.0, total - self._draft_seconds - target)
         )
+
+
+def _draft(drafter: Drafter, batch: Batch, lengths: np.ndarray, plan: DraftPlan) -> Sequence[Draft]:
+    if plan.width == 1 or not drafter.spec.makes_trees:
+        return drafter.draft(batch, lengths, plan.stop)
+    return cast(TreeDrafter, drafter).draft_trees(batch, lengths, plan.passes, plan.width, plan.stop)
 
 
 def _decode_segment(request: Request, draft: Draft) -> Segment:

@@ -1,0 +1,50 @@
+"""What trees would bring before there are any: the likeliest nodes of each row, by acceptance of depth and rank.
+
+The chance of a node is taken as the product of its edges: the eldest child of a node at depth d is right with the
+chance of a chain's token there, a younger one with what its rank is worth where the eldest is wrong. The best tree of n
+nodes are then the n largest products (Sequoia, arXiv 2402.12374, whose dynamic program finds the same), popped one by
+one for all rows at once.
+"""
+
+import numpy as np
+
+
+def expected_trees(survival: np.ndarray, siblings: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Survival of the likeliest K nodes of each row, likeliest first, and how deep they lie, 1 for those that follow
+    the text: float and int [R, K].
+
+    survival: float [R, K], of chains. siblings: float [W], chance of the second, third, ... child of a node where the
+    first is wrong.
+    """
+    num_rows, num_nodes = survival.shape
+    edges = _edges(survival, siblings)
+    rows = np.arange(num_rows)
+    # What may be popped next: of each node that was popped its next sibling, and its eldest child.
+    values = np.zeros((num_rows, num_nodes + 1))
+    of_parent = np.ones((num_rows, num_nodes + 1))
+    depths, ranks = np.ones((2, num_rows, num_nodes + 1), dtype=np.int64)
+    ranks[:] = 0
+    values[:, 0] = edges[0, 0]
+    found, at_depth = np.zeros((num_rows, num_nodes)), np.ones((num_rows, num_nodes), dtype=np.int64)
+    for number in range(num_nodes):
+        best = values.argmax(axis=1)
+        value, depth = values[rows, best], depths[rows, best]
+        found[:, number], at_depth[:, number] = value, depth
+        ranks[rows, best] += 1
+        values[rows, best] = of_parent[rows, best] * edges[depth - 1, ranks[rows, best], rows]
+        of_parent[:, number + 1], depths[:, number + 1] = value, depth + 1
+        values[:, number + 1] = value * edges[depth, 0, rows]
+    return found, at_depth
+
+
+def _edges(survival: np.ndarray, siblings: np.ndarray) -> np.ndarray:
+    """Chance of a child by depth and rank, given that its parent is accepted: float [K + 1, ranks + 1, R], the last of
+    depths and ranks 0."""
+    num_rows, num_nodes = survival.shape
+    before = np.concatenate([np.ones((num_rows, 1)), survival[:, :-1]], axis=1)
+    eldest = np.divide(survival, before, out=np.zeros_like(survival), where=before > 0).T
+    edges = np.zeros((num_nodes + 1, num_nodes + 1, num_rows))
+    younger = siblings[: num_nodes - 1]
+    edges[:-1, 0] = eldest
+    edges[:-1, 1 : 1 + len(younger)] = (1.0 - eldest[:, None]) * younger[:, None]
+    return np.minimum.accumulate(edges, axis=1)

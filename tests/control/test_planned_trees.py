@@ -1,0 +1,158 @@
+"""Trees before they are drafted: what they would bring, when they are planned, and what is learned from them."""
+
+from dataclasses import replace
+
+import factories
+import numpy as np
+import pytest
+from drafter_cases import lagging
+
+from smartspec.control.acceptance.estimator import AcceptanceEstimator
+from smartspec.control.controller import Controller
+from smartspec.control.goodput.policy import Goodput
+from smartspec.control.goodput.settings import GoodputSettings
+from smartspec.control.latency.cost_curve import CostCurve
+from smartspec.control.latency.model import LatencyModel
+from smartspec.control.planner.expected_tree import expected_trees
+from smartspec.control.planner.lengths import plan_lengths
+from smartspec.control.policy import Estimates
+from smartspec.control.records import Drafted, DrafterSpec, DraftPlan
+from smartspec.sim.static_tree import best_tree
+
+K = 10
+HEAD = DrafterSpec("head", has_passes=True, makes_trees=True)
+CHAINS = DrafterSpec("head", has_passes=True)
+SIBLINGS = np.array([0.47, 0.31, 0.1])
+
+
+def chain(rate: float) -> np.ndarray:
+    return np.cumprod(np.full(K, rate))
+
+
+@pytest.mark.parametrize("num_ranks", [0, 1, 3])
+def test_the_expected_tree_is_the_best_static_one(num_ranks):
+    rates = np.array([0.9, 0.55, 0.43])
+    survival, depths = expected_trees(np.stack([chain(rate) for rate in rates]), SIBLINGS[:num_ranks])
+    for row, rate in enumerate(rates):
+        ranks = np.minimum.accumulate([rate, *((1 - rate) * SIBLINGS[:num_ranks])])
+        best = best_tree(np.tile(ranks, (K, 1)), K)
+        np.testing.assert_allclose(survival[row], best.survival)
+        assert sorted(depths[row].tolist()) == sorted(best.depths.tolist())
+
+
+def test_without_siblings_it_is_a_chain():
+    survival, depths = expected_trees(chain(0.7)[None], np.empty(0))
+    np.testing.assert_allclose(survival[0], chain(0.7))
+    assert depths.tolist() == [list(range(1, K + 1))]
+
+
+def test_slots_that_take_as_many_passes_come_for_the_price_of_one():
+    survival = np.array([[0.5, 0.4, 0.3]])
+    problem = {
+        "caps": np.array([3]),
+        "weights": np.ones(1),
+        "needs_depth": np.array([True]),
+        "draft_seconds": np.array([0.0, 0.2, 0.9, 2.0]),
+        "target_seconds": np.array([1.0, 1.05, 1.1, 1.15]),
+    }
+    assert plan_lengths(survival, **problem).lengths.tolist() == [1]
+    plan = plan_lengths(survival, **problem, passes=np.array([[1, 1, 2]]))
+    assert (plan.lengths.tolist(), plan.passes.tolist(), plan.depth) == ([2], [1], 1)
+    plan = plan_lengths(survival, **problem, passes=np.array([[1, 2, 1]]))  # the second is left out, not the third
+    assert (plan.lengths.tolist(), plan.passes.tolist(), plan.depth) == ([2], [1], 1)
+
+
+class Acceptance(AcceptanceEstimator):
+    """One that knows that every chain's next token is right with this chance, and what siblings are worth."""
+
+    def __init__(self, drafter: DrafterSpec, rate: float):
+        super().__init__(K, (drafter,))
+        self.rate = rate
+
+    def sibling_chances(self, drafter: int) -> np.ndarray:
+        return SIBLINGS
+
+
+def planned(num_rows: int, drafter: DrafterSpec = HEAD, rate: float = 0.5, token=0.0004, draft=(0.004, 0.0)):
+    view = factories.make_view(num_rows, drafters=(lagging(num_rows),), max_draft_tokens=K)
+    latency = LatencyModel(CostCurve.linear(0.02, token), (CostCurve.linear(*draft),))
+    survival = np.broadcast_to(chain(rate), (1, num_rows, K))
+    settings = GoodputSettings(uses_confidence=False, exploration=replace(GoodputSettings().exploration, share=0.0))
+    estimates = Estimates((drafter,), survival, latency, Acceptance(drafter, rate))
+    policy = Goodput(settings=settings)
+    return policy.plan_draft(view, estimates), policy._best.plan
+
+
+def test_trees_are_planned_where_passes_are_dear_and_tokens_cheap():
+    plan, best = planned(1)
+    assert plan.width > 1 and plan.passes[0] < plan.lengths[0]
+    _, of_chain = planned(1, CHAINS)
+    assert best.goodput > 1.02 * of_chain.goodput
+
+
+def test_trees_shrink_to_chains_and_to_nothing_under_load():
+    shapes = []
+    for num_rows in (1, 4, 16, 64, 256):
+        plan, _ = planned(num_rows, rate=0.6, draft=(0.001, 0.0004))
+        shapes.append((int(plan.lengths.max()), plan.width))
+    lengths, widths = zip(*shapes, strict=True)
+    assert lengths == tuple(sorted(lengths, reverse=True)) and lengths[0] > 3 and lengths[-1] == 0
+    assert widths[0] == 4 and 1 in widths
+
+
+def test_drafters_that_make_no_trees_are_asked_for_chains():
+    plan, _ = planned(1, CHAINS)
+    assert plan.width == 1 and plan.depths is None
+
+
+def tree_feedback(random: np.random.Generator, view, eldest: float, younger: np.ndarray):
+    """Trees of three children of the text and two of the eldest, and what was seen of them."""
+    num_rows = view.num_rows
+    parents = np.tile([-1, -1, -1, 0, 0, *range(4, K - 1)], (num_rows, 1))
+    tests = np.full((num_rows, K), -1)
+    for row in tests:
+        row[:3] = 0
+        if random.random() < eldest:
+            row[0], row[3:5] = 1, 0
+            if random.random() < eldest:
+                row[3] = 1
+            elif random.random() < younger[0]:
+                row[4] = 1
+        elif (u := random.random()) < younger[0] + younger[1]:
+            row[1 if u < younger[0] else 2] = 1
+    plan = DraftPlan(np.full(num_rows, 5), np.zeros(num_rows, dtype=int), depths=np.full(num_rows, 2), width=3)
+    accepted = np.maximum(tests, 0).sum(axis=1)
+    tested = np.where(tests[:, 3] >= 0, 2, 1)
+    return factories.make_feedback(view, plan, accepted=accepted, tested=tested, parents=parents, node_tests=tests)
+
+
+def test_what_the_eldest_and_younger_children_are_worth_is_learned_from_trees():
+    view = factories.make_view(8, drafters=(lagging(8),), max_draft_tokens=K)
+    estimator, random = AcceptanceEstimator(K, (HEAD,)), np.random.default_rng(0)
+    for _ in range(300):
+        estimator.observe([tree_feedback(random, view, 0.6, np.array([0.5, 0.2]))])
+    np.testing.assert_allclose(estimator.sibling_chances(0)[:2], [0.5, 0.2], atol=0.05)
+    survival = estimator.survival(view)[0].mean(axis=0)
+    np.testing.assert_allclose(
+        survival[:2], [0.6, 0.36], atol=0.05
+    )  # of a chain: paths by the second child do not count
+
+
+def test_a_controller_prices_the_passes_that_were_made():
+    """A tree that has ended early is no evidence for slower passes."""
+    latency = LatencyModel(CostCurve.linear(0.02, 1e-4), (CostCurve.linear(0.004, 1e-4),))
+    controller = Controller("goodput", K, latency, drafters=(HEAD,), strict=True)
+    view = factories.make_view(1, drafters=(lagging(1),), max_draft_tokens=K)
+    plan = DraftPlan(np.array([6]), np.array([0]), depths=np.array([5]), width=4)
+    controller.plan_draft(view)
+    parents = np.array([[-1, -1, -1, 0, 1, 2, *range(5, K - 1)]])
+    confidence = np.array([[0.4, 0.3, 0.2, 0.5, 0.5, 0.5, *[np.nan] * (K - 6)]])
+    keep = controller.plan_verify(view, plan, Drafted(plan.lengths, confidence, parents))
+    tests = np.where(np.arange(K) < keep[:, None], 0, -1)
+    feedback = factories.make_feedback(
+        view, plan, verified=keep, accepted=np.zeros(1, dtype=int), drafted=plan.lengths, parents=parents,
+        node_tests=tests, confidence=confidence,
+    )  # fmt: skip
+    of_two_passes = latency.predict(view, replace(plan, depths=np.array([2])), keep).total
+    controller.observe(feedback)
+    assert controller.predicted_seconds == pytest.approx(of_two_passes)
