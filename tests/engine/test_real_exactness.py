@@ -190,6 +190,7 @@ SCHEMA = {
     "required": ["answer", "items"],
     "additionalProperties": False,
 }
+FORCING = r"According to the atlas, the capital of that country is [A-Z][a-z]{2,12}, on the river [A-Z][a-z]{2,12}\."
 LINES = r"(- [a-z]{2,12} is [0-9]{1,3}\n){2,3}"
 
 
@@ -213,6 +214,8 @@ def follows(asked: dict, text: str, is_whole: bool) -> bool:
         ({"json": SCHEMA}, (DEFAULT_MODEL,), 0.9),
         ({"regex": LINES}, (LOOKUP, RECYCLING), 0.9),
         ({"regex": LINES}, (SHALLOW,), 0.0),
+        ({"regex": FORCING}, (LOOKUP,), 0.0),
+        ({"regex": FORCING}, (RECYCLING, TREE), 0.9),
     ],
     ids=lambda value: min(value) if isinstance(value, dict) else None,
 )
@@ -230,5 +233,7 @@ def test_structured_output_is_that_of_plain_decoding(compiler, shallow, asked, d
     num_verified = sum(step.num_verified_tokens for step in steps)
     num_accepted = sum(step.num_accepted_tokens for step in steps)
     assert num_verified > 0
+    if asked == {"regex": FORCING}:  # what a grammar forces is drafted, and nearly always right
+        assert num_accepted > 0.7 * num_verified and num_accepted > 8 * len(outputs)
     if drafters == (DEFAULT_MODEL,):  # it drafts under the same grammar, with the same distribution
         assert num_accepted >= num_verified - 4 * len(outputs)
