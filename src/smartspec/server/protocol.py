@@ -226,6 +226,7 @@ class Message(Body):
     tool_call_id: str | None = None
     refusal: str | None = None
     annotations: Annotated[object, only([])] = None
+    provider_specific_fields: dict[str, object] | None = None  # LiteLLM's own notes, ignored
 
     @model_validator(mode="before")
     @classmethod
