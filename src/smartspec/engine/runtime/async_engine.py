@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Self
 
@@ -240,7 +241,7 @@ class AsyncEngine:
                 request = Request(
                     next(self._request_ids),
                     token_ids,
-                    params,
+                    params if index == number * n else replace(params, prompt_logprobs=None),  # known once for all n
                     seed=seeds[index],
                     stop_token_ids=stop_token_ids,
                     speculation=speculation,
