@@ -9,7 +9,9 @@ VLLM_VENV := .venv-vllm
 VLLM_PIP := $(VLLM_VENV)/bin/python -m pip install -qq --disable-pip-version-check
 
 # Clients bring web frameworks and cloud libraries of their own.
+# inference-perf is left out below Python 3.12, vLLM's bench where `make test-vllm` has not installed it.
 CLIENTS_VENV := .venv-clients
+CLIENTS_PYTHON ?= $(PYTHON)
 CLIENTS_PIP := $(CLIENTS_VENV)/bin/python -m pip install -qq --disable-pip-version-check
 
 .PHONY: help serve test test-vllm test-clients coverage clean
@@ -34,7 +36,8 @@ test-vllm: $(VLLM_VENV)/installed
 	SMARTSPEC_TEST_MODEL=$(VLLM_VENV)/model $(VLLM_VENV)/bin/python -m pytest -m vllm $(ARGS) tests/vllm_real
 
 test-clients: $(VENV)/installed-dev $(CLIENTS_VENV)/installed
-	SMARTSPEC_CLIENTS=$(CLIENTS_VENV)/bin $(VENV)/bin/python -m pytest -m clients $(ARGS) tests/clients
+	SMARTSPEC_CLIENTS=$(CLIENTS_VENV)/bin $(addprefix SMARTSPEC_VLLM=$(CURDIR)/,$(wildcard $(VLLM_VENV)/bin/python)) \
+		$(VENV)/bin/python -m pytest -m clients $(ARGS) tests/clients
 
 coverage: $(VENV)/installed-dev
 	$(VENV)/bin/python -m pytest --cov --cov-report=term:skip-covered
@@ -66,7 +69,7 @@ $(VLLM_VENV)/installed: pyproject.toml
 	@touch $@
 
 $(CLIENTS_VENV)/installed: tests/clients/requirements.txt
-	@$(PYTHON) -m venv $(CLIENTS_VENV)
+	@$(CLIENTS_PYTHON) -m venv $(CLIENTS_VENV)
 	@echo "[clients] installing other people's clients (minutes, once)"
 	@$(CLIENTS_PIP) -r tests/clients/requirements.txt
 	@touch $@

@@ -37,6 +37,10 @@ BODIES: dict[str, tuple[str, Callable[[], dict | bytes]]] = {
     "prompt: 250k token ids": ("completions", lambda: {"prompt": [5] * 250_000}),
     "prompt: 5 MB of text": ("completions", lambda: {"prompt": "word " * MEGABYTE}),
     "prompt: 60k characters without a space": ("completions", lambda: {"prompt": "a" * 60_000, "max_tokens": 1}),
+    "prompt_logprobs: 31k entries": (
+        "completions",
+        lambda: {"prompt": [5] * 1500, "prompt_logprobs": 20, "max_tokens": 1},
+    ),
     "messages: 200k bad ones": ("chat/completions", lambda: {"messages": [5] * 200_000}),
     "messages: 200k of one letter": ("chat/completions", lambda: {"messages": [USER] * 200_000}),
     "messages: 4,000 of one letter": ("chat/completions", lambda: {"messages": [USER] * 4000}),

@@ -10,9 +10,9 @@ FIELDS = (
     "model", "n", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
     "frequency_penalty", "seed", "stop", "stop_token_ids", "ignore_eos", "logit_bias", "allowed_token_ids", "bad_words",
     "min_tokens", "include_stop_str_in_output", "skip_special_tokens", "request_id", "stream", "stream_options",
-    "priority", "cache_salt", "speculation", "logprobs", "top_logprobs", "echo", "best_of", "tools", "tool_choice",
-    "response_format", "user", "metadata", "chat_template_kwargs", "continue_final_message", "add_generation_prompt",
-    "messages", "prompt", "tokens", "suffix", "unknown",
+    "priority", "cache_salt", "speculation", "logprobs", "top_logprobs", "prompt_logprobs", "echo", "best_of", "tools",
+    "tool_choice", "response_format", "user", "metadata", "chat_template_kwargs", "continue_final_message",
+    "add_generation_prompt", "messages", "prompt", "tokens", "suffix", "unknown",
 )  # fmt: skip
 SPECULATION = ("workload_class", "max_draft_tokens", "weight", "tpot_target_ms", "report", "unknown")
 

@@ -3,18 +3,22 @@
     python benchmarks/reliability.py
     python benchmarks/reliability.py --fuzzed 100000 --cancelled 10000 --soak-seconds 7200
 
-Starts our server and prints a table for each part. The promises: no answer of status 5xx but 503, nothing left in the
-engine when all is answered, memory flat after the first tenth, and under overload 429 with bounded times for the rest.
+Starts our server and prints a table for each part, at the end one for docs/reliability.md. With --record FILE what is
+done is kept by tenths: a run that was interrupted goes on where it ended when it is called again. The promises: no
+answer of status 5xx but 503, nothing left in the engine when all is answered, memory flat after the first tenth, and
+under overload 429 with bounded times for the rest.
 """
 
 import asyncio
+import json
 import random
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -29,7 +33,6 @@ from servers import running, server_command
 
 MAX_BATCH, MAX_QUEUE = 8, 16
 OPTIONS = ["--max-batch", f"{MAX_BATCH}", "--max-queue", f"{MAX_QUEUE}", "--max-queue-per-client", f"{MAX_QUEUE}"]
-NUM_REPORTS = 10
 MAX_GROWTH = 1.05  # of memory, behind the first tenth
 CAPACITY_SECONDS = 20.0
 OVERLOAD, SOAK_LOAD = 3.0, 0.8  # of the capacity
@@ -45,55 +48,110 @@ def main(
     soak_seconds: Annotated[float, typer.Option(min=1, help="At 80 % of the capacity.")] = 60.0,
     policy: Annotated[str, typer.Option(help="Of the server.")] = "goodput",
     seed: int = 0,
+    record: Annotated[Path | None, typer.Option(help="File that keeps what is done, to go on after an end.")] = None,
 ) -> None:
     """Try a server of ours, and end with status 1 if a promise is broken."""
+    settings = [fuzzed, cancelled, overload_seconds, soak_seconds, policy, seed]
     command = server_command(policy, None, None)
     command = replace(command, arguments=[*command.arguments, *OPTIONS])
     with ExitStack() as stack:
         log = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "server.log"
         target = stack.enter_context(running(command, log))
-        trial = Trial(target.base_url, random.Random(seed))
+        trial = Trial(target.base_url, Record(record, settings), seed)
         asyncio.run(trial.run(fuzzed, cancelled, overload_seconds, soak_seconds))
     if trial.broken:
         raise typer.Exit(1)
 
 
+@dataclass
+class Part:
+    """What is known of a part. num_tenths: that are done. memory: MB after each, a list for every process there was."""
+
+    num_tenths: int = 0
+    outcomes: Counter = field(default_factory=Counter)
+    times: list[float] = field(default_factory=list)
+    memory: list[list[float]] = field(default_factory=list)
+    left_over: list[float] = field(default_factory=list)
+
+
+class Record:
+    """The parts, in a file if there is one. ValueError where that is of another run."""
+
+    def __init__(self, path: Path | None, settings: list):
+        self._path, self._settings = path, settings
+        self.parts: defaultdict[str, Part] = defaultdict(Part)
+        self.capacity: float | None = None
+        if path is not None and path.exists():
+            data = json.loads(path.read_text())
+            if data["settings"] != settings:
+                raise ValueError(f"{path} is of a run with {data['settings']}, not {settings}: name another file")
+            self.capacity = data["capacity"]
+            for name, part in data["parts"].items():
+                self.parts[name] = Part(**part | {"outcomes": Counter(part["outcomes"])})
+
+    def save(self) -> None:
+        if self._path is None:
+            return
+        parts = {name: vars(part) for name, part in self.parts.items()}
+        made = self._path.with_suffix(".new")
+        made.write_text(json.dumps({"settings": self._settings, "capacity": self.capacity, "parts": parts}))
+        made.replace(self._path)
+
+
 class Trial:
     """All parts, one after the other. broken: promises that did not hold."""
 
-    def __init__(self, base_url: str, chance: random.Random):
+    def __init__(self, base_url: str, record: Record, seed: int):
         self.broken: list[str] = []
         self._base_url = base_url
-        self._chance = chance
+        self._record = record
+        self._seed = seed
+        self._chance = random.Random(seed)
         self._console = Console()
         self._client: httpx.AsyncClient
 
     async def run(self, fuzzed: int, cancelled: int, overload_seconds: float, soak_seconds: float) -> None:
         limits = httpx.Limits(max_connections=None)
         async with httpx.AsyncClient(base_url=self._base_url, timeout=LONGEST_WAIT, limits=limits) as self._client:
-            await self._repeat("fuzzed requests", fuzzed, self._send_fuzzed, MAX_BATCH)
-            await self._repeat("cancelled streams", cancelled, self._leave_stream, MAX_BATCH)
-            capacity = await self._capacity()
+            await self._part("fuzzed requests", partial(self._repeat, fuzzed, self._send_fuzzed))
+            await self._part("cancelled streams", partial(self._repeat, cancelled, self._leave_stream))
+            if self._record.capacity is None:
+                self._record.capacity = await self._capacity()
+                self._record.save()
+            capacity = self._record.capacity
             self._console.print(f"capacity: {capacity:.2f} requests/s")
             until_full = (MAX_BATCH + MAX_QUEUE) / ((OVERLOAD - 1) * capacity)
-            await self._load("overload", OVERLOAD * capacity, max(overload_seconds, 3 * until_full), capacity)
-            await self._load("soak", SOAK_LOAD * capacity, soak_seconds, capacity)
-        self._console.print("broken: " + "; ".join(self.broken) if self.broken else "all promises held")
+            seconds = max(overload_seconds, 3 * until_full)
+            await self._part("overload", partial(self._load, OVERLOAD * capacity, seconds), num_tenths=1)
+            await self._part("soak", partial(self._load, SOAK_LOAD * capacity, soak_seconds))
+        self._print_summary()
 
-    async def _repeat(self, name: str, count: int, send: Callable[[], Awaitable[str]], concurrency: int) -> None:
-        """Send count requests, so many at once, and report outcomes and memory after each tenth."""
-        outcomes: Counter[str] = Counter()
-        memory = []
-        for done in range(0, count, max(1, count // NUM_REPORTS)):
-            left = iter(range(min(max(1, count // NUM_REPORTS), count - done)))
+    async def _part(self, name: str, tenth: Callable[[Part, int, int], Awaitable[None]], num_tenths: int = 10) -> None:
+        """Do what is left of it, tenth by tenth, and report."""
+        part = self._record.parts[name]
+        if part.num_tenths < num_tenths:
+            part.memory.append([])
+        while part.num_tenths < num_tenths:
+            self._chance = random.Random(f"{self._seed} {name} {part.num_tenths}")
+            await tenth(part, part.num_tenths, num_tenths)
+            part.memory[-1].append(memory_of(self._base_url)[0])
+            part.num_tenths += 1
+            part.left_over = list(await self._state())
+            self._record.save()
+            self._check(not any(part.left_over), f"{name}: something is left in the engine")
+        self._report(name, part)
 
-            async def worker(left=left) -> None:
-                for _ in left:
-                    outcomes[await send()] += 1
+    async def _repeat(
+        self, count: int, send: Callable[[], Awaitable[str]], part: Part, number: int, num_tenths: int
+    ) -> None:
+        """Send a tenth of count requests, MAX_BATCH at once."""
+        left = iter(range(count * number // num_tenths, count * (number + 1) // num_tenths))
 
-            await asyncio.gather(*(worker() for _ in range(concurrency)))
-            memory.append(memory_of(self._base_url)[0])
-        await self._report(name, outcomes, memory)
+        async def worker() -> None:
+            for _ in left:
+                part.outcomes[await send()] += 1
+
+        await asyncio.gather(*(worker() for _ in range(MAX_BATCH)))
 
     async def _send_fuzzed(self) -> str:
         path, data = random_request(self._chance)
@@ -127,31 +185,21 @@ class Trial:
         await asyncio.gather(*(worker() for _ in range(MAX_BATCH)))
         return done / (time.perf_counter() - began)
 
-    async def _load(self, name: str, rate: float, seconds: float, capacity: float) -> None:
-        """Poisson arrivals; times of what was admitted, and memory after each tenth."""
-        outcomes, times, memory = Counter(), [], []
+    async def _load(self, rate: float, seconds: float, part: Part, number: int, num_tenths: int) -> None:
+        """Poisson arrivals for a tenth of seconds."""
 
         async def one() -> None:
             began = time.perf_counter()
             outcome = await self._complete()
-            outcomes[outcome] += 1
+            part.outcomes[outcome] += 1
             if outcome == "200":
-                times.append(time.perf_counter() - began)
+                part.times.append(round(time.perf_counter() - began, 3))
 
-        began = time.perf_counter()
+        ends = time.perf_counter() + seconds / num_tenths
         async with asyncio.TaskGroup() as under_way:
-            while (now := time.perf_counter() - began) < seconds:
+            while time.perf_counter() < ends:
                 under_way.create_task(one())
-                if now > len(memory) * seconds / NUM_REPORTS:
-                    memory.append(memory_of(self._base_url)[0])
                 await asyncio.sleep(self._chance.expovariate(rate))
-        await self._report(name, outcomes, memory)
-        p50, p99 = np.percentile(times, [50, 99])
-        bound = 2 * (MAX_BATCH + MAX_QUEUE) / capacity
-        self._console.print(f"  admitted: p50 {p50:.2f} s, p99 {p99:.2f} s; twice a full queue's time is {bound:.2f} s")
-        self._check(p99 <= bound, f"{name}: p99 {p99:.2f} s")
-        if name == "overload":
-            self._check(bool(outcomes["429"]), "overload: nothing was answered 429")
 
     async def _complete(self) -> str:
         body = {"prompt": self._prompt(), "max_tokens": self._chance.randrange(8, 33), "ignore_eos": True}
@@ -166,18 +214,38 @@ class Trial:
         except httpx.TransportError as error:
             return type(error).__name__
 
-    async def _report(self, name: str, outcomes: Counter, memory: list[float]) -> None:
-        running, waiting, kv = await self._state()
+    def _report(self, name: str, part: Part) -> None:
         table = Table("outcome", "requests", title=name, title_justify="left")
-        for outcome, count in sorted(outcomes.items()):
+        for outcome, count in sorted(part.outcomes.items()):
             table.add_row(outcome, str(count))
         self._console.print(table)
-        self._console.print(f"  memory MB by tenths: {' '.join(f'{value:.0f}' for value in memory)}")
+        for memory in part.memory:
+            self._console.print(f"  memory MB by tenths: {' '.join(f'{value:.0f}' for value in memory)}")
+            self._check(memory[-1] < MAX_GROWTH * memory[0], f"{name}: memory grew")
+        running, waiting, kv = part.left_over
         self._console.print(f"  left in the engine: {running:.0f} running, {waiting:.0f} waiting, {kv:.0%} of KV")
-        bad = [outcome for outcome in outcomes if outcome not in ("503", "left") and outcome[0] not in "234"]
+        bad = [outcome for outcome in part.outcomes if outcome not in ("503", "left") and outcome[0] not in "234"]
         self._check(not bad, f"{name}: {', '.join(bad)}")
-        self._check(memory[-1] < MAX_GROWTH * memory[0], f"{name}: memory grew")
-        self._check(running == waiting == kv == 0, f"{name}: something is left in the engine")
+        if part.times:
+            p50, p99 = np.percentile(part.times, [50, 99])
+            bound = 2 * (MAX_BATCH + MAX_QUEUE) / self._record.capacity
+            self._console.print(
+                f"  admitted: p50 {p50:.2f} s, p99 {p99:.2f} s; twice a full queue's time: {bound:.2f} s"
+            )
+            self._check(p99 <= bound, f"{name}: p99 {p99:.2f} s")
+        if name == "overload":
+            self._check(bool(part.outcomes["429"]), "overload: nothing was answered 429")
+
+    def _print_summary(self) -> None:
+        """For docs/reliability.md."""
+        print("| part | requests | answers | p50, p99 of admitted, s | MB after the first tenth, at the end |")
+        print("| --- | --- | --- | --- | --- |")
+        for name, part in self._record.parts.items():
+            answers = ", ".join(f"{count} x {outcome}" for outcome, count in sorted(part.outcomes.items()))
+            times = ", ".join(f"{value:.2f}" for value in np.percentile(part.times, [50, 99])) if part.times else ""
+            memory = f"{part.memory[0][0]:.0f}, {part.memory[-1][-1]:.0f}"
+            print(f"| {name} | {part.outcomes.total()} | {answers} | {times} | {memory} |")
+        self._console.print("broken: " + "; ".join(self.broken) if self.broken else "all promises held")
 
     async def _state(self) -> tuple[float, ...]:
         """Running, waiting and KV use, once the engine has noticed who left."""

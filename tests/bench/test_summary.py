@@ -129,3 +129,12 @@ def test_attainment_counts_the_requests_that_wanted_something():
     wanted = [replace(record(), tpot_target_seconds=target) for target in (1e-6, 100.0, 100.0, None)]
     assert summarize(wanted).slo_attainment == pytest.approx(2 / 3)
     assert summarize([record()]).slo_attainment is None
+
+
+@pytest.mark.parametrize(
+    ("ttft_target", "tpot_target", "met"),
+    [(100.0, None, True), (1e-6, None, False), (1e-6, 100.0, False), (100.0, 1e-6, False), (100.0, 100.0, True)],
+)
+def test_a_request_meets_its_objectives_if_it_meets_each(ttft_target, tpot_target, met):
+    wanted = replace(record(), ttft_target_seconds=ttft_target, tpot_target_seconds=tpot_target)
+    assert wanted.met_target is met

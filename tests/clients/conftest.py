@@ -65,7 +65,7 @@ def run(url, tmp_path_factory) -> Callable[..., str]:
 
     def run_program(program: str, *arguments: str) -> str:
         environment = {"PATH": os.environ["PATH"], "SMARTSPEC_URL": url} | keys | offline
-        command = [str(CLIENTS / program), *arguments]
+        command = [str(CLIENTS / program), *arguments]  # an absolute path stays what it is
         done = subprocess.run(command, env=environment, cwd=home, capture_output=True, text=True, timeout=SECONDS)
         assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
         return done.stdout

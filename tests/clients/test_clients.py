@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import json
+import os
 from pathlib import Path
 
 import httpx
@@ -9,6 +10,7 @@ import pytest
 from default_model import configuration
 
 SCRIPTS = Path(__file__).parent / "scripts"
+HAS_INFERENCE_PERF = (Path(os.environ.get("SMARTSPEC_CLIENTS", "")) / "inference-perf").exists()
 
 
 @pytest.fixture(scope="session")
@@ -32,12 +34,57 @@ def test_llm(run, url, model):
 
 def test_guidellm(run, url, model, tmp_path):
     report = tmp_path / "report.json"
-    load = ["--profile", "concurrent", "--rate", "2", "--max-requests", "4"]
-    data = ["--data", "prompt_tokens=32,output_tokens=16", "--processor", str(configuration())]
-    run("guidellm", "benchmark", "run", "--target", url, "--model", model, *load, *data, "--output-path", str(report))
+    options = {
+        "backend": f"kind=openai_http,target={url},model={model}",
+        "profile": "kind=concurrent,streams=2",
+        "constraint": "kind=max_requests,count=4",
+        "tokenizer": f"kind=huggingface_auto,model={configuration()}",
+        "data": "kind=synthetic_text,prompt_tokens=32,output_tokens=16",
+        "output": f"kind=json,path={report}",
+    }
+    run("guidellm", "run", *(part for name, value in options.items() for part in (f"--{name}", value)))
     (benchmark,) = json.loads(report.read_text())["benchmarks"]
     totals = benchmark["metrics"]["request_totals"]
     assert (totals["successful"], totals["errored"]) == (4, 0)
+
+
+@pytest.mark.skipif(not HAS_INFERENCE_PERF, reason="inference-perf needs Python 3.12")
+def test_inference_perf(run, url, model, tmp_path):
+    lengths = {"min": 8, "max": 8, "mean": 8, "std_dev": 0, "total_count": 8}
+    config = {
+        "api": {"type": "completion", "streaming": True},
+        "data": {"type": "random", "input_distribution": lengths, "output_distribution": lengths},
+        "load": {"type": "constant", "num_workers": 1, "stages": [{"rate": 4, "duration": 2}]},
+        "server": {"type": "vllm", "base_url": url, "model_name": model, "ignore_eos": True},
+        "tokenizer": {"pretrained_model_name_or_path": str(configuration())},
+        "storage": {"local_storage": {"path": str(tmp_path)}},
+    }
+    (tmp_path / "config.yml").write_text(json.dumps(config))  # JSON is YAML
+    run("inference-perf", "--config_file", str(tmp_path / "config.yml"))
+    summary = json.loads((tmp_path / "summary_lifecycle_metrics.json").read_text())
+    assert (summary["successes"]["count"], summary["failures"]["count"]) == (8, 0)
+
+
+# Its command is not installed by vLLM's CPU build.
+VLLM_BENCH_SERVE = """
+from argparse import ArgumentParser
+from vllm.benchmarks.serve import add_cli_args, main
+parser = ArgumentParser()
+add_cli_args(parser)
+main(parser.parse_args())
+"""
+
+
+@pytest.mark.skipif("SMARTSPEC_VLLM" not in os.environ, reason="there is no vLLM: `make test-vllm` installs it")
+@pytest.mark.parametrize(("backend", "path"), [("openai", "completions"), ("openai-chat", "chat/completions")])
+def test_vllm_bench_serve(run, url, model, tmp_path, backend, path):
+    where = ["--backend", backend, "--base-url", url, "--endpoint", f"/v1/{path}", "--model", model]
+    data = ["--tokenizer", str(configuration()), "--dataset-name", "random", "--num-prompts", "6"]
+    lengths = ["--random-input-len", "20", "--random-output-len", "8", "--ignore-eos"]
+    saved = ["--save-result", "--result-dir", str(tmp_path), "--result-filename", "result.json"]
+    run(os.environ["SMARTSPEC_VLLM"], "-c", VLLM_BENCH_SERVE, *where, *data, *lengths, *saved)
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert (result["completed"], result["failed"], result["total_output_tokens"]) == (6, 0, 48)
 
 
 def test_schemathesis(run, short_url):

@@ -12,7 +12,7 @@ import torch
 from smartspec.control.latency.cost_curve import ProfileSample
 from smartspec.control.latency.model import LatencyModel
 from smartspec.engine.runtime import profile
-from smartspec.engine.runtime.passes import Profile
+from smartspec.engine.runtime.passes import Interrupted, Profile
 from smartspec.engine.runtime.profile import profile_key, profiled_latency
 
 SAMPLES = tuple(ProfileSample(n, 128 * n, n, 0.01 + 0.001 * n) for n in (1, 2, 4, 8, 16))
@@ -36,7 +36,9 @@ class Machine:
         monkeypatch.setenv("SMARTSPEC_CACHE", str(cache))
         monkeypatch.setattr(profile, "measure_profile", self._measure)
 
-    def _measure(self, target, drafts, **limits) -> Profile:
+    def _measure(self, target, drafts, interrupted=lambda: False, **limits) -> Profile:
+        if interrupted():
+            raise Interrupted
         self.num_measured += 1
         return Profile(SAMPLES, (SAMPLES,) * len(drafts), self.waiting)
 
@@ -215,6 +217,25 @@ def test_first_steps_that_are_faster_than_the_profile_have_it_measured_again_whe
     assert machine.num_measured == 2 and "busy machine, which is idle now" in machine.reports[0]
     machine.start()
     assert machine.num_measured == 2
+
+
+def test_a_running_engine_measures_again_when_the_machine_is_idle(machine, monkeypatch):
+    models, load = (make_runner(), ()), [8.0 * os.cpu_count()]
+    monkeypatch.setattr(os, "getloadavg", lambda: (load[0], 0.0, 0.0))
+
+    def again(is_asked=False):
+        limits = {"max_batch": 4, "kv_tokens": 4096}
+        return profile.measured_again(*models, **limits, interrupted=lambda: is_asked, report=machine.reports.append)
+
+    assert not profile.could_be_better(*models, 4), "there is none"
+    machine.waiting = 0.3
+    machine.start()
+    assert not profile.could_be_better(*models, 4), "the machine is busy still"
+    load[0], machine.waiting = 0.0, 0.01
+    assert profile.could_be_better(*models, 4)
+    assert again(is_asked=True) is None and profile.could_be_better(*models, 4)
+    assert again().target == machine.start().target and machine.num_measured == 2
+    assert not profile.could_be_better(*models, 4)
 
 
 def test_a_profile_that_is_gone_is_not_marked(tmp_path):

@@ -14,6 +14,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+import torch
 from default_model import default_tokenizer, stock_model
 from real_prompts import PROMPTS
 
@@ -24,6 +25,7 @@ from smartspec.control.records import DraftPlan
 from smartspec.core.batch import StepOutput
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
+from smartspec.core.scheduler import SCORED_CHUNK
 from smartspec.engine.drafting.head_checkpoint import write_head
 from smartspec.engine.models.default_model import DEFAULT_MODEL
 from smartspec.engine.models.load import load_model
@@ -221,6 +223,7 @@ SCHEMA = {
     "required": ["answer", "items"],
     "additionalProperties": False,
 }
+FORCING = r"According to the atlas, the capital of that country is [A-Z][a-z]{2,12}, on the river [A-Z][a-z]{2,12}\."
 LINES = r"(- [a-z]{2,12} is [0-9]{1,3}\n){2,3}"
 
 
@@ -244,6 +247,8 @@ def follows(asked: dict, text: str, is_whole: bool) -> bool:
         ({"json": SCHEMA}, (DEFAULT_MODEL,), 0.9),
         ({"regex": LINES}, (LOOKUP, RECYCLING), 0.9),
         ({"regex": LINES}, (SHALLOW,), 0.0),
+        ({"regex": FORCING}, (LOOKUP,), 0.0),
+        ({"regex": FORCING}, (RECYCLING, TREE), 0.9),
     ],
     ids=lambda value: min(value) if isinstance(value, dict) else None,
 )
@@ -261,5 +266,46 @@ def test_structured_output_is_that_of_plain_decoding(compiler, shallow, asked, d
     num_verified = sum(step.num_verified_tokens for step in steps)
     num_accepted = sum(step.num_accepted_tokens for step in steps)
     assert num_verified > 0
+    if asked == {"regex": FORCING}:  # what a grammar forces is drafted, and nearly always right
+        assert num_accepted > 0.7 * num_verified and num_accepted > 8 * len(outputs)
     if drafters == (DEFAULT_MODEL,):  # it drafts under the same grammar, with the same distribution
         assert num_accepted >= num_verified - 4 * len(outputs)
+
+
+def test_prompts_are_scored_in_chunks_beside_others_and_nothing_else_changes(plain):
+    """Each as one pass over the whole prompt has it, also where it was preempted, and where its beginning is cached."""
+    config = EngineConfig(policy="fixed:4", max_batch=3, max_model_len=512, kv_tokens=640, strict=True, device="cpu")
+    engine = build.build_engine(config)
+    requests = []
+    for index, prompt in enumerate([*PROMPTS[1::2], PROMPTS[1]]):
+        chat = [{"role": "user", "content": prompt}]
+        token_ids = engine.tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
+        num_top = 3 if index % 2 == 0 else None
+        params = SamplingParams(max_tokens=MAX_TOKENS, temperature=0.0, prompt_logprobs=num_top)
+        requests.append(Request(index, token_ids, params, seed=index))
+        engine.core.add_request(requests[-1])
+    num_steps = 0
+    while engine.core.has_work:
+        engine.core.step(time.monotonic())
+        num_steps += 1
+        if num_steps == 2:
+            engine.core.scheduler.start_over()
+    assert [request.output_token_ids.tolist() for request in requests] == [*plain, plain[0]]
+    stock = stock_model()
+    for request in requests:
+        prompt = torch.from_numpy(request.tokens[: request.num_prompt_tokens].astype(np.int64))
+        if request.params.prompt_logprobs is None:
+            assert not request.prompt_logprobs
+            continue
+        logprobs = stock(prompt[None]).logits[0, :-1].detach().log_softmax(dim=-1)
+        found = request.prompt_logprobs
+        chosen = logprobs.gather(1, prompt[1:, None])
+        np.testing.assert_allclose([entry.logprob for entry in found], chosen[:, 0], atol=0.02)
+        np.testing.assert_allclose([entry.top_logprobs for entry in found], logprobs.topk(3).values, atol=0.02)
+        ranks = (logprobs > chosen).sum(dim=1) + 1
+        is_top = np.array([entry.rank == 1 for entry in found])
+        assert (is_top == (ranks == 1).numpy()).mean() > 0.98
+        assert all(
+            entry.rank == 1 for entry, token in zip(found, prompt[1:], strict=True) if entry.top_token_ids[0] == token
+        )
+    assert max(request.num_prompt_tokens for request in requests) > SCORED_CHUNK

@@ -62,7 +62,8 @@ class EchoExecutor:
             self._emit(r, 0) if r.num_computed_tokens + n == r.num_tokens else None
             for r, n in zip(batch.prefill, batch.num_prefill_tokens, strict=True)
         )
-        return StepResult(decoding, prefill, StepSeconds(0.0, 0.001, 0.0))
+        scored = tuple(map(_prompt_logprobs, batch.prefill, batch.num_prefill_tokens))
+        return StepResult(decoding, prefill, StepSeconds(0.0, 0.001, 0.0), prompt_logprobs=scored)
 
     def release(self, request_id: int) -> None:
         self.released.append(request_id)
@@ -80,6 +81,14 @@ class EchoExecutor:
         if request.params.logprobs is not None:
             logprobs = tuple(_logprobs(token_id, request.params.logprobs) for token_id in token_ids)
         return Verification(token_ids, num_accepted, logprobs)
+
+
+def _prompt_logprobs(request: Request, num_tokens: int) -> list[TokenLogprobs]:
+    end = min(request.num_computed_tokens + num_tokens, request.num_prompt_tokens - 1)
+    num_top = request.params.prompt_logprobs or 0
+    top = (OTHER_TOKEN_ID,)[:num_top], (-0.25,)[:num_top]
+    wanted = range(len(request.prompt_logprobs), end) if request.num_unscored_tokens else ()
+    return [TokenLogprobs(-0.5, *top, rank=2) for _ in wanted]
 
 
 def _logprobs(token_id: int, num_top: int) -> TokenLogprobs:

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from fake_core import OTHER_TOKEN_ID
 from fake_server import MAX_MODEL_LEN, MODEL
 
 UNICODE = "Ünïcode: 🎉👩‍👩‍👧 你好，世界 — naïve ẞ 한국어 🇩🇪!"
@@ -142,6 +143,29 @@ def test_chat_logprobs(burst_server, stream):
     assert len(content) > 5
     assert all(token.logprob == token.top_logprobs[0].logprob == -0.5 for token in content)
     assert all(bytes(token.bytes).decode() == token.token for token in content if token.bytes is not None)
+
+
+def test_prompt_logprobs_of_completions_are_in_every_choice(server, tokenizer):
+    prompts = ["One two", [5], "three " * 100]
+    body = {"model": MODEL, "prompt": prompts, "n": 2, "prompt_logprobs": 1, "max_tokens": 2}
+    choices = server.complete(**body).json()["choices"]
+    token_ids = [tokenizer(prompts[0])["input_ids"], prompts[1], tokenizer(prompts[2])["input_ids"]]
+    for choice in choices:
+        ids, found = token_ids[choice["index"] // 2], choice["prompt_logprobs"]
+        assert found[0] is None and len(found) == len(ids)
+        for token_id, entry in zip(ids[1:], found[1:], strict=True):
+            text, other = tokenizer.decode([token_id]), tokenizer.decode([OTHER_TOKEN_ID])
+            assert entry == {
+                str(token_id): {"logprob": -0.5, "rank": 2, "decoded_token": text},
+                str(OTHER_TOKEN_ID): {"logprob": -0.25, "rank": 1, "decoded_token": other},
+            }
+    assert "prompt_logprobs" not in server.complete(model=MODEL, prompt="One").json()["choices"][0]
+
+
+def test_prompt_logprobs_of_a_chat_are_beside_its_choices(server):
+    answer = server.chat(messages=[{"role": "user", "content": "Hello"}], prompt_logprobs=0, max_tokens=2).json()
+    assert len(answer["prompt_logprobs"]) == answer["usage"]["prompt_tokens"] and answer["prompt_logprobs"][0] is None
+    assert all(len(entry) == 1 for entry in answer["prompt_logprobs"][1:])
 
 
 def test_no_logprobs_unless_asked_for(server):

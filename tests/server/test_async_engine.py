@@ -12,6 +12,7 @@ from fake_core import make_core
 
 from smartspec.control.records import StepSeconds
 from smartspec.core.sampling_params import SamplingParams
+from smartspec.engine.runtime import async_engine
 from smartspec.engine.runtime.async_engine import FIRST_STEPS, AsyncEngine, EngineError, QueueFull
 
 
@@ -346,3 +347,23 @@ def test_the_profile_is_checked_once_after_the_first_steps(tokenizer):
 
     run(tokenizer, scenario)
     assert len(checks) == 1 and checks[0] >= FIRST_STEPS
+
+
+def test_long_waits_are_for_measuring_again_until_somebody_asks(tokenizer, monkeypatch):
+    monkeypatch.setattr(async_engine, "IDLE_SECONDS", 1e-6)
+    begun, interrupted = threading.Event(), threading.Event()
+
+    async def scenario(engine):
+        def measure_again(is_asked):
+            begun.set()
+            while not is_asked():
+                pass
+            interrupted.set()
+            raise RuntimeError("whatever goes wrong")
+
+        engine._measure_again = measure_again
+        await asyncio.to_thread(begun.wait)
+        assert len(await collect(engine, [[5] * 20])) == 21
+        assert interrupted.is_set()
+
+    run(tokenizer, scenario)

@@ -67,10 +67,12 @@ def test_values_of_another_type_are_refused(config, text):
 
 
 def test_classes_fill_what_a_request_leaves_out(config):
-    path = config(f"[{CLASSES}.chat]\nweight = 2\ntpot_target_ms = 50.0\n[{CLASSES}.bulk]\nmax_draft_tokens = 0\n")
+    chat = f"[{CLASSES}.chat]\nweight = 2\ntpot_target_ms = 50.0\nttft_target_ms = 900.0\n"
+    path = config(f"{chat}[{CLASSES}.bulk]\nmax_draft_tokens = 0\n")
     classes = read_classes(path, "adaserve")
     filled = classes.fill(SpeculationBody(workload_class="chat", weight=0.5))
     assert (filled.workload_class, filled.weight, filled.tpot_target_ms) == ("chat", 0.5, 50.0)
+    assert filled.options().ttft_target_seconds == 0.9
     assert classes.fill(SpeculationBody(workload_class="bulk")).max_draft_tokens == 0
     other = SpeculationBody(workload_class="other", weight=3.0)
     assert classes.fill(other) is other and classes.fill(None) is None

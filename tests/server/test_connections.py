@@ -75,10 +75,12 @@ def test_an_answer_may_take_longer_than_a_request(quick_server):
         assert b"One two" in connection.recv(4000)
 
 
-def test_a_head_that_is_too_large_is_refused(quick_server):
+@pytest.mark.parametrize("end", [b"", b"\r\n\r\n"])
+def test_a_head_that_is_too_large_is_refused(quick_server, end):
     with connect(quick_server) as connection:
-        connection.sendall(HEAD + b"X: " + b"y" * 70_000)
+        connection.sendall(HEAD + b"X: " + b"y" * 70_000 + end)
         assert connection.recv(1000).startswith(b"HTTP/1.1 431")
+    check_serves(quick_server)
 
 
 def test_many_half_open_requests_lock_nobody_out(quick_server):

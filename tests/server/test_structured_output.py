@@ -21,6 +21,9 @@ def test_a_grammar_follows_tokens(tokenizer):
         assert not grammar.allowed(token_ids[:end])[tokenizer(" the")["input_ids"][0]]
     assert np.flatnonzero(grammar.allowed(token_ids[:-1])).tolist() == [tokenizer.eos_token_id]
     assert grammar.num_allowed(token_ids) == len(token_ids)
+    assert grammar.forced() == [], "it may begin in several ways"
+    named = grammar_compiler(tokenizer).compile(StructuredOutputs(regex="The capital of [a-z]+").definition())
+    assert tokenizer.decode(named.forced()) == "The capital of"
     assert grammar.num_allowed([*token_ids[:3], 500, *token_ids[3:]]) == 3
     assert grammar.allowed([500]).all(), "a place that is never reached"
 

@@ -80,6 +80,7 @@ HISTORY = [
         "role": "assistant",
         "content": None,
         "refusal": None,
+        "provider_specific_fields": {"refusal": None},
         "tool_calls": [
             {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Oslo"}'}}
         ],

@@ -45,6 +45,12 @@ def test_table_file_and_plot(call, tmp_path):
     assert drawn.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize(("milliseconds", "met"), [("0.001", "0.0%"), ("1000000", "100.0%")])
+def test_wanted_times_to_the_first_token_are_counted(call, milliseconds, met):
+    result = call("--batch", "4", "--policy", "off", "--ttft-target-ms", milliseconds)
+    assert result.exit_code == 0 and f" {met}" in result.output
+
+
 def test_the_controller_is_charged_by_default_and_again_from_a_file(call, tmp_path):
     first, second = tmp_path / "first.json", tmp_path / "second.json"
     shared = ["--batch", "4", "--policy", "off,fixed:2", "--max-batch", "6", "--output"]

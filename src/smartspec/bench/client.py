@@ -15,7 +15,7 @@ from smartspec.workload.records import RequestRecord
 @dataclass(frozen=True)
 class Target:
     """Where requests go and what they have in common. base_url: without the trailing /v1. tpot_target_seconds: wanted
-    time per output token; sends_target: the server is told."""
+    time per output token; sends_target: the server is told. ttft_target_seconds: wanted time to the first token."""
 
     base_url: str
     model: str
@@ -26,6 +26,7 @@ class Target:
     timeout_seconds: float = 600.0
     tpot_target_seconds: float | None = None
     sends_target: bool = False
+    ttft_target_seconds: float | None = None
 
     @property
     def headers(self) -> dict[str, str]:
@@ -131,6 +132,7 @@ async def send_request(
         error=answer.error,
         text="".join(answer.pieces),
         tpot_target_seconds=target.tpot_target_seconds,
+        ttft_target_seconds=target.ttft_target_seconds,
     )
 
 

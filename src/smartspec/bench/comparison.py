@@ -16,7 +16,7 @@ def comparison_table(summaries: Mapping[str, Sequence[Summary]], title: str) -> 
     """A line for each policy, slowest mean end-to-end latency first; figures are means over the runs of a policy.
 
     summaries: the runs of each policy, one a seed. +-: standard error of the mean latency over seeds. met: share of the
-    requests with a wanted time per output token that met it.
+    requests with a wanted time (to the first token, per output token) that met it.
     """
     table = Table(title=f"{title}; latencies in seconds", title_justify="left", box=SIMPLE, collapse_padding=True)
     table.add_column("policy", overflow="fold")  # where it is narrow, names break rather than lose letters or digits

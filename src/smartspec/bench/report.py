@@ -55,7 +55,7 @@ def throughput_table(summary: Summary) -> Table:
     table.add_row("output tokens/s", f"{summary.output_tokens_per_second:.1f}")
     table.add_row("requests/s", f"{summary.requests_per_second:.3f}")
     if summary.slo_attainment is not None:
-        table.add_row("TPOT objective met", f"{summary.slo_attainment:.1%}")
+        table.add_row("objectives met", f"{summary.slo_attainment:.1%}")
     if summary.speculation is not None:
         table.add_row("acceptance (accepted / verified)", optional(summary.speculation.acceptance_rate, ".3f"))
         table.add_row("mean k (verified / request and step)", optional(summary.speculation.mean_k, ".2f"))

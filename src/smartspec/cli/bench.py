@@ -46,6 +46,9 @@ def bench(
         float | None,
         typer.Option(min=0.01, help="Wanted milliseconds per output token; a server whose policy reads it is told."),
     ] = None,
+    ttft_target_ms: Annotated[
+        float | None, typer.Option(min=0.01, help="Wanted milliseconds to the first token.")
+    ] = None,
     time_scale: Annotated[float, typer.Option(help="Replay the trace this many times faster.")] = 1.0,
     timeout: Annotated[float, typer.Option(min=0.001, help="Seconds until a request counts as failed.")] = 600.0,
     api_key: Annotated[str | None, typer.Option(help="Sent as a bearer token.")] = None,
@@ -82,6 +85,8 @@ def bench(
     policy = read_policy(url, api_key)
     if tpot_target_ms is not None:
         target = replace(target, tpot_target_seconds=tpot_target_ms / 1000, sends_target=policy in READS_TARGETS)
+    if ttft_target_ms is not None:
+        target = replace(target, ttft_target_seconds=ttft_target_ms / 1000)
 
     settings = asdict(load) | asdict(target) | {"policy": policy}
     del settings["api_key"]

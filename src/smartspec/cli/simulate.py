@@ -65,6 +65,9 @@ def simulate(
     tpot_target_ms: Annotated[
         str | None, typer.Option(help="Milliseconds per output token that requests want, in turn: 20,50.")
     ] = None,
+    ttft_target_ms: Annotated[
+        float | None, typer.Option(help="Milliseconds to the first token that requests want.")
+    ] = None,
     max_draft_tokens: Annotated[int, typer.Option(min=1, help="Longest draft of a request.")] = 8,
     max_batch: Annotated[int, typer.Option(min=1, help="Requests that run at once on a replica.")] = 256,
     max_batched_tokens: Annotated[int, typer.Option(min=1, help="Ordinary tokens per step.")] = 2048,
@@ -127,6 +130,7 @@ def simulate(
         "found_share": found_share,
         "tagged": tagged,
         "tpot_targets": _targets(tpot_target_ms),
+        "ttft_target": None if ttft_target_ms is None else ttft_target_ms / 1000,
         "max_draft_tokens": max_draft_tokens,
         "max_batch": max_batch,
         "max_batched_tokens": max_batched_tokens,

@@ -181,6 +181,12 @@ class Controller:
         """Time that was predicted for the last finished step, in seconds."""
         return self._predicted.total
 
+    def use_latency(self, latency: LatencyModel) -> None:
+        """Forget what is known about time for a new profile. ValueError where it does not fit the drafters."""
+        latency.check(self.drafters)
+        self._learn()
+        self._latency = latency
+
     def state(self) -> dict:
         """JSON-able: policy, estimates, cost model, the last decisions and their outcomes."""
         return {

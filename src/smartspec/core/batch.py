@@ -108,11 +108,13 @@ NO_DRAFT = chain(np.empty(0, dtype=np.int32))
 
 @dataclass(frozen=True)
 class TokenLogprobs:
-    """Log-probability of an emitted token under the target's unmodified distribution, and the best alternatives."""
+    """Log-probability of a token under the target's unmodified distribution, and the best alternatives. rank: of a
+    token of a prompt, 1 for the likeliest."""
 
     logprob: float
     top_token_ids: tuple[int, ...] = ()
     top_logprobs: tuple[float, ...] = ()
+    rank: int | None = None
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,8 @@ class Verification:
 class StepResult:
     """decoding[i] belongs to batch.decoding[i]; prefill[i] to batch.prefill[i], None where its prompt goes on.
 
-    divergence, free_tests: as in control.records.StepFeedback.
+    divergence, free_tests: as in control.records.StepFeedback. prompt_logprobs[i]: of the next tokens of the prompt of
+    batch.prefill[i], as far as they are wanted; empty where nobody wants any.
     """
 
     decoding: tuple[Verification, ...]
@@ -142,6 +145,7 @@ class StepResult:
     seconds: StepSeconds
     divergence: np.ndarray | None = None
     free_tests: tuple[FreeTests, ...] = ()
+    prompt_logprobs: tuple[list[TokenLogprobs], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -111,6 +111,8 @@ class EngineCore:
             for request, verification in zip(batch.decoding, result.decoding, strict=True)
         ]
         num_kept = np.array([len(output.new_token_ids) for output in outputs], dtype=np.int64)
+        for request, found in zip(batch.prefill, result.prompt_logprobs, strict=False):
+            request.prompt_logprobs.extend(found)
         chunks = zip(batch.prefill, batch.num_prefill_tokens, result.prefill, strict=True)
         for request, num_tokens, verification in chunks:
             if verification is None:

@@ -22,5 +22,9 @@ class Grammar(Protocol):
         complex to go on, none may.
         """
 
+    def forced(self) -> list[int]:
+        """Tokens that say what the output must go on with, as the tokenizer writes that text; other tokens may say the
+        same. Empty where there is a choice."""
+
     def num_allowed(self, token_ids: Sequence[int]) -> int:
         """How many of these tokens may follow the output one after the other."""

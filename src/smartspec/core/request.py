@@ -22,7 +22,8 @@ class Request:
 
     request_id: int, unique for the life of the engine. tokens: int32 [capacity], prompt then output; only the first
     num_tokens are meaningful. slot: index of its place in the KV cache while running, else None. grammar: what its
-    output is held to, its own copy.
+    output is held to, its own copy. prompt_logprobs: where wanted, of the prompt's second token and those behind it, as
+    far as they are known (core.batch.TokenLogprobs).
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class Request:
         self.num_preemptions = 0
         self.status = RequestStatus.WAITING
         self.slot: int = None  # type: ignore[assignment]
+        self.prompt_logprobs: list = []
         self.finish_reason: str | None = None
         self.error: str | None = None  # what went wrong, where finish_reason is "error"
 
@@ -80,6 +82,12 @@ class Request:
     @property
     def has_logit_rules(self) -> bool:
         return self.grammar is not None or self.params.has_logit_rules
+
+    @property
+    def num_unscored_tokens(self) -> int:
+        """Tokens of the prompt whose log-probabilities are wanted and not known yet."""
+        wanted = self.params.prompt_logprobs is not None
+        return self.num_prompt_tokens - 1 - len(self.prompt_logprobs) if wanted else 0
 
     @property
     def finished(self) -> bool:

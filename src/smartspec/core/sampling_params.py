@@ -20,7 +20,7 @@ class SamplingParams:
     logit_bias: (token id, what is added to its logit) pairs. allowed_token_ids: no other tokens, empty for all.
     bad_words_token_ids: sequences that the output does not contain. min_tokens: it does not stop before.
     include_stop_str_in_output, skip_special_tokens: what of the text is shown. logprobs: number of most likely
-    alternatives to report per token (0: the chosen token alone, None: none).
+    alternatives to report per token (0: the chosen token alone, None: none). prompt_logprobs: the same of the prompt.
     """
 
     max_tokens: int = 16
@@ -42,6 +42,7 @@ class SamplingParams:
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
 
     def __post_init__(self):
         _check_range("temperature", self.temperature, 0.0, 100.0)
@@ -58,8 +59,9 @@ class SamplingParams:
             raise ValueError(f"min_tokens must be between 0 and max_tokens ({self.max_tokens}), got {self.min_tokens}")
         if not -1 <= self.top_k <= MAX_TOP_K:
             raise ValueError(f"top_k must be -1 or 0 (no limit) or positive, at most {MAX_TOP_K}, got {self.top_k}")
-        if self.logprobs is not None and not 0 <= self.logprobs <= MAX_LOGPROBS:
-            raise ValueError(f"logprobs must be between 0 and {MAX_LOGPROBS}, got {self.logprobs}")
+        for name in ("logprobs", "prompt_logprobs"):
+            if (num_top := getattr(self, name)) is not None and not 0 <= num_top <= MAX_LOGPROBS:
+                raise ValueError(f"{name} must be between 0 and {MAX_LOGPROBS}, got {num_top}")
         if len(self.stop) > MAX_STOP_STRINGS:
             raise ValueError(f"stop may hold at most {MAX_STOP_STRINGS} strings, got {len(self.stop)}")
         if any(not text for text in self.stop):

@@ -20,6 +20,7 @@ from smartspec.core.speculation import NO_OPTIONS
 # Share of the token limit (1 / 8) that drafts may take even in a step that prefill has filled. Under load nearly every
 # step is full of prefill; a decoding request waits in it much longer for its token than a few draft tokens take.
 ROOM_FOR_DRAFTS = 8
+SCORED_CHUNK = 64  # prompt tokens of a step whose log-probabilities are wanted: each costs a row of logits
 
 
 class Scheduler:
@@ -170,7 +171,7 @@ class Scheduler:
         for request in [r for r in self.running if r.num_uncomputed_tokens > 1]:
             if request.status is not RequestStatus.RUNNING:
                 continue
-            chunk = min(request.num_uncomputed_tokens, budget)
+            chunk = _chunk(request, budget)
             if chunk <= 0:
                 break
             while not self.blocks.grow(request.slot, request.num_computed_tokens + chunk):
@@ -193,7 +194,7 @@ class Scheduler:
                 return
             self.waiting.pop()
             self._start(request, prefix)
-            chunk = min(request.num_uncomputed_tokens, budget)
+            chunk = _chunk(request, budget)
             grown = self.blocks.grow(request.slot, request.num_computed_tokens + chunk)
             assert grown, "blocks were checked before admission"
             budget -= chunk
@@ -236,7 +237,10 @@ class Scheduler:
         return [other for other in self.running if other.tokens.item(0) == first and other.origin.cache_salt == salt]
 
     def _longest_prefix(self, request: Request, kindred: list[Request]) -> Prefix | None:
-        """The longest reusable prefix in any slot, running or cached; the last token is always computed anew."""
+        """The longest reusable prefix in any slot, running or cached; the last token is always computed anew, and so
+        is everything where the prompt's log-probabilities are wanted."""
+        if request.num_unscored_tokens:
+            return None
         token_ids = request.token_ids[:-1]
         best = self.blocks.find_cached_prefix(token_ids, request.origin.cache_salt)
         for other in kindred:
@@ -248,7 +252,7 @@ class Scheduler:
     def _worth_waiting_for(self, request: Request, prefix: Prefix | None, kindred: list[Request]) -> bool:
         """True if a running prefill is about to compute a longer common prefix (n > 1, shared prompts)."""
         num_tokens = 0 if prefix is None else prefix.num_tokens
-        return any(
+        return not request.num_unscored_tokens and any(
             other.num_uncomputed_tokens > 1
             and common_prefix(other.token_ids, request.token_ids[:-1]) >= num_tokens + self.blocks.block_size
             for other in kindred
@@ -272,6 +276,11 @@ class Scheduler:
             self.blocks.discard(request.slot)
         request.slot = None  # type: ignore[assignment]
         request.status = status
+
+
+def _chunk(request: Request, budget: int) -> int:
+    """Tokens of a prompt to compute next."""
+    return min(request.num_uncomputed_tokens, budget, SCORED_CHUNK if request.num_unscored_tokens else budget)
 
 
 def _wishes(rows: tuple[Request, ...], caps: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:

@@ -5,19 +5,22 @@ from collections.abc import Sequence
 import numpy as np
 
 from smartspec.control.records import DrafterSpec, DrafterView, FreeTests, StopRule
-from smartspec.core.batch import NO_DRAFT, Batch, Draft, Verification, shorten, without_nodes
+from smartspec.core.batch import NO_DRAFT, Batch, Draft, Verification, chain, shorten, without_nodes
 from smartspec.core.draft_columns import confidence_of, parents_of
+from smartspec.core.grammar import Grammar
 from smartspec.core.request import Request
 
 # Steps without an accepted token after which a drafter is asked once in so many steps only: it would cost the host
 # time for nothing, yet the text may come to suit it.
 REST_AFTER = ((256, 16), (64, 4))
+FORCED = 32  # match length of drafts that a grammar forces, longer than any match: a pool of their own
 
 
 class ModelFreeDrafter:
     """Implements core.drafter.Drafter for whoever says what it is (spec) and how it drafts (propose).
 
-    One that has brought nothing for a while is asked less often. Its drafts are deterministic, so whether they are
+    One that has brought nothing for a while is asked less often. What the grammar of a request forces is drafted where
+    the drafter does not draft it itself. Drafts are deterministic, so whether they are
     right is known without verifying them: in every row whose draft was not verified, or accepted as far as it was, the
     next token is compared with what the target emitted there.
     """
@@ -42,18 +45,20 @@ class ModelFreeDrafter:
 
     def begin_step(self, batch: Batch) -> None:
         spacing = next((spacing for steps, spacing in REST_AFTER if self._steps_in_vain >= steps), 1)
-        if self._steps_in_vain % spacing:
-            self._drafts = (NO_DRAFT,) * len(batch.decoding)
-        else:
-            self._drafts = tuple(map(self._draft_of, batch.decoding))
+        rests = self._steps_in_vain % spacing != 0
+        self._drafts = tuple(self._draft_of(request, rests) for request in batch.decoding)
 
-    def _draft_of(self, request: Request) -> Draft:
-        """Ends before tokens that break the request's grammar: the target would not say them."""
-        draft = self.of_salt(request.origin.cache_salt).propose(request.token_ids)
-        if request.grammar is None:
-            return draft
-        allowed = [request.grammar.num_allowed(path) == len(path) for path in draft.paths[1:]]
-        return without_nodes(draft, np.array(allowed, dtype=bool))
+    def _draft_of(self, request: Request, rests: bool) -> Draft:
+        draft = NO_DRAFT if rests else self.of_salt(request.origin.cache_salt).propose(request.token_ids)
+        return draft if request.grammar is None else self._under_grammar(draft, request.grammar)
+
+    def _under_grammar(self, draft: Draft, grammar: Grammar) -> Draft:
+        """Ends before tokens that break the grammar: the target would not say them. If what it forces is not in the
+        draft, that is drafted."""
+        allowed = [grammar.num_allowed(path) == len(path) for path in draft.paths[1:]]
+        draft = without_nodes(draft, np.array(allowed, dtype=bool))
+        forced = tuple(grammar.forced()[: self.max_draft_tokens])
+        return draft if forced in draft.paths else chain(np.array(forced, dtype=np.int32), match_length=FORCED)
 
     def view(self, batch: Batch) -> DrafterView:
         lengths = np.array([len(draft) for draft in self._drafts], dtype=np.int64)

@@ -20,6 +20,7 @@ import numpy as np
 
 from smartspec.control.records import MAX_TREE_NODES, DrafterSpec, FreeTests
 from smartspec.core.batch import NO_DRAFT, Batch, Draft, Verification
+from smartspec.drafters.model_free import FORCED
 from smartspec.drafters.recycling import MAX_CONTEXT, NUM_CANDIDATES, RecyclingDrafter, append, pack
 
 MAX_MATCH = 8
@@ -68,7 +69,7 @@ class _Child(NamedTuple):
 class NgramTreeDrafter(RecyclingDrafter):
     """Drafts trees of up to max_draft_tokens nodes; remembers what RecyclingDrafter does, and how well it did."""
 
-    spec = DrafterSpec("ngram-tree", match_lengths=(0, 2, 3, 4, 6, 8))
+    spec = DrafterSpec("ngram-tree", match_lengths=(0, 2, 3, 4, 6, 8, FORCED))
 
     def __init__(self, **options):
         super().__init__(**options)

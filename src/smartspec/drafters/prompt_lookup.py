@@ -9,7 +9,7 @@ import numpy as np
 
 from smartspec.control.records import DrafterSpec
 from smartspec.core.batch import NO_DRAFT, Draft, chain
-from smartspec.drafters.model_free import ModelFreeDrafter
+from smartspec.drafters.model_free import FORCED, ModelFreeDrafter
 
 
 class PromptLookupDrafter(ModelFreeDrafter):
@@ -18,7 +18,7 @@ class PromptLookupDrafter(ModelFreeDrafter):
     max_draft_tokens: length of every draft it finds. min_match, max_match: shortest and longest suffix looked up.
     """
 
-    spec = DrafterSpec("prompt-lookup", match_lengths=(0, 2, 3, 4, 6, 9))
+    spec = DrafterSpec("prompt-lookup", match_lengths=(0, 2, 3, 4, 6, 9, FORCED))
 
     def __init__(self, *, max_draft_tokens: int, min_match: int = 1, max_match: int = 8):
         super().__init__()

@@ -14,7 +14,7 @@ import numpy as np
 
 from smartspec.control.records import DrafterSpec
 from smartspec.core.batch import NO_DRAFT, Draft, chain
-from smartspec.drafters.model_free import ModelFreeDrafter
+from smartspec.drafters.model_free import FORCED, ModelFreeDrafter
 
 MAX_CONTEXT = 3
 # Contexts are packed into int64, their newest token in the lowest bits. Larger token ids would only be confused.
@@ -31,7 +31,7 @@ class RecyclingDrafter(ModelFreeDrafter):
     max_draft_tokens: length of the longest draft. num_entries: contexts remembered, 20 bytes each.
     """
 
-    spec = DrafterSpec("recycling", match_lengths=(0, 2, 3))
+    spec = DrafterSpec("recycling", match_lengths=(0, 2, 3, FORCED))
 
     def __init__(self, *, max_draft_tokens: int, num_entries: int = NUM_ENTRIES):
         super().__init__()

@@ -62,6 +62,16 @@ class AnsweredMessage(BaseModel):
     tool_calls: list[AnsweredCall] = []
 
 
+class PromptLogprob(BaseModel):
+    logprob: float
+    rank: int
+    decoded_token: str
+
+
+# By token id; null for the first token of a prompt.
+PromptLogprobs = list[dict[str, PromptLogprob] | None]
+
+
 class ChatChoice(BaseModel):
     index: int
     message: AnsweredMessage
@@ -76,6 +86,7 @@ class ChatCompletion(BaseModel):
     model: str
     choices: list[ChatChoice]
     usage: Usage
+    prompt_logprobs: PromptLogprobs | None = None
 
 
 class CompletionLogprobs(BaseModel):
@@ -90,6 +101,7 @@ class CompletionChoice(BaseModel):
     text: str
     logprobs: CompletionLogprobs | None
     finish_reason: Literal["stop", "length"]
+    prompt_logprobs: PromptLogprobs | None = None
 
 
 class Completion(BaseModel):

@@ -10,6 +10,7 @@ from smartspec.engine.runtime.async_engine import AsyncEngine
 from smartspec.server.errors import APIError
 from smartspec.server.formats import ChatFormat, CompletionFormat
 from smartspec.server.grammars import GrammarCompiler
+from smartspec.server.prompt_logprobs import check_num_entries
 from smartspec.server.prompts import PromptReader
 from smartspec.server.protocol import ChatBody, CompletionBody, GenerationBody, SpeculationBody, parse_body
 from smartspec.server.responses_body import ResponsesBody
@@ -80,6 +81,8 @@ class CallReader:
         self._prompts.check_token_ids("logit_bias", body.logit_bias)
 
     def _call(self, body: GenerationBody, prompts: list[list[int]], params: SamplingParams, client: Origin) -> Call:
+        if body.prompt_logprobs is not None:
+            check_num_entries(prompts, body.n, body.prompt_logprobs)
         return Call(
             model=self._model_name,
             prompts=prompts,
@@ -93,6 +96,7 @@ class CallReader:
             speculation=body.speculation_options,
             origin=body.origin(client),
             grammar=self._grammar(body),
+            decode=self._prompts.decode,
         )
 
     def _grammar(self, body: GenerationBody) -> Grammar | None:

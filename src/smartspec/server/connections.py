@@ -48,9 +48,8 @@ class LimitedConnection(HttpToolsProtocol):
         super().data_received(data)
         if self._in_head:
             self._num_head_bytes += len(data)
-            if self._num_head_bytes > self.max_head_bytes and not self.transport.is_closing():
-                self.transport.write(TOO_LARGE)
-                self.transport.close()
+            if self._num_head_bytes > self.max_head_bytes:
+                self._refuse_head()
 
     def on_message_begin(self) -> None:
         self._in_head, self._num_head_bytes = True, 0
@@ -58,12 +57,20 @@ class LimitedConnection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_head = False
+        if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > self.max_head_bytes:
+            self._refuse_head()  # it came in one piece with its end
+            return
         self._expect(self.body_seconds)
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
         self._expect(None)
         super().on_message_complete()
+
+    def _refuse_head(self) -> None:
+        if not self.transport.is_closing():
+            self.transport.write(TOO_LARGE)
+            self.transport.close()
 
     @property
     def _is_spare(self) -> bool:

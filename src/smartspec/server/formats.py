@@ -24,6 +24,10 @@ class Format(Protocol):
     def chunk_choice(self, delta: TextDelta) -> dict:
         """The choice of a streamed chunk; called in order."""
 
+    def place_prompts(self, choices: list[dict], of_choices: list[list]) -> dict:
+        """Where the log-probabilities of each choice's prompt go: into the choices, or what is returned into the
+        answer."""
+
 
 class CompletionFormat:
     """POST /v1/completions. show_top: whether alternatives were asked for. echoed: what goes before the text of each
@@ -45,6 +49,11 @@ class CompletionFormat:
         text = self._echoed.pop(delta.index, "") + delta.text
         return {"index": delta.index, "text": text, "logprobs": logprobs, "finish_reason": delta.finish_reason}
 
+    def place_prompts(self, choices: list[dict], of_choices: list[list]) -> dict:
+        for choice, of_prompt in zip(choices, of_choices, strict=True):
+            choice["prompt_logprobs"] = of_prompt
+        return {}
+
     def _logprobs(self, index: int, tokens: tuple[TokenText, ...]) -> dict:
         offset = self._offsets.get(index, 0)
         offsets = []
@@ -54,10 +63,10 @@ class CompletionFormat:
         self._offsets[index] = offset
         # The token itself is always among them. Of several tokens with the same text the likeliest is kept.
         ranked = [sorted((token, *token.top), key=lambda t: t.logprob) for token in tokens]
-        tops = [{alternative.text: _finite(alternative.logprob) for alternative in best} for best in ranked]
+        tops = [{alternative.text: finite(alternative.logprob) for alternative in best} for best in ranked]
         return {
             "tokens": [token.text for token in tokens],
-            "token_logprobs": [_finite(token.logprob) for token in tokens],
+            "token_logprobs": [finite(token.logprob) for token in tokens],
             "top_logprobs": tops if self._show_top else None,
             "text_offset": offsets,
         }
@@ -93,6 +102,9 @@ class ChatFormat:
             content["tool_calls"] = [{"index": first + i} | call.to_json() for i, call in enumerate(calls)]
         return self._choice(delta, "delta", content)
 
+    def place_prompts(self, choices: list[dict], of_choices: list[list]) -> dict:
+        return {"prompt_logprobs": of_choices[0]}
+
     def _read(self, delta: TextDelta) -> tuple[TextDelta, list[ToolCall]]:
         """What is said, and the tools that are called."""
         if self._readers is None:
@@ -117,12 +129,13 @@ def _chat_token(token: TokenText) -> dict:
     known = "\ufffd" not in token.text
     return {
         "token": token.text,
-        "logprob": _finite(token.logprob),
+        "logprob": finite(token.logprob),
         "bytes": list(token.text.encode()) if known else None,
     }
 
 
-def _finite(logprob: float) -> float:
+def finite(logprob: float) -> float:
+    """As JSON can have it."""
     return max(logprob, LOWEST_LOGPROB)
 
 
@@ -133,6 +146,7 @@ def merge(deltas: list[TextDelta]) -> TextDelta:
         logprobs = tuple(token for delta in deltas for token in delta.logprobs)
     return replace(
         deltas[-1],
+        prompt_logprobs=deltas[0].prompt_logprobs,
         text="".join(delta.text for delta in deltas),
         token_ids=tuple(token_id for delta in deltas for token_id in delta.token_ids),
         logprobs=logprobs,

@@ -39,6 +39,9 @@ class TokenGrammar:
         self._matcher.rollback(num_consumed)
         return allowed
 
+    def forced(self) -> list[int]:
+        return self._matcher.compute_ff_tokens()
+
     def num_allowed(self, token_ids: Sequence[int]) -> int:
         return self._matcher.validate_tokens(list(token_ids))
 

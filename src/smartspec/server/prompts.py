@@ -79,6 +79,10 @@ class PromptReader:
     def detokenize(self, token_ids: list[int]) -> str:
         """The text of token ids, special ones included."""
         self.check_token_ids("tokens", token_ids)
+        return self.decode(token_ids)
+
+    def decode(self, token_ids: list[int]) -> str:
+        """The same of token ids that are known to be some."""
         return self._tokenizer.decode(token_ids)
 
     def max_tokens(self, body: GenerationBody, asked: int | None, default: int | None, prompts: list[list[int]]) -> int:

@@ -54,6 +54,7 @@ SAMPLING_OPTIONS = (
     "min_tokens",
     "include_stop_str_in_output",
     "skip_special_tokens",
+    "prompt_logprobs",
 )
 PROMPT_SHAPES = (
     "must be a string, a list of strings, a list of token ids or a list of such lists, and none of them empty"
@@ -116,6 +117,7 @@ class GenerationBody(HarmlessFields, StructuredFields):
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
     request_id: str | None = Field(None, min_length=1, max_length=MAX_REQUEST_ID, pattern=r"^[\w.:-]+$")
+    prompt_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
     stream: bool = False
     stream_options: StreamOptions | None = None
     priority: int = Field(0, ge=-(2**31), lt=2**31)
@@ -126,6 +128,12 @@ class GenerationBody(HarmlessFields, StructuredFields):
     def _stream_options_need_stream(self) -> Self:
         if self.stream_options is not None and not self.stream:
             raise ValueError("stream_options needs stream to be true")
+        return self
+
+    @model_validator(mode="after")
+    def _prompts_are_not_streamed(self) -> Self:
+        if self.stream and self.prompt_logprobs is not None:
+            raise ValueError("prompt_logprobs needs stream to be false")
         return self
 
     @property
@@ -226,6 +234,7 @@ class Message(Body):
     tool_call_id: str | None = None
     refusal: str | None = None
     annotations: Annotated[object, only([])] = None
+    provider_specific_fields: dict[str, object] | None = None  # LiteLLM's own notes, ignored
 
     @model_validator(mode="before")
     @classmethod

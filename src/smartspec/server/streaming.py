@@ -1,12 +1,14 @@
 """From a call to its HTTP answer: the same deltas make server-sent events or one JSON object."""
 
+import asyncio
 import json
 import logging
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
+from itertools import repeat
 
 from fastapi.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
@@ -20,6 +22,7 @@ from smartspec.engine.text.stream import TextDelta
 from smartspec.server.errors import APIError, describe
 from smartspec.server.formats import Format, merge, usage
 from smartspec.server.metrics import ServerMetrics
+from smartspec.server.prompt_logprobs import prompt_json
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +30,7 @@ logger = logging.getLogger(__name__)
 @dataclass(frozen=True)
 class Call:
     """What a request to either endpoint comes down to. prompts: token ids. report: choices say which of their text
-    was accepted draft tokens."""
+    was accepted draft tokens. decode: the text of token ids."""
 
     model: str
     prompts: list[list[int]]
@@ -41,6 +44,7 @@ class Call:
     speculation: SpeculationOptions = NO_OPTIONS
     origin: Origin = UNKNOWN_ORIGIN
     grammar: Grammar | None = None
+    decode: Callable[[list[int]], str] = str
 
 
 class EventStream(Response):
@@ -68,7 +72,10 @@ async def answer(call: Call, form: Format, engine: AsyncEngine, metrics: ServerM
     head = {"id": answer_id, "created": int(time.time()), "model": call.model}
     if call.stream:
         return EventStream(_events(call, form, head, deltas))
-    return JSONResponse(await _whole(call, form, head, deltas))
+    by_choice = await _gathered(deltas)
+    if call.params.prompt_logprobs is None:
+        return _whole(call, form, head, by_choice)
+    return await asyncio.to_thread(_whole, call, form, head, by_choice)  # it may be long
 
 
 async def begin(call: Call, engine: AsyncEngine, metrics: ServerMetrics) -> AsyncIterator[TextDelta]:
@@ -89,14 +96,23 @@ async def _put_back(first: TextDelta, rest: AsyncIterator[TextDelta]) -> AsyncIt
             yield delta
 
 
-async def _whole(call: Call, form: Format, head: dict, deltas: AsyncIterator[TextDelta]) -> dict:
+async def _gathered(deltas: AsyncIterator[TextDelta]) -> dict[int, list[TextDelta]]:
     by_choice: dict[int, list[TextDelta]] = {}
     async with aclosing(deltas):
         async for delta in deltas:
             by_choice.setdefault(delta.index, []).append(delta)
+    return by_choice
+
+
+def _whole(call: Call, form: Format, head: dict, by_choice: dict[int, list[TextDelta]]) -> JSONResponse:
     merged = {index: merge(by_choice[index]) for index in sorted(by_choice)}
     choices = [form.whole_choice(delta) | _report(call, delta) for delta in merged.values()]
-    return head | {"object": form.whole_object, "choices": choices, "usage": usage(merged, call.n)}
+    body = head | {"object": form.whole_object, "choices": choices, "usage": usage(merged, call.n)}
+    if call.params.prompt_logprobs is not None:
+        found = [merged[number * call.n].prompt_logprobs for number in range(len(call.prompts))]
+        written = list(map(prompt_json, call.prompts, found, repeat(call.decode)))
+        body |= form.place_prompts(choices, [written[index // call.n] for index in merged])
+    return JSONResponse(body)
 
 
 async def _events(call: Call, form: Format, head: dict, deltas: AsyncIterator[TextDelta]) -> AsyncIterator[bytes]:

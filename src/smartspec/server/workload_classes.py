@@ -7,7 +7,7 @@ from pydantic import ValidationError
 from smartspec.control.policy_names import parse_policy
 from smartspec.server.protocol import SpeculationBody
 
-CLASS_FIELDS = ("max_draft_tokens", "weight", "tpot_target_ms")
+CLASS_FIELDS = ("max_draft_tokens", "weight", "tpot_target_ms", "ttft_target_ms")
 
 
 class WorkloadClasses:

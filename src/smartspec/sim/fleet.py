@@ -201,6 +201,7 @@ class Fleet:
                 error=error,
                 text="",
                 tpot_target_seconds=self._traffic.tpot_target(index),
+                ttft_target_seconds=self._traffic.ttft_target,
             )
         )
 

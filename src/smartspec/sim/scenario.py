@@ -23,8 +23,8 @@ class Scenario:
     None for as many as the target. acceptance: see class_spec, or the path of a decision log, ending in .jsonl: request
     i meets what the log's request i mod N met. found_share: share of output positions at which lookup finds a draft.
     tagged: requests name their acceptance class to the engine. tpot_targets: seconds per output token that requests
-    want, in turn. kv_tokens: None takes what the devices' memory holds.
-    captured_graphs: passes are padded to sizes of captured graphs.
+    want, in turn. ttft_target: seconds to the first token that all want. kv_tokens: None takes what the devices' memory
+    holds. captured_graphs: passes are padded to sizes of captured graphs.
 
     rate: Poisson requests per second. batch: so many requests are always under way. num_requests: a trace starts over
     as often as that takes; None takes it once, without a trace 1000 requests, or all that arrive at that rate before
@@ -44,6 +44,7 @@ class Scenario:
     found_share: float = 1.0
     tagged: bool = False
     tpot_targets: tuple[float, ...] = ()
+    ttft_target: float | None = None
     max_draft_tokens: int = 8
     max_batch: int = 256
     max_batched_tokens: int = 2048
@@ -95,6 +96,8 @@ class Scenario:
             check_rate(self.rate)
         if not all(0 < target <= MAX_TPOT_SECONDS for target in self.tpot_targets):
             raise ValueError(f"tpot_targets must be in (0, {MAX_TPOT_SECONDS:g}], got {self.tpot_targets}")
+        if self.ttft_target is not None and not 0 < self.ttft_target <= MAX_TPOT_SECONDS:
+            raise ValueError(f"ttft_target must be in (0, {MAX_TPOT_SECONDS:g}], got {self.ttft_target}")
         check_limits(vars(self))
 
     @property

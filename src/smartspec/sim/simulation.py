@@ -84,6 +84,7 @@ def simulate_static(scenario: Scenario, phases: list[Phase], *, with_best: bool 
 def make_traffic(scenario: Scenario) -> Traffic:
     """Requests of the scenario; the same for every policy."""
     asked = {"tagged": scenario.tagged, "tpot_targets": scenario.tpot_targets}
+    asked["ttft_target"] = scenario.ttft_target
     return replace(_make_traffic(scenario), **asked).before(scenario.seconds)
 
 

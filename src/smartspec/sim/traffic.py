@@ -15,6 +15,7 @@ class Traffic:
     arrival_seconds: float, never decreasing; None for a closed loop, in which `concurrency` requests are always under
     way and the next arrives when one ends. tagged: requests name their class to the engine.
     tpot_targets: wanted seconds per output token, which requests have in turn; none without.
+    ttft_target: wanted seconds to the first token of each.
     """
 
     num_prompt_tokens: np.ndarray
@@ -24,6 +25,7 @@ class Traffic:
     concurrency: int | None = None
     tagged: bool = False
     tpot_targets: tuple[float, ...] = ()
+    ttft_target: float | None = None
 
     def __post_init__(self):
         if (self.arrival_seconds is None) == (self.concurrency is None):

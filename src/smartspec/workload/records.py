@@ -8,7 +8,7 @@ class RequestRecord:
     """What happened to one request. Seconds; start_seconds counts from the start of the run.
 
     ttft_seconds: until the first text arrived, None if none did. error: None if the answer arrived whole.
-    tpot_target_seconds: what was wanted.
+    tpot_target_seconds, ttft_target_seconds: what was wanted.
     has_usage: token counts are the server's; without it num_output_tokens is the number of pieces of text.
     """
 
@@ -24,6 +24,7 @@ class RequestRecord:
     error: str | None
     text: str
     tpot_target_seconds: float | None = None
+    ttft_target_seconds: float | None = None
 
     @property
     def tpot_seconds(self) -> float | None:
@@ -37,10 +38,11 @@ class RequestRecord:
 
     @property
     def met_target(self) -> bool | None:
-        """Whether its time per output token was as wanted; None where none was, or no token followed the first."""
-        if self.tpot_target_seconds is None or self.tpot_seconds is None:
-            return None
-        return self.tpot_seconds <= self.tpot_target_seconds
+        """Whether its first token and its time per output token came as wanted, as far as something was wanted of them
+        and there were such tokens; None where neither."""
+        pairs = ((self.ttft_seconds, self.ttft_target_seconds), (self.tpot_seconds, self.tpot_target_seconds))
+        met = [seconds <= target for seconds, target in pairs if seconds is not None and target is not None]
+        return all(met) if met else None
 
 
 @dataclass(frozen=True)

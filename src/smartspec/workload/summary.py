@@ -35,7 +35,7 @@ class SpeculationSummary:
 @dataclass(frozen=True)
 class Summary:
     """Latencies and rates count the requests that completed. duration_seconds: first start to last end.
-    slo_attainment: share of the requests with a wanted time per output token that met it."""
+    slo_attainment: share of the requests with a wanted time (to the first token, per output token) that met it."""
 
     num_completed: int
     num_errors: int

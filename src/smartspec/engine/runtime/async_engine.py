@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Self
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+IDLE_SECONDS = 60.0
 FIRST_STEPS = 64  # enough to tell how wrong a profile is
 SEED_STRIDE = 0x9E3779B97F4A7C15  # odd, so that all choices of a prompt have different seeds
 
@@ -60,7 +62,8 @@ class AsyncEngine:
     of one client. idle_work is advanced in the
     engine thread while there is no request; each of its steps should take milliseconds. listeners are called in the
     event loop with every StepOutput. clock: the one the core's executor measures with, in seconds.
-    check_profile: called in the event loop after FIRST_STEPS steps.
+    check_profile: called in the event loop after FIRST_STEPS steps. measure_again: called in the engine thread when
+    nothing has been asked for IDLE_SECONDS, then for twice as long, and so on, with what says whether something is.
     """
 
     def __init__(
@@ -78,6 +81,7 @@ class AsyncEngine:
         idle_work: Iterable[None] = (),
         clock: Callable[[], float] = time.monotonic,
         check_profile: Callable[[], None] = lambda: None,
+        measure_again: Callable[[Callable[[], bool]], None] = lambda interrupted: None,
     ):
         self.core = core
         self.vocab_size = vocab_size
@@ -100,6 +104,8 @@ class AsyncEngine:
         self._idle_work = iter(idle_work)
         self._clock = clock
         self._check_profile = check_profile
+        self._measure_again = measure_again
+        self._idle_seconds = IDLE_SECONDS
         self._num_steps = 0  # counted in the event loop
         self._measured_until = 0.0  # time before it belongs to a step, or the engine had nothing to do
         self._ended: Future | None = None
@@ -120,6 +126,7 @@ class AsyncEngine:
             idle_work=collapse_pages(),
             clock=engine.core.executor.clock,
             check_profile=engine.check_profile,
+            measure_again=engine.measure_again,
         )
 
     @property
@@ -234,7 +241,7 @@ class AsyncEngine:
                 request = Request(
                     next(self._request_ids),
                     token_ids,
-                    params,
+                    params if index == number * n else replace(params, prompt_logprobs=None),  # known once for all n
                     seed=seeds[index],
                     stop_token_ids=stop_token_ids,
                     speculation=speculation,
@@ -272,7 +279,7 @@ class AsyncEngine:
     def _run_commands(self, wait: bool) -> None:
         """Do what was asked for. wait: there is nothing else to do, so wait until something is asked for."""
         while wait or not self._commands.empty():
-            command = self._commands.get()
+            command = self._next_command()
             if wait:
                 self._measured_until = max(self._measured_until, self._clock())
             try:
@@ -280,6 +287,18 @@ class AsyncEngine:
             except Exception:
                 logger.exception("a command to the engine failed")
             wait = False
+
+    def _next_command(self) -> Callable[[], None]:
+        """Waits for it; long waits are used."""
+        while True:
+            try:
+                return self._commands.get(timeout=self._idle_seconds)
+            except queue.Empty:
+                self._idle_seconds *= 2
+            try:
+                self._measure_again(lambda: not self._commands.empty())
+            except Exception:
+                logger.exception("the profile could not be measured again")
 
     def _add(self, choices: list[Choice]) -> None:
         for choice in choices:

@@ -29,7 +29,14 @@ from smartspec.engine.runtime.decision_log import DecisionLog
 from smartspec.engine.runtime.drafters import MODEL_FREE_DRAFTERS
 from smartspec.engine.runtime.executor import LiveExecutor
 from smartspec.engine.runtime.kernel_report import kernel_report
-from smartspec.engine.runtime.profile import cache_path, note_drift, profile_key, profiled_latency
+from smartspec.engine.runtime.profile import (
+    cache_path,
+    could_be_better,
+    measured_again,
+    note_drift,
+    profile_key,
+    profiled_latency,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +46,9 @@ DEFAULT_TOKENS_PER_REQUEST = 1024
 @dataclass(frozen=True)
 class Engine:
     """A core that is ready to step, and what a host needs to talk to it. kernels: see kernel_report, of the target.
-    check_profile: to be called after the first steps, see profile.note_drift."""
+    check_profile: to be called after the first steps, see profile.note_drift. measure_again: to be called in the engine
+    thread when there has been no request for a while, for a profile that could be better; its argument says whether
+    somebody waits."""
 
     core: EngineCore
     loaded: LoadedModel
@@ -47,6 +56,7 @@ class Engine:
     max_model_len: int
     kernels: dict[str, str]
     check_profile: Callable[[], None] = lambda: None
+    measure_again: Callable[[Callable[[], bool]], None] = lambda interrupted: None
     decision_log: DecisionLog | None = None
 
     @property
@@ -68,11 +78,8 @@ def build_engine(config: EngineConfig, report: Callable[[str], None] = lambda te
     decision_log = None if config.decision_log is None else DecisionLog(config.decision_log)
     models = load_runners(config, report)
     runners = tuple(models.drafts.values())
-    profile = profiled_latency(
-        models.target, runners, max_batch=config.max_batch, kv_tokens=models.kv_tokens, report=report
-    )
-    curves = dict(zip(models.drafts, profile.drafts, strict=True))
-    latency = LatencyModel(profile.target, tuple(map(curves.get, config.active_drafters)))
+    limits = {"max_batch": config.max_batch, "kv_tokens": models.kv_tokens}
+    latency = _by_drafter(profiled_latency(models.target, runners, **limits, report=report), models, config)
     drafters = tuple(_drafter(name, models, config) for name in config.active_drafters)
     specs = tuple(drafter.spec for drafter in drafters)
     controller = Controller(config.policy, config.max_draft_tokens, latency, drafters=specs, strict=config.strict)
@@ -94,7 +101,22 @@ def build_engine(config: EngineConfig, report: Callable[[str], None] = lambda te
     def check_profile() -> None:
         note_drift(path, latency.drift, logger.warning)
 
-    return Engine(core, loaded, config, models.target.max_len, kernel_report(loaded), check_profile, decision_log)
+    def measure_again(interrupted: Callable[[], bool]) -> None:
+        if not could_be_better(models.target, runners, config.max_batch):
+            return
+        scheduler.start_over()  # cached prefixes are overwritten
+        fresh = measured_again(models.target, runners, **limits, interrupted=interrupted, report=logger.warning)
+        if fresh is not None:
+            controller.use_latency(_by_drafter(fresh, models, config))
+
+    length, kernels = models.target.max_len, kernel_report(loaded)
+    return Engine(core, loaded, config, length, kernels, check_profile, measure_again, decision_log)
+
+
+def _by_drafter(profile: LatencyModel, models: "Runners", config: EngineConfig) -> LatencyModel:
+    """The profile, whose curves are those of the draft models, with a place for every drafter."""
+    curves = dict(zip(models.drafts, profile.drafts, strict=True))
+    return LatencyModel(profile.target, tuple(map(curves.get, config.active_drafters)))
 
 
 def _drafter(name: str, models: "Runners", config: EngineConfig) -> Drafter:

@@ -8,13 +8,14 @@ import numpy as np
 import torch
 
 from smartspec.control.records import DrafterView, DraftPlan, StepSeconds
-from smartspec.core.batch import NO_DRAFT, Batch, Draft, StepResult, Verification, shorten
+from smartspec.core.batch import NO_DRAFT, Batch, Draft, StepResult, TokenLogprobs, Verification, shorten
 from smartspec.core.blocks import Wipe
 from smartspec.core.drafter import Drafter, TreeDrafter
 from smartspec.core.request import Request
 from smartspec.engine.attention.ragged import Segment
 from smartspec.engine.attention.tree_mask import tree_mask
 from smartspec.engine.models.model_runner import ModelRunner
+from smartspec.engine.sampling.logprobs import prompt_logprobs
 from smartspec.engine.sampling.verification import verify
 
 MAX_WRITTEN_TOKENS = 256  # behind the computed text of a request: no draft is longer
@@ -66,7 +67,11 @@ class LiveExecutor:
         segments = [_decode_segment(r, draft) for r, draft in zip(batch.decoding, drafts, strict=True)]
         segments += [_prefill_segment(r, n) for r, n in zip(batch.prefill, batch.num_prefill_tokens, strict=True)]
         logits = self.runner.forward(segments)
-        ending = [request for request, s in zip(batch.prefill, segments[len(drafts) :], strict=True) if s.num_logits]
+        scores: tuple[list[TokenLogprobs], ...] = ()
+        if any(request.num_unscored_tokens for request in batch.prefill):
+            logits, scores = _score_prompts(logits, batch, segments[len(drafts) :])
+        ends = zip(batch.prefill, segments[len(drafts) :], strict=True)
+        ending = [request for request, segment in ends if segment.end == request.num_tokens]
         verifications = verify(
             logits,
             [*batch.decoding, *ending],
@@ -85,7 +90,7 @@ class LiveExecutor:
             for number, drafter in enumerate(self.drafters)
         )
         seconds = self._step_seconds(target=self.clock() - began)
-        return StepResult(decoding, prefill, seconds, free_tests=free_tests)
+        return StepResult(decoding, prefill, seconds, free_tests=free_tests, prompt_logprobs=scores)
 
     def _look_again(
         self, batch: Batch, drafts: tuple[Draft, ...], verifications: list[Verification]
@@ -143,4 +148,28 @@ def _decode_segment(request: Request, draft: Draft) -> Segment:
 def _prefill_segment(request: Request, num_tokens: int) -> Segment:
     start = request.num_computed_tokens
     end = start + num_tokens
-    return Segment(request.slot, start, request.tokens[start:end], num_logits=int(end == request.num_tokens))
+    num_logits = int(end == request.num_tokens)
+    if request.num_unscored_tokens:
+        num_logits = max(num_logits, end - max(start, len(request.prompt_logprobs)))
+    return Segment(request.slot, start, request.tokens[start:end], num_logits)
+
+
+def _score_prompts(
+    logits: torch.Tensor, batch: Batch, segments: list[Segment]
+) -> tuple[torch.Tensor, tuple[list[TokenLogprobs], ...]]:
+    """What the logits say of prompts' tokens, by request in prefill; and the logits that are left: of the decoding
+    requests, and the last row of each prompt that ends. segments: of the prompts."""
+    row = len(logits) - sum(segment.num_logits for segment in segments)
+    kept, found = [logits[:row]], []
+    for request, segment in zip(batch.prefill, segments, strict=True):
+        rows = logits[row : row + segment.num_logits]
+        row += segment.num_logits
+        if segment.end == request.num_tokens:
+            kept.append(rows[-1:])
+        known = len(request.prompt_logprobs) + 1
+        tokens = request.tokens[known : min(segment.end + 1, request.num_prompt_tokens)]
+        is_wanted = request.num_unscored_tokens > 0
+        found.append(
+            prompt_logprobs(rows[: len(tokens)], tokens, request.params.prompt_logprobs or 0) if is_wanted else []
+        )
+    return torch.cat(kept), tuple(found)

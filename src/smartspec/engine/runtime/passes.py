@@ -1,6 +1,7 @@
 """Times real passes of every size that matters, in seconds."""
 
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median_low
@@ -26,6 +27,10 @@ MAX_POINT_SECONDS = 0.4  # spent on one size, once it has been repeated
 LONGEST_VERIFICATION = 16  # new tokens per row; a pass with more stands for prefill
 
 
+class Interrupted(Exception):
+    """Somebody waits for the models that were being timed."""
+
+
 @dataclass(frozen=True)
 class Profile:
     """Measured passes of the target and of each draft model. waiting: share of the time for which a thread waited for a
@@ -36,15 +41,24 @@ class Profile:
     waiting: float = 0.0
 
 
-def measure_profile(target: ModelRunner, drafts: tuple[ModelRunner, ...], *, max_batch: int, kv_tokens: int) -> Profile:
+def measure_profile(
+    target: ModelRunner,
+    drafts: tuple[ModelRunner, ...],
+    *,
+    max_batch: int,
+    kv_tokens: int,
+    interrupted: Callable[[], bool] = lambda: False,
+) -> Profile:
     """Time passes of all models, in huge pages, as a server's soon are (see huge_pages). Their caches must not be in
-    use: they are overwritten and emptied."""
+    use: they are overwritten and emptied. Raises Interrupted within a second of interrupted() being true."""
     for _ in collapse_pages():
         pass
     for_drafts = DRAFT_SHARE * MAX_PROFILE_SECONDS if drafts else 0.0
     began, waited = time.perf_counter(), _seconds_waited()
-    of_target = measure_passes(target, max_batch, kv_tokens, MAX_PROFILE_SECONDS - for_drafts)
-    of_drafts = tuple(measure_passes(draft, max_batch, kv_tokens, for_drafts / len(drafts)) for draft in drafts)
+    of_target = measure_passes(target, max_batch, kv_tokens, MAX_PROFILE_SECONDS - for_drafts, interrupted)
+    of_drafts = tuple(
+        measure_passes(draft, max_batch, kv_tokens, for_drafts / len(drafts), interrupted) for draft in drafts
+    )
     of_all_threads = (time.perf_counter() - began) * torch.get_num_threads()
     return Profile(of_target, of_drafts, (_seconds_waited() - waited) / of_all_threads)
 
@@ -56,29 +70,41 @@ def _seconds_waited() -> float:
 
 
 def measure_passes(
-    runner: ModelRunner, max_batch: int, kv_tokens: int, max_seconds: float
+    runner: ModelRunner,
+    max_batch: int,
+    kv_tokens: int,
+    max_seconds: float,
+    interrupted: Callable[[], bool] = lambda: False,
 ) -> tuple[ProfileSample, ...]:
     """Median of up to three repetitions for a grid of passes, most telling sizes first, until max_seconds are over.
 
     A pass is timed as the executor does it: with what it emits verified, over a cache that has been written (memory
     that never was is one page of zeros to a CPU, and reads 4 rows of context in a tenth less time).
     """
-    began = time.perf_counter()
-    samples: list[ProfileSample] = []
+    try:
+        return tuple(_samples(runner, max_batch, kv_tokens, max_seconds, interrupted))
+    finally:
+        for slot in range(max_batch):
+            runner.apply((Trim(slot, 0),))
+
+
+def _samples(
+    runner: ModelRunner, max_batch: int, kv_tokens: int, max_seconds: float, interrupted: Callable[[], bool]
+) -> Iterator[ProfileSample]:
+    ends = time.perf_counter() + max_seconds
+    last: float | None = None
     num_written = np.zeros(max_batch, dtype=np.int64)
     for rows, num_new, context in _grid(max_batch, runner.max_len, kv_tokens):
-        remaining = max_seconds - (time.perf_counter() - began)
-        if samples and remaining < 2 * min(samples[-1].seconds, MAX_POINT_SECONDS):
+        if interrupted():
+            raise Interrupted
+        if last is not None and ends - time.perf_counter() < 2 * min(last, MAX_POINT_SECONDS):
             continue
         for slot in np.flatnonzero(num_written[:rows] < context):
             runner.cache.write_ones(slot, num_written[slot], context)
             num_written[slot] = context
-        seconds = _time_pass(runner, rows, num_new, context)
+        last = _time_pass(runner, rows, num_new, context)
         scored = rows * _num_logits(num_new)
-        samples.append(ProfileSample(rows * num_new, rows * (context + num_new), rows, seconds, scored))
-    for slot in range(max_batch):
-        runner.apply((Trim(slot, 0),))
-    return tuple(samples)
+        yield ProfileSample(rows * num_new, rows * (context + num_new), rows, last, scored)
 
 
 def _grid(max_batch: int, max_len: int, kv_tokens: int) -> list[tuple[int, int, int]]:

@@ -2,7 +2,7 @@
 
 The cache file holds a key of everything the times depend on, and its name is the key's hash. A file that is corrupt or
 of another machine, model or software is not used: the reason is reported, and the profile measured again. One that was
-measured while other processes had the cores is used as long as they have them.
+measured while other processes had the cores is used as long as they have them; a server that idles measures again.
 """
 
 import hashlib
@@ -19,12 +19,17 @@ import transformers
 from smartspec.control.latency.model import LatencyModel
 from smartspec.engine.cache_folder import cache_folder
 from smartspec.engine.models.model_runner import ModelRunner
-from smartspec.engine.runtime.passes import measure_profile
+from smartspec.engine.runtime.passes import Interrupted, Profile, measure_profile
 
 METHOD = 4  # changes with what is measured, so that older files are measured again
 MAX_WAITING = 0.1  # share of the time, see Profile: above it the machine was busy
 MIN_DRIFT, MAX_DRIFT = 1 / 1.5, 1.5  # what first steps took over what the profile says
 IDLE_LOAD = 0.5  # of the cores in use over the last minute: below it the machine is not busy
+AGAIN = "measured again when neither the machine nor the server has much to do"
+
+
+class MeasuredOnBusyMachine(ValueError):
+    """A profile could be better now."""
 
 
 def profiled_latency(
@@ -48,11 +53,49 @@ def profiled_latency(
         report(f"profile {path.name} is unusable ({error})")
     report("measuring the cost of a step, at most 20 seconds, once per model and machine")
     profile = measure_profile(target, drafts, max_batch=max_batch, kv_tokens=kv_tokens)
+    return _kept(profile, path, key, report)
+
+
+def could_be_better(target: ModelRunner, drafts: tuple[ModelRunner, ...], max_batch: int) -> bool:
+    """Whether their profile is of a busy machine, which is idle now."""
+    key = profile_key(target, drafts, max_batch)
+    try:
+        _load(cache_path(key), key)
+    except MeasuredOnBusyMachine:
+        return True
+    except (ValueError, RecursionError, OSError):
+        pass  # gone or spoiled meanwhile: a matter of the next start
+    return False
+
+
+def measured_again(
+    target: ModelRunner,
+    drafts: tuple[ModelRunner, ...],
+    *,
+    max_batch: int,
+    kv_tokens: int,
+    interrupted: Callable[[], bool],
+    report: Callable[[str], None],
+) -> LatencyModel | None:
+    """A new profile of these models, in place of the stored one; None if somebody came meanwhile (interrupted). Their
+    caches must not be in use: they are overwritten and emptied."""
+    try:
+        limits = {"max_batch": max_batch, "kv_tokens": kv_tokens}
+        profile = measure_profile(target, drafts, **limits, interrupted=interrupted)
+    except Interrupted:
+        return None
+    report("the machine is idle: the cost of a step has been measured again")
+    key = profile_key(target, drafts, max_batch)
+    return _kept(profile, cache_path(key), key, report)
+
+
+def _kept(profile: Profile, path: Path, key: dict, report: Callable[[str], None]) -> LatencyModel:
+    """The latency model of what was measured, which is stored for the next start."""
     latency = LatencyModel.fit(list(profile.target), list(map(list, profile.drafts)))
     if profile.waiting > MAX_WAITING:
         report(
             "the machine was busy while the cost of a step was measured: threads waited for cores "
-            f"{profile.waiting:.0%} of the time. It is measured again at a start when the machine is not"
+            f"{profile.waiting:.0%} of the time. It is {AGAIN}"
         )
     try:
         _store(path, key, latency, profile.waiting)
@@ -71,8 +114,7 @@ def note_drift(path: Path, drift: float, report: Callable[[str], None]) -> None:
         )
     elif drift < MIN_DRIFT:
         report(
-            f"steps take {drift:.2f} of what the profile says: the machine was busy when it was measured. It is "
-            "measured again at a start when the machine is not"
+            f"steps take {drift:.2f} of what the profile says: the machine was busy when it was measured. It is {AGAIN}"
         )
         try:
             _write(path, json.loads(path.read_text()) | {"drift": drift})
@@ -110,7 +152,7 @@ def _load(path: Path, key: dict) -> LatencyModel:
         raise ValueError(_difference(data["key"], key))
     was_busy = data.get("waiting", 0.0) > MAX_WAITING or data.get("drift", 1.0) < MIN_DRIFT
     if was_busy and os.getloadavg()[0] < IDLE_LOAD * (os.cpu_count() or 1):
-        raise ValueError("it was measured on a busy machine, which is idle now")
+        raise MeasuredOnBusyMachine("it was measured on a busy machine, which is idle now")
     return LatencyModel.from_dict(data.get("cost_model"))
 
 

@@ -1,6 +1,7 @@
 """Log-probabilities reported to the user: of the target's unmodified distribution, whatever the sampling options."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -21,3 +22,11 @@ def token_logprobs(logits: torch.Tensor, token_ids: np.ndarray, num_top: Sequenc
         TokenLogprobs(chosen[i], tuple(top_token_ids[i][:num]), tuple(top_values[i][:num]))
         for i, num in enumerate(num_top)
     ]
+
+
+def prompt_logprobs(logits: torch.Tensor, token_ids: np.ndarray, num_top: int) -> list[TokenLogprobs]:
+    """The same of a prompt's tokens (int [N]), with their ranks. logits: [N, V], behind the token before each."""
+    wanted = torch.from_numpy(token_ids.astype(np.int64)).to(logits.device).unsqueeze(1)
+    ranks = (logits > logits.gather(1, wanted)).sum(dim=1).add(1).tolist()
+    records = token_logprobs(logits, token_ids.astype(np.int64), [num_top] * len(token_ids)) if len(token_ids) else []
+    return [replace(record, rank=rank) for record, rank in zip(records, ranks, strict=True)]

@@ -24,7 +24,8 @@ class TextDelta:
     index: prompt number * n + choice number. token_ids: new output tokens; a final stop token is one of them, but has
     neither text nor logprobs. finish_reason: None, "stop" or "length". The num_ counters are totals of the choice.
     pieces: the text again, by the token that brought it, and whether that was an accepted draft token; at the end
-    perhaps what was held back for a stop string.
+    perhaps what was held back for a stop string. prompt_logprobs: in the first delta, of the prompt's second token and
+    those behind it, where they were asked for.
     """
 
     index: int
@@ -36,6 +37,7 @@ class TextDelta:
     num_output_tokens: int
     num_cached_tokens: int
     pieces: tuple[tuple[str, bool], ...] = ()
+    prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
 
 
 class Choice:
@@ -48,9 +50,11 @@ class Choice:
         self._detokenizer = detokenizer
         self._stop_strings = StopStrings(request.params.stop, request.params.include_stop_str_in_output)
         self._num_output_tokens = 0
+        self._scores_prompt = request.params.prompt_logprobs is not None
 
     def advance(self, output: RequestOutput, tokenizer) -> TextDelta:
         """The text of a step's tokens, up to a stop string: tokens behind it are dropped."""
+        is_first = self._num_output_tokens == 0
         num_tokens = len(output.new_token_ids)
         is_hidden = output.finish_reason == "stop" and not self.request.params.include_stop_str_in_output
         texts, stopped = self._read(output.new_token_ids[: num_tokens - is_hidden])
@@ -71,6 +75,7 @@ class Choice:
             num_output_tokens=self._num_output_tokens,
             num_cached_tokens=self.request.num_cached_tokens,
             pieces=tuple((text, number < output.num_accepted) for number, text in enumerate(texts)),
+            prompt_logprobs=tuple(self.request.prompt_logprobs) if is_first and self._scores_prompt else None,
         )
 
     def _read(self, token_ids: tuple[int, ...]) -> tuple[list[str], bool]:
