@@ -1,6 +1,7 @@
 """Reading a checkpoint: where it lies, whether it is whole, and whether its kind is one we serve."""
 
 import logging
+import re
 from pathlib import Path
 
 import torch
@@ -60,7 +61,7 @@ def _check_hub(name: str) -> None:
     try:
         model_info(name, timeout=HUB_SECONDS)
     except Exception as error:  # the library raises many kinds for what is one thing here
-        reason = str(error).split("\n")[0] or type(error).__name__
+        reason = re.sub(r"\[Errno -?\d+\] ", "", str(error).split("\n")[0]) or type(error).__name__
         raise OSError(
             f"unknown model {name!r}: no folder, not in the local cache, and the hub does not have it or cannot be "
             f"reached ({reason}); the embedded model is {DEFAULT_MODEL!r}"
