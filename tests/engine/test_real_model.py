@@ -5,14 +5,18 @@ import time
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from default_model import stock_model
 from real_prompts import PROMPTS
 
 from smartspec.control.records import DraftPlan
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
+from smartspec.engine.attention.ragged import Segment
 from smartspec.engine.kernels.cpu import native
 from smartspec.engine.models.default_model import DEFAULT_MODEL
+from smartspec.engine.models.load import load_model
+from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.engine.runtime.build import Engine, build_engine
 from smartspec.engine.runtime.config import EngineConfig
 from smartspec.workload.prompts import draw_prompts, shipped_prompts
@@ -143,6 +147,23 @@ def test_lengths_that_change_every_step_under_memory_pressure(cases, use_model):
     assert engine.core.controller.num_tested > 20
     if use_model:
         assert engine.core.controller.num_accepted == engine.core.controller.num_tested
+
+
+@pytest.mark.slow
+def test_perplexity_is_that_of_the_dequantised_model():
+    loaded, stock = load_model(DEFAULT_MODEL, device="cpu"), stock_model()
+    runner, total, num_tokens = ModelRunner(loaded, num_slots=1, max_len=1024), np.zeros(2), 0
+    for prompt in shipped_prompts():
+        token_ids = loaded.tokenizer(prompt.text)["input_ids"][:1024]
+        following = torch.tensor(token_ids[1:])
+        with torch.inference_mode():
+            ours = runner.forward([Segment(0, 0, np.array(token_ids[:-1], dtype=np.int32), len(following))])
+            theirs = stock(torch.tensor([token_ids[:-1]])).logits[0]
+        total += [float(F.cross_entropy(logits, following, reduction="sum")) for logits in (ours, theirs)]
+        num_tokens += len(following)
+    ours, theirs = np.exp(total / num_tokens)
+    print(f"perplexity {ours:.6f}, transformers on the dequantised weights {theirs:.6f}, {num_tokens} tokens")
+    assert abs(ours / theirs - 1) < 5e-5
 
 
 @pytest.mark.slow
