@@ -94,7 +94,7 @@ def serve(
         decision_log=decision_log,
         **{name: value for name, value in options.items() if value is not None},
     )
-    classes = read_classes(config, policy)
+    classes = read_classes(config)
     keys = api_keys(api_key, api_key_file, admin_key, shared_cache)
     listener = bind(host, port)
     engine = None
