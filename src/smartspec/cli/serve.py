@@ -94,7 +94,7 @@ def serve(
         decision_log=decision_log,
         **{name: value for name, value in options.items() if value is not None},
     )
-    classes = read_classes(config, policy)
+    classes = read_classes(config)
     keys = api_keys(api_key, api_key_file, admin_key, shared_cache)
     listener = bind(host, port)
     engine = None
@@ -162,6 +162,7 @@ def run(
     **options,
 ) -> None:
     """Serve until interrupted; the present state is shown as long as there is a terminal. options: of create_app."""
+    from smartspec.engine.models.load import give_back_memory
     from smartspec.engine.runtime.async_engine import AsyncEngine
     from smartspec.server.app import create_app
     from smartspec.server.grammars import GrammarCompiler
@@ -176,6 +177,7 @@ def run(
     compiler = GrammarCompiler(engine.tokenizer, engine.loaded.vocab_size, engine.loaded.eos_token_ids)
     shown = {"policy": config.policy, "drafters": config.active_drafters, "kernels": engine.kernels}
     app = create_app(async_engine, engine.tokenizer, name, **shown, compiler=compiler, keys=keys, **options)
+    give_back_memory()
     host, port = listener.getsockname()[:2]
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     with ExitStack() as stack:

@@ -115,13 +115,11 @@ class Policy:
     """Decides lengths. A policy that learns keeps its own state; all but plan_draft have a default.
 
     note: why the last plan was not what the policy's rule alone would have chosen (a guard, a probe), None if it was.
-    needs_divergence: whether it cannot do without StepFeedback.divergence. reads_tpot_targets: whether
-    BatchView.tpot_targets make a difference.
+    needs_divergence: whether it cannot do without StepFeedback.divergence.
     """
 
     note: str | None = None
     needs_divergence = False
-    reads_tpot_targets = False
 
     def plan_draft(self, view: BatchView, estimates: Estimates) -> DraftPlan:
         """How many tokens to draft for each row, and by what."""
