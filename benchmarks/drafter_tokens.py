@@ -60,6 +60,7 @@ def main(
     max_tokens: Annotated[int, typer.Option(help="New tokens of each prompt.", min=2)] = 96,
     temperature: Annotated[float, typer.Option(help="0: greedy.", min=0.0)] = 0.0,
     model: Annotated[str, typer.Option(help="Target.")] = EngineConfig.model,
+    quantization: Annotated[str, typer.Option(help="none: heads keep fp32, see `smartspec serve`.")] = "auto",
     trees: Annotated[bool, typer.Option(help="Heads draft trees: the best nodes of up to 8 passes.")] = False,
     output: Annotated[Path | None, typer.Option(help="JSON file to write.")] = None,
 ) -> None:
@@ -67,7 +68,8 @@ def main(
     tasks = {task: some[:per_task] for task, some in prompts_by_task(prompts).items() if task != MIXED}
     names = tuple(drafters.split(","))
     loaded = tuple(dict.fromkeys(name.removeprefix(BESIDE_NGRAMS) for name in names))
-    config = EngineConfig(model=model, drafters=loaded, max_batch=1, max_model_len=MAX_MODEL_LEN)
+    limits = {"max_batch": 1, "max_model_len": MAX_MODEL_LEN}
+    config = EngineConfig(model=model, drafters=loaded, quantization=quantization, **limits)
     runners = load_runners(config)
     params = SamplingParams(max_tokens=max_tokens, temperature=temperature)
     cells: dict[str, dict[str, float]] = {}
@@ -81,7 +83,7 @@ def main(
             }
     _print(cells, list(tasks))
     if output is not None:
-        write_json(output, {"temperature": temperature, "per_task": per_task, "tokens_per_step": cells})
+        write_json(output, {"temperature": temperature, "per_task": per_task, "trees": trees, "tokens_per_step": cells})
 
 
 def make_core(runners: Runners, name: str, policy: str, num_nodes: int) -> EngineCore:

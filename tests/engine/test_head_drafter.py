@@ -280,6 +280,20 @@ def test_our_kernel_proposes_what_torch_does(monkeypatch):
         assert (rounded.chances != ours.chances).any()
 
 
+@pytest.mark.usefixtures("attention")
+def test_features_without_numbers_make_drafts_that_can_be_verified():
+    core = make_core()
+    (drafter,) = core.executor.drafters
+    request = Request(0, [1, 2, 3], SamplingParams(max_tokens=9), seed=0)
+    request.slot, request.num_computed_tokens = 0, 2
+    drafter._num_known[0] = 2
+    drafter.runner.features[0, :2] = torch.nan
+    (draft,) = drafter.draft_trees(Batch(decoding=(request,)), np.array([6]), np.array([3]), 3)
+    assert (draft.parents < np.arange(len(draft))).all() and len(draft) > 0
+    assert ((draft.confidence >= 0.0) & (draft.confidence <= 1.0)).all()
+    assert ((draft.token_ids >= 0) & (draft.token_ids < VOCABULARY)).all()
+
+
 def test_a_tree_that_is_too_large_is_refused():
     core = make_core()
     (drafter,) = core.executor.drafters

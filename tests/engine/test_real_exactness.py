@@ -204,7 +204,8 @@ def test_output_with_a_head_lives_through_preemption_shared_prefixes_and_pauses(
         steps.append(engine.core.step(time.monotonic()))
     assert [request.output_token_ids.tolist() for request in requests] == plain * 2
     assert any(request.num_preemptions for request in requests) and any(r.num_cached_tokens for r in requests)
-    assert sum(step.num_accepted_tokens for step in steps) > 0
+    assert sum(step.num_verified_tokens for step in steps) > 40
+    assert sum(step.num_accepted_tokens for step in steps) > 0 or head != SHIPPED
 
 
 @pytest.mark.parametrize("policy", ["eagle2:10", "ddd:0.1"])
