@@ -32,8 +32,9 @@ def serve(
     ] = None,
     model: Annotated[str | None, typer.Option(help="Hugging Face id, folder or GGUF file (default: built in).")] = None,
     drafter: Annotated[
-        str, typer.Option(help="prompt-lookup, recycling, a draft model, a trained head's folder (a,b), or none.")
-    ] = "prompt-lookup,recycling",
+        str | None,
+        typer.Option(help="prompt-lookup, recycling, head (the model's own), a model, a head's folder (a,b), or none."),
+    ] = None,
     policy: Annotated[str, typer.Option(help="goodput, off, fixed:K, uniform:K,K or a published one.")] = "goodput",
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000,
@@ -81,7 +82,7 @@ def serve(
 
     options = {"model": model, "max_draft_tokens": max_draft_tokens}
     engine_config = EngineConfig(
-        drafters=parse_drafters(drafter),
+        drafters=None if drafter is None else parse_drafters(drafter),
         policy=policy,
         dtype=dtype,
         device=device,
