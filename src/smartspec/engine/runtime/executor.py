@@ -44,7 +44,10 @@ class LiveExecutor:
         self.runner.apply(batch.memory_ops)
         for drafter in self.drafters:
             drafter.begin_step(batch)
-        return tuple(drafter.view(batch) for drafter in self.drafters)
+        return tuple(
+            drafter.view(batch) if batch.asks_drafters or not drafter.spec.has_passes else _nothing(batch)
+            for drafter in self.drafters
+        )
 
     def draft(self, batch: Batch, plan: DraftPlan) -> tuple[Draft, ...]:
         """Each drafter runs only for rows whose plan asks for it."""
@@ -129,6 +132,10 @@ class LiveExecutor:
         return StepSeconds(
             draft=self._draft_seconds, target=target, host=max(0.0, total - self._draft_seconds - target)
         )
+
+
+def _nothing(batch: Batch) -> DrafterView:
+    return DrafterView(np.zeros(len(batch.decoding), dtype=np.int64))
 
 
 def _draft(drafter: Drafter, batch: Batch, lengths: np.ndarray, plan: DraftPlan) -> Sequence[Draft]:
