@@ -84,6 +84,8 @@ def free_tests(drafts: Sequence[Draft], verified: np.ndarray, decoding: Sequence
     """Of each row's first draft token that was not verified, where the target's token there is known; of a tree only
     where nothing was verified. verified: int [R]."""
     tested, matched = np.zeros((2, len(verified)), dtype=np.int64)
+    if not any(drafts):
+        return FreeTests(verified, tested, matched)
     for row, position in enumerate(verified.tolist()):
         emitted, draft = decoding[row].emitted_token_ids, drafts[row]
         if not draft.is_chain:
