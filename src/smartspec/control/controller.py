@@ -92,7 +92,7 @@ class Controller:
         self._strict = strict
         self._last_now = NO_STEP_BEFORE
         self._view: BatchView | None = None
-        self._asks = True  # whether drafters are asked in it
+        self._asks: bool | None = None  # whether drafters are asked in it; None: the host never wanted to know
         self._is_choice = False  # whether any row of it can have a draft
         self._plan: DraftPlan  # of that view
         self._survival = np.empty((0, max_draft_tokens))
@@ -177,7 +177,7 @@ class Controller:
             self._learn()
         if self._is_choice:
             self.policy.observe(feedback)
-        if self.drafters:
+        if self._asks is not None and self.drafters:
             self.policy.observe_step(feedback, self._asks)
 
     def forget(self, request_id: int) -> None:

@@ -55,6 +55,9 @@ class ModelFreeDrafter:
         return draft if forced in draft.paths else chain(np.array(forced, dtype=np.int32), match_length=FORCED)
 
     def view(self, batch: Batch) -> DrafterView:
+        if not any(self._drafts):
+            nothing = np.zeros(len(self._drafts), dtype=np.int64)
+            return DrafterView(nothing, nothing, nothing)
         lengths = np.array([len(draft) for draft in self._drafts], dtype=np.int64)
         return DrafterView(
             lengths,

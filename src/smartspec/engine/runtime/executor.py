@@ -54,7 +54,7 @@ class LiveExecutor:
         began = self.clock()
         self._drafter = plan.drafter
         drafts = [NO_DRAFT] * len(batch.decoding)
-        for number, drafter in enumerate(self.drafters):
+        for number, drafter in enumerate(self.drafters if plan.lengths.any() else ()):
             lengths = plan.lengths_of(number)
             if lengths.any():
                 made = _draft(drafter, batch, lengths, plan)
@@ -92,6 +92,8 @@ class LiveExecutor:
             drafter.observe(batch, np.where(self._drafter == number, verified, 0), decoding, prefill)
             for number, drafter in enumerate(self.drafters)
         )
+        if not batch.asks_drafters:
+            free_tests = ()
         seconds = self._step_seconds(target=self.clock() - began)
         return StepResult(decoding, prefill, seconds, free_tests=free_tests, prompt_logprobs=scores)
 
