@@ -78,7 +78,7 @@ def test_the_controller_asks_no_drafters_where_it_has_none():
 
 
 @pytest.mark.parametrize(("acceptance", "share"), [(0.0, 0.0), (0.0, SHARE), (1.0, SHARE)])
-def test_a_policy_whose_drafts_are_never_right_hardly_asks(acceptance, share):
+def test_a_policy_asks_as_often_as_its_drafts_pay_for(acceptance, share):
     settings = GoodputSettings(exploration=ExplorationSettings(share=share))
     policy = Goodput(settings=settings)
     controller = Controller(policy, 4, LatencyModel(CostCurve.linear(0.004, 0.001)), drafters=(LOOKUP,), strict=True)

@@ -1,10 +1,10 @@
 """Whether to ask drafters at all: looking for drafts and planning take time, whether or not any are worth verifying.
 
 An account in seconds. A step in which drafters are asked pays for what asking takes, by measurement: the host's time of
-such steps less that of steps in which nobody is asked. It earns what its accepted drafts save beyond their price. While
-drafts pay for it, every step asks. Where they do not, the account is soon empty; every step then adds the share of its
-time that exploration may cost, and drafters are asked once that has paid for it: in every tenth or twentieth step, in
-which the drafts of a text that has come to suit them fill the account again.
+such steps less that of steps in which nobody is asked. It earns what its drafts are expected to save (should they not,
+the guard stops them). While drafts pay for it, every step asks. Where they do not, the account is soon empty; every
+step then adds the share of its time that exploration may cost, and drafters are asked once that has paid for it: in
+every tenth or twentieth step, in which the drafts of a text that has come to suit them fill the account again.
 
 What may be saved up is the time of one step, as for exploration, and so much is there at the start.
 """
@@ -35,10 +35,11 @@ class Asking:
         num_rows, seconds = feedback.view.num_rows, feedback.seconds
         if not num_rows:
             return
+        price = self._price(num_rows)
         if asked:
-            self.credit += saved_seconds - self._price(num_rows)
+            self.credit += saved_seconds - price
         earned = seconds.total if self._is_first else self._share * seconds.total
-        self.credit, self._is_first = min(self.credit + earned, seconds.total), False
+        self.credit, self._is_first = min(self.credit + earned, max(seconds.total, price)), False
         if feedback.view.num_prefills:  # prompts keep the host busy too
             self._last = None
             return
