@@ -56,6 +56,9 @@ class RandomShapes:
         self.random, self.pause, self.max_width = np.random.default_rng(seed), pause, max_width
         self.num_tested = self.num_accepted = self.num_trees = 0
 
+    def asks_drafters(self, num_rows: int) -> bool:
+        return True
+
     def plan_draft(self, view) -> DraftPlan:
         is_asked = self.random.random() >= self.pause
         lengths = self.random.integers(0, np.minimum(view.max_draft_tokens, view.draft_lengths[0]) + 1) * is_asked

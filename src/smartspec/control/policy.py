@@ -121,8 +121,12 @@ class Policy:
     note: str | None = None
     needs_divergence = False
 
+    def asks_drafters(self, num_rows: int) -> bool:
+        """Whether drafters are to be asked for drafts in the next step, which has so many decoding requests."""
+        return True
+
     def plan_draft(self, view: BatchView, estimates: Estimates) -> DraftPlan:
-        """How many tokens to draft for each row, and by what."""
+        """How many tokens to draft for each row, and by what. Not asked where no row can have a draft."""
         raise NotImplementedError
 
     def plan_verify(
@@ -144,7 +148,10 @@ class Policy:
         return []
 
     def observe(self, feedback: StepFeedback) -> None:
-        """Learn from a finished step."""
+        """Learn from a finished step of which plan_draft was asked."""
+
+    def observe_step(self, feedback: StepFeedback, asked: bool) -> None:
+        """Learn from any finished step. asked: whether drafters were, see asks_drafters."""
 
     def forget(self, request_id: int) -> None:
         """Drop what is known about a request that has ended; unknown ones are ignored."""
