@@ -19,9 +19,8 @@ from typing import Annotated
 
 import typer
 from rates import console, draw, load_plan, measure_cell, report, table
-from servers import server_command
 from tasks import MIXED, SHIPPED_TASKS, PromptsPath, check_task, prompts_by_task
-from vllm_policies import OURS, policy_command, say, start
+from vllm_policies import OURS, policy_command, say, start, vllm_command
 
 from smartspec.bench.report import write_json
 
@@ -37,7 +36,7 @@ def main(
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of each rate.")] = 2,
     minutes: Annotated[float, typer.Option(help="Begin no rate later than this.")] = math.inf,
     max_tokens: Annotated[int, typer.Option(min=2, help="New tokens per request.")] = 64,
-    kv_gib: Annotated[int, typer.Option(min=1, help="KV memory of each server in GiB.")] = 1,
+    kv_tokens: Annotated[int, typer.Option(min=4096, help="KV memory of each server in tokens.")] = 9216,
     task: Annotated[str, typer.Option(help=f"Of the prompts; of smartspec's: {SHIPPED_TASKS}.")] = MIXED,
     prompts: PromptsPath = None,
     folder: Annotated[Path, typer.Option(help="Of vllm_policies.py; rates.json is written there.")] = Path(
@@ -52,8 +51,7 @@ def main(
     if not (folder / "results.json").exists():
         raise ValueError(f"{folder} holds no results.json: run vllm_policies.py first, or give its --folder")
     dynamic_sd = json.loads((folder / "results.json").read_text())["table"]
-    vllm = server_command("vllm", model_path, vllm_python)
-    vllm.environment["VLLM_CPU_KVCACHE_SPACE"] = str(kv_gib)
+    vllm = vllm_command(model_path, vllm_python, kv_tokens)
     output = folder / "rates.json"
     cells = json.loads(output.read_text()) if output.exists() else []
     done = {(cell["rate"], cell["round"]) for cell in cells}

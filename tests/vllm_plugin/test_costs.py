@@ -20,6 +20,17 @@ def test_a_trial_tries_every_length():
     assert costs.fit().target.seconds(4.0, 100, 1) == pytest.approx(0.023, rel=0.01)
 
 
+def test_contexts_of_one_length_are_not_what_a_step_costs():
+    costs = StepCosts(has_passes=False)
+    for step in range(TRIAL_STEPS):
+        fed = 1 + step % 6
+        costs.add(StepSize(1, fed, fed), 300 + step, 0.05 + 0.002 * fed)
+    assert costs.fit().target.seconds(32.0, 32 * 400, 32) < 0.05 + 0.002 * 32 * 1.5
+    for rows in (1, 8):
+        costs.add(StepSize(rows, rows, rows), 900 * rows, 0.05 + 0.002 * rows + 900 * rows * 1e-5)
+    assert costs.fit().target.per_context_token == pytest.approx(1e-5, rel=0.3)
+
+
 def test_draft_passes_are_told_apart_from_the_target():
     costs, drafted = StepCosts(has_passes=True), 0
     while not costs.are_known:
