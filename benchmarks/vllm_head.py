@@ -74,7 +74,7 @@ def in_our_engine(config: EngineConfig, prompts: list[list[int]], length: int, m
     params = SamplingParams(max_tokens=max_tokens, temperature=0.0)
     answers, counts = [], np.zeros(length + 1, dtype=np.int64)
     for number, token_ids in enumerate(prompts):
-        request = Request(number, token_ids, params, stop_token_ids=runners.target.loaded.eos_token_ids)
+        request = Request(number, token_ids, params, seed=number, stop_token_ids=runners.target.loaded.eos_token_ids)
         core.add_request(request)
         while core.has_work:
             step = core.step(time.monotonic())
