@@ -7,6 +7,7 @@ Milliseconds, median and 95th percentile over steps in which all requests decode
 programs take does not count.
 """
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -90,6 +91,7 @@ def main(
     requests: Annotated[str, typer.Option(help="Numbers of requests, separated by commas.")] = "32,256",
     tokens: Annotated[int, typer.Option(min=200, help="New tokens per request.")] = 600,
 ) -> None:
+    os.environ.setdefault("NUMBA_THREADING_LAYER", "workqueue")  # nothing to warn about
     sys.path[:0] = [str(TESTS), str(TESTS / "stub")]
     table = Table("method", "requests", title="Milliseconds a step", title_justify="left", box=SIMPLE)
     for column in ("plugin", "p95", "controller", "p95", "together", "p95", "steps"):

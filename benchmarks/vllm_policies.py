@@ -1,8 +1,8 @@
 """Draft lengths in vLLM: off, fixed, Dynamic SD and SmartSpec on one machine, interleaved, the worst cell first.
 
 Every policy is a vLLM server with ngram drafts; `off` has no drafter at all. All are started before anything is
-measured and stand idle while another one serves; each takes some 3 GB with 1 GiB of KV (32 requests at once want
-more), so where memory is short, name fewer policies. A round of a cell, a task and a concurrency, gives the same new
+measured and stand idle while another one serves; each takes some 3 GB with KV for 9216 tokens (32 requests at once want
+18432), so where memory is short, name fewer policies. A round of a cell, a task and a concurrency, gives the same new
 prompts to each server in turn, and every round begins with another server. Closed loop, greedy, a fixed number of new
 tokens; a session number keeps prefix caches from helping.
 
@@ -26,6 +26,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,7 +49,9 @@ from smartspec.sim.scenario import Scenario
 from smartspec.workload.prompts import Prompt, draw_prompts
 
 LONGEST = 5
+KV_BLOCK = 128  # tokens, vLLM's own choice on CPUs
 OURS = "smartspec"
+STARTS_AT_ONCE = 2  # a start of vLLM computes on one core, mostly
 POLICIES = f"off,fixed:1,fixed:3,fixed:5,dynamic-sd,{OURS}"
 LOW, HIGH, NUM_DRAWS = 5, 95, 2000  # percentiles of the interval
 SYSTEM_MESSAGE = "You are a helpful AI assistant. (Session {session})"
@@ -136,6 +139,15 @@ def policy_command(name: str, vllm: ServerCommand, folder: Path, table: dict | N
     return ServerCommand([*vllm.arguments, "--speculative-config", literal(drafts), *options], vllm.environment)
 
 
+def vllm_command(model_path: str, vllm_python: str, kv_tokens: int) -> ServerCommand:
+    """vLLM with KV for so many tokens: several servers share the memory of one machine."""
+    vllm = server_command("vllm", model_path, vllm_python)
+    num_blocks = str(-(-kv_tokens // KV_BLOCK))
+    options = ["--block-size", str(KV_BLOCK), "--num-gpu-blocks-override", num_blocks]
+    # On CPUs numba, which vLLM's ngram drafter uses, else takes OpenMP's threads from vLLM's kernels: docs/vllm.md.
+    return ServerCommand([*vllm.arguments, *options], vllm.environment | {"NUMBA_THREADING_LAYER": "workqueue"})
+
+
 def literal(value: dict) -> str:
     """JSON whose braces are left alone when the port is filled in."""
     return json.dumps(value).replace("{", "{{").replace("}", "}}")
@@ -161,12 +173,15 @@ def learn(vllm: ServerCommand, folder: Path, rounds: dict[Cell, list[LoadRequest
 
 def start(commands: dict[str, ServerCommand], folder: Path, stack: ExitStack) -> dict[str, Target]:
     """All servers, warm. They end with the stack."""
-    targets = {}
-    for name, command in commands.items():
+
+    def start_one(name: str) -> Target:
         say(f"starting {name}")
-        targets[name] = stack.enter_context(running(command, folder / f"{name.replace(':', '-')}.log"))
-        measure(targets[name], LoadPlan([LoadRequest("warm", "warm", "Say hello.", 16)], concurrency=1))
-    return targets
+        target = stack.enter_context(running(commands[name], folder / f"{name.replace(':', '-')}.log"))
+        measure(target, LoadPlan([LoadRequest("warm", "warm", "Say hello.", 16)], concurrency=1))
+        return target
+
+    with ThreadPoolExecutor(STARTS_AT_ONCE) as pool:
+        return dict(zip(commands, pool.map(start_one, commands), strict=True))
 
 
 def run_round(targets: dict[str, Target], cell: Cell, requests: list[LoadRequest], first: int) -> dict:
@@ -237,12 +252,11 @@ def main(
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of each cell.")] = 6,
     minutes: Annotated[float, typer.Option(help="Begin no round later than this.")] = math.inf,
     max_tokens: Annotated[int, typer.Option(min=2, help="New tokens per request.")] = 64,
-    kv_gib: Annotated[int, typer.Option(min=1, help="KV memory of each server in GiB.")] = 1,
+    kv_tokens: Annotated[int, typer.Option(min=4096, help="KV memory of each server in tokens.")] = 9216,
     prompts: PromptsPath = None,
     folder: Annotated[Path, typer.Option(help="Results, logs, and what was learned.")] = Path("build/vllm-policies"),
 ) -> None:
-    vllm, names = server_command("vllm", model_path, vllm_python), policies.split(",")
-    vllm.environment["VLLM_CPU_KVCACHE_SPACE"] = str(kv_gib)
+    vllm, names = vllm_command(model_path, vllm_python, kv_tokens), policies.split(",")
     if not {"off", OURS} <= set(names):
         raise ValueError(f"--policies {policies}: name off and {OURS}, which the ratios need")
     by_task = prompts_by_task(prompts)
@@ -250,7 +264,7 @@ def main(
         check_task(task, by_task)
     cells = [Cell(task, int(level)) for task in tasks.split(",") for level in concurrency.split(",")]
     folder.mkdir(parents=True, exist_ok=True)
-    settings = {"policies": names, "max_tokens": max_tokens, "kv_gib": kv_gib, "prompts": str(prompts)}
+    settings = {"policies": names, "max_tokens": max_tokens, "kv_tokens": kv_tokens, "prompts": str(prompts)}
     results = Results.read(folder / "results.json", settings)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that servers are ended
     began, todo = time.monotonic(), list(remaining(results, cells, rounds))

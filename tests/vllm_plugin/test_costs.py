@@ -20,6 +20,21 @@ def test_a_trial_tries_every_length():
     assert costs.fit().target.seconds(4.0, 100, 1) == pytest.approx(0.023, rel=0.01)
 
 
+def test_contexts_of_one_length_are_not_what_a_step_costs():
+    def seconds(fed_tokens: int, context_tokens: int) -> float:
+        return 0.05 + 0.002 * fed_tokens + 1e-5 * context_tokens
+
+    costs = StepCosts(has_passes=False)
+    for step in range(TRIAL_STEPS):
+        fed = 1 + step % 6
+        costs.add(StepSize(1, fed, fed), 300 + step, seconds(fed, 300 + step))
+    assert costs.fit().target.seconds(32.0, 32 * 400, 32) < 0.3  # the truth is 0.24
+    for rows in (2, 4, 8):
+        for fed, context in ((rows, 900 * rows), (2 * rows, 300 * rows)):
+            costs.add(StepSize(rows, fed, fed), context, seconds(fed, context))
+    assert costs.fit().target.seconds(8.0, 7200, 8) == pytest.approx(seconds(8, 7200), rel=0.05)
+
+
 def test_draft_passes_are_told_apart_from_the_target():
     costs, drafted = StepCosts(has_passes=True), 0
     while not costs.are_known:

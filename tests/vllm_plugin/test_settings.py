@@ -6,6 +6,7 @@ import pytest
 from toy_engine import make_config
 
 from smartspec.vllm_plugin import Scheduler
+from smartspec.vllm_plugin.compatibility import slowness
 from smartspec.vllm_plugin.settings import Settings
 
 
@@ -40,3 +41,17 @@ def test_a_log_that_exists_is_refused_at_start(tmp_path):
     (tmp_path / "log.jsonl").write_text("mine")
     with pytest.raises(ValueError, match="choose another file"):
         Scheduler(make_config(tmp_path, settings={"decision_log": str(tmp_path / "log.jsonl")}))
+
+
+@pytest.mark.parametrize(
+    ("method", "is_cpu", "environment", "is_slow"),
+    [
+        ("ngram", True, {}, True),
+        ("ngram", True, {"NUMBA_THREADING_LAYER": "workqueue"}, False),
+        ("ngram", False, {}, False),
+        ("eagle3", True, {}, False),
+    ],
+)
+def test_a_set_up_that_costs_threads_is_told(method, is_cpu, environment, is_slow):
+    advice = slowness(method, is_cpu, environment)
+    assert ("NUMBA_THREADING_LAYER=workqueue" in (advice or "")) == is_slow

@@ -15,6 +15,7 @@ collect_ignore_glob = [] if is_here else ["test_*.py"]
 os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
 os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # the scheduler can be looked at
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+os.environ.setdefault("NUMBA_THREADING_LAYER", "workqueue")  # see docs/vllm.md
 
 
 def pytest_collection_modifyitems(items):

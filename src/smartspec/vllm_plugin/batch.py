@@ -19,6 +19,8 @@ class Prefill:
     @staticmethod
     def of(chunks: list[tuple[int, int]]) -> "Prefill":
         """chunks: (tokens before, tokens fed) of each request."""
+        if not chunks:
+            return NO_PREFILL
         return Prefill(
             num_prefills=len(chunks),
             prefill_tokens=sum(fed for _, fed in chunks),
@@ -37,7 +39,7 @@ def uncomputed(request) -> int:
 
 def decoding(scheduler) -> list:
     """The running requests that feed one token in the next step, in the scheduler's order."""
-    return [request for request in scheduler.running if uncomputed(request) == 1]
+    return [r for r in scheduler.running if r.num_tokens + r.num_output_placeholders == r.num_computed_tokens + 1]
 
 
 def expected_prefill(scheduler, num_decoding: int) -> Prefill:
@@ -61,11 +63,11 @@ def expected_prefill(scheduler, num_decoding: int) -> Prefill:
 def longest_useful(rows: list, max_model_len: int, *, until_they_end: bool) -> np.ndarray:
     """Draft tokens that fit before the model's length ends, and before what requests may still emit does: int [R].
     until_they_end: false lets drafts reach beyond that, as vLLM's own do, so that all have one length."""
-    tokens = np.array([request.num_tokens for request in rows], dtype=np.int64)
-    ends = np.full(len(rows), max_model_len)
+    ends: np.ndarray | int = max_model_len
     if until_they_end:
-        ends = np.minimum(ends, [request.num_prompt_tokens + request.max_tokens for request in rows])
-    return np.maximum(ends.astype(np.int64) - tokens - 1, 0)
+        ends = np.minimum(ends, np.array([r.num_prompt_tokens + r.max_tokens for r in rows], dtype=np.int64))
+    tokens = np.array([request.num_tokens for request in rows], dtype=np.int64)
+    return np.maximum(ends - tokens - 1, 0)
 
 
 def free_kv_tokens(scheduler) -> int:

@@ -2,6 +2,7 @@
 
 import inspect
 import re
+from collections.abc import Mapping
 
 VERSIONS = ((0, 30), (0, 33))  # from the first, before the second
 # Members of vLLM's scheduler that are overridden or called, with the parameters that are passed on.
@@ -48,6 +49,14 @@ def attribute_problem(scheduler: object) -> str | None:
     """What a scheduler that has been made lacks."""
     missing = [name for name in ATTRIBUTES if not hasattr(scheduler, name)]
     return f"{type(scheduler).__name__} has no {', '.join(missing)} in this version of vLLM" if missing else None
+
+
+def slowness(method: str, is_cpu: bool, environment: Mapping[str, str]) -> str | None:
+    """What makes vLLM slower than it could be, if anything. Importing numba's parallel code in a process that is bound
+    to cores sets OpenMP's number of threads, with which vLLM's kernels compute, to one."""
+    if method == "ngram" and is_cpu and not {"NUMBA_THREADING_LAYER", "NUMBA_NUM_THREADS"} & environment.keys():
+        return "vLLM's ngram drafter leaves its kernels one thread on CPUs: set NUMBA_THREADING_LAYER=workqueue"
+    return None
 
 
 def setup_problem(vllm_config) -> str | None:

@@ -59,6 +59,9 @@ class StepCosts:
         """The model of the steps seen. Where drafts have passes, seconds are split by least squares into what the
         tokens of the target and the rows of draft passes beyond the first explain."""
         samples = [(size, *map(median, zip(*seen, strict=True))) for size, seen in self._seconds.items()]
+        lengths = [context / size.rows for size, context, _ in samples]
+        if samples and max(lengths) < 2.0 * min(lengths):  # nothing tells what a context costs from what a step costs
+            samples = [(size, 0.0, seconds) for size, _, seconds in samples]
         if not samples:
             return LatencyModel(GUESS, (CostCurve.linear(GUESS.constant / 10, 0.0),) if self.has_passes else ())
         if not self.has_passes:

@@ -11,12 +11,13 @@ from smartspec.vllm_plugin.batch import Prefill
 
 @dataclass(frozen=True)
 class Decision:
-    """names: vLLM's ids of the rows of view. lengths: int [R], draft tokens to verify. draft_length: draft tokens the
-    drafter is to make for all. cut_off: by row, the first draft token that is there and not verified, -1 if unknown;
-    None where drafts are made in passes."""
+    """names: vLLM's ids of the rows of view, which expects prefill. lengths: int [R], draft tokens to verify.
+    draft_length: draft tokens the drafter is to make for all. cut_off: by row, the first draft token that is there and
+    not verified, -1 if unknown; None where drafts are made in passes."""
 
     names: tuple[str, ...]
     view: BatchView
+    prefill: Prefill
     lengths: np.ndarray
     draft_length: int
     cut_off: np.ndarray | None
@@ -69,10 +70,11 @@ def feedback(step: Step, outcome: Outcome, seconds: StepSeconds) -> StepFeedback
     """What the controller is told of the step that carried out its decision."""
     decision = step.decision
     assert decision is not None, "the step carries out no decision"
-    view = replace(decision.view, **vars(step.prefill))
+    # Most steps are what was expected; the same object keeps what was computed of it.
+    view = decision.view if step.prefill == decision.prefill else replace(decision.view, **vars(step.prefill))
     verified = _column(decision, step.verified)
     emitted = _column(decision, outcome.emitted)
-    valid = np.maximum(verified - _column(decision, outcome.invalid), 0)
+    valid = np.maximum(verified - _column(decision, outcome.invalid), 0) if outcome.invalid else verified
     accepted = np.minimum(np.maximum(emitted - 1, 0), valid)
     has_passes = decision.cut_off is None
     drafted = np.full(len(verified), step.draft_length) if has_passes else verified
@@ -107,6 +109,4 @@ def _free_tests(
 
 
 def _column(decision: Decision, values: Mapping[str, int], missing: int = 0) -> np.ndarray:
-    if not values:
-        return np.full(len(decision.names), missing, dtype=np.int64)
     return np.array([values.get(name, missing) for name in decision.names], dtype=np.int64)

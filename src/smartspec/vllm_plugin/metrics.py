@@ -13,6 +13,15 @@ from smartspec.control import SafeController
 from smartspec.vllm_plugin.decision import Outcome, Step
 
 MAX_AGE_SECONDS = 7 * 24 * 3600.0  # of files that engines before have left
+COUNTERS = {
+    "steps": "Steps that fed tokens",
+    "decode_rows": "Decoding requests, summed over steps",
+    "verified_tokens": "Draft tokens verified",
+    "accepted_tokens": "Draft tokens accepted",
+    "emitted_tokens": "Tokens emitted",
+    "controller_errors": "Failures of the controller (served without drafts)",
+    "overruled_steps": "Steps decided by a guard, or in order to learn",
+}
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.0)
 
 
@@ -29,18 +38,18 @@ class Metrics:
         self._registry = CollectorRegistry()
         self._engine = str(engine_index)
         self._errors_seen = 0
+        # Since the last write: Prometheus' own objects lock at every call, which is too dear for every step.
+        self._unwritten: Counts[str] = Counts()
+        self._unwritten_lengths: Counts[int] = Counts()
+        self._unwritten_seconds: dict[str, list[float]] = {"predicted": [], "measured": []}
         text = "Decoding requests whose drafts had this length (draft tokens verified), summed over steps"
         self._lengths = Counter("smartspec_chosen_lengths", text, ["engine", "length"], registry=self._registry)
-        self.steps = self._counter("steps", "Steps that fed tokens")
-        self.rows = self._counter("decode_rows", "Decoding requests, summed over steps")
-        self.verified = self._counter("verified_tokens", "Draft tokens verified")
-        self.accepted = self._counter("accepted_tokens", "Draft tokens accepted")
-        self.emitted = self._counter("emitted_tokens", "Tokens emitted")
-        self.errors = self._counter("controller_errors", "Failures of the controller (served without drafts)")
-        self.overruled = self._counter("overruled_steps", "Steps decided by a guard, or in order to learn")
-        self.predicted = self._histogram("predicted_step_seconds", "Step time the controller predicted", SECONDS)
-        self.measured = self._histogram("step_seconds", "Step time measured, from completion to completion", SECONDS)
-        self.goodput = self._gauge("goodput_tokens_per_second", "Tokens per second of the last step")
+        self._counters = {name: self._counter(name, text) for name, text in COUNTERS.items()}
+        self._histograms = {
+            "predicted": self._histogram("predicted_step_seconds", "Step time the controller predicted", SECONDS),
+            "measured": self._histogram("step_seconds", "Step time measured, from completion to completion", SECONDS),
+        }
+        self._goodput = self._gauge("goodput_tokens_per_second", "Tokens per second of the last step")
         path.parent.mkdir(parents=True, exist_ok=True)
         for old in path.parent.glob("*.prom"):  # every start of vLLM has a name of its own
             with suppress(FileNotFoundError):  # another engine may be as tidy
@@ -50,33 +59,42 @@ class Metrics:
     def observe(self, step: Step, outcome: Outcome, controller: SafeController | None) -> None:
         """Count a finished step. controller: None while step times are being learned."""
         num_emitted = sum(outcome.emitted.values())
-        self.steps.inc()
-        self.rows.inc(step.num_decoding)
-        self.verified.inc(sum(step.verified.values()))
-        self.accepted.inc(outcome.num_accepted(step))
-        self.emitted.inc(num_emitted)
-        lengths = Counts(step.verified.values())
-        lengths[0] += max(step.num_decoding - len(step.verified), 0)
-        for length, count in lengths.items():
-            self._lengths.labels(self._engine, str(length)).inc(count)
-        self.measured.observe(step.seconds)
-        self.goodput.set(num_emitted / step.seconds)
+        counts = self._unwritten
+        counts["steps"] += 1
+        counts["decode_rows"] += step.num_decoding
+        counts["verified_tokens"] += sum(step.verified.values())
+        counts["accepted_tokens"] += outcome.num_accepted(step)
+        counts["emitted_tokens"] += num_emitted
+        self._unwritten_lengths.update(step.verified.values())
+        self._unwritten_lengths[0] += max(step.num_decoding - len(step.verified), 0)
+        self._unwritten_seconds["measured"].append(step.seconds)
         if controller is not None:
             self._observe_controller(step, controller)
-        self._write()
-
-    def _observe_controller(self, step: Step, controller: SafeController) -> None:
-        self.errors.inc(controller.num_errors - self._errors_seen)
-        self._errors_seen = controller.num_errors
-        if step.decision is not None:
-            self.overruled.inc(controller.controller.policy.note is not None)
-            self.predicted.observe(controller.predicted_seconds)
-
-    def _write(self) -> None:
         now = time.monotonic()
         if now - self._written_at >= self._interval:
             self._written_at = now
-            write_to_textfile(os.fspath(self._path), self._registry)
+            self._goodput.set(num_emitted / step.seconds)
+            self._write()
+
+    def _observe_controller(self, step: Step, controller: SafeController) -> None:
+        self._unwritten["controller_errors"] += controller.num_errors - self._errors_seen
+        self._errors_seen = controller.num_errors
+        if step.decision is not None:
+            self._unwritten["overruled_steps"] += controller.controller.policy.note is not None
+            self._unwritten_seconds["predicted"].append(controller.predicted_seconds)
+
+    def _write(self) -> None:
+        for name, count in self._unwritten.items():
+            self._counters[name].inc(count)
+        for length, count in self._unwritten_lengths.items():
+            self._lengths.labels(self._engine, str(length)).inc(count)
+        for name, seconds in self._unwritten_seconds.items():
+            for value in seconds:
+                self._histograms[name].observe(value)
+            seconds.clear()
+        self._unwritten.clear()
+        self._unwritten_lengths.clear()
+        write_to_textfile(os.fspath(self._path), self._registry)
 
     def _counter(self, name: str, text: str):
         return Counter(f"smartspec_{name}", text, ["engine"], registry=self._registry).labels(self._engine)

@@ -88,23 +88,32 @@ class Speculation:
         if self._decision is None or not output.total_num_scheduled_tokens:
             return
         output.num_spec_tokens_to_schedule = self._decision.draft_length
-        requests = self._scheduler.requests
         verified = {name: len(tokens) for name, tokens in output.scheduled_spec_decode_tokens.items()}
-        fed = {name: n - verified.get(name, 0) for name, n in output.num_scheduled_tokens.items()}
-        decoding = set(self._decision.names) & set(fed) if self._is_open else {n for n in fed if fed[n] == 1}
+        num_decoding, prefill, context_tokens = self._fed(output.num_scheduled_tokens, verified)
         is_carried_out = self._is_open and not any(step.decision for step in self._steps.values())
         is_carried_out &= not self._drafter.has_passes or self._last_draft_length >= self._decision.draft_length
         self._steps[id(output)] = Step(
             output=output,
             scheduled_at=self._clock(),
-            prefill=batch.Prefill.of([(requests[n].num_computed_tokens, fed[n]) for n in fed if n not in decoding]),
+            prefill=prefill,
             verified=verified,
-            num_decoding=len(decoding),
-            context_tokens=sum(requests[name].num_computed_tokens for name in fed),
+            num_decoding=num_decoding,
+            context_tokens=context_tokens,
             draft_length=self._decision.draft_length,
             decision=self._decision if is_carried_out else None,
         )
         self._last_draft_length = self._decision.draft_length
+
+    def _fed(self, scheduled: dict[str, int], verified: dict[str, int]) -> tuple[int, batch.Prefill, int]:
+        """Of a scheduled step: requests that decode, its prefill, and the tokens in the KV of all its requests."""
+        decision, requests = self._decision, self._scheduler.requests
+        assert decision is not None, "a step without a decision is not noted"
+        if self._is_open and tuple(scheduled) == decision.names:  # those that were asked about, and nobody else
+            return len(scheduled), batch.NO_PREFILL, decision.view.total_context_tokens
+        fed = {name: n - verified.get(name, 0) for name, n in scheduled.items()}
+        decoding = set(decision.names) & set(fed) if self._is_open else {n for n in fed if fed[n] == 1}
+        prefill = batch.Prefill.of([(requests[n].num_computed_tokens, fed[n]) for n in fed if n not in decoding])
+        return len(decoding), prefill, sum(requests[name].num_computed_tokens for name in fed)
 
     def before_update(self, output, model_output) -> tuple[Step, Outcome] | None:
         """A step has finished: what came of it, None for a step that fed nothing."""
@@ -148,7 +157,8 @@ class Speculation:
 
     def _decide(self, rows: list) -> Decision:
         columns = self._callers.columns(rows)
-        view = self._view(rows, columns)
+        prefill = batch.expected_prefill(self._scheduler, len(rows))
+        view = self._view(rows, columns, prefill)
         if self._controller is None:
             lengths = (0, *self._tiers) if self._tiers else range(self._max_draft_tokens + 1)
             wanted = np.minimum(view.drafters[0].lengths, self._costs.trial_length(lengths))
@@ -157,7 +167,8 @@ class Speculation:
             plan = self._controller.plan_draft(view)
             wanted = np.asarray(plan.lengths)
             planned = self._controller.plan_verify(view, plan, Drafted(wanted))
-        return Decision(columns.names, view, planned, self._draft_length(rows, wanted), self._cut_off(rows, planned))
+        draft_length, cut_off = self._draft_length(rows, wanted), self._cut_off(rows, planned)
+        return Decision(columns.names, view, prefill, planned, draft_length, cut_off)
 
     def _draft_length(self, rows: list, wanted: np.ndarray) -> int:
         if not self._drafter.has_passes:
@@ -173,7 +184,7 @@ class Speculation:
         cut_off = [d[n] if n < len(d) else -1 for d, n in zip(drafts, planned.tolist(), strict=True)]
         return np.array(cut_off, dtype=np.int64)
 
-    def _view(self, rows: list, columns: Columns) -> BatchView:
+    def _view(self, rows: list, columns: Columns, prefill: batch.Prefill) -> BatchView:
         scheduler = self._scheduler
         caps = np.minimum(columns.max_draft_tokens, self._max_draft_tokens)
         caps = np.minimum(caps, batch.longest_useful(rows, scheduler.max_model_len, until_they_end=not self._tiers))
@@ -191,7 +202,7 @@ class Speculation:
             now=self._clock(),
             weights=columns.weights,
             class_ids=columns.class_ids,
-            **vars(batch.expected_prefill(scheduler, len(rows))),
+            **vars(prefill),
         )
 
     def _split(self, step: Step) -> StepSeconds:

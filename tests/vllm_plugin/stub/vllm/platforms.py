@@ -2,3 +2,7 @@ class current_platform:
     @staticmethod
     def get_device_name() -> str:
         return "cpu"
+
+    @staticmethod
+    def is_cpu() -> bool:
+        return True
