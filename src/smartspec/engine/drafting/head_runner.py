@@ -12,6 +12,7 @@ from torch import nn
 from smartspec.core.blocks import MemoryOp, PrefixCopy
 from smartspec.engine.attention.kv_cache import KVCache
 from smartspec.engine.attention.ragged import ATTENTION_NAME, AttentionPlan, Segment, register_attention
+from smartspec.engine.drafting.eagle import EagleHead, PackedEagle
 from smartspec.engine.drafting.eagle3 import Eagle3Head, rotary_tables
 from smartspec.engine.kernels.cpu import elementwise
 from smartspec.engine.kernels.cpu.ragged_attention import max_tokens_per_tile
@@ -28,14 +29,20 @@ class HeadRunner:
     """
 
     def __init__(
-        self, head: Eagle3Head, target: ModelRunner, *, name: str, num_slots: int, embedding: torch.Tensor | None = None
+        self,
+        head: Eagle3Head | EagleHead,
+        target: ModelRunner,
+        *,
+        name: str,
+        num_slots: int,
+        embedding: torch.Tensor | None = None,
     ):
         layer, loaded = head.config.layer, target.loaded
         self.device, self.max_len = target.device, target.max_len
         self.target_ids = head.target_ids.to(self.device)
         self._rotary = tuple(table.to(self.device, loaded.dtype) for table in rotary_tables(layer, self.max_len))
         self._embed = _lookup(loaded.model.get_input_embeddings(), embedding, loaded.dtype)
-        packed = _PackedHead(head.to(self.device, loaded.dtype))
+        packed = _packed(head.to(self.device, loaded.dtype), loaded.model)
         self._min_rows = pad_small_batches(packed)
         warm_up(packed)
         self._packed = packed
@@ -104,6 +111,12 @@ class HeadRunner:
         num_logits = sum(s.num_logits for s in segments)
         self.hidden = hidden[0, wanted][:num_logits]
         return self._packed.lm_head(normed[:, wanted])[0, :num_logits]
+
+
+def _packed(head: Eagle3Head | EagleHead, target: nn.Module) -> nn.Module:
+    if isinstance(head, EagleHead):
+        return PackedEagle(head, target.get_output_embeddings())
+    return _PackedHead(head)
 
 
 def _lookup(module: nn.Module, own: torch.Tensor | None, dtype: torch.dtype) -> Callable[[torch.Tensor], torch.Tensor]:

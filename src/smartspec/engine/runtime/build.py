@@ -16,10 +16,9 @@ from smartspec.core.drafter import Drafter
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.scheduler import Scheduler
 from smartspec.engine.drafting.draft_model import DraftModel
-from smartspec.engine.drafting.eagle3 import Eagle3Head
-from smartspec.engine.drafting.head_checkpoint import is_head, read_head
-from smartspec.engine.drafting.head_drafter import HeadDrafter
+from smartspec.engine.drafting.head_kinds import Head, head_drafter, head_runner, is_head, load_head
 from smartspec.engine.drafting.head_runner import HeadRunner
+from smartspec.engine.drafting.medusa_drafter import MedusaRunner
 from smartspec.engine.models.checkpoint import claimed_positions, locate
 from smartspec.engine.models.load import load_model
 from smartspec.engine.models.loaded_model import LoadedModel
@@ -121,10 +120,10 @@ def _by_drafter(profile: LatencyModel, models: "Runners", config: EngineConfig) 
 
 def _drafter(name: str, models: "Runners", config: EngineConfig) -> Drafter:
     runner = models.drafts.get(name)
-    if isinstance(runner, HeadRunner):
-        return HeadDrafter(runner, models.target, config.max_batch, name)
-    if runner is not None:
+    if isinstance(runner, ModelRunner):
         return DraftModel(runner, config.max_batch, name)
+    if runner is not None:
+        return head_drafter(runner, models.target, config.max_batch, name)
     return MODEL_FREE_DRAFTERS[name](max_draft_tokens=config.max_draft_tokens)
 
 
@@ -143,7 +142,7 @@ class Runners:
     """The loaded models with their KV memory, draft models and heads by name; kv_tokens: how much may be in use."""
 
     target: ModelRunner
-    drafts: dict[str, ModelRunner | HeadRunner]
+    drafts: dict[str, ModelRunner | HeadRunner | MedusaRunner]
     kv_tokens: int
 
 
@@ -154,14 +153,14 @@ def load_runners(config: EngineConfig, report: Callable[[str], None] = lambda te
     loaded = load_model(config.model, dtype=config.dtype, device=config.device, quantization=config.quantization)
     report(f"kernels: {_in_one_line(kernel_report(loaded))}")
     max_model_len = _max_model_len(config, loaded)
-    heads = {name: read_head(Path(name).expanduser(), loaded) for name in config.draft_models if is_head(name)}
+    heads = {name: load_head(Path(name).expanduser(), loaded) for name in config.draft_models if is_head(name)}
     taps = _common_taps({name: head for name, (head, _) in heads.items()})
     target = ModelRunner(loaded, num_slots=config.max_batch, max_len=max_model_len, taps=taps)
-    drafts: dict[str, ModelRunner | HeadRunner] = {}
+    drafts: dict[str, ModelRunner | HeadRunner | MedusaRunner] = {}
     for name in config.draft_models:
         if name in heads:
             head, embedding = heads[name]
-            drafts[name] = HeadRunner(head, target, name=name, num_slots=config.max_batch, embedding=embedding)
+            drafts[name] = head_runner(head, target, name=name, num_slots=config.max_batch, embedding=embedding)
         else:
             drafts[name] = _draft_runner(name, config, loaded, max_model_len, report)
     return Runners(target, drafts, _kv_tokens(config, max_model_len))
@@ -181,7 +180,7 @@ def _check_before_loading(config: EngineConfig) -> None:
     _kv_tokens(config, config.max_model_len or 1)
 
 
-def _common_taps(heads: dict[str, Eagle3Head]) -> tuple[int, ...]:
+def _common_taps(heads: dict[str, Head]) -> tuple[int, ...]:
     """The layers of the target that heads read. Raises ValueError where they read different ones."""
     taps = {name: head.config.taps for name, head in heads.items()}
     if len(set(taps.values())) > 1:
