@@ -15,16 +15,21 @@ from smartspec.core.batch import Draft, chain
 from smartspec.engine.drafting.tree_expansion import best_children
 
 
-def product_trees(
-    logits: torch.Tensor, target_ids: torch.Tensor, num_depths: list[int], num_nodes: list[int], width: int
-) -> list[Draft]:
-    """The best num_nodes[i] nodes of each row, fewer where there are no more. logits: [sum of num_depths, draft
-    vocabulary], of each row by depth; target_ids: int64 [draft vocabulary]. width: most children of a node; of 1 all
-    are chains. Raises ValueError for a tree of more nodes than a mask holds."""
-    if width > 1 and max(num_nodes) > MAX_TREE_NODES:
-        raise ValueError(f"a draft tree of {max(num_nodes)} nodes: the limit is {MAX_TREE_NODES}, ask for fewer nodes")
+def likeliest(logits: torch.Tensor, target_ids: torch.Tensor, width: int) -> tuple[list[list[int]], list[list[float]]]:
+    """The target's ids of the likeliest width tokens of each row, the first best, and their probabilities. logits: [n,
+    draft vocabulary]; target_ids: int64 [draft vocabulary]."""
     in_vocabulary, chances = best_children(logits, width)
-    token_ids = target_ids.cpu().numpy()[np.array(in_vocabulary)].tolist()
+    return target_ids.cpu().numpy()[np.array(in_vocabulary)].tolist(), chances
+
+
+def product_trees(
+    token_ids: list[list[int]], chances: list[list[float]], num_depths: list[int], num_nodes: list[int]
+) -> list[Draft]:
+    """The best num_nodes[i] nodes of each row, fewer where there are no more. token_ids, chances: of each row by depth,
+    num_depths[i] of them, the likeliest first: as many as a node has children. Of one each all are chains. Raises
+    ValueError for a tree of more nodes than a mask holds."""
+    if len(token_ids[0]) > 1 and max(num_nodes) > MAX_TREE_NODES:
+        raise ValueError(f"a draft tree of {max(num_nodes)} nodes: the limit is {MAX_TREE_NODES}, ask for fewer nodes")
     made, first = [], 0
     for depths, nodes in zip(num_depths, num_nodes, strict=True):
         of_row = slice(first, first + depths)
