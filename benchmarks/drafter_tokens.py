@@ -4,10 +4,11 @@ Every draft has the given number of nodes, however many of them are right: a cha
 tokens, a tree of 16 one over 17. One request at a time, so that what a drafter remembers is of the requests before.
 
     python benchmarks/drafter_tokens.py --drafters prompt-lookup,recycling,ngram-tree --nodes 5,16
+    python benchmarks/drafter_tokens.py --drafters recycling,ngram-tree,head,ngram-tree+head --trees --nodes 16
     python benchmarks/drafter_tokens.py --temperature 0.8 --prompts FOLDER --per-task 8
 
-A model's name among the drafters is that of a draft model, a folder may be that of a head, as in `smartspec serve
---drafter`. Heads draft chains or, with --trees, EAGLE-2's trees.
+Names are those of `smartspec serve --drafter`. Heads draft chains or, with --trees, EAGLE-2's trees, and with
+ngram-tree+ before the name trees that take in those of ngram-tree.
 """
 
 import time
@@ -26,14 +27,18 @@ from smartspec.bench.report import write_json
 from smartspec.control.controller import Controller
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
+from smartspec.control.records import FreeTests
+from smartspec.core.batch import Batch
 from smartspec.core.blocks import BlockManager
 from smartspec.core.drafter import Drafter
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.core.scheduler import Scheduler
+from smartspec.drafters.ngram_tree import NgramTreeDrafter
 from smartspec.engine.drafting.draft_model import DraftModel
 from smartspec.engine.drafting.head_kinds import head_drafter
+from smartspec.engine.drafting.with_ngrams import WithNgrams
 from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.engine.runtime.build import Runners, load_runners
 from smartspec.engine.runtime.config import BLOCK_SIZE, EngineConfig
@@ -42,6 +47,7 @@ from smartspec.engine.runtime.executor import LiveExecutor
 from smartspec.workload.prompts import Prompt
 
 MAX_MODEL_LEN = 2048
+BESIDE_NGRAMS = "ngram-tree+"
 
 
 def main(
@@ -54,13 +60,16 @@ def main(
     max_tokens: Annotated[int, typer.Option(help="New tokens of each prompt.", min=2)] = 96,
     temperature: Annotated[float, typer.Option(help="0: greedy.", min=0.0)] = 0.0,
     model: Annotated[str, typer.Option(help="Target.")] = EngineConfig.model,
+    quantization: Annotated[str, typer.Option(help="none: heads keep fp32, see `smartspec serve`.")] = "auto",
     trees: Annotated[bool, typer.Option(help="Heads draft trees: the best nodes of up to 8 passes.")] = False,
     output: Annotated[Path | None, typer.Option(help="JSON file to write.")] = None,
 ) -> None:
     """Print a table of emitted tokens per step."""
     tasks = {task: some[:per_task] for task, some in prompts_by_task(prompts).items() if task != MIXED}
     names = tuple(drafters.split(","))
-    config = EngineConfig(model=model, drafters=names, max_batch=1, max_model_len=MAX_MODEL_LEN)
+    loaded = tuple(dict.fromkeys(name.removeprefix(BESIDE_NGRAMS) for name in names))
+    limits = {"max_batch": 1, "max_model_len": MAX_MODEL_LEN}
+    config = EngineConfig(model=model, drafters=loaded, quantization=quantization, **limits)
     runners = load_runners(config)
     params = SamplingParams(max_tokens=max_tokens, temperature=temperature)
     cells: dict[str, dict[str, float]] = {}
@@ -74,7 +83,7 @@ def main(
             }
     _print(cells, list(tasks))
     if output is not None:
-        write_json(output, {"temperature": temperature, "per_task": per_task, "tokens_per_step": cells})
+        write_json(output, {"temperature": temperature, "per_task": per_task, "trees": trees, "tokens_per_step": cells})
 
 
 def make_core(runners: Runners, name: str, policy: str, num_nodes: int) -> EngineCore:
@@ -92,7 +101,22 @@ def make_core(runners: Runners, name: str, policy: str, num_nodes: int) -> Engin
     return EngineCore(scheduler, LiveExecutor(runners.target, (drafter,)), controller)
 
 
+class HeadAndNgrams(WithNgrams):
+    """Both as one drafter."""
+
+    def begin_step(self, batch: Batch) -> None:
+        self._ngrams.begin_step(batch)
+        super().begin_step(batch)
+
+    def observe(self, *step) -> FreeTests:
+        self._ngrams.observe(*step)
+        return super().observe(*step)
+
+
 def make_drafter(runners: Runners, name: str, num_nodes: int) -> Drafter:
+    if name.startswith(BESIDE_NGRAMS):
+        head = make_drafter(runners, name.removeprefix(BESIDE_NGRAMS), num_nodes)
+        return HeadAndNgrams(head, NgramTreeDrafter(max_draft_tokens=num_nodes))
     if name in MODEL_FREE_DRAFTERS:
         return MODEL_FREE_DRAFTERS[name](max_draft_tokens=num_nodes)
     runner = runners.drafts[name]

@@ -1,10 +1,14 @@
 """Milliseconds of one pass of a model by rows: layers in one call, operator by operator, and what memory allows.
 
     python benchmarks/pass_time.py --rows 1,2,4,8,16,64
+    python benchmarks/pass_time.py --head head
 
 Both engines are in this process and take turns pass by pass, so that they see the same machine; the best
 of each counts. weights: what reading every weight once takes at the bandwidth measured here. cpu: time of all threads,
 which says more than the clock while other processes have the cores.
+
+With --head also one draft pass of a head behind the text and behind its own draft, Python around it included, and the
+latter's share of the target's pass.
 """
 
 import time
@@ -19,6 +23,9 @@ from rich.console import Console
 from rich.table import Table
 
 from smartspec.engine.attention.ragged import Segment
+from smartspec.engine.drafting.head_checkpoint import read_head
+from smartspec.engine.drafting.head_runner import HeadRunner
+from smartspec.engine.drafting.shipped_head import head_folder
 from smartspec.engine.models import load
 from smartspec.engine.models.default_model import DEFAULT_MODEL
 from smartspec.engine.models.model_runner import ModelRunner
@@ -32,11 +39,13 @@ def main(
     rows: Annotated[str, typer.Option(help="Requests with one new token each, separated by commas.")] = "1,2,4,8,16,32",
     prefill: Annotated[str, typer.Option(help="Lengths of one prompt, separated by commas.")] = "128,512",
     repetitions: Annotated[int, typer.Option(min=1)] = 15,
+    head: Annotated[str | None, typer.Option(help="A head's folder, or head for the model's own.")] = None,
 ) -> None:
     """Print the table."""
     batches = [[1] * int(count) for count in rows.split(",")] + [[int(length)] for length in prefill.split(",")]
     max_rows, max_len = max(map(len, batches)), CONTEXT + max(map(max, batches))
     runners = {name: _runner(model, name, max_rows, max_len) for name in ("layers", "fused")}
+    beside = None if head is None else _head_runner(head, runners["layers"], max_rows)
     floor = 1e3 * runners["layers"].loaded.weight_bytes / _bandwidth()
     table = Table("requests", "new tokens", *(f"{name}, {clock} ms" for name in runners for clock in ("wall", "cpu")))
     table.title = f"{model}: weights {floor:.1f} ms"
@@ -47,6 +56,33 @@ def main(
             for name, runner in runners.items():
                 best[name] = tuple(map(min, best[name], _seconds(partial(runner.forward, segments))))
         table.add_row(str(len(batch)), str(batch[0]), *(f"{1e3 * s:.1f}" for pair in best.values() for s in pair))
+    Console(width=120).print(table)
+    if beside is not None:
+        _compare_head(beside, runners["layers"], [len(batch) for batch in batches if batch[0] == 1], repetitions)
+
+
+def _head_runner(name: str, target: ModelRunner, max_rows: int) -> HeadRunner:
+    head, embedding = read_head(head_folder(name, target.loaded.name), target.loaded)
+    runner = HeadRunner(head, target, name=name, num_slots=max_rows, embedding=embedding)
+    runner.features.fill_(1.0)
+    for slot in range(max_rows):
+        runner.cache.write_ones(slot, 0, CONTEXT)
+    return runner
+
+
+def _compare_head(head: HeadRunner, target: ModelRunner, batches: list[int], repetitions: int) -> None:
+    table = Table("requests", "target, ms", "head behind text", "behind its draft", "share of the target's")
+    for rows in batches:
+        segments = [Segment(slot, CONTEXT, np.zeros(1, dtype=np.int32), 1) for slot in range(rows)]
+        runs = [
+            partial(target.forward, segments),
+            partial(head.propose, segments),
+            partial(head.propose, segments, list(range(rows))),
+        ]
+        best = [float("inf")] * len(runs)
+        for _ in range(repetitions):
+            best = [min(seconds, _seconds(run)[0]) for seconds, run in zip(best, runs, strict=True)]
+        table.add_row(str(rows), *(f"{1e3 * seconds:.2f}" for seconds in best), f"{best[2] / best[0]:.1%}")
     Console(width=120).print(table)
 
 

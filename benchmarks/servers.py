@@ -86,7 +86,7 @@ def running(command: ServerCommand, log_path: Path, slots: int = 1) -> Iterator[
         stop(process)
 
 
-def wait_until_healthy(process: subprocess.Popen, base_url: str, log_path: Path) -> None:
+def wait_until_healthy(process: subprocess.Popen, base_url: str, log_path: Path, poll_seconds: float = 0.5) -> None:
     deadline = time.monotonic() + START_SECONDS
     while process.poll() is None and time.monotonic() < deadline:
         try:
@@ -94,7 +94,7 @@ def wait_until_healthy(process: subprocess.Popen, base_url: str, log_path: Path)
                 return
         except httpx.HTTPError:
             pass  # not listening yet
-        time.sleep(0.5)
+        time.sleep(poll_seconds)
     state = "is not healthy yet" if process.poll() is None else f"ended with status {process.returncode}"
     tail = "\n".join(log_path.read_text(errors="replace").splitlines()[-15:])
     raise ValueError(f"the server {state}: {process.args}\n\n{tail}")

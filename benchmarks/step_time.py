@@ -3,10 +3,10 @@
     python benchmarks/step_time.py --concurrency 16 --policies off,fixed:3,goodput
 
 One engine per policy in this process, no HTTP. They take turns step by step, so that all see the same machine; a
-request that ends is replaced by the next prompt. Steps without prefill count. Means in milliseconds, of the parts in
-time of the processor (learning is not done in every step): proposing is what
-drafters do before the plan, remembering what they do behind the target pass, host is all of the step that is no model
-pass (between steps there is nothing here: tokens are not turned into text).
+request that ends is replaced by the next prompt. Steps without prefill count. Mean wall milliseconds (learning is not
+done in every step, and drafters are not asked in every one; asked is the share): proposing is what drafters do before
+the plan, remembering what they do behind the target pass, host is all of the step that is no model pass (between steps
+there is nothing here: tokens are not turned into text).
 """
 
 import time
@@ -45,7 +45,7 @@ def main(
     while min(len(host.steps) for host in hosts) < steps:
         for host in hosts:
             host.step(concurrency)
-    table = Table("policy", *COLUMNS, "tokens/step", title=f"{concurrency} requests, ms per step (mean)")
+    table = Table("policy", *COLUMNS, "asked", "tokens/step", title=f"{concurrency} requests, ms per step (mean)")
     for name, host in zip(names, hosts, strict=True):
         table.add_row(name, *host.row())
     Console(width=140).print(table)
@@ -57,10 +57,13 @@ class Host:
     def __init__(self, config: EngineConfig, texts: list[Prompt], max_tokens: int):
         self.steps: list[dict[str, float]] = []
         self.tokens: list[int] = []
+        self.asked: list[bool] = []
         self._engine = build_engine(config, report=print)
         self._requests = _requests(self._engine, texts, max_tokens)
         self._seconds = dict.fromkeys(PARTS, 0.0)
+        self._is_asked = False
         core = self._engine.core
+        core.controller.asks_drafters = self._noted(core.controller.asks_drafters)
         for name, owner, method in [
             ("plan", core.controller, "plan_draft"),
             ("cut", core.controller, "plan_verify"),
@@ -87,17 +90,25 @@ class Host:
         times = {"controller": controller, "sum": total, "host": host, "target": output.seconds.target}
         self.steps.append(s | times | {"step": host + output.seconds.target})
         self.tokens.append(sum(len(o.new_token_ids) for o in output.outputs))
+        self.asked.append(self._is_asked)
 
     def row(self) -> list[str]:
         """Means in milliseconds, and tokens of a step."""
         cells = [f"{1e3 * mean(step[column] for step in self.steps):.3f}" for column in COLUMNS]
-        return [*cells, f"{sum(self.tokens) / len(self.tokens):.2f}"]
+        return [*cells, f"{mean(self.asked):.2f}", f"{mean(self.tokens):.2f}"]
+
+    def _noted(self, asks_drafters: Callable[[int], bool]) -> Callable[[int], bool]:
+        def noted(num_rows: int) -> bool:
+            self._is_asked = asks_drafters(num_rows)
+            return self._is_asked
+
+        return noted
 
     def _timed(self, name: str, function: Callable) -> Callable:
         def timed(*arguments):
-            began = time.thread_time()
+            began = time.perf_counter()
             result = function(*arguments)
-            self._seconds[name] += time.thread_time() - began
+            self._seconds[name] += time.perf_counter() - began
             return result
 
         return timed

@@ -42,14 +42,17 @@ def test_what_is_sent(fake):
     target = Target(fake.url, "m", api_key="k", temperature=0.5, ignore_eos=True)
     request = LoadRequest("0", "", "hello", max_tokens=9, seed=4, system="Be brief.")
     measure(target, LoadPlan([request], concurrency=1))
-    measure(Target(fake.url, "m", chat=False), LoadPlan([request], concurrency=1))
+    for sends_targets in (False, True):
+        plain = Target(fake.url, "m", chat=False, tpot_target_seconds=0.05, sends_targets=sends_targets)
+        measure(plain, LoadPlan([request], concurrency=1))
     common = {"model": "m", "max_tokens": 9, "stream": True, "stream_options": {"include_usage": True}}
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hello"}]
     assert fake.bodies == [
         common | {"temperature": 0.5, "seed": 4, "ignore_eos": True, "messages": messages},
         common | {"temperature": 0.0, "prompt": "hello"},
+        common | {"temperature": 0.0, "prompt": "hello", "speculation": {"tpot_target_ms": 50.0}},
     ]
-    assert fake.authorizations == ["Bearer k", None]
+    assert fake.authorizations == ["Bearer k", None, None]
 
 
 def test_each_kind_of_failure_is_recorded_and_the_rest_completes(fake):

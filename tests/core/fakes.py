@@ -113,6 +113,9 @@ class RandomController:
         self.feedback = []
         self.forgotten: list[int] = []
 
+    def asks_drafters(self, num_rows: int) -> bool:
+        return True
+
     def plan_draft(self, view) -> DraftPlan:
         lengths = self.random.integers(0, view.draft_lengths[0] + 1)
         return DraftPlan(lengths=lengths, drafter=np.zeros(view.num_rows, dtype=int))

@@ -1,45 +1,37 @@
 """What drafters without a model share: when they are asked."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from smartspec.core.batch import Batch, Verification
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
-from smartspec.drafters.model_free import FORCED, REST_AFTER
+from smartspec.drafters.model_free import FORCED
 from smartspec.drafters.ngram_tree import NgramTreeDrafter
 from smartspec.drafters.prompt_lookup import PromptLookupDrafter
 from smartspec.drafters.recycling import RecyclingDrafter
 
 BATCH = Batch(decoding=(Request(0, [1, 2, 1, 2, 1], SamplingParams(), seed=0),))
-REJECTED, ACCEPTED = Verification((7,), 0), Verification((2, 7), 1)
+REJECTED = Verification((7,), 0)
 
 
-def steps(drafter, num_steps, result):
+def steps(drafter, num_steps, result, batch=BATCH):
     """In which of them it found a draft."""
     found = []
     for _ in range(num_steps):
-        drafter.begin_step(BATCH)
-        found.append(int(drafter.view(BATCH).lengths[0]) > 0)
-        drafter.observe(BATCH, np.array([int(found[-1])]), [result], [])
+        drafter.begin_step(batch)
+        found.append(int(drafter.view(batch).lengths[0]) > 0)
+        drafter.observe(batch, np.array([int(found[-1])]), [result], [])
     return found
 
 
-def test_a_drafter_that_brings_nothing_is_asked_less_often_until_it_does():
-    drafter = PromptLookupDrafter(max_draft_tokens=2)
-    (last, rarely), (first, seldom) = REST_AFTER
-    assert all(steps(drafter, first, REJECTED))
-    assert sum(steps(drafter, last - first, REJECTED)) == (last - first) // seldom
-    assert sum(steps(drafter, 10 * rarely, REJECTED)) == 10
-    assert sum(steps(drafter, rarely, ACCEPTED)) >= rarely - 1, "one accepted token, and it is asked every time"
-
-
-def test_steps_that_only_prefill_do_not_count():
-    drafter = PromptLookupDrafter(max_draft_tokens=2)
-    for _ in range(2 * REST_AFTER[0][0]):
-        drafter.begin_step(Batch())
-        drafter.observe(Batch(), np.zeros(0, dtype=int), [], [])
-    assert all(steps(drafter, 3, REJECTED))
+def test_a_step_that_does_not_ask_drafters_has_no_drafts_but_the_drafter_goes_on_learning():
+    drafter = RecyclingDrafter(max_draft_tokens=2)
+    quiet = replace(BATCH, asks_drafters=False)
+    assert steps(drafter, 2, REJECTED, quiet) == [False, False]
+    assert steps(drafter, 1, REJECTED) == [True], "what was emitted then is known"
 
 
 class Literal:
@@ -56,9 +48,9 @@ class Literal:
         return next((i for i, (said, forced) in enumerate(pairs) if said != forced), len(token_ids))
 
 
-def drafted(grammar, drafter):
+def drafted(grammar, drafter, asks_drafters=True):
     request = Request(0, [1, 2, 1, 2, 1], SamplingParams(), seed=0, grammar=grammar)
-    drafter.begin_step(Batch(decoding=(request,)))
+    drafter.begin_step(Batch(decoding=(request,), asks_drafters=asks_drafters))
     (draft,), view = drafter.draft(Batch(), np.array([9]), None), drafter.view(Batch(decoding=(request,)))
     return draft.token_ids.tolist(), int(view.match_lengths[0])
 
@@ -75,8 +67,7 @@ def test_a_draft_that_holds_what_is_forced_stays():
     assert token_ids[:2] == [2, 1] and match_length < FORCED
 
 
-def test_what_is_forced_is_drafted_by_a_drafter_that_rests():
+def test_what_is_forced_is_drafted_in_a_step_that_does_not_ask_drafters():
     drafter = PromptLookupDrafter(max_draft_tokens=2)
-    steps(drafter, 2 * REST_AFTER[0][0] + 1, REJECTED)
-    assert steps(drafter, 1, REJECTED) == [False]
-    assert drafted(Literal([7]), drafter) == ([7], FORCED)
+    assert steps(drafter, 1, REJECTED) == [True]
+    assert drafted(Literal([7]), drafter, asks_drafters=False) == ([7], FORCED)

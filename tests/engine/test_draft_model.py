@@ -28,6 +28,9 @@ class ModelController:
         self.pause = pause
         self.num_tested = self.num_accepted = self.num_pauses = self.num_guessed = self.num_matches = 0
 
+    def asks_drafters(self, num_rows: int) -> bool:
+        return True
+
     def plan_draft(self, view) -> DraftPlan:
         paused = self.random.random() < self.pause
         self.num_pauses += paused

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from compiled import need_kernels
 from tiny_models import VOCABULARY, as_loaded, tiny_llama
 
 from smartspec.control.records import DraftPlan
@@ -16,6 +17,8 @@ from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.core.scheduler import Scheduler
 from smartspec.engine.attention.ragged import Segment
+from smartspec.engine.attention.tree_mask import tree_mask
+from smartspec.engine.drafting import head_runner, native_head
 from smartspec.engine.drafting.eagle3 import Eagle3Head, HeadConfig
 from smartspec.engine.drafting.head_drafter import HeadDrafter
 from smartspec.engine.drafting.head_runner import HeadRunner
@@ -53,6 +56,9 @@ class RandomShapes:
         self.random, self.pause, self.max_width = np.random.default_rng(seed), pause, max_width
         self.num_tested = self.num_accepted = self.num_trees = 0
 
+    def asks_drafters(self, num_rows: int) -> bool:
+        return True
+
     def plan_draft(self, view) -> DraftPlan:
         is_asked = self.random.random() >= self.pause
         lengths = self.random.integers(0, np.minimum(view.max_draft_tokens, view.draft_lengths[0]) + 1) * is_asked
@@ -86,7 +92,7 @@ def make_core(
     **variants: bool,
 ) -> EngineCore:
     target = ModelRunner(as_loaded(tiny_llama(0)), num_slots=4, max_len=128, taps=TAPS)
-    head = HeadRunner(random_head(**variants), target, name="head", num_slots=4)
+    head = HeadRunner(random_head(**variants), target, name="head", num_slots=4, is_rounded=False)
     blocks = BlockManager(num_blocks, 4, 4)
     scheduler = Scheduler(blocks, max_batched_tokens=16, max_model_len=128, max_draft_tokens=max_draft_tokens)
     executor = LiveExecutor(target, (HeadDrafter(head, target, 4, "head"),))
@@ -106,11 +112,15 @@ def generate(core: EngineCore, temperature: float = 0.0) -> list[Request]:
     return requests
 
 
-@pytest.fixture(params=["the kernels of this machine", "torch"])
+@pytest.fixture(params=["the kernels of this machine", "torch", "small passes"])
 def attention(request, monkeypatch):
+    if request.param == "small passes":
+        monkeypatch.setattr(head_runner, "MAX_CHUNK", 5)
+        monkeypatch.setattr(native_head, "MIN_ROWS", 2)
     if request.param == "torch":
         monkeypatch.setattr(model_runner, "max_tokens_per_tile", lambda *model: 0)
-        monkeypatch.setattr("smartspec.engine.drafting.head_runner.max_tokens_per_tile", lambda *model: 0)
+        monkeypatch.setattr(native_head, "max_tokens_per_tile", lambda *model: 0)
+        monkeypatch.setattr(head_runner, "max_tokens_per_tile", lambda *model: 0)
 
 
 @pytest.mark.usefixtures("attention")
@@ -243,6 +253,48 @@ def test_a_plan_of_width_two_beats_a_chain_by_its_own_account():
         return float(chances[:4].sum())
 
     assert worth(3) > worth(1)
+
+
+def test_our_kernel_proposes_what_torch_does(monkeypatch):
+    """Of features and behind its own draft, in a tree and beside others; rounded to blocks nearly so."""
+    need_kernels(native_head.LIBRARY)
+    target = ModelRunner(as_loaded(tiny_llama(0)), num_slots=4, max_len=128, taps=TAPS)
+    options = {"name": "head", "num_slots": 4}
+    runners = [HeadRunner(random_head(), target, is_rounded=is_rounded, **options) for is_rounded in (False, True)]
+    monkeypatch.setattr(native_head, "max_tokens_per_tile", lambda *model: 0)
+    runners.append(HeadRunner(random_head(), target, **options))
+    random = np.random.default_rng(3)
+    features = torch.from_numpy(random.standard_normal((4, 128, runners[0].features.shape[2]), dtype=np.float32))
+
+    def tokens(number: int) -> np.ndarray:
+        return random.integers(0, VOCABULARY, number, dtype=np.int32)
+
+    text = [Segment(2, 0, tokens(9), 1), Segment(0, 3, tokens(1), 1), Segment(1, 0, tokens(70), 2)]
+    level = [Segment(1, 70, tokens(2), 2, tree_mask(np.array([-1, -1]), 70)), Segment(2, 9, tokens(1), 1)]
+    found = []
+    for runner in runners:
+        runner.features.copy_(features)
+        found.append((runner.propose(text, None, 3), runner.propose(level, [3, 3, 0], 3)))
+    for ours, rounded, torchs in zip(*found, strict=True):
+        np.testing.assert_array_equal(ours.token_ids, torchs.token_ids)
+        np.testing.assert_allclose(ours.chances, torchs.chances, rtol=1e-4)
+        np.testing.assert_allclose(ours.entropy, torchs.entropy, rtol=1e-4)
+        np.testing.assert_allclose(rounded.chances, torchs.chances, atol=0.1)
+        assert (rounded.chances != ours.chances).any()
+
+
+@pytest.mark.usefixtures("attention")
+def test_features_without_numbers_make_drafts_that_can_be_verified():
+    core = make_core()
+    (drafter,) = core.executor.drafters
+    request = Request(0, [1, 2, 3], SamplingParams(max_tokens=9), seed=0)
+    request.slot, request.num_computed_tokens = 0, 2
+    drafter._num_known[0] = 2
+    drafter.runner.features[0, :2] = torch.nan
+    (draft,) = drafter.draft_trees(Batch(decoding=(request,)), np.array([6]), np.array([3]), 3)
+    assert (draft.parents < np.arange(len(draft))).all() and len(draft) > 0
+    assert ((draft.confidence >= 0.0) & (draft.confidence <= 1.0)).all()
+    assert ((draft.token_ids >= 0) & (draft.token_ids < VOCABULARY)).all()
 
 
 def test_a_tree_that_is_too_large_is_refused():

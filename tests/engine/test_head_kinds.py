@@ -7,17 +7,26 @@ from test_head_drafter import RandomShapes, generate, let_some_be_right, noted_d
 from tiny_models import SHAPE, VOCABULARY, as_loaded, tiny_llama
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
+from smartspec.core.batch import Batch
 from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
+from smartspec.core.request import Request
+from smartspec.core.sampling_params import SamplingParams
 from smartspec.core.scheduler import Scheduler
+from smartspec.drafters.ngram_tree import NgramTreeDrafter
+from smartspec.engine.drafting import head_runner as head_runner_module
+from smartspec.engine.drafting import native_head
 from smartspec.engine.drafting.eagle import EagleConfig, EagleHead
 from smartspec.engine.drafting.eagle3 import HeadConfig
+from smartspec.engine.drafting.head_drafter import HeadDrafter
 from smartspec.engine.drafting.head_kinds import Head, head_drafter, head_runner
 from smartspec.engine.drafting.medusa import MedusaConfig, MedusaHead
 from smartspec.engine.drafting.p_eagle import PEagleHead
 from smartspec.engine.drafting.product_tree import product_tree
+from smartspec.engine.drafting.with_ngrams import WithNgrams
 from smartspec.engine.models import model_runner
 from smartspec.engine.models.model_runner import ModelRunner
+from smartspec.engine.runtime.build import with_ngrams
 from smartspec.engine.runtime.executor import LiveExecutor
 from smartspec.train.start import head_config
 from smartspec.train.unroll import TrainingBatch, unroll
@@ -54,7 +63,7 @@ def make_core(
 ) -> EngineCore:
     head = random_head(kind)
     target = ModelRunner(as_loaded(tiny_llama(0)), num_slots=4, max_len=128, taps=head.config.taps)
-    runner = head_runner(head, target, name="head", num_slots=4)
+    runner = head_runner(head, target, name="head", num_slots=4, is_rounded=False)
     scheduler = Scheduler(
         BlockManager(num_blocks, 4, 4), max_batched_tokens=16, max_model_len=128, max_draft_tokens=max_draft_tokens
     )
@@ -70,11 +79,14 @@ class AnyLength(RandomShapes):
         return np.where(self.random.random(view.num_rows) < 0.3, drafted.lengths // 2, drafted.lengths)
 
 
-@pytest.fixture(params=["the kernels of this machine", "torch"])
+@pytest.fixture(params=["the kernels of this machine", "torch", "small passes"])
 def attention(request, monkeypatch):
+    if request.param == "small passes":
+        monkeypatch.setattr(head_runner_module, "MAX_CHUNK", DEPTH - 1)  # less than what a draft asks of its pass
+        monkeypatch.setattr(native_head, "MIN_ROWS", 2)
     if request.param == "torch":
-        monkeypatch.setattr(model_runner, "max_tokens_per_tile", lambda *model: 0)
-        monkeypatch.setattr("smartspec.engine.drafting.head_runner.max_tokens_per_tile", lambda *model: 0)
+        for module in (model_runner, native_head, head_runner_module):
+            monkeypatch.setattr(module, "max_tokens_per_tile", lambda *model: 0)
 
 
 @pytest.mark.usefixtures("attention")
@@ -182,10 +194,37 @@ def test_one_pass_makes_a_whole_draft(kind, monkeypatch):
     core = make_core(kind, pause=0.0)
     (drafter,) = core.executor.drafters
     assert drafter.spec.one_pass_depth == DEPTH
-    drafts, calls, forward = noted_drafts(core), [], drafter.runner.forward
-    monkeypatch.setattr(drafter.runner, "forward", lambda segments: calls.append(len(segments)) or forward(segments))
+    name = "_pass" if kind == "p-eagle" else "forward"
+    drafts, calls, run = noted_drafts(core), [], getattr(drafter.runner, name)
+    monkeypatch.setattr(
+        drafter.runner, name, lambda segments, *rest: calls.append(len(segments)) or run(segments, *rest)
+    )
     generate(core)
     assert sum(calls) == len(drafts) and max(len(draft) for _, draft in drafts) == DEPTH
+
+
+@pytest.mark.usefixtures("attention")
+@pytest.mark.parametrize("kind", KINDS)
+def test_features_without_numbers_make_drafts_that_can_be_verified(kind):
+    core = make_core(kind)
+    (drafter,) = core.executor.drafters
+    request = Request(0, [1, 2, 3], SamplingParams(max_tokens=9), seed=0)
+    request.slot, request.num_computed_tokens = 0, 2
+    drafter._num_known[0] = 2
+    known = drafter.runner.features[0, :2] if isinstance(drafter, HeadDrafter) else drafter.runner.hidden[0]
+    known.fill_(torch.nan)
+    (draft,) = drafter.draft_trees(Batch(decoding=(request,)), np.array([6]), np.array([3]), 3)
+    assert (draft.parents < np.arange(len(draft))).all() and len(draft) > 0
+    assert ((draft.confidence >= 0.0) & (draft.confidence <= 1.0)).all()
+    assert ((draft.token_ids >= 0) & (draft.token_ids < VOCABULARY)).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_beside_the_ngram_tree_a_head_drafts_as_deep_in_a_pass_as_alone(kind):
+    (drafter,) = make_core(kind).executor.drafters
+    both, _ = with_ngrams((drafter, NgramTreeDrafter(max_draft_tokens=5)))
+    assert isinstance(both, WithNgrams)
+    assert both.spec == drafter.spec and both.spec.one_pass_depth == (0 if kind == "eagle" else DEPTH)
 
 
 def test_the_best_tree_of_a_product_is_found():

@@ -5,7 +5,7 @@ import pytest
 import torch
 from compiled import need_kernels
 
-from smartspec.engine.attention.ragged import Segment, _make_tiles
+from smartspec.engine.attention.ragged import Segment, make_tiles
 from smartspec.engine.kernels.cpu.ragged_attention import (
     LIBRARY,
     MAX_TILE_TOKENS,
@@ -64,7 +64,7 @@ def test_every_query_sees_what_torch_says_it_sees(num_kv_heads, group_size, head
     heads = torch.randn(num_tokens, (group_size + 2) * num_kv_heads, head_dim, generator=generator).transpose(0, 1)
     query, key, value = heads.split([group_size * num_kv_heads, num_kv_heads, num_kv_heads])
     output = torch.empty(num_tokens, group_size * num_kv_heads, head_dim)
-    tiles = torch.tensor(_make_tiles(segments, tile_tokens))
+    tiles = torch.from_numpy(make_tiles(segments, tile_tokens))
     ragged_attention(query, key, value, keys, values, output, tiles, SCALE, window)
     row = 0
     for slot, start, n in CASES:

@@ -10,6 +10,7 @@ import re
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -30,6 +31,7 @@ from smartspec.core.sampling_params import SamplingParams
 from smartspec.core.scheduler import SCORED_CHUNK
 from smartspec.engine.drafting.head_checkpoint import write_head
 from smartspec.engine.drafting.medusa_checkpoint import write_medusa
+from smartspec.engine.drafting.shipped_head import SHIPPED, has_shipped_head
 from smartspec.engine.models.default_model import DEFAULT_MODEL
 from smartspec.engine.models.load import load_model
 from smartspec.engine.runtime import build
@@ -44,7 +46,7 @@ from make_heads import make_eagle
 NUM_SHALLOW_LAYERS = 4
 MAX_TOKENS = 20
 SHALLOW = "the first layers"
-HEAD = "an untrained head"
+HEAD = "a head"
 EAGLE, P_EAGLE, MEDUSA = "eagle", "p-eagle", "medusa"
 LOOKUP, RECYCLING, TREE = "prompt-lookup", "recycling", "ngram-tree"
 
@@ -80,8 +82,11 @@ def shallow(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
-def untrained(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """An EAGLE-3 head as training starts with it, for the model's first tokens."""
+def head(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The one that comes with the model; without it an EAGLE-3 head as training starts with it, for the model's first
+    tokens."""
+    if has_shipped_head(DEFAULT_MODEL):
+        return SHIPPED
     folder = tmp_path_factory.mktemp("head")
     model = stock_model()
     head = initial_head(model, np.arange(4096), tap_rms=10.0, seed=0)
@@ -147,8 +152,8 @@ def plain() -> list[list[int]]:
     ],
     ids="+".join,
 )
-def test_greedy_output_is_that_of_plain_decoding(plain, shallow, untrained, policy, drafters):
-    folders = {SHALLOW: shallow, HEAD: untrained}
+def test_greedy_output_is_that_of_plain_decoding(plain, shallow, head, policy, drafters):
+    folders = {SHALLOW: shallow, HEAD: head}
     outputs, steps = generate(policy, tuple(folders.get(name, name) for name in drafters))
     assert outputs == plain
     assert max(len(tokens) for tokens in outputs) == MAX_TOKENS
@@ -161,46 +166,80 @@ def test_greedy_output_is_that_of_plain_decoding(plain, shallow, untrained, poli
 
 
 @pytest.mark.parametrize("policy", ["fixed:4", "eagle2:8", "goodput"])
-@pytest.mark.parametrize("kind", [EAGLE, P_EAGLE, MEDUSA])
+@pytest.mark.parametrize("drafters", [(EAGLE,), (P_EAGLE,), (MEDUSA,), (TREE, P_EAGLE), (TREE, MEDUSA)], ids="+".join)
 def test_greedy_output_with_heads_of_other_kinds_is_that_of_plain_decoding(
-    plain, untrained_of_other_kinds, policy, kind
+    plain, untrained_of_other_kinds, policy, drafters
 ):
-    outputs, steps = generate(policy, (untrained_of_other_kinds[kind],))
+    outputs, steps = generate(policy, tuple(untrained_of_other_kinds.get(name, name) for name in drafters))
     assert outputs == plain
     assert policy == "goodput" or sum(step.num_verified_tokens for step in steps) > 0
 
 
-def test_sampled_output_with_a_head_is_that_of_plain_decoding(untrained):
+def test_sampled_output_with_a_head_is_that_of_plain_decoding(head):
     """Its drafts are deterministic, and what the target draws does not depend on them."""
     expected, _ = generate("off", (), temperature=0.8)
-    outputs, steps = generate("fixed:4", (untrained,), temperature=0.8)
+    outputs, steps = generate("fixed:4", (head,), temperature=0.8)
     assert outputs == expected
     assert sum(step.num_verified_tokens for step in steps) > 0
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_output_with_trees_of_a_head_is_that_of_plain_decoding(untrained, monkeypatch, temperature):
-    """Of another shape in every step."""
+def any_shape(max_width: int, pause: float = 0.0) -> Callable[..., DraftPlan]:
+    """In place of Fixed.plan_draft: trees, or chains of a width of 1, of another shape in every step, and steps without
+    drafts."""
     random = np.random.default_rng(0)
 
-    def any_shape(self, view, estimates) -> DraftPlan:
-        plan = plan_of_lengths(view, estimates, random.integers(0, 11, view.num_rows))
+    def plan_draft(self, view, estimates) -> DraftPlan:
+        is_asked = random.random() >= pause
+        plan = plan_of_lengths(view, estimates, random.integers(0, 11, view.num_rows) * is_asked)
         depths = random.integers(1, 5, view.num_rows)
-        return replace(plan, depths=depths, width=int(random.integers(2, 6)))
+        return replace(plan, depths=depths, width=int(random.integers(min(2, max_width), max_width + 1)))
 
+    return plan_draft
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_output_with_trees_of_a_head_is_that_of_plain_decoding(head, monkeypatch, temperature):
     expected, _ = generate("off", (), temperature=temperature)
-    monkeypatch.setattr(Fixed, "plan_draft", any_shape)
+    monkeypatch.setattr(Fixed, "plan_draft", any_shape(max_width=5))
     trees = []
     monkeypatch.setattr(Fixed, "observe", lambda self, feedback: trees.append(feedback.parents is not None))
-    outputs, steps = generate("fixed:10", (untrained,), temperature=temperature)
+    outputs, steps = generate("fixed:10", (head,), temperature=temperature)
     assert outputs == expected
     assert sum(trees) > len(trees) // 2 > 5
     assert sum(step.num_accepted_tokens for step in steps) > 0
 
 
+@pytest.mark.parametrize("max_width", [1, 5])
+@pytest.mark.parametrize("drafters", [(HEAD,), (HEAD, TREE)], ids="+".join)
+def test_output_with_a_head_lives_through_preemption_shared_prefixes_and_pauses(
+    plain, head, monkeypatch, drafters, max_width
+):
+    monkeypatch.setattr(Fixed, "plan_draft", any_shape(max_width, pause=0.4))
+    monkeypatch.setattr("smartspec.control.policy.model_free_first", lambda view, *rest: np.zeros(view.num_rows, int))
+    names = tuple(head if name == HEAD else name for name in drafters)
+    config = EngineConfig(policy="fixed:10", drafters=names, max_batch=3, max_model_len=512, kv_tokens=512, strict=True)
+    engine = build.build_engine(config)
+    requests = []
+    for index, prompt in enumerate([*PROMPTS[1::2]] * 2):
+        chat = [{"role": "user", "content": prompt}]
+        token_ids = engine.tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
+        params = SamplingParams(max_tokens=MAX_TOKENS, temperature=0.0)
+        requests.append(Request(index, token_ids, params, seed=index))
+        engine.core.add_request(requests[-1])
+    steps = []
+    while engine.core.has_work:
+        if len(steps) == 8:
+            engine.core.scheduler.start_over()  # all that run are preempted, and no prefix is left
+        steps.append(engine.core.step(time.monotonic()))
+    assert [request.output_token_ids.tolist() for request in requests] == plain * 2
+    assert any(request.num_preemptions for request in requests) and any(r.num_cached_tokens for r in requests)
+    assert sum(step.num_verified_tokens for step in steps) > 40
+    assert sum(step.num_accepted_tokens for step in steps) > 0 or head != SHIPPED
+
+
 @pytest.mark.parametrize("policy", ["eagle2:10", "ddd:0.1"])
-def test_greedy_output_with_trees_of_one_shape_is_that_of_plain_decoding(plain, untrained, policy):
-    outputs, steps = generate(policy, (TREE, untrained))
+def test_greedy_output_with_trees_of_one_shape_is_that_of_plain_decoding(plain, head, policy):
+    outputs, steps = generate(policy, (TREE, head))
     assert outputs == plain
     assert sum(step.num_accepted_tokens for step in steps) > 0
 

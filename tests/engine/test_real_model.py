@@ -36,6 +36,9 @@ class RandomLengths:
         self.random = np.random.default_rng(0)
         self.num_tested = self.num_accepted = 0
 
+    def asks_drafters(self, num_rows: int) -> bool:
+        return True
+
     def plan_draft(self, view) -> DraftPlan:
         limits = view.draft_lengths[0]
         lengths = self.random.integers(0, limits + 1) * (self.random.random() < 0.7)

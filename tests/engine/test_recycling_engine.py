@@ -30,6 +30,9 @@ class WholeDrafts:
     def __init__(self):
         self.num_tested = self.num_accepted = 0
 
+    def asks_drafters(self, num_rows: int) -> bool:
+        return True
+
     def plan_draft(self, view) -> DraftPlan:
         if not view.drafters:
             return no_drafts(view.num_rows)

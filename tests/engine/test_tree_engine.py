@@ -51,6 +51,9 @@ class AnyLength:
         self.random = np.random.default_rng(4)
         self.num_accepted = 0
 
+    def asks_drafters(self, num_rows: int) -> bool:
+        return True
+
     def plan_draft(self, view) -> DraftPlan:
         if not view.drafters:
             return no_drafts(view.num_rows)

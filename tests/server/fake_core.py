@@ -103,6 +103,9 @@ class FixedController:
     def __init__(self, length: int):
         self.length = length
 
+    def asks_drafters(self, num_rows: int) -> bool:
+        return True
+
     def plan_draft(self, view: BatchView) -> DraftPlan:
         lengths = np.minimum(view.draft_lengths[0], self.length)
         return DraftPlan(lengths=lengths, drafter=np.zeros(view.num_rows, dtype=int))

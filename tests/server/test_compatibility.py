@@ -16,13 +16,15 @@ HARMLESS = {
     "response_format": {"type": "text"},
     "logit_bias": {},
 }
+VLLMS = {"use_beam_search": False, "length_penalty": 1.0, "detokenize": True, "return_token_ids": False}
 
 
 def test_fields_that_ask_for_nothing(server):
     extra = {"extra_body": {"tools": [], "tool_choice": "none", "parallel_tool_calls": True, "modalities": ["text"]}}
+    extra["extra_body"] |= {"best_of": 1} | VLLMS
     chat = server.client.chat.completions.create(model=MODEL, messages=[USER], max_tokens=3, **HARMLESS, **extra)
     assert chat.usage.completion_tokens == 3
-    completion = server.complete(prompt="One two", best_of=1, tools=None, **HARMLESS)
+    completion = server.complete(prompt="One two", best_of=1, tools=None, **HARMLESS, **VLLMS)
     assert completion.json()["choices"][0]["text"] == "One two"
 
 

@@ -69,14 +69,14 @@ def test_values_of_another_type_are_refused(config, text):
 def test_classes_fill_what_a_request_leaves_out(config):
     chat = f"[{CLASSES}.chat]\nweight = 2\ntpot_target_ms = 50.0\nttft_target_ms = 900.0\n"
     path = config(f"{chat}[{CLASSES}.bulk]\nmax_draft_tokens = 0\n")
-    classes = read_classes(path, "adaserve")
+    classes = read_classes(path)
     filled = classes.fill(SpeculationBody(workload_class="chat", weight=0.5))
     assert (filled.workload_class, filled.weight, filled.tpot_target_ms) == ("chat", 0.5, 50.0)
     assert filled.options().ttft_target_seconds == 0.9
     assert classes.fill(SpeculationBody(workload_class="bulk")).max_draft_tokens == 0
     other = SpeculationBody(workload_class="other", weight=3.0)
     assert classes.fill(other) is other and classes.fill(None) is None
-    assert read_classes(None, "goodput").fill(other) is other
+    assert read_classes(None).fill(other) is other
 
 
 @pytest.mark.parametrize(
@@ -84,11 +84,10 @@ def test_classes_fill_what_a_request_leaves_out(config):
     [
         ("[classes.chat]\nwieght = 1", "class 'chat' has no wieght: give"),
         ("[classes.chat]\nweight = 1000", "class 'chat', weight: .* got 1000"),
-        ("[classes.chat]\ntpot_target_ms = 50.0", "'goodput' does not read"),
         ("classes = 3", "classes must be"),
         ("[classes]\nchat = 3", "class 'chat' must be a table"),
     ],
 )
 def test_what_is_wrong_with_a_class_is_named(config, text, problem):
     with pytest.raises(ValueError, match=problem):
-        read_classes(config(text), "goodput")
+        read_classes(config(text))

@@ -122,7 +122,7 @@ def test_the_example_configuration_is_accepted():
     serve = typer.main.get_command(_build_app()).commands["serve"]
     with serve.make_context("serve", ["--config", str(path)], **serve.context_settings) as context:
         assert context.params["access_log"]
-    assert read_classes(path, "goodput").fill(SpeculationBody(workload_class="batch")).max_draft_tokens == 4
+    assert read_classes(path).fill(SpeculationBody(workload_class="batch")).max_draft_tokens == 4
 
 
 @pytest.mark.parametrize("stream", [False, True])

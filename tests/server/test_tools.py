@@ -31,6 +31,7 @@ CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_
         (f"I look. {CALL}\n{CALL}\n", "I look. ", ["weather", "weather"]),
         (CALL.removesuffix("</tool_call>"), "", ["weather"]),
         ('<tool_call>[{"name": "a", "arguments": {}}, {"name": "b", "parameters": {}}]</tool_call>', "", ["a", "b"]),
+        (CALL.replace("Oslo", "</tool_call>"), "", ["weather"]),
         ("<tool_call>no JSON</tool_call> and on", "<tool_call>no JSON</tool_call> and on", []),
         ("<tool_call>[1]</tool_call><tool_c", "<tool_call>[1]</tool_call><tool_c", []),
     ],

@@ -14,8 +14,8 @@ from smartspec.workload.records import RequestRecord
 
 @dataclass(frozen=True)
 class Target:
-    """Where requests go and what they have in common. base_url: without the trailing /v1. tpot_target_seconds: wanted
-    time per output token; sends_target: the server is told. ttft_target_seconds: wanted time to the first token."""
+    """Where requests go and what they have in common. base_url: without the trailing /v1. tpot_target_seconds,
+    ttft_target_seconds: wanted time per output token and to the first token; sends_targets: the server is told."""
 
     base_url: str
     model: str
@@ -25,8 +25,8 @@ class Target:
     ignore_eos: bool = False
     timeout_seconds: float = 600.0
     tpot_target_seconds: float | None = None
-    sends_target: bool = False
     ttft_target_seconds: float | None = None
+    sends_targets: bool = False
 
     @property
     def headers(self) -> dict[str, str]:
@@ -85,8 +85,10 @@ def request_body(target: Target, request: LoadRequest) -> dict:
         body["seed"] = request.seed
     if target.ignore_eos:
         body["ignore_eos"] = True
-    if target.sends_target:
-        body["speculation"] = {"tpot_target_ms": 1000 * target.tpot_target_seconds}
+    targets = {"tpot_target_ms": target.tpot_target_seconds, "ttft_target_ms": target.ttft_target_seconds}
+    wanted = {name: 1000 * seconds for name, seconds in targets.items() if seconds is not None}
+    if target.sends_targets and wanted:
+        body["speculation"] = wanted
     if not target.chat:
         return body | {"prompt": request.prompt}
     system = [{"role": "system", "content": request.system}] if request.system else []

@@ -36,9 +36,6 @@ def find_model(base_url: str, model: str | None = None, api_key: str | None = No
     return model if model is not None else names[0]
 
 
-READS_TARGETS = ("adaserve",)  # policies of a server that takes tpot_target_ms
-
-
 def read_policy(base_url: str, api_key: str | None = None) -> str | None:
     """Name of the speculation policy of a SmartSpec server; None for other servers, or when none answers."""
     try:

@@ -43,11 +43,10 @@ def bench(
     chat: Annotated[bool, typer.Option(help="Chat completions, or plain completions of the raw prompt.")] = True,
     ignore_eos: Annotated[bool, typer.Option(help="Never stop early, on servers that know ignore_eos.")] = False,
     tpot_target_ms: Annotated[
-        float | None,
-        typer.Option(min=0.01, help="Wanted milliseconds per output token; a server whose policy reads it is told."),
+        float | None, typer.Option(min=0.01, help="Wanted milliseconds per output token; our server is told.")
     ] = None,
     ttft_target_ms: Annotated[
-        float | None, typer.Option(min=0.01, help="Wanted milliseconds to the first token.")
+        float | None, typer.Option(min=0.01, help="Wanted milliseconds to the first token; our server is told.")
     ] = None,
     time_scale: Annotated[float, typer.Option(help="Replay the trace this many times faster.")] = 1.0,
     timeout: Annotated[float, typer.Option(min=0.001, help="Seconds until a request counts as failed.")] = 600.0,
@@ -62,7 +61,7 @@ def bench(
     from datetime import UTC, datetime
 
     from smartspec.bench.client import Target
-    from smartspec.bench.probe import READS_TARGETS, find_model, normalize_base_url, read_policy
+    from smartspec.bench.probe import find_model, normalize_base_url, read_policy
     from smartspec.bench.report import progress_bar, run_json, write_json
     from smartspec.bench.run import LoadSettings, measure, plan_load
 
@@ -83,10 +82,12 @@ def bench(
     url = normalize_base_url(base_url)
     target = Target(url, find_model(url, model, api_key), api_key, chat, temperature, ignore_eos, timeout)
     policy = read_policy(url, api_key)
-    if tpot_target_ms is not None:
-        target = replace(target, tpot_target_seconds=tpot_target_ms / 1000, sends_target=policy in READS_TARGETS)
-    if ttft_target_ms is not None:
-        target = replace(target, ttft_target_seconds=ttft_target_ms / 1000)
+    target = replace(
+        target,
+        tpot_target_seconds=None if tpot_target_ms is None else tpot_target_ms / 1000,
+        ttft_target_seconds=None if ttft_target_ms is None else ttft_target_ms / 1000,
+        sends_targets=policy is not None,
+    )
 
     settings = asdict(load) | asdict(target) | {"policy": policy}
     del settings["api_key"]

@@ -29,12 +29,12 @@ def use_config_file(context: typer.Context, path: Path | None) -> Path | None:
     return path
 
 
-def read_classes(path: Path | None, policy: str) -> "WorkloadClasses":
+def read_classes(path: Path | None) -> "WorkloadClasses":
     """The workload classes of the file. Raises ValueError naming the class and what is wrong with it."""
     from smartspec.server.workload_classes import WorkloadClasses
 
     try:
-        return WorkloadClasses({} if path is None else _read(path).get(CLASSES, {}), policy)
+        return WorkloadClasses({} if path is None else _read(path).get(CLASSES, {}))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 

@@ -19,8 +19,9 @@ def generate(
     file: Annotated[Path | None, typer.Option(help="Read the prompt from a text file (- for standard input).")] = None,
     model: Annotated[str | None, typer.Option(help="Hugging Face id, folder or GGUF file (default: built in).")] = None,
     drafter: Annotated[
-        str, typer.Option(help="prompt-lookup, recycling, a draft model, a trained head's folder (a,b), or none.")
-    ] = "prompt-lookup,recycling",
+        str | None,
+        typer.Option(help="prompt-lookup, recycling, head (the model's own), a model, a head's folder (a,b), or none."),
+    ] = None,
     policy: Annotated[str, typer.Option(help="goodput, off or fixed:K.")] = "goodput",
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
@@ -41,7 +42,12 @@ def generate(
     chosen = {} if model is None else {"model": model}
     params = SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=seed)
     config = EngineConfig(
-        drafters=parse_drafters(drafter), policy=policy, dtype=dtype, device=device, quantization=quantization, **chosen
+        drafters=None if drafter is None else parse_drafters(drafter),
+        policy=policy,
+        dtype=dtype,
+        device=device,
+        quantization=quantization,
+        **chosen,
     )
     thread = EngineThread()
     engine = thread.submit(partial(build_engine, config, report=partial(print, file=sys.stderr))).result()

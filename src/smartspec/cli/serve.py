@@ -32,8 +32,9 @@ def serve(
     ] = None,
     model: Annotated[str | None, typer.Option(help="Hugging Face id, folder or GGUF file (default: built in).")] = None,
     drafter: Annotated[
-        str, typer.Option(help="prompt-lookup, recycling, a draft model, a trained head's folder (a,b), or none.")
-    ] = "prompt-lookup,recycling",
+        str | None,
+        typer.Option(help="prompt-lookup, recycling, head (the model's own), a model, a head's folder (a,b), or none."),
+    ] = None,
     policy: Annotated[str, typer.Option(help="goodput, off, fixed:K, uniform:K,K or a published one.")] = "goodput",
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000,
@@ -81,7 +82,7 @@ def serve(
 
     options = {"model": model, "max_draft_tokens": max_draft_tokens}
     engine_config = EngineConfig(
-        drafters=parse_drafters(drafter),
+        drafters=None if drafter is None else parse_drafters(drafter),
         policy=policy,
         dtype=dtype,
         device=device,
@@ -94,7 +95,7 @@ def serve(
         decision_log=decision_log,
         **{name: value for name, value in options.items() if value is not None},
     )
-    classes = read_classes(config, policy)
+    classes = read_classes(config)
     keys = api_keys(api_key, api_key_file, admin_key, shared_cache)
     listener = bind(host, port)
     engine = None
@@ -162,6 +163,7 @@ def run(
     **options,
 ) -> None:
     """Serve until interrupted; the present state is shown as long as there is a terminal. options: of create_app."""
+    from smartspec.engine.models.load import give_back_memory
     from smartspec.engine.runtime.async_engine import AsyncEngine
     from smartspec.server.app import create_app
     from smartspec.server.grammars import GrammarCompiler
@@ -176,6 +178,7 @@ def run(
     compiler = GrammarCompiler(engine.tokenizer, engine.loaded.vocab_size, engine.loaded.eos_token_ids)
     shown = {"policy": config.policy, "drafters": config.active_drafters, "kernels": engine.kernels}
     app = create_app(async_engine, engine.tokenizer, name, **shown, compiler=compiler, keys=keys, **options)
+    give_back_memory()
     host, port = listener.getsockname()[:2]
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     with ExitStack() as stack:

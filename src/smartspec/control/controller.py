@@ -92,6 +92,7 @@ class Controller:
         self._strict = strict
         self._last_now = NO_STEP_BEFORE
         self._view: BatchView | None = None
+        self._asks: bool | None = None  # whether drafters are asked in it; None: the host never wanted to know
         self._is_choice = False  # whether any row of it can have a draft
         self._plan: DraftPlan  # of that view
         self._survival = np.empty((0, max_draft_tokens))
@@ -110,6 +111,12 @@ class Controller:
         """What is known about acceptance, from all steps so far."""
         self._learn()
         return self._acceptance
+
+    def asks_drafters(self, num_rows: int) -> bool:
+        """Whether drafters should be asked what they can draft in the next step, of so many decoding requests. A host
+        may ask this before it makes a view; where the answer is no, all lengths of the view's drafters are 0."""
+        self._asks = bool(self.drafters) and self.policy.asks_drafters(num_rows)
+        return self._asks
 
     def plan_draft(self, view: BatchView) -> DraftPlan:
         """How many draft tokens to make for each row, and by what. All zero: no drafter need run."""
@@ -170,6 +177,8 @@ class Controller:
             self._learn()
         if self._is_choice:
             self.policy.observe(feedback)
+        if self._asks is not None and self.drafters:
+            self.policy.observe_step(feedback, self._asks)
 
     def forget(self, request_id: int) -> None:
         """Drop what is known about a request that has ended."""

@@ -115,16 +115,18 @@ class Policy:
     """Decides lengths. A policy that learns keeps its own state; all but plan_draft have a default.
 
     note: why the last plan was not what the policy's rule alone would have chosen (a guard, a probe), None if it was.
-    needs_divergence: whether it cannot do without StepFeedback.divergence. reads_tpot_targets: whether
-    BatchView.tpot_targets make a difference.
+    needs_divergence: whether it cannot do without StepFeedback.divergence.
     """
 
     note: str | None = None
     needs_divergence = False
-    reads_tpot_targets = False
+
+    def asks_drafters(self, num_rows: int) -> bool:
+        """Whether drafters are to be asked for drafts in the next step, which has so many decoding requests."""
+        return True
 
     def plan_draft(self, view: BatchView, estimates: Estimates) -> DraftPlan:
-        """How many tokens to draft for each row, and by what."""
+        """How many tokens to draft for each row, and by what. Not asked where no row can have a draft."""
         raise NotImplementedError
 
     def plan_verify(
@@ -146,7 +148,10 @@ class Policy:
         return []
 
     def observe(self, feedback: StepFeedback) -> None:
-        """Learn from a finished step."""
+        """Learn from a finished step of which plan_draft was asked."""
+
+    def observe_step(self, feedback: StepFeedback, asked: bool) -> None:
+        """Learn from any finished step. asked: whether drafters were, see asks_drafters."""
 
     def forget(self, request_id: int) -> None:
         """Drop what is known about a request that has ended; unknown ones are ignored."""

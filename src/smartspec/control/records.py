@@ -217,6 +217,8 @@ class FreeTests:
 
     def known(self, num_tokens: np.ndarray) -> "FreeTests":
         """Without the tests that lie behind so many tokens (int [R]) of each row."""
+        if not self.tested.any():
+            return self
         is_known = self.position < num_tokens
         return replace(self, tested=self.tested * is_known, matched=self.matched * is_known)
 

@@ -41,6 +41,10 @@ class SafeController:
         """What the controller was told that cannot be true, by kind."""
         return self.controller.num_ignored
 
+    def asks_drafters(self, num_rows: int) -> bool:
+        """As the controller says; no while it is not asked itself."""
+        return self._ask(False, self.controller.asks_drafters, num_rows)
+
     def plan_draft(self, view: BatchView) -> DraftPlan:
         """The controller's plan, or no drafts."""
         if self._steps_to_retry:

@@ -15,10 +15,11 @@ class Drafter(Protocol):
     spec: DrafterSpec
 
     def begin_step(self, batch: Batch) -> None:
-        """Follow the batch's memory operations, and find the drafts that cost nothing."""
+        """Follow the batch's memory operations, and find the drafts that cost nothing if the batch asks drafters."""
 
     def view(self, batch: Batch) -> DrafterView:
-        """What it can draft in each row, known before anything is decided."""
+        """What it can draft in each row, known before anything is decided. Asked if the batch asks drafters, and of a
+        drafter without passes always."""
 
     def draft(self, batch: Batch, lengths: np.ndarray, stop: StopRule | None) -> Sequence[Draft]:
         """One draft per row, of at most lengths[i] nodes (int [R]; 0: it does not draft there). Not asked where all

@@ -1,6 +1,7 @@
 """The one step: scheduling, drafting, verification and learning meet here and nowhere else."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -16,7 +17,8 @@ class Executor(Protocol):
     """What computes: the live engine runs kernels, the simulator computes time and acceptance."""
 
     def begin_step(self, batch: Batch, now: float) -> tuple[DrafterView, ...]:
-        """Carry out the batch's memory operations; what each drafter can draft. The step began at now."""
+        """Carry out the batch's memory operations; what each drafter can draft, which is nothing where the batch asks
+        for nothing. The step began at now."""
 
     def draft(self, batch: Batch, plan: DraftPlan) -> tuple[Draft, ...]:
         """One draft per decoding request, by its drafter and at most plan.lengths[i] long."""
@@ -32,6 +34,8 @@ class Controller(Protocol):
     """What decides: see control.controller."""
 
     predicted_seconds: float
+
+    def asks_drafters(self, num_rows: int) -> bool: ...
 
     def plan_draft(self, view: BatchView) -> DraftPlan: ...
 
@@ -89,6 +93,8 @@ class EngineCore:
             raise
 
     def _run(self, batch: Batch, now: float) -> StepOutput:
+        if not self.controller.asks_drafters(len(batch.decoding)):
+            batch = replace(batch, asks_drafters=False)
         view = self.scheduler.view(batch, self.executor.begin_step(batch, now), now)
         plan = self.controller.plan_draft(view)
         plan = self.scheduler.reserve(batch, plan)

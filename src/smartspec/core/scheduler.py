@@ -92,7 +92,7 @@ class Scheduler:
             request_ids=np.array([r.request_id for r in rows], dtype=np.int64),
             context_tokens=np.array([r.num_computed_tokens for r in rows], dtype=np.int64),
             max_draft_tokens=caps,
-            drafters=tuple(replace(drafter, lengths=np.minimum(drafter.lengths, caps)) for drafter in drafters),
+            drafters=tuple([_cut(drafter, caps) for drafter in drafters]),
             num_prefills=len(chunks),
             prefill_tokens=sum(num_tokens for num_tokens, _ in chunks),
             prefill_context_tokens=sum(context for _, context in chunks),
@@ -281,6 +281,11 @@ class Scheduler:
 def _chunk(request: Request, budget: int) -> int:
     """Tokens of a prompt to compute next."""
     return min(request.num_uncomputed_tokens, budget, SCORED_CHUNK if request.num_unscored_tokens else budget)
+
+
+def _cut(drafter: DrafterView, caps: np.ndarray) -> DrafterView:
+    """With drafts of at most these lengths: int [R]."""
+    return replace(drafter, lengths=np.minimum(drafter.lengths, caps)) if drafter.lengths.any() else drafter
 
 
 def _wishes(rows: tuple[Request, ...], caps: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:

@@ -10,17 +10,14 @@ from smartspec.core.draft_columns import confidence_of, parents_of
 from smartspec.core.grammar import Grammar
 from smartspec.core.request import Request
 
-# Steps without an accepted token after which a drafter is asked once in so many steps only: it would cost the host
-# time for nothing, yet the text may come to suit it.
-REST_AFTER = ((256, 16), (64, 4))
 FORCED = 32  # match length of drafts that a grammar forces, longer than any match: a pool of their own
 
 
 class ModelFreeDrafter:
     """Implements core.drafter.Drafter for whoever says what it is (spec) and how it drafts (propose).
 
-    One that has brought nothing for a while is asked less often. What the grammar of a request forces is drafted where
-    the drafter does not draft it itself. Drafts are deterministic, so whether they are
+    What the grammar of a request forces is drafted where the drafter does not draft it itself, and in steps that do not
+    ask drafters. Drafts are deterministic, so whether they are
     right is known without verifying them: in every row whose draft was not verified, or accepted as far as it was, the
     next token is compared with what the target emitted there.
     """
@@ -30,7 +27,6 @@ class ModelFreeDrafter:
 
     def __init__(self):
         self._drafts: tuple[Draft, ...] = ()
-        self._steps_in_vain = 0
 
     def propose(self, token_ids: np.ndarray) -> Draft:
         """The draft behind a text, int32 [L]; NO_DRAFT where there is none."""
@@ -44,12 +40,10 @@ class ModelFreeDrafter:
         return self
 
     def begin_step(self, batch: Batch) -> None:
-        spacing = next((spacing for steps, spacing in REST_AFTER if self._steps_in_vain >= steps), 1)
-        rests = self._steps_in_vain % spacing != 0
-        self._drafts = tuple(self._draft_of(request, rests) for request in batch.decoding)
+        self._drafts = tuple([self._draft_of(request, batch.asks_drafters) for request in batch.decoding])
 
-    def _draft_of(self, request: Request, rests: bool) -> Draft:
-        draft = NO_DRAFT if rests else self.of_salt(request.origin.cache_salt).propose(request.token_ids)
+    def _draft_of(self, request: Request, is_asked: bool) -> Draft:
+        draft = self.of_salt(request.origin.cache_salt).propose(request.token_ids) if is_asked else NO_DRAFT
         return draft if request.grammar is None else self._under_grammar(draft, request.grammar)
 
     def _under_grammar(self, draft: Draft, grammar: Grammar) -> Draft:
@@ -61,6 +55,9 @@ class ModelFreeDrafter:
         return draft if forced in draft.paths else chain(np.array(forced, dtype=np.int32), match_length=FORCED)
 
     def view(self, batch: Batch) -> DrafterView:
+        if not any(self._drafts):
+            nothing = np.zeros(len(self._drafts), dtype=np.int64)
+            return DrafterView(nothing, nothing, nothing)
         lengths = np.array([len(draft) for draft in self._drafts], dtype=np.int64)
         return DrafterView(
             lengths,
@@ -83,10 +80,6 @@ class ModelFreeDrafter:
         for request, verification in rows:
             if verification is not None:
                 self.of_salt(request.origin.cache_salt).learn(request.token_ids, verification.emitted_token_ids)
-        if batch.decoding:
-            pairs = zip(verified.tolist(), decoding, strict=True)
-            is_of_use = any(num_verified and result.num_accepted for num_verified, result in pairs)
-            self._steps_in_vain = 0 if is_of_use else self._steps_in_vain + 1
         return free_tests(self._drafts, verified, decoding)
 
 
@@ -94,6 +87,8 @@ def free_tests(drafts: Sequence[Draft], verified: np.ndarray, decoding: Sequence
     """Of each row's first draft token that was not verified, where the target's token there is known; of a tree only
     where nothing was verified. verified: int [R]."""
     tested, matched = np.zeros((2, len(verified)), dtype=np.int64)
+    if not any(drafts):
+        return FreeTests(verified, tested, matched)
     for row, position in enumerate(verified.tolist()):
         emitted, draft = decoding[row].emitted_token_ids, drafts[row]
         if not draft.is_chain:

@@ -35,8 +35,10 @@ class PromptLookupDrafter(ModelFreeDrafter):
         source, num_matched = _longest_match(token_ids, self.max_match)
         if num_matched < self.min_match:
             return NO_DRAFT
-        period = len(token_ids) - source
-        return chain(token_ids[source + np.arange(self.max_draft_tokens) % period], match_length=num_matched)
+        found = token_ids[source : source + self.max_draft_tokens]
+        if len(found) < self.max_draft_tokens:
+            found = np.resize(found, self.max_draft_tokens)
+        return chain(found, match_length=num_matched)
 
 
 def _longest_match(token_ids: np.ndarray, max_match: int) -> tuple[int, int]:
@@ -44,7 +46,7 @@ def _longest_match(token_ids: np.ndarray, max_match: int) -> tuple[int, int]:
 
     (0, 0) where even the last token is new. Narrows down one set of candidates, token by token towards the front.
     """
-    ends = np.flatnonzero(token_ids[:-1] == token_ids[-1])
+    (ends,) = (token_ids[:-1] == token_ids[-1]).nonzero()
     if not ends.size:
         return 0, 0
     for num_matched in range(1, max_match):

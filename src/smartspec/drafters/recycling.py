@@ -8,6 +8,7 @@ is shared by the requests of one cache salt: how fast a request is may tell that
 what it reads never does.
 """
 
+from array import array
 from collections import OrderedDict
 
 import numpy as np
@@ -22,6 +23,7 @@ TOKEN_BITS = 20
 _MASKS = tuple((1 << TOKEN_BITS * num_tokens) - 1 for num_tokens in range(MAX_CONTEXT + 1))
 NUM_ENTRIES = 65521  # a prime: the remainder spreads contexts evenly
 NUM_CANDIDATES = 3  # next tokens of a context that are remembered; a chain takes the newest one
+_NONE_BEHIND = (-1,) * (NUM_CANDIDATES - 1)
 MAX_SALTS = 64  # tables besides the one of requests without a salt, 1.3 MB each
 
 
@@ -41,8 +43,9 @@ class RecyclingDrafter(ModelFreeDrafter):
             raise ValueError(f"num_entries must be at least 1, got {num_entries}")
         self.max_draft_tokens = max_draft_tokens
         self._of_salt: OrderedDict[str, RecyclingDrafter] = OrderedDict()
-        self._contexts = np.full(num_entries, -1, dtype=np.int64)  # no context is negative
-        self._next_tokens = np.full((num_entries, NUM_CANDIDATES), -1, dtype=np.int32)  # newest first
+        # Read and written one number at a time, where an array of numpy takes ten times as long.
+        self._contexts = array("q", [-1]) * num_entries  # no context is negative
+        self._next_tokens = array("i", [-1]) * (num_entries * NUM_CANDIDATES)  # of each context the newest first
 
     def of_salt(self, cache_salt: str) -> "RecyclingDrafter":
         """A table of its own for every salt; beyond MAX_SALTS the longest unused is forgotten."""
@@ -91,18 +94,19 @@ class RecyclingDrafter(ModelFreeDrafter):
             key = context & _MASKS[num_tokens]
             slot = key % len(self._contexts)
             if self._contexts[slot] == key:
-                return self._next_tokens[slot].tolist(), num_tokens
+                first = NUM_CANDIDATES * slot
+                return self._next_tokens[first : first + NUM_CANDIDATES].tolist(), num_tokens
         return [-1], 0
 
     def _remember(self, context: int, token: int) -> None:
         slot = context % len(self._contexts)
-        tokens = self._next_tokens[slot]
+        first, tokens = NUM_CANDIDATES * slot, self._next_tokens
         if self._contexts[slot] != context:
             self._contexts[slot] = context
-            tokens[:] = -1
-        if tokens[0] != token:
-            others = [other for other in tokens.tolist() if other != token]
-            tokens[:] = [token, *others][:NUM_CANDIDATES]
+            tokens[first : first + NUM_CANDIDATES] = array("i", (token, *_NONE_BEHIND))
+        elif tokens[first] != token:
+            others = [other for other in tokens[first : first + NUM_CANDIDATES] if other != token]
+            tokens[first : first + NUM_CANDIDATES] = array("i", [token, *others][:NUM_CANDIDATES])
 
 
 def pack(token_ids: np.ndarray) -> int:

@@ -77,8 +77,8 @@ def create_app(
     app.include_router(_service_routes(engine, metrics))
     app.include_router(_document_routes(bool(keys)))
     prompts = PromptReader(tokenizer, engine)
-    classes = classes or WorkloadClasses({}, policy)
-    reader = CallReader(prompts, engine, model_name, policy, ignore_unknown_fields, classes, compiler)
+    classes = classes or WorkloadClasses({})
+    reader = CallReader(prompts, engine, model_name, ignore_unknown_fields, classes, compiler)
     app.include_router(_generation_routes(reader, engine, metrics), prefix="/v1")
     app.include_router(_tokenizer_routes(prompts, engine, model_name))
     shown = {"drafters": list(drafters), "kernels": kernels or {}}

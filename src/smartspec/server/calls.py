@@ -2,7 +2,6 @@
 
 import itertools
 
-from smartspec.control.policy_names import parse_policy
 from smartspec.core.grammar import Grammar
 from smartspec.core.origin import Origin
 from smartspec.core.sampling_params import SamplingParams
@@ -12,7 +11,7 @@ from smartspec.server.formats import ChatFormat, CompletionFormat
 from smartspec.server.grammars import GrammarCompiler
 from smartspec.server.prompt_logprobs import check_num_entries
 from smartspec.server.prompts import PromptReader
-from smartspec.server.protocol import ChatBody, CompletionBody, GenerationBody, SpeculationBody, parse_body
+from smartspec.server.protocol import ChatBody, CompletionBody, GenerationBody, parse_body
 from smartspec.server.responses_body import ResponsesBody
 from smartspec.server.streaming import Call
 from smartspec.server.workload_classes import WorkloadClasses
@@ -32,7 +31,6 @@ class CallReader:
         prompts: PromptReader,
         engine: AsyncEngine,
         model_name: str,
-        policy: str,
         ignore_unknown: bool,
         classes: WorkloadClasses,
         compiler: GrammarCompiler,
@@ -40,7 +38,6 @@ class CallReader:
         self._prompts = prompts
         self._engine = engine
         self._model_name = model_name
-        self._policy = policy
         self._ignore_unknown = ignore_unknown
         self._classes = classes
         self._compiler = compiler
@@ -73,7 +70,6 @@ class CallReader:
 
     def _check(self, body: GenerationBody, num_prompts: int) -> None:
         check_model(body.model, self._model_name)
-        check_tpot_target(body.speculation, self._policy)
         body.speculation = self._classes.fill(body.speculation)
         check_num_choices(num_prompts * body.n, self._engine.max_requests_of_client)
         self._prompts.check_token_ids("stop_token_ids", body.stop_token_ids)
@@ -111,19 +107,6 @@ class CallReader:
             return self._compiler.compile(what.definition())
         except ValueError as error:
             raise APIError(400, f"{name}: {error}", name, "invalid_value") from error
-
-
-def check_tpot_target(speculation: SpeculationBody | None, policy: str) -> None:
-    """Raises APIError 400 if there is a target that the policy would not read."""
-    asked = None if speculation is None else speculation.tpot_target_ms
-    if asked is not None and not parse_policy(policy).reads_tpot_targets:
-        raise APIError(
-            400,
-            f"tpot_target_ms is {asked:g}, but policy {policy!r} of this server reads no targets: leave it out, or "
-            "start the server with --policy adaserve",
-            "speculation.tpot_target_ms",
-            "unsupported_value",
-        )
 
 
 def check_model(asked: str | None, served: str) -> None:

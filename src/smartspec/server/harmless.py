@@ -1,4 +1,4 @@
-"""Fields of OpenAI's that clients send and that change nothing here."""
+"""Fields of OpenAI's and vLLM's that clients send and that change nothing here."""
 
 from typing import Annotated
 
@@ -16,3 +16,10 @@ class HarmlessFields(Body):
     safety_identifier: str | None = None
     parallel_tool_calls: bool | None = None
     modalities: Annotated[object, only(["text"])] = None
+    best_of: Annotated[object, only(1)] = None
+    use_beam_search: Annotated[object, only(False)] = None
+    length_penalty: Annotated[object, only(1, 1.0)] = None
+    detokenize: Annotated[object, only(True)] = None
+    spaces_between_special_tokens: Annotated[object, only(True)] = None
+    return_token_ids: Annotated[object, only(False)] = None
+    return_tokens_as_token_ids: Annotated[object, only(False)] = None

@@ -196,7 +196,6 @@ class CompletionBody(GenerationBody):
     prompt: Annotated[list[str | list[int]], PlainValidator(_to_prompts, json_schema_input_type=Prompts)]
     logprobs: int | None = None
     echo: bool = False
-    best_of: Annotated[object, only(1)] = None
     tools: Annotated[object, only([])] = None
     tool_choice: Annotated[object, only("none", "auto")] = None
 

@@ -30,7 +30,7 @@ class ToolCallReader:
         """What this piece has brought: text to show, and calls. Marks around what is no call are text."""
         self._held += text
         shown, calls = "", []
-        while (begin := self._held.find(BEGIN)) >= 0 and (end := self._held.find(END, begin)) >= 0:
+        while (begin := self._held.find(BEGIN)) >= 0 and (end := _end_of_call(self._held, begin)) >= 0:
             shown += self._visible(self._held[:begin])
             found = parse_calls(self._held[begin + len(BEGIN) : end])
             shown += "" if found else self._held[begin : end + len(END)]
@@ -58,6 +58,24 @@ def _begin_of_mark(text: str) -> int:
     """Where the end of the text might begin a call."""
     longest = min(len(text), len(BEGIN) - 1)
     return next((len(text) - n for n in range(longest, 0, -1) if BEGIN.startswith(text[-n:])), len(text))
+
+
+def _end_of_call(text: str, begin: int) -> int:
+    """Where the call that begins there ends, -1 if it does not yet. An end mark within a string is the string's."""
+    end = text.find(END, begin)
+    while end >= 0 and _ends_in_string(text[begin + len(BEGIN) : end]):
+        end = text.find(END, end + len(END))
+    return end
+
+
+def _ends_in_string(text: str) -> bool:
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as error:
+        return error.msg.startswith("Unterminated string")
+    except RecursionError:
+        pass
+    return False
 
 
 def parse_calls(text: str) -> list[ToolCall]:

@@ -4,22 +4,21 @@ from collections.abc import Mapping
 
 from pydantic import ValidationError
 
-from smartspec.control.policy_names import parse_policy
 from smartspec.server.protocol import SpeculationBody
 
 CLASS_FIELDS = ("max_draft_tokens", "weight", "tpot_target_ms", "ttft_target_ms")
 
 
 class WorkloadClasses:
-    """settings: by the name of a class, values of CLASS_FIELDS. policy: the name of the engine's.
+    """settings: by the name of a class, values of CLASS_FIELDS.
 
     Raises ValueError naming the class and the field at fault.
     """
 
-    def __init__(self, settings: Mapping[str, Mapping[str, object]], policy: str):
+    def __init__(self, settings: Mapping[str, Mapping[str, object]]):
         if not isinstance(settings, Mapping):
             raise ValueError(f"classes must be tables, [classes.NAME], got {settings!r}")
-        self._classes = {name: _read(name, values, policy) for name, values in settings.items()}
+        self._classes = {name: _read(name, values) for name, values in settings.items()}
 
     def fill(self, asked: SpeculationBody | None) -> SpeculationBody | None:
         """asked, with the values of its class where it has none of its own."""
@@ -29,12 +28,10 @@ class WorkloadClasses:
         return named.model_copy(update={field: getattr(asked, field) for field in asked.model_fields_set})
 
 
-def _read(name: str, values: Mapping[str, object], policy: str) -> SpeculationBody:
+def _read(name: str, values: Mapping[str, object]) -> SpeculationBody:
     if not isinstance(values, Mapping) or (unknown := set(values) - set(CLASS_FIELDS)):
         what = f"has no {min(unknown)}" if isinstance(values, Mapping) else "must be a table"
         raise ValueError(f"class {name!r} {what}: give {', '.join(CLASS_FIELDS)}")
-    if "tpot_target_ms" in values and not parse_policy(policy).reads_tpot_targets:
-        raise ValueError(f"class {name!r} has a tpot_target_ms, which policy {policy!r} does not read: use adaserve")
     try:
         return SpeculationBody(workload_class=name, **values)
     except ValidationError as error:

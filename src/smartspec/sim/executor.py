@@ -64,7 +64,8 @@ class SimExecutor:
         self._positions = np.array([r.num_tokens - r.num_prompt_tokens for r in rows], dtype=np.int64)
         self._num_left = np.array([self._left_of(r) for r in rows], dtype=np.int64)
         if self._drafter is not None:
-            self._offered = (self._offer(batch),)
+            offered = self._offer(batch)
+            self._offered = (offered if batch.asks_drafters else DrafterView(np.zeros_like(offered.lengths)),)
         return self._offered
 
     def draft(self, batch: Batch, plan: DraftPlan) -> tuple[Draft, ...]:
@@ -152,6 +153,7 @@ class Overheard:
     def __init__(self, controller: Controller, executor: SimExecutor):
         self._controller = controller
         self._executor = executor
+        self.asks_drafters = controller.asks_drafters
         self.plan_verify = controller.plan_verify
         self.observe = controller.observe
         self.forget = controller.forget

@@ -60,6 +60,9 @@ class NoDrafts:
 
     predicted_seconds = 0.0
 
+    def asks_drafters(self, num_rows: int) -> bool:
+        return False
+
     def plan_draft(self, view: BatchView) -> DraftPlan:
         return no_drafts(view.num_rows)
 

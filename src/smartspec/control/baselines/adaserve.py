@@ -30,8 +30,6 @@ class AdaServe(Policy):
     objectives order requests by descending need as in the paper (its code: ascending).
     """
 
-    reads_tpot_targets = True
-
     def __init__(self, token_budget: int | None = None):
         self.token_budget = token_budget
         self._requests = RequestTable(decode_seconds=0.0, num_tokens=0)

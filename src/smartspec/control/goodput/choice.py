@@ -146,7 +146,7 @@ def _assignments(view: BatchView, estimates: Estimates) -> list[tuple[np.ndarray
     Model-free drafters first, as they are free, or whoever yields most: with each draft model alone, and with all.
     """
     models, num_drafters = estimates.models, len(estimates.drafters)
-    if num_drafters < 2:
+    if num_drafters < 2 or not models:
         only = model_free_first(view, estimates)
         return [(only, nobody(view.num_rows) if models else only)]
     yields = drafter_yields(view, estimates)

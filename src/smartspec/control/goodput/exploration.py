@@ -43,7 +43,7 @@ class Exploration:
         earned = step_seconds if self._is_first else self._settings.share * step_seconds
         self.credit = min(self.credit + earned, step_seconds)
         self._is_first = False
-        self._steps_since[_size(num_rows)] += 1
+        self._steps_since[size_of(num_rows)] += 1
 
     def plan(
         self,
@@ -60,7 +60,7 @@ class Exploration:
         best: the step's choice, planned: what it comes to (no drafts where they gain too little). ask: the same
         question, given other estimates. all_alike: all rows have to draft as long, so it is all or none.
         """
-        size = _size(view.num_rows)
+        size = size_of(view.num_rows)
         if not self._settings.share or self._steps_since[size] < self._spacing[size] or not view.num_rows:
             return None
         self._steps_since[size] -= self._settings.first_spacing // 2  # where nothing comes of it: soon again
@@ -128,5 +128,6 @@ def _of_least_lag(view: BatchView, plan: DraftPlan, num_rows: int) -> DraftPlan:
     return replace(plan_by(plan.drafter, lengths), depths=plan.depths, width=plan.width)
 
 
-def _size(num_rows: int) -> int:
+def size_of(num_rows: int) -> int:
+    """Number of a batch size, below NUM_SIZES."""
     return min(max(num_rows, 1).bit_length() - 1, NUM_SIZES - 1)

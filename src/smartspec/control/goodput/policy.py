@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from smartspec.control.goodput.asking import Asking
 from smartspec.control.goodput.choice import Choice, best_choice
 from smartspec.control.goodput.exploration import Exploration
 from smartspec.control.goodput.guard import Guard
@@ -39,12 +40,18 @@ class Goodput(Policy):
         self.fairness = fairness
         self.guard = Guard(self.settings.guard)
         self.exploration = Exploration(self.settings.exploration)
+        self.asking = Asking(self.settings.exploration.share)
         self.note: str | None = None
+        self._saved_seconds = 0.0  # that the drafts of the step under way are expected to save
         self._hysteresis = Hysteresis(self.settings.hysteresis)
         self._lifetime = Lifetime(self.settings.draft_prefill)
         self._prefill_price = PrefillPrice(self.settings.prefill_price)
         self._best: Choice  # of the step under way
         self._latency: Latency
+
+    def asks_drafters(self, num_rows: int) -> bool:
+        self._saved_seconds = 0.0
+        return self.asking.is_due(num_rows)
 
     def plan_draft(self, view: BatchView, estimates: Estimates) -> DraftPlan:
         best = self._best_choice(view, estimates)
@@ -64,6 +71,8 @@ class Goodput(Policy):
         if explored is not None:
             plan, self.note = explored
             return plan
+        if planned.lengths.any():
+            self._saved_seconds = best.plan.gain * float(view.weights.sum()) / best.off_value_of_time
         if not planned.lengths.any() or not self.settings.uses_confidence or self.uniform_lengths:
             return planned
         return drafted_as_confident(view, estimates, best, self._weights(view))
@@ -101,6 +110,9 @@ class Goodput(Policy):
         if self.uniform_lengths and self.note is None:
             self._tell_hysteresis(feedback)
 
+    def observe_step(self, feedback: StepFeedback, asked: bool) -> None:
+        self.asking.observe(feedback, asked, self._saved_seconds)
+
     def forget(self, request_id: int) -> None:
         self._lifetime.request_ended(request_id)
         self._prefill_price.request_ended()
@@ -110,6 +122,7 @@ class Goodput(Policy):
             "note": self.note,
             "guard": {"reason": self.guard.reason, "trips": self.guard.num_trips},
             "exploration_credit_seconds": self.exploration.credit,
+            "asking_credit_seconds": self.asking.credit,
             "tokens_of_a_request": self._lifetime.remaining_tokens,
             "arrivals_are_open": self._prefill_price.arrivals_are_open,
         }

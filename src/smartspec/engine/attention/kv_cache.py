@@ -36,7 +36,7 @@ class KVCache:
         shape = (2, num_layers, num_slots, num_kv_heads, max_len, head_dim)
         self._mapping = None
         if device.type == "cpu":
-            self._mapping, storage = _map_anonymous(shape, dtype)
+            self._mapping, storage = map_anonymous(shape, dtype)
         else:
             # Not empty: padded positions are masked, but a NaN found there would survive the mask.
             storage = torch.zeros(shape, dtype=dtype, device=device)
@@ -92,7 +92,8 @@ class KVCache:
                 self._mapping.madvise(advice, first, end - first)
 
 
-def _map_anonymous(shape: tuple[int, ...], dtype: torch.dtype) -> tuple[mmap.mmap, torch.Tensor]:
+def map_anonymous(shape: tuple[int, ...], dtype: torch.dtype) -> tuple[mmap.mmap, torch.Tensor]:
+    """Memory that appears page by page when it is written, and its tensor of this shape."""
     num_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
     mapping = mmap.mmap(-1, num_bytes, flags=flags)

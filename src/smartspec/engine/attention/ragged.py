@@ -137,8 +137,9 @@ class AttentionPlan:
         self.positions = torch.from_numpy(np.concatenate(positions)).to(device)
         self.tiles, self.groups, self.ancestors = None, [], None
         if max_tile_tokens:
-            self.tiles = torch.tensor(_make_tiles(segments, max_tile_tokens))
-            self.ancestors = _ancestors(segments)
+            self.tiles = torch.from_numpy(make_tiles(segments, max_tile_tokens))
+            ancestors = ancestors_of(segments)
+            self.ancestors = None if ancestors is None else torch.from_numpy(ancestors.view(np.int64))
         else:
             self.groups = [_make_group(segments[a:b], row, device) for a, b, row in _partition(segments)]
         self._made: dict[Hashable, object] = {}
@@ -154,9 +155,9 @@ class AttentionPlan:
         return self.once(key, lambda: [group.mask(window, dtype, group_size) for group in self.groups])
 
 
-def _make_tiles(segments: list[Segment], max_tokens: int) -> list[tuple[int, int, int, int, int]]:
-    """(slot, first place, first ragged row, number of tokens, base of its tree or -1) of every tile of up to max_tokens
-    tokens."""
+def make_tiles(segments: list[Segment], max_tokens: int) -> np.ndarray:
+    """Tiles of up to max_tokens tokens, int64 [n, 5]: slot, first place, first ragged row, number of tokens, and base
+    of its tree or -1."""
     tiles, row = [], 0
     for segment in segments:
         base = -1 if segment.tree is None else segment.tree.base
@@ -164,15 +165,15 @@ def _make_tiles(segments: list[Segment], max_tokens: int) -> list[tuple[int, int
             length = min(max_tokens, segment.num_tokens - offset)
             tiles.append((segment.slot, segment.start + offset, row + offset, length, base))
         row += segment.num_tokens
-    return tiles
+    return np.array(tiles, dtype=np.int64)
 
 
-def _ancestors(segments: list[Segment]) -> torch.Tensor | None:
-    """tree_mask's ancestors of every ragged row, as int64, 0 where it is of no tree; None if no tree is fed."""
+def ancestors_of(segments: list[Segment]) -> np.ndarray | None:
+    """tree_mask's ancestors of every ragged row, uint64 [N], 0 where it is of no tree; None if no tree is fed."""
     if all(segment.tree is None for segment in segments):
         return None
     words = [np.zeros(s.num_tokens, dtype=np.uint64) if s.tree is None else s.tree.ancestors for s in segments]
-    return torch.from_numpy(np.concatenate(words).view(np.int64))
+    return np.concatenate(words)
 
 
 def _partition(segments: list[Segment]) -> list[tuple[int, int, int]]:

@@ -17,10 +17,9 @@ from smartspec.core.blocks import PrefixCopy, Trim
 from smartspec.core.request import Request
 from smartspec.engine.attention.ragged import Segment
 from smartspec.engine.drafting.head_runner import HeadRunner
-from smartspec.engine.drafting.tree_expansion import TreeExpansion, best_children
+from smartspec.engine.drafting.proposals import Proposals
+from smartspec.engine.drafting.tree_expansion import TreeExpansion
 from smartspec.engine.models.model_runner import ModelRunner
-
-MAX_PREFILL_CHUNK = 512
 
 
 class HeadDrafter:
@@ -75,19 +74,18 @@ class HeadDrafter:
         feeds = [_Feed(row, trees[row], [-1], self._catch_up(batch.decoding[row])) for row in active]
         if not feeds:
             return [NO_DRAFT] * len(trees)
-        hidden = None
+        earlier_rows = None
         for depth in range(int(depths.max())):
-            logits = self.runner.forward([feed.segment for feed in feeds], hidden)
-            confidence = self._grow(feeds, logits, width)
+            proposals = self.runner.propose([feed.segment for feed in feeds], earlier_rows, width)
+            confidence = _grow(feeds, proposals)
             rows = np.array([feed.row for feed in feeds])
             is_done = depths[rows] == depth + 1
             if stop is not None:
                 first = np.cumsum([0, *(len(feed.nodes) for feed in feeds[:-1])])
-                is_done |= np.asarray(stop(depth, rows, confidence, _entropy(logits[torch.from_numpy(first)])), bool)
-            feeds, parents = _next_feeds(feeds, is_done.tolist())
+                is_done |= np.asarray(stop(depth, rows, np.array(confidence), proposals.entropy[first]), bool)
+            feeds, earlier_rows = _next_feeds(feeds, is_done.tolist())
             if not feeds:
                 break
-            hidden = self.runner.hidden[torch.tensor(parents, device=self.runner.device)]
         return [tree.draft() for tree in trees]
 
     def observe(
@@ -105,17 +103,6 @@ class HeadDrafter:
             self._keep(request, self.target.features[index])
         return FreeTests(*np.zeros((3, len(verified)), dtype=np.int64))
 
-    def _grow(self, feeds: list["_Feed"], logits: torch.Tensor, width: int) -> np.ndarray:
-        """Add the children that a pass proposes; returns how confident it is of each row, see StopRule: float [n]."""
-        in_vocabulary, chances = best_children(logits, width)
-        token_ids = self.runner.target_ids.cpu().numpy()[np.array(in_vocabulary)].tolist()
-        first, confidence = 0, []
-        for feed in feeds:
-            end = first + len(feed.nodes)
-            confidence.append(feed.tree.add(feed.nodes, token_ids[first:end], chances[first:end]))
-            first = end
-        return np.array(confidence)
-
     def _keep(self, request: Request, features: torch.Tensor) -> None:
         start = request.num_computed_tokens
         if self._num_known[request.slot] == start:
@@ -124,13 +111,9 @@ class HeadDrafter:
             self._num_known[request.slot] = end
 
     def _catch_up(self, request: Request) -> Segment:
-        """Feed all but the last chunk of what the head's KV lacks; returns that last chunk."""
+        """What the head's KV lacks."""
         slot, end = request.slot, request.num_computed_tokens
         start = int(self._num_seen[slot])
-        while end - start > MAX_PREFILL_CHUNK:
-            chunk = request.token_ids[start + 1 : start + 1 + MAX_PREFILL_CHUNK]
-            self.runner.forward([Segment(slot, start, chunk, num_logits=0)])
-            start += MAX_PREFILL_CHUNK
         self._num_seen[slot] = end
         return Segment(slot, start, request.token_ids[start + 1 : end + 1], num_logits=1)
 
@@ -143,6 +126,17 @@ class _Feed:
     tree: TreeExpansion
     nodes: list[int]
     segment: Segment
+
+
+def _grow(feeds: list[_Feed], proposals: Proposals) -> list[float]:
+    """Add the children that a pass proposes; returns how confident it is of each row, see StopRule."""
+    token_ids, chances = proposals.lists
+    confidence, first = [], 0
+    for feed in feeds:
+        end = first + len(feed.nodes)
+        confidence.append(feed.tree.add(feed.nodes, token_ids[first:end], chances[first:end]))
+        first = end
+    return confidence
 
 
 def _next_feeds(feeds: list[_Feed], is_done: list[bool]) -> tuple[list[_Feed], list[int]]:
@@ -162,12 +156,7 @@ def _next_feeds(feeds: list[_Feed], is_done: list[bool]) -> tuple[list[_Feed], l
     return following, parents
 
 
-def _text_rows(verification: Verification) -> list[int]:
+def _text_rows(verification: Verification) -> slice | list[int]:
     """Of the newest token and the nodes of a draft behind it, those that are text now."""
     nodes = verification.accepted_nodes
-    return [0, *(1 + node for node in (range(verification.num_accepted) if nodes is None else nodes))]
-
-
-def _entropy(logits: torch.Tensor) -> np.ndarray:
-    """Of each row's distribution in nats, float [n]."""
-    return torch.special.entr(torch.softmax(logits.float(), dim=-1)).sum(dim=-1).cpu().numpy()
+    return slice(1 + verification.num_accepted) if nodes is None else [0, *(1 + node for node in nodes)]

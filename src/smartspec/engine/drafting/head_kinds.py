@@ -61,13 +61,20 @@ def load_head(folder: Path, target: LoadedModel) -> tuple[Head, torch.Tensor | N
 
 
 def head_runner(
-    head: Head, target: ModelRunner, *, name: str, num_slots: int, embedding: torch.Tensor | None = None
+    head: Head,
+    target: ModelRunner,
+    *,
+    name: str,
+    num_slots: int,
+    embedding: torch.Tensor | None = None,
+    is_rounded: bool = True,
 ) -> HeadRunner | MedusaRunner:
-    """What runs the passes of a head. target: a runner with its taps."""
+    """What runs the passes of a head. target: a runner with its taps. is_rounded: to blocks, where our kernel runs
+    it."""
     if isinstance(head, MedusaHead):
         return MedusaRunner(head, target, name=name, num_slots=num_slots)
     runs = PEagleRunner if isinstance(head, PEagleHead) else HeadRunner
-    return runs(head, target, name=name, num_slots=num_slots, embedding=embedding)
+    return runs(head, target, name=name, num_slots=num_slots, embedding=embedding, is_rounded=is_rounded)
 
 
 def head_drafter(runner: HeadRunner | MedusaRunner, target: ModelRunner, num_slots: int, name: str) -> TreeDrafter:

@@ -9,16 +9,21 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from smartspec.core.blocks import MemoryOp, PrefixCopy
+from smartspec.core.blocks import MemoryOp
 from smartspec.engine.attention.kv_cache import KVCache
 from smartspec.engine.attention.ragged import ATTENTION_NAME, AttentionPlan, Segment, register_attention
+from smartspec.engine.attention.slot_rows import SlotRows
 from smartspec.engine.drafting.eagle import EagleHead, PackedEagle
 from smartspec.engine.drafting.eagle3 import Eagle3Head, rotary_tables
+from smartspec.engine.drafting.native_head import NativeHead
+from smartspec.engine.drafting.proposals import Proposals, proposals_of
 from smartspec.engine.kernels.cpu import elementwise
 from smartspec.engine.kernels.cpu.ragged_attention import max_tokens_per_tile
 from smartspec.engine.models.fusion import FusedAttention, FusedMLP, FusedRMSNorm
 from smartspec.engine.models.linear import make_linear, pad_small_batches, padded_rows, warm_up
 from smartspec.engine.models.model_runner import ModelRunner, logit_rows
+
+MAX_CHUNK = 128  # tokens of a request that a pass is fed at once: with more it takes no less time for each
 
 
 class HeadRunner:
@@ -26,6 +31,7 @@ class HeadRunner:
     at every position of every slot; memory that is not written costs nothing on a CPU.
 
     embedding: [V, hidden_size]; the target's where the head brings none. name: for messages and the profile.
+    is_rounded: to blocks, where our kernel runs it.
     """
 
     def __init__(
@@ -36,30 +42,24 @@ class HeadRunner:
         name: str,
         num_slots: int,
         embedding: torch.Tensor | None = None,
+        is_rounded: bool = True,
     ):
         layer, loaded = head.config.layer, target.loaded
         self.device, self.max_len = target.device, target.max_len
         self.target_ids = head.target_ids.to(self.device)
         self._rotary = tuple(table.to(self.device, loaded.dtype) for table in rotary_tables(layer, self.max_len))
         self._embed = _lookup(loaded.model.get_input_embeddings(), embedding, loaded.dtype)
-        packed = _packed(head.to(self.device, loaded.dtype), loaded.model)
-        self._min_rows = pad_small_batches(packed)
-        warm_up(packed)
-        self._packed = packed
         self.loaded = replace(
             loaded,
             name=name,
-            model=packed,
             num_layers=1,
             num_heads=layer.num_attention_heads,
             num_kv_heads=layer.num_key_value_heads,
             head_dim=layer.head_dim,
             windows=(None,),
-            weight_bytes=sum(p.numel() * p.element_size() for p in head.parameters()),
         )
-        self.features = torch.empty(
-            num_slots, self.max_len, head.config.feature_size, dtype=loaded.dtype, device=self.device
-        )
+        self._rows = SlotRows(num_slots, self.max_len, head.config.feature_size, loaded.dtype, self.device)
+        self.features = self._rows.rows
         self.hidden = torch.empty(
             0
         )  # of the last pass, at the rows its logits are of: [sum of num_logits, hidden_size]
@@ -75,20 +75,57 @@ class HeadRunner:
             dtype=loaded.dtype,
             device=self.device,
         )
+        table = loaded.model.get_input_embeddings()
+        if embedding is not None or isinstance(table, nn.Embedding):
+            table = nn.Embedding.from_pretrained(table.weight if embedding is None else embedding)
+        self._native = self._packed = None
+        if NativeHead.applies_to(head, table, self.features):
+            self._native = NativeHead(head, table, self.cache, self.features, is_rounded)
+            num_bytes = self._native.weight_bytes
+        else:
+            num_bytes = sum(p.numel() * p.element_size() for p in head.parameters())
+            self._packed = _packed(head.to(self.device, loaded.dtype), loaded.model)
+            self._min_rows = pad_small_batches(self._packed)
+            warm_up(self._packed)
+        self.loaded = replace(self.loaded, weight_bytes=num_bytes)
 
     def apply(self, memory_ops: tuple[MemoryOp, ...]) -> None:
         """Carry out the block manager's memory operations, in order."""
         for op in memory_ops:
             self.cache.apply(op)
-            if isinstance(op, PrefixCopy):
-                self.features[op.target_slot, : op.num_tokens] = self.features[op.source_slot, : op.num_tokens]
+            self._rows.apply(op)
+
+    def propose(self, segments: list[Segment], earlier_rows: list[int] | None = None, width: int = 1) -> Proposals:
+        """One pass: what follows each row whose logits the segments ask for, in their order.
+
+        A segment's token_ids are those behind its positions (token p + 1 at position p). earlier_rows: for each token,
+        which row of the last pass's proposals it stands behind, whose hidden state takes the place of features; None:
+        the features of those positions are read, of long segments in several passes.
+        """
+        if earlier_rows is None:
+            segments = [self._last_chunk(segment) for segment in segments]
+        return self._pass(segments, earlier_rows, width)
+
+    def _last_chunk(self, segment: Segment) -> Segment:
+        """Feed all but the last chunk, which is returned, and with it every token whose logits are asked for."""
+        while (num_more := segment.num_tokens - max(MAX_CHUNK, segment.num_logits)) > 0:
+            num = min(MAX_CHUNK, num_more)
+            self._pass([replace(segment, token_ids=segment.token_ids[:num], num_logits=0)], None, 1)
+            segment = replace(segment, start=segment.start + num, token_ids=segment.token_ids[num:])
+        return segment
+
+    def _pass(self, segments: list[Segment], earlier_rows: list[int] | None, width: int) -> Proposals:
+        if self._native is not None:
+            return self._native.propose(segments, earlier_rows, width)
+        hidden = None if earlier_rows is None else self.hidden[torch.tensor(earlier_rows, device=self.device)]
+        return proposals_of(self.forward(segments, hidden), self.target_ids, width)
 
     @torch.inference_mode()
     def forward(self, segments: list[Segment], hidden: torch.Tensor | None = None) -> torch.Tensor:
-        """Logits [sum of num_logits, draft_vocab_size], in the order of the segments.
+        """A pass in torch: logits [sum of num_logits, draft_vocab_size], in the order of the segments.
 
-        A segment's token_ids are those behind its positions (token p + 1 at position p). hidden: [N, hidden_size], what
-        stands for the features, in the segments' order; None: the features of those positions.
+        hidden: [N, hidden_size], what stands for the features, in the segments' order; None: the features of those
+        positions.
         """
         order = sorted(range(len(segments)), key=lambda i: segments[i].slot)
         ordered = [segments[i] for i in order]

@@ -12,7 +12,8 @@ from smartspec.core.blocks import MemoryOp
 from smartspec.core.request import Request
 from smartspec.engine.attention.ragged import Segment
 from smartspec.engine.drafting.medusa import MedusaHead, PackedMedusa
-from smartspec.engine.drafting.product_tree import likeliest, product_trees
+from smartspec.engine.drafting.product_tree import product_trees
+from smartspec.engine.drafting.proposals import proposals_of
 from smartspec.engine.models.linear import pad_small_batches, warm_up
 from smartspec.engine.models.model_runner import ModelRunner
 
@@ -92,8 +93,8 @@ class MedusaDrafter:
         levels = np.minimum(np.minimum(lengths, depths), self.runner.num_heads)
         nothing = np.zeros(1, dtype=np.int32)
         segments = [Segment(batch.decoding[row].slot, 0, nothing, int(levels[row])) for row in active]
-        proposed = likeliest(self.runner.forward(segments), self.runner.target_ids, width)
-        made = product_trees(*proposed, levels[active].tolist(), lengths[active].tolist())
+        proposals = proposals_of(self.runner.forward(segments), self.runner.target_ids, width)
+        made = product_trees(proposals, levels[active].tolist(), lengths[active].tolist())
         for row, draft in zip(active, made, strict=True):
             drafts[row] = draft
         return drafts

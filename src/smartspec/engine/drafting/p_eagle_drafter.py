@@ -8,7 +8,7 @@ from smartspec.engine.attention.ragged import Segment
 from smartspec.engine.drafting.head_drafter import HeadDrafter
 from smartspec.engine.drafting.head_runner import HeadRunner
 from smartspec.engine.drafting.p_eagle import PEagleHead
-from smartspec.engine.drafting.product_tree import likeliest, product_trees
+from smartspec.engine.drafting.product_tree import product_trees
 from smartspec.engine.models.model_runner import ModelRunner
 
 
@@ -42,8 +42,8 @@ class PEagleDrafter(HeadDrafter):
             return drafts
         levels = np.minimum(lengths, depths)
         segments = [self._masked(self._catch_up(batch.decoding[row]), int(levels[row])) for row in active]
-        proposed = likeliest(self.runner.forward(segments), self.runner.target_ids, width)
-        made = product_trees(*proposed, [s.num_logits for s in segments], lengths[active].tolist())
+        proposals = self.runner.propose(segments, None, width)
+        made = product_trees(proposals, [s.num_logits for s in segments], lengths[active].tolist())
         for row, draft in zip(active, made, strict=True):
             drafts[row] = draft
         return drafts

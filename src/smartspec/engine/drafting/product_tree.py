@@ -8,26 +8,17 @@ node that was taken its next sibling and its eldest child may be next.
 import heapq
 
 import numpy as np
-import torch
 
 from smartspec.control.records import MAX_TREE_NODES
 from smartspec.core.batch import Draft, chain
-from smartspec.engine.drafting.tree_expansion import best_children
+from smartspec.engine.drafting.proposals import Proposals
 
 
-def likeliest(logits: torch.Tensor, target_ids: torch.Tensor, width: int) -> tuple[list[list[int]], list[list[float]]]:
-    """The target's ids of the likeliest width tokens of each row, the first best, and their probabilities. logits: [n,
-    draft vocabulary]; target_ids: int64 [draft vocabulary]."""
-    in_vocabulary, chances = best_children(logits, width)
-    return target_ids.cpu().numpy()[np.array(in_vocabulary)].tolist(), chances
-
-
-def product_trees(
-    token_ids: list[list[int]], chances: list[list[float]], num_depths: list[int], num_nodes: list[int]
-) -> list[Draft]:
-    """The best num_nodes[i] nodes of each row, fewer where there are no more. token_ids, chances: of each row by depth,
-    num_depths[i] of them, the likeliest first: as many as a node has children. Of one each all are chains. Raises
-    ValueError for a tree of more nodes than a mask holds."""
+def product_trees(proposals: Proposals, num_depths: list[int], num_nodes: list[int]) -> list[Draft]:
+    """The best num_nodes[i] nodes of each row, fewer where there are no more. proposals: of each row by depth,
+    num_depths[i] of them, as many tokens as a node has children. Of one each all are chains. Raises ValueError for a
+    tree of more nodes than a mask holds."""
+    token_ids, chances = proposals.lists
     if len(token_ids[0]) > 1 and max(num_nodes) > MAX_TREE_NODES:
         raise ValueError(f"a draft tree of {max(num_nodes)} nodes: the limit is {MAX_TREE_NODES}, ask for fewer nodes")
     made, first = [], 0

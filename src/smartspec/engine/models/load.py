@@ -68,7 +68,7 @@ def load_model(name: str, *, dtype: str = "auto", device: str = "auto", quantiza
         except Exception as error:  # modules are transformers': they may raise anything
             problem = f"preparing them fails with {type(error).__name__}: {error}"
         if problem is None:
-            _give_back_memory()
+            give_back_memory()
             return loaded
         logger.warning("%s is not served with %s modules: %s", name, preparation, problem)
         loaded = model = None
@@ -161,8 +161,8 @@ def _prepare(model: nn.Module, preparation: str, folder: Path) -> int:
     return min_rows
 
 
-def _give_back_memory() -> None:
-    """What loading needed for a moment: glibc keeps freed memory, here a fifth of what the process holds."""
+def give_back_memory() -> None:
+    """What a start needed for a moment: glibc keeps freed memory, here a fifth of what the process holds."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(ctypes.c_size_t(0))

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
@@ -15,10 +14,14 @@ from smartspec.core.blocks import BlockManager
 from smartspec.core.drafter import Drafter
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.scheduler import Scheduler
+from smartspec.drafters.ngram_tree import NgramTreeDrafter
 from smartspec.engine.drafting.draft_model import DraftModel
+from smartspec.engine.drafting.head_drafter import HeadDrafter
 from smartspec.engine.drafting.head_kinds import Head, head_drafter, head_runner, is_head, load_head
 from smartspec.engine.drafting.head_runner import HeadRunner
-from smartspec.engine.drafting.medusa_drafter import MedusaRunner
+from smartspec.engine.drafting.medusa_drafter import MedusaDrafter, MedusaRunner
+from smartspec.engine.drafting.shipped_head import head_folder
+from smartspec.engine.drafting.with_ngrams import WithNgrams
 from smartspec.engine.models.checkpoint import claimed_positions, locate
 from smartspec.engine.models.load import load_model
 from smartspec.engine.models.loaded_model import LoadedModel
@@ -79,7 +82,7 @@ def build_engine(config: EngineConfig, report: Callable[[str], None] = lambda te
     runners = tuple(models.drafts.values())
     limits = {"max_batch": config.max_batch, "kv_tokens": models.kv_tokens}
     latency = _by_drafter(profiled_latency(models.target, runners, **limits, report=report), models, config)
-    drafters = tuple(_drafter(name, models, config) for name in config.active_drafters)
+    drafters = with_ngrams(tuple(_drafter(name, models, config) for name in config.active_drafters))
     specs = tuple(drafter.spec for drafter in drafters)
     controller = Controller(config.policy, config.max_draft_tokens, latency, drafters=specs, strict=config.strict)
     if decision_log is not None:
@@ -127,6 +130,15 @@ def _drafter(name: str, models: "Runners", config: EngineConfig) -> Drafter:
     return MODEL_FREE_DRAFTERS[name](max_draft_tokens=config.max_draft_tokens)
 
 
+def with_ngrams(drafters: tuple[Drafter, ...]) -> tuple[Drafter, ...]:
+    """Beside the n-gram drafter the trees of heads take in its own."""
+    ngrams = next((drafter for drafter in drafters if isinstance(drafter, NgramTreeDrafter)), None)
+    if ngrams is None:
+        return drafters
+    heads = HeadDrafter | MedusaDrafter
+    return tuple(WithNgrams(each, ngrams) if isinstance(each, heads) else each for each in drafters)
+
+
 def _log_header(controller: Controller, config: EngineConfig) -> LogHeader:
     return LogHeader(
         model=config.model,
@@ -153,14 +165,16 @@ def load_runners(config: EngineConfig, report: Callable[[str], None] = lambda te
     loaded = load_model(config.model, dtype=config.dtype, device=config.device, quantization=config.quantization)
     report(f"kernels: {_in_one_line(kernel_report(loaded))}")
     max_model_len = _max_model_len(config, loaded)
-    heads = {name: load_head(Path(name).expanduser(), loaded) for name in config.draft_models if is_head(name)}
+    folders = {name: head_folder(name, config.model) for name in config.draft_models}
+    heads = {name: load_head(folder, loaded) for name, folder in folders.items() if is_head(str(folder))}
     taps = _common_taps({name: head for name, (head, _) in heads.items()})
     target = ModelRunner(loaded, num_slots=config.max_batch, max_len=max_model_len, taps=taps)
     drafts: dict[str, ModelRunner | HeadRunner | MedusaRunner] = {}
     for name in config.draft_models:
         if name in heads:
             head, embedding = heads[name]
-            drafts[name] = head_runner(head, target, name=name, num_slots=config.max_batch, embedding=embedding)
+            options = {"embedding": embedding, "is_rounded": config.quantization != "none"}
+            drafts[name] = head_runner(head, target, name=name, num_slots=config.max_batch, **options)
         else:
             drafts[name] = _draft_runner(name, config, loaded, max_model_len, report)
     return Runners(target, drafts, _kv_tokens(config, max_model_len))
@@ -169,7 +183,7 @@ def load_runners(config: EngineConfig, report: Callable[[str], None] = lambda te
 def _check_before_loading(config: EngineConfig) -> None:
     """What is wrong with names and lengths is said before anything takes time."""
     for name in (config.model, *config.draft_models):
-        if not is_head(name):
+        if name == config.model or not is_head(str(head_folder(name, config.model))):
             locate(name)
     claimed = None if config.max_model_len is None else claimed_positions(config.model)
     if config.max_model_len is not None and claimed is not None and config.max_model_len > claimed:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from smartspec.control.policy_names import parse_policy
+from smartspec.engine.drafting.shipped_head import SHIPPED, has_shipped_head
 from smartspec.engine.runtime.drafters import MODEL_FREE_DRAFTERS
 
 BLOCK_SIZE = 16
@@ -11,7 +12,8 @@ BLOCK_SIZE = 16
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """model, drafters: names (see engine.models.load; a drafter is one of drafters.MODEL_FREE_DRAFTERS or a model).
+    """model: a name, see engine.models.load. drafters: names, of drafters.MODEL_FREE_DRAFTERS, of heads or of models;
+    None for those of default_drafters.
 
     policy: a name, see control.policy_names; "off" is plain decoding, for which no drafter is made.
 
@@ -26,7 +28,7 @@ class EngineConfig:
     """
 
     model: str = "smollm2-135m-instruct"
-    drafters: tuple[str, ...] = ("prompt-lookup", "recycling")
+    drafters: tuple[str, ...] | None = None
     policy: str = "goodput"
     dtype: str = "auto"
     device: str = "auto"
@@ -42,6 +44,8 @@ class EngineConfig:
     strict: bool = False
 
     def __post_init__(self):
+        if self.drafters is None:
+            object.__setattr__(self, "drafters", default_drafters(self.model))
         for name in ("max_batch", "max_batched_tokens", "max_draft_tokens", "max_queue"):
             _require_positive(name, getattr(self, name))
         for name in ("max_model_len", "kv_tokens", "max_queue_per_client"):
@@ -67,6 +71,11 @@ class EngineConfig:
     @property
     def draft_models(self) -> tuple[str, ...]:
         return tuple(name for name in self.active_drafters if name not in MODEL_FREE_DRAFTERS)
+
+
+def default_drafters(model: str) -> tuple[str, ...]:
+    """Those without a model, and the head that comes with the model if there is one."""
+    return ("prompt-lookup", "recycling", *([SHIPPED] if has_shipped_head(model) else []))
 
 
 def parse_drafters(text: str) -> tuple[str, ...]:

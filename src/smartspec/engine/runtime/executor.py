@@ -44,14 +44,17 @@ class LiveExecutor:
         self.runner.apply(batch.memory_ops)
         for drafter in self.drafters:
             drafter.begin_step(batch)
-        return tuple(drafter.view(batch) for drafter in self.drafters)
+        return tuple(
+            drafter.view(batch) if batch.asks_drafters or not drafter.spec.has_passes else _nothing(batch)
+            for drafter in self.drafters
+        )
 
     def draft(self, batch: Batch, plan: DraftPlan) -> tuple[Draft, ...]:
         """Each drafter runs only for rows whose plan asks for it."""
         began = self.clock()
         self._drafter = plan.drafter
         drafts = [NO_DRAFT] * len(batch.decoding)
-        for number, drafter in enumerate(self.drafters):
+        for number, drafter in enumerate(self.drafters if plan.lengths.any() else ()):
             lengths = plan.lengths_of(number)
             if lengths.any():
                 made = _draft(drafter, batch, lengths, plan)
@@ -89,6 +92,8 @@ class LiveExecutor:
             drafter.observe(batch, np.where(self._drafter == number, verified, 0), decoding, prefill)
             for number, drafter in enumerate(self.drafters)
         )
+        if not batch.asks_drafters:
+            free_tests = ()
         seconds = self._step_seconds(target=self.clock() - began)
         return StepResult(decoding, prefill, seconds, free_tests=free_tests, prompt_logprobs=scores)
 
@@ -129,6 +134,10 @@ class LiveExecutor:
         return StepSeconds(
             draft=self._draft_seconds, target=target, host=max(0.0, total - self._draft_seconds - target)
         )
+
+
+def _nothing(batch: Batch) -> DrafterView:
+    return DrafterView(np.zeros(len(batch.decoding), dtype=np.int64))
 
 
 def _draft(drafter: Drafter, batch: Batch, lengths: np.ndarray, plan: DraftPlan) -> Sequence[Draft]:

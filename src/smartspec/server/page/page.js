@@ -153,7 +153,7 @@ function reasonOf(d) {
   if (!d.num_rows) return `A step of ${d.prefill_tokens} prompt tokens: there was nothing to draft for.`;
   const gain = number(100 * (d.predicted_goodput / d.predicted_goodput_off - 1));
   let text = verified
-    ? `${verified} draft tokens for ${rows}${prompts}: ${perSecond(d.predicted_goodput)} tokens per second were expected, ` +
+    ? `${verified} draft token${verified === 1 ? "" : "s"} for ${rows}${prompts}: ${perSecond(d.predicted_goodput)} tokens per second were expected, ` +
       `${perSecond(d.predicted_goodput_off)} without drafts (${gain} % more). ${sum(d.accepted)} were accepted. `
     : `No drafts for ${rows}${prompts}: ${perSecond(d.predicted_goodput_off)} tokens per second were expected without them. `;
   text += `The step took ${milliseconds(d.measured_seconds)} ms, ${milliseconds(d.predicted_seconds)} were predicted. `;

@@ -1,108 +1,17 @@
-/* A decoder layer of Llama's shape in one call, fp32, for processors: norm, query-key-value, rotary positions, attention
- * over the cache, output projection, norm, gated MLP, and both residual connections.
- *
- * One OpenMP team does it all and meets at barriers. Called operator by operator, the same work at one row of a model of
- * 135 million parameters spent half of its time in dispatch and in waking threads.
- */
-#include <omp.h>
-
-#include "attention.h"
+/* A decoder layer of Llama's shape, or a whole head, in one call: see decoder_layer.h and head_pass.h. */
 #include "built_with.h"
-#include "elementwise.h"
-#include "linear.h"
-
-/* Weights whose outputs stand side by side: heads of query, key and value, or gate and up, which may differ in type. */
-typedef struct {
-    Weight parts[3];
-    int64_t num_parts, outputs;
-} Linear;
-
-typedef struct {
-    const float *attention_norm, *mlp_norm; /* [hidden] */
-    const float *query_norm, *key_norm;     /* [head_dim] each, or NULL */
-    Linear qkv, out, gate_up, down;
-    float epsilon;
-} Layer;
-
-/* Of one pass; rows are its tokens. attention: its query, key, value and output lie in `heads` and `attended`. */
-typedef struct {
-    const float *input;         /* [num_rows, hidden] */
-    float *output;              /* [num_rows, hidden] */
-    const float *cosine, *sine; /* [num_rows, head_dim] */
-    float *normed;              /* scratch [num_rows, hidden] */
-    float *heads;               /* scratch [num_rows, query, key and value heads, head_dim] */
-    float *attended;            /* scratch [num_rows, query heads, head_dim], 0 in rows of no tile */
-    float *gate_up;             /* scratch [num_rows, 2 * intermediate] */
-    float *gated;               /* scratch [num_rows, intermediate] */
-    Attention attention;
-    int64_t num_rows;
-} Pass;
-
-/* Columns of y [num_rows, y_stride] = x @ weight.T + bias: this thread's share of the weight's outputs; and to the same
- * columns of output goes their sum with residual, where there is one. */
-static void weight_share(const Weight *weight, const float *x, int64_t num_rows, float *y, int64_t y_stride,
-                         const float *residual, float *output) {
-    int64_t first, last;
-    share_of_panels(weight, omp_get_thread_num(), omp_get_num_threads(), &first, &last);
-    linear_slice(weight, x, num_rows, y, y_stride, first, last);
-    const int64_t end = last * PANEL < weight->outputs ? last * PANEL : weight->outputs;
-    if (residual)
-        for (int64_t row = 0; row < num_rows; row++)
-            for (int64_t i = row * y_stride + first * PANEL; i < row * y_stride + end; i++) output[i] = residual[i] + y[i];
-}
-
-static void linear_share(const Linear *linear, const float *x, int64_t num_rows, float *y, const float *residual,
-                         float *output) {
-    int64_t column = 0;
-    for (int64_t i = 0; i < linear->num_parts; i++) {
-        weight_share(&linear->parts[i], x, num_rows, y + column, linear->outputs, residual, output);
-        column += linear->parts[i].outputs;
-    }
-}
-
-static void norm_rows(const float *x, const float *weight, float epsilon, const Pass *p, int64_t size) {
-#pragma omp for schedule(static)
-    for (int64_t row = 0; row < p->num_rows; row++)
-        norm_row(x + row * size, weight, p->normed + row * size, size, epsilon);
-}
-
-/* Norms of query and key where the model has them, then rotary positions. */
-static void turn_heads(const Layer *layer, const Pass *p) {
-    const int64_t head_dim = p->attention.head_dim, num_kv_heads = p->attention.num_kv_heads;
-    const int64_t num_query_heads = num_kv_heads * p->attention.group_size, num_turned = num_query_heads + num_kv_heads;
-#pragma omp for schedule(static)
-    for (int64_t task = 0; task < p->num_rows * num_turned; task++) {
-        const int64_t row = task / num_turned, index = task % num_turned;
-        float *head = p->heads + (row * (num_turned + num_kv_heads) + index) * head_dim;
-        const float *norm = index < num_query_heads ? layer->query_norm : layer->key_norm;
-        if (norm) norm_row(head, norm, head, head_dim, layer->epsilon);
-        rotate_head(head, p->cosine + row * head_dim, p->sine + row * head_dim, head_dim);
-    }
-}
-
-static void gate_rows(const Pass *p, int64_t size) {
-#pragma omp for schedule(static)
-    for (int64_t row = 0; row < p->num_rows; row++) {
-        const float *gate = p->gate_up + row * 2 * size;
-        gated_silu_row(gate, gate + size, p->gated + row * size, size);
-    }
-}
+#include "decoder_layer.h"
+#include "head_pass.h"
 
 void decoder_layer(const Layer *layer, const Pass *p) {
-    const int64_t hidden = layer->out.outputs, num_rows = p->num_rows;
 #pragma omp parallel
     {
-        norm_rows(p->input, layer->attention_norm, layer->epsilon, p, hidden);
-        linear_share(&layer->qkv, p->normed, num_rows, p->heads, NULL, NULL);
-#pragma omp barrier
-        turn_heads(layer, p);
-        attend_in_team(&p->attention);
-        linear_share(&layer->out, p->attended, num_rows, p->normed, p->input, p->output);
-#pragma omp barrier
-        norm_rows(p->output, layer->mlp_norm, layer->epsilon, p, hidden);
-        linear_share(&layer->gate_up, p->normed, num_rows, p->gate_up, NULL, NULL);
-#pragma omp barrier
-        gate_rows(p, layer->gate_up.outputs / 2);
-        linear_share(&layer->down, p->gated, num_rows, p->normed, p->output, p->output);
+        norm_rows(p->input, layer->attention_norm, layer->epsilon, p, layer->out.outputs);
+        layer_behind_norm(layer, p, p->normed, p->input);
     }
+}
+
+void head_pass(const Head *head, const HeadPass *p) {
+#pragma omp parallel
+    head_in_team(head, p);
 }

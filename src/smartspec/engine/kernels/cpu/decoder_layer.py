@@ -21,7 +21,7 @@ MAX_PARTS = 3
 
 
 class Linear(ctypes.Structure):
-    """The struct of the same name in decoder_layer.c."""
+    """The struct of the same name in decoder_layer.h."""
 
     _fields_ = [("parts", Weight * MAX_PARTS), ("num_parts", ctypes.c_int64), ("outputs", ctypes.c_int64)]
 
@@ -32,7 +32,7 @@ class Linear(ctypes.Structure):
 
 
 class Layer(ctypes.Structure):
-    """The struct of the same name in decoder_layer.c."""
+    """The struct of the same name in decoder_layer.h."""
 
     _fields_ = [
         *((name, ctypes.c_void_p) for name in ("attention_norm", "mlp_norm", "query_norm", "key_norm")),
@@ -41,8 +41,8 @@ class Layer(ctypes.Structure):
     ]
 
 
-class _Pass(ctypes.Structure):
-    """The struct Pass in decoder_layer.c."""
+class PassFields(ctypes.Structure):
+    """The struct Pass in decoder_layer.h."""
 
     _fields_ = [
         *((name, ctypes.c_void_p) for name in ("input", "output", "cosine", "sine")),
@@ -87,7 +87,7 @@ class Pass:
         attention = attention_of(query, key, value, keys, keys, attended, tiles, 1.0, None, ancestors)
         self._read = tiles, ancestors
         pointers = (tensor.data_ptr() for tensor in self._memory)
-        self._pass = _Pass(None, None, None, None, *pointers, attention, num_rows)
+        self._pass = PassFields(None, None, None, None, *pointers, attention, num_rows)
 
     def run(
         self,
@@ -120,5 +120,5 @@ class Pass:
 @functools.cache
 def _kernels() -> ctypes.CDLL:
     library = native.load_kernels(LIBRARY).library
-    library.decoder_layer.argtypes = [ctypes.POINTER(Layer), ctypes.POINTER(_Pass)]
+    library.decoder_layer.argtypes = [ctypes.POINTER(Layer), ctypes.POINTER(PassFields)]
     return library

@@ -3,6 +3,7 @@
 
 #include "built_with.h"
 #include "linear.h"
+#include "weight_row.h"
 
 int64_t panel_width(void) { return PANEL; }
 
@@ -16,28 +17,11 @@ void linear(const Weight *weight, const float *x, int64_t num_rows, float *y, in
     }
 }
 
-/* out [inputs] = one output's weights. */
-static void block_panel_row(const Weight *weight, int64_t output, float *out) {
-    const int64_t lane = output % PANEL, groups = weight->inputs / GROUP;
-    const uint8_t *from = weight->blocks + output / PANEL * groups * weight->row_bytes;
-    for (int64_t g = 0; g < groups; g++, from += weight->row_bytes, out += GROUP) {
-        const float scale = half(from + 2 * lane);
-        const int is_q8 = weight->type == TYPE_PANELS_Q8_0, has_minimum = weight->type == TYPE_PANELS_Q4_1;
-        const float offset = is_q8 ? 0.0f : has_minimum ? half(from + 2 * (PANEL + lane)) : -8.0f * scale;
-        const uint8_t *quants = from + (has_minimum ? 4 : 2) * PANEL;
-        for (int64_t i = 0; i < GROUP; i++) {
-            const uint8_t byte = quants[is_q8 ? i * PANEL + lane : (i / WORD_INPUTS * PANEL + lane) * 4 + i % WORD_INPUTS / 2];
-            out[i] = scale * (is_q8 ? (float)(int8_t)byte : (float)(byte >> i % 2 * 4 & 15)) + offset;
-        }
-    }
-}
-
 /* out [num_rows, weight->inputs] = rows of the weight in fp32. */
 void dequantise_rows(const Weight *weight, const int64_t *rows, int64_t num_rows, float *out) {
 #pragma omp parallel for
     for (int64_t i = 0; i < num_rows; i++)
-        if (weight->type < TYPE_PANELS) block_panel_row(weight, rows[i], out + i * weight->inputs);
-        else dequantise_row(weight, rows[i], 0, weight->inputs, out + i * weight->inputs);
+        weight_row(weight, rows[i], out + i * weight->inputs);
 }
 
 /* One of GGUF's blocks into its lane of a panel's group. */

@@ -62,6 +62,15 @@ def describe(blocks: torch.Tensor, block_type: GGMLQuantizationType, bias: torch
     return Weight(blocks.data_ptr(), pointer, len(blocks), inputs, blocks.shape[1], int(block_type))
 
 
+def describe_floats(weight: torch.Tensor) -> Weight:
+    """The plain weight fp32 [outputs, inputs] for the kernels that look rows up."""
+    require_fp32("weight", weight, tuple(weight.shape))
+    outputs, inputs = weight.shape
+    return Weight(
+        weight.data_ptr(), None, outputs, inputs, inputs * weight.element_size(), int(GGMLQuantizationType.F32)
+    )
+
+
 def panel_width() -> int:
     """Outputs that lie side by side in a panel, on this machine."""
     return _kernels().panel_width()

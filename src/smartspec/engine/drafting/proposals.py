@@ -1,0 +1,32 @@
+"""What a pass of a head proposes: of every row the likeliest tokens behind it."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from smartspec.engine.drafting.tree_expansion import best_children
+
+
+@dataclass(frozen=True)
+class Proposals:
+    """token_ids: int64 [n, width], the target's ids of the likeliest tokens, the first best; chances: float [n, width],
+    their probabilities; entropy: float [n], of the whole distributions in nats."""
+
+    token_ids: np.ndarray
+    chances: np.ndarray
+    entropy: np.ndarray
+
+    @property
+    def lists(self) -> tuple[list[list[int]], list[list[float]]]:
+        """token_ids and chances. Behind features that are NaN the latter are no probabilities, and nothing could be
+        sorted by them: they are 0 here."""
+        return self.token_ids.tolist(), np.clip(np.nan_to_num(self.chances), 0.0, 1.0).tolist()
+
+
+def proposals_of(logits: torch.Tensor, target_ids: torch.Tensor, width: int) -> Proposals:
+    """logits: [n, V]. target_ids: int64 [V], the target's id of each token."""
+    shape = len(logits), min(width, logits.shape[1])  # of no rows too, as of a pass that only fills KV
+    in_vocabulary, chances = (np.array(of).reshape(shape) for of in best_children(logits, width))
+    entropy = torch.special.entr(torch.softmax(logits.float(), dim=-1)).sum(dim=-1)
+    return Proposals(target_ids.cpu().numpy()[in_vocabulary.astype(np.int64)], chances, entropy.cpu().numpy())

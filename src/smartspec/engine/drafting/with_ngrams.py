@@ -1,0 +1,65 @@
+"""One draft tree of what a head and the n-gram tree propose behind the same text."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from smartspec.control.records import DrafterView, FreeTests, StopRule
+from smartspec.core.batch import NO_DRAFT, Batch, Draft, Verification
+from smartspec.core.drafter import TreeDrafter
+from smartspec.drafters.ngram_tree import NgramTreeDrafter
+
+
+class WithNgrams:
+    """A drafter into whose trees those of the n-gram drafter go, which cost nothing more: it is a drafter of the same
+    engine and has made its own when this one is asked. Chains stay as they are. Implements core.drafter.TreeDrafter."""
+
+    def __init__(self, drafter: TreeDrafter, ngrams: NgramTreeDrafter):
+        self.spec = drafter.spec
+        self._drafter, self._ngrams = drafter, ngrams
+
+    def begin_step(self, batch: Batch) -> None:
+        self._drafter.begin_step(batch)
+
+    def view(self, batch: Batch) -> DrafterView:
+        return self._drafter.view(batch)
+
+    def draft(self, batch: Batch, lengths: np.ndarray, stop: StopRule | None = None) -> Sequence[Draft]:
+        return self._drafter.draft(batch, lengths, stop)
+
+    def draft_trees(
+        self, batch: Batch, lengths: np.ndarray, depths: np.ndarray, width: int, stop: StopRule | None = None
+    ) -> Sequence[Draft]:
+        """The best lengths[i] nodes (int [R]) of both."""
+        made = self._drafter.draft_trees(batch, lengths, depths, width, stop)
+        return list(map(merged, made, self._ngrams.draft(batch, lengths, stop), lengths.tolist()))
+
+    def observe(
+        self,
+        batch: Batch,
+        verified: np.ndarray,
+        decoding: Sequence[Verification],
+        prefill: Sequence[Verification | None],
+    ) -> FreeTests:
+        return self._drafter.observe(batch, verified, decoding, prefill)
+
+
+def merged(one: Draft, other: Draft, num_nodes: int) -> Draft:
+    """The likeliest num_nodes nodes of two trees with confidence. A node of both is as likely as the surer one says."""
+    chances: dict[tuple[int, ...], float] = {}
+    for draft in (one, other):
+        if draft.confidence is not None:
+            for path, chance in zip(draft.paths[1:], draft.confidence.tolist(), strict=True):
+                chances[path] = max(chance, chances.get(path, 0.0))
+    worth = {(): 1.0}
+    for path in sorted(chances, key=len):
+        worth[path] = worth[path[:-1]] * chances[path]
+    kept = sorted(chances, key=lambda path: (-worth[path], len(path)))[:num_nodes]
+    if not kept:
+        return NO_DRAFT
+    place = {path: number for number, path in enumerate(kept)} | {(): -1}
+    return Draft(
+        np.array([path[-1] for path in kept], dtype=np.int32),
+        np.array([place[path[:-1]] for path in kept], dtype=np.int32),
+        confidence=np.array([chances[path] for path in kept]),
+    )

@@ -1,0 +1,133 @@
+"""A pass of a trained head in one call (head_pass.h), fp32 on CPU.
+
+Why: a head is a thirtieth of its target. In torch's operators a pass over one row took 0.9 ms beside 6 of the target, a
+third of it to read the weights.
+"""
+
+import ctypes
+import functools
+
+import numpy as np
+import torch
+
+from smartspec.engine.kernels.cpu import native
+from smartspec.engine.kernels.cpu.decoder_layer import LIBRARY, Layer, LayerShape, PassFields
+from smartspec.engine.kernels.cpu.quantized_linear import Weight
+from smartspec.engine.kernels.cpu.ragged_attention import attention_of
+
+
+class Head(ctypes.Structure):
+    """The struct of the same name in head_pass.h."""
+
+    _fields_ = [
+        ("layer", Layer),
+        *((name, ctypes.c_void_p) for name in ("embed_norm", "final_norm", "all_taps_norm", "tap_norms")),
+        *((name, Weight) for name in ("embedding", "combine", "lm_head")),
+        ("target_ids", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("num_taps", "norm_before_residual", "norm_output")),
+    ]
+
+
+class _HeadPass(ctypes.Structure):
+    """The struct HeadPass in head_pass.h."""
+
+    _fields_ = [
+        ("of_layer", PassFields),
+        *((name, ctypes.c_void_p) for name in ("features", "earlier_rows", "token_ids", "cosine_of", "sine_of")),
+        *((name, ctypes.c_void_p) for name in ("wanted_rows", "embedded", "taps", "joined", "hidden", "normed")),
+        *((name, ctypes.c_void_p) for name in ("logits", "children", "chances", "entropy")),
+        *((name, ctypes.c_int64) for name in ("num_wanted", "width")),
+    ]
+
+
+class HeadPass:
+    """Memory for passes of a head over up to num_rows tokens.
+
+    keys, values: its cache, [slots, num_kv_heads, max_len, head_dim]. features: [slots, max_len, feature_size].
+    cosine, sine: of every position, [max_len, head_dim]. All fp32; they must stay where they are.
+    """
+
+    def __init__(
+        self,
+        head: Head,
+        shape: LayerShape,
+        num_rows: int,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        features: torch.Tensor,
+        cosine: torch.Tensor,
+        sine: torch.Tensor,
+    ):
+        self.num_rows, self._head = num_rows, head
+        self._arguments = shape, (keys, values, features, cosine, sine)
+        size, num_heads, num_kv_heads = shape.hidden_size, shape.num_heads, shape.num_kv_heads
+        turned = {name: torch.empty(num_rows, shape.head_dim) for name in ("cosine", "sine")}
+        of_layer = {name: torch.empty(num_rows, size) for name in ("input", "output", "normed")}
+        of_layer |= {
+            name: torch.empty(num_rows, n * shape.intermediate_size) for name, n in (("gate_up", 2), ("gated", 1))
+        }
+        heads = torch.empty(num_rows, num_heads + 2 * num_kv_heads, shape.head_dim)
+        attended = torch.empty(num_rows, num_heads, shape.head_dim)
+        widths = {"embedded": size, "taps": features.shape[2], "joined": 2 * size, "hidden": size, "normed": size}
+        memory = {name: torch.empty(num_rows, width) for name, width in widths.items()}
+        memory |= {"logits": torch.empty(num_rows, head.lm_head.outputs), "cosine_of": cosine, "sine_of": sine}
+        self._memory = turned, of_layer, heads, attended, memory
+        self._hidden, self._features = memory["hidden"], features
+        query, key, value = heads.transpose(0, 1).split([num_heads, num_kv_heads, num_kv_heads])
+        no_tiles = torch.empty(0, 5, dtype=torch.int64)
+        scale = shape.head_dim**-0.5
+        self._pass = p = _HeadPass(**{name: tensor.data_ptr() for name, tensor in memory.items()})
+        for name, tensor in (turned | of_layer | {"heads": heads, "attended": attended}).items():
+            setattr(p.of_layer, name, tensor.data_ptr())
+        p.of_layer.attention = attention_of(query, key, value, keys, values, attended, no_tiles, scale, None, None)
+
+    def larger(self, num_rows: int) -> "HeadPass":
+        """Memory for so many tokens, which goes on where this ended."""
+        made = HeadPass(self._head, self._arguments[0], num_rows, *self._arguments[1])
+        made._hidden[: self.num_rows] = self._hidden
+        return made
+
+    def run(
+        self,
+        tiles: np.ndarray,
+        ancestors: np.ndarray | None,
+        token_ids: np.ndarray,
+        earlier_rows: np.ndarray | None,
+        wanted_rows: np.ndarray,
+        width: int,
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Of each wanted row the width likeliest tokens, int64 [n, width], their probabilities, fp32 [n, width], and
+        the entropy of its distribution in nats, fp32 [n].
+
+        tiles: int64 [m, 5], see attention.h; ancestors: uint64 [N] where there are trees. token_ids: int32 [N].
+        earlier_rows: int64 [N], the wanted rows of the pass before whose hidden states these read; None: the features
+        of their places. wanted_rows: int64 [n]. Raises ValueError where a pass is larger than its memory.
+        """
+        if len(token_ids) > self.num_rows:
+            raise ValueError(f"a pass over {len(token_ids)} tokens in memory for {self.num_rows}")
+        p, attention, num_wanted = self._pass, self._pass.of_layer.attention, len(wanted_rows)
+        children = np.empty((num_wanted, width), dtype=np.int64)
+        chances, entropy = np.empty((num_wanted, width), dtype=np.float32), np.empty(num_wanted, dtype=np.float32)
+        attention.tiles, attention.num_tiles = _address(tiles, np.int64), len(tiles)
+        attention.ancestors = None if ancestors is None else _address(ancestors, np.uint64)
+        p.of_layer.num_rows, p.num_wanted, p.width = len(token_ids), num_wanted, width
+        p.features = self._features.data_ptr() if earlier_rows is None else None
+        p.earlier_rows = None if earlier_rows is None else _address(earlier_rows, np.int64)
+        p.token_ids, p.wanted_rows = _address(token_ids, np.int32), _address(wanted_rows, np.int64)
+        p.children, p.chances, p.entropy = children.ctypes.data, chances.ctypes.data, entropy.ctypes.data
+        _kernels().head_pass(ctypes.byref(self._head), ctypes.byref(p))
+        return children, chances, entropy
+
+
+def _address(array: np.ndarray, dtype: type) -> int:
+    """The kernel reads memory as if it were of this type and contiguous."""
+    if array.dtype != dtype or not array.flags.c_contiguous:
+        raise ValueError(f"must be contiguous {np.dtype(dtype)}, got {array.dtype} of shape {array.shape}")
+    return array.ctypes.data
+
+
+@functools.cache
+def _kernels() -> ctypes.CDLL:
+    library = native.load_kernels(LIBRARY).library
+    library.head_pass.argtypes = [ctypes.POINTER(Head), ctypes.POINTER(_HeadPass)]
+    return library

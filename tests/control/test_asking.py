@@ -1,0 +1,96 @@
+"""Whether drafters are asked: in every step that pays for it, else within a budget."""
+
+import numpy as np
+import pytest
+from drafter_cases import LOOKUP
+from factories import make_feedback, make_view
+
+from smartspec.control.controller import Controller
+from smartspec.control.goodput.asking import Asking
+from smartspec.control.goodput.policy import Goodput
+from smartspec.control.goodput.settings import ExplorationSettings, GoodputSettings
+from smartspec.control.latency.cost_curve import CostCurve
+from smartspec.control.latency.model import LatencyModel
+from smartspec.control.records import Drafted, StepSeconds
+
+SHARE = 0.003
+TARGET, PLAIN, ASKED = 0.006, 0.0001, 0.0004  # seconds of a pass, and of the host without and with drafters
+
+
+def run(asking, num_steps, saved=0.0, rows=4, **view):
+    """In which steps drafters were asked; each of these is expected to save so many seconds."""
+    asked = []
+    for _ in range(num_steps):
+        asked.append(asking.is_due(rows))
+        seconds = StepSeconds(draft=0.0, target=TARGET, host=ASKED if asked[-1] else PLAIN)
+        asking.observe(make_feedback(make_view(rows, **view), seconds=seconds), asked[-1], saved * asked[-1])
+    return np.array(asked)
+
+
+def test_where_nothing_is_saved_asking_takes_its_share_of_the_time():
+    asking = Asking(SHARE)
+    assert run(asking, 5).all(), "at first it may cost what a step takes"
+    run(asking, 200)
+    asked = run(asking, 5000)
+    assert asked.sum() * (ASKED - PLAIN) == pytest.approx(SHARE * 5000 * (TARGET + PLAIN), rel=0.05)
+    assert asked.mean() < 0.1
+
+
+def test_where_drafts_pay_for_it_every_step_asks():
+    asking = Asking(SHARE)
+    run(asking, 200)
+    assert run(asking, 3000, saved=1.1 * (ASKED - PLAIN))[-2000:].all()
+
+
+def test_one_good_step_pays_for_those_behind_it():
+    asking = Asking(SHARE)
+    run(asking, 300)
+    while not asking.is_due(4):
+        run(asking, 1)
+    run(asking, 1, saved=10 * (ASKED - PLAIN))
+    assert run(asking, 10).all() and not run(asking, 5).any()
+
+
+def test_batch_sizes_have_their_own_price():
+    asking = Asking(SHARE)
+    run(asking, 300)
+    assert not run(asking, 3).any()
+    assert run(asking, 1, rows=64).all(), "nothing is known of this one"
+    run(asking, 100, rows=64)
+    assert not run(asking, 3, rows=64).any()
+    assert asking._price(4) == pytest.approx(asking._price(64)) == pytest.approx(ASKED - PLAIN)
+
+
+def test_steps_with_prefill_do_not_tell_what_asking_costs():
+    asking = Asking(SHARE)
+    run(asking, 100, num_prefills=1, prefill_tokens=100)
+    assert asking._price(4) == 0.0
+
+
+def test_without_a_budget_every_step_asks():
+    assert run(Asking(0.0), 500).all()
+
+
+def test_the_controller_asks_no_drafters_where_it_has_none():
+    latency = LatencyModel(CostCurve.linear(0.01, 0.001))
+    assert not Controller("goodput", 4, latency, drafters=()).asks_drafters(3)
+    assert Controller("fixed:2", 4, latency, drafters=(LOOKUP,)).asks_drafters(3)
+
+
+@pytest.mark.parametrize(("acceptance", "share"), [(0.0, 0.0), (0.0, SHARE), (1.0, SHARE)])
+def test_a_policy_asks_as_often_as_its_drafts_pay_for(acceptance, share):
+    settings = GoodputSettings(exploration=ExplorationSettings(share=share))
+    policy = Goodput(settings=settings)
+    controller = Controller(policy, 4, LatencyModel(CostCurve.linear(0.004, 0.001)), drafters=(LOOKUP,), strict=True)
+    asked = []
+    for step in range(600):
+        asked.append(controller.asks_drafters(4))
+        view = make_view(4, found_lengths=2 * asked[-1], now=float(step))
+        plan = controller.plan_draft(view)
+        verified = controller.plan_verify(view, plan, Drafted(plan.lengths))
+        accepted = (verified * acceptance).astype(int)
+        target = 0.004 + 0.001 * (4 + int(verified.sum()))
+        seconds = StepSeconds(draft=0.0, target=target, host=ASKED if asked[-1] else PLAIN)
+        controller.observe(make_feedback(view, plan, verified, accepted, seconds=seconds))
+    often = np.mean(asked[300:])
+    assert often == 1.0 if acceptance or not share else often < 0.15
