@@ -37,9 +37,9 @@ from smartspec.core.sampling_params import SamplingParams
 from smartspec.core.scheduler import Scheduler
 from smartspec.drafters.ngram_tree import NgramTreeDrafter
 from smartspec.engine.drafting.draft_model import DraftModel
-from smartspec.engine.drafting.head_drafter import HeadDrafter
-from smartspec.engine.drafting.head_runner import HeadRunner
+from smartspec.engine.drafting.head_kinds import head_drafter
 from smartspec.engine.drafting.with_ngrams import WithNgrams
+from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.engine.runtime.build import Runners, load_runners
 from smartspec.engine.runtime.config import BLOCK_SIZE, EngineConfig
 from smartspec.engine.runtime.drafters import MODEL_FREE_DRAFTERS
@@ -120,9 +120,11 @@ def make_drafter(runners: Runners, name: str, num_nodes: int) -> Drafter:
     if name in MODEL_FREE_DRAFTERS:
         return MODEL_FREE_DRAFTERS[name](max_draft_tokens=num_nodes)
     runner = runners.drafts[name]
-    if isinstance(runner, HeadRunner):
-        return HeadDrafter(runner, runners.target, 1, name)
-    return DraftModel(runner, 1, name)
+    return (
+        DraftModel(runner, 1, name)
+        if isinstance(runner, ModelRunner)
+        else head_drafter(runner, runners.target, 1, name)
+    )
 
 
 def token_ids_of(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> list[int]:

@@ -13,6 +13,7 @@ from smartspec.control.goodput.settings import GoodputSettings, HysteresisSettin
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
 from smartspec.control.policy import Estimates
+from smartspec.control.records import DrafterSpec
 
 K = 4
 CURVE = CostCurve(knots=(1.0, 16.0), slopes=(0.0002, 0.002), constant=0.03)
@@ -133,3 +134,17 @@ def test_several_draft_models_and_a_lookup_are_mixed_row_by_row():
     assert 2 not in best_choice(view, dear).draft_plan.drafter, "nor is it charged where it does not draft"
     both_dear = replace(estimates, latency=LatencyModel(CURVE, (None, costly, costly)))
     assert best_choice(view, both_dear).draft_plan.drafter.tolist() == [0, -1, -1]
+
+
+def test_where_depth_is_free_drafts_are_longer():
+    """Where each token takes a pass of its own, the third would cost more than it is worth."""
+    lengths = {}
+    for one_pass_depth in (0, K):
+        latency = LatencyModel(CURVE, (CostCurve.linear(0.02, 0.0001),))
+        spec = DrafterSpec("head", has_passes=True, one_pass_depth=one_pass_depth)
+        latency.use_drafters((spec,))
+        survival = np.cumprod(np.full((1, 1, K), 0.9), axis=2)
+        view = replace(make_view(1), drafters=(lagging(1),))
+        best = best_choice(view, Estimates((spec,), survival, latency))
+        lengths[one_pass_depth] = int(best.plan.lengths[0])
+    assert lengths == {0: 2, K: K}

@@ -217,7 +217,24 @@ def test_passes_of_several_drafters_add_up_and_each_is_corrected():
     assert model.predict(view, alone, plan.lengths).draft == pytest.approx(1.5 * second, rel=0.1)
 
 
+def test_of_a_draft_made_in_one_pass_another_token_is_another_entry_of_it():
+    curve = CostCurve((0.0,), (0.001,), 0.005, per_scored_token=0.0005)
+    model = LatencyModel(CostCurve.linear(0.03, 0.002), (None, curve))
+    model.use_drafters((LOOKUP, replace(MODEL, one_pass_depth=3)))
+    view, drafter = make_view(3, lag=10), np.array([1, 1, 0])
+    seconds = model.draft_seconds(view, drafter, K)[1]
+    of_pass = 0.005 + 20 * 0.001 + 2 * np.array([1, 2, 3, 3]) * 0.0015  # a fourth token would need another pass
+    assert seconds == pytest.approx([0.0, *of_pass])
+    plan = DraftPlan(np.array([2, 1, 4]), drafter)
+    drafting = 0.005 + 20 * 0.001 + 3 * 0.0015
+    assert model.predict(view, plan, plan.lengths).draft == pytest.approx(drafting)
+    for _ in range(40):  # passes are half as slow again
+        target = float(model.target_seconds(view, np.array([7]))[0])
+        model.observe(view, plan, plan.lengths, StepSeconds(1.5 * drafting, target, 0.001))
+    assert model.predict(view, plan, plan.lengths).draft == pytest.approx(1.5 * drafting, rel=0.1)
+
+
 @pytest.mark.parametrize("drafts", [(), (CostCurve.linear(0.01, 0.0),), (None, None)])
 def test_a_drafter_with_passes_and_no_curve_is_refused_and_the_other_way_round(drafts):
     with pytest.raises(ValueError, match="give LatencyModel a curve for each"):
-        LatencyModel(CostCurve.linear(0.03, 0.002), drafts).check((LOOKUP, MODEL))
+        LatencyModel(CostCurve.linear(0.03, 0.002), drafts).use_drafters((LOOKUP, MODEL))

@@ -6,14 +6,15 @@ import torch
 from test_recycling_engine import WholeDrafts
 from tiny_models import VOCABULARY, as_loaded, tiny_llama
 
-from smartspec.control.records import DrafterView, StopRule
-from smartspec.core.batch import Batch, Draft, chain
+from smartspec.control.records import DrafterView, FreeTests, StopRule
+from smartspec.core.batch import NO_DRAFT, Batch, Draft, chain
 from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.core.scheduler import Scheduler
 from smartspec.drafters.prompt_lookup import PromptLookupDrafter
+from smartspec.engine.attention.ragged import Segment
 from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.engine.runtime.executor import LiveExecutor
 
@@ -22,12 +23,12 @@ LONG, SHORT = [i * 7 % 50 for i in range(60)], [3, 1, 4, 1, 5]
 BAD = [BAD_TOKEN, *range(50)]  # whatever comes behind the bad token attends to it
 
 
-def make_core(with_kernel: bool, draft_length: int = 4) -> EngineCore:
+def make_core(with_kernel: bool, draft_length: int = 4, taps: tuple[int, ...] = ()) -> EngineCore:
     """with_kernel: our attention kernel where there is one, else torch's, which reads masked positions too."""
     model = tiny_llama(0)
     model.model.embed_tokens.weight[BAD_TOKEN] = torch.nan
     # A head's positions are no whole number of pages: giving pages back would not clear them.
-    runner = ModelRunner(as_loaded(model), num_slots=2, max_len=100)
+    runner = ModelRunner(as_loaded(model), num_slots=2, max_len=100, taps=taps)
     if not with_kernel:
         runner.max_tile_tokens = 0
     executor = LiveExecutor(runner, (PromptLookupDrafter(max_draft_tokens=draft_length),))
@@ -97,3 +98,41 @@ def test_a_draft_token_without_numbers_ends_no_request(with_kernel, temperature)
     neighbour.request_id = 1
     assert decode(core, request, neighbour) == [alone, alone]
     assert (request.error, neighbour.error) == (None, None)
+
+
+class FeatureReader(BadDrafts):
+    """Bad drafts for request 1 alone. Notes at each position what the target's layers computed of the newest token, as
+    drafters that read features do."""
+
+    def __init__(self, target: ModelRunner, **limits: int):
+        super().__init__(**limits)
+        self.target = target
+        self.read: dict[tuple[int, int], torch.Tensor] = {}  # by request and position
+
+    def draft(self, batch: Batch, lengths: np.ndarray, stop: StopRule | None) -> tuple[Draft, ...]:
+        drafts = zip(batch.decoding, super().draft(batch, lengths, stop), strict=True)
+        return tuple(draft if request.request_id == 1 else NO_DRAFT for request, draft in drafts)
+
+    def observe(self, batch: Batch, *rest) -> FreeTests:
+        assert len(self.target.features) == len(batch.decoding) + len(batch.prefill)
+        for request, features in zip(batch.decoding, self.target.features, strict=False):
+            self.read[request.request_id, request.num_computed_tokens] = features[0]
+        return super().observe(batch, *rest)
+
+
+@pytest.mark.parametrize("with_kernel", [True, False])
+def test_a_pass_without_bad_drafts_leaves_every_request_its_features(with_kernel):
+    alone = decode(make_core(with_kernel), make_request(0, SHORT, 12, 0.0))[0]
+    core = make_core(with_kernel, taps=(1, 2))
+    drafter = FeatureReader(core.executor.runner, max_draft_tokens=4)
+    drafter.outputs = alone
+    core.executor.drafters = (drafter,)
+    requests = [make_request(number, prompt, 12, 0.0) for number, prompt in enumerate([LONG, SHORT])]
+    assert decode(core, *requests)[1] == alone
+    assert {request_id for request_id, _ in drafter.read} == {0, 1}
+    for request in requests:
+        target = make_core(with_kernel, taps=(1, 2)).executor.runner
+        target.forward([Segment(0, 0, request.token_ids, 1)])
+        for (request_id, position), features in drafter.read.items():
+            if request_id == request.request_id:
+                torch.testing.assert_close(features, target.features[0][position], rtol=1e-4, atol=1e-4)

@@ -7,11 +7,13 @@ itself, whose drafts are all accepted, and its own first layers, whose drafts mo
 import itertools
 import json
 import re
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,6 +30,7 @@ from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.core.scheduler import SCORED_CHUNK
 from smartspec.engine.drafting.head_checkpoint import write_head
+from smartspec.engine.drafting.medusa_checkpoint import write_medusa
 from smartspec.engine.drafting.shipped_head import SHIPPED, has_shipped_head
 from smartspec.engine.models.default_model import DEFAULT_MODEL
 from smartspec.engine.models.load import load_model
@@ -35,12 +38,16 @@ from smartspec.engine.runtime import build
 from smartspec.engine.runtime.config import EngineConfig
 from smartspec.server.grammars import GrammarCompiler, TokenGrammar
 from smartspec.server.structured import StructuredOutputs
-from smartspec.train.start import initial_head
+from smartspec.train.start import initial_head, initial_medusa, initial_p_eagle
+
+sys.path.append(str(Path(__file__).parents[1] / "vllm_real"))
+from make_heads import make_eagle
 
 NUM_SHALLOW_LAYERS = 4
 MAX_TOKENS = 20
 SHALLOW = "the first layers"
 HEAD = "a head"
+EAGLE, P_EAGLE, MEDUSA = "eagle", "p-eagle", "medusa"
 LOOKUP, RECYCLING, TREE = "prompt-lookup", "recycling", "ngram-tree"
 
 
@@ -85,6 +92,18 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> str:
     head = initial_head(model, np.arange(4096), tap_rms=10.0, seed=0)
     write_head(folder, head, DEFAULT_MODEL, type(model).__name__)
     return str(folder)
+
+
+@pytest.fixture(scope="module")
+def untrained_of_other_kinds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Folders of heads as training starts with them, for the model's first tokens."""
+    folder, model, ids = tmp_path_factory.mktemp("heads"), stock_model(), np.arange(4096)
+    write_head(folder / P_EAGLE, initial_p_eagle(model, ids, 10.0, 0, 5, seed=0), DEFAULT_MODEL, type(model).__name__)
+    write_medusa(folder / MEDUSA, initial_medusa(model, ids, 5))
+    (folder / "model").mkdir()
+    model.config.save_pretrained(folder / "model")
+    make_eagle(folder / EAGLE, str(folder / "model"))
+    return {name: str(folder / name) for name in (EAGLE, P_EAGLE, MEDUSA)}
 
 
 def generate(
@@ -144,6 +163,16 @@ def test_greedy_output_is_that_of_plain_decoding(plain, shallow, head, policy, d
         assert num_verified > 0
         assert (num_accepted > 0) or drafters == (HEAD,)
         assert (num_accepted == num_verified) == (drafters == (DEFAULT_MODEL,))
+
+
+@pytest.mark.parametrize("policy", ["fixed:4", "eagle2:8", "goodput"])
+@pytest.mark.parametrize("drafters", [(EAGLE,), (P_EAGLE,), (MEDUSA,), (TREE, P_EAGLE), (TREE, MEDUSA)], ids="+".join)
+def test_greedy_output_with_heads_of_other_kinds_is_that_of_plain_decoding(
+    plain, untrained_of_other_kinds, policy, drafters
+):
+    outputs, steps = generate(policy, tuple(untrained_of_other_kinds.get(name, name) for name in drafters))
+    assert outputs == plain
+    assert policy == "goodput" or sum(step.num_verified_tokens for step in steps) > 0
 
 
 def test_sampled_output_with_a_head_is_that_of_plain_decoding(head):

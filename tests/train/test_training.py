@@ -15,7 +15,8 @@ sys.path.append(str(Path(__file__).parents[1] / "engine"))
 from saved_models import save_model
 from transformers import AutoTokenizer
 
-from smartspec.engine.drafting.head_checkpoint import is_head, read_head
+from smartspec.engine.drafting.head_checkpoint import read_head
+from smartspec.engine.drafting.head_kinds import is_head, load_head
 from smartspec.engine.models.load import load_model
 from smartspec.train import run
 from smartspec.train.fit import TrainingSettings
@@ -59,7 +60,7 @@ def test_what_is_recorded_while_generating_is_what_a_pass_of_its_own_computes(ta
     (tmp_path / "tokens").mkdir()
     for path in shard_paths(texts):
         (tmp_path / "tokens" / path.name).write_bytes(path.read_bytes())
-    run.record_missing(str(target), tmp_path, lambda line: None)
+    run.record_missing(str(target), tmp_path, "eagle3", lambda line: None)
     for number, path in enumerate(shard_paths(texts)):
         rows = read_shard(path)
         pairs = zip(*(read_signals(signals_path(each, number), rows) for each in (texts, tmp_path)), strict=True)
@@ -85,6 +86,27 @@ def test_training_teaches_and_what_it_writes_drafts(target, texts, trained):
     head, embedding = read_head(trained, loaded)
     assert embedding is None and len(head.target_ids) == 16
     assert "Held-out" in (trained / "README.md").read_text()
+
+
+@pytest.mark.parametrize("kind", ["p-eagle", "medusa"])
+def test_heads_that_draft_in_one_pass_are_trained(target, texts, tmp_path, kind):
+    """Medusa heads read other layers: their signals are computed, and those of EAGLE-3 refused."""
+    settings, data = replace(SETTINGS, kind=kind), texts
+    if kind == "medusa":
+        with pytest.raises(
+            ValueError, match=r"holds 96 values a token, a head of kind medusa reads 32: copy .*/tokens"
+        ):
+            run.train_head(str(target), texts, tmp_path / "head", settings, lambda line: None)
+        data = tmp_path / "texts"
+        shutil.copytree(texts / "tokens", data / "tokens")
+    for name, num_tokens in (("start", 1), ("head", SETTINGS.num_tokens)):
+        run.train_head(str(target), data, tmp_path / name, replace(settings, num_tokens=num_tokens), lambda line: None)
+    loss = {name: curve(tmp_path / name)[-1]["loss"] for name in ("start", "head")}
+    assert loss["head"] < min(0.9 * loss["start"], np.log(16))  # which is what knowing nothing of its vocabulary gives
+    head, _ = load_head(tmp_path / "head", load_model(str(target)))
+    assert len(head.target_ids) == 16 and f"--kind {kind} " in (tmp_path / "head" / "README.md").read_text()
+    with pytest.raises(ValueError, match="no head of kind 'hydra': use one of eagle3, p-eagle, medusa"):
+        run.train_head(str(target), data, tmp_path / "other", replace(SETTINGS, kind="hydra"), lambda line: None)
 
 
 def test_interrupted_and_resumed_is_as_uninterrupted(target, texts, tmp_path, monkeypatch):
@@ -116,7 +138,7 @@ def test_interrupted_and_resumed_is_as_uninterrupted(target, texts, tmp_path, mo
         ({"eagle_aux_hidden_state_layer_ids": [1, 2, 9]}, "taps layers .1, 2, 9., the target has 6"),
         ({"transformer_layer_config": {"vocab_size": 77}}, "vocabulary of 77 tokens, the target has 32"),
         ({"transformer_layer_config": {"num_hidden_layers": 2}}, "2 layers, one is supported"),
-        ({"speculators_model_type": "dflash"}, "'dflash': only eagle3 is supported"),
+        ({"speculators_model_type": "dflash"}, "'dflash': use one of type eagle, eagle3, peagle, medusa"),
         ({"draft_vocab_size": 17}, "its config says"),
     ],
 )
@@ -127,7 +149,7 @@ def test_a_head_for_another_target_is_refused(target, trained, tmp_path, change,
     (tmp_path / "config.json").write_text(json.dumps(config))
     (tmp_path / "model.safetensors").write_bytes((trained / "model.safetensors").read_bytes())
     with pytest.raises(ValueError, match=message):
-        read_head(tmp_path, load_model(str(target)))
+        load_head(tmp_path, load_model(str(target)))
 
 
 def test_damaged_heads_are_refused(target, trained, tmp_path):

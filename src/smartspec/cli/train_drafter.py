@@ -24,12 +24,15 @@ def train_drafter(
     export_data: Annotated[
         Path | None, typer.Option(help="Write the texts as `speculators train` reads them to this folder (for a GPU).")
     ] = None,
+    kind: Annotated[
+        str, typer.Option(help="Of head: eagle3, p-eagle (drafts in one pass) or medusa (the same, without attention).")
+    ] = "eagle3",
     tokens: Annotated[int, typer.Option(min=1, help="Answer tokens to train on, repeated ones included.")] = 1_000_000,
     vocabulary: Annotated[int, typer.Option(min=1, help="Tokens the head can draft.")] = 8192,
     learning_rate: Annotated[float, typer.Option(min=0.0, help="At its peak.")] = 5e-4,
     seed: Annotated[int, typer.Option(help="Of what is sampled.")] = 0,
 ) -> None:
-    """Train an EAGLE-3 head on the target's own text.
+    """Train a head to draft, on the target's own text.
 
     Example: smartspec train-drafter smollm2-135m-instruct --data texts --generate 1000000
     """
@@ -50,7 +53,7 @@ def train_drafter(
             from smartspec.train.run import train_head
 
             settings = TrainingSettings(
-                num_tokens=tokens, draft_vocab_size=vocabulary, learning_rate=learning_rate, seed=seed
+                kind=kind, num_tokens=tokens, draft_vocab_size=vocabulary, learning_rate=learning_rate, seed=seed
             )
             train_head(model, data, out, settings, report)
     except KeyboardInterrupt:

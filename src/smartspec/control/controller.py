@@ -81,7 +81,7 @@ class Controller:
         self.policy = parse_policy(policy, max_draft_tokens) if isinstance(policy, str) else policy
         self.policy_name = policy if isinstance(policy, str) else type(policy).__name__.lower()
         self.max_draft_tokens = max_draft_tokens
-        latency.check(drafters)
+        latency.use_drafters(drafters)
         self._latency = latency
         self._acceptance = AcceptanceEstimator(max_draft_tokens, drafters)
         self._unlearned: list[_Finished] = []
@@ -192,7 +192,7 @@ class Controller:
 
     def use_latency(self, latency: LatencyModel) -> None:
         """Forget what is known about time for a new profile. ValueError where it does not fit the drafters."""
-        latency.check(self.drafters)
+        latency.use_drafters(self.drafters)
         self._learn()
         self._latency = latency
 

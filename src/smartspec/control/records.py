@@ -13,12 +13,12 @@ import numpy as np
 UNLIMITED = 2**31 - 1
 MAX_TREE_NODES = 63  # a node's ancestors, the newest token and itself included, are the bits of one machine word
 
-# Asked after every pass of a draft model: (depth, rows, confidence, entropy) -> bool [n], True where a row drafts no
-# more. depth counts from 0; rows int [n] are those that took part; confidence and entropy (nats), float [n], describe
-# the distributions their tokens of this pass were drawn from. Of a tree that is wider than a chain, confidence is the
-# chance that one of the nodes that the next pass would be fed is right, given that one of those before was (so that its
-# product over the passes is the probability of the beam), and entropy that behind the likeliest node. Stopping behind a
-# token that is kept biases nothing. All rows of a call draft with the same drafter.
+# Asked after every pass of a drafter with one per depth: (depth, rows, confidence, entropy) -> bool [n], True where a
+# row drafts no more. depth counts from 0; rows int [n] are those that took part; confidence and entropy (nats), float
+# [n], describe the distributions their tokens of this pass were drawn from. Of a tree that is wider than a chain,
+# confidence is the chance that one of the nodes that the next pass would be fed is right, given that one of those
+# before was (so that its product over the passes is the probability of the beam), and entropy that behind the likeliest
+# node. Stopping behind a token that is kept biases nothing. All rows of a call draft with the same drafter.
 StopRule = Callable[[int, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
 
@@ -28,14 +28,16 @@ class DrafterSpec:
 
     has_passes: its drafts are made after the plan by passes of a model, one per depth, for which the latency model has
     a cost curve. Otherwise it is model-free: its drafts cost nothing and exist before the plan. match_lengths: least
-    match length of each of its pools, ascending; acceptance is learned separately per pool. makes_trees: a pass can be
-    fed several nodes of a draft, so that a plan may ask for trees (see DraftPlan).
+    match length of each of its pools, ascending; acceptance is learned separately per pool. makes_trees: a plan may ask
+    it for trees (see DraftPlan), as a pass can be fed several nodes of a draft. one_pass_depth: where not 0, one pass
+    makes the whole draft, up to so many tokens deep: another token is another entry of that pass.
     """
 
     name: str
     has_passes: bool = False
     match_lengths: tuple[int, ...] = (0,)
     makes_trees: bool = False
+    one_pass_depth: int = 0
 
 
 @dataclass(frozen=True)
@@ -146,8 +148,8 @@ class DraftPlan:
 
     width: most nodes that a later pass is fed for a row, and most children of a node. With 1, drafts made in passes are
     chains, a pass for every node. Wider drafts, of drafters that make trees, take depths[i] passes (int [R]) and are
-    the best lengths[i] nodes of all that these propose. Drafters without passes, and those that make no trees, look at
-    lengths alone.
+    the best lengths[i] nodes of all that these propose. Of a drafter that needs one pass (DrafterSpec.one_pass_depth)
+    depths[i] are the entries of that. Drafters without passes, and those that make no trees, look at lengths alone.
     """
 
     lengths: np.ndarray

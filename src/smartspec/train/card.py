@@ -7,12 +7,13 @@ from pathlib import Path
 from smartspec.train.fit import CURVE, Training, TrainingSettings
 from smartspec.train.shards import num_answer_tokens
 
-CARD = """# EAGLE-3 head for {model}
+TITLES = {"eagle3": "EAGLE-3 head", "p-eagle": "P-EAGLE head", "medusa": "Medusa heads"}
+CARD = """# {title} for {model}
 
-A drafter for speculative decoding in the `speculators` format: `smartspec serve {model} --drafter FOLDER`.
+A drafter for speculative decoding in the format that vLLM loads: `smartspec serve {model} --drafter FOLDER`.
 
-Trained by `smartspec train-drafter {model} --data TEXTS --out FOLDER --tokens {tokens}` on texts that the target wrote
-itself ({unique} answer tokens), its features and likeliest tokens recorded while it wrote them.
+Trained by `smartspec train-drafter {model} --kind {kind} --data TEXTS --out FOLDER --tokens {tokens}`
+on texts that the target wrote itself ({unique} answer tokens), its features and likeliest tokens recorded.
 
 * Settings: `{settings}`
 * Taps: what the target's first {taps} layers have computed
@@ -26,6 +27,8 @@ def write_card(folder: Path, model: str, data: Path, settings: TrainingSettings,
     last = json.loads((folder / CURVE).read_text().splitlines()[-1])
     text = CARD.format(
         model=model,
+        title=TITLES[settings.kind],
+        kind=settings.kind,
         tokens=settings.num_tokens,
         unique=num_answer_tokens(data),
         settings=json.dumps(asdict(settings)),

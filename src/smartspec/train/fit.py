@@ -10,22 +10,22 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from smartspec.engine.drafting.eagle3 import Eagle3Head
 from smartspec.train.batches import collate, epoch, read_part
 from smartspec.train.shards import shard_paths
-from smartspec.train.unroll import chain_matches, loss_of
+from smartspec.train.unroll import NUM_DEPTHS, TrainedHead, chain_matches, loss_of
 
 CHECKPOINT = "training.pt"
 CURVE = "curve.jsonl"
-HELD_OUT_DRAFT = 5  # tokens of the chains that are measured
 HELD_OUT_ROWS = 64
 
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """num_tokens: answer tokens to learn from, repeated ones included. num_steps: of the training-time test.
+    """kind: of head, one of kinds.KINDS. num_tokens: answer tokens to learn from, repeated ones included. num_steps: of
+    the training-time test; a head that drafts in one pass learns all its depths.
     learning_rate: after warm_up batches; it falls to a tenth along a cosine over num_tokens."""
 
+    kind: str = "eagle3"
     num_tokens: int = 1_000_000
     num_steps: int = 3
     draft_vocab_size: int = 8192
@@ -40,7 +40,7 @@ class TrainingSettings:
 class Training:
     """A head, its optimiser, and how far along the data it is."""
 
-    def __init__(self, head: Eagle3Head, embedding: torch.Tensor, data: Path, settings: TrainingSettings):
+    def __init__(self, head: TrainedHead, embedding: torch.Tensor, data: Path, settings: TrainingSettings):
         """embedding: the target's, [V, hidden_size]. data: a folder of shards with signals."""
         self.head, self.embedding, self.data, self.settings = head, embedding, data, settings
         self.num_tokens = self.num_batches = self.epoch = self.batch_in_epoch = 0
@@ -50,6 +50,7 @@ class Training:
         self.optimizer = torch.optim.AdamW(
             learned, lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=settings.weight_decay
         )
+        self._num_steps = settings.num_steps if settings.kind == "eagle3" else NUM_DEPTHS
         self._in_bfloat16 = bfloat16_is_faster()  # of a learned weight the fp32 copy is what learns
         self._draft_ids = np.full(embedding.shape[0], -1, dtype=np.int64)
         self._draft_ids[head.target_ids.numpy()] = np.arange(len(head.target_ids))
@@ -76,7 +77,7 @@ class Training:
         for group in self.optimizer.param_groups:
             group["lr"] = self._learning_rate()
         with torch.autocast("cpu", torch.bfloat16, enabled=self._in_bfloat16):
-            loss = loss_of(self.head, self.embedding, batch, self.settings.num_steps)
+            loss = loss_of(self.head, self.embedding, batch, self._num_steps)
         self.optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.head.parameters(), self.settings.max_gradient)
@@ -94,10 +95,10 @@ class Training:
     def acceptance(self) -> list[float]:
         """On held-out rows: the chance that a token of a chain is right where those before it were, by position."""
         rows = [row for number in range(len(shard_paths(self.data))) for row in read_part(self.data, number, True)]
-        counts = torch.zeros(HELD_OUT_DRAFT, 2, dtype=torch.int64)
+        counts = torch.zeros(NUM_DEPTHS, 2, dtype=torch.int64)
         for begin in range(0, min(len(rows), HELD_OUT_ROWS), 8):
             batch = collate(rows[begin : begin + 8], self._draft_ids)
-            counts += chain_matches(self.head, self.embedding, batch, HELD_OUT_DRAFT)
+            counts += chain_matches(self.head, self.embedding, batch, NUM_DEPTHS)
         return (counts[:, 1] / counts[:, 0].clamp(min=1)).tolist()
 
     def keep(self, folder: Path, report: Callable[[str], None]) -> None:

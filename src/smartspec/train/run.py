@@ -10,7 +10,6 @@ from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.scheduler import Scheduler
 from smartspec.engine.drafting.eagle3 import default_taps
-from smartspec.engine.drafting.head_checkpoint import write_head
 from smartspec.engine.models.checkpoint import locate, read_checkpoint
 from smartspec.engine.models.load import load_model
 from smartspec.engine.models.loaded_model import LoadedModel
@@ -19,11 +18,11 @@ from smartspec.train.card import write_card
 from smartspec.train.export import export_rows
 from smartspec.train.fit import CHECKPOINT, Training, TrainingSettings
 from smartspec.train.generate import BLOCK_SIZE, GenerationLimits, Generator, NoDrafts, generate_shards
+from smartspec.train.kinds import KINDS, start_of, taps_of, write
 from smartspec.train.prompts import chat_format
 from smartspec.train.recording import RecordingExecutor, RecordingRunner, signals_of
 from smartspec.train.shards import num_answer_tokens, read_rows, read_shard, shard_paths
-from smartspec.train.signals import signals_path, write_signals
-from smartspec.train.start import initial_head, last_tap_rms
+from smartspec.train.signals import read_signals, signals_path, write_signals
 from smartspec.train.vocabulary import coverage, draft_vocabulary
 from smartspec.workload.prompts import read_prompts
 
@@ -55,8 +54,9 @@ def generate_texts(
     generate_shards(generator, data, num_tokens, report)
 
 
-def record_missing(model: str, data: Path, report: Callable[[str], None]) -> None:
-    """Compute the signals of shards that have none (texts that came without them), in a pass over each row.
+def record_missing(model: str, data: Path, kind: str, report: Callable[[str], None]) -> None:
+    """Compute the signals of shards that have none (texts that came without them, or without those that a head of this
+    kind reads), in a pass over each row.
 
     Raises ValueError where there is nothing to learn from, or it was written by another model."""
     next(read_rows(data))
@@ -67,7 +67,7 @@ def record_missing(model: str, data: Path, report: Callable[[str], None]) -> Non
     loaded = load_model(model)
     _check_rows(data, loaded)
     longest = max(len(row.token_ids) for row in read_rows(data))
-    runner = ModelRunner(loaded, num_slots=1, max_len=longest, taps=default_taps(loaded.num_layers))
+    runner = ModelRunner(loaded, num_slots=1, max_len=longest, taps=taps_of(kind, loaded.num_layers))
     for number in missing:
         rows = read_shard(shard_paths(data)[number])
         write_signals(signals_path(data, number), [signals_of(runner, row) for row in rows])
@@ -75,10 +75,14 @@ def record_missing(model: str, data: Path, report: Callable[[str], None]) -> Non
 
 def train_head(model: str, data: Path, out: Path, settings: TrainingSettings, report: Callable[[str], None]) -> None:
     """Train a head for the target on the texts in data, or go on doing so, and write it to folder out."""
-    record_missing(model, data, report)
+    if settings.kind not in KINDS:
+        raise ValueError(f"there is no head of kind {settings.kind!r}: use one of {', '.join(KINDS)}")
+    record_missing(model, data, settings.kind, report)
     source, files = locate(model)
     target, _ = read_checkpoint(model, source, files, torch.float32, keep_blocks=False)
     vocab_size = target.get_input_embeddings().weight.shape[0]
+    num_taps = len(taps_of(settings.kind, target.config.get_text_config().num_hidden_layers))
+    _check_signals(data, num_taps * target.config.get_text_config().hidden_size, settings.kind)
     if (out / CHECKPOINT).exists():
         ids = np.load(out / VOCABULARY)
     else:
@@ -86,7 +90,7 @@ def train_head(model: str, data: Path, out: Path, settings: TrainingSettings, re
         out.mkdir(parents=True, exist_ok=True)
         np.save(out / VOCABULARY, ids)
     report(f"{len(ids)} tokens in the draft vocabulary cover {coverage(data, ids):.1%} of the answers")
-    head = initial_head(target, ids, last_tap_rms(data), settings.seed)
+    head = start_of(settings.kind, target, ids, data, settings.seed)
     embedding = target.get_input_embeddings().weight.detach().clone()
     architecture = type(target).__name__
     del target
@@ -94,7 +98,7 @@ def train_head(model: str, data: Path, out: Path, settings: TrainingSettings, re
     if training.resume(out):
         report(f"going on after {training.num_tokens} tokens")
     training.run(out, report)
-    write_head(out, head, model, architecture)
+    write(out, head, model, architecture)
     write_card(out, model, data, settings, training)
 
 
@@ -115,6 +119,17 @@ def _check_rows(data: Path, loaded: LoadedModel) -> None:
             raise ValueError(
                 f"{data} has a row of {len(row.token_ids)} tokens up to id {row.token_ids.max()}, {loaded.name!r} has "
                 f"{loaded.vocab_size} tokens and {loaded.max_model_len} positions: generate texts with this model"
+            )
+
+
+def _check_signals(data: Path, feature_size: int, kind: str) -> None:
+    """Raises ValueError where a shard's signals are those of another kind of head."""
+    for number, path in enumerate(shard_paths(data)):
+        size = read_signals(signals_path(data, number), read_shard(path))[0].features.shape[1]
+        if size != feature_size:
+            raise ValueError(
+                f"{signals_path(data, number)} holds {size} values a token, a head of kind {kind} reads "
+                f"{feature_size}: copy {data}/tokens to a folder of its own, where its signals are computed"
             )
 
 

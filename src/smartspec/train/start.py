@@ -12,6 +12,8 @@ from torch import nn
 from transformers import LlamaConfig, PreTrainedConfig
 
 from smartspec.engine.drafting.eagle3 import Eagle3Head, HeadConfig, default_taps
+from smartspec.engine.drafting.medusa import MedusaConfig, MedusaHead
+from smartspec.engine.drafting.p_eagle import PEagleHead
 from smartspec.engine.models.taps import decoder_layers
 from smartspec.train.shards import read_shard, shard_paths
 from smartspec.train.signals import read_signals, signals_path
@@ -40,12 +42,11 @@ def head_config(target: PreTrainedConfig, draft_vocab_size: int) -> HeadConfig:
     return HeadConfig(layer, draft_vocab_size, taps, target.hidden_size, fc_norm=True)
 
 
-def last_tap_rms(data: Path) -> float:
+def last_tap_rms(data: Path, num_taps: int) -> float:
     """Root mean square of the target's last tap over the rows of one shard."""
     rows = read_shard(shard_paths(data)[0])
-    config_size = 3  # taps, see default_taps
     signals = read_signals(signals_path(data, 0), rows)
-    last = np.concatenate([np.split(each.features, config_size, axis=1)[-1] for each in signals]).astype(np.float64)
+    last = np.concatenate([np.split(each.features, num_taps, axis=1)[-1] for each in signals]).astype(np.float64)
     return float(np.sqrt((last**2).mean(axis=1)).mean())
 
 
@@ -66,6 +67,41 @@ def initial_head(target: nn.Module, target_ids: np.ndarray, tap_rms: float, seed
         final_norm = getattr(target.get_decoder(), "norm", None)
         if final_norm is not None and final_norm.weight.shape == head.norm.weight.shape:
             head.norm.weight.copy_(final_norm.weight)
+    return head
+
+
+def initial_p_eagle(
+    target: nn.Module, target_ids: np.ndarray, tap_rms: float, mask_token_id: int, num_depths: int, seed: int
+) -> PEagleHead:
+    """The same for a head that drafts num_depths tokens in one pass. mask_token_id: whose embedding stands for tokens
+    that are not known."""
+    start = initial_head(target, target_ids, tap_rms, seed)
+    head = PEagleHead(start.config, mask_token_id, num_depths)
+    head.load_state_dict(start.state_dict(), strict=False)
+    head.lm_head.weight.requires_grad_(False)
+    return head
+
+
+def initial_medusa(target: nn.Module, target_ids: np.ndarray, num_heads: int) -> MedusaHead:
+    """Medusa heads for the stock target: of one residual block that adds nothing yet, as in the paper, so that each
+    says what the target's output embedding does. That embedding is the target's and stays so."""
+    config = target.config.get_text_config()
+    shape = MedusaConfig(
+        hidden_size=config.hidden_size,
+        vocab_size=config.vocab_size,
+        draft_vocab_size=len(target_ids),
+        num_heads=num_heads,
+        num_layers=1,
+        num_outputs=1,
+        taps=(config.num_hidden_layers + 1,),
+    )
+    head = MedusaHead(shape)
+    head.token_map.copy_(torch.from_numpy(target_ids))
+    with torch.no_grad():
+        for blocks in head.blocks:
+            blocks.layers[0].weight.zero_()
+        head.lm_heads[0].weight.copy_(target.get_output_embeddings().weight[head.token_map])
+    head.lm_heads[0].weight.requires_grad_(False)
     return head
 
 

@@ -1,12 +1,23 @@
-"""Training-time test (EAGLE-3, arXiv 2503.01840): a head trained on several steps of its own drafting."""
+"""What a head drafts behind every place of a text at once, and how well that agrees with the target.
+
+EAGLE-3 heads go several steps of their own drafting (training-time test, arXiv 2503.01840), heads that draft in one
+pass as many depths of that.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from smartspec.engine.drafting.eagle3 import Eagle3Head, rotary_tables
+from smartspec.engine.drafting.medusa import MedusaHead
+from smartspec.engine.drafting.p_eagle import PEagleHead
+
+NUM_DEPTHS = 5  # tokens of the chains that are measured, and that heads draft in one pass
+
+TrainedHead = Eagle3Head | MedusaHead
 
 
 @dataclass(frozen=True)
@@ -32,17 +43,21 @@ class TrainingBatch:
 
 def unroll(head: Eagle3Head, embedding: torch.Tensor, batch: TrainingBatch, num_steps: int) -> Iterator[torch.Tensor]:
     """Hidden states behind the norm, [B, L, hidden_size], of num_steps steps. In step s, entry p has gone s tokens
-    beyond the features it knows and predicts token p + 2 + s; what it drafted is taken to have been right.
+    beyond the features it knows and predicts token p + 2 + s; what it drafted is taken to have been right. A P-EAGLE
+    head knows neither those tokens nor what it computed of them.
 
     embedding: the target's, [V, hidden_size].
     """
     hidden, layer = head.combine(batch.features), head.layers[0]
+    mask = head.combine(head.mask_hidden).expand_as(hidden) if isinstance(head, PEagleHead) else None
     length = hidden.shape[1]
     cos, sin = rotary_tables(head.config.layer, length + num_steps)
     keys, values = [], []
     for step in range(num_steps):
         taken = torch.arange(length) + 1 + step
         tokens = batch.token_ids[:, taken.clamp(max=batch.token_ids.shape[1] - 1)]
+        if step and isinstance(head, PEagleHead):
+            tokens, hidden = torch.full_like(tokens, head.mask_token_id), mask
         joined, residual = layer.attention_input(F.embedding(tokens, embedding), hidden)
         turn = cos[step : step + length], sin[step : step + length]
         query = _turned(_heads(layer.self_attn.q_proj(joined), head), *turn)
@@ -55,12 +70,24 @@ def unroll(head: Eagle3Head, embedding: torch.Tensor, batch: TrainingBatch, num_
         yield normed
 
 
-def loss_of(head: Eagle3Head, embedding: torch.Tensor, batch: TrainingBatch, num_steps: int) -> torch.Tensor:
+def outputs(
+    head: TrainedHead, embedding: torch.Tensor, batch: TrainingBatch, num_steps: int
+) -> Iterator[tuple[torch.Tensor, nn.Module]]:
+    """By step, as in unroll: what the head's output embedding reads, [B, L, hidden_size], and that embedding."""
+    if isinstance(head, MedusaHead):
+        for step in range(num_steps):
+            yield head.blocks[step](batch.features), head.output(step)
+    else:
+        for normed in unroll(head, embedding, batch, num_steps):
+            yield normed, head.lm_head
+
+
+def loss_of(head: TrainedHead, embedding: torch.Tensor, batch: TrainingBatch, num_steps: int) -> torch.Tensor:
     """Mean over steps of the cross entropy with the target's candidates that the draft vocabulary holds."""
     total = torch.zeros(())
-    for step, normed in enumerate(unroll(head, embedding, batch, num_steps)):
+    for step, (normed, output) in enumerate(outputs(head, embedding, batch, num_steps)):
         chosen = batch.is_predicted(step)
-        log_probs = F.log_softmax(head.lm_head(normed[chosen]), dim=-1)
+        log_probs = F.log_softmax(output(normed[chosen]), dim=-1)
         rows, columns = chosen.nonzero(as_tuple=True)
         ids, probs = batch.top_ids[rows, columns + 2 + step], batch.top_probs[rows, columns + 2 + step]
         weights = probs * (ids >= 0)
@@ -71,15 +98,15 @@ def loss_of(head: Eagle3Head, embedding: torch.Tensor, batch: TrainingBatch, num
 
 
 @torch.no_grad()
-def chain_matches(head: Eagle3Head, embedding: torch.Tensor, batch: TrainingBatch, num_steps: int) -> torch.Tensor:
+def chain_matches(head: TrainedHead, embedding: torch.Tensor, batch: TrainingBatch, num_steps: int) -> torch.Tensor:
     """int64 [num_steps, 2]: of chains whose first s tokens were what the target went on with, how many there were, and
     how many also had the next one right."""
     counts = torch.zeros(num_steps, 2, dtype=torch.int64)
     right = torch.ones_like(batch.token_ids[:, 1:], dtype=torch.bool)
-    for step, normed in enumerate(unroll(head, embedding, batch, num_steps)):
+    for step, (normed, output) in enumerate(outputs(head, embedding, batch, num_steps)):
         right = right & batch.is_predicted(step)
         rows, columns = right.nonzero(as_tuple=True)
-        matches = head.lm_head(normed[right]).argmax(dim=-1) == batch.drafts[rows, columns + 2 + step]
+        matches = output(normed[right]).argmax(dim=-1) == batch.drafts[rows, columns + 2 + step]
         counts[step] = torch.tensor([len(matches), int(matches.sum())])
         right[rows, columns] = matches
     return counts

@@ -33,7 +33,7 @@ class CostFile:
         if not isinstance(data, dict) or data.get("key") != self.key:
             raise ValueError("it is of another set-up")
         latency = LatencyModel.from_dict(data.get("cost_model"))
-        latency.check(drafters)
+        latency.use_drafters(drafters)
         return latency
 
     def store(self, latency: LatencyModel) -> None:

@@ -73,6 +73,9 @@ class AcceptanceEstimator:
     def survival_shifted(self, view: BatchView, shift: float) -> np.ndarray:
         """The same if all log-odds were higher by shift."""
         survival = _survival(self._history(view).log_odds + shift)
+        for number, spec in enumerate(self._drafters):
+            if spec.one_pass_depth:
+                survival[number, :, spec.one_pass_depth :] = 0.0
         for number, drafter in enumerate(view.drafters):
             if drafter.confidence is not None:
                 whose = np.full(view.num_rows, number)

@@ -60,6 +60,7 @@ class LatencyModel:
         self.drafts = tuple(drafts)
         self._target = CostCorrection(target)
         self._drafts = {number: CostCorrection(curve) for number, curve in enumerate(drafts) if curve is not None}
+        self._one_pass_depths: dict[int, int] = {}
         self._host = RobustMean()
         self._sizes_seen: set[int] = set()
         self._relative_errors: deque[float] = deque(maxlen=NUM_ERRORS)
@@ -70,8 +71,8 @@ class LatencyModel:
         drafts = tuple(CostCurve.fit(samples) if samples else None for samples in draft_samples)
         return LatencyModel(CostCurve.fit(target_samples), drafts)
 
-    def check(self, drafters: tuple[DrafterSpec, ...]) -> None:
-        """ValueError where the drafters with passes are not exactly those that have a cost curve."""
+    def use_drafters(self, drafters: tuple[DrafterSpec, ...]) -> None:
+        """Take in how they draft. ValueError where those with passes are not exactly those that have a cost curve."""
         with_passes = [number for number, drafter in enumerate(drafters) if drafter.has_passes]
         if with_passes != list(self._drafts):
             raise ValueError(
@@ -79,6 +80,7 @@ class LatencyModel:
                 f"and there are cost curves for {list(self._drafts)}: give LatencyModel a curve for each that has "
                 "passes, and None for the others"
             )
+        self._one_pass_depths = {n: each.one_pass_depth for n, each in enumerate(drafters) if each.one_pass_depth}
 
     @property
     def host_seconds(self) -> float:
@@ -90,18 +92,19 @@ class LatencyModel:
         return self._target.seconds(_target_size(view, num_draft_tokens))
 
     def draft_seconds(self, view: BatchView, drafter: np.ndarray, max_depth: int, width: int = 1) -> np.ndarray:
-        """Time of 0..max_depth passes of each drafter over its rows (drafter, width: see DraftPlan): float [D,
-        max_depth + 1], 0 at depth 0.
+        """Time of drafts that are 0..max_depth deep of each drafter over its rows (drafter, width: see DraftPlan):
+        float [D, max_depth + 1], 0 at depth 0. That is a pass for each level, or one with so many entries a row.
 
         A row takes part as long as it may carry another draft token; the first pass is also the draft prefill. The
         time is exact if every row drafts as deep as it may.
         """
         seconds = np.zeros((len(view.drafters), max_depth + 1))
         plan = DraftPlan(np.minimum(view.max_draft_tokens, max_depth), drafter, width=width)
-        for number, sizes in self._draft_sizes(view, plan).items():
+        for number, sizes in self._draft_sizes(view, plan, every_depth=True).items():
             passes = self._drafts[number].seconds(sizes)
-            seconds[number, 1 : len(passes) + 1] = passes
-        return np.cumsum(seconds, axis=1)
+            seconds[number, 1 : len(passes) + 1] = passes if number in self._one_pass_depths else np.cumsum(passes)
+            seconds[number, len(passes) + 1 :] = seconds[number, len(passes)]
+        return seconds
 
     def predict(self, view: BatchView, plan: DraftPlan, verified: np.ndarray) -> PredictedSeconds:
         """Time of a step that drafts plan and verifies verified (int [R]) draft tokens of each row."""
@@ -187,12 +190,34 @@ class LatencyModel:
             "median_relative_error": self.median_relative_error,
         }
 
-    def _draft_sizes(self, view: BatchView, plan: DraftPlan) -> dict[int, PassSize]:
-        """The passes of each drafter that runs, by its number."""
-        passes = {number: np.where(plan.drafter == number, plan.passes, 0) for number in self._drafts}
-        return {
-            n: _passes(view, view.drafters[n].lag, of_one, plan.width) for n, of_one in passes.items() if of_one.any()
-        }
+    def _draft_sizes(self, view: BatchView, plan: DraftPlan, every_depth: bool = False) -> dict[int, PassSize]:
+        """The passes of each drafter that runs, by its number. every_depth: where it needs one pass, those for every
+        depth up to the plan's instead."""
+        sizes = {}
+        for number in self._drafts:
+            depths = np.where(plan.drafter == number, plan.passes, 0)
+            if not depths.any():
+                continue
+            lag = view.drafters[number].lag
+            if deepest := self._one_pass_depths.get(number):
+                deepest = min(deepest, int(depths.max()))
+                limits = np.arange(1 if every_depth else deepest, deepest + 1)
+                sizes[number] = _one_pass(view, lag, depths, limits)
+            else:
+                sizes[number] = _passes(view, lag, depths, plan.width)
+        return sizes
+
+
+def _one_pass(view: BatchView, lag: np.ndarray, num_entries: np.ndarray, limits: np.ndarray) -> PassSize:
+    """The pass in which row i has num_entries[i] (int [R], not all 0) entries for its draft, no row more than a limit:
+    one for each of limits, int [L]. lag: int [R]."""
+    entries = np.minimum(num_entries[:, None], limits)
+    takes_part = num_entries > 0
+    scored, prefill = entries.sum(axis=0), lag * takes_part
+    context = view.context_tokens @ takes_part + scored
+    attended = (view.context_tokens + 1) @ entries + prefill @ view.context_tokens
+    rows = np.full(len(limits), takes_part.sum())
+    return PassSize(scored + prefill.sum(), context, rows, attended, scored_tokens=scored)
 
 
 def _passes(view: BatchView, lag: np.ndarray, num_passes: np.ndarray, width: int) -> PassSize:

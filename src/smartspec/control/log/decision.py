@@ -266,9 +266,14 @@ def _columns_of(records: tuple, names: tuple[str, ...]) -> list:
 def _read_drafters(fields: Fields) -> tuple[DrafterSpec, ...]:
     try:
         found = [
-            (str(d["name"]), bool(d["has_passes"]), tuple(map(int, d["match_lengths"])))
+            DrafterSpec(
+                str(d["name"]),
+                bool(d["has_passes"]),
+                tuple(map(int, d["match_lengths"])),
+                one_pass_depth=int(d.get("one_pass_depth", 0)),
+            )
             for d in fields.data["drafters"]
         ]
     except (KeyError, TypeError, ValueError):
         return fields.fail("field 'drafters' must be a list of objects with name, has_passes and match_lengths")
-    return tuple(DrafterSpec(*drafter) for drafter in found)
+    return tuple(found)

@@ -82,8 +82,8 @@ class _Layer(nn.Module):
         self.input_layernorm = nn.RMSNorm(size, eps)
         self.hidden_norm = nn.RMSNorm(size, eps)
         self.post_attention_layernorm = nn.RMSNorm(size, eps)
-        self.self_attn = _Projections(config.layer)
-        self.mlp = _MLP(config.layer)
+        self.self_attn = Projections(config.layer, 2 * size)
+        self.mlp = MLP(config.layer)
 
     def attention_input(self, embeds: torch.Tensor, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """What query, key and value are projected from, [..., 2 * hidden_size], and the residual."""
@@ -97,17 +97,21 @@ class _Layer(nn.Module):
         return hidden + self.mlp(self.post_attention_layernorm(hidden))
 
 
-class _Projections(nn.Module):
-    def __init__(self, layer: LlamaConfig):
+class Projections(nn.Module):
+    """The linears of a Llama layer's attention, over an input of that size."""
+
+    def __init__(self, layer: LlamaConfig, input_size: int):
         super().__init__()
         queries, keys = layer.num_attention_heads * layer.head_dim, layer.num_key_value_heads * layer.head_dim
-        self.q_proj = nn.Linear(2 * layer.hidden_size, queries, bias=layer.attention_bias)
-        self.k_proj = nn.Linear(2 * layer.hidden_size, keys, bias=layer.attention_bias)
-        self.v_proj = nn.Linear(2 * layer.hidden_size, keys, bias=layer.attention_bias)
+        self.q_proj = nn.Linear(input_size, queries, bias=layer.attention_bias)
+        self.k_proj = nn.Linear(input_size, keys, bias=layer.attention_bias)
+        self.v_proj = nn.Linear(input_size, keys, bias=layer.attention_bias)
         self.o_proj = nn.Linear(queries, layer.hidden_size, bias=layer.attention_bias)
 
 
-class _MLP(nn.Module):
+class MLP(nn.Module):
+    """A Llama layer's MLP."""
+
     def __init__(self, layer: LlamaConfig):
         super().__init__()
         self.gate_proj = nn.Linear(layer.hidden_size, layer.intermediate_size, bias=False)

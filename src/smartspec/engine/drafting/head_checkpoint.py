@@ -1,46 +1,41 @@
-"""Heads on disk: the `speculators` format, as vLLM loads it, and the layout of the original EAGLE-3 checkpoints."""
+"""EAGLE-3 and P-EAGLE heads on disk: the `speculators` format, as vLLM loads it, and the layout of the original EAGLE-3
+checkpoints."""
 
 import json
+import pickle
 import tempfile
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+from torch import nn
 from transformers import LlamaConfig
 
 from smartspec.engine.drafting.eagle3 import Eagle3Head, HeadConfig, default_taps
+from smartspec.engine.drafting.p_eagle import PEagleHead
 from smartspec.engine.models.loaded_model import LoadedModel
 
 VARIANTS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
 WEIGHTS = "model.safetensors"
-
-
-def is_head(name: str) -> bool:
-    """Whether a drafter's name is that of a folder with a trained head."""
-    return bool(
-        _read_json(Path(name).expanduser() / "config.json").keys() & {"speculators_model_type", "draft_vocab_size"}
-    )
+ORIGINAL_WEIGHTS = ("pytorch_model.bin", "medusa_lm_head.safetensors", "medusa_lm_head.pt")
+DEFAULT_DEPTHS = 8  # of a P-EAGLE head that does not say: those of the library's training
 
 
 def read_head(folder: Path, target: LoadedModel) -> tuple[Eagle3Head, torch.Tensor | None]:
     """A head for this target in fp32, and its own embedding [V, hidden_size] where it brings one.
 
-    Raises ValueError where it is for another target or of a kind that is not drafted with, OSError where the checkpoint
-    is damaged; both name the remedy.
+    Raises ValueError where it is for another target, OSError where the checkpoint is damaged; both name the remedy.
     """
-    data = _read_json(folder / "config.json")
-    kind = data.get("speculators_model_type", "eagle3")
-    if kind != "eagle3":
-        raise ValueError(f"{folder} is a head of type {kind!r}: only eagle3 is supported, use such a head")
+    data = read_json(folder / "config.json")
     config = _config(data, target)
     weights = _read_weights(folder)
     _check_target(folder, config, target)
-    head = Eagle3Head(config)
+    head = _p_eagle(folder, data, config) if data.get("speculators_model_type") == "peagle" else Eagle3Head(config)
     embedding = weights.pop("embed_tokens.weight", None)
     if "d2t" not in weights and config.draft_vocab_size == target.vocab_size:
         weights["d2t"] = torch.zeros(target.vocab_size, dtype=torch.int64)
-    _check_weights(folder, head, weights)
+    check_weights(folder, head, weights)
     head.load_state_dict(weights)
     outside = (head.target_ids < 0) | (head.target_ids >= target.vocab_size)
     if outside.any():
@@ -49,6 +44,17 @@ def read_head(folder: Path, target: LoadedModel) -> tuple[Eagle3Head, torch.Tens
             f"{target.vocab_size} tokens: use a head that was trained for {target.name!r}"
         )
     return head.requires_grad_(False).eval(), embedding
+
+
+def _p_eagle(folder: Path, data: dict, config: HeadConfig) -> PEagleHead:
+    token_id = data.get("mask_token_id")
+    if not isinstance(token_id, int) or not 0 <= token_id < config.layer.vocab_size:
+        raise ValueError(
+            f"{folder}: mask_token_id is {token_id!r}, it must be a token of the {config.layer.vocab_size} that the "
+            "target has: use a head that was trained for it"
+        )
+    proposals = (data.get("speculators_config") or {}).get("proposal_methods") or [{}]
+    return PEagleHead(config, token_id, proposals[0].get("speculative_tokens") or DEFAULT_DEPTHS)
 
 
 def write_head(folder: Path, head: Eagle3Head, target_name: str, architecture: str, num_draft_tokens: int = 5) -> None:
@@ -62,9 +68,19 @@ def write_head(folder: Path, head: Eagle3Head, target_name: str, architecture: s
     }
     t2d = torch.zeros(head.config.layer.vocab_size, dtype=torch.bool)
     t2d[head.target_ids] = True
+    config = _to_json(head.config, target_name, architecture, num_draft_tokens)
+    if isinstance(head, PEagleHead):
+        config = _to_json(head.config, target_name, architecture, head.num_depths)
+        config |= {"architectures": ["PEagleSpeculator"], "speculators_model_type": "peagle"}
+        config |= {"mask_token_id": head.mask_token_id}
+        config["speculators_config"]["algorithm"] = "peagle"
+    write_files(folder, {**tensors, "t2d": t2d}, config)
+
+
+def write_files(folder: Path, tensors: dict[str, torch.Tensor], config: dict) -> None:
+    """Weights and config.json, each whole or not at all, config.json last."""
     with tempfile.TemporaryDirectory(dir=folder, prefix=".writing-") as name:
-        save_file({**tensors, "t2d": t2d}, Path(name) / WEIGHTS, metadata={"format": "pt"})
-        config = _to_json(head.config, target_name, architecture, num_draft_tokens)
+        save_file(tensors, Path(name) / WEIGHTS, metadata={"format": "pt"})
         (Path(name) / "config.json").write_text(json.dumps(config, indent=2) + "\n")
         for file in (WEIGHTS, "config.json"):
             (Path(name) / file).replace(folder / file)
@@ -124,7 +140,8 @@ def _check_target(folder: Path, config: HeadConfig, target: LoadedModel) -> None
         )
 
 
-def _check_weights(folder: Path, head: Eagle3Head, weights: dict[str, torch.Tensor]) -> None:
+def check_weights(folder: Path, head: nn.Module, weights: dict[str, torch.Tensor]) -> None:
+    """Raise where these are not the weights of a head: OSError where some are missing, else ValueError."""
     expected = {name: tuple(tensor.shape) for name, tensor in head.state_dict().items()}
     remedy = "download or train it again"
     if missing := sorted(expected.keys() - weights.keys()):
@@ -138,19 +155,30 @@ def _check_weights(folder: Path, head: Eagle3Head, weights: dict[str, torch.Tens
 
 def _read_weights(folder: Path) -> dict[str, torch.Tensor]:
     """By the names of the speculators format, in fp32."""
-    path = folder / WEIGHTS
-    if not path.is_file():
-        raise OSError(f"{folder} holds no {WEIGHTS}: give the folder of a trained head, converted to safetensors")
-    try:
-        with safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dict)
-    except SafetensorError as error:
-        raise OSError(f"{path} is damaged or cut short ({error}): download or train it again") from error
+    tensors = read_tensors(folder)
     named = {name.replace("midlayer.", "layers.0."): tensor for name, tensor in tensors.items() if name != "t2d"}
     return {name: t.to(torch.int64 if name == "d2t" else torch.float32) for name, t in named.items()}
 
 
-def _read_json(path: Path) -> dict:
+def read_tensors(folder: Path) -> dict[str, torch.Tensor]:
+    """All weights of a head, as they are. Raises OSError naming the remedy where there are none, or they are damaged.
+
+    The pickled files of original checkpoints are read as nothing but tensors.
+    """
+    path = next((folder / name for name in (WEIGHTS, *ORIGINAL_WEIGHTS) if (folder / name).is_file()), None)
+    if path is None:
+        raise OSError(f"{folder} holds no {WEIGHTS}: give the folder of a trained head, with its weights")
+    try:
+        if path.suffix != ".safetensors":
+            return torch.load(path, map_location="cpu", weights_only=True)
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dict)
+    except (SafetensorError, pickle.UnpicklingError, RuntimeError, OSError, EOFError) as error:  # torch raises any
+        raise OSError(f"{path} is damaged or cut short ({error}): download or train it again") from error
+
+
+def read_json(path: Path) -> dict:
+    """The object in a file, an empty one where it holds none."""
     try:
         data = json.loads(path.read_text())
     except (OSError, ValueError):

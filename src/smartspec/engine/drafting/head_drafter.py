@@ -130,8 +130,7 @@ class _Feed:
 
 def _grow(feeds: list[_Feed], proposals: Proposals) -> list[float]:
     """Add the children that a pass proposes; returns how confident it is of each row, see StopRule."""
-    # Behind features that are NaN chances are no probabilities, and nothing can be sorted by them.
-    token_ids, chances = proposals.token_ids.tolist(), np.clip(np.nan_to_num(proposals.chances), 0.0, 1.0).tolist()
+    token_ids, chances = proposals.lists
     confidence, first = [], 0
     for feed in feeds:
         end = first + len(feed.nodes)

@@ -13,6 +13,7 @@ from smartspec.core.blocks import MemoryOp
 from smartspec.engine.attention.kv_cache import KVCache
 from smartspec.engine.attention.ragged import ATTENTION_NAME, AttentionPlan, Segment, register_attention
 from smartspec.engine.attention.slot_rows import SlotRows
+from smartspec.engine.drafting.eagle import EagleHead, PackedEagle
 from smartspec.engine.drafting.eagle3 import Eagle3Head, rotary_tables
 from smartspec.engine.drafting.native_head import NativeHead
 from smartspec.engine.drafting.proposals import Proposals, proposals_of
@@ -35,7 +36,7 @@ class HeadRunner:
 
     def __init__(
         self,
-        head: Eagle3Head,
+        head: Eagle3Head | EagleHead,
         target: ModelRunner,
         *,
         name: str,
@@ -83,7 +84,7 @@ class HeadRunner:
             num_bytes = self._native.weight_bytes
         else:
             num_bytes = sum(p.numel() * p.element_size() for p in head.parameters())
-            self._packed = _PackedHead(head.to(self.device, loaded.dtype))
+            self._packed = _packed(head.to(self.device, loaded.dtype), loaded.model)
             self._min_rows = pad_small_batches(self._packed)
             warm_up(self._packed)
         self.loaded = replace(self.loaded, weight_bytes=num_bytes)
@@ -106,10 +107,11 @@ class HeadRunner:
         return self._pass(segments, earlier_rows, width)
 
     def _last_chunk(self, segment: Segment) -> Segment:
-        """Feed all but the last chunk, which is returned."""
-        while segment.num_tokens > MAX_CHUNK:
-            self._pass([replace(segment, token_ids=segment.token_ids[:MAX_CHUNK], num_logits=0)], None, 1)
-            segment = replace(segment, start=segment.start + MAX_CHUNK, token_ids=segment.token_ids[MAX_CHUNK:])
+        """Feed all but the last chunk, which is returned, and with it every token whose logits are asked for."""
+        while (num_more := segment.num_tokens - max(MAX_CHUNK, segment.num_logits)) > 0:
+            num = min(MAX_CHUNK, num_more)
+            self._pass([replace(segment, token_ids=segment.token_ids[:num], num_logits=0)], None, 1)
+            segment = replace(segment, start=segment.start + num, token_ids=segment.token_ids[num:])
         return segment
 
     def _pass(self, segments: list[Segment], earlier_rows: list[int] | None, width: int) -> Proposals:
@@ -146,6 +148,12 @@ class HeadRunner:
         num_logits = sum(s.num_logits for s in segments)
         self.hidden = hidden[0, wanted][:num_logits]
         return self._packed.lm_head(normed[:, wanted])[0, :num_logits]
+
+
+def _packed(head: Eagle3Head | EagleHead, target: nn.Module) -> nn.Module:
+    if isinstance(head, EagleHead):
+        return PackedEagle(head, target.get_output_embeddings())
+    return _PackedHead(head)
 
 
 def _lookup(module: nn.Module, own: torch.Tensor | None, dtype: torch.dtype) -> Callable[[torch.Tensor], torch.Tensor]:

@@ -49,13 +49,13 @@ class NativeHead:
         )
 
     @staticmethod
-    def applies_to(head: Eagle3Head, embedding: nn.Module, features: torch.Tensor) -> bool:
+    def applies_to(head: nn.Module, embedding: nn.Module, features: torch.Tensor) -> bool:
         """Whether there is a kernel for it on this machine."""
         can_look_up = isinstance(embedding, QuantizedEmbedding) or (
             type(embedding) is nn.Embedding and embedding.weight.dtype == torch.float32
         )
         has_kernel = native.why_not(LIBRARY, features.device, features.dtype) is None
-        return type(head) is Eagle3Head and can_look_up and has_kernel and _max_tile(head.config, features) > 0
+        return isinstance(head, Eagle3Head) and can_look_up and has_kernel and _max_tile(head.config, features) > 0
 
     def propose(self, segments: list[Segment], earlier_rows: list[int] | None, width: int) -> Proposals:
         """See HeadRunner.propose."""

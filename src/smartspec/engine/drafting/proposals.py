@@ -17,9 +17,16 @@ class Proposals:
     chances: np.ndarray
     entropy: np.ndarray
 
+    @property
+    def lists(self) -> tuple[list[list[int]], list[list[float]]]:
+        """token_ids and chances. Behind features that are NaN the latter are no probabilities, and nothing could be
+        sorted by them: they are 0 here."""
+        return self.token_ids.tolist(), np.clip(np.nan_to_num(self.chances), 0.0, 1.0).tolist()
+
 
 def proposals_of(logits: torch.Tensor, target_ids: torch.Tensor, width: int) -> Proposals:
     """logits: [n, V]. target_ids: int64 [V], the target's id of each token."""
-    in_vocabulary, chances = (np.array(of).reshape(len(logits), -1) for of in best_children(logits, width))
+    shape = len(logits), min(width, logits.shape[1])  # of no rows too, as of a pass that only fills KV
+    in_vocabulary, chances = (np.array(of).reshape(shape) for of in best_children(logits, width))
     entropy = torch.special.entr(torch.softmax(logits.float(), dim=-1)).sum(dim=-1)
     return Proposals(target_ids.cpu().numpy()[in_vocabulary.astype(np.int64)], chances, entropy.cpu().numpy())

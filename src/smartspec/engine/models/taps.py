@@ -1,18 +1,23 @@
-"""What chosen layers of a model compute, read in a pass that runs anyway."""
+"""What chosen layers of a model compute, read in a pass that runs anyway.
+
+Tap i is what the first i layers have computed; one more than there are layers is what the output embedding reads,
+behind the final norm.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 from torch import nn
+from transformers.utils import ModelOutput
 
 
 def check_taps(model: nn.Module, taps: tuple[int, ...]) -> None:
     """Raise ValueError where a tap is none of the model's layers."""
     num_layers = len(decoder_layers(model))
-    if wrong := [tap for tap in taps if not 1 <= tap <= num_layers]:
+    if wrong := [tap for tap in taps if not 1 <= tap <= num_layers + 1]:
         raise ValueError(
-            f"tap layers {wrong} do not exist: the target has {num_layers} layers (taps 1 to {num_layers})"
+            f"tap layers {wrong} do not exist: the target has {num_layers} layers (taps 1 to {num_layers + 1})"
         )
 
 
@@ -27,14 +32,13 @@ def decoder_layers(model: nn.Module) -> nn.ModuleList:
 
 @contextmanager
 def tapped(model: nn.Module, taps: tuple[int, ...]) -> Iterator[list[torch.Tensor]]:
-    """A pass inside the block appends what the first i layers have computed, [B, N, hidden_size], for every i in
-    taps (ascending)."""
-    layers, found = decoder_layers(model), []
+    """A pass inside the block appends what each of taps (ascending) is, [B, N, hidden_size]."""
+    modules, found = [*decoder_layers(model), model.get_decoder()], []
 
-    def keep(module: nn.Module, args: object, output: torch.Tensor | tuple) -> None:
-        found.append(output[0] if isinstance(output, tuple) else output)
+    def keep(module: nn.Module, args: object, output: torch.Tensor | tuple | ModelOutput) -> None:
+        found.append(output if isinstance(output, torch.Tensor) else output[0])
 
-    handles = [layers[tap - 1].register_forward_hook(keep) for tap in taps]
+    handles = [modules[tap - 1].register_forward_hook(keep) for tap in taps]
     try:
         yield found
     finally:

@@ -16,10 +16,10 @@ from smartspec.core.engine_core import EngineCore
 from smartspec.core.scheduler import Scheduler
 from smartspec.drafters.ngram_tree import NgramTreeDrafter
 from smartspec.engine.drafting.draft_model import DraftModel
-from smartspec.engine.drafting.eagle3 import Eagle3Head
-from smartspec.engine.drafting.head_checkpoint import is_head, read_head
 from smartspec.engine.drafting.head_drafter import HeadDrafter
+from smartspec.engine.drafting.head_kinds import Head, head_drafter, head_runner, is_head, load_head
 from smartspec.engine.drafting.head_runner import HeadRunner
+from smartspec.engine.drafting.medusa_drafter import MedusaDrafter, MedusaRunner
 from smartspec.engine.drafting.shipped_head import head_folder
 from smartspec.engine.drafting.with_ngrams import WithNgrams
 from smartspec.engine.models.checkpoint import claimed_positions, locate
@@ -123,10 +123,10 @@ def _by_drafter(profile: LatencyModel, models: "Runners", config: EngineConfig) 
 
 def _drafter(name: str, models: "Runners", config: EngineConfig) -> Drafter:
     runner = models.drafts.get(name)
-    if isinstance(runner, HeadRunner):
-        return HeadDrafter(runner, models.target, config.max_batch, name)
-    if runner is not None:
+    if isinstance(runner, ModelRunner):
         return DraftModel(runner, config.max_batch, name)
+    if runner is not None:
+        return head_drafter(runner, models.target, config.max_batch, name)
     return MODEL_FREE_DRAFTERS[name](max_draft_tokens=config.max_draft_tokens)
 
 
@@ -135,7 +135,8 @@ def with_ngrams(drafters: tuple[Drafter, ...]) -> tuple[Drafter, ...]:
     ngrams = next((drafter for drafter in drafters if isinstance(drafter, NgramTreeDrafter)), None)
     if ngrams is None:
         return drafters
-    return tuple(WithNgrams(each, ngrams) if isinstance(each, HeadDrafter) else each for each in drafters)
+    heads = HeadDrafter | MedusaDrafter
+    return tuple(WithNgrams(each, ngrams) if isinstance(each, heads) else each for each in drafters)
 
 
 def _log_header(controller: Controller, config: EngineConfig) -> LogHeader:
@@ -153,7 +154,7 @@ class Runners:
     """The loaded models with their KV memory, draft models and heads by name; kv_tokens: how much may be in use."""
 
     target: ModelRunner
-    drafts: dict[str, ModelRunner | HeadRunner]
+    drafts: dict[str, ModelRunner | HeadRunner | MedusaRunner]
     kv_tokens: int
 
 
@@ -165,15 +166,15 @@ def load_runners(config: EngineConfig, report: Callable[[str], None] = lambda te
     report(f"kernels: {_in_one_line(kernel_report(loaded))}")
     max_model_len = _max_model_len(config, loaded)
     folders = {name: head_folder(name, config.model) for name in config.draft_models}
-    heads = {name: read_head(folder, loaded) for name, folder in folders.items() if is_head(str(folder))}
+    heads = {name: load_head(folder, loaded) for name, folder in folders.items() if is_head(str(folder))}
     taps = _common_taps({name: head for name, (head, _) in heads.items()})
     target = ModelRunner(loaded, num_slots=config.max_batch, max_len=max_model_len, taps=taps)
-    drafts: dict[str, ModelRunner | HeadRunner] = {}
+    drafts: dict[str, ModelRunner | HeadRunner | MedusaRunner] = {}
     for name in config.draft_models:
         if name in heads:
             head, embedding = heads[name]
             options = {"embedding": embedding, "is_rounded": config.quantization != "none"}
-            drafts[name] = HeadRunner(head, target, name=name, num_slots=config.max_batch, **options)
+            drafts[name] = head_runner(head, target, name=name, num_slots=config.max_batch, **options)
         else:
             drafts[name] = _draft_runner(name, config, loaded, max_model_len, report)
     return Runners(target, drafts, _kv_tokens(config, max_model_len))
@@ -193,7 +194,7 @@ def _check_before_loading(config: EngineConfig) -> None:
     _kv_tokens(config, config.max_model_len or 1)
 
 
-def _common_taps(heads: dict[str, Eagle3Head]) -> tuple[int, ...]:
+def _common_taps(heads: dict[str, Head]) -> tuple[int, ...]:
     """The layers of the target that heads read. Raises ValueError where they read different ones."""
     taps = {name: head.config.taps for name, head in heads.items()}
     if len(set(taps.values())) > 1:

@@ -104,13 +104,18 @@ class LiveExecutor:
 
         Of a draft token for which the model has no numbers, the NaN gets through the mask to the positions before it,
         where plain decoding would have none. The pass decides on the first draft token by the same rule and random
-        numbers, and emits that or the target's token alone: nothing behind it has been computed.
+        numbers, and emits that or the target's token alone: nothing behind it has been computed. The target's features
+        of these rows become those of this pass.
         """
         rows = [row for row in range(len(drafts)) if verifications[row].error is not None]
         if rows:
             requests = [batch.decoding[row] for row in rows]
             self.runner.apply(tuple(self._written_by_drafts(request) for request in requests))
+            features = list(self.runner.features)
             logits = self.runner.forward([_decode_segment(request, NO_DRAFT) for request in requests])
+            for row, of_row in zip(rows, self.runner.features, strict=False):  # there are none without taps
+                features[row] = of_row
+            self.runner.features = features
             firsts = [shorten(drafts[row], 1) for row in rows]
             # Behind an accepted token stands the same row again; what it says is not emitted.
             repeats = torch.tensor([1 + len(first) for first in firsts])

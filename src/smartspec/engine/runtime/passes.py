@@ -16,6 +16,8 @@ from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.engine.attention.ragged import Segment
 from smartspec.engine.drafting.head_runner import HeadRunner
+from smartspec.engine.drafting.medusa_drafter import MedusaRunner
+from smartspec.engine.drafting.p_eagle_drafter import PEagleRunner
 from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.engine.runtime.huge_pages import collapse_pages
 from smartspec.engine.sampling.verification import verify
@@ -26,6 +28,8 @@ DRAFT_SHARE = 0.2  # of that for all draft models: their passes are small
 MIN_REPETITIONS, MAX_REPETITIONS = 2, 3
 MAX_POINT_SECONDS = 0.4  # spent on one size, once it has been repeated
 LONGEST_VERIFICATION = 16  # new tokens per row; a pass with more stands for prefill
+
+Runner = ModelRunner | HeadRunner | MedusaRunner
 
 
 class Interrupted(Exception):
@@ -44,7 +48,7 @@ class Profile:
 
 def measure_profile(
     target: ModelRunner,
-    drafts: tuple[ModelRunner | HeadRunner, ...],
+    drafts: tuple[Runner, ...],
     *,
     max_batch: int,
     kv_tokens: int,
@@ -71,7 +75,7 @@ def _seconds_waited() -> float:
 
 
 def measure_passes(
-    runner: ModelRunner | HeadRunner,
+    runner: Runner,
     max_batch: int,
     kv_tokens: int,
     max_seconds: float,
@@ -90,7 +94,7 @@ def measure_passes(
 
 
 def _samples(
-    runner: ModelRunner | HeadRunner,
+    runner: Runner,
     max_batch: int,
     kv_tokens: int,
     max_seconds: float,
@@ -126,7 +130,7 @@ def _grid(max_batch: int, max_len: int, kv_tokens: int) -> list[tuple[int, int, 
     ]
 
 
-def _time_pass(runner: ModelRunner | HeadRunner, rows: int, num_new: int, context: int) -> float:
+def _time_pass(runner: Runner, rows: int, num_new: int, context: int) -> float:
     token_ids = np.arange(num_new, dtype=np.int32) % runner.loaded.vocab_size
     segments = [Segment(slot, context, token_ids, _num_logits(num_new)) for slot in range(rows)]
     run = _draft_pass(runner, segments) if isinstance(runner, HeadRunner) else _verification(runner, segments)
@@ -138,7 +142,7 @@ def _time_pass(runner: ModelRunner | HeadRunner, rows: int, num_new: int, contex
     return median_low(durations)
 
 
-def _verification(runner: ModelRunner, segments: list[Segment]) -> Callable[[], object]:
+def _verification(runner: ModelRunner | MedusaRunner, segments: list[Segment]) -> Callable[[], object]:
     params = SamplingParams(temperature=0.0)
     requests = [Request(segment.slot, segment.token_ids, params, seed=0) for segment in segments]
     drafts = [chain(segment.token_ids[1 : segment.num_logits]) for segment in segments]
@@ -146,9 +150,11 @@ def _verification(runner: ModelRunner, segments: list[Segment]) -> Callable[[], 
 
 
 def _draft_pass(runner: HeadRunner, segments: list[Segment]) -> Callable[[], object]:
-    """A pass of a head is one over features, in which it catches up, and asks for one row of each request."""
-    last = [replace(segment, num_logits=1) for segment in segments]
-    return lambda: runner.propose(last)
+    """A pass of a head is one over features, in which it catches up. It asks for one row of each request, or where it
+    makes whole drafts for one of each token."""
+    if not isinstance(runner, PEagleRunner):
+        segments = [replace(segment, num_logits=1) for segment in segments]
+    return lambda: runner.propose(segments)
 
 
 def _num_logits(num_new: int) -> int:

@@ -1,0 +1,59 @@
+"""Heads of EAGLE and EAGLE-2 on disk: the layout of the original checkpoints, and the `speculators` format."""
+
+from pathlib import Path
+
+import torch
+from transformers import LlamaConfig
+
+from smartspec.engine.drafting.eagle import EagleConfig, EagleHead
+from smartspec.engine.drafting.head_checkpoint import check_weights, read_json, read_tensors
+from smartspec.engine.models.loaded_model import LoadedModel
+
+# What the speculators format calls otherwise.
+NAMES = {"fusion_fc.": "fc.", "transformer.": "layers.0."}
+# The target's own are used, as in vLLM; the rotary table is computed.
+NOT_NEEDED = ("embed_tokens.", "lm_head.", "rotary_emb.")
+
+
+def read_eagle(folder: Path, target: LoadedModel) -> EagleHead:
+    """A head for this target in fp32. Raises ValueError where it is for another target or a variant with norms of its
+    own, OSError where the checkpoint is damaged; both name the remedy."""
+    data = read_json(folder / "config.json")
+    if data.get("layernorms"):
+        raise ValueError(f"{folder} is an EAGLE head with layernorms, which are not supported: use one without")
+    shape = dict(data.get("transformer_layer_config", data))
+    layer = LlamaConfig(
+        **{key: value for key, value in shape.items() if key not in ("architectures", "model_type", "dtype")}
+    )
+    _check_target(folder, layer, target)
+    weights = _weights(folder)
+    head = EagleHead(EagleConfig(layer, taps=(target.num_layers + 1,), fc_bias="fc.bias" in weights))
+    check_weights(folder, head, weights)
+    head.load_state_dict(weights)
+    return head.requires_grad_(False).eval()
+
+
+def _weights(folder: Path) -> dict[str, torch.Tensor]:
+    """By the names of the original checkpoints, in fp32."""
+    weights = {}
+    for name, tensor in read_tensors(folder).items():
+        for theirs, ours in NAMES.items():
+            name = name.replace(theirs, ours)
+        if not any(part in name for part in NOT_NEEDED):
+            weights[name] = tensor.to(torch.float32)
+    return weights
+
+
+def _check_target(folder: Path, layer: LlamaConfig, target: LoadedModel) -> None:
+    size = target.model.config.get_text_config().hidden_size
+    problem = None
+    if layer.hidden_size != size:
+        problem = f"it reads hidden states of size {layer.hidden_size}, the target's are of {size}"
+    elif layer.vocab_size != target.vocab_size:
+        problem = f"it is for a vocabulary of {layer.vocab_size} tokens, the target has {target.vocab_size}"
+    elif layer.num_hidden_layers != 1:
+        problem = f"it has {layer.num_hidden_layers} layers, one is supported"
+    if problem:
+        raise ValueError(
+            f"{folder} is no head for {target.name!r}: {problem}; use one that was trained for this target"
+        )

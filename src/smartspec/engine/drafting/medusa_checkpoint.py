@@ -1,0 +1,103 @@
+"""Medusa heads on disk: the layout of the original checkpoints, and vLLM's."""
+
+import re
+from pathlib import Path
+
+import torch
+
+from smartspec.engine.drafting.head_checkpoint import check_weights, read_json, read_tensors, write_files
+from smartspec.engine.drafting.medusa import MedusaConfig, MedusaHead
+from smartspec.engine.models.loaded_model import LoadedModel
+
+# (what it is called elsewhere, vLLM's name): the original heads are lists of blocks with the output embedding last.
+NAMES = (
+    (r"^medusa_heads?\.", ""),
+    (r"^(\d+)\.(\d+)\.linear\.", r"blocks.\1.layers.\2."),
+    (r"^(\d+)\.\d+\.weight$", r"lm_heads.\1.weight"),
+    (r"^lm_head\.weight$", "lm_heads.0.weight"),
+)
+
+
+def read_medusa(folder: Path, target: LoadedModel) -> MedusaHead:
+    """Heads for this target in fp32. Raises ValueError where they are for another target, OSError where the checkpoint
+    is damaged; both name the remedy."""
+    weights = _weights(folder)
+    config = _config(folder, read_json(folder / "config.json"), weights, target)
+    _check_target(folder, config, weights, target)
+    for name, tensor in weights.items():
+        if name.startswith("lm_heads.") and len(tensor) > config.draft_vocab_size:
+            weights[name] = tensor[weights["token_map"]]
+    head = MedusaHead(config)
+    check_weights(folder, head, weights)
+    head.load_state_dict(weights)
+    return head.requires_grad_(False).eval()
+
+
+def write_medusa(folder: Path, head: MedusaHead) -> None:
+    """Write heads in vLLM's layout in bfloat16, config.json last: a folder with one is whole.
+
+    Raises OSError naming the file (disk full, no permission)."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = {
+        name: tensor.contiguous() if name == "token_map" else tensor.to(torch.bfloat16).contiguous()
+        for name, tensor in head.state_dict().items()
+    }
+    config = {
+        "architectures": ["MedusaModel"],
+        "model_type": "medusa",
+        "hidden_size": head.config.hidden_size,
+        "vocab_size": head.config.vocab_size,
+        "truncated_vocab_size": head.config.draft_vocab_size,
+        "num_heads": head.config.num_heads,
+        "num_hidden_layers": head.config.num_layers,
+        "medusa_fc_bias": head.config.bias,
+        "original_lm_head": head.config.num_outputs == 1,
+    }
+    write_files(folder, tensors, config)
+
+
+def _weights(folder: Path) -> dict[str, torch.Tensor]:
+    """By vLLM's names, in fp32."""
+    weights = {}
+    for name, tensor in read_tensors(folder).items():
+        for pattern, replacement in NAMES:
+            name = re.sub(pattern, replacement, name)
+        weights[name] = tensor.to(torch.int64 if name == "token_map" else torch.float32)
+    return weights
+
+
+def _config(folder: Path, data: dict, weights: dict[str, torch.Tensor], target: LoadedModel) -> MedusaConfig:
+    """The shape of the heads: what config.json says in vLLM's layout; the original says nothing reliable, so that of
+    the weights."""
+    blocks = [tuple(map(int, re.findall(r"\d+", name))) for name in weights if name.startswith("blocks.")]
+    outputs = sorted(name for name in weights if name.startswith("lm_heads."))
+    if not blocks or not outputs:
+        raise OSError(f"{folder} holds no Medusa heads: give the folder of trained ones, or download them again")
+    num_heads = data.get("num_heads") or 1 + max(head for head, _ in blocks)
+    rows, size = weights[outputs[0]].shape
+    token_map = weights.setdefault("token_map", torch.arange(rows))
+    return MedusaConfig(
+        hidden_size=size,
+        vocab_size=data.get("vocab_size") or (rows if len(token_map) == rows else target.vocab_size),
+        draft_vocab_size=len(token_map),
+        num_heads=num_heads,
+        num_layers=1 + max(layer for _, layer in blocks),
+        num_outputs=1 if data.get("original_lm_head") else num_heads,
+        taps=(target.num_layers + 1,),
+        bias=any(name.endswith(".bias") for name in weights),
+    )
+
+
+def _check_target(folder: Path, config: MedusaConfig, weights: dict[str, torch.Tensor], target: LoadedModel) -> None:
+    size, ids = target.model.config.get_text_config().hidden_size, weights["token_map"]
+    problem = None
+    if config.hidden_size != size:
+        problem = f"they read hidden states of size {config.hidden_size}, the target's are of {size}"
+    elif config.vocab_size != target.vocab_size:
+        problem = f"they are for a vocabulary of {config.vocab_size} tokens, the target has {target.vocab_size}"
+    elif (outside := (ids < 0) | (ids >= target.vocab_size)).any():
+        problem = f"token_map names token {int(ids[outside][0])}, the target has {target.vocab_size}"
+    if problem:
+        raise ValueError(
+            f"{folder} holds no Medusa heads for {target.name!r}: {problem}; use some that were trained for this target"
+        )
