@@ -101,7 +101,7 @@ def test_json_lines():
 @pytest.mark.parametrize(("name", "expected"), [("bulk", 0), ("chat", None)])
 def test_a_request_of_a_class_has_its_settings(tokenizer, name, expected, monkeypatch):
     seen = []
-    with running_server(tokenizer, classes=WorkloadClasses({"bulk": {"max_draft_tokens": 0}}, "adaserve")) as server:
+    with running_server(tokenizer, classes=WorkloadClasses({"bulk": {"max_draft_tokens": 0}})) as server:
         add = server.core.add_request
         monkeypatch.setattr(server.core, "add_request", lambda request: (seen.append(request), add(request)))
         server.complete(prompt="One two", speculation={"workload_class": name})
