@@ -36,7 +36,7 @@ class ServerCommand:
 
 def server_command(name: str, model_path: str | None, vllm_python: str | None) -> ServerCommand:
     """`vllm`, `llama.cpp`, or the name of a policy of our own server, with the drafters it starts with or, as in
-    `goodput+prompt-lookup`, with another one; `off+small-pages` may not use huge pages.
+    `goodput+prompt-lookup+recycling`, with others; `off+small-pages` may not use huge pages.
 
     Raises ValueError when vLLM cannot be started.
     """
@@ -47,7 +47,7 @@ def server_command(name: str, model_path: str | None, vllm_python: str | None) -
     if name != "vllm":
         policy, *additions = name.split("+")
         drafters = [addition for addition in additions if addition != SMALL_PAGES]
-        options = ["--policy", policy, *(["--drafter", *drafters] if drafters else [])]
+        options = ["--policy", policy, *(["--drafter", ",".join(drafters)] if drafters else [])]
         options += ["--model", model_path] if model_path else []
         wrapper = [sys.executable, "-c", _WITH_SMALL_PAGES] if SMALL_PAGES in additions else []
         return ServerCommand([*wrapper, sys.executable, "-m", "smartspec", "serve", "--port", "{port}", *options])
