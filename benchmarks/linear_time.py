@@ -1,4 +1,4 @@
-"""Milliseconds that all linears of one pass take, by rows: weights in their blocks against packed fp32 weights.
+"""Milliseconds that all linears of one pass take, by rows: weights as they are served against the same in fp32.
 
     python benchmarks/linear_time.py --model smollm2-135m-instruct --rows 1,2,4,8,16,32,64,128,512
 
@@ -17,7 +17,7 @@ from torch import nn
 
 from smartspec.engine.kernels.cpu.quantized_linear import dequantize
 from smartspec.engine.models.default_model import DEFAULT_MODEL
-from smartspec.engine.models.linear import PackedLinear
+from smartspec.engine.models.linear import make_linear
 from smartspec.engine.models.load import load_model
 from smartspec.engine.models.quantized import QuantizedLinear
 
@@ -29,18 +29,19 @@ MIN_REPETITIONS = 3
 def main(
     model: Annotated[str, typer.Option(help="A model whose weights are in blocks.")] = DEFAULT_MODEL,
     quantization: Annotated[str, typer.Option(help="As in `smartspec serve`.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="As in `smartspec serve`.")] = "auto",
     rows: Annotated[str, typer.Option(help="Numbers of rows, separated by commas.")] = "1,2,4,8,16,32,64,128,512",
 ) -> None:
     """Print the table."""
-    loaded = load_model(model, device="cpu", quantization=quantization)
+    loaded = load_model(model, device="cpu", quantization=quantization, dtype=dtype)
     blocks = [module for module in loaded.model.modules() if isinstance(module, QuantizedLinear)]
     if not blocks:
         raise typer.BadParameter(f"no weight of {model} is in blocks: name a GGUF file, or --quantization int8 or int4")
-    packed = [PackedLinear(torch.cat([dequantize(p.describe()) for p in linear.parts])) for linear in blocks]
+    in_fp32 = [make_linear(torch.cat([dequantize(p.describe()) for p in linear.parts])) for linear in blocks]
     num_bytes = sum(part.blocks.nbytes for linear in blocks for part in linear.parts)
-    table = Table("rows", "blocks, ms", "GB/s", "packed fp32, ms", "packed / blocks", title=f"{model}, all linears")
+    table = Table("rows", "blocks, ms", "GB/s", "fp32, ms", "fp32 / blocks", title=f"{model}, all linears")
     for num_rows in map(int, rows.split(",")):
-        ours, theirs = best_seconds([blocks, packed], num_rows)
+        ours, theirs = best_seconds([blocks, in_fp32], num_rows)
         table.add_row(
             str(num_rows),
             f"{ours * 1e3:.1f}",

@@ -1,9 +1,10 @@
 """Milliseconds of one pass of a model by rows: layers in one call, operator by operator, and what memory allows.
 
     python benchmarks/pass_time.py --rows 1,2,4,8,16,64
+    python benchmarks/pass_time.py --model FOLDER --dtypes float32,auto,bfloat16
     python benchmarks/pass_time.py --head head
 
-Both engines are in this process and take turns pass by pass, so that they see the same machine; the best
+All engines are in this process and take turns pass by pass, so that they see the same machine; the best
 of each counts. weights: what reading every weight once takes at the bandwidth measured here. cpu: time of all threads,
 which says more than the clock while other processes have the cores.
 
@@ -13,6 +14,7 @@ latter's share of the target's pass.
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Annotated
 
@@ -28,6 +30,7 @@ from smartspec.engine.drafting.head_runner import HeadRunner
 from smartspec.engine.drafting.shipped_head import head_folder
 from smartspec.engine.models import load
 from smartspec.engine.models.default_model import DEFAULT_MODEL
+from smartspec.engine.models.loaded_model import LoadedModel
 from smartspec.engine.models.model_runner import ModelRunner
 
 CONTEXT = 128
@@ -36,6 +39,7 @@ READ_BYTES = 1 << 28
 
 def main(
     model: Annotated[str, typer.Option(help="As in `smartspec serve`.")] = DEFAULT_MODEL,
+    dtypes: Annotated[str, typer.Option(help="As in `smartspec serve`; several are compared.")] = "auto",
     rows: Annotated[str, typer.Option(help="Requests with one new token each, separated by commas.")] = "1,2,4,8,16,32",
     prefill: Annotated[str, typer.Option(help="Lengths of one prompt, separated by commas.")] = "128,512",
     repetitions: Annotated[int, typer.Option(min=1)] = 15,
@@ -44,9 +48,11 @@ def main(
     """Print the table."""
     batches = [[1] * int(count) for count in rows.split(",")] + [[int(length)] for length in prefill.split(",")]
     max_rows, max_len = max(map(len, batches)), CONTEXT + max(map(max, batches))
-    runners = {name: _runner(model, name, max_rows, max_len) for name in ("layers", "fused")}
-    beside = None if head is None else _head_runner(head, runners["layers"], max_rows)
-    floor = 1e3 * runners["layers"].loaded.weight_bytes / _bandwidth()
+    loaded = _forms(model) if dtypes == "auto" else {name: _load(model, name) for name in dtypes.split(",")}
+    runners = {name: _runner(model, max_rows, max_len) for name, model in loaded.items()}
+    floor = 1e3 * min(model.weight_bytes for model in loaded.values()) / _bandwidth()
+    main_runner = next(iter(runners.values()))
+    beside = None if head is None else _head_runner(head, main_runner, max_rows)
     table = Table("requests", "new tokens", *(f"{name}, {clock} ms" for name in runners for clock in ("wall", "cpu")))
     table.title = f"{model}: weights {floor:.1f} ms"
     for batch in batches:
@@ -58,7 +64,7 @@ def main(
         table.add_row(str(len(batch)), str(batch[0]), *(f"{1e3 * s:.1f}" for pair in best.values() for s in pair))
     Console(width=120).print(table)
     if beside is not None:
-        _compare_head(beside, runners["layers"], [len(batch) for batch in batches if batch[0] == 1], repetitions)
+        _compare_head(beside, main_runner, [len(batch) for batch in batches if batch[0] == 1], repetitions)
 
 
 def _head_runner(name: str, target: ModelRunner, max_rows: int) -> HeadRunner:
@@ -86,9 +92,19 @@ def _compare_head(head: HeadRunner, target: ModelRunner, batches: list[int], rep
     Console(width=120).print(table)
 
 
-def _runner(model: str, preparation: str, max_rows: int, max_len: int) -> ModelRunner:
-    load.PREPARATIONS = load.PREPARATIONS[load.PREPARATIONS.index(preparation) :]
-    runner = ModelRunner(load.load_model(model, device="cpu"), num_slots=max_rows, max_len=max_len)
+def _forms(model: str) -> dict[str, LoadedModel]:
+    """All layers in one call, a call for each layer, and module by module."""
+    whole = _load(model)
+    load.PREPARATIONS = load.PREPARATIONS[1:]
+    return {"layers": whole, "layer by layer": replace(whole, fused_pass=None), "modules": _load(model)}
+
+
+def _load(model: str, dtype: str = "auto") -> LoadedModel:
+    return load.load_model(model, device="cpu", dtype=dtype)
+
+
+def _runner(loaded: LoadedModel, max_rows: int, max_len: int) -> ModelRunner:
+    runner = ModelRunner(loaded, num_slots=max_rows, max_len=max_len)
     for slot in range(max_rows):
         runner.cache.write_ones(slot, 0, CONTEXT)
     return runner

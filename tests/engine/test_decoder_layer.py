@@ -1,69 +1,27 @@
 """Decoder layers in one call against the modules they replace, on tiny random models over a ragged cache."""
 
 import copy
-from collections.abc import Iterator
-from dataclasses import replace
 from itertools import cycle
 
 import numpy as np
 import pytest
 import torch
 from compiled import need_kernels
+from fused_models import fused_model, prepare, random_passes, runner_of, stock_model
 from gguf import GGMLQuantizationType, quants
-from tiny_models import as_loaded
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM
 
-from smartspec.engine.attention.ragged import ATTENTION_NAME, Segment, register_attention
-from smartspec.engine.attention.tree_mask import tree_mask
+from smartspec.engine.attention.ragged import Segment
 from smartspec.engine.kernels.cpu.decoder_layer import LIBRARY
 from smartspec.engine.models.decoder_layer import FusedDecoderLayer, fuse_layers
-from smartspec.engine.models.fusion import fuse
-from smartspec.engine.models.linear import pack_linears
-from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.engine.models.quantized import QuantizedLinear, QuantizedWeight
 
-VOCABULARY = 61
 Q4_0, Q4_1, Q5_1, Q8_0 = (GGMLQuantizationType[name] for name in ("Q4_0", "Q4_1", "Q5_1", "Q8_0"))
-SIZES = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 36,
-    "intermediate_size": 51,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "max_position_embeddings": 128,
-    "pad_token_id": None,
-    "initializer_range": 0.3,
-    "sliding_window": 7,  # of those that have one
-}
 
 
 @pytest.fixture(autouse=True)
 def kernels():
     need_kernels(LIBRARY)
-
-
-def stock_model(model_type: str, **changes: object) -> nn.Module:
-    register_attention()
-    torch.manual_seed(0)
-    config = AutoConfig.for_model(model_type, **SIZES | changes)
-    model = AutoModelForCausalLM.from_config(config, attn_implementation=ATTENTION_NAME).eval().requires_grad_(False)
-    for name, parameter in model.named_parameters():
-        if "norm" in name or "bias" in name:  # all ones or zeros as made
-            parameter.normal_(0.5, 0.5)
-    return model
-
-
-def prepare(model: nn.Module) -> nn.Module:
-    fuse(model)
-    pack_linears(model)
-    return model
-
-
-def fused_model(model_type: str, **changes: object) -> nn.Module:
-    return prepare(stock_model(model_type, **changes))
 
 
 def in_blocks(model_type: str, types: list[GGMLQuantizationType]) -> nn.Module:
@@ -74,27 +32,6 @@ def in_blocks(model_type: str, types: list[GGMLQuantizationType]) -> nn.Module:
         blocks = torch.from_numpy(quants.quantize(linear.weight.numpy(), kind))
         model.model.layers.set_submodule(path, QuantizedLinear([QuantizedWeight(blocks, kind)], linear.bias))
     return prepare(model)
-
-
-def runner_of(model: nn.Module) -> ModelRunner:
-    config = model.config
-    loaded = replace(as_loaded(model), head_dim=config.head_dim, num_heads=config.num_attention_heads)
-    return ModelRunner(loaded, num_slots=4, max_len=64)
-
-
-def random_passes(seed: int = 0) -> Iterator[list[Segment]]:
-    """Chunks of prompts, single tokens, drafts that are rolled back and trees, of four requests."""
-    random = np.random.default_rng(seed)
-    starts = [0] * 4
-    for _ in range(6):
-        segments = []
-        for slot in random.permutation(4)[: random.integers(1, 5)].tolist():
-            tokens = random.integers(0, VOCABULARY, random.choice([1, 2, 5, 9])).astype(np.int32)
-            parents = np.array([int(random.integers(-1, token)) for token in range(len(tokens))])
-            tree = tree_mask(parents, starts[slot]) if random.random() < 0.5 else None
-            segments.append(Segment(slot, starts[slot], tokens, int(random.integers(0, len(tokens) + 1)), tree))
-            starts[slot] += int(random.integers(1, len(tokens) + 1))
-        yield segments
 
 
 @pytest.mark.parametrize(

@@ -218,5 +218,5 @@ def test_a_model_that_differs_with_stock_modules_is_refused(tmp_path: Path, monk
 def test_rounding_is_not_taken_for_a_difference(tmp_path: Path, model_type: str, caplog: pytest.LogCaptureFixture):
     save_model(tmp_path, model_type, **EXPERTS, **LARGE)
     with caplog.at_level(logging.WARNING):
-        assert load_model(str(tmp_path), dtype="bfloat16", device="cpu").dtype is torch.bfloat16
+        load_model(str(tmp_path), dtype="bfloat16", device="cpu")
     assert not caplog.text

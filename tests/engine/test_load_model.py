@@ -66,12 +66,6 @@ def test_a_tied_embedding_is_mapped_from_its_file_and_not_copied(tmp_path: Path)
     assert any(int(begin, 16) <= address < int(end, 16) for begin, end in spans)
 
 
-def test_dtype_is_followed(tmp_path: Path):
-    loaded = load_model(str(save_model(tmp_path)), dtype="bfloat16", device="cpu")
-    assert loaded.dtype is torch.bfloat16
-    assert {parameter.dtype for parameter in loaded.model.parameters()} == {torch.bfloat16}
-
-
 @pytest.mark.parametrize(("option", "value"), [("dtype", "int3"), ("device", "tpuu"), ("device", "meta")])
 def test_unknown_dtype_or_device(option: str, value: str):
     with pytest.raises(ValueError, match=value):

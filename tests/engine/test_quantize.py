@@ -65,7 +65,7 @@ def test_a_changed_checkpoint_is_rounded_anew(tmp_path: Path):
     ("options", "message"),
     [
         ({"quantization": "int3"}, "unknown quantization 'int3': use auto, none, int8, int4"),
-        ({"quantization": "int8", "dtype": "bfloat16"}, "'int8' needs our kernels .* the dtype is bfloat16: use none"),
+        ({"quantization": "int8", "dtype": "bfloat16"}, "either of dtype torch.bfloat16 or in blocks of 'int8'"),
     ],
 )
 def test_options_that_cannot_be(tmp_path: Path, options: dict, message: str):

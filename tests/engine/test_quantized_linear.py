@@ -44,17 +44,19 @@ def kernels(request: pytest.FixtureRequest):
         yield
 
 
-def block_size(block_type: gguf.GGMLQuantizationType) -> int:
-    return gguf.GGML_QUANT_SIZES[block_type][0]
+def num_inputs(block_type: gguf.GGMLQuantizationType, way: str, of_blocks: int) -> int:
+    """Plain numbers need no whole groups where they are rows; of_blocks: for blocks of 32."""
+    return {1: 37 if way == "rows" else of_blocks, 32: of_blocks, 256: 1280}[gguf.GGML_QUANT_SIZES[block_type][0]]
 
 
 @pytest.mark.parametrize(("block_type", "way"), BOTH_WAYS, ids=NAMES)
 def test_weights_are_exactly_those_of_gguf(block_type, way: str):
-    blocks = random_blocks(39, {1: 37, 32: 160, 256: 1280}[block_size(block_type)], block_type)
+    blocks = random_blocks(39, num_inputs(block_type, way, 160), block_type)
     expected = reference(blocks, block_type)
     assert np.isfinite(expected).all()
     weight, memory = laid_out(blocks, block_type, way)
-    assert memory.nbytes == (blocks.nbytes if way == "rows" else blocks.nbytes // 39 * memory_rows(39))
+    apart = 4 * len(blocks) * 1280 // 256 if way == "panels" and block_type.name in ("Q4_K", "Q5_K") else 0
+    assert memory.nbytes == (blocks.nbytes if way == "rows" else (blocks.nbytes + apart) // 39 * memory_rows(39))
     np.testing.assert_array_equal(dequantize(weight).numpy(), expected)
     some = torch.tensor([38, 0, 17, 17])
     np.testing.assert_array_equal(dequantize(weight, some).numpy(), expected[some])
@@ -68,13 +70,31 @@ def memory_rows(outputs: int) -> int:
 def test_blocks_by_panels_give_the_bits_of_fp32_panels_in_every_batch(request: pytest.FixtureRequest, block_type):
     if "generic" in request.node.name:
         pytest.skip("without multiply-add instructions the compiler may reorder sums")
-    blocks = random_blocks(70, 640, block_type)
-    weight, _memory = laid_out(blocks, block_type, "panels")
+    inputs = num_inputs(block_type, "panels", 640)
+    weight, _memory = laid_out(random_blocks(70, inputs, block_type), block_type, "panels")
     panels = to_panels(dequantize(weight))
-    x = torch.from_numpy(np.random.default_rng(0).standard_normal((60, 640)).astype(np.float32))
+    x = torch.from_numpy(np.random.default_rng(0).standard_normal((60, inputs)).astype(np.float32))
     expected = panel_linear(x, weight_of_panels(panels, None, 70))
     for num_rows in (1, 2, 7, 12, 13, 29, 60):
         torch.testing.assert_close(panel_linear(x[-num_rows:], weight), expected[-num_rows:], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("inputs", [32, 608, 4128])
+def test_inputs_rounded_to_bfloat16(inputs: int):
+    """Products of the rounded inputs but for fp32 sums, and a row's bits whatever else is in the batch."""
+    if not quantized_linear.can_round(inputs):
+        pytest.skip("this processor does not multiply bfloat16")
+    blocks = random_blocks(70, inputs, gguf.GGMLQuantizationType.BF16)
+    bias = torch.from_numpy(np.random.default_rng(1).standard_normal(70).astype(np.float32))
+    memory = to_block_panels(blocks, gguf.GGMLQuantizationType.BF16)
+    weight = describe_panels(memory, gguf.GGMLQuantizationType.BF16, 70, bias, rounds=True)
+    x = torch.from_numpy(np.random.default_rng(0).standard_normal((60, inputs)).astype(np.float32))
+    weights, rounded = dequantize(weight).double(), x.bfloat16().double()
+    output = panel_linear(x, weight)
+    bound = 2 * (inputs + 1) * 2.0**-24 * (rounded.abs() @ weights.abs().T + bias.abs())
+    assert ((output.double() - (rounded @ weights.T + bias)).abs() <= bound).all()
+    for num_rows in (1, 2, 7, 12, 13, 31, 59):
+        torch.testing.assert_close(panel_linear(x[-num_rows:], weight), output[-num_rows:], rtol=0, atol=0)
 
 
 def laid_out(blocks: torch.Tensor, block_type, way: str, bias: torch.Tensor | None = None):
@@ -93,10 +113,7 @@ def reference(blocks: torch.Tensor, block_type: gguf.GGMLQuantizationType) -> np
 @pytest.mark.parametrize("num_rows", [1, 3, 5, 13, 64])
 @pytest.mark.parametrize(("block_type", "way"), BOTH_WAYS, ids=NAMES)
 def test_products_are_those_of_fp64_but_for_rounding(block_type, way: str, num_rows: int):
-    outputs, inputs = (
-        37,
-        {1: 37, 32: 1056 + 32, 256: 1280}[block_size(block_type)],
-    )  # more than a chunk and a panel, odd tiles
+    outputs, inputs = 37, num_inputs(block_type, way, 1056 + 32)  # more than a chunk and a panel, odd tiles
     blocks, random = random_blocks(outputs, inputs, block_type), np.random.default_rng(1)
     x = random.standard_normal((num_rows, inputs)).astype(np.float32)
     bias = random.standard_normal(outputs).astype(np.float32)

@@ -103,16 +103,17 @@ def _check_folder(folder: Path) -> None:
 
 
 def read_checkpoint(
-    name: str, source: str, files: dict[str, str], dtype: torch.dtype, *, keep_blocks: bool
+    name: str, source: str, files: dict[str, str], dtype: torch.dtype | None, *, keep_blocks: bool
 ) -> tuple[nn.Module, PreTrainedTokenizerBase]:
     """The stock model, set to our attention, and its tokenizer; source, files: as `locate` gives them.
 
-    keep_blocks: weights of a GGUF file stay in its blocks (QuantizedLinear, QuantizedEmbedding) where that is possible.
+    dtype: None takes that of the checkpoint's configuration, of a GGUF file fp32. keep_blocks: weights of a GGUF file
+    stay in its blocks (QuantizedLinear, QuantizedEmbedding) where that is possible.
     """
     register_attention()
     disable_progress_bar()
     if files:
-        return _read_gguf(name, open_gguf(Path(source) / files["gguf_file"]), dtype, keep_blocks)
+        return _read_gguf(name, open_gguf(Path(source) / files["gguf_file"]), dtype or torch.float32, keep_blocks)
     try:
         config = AutoConfig.from_pretrained(source)
         _check_architecture(name, config)
@@ -127,9 +128,9 @@ def read_checkpoint(
         ) from error
 
 
-def _stock_model(name: str, source: str, dtype: torch.dtype, **files: str) -> nn.Module:
+def _stock_model(name: str, source: str, dtype: torch.dtype | None, **files: str) -> nn.Module:
     model, info = AutoModelForCausalLM.from_pretrained(
-        source, dtype=dtype, attn_implementation=ATTENTION_NAME, output_loading_info=True, **files
+        source, dtype=dtype or "auto", attn_implementation=ATTENTION_NAME, output_loading_info=True, **files
     )
     if info["missing_keys"]:
         missing = sorted(info["missing_keys"])

@@ -9,7 +9,7 @@ from torch import nn
 from smartspec.engine.attention.kv_cache import KVCache
 from smartspec.engine.attention.ragged import ATTENTION_NAME, AttentionPlan, Segment
 from smartspec.engine.kernels.cpu import native
-from smartspec.engine.kernels.cpu.decoder_layer import LIBRARY, Layer, LayerShape, Linear, Pass
+from smartspec.engine.kernels.cpu.decoder_layer import LIBRARY, Layer, LayerShape, Linear, Pass, PlacedLayer
 from smartspec.engine.kernels.cpu.ragged_attention import max_tokens_per_tile
 from smartspec.engine.models.fusion import NUM_PROBE_ROWS, FusedAttention, FusedMLP, FusedRMSNorm, close, random_rows
 
@@ -32,12 +32,17 @@ class FusedDecoderLayer(nn.Module):
             num_kv_heads=attention.num_kv_heads,
             head_dim=attention.head_dim,
         )
-        of_heads = (attention.q_norm, attention.k_norm)
+        self._norms, self._norms_of_heads = tuple(norms), (attention.q_norm, attention.k_norm)
+        self._linears = attention.qkv, attention.out, mlp.gate_up, mlp.down
+        self.describe()
+
+    def describe(self) -> None:
+        """Tell the kernel anew where the parts lie, and what they are."""
         self._native = Layer(
-            *(norm.weight.data_ptr() for norm in norms),
-            *(None if norm is None else norm.weight.data_ptr() for norm in of_heads),
-            *(Linear.of(linear.kernel_weights) for linear in (attention.qkv, attention.out, mlp.gate_up, mlp.down)),
-            norms[0].eps,
+            *(norm.weight.data_ptr() for norm in self._norms),
+            *(None if norm is None else norm.weight.data_ptr() for norm in self._norms_of_heads),
+            *(Linear.of(linear.kernel_weights) for linear in self._linears),
+            self._norms[0].eps,
         )
 
     def forward(self, hidden_states: torch.Tensor, *args: object, **kwargs: object) -> torch.Tensor:
@@ -45,16 +50,19 @@ class FusedDecoderLayer(nn.Module):
         plan = kwargs.get("attention_plan")
         if plan is None or plan.tiles is None:
             return self.layer(hidden_states, *args, **kwargs)
-        cosine, sine = kwargs["position_embeddings"]
-        keys, values = plan.cache.keys[self.layer_idx], plan.cache.values[self.layer_idx]
-        of_pass = plan.once(self.shape, lambda: self._new_pass(plan, keys))
-        return of_pass.run(
-            self._native, hidden_states, cosine, sine, keys, values, self.scale, plan.windows[self.layer_idx]
-        )
+        placed = (PlacedLayer * 1)(self.placed(plan.cache, plan.windows))
+        return self.of_pass(plan).run(placed, hidden_states, *kwargs["position_embeddings"])
 
-    def _new_pass(self, plan: AttentionPlan, keys: torch.Tensor) -> Pass:
+    def placed(self, cache: KVCache, windows: tuple[int | None, ...]) -> PlacedLayer:
+        """What the kernel is given; the cache must outlive it, and so must this module as it is now described."""
+        index = self.layer_idx
+        return PlacedLayer.of(self._native, cache.keys[index], cache.values[index], windows[index], self.scale)
+
+    def of_pass(self, plan: AttentionPlan) -> Pass:
+        """What layers of this shape share in a pass."""
         num_rows = len(plan.positions)
-        return Pass(self.shape, num_rows, num_rows - plan.num_tokens, keys, plan.tiles, plan.ancestors)
+        of_tokens = plan.cache.keys[0], plan.tiles, plan.ancestors
+        return plan.once(self.shape, lambda: Pass(self.shape, num_rows, num_rows - plan.num_tokens, *of_tokens))
 
 
 def fuse_layers(model: nn.Module) -> int:
@@ -66,6 +74,13 @@ def fuse_layers(model: nn.Module) -> int:
     for path, layer in replacements.items():
         model.set_submodule(path, layer)
     return len(replacements)
+
+
+def describe_layers(model: nn.Module) -> None:
+    """After the linears of fused layers have changed."""
+    for module in model.modules():
+        if isinstance(module, FusedDecoderLayer):
+            module.describe()
 
 
 @torch.inference_mode()

@@ -16,7 +16,7 @@ from transformers.modeling_gguf_pytorch_utils import (
 
 from smartspec.engine.kernels.cpu.quantized_linear import BLOCK_TYPES
 from smartspec.engine.models.gguf_file import GGUFFile, StoredTensor
-from smartspec.engine.models.quantized import QuantizedEmbedding, QuantizedLinear, QuantizedWeight
+from smartspec.engine.models.quantized import QuantizedEmbedding, QuantizedLinear, QuantizedWeight, put_on_blocks
 
 # How transformers turns a file's weights into its own: these move whole rows of a weight, or change norms alone.
 ROWWISE = (TensorProcessor, LlamaTensorProcessor, Gemma2TensorProcessor)
@@ -83,10 +83,8 @@ def _place(model: nn.Module, place: str, stored: StoredTensor, content: np.ndarr
         raise ValueError(f"tensor {stored.name!r} has shape {stored.shape}, the model {wanted}")
     if not _stays(model, place, stored):
         setattr(module, name, nn.Parameter(tensor, requires_grad=False))
-    elif type(module) is nn.Linear:
-        model.set_submodule(path, QuantizedLinear([QuantizedWeight(tensor, stored.type)], module.bias))
     else:
-        model.set_submodule(path, QuantizedEmbedding(QuantizedWeight(tensor, stored.type)))
+        put_on_blocks(model, path, QuantizedWeight(tensor, stored.type))
 
 
 def _tie(model: nn.Module) -> None:

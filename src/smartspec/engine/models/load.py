@@ -11,9 +11,12 @@ from transformers import PreTrainedTokenizerBase
 
 from smartspec.engine.attention.probe import AttentionCall, probe
 from smartspec.engine.kernels.cpu import native, quantized_linear
+from smartspec.engine.models import half_weights
 from smartspec.engine.models.checkpoint import UnsupportedModelError, locate, map_tensor, read_checkpoint
-from smartspec.engine.models.decoder_layer import fuse_layers
+from smartspec.engine.models.decoder_layer import describe_layers, fuse_layers
+from smartspec.engine.models.fused_pass import fused_pass
 from smartspec.engine.models.fusion import fuse
+from smartspec.engine.models.half_weights import keep_half_weights
 from smartspec.engine.models.linear import make_linear, pack_linears, pad_small_batches, warm_up
 from smartspec.engine.models.load_check import (
     Reference,
@@ -24,7 +27,7 @@ from smartspec.engine.models.load_check import (
 )
 from smartspec.engine.models.loaded_model import LoadedModel
 from smartspec.engine.models.quantize import QUANTIZATIONS, TYPES, quantize
-from smartspec.engine.models.quantized import lay_out_by_panels, unpacked, weight_bytes
+from smartspec.engine.models.quantized import lay_out_by_panels, round_inputs, unpacked, weight_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +36,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 KNOWN_ATTENTION_OPTIONS = {
     "scaling", "dropout", "sliding_window", "position_ids", "use_cache", "is_causal", "logits_to_keep"
 }  # fmt: skip
-# What is tried, in turn, until the model computes what the stock one does: whole layers in one call, modules fused and
+# What is tried, in turn, until the model computes what the stock one does: layers in one call, modules fused and
 # linears packed, only linears packed, the stock modules.
 PREPARATIONS = ("layers", "fused", "packed", "stock")
 
@@ -41,14 +44,17 @@ PREPARATIONS = ("layers", "fused", "packed", "stock")
 def load_model(name: str, *, dtype: str = "auto", device: str = "auto", quantization: str = "auto") -> LoadedModel:
     """Load a model by DEFAULT_MODEL, Hugging Face id, local folder or path of a .gguf file.
 
-    dtype: "auto" (float32 on CPU, bfloat16 on CUDA) or one of DTYPES. device: "auto" or a torch device. quantization:
-    "auto" keeps weights as the checkpoint has them, in blocks or in floats; "none" unpacks blocks; "int8" and "int4"
-    round floats to blocks. Blocks need our kernels: where these do not run, "auto" unpacks too.
+    dtype: of weights that are in floats, "auto" (the checkpoint's on CPU, bfloat16 on CUDA) or one of DTYPES. On a CPU
+    our kernels compute in fp32 on any of them, but for linears after "bfloat16", see round_inputs; where they do not
+    run everything is of the dtype, and "auto" is float32. device: "auto" or a torch device. quantization: "auto" keeps
+    weights as the checkpoint has them, in blocks or in floats; "none" unpacks blocks; "int8" and "int4" round floats to
+    blocks. Blocks need our kernels: where these do not run, "auto" unpacks too.
     Raises ValueError for a dtype, device or architecture we cannot serve, OSError for a checkpoint that is missing or
     damaged; both name the remedy.
     """
     torch_device = _parse_device(device)
-    torch_dtype = _parse_dtype(dtype, torch_device)
+    has_kernels = native.why_not(quantized_linear.LIBRARY, torch_device, torch.float32) is None
+    torch_dtype = _parse_dtype(dtype, torch_device, has_kernels)
     has_blocks = _parse_quantization(quantization, torch_device, torch_dtype)
     source, files = locate(name)
 
@@ -56,6 +62,8 @@ def load_model(name: str, *, dtype: str = "auto", device: str = "auto", quantiza
         model, tokenizer = read_checkpoint(name, source, files, torch_dtype, keep_blocks=has_blocks)
         if quantization in TYPES and not files:
             quantize(model, TYPES[quantization], Path(source) if Path(source).is_dir() else None)
+        if has_kernels:
+            keep_half_weights(model)
         return model.requires_grad_(False).eval().to(torch_device), tokenizer
 
     model, tokenizer = read()
@@ -63,7 +71,11 @@ def load_model(name: str, *, dtype: str = "auto", device: str = "auto", quantiza
     for preparation in PREPARATIONS:
         model = read()[0] if model is None else model  # what is replaced is gone: it must not be in memory twice
         try:
-            loaded = replace(facts, model=model, min_rows=_prepare(model, preparation, Path(source)))
+            min_rows = _prepare(model, preparation, Path(source))
+            rounds = torch_dtype == torch.bfloat16 and round_inputs(model)
+            describe_layers(model)
+            whole = fused_pass(model) if preparation == "layers" else None
+            loaded = replace(facts, model=model, min_rows=min_rows, rounds_inputs=rounds, fused_pass=whole)
             problem = find_difference(loaded, reference)
         except Exception as error:  # modules are transformers': they may raise anything
             problem = f"preparing them fails with {type(error).__name__}: {error}"
@@ -89,21 +101,24 @@ def _parse_device(device: str) -> torch.device:
     return parsed
 
 
-def _parse_dtype(dtype: str, device: torch.device) -> torch.dtype:
+def _parse_dtype(dtype: str, device: torch.device, has_kernels: bool) -> torch.dtype | None:
+    """None: whatever the checkpoint has."""
     if dtype == "auto":
-        return torch.float32 if device.type == "cpu" else torch.bfloat16
+        return None if has_kernels else torch.float32 if device.type == "cpu" else torch.bfloat16
     if dtype not in DTYPES:
         raise ValueError(f"unknown dtype {dtype!r}: use auto, {', '.join(DTYPES)}")
     return DTYPES[dtype]
 
 
-def _parse_quantization(quantization: str, device: torch.device, dtype: torch.dtype) -> bool:
+def _parse_quantization(quantization: str, device: torch.device, dtype: torch.dtype | None) -> bool:
     """Whether weights may be in blocks."""
     if quantization not in QUANTIZATIONS:
         raise ValueError(f"unknown quantization {quantization!r}: use {', '.join(QUANTIZATIONS)}")
-    reason = native.why_not(quantized_linear.LIBRARY, device, dtype)
+    reason = native.why_not(quantized_linear.LIBRARY, device, torch.float32)
     if quantization in TYPES and reason:
         raise ValueError(f"quantization {quantization!r} needs our kernels for processors, but {reason}: use none")
+    if quantization in TYPES and dtype in half_weights.TYPES:
+        raise ValueError(f"weights are either of dtype {dtype} or in blocks of {quantization!r}: name one of them")
     return quantization != "none" and reason is None
 
 

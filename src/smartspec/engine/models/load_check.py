@@ -61,7 +61,7 @@ def find_difference(loaded: LoadedModel, reference: Reference) -> str | None:
         error = _ragged_error(loaded, reference)
     except Exception as failure:  # modules are transformers': they may raise anything
         return f"its pass over several requests fails with {type(failure).__name__}: {failure}"
-    tolerance = rounding_tolerance(loaded.dtype)
+    tolerance = rounding_tolerance(loaded.coarsest_dtype)
     return None if error <= tolerance else f"its logits differ by {error:.1e} of their spread, not {tolerance:.0e}"
 
 
@@ -122,7 +122,7 @@ def _ragged_error(loaded: LoadedModel, reference: Reference) -> float:
     runner = ModelRunner(replace(loaded, windows=reference.windows), num_slots=3, max_len=len(reference.texts[0]))
     pairs = [pair for segments in PASSES for pair in _run_pass(runner, reference, segments)]
     errors = torch.cat([_row_errors(logits, expected) for logits, expected in pairs])
-    return float(errors.quantile(0.9 if loaded.dtype == torch.float32 else 0.5))
+    return float(errors.quantile(0.9 if loaded.coarsest_dtype == torch.float32 else 0.5))
 
 
 def _run_pass(

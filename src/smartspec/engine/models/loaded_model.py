@@ -6,6 +6,8 @@ import torch
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
+from smartspec.engine.models.fused_pass import FusedPass
+
 
 @dataclass(frozen=True)
 class LoadedModel:
@@ -13,8 +15,9 @@ class LoadedModel:
 
     windows: per layer, its sliding window in tokens, or None. vocab_size is the width of the logits; max_model_len the
     positions it can be served with, and max_model_len_reason what those positions are; weight_bytes the size of the
-    distinct parameters as loaded, before packing; min_rows: rows below which its linears do not become
-    faster, 0 where every number of rows is as good as the next.
+    distinct parameters as loaded, before packing; dtype is that of activations and KV; min_rows: rows below
+    which its linears do not become faster, 0 where every number of rows is as good as the next; rounds_inputs: those of
+    linears are rounded to bfloat16; fused_pass: computes what the model does, where there is one.
     """
 
     name: str
@@ -32,4 +35,11 @@ class LoadedModel:
     device: torch.device
     weight_bytes: int
     min_rows: int = 1
+    rounds_inputs: bool = False
+    fused_pass: FusedPass | None = None
     max_model_len_reason: str = "the positions it was trained for"
+
+    @property
+    def coarsest_dtype(self) -> torch.dtype:
+        """Of those that a pass rounds to."""
+        return torch.bfloat16 if self.rounds_inputs else self.dtype

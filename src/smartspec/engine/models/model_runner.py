@@ -47,6 +47,8 @@ class ModelRunner:
             device=self.device,
         )
 
+        self._layers = loaded.fused_pass.placed(self.cache, loaded.windows) if loaded.fused_pass else []
+
     def apply(self, memory_ops: tuple[MemoryOp, ...]) -> None:
         """Carry out the block manager's memory operations, in order."""
         for op in memory_ops:
@@ -71,17 +73,26 @@ class ModelRunner:
         plan = AttentionPlan(ordered, self.cache, self.loaded.windows, self.device, self.max_tile_tokens, len(padding))
         token_ids = torch.from_numpy(np.concatenate([*(s.token_ids for s in ordered), padding]).astype(np.int64))
         wanted = torch.from_numpy(logit_rows(ordered, order))
-        with tapped(self.loaded.model, self.taps) if self.taps else nullcontext() as found:
-            output = self.loaded.model(
-                input_ids=token_ids[None].to(self.device),
-                position_ids=plan.positions[None],
-                use_cache=False,
-                logits_to_keep=wanted.to(self.device),
-                attention_plan=plan,
-            )
+        logits, found = self._computed(token_ids.to(self.device), plan, wanted.to(self.device))
         if found:
             self.features = _by_segment(torch.cat(found, dim=-1)[0], ordered, order)
-        return output.logits[0, : sum(s.num_logits for s in segments)]
+        return logits[: sum(s.num_logits for s in segments)]
+
+    def _computed(
+        self, token_ids: torch.Tensor, plan: AttentionPlan, wanted: torch.Tensor
+    ) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """Logits [n, vocabulary] of the wanted rows, and what the tapped layers computed, [1, N, hidden_size] each."""
+        if self.loaded.fused_pass is not None and plan.tiles is not None:
+            return self.loaded.fused_pass.run(self._layers, token_ids, plan, wanted, self.taps)
+        with tapped(self.loaded.model, self.taps) if self.taps else nullcontext([]) as found:
+            output = self.loaded.model(
+                input_ids=token_ids[None],
+                position_ids=plan.positions[None],
+                use_cache=False,
+                logits_to_keep=wanted,
+                attention_plan=plan,
+            )
+        return output.logits[0], found
 
     def _num_padding(self, num_tokens: int) -> int:
         """Rows to add so that the pass has a size the linears like: once here, or every layer would copy its input."""

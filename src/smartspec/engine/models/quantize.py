@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from smartspec.engine.cache_folder import cache_folder, make_once
-from smartspec.engine.models.quantized import QuantizedEmbedding, QuantizedLinear, QuantizedWeight
+from smartspec.engine.models.quantized import QuantizedWeight, put_on_blocks
 
 # 4 bits with a scale and a minimum lose less than with a scale alone.
 TYPES = {"int8": GGMLQuantizationType.Q8_0, "int4": GGMLQuantizationType.Q4_1}
@@ -38,7 +38,7 @@ def quantize(model: nn.Module, block_type: GGMLQuantizationType, folder: Path | 
     first_of: dict[int, str] = {}
     for path, weight in weights.items():
         owner = first_of.setdefault(weight.data_ptr(), path)  # tied weights exist once
-        _replace(model, path, QuantizedWeight(blocks[owner], block_type))
+        put_on_blocks(model, path, QuantizedWeight(blocks[owner], block_type))
 
 
 def _is_quantizable(module: nn.Module, block_type: GGMLQuantizationType) -> bool:
@@ -50,12 +50,6 @@ def _encoded(weights: dict[str, torch.Tensor], block_type: GGMLQuantizationType)
     distinct = {weight.data_ptr(): (path, weight) for path, weight in reversed(weights.items())}
     floats = {path: weight.detach().float().numpy() for path, weight in distinct.values()}
     return {path: torch.from_numpy(gguf.quantize(weight, block_type)) for path, weight in floats.items()}
-
-
-def _replace(model: nn.Module, path: str, weight: QuantizedWeight) -> None:
-    module = model.get_submodule(path)
-    is_linear = isinstance(module, nn.Linear)
-    model.set_submodule(path, QuantizedLinear([weight], module.bias) if is_linear else QuantizedEmbedding(weight))
 
 
 def _digest(folder: Path) -> str:

@@ -12,6 +12,7 @@ from smartspec.engine.models.loaded_model import LoadedModel
 from smartspec.engine.models.panel_linear import PanelLinear
 from smartspec.engine.models.quantized import block_types
 
+ROUNDED = ", inputs rounded to bfloat16"
 NO_FORM = "no layer of this model has a form for ours"
 
 
@@ -32,7 +33,7 @@ def kernel_report(loaded: LoadedModel) -> dict[str, str]:
     return {
         "attention": _in_words(ragged_attention.LIBRARY, attention),
         "elementwise": where(elementwise.LIBRARY, any(getattr(module, "has_kernel", False) for module in modules)),
-        "linear": linear + (f", on {types}" if types else ""),
+        "linear": linear + (f", on {types}" if types else "") + (ROUNDED if loaded.rounds_inputs else ""),
         "layer": where(decoder_layer.LIBRARY, any(isinstance(module, FusedDecoderLayer) for module in modules)),
     }
 

@@ -190,7 +190,7 @@ def _model_key(runner: ModelRunner | None) -> list | None:
         return None
     loaded = runner.loaded
     shape = [loaded.num_layers, loaded.num_kv_heads, loaded.head_dim, loaded.vocab_size]
-    return [loaded.name, loaded.weight_bytes, str(loaded.dtype), *shape]
+    return [loaded.name, loaded.weight_bytes, str(loaded.coarsest_dtype), *shape]
 
 
 def _device_name(device: torch.device) -> str:

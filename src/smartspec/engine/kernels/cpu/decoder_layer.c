@@ -1,13 +1,23 @@
-/* A decoder layer of Llama's shape, or a whole head, in one call: see decoder_layer.h and head_pass.h. */
+/* Decoder layers of Llama's shape, or a whole head, in one call: see decoder_layer.h and head_pass.h. */
 #include "built_with.h"
 #include "decoder_layer.h"
 #include "head_pass.h"
 
-void decoder_layer(const Layer *layer, const Pass *p) {
+/* One layer behind the other; the first reads p->input. One team does it all. */
+void decoder_layers(const PlacedLayer *layers, int64_t num_layers, const Pass *p) {
 #pragma omp parallel
     {
-        norm_rows(p->input, layer->attention_norm, layer->epsilon, p, layer->out.outputs);
-        layer_behind_norm(layer, p, p->normed, p->input);
+        Pass pass = *p;
+        for (int64_t i = 0; i < num_layers; i++, pass.input = pass.output) {
+            const Layer *layer = layers[i].layer;
+            pass.attention.keys = layers[i].keys;
+            pass.attention.values = layers[i].values;
+            pass.attention.window = layers[i].window;
+            pass.attention.scale = layers[i].scale;
+            norm_rows(pass.input, layer->attention_norm, layer->epsilon, &pass, layer->out.outputs);
+            layer_behind_norm(layer, &pass, pass.normed, pass.input);
+#pragma omp barrier
+        }
     }
 }
 

@@ -25,6 +25,14 @@ typedef struct {
     float epsilon;
 } Layer;
 
+/* A layer and what is its own in every pass: its keys and values in the cache, see Attention. */
+typedef struct {
+    const Layer *layer;
+    float *keys, *values;
+    int64_t window;
+    float scale;
+} PlacedLayer;
+
 /* Of one pass; rows are its tokens. attention: its query, key, value and output lie in `heads` and `attended`. */
 typedef struct {
     const float *input;         /* [num_rows, hidden] */

@@ -1,4 +1,4 @@
-"""A decoder layer of Llama's shape in one call (decoder_layer.c), fp32 on CPU.
+"""Decoder layers of Llama's shape in one call (decoder_layer.c), fp32 on CPU.
 
 Why: with an operator per call, a third of a pass over one token of the default model went into dispatch, waking threads
 and small operations between its linears.
@@ -6,6 +6,7 @@ and small operations between its linears.
 
 import ctypes
 import functools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -39,6 +40,24 @@ class Layer(ctypes.Structure):
         *((name, Linear) for name in ("qkv", "out", "gate_up", "down")),
         ("epsilon", ctypes.c_float),
     ]
+
+
+class PlacedLayer(ctypes.Structure):
+    """The struct of the same name in decoder_layer.h."""
+
+    _fields_ = [
+        ("layer", ctypes.POINTER(Layer)),
+        *((name, ctypes.c_void_p) for name in ("keys", "values")),
+        ("window", ctypes.c_int64),
+        ("scale", ctypes.c_float),
+    ]
+
+    @classmethod
+    def of(
+        cls, layer: Layer, keys: torch.Tensor, values: torch.Tensor, window: int | None, scale: float
+    ) -> "PlacedLayer":
+        """keys, values: the layer's, [slots, num_kv_heads, max_len, head_dim]. All must outlive it."""
+        return cls(ctypes.pointer(layer), keys.data_ptr(), values.data_ptr(), window or 0, scale)
 
 
 class PassFields(ctypes.Structure):
@@ -90,35 +109,24 @@ class Pass:
         self._pass = PassFields(None, None, None, None, *pointers, attention, num_rows)
 
     def run(
-        self,
-        layer: Layer,
-        hidden_states: torch.Tensor,
-        cosine: torch.Tensor,
-        sine: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-        scale: float,
-        window: int | None,
+        self, layers: Sequence[PlacedLayer], hidden_states: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor
     ) -> torch.Tensor:
-        """hidden_states [1, num_rows, hidden_size] -> the same shape; new keys and values are written to the cache.
-
-        cosine, sine: [1, num_rows, head_dim]. keys, values: this layer's, [slots, num_kv_heads, max_len, head_dim].
+        """hidden_states [1, num_rows, hidden_size] through the layers, which lie in a ctypes array -> the same shape;
+        new keys and values are written to the cache. cosine, sine: [1, num_rows, head_dim].
         """
-        p, attention = self._pass, self._pass.attention
+        p = self._pass
         require_fp32("hidden_states", hidden_states, (1, p.num_rows, self.shape.hidden_size))
         for name, factors in (("cosine", cosine), ("sine", sine)):
             require_fp32(name, factors, (1, p.num_rows, self.shape.head_dim))
         output = torch.empty_like(hidden_states)
         p.input, p.output = hidden_states.data_ptr(), output.data_ptr()
         p.cosine, p.sine = cosine.data_ptr(), sine.data_ptr()
-        attention.keys, attention.values = keys.data_ptr(), values.data_ptr()
-        attention.scale, attention.window = scale, window or 0
-        _kernels().decoder_layer(ctypes.byref(layer), ctypes.byref(p))
+        _kernels().decoder_layers(layers, len(layers), ctypes.byref(p))
         return output
 
 
 @functools.cache
 def _kernels() -> ctypes.CDLL:
     library = native.load_kernels(LIBRARY).library
-    library.decoder_layer.argtypes = [ctypes.POINTER(Layer), ctypes.POINTER(PassFields)]
+    library.decoder_layers.argtypes = [ctypes.POINTER(PlacedLayer), ctypes.c_int64, ctypes.POINTER(PassFields)]
     return library

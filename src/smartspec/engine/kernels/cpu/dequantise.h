@@ -80,10 +80,15 @@ INLINE void group_q8_0(const uint8_t *block, lanes *out) {
 }
 
 /* Scale and minimum, 6 bits each, of group g out of the 12 bytes of a Q4_K or Q5_K block. */
-INLINE void scale_and_minimum(const uint8_t *block, int64_t g, float *scale, float *offset) {
+INLINE void scale_codes(const uint8_t *block, int64_t g, uint8_t *scale, uint8_t *minimum) {
     const uint8_t *s = block + 4;
-    const int first = g < 4 ? s[g] & 63 : (s[g + 4] & 15) | (s[g - 4] >> 6) << 4;
-    const int second = g < 4 ? s[g + 4] & 63 : s[g + 4] >> 4 | (s[g] >> 6) << 4;
+    *scale = g < 4 ? s[g] & 63 : (s[g + 4] & 15) | (s[g - 4] >> 6) << 4;
+    *minimum = g < 4 ? s[g + 4] & 63 : s[g + 4] >> 4 | (s[g] >> 6) << 4;
+}
+
+INLINE void scale_and_minimum(const uint8_t *block, int64_t g, float *scale, float *offset) {
+    uint8_t first, second;
+    scale_codes(block, g, &first, &second);
     *scale = half(block) * first;
     *offset = -half(block + 2) * second;
 }

@@ -1,61 +1,108 @@
 /* x @ weight.T + bias with the weight left as it lies, fp32 inputs and sums: what the dequantised weight gives, up to the
  * order of summation.
  *
- * Weights in panels are multiplied by panels (panels.h). Of blocks as GGUF stores them, with few rows every 32 weights are
- * multiplied as soon as they are unpacked, in registers; with more they are unpacked into panels.
+ * Weights in panels, fp32 (panels.h) or blocks (block_panels.h), are multiplied as they lie; with many rows, blocks are
+ * unpacked a panel at a time. So are, with any number of rows, blocks as GGUF stores them: a model is laid out by panels
+ * before it serves, but for plain numbers of an odd width.
  */
 #pragma once
 
+#include "bf16_panels.h"
 #include "panels.h"
 
-#define FEW_ROWS 16 /* up to here unpacking once for FEW_TILE rows is the shorter way */
-#define FEW_TILE 4
-
-/* y[r * y_stride] += x [num_rows, inputs] @ the weights of a row; type and num_rows are constants where inlined. */
-INLINE void multiply_few(const int64_t type, const uint8_t *row, const float *x, int64_t inputs, float *y,
-                         int64_t y_stride, const int num_rows) {
-    const int num_sums = num_rows > 2 ? 2 : GROUP_VECTORS; /* several sums a row: additions need not wait */
-    lanes sums[FEW_TILE][GROUP_VECTORS] = {0}, weights[GROUP_VECTORS];
-    for (int64_t g = 0; g < inputs / GROUP; g++) {
-        unpack_group(type, row, g, weights);
-        for (int r = 0; r < num_rows; r++)
-            for (int v = 0; v < GROUP_VECTORS; v++)
-                sums[r][v % num_sums] += weights[v] * *(const lanes *)(x + r * inputs + g * GROUP + v * LANES);
-    }
-    for (int r = 0; r < num_rows; r++) {
-        for (int v = 1; v < num_sums; v++) sums[r][0] += sums[r][v];
-        y[r * y_stride] += sum_of(sums[r][0]);
+/* Up to DIRECT_ROWS rows of x times a panel in blocks, which is unpacked in registers. */
+#define DIRECT_CASE(type, rows) \
+    case rows: multiply_block_panel(type, rows, x, weight->inputs, w, weight->inputs, sums); return;
+static void rows_times_block_panel(const Weight *weight, int64_t panel, const float *x, int64_t num_rows, float *sums) {
+    const uint8_t *w = weight->blocks + panel * weight->row_bytes;
+    switch (weight->type) {
+#define BLOCK_PANEL_CASE(type) \
+    case type:                 \
+        switch (num_rows) { FOR_EACH_DIRECT_ROWS(DIRECT_CASE, type) }
+        FOR_EACH_BLOCK_PANEL(BLOCK_PANEL_CASE)
     }
 }
 
-/* The same of any type, for the first FEW_TILE rows of x or as many as there are. */
-static void multiply_few_of(const Weight *weight, int64_t output, const float *x, int64_t num_rows, float *y,
-                     int64_t y_stride) {
-    const uint8_t *row = weight->blocks + output * weight->row_bytes;
-#define FEW_CASE(type)                                                                    \
-    case type:                                                                            \
-        switch (num_rows) {                                                               \
-        case 1: return multiply_few(type, row, x, weight->inputs, y, y_stride, 1);        \
-        case 2: return multiply_few(type, row, x, weight->inputs, y, y_stride, 2);        \
-        case 3: return multiply_few(type, row, x, weight->inputs, y, y_stride, 3);        \
-        default: return multiply_few(type, row, x, weight->inputs, y, y_stride, FEW_TILE); \
+/* As linear_slice, of blocks: rows are tiles of one height, or nearly so. */
+static void block_panels_slice(const Weight *weight, const float *x, int64_t num_rows, float *y, int64_t y_stride,
+                               int64_t first, int64_t last) {
+    const int64_t tiles = (num_rows + DIRECT_ROWS - 1) / DIRECT_ROWS;
+    float sums[DIRECT_ROWS * PANEL] ALIGNED;
+    for (int64_t panel = first; panel < last; panel++)
+        for (int64_t tile = 0; tile < tiles; tile++) {
+            const int64_t row = num_rows * tile / tiles, rows = num_rows * (tile + 1) / tiles - row;
+            rows_times_block_panel(weight, panel, x + row * weight->inputs, rows, sums);
+            store_panel(weight, panel, rows, sums, y + row * y_stride, y_stride);
         }
-    switch (weight->type) { FOR_EACH_TYPE(FEW_CASE) }
+}
+
+/* As linear_slice, of bfloat16 and with x rounded to it. */
+static void rounding_slice(const Weight *weight, const float *x, int64_t num_rows, float *y, int64_t y_stride, int64_t first,
+                           int64_t last) {
+    const int64_t inputs = weight->inputs, most_rows = ROUNDED_NUMBERS / inputs;
+    uint16_t rounded[ROUNDED_NUMBERS] ALIGNED;
+    float sums[DIRECT_ROWS * PANEL] ALIGNED;
+    for (; num_rows > 0; num_rows -= most_rows, x += most_rows * inputs, y += most_rows * y_stride) {
+        const int64_t count = num_rows < most_rows ? num_rows : most_rows, tiles = (count + DIRECT_ROWS - 1) / DIRECT_ROWS;
+        round_to_bf16(x, count * inputs, rounded);
+        for (int64_t panel = first; panel < last; panel++) {
+            const uint8_t *w = weight->blocks + panel * weight->row_bytes;
+            for (int64_t tile = 0; tile < tiles; tile++) {
+                const int64_t row = count * tile / tiles, rows = count * (tile + 1) / tiles - row;
+                rounded_rows_times_panel(rows, rounded + row * inputs, w, inputs, sums);
+                store_panel(weight, panel, rows, sums, y + row * y_stride, y_stride);
+            }
+        }
+    }
+}
+
+/* Outputs panel * PANEL and on of a weight in blocks, inputs first .. first + num_inputs, in fp32 as a panel. */
+static void unpack_panel(const Weight *weight, int64_t panel, int64_t first, int64_t num_inputs, float *to) {
+    switch (weight->type == TYPE_PANELS_BF16_ROUNDING ? TYPE_PANELS_BF16 : weight->type) {
+#define UNPACK_CASE(type) \
+    case type: unpack_block_panel(type, weight->blocks + panel * weight->row_bytes, first, num_inputs, to); return;
+        FOR_EACH_BLOCK_PANEL(UNPACK_CASE)
+    }
+    float rows[PANEL][PANEL_INPUTS + 16]; /* not a power of two: rows must not fight for the same cache lines */
+    for (int64_t i = 0; i < PANEL; i++)
+        if (panel * PANEL + i < weight->outputs)
+            dequantise_row(weight, panel * PANEL + i, first, num_inputs, rows[i]);
+        else
+            memset(rows[i], 0, num_inputs * sizeof(float));
+    for (int64_t k = 0; k < num_inputs; k++)
+        for (int64_t i = 0; i < PANEL; i++) to[k * PANEL + i] = rows[i][k];
 }
 
 /* y [num_rows, y_stride], its columns first * PANEL .. last * PANEL or the last output. One thread's work. */
 static void linear_slice(const Weight *weight, const float *x, int64_t num_rows, float *y, int64_t y_stride, int64_t first,
                          int64_t last) {
-    if (num_rows > FEW_ROWS || weight->type <= TYPE_F32 || weight->inputs % GROUP) {
-        panels_slice(weight, x, num_rows, y, y_stride, first, last);
+    const int64_t inputs = weight->inputs;
+    const int in_fp32 = weight->type == TYPE_PANELS;
+    if (weight->type == TYPE_PANELS_BF16_ROUNDING) {
+        rounding_slice(weight, x, num_rows, y, y_stride, first, last);
         return;
     }
-    const int64_t end = last * PANEL < weight->outputs ? last * PANEL : weight->outputs;
-    for (int64_t output = first * PANEL; output < end; output++) {
-        for (int64_t row = 0; row < num_rows; row++) y[row * y_stride + output] = weight->bias ? weight->bias[output] : 0.0f;
-        for (int64_t row = 0; row < num_rows; row += FEW_TILE)
-            multiply_few_of(weight, output, x + row * weight->inputs, num_rows - row, y + row * y_stride + output, y_stride);
+    if (num_rows == 1 && in_fp32) {
+        panels_of_row(weight, x, y, first, last);
+        return;
     }
+    if (weight->type < TYPE_PANELS && num_rows < (high_bits(weight->type) ? UNPACK_ROWS_HIGH : UNPACK_ROWS)) {
+        block_panels_slice(weight, x, num_rows, y, y_stride, first, last);
+        return;
+    }
+    for (int64_t row = 0; row < num_rows; row += MOST_ROWS)
+        for (int64_t panel = first; panel < last; panel++) {
+            const int64_t rows = num_rows - row < MOST_ROWS ? num_rows - row : MOST_ROWS;
+            float sums[MOST_ROWS * PANEL] ALIGNED, unpacked[PANEL_INPUTS * PANEL] ALIGNED;
+            memset(sums, 0, rows * PANEL * sizeof(float));
+            for (int64_t k = 0; k < inputs; k += PANEL_INPUTS) {
+                const int64_t num_inputs = inputs - k < PANEL_INPUTS ? inputs - k : PANEL_INPUTS;
+                const float *w = in_fp32 ? (const float *)weight->blocks + (panel * inputs + k) * PANEL : unpacked;
+                if (!in_fp32) unpack_panel(weight, panel, k, num_inputs, unpacked);
+                multiply_rows_and_panel(rows, x + row * inputs + k, inputs, w, num_inputs, sums);
+            }
+            store_panel(weight, panel, rows, sums, y + row * y_stride, y_stride);
+        }
 }
 
 /* Panels [*first, *last) of one of num_threads equal shares. */

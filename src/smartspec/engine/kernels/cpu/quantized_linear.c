@@ -1,11 +1,15 @@
 /* Linear layers on weights that stay in their blocks, fp32, for processors; see linear.h. */
 #include <omp.h>
 
+#include "block_layout.h"
 #include "built_with.h"
 #include "linear.h"
 #include "weight_row.h"
 
 int64_t panel_width(void) { return PANEL; }
+
+/* The most inputs of a weight whose x can be rounded to bfloat16, 0 where this processor does not multiply that. */
+int64_t most_rounded_inputs(void) { return MULTIPLIES_BF16 ? ROUNDED_NUMBERS : 0; }
 
 /* The first weight->outputs columns of y [num_rows, y_stride] = x [num_rows, weight->inputs] @ weight.T + bias. */
 void linear(const Weight *weight, const float *x, int64_t num_rows, float *y, int64_t y_stride) {
@@ -17,6 +21,16 @@ void linear(const Weight *weight, const float *x, int64_t num_rows, float *y, in
     }
 }
 
+/* Bytes of a panel of that many inputs. */
+int64_t panel_bytes(int64_t type, int64_t inputs) {
+    const int64_t groups = inputs / GROUP;
+    switch (type) {
+#define BYTES_CASE(type) case type: return PANEL * (groups * group_bytes(type) + groups / 8 * head_bytes(type));
+        FOR_EACH_BLOCK_PANEL(BYTES_CASE)
+    }
+    return 0;
+}
+
 /* out [num_rows, weight->inputs] = rows of the weight in fp32. */
 void dequantise_rows(const Weight *weight, const int64_t *rows, int64_t num_rows, float *out) {
 #pragma omp parallel for
@@ -24,28 +38,16 @@ void dequantise_rows(const Weight *weight, const int64_t *rows, int64_t num_rows
         weight_row(weight, rows[i], out + i * weight->inputs);
 }
 
-/* One of GGUF's blocks into its lane of a panel's group. */
-static void place_block(const Weight *weight, const uint8_t *block, uint8_t *group, int64_t lane) {
-    memcpy(group + 2 * lane, block, 2);
-    if (weight->type == TYPE_Q4_1) memcpy(group + 2 * (PANEL + lane), block + 2, 2);
-    const int64_t head = weight->type == TYPE_Q4_1 ? 4 : 2;
-    uint8_t *quants = group + head * PANEL;
-    for (int64_t i = 0; i < GROUP; i++)
-        if (weight->type == TYPE_Q8_0)
-            quants[i * PANEL + lane] = block[head + i];
-        else { /* GGUF has inputs 0 to 15 in the low halves of its bytes, 16 to 31 in the high ones */
-            const uint8_t quant = block[head + i % 16] >> i / 16 * 4 & 15;
-            quants[(i / WORD_INPUTS * PANEL + lane) * 4 + i % WORD_INPUTS / 2] |= quant << i % 2 * 4;
-        }
-}
-
-/* to, which is all zeros: the blocks of a weight of type Q4_0, Q4_1 or Q8_0 by panels. */
-void to_block_panels(const Weight *weight, uint8_t *to) {
-    const int64_t groups = weight->inputs / GROUP, bytes = weight->row_bytes / groups;
+/* to, which is all zeros: the blocks of a weight by panels, of the type of panels for its blocks. */
+void to_block_panels(const Weight *weight, int64_t panel_type, uint8_t *to) {
+    const int64_t groups = weight->inputs / GROUP, stride = panel_bytes(panel_type, weight->inputs);
+    const int64_t block_groups = is_k(panel_type) ? 8 : 1, block_bytes = weight->row_bytes / (groups / block_groups);
 #pragma omp parallel for
     for (int64_t panel = 0; panel < (weight->outputs + PANEL - 1) / PANEL; panel++)
-        for (int64_t lane = 0; lane < PANEL && panel * PANEL + lane < weight->outputs; lane++)
+        for (int64_t lane = 0; lane < PANEL && panel * PANEL + lane < weight->outputs; lane++) {
+            const uint8_t *row = weight->blocks + (panel * PANEL + lane) * weight->row_bytes;
             for (int64_t g = 0; g < groups; g++)
-                place_block(weight, weight->blocks + (panel * PANEL + lane) * weight->row_bytes + g * bytes,
-                            to + (panel * groups + g) * PANEL * bytes, lane);
+                place_group(weight->type, panel_type, row + g / block_groups * block_bytes, g % block_groups,
+                            to + panel * stride + group_place(panel_type, g), lane);
+        }
 }

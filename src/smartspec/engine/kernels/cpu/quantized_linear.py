@@ -19,8 +19,11 @@ BLOCK_TYPES = frozenset(
     GGMLQuantizationType[name]
     for name in ("F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
 )
-# Types of blocks that kernels read faster by panels, several outputs side by side, and their numbers (block_panels.h).
-BY_PANELS = {GGMLQuantizationType.Q4_0: -2, GGMLQuantizationType.Q4_1: -3, GGMLQuantizationType.Q8_0: -4}
+# Blocks by panels, several outputs side by side, as kernels read them faster, and their numbers (block_panels.h).
+_BY_PANELS = ("Q4_0", "Q4_1", "Q8_0", "BF16", "F16", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
+BY_PANELS = {GGMLQuantizationType[name]: -2 - i for i, name in enumerate(_BY_PANELS)}
+TYPE_ROUNDING = -12  # as BF16 by panels, for inputs that are rounded to bfloat16 (bf16_panels.h)
+PANEL_INPUTS = 32  # of a group of a panel
 _POINTER, _INTEGER = ctypes.c_void_p, ctypes.c_int64
 
 
@@ -76,26 +79,43 @@ def panel_width() -> int:
     return _kernels().panel_width()
 
 
+def fits_panels(blocks: torch.Tensor, block_type: GGMLQuantizationType) -> bool:
+    """Whether to_block_panels takes these."""
+    return block_type in BY_PANELS and num_inputs(blocks, block_type) % PANEL_INPUTS == 0
+
+
 def to_block_panels(blocks: torch.Tensor, block_type: GGMLQuantizationType) -> torch.Tensor:
-    """The blocks of a type in BY_PANELS, uint8 [outputs, row_bytes], by panels: uint8 [panels, panel width x
-    row_bytes], the last panel filled up with zeros."""
-    width, (outputs, row_bytes) = panel_width(), blocks.shape
-    panels = torch.zeros(-(-outputs // width), width * row_bytes, dtype=torch.uint8)
-    _kernels().to_block_panels(ctypes.byref(describe(blocks, block_type)), panels.data_ptr())
+    """Blocks uint8 [outputs, row_bytes], for which fits_panels holds, by panels: uint8 [panels, bytes of one], the last
+    panel filled up with zeros."""
+    weight, number = describe(blocks, block_type), BY_PANELS[block_type]
+    num_bytes = _kernels().panel_bytes(number, weight.inputs)
+    panels = torch.zeros(-(-weight.outputs // panel_width()), num_bytes, dtype=torch.uint8)
+    _kernels().to_block_panels(ctypes.byref(weight), number, panels.data_ptr())
     return panels
 
 
+def can_round(inputs: int) -> bool:
+    """Whether this processor multiplies bfloat16, so that x of so many inputs may be rounded to it."""
+    return inputs <= _kernels().most_rounded_inputs()
+
+
 def describe_panels(
-    panels: torch.Tensor, block_type: GGMLQuantizationType, outputs: int, bias: torch.Tensor | None = None
+    panels: torch.Tensor,
+    block_type: GGMLQuantizationType,
+    outputs: int,
+    bias: torch.Tensor | None = None,
+    *,
+    rounds: bool = False,
 ) -> Weight:
-    """The weight that to_block_panels gave, and its bias fp32 [outputs], for the kernels."""
-    block_size, block_bytes = GGML_QUANT_SIZES[block_type]
+    """The weight that to_block_panels gave, and its bias fp32 [outputs], for the kernels. rounds: x is rounded to
+    bfloat16, as these weights are; only where can_round."""
     if bias is not None:
         require_fp32("bias", bias, (outputs,))
-    group_bytes = block_bytes * panel_width()
-    inputs = panels.shape[1] // group_bytes * block_size
+    inputs = panels.shape[1] * 256 // _kernels().panel_bytes(BY_PANELS[block_type], 256)
     pointer = None if bias is None else bias.data_ptr()
-    return Weight(panels.data_ptr(), pointer, outputs, inputs, group_bytes, BY_PANELS[block_type])
+    assert not rounds or (block_type == GGMLQuantizationType.BF16 and can_round(inputs))
+    number = TYPE_ROUNDING if rounds else BY_PANELS[block_type]
+    return Weight(panels.data_ptr(), pointer, outputs, inputs, panels.shape[1], number)
 
 
 def linear(x: torch.Tensor, weight: Weight, output: torch.Tensor, column: int = 0) -> None:
@@ -133,6 +153,7 @@ def _kernels() -> ctypes.CDLL:
     library = load_kernels(LIBRARY).library
     library.linear.argtypes = [_POINTER, _POINTER, _INTEGER, _POINTER, _INTEGER]
     library.dequantise_rows.argtypes = [_POINTER, _POINTER, _INTEGER, _POINTER]
-    library.to_block_panels.argtypes = [_POINTER] * 2
-    library.panel_width.restype = _INTEGER
+    library.panel_bytes.argtypes, library.panel_bytes.restype = [_INTEGER] * 2, _INTEGER
+    library.to_block_panels.argtypes = [_POINTER, _INTEGER, _POINTER]
+    library.panel_width.restype = library.most_rounded_inputs.restype = _INTEGER
     return library

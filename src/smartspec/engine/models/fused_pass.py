@@ -1,0 +1,112 @@
+"""A pass of a model whose layers are all fused: embedding, the layers in one call, norm, head.
+
+Without transformers' own forward around the layers, which at one token of a small model takes as long as a quarter of
+its weights. As with layers, it is used only where it reproduces the model.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+
+from smartspec.engine.attention.kv_cache import KVCache
+from smartspec.engine.attention.probe import probe
+from smartspec.engine.attention.ragged import AttentionPlan, Segment
+from smartspec.engine.kernels.cpu.decoder_layer import PlacedLayer
+from smartspec.engine.kernels.cpu.ragged_attention import max_tokens_per_tile
+from smartspec.engine.models.decoder_layer import FusedDecoderLayer
+from smartspec.engine.models.fusion import NUM_PROBE_ROWS, FusedRMSNorm, close
+from smartspec.engine.models.taps import decoder_layers
+
+
+@dataclass(frozen=True)
+class FusedPass:
+    """rotary: (hidden states [1, N, hidden_size], positions [1, N]) -> cosine and sine [1, N, head_dim]."""
+
+    embedding: nn.Module
+    rotary: Callable
+    layers: tuple[FusedDecoderLayer, ...]
+    norm: FusedRMSNorm
+    head: nn.Module
+
+    def placed(self, cache: KVCache, windows: tuple[int | None, ...]) -> list:
+        """The layers over a cache, for run."""
+        return [layer.placed(cache, windows) for layer in self.layers]
+
+    def run(
+        self, placed: list, token_ids: torch.Tensor, plan: AttentionPlan, wanted: torch.Tensor, taps: tuple[int, ...]
+    ) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """Logits [n, vocabulary] of the wanted rows, int64 [n], of token_ids, int64 [N], and what the first i layers
+        computed, [1, N, hidden_size], for every i in taps (ascending)."""
+        hidden = self.embedding(token_ids[None])
+        positions = self.rotary(hidden, plan.positions[None])
+        of_pass, found, begin = self.layers[0].of_pass(plan), [], 0
+        for end in (*taps, len(placed)):
+            if end > begin:
+                span = placed[begin:end]
+                hidden = of_pass.run((PlacedLayer * len(span))(*span), hidden, *positions)
+            found.append(hidden)
+            begin = end
+        return self.head(self.norm(hidden[:, wanted]))[0], found[: len(taps)]
+
+
+@torch.inference_mode()
+def fused_pass(model: nn.Module) -> FusedPass | None:
+    """The model's parts in this order, where they compute what the model does."""
+    try:
+        layers = tuple(decoder_layers(model))
+    except ValueError:
+        return None
+    if not all(isinstance(layer, FusedDecoderLayer) for layer in layers) or len({layer.shape for layer in layers}) > 1:
+        return None
+    inner = {module for layer in layers for module in layer.modules()}
+    norms = [module for module in model.modules() if isinstance(module, FusedRMSNorm) and module not in inner]
+    rotary = _rotary_of(model, layers)
+    if len(norms) != 1 or rotary is None:
+        return None
+    found = FusedPass(model.get_input_embeddings(), rotary, layers, norms[0], model.get_output_embeddings())
+    return found if _reproduces(found, model) else None
+
+
+def _rotary_of(model: nn.Module, layers: tuple[FusedDecoderLayer, ...]) -> nn.Module | None:
+    """The module whose output is handed to every layer as its position embeddings."""
+    outputs: list[tuple[nn.Module, object]] = []
+    given: list[object] = []
+    handles = [
+        module.register_forward_hook(lambda module, args, output: outputs.append((module, output)))
+        for module in model.modules()
+        if not list(module.children())
+    ]
+    handles += [
+        layer.register_forward_pre_hook(
+            lambda layer, args, kwargs: given.append(kwargs.get("position_embeddings")), with_kwargs=True
+        )
+        for layer in layers
+    ]
+    try:
+        probe(model)
+    finally:
+        for handle in handles:
+            handle.remove()
+    if not isinstance(given[0], tuple) or any(positions is not given[0] for positions in given):
+        return None
+    return next((module for module, output in outputs if output is given[0]), None)
+
+
+def _reproduces(found: FusedPass, model: nn.Module) -> bool:
+    """Compare their logits of the first tokens of a text."""
+    shape, device = found.layers[0].shape, torch.device("cpu")
+    sizes = {"num_layers": len(found.layers), "num_slots": 1, "max_len": NUM_PROBE_ROWS}
+    heads = {"num_kv_heads": shape.num_kv_heads, "head_dim": shape.head_dim}
+    cache = KVCache(**sizes, **heads, dtype=torch.float32, device=device)
+    max_tile = max_tokens_per_tile(device, torch.float32, shape.num_heads // shape.num_kv_heads, shape.head_dim)
+    tokens = np.linspace(0, found.embedding.num_embeddings - 1, NUM_PROBE_ROWS).astype(np.int32)
+    windows = (None,) * len(found.layers)
+    plan = AttentionPlan([Segment(0, 0, tokens, 1)], cache, windows, device, max_tile)
+    token_ids, wanted = torch.from_numpy(tokens.astype(np.int64)), torch.arange(NUM_PROBE_ROWS)
+    expected = model(
+        input_ids=token_ids[None], position_ids=plan.positions[None], use_cache=False, attention_plan=plan
+    ).logits[0]
+    return close(found.run(found.placed(cache, windows), token_ids, plan, wanted, ())[0], expected)

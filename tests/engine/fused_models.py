@@ -1,0 +1,75 @@
+"""Tiny random models of several architectures with their modules fused, and passes for them."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import torch
+from tiny_models import as_loaded
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from smartspec.engine.attention.ragged import ATTENTION_NAME, Segment, register_attention
+from smartspec.engine.attention.tree_mask import tree_mask
+from smartspec.engine.models.fused_pass import FusedPass
+from smartspec.engine.models.fusion import fuse
+from smartspec.engine.models.linear import pack_linears
+from smartspec.engine.models.model_runner import ModelRunner
+
+VOCABULARY = 61
+SIZES = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 36,
+    "intermediate_size": 51,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 128,
+    "pad_token_id": None,
+    "initializer_range": 0.3,
+    "sliding_window": 7,  # of those that have one
+}
+
+
+def stock_model(model_type: str, **changes: object) -> nn.Module:
+    register_attention()
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(model_type, **SIZES | changes)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation=ATTENTION_NAME).eval().requires_grad_(False)
+    for name, parameter in model.named_parameters():
+        if "norm" in name or "bias" in name:  # all ones or zeros as made
+            parameter.normal_(0.5, 0.5)
+    return model
+
+
+def prepare(model: nn.Module) -> nn.Module:
+    fuse(model)
+    pack_linears(model)
+    return model
+
+
+def fused_model(model_type: str, **changes: object) -> nn.Module:
+    return prepare(stock_model(model_type, **changes))
+
+
+def runner_of(model: nn.Module, fused_pass: FusedPass | None = None, **options: object) -> ModelRunner:
+    """options: of ModelRunner."""
+    config = model.config
+    loaded = replace(as_loaded(model), head_dim=config.head_dim, num_heads=config.num_attention_heads)
+    return ModelRunner(replace(loaded, fused_pass=fused_pass), num_slots=4, max_len=64, **options)
+
+
+def random_passes(seed: int = 0) -> Iterator[list[Segment]]:
+    """Chunks of prompts, single tokens, drafts that are rolled back and trees, of four requests."""
+    random = np.random.default_rng(seed)
+    starts = [0] * 4
+    for _ in range(6):
+        segments = []
+        for slot in random.permutation(4)[: random.integers(1, 5)].tolist():
+            tokens = random.integers(0, VOCABULARY, random.choice([1, 2, 5, 9])).astype(np.int32)
+            parents = np.array([int(random.integers(-1, token)) for token in range(len(tokens))])
+            tree = tree_mask(parents, starts[slot]) if random.random() < 0.5 else None
+            segments.append(Segment(slot, starts[slot], tokens, int(random.integers(0, len(tokens) + 1)), tree))
+            starts[slot] += int(random.integers(1, len(tokens) + 1))
+        yield segments

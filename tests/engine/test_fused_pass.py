@@ -1,0 +1,69 @@
+"""A pass without transformers' code around the layers against one with it, on tiny random models."""
+
+import numpy as np
+import pytest
+import torch
+from compiled import need_kernels
+from fused_models import fused_model, random_passes, runner_of
+
+from smartspec.engine.attention.ragged import Segment
+from smartspec.engine.kernels.cpu.decoder_layer import LIBRARY
+from smartspec.engine.models.decoder_layer import fuse_layers
+from smartspec.engine.models.fused_pass import FusedPass, fused_pass
+
+
+@pytest.fixture(autouse=True)
+def kernels():
+    need_kernels(LIBRARY)
+
+
+def model_in_layers(model_type: str, **changes: object) -> torch.nn.Module:
+    model = fused_model(model_type, num_hidden_layers=2, **changes)
+    assert fuse_layers(model) == 2
+    return model
+
+
+@pytest.mark.parametrize("model_type", ["llama", "mistral", "qwen2", "qwen3"])
+@pytest.mark.parametrize("taps", [(), (1,), (1, 2)])
+def test_it_computes_what_the_model_does(model_type: str, taps: tuple[int, ...]):
+    model = model_in_layers(model_type)
+    whole = fused_pass(model)
+    assert isinstance(whole, FusedPass)
+    expected, actual = runner_of(model, taps=taps), runner_of(model, whole, taps=taps)
+    for segments in random_passes():
+        assert torch.equal(actual.forward(segments), expected.forward(segments))
+        assert len(actual.features) == len(expected.features) == (len(segments) if taps else 0)
+        assert all(map(torch.equal, actual.features, expected.features))
+    assert torch.equal(actual.cache._storage, expected.cache._storage)
+
+
+def test_transformers_forward_is_not_called():
+    model = model_in_layers("llama")
+    runner = runner_of(model, fused_pass(model))
+    model.forward = lambda **kwargs: pytest.fail("the model's own forward ran")
+    assert runner.forward([Segment(0, 0, np.arange(5, dtype=np.int32), 2)]).shape == (2, 61)
+
+
+# Each scales something around its layers, which are Llama's as configured here.
+@pytest.mark.parametrize("change", [{"embedding_multiplier": 2.0}, {"logits_scaling": 2.0}])
+def test_models_that_compute_something_else_around_their_layers_keep_their_forward(change: dict):
+    plain = {
+        "residual_multiplier": 1.0,
+        "attention_multiplier": 0.3,
+        "embedding_multiplier": 1.0,
+        "logits_scaling": 1.0,
+    }
+    assert fused_pass(model_in_layers("granite", **plain)) is not None
+    assert fused_pass(model_in_layers("granite", **plain | change)) is None
+
+
+def test_layers_that_are_not_fused_have_no_such_pass():
+    assert fused_pass(fused_model("llama")) is None
+
+
+def test_without_our_attention_the_model_computes():
+    model = model_in_layers("llama")
+    expected, actual = runner_of(model), runner_of(model, fused_pass(model))
+    actual.max_tile_tokens = expected.max_tile_tokens = 0
+    for segments in random_passes():
+        assert torch.equal(actual.forward(segments), expected.forward(segments))
