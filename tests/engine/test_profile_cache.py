@@ -20,7 +20,13 @@ SAMPLES = tuple(ProfileSample(n, 128 * n, n, 0.01 + 0.001 * n) for n in (1, 2, 4
 
 def make_runner(name: str = "some-model", dtype: torch.dtype = torch.float32, num_layers: int = 30) -> SimpleNamespace:
     loaded = SimpleNamespace(
-        name=name, num_layers=num_layers, num_kv_heads=3, head_dim=64, vocab_size=49152, weight_bytes=10**8, dtype=dtype
+        name=name,
+        num_layers=num_layers,
+        num_kv_heads=3,
+        head_dim=64,
+        vocab_size=49152,
+        weight_bytes=10**8,
+        coarsest_dtype=dtype,
     )
     return SimpleNamespace(loaded=loaded, device=torch.device("cpu"), max_tile_tokens=8)
 
