@@ -47,7 +47,7 @@ class FusedPass:
             if end > begin:
                 span = placed[begin:end]
                 hidden = of_pass.run((PlacedLayer * len(span))(*span), hidden, *positions)
-            found.append(hidden)
+            found.append(hidden if end <= len(placed) else self.norm(hidden))  # see taps
             begin = end
         return self.head(self.norm(hidden[:, wanted]))[0], found[: len(taps)]
 
