@@ -37,15 +37,19 @@ def main(
     prompts: Annotated[Path | None, typer.Option(help="JSONL file (default: the package's own).")] = None,
     steps: Annotated[int, typer.Option(min=10, help="Steps that count, per policy.")] = 300,
     max_tokens: Annotated[int, typer.Option(min=1)] = 64,
+    temperature: Annotated[float, typer.Option(min=0.0)] = 0.0,
+    quantization: Annotated[str, typer.Option(help="As in `smartspec serve`.")] = "auto",
 ) -> None:
     """Print the table."""
     texts = shipped_prompts() if prompts is None else read_prompts(prompts)
     names, drafters = policies.split(","), parse_drafters(drafter)
-    hosts = [Host(EngineConfig(policy=name, drafters=drafters, strict=True), texts, max_tokens) for name in names]
+    params = SamplingParams(max_tokens=max_tokens, temperature=temperature)
+    options = {"drafters": drafters, "quantization": quantization, "strict": True}
+    hosts = [Host(EngineConfig(policy=name, **options), texts, params) for name in names]
     while min(len(host.steps) for host in hosts) < steps:
         for host in hosts:
             host.step(concurrency)
-    table = Table("policy", *COLUMNS, "asked", "tokens/step", title=f"{concurrency} requests, ms per step (mean)")
+    table = Table("policy", *COLUMNS, "asked", "tokens/step", "tokens/s", title=f"{concurrency} requests, ms per step (mean)")
     for name, host in zip(names, hosts, strict=True):
         table.add_row(name, *host.row())
     Console(width=140).print(table)
@@ -54,12 +58,12 @@ def main(
 class Host:
     """An engine that is kept busy, and the seconds that the parts of its steps took."""
 
-    def __init__(self, config: EngineConfig, texts: list[Prompt], max_tokens: int):
+    def __init__(self, config: EngineConfig, texts: list[Prompt], params: SamplingParams):
         self.steps: list[dict[str, float]] = []
         self.tokens: list[int] = []
         self.asked: list[bool] = []
         self._engine = build_engine(config, report=print)
-        self._requests = _requests(self._engine, texts, max_tokens)
+        self._requests = _requests(self._engine, texts, params)
         self._seconds = dict.fromkeys(PARTS, 0.0)
         self._is_asked = False
         core = self._engine.core
@@ -95,7 +99,8 @@ class Host:
     def row(self) -> list[str]:
         """Means in milliseconds, and tokens of a step."""
         cells = [f"{1e3 * mean(step[column] for step in self.steps):.3f}" for column in COLUMNS]
-        return [*cells, f"{mean(self.asked):.2f}", f"{mean(self.tokens):.2f}"]
+        rate = sum(self.tokens) / sum(step["step"] for step in self.steps)
+        return [*cells, f"{mean(self.asked):.2f}", f"{mean(self.tokens):.2f}", f"{rate:.1f}"]
 
     def _noted(self, asks_drafters: Callable[[int], bool]) -> Callable[[int], bool]:
         def noted(num_rows: int) -> bool:
@@ -114,8 +119,7 @@ class Host:
         return timed
 
 
-def _requests(engine: Engine, texts: list[Prompt], max_tokens: int) -> Iterator[Request]:
-    params = SamplingParams(max_tokens=max_tokens)
+def _requests(engine: Engine, texts: list[Prompt], params: SamplingParams) -> Iterator[Request]:
     for number, prompt in enumerate(cycle(texts)):
         messages = [{"role": "user", "content": prompt.text}]
         text = engine.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)

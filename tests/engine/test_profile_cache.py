@@ -11,8 +11,8 @@ import torch
 
 from smartspec.control.latency.cost_curve import ProfileSample
 from smartspec.control.latency.model import LatencyModel
-from smartspec.engine.runtime import profile
-from smartspec.engine.runtime.passes import Interrupted, Profile
+from smartspec.engine.runtime import passes, profile
+from smartspec.engine.runtime.passes import Interrupted, Profile, measure_profile
 from smartspec.engine.runtime.profile import profile_key, profiled_latency
 
 SAMPLES = tuple(ProfileSample(n, 128 * n, n, 0.01 + 0.001 * n) for n in (1, 2, 4, 8, 16))
@@ -179,6 +179,16 @@ def test_a_profile_of_a_busy_machine_is_measured_again_when_it_is_idle(machine, 
     assert machine.num_measured == 2 and "busy machine, which is idle now" in machine.reports[0]
     machine.start()
     assert machine.num_measured == 2 and not machine.reports
+
+
+@pytest.mark.parametrize(("seconds_of_thread", "waiting"), [(9.5, 0.05), (1.0, 0.9)])
+def test_a_process_that_was_suspended_while_it_measured_has_waited(monkeypatch, seconds_of_thread, waiting):
+    clocks = {"perf_counter": iter([0.0, 10.0]), "thread_time": iter([0.0, seconds_of_thread])}
+    monkeypatch.setattr(passes, "time", SimpleNamespace(**{name: clock.__next__ for name, clock in clocks.items()}))
+    monkeypatch.setattr(passes, "measure_passes", lambda *_: SAMPLES)
+    monkeypatch.setattr(passes, "_seconds_waited", lambda: 0.0)
+    monkeypatch.setattr(passes, "collapse_pages", lambda: ())
+    assert measure_profile(make_runner(), (), max_batch=4, kv_tokens=4096).waiting == pytest.approx(waiting)
 
 
 def test_two_processes_with_one_id_may_store_at_the_same_time(machine, monkeypatch):

@@ -39,7 +39,7 @@ class Interrupted(Exception):
 @dataclass(frozen=True)
 class Profile:
     """Measured passes of the target and of each draft model. waiting: share of the time for which a thread waited for a
-    core that other processes had; 0 where the system does not tell."""
+    core that other processes had, or for which this one was suspended; 0 where the system does not tell."""
 
     target: tuple[ProfileSample, ...]
     drafts: tuple[tuple[ProfileSample, ...], ...] = ()
@@ -59,13 +59,16 @@ def measure_profile(
     for _ in collapse_pages():
         pass
     for_drafts = DRAFT_SHARE * MAX_PROFILE_SECONDS if drafts else 0.0
-    began, waited = time.perf_counter(), _seconds_waited()
+    began, waited, ran = time.perf_counter(), _seconds_waited(), time.thread_time()
     of_target = measure_passes(target, max_batch, kv_tokens, MAX_PROFILE_SECONDS - for_drafts, interrupted)
     of_drafts = tuple(
         measure_passes(draft, max_batch, kv_tokens, for_drafts / len(drafts), interrupted) for draft in drafts
     )
-    of_all_threads = (time.perf_counter() - began) * torch.get_num_threads()
-    return Profile(of_target, of_drafts, (_seconds_waited() - waited) / of_all_threads)
+    took = time.perf_counter() - began
+    waiting = (_seconds_waited() - waited) / (took * torch.get_num_threads())
+    if target.device.type == "cpu":  # where this thread computes all the time; a frozen one is not even waiting
+        waiting = max(waiting, 1.0 - (time.thread_time() - ran) / took)
+    return Profile(of_target, of_drafts, waiting)
 
 
 def _seconds_waited() -> float:

@@ -94,7 +94,7 @@ def _kept(profile: Profile, path: Path, key: dict, report: Callable[[str], None]
     latency = LatencyModel.fit(list(profile.target), list(map(list, profile.drafts)))
     if profile.waiting > MAX_WAITING:
         report(
-            "the machine was busy while the cost of a step was measured: threads waited for cores "
+            "the machine was busy while the cost of a step was measured: threads waited for cores, or were suspended, "
             f"{profile.waiting:.0%} of the time. It is {AGAIN}"
         )
     try:
