@@ -49,7 +49,8 @@ def main(
     while min(len(host.steps) for host in hosts) < steps:
         for host in hosts:
             host.step(concurrency)
-    table = Table("policy", *COLUMNS, "asked", "tokens/step", "tokens/s", title=f"{concurrency} requests, ms per step (mean)")
+    title = f"{concurrency} requests, ms per step (mean)"
+    table = Table("policy", *COLUMNS, "asked", "tokens/step", "tokens/s", title=title)
     for name, host in zip(names, hosts, strict=True):
         table.add_row(name, *host.row())
     Console(width=140).print(table)

@@ -2,28 +2,33 @@
 
 import numpy as np
 import pytest
-from drafter_cases import LOOKUP
+from drafter_cases import LOOKUP, MODEL
 from factories import make_feedback, make_view
 
 from smartspec.control.controller import Controller
 from smartspec.control.goodput.asking import Asking
+from smartspec.control.goodput.exploration import size_of
 from smartspec.control.goodput.policy import Goodput
 from smartspec.control.goodput.settings import ExplorationSettings, GoodputSettings
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
-from smartspec.control.records import Drafted, StepSeconds
+from smartspec.control.records import Asked, Drafted, StepSeconds
 
 SHARE = 0.003
 TARGET, PLAIN, ASKED = 0.006, 0.0001, 0.0004  # seconds of a pass, and of the host without and with drafters
 
 
-def run(asking, num_steps, saved=0.0, rows=4, **view):
-    """In which steps drafters were asked; each of these is expected to save so many seconds."""
+HOST = {Asked.NOBODY: PLAIN, Asked.MODEL_FREE: ASKED, Asked.ALL: 0.001}
+
+
+def run(asking, num_steps, saved=0.0, rows=4, drafters=(LOOKUP,), saved_by_all=0.0, **view):
+    """Whom each step asked; drafters without passes are expected to save so many seconds, all of them so many more."""
     asked = []
     for _ in range(num_steps):
-        asked.append(asking.is_due(rows))
-        seconds = StepSeconds(draft=0.0, target=TARGET, host=ASKED if asked[-1] else PLAIN)
-        asking.observe(make_feedback(make_view(rows, **view), seconds=seconds), asked[-1], saved * asked[-1])
+        asked.append(asking.who(rows, drafters))
+        seconds = StepSeconds(draft=0.0, target=TARGET, host=HOST[asked[-1]])
+        brought = {Asked.NOBODY: 0.0, Asked.MODEL_FREE: saved, Asked.ALL: saved + saved_by_all}[asked[-1]]
+        asking.observe(make_feedback(make_view(rows, **view), seconds=seconds), asked[-1], brought)
     return np.array(asked)
 
 
@@ -31,7 +36,7 @@ def test_where_nothing_is_saved_asking_takes_its_share_of_the_time():
     asking = Asking(SHARE)
     assert run(asking, 5).all(), "at first it may cost what a step takes"
     run(asking, 200)
-    asked = run(asking, 5000)
+    asked = run(asking, 5000) > 0
     assert asked.sum() * (ASKED - PLAIN) == pytest.approx(SHARE * 5000 * (TARGET + PLAIN), rel=0.05)
     assert asked.mean() < 0.1
 
@@ -45,7 +50,7 @@ def test_where_drafts_pay_for_it_every_step_asks():
 def test_one_good_step_pays_for_those_behind_it():
     asking = Asking(SHARE)
     run(asking, 300)
-    while not asking.is_due(4):
+    while not asking.who(4, (LOOKUP,)):
         run(asking, 1)
     run(asking, 1, saved=10 * (ASKED - PLAIN))
     assert run(asking, 10).all() and not run(asking, 5).any()
@@ -58,23 +63,54 @@ def test_batch_sizes_have_their_own_price():
     assert run(asking, 1, rows=64).all(), "nothing is known of this one"
     run(asking, 100, rows=64)
     assert not run(asking, 3, rows=64).any()
-    assert asking._price(4) == pytest.approx(asking._price(64)) == pytest.approx(ASKED - PLAIN)
+    for rows in (4, 64):
+        assert price(asking, rows, Asked.MODEL_FREE) == pytest.approx(ASKED - PLAIN)
+
+
+def price(asking, rows, level):
+    return asking._sizes[size_of(rows)].price(level)
 
 
 def test_steps_with_prefill_do_not_tell_what_asking_costs():
     asking = Asking(SHARE)
     run(asking, 100, num_prefills=1, prefill_tokens=100)
-    assert asking._price(4) == 0.0
+    assert price(asking, 4, Asked.MODEL_FREE) == 0.0
 
 
 def test_without_a_budget_every_step_asks():
-    assert run(Asking(0.0), 500).all()
+    assert (run(Asking(0.0), 500) == Asked.MODEL_FREE).all()
+    assert (run(Asking(0.0), 500, drafters=(LOOKUP, MODEL)) == Asked.ALL).all()
+
+
+@pytest.mark.parametrize(
+    ("saved", "saved_by_all", "expected"),
+    [
+        (0.0, 0.0, Asked.NOBODY),
+        (0.0004, 0.0, Asked.MODEL_FREE),
+        (0.0007, 0.0003, Asked.MODEL_FREE),  # more than they take beside nobody, less than beside the others
+        (0.0004, 0.0007, Asked.ALL),
+        (0.0, 0.001, Asked.ALL),
+    ],
+)
+def test_models_are_asked_where_they_save_more_than_the_others_do(saved, saved_by_all, expected):
+    asking = Asking(SHARE)
+    brings = {"saved": saved, "saved_by_all": saved_by_all, "drafters": (LOOKUP, MODEL)}
+    run(asking, 1000, **brings)
+    often = np.bincount(run(asking, 3000, **brings), minlength=3) / 3000
+    assert often[expected] > 0.85, often
+
+
+def test_models_alone_are_asked_where_they_pay():
+    for saved, expected in ((0.0, Asked.NOBODY), (0.001, Asked.ALL)):
+        asking = Asking(SHARE)
+        run(asking, 500, drafters=(MODEL,), saved_by_all=saved)
+        assert (run(asking, 1000, drafters=(MODEL,), saved_by_all=saved) == expected).mean() > 0.9
 
 
 def test_the_controller_asks_no_drafters_where_it_has_none():
     latency = LatencyModel(CostCurve.linear(0.01, 0.001))
     assert not Controller("goodput", 4, latency, drafters=()).asks_drafters(3)
-    assert Controller("fixed:2", 4, latency, drafters=(LOOKUP,)).asks_drafters(3)
+    assert Controller("fixed:2", 4, latency, drafters=(LOOKUP,)).asks_drafters(3) == Asked.ALL
 
 
 @pytest.mark.parametrize(("acceptance", "share"), [(0.0, 0.0), (0.0, SHARE), (1.0, SHARE)])
@@ -85,12 +121,12 @@ def test_a_policy_asks_as_often_as_its_drafts_pay_for(acceptance, share):
     asked = []
     for step in range(600):
         asked.append(controller.asks_drafters(4))
-        view = make_view(4, found_lengths=2 * asked[-1], now=float(step))
+        view = make_view(4, found_lengths=2 * (asked[-1] > 0), now=float(step))
         plan = controller.plan_draft(view)
         verified = controller.plan_verify(view, plan, Drafted(plan.lengths))
         accepted = (verified * acceptance).astype(int)
         target = 0.004 + 0.001 * (4 + int(verified.sum()))
         seconds = StepSeconds(draft=0.0, target=target, host=ASKED if asked[-1] else PLAIN)
         controller.observe(make_feedback(view, plan, verified, accepted, seconds=seconds))
-    often = np.mean(asked[300:])
+    often = np.mean(np.array(asked[300:]) > 0)
     assert often == 1.0 if acceptance or not share else often < 0.15

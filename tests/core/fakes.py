@@ -6,7 +6,7 @@ ever asks it to continue from text that is not there: the sharpest check of slot
 
 import numpy as np
 
-from smartspec.control.records import DrafterView, DraftPlan, StepSeconds
+from smartspec.control.records import Asked, DrafterView, DraftPlan, StepSeconds
 from smartspec.core.batch import NO_DRAFT, Batch, Draft, StepResult, Verification, chain, shorten
 from smartspec.core.blocks import PrefixCopy
 from smartspec.core.request import Request
@@ -113,8 +113,8 @@ class RandomController:
         self.feedback = []
         self.forgotten: list[int] = []
 
-    def asks_drafters(self, num_rows: int) -> bool:
-        return True
+    def asks_drafters(self, num_rows: int) -> Asked:
+        return Asked.ALL
 
     def plan_draft(self, view) -> DraftPlan:
         lengths = self.random.integers(0, view.draft_lengths[0] + 1)

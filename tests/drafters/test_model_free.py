@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from smartspec.control.records import Asked
 from smartspec.core.batch import Batch, Verification
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
@@ -29,7 +30,7 @@ def steps(drafter, num_steps, result, batch=BATCH):
 
 def test_a_step_that_does_not_ask_drafters_has_no_drafts_but_the_drafter_goes_on_learning():
     drafter = RecyclingDrafter(max_draft_tokens=2)
-    quiet = replace(BATCH, asks_drafters=False)
+    quiet = replace(BATCH, asked=Asked.NOBODY)
     assert steps(drafter, 2, REJECTED, quiet) == [False, False]
     assert steps(drafter, 1, REJECTED) == [True], "what was emitted then is known"
 
@@ -48,9 +49,9 @@ class Literal:
         return next((i for i, (said, forced) in enumerate(pairs) if said != forced), len(token_ids))
 
 
-def drafted(grammar, drafter, asks_drafters=True):
+def drafted(grammar, drafter, asked=Asked.ALL):
     request = Request(0, [1, 2, 1, 2, 1], SamplingParams(), seed=0, grammar=grammar)
-    drafter.begin_step(Batch(decoding=(request,), asks_drafters=asks_drafters))
+    drafter.begin_step(Batch(decoding=(request,), asked=asked))
     (draft,), view = drafter.draft(Batch(), np.array([9]), None), drafter.view(Batch(decoding=(request,)))
     return draft.token_ids.tolist(), int(view.match_lengths[0])
 
@@ -70,4 +71,4 @@ def test_a_draft_that_holds_what_is_forced_stays():
 def test_what_is_forced_is_drafted_in_a_step_that_does_not_ask_drafters():
     drafter = PromptLookupDrafter(max_draft_tokens=2)
     assert steps(drafter, 1, REJECTED) == [True]
-    assert drafted(Literal([7]), drafter, asks_drafters=False) == ([7], FORCED)
+    assert drafted(Literal([7]), drafter, asked=Asked.NOBODY) == ([7], FORCED)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tiny_models import VOCABULARY, as_loaded, tiny_llama
 
-from smartspec.control.records import DraftPlan
+from smartspec.control.records import Asked, DraftPlan
 from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.request import Request
@@ -28,8 +28,8 @@ class ModelController:
         self.pause = pause
         self.num_tested = self.num_accepted = self.num_pauses = self.num_guessed = self.num_matches = 0
 
-    def asks_drafters(self, num_rows: int) -> bool:
-        return True
+    def asks_drafters(self, num_rows: int) -> Asked:
+        return Asked.ALL
 
     def plan_draft(self, view) -> DraftPlan:
         paused = self.random.random() < self.pause

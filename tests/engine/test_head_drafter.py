@@ -9,7 +9,7 @@ import torch
 from compiled import need_kernels
 from tiny_models import VOCABULARY, as_loaded, tiny_llama
 
-from smartspec.control.records import DraftPlan
+from smartspec.control.records import Asked, DraftPlan
 from smartspec.core.batch import Batch, Draft, Verification
 from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
@@ -56,8 +56,8 @@ class RandomShapes:
         self.random, self.pause, self.max_width = np.random.default_rng(seed), pause, max_width
         self.num_tested = self.num_accepted = self.num_trees = 0
 
-    def asks_drafters(self, num_rows: int) -> bool:
-        return True
+    def asks_drafters(self, num_rows: int) -> Asked:
+        return Asked.ALL
 
     def plan_draft(self, view) -> DraftPlan:
         is_asked = self.random.random() >= self.pause

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from default_model import stock_model
 from real_prompts import PROMPTS
 
-from smartspec.control.records import DraftPlan
+from smartspec.control.records import Asked, DraftPlan
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.engine.attention.ragged import Segment
@@ -36,8 +36,8 @@ class RandomLengths:
         self.random = np.random.default_rng(0)
         self.num_tested = self.num_accepted = 0
 
-    def asks_drafters(self, num_rows: int) -> bool:
-        return True
+    def asks_drafters(self, num_rows: int) -> Asked:
+        return Asked.ALL
 
     def plan_draft(self, view) -> DraftPlan:
         limits = view.draft_lengths[0]

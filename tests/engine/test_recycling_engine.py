@@ -7,7 +7,7 @@ import pytest
 from tiny_models import VOCABULARY, as_loaded, tiny_llama
 
 from smartspec.control.policy import no_drafts
-from smartspec.control.records import DraftPlan, of_drafter
+from smartspec.control.records import Asked, DraftPlan, of_drafter
 from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.request import Request
@@ -30,8 +30,8 @@ class WholeDrafts:
     def __init__(self):
         self.num_tested = self.num_accepted = 0
 
-    def asks_drafters(self, num_rows: int) -> bool:
-        return True
+    def asks_drafters(self, num_rows: int) -> Asked:
+        return Asked.ALL
 
     def plan_draft(self, view) -> DraftPlan:
         if not view.drafters:

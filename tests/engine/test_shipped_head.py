@@ -21,15 +21,17 @@ def heads(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_the_default_takes_the_head_that_comes_with_the_model(heads):
-    assert EngineConfig().drafters == (*MODEL_FREE, SHIPPED)
-    assert EngineConfig(model="some/model").drafters == MODEL_FREE
+def test_the_default_takes_the_head_that_comes_with_the_model_where_weights_are_not_in_blocks(heads):
+    assert EngineConfig(quantization="none").drafters == (*MODEL_FREE, SHIPPED)
+    assert EngineConfig(model="some/model", quantization="none").drafters == MODEL_FREE
+    for quantization in ("auto", "int8", "int4"):
+        assert EngineConfig(quantization=quantization).drafters == MODEL_FREE
     assert head_folder(SHIPPED, DEFAULT_MODEL) == heads / DEFAULT_MODEL
 
 
 def test_without_a_head_the_default_needs_no_model(tmp_path, monkeypatch):
     monkeypatch.setattr(shipped_head, "HEADS", tmp_path)
-    assert EngineConfig().drafters == MODEL_FREE
+    assert EngineConfig(quantization="none").drafters == MODEL_FREE
 
 
 @pytest.mark.usefixtures("heads")

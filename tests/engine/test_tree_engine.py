@@ -8,7 +8,7 @@ from random_trees import random_tree
 from tiny_models import VOCABULARY, as_loaded, tiny_llama, tiny_mistral
 
 from smartspec.control.policy import no_drafts
-from smartspec.control.records import DrafterSpec, DraftPlan
+from smartspec.control.records import Asked, DrafterSpec, DraftPlan
 from smartspec.core.batch import Draft
 from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
@@ -51,8 +51,8 @@ class AnyLength:
         self.random = np.random.default_rng(4)
         self.num_accepted = 0
 
-    def asks_drafters(self, num_rows: int) -> bool:
-        return True
+    def asks_drafters(self, num_rows: int) -> Asked:
+        return Asked.ALL
 
     def plan_draft(self, view) -> DraftPlan:
         if not view.drafters:

@@ -4,7 +4,7 @@ import threading
 
 import numpy as np
 
-from smartspec.control.records import BatchView, Drafted, DrafterView, DraftPlan, StepFeedback, StepSeconds
+from smartspec.control.records import Asked, BatchView, Drafted, DrafterView, DraftPlan, StepFeedback, StepSeconds
 from smartspec.core.batch import Batch, Draft, StepResult, TokenLogprobs, Verification, chain, shorten
 from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
@@ -103,8 +103,8 @@ class FixedController:
     def __init__(self, length: int):
         self.length = length
 
-    def asks_drafters(self, num_rows: int) -> bool:
-        return True
+    def asks_drafters(self, num_rows: int) -> Asked:
+        return Asked.ALL
 
     def plan_draft(self, view: BatchView) -> DraftPlan:
         lengths = np.minimum(view.draft_lengths[0], self.length)

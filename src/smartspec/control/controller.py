@@ -12,7 +12,7 @@ from smartspec.control.latency.model import LatencyModel, MeasuredStep, Predicte
 from smartspec.control.log.decision import Alternative, DecisionRecord, decision_record
 from smartspec.control.policy import Estimates, Policy, expected_accepted, no_drafts
 from smartspec.control.policy_names import parse_policy
-from smartspec.control.records import BatchView, Drafted, DrafterSpec, DraftPlan, StepFeedback, depths_of
+from smartspec.control.records import Asked, BatchView, Drafted, DrafterSpec, DraftPlan, StepFeedback, depths_of
 from smartspec.control.what_if import planned_goodput, uniform_goodput
 
 NUM_DECISIONS = 20
@@ -92,7 +92,7 @@ class Controller:
         self._strict = strict
         self._last_now = NO_STEP_BEFORE
         self._view: BatchView | None = None
-        self._asks: bool | None = None  # whether drafters are asked in it; None: the host never wanted to know
+        self._asked: Asked | None = None  # who is asked in it; None: the host never wanted to know
         self._is_choice = False  # whether any row of it can have a draft
         self._plan: DraftPlan  # of that view
         self._survival = np.empty((0, max_draft_tokens))
@@ -112,11 +112,11 @@ class Controller:
         self._learn()
         return self._acceptance
 
-    def asks_drafters(self, num_rows: int) -> bool:
-        """Whether drafters should be asked what they can draft in the next step, of so many decoding requests. A host
-        may ask this before it makes a view; where the answer is no, all lengths of the view's drafters are 0."""
-        self._asks = bool(self.drafters) and self.policy.asks_drafters(num_rows)
-        return self._asks
+    def asks_drafters(self, num_rows: int) -> Asked:
+        """Which drafters should be asked what they can draft in the next step, of so many decoding requests. A host
+        may ask this before it makes a view, in which all lengths of the others are 0."""
+        self._asked = self.policy.asks_drafters(num_rows, self.drafters) if self.drafters else Asked.NOBODY
+        return self._asked
 
     def plan_draft(self, view: BatchView) -> DraftPlan:
         """How many draft tokens to make for each row, and by what. All zero: no drafter need run."""
@@ -177,8 +177,8 @@ class Controller:
             self._learn()
         if self._is_choice:
             self.policy.observe(feedback)
-        if self._asks is not None and self.drafters:
-            self.policy.observe_step(feedback, self._asks)
+        if self._asked is not None and self.drafters:
+            self.policy.observe_step(feedback, self._asked)
 
     def forget(self, request_id: int) -> None:
         """Drop what is known about a request that has ended."""

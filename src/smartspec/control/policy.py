@@ -12,6 +12,7 @@ import numpy as np
 from smartspec.control.planner.expected_tree import expected_trees
 from smartspec.control.records import (
     MAX_TREE_NODES,
+    Asked,
     BatchView,
     Drafted,
     DrafterSpec,
@@ -121,9 +122,9 @@ class Policy:
     note: str | None = None
     needs_divergence = False
 
-    def asks_drafters(self, num_rows: int) -> bool:
-        """Whether drafters are to be asked for drafts in the next step, which has so many decoding requests."""
-        return True
+    def asks_drafters(self, num_rows: int, drafters: tuple[DrafterSpec, ...]) -> Asked:
+        """Which of these drafters are to be asked for drafts in the next step, of so many decoding requests."""
+        return Asked.ALL
 
     def plan_draft(self, view: BatchView, estimates: Estimates) -> DraftPlan:
         """How many tokens to draft for each row, and by what. Not asked where no row can have a draft."""
@@ -150,8 +151,8 @@ class Policy:
     def observe(self, feedback: StepFeedback) -> None:
         """Learn from a finished step of which plan_draft was asked."""
 
-    def observe_step(self, feedback: StepFeedback, asked: bool) -> None:
-        """Learn from any finished step. asked: whether drafters were, see asks_drafters."""
+    def observe_step(self, feedback: StepFeedback, asked: Asked) -> None:
+        """Learn from any finished step. asked: which drafters were, see asks_drafters."""
 
     def forget(self, request_id: int) -> None:
         """Drop what is known about a request that has ended; unknown ones are ignored."""

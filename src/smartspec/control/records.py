@@ -6,6 +6,7 @@ exactly one ordinary token in this step and may carry draft tokens behind it.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from enum import IntEnum
 from functools import cached_property
 
 import numpy as np
@@ -20,6 +21,14 @@ MAX_TREE_NODES = 63  # a node's ancestors, the newest token and itself included,
 # before was (so that its product over the passes is the probability of the beam), and entropy that behind the likeliest
 # node. Stopping behind a token that is kept biases nothing. All rows of a call draft with the same drafter.
 StopRule = Callable[[int, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+
+
+class Asked(IntEnum):
+    """Which drafters look for drafts in a step: nobody, those without passes, or all."""
+
+    NOBODY = 0
+    MODEL_FREE = 1
+    ALL = 2
 
 
 @dataclass(frozen=True)
@@ -38,6 +47,11 @@ class DrafterSpec:
     match_lengths: tuple[int, ...] = (0,)
     makes_trees: bool = False
     one_pass_depth: int = 0
+
+    @property
+    def least_asked(self) -> Asked:
+        """Of the answers to who is asked, the least that includes this one."""
+        return Asked.ALL if self.has_passes else Asked.MODEL_FREE
 
 
 @dataclass(frozen=True)

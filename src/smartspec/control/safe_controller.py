@@ -10,7 +10,7 @@ import numpy as np
 
 from smartspec.control.controller import Controller
 from smartspec.control.policy import no_drafts
-from smartspec.control.records import BatchView, Drafted, DraftPlan, StepFeedback
+from smartspec.control.records import Asked, BatchView, Drafted, DraftPlan, StepFeedback
 
 RETRY_STEPS = 100
 MAX_KINDS = 32  # texts of exceptions may hold numbers: beyond this many kinds they are counted together
@@ -41,9 +41,9 @@ class SafeController:
         """What the controller was told that cannot be true, by kind."""
         return self.controller.num_ignored
 
-    def asks_drafters(self, num_rows: int) -> bool:
-        """As the controller says; no while it is not asked itself."""
-        return self._ask(False, self.controller.asks_drafters, num_rows)
+    def asks_drafters(self, num_rows: int) -> Asked:
+        """As the controller says; nobody while it is not asked itself."""
+        return self._ask(Asked.NOBODY, self.controller.asks_drafters, num_rows)
 
     def plan_draft(self, view: BatchView) -> DraftPlan:
         """The controller's plan, or no drafts."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from smartspec.control.records import FreeTests, StepSeconds
+from smartspec.control.records import Asked, FreeTests, StepSeconds
 from smartspec.core.blocks import MemoryOp
 from smartspec.core.request import Request
 
@@ -16,15 +16,15 @@ class Batch:
 
     decoding: requests that feed one token, sample behind it, and may carry draft tokens. prefill: requests that feed
     num_prefill_tokens[i] tokens of their prompt (or of their recomputed text after a preemption). memory_ops: KV
-    copies, trims and wipes to carry out, in order, before anything is computed. asks_drafters: whether drafters are to
-    look for drafts; they follow the step in any case.
+    copies, trims and wipes to carry out, in order, before anything is computed. asked: drafters that are to look
+    for drafts; the others only follow the step.
     """
 
     decoding: tuple[Request, ...] = ()
     prefill: tuple[Request, ...] = ()
     num_prefill_tokens: tuple[int, ...] = ()
     memory_ops: tuple[MemoryOp, ...] = ()
-    asks_drafters: bool = True
+    asked: Asked = Asked.ALL
 
     @property
     def empty(self) -> bool:

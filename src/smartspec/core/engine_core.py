@@ -6,7 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
-from smartspec.control.records import BatchView, Drafted, DrafterView, DraftPlan, StepFeedback
+from smartspec.control.records import Asked, BatchView, Drafted, DrafterView, DraftPlan, StepFeedback
 from smartspec.core.batch import Batch, Draft, RequestOutput, StepOutput, StepResult, Verification, shorten
 from smartspec.core.draft_columns import confidence_of, node_tests, num_compared, parents_of
 from smartspec.core.request import Request
@@ -35,7 +35,7 @@ class Controller(Protocol):
 
     predicted_seconds: float
 
-    def asks_drafters(self, num_rows: int) -> bool: ...
+    def asks_drafters(self, num_rows: int) -> Asked: ...
 
     def plan_draft(self, view: BatchView) -> DraftPlan: ...
 
@@ -93,8 +93,7 @@ class EngineCore:
             raise
 
     def _run(self, batch: Batch, now: float) -> StepOutput:
-        if not self.controller.asks_drafters(len(batch.decoding)):
-            batch = replace(batch, asks_drafters=False)
+        batch = replace(batch, asked=self.controller.asks_drafters(len(batch.decoding)))
         view = self.scheduler.view(batch, self.executor.begin_step(batch, now), now)
         plan = self.controller.plan_draft(view)
         plan = self.scheduler.reserve(batch, plan)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from smartspec.control.records import DrafterSpec, DrafterView, FreeTests, StopRule
+from smartspec.control.records import Asked, DrafterSpec, DrafterView, FreeTests, StopRule
 from smartspec.core.batch import NO_DRAFT, Batch, Draft, Verification, chain, shorten, without_nodes
 from smartspec.core.draft_columns import confidence_of, parents_of
 from smartspec.core.grammar import Grammar
@@ -40,7 +40,7 @@ class ModelFreeDrafter:
         return self
 
     def begin_step(self, batch: Batch) -> None:
-        self._drafts = tuple([self._draft_of(request, batch.asks_drafters) for request in batch.decoding])
+        self._drafts = tuple([self._draft_of(request, batch.asked > Asked.NOBODY) for request in batch.decoding])
 
     def _draft_of(self, request: Request, is_asked: bool) -> Draft:
         draft = self.of_salt(request.origin.cache_salt).propose(request.token_ids) if is_asked else NO_DRAFT

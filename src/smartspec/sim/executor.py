@@ -65,7 +65,8 @@ class SimExecutor:
         self._num_left = np.array([self._left_of(r) for r in rows], dtype=np.int64)
         if self._drafter is not None:
             offered = self._offer(batch)
-            self._offered = (offered if batch.asks_drafters else DrafterView(np.zeros_like(offered.lengths)),)
+            is_asked = batch.asked >= self._drafter.least_asked
+            self._offered = (offered if is_asked else DrafterView(np.zeros_like(offered.lengths)),)
         return self._offered
 
     def draft(self, batch: Batch, plan: DraftPlan) -> tuple[Draft, ...]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from smartspec.control.policy import no_drafts
-from smartspec.control.records import BatchView, Drafted, DraftPlan, StepFeedback
+from smartspec.control.records import Asked, BatchView, Drafted, DraftPlan, StepFeedback
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.origin import Origin
 from smartspec.core.request import Request
@@ -60,8 +60,8 @@ class NoDrafts:
 
     predicted_seconds = 0.0
 
-    def asks_drafters(self, num_rows: int) -> bool:
-        return False
+    def asks_drafters(self, num_rows: int) -> Asked:
+        return Asked.NOBODY
 
     def plan_draft(self, view: BatchView) -> DraftPlan:
         return no_drafts(view.num_rows)

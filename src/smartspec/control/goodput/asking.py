@@ -1,53 +1,95 @@
-"""Whether to ask drafters at all: looking for drafts and planning take time, whether or not any are worth verifying.
+"""Which drafters to ask: looking for drafts and planning take time, whether or not any are worth verifying.
 
-An account in seconds. A step in which drafters are asked pays for what asking takes, by measurement: the host's time of
-such steps less that of steps in which nobody is asked. It earns what its drafts are expected to save (should they not,
-the guard stops them). While drafts pay for it, every step asks. Where they do not, the account is soon empty; every
-step then adds the share of its time that exploration may cost, and drafters are asked once that has paid for it: in
-every tenth or twentieth step, in which the drafts of a text that has come to suit them fill the account again.
+Those without passes are asked, or all; each of the two has an account in seconds. A step that asks pays for what that
+takes, by measurement: the host's time of such steps less that of steps in which fewer are asked. It earns what its
+drafts are expected to save (should they not, the guard stops them) beyond what those of fewer drafters do on average.
+While drafts pay for it, every step asks. Where they do not, the account is soon empty; every step then adds the share
+of its time that exploration may cost, and drafters are asked once that has paid for it: in every tenth or twentieth
+step, in which the drafts of a text that has come to suit them fill the account again.
 
-What may be saved up is the time of one step, as for exploration, and so much is there at the start.
+What may be saved up is the time of one step, as for exploration, and so much is there at the start. Where all are asked
+and some have no passes, those alone are asked now and then, in two steps running: else nobody would know what they
+would have saved, and at what price.
 """
 
 from smartspec.control.goodput.exploration import NUM_SIZES, size_of
 from smartspec.control.latency.robust_mean import RobustMean
-from smartspec.control.records import StepFeedback
+from smartspec.control.records import Asked, DrafterSpec, StepFeedback
+
+FIRST_SPACING, LONGEST_SPACING = 16, 512  # steps between looks at fewer drafters, doubling from one to the other
+LOOK_STEPS = 2  # what follows the target's pass is measured in the next step: only steps whose last was alike tell
+SAVED_RATE = 1 / 64  # of learning what drafts without passes save
 
 
 class Asking:
     """Learns from every step. share: of step time, what asking may cost beyond what it brings; 0: every step asks."""
 
     def __init__(self, share: float):
-        self.credit = 0.0  # seconds
+        self.credit = {Asked.MODEL_FREE: 0.0, Asked.ALL: 0.0}  # seconds
         self._share = share
-        # Host seconds of steps in which nobody was asked, and in which drafters were. What follows the target's pass
-        # is measured in the next step, so only steps whose last one was alike tell.
-        self._host = [(RobustMean(), RobustMean()) for _ in range(NUM_SIZES)]
-        self._last: bool | None = None
+        self._sizes = [_Size() for _ in range(NUM_SIZES)]
+        self._last: Asked | None = None
         self._is_first = True
 
-    def is_due(self, num_rows: int) -> bool:
-        """Whether to ask in a step of so many decoding requests."""
-        return not self._share or self.credit >= self._price(num_rows)
+    def who(self, num_rows: int, drafters: tuple[DrafterSpec, ...]) -> Asked:
+        """Whom to ask in a step of so many decoding requests."""
+        levels = sorted({drafter.least_asked for drafter in drafters})
+        if not self._share:
+            return levels[-1]
+        size = self._sizes[size_of(num_rows)]
+        due = [level for level in levels if self.credit[level] >= size.price(level)]
+        if not due:
+            return Asked.NOBODY
+        return Asked.MODEL_FREE if len(levels) > 1 and due[-1] == Asked.ALL and size.looks_at_fewer() else due[-1]
 
-    def observe(self, feedback: StepFeedback, asked: bool, saved_seconds: float) -> None:
-        """A step is over. asked: whether drafters were; saved_seconds: what its drafts were expected to save."""
+    def observe(self, feedback: StepFeedback, asked: Asked, saved_seconds: float) -> None:
+        """A step is over. asked: who was; saved_seconds: what its drafts were expected to save."""
         num_rows, seconds = feedback.view.num_rows, feedback.seconds
         if not num_rows:
             return
-        price = self._price(num_rows)
+        size = self._sizes[size_of(num_rows)]
         if asked:
-            self.credit += saved_seconds - price
+            self.credit[asked] += size.gained(asked, saved_seconds) - size.price(asked)
         earned = seconds.total if self._is_first else self._share * seconds.total
-        self.credit, self._is_first = min(self.credit + earned, max(seconds.total, price)), False
+        for level in self.credit:
+            self.credit[level] = min(self.credit[level] + earned, max(seconds.total, size.price(level)))
+        self._is_first = False
         if feedback.view.num_prefills:  # prompts keep the host busy too
             self._last = None
             return
+        size.num_steps += 1
         if asked == self._last:
-            self._host[size_of(num_rows)][asked].observe(seconds.host)
+            size.host[asked].observe(seconds.host)
         self._last = asked
 
-    def _price(self, num_rows: int) -> float:
-        """Seconds that asking takes; all of the host's, and thus too much, until a step without it was measured."""
-        without, asked = self._host[size_of(num_rows)]
-        return max(asked.mean - without.mean, 0.0)
+
+class _Size:
+    """What is known of steps of a batch size. host: seconds of the host by who was asked."""
+
+    def __init__(self):
+        self.host = {asked: RobustMean() for asked in Asked}
+        self.num_steps = 0
+        self._saved, self._num_saved = 0.0, 0  # by drafts without passes where only those were asked, on average
+        self._spacing, self._next_look = FIRST_SPACING, FIRST_SPACING
+
+    def price(self, level: Asked) -> float:
+        """Seconds that asking takes beyond asking fewer; all of the host's, and thus too much, until a step without it
+        was measured."""
+        fewer = next((self.host[less].mean for less in reversed(Asked) if less < level and self.host[less].mean), 0.0)
+        return max(self.host[level].mean - fewer, 0.0)
+
+    def gained(self, asked: Asked, saved_seconds: float) -> float:
+        """What those who were asked saved beyond what fewer would have."""
+        if asked == Asked.ALL:
+            return saved_seconds - self._saved
+        self._num_saved += 1
+        self._saved += max(SAVED_RATE, 1.0 / self._num_saved) * (saved_seconds - self._saved)
+        return saved_seconds
+
+    def looks_at_fewer(self) -> bool:
+        """Whether it is time to; the spacing doubles behind the last step of a look."""
+        past = self.num_steps - self._next_look
+        if past >= LOOK_STEPS - 1:
+            self._spacing = min(2 * self._spacing, LONGEST_SPACING)
+            self._next_look = self.num_steps + self._spacing
+        return past >= 0

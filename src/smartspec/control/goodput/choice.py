@@ -64,11 +64,12 @@ def best_choice(
     fairness: see goodput.Goodput. remaining_tokens: that each
     request is expected to make yet. prefill_price: what was learned of mixed steps, if anything. prices: value_of_time
     and off_value_of_time of a choice for the same mixed step, to be kept for another; None to find them."""
+    models = [number for number in estimates.models if view.drafters[number].lengths.any()]
     if fairness is None:
-        fairness = settings.fairness if estimates.models else 0.0
+        fairness = settings.fairness if models else 0.0
     planner = partial(plan_uniform, *uniform) if uniform else partial(_best_lengths, fairness=fairness)
-    widths = (1,) if uniform else settings.widths
-    best_assignment = partial(_best_assignment, planner, widths, settings.draft_prefill, remaining_tokens)
+    widths = (1,) if uniform or not models else settings.widths
+    best_assignment = partial(_best_assignment, planner, models, widths, settings.draft_prefill, remaining_tokens)
     if not (view.prefill_tokens and view.num_rows and settings.prices_mixed_steps):
         best, drafter, draft_seconds, target_seconds, shaped = best_assignment(view, estimates, None)
         prices = best.goodput, best.off_goodput
@@ -86,6 +87,7 @@ def best_choice(
 
 def _best_assignment(
     plan,
+    models: list[int],
     widths: tuple[int, ...],
     settings: DraftPrefillSettings,
     remaining_tokens: float,
@@ -100,7 +102,7 @@ def _best_assignment(
     options = []
     for shaped in {id(each): each for each in map(estimates.of_width, widths)}.values():
         best = partial(_best_of_shape, plan, view, shaped, target_seconds, value_of_time)
-        for assignment in _assignments(view, shaped):
+        for assignment in _assignments(view, shaped, models):
             drafter, seconds = begun(
                 view, *assignment, shaped, settings, remaining_tokens, target_seconds, value_of_time, best
             )
@@ -140,22 +142,25 @@ def _off_goodput_of_projected_batch(view: BatchView, estimates: Estimates, large
     return num_rows * float(view.weights.mean()) / seconds
 
 
-def _assignments(view: BatchView, estimates: Estimates) -> list[tuple[np.ndarray, np.ndarray]]:
+def _assignments(view: BatchView, estimates: Estimates, models: list[int]) -> list[tuple[np.ndarray, np.ndarray]]:
     """Which drafter each row might have, int [R], beside which it has without those whose KV must be prefilled first.
+    models: those of the drafters that can draft now.
 
     Model-free drafters first, as they are free, or whoever yields most: with each draft model alone, and with all.
     """
-    models, num_drafters = estimates.models, len(estimates.drafters)
+    num_drafters = len(estimates.drafters)
     if num_drafters < 2 or not models:
         only = model_free_first(view, estimates)
         return [(only, nobody(view.num_rows) if models else only)]
     yields = drafter_yields(view, estimates)
-    is_free = ~estimates.has_passes(np.arange(num_drafters))
+    is_free = np.array([not drafter.has_passes for drafter in estimates.drafters])
     of_free = np.where(is_free[:, None] & (view.draft_lengths > 0), yields, -1.0)
     without = np.where(of_free.max(axis=0) < 0, -1, of_free.argmax(axis=0))
     found = {}
     for group in [[model] for model in models] + [models] * (len(models) != 1):
-        some = np.where((is_free | np.isin(np.arange(num_drafters), group))[:, None], yields, -1.0)
+        may_draft = is_free.copy()
+        may_draft[group] = True
+        some = np.where(may_draft[:, None], yields, -1.0)
         for drafter in (model_free_first(view, estimates, some), some.argmax(axis=0)):
             found[drafter.tobytes()] = drafter
     return [(drafter, without) for drafter in found.values()]

@@ -15,7 +15,7 @@ from smartspec.control.goodput.settings import GoodputSettings
 from smartspec.control.goodput.stopping import drafted_as_confident
 from smartspec.control.planner.verify_cut import convex_slopes, worth_verifying
 from smartspec.control.policy import Estimates, Latency, Policy, expected_accepted, no_drafts
-from smartspec.control.records import BatchView, Drafted, DraftPlan, StepFeedback
+from smartspec.control.records import Asked, BatchView, Drafted, DrafterSpec, DraftPlan, StepFeedback
 
 
 class Goodput(Policy):
@@ -49,9 +49,9 @@ class Goodput(Policy):
         self._best: Choice  # of the step under way
         self._latency: Latency
 
-    def asks_drafters(self, num_rows: int) -> bool:
+    def asks_drafters(self, num_rows: int, drafters: tuple[DrafterSpec, ...]) -> Asked:
         self._saved_seconds = 0.0
-        return self.asking.is_due(num_rows)
+        return self.asking.who(num_rows, drafters)
 
     def plan_draft(self, view: BatchView, estimates: Estimates) -> DraftPlan:
         best = self._best_choice(view, estimates)
@@ -110,7 +110,7 @@ class Goodput(Policy):
         if self.uniform_lengths and self.note is None:
             self._tell_hysteresis(feedback)
 
-    def observe_step(self, feedback: StepFeedback, asked: bool) -> None:
+    def observe_step(self, feedback: StepFeedback, asked: Asked) -> None:
         self.asking.observe(feedback, asked, self._saved_seconds)
 
     def forget(self, request_id: int) -> None:
@@ -122,7 +122,7 @@ class Goodput(Policy):
             "note": self.note,
             "guard": {"reason": self.guard.reason, "trips": self.guard.num_trips},
             "exploration_credit_seconds": self.exploration.credit,
-            "asking_credit_seconds": self.asking.credit,
+            "asking_credit_seconds": {level.name.lower(): credit for level, credit in self.asking.credit.items()},
             "tokens_of_a_request": self._lifetime.remaining_tokens,
             "arrivals_are_open": self._prefill_price.arrivals_are_open,
         }

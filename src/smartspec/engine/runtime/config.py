@@ -45,7 +45,7 @@ class EngineConfig:
 
     def __post_init__(self):
         if self.drafters is None:
-            object.__setattr__(self, "drafters", default_drafters(self.model))
+            object.__setattr__(self, "drafters", default_drafters(self.model, self.quantization))
         for name in ("max_batch", "max_batched_tokens", "max_draft_tokens", "max_queue"):
             _require_positive(name, getattr(self, name))
         for name in ("max_model_len", "kv_tokens", "max_queue_per_client"):
@@ -73,9 +73,11 @@ class EngineConfig:
         return tuple(name for name in self.active_drafters if name not in MODEL_FREE_DRAFTERS)
 
 
-def default_drafters(model: str) -> tuple[str, ...]:
-    """Those without a model, and the head that comes with the model if there is one."""
-    return ("prompt-lookup", "recycling", *([SHIPPED] if has_shipped_head(model) else []))
+def default_drafters(model: str, quantization: str) -> tuple[str, ...]:
+    """Those without a model; and the head that comes with the model where its weights are not in blocks: a pass over
+    those is so short that on a CPU the head's passes, and planning them, take what they bring."""
+    has_head = quantization == "none" and has_shipped_head(model)
+    return ("prompt-lookup", "recycling", *([SHIPPED] if has_head else []))
 
 
 def parse_drafters(text: str) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from typing import cast
 import numpy as np
 import torch
 
-from smartspec.control.records import DrafterView, DraftPlan, StepSeconds
+from smartspec.control.records import Asked, DrafterView, DraftPlan, StepSeconds
 from smartspec.core.batch import NO_DRAFT, Batch, Draft, StepResult, TokenLogprobs, Verification, shorten
 from smartspec.core.blocks import Wipe
 from smartspec.core.drafter import Drafter, TreeDrafter
@@ -45,7 +45,7 @@ class LiveExecutor:
         for drafter in self.drafters:
             drafter.begin_step(batch)
         return tuple(
-            drafter.view(batch) if batch.asks_drafters or not drafter.spec.has_passes else _nothing(batch)
+            _nothing(batch) if drafter.spec.has_passes and batch.asked < Asked.ALL else drafter.view(batch)
             for drafter in self.drafters
         )
 
@@ -92,7 +92,7 @@ class LiveExecutor:
             drafter.observe(batch, np.where(self._drafter == number, verified, 0), decoding, prefill)
             for number, drafter in enumerate(self.drafters)
         )
-        if not batch.asks_drafters:
+        if not batch.asked:
             free_tests = ()
         seconds = self._step_seconds(target=self.clock() - began)
         return StepResult(decoding, prefill, seconds, free_tests=free_tests, prompt_logprobs=scores)
