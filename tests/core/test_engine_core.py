@@ -10,7 +10,7 @@ from smartspec.core.blocks import BlockManager, Wipe
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
-from smartspec.core.scheduler import Scheduler
+from smartspec.core.scheduler import SCORED_CHUNK, Scheduler
 
 
 def make_core(num_blocks=40, block_size=4, num_slots=4, budget=8, max_draft_tokens=5, seed=0) -> EngineCore:
@@ -234,3 +234,21 @@ def test_a_request_that_can_never_run_is_refused():
     with pytest.raises(ValueError, match="need more KV memory than there is"):
         core.add_request(make_request(0, [1, 2, 3], max_tokens=30))
     assert not core.has_work
+
+
+def test_prompts_whose_log_probabilities_are_wanted_share_the_rows_of_logits(monkeypatch):
+    core = make_core(num_blocks=300, num_slots=8, budget=512)
+    core.scheduler.max_model_len = 256
+    seen, schedule = [], core.scheduler.schedule
+    monkeypatch.setattr(core.scheduler, "schedule", lambda: seen.append(schedule()) or seen[-1])
+    prompt = list(range(40)) * 3
+    wanted = [Request(i, prompt, SamplingParams(max_tokens=2, prompt_logprobs=1), seed=0) for i in range(7)]
+    plain = make_request(7, prompt[::-1], max_tokens=2)
+    for request in (*wanted, plain):
+        core.add_request(request)
+    run(core)
+    for batch in seen:
+        chunks = zip(batch.prefill, batch.num_prefill_tokens, strict=True)
+        assert sum(size for request, size in chunks if request is not plain) <= SCORED_CHUNK + len(wanted)
+    assert dict(zip(seen[0].prefill, seen[0].num_prefill_tokens, strict=True))[plain] == len(prompt)
+    assert all(request.output_token_ids.tolist() == continuation(prompt, 2) for request in wanted)

@@ -1,14 +1,23 @@
 """Options of `smartspec serve` from a file and from the environment, and what is wrong with them."""
 
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 import typer
 
 from smartspec.cli.config_file import CLASSES, read_classes
+from smartspec.cli.logs import LogFormat
 from smartspec.cli.main import _build_app
+from smartspec.cli.serve import serve
 from smartspec.server.protocol import SpeculationBody
 
+NO_DEFAULTS = {str: "some", int: 7, float: 7.5, bool: True, Path: Path("some"), LogFormat: LogFormat.JSON}
+OPTIONS = {
+    name: next(kind for kind in NO_DEFAULTS if kind in (hint, *get_args(hint)))
+    for name, hint in get_type_hints(serve).items()
+    if name not in ("config", "return")
+}
 SERVE = typer.main.get_command(_build_app()).commands["serve"]
 
 
@@ -37,10 +46,17 @@ def test_the_command_line_goes_before_variables_and_those_before_the_file(config
     assert (found["drain_seconds"], found["policy"], found["host"]) == (4.5, "off", "127.0.0.1")
 
 
-def test_every_option_has_a_variable(monkeypatch):
-    for parameter in SERVE.params:
-        if parameter.name not in ("config", "help"):
-            assert parameter.resolve_envvar_value(SERVE.make_context("serve", [], **SERVE.context_settings)) is None
+@pytest.mark.parametrize(("name", "kind"), OPTIONS.items())
+def test_every_option_has_a_variable_and_a_name_in_the_file(name, kind, config, monkeypatch):
+    value = NO_DEFAULTS[kind]
+    text = value.value if isinstance(value, LogFormat) else str(value)
+    assert options()[name] != value
+    assert options("--config", str(config(f'{name.replace("_", "-")} = "{text}"')))[name] == value
+    monkeypatch.setenv(f"SMARTSPEC_{name.upper()}", text)
+    assert options()[name] == value
+
+
+def test_the_file_has_a_variable(monkeypatch):
     monkeypatch.setenv("SMARTSPEC_CONFIG", "/nowhere/server.toml")
     with pytest.raises(FileNotFoundError):
         options()

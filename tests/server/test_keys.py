@@ -7,7 +7,7 @@ import openai
 import pytest
 from fake_server import MODEL, running_server
 
-from smartspec.cli.access import api_keys, check_exposure
+from smartspec.cli.access import api_keys, check_exposure, cors_origins
 from smartspec.cli.serve import bind
 from smartspec.server.keys import ApiKeys, read_key_file
 
@@ -79,3 +79,15 @@ def test_other_machines_need_a_key_or_an_explicit_word():
         check_exposure(listener, has_keys=False, no_api_key=True)
     with bind("127.0.0.1", 0) as listener:
         check_exposure(listener, has_keys=False, no_api_key=False)
+
+
+def test_sites_of_other_pages():
+    assert cors_origins(None) == ()
+    assert cors_origins("https://a.example, http://localhost:3000") == ("https://a.example", "http://localhost:3000")
+    assert cors_origins("*") == ("*",)
+
+
+@pytest.mark.parametrize("option", ["a.example", "https://a.example/", "https://A.example", "https://a.example,", " "])
+def test_sites_that_no_browser_names_so_are_refused(option):
+    with pytest.raises(ValueError, match=r"--cors-origin .*write sites as"):
+        cors_origins(option)

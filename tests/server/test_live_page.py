@@ -120,7 +120,20 @@ def test_the_page_shows_a_chat_and_survives_its_server(tokenizer):
             assert page.run("document.documentElement.scrollWidth <= innerWidth"), f"wider than {width}"
         server.web_server.should_exit = True
         page.wait_for("find('status').dataset.state === 'gone' && document.body.classList.contains('stale')")
+        page.run("find('text').value = 'six'; find('send').click()")
+        page.wait_for("document.querySelector('#log .error') && !answering")
+        assert page.text("#log .error") == "That did not work: the server cannot be reached"
+        assert page.run("find('text').value") == "six" and page.run("messages.length") == 2
         assert not [line for line in page.log if "exception" in line.lower()]
+
+
+@in_browser
+def test_a_new_chat_knows_nothing_of_the_answer_it_ended(tokenizer):
+    with running_server(tokenizer) as server, chromium.chromium(server.url) as page:
+        page.wait_for("document.readyState === 'complete' && find('status').textContent === 'idle'")
+        page.run("find('text').value = 'one'; find('send').click(); find('clear').click()")
+        page.wait_for("!answering")
+        assert page.run("messages.length") == 0 and page.text("#log") == ""
 
 
 @in_browser

@@ -47,6 +47,18 @@ def test_bodies_are_described_as_they_are_read(server):
     assert {"type": "null"} not in fields["prompt"].get("anyOf") and server.complete(prompt=None).status_code == 400
 
 
+def test_a_choice_between_fields_is_described(server):
+    choice = document(server)["components"]["schemas"]["TokenizeBody"]["oneOf"]
+    assert [one["required"] for one in choice] == [["prompt"], ["messages"]]
+    messages = [{"role": "user", "content": "a"}]
+    for body, status in (
+        ({}, 400),
+        ({"prompt": "a", "messages": messages}, 400),
+        ({"prompt": "a", "messages": []}, 200),
+    ):
+        assert server.http.post("/tokenize", json=body).status_code == status
+
+
 def test_the_page_names_every_field(guarded_server):
     page = guarded_server.http.get("/docs").text
     for name in ("POST /v1/responses", "response_format", "max_tokens", "list of Message"):

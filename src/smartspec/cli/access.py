@@ -1,7 +1,8 @@
-"""Who may use a server: keys from options and variables, and where it may listen without any."""
+"""Who may use a server: keys from options and variables, where it may listen without any, and from which sites."""
 
 import ipaddress
 import os
+import re
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,3 +34,12 @@ def check_exposure(listener: socket.socket, has_keys: bool, no_api_key: bool) ->
             f"--host {address} lets other machines use this server without a key: give --api-key or --api-key-file, "
             "or say --no-api-key"
         )
+
+
+def cors_origins(option: str | None) -> tuple[str, ...]:
+    """The sites of --cors-origin. Raises ValueError for what no browser would name as one, and would never match."""
+    origins = tuple(part.strip() for part in option.split(",")) if option else ()
+    for origin in origins:
+        if origin != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/?#\sA-Z]+", origin):
+            raise ValueError(f"--cors-origin {origin}: write sites as https://a.example, without a path, or *")
+    return origins

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from smartspec.cli.access import api_keys, check_exposure
+from smartspec.cli.access import api_keys, check_exposure, cors_origins
 from smartspec.cli.config_file import read_classes, use_config_file
 from smartspec.cli.logs import LogFormat, configure_logs
 
@@ -97,6 +97,7 @@ def serve(
     )
     classes = read_classes(config)
     keys = api_keys(api_key, api_key_file, admin_key, shared_cache)
+    origins = cors_origins(cors_origin)
     listener = bind(host, port)
     engine = None
     # Being told to end is like Ctrl-C: uvicorn raises the signal again when it has shut down, and logs want closing.
@@ -110,11 +111,7 @@ def serve(
         thread = EngineThread()
         engine = thread.submit(partial(build_engine, engine_config, report=partial(print, flush=True))).result()
         options = {"keys": keys, "ignore_unknown_fields": ignore_unknown_fields, "has_page": not no_page}
-        options |= {
-            "classes": classes,
-            "access_log": access_log,
-            "cors_origins": cors_origin.split(",") if cors_origin else (),
-        }
+        options |= {"classes": classes, "access_log": access_log, "cors_origins": origins}
         run(engine, thread, listener, drain_seconds, **options)
     except KeyboardInterrupt:
         pass

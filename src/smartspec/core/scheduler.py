@@ -20,7 +20,8 @@ from smartspec.core.speculation import NO_OPTIONS
 # Share of the token limit (1 / 8) that drafts may take even in a step that prefill has filled. Under load nearly every
 # step is full of prefill; a decoding request waits in it much longer for its token than a few draft tokens take.
 ROOM_FOR_DRAFTS = 8
-SCORED_CHUNK = 64  # prompt tokens of a step whose log-probabilities are wanted: each costs a row of logits
+# Prompt tokens of a step, of all requests, whose log-probabilities are wanted: each costs a row of logits.
+SCORED_CHUNK = 64
 
 
 class Scheduler:
@@ -168,10 +169,12 @@ class Scheduler:
     def _continue_prefills(self, budget: int) -> dict[Request, int]:
         """Chunks of prompts that are under way, in order of arrival, as many as the budget and the blocks allow."""
         chunks: dict[Request, int] = {}
-        for request in [r for r in self.running if r.num_uncomputed_tokens > 1]:
+        under_way = [r for r in self.running if r.num_uncomputed_tokens > 1]
+        scored = SCORED_CHUNK // max(1, sum(1 for r in under_way if r.num_unscored_tokens))
+        for request in under_way:
             if request.status is not RequestStatus.RUNNING:
                 continue
-            chunk = _chunk(request, budget)
+            chunk = _chunk(request, budget, scored)
             if chunk <= 0:
                 break
             while not self.blocks.grow(request.slot, request.num_computed_tokens + chunk):
@@ -194,7 +197,8 @@ class Scheduler:
                 return
             self.waiting.pop()
             self._start(request, prefix)
-            chunk = _chunk(request, budget)
+            scored = SCORED_CHUNK - sum(size for r, size in prefill.items() if r.num_unscored_tokens)
+            chunk = _chunk(request, budget, scored)
             grown = self.blocks.grow(request.slot, request.num_computed_tokens + chunk)
             assert grown, "blocks were checked before admission"
             budget -= chunk
@@ -278,9 +282,9 @@ class Scheduler:
         request.status = status
 
 
-def _chunk(request: Request, budget: int) -> int:
-    """Tokens of a prompt to compute next."""
-    return min(request.num_uncomputed_tokens, budget, SCORED_CHUNK if request.num_unscored_tokens else budget)
+def _chunk(request: Request, budget: int, scored: int) -> int:
+    """Tokens of a prompt to compute next; scored: at most, or one, where their log-probabilities are wanted."""
+    return min(request.num_uncomputed_tokens, budget, max(1, scored) if request.num_unscored_tokens else budget)
 
 
 def _cut(drafter: DrafterView, caps: np.ndarray) -> DrafterView:

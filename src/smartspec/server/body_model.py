@@ -40,3 +40,8 @@ def only(*accepted: object) -> GetPydanticSchema:
 def ranged(default: float, low: float, high: float) -> Any:
     """A field whose range SamplingParams checks, and names as it does for all callers; here it is only told."""
     return Field(default, json_schema_extra={"minimum": low, "maximum": high})
+
+
+def given(name: str, kind: str) -> dict:
+    """A JSON schema: the field is there, and not null or an empty list."""
+    return {"required": [name], "properties": {name: {"type": kind} | ({"minItems": 1} if kind == "array" else {})}}

@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self, TypeVar
 from pydantic import (
     BaseModel,
     BeforeValidator,
+    ConfigDict,
     FailFast,
     Field,
     PlainValidator,
@@ -25,7 +26,7 @@ from smartspec.core.speculation import (
     NO_OPTIONS,
     SpeculationOptions,
 )
-from smartspec.server.body_model import MAX_FIELDS, Body, only, ranged
+from smartspec.server.body_model import MAX_FIELDS, Body, given, only, ranged
 from smartspec.server.body_parts import check_num_parts
 from smartspec.server.errors import APIError
 from smartspec.server.harmless import HarmlessFields
@@ -284,6 +285,8 @@ class ChatBody(ToolFields, GenerationBody):
 
 class TokenizeBody(ToolFields):
     """POST /tokenize: a text, or a conversation."""
+
+    model_config = ConfigDict(json_schema_extra={"oneOf": [given("prompt", "string"), given("messages", "array")]})
 
     model: str | None = None
     prompt: str | None = None

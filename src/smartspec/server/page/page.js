@@ -7,7 +7,7 @@ const still = matchMedia("(prefers-reduced-motion: reduce)");
 const find = (id) => document.getElementById(id);
 const sum = (values) => values.reduce((total, value) => total + value, 0);
 const number = (value, digits = 0) => value.toLocaleString("en", { maximumFractionDigits: digits, minimumFractionDigits: digits });
-const perSecond = (value) => number(value, value < 20 ? 1 : 0);
+const perSecond = (value) => number(value, value && value < 20 ? 1 : 0);
 const milliseconds = (seconds) => number(1000 * seconds, seconds < 0.1 ? 1 : 0);
 
 function element(name, properties = {}, ...children) {
@@ -35,12 +35,19 @@ function askForKey(use, message) {
   });
 }
 
+// What a browser says of a connection that failed is of no help, and other words in each.
+async function reached(promise) {
+  try { return await promise; } catch (error) {
+    throw error.name === "AbortError" ? error : new Error("the server cannot be reached");
+  }
+}
+
 // fetch with a key, asked for as long as it is refused; header values are Latin-1 for fetch, UTF-8 for the server.
 async function ask(use, path, options = {}) {
   for (;;) {
     const headers = { ...options.headers, ...withKey(use) };
     for (const name in headers) headers[name] = String.fromCharCode(...new TextEncoder().encode(headers[name]));
-    const answer = await fetch(path, { ...options, headers });
+    const answer = await reached(fetch(path, { ...options, headers }));
     if (answer.status !== 401) return answer;
     await askForKey(use, (await answer.json()).error.message);
   }
@@ -50,7 +57,7 @@ async function* eventsOf(answer) {
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
-    const { value, done } = await reader.read();
+    const { value, done } = await reached(reader.read());
     if (done) return;
     const parts = (rest + value).split("\n\n");
     rest = parts.pop();
@@ -226,6 +233,12 @@ function canvasOf(id) {
   return { pen, width, height, colour: (name) => style.getPropertyValue(`--${name}`).trim() };
 }
 
+function roundTicks(most) { // two to five
+  const power = 10 ** Math.floor(Math.log10(most / 2));
+  const step = power * ([5, 2].find((factor) => 2 * factor * power <= most) ?? 1);
+  return Array.from({ length: Math.floor(most / step) + 1 }, (_, i) => i * step);
+}
+
 const LEFT = 46, BOTTOM = 8, TOP = 8;
 
 function axis({ pen, width, height, colour }, most, ticks, format) {
@@ -268,7 +281,7 @@ function drawTimes() {
   // One step that took ten times as long must not flatten all others.
   const usual = times.length ? times[Math.floor(0.97 * (times.length - 1))] : 0.05;
   const most = 1.25 * Math.max(usual, ...steps.map((s) => Math.min(s.predicted_seconds, 2 * usual)), 0.001);
-  const { x, y, step } = axis(canvas, most, [0, most / 3, (2 * most) / 3, most], (t) => number(1000 * t));
+  const { x, y, step } = axis(canvas, most, roundTicks(most), (t) => number(1000 * t, most < 0.004 ? 1 : 0));
   const line = (name, key, dashes) => {
     pen.strokeStyle = colour(name);
     pen.lineWidth = 1.6;
@@ -287,7 +300,7 @@ function drawTimes() {
 
 // Chat
 
-const messages = [];
+let messages = [];
 let answering = null;
 
 function addToLog(className, ...children) {
@@ -308,7 +321,8 @@ function addPieces(line, pieces) {
 }
 
 async function say(text) {
-  messages.push({ role: "user", content: text });
+  const conversation = messages; // until there is a new one
+  conversation.push({ role: "user", content: text });
   addToLog("user", text);
   const line = addToLog("assistant");
   const body = { messages, temperature: 0, stream: true, stream_options: { include_usage: true }, speculation: { report: true } };
@@ -330,13 +344,16 @@ async function say(text) {
       accepted += pieces.filter((piece) => piece.accepted).length;
     }
   } catch (error) {
-    if (error.name !== "AbortError") addToLog("error", `That did not work: ${error.message}`);
+    if (error.name !== "AbortError") {
+      addToLog("error", `That did not work: ${error.message}`);
+      find("text").value ||= text;
+    }
   }
-  messages.push({ role: "assistant", content: reply });
+  if (reply) conversation.push({ role: "assistant", content: reply }); else conversation.pop();
   answering = null;
   find("log").setAttribute("aria-busy", "false");
-  if (tokens) addToLog("about", `${tokens} tokens, ${accepted} of them accepted drafts (${number((100 * accepted) / tokens)} %), ` +
-    `${number((1000 * tokens) / (performance.now() - began))} tokens per second`);
+  if (tokens && conversation === messages) addToLog("about", `${tokens} tokens, ${accepted} of them accepted drafts (${number((100 * accepted) / tokens)} %), ` +
+    `${perSecond((1000 * tokens) / (performance.now() - began))} tokens per second`);
 }
 
 async function submit() {
@@ -355,7 +372,7 @@ find("text").addEventListener("keydown", (event) => {
   if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); submit(); }
 });
 find("stop").addEventListener("click", () => answering?.abort());
-find("clear").addEventListener("click", () => { answering?.abort(); messages.length = 0; find("log").replaceChildren(); find("text").focus(); });
+find("clear").addEventListener("click", () => { answering?.abort(); messages = []; find("log").replaceChildren(); find("text").focus(); });
 
 addEventListener("resize", draw);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
