@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SCRIPTS = (
     "abuse",
+    "block_types",
     "controller",
     "draft_passes",
     "drafter_tokens",
