@@ -21,6 +21,7 @@ SCRIPTS = (
     "llama_cpp_server",
     "memory",
     "models",
+    "openvino_server",
     "page",
     "pass_time",
     "peers",
