@@ -31,6 +31,10 @@ Against llama.cpp on the same file (`pip install xllamacpp`), with as many slots
 
     python benchmarks/peers.py --servers llama.cpp,off,goodput --concurrency 1,4,16,32
 
+and OpenVINO GenAI, likewise (`pip install openvino-genai`):
+
+    python benchmarks/peers.py --servers openvino,off,goodput --concurrency 1,4,16,32
+
 An output file that exists is continued: its cells are not measured again.
 """
 
@@ -228,7 +232,7 @@ def started(command: ServerCommand, slots: int) -> Iterator[Target]:
 
 def main(
     servers: Annotated[
-        str, typer.Option(help="Baseline first: vllm, llama.cpp or a policy of ours (+drafter).")
+        str, typer.Option(help="Baseline first: vllm, llama.cpp, openvino or a policy of ours (+drafter).")
     ] = "off,goodput",
     tasks: Annotated[str, typer.Option(help=f"Of the prompts; of smartspec's: {SHIPPED_TASKS}; or each.")] = MIXED,
     concurrency: Annotated[str, typer.Option(help="Requests under way.")] = "1,4,16,32",

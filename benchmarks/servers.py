@@ -35,15 +35,16 @@ class ServerCommand:
 
 
 def server_command(name: str, model_path: str | None, vllm_python: str | None) -> ServerCommand:
-    """`vllm`, `llama.cpp`, or the name of a policy of our own server, with the drafters it starts with or, as in
-    `goodput+prompt-lookup+recycling`, with others; `off+small-pages` may not use huge pages.
+    """`vllm`, `llama.cpp`, `openvino`, or the name of a policy of our own server, with the drafters it starts with or,
+    as in `goodput+prompt-lookup+recycling`, with others; `off+small-pages` may not use huge pages.
 
     Raises ValueError when vLLM cannot be started.
     """
-    if name == "llama.cpp":
+    if name in ("llama.cpp", "openvino"):
         file = model_path if model_path and model_path.endswith(".gguf") else str(default_model_file())
-        script = str(Path(__file__).with_name("llama_cpp_server.py"))
-        return ServerCommand([sys.executable, script, file, "{port}", "{slots}"])
+        script = str(Path(__file__).with_name(f"{name.replace('.', '_')}_server.py"))
+        slots = ["{slots}"] if name == "llama.cpp" else []
+        return ServerCommand([sys.executable, script, file, "{port}", *slots])
     if name != "vllm":
         policy, *additions = name.split("+")
         drafters = [addition for addition in additions if addition != SMALL_PAGES]

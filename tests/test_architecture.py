@@ -49,7 +49,10 @@ ORDER = {
         "settings", "compatibility", "batch", "callers", "costs", "cost_file", "decision", "speculation",
         "tiers", "decision_log", "metrics", "stat_logger", "build", "scheduler", "__init__",
     ),
-    "engine": ("__init__", "cache_folder", "kernels", "attention", "models", "sampling", "drafting", "text", "runtime"),
+    "engine": (
+        "__init__", "cache_folder", "import_transformers", "kernels", "attention", "models", "sampling", "drafting",
+        "text", "runtime",
+    ),
 }  # fmt: skip
 TORCH_FREE = ("control", "core", "drafters", "workload", "sim")
 

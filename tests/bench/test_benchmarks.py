@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SCRIPTS = (
     "abuse",
+    "block_types",
     "controller",
     "draft_passes",
     "drafter_tokens",
@@ -20,6 +21,7 @@ SCRIPTS = (
     "llama_cpp_server",
     "memory",
     "models",
+    "openvino_server",
     "page",
     "pass_time",
     "peers",

@@ -1,6 +1,7 @@
 """Reading GGUF headers: what the gguf package reads, and a clear line for every file that cannot be."""
 
 import struct
+import tracemalloc
 from pathlib import Path
 
 import gguf
@@ -69,6 +70,21 @@ def test_a_wrong_description_of_a_tensor(path: Path, tmp_path: Path, field: str,
 
 
 @pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("llama.block_count", "is of 1073741826 layers and holds 20 tensors"),
+        ("llama.embedding_length", "embedding_length is 1073742080, its tensors have no dimension above 512"),
+        ("llama.attention.head_count", "head_count is 1073741832, its tensors have no dimension above 512"),
+    ],
+)
+def test_a_size_that_no_tensor_has(path: Path, tmp_path: Path, key: str, message: str):
+    """A model is built by these before its tensors are looked for."""
+    at = path.read_bytes().index(key.encode()) + len(key) + 4 + 3
+    with pytest.raises(OSError, match=message):
+        open_gguf(changed(path, tmp_path, at, b"\x40"))
+
+
+@pytest.mark.parametrize(
     ("content", "message"),
     [
         (b"", "it is empty"),
@@ -111,3 +127,32 @@ def test_any_damage_to_a_header_is_an_error_of_one_line_or_none(path: Path, tmp_
         return
     for name, tensor in file.tensors.items():
         assert file.read(name).nbytes == tensor.num_bytes
+
+
+def test_flipped_bits_in_a_header_give_an_error_of_one_line_or_the_bytes_of_the_file(path: Path, tmp_path: Path):
+    """Half of the flips are in what is said of tensors. Nothing larger than the file is ever in memory beside it."""
+    intact, content = open_gguf(path), path.read_bytes()
+    size, first_tensor = len(intact.header), content.index(b"token_embd.weight") - 8
+    damaged, random = tmp_path / "damaged.gguf", np.random.default_rng(0)
+    damaged.write_bytes(content)
+    num_errors = num_intact = 0
+    tracemalloc.start()
+    for number in range(2000):
+        header = bytearray(intact.header)
+        for _ in range(random.integers(1, 4)):
+            header[random.integers(first_tensor if number % 2 else 0, size)] ^= 1 << random.integers(8)
+        with damaged.open("r+b") as file:
+            file.write(header)
+        try:
+            opened = open_gguf(damaged)
+        except OSError as error:
+            assert "damaged.gguf" in str(error) and "\n" not in str(error)
+            num_errors += 1
+            continue
+        num_intact += opened.tensors == intact.tensors
+        for name, tensor in opened.tensors.items():
+            assert opened.read(name).tobytes() == content[tensor.offset : tensor.offset + tensor.num_bytes]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 3 * len(content)
+    assert num_errors > 500 and num_intact > 50

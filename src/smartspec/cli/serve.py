@@ -1,6 +1,7 @@
 """`smartspec serve`: an OpenAI-compatible server on one model."""
 
 import errno
+import gc
 import resource
 import signal
 import socket
@@ -104,18 +105,28 @@ def serve(
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         check_exposure(listener, bool(keys), no_api_key)
+        gc.disable()  # what imports make stays: looking for garbage in it takes a tenth of their time
+        from smartspec.engine.import_transformers import import_transformers
+
+        import_transformers()
         from smartspec.engine.runtime.build import build_engine
         from smartspec.engine.runtime.engine_thread import EngineThread
 
+        gc.freeze()
+        gc.enable()
         configure_logs(log_format)
         thread = EngineThread()
-        engine = thread.submit(partial(build_engine, engine_config, report=partial(print, flush=True))).result()
+        building = thread.submit(partial(build_engine, engine_config, report=partial(print, flush=True)))
+        import smartspec.server.app  # noqa: F401  (beside what loading computes)
+
+        engine = building.result()
         options = {"keys": keys, "ignore_unknown_fields": ignore_unknown_fields, "has_page": not no_page}
         options |= {"classes": classes, "access_log": access_log, "cors_origins": origins}
         run(engine, thread, listener, drain_seconds, **options)
     except KeyboardInterrupt:
         pass
     finally:
+        gc.enable()
         listener.close()
         if engine is not None:
             engine.close()

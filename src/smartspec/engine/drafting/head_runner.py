@@ -47,7 +47,6 @@ class HeadRunner:
         layer, loaded = head.config.layer, target.loaded
         self.device, self.max_len = target.device, target.max_len
         self.target_ids = head.target_ids.to(self.device)
-        self._rotary = tuple(table.to(self.device, loaded.dtype) for table in rotary_tables(layer, self.max_len))
         self._embed = _lookup(loaded.model.get_input_embeddings(), embedding, loaded.dtype)
         self.loaded = replace(
             loaded,
@@ -84,6 +83,7 @@ class HeadRunner:
             num_bytes = self._native.weight_bytes
         else:
             num_bytes = sum(p.numel() * p.element_size() for p in head.parameters())
+            self._rotary = tuple(table.to(self.device, loaded.dtype) for table in rotary_tables(layer, self.max_len))
             self._packed = _packed(head.to(self.device, loaded.dtype), loaded.model)
             self._min_rows = pad_small_batches(self._packed)
             warm_up(self._packed)

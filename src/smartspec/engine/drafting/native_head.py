@@ -20,6 +20,7 @@ from smartspec.engine.kernels.cpu.head_pass import Head, HeadPass
 from smartspec.engine.kernels.cpu.quantized_linear import Weight, describe_floats
 from smartspec.engine.kernels.cpu.ragged_attention import max_tokens_per_tile
 from smartspec.engine.models.linear import joined, prepared
+from smartspec.engine.models.load import give_back_memory
 from smartspec.engine.models.quantize import quantize
 from smartspec.engine.models.quantized import QuantizedEmbedding, lay_out_by_panels, weight_bytes
 
@@ -41,6 +42,7 @@ class NativeHead:
         self.weight_bytes = weight_bytes(head)
         self._parts = _Parts(head, embedding)
         lay_out_by_panels(self._parts)
+        give_back_memory()  # else the pass lies where the floats have been, all of it resident
         shape = head.config.layer
         self._max_tile, self._vocabulary = _max_tile(head.config, features), head.config.draft_vocab_size
         tables = rotary_tables(shape, features.shape[1])

@@ -21,6 +21,11 @@ MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 DEFAULT_ALIGNMENT = 32
 MAX_DIMENSIONS = 4
+# Values that models are built by; in a file that is whole, some tensor has a dimension at least as large.
+SIZES = (
+    "embedding_length", "feed_forward_length", "vocab_size", "attention.head_count", "attention.head_count_kv",
+    "attention.key_length", "attention.value_length", "rope.dimension_count",
+)  # fmt: skip
 _LENGTH = struct.Struct("<Q")
 _SCALARS = {
     GGUFValueType.UINT8: "B",
@@ -98,6 +103,7 @@ def _read_header(cursor: "_Cursor") -> GGUFFile:
     begin = -(-cursor.place // alignment) * alignment
     tensors = [StoredTensor(name, type_, shape, begin + offset) for name, type_, shape, offset in stored]
     _check_places(cursor, tensors)
+    _check_sizes(cursor, scalars, tensors)
     return GGUFFile(cursor.path, scalars, {tensor.name: tensor for tensor in tensors}, cursor.content[: cursor.place])
 
 
@@ -210,3 +216,16 @@ def _check_places(cursor: _Cursor, tensors: list[StoredTensor]) -> None:
         end, before = tensor.offset + tensor.num_bytes, f"tensor {tensor.name!r}"
         if end > size:
             cursor.fail(f"tensor {tensor.name!r} ends at byte {end} of {size}: it is cut short")
+
+
+def _check_sizes(cursor: _Cursor, scalars: dict[str, object], tensors: list[StoredTensor]) -> None:
+    """A model is built before its tensors are looked for; by a size that is damage, for ever or until memory ends."""
+    architecture = scalars.get("general.architecture")
+    num_layers = scalars.get(f"{architecture}.block_count")
+    if isinstance(num_layers, int) and num_layers > len(tensors):
+        cursor.fail(f"it is of {num_layers} layers and holds {len(tensors)} tensors")
+    largest = max((size for tensor in tensors for size in tensor.shape), default=0)
+    for key in (f"{architecture}.{name}" for name in SIZES):
+        size = scalars.get(key)
+        if tensors and isinstance(size, int) and size > largest:
+            cursor.fail(f"its {key} is {size}, its tensors have no dimension above {largest}")

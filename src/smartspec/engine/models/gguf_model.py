@@ -6,6 +6,7 @@ from accelerate import init_empty_weights
 from gguf import dequantize
 from torch import nn
 from transformers import AutoModelForCausalLM, PretrainedConfig
+from transformers.initialization import no_init_weights
 from transformers.modeling_gguf_pytorch_utils import (
     TENSOR_PROCESSORS,
     Gemma2TensorProcessor,
@@ -36,8 +37,10 @@ def read_gguf_model(file: GGUFFile, config: PretrainedConfig, attention: str) ->
     processor_class = TENSOR_PROCESSORS.get(architecture, TensorProcessor)
     if processor_class not in ROWWISE:
         raise BlocksNotKept(f"transformers rearranges those of {architecture!r} models")
-    with init_empty_weights(include_buffers=False):
+    # Weights without memory need no initial values, for which torch would import its compiler's algebra.
+    with init_empty_weights(include_buffers=False), no_init_weights():
         model = AutoModelForCausalLM.from_config(config, attn_implementation=attention, dtype=torch.float32)
+    model.tie_weights()
     processor = processor_class(config=config.to_dict())
     places = get_gguf_hf_weights_map(_Names(model), processor)
     # Weights in blocks take the place of their module, so its bias must be there before.

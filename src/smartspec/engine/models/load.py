@@ -1,6 +1,7 @@
 """A decoder-only model, its tokenizer and the few numbers the engine needs, from a name, a folder or a GGUF file."""
 
 import ctypes
+import gc
 import logging
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +28,7 @@ from smartspec.engine.models.load_check import (
 )
 from smartspec.engine.models.loaded_model import LoadedModel
 from smartspec.engine.models.quantize import QUANTIZATIONS, TYPES, quantize
-from smartspec.engine.models.quantized import lay_out_by_panels, round_inputs, unpacked, weight_bytes
+from smartspec.engine.models.quantized import lay_out_by_panels, round_inputs, weight_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -130,9 +131,8 @@ def _examine(name: str, model: nn.Module, tokenizer: PreTrainedTokenizerBase) ->
     try:
         logits, calls = probe(model)
         _check_attention(name, model, calls)
-        max_model_len, reason = _max_model_len(name, model)
-        with unpacked(model):
-            reference = take_reference(model, logits.shape[-1], max_model_len)
+        max_model_len, reason = _max_model_len(name, model, logits, calls)
+        reference = take_reference(model, logits.shape[-1], max_model_len, calls)
     except UnsupportedModelError:
         raise
     except Exception as error:  # modules are transformers': they may raise anything
@@ -177,7 +177,8 @@ def _prepare(model: nn.Module, preparation: str, folder: Path) -> int:
 
 
 def give_back_memory() -> None:
-    """What a start needed for a moment: glibc keeps freed memory, here a fifth of what the process holds."""
+    """What a start needed for a moment: modules in cycles, and glibc keeps what is freed, a fifth of the process."""
+    gc.collect()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(ctypes.c_size_t(0))
@@ -235,12 +236,12 @@ def _unsupported(name: str, model: nn.Module, problem: str) -> UnsupportedModelE
     return UnsupportedModelError(f"{name!r} ({type(model).__name__}) is not supported: {problem}: use another model")
 
 
-def _max_model_len(name: str, model: nn.Module) -> tuple[int, str]:
-    """Positions the model can be served with, and what they are."""
+def _max_model_len(name: str, model: nn.Module, logits: torch.Tensor, calls: list[AttentionCall]) -> tuple[int, str]:
+    """Positions the model can be served with, and what they are. logits, calls: what a probe of it gave."""
     length = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     if length is None:
         raise _unsupported(name, model, "its config names no max_position_embeddings")
-    independent = independent_length(model, int(length))
+    independent = independent_length(model, int(length), logits, calls)
     if independent == length:
         return independent, LoadedModel.max_model_len_reason
     reason = "the positions beyond which one request would change the rotary factors of all others in its batch"

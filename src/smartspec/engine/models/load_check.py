@@ -19,6 +19,7 @@ from smartspec.engine.attention.probe import PROBE_POSITIONS, AttentionCall, pro
 from smartspec.engine.attention.ragged import Segment
 from smartspec.engine.models.loaded_model import LoadedModel
 from smartspec.engine.models.model_runner import ModelRunner
+from smartspec.engine.models.quantized import unpacked
 
 TEXT_LENGTHS = (36, 18)
 SMALL_WINDOW = 8
@@ -42,15 +43,18 @@ class Reference:
     windows: tuple[int | None, ...]
 
 
-def take_reference(model: nn.Module, vocab_size: int, max_model_len: int) -> Reference:
-    """What the stock model computes. May raise whatever the model raises."""
+def take_reference(model: nn.Module, vocab_size: int, max_model_len: int, calls: list[AttentionCall]) -> Reference:
+    """What the stock model computes. calls: of a probe of it. May raise whatever the model raises."""
     texts = _texts(model, vocab_size, max_model_len)
     ours = model.config._attn_implementation
     with _small_windows(model), torch.inference_mode():
-        windows = layer_windows(probe(model)[1])
+        windows = layer_windows(calls)
+        if any(windows):
+            windows = layer_windows(probe(model)[1])
         model.set_attn_implementation("eager")
         inputs = [torch.from_numpy(text.astype(np.int64))[None].to(model.device) for text in texts]
-        logits = [model(input_ids=token_ids, use_cache=False).logits[0].float() for token_ids in inputs]
+        with unpacked(model):
+            logits = [model(input_ids=token_ids, use_cache=False).logits[0].float() for token_ids in inputs]
     model.set_attn_implementation(ours)
     return Reference(texts, logits, windows)
 
@@ -75,28 +79,29 @@ def layer_windows(calls: list[AttentionCall]) -> tuple[int | None, ...]:
     return tuple(call.window for call in sorted(calls, key=lambda call: call.module.layer_idx))
 
 
-def independent_length(model: nn.Module, max_model_len: int) -> int:
+def independent_length(model: nn.Module, max_model_len: int, logits: torch.Tensor, calls: list[AttentionCall]) -> int:
     """Up to which length, at most max_model_len, no token's position changes what other tokens compute.
+
+    logits, calls: what a probe of the model gave.
 
     transformers chooses some rotary factors (longrope, dynamic) by the largest position of the whole pass, so that one
     request beyond a limit would change its neighbours, and a draft its own request.
     """
-    expected = _rows_apart(model, PROBE_POSITIONS[-1])
+    expected = _rows_apart(logits, calls)
 
     def differs(length: int) -> bool:
-        return not all(map(_close, _rows_apart(model, length - 1), expected))
+        return not all(map(_close, _rows_apart(*probe(model, length - 1)), expected))
 
     first = PROBE_POSITIONS[-1] + 1
     if max_model_len <= first or not differs(max_model_len):
         return max_model_len
     length = first - 1 + bisect.bisect_left(range(first, max_model_len), True, key=differs)
-    _rows_apart(model, PROBE_POSITIONS[-1])  # dynamic factors stay grown until a short pass
+    probe(model)  # dynamic factors stay grown until a short pass
     return length
 
 
-def _rows_apart(model: nn.Module, last_position: int) -> list[torch.Tensor]:
+def _rows_apart(logits: torch.Tensor, calls: list[AttentionCall]) -> list[torch.Tensor]:
     """Queries and keys in every layer, and the logits, of all tokens but the last: the heads come first."""
-    logits, calls = probe(model, last_position)
     tensors = [tensor[0] for call in calls for tensor in (call.query, call.key)]
     return [tensor[..., :-1, :] for tensor in (*tensors, logits)]
 

@@ -23,6 +23,10 @@ static void rows_times_block_panel(const Weight *weight, int64_t panel, const fl
     }
 }
 
+static inline int64_t unpack_rows(int64_t type) {
+    return is_plain(type) ? UNPACK_ROWS_PLAIN : high_bits(type) ? UNPACK_ROWS_HIGH : UNPACK_ROWS;
+}
+
 /* As linear_slice, of blocks: rows are tiles of one height, or nearly so. */
 static void block_panels_slice(const Weight *weight, const float *x, int64_t num_rows, float *y, int64_t y_stride,
                                int64_t first, int64_t last) {
@@ -86,8 +90,10 @@ static void linear_slice(const Weight *weight, const float *x, int64_t num_rows,
         panels_of_row(weight, x, y, first, last);
         return;
     }
-    if (weight->type < TYPE_PANELS && num_rows < (high_bits(weight->type) ? UNPACK_ROWS_HIGH : UNPACK_ROWS)) {
-        block_panels_slice(weight, x, num_rows, y, y_stride, first, last);
+    if (weight->type < TYPE_PANELS && num_rows < unpack_rows(weight->type)) {
+        for (int64_t row = 0; row < num_rows; row += MOST_ROWS)
+            block_panels_slice(weight, x + row * inputs, num_rows - row < MOST_ROWS ? num_rows - row : MOST_ROWS,
+                               y + row * y_stride, y_stride, first, last);
         return;
     }
     for (int64_t row = 0; row < num_rows; row += MOST_ROWS)

@@ -1,0 +1,83 @@
+"""Importing transformers without what serving never uses: torch's compiler and torch's distributed tensors.
+
+transformers imports both for decorators and type checks, which takes as long as torch itself and 75 MB, and lists the
+files of its hundreds of models twice. A process that only serves calls this first; results are the same without it.
+"""
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+COMPILER = "torch._dynamo"
+_MARKS = ("disable", "allow_in_graph", "assume_constant_result")
+
+
+def import_transformers() -> None:
+    """Import the part of transformers that models need. Does nothing where somebody has imported it already."""
+    if "transformers" in sys.modules or COMPILER in sys.modules:
+        return
+    _defer_compiler()
+    _say_there_is_no_distributed()
+    _list_models_once()
+    import transformers.modeling_utils  # noqa: F401
+
+
+class _Deferred(ModuleType):
+    """A package that is loaded when something of it is used; its submodules can be imported without it."""
+
+    def __getattr__(self, name: str) -> object:
+        self.__class__ = ModuleType
+        self.__spec__.loader.exec_module(self)
+        return getattr(self, name)
+
+
+def _defer_compiler() -> None:
+    """Functions that transformers marks for the compiler stay as they are: what was marked before it is loaded is
+    compiled as if it were not marked, which is slower for some, and nothing here is compiled."""
+    spec = importlib.util.find_spec(COMPILER)
+    if spec is None:
+        return
+    module = importlib.util.module_from_spec(spec)
+    module.__class__ = _Deferred
+    for mark in _MARKS:
+        setattr(module, mark, _unmarked)
+    sys.modules[COMPILER] = module
+
+
+def _unmarked(function=None, *_, **__):
+    return _unmarked if function is None else function
+
+
+def _say_there_is_no_distributed() -> None:
+    """transformers asks torch once and remembers the answer; it can do without."""
+    import torch
+    from transformers.utils import is_torch_distributed_available
+
+    is_available = torch.distributed.is_available
+    torch.distributed.is_available = lambda: False
+    try:
+        is_torch_distributed_available()
+    finally:
+        torch.distributed.is_available = is_available
+
+
+def _list_models_once() -> None:
+    """transformers has just listed the files of its models for its own names, now `transformers.models` would."""
+    import transformers
+    from transformers.utils import import_utils
+
+    list_names = import_utils.define_import_structure
+    models = Path(transformers.__file__).parent / "models"
+
+    def listed(path: str, prefix: str | None = None) -> dict:
+        if prefix is not None or Path(path) != models / "__init__.py":
+            return list_names(path, prefix)
+        known = list_names(models, prefix="models")
+        return {needs: {name.removeprefix("models."): v for name, v in files.items()} for needs, files in known.items()}
+
+    import_utils.define_import_structure = listed
+    try:
+        import transformers.models
+    finally:
+        import_utils.define_import_structure = list_names
