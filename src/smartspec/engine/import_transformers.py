@@ -1,12 +1,11 @@
 """Importing transformers without what serving never uses: torch's compiler and torch's distributed tensors.
 
-transformers imports both for decorators and type checks, which takes as long as torch itself and 75 MB, and lists the
-files of its hundreds of models twice. A process that only serves calls this first; results are the same without it.
+transformers imports both for decorators and type checks, which takes as long as torch itself and 75 MB. A process that
+only serves calls this first; results are the same without it.
 """
 
 import importlib.util
 import sys
-from pathlib import Path
 from types import ModuleType
 
 COMPILER = "torch._dynamo"
@@ -19,7 +18,6 @@ def import_transformers() -> None:
         return
     _defer_compiler()
     _say_there_is_no_distributed()
-    _list_models_once()
     import transformers.modeling_utils  # noqa: F401
 
 
@@ -60,24 +58,3 @@ def _say_there_is_no_distributed() -> None:
         is_torch_distributed_available()
     finally:
         torch.distributed.is_available = is_available
-
-
-def _list_models_once() -> None:
-    """transformers has just listed the files of its models for its own names, now `transformers.models` would."""
-    import transformers
-    from transformers.utils import import_utils
-
-    list_names = import_utils.define_import_structure
-    models = Path(transformers.__file__).parent / "models"
-
-    def listed(path: str, prefix: str | None = None) -> dict:
-        if prefix is not None or Path(path) != models / "__init__.py":
-            return list_names(path, prefix)
-        known = list_names(models, prefix="models")
-        return {needs: {name.removeprefix("models."): v for name, v in files.items()} for needs, files in known.items()}
-
-    import_utils.define_import_structure = listed
-    try:
-        import transformers.models
-    finally:
-        import_utils.define_import_structure = list_names
