@@ -104,7 +104,9 @@ def main(
     tolerance: Annotated[float, typer.Option(min=0.0, help="Relative, of emitted tokens per step.")] = 0.05,
     prompts: PromptsPath = None,
 ) -> None:
-    config = EngineConfig(model=model_path, drafters=(str(head),), max_batch=1, max_model_len=MAX_MODEL_LEN)
+    # vLLM keeps a head as it is stored; our engine rounds its weights, unless told not to.
+    limits = {"max_batch": 1, "max_model_len": MAX_MODEL_LEN}
+    config = EngineConfig(model=model_path, drafters=(str(head),), quantization="none", **limits)
     token_ids = tokenized(config, prompts, per_task, max_tokens)
     ours = in_our_engine(config, token_ids, length, max_tokens)
     theirs = in_vllm(vllm_python, model_path, head, token_ids, length, max_tokens)
