@@ -81,16 +81,20 @@ class FusedAttention(nn.Module):
         position_embeddings: tuple[torch.Tensor, torch.Tensor],
         attention_mask: torch.Tensor | None = None,
         past_key_values: object | None = None,
+        cache: object | None = None,
         **kwargs: object,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """hidden_states [B, N, hidden_size] -> (the same shape, what the interface returned as weights)."""
+        """hidden_states [B, N, hidden_size] -> (the same shape, what the interface returned as weights).
+
+        cache: the name of past_key_values from transformers 5.24 on."""
         heads = self.qkv(hidden_states).unflatten(-1, (-1, self.head_dim))
         if self.q_norm is not None:
             query, key, value = self._split(heads)
             heads = torch.cat([self.q_norm(query), self.k_norm(key), value], dim=2)
         query, key, value = (t.transpose(1, 2) for t in self._split(self._turned(heads, *position_embeddings)))
-        if past_key_values is not None:
-            key, value = past_key_values.update(key, value, self.layer_idx)
+        cache = past_key_values if cache is None else cache
+        if cache is not None:
+            key, value = cache.update(key, value, self.layer_idx)
         attend = ALL_ATTENTION_FUNCTIONS[self.config._attn_implementation]
         output, weights = attend(self, query, key, value, attention_mask, **self.options, **kwargs)
         return self.out(output.flatten(2)), weights
