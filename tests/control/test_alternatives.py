@@ -53,7 +53,7 @@ def test_all_limits_are_asked_at_the_same_shadow_price_of_time(monkeypatch):
     """A limit that makes drafts worth less does not make the time of a mixed step cheaper."""
     policy, prices = make_policy(), []
     ask = policy._best_choice
-    monkeypatch.setattr(policy, "_best_choice", lambda *arguments: prices.append(ask(*arguments)) or prices[-1])
+    monkeypatch.setattr(policy, "_best_choice", lambda *a, **k: prices.append(ask(*a, **k)) or prices[-1])
     view = make_view(prefill=True)
     policy.alternatives(view, ESTIMATES, policy.plan_draft(view, ESTIMATES))
     assert len(prices) == K + 2 and len({choice.value_of_time for choice in prices}) == 1

@@ -18,7 +18,7 @@ from smartspec.control.what_if import planned_goodput, uniform_goodput
 NUM_DECISIONS = 20
 # Steps that are learned from together: behind a target pass the code of learning is in no cache, and running it costs
 # more than its arithmetic, however many rows there are.
-LEARN_STEPS = 4
+LEARN_STEPS = 8
 SURPRISE = 0.25  # a step that took so much more or less than predicted, relative, is learned from at once
 
 

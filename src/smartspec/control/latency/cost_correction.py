@@ -33,6 +33,7 @@ NAMES = (
 FIXED, ROWS, CONTEXT, ATTENDED, SCORED, PREFILL_PASS, PREFILL_TOKEN = range(len(NAMES))
 SLOPES = slice(len(NAMES), None)
 MIN_SHARE = 0.01  # of the smallest profiled pass: nothing is ever predicted to be faster
+BEYOND = 2.0**20  # tokens behind the last knot up to which its slope holds: more than any pass is fed
 MAX_CORRECTIONS = 4  # rounds in which negative coefficients are put right; those left are cut off
 
 
@@ -67,24 +68,17 @@ class CostCorrection:
         self._lowest = np.zeros(len(self._theta))
         self._lowest[[PREFILL_PASS, PREFILL_TOKEN]] = -np.inf
         self._floor = max(MIN_SHARE * float(profile.seconds(1.0)), 1e-9)
-        self._heights = np.zeros(len(self._knots))  # of the token curve at each knot
-        self._update_heights()
+        self._curve_knots = np.append(self._knots, self._knots[-1] + BEYOND)
+        self._heights = np.zeros(len(self._curve_knots))  # of the token curve at each of these knots
+        self._update_curve()
 
     def seconds(self, size: PassSize) -> np.ndarray:
         """Corrected time of passes of these sizes, positive."""
-        theta = self._theta
-        linear = (
-            theta[FIXED]
-            + theta[ROWS] * size.rows
-            + theta[CONTEXT] * size.context_tokens
-            + theta[ATTENDED] * size.attended_tokens
-            + theta[SCORED] * size.scored_tokens
-            + (size.prefill_tokens > 0) * theta[PREFILL_PASS]
-            + theta[PREFILL_TOKEN] * size.prefill_tokens
-        )
-        beyond = np.maximum(np.subtract(size.fed_tokens, self._knots[-1]), 0.0) * theta[-1]
-        curve = np.interp(size.fed_tokens, self._knots, self._heights) + beyond
-        return np.maximum(linear + curve, self._floor)
+        fixed, row, context, attended, scored, prefill_pass, prefill_token = self._scalars
+        of_prefill = (size.prefill_tokens > 0) * prefill_pass + prefill_token * size.prefill_tokens
+        of_tokens = context * size.context_tokens + attended * size.attended_tokens + scored * size.scored_tokens
+        curve = np.interp(size.fed_tokens, self._curve_knots, self._heights)
+        return np.maximum(fixed + row * size.rows + of_prefill + of_tokens + curve, self._floor)
 
     @property
     def drift(self) -> float:
@@ -129,7 +123,7 @@ class CostCorrection:
         self._theta = self._possible()
         profiled = max(float(features @ self._start), num_passes * self._floor)
         self._scale = min(max(float(features @ self._theta) / profiled, 0.05), 20.0)
-        self._update_heights()
+        self._update_curve()
 
     def state(self) -> dict:
         """Corrected coefficients in seconds, JSON-able, and the noise of measurements relative to their size."""
@@ -171,8 +165,10 @@ class CostCorrection:
             theta[held] = 0.0
         return np.maximum(theta, self._lowest)
 
-    def _update_heights(self) -> None:
-        np.cumsum(self._widths[:-1] * self._theta[SLOPES][:-1], out=self._heights[1:])
+    def _update_curve(self) -> None:
+        """What seconds() needs of the coefficients: scalars as floats, and the token curve at its knots."""
+        self._scalars = self._theta[: len(NAMES)].tolist()
+        np.cumsum(np.diff(self._curve_knots) * self._theta[SLOPES], out=self._heights[1:])
 
 
 def _prior_covariance(theta: np.ndarray, profile: CostCurve, settings: LatencySettings) -> np.ndarray:
