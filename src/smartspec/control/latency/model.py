@@ -223,14 +223,16 @@ def _one_pass(view: BatchView, lag: np.ndarray, num_entries: np.ndarray, limits:
 def _passes(view: BatchView, lag: np.ndarray, num_passes: np.ndarray, width: int) -> PassSize:
     """The draft passes in which row i takes part in the first num_passes[i] (int [R], not all 0), with width nodes in
     all but the first. lag: int [R]."""
-    depths = np.arange(int(num_passes.max()))
-    takes_part = depths < num_passes[:, None]
-    rows = takes_part.sum(axis=0)
+    # Rows that take part at a depth are those of more passes: sums from the end over rows by their number of passes.
+    rows, context = (np.bincount(num_passes, of_row)[:0:-1].cumsum()[::-1] for of_row in (None, view.context_tokens))
+    depths = np.arange(len(rows))
     nodes = np.where(depths == 0, 1, width)
-    context = view.context_tokens @ takes_part + rows * (1 + depths * width)
-    prefill = np.where(depths == 0, (lag * takes_part[:, 0]).sum(), 0)
-    attended = context * nodes + np.where(depths == 0, (lag * takes_part[:, 0]) @ view.context_tokens, 0)
-    return PassSize(rows * nodes + prefill, context, rows, attended, scored_tokens=rows * nodes)
+    context = context + rows * (1 + depths * width)
+    attended, fed = context * nodes, rows * nodes
+    lag = np.where(num_passes > 0, lag, 0)
+    if lag.any():
+        attended[0] += lag @ view.context_tokens
+    return PassSize(fed + np.where(depths == 0, lag.sum(), 0), context, rows, attended, scored_tokens=fed)
 
 
 def _target_size(view: BatchView, num_draft_tokens: np.ndarray | int) -> PassSize:
