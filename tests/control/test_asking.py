@@ -1,5 +1,7 @@
 """Whether drafters are asked: in every step that pays for it, else within a budget."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from drafter_cases import LOOKUP, MODEL
@@ -14,7 +16,7 @@ from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
 from smartspec.control.records import Asked, Drafted, StepSeconds
 
-SHARE = 0.003
+SETTINGS = ExplorationSettings()
 TARGET, PLAIN, ASKED = 0.006, 0.0001, 0.0004  # seconds of a pass, and of the host without and with drafters
 
 
@@ -33,22 +35,22 @@ def run(asking, num_steps, saved=0.0, rows=4, drafters=(LOOKUP,), saved_by_all=0
 
 
 def test_where_nothing_is_saved_asking_takes_its_share_of_the_time():
-    asking = Asking(SHARE)
+    asking = Asking(SETTINGS)
     assert run(asking, 5).all(), "at first it may cost what a step takes"
     run(asking, 200)
     asked = run(asking, 5000) > 0
-    assert asked.sum() * (ASKED - PLAIN) == pytest.approx(SHARE * 5000 * (TARGET + PLAIN), rel=0.05)
+    assert asked.sum() * (ASKED - PLAIN) == pytest.approx(SETTINGS.share * 5000 * (TARGET + PLAIN), rel=0.05)
     assert asked.mean() < 0.1
 
 
 def test_where_drafts_pay_for_it_every_step_asks():
-    asking = Asking(SHARE)
+    asking = Asking(SETTINGS)
     run(asking, 200)
     assert run(asking, 3000, saved=1.1 * (ASKED - PLAIN))[-2000:].all()
 
 
 def test_one_good_step_pays_for_those_behind_it():
-    asking = Asking(SHARE)
+    asking = Asking(SETTINGS)
     run(asking, 300)
     while not asking.who(4, (LOOKUP,)):
         run(asking, 1)
@@ -57,7 +59,7 @@ def test_one_good_step_pays_for_those_behind_it():
 
 
 def test_batch_sizes_have_their_own_price():
-    asking = Asking(SHARE)
+    asking = Asking(SETTINGS)
     run(asking, 300)
     assert not run(asking, 3).any()
     assert run(asking, 1, rows=64).all(), "nothing is known of this one"
@@ -72,14 +74,14 @@ def price(asking, rows, level):
 
 
 def test_steps_with_prefill_do_not_tell_what_asking_costs():
-    asking = Asking(SHARE)
+    asking = Asking(SETTINGS)
     run(asking, 100, num_prefills=1, prefill_tokens=100)
     assert price(asking, 4, Asked.MODEL_FREE) == 0.0
 
 
 def test_without_a_budget_every_step_asks():
-    assert (run(Asking(0.0), 500) == Asked.MODEL_FREE).all()
-    assert (run(Asking(0.0), 500, drafters=(LOOKUP, MODEL)) == Asked.ALL).all()
+    assert (run(Asking(replace(SETTINGS, share=0.0)), 500) == Asked.MODEL_FREE).all()
+    assert (run(Asking(replace(SETTINGS, share=0.0)), 500, drafters=(LOOKUP, MODEL)) == Asked.ALL).all()
 
 
 @pytest.mark.parametrize(
@@ -93,7 +95,7 @@ def test_without_a_budget_every_step_asks():
     ],
 )
 def test_models_are_asked_where_they_save_more_than_the_others_do(saved, saved_by_all, expected):
-    asking = Asking(SHARE)
+    asking = Asking(SETTINGS)
     brings = {"saved": saved, "saved_by_all": saved_by_all, "drafters": (LOOKUP, MODEL)}
     run(asking, 1000, **brings)
     often = np.bincount(run(asking, 3000, **brings), minlength=3) / 3000
@@ -102,7 +104,7 @@ def test_models_are_asked_where_they_save_more_than_the_others_do(saved, saved_b
 
 def test_models_alone_are_asked_where_they_pay():
     for saved, expected in ((0.0, Asked.NOBODY), (0.001, Asked.ALL)):
-        asking = Asking(SHARE)
+        asking = Asking(SETTINGS)
         run(asking, 500, drafters=(MODEL,), saved_by_all=saved)
         assert (run(asking, 1000, drafters=(MODEL,), saved_by_all=saved) == expected).mean() > 0.9
 
@@ -113,7 +115,7 @@ def test_the_controller_asks_no_drafters_where_it_has_none():
     assert Controller("fixed:2", 4, latency, drafters=(LOOKUP,)).asks_drafters(3) == Asked.ALL
 
 
-@pytest.mark.parametrize(("acceptance", "share"), [(0.0, 0.0), (0.0, SHARE), (1.0, SHARE)])
+@pytest.mark.parametrize(("acceptance", "share"), [(0.0, 0.0), (0.0, SETTINGS.share), (1.0, SETTINGS.share)])
 def test_a_policy_asks_as_often_as_its_drafts_pay_for(acceptance, share):
     settings = GoodputSettings(exploration=ExplorationSettings(share=share))
     policy = Goodput(settings=settings)

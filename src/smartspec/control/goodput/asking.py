@@ -13,21 +13,22 @@ would have saved, and at what price.
 """
 
 from smartspec.control.goodput.exploration import NUM_SIZES, size_of
+from smartspec.control.goodput.settings import ExplorationSettings
 from smartspec.control.latency.robust_mean import RobustMean
 from smartspec.control.records import Asked, DrafterSpec, StepFeedback
 
-FIRST_SPACING, LONGEST_SPACING = 16, 512  # steps between looks at fewer drafters, doubling from one to the other
 LOOK_STEPS = 2  # what follows the target's pass is measured in the next step: only steps whose last was alike tell
 SAVED_RATE = 1 / 64  # of learning what drafts without passes save
 
 
 class Asking:
-    """Learns from every step. share: of step time, what asking may cost beyond what it brings; 0: every step asks."""
+    """Learns from every step. settings: of exploration, whose share of step time asking may cost beyond what it brings
+    (0: every step asks), and whose spacings hold for looks at fewer drafters."""
 
-    def __init__(self, share: float):
+    def __init__(self, settings: ExplorationSettings):
         self.credit = {Asked.MODEL_FREE: 0.0, Asked.ALL: 0.0}  # seconds
-        self._share = share
-        self._sizes = [_Size() for _ in range(NUM_SIZES)]
+        self._share = settings.share
+        self._sizes = [_Size(settings) for _ in range(NUM_SIZES)]
         self._last: Asked | None = None
         self._is_first = True
 
@@ -66,11 +67,12 @@ class Asking:
 class _Size:
     """What is known of steps of a batch size. host: seconds of the host by who was asked."""
 
-    def __init__(self):
+    def __init__(self, settings: ExplorationSettings):
         self.host = {asked: RobustMean() for asked in Asked}
         self.num_steps = 0
         self._saved, self._num_saved = 0.0, 0  # by drafts without passes where only those were asked, on average
-        self._spacing, self._next_look = FIRST_SPACING, FIRST_SPACING
+        self._spacing, self._next_look = settings.first_spacing, settings.first_spacing
+        self._longest_spacing = settings.longest_spacing
 
     def price(self, level: Asked) -> float:
         """Seconds that asking takes beyond asking fewer; all of the host's, and thus too much, until a step without it
@@ -90,6 +92,6 @@ class _Size:
         """Whether it is time to; the spacing doubles behind the last step of a look."""
         past = self.num_steps - self._next_look
         if past >= LOOK_STEPS - 1:
-            self._spacing = min(2 * self._spacing, LONGEST_SPACING)
+            self._spacing = min(2 * self._spacing, self._longest_spacing)
             self._next_look = self.num_steps + self._spacing
         return past >= 0

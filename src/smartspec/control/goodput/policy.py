@@ -41,7 +41,7 @@ class Goodput(Policy):
         self.fairness = fairness
         self.guard = Guard(self.settings.guard)
         self.exploration = Exploration(self.settings.exploration)
-        self.asking = Asking(self.settings.exploration.share)
+        self.asking = Asking(self.settings.exploration)
         self.note: str | None = None
         self._saved_seconds = 0.0  # that the drafts of the step under way are expected to save
         self._hysteresis = Hysteresis(self.settings.hysteresis)
