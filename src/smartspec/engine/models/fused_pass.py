@@ -4,7 +4,6 @@ Without transformers' own forward around the layers, which at one token of a sma
 its weights. As with layers, it is used only where it reproduces the model.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,38 +17,57 @@ from smartspec.engine.kernels.cpu.decoder_layer import PlacedLayer
 from smartspec.engine.kernels.cpu.ragged_attention import max_tokens_per_tile
 from smartspec.engine.models.decoder_layer import FusedDecoderLayer
 from smartspec.engine.models.fusion import NUM_PROBE_ROWS, FusedRMSNorm, close
+from smartspec.engine.models.rotary_table import Rotary, rotary_table
 from smartspec.engine.models.taps import decoder_layers
 
 
 @dataclass(frozen=True)
 class FusedPass:
-    """rotary: (hidden states [1, N, hidden_size], positions [1, N]) -> cosine and sine [1, N, head_dim]."""
+    """The parts of a model: what it embeds tokens and positions with, its layers, and what is behind them."""
 
     embedding: nn.Module
-    rotary: Callable
+    rotary: Rotary
     layers: tuple[FusedDecoderLayer, ...]
     norm: FusedRMSNorm
     head: nn.Module
 
-    def placed(self, cache: KVCache, windows: tuple[int | None, ...]) -> list:
-        """The layers over a cache, for run."""
-        return [layer.placed(cache, windows) for layer in self.layers]
+    def placed(self, cache: KVCache, windows: tuple[int | None, ...]) -> "PlacedPass":
+        """The pass over a cache, which must outlive it."""
+        return PlacedPass(self, cache, windows)
+
+
+class PlacedPass:
+    """A model's parts over one cache; what is the same in every pass is prepared here."""
+
+    def __init__(self, parts: FusedPass, cache: KVCache, windows: tuple[int | None, ...]):
+        self._parts = parts
+        self._layers = [layer.placed(cache, windows) for layer in parts.layers]
+        self._spans: dict[tuple[int, int], object] = {}
+        self._rotary = rotary_table(parts.rotary, cache.keys[0].shape[2]) or parts.rotary
 
     def run(
-        self, placed: list, token_ids: torch.Tensor, plan: AttentionPlan, wanted: torch.Tensor, taps: tuple[int, ...]
+        self, token_ids: torch.Tensor, plan: AttentionPlan, wanted: torch.Tensor | None, taps: tuple[int, ...]
     ) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """Logits [n, vocabulary] of the wanted rows, int64 [n], of token_ids, int64 [N], and what the first i layers
-        computed, [1, N, hidden_size], for every i in taps (ascending)."""
-        hidden = self.embedding(token_ids[None])
-        positions = self.rotary(hidden, plan.positions[None])
-        of_pass, found, begin = self.layers[0].of_pass(plan), [], 0
-        for end in (*taps, len(placed)):
+        """Logits [n, vocabulary] of the wanted rows, int64 [n] (None: of all), of token_ids, int64 [N], and what the
+        first i layers computed, [1, N, hidden_size], for every i in taps (ascending)."""
+        parts, num_layers = self._parts, len(self._layers)
+        hidden = parts.embedding(token_ids[None])
+        positions = self._rotary(hidden, plan.positions[None])
+        of_pass, found, begin = parts.layers[0].of_pass(plan), [], 0
+        for end in (*taps, num_layers):
             if end > begin:
-                span = placed[begin:end]
-                hidden = of_pass.run((PlacedLayer * len(span))(*span), hidden, *positions)
-            found.append(hidden if end <= len(placed) else self.norm(hidden))  # see taps
+                hidden = of_pass.run(self._span(begin, end), hidden, *positions)
+            found.append(hidden if end <= num_layers else parts.norm(hidden))  # see taps
             begin = end
-        return self.head(self.norm(hidden[:, wanted]))[0], found[: len(taps)]
+        scored = hidden if wanted is None else hidden[:, wanted]
+        return parts.head(parts.norm(scored))[0], found[: len(taps)]
+
+    def _span(self, begin: int, end: int) -> object:
+        """These layers as the kernel takes them: a ctypes array."""
+        end = min(end, len(self._layers))
+        if (begin, end) not in self._spans:
+            self._spans[begin, end] = (PlacedLayer * (end - begin))(*self._layers[begin:end])
+        return self._spans[begin, end]
 
 
 @torch.inference_mode()
@@ -105,8 +123,8 @@ def _reproduces(found: FusedPass, model: nn.Module) -> bool:
     tokens = np.linspace(0, found.embedding.num_embeddings - 1, NUM_PROBE_ROWS).astype(np.int32)
     windows = (None,) * len(found.layers)
     plan = AttentionPlan([Segment(0, 0, tokens, 1)], cache, windows, device, max_tile)
-    token_ids, wanted = torch.from_numpy(tokens.astype(np.int64)), torch.arange(NUM_PROBE_ROWS)
+    token_ids = torch.from_numpy(tokens.astype(np.int64))
     expected = model(
         input_ids=token_ids[None], position_ids=plan.positions[None], use_cache=False, attention_plan=plan
     ).logits[0]
-    return close(found.run(found.placed(cache, windows), token_ids, plan, wanted, ())[0], expected)
+    return close(found.placed(cache, windows).run(token_ids, plan, None, ())[0], expected)

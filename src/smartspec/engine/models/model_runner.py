@@ -47,7 +47,7 @@ class ModelRunner:
             device=self.device,
         )
 
-        self._layers = loaded.fused_pass.placed(self.cache, loaded.windows) if loaded.fused_pass else []
+        self._fused = loaded.fused_pass.placed(self.cache, loaded.windows) if loaded.fused_pass else None
 
     def apply(self, memory_ops: tuple[MemoryOp, ...]) -> None:
         """Carry out the block manager's memory operations, in order."""
@@ -72,24 +72,27 @@ class ModelRunner:
         padding = np.zeros(self._num_padding(sum(s.num_tokens for s in ordered)), dtype=np.int64)
         plan = AttentionPlan(ordered, self.cache, self.loaded.windows, self.device, self.max_tile_tokens, len(padding))
         token_ids = torch.from_numpy(np.concatenate([*(s.token_ids for s in ordered), padding]).astype(np.int64))
-        wanted = torch.from_numpy(logit_rows(ordered, order))
-        logits, found = self._computed(token_ids.to(self.device), plan, wanted.to(self.device))
+        rows = logit_rows(ordered, order)
+        is_all = np.array_equal(rows, np.arange(len(token_ids)))  # as where requests only decode
+        wanted = None if is_all else torch.from_numpy(rows).to(self.device)
+        logits, found = self._computed(token_ids.to(self.device), plan, wanted)
         if found:
             self.features = _by_segment(torch.cat(found, dim=-1)[0], ordered, order)
         return logits[: sum(s.num_logits for s in segments)]
 
     def _computed(
-        self, token_ids: torch.Tensor, plan: AttentionPlan, wanted: torch.Tensor
+        self, token_ids: torch.Tensor, plan: AttentionPlan, wanted: torch.Tensor | None
     ) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """Logits [n, vocabulary] of the wanted rows, and what the tapped layers computed, [1, N, hidden_size] each."""
-        if self.loaded.fused_pass is not None and plan.tiles is not None:
-            return self.loaded.fused_pass.run(self._layers, token_ids, plan, wanted, self.taps)
+        """Logits [n, vocabulary] of the wanted rows (None: of all), and what the tapped layers computed, [1, N,
+        hidden_size] each."""
+        if self._fused is not None and plan.tiles is not None:
+            return self._fused.run(token_ids, plan, wanted, self.taps)
         with tapped(self.loaded.model, self.taps) if self.taps else nullcontext([]) as found:
             output = self.loaded.model(
                 input_ids=token_ids[None],
                 position_ids=plan.positions[None],
                 use_cache=False,
-                logits_to_keep=wanted,
+                logits_to_keep=0 if wanted is None else wanted,
                 attention_plan=plan,
             )
         return output.logits[0], found
