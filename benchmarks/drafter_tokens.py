@@ -153,7 +153,7 @@ def _print(cells: dict[str, dict[str, float]], tasks: list[str]) -> None:
     table = Table("drafter, nodes", *tasks, "mean", title="emitted tokens per step")
     for name, values in cells.items():
         table.add_row(name, *(f"{values[task]:.2f}" for task in tasks), f"{np.mean(list(values.values())):.2f}")
-    Console().print(table)
+    Console(width=140).print(table)
 
 
 if __name__ == "__main__":
