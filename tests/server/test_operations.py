@@ -23,6 +23,24 @@ from smartspec.server.workload_classes import WorkloadClasses
 ROOT = Path(__file__).parents[2]
 
 
+# What vLLM's own Grafana dashboards ask for (examples/observability of its repository).
+VLLM_HISTOGRAMS = (
+    "e2e_request_latency_seconds",
+    "time_to_first_token_seconds",
+    "inter_token_latency_seconds",
+    "request_queue_time_seconds",
+    "request_prefill_time_seconds",
+    "request_decode_time_seconds",
+    "request_prompt_tokens",
+    "request_generation_tokens",
+    "request_max_num_generation_tokens",
+)
+
+
+def sorted_labels(labels: tuple[tuple[str, str], ...], **more: str) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((*labels, *more.items())))
+
+
 def samples(server) -> dict:
     """Values of /metrics by name and labels."""
     families = text_string_to_metric_families(server.http.get("/metrics").text)
@@ -43,14 +61,20 @@ def test_vllm_names_tell_the_same(tokenizer):
     with running_server(tokenizer, draft_length=6) as server:
         server.complete(prompt="One two three four five six seven eight", max_tokens=9)
         found = samples(server)
-    model = (("model_name", MODEL),)
+    model = (("engine", "0"), ("model_name", MODEL))
     assert found["vllm:generation_tokens_total", model] == found["smartspec_generation_tokens_total", ()] == 9
     assert found["vllm:num_requests_running", model] == 0
     assert found["vllm:spec_decode_num_accepted_tokens_total", model] == 6
     assert found["vllm:spec_decode_num_drafts_total", model] == 1
-    assert found["vllm:request_success_total", (("finished_reason", "stop"), *model)] == 1
-    for name in ("time_to_first_token_seconds", "e2e_request_latency_seconds", "request_prompt_tokens"):
-        assert found[f"vllm:{name}_count", model] == found[f"vllm:{name}_bucket", (("le", "+Inf"), *model)] == 1
+    assert found["vllm:request_success_total", sorted_labels(model, finished_reason="stop")] == 1
+    for position in "012345":
+        assert found["vllm:spec_decode_num_accepted_tokens_per_pos_total", (*model, ("position", position))] == 1
+    for name in VLLM_HISTOGRAMS:
+        bucket = found[f"vllm:{name}_bucket", sorted_labels(model, le="+Inf")]
+        assert found[f"vllm:{name}_count", model] == bucket == 1
+    parts = [f"smartspec_request_{part}_seconds_sum" for part in ("queue", "prefill", "decode", "e2e")]
+    queue, prefill, decode, e2e = (found[part, ()] for part in parts)
+    assert min(queue, prefill, decode) >= 0 and queue + prefill + decode == pytest.approx(e2e)
 
 
 def test_a_line_for_every_request(tokenizer, caplog):
