@@ -4,12 +4,14 @@ import json
 import logging
 import re
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import typer
 from fake_core import make_core
 from fake_server import MODEL, running_server
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client.parser import text_string_to_metric_families
 
 from smartspec.cli.config_file import read_classes
@@ -151,12 +153,18 @@ def test_the_example_configuration_is_accepted():
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_generation_is_described_on_the_span_of_its_request(tokenizer, monkeypatch, stream):
-    told = {}
-    span = SimpleNamespace(is_recording=lambda: True, set_attributes=told.update)
-    monkeypatch.setattr("opentelemetry.trace.get_current_span", lambda: span)
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr("opentelemetry.trace.get_tracer_provider", lambda: provider)
+    trace_id, caller = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
     with running_server(tokenizer) as server:
-        server.complete(prompt=["One two three", "One two"], max_tokens=2, n=2, stream=stream)
+        body = {"prompt": ["One two three", "One two"], "max_tokens": 2, "n": 2, "stream": stream}
+        server.complete(headers={"traceparent": f"00-{trace_id}-{caller}-01"}, **body)
+    spans = {span.name: span for span in exporter.get_finished_spans()}
+    request = spans["POST /v1/completions"]
+    assert (request.context.trace_id, request.parent.span_id) == (int(trace_id, 16), int(caller, 16))
+    told = (request if stream else spans["fastapi.endpoint"]).attributes
     assert told["gen_ai.request.model"] == MODEL
     assert (told["gen_ai.usage.input_tokens"], told["gen_ai.usage.output_tokens"]) == (5, 8)
-    assert told["gen_ai.response.finish_reasons"] == ["length"] * 4
+    assert told["gen_ai.response.finish_reasons"] == ("length",) * 4
     assert told["gen_ai.response.time_to_first_chunk"] > 0
