@@ -65,6 +65,16 @@ def test_preemption_happens_and_changes_nothing():
         assert request.output_token_ids.tolist() == continuation([request.request_id, 1, 2, 3, 4], 20)
 
 
+def test_the_first_step_is_when_a_request_leaves_the_queue():
+    core = make_core(num_slots=2)
+    requests = [make_request(number, prompt, max_tokens=2) for number, prompt in enumerate(([1], [2] * 20, [3]))]
+    for request in requests:
+        core.add_request(request)
+    run(core)
+    first, long, third = (request.first_step for request in requests)
+    assert (first, long) == (0.0, 0.0) and third > long, "of a prompt in chunks, and of one that found no slot"
+
+
 def test_shared_prompt_is_computed_once():
     core = make_core(num_blocks=60, budget=16)
     prompt = list(range(30))

@@ -7,7 +7,7 @@ import openai
 import pytest
 from fake_server import MODEL, running_server
 
-from smartspec.cli.access import api_keys, check_exposure, cors_origins
+from smartspec.cli.access import KEY_VARIABLES, api_keys, check_exposure, cors_origins
 from smartspec.cli.serve import bind
 from smartspec.server.keys import ApiKeys, read_key_file
 
@@ -64,7 +64,7 @@ def test_keys_that_nobody_can_send_are_refused(key):
             api_keys(*options, shared_cache=False)
 
 
-@pytest.mark.parametrize("variable", ["SMARTSPEC_API_KEY", "SMARTSPEC_ADMIN_KEY"])
+@pytest.mark.parametrize("variable", KEY_VARIABLES)
 def test_an_empty_variable_is_not_no_key(monkeypatch, variable):
     monkeypatch.setenv(variable, "")
     with pytest.raises(ValueError, match=f"{variable} is set but empty"):

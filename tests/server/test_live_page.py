@@ -73,6 +73,7 @@ def test_files_need_no_key_and_what_they_show_does(tokenizer):
         for path, (_, media_type) in FILES.items():
             answer = server.http.get(path)
             assert answer.status_code == 200 and answer.headers["content-type"] == media_type
+            assert server.http.head(path).status_code == 200
             assert "default-src 'none'" in answer.headers["content-security-policy"]
         for key, status in ((None, 401), ("right", 401), ("admin", 200)):
             headers = {"Authorization": f"Bearer {key}"} if key else {}

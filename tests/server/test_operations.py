@@ -4,12 +4,14 @@ import json
 import logging
 import re
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import typer
 from fake_core import make_core
 from fake_server import MODEL, running_server
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client.parser import text_string_to_metric_families
 
 from smartspec.cli.config_file import read_classes
@@ -21,6 +23,24 @@ from smartspec.server.protocol import SpeculationBody
 from smartspec.server.workload_classes import WorkloadClasses
 
 ROOT = Path(__file__).parents[2]
+
+
+# What vLLM's own Grafana dashboards ask for (examples/observability of its repository).
+VLLM_HISTOGRAMS = (
+    "e2e_request_latency_seconds",
+    "time_to_first_token_seconds",
+    "inter_token_latency_seconds",
+    "request_queue_time_seconds",
+    "request_prefill_time_seconds",
+    "request_decode_time_seconds",
+    "request_prompt_tokens",
+    "request_generation_tokens",
+    "request_max_num_generation_tokens",
+)
+
+
+def sorted_labels(labels: tuple[tuple[str, str], ...], **more: str) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((*labels, *more.items())))
 
 
 def samples(server) -> dict:
@@ -43,14 +63,20 @@ def test_vllm_names_tell_the_same(tokenizer):
     with running_server(tokenizer, draft_length=6) as server:
         server.complete(prompt="One two three four five six seven eight", max_tokens=9)
         found = samples(server)
-    model = (("model_name", MODEL),)
+    model = (("engine", "0"), ("model_name", MODEL))
     assert found["vllm:generation_tokens_total", model] == found["smartspec_generation_tokens_total", ()] == 9
     assert found["vllm:num_requests_running", model] == 0
     assert found["vllm:spec_decode_num_accepted_tokens_total", model] == 6
     assert found["vllm:spec_decode_num_drafts_total", model] == 1
-    assert found["vllm:request_success_total", (("finished_reason", "stop"), *model)] == 1
-    for name in ("time_to_first_token_seconds", "e2e_request_latency_seconds", "request_prompt_tokens"):
-        assert found[f"vllm:{name}_count", model] == found[f"vllm:{name}_bucket", (("le", "+Inf"), *model)] == 1
+    assert found["vllm:request_success_total", sorted_labels(model, finished_reason="stop")] == 1
+    for position in "012345":
+        assert found["vllm:spec_decode_num_accepted_tokens_per_pos_total", (*model, ("position", position))] == 1
+    for name in VLLM_HISTOGRAMS:
+        bucket = found[f"vllm:{name}_bucket", sorted_labels(model, le="+Inf")]
+        assert found[f"vllm:{name}_count", model] == bucket == 1
+    parts = [f"smartspec_request_{part}_seconds_sum" for part in ("queue", "prefill", "decode", "e2e")]
+    queue, prefill, decode, e2e = (found[part, ()] for part in parts)
+    assert min(queue, prefill, decode) >= 0 and queue + prefill + decode == pytest.approx(e2e)
 
 
 def test_a_line_for_every_request(tokenizer, caplog):
@@ -127,12 +153,18 @@ def test_the_example_configuration_is_accepted():
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_generation_is_described_on_the_span_of_its_request(tokenizer, monkeypatch, stream):
-    told = {}
-    span = SimpleNamespace(is_recording=lambda: True, set_attributes=told.update)
-    monkeypatch.setattr("opentelemetry.trace.get_current_span", lambda: span)
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr("opentelemetry.trace.get_tracer_provider", lambda: provider)
+    trace_id, caller = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
     with running_server(tokenizer) as server:
-        server.complete(prompt=["One two three", "One two"], max_tokens=2, n=2, stream=stream)
+        body = {"prompt": ["One two three", "One two"], "max_tokens": 2, "n": 2, "stream": stream}
+        server.complete(headers={"traceparent": f"00-{trace_id}-{caller}-01"}, **body)
+    spans = {span.name: span for span in exporter.get_finished_spans()}
+    request = spans["POST /v1/completions"]
+    assert (request.context.trace_id, request.parent.span_id) == (int(trace_id, 16), int(caller, 16))
+    told = (request if stream else spans["fastapi.endpoint"]).attributes
     assert told["gen_ai.request.model"] == MODEL
     assert (told["gen_ai.usage.input_tokens"], told["gen_ai.usage.output_tokens"]) == (5, 8)
-    assert told["gen_ai.response.finish_reasons"] == ["length"] * 4
+    assert told["gen_ai.response.finish_reasons"] == ("length",) * 4
     assert told["gen_ai.response.time_to_first_chunk"] > 0

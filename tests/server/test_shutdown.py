@@ -60,6 +60,6 @@ def test_what_does_not_finish_is_told_so(tokenizer, drain_seconds, signals):
 
 
 def test_head_requests_of_load_balancers(server):
-    for path in ("/health", "/live"):
+    for path in ("/health", "/live", "/ping"):
         answer = httpx.head(server.url + path)
         assert (answer.status_code, answer.content) == (200, b"")

@@ -1,5 +1,7 @@
 """What a server says about itself: its models, and for a SmartSpec server its speculation counters."""
 
+import re
+
 import httpx
 
 from smartspec.workload.records import SpeculationCounters
@@ -71,6 +73,5 @@ def _get(base_url: str, path: str, api_key: str | None) -> httpx.Response:
     try:
         return httpx.get(base_url + path, headers=headers, timeout=30.0)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise ValueError(
-            f"no server answers at {base_url} ({type(error).__name__}: {error}); start one or correct the URL"
-        ) from error
+        reason = re.sub(r"\[Errno -?\d+\] ", "", str(error)) or type(error).__name__
+        raise ValueError(f"no server answers at {base_url} ({reason}); start one or correct the URL") from error

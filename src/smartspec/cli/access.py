@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from smartspec.server.keys import ApiKeys
 
-API_KEY_VARIABLE, ADMIN_KEY_VARIABLE = "SMARTSPEC_API_KEY", "SMARTSPEC_ADMIN_KEY"
+KEY_VARIABLES = ("SMARTSPEC_API_KEY", "SMARTSPEC_API_KEY_FILE", "SMARTSPEC_ADMIN_KEY")
 
 
 def api_keys(api_key: str | None, key_file: Path | None, admin_key: str | None, shared_cache: bool) -> "ApiKeys":
     """The keys of the options. Raises ValueError for an empty one: whoever set it meant to have a key."""
     from smartspec.server.keys import ApiKeys, read_key_file
 
-    for variable in (API_KEY_VARIABLE, ADMIN_KEY_VARIABLE):
+    for variable in KEY_VARIABLES:
         if os.environ.get(variable) == "":
-            raise ValueError(f"{variable} is set but empty: give it a key, or unset it")
+            raise ValueError(f"{variable} is set but empty: give it a value, or unset it")
     shares = {} if key_file is None else read_key_file(key_file)
     if api_key is not None:
         shares[api_key] = 1.0

@@ -93,6 +93,9 @@ class EngineCore:
             raise
 
     def _run(self, batch: Batch, now: float) -> StepOutput:
+        for request in (*batch.decoding, *batch.prefill):
+            if request.first_step is None:
+                request.first_step = now
         batch = replace(batch, asked=self.controller.asks_drafters(len(batch.decoding)))
         view = self.scheduler.view(batch, self.executor.begin_step(batch, now), now)
         plan = self.controller.plan_draft(view)

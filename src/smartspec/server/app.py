@@ -203,6 +203,7 @@ def _service_routes(engine: AsyncEngine, metrics: ServerMetrics) -> APIRouter:
     @router.get("/health")
     @router.head("/health")
     @router.get("/ping")
+    @router.head("/ping")
     @router.post("/ping")
     async def health() -> JSONResponse:
         if not engine.accepts_requests:

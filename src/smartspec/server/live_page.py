@@ -25,7 +25,7 @@ def page_routes() -> APIRouter:
     for path, (name, media_type) in FILES.items():
         content = files("smartspec.server").joinpath("page", name).read_bytes()
         response = Response(content, headers=HEADERS, media_type=media_type)
-        router.add_api_route(path, _answer_with(response), include_in_schema=False)
+        router.add_api_route(path, _answer_with(response), methods=["GET", "HEAD"], include_in_schema=False)
     return router
 
 

@@ -42,6 +42,7 @@ class ServerMetrics:
         self.accepted_tokens = counter("accepted_tokens", "Draft tokens accepted")
         self.decode_rows = counter("decode_rows", "Decoding requests, summed over steps")
         self.drafts = counter("drafts", "Drafts verified, summed over steps")
+        self.accepted_at = counter("accepted_tokens_per_pos", "Draft tokens accepted, by their position", ["position"])
         self.responses = counter("http_responses", "Answers by HTTP status", ["status"])
         self.controller_errors = counter("controller_errors", "Failures of the controller (served without drafts)")
         text = "Views and feedback that could not be true, by what was wrong (not decided on, not learned from)"
@@ -50,6 +51,9 @@ class ServerMetrics:
         self.predicted_step = histogram("predicted_step_seconds", "Step time the controller predicted", SHORT_SECONDS)
         self.step = histogram("step_seconds", "Step time measured", SHORT_SECONDS)
         self.ttft = histogram("request_ttft_seconds", "Arrival to first token", LONG_SECONDS)
+        self.queue = histogram("request_queue_seconds", "Arrival to the beginning of the first step", LONG_SECONDS)
+        self.prefill = histogram("request_prefill_seconds", "Beginning of the first step to first token", LONG_SECONDS)
+        self.decode = histogram("request_decode_seconds", "First token to last token", LONG_SECONDS)
         self.tpot = histogram("request_tpot_seconds", "(end to end - TTFT) / (tokens - 1)", SHORT_SECONDS)
         text = "Requests with a wanted time to first token (ttft) or per output token (tpot), met or missed"
         self.objectives = counter("objectives", text, ["objective", "outcome"])
@@ -68,6 +72,9 @@ class ServerMetrics:
         self.drafts.inc(sum(length > 0 for length in output.verified_lengths))
         for length in output.verified_lengths:
             self.chosen_length.observe(length)
+        accepted = [row.num_accepted for row in output.outputs]
+        for position in range(max(accepted, default=0)):
+            self.accepted_at.labels(str(position)).inc(sum(count > position for count in accepted))
         self.predicted_step.observe(output.predicted_seconds)
         self.step.observe(output.seconds.total)
         # Only a core.safe_controller.SafeController counts failures; any other ends the step.
@@ -90,7 +97,8 @@ class ServerMetrics:
                     last[delta.index] = delta
                     if delta.finish_reason is not None:
                         num_unfinished -= 1
-                        self._finish(delta, first[delta.index], time.monotonic() - start, wanted)
+                        queued = 0.0 if delta.first_step is None else max(0.0, delta.first_step - start)
+                        self._finish(delta, queued, first[delta.index], time.monotonic() - start, wanted)
                     yield delta
         except Exception as error:
             outcome = "error" if isinstance(error, EngineError) else "rejected"
@@ -111,9 +119,12 @@ class ServerMetrics:
         counter.inc(count - self._counted.get(name, 0))
         self._counted[name] = count
 
-    def _finish(self, delta: TextDelta, ttft: float, e2e: float, wanted: SpeculationOptions) -> None:
+    def _finish(self, delta: TextDelta, queued: float, ttft: float, e2e: float, wanted: SpeculationOptions) -> None:
         self.requests.labels(delta.finish_reason).inc()
+        self.queue.observe(queued)
         self.ttft.observe(ttft)
+        self.prefill.observe(max(0.0, ttft - queued))
+        self.decode.observe(e2e - ttft)
         self.e2e.observe(e2e)
         self.prompt_length.observe(delta.num_prompt_tokens)
         self.output_length.observe(delta.num_output_tokens)

@@ -52,6 +52,7 @@ OPERATIONS = (
     Operation("get", "/health", "Readiness", answers.Status, **WORKS),
     Operation("head", "/health", "Readiness", **WORKS),
     Operation("get", "/ping", "Readiness", answers.Status, **WORKS),
+    Operation("head", "/ping", "Readiness", **WORKS),
     Operation("post", "/ping", "Readiness", answers.Status, **WORKS),
     Operation("get", "/live", "Liveness", answers.Status, **WORKS),
     Operation("head", "/live", "Liveness", **WORKS),

@@ -1,6 +1,7 @@
 """Our metrics once more under vLLM's names, so that its dashboards and autoscalers work here.
 
-They are made of ours when somebody asks, at no cost to a step. vLLM's `model_name` is a label of all of them.
+They are made of ours when somebody asks, at no cost to a step. vLLM's labels `model_name` and `engine` are on all of
+them: its dashboards select by both.
 """
 
 from collections.abc import Iterator
@@ -22,11 +23,16 @@ VLLM_NAMES = {
         "inter_token_latency_seconds",
         "request_time_per_output_token_seconds",
     ),
+    "request_queue_seconds": ("request_queue_time_seconds",),
+    "request_prefill_seconds": ("request_prefill_time_seconds",),
+    "request_decode_seconds": ("request_decode_time_seconds",),
     "request_e2e_seconds": ("e2e_request_latency_seconds",),
     "request_prompt_tokens": ("request_prompt_tokens",),
-    "request_generation_tokens": ("request_generation_tokens",),
+    # A request of several choices counts as several here, so the longest choice of each is the choice itself.
+    "request_generation_tokens": ("request_generation_tokens", "request_max_num_generation_tokens"),
     "verified_tokens": ("spec_decode_num_draft_tokens",),
     "accepted_tokens": ("spec_decode_num_accepted_tokens",),
+    "accepted_tokens_per_pos": ("spec_decode_num_accepted_tokens_per_pos",),
     "drafts": ("spec_decode_num_drafts",),
     "requests": ("request_success",),
 }
@@ -38,7 +44,7 @@ class VllmMetrics:
 
     def __init__(self, ours: CollectorRegistry, model_name: str):
         self._ours = ours
-        self._labels = {"model_name": model_name}
+        self._labels = {"model_name": model_name, "engine": "0"}
 
     def collect(self) -> Iterator[Metric]:
         """The renamed metrics."""

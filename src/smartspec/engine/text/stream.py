@@ -25,7 +25,7 @@ class TextDelta:
     neither text nor logprobs. finish_reason: None, "stop" or "length". The num_ counters are totals of the choice.
     pieces: the text again, by the token that brought it, and whether that was an accepted draft token; at the end
     perhaps what was held back for a stop string. prompt_logprobs: in the first delta, of the prompt's second token and
-    those behind it, where they were asked for.
+    those behind it, where they were asked for. first_step: when its first step began, on the engine's clock in seconds.
     """
 
     index: int
@@ -38,6 +38,7 @@ class TextDelta:
     num_cached_tokens: int
     pieces: tuple[tuple[str, bool], ...] = ()
     prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
+    first_step: float | None = None
 
 
 class Choice:
@@ -76,6 +77,7 @@ class Choice:
             num_cached_tokens=self.request.num_cached_tokens,
             pieces=tuple((text, number < output.num_accepted) for number, text in enumerate(texts)),
             prompt_logprobs=tuple(self.request.prompt_logprobs) if is_first and self._scores_prompt else None,
+            first_step=self.request.first_step,
         )
 
     def _read(self, token_ids: tuple[int, ...]) -> tuple[list[str], bool]:

@@ -161,7 +161,7 @@ function reasonOf(d) {
   const gain = number(100 * (d.predicted_goodput / d.predicted_goodput_off - 1));
   let text = verified
     ? `${verified} draft token${verified === 1 ? "" : "s"} for ${rows}${prompts}: ${perSecond(d.predicted_goodput)} tokens per second were expected, ` +
-      `${perSecond(d.predicted_goodput_off)} without drafts (${gain} % more). ${sum(d.accepted)} were accepted. `
+      `${perSecond(d.predicted_goodput_off)} without drafts (${gain} % more). ${sum(d.accepted)} ${sum(d.accepted) === 1 ? "was" : "were"} accepted. `
     : `No drafts for ${rows}${prompts}: ${perSecond(d.predicted_goodput_off)} tokens per second were expected without them. `;
   text += `The step took ${milliseconds(d.measured_seconds)} ms, ${milliseconds(d.predicted_seconds)} were predicted. `;
   return text + (d.reason ? `The planner was overruled: ${d.reason}.` : verified ? "No other lengths promised more." :
