@@ -181,6 +181,18 @@ def test_bad_logits_end_their_request_where_they_are_and_no_other(bad_value, bad
             assert f"output token {request.num_output_tokens + bad_position} are NaN or infinite" in results[i].error
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_rules_that_leave_no_token_are_the_callers_and_bad_logits_are_not(temperature):
+    rules = {"allowed_token_ids": (17,), "bad_words_token_ids": ((17,),), "temperature": temperature}
+    logits = torch.randn(3, 50, generator=torch.Generator().manual_seed(0))
+    logits[1, 30] = float("nan")
+    requests = [request_with(**rules), request_with(**rules), request_with(temperature=temperature)]
+    left, bad, good = verify_chains(logits, requests, [NONE] * 3, [None] * 3)
+    assert left.is_callers and "leave no token for output token" in left.error
+    assert not bad.is_callers and "NaN" in bad.error
+    assert good.error is None and not good.is_callers
+
+
 def test_one_nan_among_the_logits_is_enough():
     requests = [request_with(temperature=0.0), request_with(), request_with(top_p=0.5, logprobs=2)]
     logits = torch.randn(3, 50, generator=torch.Generator().manual_seed(0))

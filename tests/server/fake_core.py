@@ -18,13 +18,15 @@ OTHER_TOKEN_ID = 100
 class EchoExecutor:
     """Emits the prompt's tokens, over and over with an end of sequence between; drafts are always right.
 
-    num_steps: steps begun. bad_token_id: prompts that hold it have no prediction behind their third output token.
+    num_steps: steps begun. bad_token_id: prompts that hold it have no prediction behind their third output token, which
+    is_callers says to be their own fault or the model's.
     """
 
     def __init__(self, eos_token_id: int):
         self.eos_token_id = eos_token_id
         self.num_steps = 0
         self.bad_token_id: int | None = None
+        self.is_callers = False
         self.released: list[int] = []
         self._gate = threading.Event()
         self._gate.set()
@@ -76,7 +78,8 @@ class EchoExecutor:
         token_ids = tuple(self._next_tokens(request, num_accepted + 1))
         left = 3 - request.num_output_tokens
         if self.bad_token_id in request.tokens[: request.num_prompt_tokens] and left <= num_accepted:
-            return Verification(token_ids[:left], left, error="the model's logits are NaN")
+            error = "no token is left" if self.is_callers else "the model's logits are NaN"
+            return Verification(token_ids[:left], left, error=error, is_callers=self.is_callers)
         logprobs = None
         if request.params.logprobs is not None:
             logprobs = tuple(_logprobs(token_id, request.params.logprobs) for token_id in token_ids)

@@ -111,6 +111,19 @@ def test_a_request_without_a_prediction_is_told_so_and_its_neighbour_is_served(s
     server.executor.bad_token_id = None
 
 
+def test_rules_that_leave_no_token_are_a_bad_request(server, tokenizer):
+    (server.executor.bad_token_id,) = tokenizer(" nothing")["input_ids"]
+    server.executor.is_callers = True
+    body = {"prompt": [5, 6, server.executor.bad_token_id]}
+    rejected = outcomes(server)["rejected"]
+    answer = server.complete(**body)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_value")
+    last = json.loads(server.complete(stream=True, **body).text.strip().split("\n\n")[-1].removeprefix("data: "))
+    assert last["error"]["type"] == "invalid_request_error" and last["error"]["message"] == "no token is left"
+    assert outcomes(server)["rejected"] == rejected + 2
+    server.executor.bad_token_id, server.executor.is_callers = None, False
+
+
 def test_an_unforeseen_error_is_a_plain_500(server, monkeypatch):
     monkeypatch.setattr("smartspec.server.calls.check_model", lambda asked, served: 1 / 0)
     answer = server.complete(prompt="One two")

@@ -124,7 +124,8 @@ class Verification:
     """What the target said about one request: emitted tokens = accepted drafts, then one recovered or bonus token.
 
     error: why there is no token behind the accepted drafts, None if there is one. accepted_nodes: of a tree, the nodes
-    that were accepted, root first; None where they are the first num_accepted.
+    that were accepted, root first; None where they are the first num_accepted. is_callers: whether it was the request's
+    own rules that left no token, not the model.
     """
 
     emitted_token_ids: tuple[int, ...]
@@ -132,6 +133,7 @@ class Verification:
     logprobs: tuple[TokenLogprobs, ...] | None = None
     error: str | None = None
     accepted_nodes: tuple[int, ...] | None = None
+    is_callers: bool = False
 
 
 @dataclass(frozen=True)

@@ -132,7 +132,7 @@ class EngineCore:
     def _commit(self, request: Request, num_computed: int, verification: Verification) -> RequestOutput:
         kept = request.append(verification.emitted_token_ids)
         if verification.error is not None:
-            request.fail(verification.error)
+            request.fail(verification.error, verification.is_callers)
         request.num_computed_tokens = min(request.num_computed_tokens + num_computed, request.num_tokens - 1)
         self.scheduler.settle(request)
         logprobs = verification.logprobs

@@ -62,6 +62,7 @@ class Request:
         self.prompt_logprobs: list = []
         self.finish_reason: str | None = None
         self.error: str | None = None  # what went wrong, where finish_reason is "error"
+        self.error_is_callers = False  # it asked for what cannot be
 
     @property
     def token_ids(self) -> np.ndarray:
@@ -111,7 +112,7 @@ class Request:
             self.finish_reason = "length"
         return kept
 
-    def fail(self, error: str) -> None:
+    def fail(self, error: str, is_callers: bool = False) -> None:
         """End with finish_reason "error", unless the tokens so far have ended the request already."""
         if self.finish_reason is None:
-            self.finish_reason, self.error = "error", error
+            self.finish_reason, self.error, self.error_is_callers = "error", error, is_callers

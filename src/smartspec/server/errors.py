@@ -4,7 +4,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from smartspec.engine.runtime.async_engine import EngineError, EngineStopped, QueueFull
+from smartspec.engine.runtime.async_engine import EngineError, EngineStopped, NoTokenLeft, QueueFull
 
 RETRY_AFTER_SECONDS = 1
 TYPES = {
@@ -54,6 +54,8 @@ def describe(error: Exception) -> tuple[int, dict, dict[str, str]]:
         case EngineStopped():
             status, body = 503, error_body(503, str(error), code="engine_stopped")
             headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
+        case NoTokenLeft():
+            status, body = 400, error_body(400, str(error), code="invalid_value")
         case EngineError():
             status, body = 500, error_body(500, str(error), code="engine_error")
         case _:

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from smartspec.core.batch import StepOutput
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.speculation import NO_OPTIONS, SpeculationOptions
-from smartspec.engine.runtime.async_engine import EngineError
+from smartspec.engine.runtime.async_engine import EngineError, NoTokenLeft
 from smartspec.engine.text.stream import TextDelta
 from smartspec.server.tracing import describe_generation
 from smartspec.server.vllm_metrics import VllmMetrics
@@ -101,7 +101,8 @@ class ServerMetrics:
                         self._finish(delta, queued, first[delta.index], time.monotonic() - start, wanted)
                     yield delta
         except Exception as error:
-            outcome = "error" if isinstance(error, EngineError) else "rejected"
+            is_ours = isinstance(error, EngineError) and not isinstance(error, NoTokenLeft)
+            outcome = "error" if is_ours else "rejected"
             raise
         finally:
             self.requests.labels(outcome).inc(num_unfinished)

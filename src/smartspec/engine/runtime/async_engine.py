@@ -50,6 +50,10 @@ class EngineError(Exception):
     """The request was lost: a step failed, or the engine was stopped."""
 
 
+class NoTokenLeft(EngineError):
+    """The request's own rules leave no token that could come next."""
+
+
 class EngineStopped(EngineError):
     """The engine was stopped, or is about to be."""
 
@@ -331,7 +335,8 @@ class AsyncEngine:
     def _to_event(self, output: RequestOutput) -> tuple[Choice, TextDelta | Exception]:
         request_id = output.request.request_id
         if output.request.error is not None:
-            return self._choices.pop(request_id), EngineError(output.request.error)
+            kind = NoTokenLeft if output.request.error_is_callers else EngineError
+            return self._choices.pop(request_id), kind(output.request.error)
         choice = self._choices[request_id]
         delta = choice.advance(output, self._tokenizer)
         if delta.finish_reason is not None:

@@ -123,8 +123,10 @@ class LiveExecutor:
             again = verify(logits, requests, firsts)
             for row, verification in zip(rows, again, strict=True):
                 logprobs = verification.logprobs and verification.logprobs[:1]
-                error = None if verification.emitted_token_ids else verification.error
-                verifications[row] = Verification(verification.emitted_token_ids[:1], 0, logprobs, error)
+                emitted = verification.emitted_token_ids[:1]
+                error = None if emitted else verification.error
+                fault = {"error": error, "is_callers": verification.is_callers}
+                verifications[row] = Verification(emitted, 0, logprobs, **fault)
         return verifications[: len(drafts)]
 
     def _written_by_drafts(self, request: Request) -> Wipe:

@@ -8,6 +8,7 @@ distributions take the rule itself, which accepts more of them, in trees once fo
 target's distribution, not its tokens. Plain decoding is verification of no draft tokens.
 """
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -27,7 +28,8 @@ def verify(logits: torch.Tensor, requests: Sequence[Request], drafts: Sequence[D
 
     logits: [sum(k_i + 1), V], the rows of all requests one behind the other; the first row of a request is the target's
     prediction behind its committed text, the others that behind each node of its draft. Not modified. A request whose
-    next token would come from NaN or infinite logits gets an error instead of it.
+    next token would come from NaN or infinite logits gets an error instead of it, and so does one whose own rules leave
+    no token.
     """
     if not requests:
         return []
@@ -180,20 +182,24 @@ def _verifications(
         accepted = draft.token_ids[:num] if path_nodes is None else draft.token_ids[list(path_nodes)]
         emitted.append((*accepted.tolist(), *([token] if token != NO_TOKEN else ())))
     errors: list[str | None] = [None] * len(requests)
+    are_callers = [False] * len(requests)
     for i in np.flatnonzero(own == NO_TOKEN):
-        errors[i] = _no_token(requests[i], int(rows.positions[paths[i][-1]]))
+        row = paths[i][-1]
+        are_callers[i] = math.isfinite(logits[row].max())  # NaN if there is any
+        errors[i] = _no_token(requests[i], int(rows.positions[row]), are_callers[i])
     logprobs = _emitted_logprobs(logits, rows, requests, emitted, paths)
-    return [Verification(*record) for record in zip(emitted, num_accepted, logprobs, errors, nodes, strict=True)]
+    records = zip(emitted, num_accepted, logprobs, errors, nodes, are_callers, strict=True)
+    return [Verification(*record) for record in records]
 
 
-def _no_token(request: Request, position: int) -> str:
-    rules = "allowed_token_ids, bad_words and min_tokens leave no token; or " if request.has_logit_rules else ""
+def _no_token(request: Request, position: int, is_callers: bool) -> str:
+    number = position - request.num_prompt_tokens
+    if not is_callers:
+        reason = "its weights are damaged, or its numbers overflow (start with --dtype float32)"
+        return f"the model's logits for output token {number} are NaN or infinite: {reason}"
     if request.grammar is not None:
-        rules = "the grammar is too complex to go on; or "
-    return (
-        f"the model's logits for output token {position - request.num_prompt_tokens} are NaN or infinite: "
-        f"{rules}its weights are damaged, or its numbers overflow (start with --dtype float32)"
-    )
+        return f"the grammar is too complex to go on with output token {number}: ask for less"
+    return f"allowed_token_ids, bad_words and min_tokens leave no token for output token {number}"
 
 
 def _emitted_logprobs(
