@@ -55,7 +55,7 @@ def make_speculation(scheduler, settings: Settings) -> Speculation:
         _controllers(config, settings, scheduler.num_spec_tokens, drafter, engine_index),
         latency,
         tiers=tiers,
-        on_step=metrics.observe,
+        on_steps=metrics.observe,
         on_costs=lambda measured: _store(costs, measured),
     )
 
