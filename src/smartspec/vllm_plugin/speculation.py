@@ -23,6 +23,7 @@ from smartspec.control import (
 )
 from smartspec.vllm_plugin import batch
 from smartspec.vllm_plugin.callers import Callers, Columns
+from smartspec.vllm_plugin.copying import COPYING, Followed
 from smartspec.vllm_plugin.costs import StepCosts, StepSize
 from smartspec.vllm_plugin.decision import Decision, Outcome, Step, feedback
 
@@ -66,6 +67,7 @@ class Speculation:
         self._costs = StepCosts(drafter.has_passes)
         self._next_report = 64
         self._callers = Callers(self._max_draft_tokens)
+        self._followed = Followed() if drafter.name in COPYING else None
         self._ended: list[str] = []  # requests that are to be forgotten once no decision is about them
         self._decision: Decision | None = None  # the last one
         self._is_open = False  # whether its outcome has not been told yet
@@ -152,6 +154,8 @@ class Speculation:
             return
         told = feedback(step, outcome, self._split(step))
         self._is_open = False
+        if self._followed is not None:
+            self._followed.observe(step.decision, told)
         if self._controller is not None:
             self._controller.observe(told)
             step.predicted_seconds = self._controller.predicted_seconds
@@ -208,7 +212,7 @@ class Speculation:
             request_ids=columns.numbers,
             context_tokens=context_tokens,
             max_draft_tokens=caps,
-            drafters=(DrafterView(lengths),),
+            drafters=(DrafterView(lengths, None if self._followed is None else self._followed.of(columns.names)),),
             draft_token_budget=max(budget, 0),
             num_waiting=scheduler.get_request_counts()[1],
             now=self._clock(),
