@@ -33,5 +33,5 @@ class Followed:
         assert decision.cut_off is not None, "drafts that are copied exist before they are decided on"
         is_whole = (told.verified > 0) & (told.accepted == told.verified) & (decision.cut_off < 0)
         follows = is_whole | (told.free_tests[0].matched > 0)
-        tokens = told.view.match_lengths[0] + told.accepted + 1
-        self._tokens = {decision.names[row]: int(tokens[row]) for row in np.flatnonzero(follows).tolist()}
+        tokens = follows * (told.view.match_lengths[0] + told.accepted + 1)
+        self._tokens = {name: n for name, n in zip(decision.names, tokens.tolist(), strict=True) if n}

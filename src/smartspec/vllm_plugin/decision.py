@@ -70,10 +70,11 @@ class Outcome:
         """From vLLM's output of the model, before vLLM has applied it to its requests, and shortened it. Requests that
         were aborted or preempted meanwhile are left out."""
         sampled: Sequence = model_output.sampled_token_ids
+        rows = model_output.req_id_to_index.items() if sampled else ()
         tokens = {
-            name: sampled[index]
-            for name, index in (model_output.req_id_to_index.items() if sampled else ())
-            if len(sampled[index]) and name in requests and not requests[name].num_stale_output_tokens
+            name: some
+            for name, row in rows
+            if len(some := sampled[row]) and (request := requests.get(name)) and not request.num_stale_output_tokens
         }
         emitted = dict(zip(tokens, map(len, tokens.values()), strict=True))
         tells_newest = step.decision is not None and step.decision.cut_off is not None

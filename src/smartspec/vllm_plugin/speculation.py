@@ -88,7 +88,7 @@ class Speculation:
             return
         for request, length in zip(rows, lengths, strict=True):
             if len(request.spec_token_ids) > length:  # a copy: asynchronous scheduling shares one list of placeholders
-                request.spec_token_ids = list(request.spec_token_ids[:length])
+                request.spec_token_ids = request.spec_token_ids[:length]
 
     def after_schedule(self, output) -> None:
         """Say how many tokens to draft, and note the step. Before vLLM counts its tokens as computed."""
