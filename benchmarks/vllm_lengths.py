@@ -9,7 +9,7 @@ scheduler's own work takes none. Closed loop: so many requests at a time, until 
 SmartSpec serves every cell once before anything counts, as in vllm_policies.py, which measures in vLLM. Tokens per
 second are geometric means over rounds.
 
-    python benchmarks/vllm_lengths.py --texts build/vllm-texts.json
+    python benchmarks/vllm_lengths.py
 """
 
 import json
@@ -165,7 +165,9 @@ def make_texts(path: Path | None, tasks: list[str], per_task: int, max_tokens: i
 
 
 def main(
-    texts: Annotated[Path, typer.Option(help="File of texts, made if it is not there.")],
+    texts: Annotated[Path, typer.Option(help="File of texts, made if it is not there.")] = Path(
+        "build/vllm-texts.json"
+    ),
     policies: Annotated[str, typer.Option(help=f"Others than {OURS}, separated by commas; off first.")] = (
         "off,fixed:1,fixed:3,fixed:5"
     ),
