@@ -46,7 +46,7 @@ ORDER = {
         "policy_names", "what_if", "controller", "safe_controller", "__init__",
     ),
     "vllm_plugin": (
-        "settings", "compatibility", "batch", "callers", "costs", "cost_file", "decision", "speculation",
+        "settings", "compatibility", "batch", "callers", "costs", "cost_file", "decision", "copying", "speculation",
         "tiers", "decision_log", "metrics", "stat_logger", "build", "scheduler", "__init__",
     ),
     "engine": (

@@ -35,6 +35,7 @@ SCRIPTS = (
     "trace_tables",
     "tree_crossing",
     "vllm_head",
+    "vllm_lengths",
     "vllm_overhead",
     "vllm_policies",
     "vllm_rates",

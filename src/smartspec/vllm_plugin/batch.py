@@ -60,14 +60,16 @@ def expected_prefill(scheduler, num_decoding: int) -> Prefill:
     return Prefill.of(chunks)
 
 
-def longest_useful(rows: list, max_model_len: int, *, until_they_end: bool) -> np.ndarray:
+def longest_useful(rows: list, context_tokens: np.ndarray, max_model_len: int, *, until_they_end: bool) -> np.ndarray:
     """Draft tokens that fit before the model's length ends, and before what requests may still emit does: int [R].
-    until_they_end: false lets drafts reach beyond that, as vLLM's own do, so that all have one length."""
+    context_tokens: int [R], computed ones of rows that decode. until_they_end: false lets drafts reach beyond that, as
+    vLLM's own do, so that all have one length."""
+    # Known tokens but one are computed, and placeholders of steps under way.
+    known = context_tokens + 1 - np.array([request.num_output_placeholders for request in rows], dtype=np.int64)
     ends: np.ndarray | int = max_model_len
     if until_they_end:
         ends = np.minimum(ends, np.array([r.num_prompt_tokens + r.max_tokens for r in rows], dtype=np.int64))
-    tokens = np.array([request.num_tokens for request in rows], dtype=np.int64)
-    return np.maximum(ends - tokens - 1, 0)
+    return np.maximum(ends - known - 1, 0)
 
 
 def free_kv_tokens(scheduler) -> int:

@@ -12,6 +12,7 @@ from vllm.platforms import current_platform
 
 from smartspec.control import Controller, DrafterSpec, LatencyModel, LogHeader, SafeController
 from smartspec.vllm_plugin.compatibility import slowness
+from smartspec.vllm_plugin.copying import COPYING, LEAST_FOLLOWED
 from smartspec.vllm_plugin.cost_file import CostFile, setup_key
 from smartspec.vllm_plugin.costs import StepCosts
 from smartspec.vllm_plugin.decision_log import DecisionLog
@@ -31,7 +32,8 @@ def make_speculation(scheduler, settings: Settings) -> Speculation:
     method = config.speculative_config.method
     tiers = captured_lengths(config)
     settings = replace(settings, policy=policy_name(settings.policy, tiers))
-    drafter = DrafterSpec(method, has_passes=method not in MODEL_FREE)
+    matches = LEAST_FOLLOWED if method in COPYING else (0,)
+    drafter = DrafterSpec(method, has_passes=method not in MODEL_FREE, match_lengths=matches)
     if advice := slowness(method, current_platform.is_cpu(), os.environ):
         logger.warning(advice)
     key = setup_key(config, vllm.__version__, _device_name(), tiers)
@@ -55,7 +57,7 @@ def make_speculation(scheduler, settings: Settings) -> Speculation:
         _controllers(config, settings, scheduler.num_spec_tokens, drafter, engine_index),
         latency,
         tiers=tiers,
-        on_step=metrics.observe,
+        on_steps=metrics.observe,
         on_costs=lambda measured: _store(costs, measured),
     )
 

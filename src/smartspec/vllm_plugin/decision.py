@@ -1,7 +1,9 @@
 """A decision of the controller, from the step it was asked in to the step whose outcome it is told."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import repeat
 
 import numpy as np
 
@@ -25,44 +27,58 @@ class Decision:
 
 @dataclass
 class Step:
-    """A step that vLLM has scheduled. verified: draft tokens by request. decision: the one it carries out, None where
-    that is left to a later step or was done by an earlier one. draft_length: draft tokens made in it. seconds: what it
-    took, once it has finished."""
+    """A step that vLLM has scheduled. verified: draft tokens by request; num_verified: of all of them. decision: the
+    one it carries out, None where that is left to a later step or was done by an earlier one. draft_length: draft
+    tokens made in it. Once it has finished: seconds it took and was predicted to, None if it was not, and whether its
+    lengths were not what the policy's rule alone would have chosen."""
 
     output: object
     scheduled_at: float
     prefill: Prefill
     verified: Mapping[str, int]
+    num_verified: int
     num_decoding: int
     context_tokens: int
     draft_length: int
     decision: Decision | None = None
     seconds: float = 0.0
+    predicted_seconds: float | None = None
+    is_overruled: bool = False
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a step. emitted: tokens by request, of those whose output counts; tokens: the newest of each.
-    invalid: draft tokens that broke a grammar, by request."""
+    """What came of a step. emitted: tokens by request, at least one, of those whose output counts. newest: the last of
+    each, where a decision with cut_off was carried out. invalid: draft tokens that broke a grammar, by request."""
 
     emitted: Mapping[str, int]
-    newest: Mapping[str, int]
+    newest: Mapping[str, int] = field(default_factory=dict)
     invalid: Mapping[str, int] = field(default_factory=dict)
 
-    def num_accepted(self, step: Step) -> int:
-        """Draft tokens that were accepted."""
-        return sum(max(self.emitted.get(name, 0) - 1, 0) for name in step.verified)
+    @cached_property
+    def num_emitted(self) -> int:
+        """Tokens of all requests."""
+        return sum(self.emitted.values())
+
+    @property
+    def num_accepted(self) -> int:
+        """Draft tokens that were accepted: every request emits one token more than that."""
+        return self.num_emitted - len(self.emitted)
 
     @staticmethod
     def of(step: Step, model_output, requests: Mapping) -> "Outcome":
-        """From vLLM's output of the model, before vLLM has applied it to its requests. Requests that were aborted or
-        preempted meanwhile are left out."""
-        emitted, newest = {}, {}
-        for name, index in model_output.req_id_to_index.items():
-            request = requests.get(name)
-            tokens = model_output.sampled_token_ids[index] if model_output.sampled_token_ids else ()
-            if request is not None and len(tokens) and not request.num_stale_output_tokens:
-                emitted[name], newest[name] = len(tokens), int(tokens[-1])
+        """From vLLM's output of the model, before vLLM has applied it to its requests, and shortened it. Requests that
+        were aborted or preempted meanwhile are left out."""
+        sampled: Sequence = model_output.sampled_token_ids
+        rows = model_output.req_id_to_index.items() if sampled else ()
+        tokens = {
+            name: some
+            for name, row in rows
+            if len(some := sampled[row]) and (request := requests.get(name)) and not request.num_stale_output_tokens
+        }
+        emitted = dict(zip(tokens, map(len, tokens.values()), strict=True))
+        tells_newest = step.decision is not None and step.decision.cut_off is not None
+        newest = {name: some[-1] for name, some in tokens.items()} if tells_newest else {}
         return Outcome(emitted, newest, getattr(step.output, "num_invalid_spec_tokens", None) or {})
 
 
@@ -86,7 +102,7 @@ def feedback(step: Step, outcome: Outcome, seconds: StepSeconds) -> StepFeedback
         verified=verified,
         tested=np.where(emitted > 0, np.minimum(valid, accepted + 1), 0),
         accepted=accepted,
-        num_emitted=min(sum(outcome.emitted.values()), view.num_rows + view.num_prefills + int(accepted.sum())),
+        num_emitted=min(outcome.num_emitted, view.num_rows + view.num_prefills + int(accepted.sum())),
         seconds=seconds,
         free_tests=_free_tests(decision, outcome, verified, accepted),
     )
@@ -109,4 +125,5 @@ def _free_tests(
 
 
 def _column(decision: Decision, values: Mapping[str, int], missing: int = 0) -> np.ndarray:
-    return np.array([values.get(name, missing) for name in decision.names], dtype=np.int64)
+    found = map(values.get, decision.names, repeat(missing))
+    return np.fromiter(found, np.int64, len(decision.names))

@@ -56,32 +56,33 @@ class Metrics:
                 if time.time() - old.stat().st_mtime > MAX_AGE_SECONDS:
                     old.unlink()
 
-    def observe(self, step: Step, outcome: Outcome, controller: SafeController | None) -> None:
-        """Count a finished step. controller: None while step times are being learned."""
-        num_emitted = sum(outcome.emitted.values())
+    def observe(self, steps: list[tuple[Step, Outcome]], controller: SafeController | None) -> None:
+        """Count finished steps. controller: None while step times are being learned."""
+        for step, outcome in steps:
+            self._count(step, outcome)
+        if controller is not None:
+            self._unwritten["controller_errors"] += controller.num_errors - self._errors_seen
+            self._errors_seen = controller.num_errors
+        now = time.monotonic()
+        if steps and now - self._written_at >= self._interval:
+            self._written_at = now
+            step, outcome = steps[-1]
+            self._goodput.set(outcome.num_emitted / step.seconds)
+            self._write()
+
+    def _count(self, step: Step, outcome: Outcome) -> None:
         counts = self._unwritten
         counts["steps"] += 1
         counts["decode_rows"] += step.num_decoding
-        counts["verified_tokens"] += sum(step.verified.values())
-        counts["accepted_tokens"] += outcome.num_accepted(step)
-        counts["emitted_tokens"] += num_emitted
+        counts["verified_tokens"] += step.num_verified
+        counts["accepted_tokens"] += outcome.num_accepted
+        counts["emitted_tokens"] += outcome.num_emitted
+        counts["overruled_steps"] += step.is_overruled
         self._unwritten_lengths.update(step.verified.values())
         self._unwritten_lengths[0] += max(step.num_decoding - len(step.verified), 0)
         self._unwritten_seconds["measured"].append(step.seconds)
-        if controller is not None:
-            self._observe_controller(step, controller)
-        now = time.monotonic()
-        if now - self._written_at >= self._interval:
-            self._written_at = now
-            self._goodput.set(num_emitted / step.seconds)
-            self._write()
-
-    def _observe_controller(self, step: Step, controller: SafeController) -> None:
-        self._unwritten["controller_errors"] += controller.num_errors - self._errors_seen
-        self._errors_seen = controller.num_errors
-        if step.decision is not None:
-            self._unwritten["overruled_steps"] += controller.controller.policy.note is not None
-            self._unwritten_seconds["predicted"].append(controller.predicted_seconds)
+        if step.predicted_seconds is not None:
+            self._unwritten_seconds["predicted"].append(step.predicted_seconds)
 
     def _write(self) -> None:
         for name, count in self._unwritten.items():

@@ -23,11 +23,15 @@ from smartspec.control import (
 )
 from smartspec.vllm_plugin import batch
 from smartspec.vllm_plugin.callers import Callers, Columns
+from smartspec.vllm_plugin.copying import COPYING, Followed
 from smartspec.vllm_plugin.costs import StepCosts, StepSize
 from smartspec.vllm_plugin.decision import Decision, Outcome, Step, feedback
 
 # Methods whose drafts are there, of configured length, whatever is decided: only verification can be saved.
 MODEL_FREE = ("ngram", "ngram_gpu", "suffix", "medusa", "custom_class")
+# Steps that are counted together: behind a pass of the model nothing of the code that counts is in the processor's
+# caches, and to fetch it takes longer than to run it.
+REPORT_STEPS = 16
 
 
 class Speculation:
@@ -35,8 +39,9 @@ class Speculation:
     soon as there is one. latency: the one to begin with, None to learn it from the first steps. tiers: lengths of which
     all requests of a step have to share one, None where lengths may differ.
 
-    on_step: called behind every step, with the controller if there is one. on_costs: called with the costs of all
-    steps, behind decoding step 64, 128, 256, ...
+    on_steps: called with steps that have finished, a few at a time and whenever vLLM is about to wait for requests, and
+    with the controller if there is one. on_costs: called with the costs of all steps, behind decoding step 64, 128,
+    256, ... or soon after.
     """
 
     def __init__(
@@ -47,7 +52,7 @@ class Speculation:
         latency: LatencyModel | None,
         *,
         tiers: tuple[int, ...] | None = None,
-        on_step: Callable[[Step, Outcome, SafeController | None], None],
+        on_steps: Callable[[list[tuple[Step, Outcome]], SafeController | None], None],
         on_costs: Callable[[StepCosts], None],
         clock: Callable[[], float] = time.perf_counter,
     ):
@@ -58,16 +63,18 @@ class Speculation:
         self._make_controller = make_controller
         self._latency = latency
         self._controller = None if latency is None else make_controller(latency)
-        self._on_step, self._on_costs, self._clock = on_step, on_costs, clock
+        self._on_steps, self._on_costs, self._clock = on_steps, on_costs, clock
         self._costs = StepCosts(drafter.has_passes)
         self._next_report = 64
         self._callers = Callers(self._max_draft_tokens)
+        self._followed = Followed() if drafter.name in COPYING else None
         self._ended: list[str] = []  # requests that are to be forgotten once no decision is about them
         self._decision: Decision | None = None  # the last one
         self._is_open = False  # whether its outcome has not been told yet
         self._last_draft_length = 0  # draft tokens that were made in the last scheduled step
         self._steps: dict[int, Step] = {}  # scheduled and not finished, by identity of their output
         self._last_completion: float | None = None  # None while vLLM waits for requests
+        self._unreported: list[tuple[Step, Outcome]] = []
 
     def before_schedule(self) -> None:
         """Ask the controller, unless its last decision is under way, and cut drafts to what is to be verified."""
@@ -81,14 +88,15 @@ class Speculation:
             return
         for request, length in zip(rows, lengths, strict=True):
             if len(request.spec_token_ids) > length:  # a copy: asynchronous scheduling shares one list of placeholders
-                request.spec_token_ids = list(request.spec_token_ids[:length])
+                request.spec_token_ids = request.spec_token_ids[:length]
 
     def after_schedule(self, output) -> None:
         """Say how many tokens to draft, and note the step. Before vLLM counts its tokens as computed."""
         if self._decision is None or not output.total_num_scheduled_tokens:
             return
         output.num_spec_tokens_to_schedule = self._decision.draft_length
-        verified = {name: len(tokens) for name, tokens in output.scheduled_spec_decode_tokens.items()}
+        drafts = output.scheduled_spec_decode_tokens
+        verified = dict(zip(drafts, map(len, drafts.values()), strict=True))
         num_decoding, prefill, context_tokens = self._fed(output.num_scheduled_tokens, verified)
         is_carried_out = self._is_open and not any(step.decision for step in self._steps.values())
         is_carried_out &= not self._drafter.has_passes or self._last_draft_length >= self._decision.draft_length
@@ -97,6 +105,7 @@ class Speculation:
             scheduled_at=self._clock(),
             prefill=prefill,
             verified=verified,
+            num_verified=sum(verified.values()),
             num_decoding=num_decoding,
             context_tokens=context_tokens,
             draft_length=self._decision.draft_length,
@@ -129,21 +138,34 @@ class Speculation:
 
     def after_update(self, finished: tuple[Step, Outcome] | None) -> None:
         """Learn from a finished step, once vLLM has applied its output."""
-        if not self._scheduler.has_unfinished_requests():
-            self._last_completion = None
         if finished is not None:
             self._learn(*finished)
+        is_idle = not self._scheduler.has_unfinished_requests()
+        if is_idle:
+            self._last_completion = None
+        if is_idle or self._controller is None or len(self._unreported) >= REPORT_STEPS:
+            self._report()
         if not self._is_open:
             self._forget_ended()
 
     def _learn(self, step: Step, outcome: Outcome) -> None:
-        self._note_costs(step)
-        if step.decision is not None:
-            told = feedback(step, outcome, self._split(step))
-            self._is_open = False
-            if self._controller is not None:
-                self._controller.observe(told)
-        self._on_step(step, outcome, self._controller)
+        self._unreported.append((step, outcome))
+        if step.decision is None:
+            return
+        told = feedback(step, outcome, self._split(step))
+        self._is_open = False
+        if self._followed is not None:
+            self._followed.observe(step.decision, told)
+        if self._controller is not None:
+            self._controller.observe(told)
+            step.predicted_seconds = self._controller.predicted_seconds
+            step.is_overruled = self._controller.controller.policy.note is not None
+
+    def _report(self) -> None:
+        for step, _ in self._unreported:
+            self._note_costs(step)
+        self._on_steps(self._unreported, self._controller)
+        self._unreported.clear()
         if self._controller is None and self._costs.are_known:
             self._latency = self._costs.fit()
             self._controller = self._make_controller(self._latency)
@@ -158,7 +180,8 @@ class Speculation:
     def _decide(self, rows: list) -> Decision:
         columns = self._callers.columns(rows)
         prefill = batch.expected_prefill(self._scheduler, len(rows))
-        view = self._view(rows, columns, prefill)
+        drafts = None if self._drafter.has_passes else [request.spec_token_ids for request in rows]
+        view = self._view(rows, columns, prefill, drafts)
         if self._controller is None:
             lengths = (0, *self._tiers) if self._tiers else range(self._max_draft_tokens + 1)
             wanted = np.minimum(view.drafters[0].lengths, self._costs.trial_length(lengths))
@@ -167,8 +190,8 @@ class Speculation:
             plan = self._controller.plan_draft(view)
             wanted = np.asarray(plan.lengths)
             planned = self._controller.plan_verify(view, plan, Drafted(wanted))
-        draft_length, cut_off = self._draft_length(rows, wanted), self._cut_off(rows, planned)
-        return Decision(columns.names, view, prefill, planned, draft_length, cut_off)
+        cut_off = None if drafts is None else _cut_off(drafts, planned.tolist())
+        return Decision(columns.names, view, prefill, planned, self._draft_length(rows, wanted), cut_off)
 
     def _draft_length(self, rows: list, wanted: np.ndarray) -> int:
         if not self._drafter.has_passes:
@@ -176,27 +199,20 @@ class Speculation:
         # Prefill alone says nothing about lengths: requests begin to decode with what was decided last.
         return int(wanted.max()) if rows else self._last_draft_length
 
-    def _cut_off(self, rows: list, planned: np.ndarray) -> np.ndarray | None:
-        """See Decision."""
-        if self._drafter.has_passes:
-            return None
-        drafts = [request.spec_token_ids for request in rows]
-        cut_off = [d[n] if n < len(d) else -1 for d, n in zip(drafts, planned.tolist(), strict=True)]
-        return np.array(cut_off, dtype=np.int64)
-
-    def _view(self, rows: list, columns: Columns, prefill: batch.Prefill) -> BatchView:
+    def _view(self, rows: list, columns: Columns, prefill: batch.Prefill, drafts: list | None) -> BatchView:
+        """drafts: of each row, where they exist already."""
         scheduler = self._scheduler
-        caps = np.minimum(columns.max_draft_tokens, self._max_draft_tokens)
-        caps = np.minimum(caps, batch.longest_useful(rows, scheduler.max_model_len, until_they_end=not self._tiers))
-        lengths = caps
-        if not self._drafter.has_passes:
-            lengths = np.minimum(caps, np.array([len(request.spec_token_ids) for request in rows], dtype=np.int64))
+        context_tokens = np.array([request.num_computed_tokens for request in rows], dtype=np.int64)
+        useful = batch.longest_useful(rows, context_tokens, scheduler.max_model_len, until_they_end=not self._tiers)
+        caps = lengths = np.minimum(np.minimum(columns.max_draft_tokens, self._max_draft_tokens), useful)
+        if drafts is not None:
+            lengths = np.minimum(caps, np.fromiter(map(len, drafts), np.int64, len(drafts)))
         budget = min(scheduler.max_num_scheduled_tokens, batch.free_kv_tokens(scheduler)) - len(rows)
         return BatchView(
             request_ids=columns.numbers,
-            context_tokens=np.array([request.num_computed_tokens for request in rows], dtype=np.int64),
+            context_tokens=context_tokens,
             max_draft_tokens=caps,
-            drafters=(DrafterView(lengths),),
+            drafters=(DrafterView(lengths, None if self._followed is None else self._followed.of(columns.names)),),
             draft_token_budget=max(budget, 0),
             num_waiting=scheduler.get_request_counts()[1],
             now=self._clock(),
@@ -218,7 +234,7 @@ class Speculation:
 
     def _note_costs(self, step: Step) -> None:
         """Steps of decoding requests alone, or of prefill alone, tell what a size costs."""
-        fed = step.num_decoding + sum(step.verified.values())
+        fed = step.num_decoding + step.num_verified
         if not step.prefill.num_prefills:
             size = StepSize(step.num_decoding, fed, fed, step.draft_length if self._drafter.has_passes else 0)
         elif not step.num_decoding:
@@ -236,3 +252,9 @@ class Speculation:
             if number is not None and self._controller is not None:
                 self._controller.forget(number)
         self._ended.clear()
+
+
+def _cut_off(drafts: list, planned: list[int]) -> np.ndarray:
+    """See Decision."""
+    cut_off = [draft[n] if n < len(draft) else -1 for draft, n in zip(drafts, planned, strict=True)]
+    return np.array(cut_off, dtype=np.int64)
