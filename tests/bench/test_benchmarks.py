@@ -28,6 +28,7 @@ SCRIPTS = (
     "planner",
     "rates",
     "reliability",
+    "simulated_trees",
     "simulator",
     "start_time",
     "step_time",

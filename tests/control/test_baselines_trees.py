@@ -1,4 +1,4 @@
-"""Baselines whose trees have one shape: eagle2 and ddd."""
+"""Baselines whose trees have one shape: eagle2, ddd and sequoia."""
 
 import factories
 import numpy as np
@@ -6,9 +6,14 @@ import pytest
 from baseline_cases import make_latency
 from drafter_cases import LOOKUP, found, lagging
 
+from smartspec.control.acceptance.estimator import AcceptanceEstimator
+from smartspec.control.latency.cost_curve import CostCurve
+from smartspec.control.latency.model import LatencyModel
 from smartspec.control.policy import Estimates
 from smartspec.control.policy_names import parse_policy
 from smartspec.control.records import DrafterSpec
+from smartspec.sim.static_tree import best_tree
+from smartspec.sim.tree_drafts import grow_trees
 
 HEAD = DrafterSpec("head", has_passes=True, makes_trees=True)
 CHAINS = DrafterSpec("model", has_passes=True)
@@ -53,3 +58,48 @@ def test_ddd_ends_where_the_beam_becomes_unlikely():
     assert plan.stop(0, rows, np.array([0.8, 0.8]), np.zeros(2)).tolist() == [False, False]
     assert plan.stop(1, rows, np.array([0.7, 0.6]), np.zeros(2)).tolist() == [False, True]
     assert plan.stop(2, rows[:1], np.array([0.8]), np.zeros(1)).tolist() == [True]
+
+
+def sequoia_plan(name: str, num_rows: int, survival=0.7, drafter: DrafterSpec = HEAD):
+    """With a head alone, and an estimator that has seen nothing yet. A token costs 2 % of a pass."""
+    view = factories.make_view(num_rows, drafters=(lagging(num_rows),), max_draft_tokens=K)
+    latency = LatencyModel(CostCurve.linear(0.02, 0.0004), (CostCurve.linear(0.001, 0.0),))
+    chain = np.broadcast_to(np.cumprod(np.full(K, survival)), (1, num_rows, K))
+    estimates = Estimates((drafter,), chain, latency, AcceptanceEstimator(K, (drafter,)))
+    return parse_policy(name, K).plan_draft(view, estimates), estimates
+
+
+def test_sequoias_tree_is_the_best_static_one():
+    plan, estimates = sequoia_plan("sequoia:20", 3)
+    siblings = estimates.acceptance.sibling_chances(0)
+    ranks = np.minimum.accumulate([0.7, *(0.3 * siblings)])
+    best = best_tree(np.tile(ranks, (K, 1)), 20)
+    np.testing.assert_allclose(plan.chances, np.tile(ranks, (K, 1)))
+    assert plan.lengths.tolist() == [20] * 3 and plan.passes.tolist() == [best.depths.max()] * 3
+    (draft,) = grow_trees(plan.chances[None], plan.lengths[:1], plan.passes[:1]).drafts
+    assert draft.confidence.tolist() == [
+        plan.chances[d - 1, r] for d, r in zip(draft.depths, draft.token_ids, strict=True)
+    ]
+    assert sorted(draft.depths.tolist()) == sorted(best.depths.tolist())
+
+
+def test_sequoias_size_is_that_of_most_tokens_per_second():
+    sizes = [int(sequoia_plan("sequoia", num_rows)[0].lengths[0]) for num_rows in (1, 8, 64)]
+    assert sizes[0] > sizes[1] > sizes[2]
+    assert not sequoia_plan("sequoia", 64, survival=0.01)[0].lengths.any()
+    for num_rows, size in zip((1, 8), sizes[:2], strict=True):
+        speeds = []
+        for nodes in (size - 1, size, size + 1):
+            plan, estimates = sequoia_plan(f"sequoia:{nodes}", num_rows)
+            tree = best_tree(plan.chances, nodes)
+            view = factories.make_view(num_rows, drafters=(lagging(num_rows),), max_draft_tokens=K)
+            draft = estimates.latency.draft_seconds(view, plan.drafter, K, plan.width)[0, int(tree.depths.max())]
+            seconds = estimates.latency.target_seconds(view, np.array([num_rows * nodes]))[0] + draft
+            speeds.append(num_rows * tree.tokens_per_step / (seconds + estimates.latency.host_seconds))
+        assert speeds[1] == max(speeds)
+
+
+def test_sequoia_has_drafters_without_trees_draft_as_many_tokens():
+    plan, _ = sequoia_plan("sequoia:6", 2, drafter=CHAINS)
+    assert plan.lengths.tolist() == [6, 6] and plan.width == 1 and plan.chances is None
+    assert plan_of("sequoia:4", [0, 9]).lengths.tolist() == [4, 4]

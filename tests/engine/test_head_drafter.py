@@ -25,6 +25,8 @@ from smartspec.engine.drafting.head_runner import HeadRunner
 from smartspec.engine.models import model_runner
 from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.engine.runtime.executor import LiveExecutor
+from smartspec.sim.static_tree import best_tree
+from smartspec.sim.tree_drafts import grow_trees
 from smartspec.train.start import head_config
 from smartspec.train.unroll import TrainingBatch, unroll
 
@@ -295,6 +297,26 @@ def test_features_without_numbers_make_drafts_that_can_be_verified():
     assert (draft.parents < np.arange(len(draft))).all() and len(draft) > 0
     assert ((draft.confidence >= 0.0) & (draft.confidence <= 1.0)).all()
     assert ((draft.token_ids >= 0) & (draft.token_ids < VOCABULARY)).all()
+
+
+def test_what_a_plan_takes_children_for_makes_the_shape():
+    """The best static tree, of the head's own tokens."""
+
+    def draft(chances: np.ndarray | None) -> Draft:
+        (drafter,) = make_core().executor.drafters
+        request = Request(0, [1, 2, 3], SamplingParams(max_tokens=9), seed=0)
+        request.slot, request.num_computed_tokens = 0, 2
+        drafter._num_known[0] = 2
+        return drafter.draft_trees(Batch(decoding=(request,)), np.array([7]), np.array([4]), 3, None, chances)[0]
+
+    chances = np.tile([0.6, 0.25, 0.1], (4, 1))
+    of_plan, of_head = draft(chances), draft(None)
+    (grown,) = grow_trees(chances[None], np.array([7]), np.array([4])).drafts
+    assert np.sort(of_plan.depths).tolist() == np.sort(best_tree(chances, 7).depths).tolist()
+    assert of_plan.parents.tolist() == grown.parents.tolist()
+    assert of_plan.confidence.tolist() == grown.confidence.tolist()
+    assert of_plan.token_ids[0] == of_head.token_ids[0], "the eldest child is the head's likeliest"
+    assert of_plan.confidence.tolist() != of_head.confidence.tolist()
 
 
 def test_a_tree_that_is_too_large_is_refused():

@@ -237,7 +237,7 @@ def test_output_with_a_head_lives_through_preemption_shared_prefixes_and_pauses(
     assert sum(step.num_accepted_tokens for step in steps) > 0 or head != SHIPPED
 
 
-@pytest.mark.parametrize("policy", ["eagle2:10", "ddd:0.1"])
+@pytest.mark.parametrize("policy", ["eagle2:10", "ddd:0.1", "sequoia:10"])
 def test_greedy_output_with_trees_of_one_shape_is_that_of_plain_decoding(plain, head, policy):
     outputs, steps = generate(policy, (TREE, head))
     assert outputs == plain

@@ -39,6 +39,19 @@ def test_a_target_pass_reads_contexts_and_feeds_newest_and_draft_tokens():
     assert (seconds.draft, seconds.host) == (0.0, 1e-3)
 
 
+def test_a_pass_of_a_tree_is_fed_several_nodes_of_a_row():
+    truth = TimeTruth(CURVE, (CURVE,), 1e-3)
+    view, lengths = make_view(np.array([100, 300]), lag=2), np.array([4, 4])
+    plan, fed = DraftPlan(lengths, np.zeros(2, dtype=np.int64), width=3), np.array([[1, 3], [1, 0]])
+    seconds = truth.step_seconds(view, plan, lengths, lengths, 0.0, np.random.default_rng(0), fed)
+    attended = 101 + 301 + 2 * (100 + 300), 3 * (100 + 1 + 3)
+    first = 0.03 + (2 + 4) * 2e-3 + (400 + 2) * 1e-6 + 2 * 1e-4 + attended[0] * 1e-7
+    second = 0.03 + 3 * 2e-3 + (100 + 1 + 3) * 1e-6 + 1e-4 + attended[1] * 1e-7
+    assert seconds.draft == pytest.approx(first + second, rel=1e-12)
+    of_all = truth.draft_seconds(view, np.zeros(2, dtype=np.int64), 2, width=3)[0]
+    assert of_all[1] == pytest.approx(first, rel=1e-12) and of_all[2] > of_all[1] + second
+
+
 def test_prefill_is_charged():
     truth = TimeTruth(CURVE)
     prefill = {"num_prefills": 1, "prefill_tokens": 50, "prefill_context_tokens": 250, "prefill_attended_tokens": 11275}

@@ -13,5 +13,7 @@ Hardware = Annotated[
 ]
 Model = Annotated[str, typer.Option(help="8b, 70b, or a shape like qwen-2.5-32b.")]
 TensorParallel = Annotated[int, typer.Option(min=1, help="Devices per replica.")]
-Drafter = Annotated[str, typer.Option(help="model, depth by depth, or lookup, which costs nothing.")]
+Drafter = Annotated[
+    str, typer.Option(help="model, depth by depth; head, which makes trees too; or lookup, which costs nothing.")
+]
 DraftModel = Annotated[str | None, typer.Option(help="Shape of the draft model (default: an EAGLE head of the model).")]

@@ -58,6 +58,15 @@ def simulate(
             "eagle1 or eagle3, falling with depth as those heads do; or a .jsonl file, the decision log of a live run."
         ),
     ] = "0.7/8",
+    sibling_share: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=1,
+            help="Of the cases that a node's elder siblings leave, those in which it is right (drafter head).",
+            show_default="0.2",
+        ),
+    ] = None,
     found_share: Annotated[
         float, typer.Option(min=0, max=1, help="Share of output positions at which lookup finds a draft.")
     ] = 1.0,
@@ -127,6 +136,7 @@ def simulate(
         "draft_model": draft_model,
         "draft_tensor_parallel": draft_tensor_parallel,
         "acceptance": acceptance,
+        **({} if sibling_share is None else {"sibling_share": sibling_share}),
         "found_share": found_share,
         "tagged": tagged,
         "tpot_targets": _targets(tpot_target_ms),

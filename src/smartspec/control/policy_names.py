@@ -9,6 +9,7 @@ from smartspec.control.baselines.dsde import Dsde
 from smartspec.control.baselines.fixed_trees import DynamicDepth, Eagle2
 from smartspec.control.baselines.gammatune import GammaTune
 from smartspec.control.baselines.hf import HuggingFace
+from smartspec.control.baselines.sequoia import Sequoia
 from smartspec.control.baselines.sglang_ema import SglangEma
 from smartspec.control.baselines.smartspec import SmartSpecPaper, SmartSpecRequest
 from smartspec.control.baselines.specdecpp import SpecDecPlusPlus
@@ -33,6 +34,7 @@ POLICIES: dict[str, Callable[..., Policy]] = {
     "adaserve": AdaServe,
     "eagle2": Eagle2,
     "ddd": DynamicDepth,
+    "sequoia": Sequoia,
 }
 # The parameter a name may carry behind a colon: type, least and largest value.
 PARAMETERS = {
@@ -48,6 +50,7 @@ PARAMETERS = {
     "adaserve": (int, 1, 1_000_000),  # tokens per target pass
     "eagle2": (int, 1, MAX_TREE_NODES),  # of a tree
     "ddd": (float, 0, 1),  # probability of the beam below which a tree ends
+    "sequoia": (int, 1, MAX_TREE_NODES),  # of a tree
 }
 _OTHERS = [f"{name}[:number]" if name in PARAMETERS else name for name in list(POLICIES)[3:]]
 ALLOWED = (

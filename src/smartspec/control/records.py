@@ -164,6 +164,9 @@ class DraftPlan:
     chains, a pass for every node. Wider drafts, of drafters that make trees, take depths[i] passes (int [R]) and are
     the best lengths[i] nodes of all that these propose. Of a drafter that needs one pass (DrafterSpec.one_pass_depth)
     depths[i] are the entries of that. Drafters without passes, and those that make no trees, look at lengths alone.
+
+    chances: float [depth, rank], where given what trees take the child of each rank for, the likeliest first, in place
+    of what their drafter believes: their shape is then the same for all rows of a size.
     """
 
     lengths: np.ndarray
@@ -171,6 +174,7 @@ class DraftPlan:
     stop: StopRule | None = None
     depths: np.ndarray | None = None
     width: int = 1
+    chances: np.ndarray | None = None
 
     @property
     def passes(self) -> np.ndarray:
@@ -266,6 +270,15 @@ class StepFeedback:
     free_tests: tuple[FreeTests, ...] = ()
     parents: np.ndarray | None = None
     node_tests: np.ndarray | None = None
+
+    def as_drafted(self) -> DraftPlan:
+        """The plan as it was carried out: a stop rule may have ended drafts early, and trees end when they cannot
+        become better."""
+        plan, depths = self.plan, None
+        if plan.width > 1 and self.parents is not None:
+            is_there = np.arange(self.parents.shape[1]) < self.drafted[:, None]
+            depths = np.where(is_there, depths_of(self.parents), 0).max(axis=1)
+        return replace(plan, lengths=self.drafted, depths=depths)
 
 
 def depths_of(parents: np.ndarray) -> np.ndarray:

@@ -40,7 +40,13 @@ class TreeDrafter(Drafter, Protocol):
     """A drafter with passes that can feed one several nodes of a draft (spec.makes_trees)."""
 
     def draft_trees(
-        self, batch: Batch, lengths: np.ndarray, depths: np.ndarray, width: int, stop: StopRule | None
+        self,
+        batch: Batch,
+        lengths: np.ndarray,
+        depths: np.ndarray,
+        width: int,
+        stop: StopRule | None,
+        chances: np.ndarray | None,
     ) -> Sequence[Draft]:
         """As draft, of trees: see control.records.DraftPlan. ValueError where one is to have more than MAX_TREE_NODES
         nodes."""

@@ -34,7 +34,13 @@ def measured_controller_seconds(scenario: Scenario, clock: Callable[[], float] =
     what other programs take of a busy machine."""
     sizes = [2**i for i in range(scenario.max_batch.bit_length()) if 2**i < scenario.max_batch] + [scenario.max_batch]
     time, acceptance = make_time_truth(scenario), make_acceptance_truth(scenario)
-    load = StaticLoad(time, acceptance, drafter=scenario.served_drafter, seed=scenario.seed)
+    load = StaticLoad(
+        time,
+        acceptance,
+        drafter=scenario.served_drafter,
+        seed=scenario.seed,
+        sibling_share=scenario.sibling_share,
+    )
     controller = TimedController(make_controller(scenario, time, load.true_estimates, scenario.served_drafter), clock)
     num_steps = NUM_WARM_UP_STEPS + NUM_STEPS
     classes = tuple(range(len(acceptance.classes)))

@@ -2,8 +2,10 @@
 
 It sits where the live engine's executor sits: EngineCore, scheduler, blocks and controller are the real ones. Token ids
 are dummies, but for the EOS at an answer's end. A request's limit lies max_draft_tokens behind that end, so no view
-tells where it is: a draft model's draft ends with the EOS it draws, a model-free one runs on in vain.
+tells where it is: a draft model's draft ends with the EOS it draws, a model-free one and a tree run on in vain.
 """
+
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,27 +17,40 @@ from smartspec.core.engine_core import Controller
 from smartspec.core.request import Request
 from smartspec.sim.acceptance_truth import AcceptanceTruth, divergence
 from smartspec.sim.time_truth import TimeTruth
+from smartspec.sim.tree_drafts import SimulatedTrees, right_path
 
 EOS = 2
+SIBLING_SHARE = 0.2
 LOOKUP = DrafterSpec("lookup", match_lengths=(0, 2, 3, 4, 6, 9))
 MODEL = DrafterSpec("model", has_passes=True)
+HEAD = DrafterSpec("head", has_passes=True, makes_trees=True)
 
 
 class SimExecutor:
     """Implements core.engine_core.Executor in virtual time, with at most one drafter.
 
-    drafter: LOOKUP, whose drafts are those that the truth finds, MODEL, depth by depth and with confidence, or None.
-    seed: of the noise of time; random numbers of acceptance are the acceptance truth's, common to all policies.
+    drafter: LOOKUP, whose drafts are those that the truth finds, MODEL, depth by depth and with confidence, HEAD, which
+    makes trees too, or None. seed: of the noise of time; random numbers of acceptance are the acceptance truth's,
+    common to all policies. sibling_share: see tree_drafts.
     """
 
     def __init__(
-        self, time: TimeTruth, acceptance: AcceptanceTruth, *, drafter: DrafterSpec | None, num_slots: int, seed: int
+        self,
+        time: TimeTruth,
+        acceptance: AcceptanceTruth,
+        *,
+        drafter: DrafterSpec | None,
+        num_slots: int,
+        seed: int,
+        sibling_share: float = SIBLING_SHARE,
     ):
         self.time = time
         self.acceptance = acceptance
         self._drafter = drafter
         self._has_passes = drafter is not None and drafter.has_passes
         self._noise = np.random.default_rng(seed)
+        self._sibling_share = sibling_share
+        self._trees: SimulatedTrees | None = None  # of the step, where its plan asks for some
         self._num_seen = np.zeros(num_slots, dtype=np.int64)  # tokens the draft model has seen, by slot
         self._slots = np.zeros(0, dtype=np.int64)
         self._offered: tuple[DrafterView, ...] = ()
@@ -77,8 +92,15 @@ class SimExecutor:
         num_right = count_leading(self.acceptance.uniform(view.request_ids, self._positions) < self._conditional)
         self._num_right = np.minimum(num_right, self._num_left)
         self._drafted = np.minimum(plan.lengths_of(0), view.draft_lengths.max(axis=0, initial=0))
+        self._trees = None
         if not self._has_passes or not self._drafted.any():
             return tuple([self._drafts[k] for k in self._drafted.tolist()])
+        if plan.width > 1:
+            self._trees = trees = SimulatedTrees.of(
+                self.acceptance, self._sibling_share, view, plan, self._drafted, self._positions
+            )
+            self._drafted = np.array([len(draft) for draft in trees.grown.drafts], dtype=np.int64)
+            return trees.grown.drafts
         draws_eos = self._num_right == self._num_left
         self._drafted = np.where(draws_eos, np.minimum(self._drafted, self._num_left), self._drafted)
         confidence, entropy = self.acceptance.confidence(view.request_ids, self._positions, self._conditional)
@@ -89,20 +111,28 @@ class SimExecutor:
 
     def verify(self, batch: Batch, drafts: tuple[Draft, ...]) -> StepResult:
         """Which draft tokens were accepted, and how long it took."""
-        view = self._view
+        view, trees = self._view, self._trees
         verified = np.array([len(draft) for draft in drafts], dtype=np.int64)
-        accepted = np.minimum(self._num_right, verified)
+        num_left = self._num_left.tolist()
+        if trees is None:
+            accepted = np.minimum(self._num_right, verified)
+            decoding = list(map(self._verification, accepted.tolist(), num_left))
+        else:
+            rows = zip(drafts, trees.right, num_left, strict=True)
+            paths = [right_path(draft, right[:left]) for draft, right, left in rows]
+            accepted = np.array([len(path) for path in paths], dtype=np.int64)
+            decoding = list(map(self._verification, accepted.tolist(), num_left, paths))
         if self._has_passes:
             self._remember_seen(accepted)
-        outcomes = zip(accepted.tolist(), self._num_left.tolist(), strict=True)
         chunks = zip(batch.prefill, batch.num_prefill_tokens, strict=True)
+        num_fed = None if trees is None else trees.grown.num_fed
         return StepResult(
-            decoding=tuple([self._verification(num_accepted, num_left) for num_accepted, num_left in outcomes]),
+            decoding=tuple(decoding),
             prefill=tuple(
                 [self._verification(0, self._left_of(r)) if n == r.num_uncomputed_tokens else None for r, n in chunks]
             ),
-            seconds=self.time.step_seconds(view, self._plan, self._drafted, verified, view.now, self._noise),
-            divergence=masked(divergence(self._conditional), verified),
+            seconds=self.time.step_seconds(view, self._plan, self._drafted, verified, view.now, self._noise, num_fed),
+            divergence=None if trees else masked(divergence(self._conditional), verified),
             free_tests=tuple([free_tests(self._drafter, found, verified, self._num_right) for found in self._offered]),
         )
 
@@ -121,12 +151,13 @@ class SimExecutor:
         """Tokens of the answer that are still to come, EOS included."""
         return request.max_num_tokens - self.acceptance.max_draft_tokens - request.num_tokens
 
-    def _verification(self, num_accepted: int, num_left: int) -> Verification:
+    def _verification(self, num_accepted: int, num_left: int, path: tuple[int, ...] | None = None) -> Verification:
         if num_accepted < num_left - 1:
-            return self._verifications[num_accepted]
+            found = self._verifications[num_accepted]
+            return found if path is None else replace(found, accepted_nodes=path)
         emitted = [1] * num_accepted + [0]
         emitted[num_left - 1] = EOS
-        return Verification(tuple(emitted), num_accepted)
+        return Verification(tuple(emitted), num_accepted, accepted_nodes=path)
 
     def _follow(self, batch: Batch) -> None:
         """Which tokens the draft model's KV lacks or has lost: see engine.drafting.draft_model."""
@@ -142,8 +173,10 @@ class SimExecutor:
         self._num_seen[self._slots] = np.minimum(self._num_seen[self._slots], computed)
 
     def _remember_seen(self, accepted: np.ndarray) -> None:
-        """A draft model has seen all it drafted but the last token, and keeps of it what was accepted."""
-        seen = self._view.context_tokens + 1 + np.minimum(accepted, self._drafted - 1)
+        """A draft model has seen all it drafted but the last token, and keeps of it what was accepted. A head computes
+        that anew, from the target's features."""
+        kept = 0 if self._drafter is not None and self._drafter.makes_trees else np.minimum(accepted, self._drafted - 1)
+        seen = self._view.context_tokens + 1 + kept
         rows = self._drafted > 0
         self._num_seen[self._slots[rows]] = seen[rows]
 

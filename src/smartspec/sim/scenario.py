@@ -5,11 +5,13 @@ from dataclasses import dataclass, field
 from smartspec.control.goodput.settings import GoodputSettings
 from smartspec.control.records import DrafterSpec
 from smartspec.core.speculation import MAX_TPOT_SECONDS
-from smartspec.sim.executor import LOOKUP, MODEL
+from smartspec.sim.executor import HEAD, LOOKUP, MODEL, SIBLING_SHARE
 from smartspec.sim.fleet import ROUTERS
 from smartspec.sim.setting_limits import check_limits
 from smartspec.sim.time_truth import ControllerSeconds
 from smartspec.workload.arrivals import check_rate
+
+DRAFTERS = {"model": MODEL, "head": HEAD, "lookup": LOOKUP}
 
 
 @dataclass(frozen=True)
@@ -18,10 +20,12 @@ class Scenario:
 
     policy: as in policies.names, or perfect-estimates. goodput: values of the policy of that name. hardware: an
     accelerator (hardware.ACCELERATORS), a JSON file of curves (LatencyModel.to_dict), or a decision log, ending in
-    .jsonl, for the profile it begins with. model: a shape (hardware.MODEL_SHAPES), 8b or 70b for short. drafter: model
-    or lookup. draft_model: a shape; None takes an EAGLE head of the model. draft_tensor_parallel: devices it runs on;
-    None for as many as the target. acceptance: see class_spec, or the path of a decision log, ending in .jsonl: request
-    i meets what the log's request i mod N met. found_share: share of output positions at which lookup finds a draft.
+    .jsonl, for the profile it begins with. model: a shape (hardware.MODEL_SHAPES), 8b or 70b for short. drafter: model,
+    head (which makes trees too) or lookup. draft_model: a shape; None takes an EAGLE head of the model.
+    draft_tensor_parallel: devices it runs on; None for as many as the target. acceptance: see class_spec, or the path
+    of a decision log, ending in .jsonl: request i meets what the log's request i mod N met. sibling_share: of the cases
+    that a node's elder siblings leave, those in which it is right. found_share: share of output positions at which
+    lookup finds a draft.
     tagged: requests name their acceptance class to the engine. tpot_targets: seconds per output token that requests
     want, in turn. ttft_target: seconds to the first token that all want. kv_tokens: None takes what the devices' memory
     holds. captured_graphs: passes are padded to sizes of captured graphs.
@@ -41,6 +45,7 @@ class Scenario:
     draft_model: str | None = None
     draft_tensor_parallel: int | None = None
     acceptance: str = "0.7"
+    sibling_share: float = SIBLING_SHARE
     found_share: float = 1.0
     tagged: bool = False
     tpot_targets: tuple[float, ...] = ()
@@ -76,8 +81,8 @@ class Scenario:
             raise ValueError(f"give exactly one of rate, trace and batch, got {' and '.join(given) or 'none'}")
         if self.seconds is not None and self.batch is not None:
             raise ValueError("seconds cuts arrivals, and a batch has none: give num_requests")
-        if self.drafter not in ("model", "lookup"):
-            raise ValueError(f"unknown drafter {self.drafter!r}: use model or lookup")
+        if self.drafter not in DRAFTERS:
+            raise ValueError(f"unknown drafter {self.drafter!r}: use {', '.join(DRAFTERS)}")
         if self.router not in ROUTERS:
             raise ValueError(f"unknown router {self.router!r}: use one of {', '.join(ROUTERS)}")
         if self.draft_model is not None and not self.has_model:
@@ -85,6 +90,10 @@ class Scenario:
         if self.draft_tensor_parallel is not None and (not self.has_model or self.is_measured):
             raise ValueError(
                 f"draft_tensor_parallel {self.draft_tensor_parallel} is for a draft model on named hardware: omit it"
+            )
+        if self.sibling_share != SIBLING_SHARE and self.drafter != "head":
+            raise ValueError(
+                f"sibling_share {self.sibling_share:g} is for drafter head, which makes trees: leave it out"
             )
         if self.found_share != 1 and (self.has_model or is_log(self.acceptance)):
             raise ValueError(
@@ -102,11 +111,12 @@ class Scenario:
 
     @property
     def has_model(self) -> bool:
-        return self.drafter == "model"
+        """Whether drafts are made in passes."""
+        return self.drafter_spec.has_passes
 
     @property
     def drafter_spec(self) -> DrafterSpec:
-        return MODEL if self.has_model else LOOKUP
+        return DRAFTERS[self.drafter]
 
     @property
     def served_drafter(self) -> DrafterSpec | None:

@@ -10,6 +10,7 @@ _FACTORS = (1e-6, 1_000_000)
 _LIMITS = {
     "tensor_parallel": (1, 1024),
     "draft_tensor_parallel": (1, 1024),
+    "sibling_share": (0, 1),
     "found_share": (0, 1),
     "max_draft_tokens": (1, 1000),
     "max_batch": (1, 100_000),

@@ -75,7 +75,8 @@ def simulate(scenario: Scenario, on_finished: Callable[[int], None] = lambda num
 def simulate_static(scenario: Scenario, phases: list[Phase], *, with_best: bool = True) -> StaticLog:
     """The scenario's controller and truth in steady state, see static_load; its traffic is left aside."""
     time = make_time_truth(scenario)
-    load = StaticLoad(time, make_acceptance_truth(scenario), drafter=scenario.drafter_spec, seed=scenario.seed)
+    acceptance, drafter = make_acceptance_truth(scenario), scenario.drafter_spec
+    load = StaticLoad(time, acceptance, drafter=drafter, seed=scenario.seed, sibling_share=scenario.sibling_share)
     return load.run(
         make_controller(scenario, time, load.true_estimates, scenario.drafter_spec), phases, with_best=with_best
     )
@@ -169,7 +170,12 @@ def _make_replica(
     scenario: Scenario, time: TimeTruth, acceptance: AcceptanceTruth, num_blocks: int, index: int
 ) -> Replica:
     executor = SimExecutor(
-        time, acceptance, drafter=scenario.served_drafter, num_slots=scenario.max_batch, seed=scenario.seed + index
+        time,
+        acceptance,
+        drafter=scenario.served_drafter,
+        num_slots=scenario.max_batch,
+        seed=scenario.seed + index,
+        sibling_share=scenario.sibling_share,
     )
     scheduler = Scheduler(
         BlockManager(num_blocks, BLOCK_SIZE, scenario.max_batch),

@@ -13,10 +13,13 @@ from smartspec.control.goodput.choice import best_choice
 from smartspec.control.goodput.settings import GoodputSettings
 from smartspec.control.policy import Estimates
 from smartspec.control.records import BatchView, Drafted, DrafterSpec, DrafterView, DraftPlan, StepFeedback
+from smartspec.core.batch import Verification, shorten
+from smartspec.core.draft_columns import confidence_of, node_tests, num_compared, parents_of
 from smartspec.core.engine_core import Controller
 from smartspec.sim.acceptance_truth import AcceptanceTruth, divergence
-from smartspec.sim.executor import count_leading, free_tests, masked, stop_early
+from smartspec.sim.executor import SIBLING_SHARE, count_leading, free_tests, masked, stop_early
 from smartspec.sim.time_truth import NOISELESS, TimeTruth
+from smartspec.sim.tree_drafts import SimulatedTrees, right_path, tree_survival
 
 
 @dataclass(frozen=True)
@@ -77,13 +80,23 @@ class StaticLog:
 
 
 class StaticLoad:
-    """The truth of a steady-state batch. seed: of the noise of time; acceptance has its own."""
+    """The truth of a steady-state batch. seed: of the noise of time; acceptance has its own. sibling_share: see
+    tree_drafts."""
 
-    def __init__(self, time: TimeTruth, acceptance: AcceptanceTruth, *, drafter: DrafterSpec | None, seed: int = 0):
+    def __init__(
+        self,
+        time: TimeTruth,
+        acceptance: AcceptanceTruth,
+        *,
+        drafter: DrafterSpec | None,
+        seed: int = 0,
+        sibling_share: float = SIBLING_SHARE,
+    ):
         self.time = time
         self.acceptance = acceptance
         self._drafter = drafter
         self._has_passes = drafter is not None and drafter.has_passes
+        self._sibling_share = sibling_share
         self._quiet_time = replace(time, noise=NOISELESS)
         self._noise, self._silence = np.random.default_rng(seed), np.random.default_rng(0)
         self._next_request_id = 0
@@ -145,32 +158,50 @@ class StaticLoad:
     def _step(self, controller: Controller, view: BatchView) -> tuple[int, int, int, float, float, float]:
         """Drafted, verified and emitted tokens, seconds, expected tokens and seconds."""
         plan = controller.plan_draft(view)
+        trees = self._trees(view, plan)
         conditional = self.acceptance.conditional(view.request_ids, view.now, self._positions)
-        drafted = self._draft(view, plan, conditional)
+        drafted = self._draft(view, plan, conditional) if trees is None else self._drafted(trees)
         keep = controller.plan_verify(view, plan, drafted)
         num_right = count_leading(self.acceptance.uniform(view.request_ids, self._positions) < conditional)
-        accepted = np.minimum(num_right, keep)
-        time = (view, plan, drafted.lengths, keep, view.now)
-        seconds = self.time.step_seconds(*time, self._noise)
+        accepted, on_trees = np.minimum(num_right, keep), {}
+        expected = float(np.nansum(masked(np.cumprod(conditional, axis=1), keep)))
+        if trees is not None:
+            accepted, expected, on_trees = _verified_trees(trees, drafted, keep)
+        num_fed = None if trees is None else trees.grown.num_fed
+        seconds = self.time.step_seconds(view, plan, drafted.lengths, keep, view.now, self._noise, num_fed)
+        told = {
+            "tested": np.minimum(keep, accepted + 1),
+            "divergence": masked(divergence(conditional), keep),
+            "free_tests": tuple([free_tests(self._drafter, found, keep, num_right) for found in view.drafters]),
+        }
         feedback = StepFeedback(
             view=view,
             plan=plan,
             drafted=drafted.lengths,
             verified=keep,
-            tested=np.minimum(keep, accepted + 1),
             accepted=accepted,
             num_emitted=int(accepted.sum()) + view.num_rows,
             seconds=seconds,
             confidence=drafted.confidence,
-            divergence=masked(divergence(conditional), keep),
-            free_tests=tuple([free_tests(self._drafter, found, keep, num_right) for found in view.drafters]),
+            **told | on_trees,
         )
         controller.observe(feedback)
         self._advance(plan, drafted.lengths, accepted)
-        expected = view.num_rows + float(np.nansum(masked(np.cumprod(conditional, axis=1), keep)))
-        quiet = self._quiet_time.step_seconds(*time, self._silence).total
+        quiet = self._quiet_time.step_seconds(view, plan, drafted.lengths, keep, view.now, self._silence, num_fed).total
         num_drafted, num_verified = int(drafted.lengths.sum()), int(keep.sum())
-        return num_drafted, num_verified, feedback.num_emitted, seconds.total, expected, quiet
+        return num_drafted, num_verified, feedback.num_emitted, seconds.total, view.num_rows + expected, quiet
+
+    def _trees(self, view: BatchView, plan: DraftPlan) -> SimulatedTrees | None:
+        """What the drafter makes of a plan for trees."""
+        lengths = np.minimum(plan.lengths_of(0), view.draft_lengths.max(axis=0, initial=0))
+        if plan.width == 1 or not self._has_passes or not lengths.any():
+            return None
+        return SimulatedTrees.of(self.acceptance, self._sibling_share, view, plan, lengths, self._positions)
+
+    def _drafted(self, trees: SimulatedTrees) -> Drafted:
+        drafts, longest = trees.grown.drafts, self.acceptance.max_draft_tokens
+        lengths = np.array([len(draft) for draft in drafts], dtype=np.int64)
+        return Drafted(lengths, confidence_of(drafts, longest), parents_of(drafts, longest))
 
     def _draft(self, view: BatchView, plan: DraftPlan, conditional: np.ndarray) -> Drafted:
         lengths = np.minimum(plan.lengths_of(0), view.draft_lengths.max(axis=0, initial=0))
@@ -182,9 +213,11 @@ class StaticLoad:
         return Drafted(lengths, masked(confidence, lengths))
 
     def _advance(self, plan: DraftPlan, drafted: np.ndarray, accepted: np.ndarray) -> None:
-        """The drafter's KV holds what it drafted but the last token; of the rest it lacks what was emitted."""
+        """The drafter's KV holds what it drafted but the last token, a head's nothing of it; of the rest it lacks what
+        was emitted."""
         self._positions += 1 + accepted
-        self._lag = np.where(drafted > 0, np.maximum(accepted - (drafted - 1), 0), self._lag + 1 + accepted)
+        kept = 0 if self._drafter is not None and self._drafter.makes_trees else drafted - 1
+        self._lag = np.where(drafted > 0, np.maximum(accepted - kept, 0), self._lag + 1 + accepted)
 
     def _best(self, view: BatchView) -> tuple[float, float]:
         """Expected tokens and seconds of the true best plan."""
@@ -194,3 +227,19 @@ class StaticLoad:
         emitted = view.num_rows + float(np.nansum(masked(survival, plan.lengths)))
         seconds = self._quiet_time.step_seconds(view, plan, plan.lengths, plan.lengths, view.now, self._silence)
         return emitted, seconds.total
+
+
+def _verified_trees(trees: SimulatedTrees, drafted: Drafted, keep: np.ndarray) -> tuple[np.ndarray, float, dict]:
+    """Of the first keep[i] nodes of each tree: how many were accepted, int [R]; how many were to be expected; and what
+    a StepFeedback says of trees beside that."""
+    verified = list(map(shorten, trees.grown.drafts, keep.tolist()))
+    paths = list(map(right_path, verified, trees.right))
+    answers = [Verification((), len(path), accepted_nodes=path) for path in paths]
+    accepted = np.array([len(path) for path in paths], dtype=np.int64)
+    expected = float(sum(tree_survival(*pair).sum() for pair in zip(verified, trees.chances, strict=True)))
+    tested = np.array(list(map(num_compared, verified, answers)), dtype=np.int64)
+    tests = None
+    if drafted.parents is not None:
+        tests = node_tests(verified, answers, accepted + 1, drafted.parents.shape[1])
+    told = {"tested": tested, "parents": drafted.parents, "node_tests": tests, "divergence": None}
+    return accepted, expected, told

@@ -95,7 +95,8 @@ class TimeTruth:
 
         The first pass is also the draft prefill.
         """
-        return self._draft_passes(view, DraftPlan(np.full(view.num_rows, max_depth), drafter, width=width), max_depth)
+        num_fed = np.tile(np.where(np.arange(max_depth) == 0, 1, width), (view.num_rows, 1))
+        return self._draft_passes(view, drafter, num_fed)
 
     def step_seconds(
         self,
@@ -105,15 +106,19 @@ class TimeTruth:
         verified: np.ndarray,
         now: float,
         rng: np.random.Generator,
+        num_fed: np.ndarray | None = None,
     ) -> StepSeconds:
         """What this step took, with noise and throttling.
 
-        drafted, verified: int [R], draft tokens that were made and that were fed to the target. A row whose draft was
-        stopped early takes part in as many draft passes as it has tokens.
+        drafted, verified: int [R], draft tokens that were made and that were fed to the target. num_fed: int [R,
+        passes], what each row fed to the draft passes beside the tokens that its drafter's KV lacked; None for chains:
+        a row takes part in as many passes as its draft has tokens, also if it was stopped early.
         """
         attended = (1 + verified) @ (view.context_tokens + 1) + (verified * (verified + 1)).sum() / 2
         target = self._target_pass(view, float(verified.sum()), float(attended))
-        draft = self._draft_passes(view, replace(plan, lengths=drafted), int(drafted.max(initial=0)))[:, -1].sum()
+        if num_fed is None:
+            num_fed = (np.arange(drafted.max(initial=0)) < drafted[:, None]).astype(np.int64)
+        draft = self._draft_passes(view, plan.drafter, num_fed)[:, -1].sum()
         throttled = self._throttle_factor(now)
         seconds = StepSeconds(float(draft) * throttled, float(target) * throttled, self._host_seconds(view))
         return self.noise.apply(seconds, rng)
@@ -159,22 +164,23 @@ class TimeTruth:
             decoding_tokens + view.num_prefills,
         )
 
-    def _draft_passes(self, view: BatchView, plan: DraftPlan, max_depth: int) -> np.ndarray:
-        """float [D, max_depth + 1], time up to each depth when row i takes part in the first plan.lengths[i] passes of
-        its drafter."""
-        seconds = np.zeros((len(view.drafters), max_depth + 1))
-        depths = np.arange(max_depth)
+    def _draft_passes(self, view: BatchView, drafter: np.ndarray, num_fed: np.ndarray) -> np.ndarray:
+        """float [D, depths + 1], time up to each depth when row i feeds num_fed[i, d] nodes (int [R, depths]) to pass d
+        of its drafter."""
+        seconds = np.zeros((len(view.drafters), num_fed.shape[1] + 1))
+        is_first = np.arange(num_fed.shape[1]) == 0
         for number, cost in enumerate(self.drafts):
-            takes_part = depths < plan.lengths_of(number)[:, None]
-            if cost is None or not takes_part.any():
+            nodes = num_fed * (drafter == number)[:, None]
+            if cost is None or not nodes.any():
                 continue
-            rows = takes_part.sum(axis=0)
-            context = view.context_tokens @ takes_part + rows * (depths + 1)
-            is_first = depths == 0
+            takes_part = nodes > 0
+            rows, scored = takes_part.sum(axis=0), nodes.sum(axis=0)
+            held = np.cumsum(nodes, axis=1) * takes_part  # in the drafter's KV behind the text
+            context = view.context_tokens @ takes_part + held.sum(axis=0)
             lag = np.where(takes_part[:, 0], view.drafters[number].lag, 0)
-            fed = rows + is_first * lag.sum()
-            attended = context + is_first * (lag @ view.context_tokens)
-            passes = np.where(rows > 0, cost.seconds(fed, context, rows, attended, rows), 0.0)
+            fed = scored + is_first * lag.sum()
+            attended = view.context_tokens @ nodes + (nodes * held).sum(axis=0) + is_first * (lag @ view.context_tokens)
+            passes = np.where(rows > 0, cost.seconds(fed, context, rows, attended, scored), 0.0)
             seconds[number, 1:] = np.cumsum(passes)
         return self.factor * seconds
 

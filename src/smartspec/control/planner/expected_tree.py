@@ -37,6 +37,12 @@ def expected_trees(survival: np.ndarray, siblings: np.ndarray) -> tuple[np.ndarr
     return found, at_depth
 
 
+def child_chances(eldest: np.ndarray, siblings: np.ndarray) -> np.ndarray:
+    """The chance of each child, given that its parent is right: float [..., width]. eldest: float [...], that of the
+    first; siblings: float [width - 1], of the others where the first is wrong."""
+    return np.concatenate([eldest[..., None], (1.0 - eldest[..., None]) * siblings], axis=-1)
+
+
 def _edges(survival: np.ndarray, siblings: np.ndarray) -> np.ndarray:
     """Chance of a child by depth and rank, given that its parent is accepted: float [K + 1, ranks + 1, R], the last of
     depths and ranks 0."""

@@ -65,9 +65,16 @@ class HeadDrafter:
         return self.draft_trees(batch, lengths, lengths, 1, stop)
 
     def draft_trees(
-        self, batch: Batch, lengths: np.ndarray, depths: np.ndarray, width: int, stop: StopRule | None = None
+        self,
+        batch: Batch,
+        lengths: np.ndarray,
+        depths: np.ndarray,
+        width: int,
+        stop: StopRule | None = None,
+        chances: np.ndarray | None = None,
     ) -> list[Draft]:
-        """Draft the best lengths[i] nodes that depths[i] passes propose (int [R] each), see TreeExpansion."""
+        """Draft the best lengths[i] nodes that depths[i] passes propose (int [R] each), see TreeExpansion. chances: see
+        control.records.DraftPlan."""
         room = [self.runner.max_len - request.num_computed_tokens for request in batch.decoding]
         trees = [TreeExpansion(width, *limits) for limits in zip(lengths.tolist(), room, strict=True)]
         active = np.flatnonzero((lengths > 0) & (depths > 0)).tolist()
@@ -77,6 +84,8 @@ class HeadDrafter:
         earlier_rows = None
         for depth in range(int(depths.max())):
             proposals = self.runner.propose([feed.segment for feed in feeds], earlier_rows, width)
+            if chances is not None:
+                proposals = proposals.taken_for(chances, np.full(len(proposals.chances), depth))
             confidence = _grow(feeds, proposals)
             rows = np.array([feed.row for feed in feeds])
             is_done = depths[rows] == depth + 1

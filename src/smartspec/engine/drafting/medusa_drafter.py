@@ -82,7 +82,13 @@ class MedusaDrafter:
         return self.draft_trees(batch, lengths, lengths, 1, stop)
 
     def draft_trees(
-        self, batch: Batch, lengths: np.ndarray, depths: np.ndarray, width: int, stop: StopRule | None = None
+        self,
+        batch: Batch,
+        lengths: np.ndarray,
+        depths: np.ndarray,
+        width: int,
+        stop: StopRule | None = None,
+        chances: np.ndarray | None = None,
     ) -> list[Draft]:
         """The best lengths[i] nodes of at most depths[i] levels (int [R] each) of the product of what the heads
         propose. stop is not asked: there is one pass."""
@@ -94,6 +100,8 @@ class MedusaDrafter:
         nothing = np.zeros(1, dtype=np.int32)
         segments = [Segment(batch.decoding[row].slot, 0, nothing, int(levels[row])) for row in active]
         proposals = proposals_of(self.runner.forward(segments), self.runner.target_ids, width)
+        if chances is not None:
+            proposals = proposals.taken_for(chances, np.concatenate([np.arange(s.num_logits) for s in segments]))
         made = product_trees(proposals, levels[active].tolist(), lengths[active].tolist())
         for row, draft in zip(active, made, strict=True):
             drafts[row] = draft

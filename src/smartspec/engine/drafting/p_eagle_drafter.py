@@ -32,7 +32,13 @@ class PEagleDrafter(HeadDrafter):
         self.spec = DrafterSpec(name, has_passes=True, makes_trees=True, one_pass_depth=runner.num_depths)
 
     def draft_trees(
-        self, batch: Batch, lengths: np.ndarray, depths: np.ndarray, width: int, stop: StopRule | None = None
+        self,
+        batch: Batch,
+        lengths: np.ndarray,
+        depths: np.ndarray,
+        width: int,
+        stop: StopRule | None = None,
+        chances: np.ndarray | None = None,
     ) -> list[Draft]:
         """The best lengths[i] nodes of at most depths[i] levels (int [R] each) of the product of what the entries
         propose. stop is not asked: there is one pass."""
@@ -43,6 +49,8 @@ class PEagleDrafter(HeadDrafter):
         levels = np.minimum(lengths, depths)
         segments = [self._masked(self._catch_up(batch.decoding[row]), int(levels[row])) for row in active]
         proposals = self.runner.propose(segments, None, width)
+        if chances is not None:
+            proposals = proposals.taken_for(chances, np.concatenate([np.arange(s.num_logits) for s in segments]))
         made = product_trees(proposals, [s.num_logits for s in segments], lengths[active].tolist())
         for row, draft in zip(active, made, strict=True):
             drafts[row] = draft

@@ -1,6 +1,6 @@
 """What a pass of a head proposes: of every row the likeliest tokens behind it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -16,6 +16,13 @@ class Proposals:
     token_ids: np.ndarray
     chances: np.ndarray
     entropy: np.ndarray
+
+    def taken_for(self, chances: np.ndarray, depths: np.ndarray) -> "Proposals":
+        """The same tokens with these chances, float [depth, rank], 0 beyond; depths: int [n], of each row."""
+        rows, width = min(len(chances), int(depths.max(initial=0)) + 1), min(chances.shape[1], self.chances.shape[1])
+        table = np.zeros((int(depths.max(initial=0)) + 1, self.chances.shape[1]))
+        table[:rows, :width] = chances[:rows, :width]
+        return replace(self, chances=table[depths])
 
     @property
     def lists(self) -> tuple[list[list[int]], list[list[float]]]:

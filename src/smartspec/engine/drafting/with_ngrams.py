@@ -28,10 +28,19 @@ class WithNgrams:
         return self._drafter.draft(batch, lengths, stop)
 
     def draft_trees(
-        self, batch: Batch, lengths: np.ndarray, depths: np.ndarray, width: int, stop: StopRule | None = None
+        self,
+        batch: Batch,
+        lengths: np.ndarray,
+        depths: np.ndarray,
+        width: int,
+        stop: StopRule | None = None,
+        chances: np.ndarray | None = None,
     ) -> Sequence[Draft]:
-        """The best lengths[i] nodes (int [R]) of both."""
-        made = self._drafter.draft_trees(batch, lengths, depths, width, stop)
+        """The best lengths[i] nodes (int [R]) of both; of the drafter alone where a plan says what its children are
+        taken for."""
+        made = self._drafter.draft_trees(batch, lengths, depths, width, stop, chances)
+        if chances is not None:
+            return made
         return list(map(merged, made, self._ngrams.draft(batch, lengths, stop), lengths.tolist()))
 
     def observe(

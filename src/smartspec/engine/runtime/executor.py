@@ -148,7 +148,7 @@ def _nothing(batch: Batch) -> DrafterView:
 def _draft(drafter: Drafter, batch: Batch, lengths: np.ndarray, plan: DraftPlan) -> Sequence[Draft]:
     if plan.width == 1 or not drafter.spec.makes_trees:
         return drafter.draft(batch, lengths, plan.stop)
-    return cast(TreeDrafter, drafter).draft_trees(batch, lengths, plan.passes, plan.width, plan.stop)
+    return cast(TreeDrafter, drafter).draft_trees(batch, lengths, plan.passes, plan.width, plan.stop, plan.chances)
 
 
 def _decode_segment(request: Request, draft: Draft) -> Segment:

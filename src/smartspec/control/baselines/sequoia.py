@@ -1,0 +1,71 @@
+"""Sequoia (arXiv 2402.12374): one static tree for everybody, the best of the size that hardware and batch favour."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from smartspec.control.planner.expected_tree import child_chances, expected_trees
+from smartspec.control.policy import Estimates, Policy, length_caps, model_free_first, plan_of_lengths
+from smartspec.control.records import MAX_TREE_NODES, BatchView, DraftPlan
+
+
+class Sequoia(Policy):
+    """The size of largest expected tokens per second, and the tree of so many nodes that brings most if only depth and
+    rank say how likely a child is. Every request gets that tree, whatever its drafter believes of its tokens.
+
+    num_nodes: of every tree; None has it chosen in every step, 0 allowed.
+
+    Departures: the paper measures acceptance by rank beforehand, the same at every depth; here it is what has been
+    learned of the requests of the step, by depth and rank. Children are the likeliest tokens and not drawn. Drafters
+    that make no trees in passes draft as many tokens in their usual way. A tree is at most as large as the longest
+    draft of the server.
+    """
+
+    def __init__(self, num_nodes: int | None = None):
+        self.num_nodes = num_nodes
+
+    def plan_draft(self, view: BatchView, estimates: Estimates) -> DraftPlan:
+        drafter, longest = model_free_first(view, estimates), estimates.max_draft_tokens
+        survival, passes, chances = estimates.survival_of(drafter), np.arange(1, longest + 1), None
+        makers = [n for n, each in enumerate(estimates.drafters) if each.makes_trees and (drafter == n).any()]
+        if makers and estimates.acceptance is not None:
+            rows = np.isin(drafter, makers)
+            chain, siblings = survival[rows].mean(axis=0), estimates.acceptance.sibling_chances(makers[0])
+            nodes, depths = expected_trees(chain[None], siblings)
+            survival, passes = np.where(rows[:, None], nodes, survival), np.maximum.accumulate(depths[0])
+            before = np.concatenate([[1.0], chain[:-1]])
+            eldest = np.divide(chain, before, out=np.zeros_like(chain), where=before > 0)
+            chances = np.minimum.accumulate(child_chances(eldest, siblings), axis=1)
+        width = 1 if chances is None else chances.shape[1]
+        size = self.num_nodes
+        if size is None:
+            caps = length_caps(view, drafter, min(longest, MAX_TREE_NODES))
+            size = _best_size(view, estimates, drafter, caps, survival, passes, width)
+        plan = plan_of_lengths(view, estimates, min(size, longest, MAX_TREE_NODES))
+        if chances is None:
+            return plan
+        depths = np.where(plan.lengths > 0, passes[np.maximum(plan.lengths, 1) - 1], 0)
+        return replace(plan, depths=depths, width=width, chances=chances)
+
+
+def _best_size(
+    view: BatchView,
+    estimates: Estimates,
+    drafter: np.ndarray,
+    caps: np.ndarray,
+    survival: np.ndarray,
+    passes: np.ndarray,
+    width: int,
+) -> int:
+    """Of drafts of one size, as far as rows may have it (caps: int [R]), that of most tokens per second. survival:
+    float [R, K], of their nodes; passes: int [K], that trees of 1, 2, ... nodes take."""
+    sizes = np.arange(int(caps.max(initial=0)) + 1)
+    lengths = np.minimum(sizes[:, None], caps)
+    after = np.concatenate([np.zeros((view.num_rows, 1)), survival.cumsum(axis=1)], axis=1)
+    tokens = view.num_rows + np.take_along_axis(after, lengths.T, axis=1).sum(axis=0)
+    seconds = estimates.latency.host_seconds + estimates.latency.target_seconds(view, lengths.sum(axis=1))
+    by_depth = estimates.latency.draft_seconds(view, drafter, len(passes), width)
+    for number, each in enumerate(estimates.drafters):
+        depths = np.concatenate([[0], passes])[sizes] if each.makes_trees else sizes
+        seconds = seconds + by_depth[number, depths]
+    return int((tokens / seconds).argmax())

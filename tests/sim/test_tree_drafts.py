@@ -1,0 +1,119 @@
+"""Simulated trees: grown as the engine grows them, right as often as the truth says, paid for pass by pass."""
+
+import numpy as np
+import pytest
+
+from smartspec.control.planner.expected_tree import child_chances
+from smartspec.engine.drafting.tree_expansion import TreeExpansion
+from smartspec.sim.scenario import Scenario
+from smartspec.sim.simulation import simulate, simulate_static
+from smartspec.sim.static_load import Phase
+from smartspec.sim.tree_drafts import (
+    NO_RANK,
+    grow_trees,
+    right_path,
+    right_ranks,
+    sibling_chances,
+    tree_survival,
+)
+
+DEPTH, WIDTH = 5, 3
+
+
+def chances_of(rng, rows):
+    return child_chances(rng.uniform(0.2, 0.95, (rows, DEPTH)), sibling_chances(0.3, WIDTH))
+
+
+def as_in_the_engine(chances, num_nodes, num_passes, stop=None):
+    """One row, by the code that grows the trees of real heads; what each pass is fed, and what a stop rule is told."""
+    growing, fed, num_fed, told = TreeExpansion(WIDTH, num_nodes), [-1], [], []
+    for depth in range(num_passes):
+        num_fed.append(len(fed))
+        children = [list(range(WIDTH))] * len(fed), [chances[depth].tolist()] * len(fed)
+        told.append(growing.add(fed, *children))
+        if (stop is not None and stop(depth, told[-1])) or not (fed := growing.frontier()):
+            break
+        growing.feed(fed, 100)
+    return growing.draft(), num_fed, told
+
+
+@pytest.mark.parametrize("threshold", [None, 0.9])
+def test_trees_are_those_of_the_engine(threshold):
+    rng = np.random.default_rng(0)
+    chances = chances_of(rng, 40)
+    nodes, passes = rng.integers(0, 25, 40), rng.integers(1, DEPTH + 1, 40)
+    told = [[] for _ in nodes]
+
+    def stop(depth, rows, confidence, entropy):
+        for row, value in zip(rows.tolist(), confidence.tolist(), strict=True):
+            told[row].append(value)
+        return confidence < threshold
+
+    rule = None if threshold is None else stop
+    grown = grow_trees(chances, nodes, passes, rule, np.zeros((40, DEPTH)))
+    for row, draft in enumerate(grown.drafts):
+        if not nodes[row]:
+            assert not len(draft) and not grown.num_fed[row].any()
+            continue
+        theirs, num_fed, confidence = as_in_the_engine(
+            chances[row], int(nodes[row]), int(passes[row]), rule and (lambda _, value: value < threshold)
+        )
+        assert draft.token_ids.tolist() == theirs.token_ids.tolist()
+        assert draft.parents.tolist() == theirs.parents.tolist()
+        assert draft.confidence == pytest.approx(theirs.confidence)
+        assert [n for n in grown.num_fed[row].tolist() if n] == num_fed
+        assert rule is None or told[row] == pytest.approx(confidence)
+
+
+def test_nodes_are_right_as_often_as_their_chances_say():
+    rng = np.random.default_rng(1)
+    siblings, eldest = sibling_chances(0.3, WIDTH), np.array([0.6, 0.5, 0.7, 0.4, 0.5])
+    chances = child_chances(eldest, siblings)
+    draft = grow_trees(chances[None], np.array([12]), np.array([DEPTH])).drafts[0]
+    rounds = 20_000
+    ranks = right_ranks(rng.random((rounds, DEPTH)), np.tile(eldest, (rounds, 1)), siblings)
+    hits = np.zeros(len(draft))
+    for of_round in ranks:
+        hits[list(right_path(draft, of_round))] += 1
+    assert set(np.unique(ranks)) == {NO_RANK, 0, 1, 2}
+    assert hits / rounds == pytest.approx(tree_survival(draft, chances), abs=4 * 0.5 / rounds**0.5)
+
+
+def head(policy, **settings):
+    return Scenario(policy=policy, drafter="head", acceptance="eagle3", max_draft_tokens=16, **{"batch": 4} | settings)
+
+
+@pytest.mark.parametrize("policy", ["eagle2:16", "ddd", "sequoia", "goodput", "fixed:4"])
+def test_drawn_tokens_follow_expectation(policy):
+    log = simulate_static(head(policy), [Phase(120, 16)], with_best=False)
+    assert log.verified.any()
+    assert log.emitted.sum() == pytest.approx(log.expected_emitted.sum(), rel=0.05)
+    assert log.seconds.sum() == pytest.approx(log.expected_seconds.sum(), rel=0.03)
+
+
+def test_a_tree_brings_more_than_a_chain_of_as_many_nodes():
+    tree, chain = (simulate_static(head(name), [Phase(60, 4)], with_best=False) for name in ("eagle2:8", "fixed:8"))
+    assert tree.drafted.sum() == chain.drafted.sum() == 60 * 4 * 8
+    assert tree.expected_emitted.sum() > chain.expected_emitted.sum()
+
+
+@pytest.mark.parametrize("policy", ["eagle2:16", "goodput"])
+def test_answers_end_where_the_traffic_says(policy):
+    lengths = [
+        sorted(record.num_output_tokens for record in simulate(scenario).run.records)
+        for scenario in (head(name, num_requests=12, output_tokens=20) for name in ("off", policy))
+    ]
+    assert lengths[0] == lengths[1] and len(lengths[0]) == 12
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"drafter": "tree"}, "unknown drafter 'tree': use model, head, lookup"),
+        ({"drafter": "model", "sibling_share": 0.5}, "sibling_share 0.5 is for drafter head"),
+        ({"drafter": "head", "sibling_share": 1.5}, "sibling_share must be at least 0 and at most 1, got 1.5"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(settings, words):
+    with pytest.raises(ValueError, match=words):
+        Scenario(batch=1, **settings)
