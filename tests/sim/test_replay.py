@@ -12,9 +12,10 @@ from smartspec.cli.replay import replay as replay_command
 from smartspec.control.latency.model import LatencyModel
 from smartspec.control.policy import no_drafts
 from smartspec.control.records import DraftPlan
+from smartspec.sim.fates import fates_of
 from smartspec.sim.hindsight import HindsightAcceptance, HindsightSeconds
 from smartspec.sim.recorded_log import RecordedLog
-from smartspec.sim.replay import ReplayTotals, chain_fates, replay
+from smartspec.sim.replay import ReplayTotals, replay
 
 NUM_STEPS = 300
 
@@ -111,7 +112,7 @@ def test_where_a_request_ended_longer_drafts_emit_no_more(long_drafts, tmp_path)
     counts = {"tested": np.array([2, 2, 2, 2]), "accepted": np.array([2, 2, 2, 2])}
     feedback = replace(record.feedback, **counts, free_tests=(), num_emitted=8)
     ended = replace(record, feedback=feedback)
-    fates = chain_fates(ended, 0, LOOKUP, np.ones((4, K)), np.zeros((4, K)))
+    fates = fates_of(ended, 0, LOOKUP, np.ones((4, K)), np.empty(0), np.zeros((4, K)))
     assert fates.num_accepted.tolist() == fates.max_emitted.tolist() == [2, 2, 2, 2]
     run = ToyRun("off", 0)
     run.records.append(ended)
@@ -121,7 +122,9 @@ def test_where_a_request_ended_longer_drafts_emit_no_more(long_drafts, tmp_path)
 
 
 def test_another_drafter_has_no_evidence(long_drafts):
-    fates = chain_fates(long_drafts.records[0], 1, MODEL, np.full((4, K), 0.5), np.full((4, K), 0.4))
+    chances, siblings = (np.full((4, K), value) for value in (0.5, 0.4)), np.empty(0)
+    conditional, uniform = chances
+    fates = fates_of(long_drafts.records[0], 1, MODEL, conditional, siblings, uniform)
     assert fates.num_known.tolist() == [0] * 4 and fates.num_accepted.tolist() == [K] * 4
 
 

@@ -2,7 +2,7 @@
 
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from smartspec.control.latency.model import LatencyModel, MeasuredStep, Predicte
 from smartspec.control.log.decision import Alternative, DecisionRecord, decision_record
 from smartspec.control.policy import Estimates, Policy, expected_accepted, no_drafts
 from smartspec.control.policy_names import parse_policy
-from smartspec.control.records import Asked, BatchView, Drafted, DrafterSpec, DraftPlan, StepFeedback, depths_of
+from smartspec.control.records import Asked, BatchView, Drafted, DrafterSpec, DraftPlan, StepFeedback
 from smartspec.control.what_if import planned_goodput, uniform_goodput
 
 NUM_DECISIONS = 20
@@ -156,7 +156,7 @@ class Controller:
             return
         view = self._view
         assert view is not None, "feedback of no planned step is refused"
-        drafted = _as_drafted(feedback)
+        drafted = feedback.as_drafted()
         self._predicted = self._latency.predict(feedback.view, drafted, feedback.verified)
         step = _Finished(
             view,
@@ -251,16 +251,6 @@ class Controller:
         ended, self._ended = self._ended, []
         for request_id in ended:
             self._acceptance.forget(request_id)
-
-
-def _as_drafted(feedback: StepFeedback) -> DraftPlan:
-    """The plan as it was carried out: a stop rule may have ended drafts early, and trees end when they cannot become
-    better."""
-    plan, depths = feedback.plan, None
-    if plan.width > 1 and feedback.parents is not None:
-        is_there = np.arange(feedback.parents.shape[1]) < feedback.drafted[:, None]
-        depths = np.where(is_there, depths_of(feedback.parents), 0).max(axis=1)
-    return replace(plan, lengths=feedback.drafted, depths=depths)
 
 
 def _expected_tokens(view: BatchView, survival: np.ndarray, verified: np.ndarray) -> float:

@@ -2,13 +2,18 @@
 
 Acceptance is the model of control.acceptance without its forgetting: the j-th draft token of a request, given that
 those before it were accepted, is accepted with probability sigmoid(cell[pool, j] + effect[request, drafter]), fitted
-to all observations at once by maximum likelihood with Gaussian priors (iteratively reweighted least squares).
+to all observations at once by maximum likelihood with Gaussian priors (iteratively reweighted least squares). Of a tree
+the eldest children are what a chain would have been, and what the younger are worth is counted by rank.
 """
+
+from dataclasses import replace
 
 import numpy as np
 
 from smartspec.control.acceptance.cells import Pools
-from smartspec.control.acceptance.evidence import observations
+from smartspec.control.acceptance.evidence import eldest_tests, observations
+from smartspec.control.acceptance.settings import AcceptanceSettings
+from smartspec.control.acceptance.siblings import SiblingAcceptance
 from smartspec.control.latency.model import LatencyModel
 from smartspec.control.log.decision import DecisionRecord
 from smartspec.control.records import BatchView, DrafterSpec, DraftPlan, StepSeconds
@@ -32,6 +37,8 @@ class HindsightAcceptance:
         self._accepted_seen: list[np.ndarray] = []
         self._cells = np.zeros((len(self._pools), max_draft_tokens))
         self._effects = np.zeros((0, len(drafters)))
+        never_forgets = replace(AcceptanceSettings(), sibling_memory=np.inf)
+        self._siblings = [SiblingAcceptance(never_forgets) for _ in drafters]
 
     def add(self, record: DecisionRecord) -> None:
         """Note what a step observed."""
@@ -47,6 +54,12 @@ class HindsightAcceptance:
             self._accepted_seen.append(is_accepted)
 
         is_observed, is_accepted = observations(self.max_draft_tokens, feedback.tested, feedback.accepted)
+        if feedback.parents is not None and feedback.node_tests is not None:
+            tested, accepted = eldest_tests(feedback.parents, feedback.node_tests)
+            is_observed, is_accepted = tested.T > 0, accepted.T > 0
+            for number, siblings in enumerate(self._siblings):
+                rows = feedback.plan.drafter == number
+                siblings.learn(feedback.parents[rows], feedback.node_tests[rows])
         rows, positions = np.nonzero(is_observed)
         see(feedback.plan.drafter[rows], rows, positions, is_accepted[rows, positions])
         for number, free in enumerate(feedback.free_tests):
@@ -77,6 +90,11 @@ class HindsightAcceptance:
         effect = effects[np.array(requests, dtype=np.intp)].T
         return _sigmoid(self._cells[self._pools.of(view.match_lengths)] + effect[:, :, None])
 
+    def siblings(self, drafter: int) -> np.ndarray:
+        """The chance that a node's second, third, ... child by that drafter is right where the first is wrong: float
+        [ranks]."""
+        return self._siblings[drafter].chances
+
 
 class HindsightSeconds:
     """Step times of plans that were not run: recorded seconds, times what the cost model says the difference makes.
@@ -90,12 +108,12 @@ class HindsightSeconds:
     def add(self, record: DecisionRecord) -> None:
         """Correct the cost model by a recorded step."""
         feedback = record.feedback
-        self._latency.observe(record.view, _executed(record), feedback.verified, feedback.seconds)
+        self._latency.observe(record.view, record.feedback.as_drafted(), feedback.verified, feedback.seconds)
 
     def seconds(self, record: DecisionRecord, view: BatchView, plan: DraftPlan, verified: np.ndarray) -> StepSeconds:
         """What the recorded step would have taken with another plan. view: the record's, as the plan finds it."""
         measured = record.feedback.seconds
-        then = self._latency.predict(record.view, _executed(record), record.feedback.verified)
+        then = self._latency.predict(record.view, record.feedback.as_drafted(), record.feedback.verified)
         now = self._latency.predict(view, plan, verified)
         # Without a draft pass, draft seconds are those of model-free drafters, which every plan needs.
         draft = measured.draft * now.draft / then.draft if then.draft else measured.draft + now.draft
@@ -103,7 +121,7 @@ class HindsightSeconds:
 
 
 def _executed(record: DecisionRecord) -> DraftPlan:
-    return DraftPlan(record.feedback.drafted, record.drafter)
+    return record.feedback.as_drafted()
 
 
 def _joined(parts: list[np.ndarray], dtype: type) -> np.ndarray:

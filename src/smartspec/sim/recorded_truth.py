@@ -9,6 +9,7 @@ import numpy as np
 from smartspec.control.log.decision import DecisionRecord
 from smartspec.control.records import DrafterView, of_drafter
 from smartspec.sim.acceptance_truth import DEFAULT_CONFIDENCE, AcceptanceClass, AcceptanceTruth, Confidence, Constant
+from smartspec.sim.fates import ALL, UNKNOWN, recorded_ranks
 
 
 @dataclass(frozen=True)
@@ -33,17 +34,20 @@ class Recording:
 
 def read_recordings(log: Iterable[DecisionRecord]) -> list[Recording]:
     """The requests of a decision log, in order of their ids. A log of the longest fixed length knows most: a step that
-    accepts all it verifies emits a bonus token of which nothing is known. What was found is that of the row's drafter,
-    or of the one with the longest match where none drafted."""
+    accepts all it verifies emits a bonus token of which nothing is known. Of a tree it counts whether the eldest child
+    was right, as a chain has no other. What was found is that of the row's drafter, or of the one with the longest
+    match where none drafted."""
     outcomes, lengths, matches = defaultdict(list), defaultdict(list), defaultdict(list)
     for record in log:
         view, feedback = record.view, record.feedback
         longest = view.match_lengths.argmax(axis=0) if view.drafters else feedback.plan.drafter
         drafter = np.where(feedback.plan.drafter < 0, longest, feedback.plan.drafter)
         lengths_found, match_lengths = of_drafter(view.draft_lengths, drafter), of_drafter(view.match_lengths, drafter)
+        ranks, wrong = recorded_ranks(feedback, 1 + int(feedback.accepted.max(initial=0)))
+        is_right = np.where(ranks == UNKNOWN, np.where((wrong > 0) & (wrong < ALL), 0.0, np.nan), ranks == 0)
         for row, request_id in enumerate(view.request_ids.tolist()):
-            accepted, tested = int(feedback.accepted[row]), int(feedback.tested[row])
-            outcomes[request_id] += [1.0] * accepted + [0.0 if tested > accepted else np.nan]
+            accepted = int(feedback.accepted[row])
+            outcomes[request_id] += is_right[row, : accepted + 1].tolist()
             lengths[request_id] += [int(lengths_found[row])] * (accepted + 1)
             matches[request_id] += [int(match_lengths[row])] * (accepted + 1)
     return [Recording(np.array(outcomes[i]), np.array(lengths[i]), np.array(matches[i])) for i in sorted(outcomes)]

@@ -18,7 +18,7 @@ nothing was drawn is reported). Policies that stop drafting by the entropy of th
 do not hold it; confidence is known only where the draft model drafted.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -27,9 +27,12 @@ from smartspec.control.latency.model import LatencyModel
 from smartspec.control.log.decision import DecisionRecord, LogHeader
 from smartspec.control.policy import length_caps
 from smartspec.control.policy_names import parse_policy
-from smartspec.control.records import BatchView, Drafted, DrafterSpec, DraftPlan, FreeTests, StepFeedback, of_drafter
+from smartspec.control.records import BatchView, Drafted, DraftPlan, FreeTests, StepFeedback
+from smartspec.sim.fates import Fates, fates_of, successes_of
 from smartspec.sim.hindsight import HindsightAcceptance, HindsightSeconds
 from smartspec.sim.recorded_log import RecordedLog
+from smartspec.sim.replay_outcome import Outcome, of_chains, of_trees
+from smartspec.sim.replayed_drafts import as_columns, as_recorded, drafted_chains, tree_drafts
 
 
 @dataclass
@@ -70,7 +73,7 @@ class ReplayTotals:
 def replay(log: RecordedLog, policies: list[str], seed: int = 0) -> tuple[ReplayTotals, list[ReplayTotals]]:
     """What was recorded, and what each policy (see control.policies.names) would have brought.
 
-    Reads the log twice. ValueError on an unknown policy, a corrupt log, one with draft trees, or one without a token.
+    Reads the log twice. ValueError on an unknown policy, a corrupt log, or one without a token.
     """
     header = log.header
     for policy in policies:
@@ -80,8 +83,6 @@ def replay(log: RecordedLog, policies: list[str], seed: int = 0) -> tuple[Replay
     seconds = HindsightSeconds(LatencyModel.from_dict(header.profile))
     last_step: dict[int, int] = {}
     for step, record in enumerate(log):
-        if record.feedback.parents is not None:
-            raise ValueError(f"{log.path} has draft trees: only steps whose drafts are chains can be replayed")
         recorded.add(record.feedback)
         acceptance.add(record)
         seconds.add(record)
@@ -122,14 +123,21 @@ class PolicyReplay:
         """Ask for a plan, tell what came of it. uniform: float [R, K] in [0, 1); ended: requests seen last here."""
         view = self._view(record)
         plan = self._possible(view, self._controller.plan_draft(view))
-        drafted = _draft(record, plan, len(self._drafters))
+        trees = tree_drafts(record, plan, self._drafters, self._acceptance)
+        if trees is None:
+            drafted = drafted_chains(record, plan, len(self._drafters))
+        else:
+            drafted = as_columns(trees, self._max_draft_tokens)
         plan = replace(plan, lengths=drafted.lengths)
         verified = np.minimum(self._controller.plan_verify(view, plan, drafted), drafted.lengths)
-        conditional = self._acceptance.conditional(record.view)
-        fates = [chain_fates(record, n, spec, conditional[n], uniform) for n, spec in enumerate(self._drafters)]
-        feedback, num_known = self._feedback(record, view, plan, drafted, verified, fates)
+        fates = self._fates(record, uniform)
+        if trees is None:
+            outcome = of_chains(plan, verified, fates)
+        else:
+            outcome = of_trees(plan, trees, verified, fates, self._max_draft_tokens)
+        feedback = self._feedback(record, view, plan, drafted, verified, outcome, fates)
         self._controller.observe(feedback)
-        self.totals.add(feedback, from_evidence=bool((verified <= num_known).all()))
+        self.totals.add(feedback, from_evidence=outcome.is_known)
         self._remember_seen(view, plan)
         for request_id in ended:
             self._controller.forget(request_id)
@@ -142,6 +150,14 @@ class PolicyReplay:
         room = view.draft_token_budget - (np.cumsum(lengths) - lengths)
         return replace(plan, lengths=np.clip(lengths, 0, np.maximum(room, 0)))
 
+    def _fates(self, record: DecisionRecord, uniform: np.ndarray) -> list[Fates]:
+        """By drafter."""
+        conditional = self._acceptance.conditional(record.view)
+        return [
+            fates_of(record, n, spec, conditional[n], self._acceptance.siblings(n), uniform)
+            for n, spec in enumerate(self._drafters)
+        ]
+
     def _feedback(
         self,
         record: DecisionRecord,
@@ -149,38 +165,34 @@ class PolicyReplay:
         plan: DraftPlan,
         drafted: Drafted,
         verified: np.ndarray,
-        fates: "list[ChainFates]",
-    ) -> tuple[StepFeedback, np.ndarray]:
-        """What happens, and up to which length each row's draft has a recorded outcome: int [R]."""
-        shape = len(fates), view.num_rows  # of no drafters or no decoding rows as well
-        num_accepted, num_known, max_emitted = (
-            of_drafter(np.array([getattr(fate, name) for fate in fates], dtype=np.int64).reshape(shape), plan.drafter)
-            for name in ("num_accepted", "num_known", "max_emitted")
-        )
-        accepted = np.minimum(num_accepted, verified)
-        num_kept = np.minimum(accepted + 1, max_emitted) if fates else np.ones_like(accepted)
+        outcome: Outcome,
+        fates: list[Fates],
+    ) -> StepFeedback:
+        """What happens."""
         then = record.feedback
         free_tests = []
         for number, (spec, fate) in enumerate(zip(self._drafters, fates, strict=True)):
             position = np.where(plan.drafter == number, verified, 0)
-            tested = (fate.num_accepted >= position) & (position < np.minimum(num_kept, fate.num_known))
-            tested &= (position < view.draft_lengths[number]) & (not spec.has_passes)
-            matched = tested & (fate.num_accepted > position)
-            free_tests.append(FreeTests(position, tested.astype(np.int64), matched.astype(np.int64)))
+            is_there = (position < view.draft_lengths[number]) & (not spec.has_passes)
+            tested, matched = fate.free_test(position, view.drafters[number])
+            tested &= is_there & (position < outcome.num_kept)
+            free_tests.append(FreeTests(position, tested.astype(np.int64), (tested & matched).astype(np.int64)))
         feedback = StepFeedback(
             view=view,
             plan=plan,
             drafted=drafted.lengths,
             verified=verified,
-            tested=np.minimum(np.minimum(verified, accepted + 1), num_kept),
-            accepted=accepted,
-            num_emitted=then.num_emitted + int((num_kept - _recorded_kept(then)).sum()),
-            seconds=self._seconds.seconds(record, view, plan, verified),
+            tested=outcome.tested,
+            accepted=outcome.accepted,
+            num_emitted=then.num_emitted + int((outcome.num_kept - _recorded_kept(then)).sum()),
+            seconds=then.seconds,
             confidence=drafted.confidence,
-            divergence=_as_recorded(record, then.divergence, plan.drafter, verified),
+            divergence=as_recorded(record, then.divergence, plan.drafter, verified),
             free_tests=tuple(free_tests),
+            parents=drafted.parents,
+            node_tests=outcome.node_tests if drafted.parents is not None else None,
         )
-        return feedback, num_known
+        return replace(feedback, seconds=self._seconds.seconds(record, view, feedback.as_drafted(), verified))
 
     def _view(self, record: DecisionRecord) -> BatchView:
         """The recorded view, with the KV of drafters lagging as it would had this policy decided so far.
@@ -199,83 +211,14 @@ class PolicyReplay:
         return replace(view, drafters=tuple(drafters))
 
     def _remember_seen(self, view: BatchView, plan: DraftPlan) -> None:
-        # All but the last draft token are fed to the draft model.
+        # All but the last draft token are fed to the draft model; a head computes those anew when it drafts again.
         for row in np.flatnonzero(plan.lengths > 0).tolist():
-            key = int(plan.drafter[row]), int(view.request_ids[row])
-            self._num_seen[key] = int(view.context_tokens[row] + plan.lengths[row])
-
-
-@dataclass(frozen=True)
-class ChainFates:
-    """What would happen to drafts of full length. num_accepted: int [R], tokens accepted before the first rejection.
-
-    num_known: int [R], drafts of up to this length have a recorded outcome. max_emitted: int [R], tokens after which
-    the request ended (a large number where it did not).
-    """
-
-    num_accepted: np.ndarray
-    num_known: np.ndarray
-    max_emitted: np.ndarray = field(repr=False)
-
-
-def chain_fates(
-    record: DecisionRecord, drafter: int, spec: DrafterSpec, conditional: np.ndarray, uniform: np.ndarray
-) -> ChainFates:
-    """The fate of drafts by that drafter in all rows: recorded as far as the log goes, then drawn.
-
-    conditional, uniform: float [R, K]; a token is accepted where uniform is below its conditional acceptance.
-    """
-    feedback, endless = record.feedback, uniform.shape[1] + 1
-    is_own = feedback.plan.drafter == drafter
-    successes, has_ended = _successes(feedback)
-    is_decided = is_own & ((successes < feedback.tested) | has_ended)
-    certain = np.where(is_own, successes, 0)
-    if drafter < len(feedback.free_tests) and not spec.has_passes:
-        free = feedback.free_tests[drafter]
-        is_free = ~is_decided & (free.tested > 0) & (free.position == certain)
-        certain = certain + (is_free & (free.matched > 0))
-        is_decided |= is_free & (free.matched == 0)
-    is_accepted = (uniform < conditional) | (np.arange(uniform.shape[1]) < certain[:, None])
-    num_right = np.cumprod(is_accepted, axis=1).sum(axis=1)
-    return ChainFates(
-        num_accepted=np.where(is_decided, certain, num_right),
-        num_known=np.where(is_decided, endless, certain),
-        max_emitted=np.where(has_ended & is_own, successes, endless),
-    )
-
-
-def _draft(record: DecisionRecord, plan: DraftPlan, num_drafters: int) -> Drafted:
-    """The drafts of a plan: confidence as recorded where the same drafter drafted; the plan's stop rule applied."""
-    confidence = _as_recorded(record, record.feedback.confidence, plan.drafter, plan.lengths)
-    if confidence is None or plan.stop is None:
-        return Drafted(plan.lengths, confidence)
-    lengths = plan.lengths.copy()
-    for number in range(num_drafters):
-        for depth in range(int(lengths.max(initial=0))):
-            rows = np.flatnonzero((plan.drafter == number) & (lengths > depth))
-            if len(rows):
-                stops = plan.stop(depth, rows, confidence[rows, depth], np.full(len(rows), np.nan))
-                lengths[rows[stops]] = depth + 1
-    return Drafted(lengths, _as_recorded(record, confidence, plan.drafter, lengths))
-
-
-def _as_recorded(
-    record: DecisionRecord, values: np.ndarray | None, drafter: np.ndarray, lengths: np.ndarray
-) -> np.ndarray | None:
-    """What was recorded of the first lengths[i] tokens of drafts by the same drafter: float [R, K], NaN elsewhere."""
-    if values is None:
-        return None
-    is_same = (drafter == record.feedback.plan.drafter)[:, None]
-    return np.where(is_same & (np.arange(values.shape[1]) < lengths[:, None]), values, np.nan)
+            number = int(plan.drafter[row])
+            kept = 1 if self._drafters[number].makes_trees else plan.lengths[row]
+            self._num_seen[number, int(view.request_ids[row])] = int(view.context_tokens[row] + kept)
 
 
 def _recorded_kept(feedback: StepFeedback) -> np.ndarray:
     """Tokens each row emitted, as far as the record tells: int [R]."""
-    successes, has_ended = _successes(feedback)
+    successes, has_ended = successes_of(feedback)
     return np.where(has_ended, successes, successes + 1)
-
-
-def _successes(feedback: StepFeedback) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens accepted and kept, int [R], and whether the request ended with the last of them, bool [R]."""
-    successes = np.minimum(feedback.accepted, feedback.tested)
-    return successes, (feedback.tested < feedback.verified) & (successes == feedback.tested)

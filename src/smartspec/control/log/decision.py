@@ -10,23 +10,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from smartspec.control.checks import problems
-from smartspec.control.log.json_fields import Fields, matrix_or_null, numbers_or_null
-from smartspec.control.records import (
-    UNLIMITED,
-    BatchView,
-    DrafterSpec,
-    DrafterView,
-    DraftPlan,
-    FreeTests,
-    StepFeedback,
-    StepSeconds,
-)
+from smartspec.control.log.json_fields import Fields, matrix_or_null
+from smartspec.control.log.view_fields import columns_of, read_view, view_dict
+from smartspec.control.records import BatchView, DrafterSpec, DraftPlan, FreeTests, StepFeedback, StepSeconds
 
 FORMAT = 2
-_VIEW_COLUMNS = ("request_ids", "context_tokens", "max_draft_tokens")
-_STEP_COUNTS = ("num_prefills", "prefill_tokens", "prefill_context_tokens")
 _OUTCOME_COLUMNS = ("drafted", "verified", "tested", "accepted")
-_DRAFTER_COLUMNS = ("lengths", "match_lengths", "lag")
 _FREE_COLUMNS = ("position", "tested", "matched")
 _SECONDS = ("draft", "target", "host")
 _OPTIONAL_MATRICES = ("confidence", "divergence")
@@ -87,9 +76,11 @@ class DecisionRecord:
     def to_json(self) -> str:
         """One line, without its end. Values that all have their default are left out, estimates rounded."""
         feedback = self.feedback
-        data = {"format": FORMAT, "now": self.view.now} | _view_dict(self.view)
+        data = {"format": FORMAT, "now": self.view.now} | view_dict(self.view)
         data |= {"lengths": self.lengths.tolist(), "drafter": self.drafter.tolist()}
         data |= {"plan_lengths": feedback.plan.lengths.tolist()}
+        if feedback.plan.width > 1 and feedback.plan.depths is not None:
+            data |= {"width": int(feedback.plan.width), "depths": feedback.plan.depths.tolist()}
         data |= {"goodput": self.goodput, "off_goodput": self.off_goodput, "predicted_seconds": self.predicted_seconds}
         data |= {"survival": np.round(self.survival, 4).tolist(), "reason": self.reason}
         data |= {"alternatives": [[a.label, int(a.num_draft_tokens), float(a.goodput)] for a in self.alternatives]}
@@ -97,7 +88,7 @@ class DecisionRecord:
         data |= {"num_emitted": int(feedback.num_emitted)}
         data |= {"seconds": [getattr(feedback.seconds, name) for name in _SECONDS]}
         if any(free.tested.any() for free in feedback.free_tests):
-            data["free_tests"] = _columns_of(feedback.free_tests, _FREE_COLUMNS)
+            data["free_tests"] = columns_of(feedback.free_tests, _FREE_COLUMNS)
         for name in _OPTIONAL_MATRICES:
             if (value := getattr(feedback, name)) is not None:
                 data[name] = matrix_or_null(value)
@@ -109,15 +100,22 @@ class DecisionRecord:
     def from_json(text: str, line: int | None = None) -> "DecisionRecord":
         """Inverse of to_json. ValueError names the line (if given), the field, and what is wrong with it."""
         fields = Fields.parse(text, FORMAT, line)
-        view = _read_view(fields)
+        view = read_view(fields)
         num_rows = view.num_rows
         drafter = fields.integers("drafter", num_rows)
         outcome = {name: fields.integers(name, num_rows) for name in _OUTCOME_COLUMNS}
         matrices = {name: fields.matrix(name, num_rows) for name in _OPTIONAL_MATRICES if fields.has(name)}
-        matrices |= {n: fields.matrix(n, num_rows).astype(np.int64) for n in _TREE_MATRICES if fields.has(n)}
+        if fields.has("parents"):
+            matrices |= {"parents": fields.parents("parents", num_rows)}
+            matrices |= {"node_tests": fields.matrix("node_tests", num_rows).astype(np.int64)}
         feedback = StepFeedback(
             view=view,
-            plan=DraftPlan(fields.integers("plan_lengths", num_rows), drafter),
+            plan=DraftPlan(
+                fields.integers("plan_lengths", num_rows),
+                drafter,
+                depths=fields.integers("depths", num_rows) if fields.has("depths") else None,
+                width=fields.integer("width", default=1),
+            ),
             num_emitted=fields.integer("num_emitted"),
             seconds=StepSeconds(*fields.numbers("seconds", len(_SECONDS)).tolist()),
             free_tests=tuple(FreeTests(*c) for c in fields.tables("free_tests", len(_FREE_COLUMNS), num_rows)),
@@ -209,58 +207,12 @@ class LogHeader:
         )
 
 
-def _view_dict(view: BatchView) -> dict:
-    data = {name: getattr(view, name).tolist() for name in _VIEW_COLUMNS}
-    data |= {"drafters": _columns_of(view.drafters, _DRAFTER_COLUMNS)}
-    data |= {name: int(getattr(view, name)) for name in _STEP_COUNTS}
-    data |= {"prefill_attended_tokens": float(view.prefill_attended_tokens)}
-    if view.num_waiting:
-        data["num_waiting"] = int(view.num_waiting)
-    if view.draft_token_budget != UNLIMITED:
-        data["draft_token_budget"] = int(view.draft_token_budget)
-    if view.class_ids.any():
-        data["class_ids"] = view.class_ids.tolist()
-    if (view.weights != 1.0).any():
-        data["weights"] = view.weights.tolist()
-    if np.isfinite(view.tpot_targets).any():
-        data["tpot_targets"] = numbers_or_null(view.tpot_targets)
-    return data
-
-
-def _read_view(fields: Fields) -> BatchView:
-    request_ids = fields.integers("request_ids")
-    num_rows = len(request_ids)
-    wishes = {name: fields.numbers(name, num_rows) for name in ("weights", "tpot_targets") if fields.has(name)}
-    if "tpot_targets" in wishes:
-        wishes["tpot_targets"] = np.where(np.isnan(wishes["tpot_targets"]), np.inf, wishes["tpot_targets"])
-    if fields.has("class_ids"):
-        wishes["class_ids"] = fields.integers("class_ids", num_rows)
-    return BatchView(
-        request_ids=request_ids,
-        context_tokens=fields.integers("context_tokens", num_rows),
-        max_draft_tokens=fields.integers("max_draft_tokens", num_rows),
-        num_prefills=fields.integer("num_prefills"),
-        prefill_tokens=fields.integer("prefill_tokens"),
-        prefill_context_tokens=fields.integer("prefill_context_tokens"),
-        drafters=tuple(DrafterView(*c) for c in fields.tables("drafters", len(_DRAFTER_COLUMNS), num_rows)),
-        prefill_attended_tokens=fields.number("prefill_attended_tokens"),
-        draft_token_budget=fields.integer("draft_token_budget", default=UNLIMITED),
-        num_waiting=fields.integer("num_waiting", default=0),
-        now=fields.number("now"),
-        **wishes,
-    )
-
-
 def _read_alternatives(fields: Fields) -> tuple[Alternative, ...]:
     entries = fields.data.get("alternatives", [])
     try:
         return tuple(Alternative(str(label), int(tokens), float(goodput)) for label, tokens, goodput in entries)
     except (TypeError, ValueError):
         return fields.fail("field 'alternatives' must be a list of [label, number of draft tokens, goodput]")
-
-
-def _columns_of(records: tuple, names: tuple[str, ...]) -> list:
-    return [[getattr(record, name).tolist() for name in names] for record in records]
 
 
 def _read_drafters(fields: Fields) -> tuple[DrafterSpec, ...]:
@@ -270,6 +222,7 @@ def _read_drafters(fields: Fields) -> tuple[DrafterSpec, ...]:
                 str(d["name"]),
                 bool(d["has_passes"]),
                 tuple(map(int, d["match_lengths"])),
+                makes_trees=bool(d.get("makes_trees", False)),
                 one_pass_depth=int(d.get("one_pass_depth", 0)),
             )
             for d in fields.data["drafters"]

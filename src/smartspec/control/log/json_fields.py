@@ -68,6 +68,13 @@ class Fields:
             self.fail(f"field {name!r} must be {num_rows} equally long lists of numbers, found {_shown(rows)}")
         return np.array(rows, dtype=float).reshape(num_rows, -1 if num_rows else 0)
 
+    def parents(self, name: str, num_rows: int) -> np.ndarray:
+        """int64 [num_rows, K], the node that each node of a tree follows, -1 for the text."""
+        parents = self.matrix(name, num_rows)
+        if not ((parents >= -1) & (parents < np.arange(parents.shape[1]))).all():
+            self.fail(f"field {name!r} must name for every node one before it or -1, found {self._found(name)}")
+        return parents.astype(np.int64)
+
     def tables(self, name: str, num_columns: int, length: int) -> list[np.ndarray]:
         """int64 [num_columns, length] each; none where left out."""
         tables = self._list(name, None, lambda table: isinstance(table, list), "lists") if self.has(name) else []

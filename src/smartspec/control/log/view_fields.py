@@ -1,0 +1,76 @@
+"""The view of a step as fields of its decision record."""
+
+import numpy as np
+
+from smartspec.control.log.json_fields import Fields, matrix_or_null, numbers_or_null
+from smartspec.control.records import UNLIMITED, BatchView, DrafterView
+
+_VIEW_COLUMNS = ("request_ids", "context_tokens", "max_draft_tokens")
+_STEP_COUNTS = ("num_prefills", "prefill_tokens", "prefill_context_tokens")
+_DRAFTER_COLUMNS = ("lengths", "match_lengths", "lag")
+_FOUND_MATRICES = ("confidence", "parents")  # of drafts that are known before the plan
+
+
+def view_dict(view: BatchView) -> dict:
+    """JSON-able; what has its default is left out."""
+    data = {name: getattr(view, name).tolist() for name in _VIEW_COLUMNS}
+    data |= {"drafters": columns_of(view.drafters, _DRAFTER_COLUMNS)}
+    for number, drafter in enumerate(view.drafters):
+        matrices = {f"{name}_{number}": getattr(drafter, name) for name in _FOUND_MATRICES}
+        data |= {name: matrix_or_null(matrix) for name, matrix in matrices.items() if matrix is not None}
+    data |= {name: int(getattr(view, name)) for name in _STEP_COUNTS}
+    data |= {"prefill_attended_tokens": float(view.prefill_attended_tokens)}
+    if view.num_waiting:
+        data["num_waiting"] = int(view.num_waiting)
+    if view.draft_token_budget != UNLIMITED:
+        data["draft_token_budget"] = int(view.draft_token_budget)
+    if view.class_ids.any():
+        data["class_ids"] = view.class_ids.tolist()
+    if (view.weights != 1.0).any():
+        data["weights"] = view.weights.tolist()
+    if np.isfinite(view.tpot_targets).any():
+        data["tpot_targets"] = numbers_or_null(view.tpot_targets)
+    return data
+
+
+def read_view(fields: Fields) -> BatchView:
+    """Inverse of view_dict. ValueError names the field and what is wrong with it."""
+    request_ids = fields.integers("request_ids")
+    num_rows = len(request_ids)
+    wishes = {name: fields.numbers(name, num_rows) for name in ("weights", "tpot_targets") if fields.has(name)}
+    if "tpot_targets" in wishes:
+        wishes["tpot_targets"] = np.where(np.isnan(wishes["tpot_targets"]), np.inf, wishes["tpot_targets"])
+    if fields.has("class_ids"):
+        wishes["class_ids"] = fields.integers("class_ids", num_rows)
+    columns = fields.tables("drafters", len(_DRAFTER_COLUMNS), num_rows)
+    return BatchView(
+        request_ids=request_ids,
+        context_tokens=fields.integers("context_tokens", num_rows),
+        max_draft_tokens=fields.integers("max_draft_tokens", num_rows),
+        num_prefills=fields.integer("num_prefills"),
+        prefill_tokens=fields.integer("prefill_tokens"),
+        prefill_context_tokens=fields.integer("prefill_context_tokens"),
+        drafters=tuple(_read_drafter(fields, *each, num_rows) for each in enumerate(columns)),
+        prefill_attended_tokens=fields.number("prefill_attended_tokens"),
+        draft_token_budget=fields.integer("draft_token_budget", default=UNLIMITED),
+        num_waiting=fields.integer("num_waiting", default=0),
+        now=fields.number("now"),
+        **wishes,
+    )
+
+
+def _read_drafter(fields: Fields, number: int, columns: np.ndarray, num_rows: int) -> DrafterView:
+    confidence, parents = (f"{name}_{number}" for name in _FOUND_MATRICES)
+    lengths, match_lengths, lag = columns
+    return DrafterView(
+        lengths,
+        match_lengths,
+        lag,
+        confidence=fields.matrix(confidence, num_rows) if fields.has(confidence) else None,
+        parents=fields.parents(parents, num_rows) if fields.has(parents) else None,
+    )
+
+
+def columns_of(records: tuple, names: tuple[str, ...]) -> list:
+    """Arrays of the same names, one list of lists for each record."""
+    return [[getattr(record, name).tolist() for name in names] for record in records]

@@ -1,0 +1,165 @@
+"""Replays of logs with trees: exact where the log holds the answer, right on average where it does not."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from smartspec.control.log.decision import DecisionRecord, LogHeader
+from smartspec.control.records import StepFeedback, depths_of
+from smartspec.core.blocks import BlockManager
+from smartspec.core.engine_core import EngineCore
+from smartspec.core.request import Request
+from smartspec.core.sampling_params import SamplingParams
+from smartspec.core.scheduler import Scheduler
+from smartspec.sim.executor import EOS, HEAD, SimExecutor
+from smartspec.sim.fates import ALL, UNKNOWN, recorded_ranks, successes_of
+from smartspec.sim.recorded_log import RecordedLog
+from smartspec.sim.recorded_truth import read_recordings
+from smartspec.sim.replay import replay
+from smartspec.sim.scenario import Scenario
+from smartspec.sim.simulation import make_acceptance_truth, make_controller, make_time_truth
+
+K, NUM_ROWS = 12, 4
+
+
+def recorded(policy: str, path, num_tokens: int = 120) -> list[DecisionRecord]:
+    """A log, written to path, of NUM_ROWS requests that get so many tokens each; its records."""
+    scenario = Scenario(policy=policy, drafter="head", acceptance="eagle3", batch=NUM_ROWS, max_draft_tokens=K)
+    time, truth = make_time_truth(scenario), make_acceptance_truth(scenario)
+    executor = SimExecutor(time, truth, drafter=HEAD, num_slots=NUM_ROWS, seed=0)
+    controller = make_controller(scenario, time, executor.true_estimates, HEAD)
+    lines = [LogHeader("toy", policy, K, (HEAD,), controller.latency.to_dict()).to_json()]
+    records: list[DecisionRecord] = []
+    controller.on_record = records.append
+    blocks = BlockManager(1000, 16, NUM_ROWS)
+    scheduler = Scheduler(blocks, max_batched_tokens=512, max_model_len=4096, max_draft_tokens=K)
+    core = EngineCore(scheduler, executor, executor.overheard(controller))
+    for number in range(NUM_ROWS):
+        truth.begin(number)
+        params = SamplingParams(max_tokens=num_tokens + K, temperature=0.0)
+        core.add_request(Request(number, [number] * 50, params, seed=0, stop_token_ids=frozenset({EOS})))
+    now = 0.0
+    while core.has_work:
+        now += core.step(now).seconds.total
+    path.write_text("".join(f"{line}\n" for line in (*lines, *(record.to_json() for record in records))))
+    return records
+
+
+@pytest.fixture(scope="module")
+def large_trees(tmp_path_factory):
+    path = tmp_path_factory.mktemp("logs") / "large.jsonl"
+    return path, recorded(f"eagle2:{K}", path)
+
+
+def of_trees(records: list[DecisionRecord]) -> list[StepFeedback]:
+    """The feedback of steps with trees."""
+    return [record.feedback for record in records if record.feedback.node_tests is not None]
+
+
+def emitted_of_first_nodes(records: list[DecisionRecord], size: int) -> int:
+    """What trees cut to their first nodes would have emitted."""
+    total = sum(record.feedback.num_emitted for record in records)
+    for feedback in of_trees(records):
+        successes, has_ended = successes_of(feedback)
+        accepted = (feedback.node_tests[:, :size] == 1).sum(axis=1)
+        kept = successes + ~has_ended
+        total += int((np.where(accepted < successes, accepted + 1, kept) - kept).sum())
+    return total
+
+
+@pytest.mark.parametrize("policy", [f"eagle2:{K}", "ddd", "sequoia:7", "goodput"])
+def test_the_recorded_policy_replays_to_what_was_recorded(policy, tmp_path):
+    records = recorded(policy, tmp_path / "log.jsonl")
+    assert of_trees(records)
+    then, (again,) = replay(RecordedLog(tmp_path / "log.jsonl"), [policy])
+    assert then.num_emitted == sum(record.feedback.num_emitted for record in records)
+    assert again.evidence_share == 1.0
+    # What a policy decides by confidence or learns from it may differ: logs keep four digits.
+    tolerance = 0.01 if policy in ("goodput", "sequoia:7") else 0.0
+    assert again.num_emitted == pytest.approx(then.num_emitted, rel=tolerance)
+    assert again.num_verified == pytest.approx(then.num_verified, rel=tolerance)
+    assert again.seconds == pytest.approx(then.seconds, rel=max(tolerance, 1e-9))
+
+
+def test_smaller_trees_than_recorded_are_known_exactly(large_trees):
+    path, records = large_trees
+    for size in (1, 5):
+        _, (totals,) = replay(RecordedLog(path), [f"eagle2:{size}"])
+        assert totals.num_emitted == emitted_of_first_nodes(records, size)
+        assert totals.evidence_share == 1.0
+
+
+def test_of_chains_a_log_of_trees_knows_the_eldest(large_trees):
+    path, records = large_trees
+    _, (totals,) = replay(RecordedLog(path), ["fixed:1"])
+    assert totals.num_emitted == emitted_of_first_nodes(records, 1) and totals.evidence_share == 1.0
+
+
+@pytest.mark.parametrize(("policy", "other"), [("eagle2:6", "eagle2:12"), ("fixed:5", "eagle2:8"), ("ddd", "fixed:3")])
+def test_what_was_not_recorded_is_drawn_and_right_on_average(policy, other, tmp_path):
+    recorded(policy, tmp_path / "log.jsonl", num_tokens=400)
+    _, (totals,) = replay(RecordedLog(tmp_path / "log.jsonl"), [other])
+    truth = recorded(other, tmp_path / "other.jsonl", num_tokens=400)
+    steps = sum(record.view.num_rows for record in truth)
+    per_step = sum(record.feedback.num_emitted for record in truth) / steps
+    assert totals.num_emitted / totals.num_rows == pytest.approx(per_step, rel=0.06)
+    # Batches are the recorded ones, which shrink at another moment.
+    seconds = sum(record.feedback.seconds.total for record in truth) / steps
+    assert totals.seconds / totals.num_rows == pytest.approx(seconds, rel=0.12)
+    assert totals.evidence_share < 1.0 or other == "fixed:3"
+
+
+def test_a_recording_holds_what_a_chain_would_have_met(large_trees):
+    _, records = large_trees
+    recordings = read_recordings(records)
+    assert len(recordings) == NUM_ROWS
+    first = [feedback.node_tests[feedback.drafted > 0, 0] for feedback in of_trees(records)]
+    outcomes = np.concatenate([recording.outcomes for recording in recordings])
+    # Deeper nodes count as well, hence the tolerance.
+    assert np.nanmean(outcomes) == pytest.approx(np.mean(np.concatenate(first) == 1), abs=0.08)
+
+
+def test_ranks_are_told_as_far_as_the_path_was_compared(large_trees):
+    _, records = large_trees
+    feedback = next(feedback for feedback in of_trees(records) if (feedback.accepted > 1).any())
+    rank, wrong = recorded_ranks(feedback, K)
+    for row, accepted in enumerate(feedback.accepted.tolist()):
+        path = np.flatnonzero(feedback.node_tests[row] == 1)
+        assert depths_of(feedback.parents)[row, path].tolist() == list(range(1, accepted + 1))
+        assert (rank[row, :accepted] >= 0).all() and (rank[row, accepted:] == UNKNOWN).all()
+        last = path[-1] if len(path) else -1
+        assert wrong[row, accepted] == (feedback.parents[row, : feedback.verified[row]] == last).sum()
+
+
+def test_where_a_request_ended_nothing_more_is_right(large_trees):
+    _, records = large_trees
+    feedback = next(feedback for feedback in of_trees(records) if feedback.accepted[0] > 1)
+    path = np.flatnonzero(feedback.node_tests[0] == 1)
+    tests = feedback.node_tests.copy()
+    tests[0, path[1:]], tests[0, np.isin(feedback.parents[0], path)] = -1, -1
+    ended = replace(feedback, accepted=np.minimum(feedback.accepted, 1), tested=np.minimum(feedback.tested, 1))
+    ended = replace(ended, node_tests=tests)
+    successes, has_ended = successes_of(ended)
+    assert successes[0] == 1 and has_ended[0]
+    rank, wrong = recorded_ranks(ended, K)
+    assert rank[0, 0] >= 0 and (wrong[0, 1:] >= ALL).all()
+
+
+@pytest.mark.parametrize("parent", ["5", "-2", "null"])
+def test_a_tree_whose_nodes_follow_none_before_them_is_refused(large_trees, parent):
+    _, records = large_trees
+    text = next(record for record in records if record.feedback.parents is not None).to_json()
+    damaged = text.replace('"parents":[[-1,', f'"parents":[[{parent},', 1)
+    assert damaged != text
+    with pytest.raises(ValueError, match="'parents' must name for every node one before it or -1"):
+        DecisionRecord.from_json(damaged)
+
+
+def test_the_log_keeps_width_and_depths(large_trees):
+    path, records = large_trees
+    record = next(record for record in records if record.feedback.parents is not None)
+    again = DecisionRecord.from_json(record.to_json())
+    assert again.feedback.plan.width == record.feedback.plan.width == 10
+    assert again.feedback.plan.depths.tolist() == record.feedback.plan.depths.tolist()
+    assert RecordedLog(path).header.drafters == (HEAD,)
