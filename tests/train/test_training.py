@@ -1,5 +1,6 @@
 """A head from nothing, on a tiny model: texts by the model itself, training, the checkpoint, drafting with it."""
 
+import errno
 import json
 import shutil
 import sys
@@ -14,14 +15,17 @@ from safetensors.torch import load_file, save_file
 sys.path.append(str(Path(__file__).parents[1] / "engine"))
 from saved_models import save_model
 from transformers import AutoTokenizer
+from typer.testing import CliRunner
 
-from smartspec.engine.drafting.head_checkpoint import read_head
+from smartspec.cli.main import _build_app
+from smartspec.engine.drafting.head_checkpoint import read_head, write_files
 from smartspec.engine.drafting.head_kinds import is_head, load_head
 from smartspec.engine.models.load import load_model
 from smartspec.train import run
 from smartspec.train.fit import TrainingSettings
 from smartspec.train.generate import GenerationLimits, without_loop
-from smartspec.train.shards import read_rows, read_shard, shard_paths
+from smartspec.train.prompts import chat_format
+from smartspec.train.shards import TokenRow, read_rows, read_shard, shard_paths, write_shard
 from smartspec.train.signals import read_signals, signals_path
 
 TEMPLATE = "{% for m in messages %}w3 w{{ 4 if m.role == 'user' else 6 }} {{ m.content }} <end> {% endfor %}"
@@ -77,6 +81,42 @@ def test_generation_goes_on_where_it_ended_with_other_texts(target, texts, tmp_p
     assert rows[: len(before)] == before and len(rows) > len(before)
     assert rows[len(before) :][0] not in before
     assert all(0 < row.answer_start < len(row.token_ids) for row in read_rows(folder))
+
+
+def test_prompts_of_ones_own_are_answered_once_each(target, tmp_path):
+    said, words = [], ["w10 w11", "w12 w13 w14", "w15"]
+    lines = [json.dumps({"id": n, "task": "chat", "prompt": word, "turns": [word]}) for n, word in enumerate(words)]
+    lines.append(json.dumps({"prompt": "w9 " * 200}))
+    (tmp_path / "prompts").mkdir()
+    (tmp_path / "prompts" / "some.jsonl").write_text("\n".join(lines))
+    data = tmp_path / "texts"
+    chat = chat_format(load_model(str(target)).tokenizer)
+
+    def num_answers() -> list[int]:
+        prompts = [tuple(row.token_ids[: row.answer_start].tolist()) for row in read_rows(data)]
+        return [prompts.count(tuple(chat.encode(word))) for word in words]
+
+    run.generate_texts(str(target), data, 150, (tmp_path / "prompts",), 0, said.append)
+    assert "4 prompts, 1 left out as longer than" in said[1] and said[1].endswith("0 answered before")
+    num_answered, num_said = sum(num_answers()), len(said)
+    assert num_answered > 0 and max(num_answers()) == 1
+    run.generate_texts(str(target), data, 400, (tmp_path / "prompts",), 0, said.append)
+    assert said[num_said + 1].endswith(f"{num_answered} answered before")
+    assert max(num_answers()) == 1
+    run.generate_texts(str(target), data, 1, (), 0, said.append)
+    assert "answer tokens already" in said[-1]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--data", "texts"], "nothing to do: give --generate TOKENS, --out FOLDER or --export-data FOLDER"),
+        (["--data", "texts", "--out", "head", "--prompts", "p.jsonl"], "--prompts are answered by --generate TOKENS"),
+    ],
+)
+def test_commands_that_do_nothing_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        CliRunner().invoke(_build_app(), ["train-drafter", "model", *options], catch_exceptions=False)
 
 
 def test_training_teaches_and_what_it_writes_drafts(target, texts, trained):
@@ -190,6 +230,49 @@ def test_data_that_cannot_be_learned_from_is_refused(target, tmp_path):
     (tmp_path / "tokens" / "00000.npz").write_bytes(b"half a file")
     with pytest.raises(ValueError, match=r"00000\.npz is not a shard of training rows"):
         run.train_head(str(target), tmp_path, tmp_path / "out", SETTINGS, lambda line: None)
+
+    for rows, message in (
+        ([row([1, 2, 3], 3)], "its rows are empty or do not add up"),
+        ([row([1, 2, 40], 1)], "a row of 3 tokens up to id 40, .* has 32 tokens and .* generate texts with this model"),
+        ([row([1] * 5000, 1)], "a row of 5000 tokens up to id 1, .* generate texts with this model"),
+    ):
+        (tmp_path / "tokens" / "00000.npz").unlink()
+        write_shard(tmp_path, rows)
+        with pytest.raises(ValueError, match=message):
+            run.train_head(str(target), tmp_path, tmp_path / "out", SETTINGS, lambda line: None)
+    assert not is_head(str(tmp_path / "out"))
+
+
+def row(token_ids: list[int], answer_start: int) -> TokenRow:
+    return TokenRow(np.array(token_ids, dtype=np.int32), answer_start)
+
+
+def test_a_full_disk_costs_nothing_that_was_kept(target, texts, tmp_path, monkeypatch):
+    settings, out = replace(SETTINGS, num_tokens=500), tmp_path / "head"
+    run.train_head(str(target), texts, out, settings, lambda line: None)
+    kept = {path.name: path.read_bytes() for path in out.iterdir()}
+
+    def full(*arguments, **named):
+        raise RuntimeError("PytorchStreamWriter failed writing file: No space left on device")
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(
+        OSError, match=r"cannot write .*training\.pt .*No space left.* make room, then the same command"
+    ):
+        run.train_head(str(target), texts, out, replace(settings, num_tokens=900), lambda line: None)
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == kept
+
+    def no_room(*arguments, **named):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(np, "savez", no_room)
+    with pytest.raises(OSError, match=r"cannot write .*00000\.npz .*No space left.* make room"):
+        write_shard(tmp_path / "texts", [row([1, 2, 3], 1)])
+    assert not list((tmp_path / "texts" / "tokens").iterdir())
+    monkeypatch.setattr("smartspec.engine.drafting.head_checkpoint.save_file", no_room)
+    with pytest.raises(OSError, match=r"cannot write a head to .*No space left.* make room"):
+        write_files(tmp_path, {}, {})
+    assert not (tmp_path / "config.json").exists()
 
 
 def test_exported_rows_are_what_speculators_reads(target, texts, tmp_path):

@@ -18,7 +18,11 @@ def train_drafter(
         int | None, typer.Option(min=1, help="Have the target write texts until there are so many answer tokens.")
     ] = None,
     prompts: Annotated[
-        list[Path] | None, typer.Option(help="JSONL files of prompts to begin with; without, the target writes them.")
+        list[Path] | None,
+        typer.Option(
+            help="JSONL files, or folders of them, of prompts to answer first (with --generate); all others the target "
+            "writes."
+        ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Train a head on the texts and write it to this folder.")] = None,
     export_data: Annotated[
@@ -36,6 +40,10 @@ def train_drafter(
 
     Example: smartspec train-drafter smollm2-135m-instruct --data texts --generate 1000000
     """
+    if generate is None and out is None and export_data is None:
+        raise ValueError("nothing to do: give --generate TOKENS, --out FOLDER or --export-data FOLDER")
+    if prompts and generate is None:
+        raise ValueError("--prompts are answered by --generate TOKENS: give that too, or leave them out")
     report = partial(print, file=sys.stderr, flush=True)
     for ending in (signal.SIGINT, signal.SIGTERM):  # in the background a shell has the first one ignored
         signal.signal(ending, signal.default_int_handler)

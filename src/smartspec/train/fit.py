@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from smartspec.train.batches import collate, epoch, read_part
-from smartspec.train.shards import shard_paths
+from smartspec.train.shards import cannot_write, shard_paths
 from smartspec.train.unroll import NUM_DEPTHS, TrainedHead, chain_matches, loss_of
 
 CHECKPOINT = "training.pt"
@@ -102,7 +102,8 @@ class Training:
         return (counts[:, 1] / counts[:, 0].clamp(min=1)).tolist()
 
     def keep(self, folder: Path, report: Callable[[str], None]) -> None:
-        """Write the state, and a line of the learning curve."""
+        """Write the state, and a line of the learning curve. Raises OSError naming the file; what was kept before
+        stays."""
         rates = self.acceptance()
         line = {
             "tokens": self.num_tokens,
@@ -113,8 +114,13 @@ class Training:
         }
         folder.mkdir(parents=True, exist_ok=True)
         partial = folder / f"{CHECKPOINT}.partial"
-        torch.save(self._state(), partial)
-        partial.replace(folder / CHECKPOINT)
+        try:
+            torch.save(self._state(), partial)
+            partial.replace(folder / CHECKPOINT)
+        except (OSError, RuntimeError) as error:  # torch raises the latter where the disk is full
+            raise cannot_write(folder / CHECKPOINT, error) from error
+        finally:
+            partial.unlink(missing_ok=True)
         with (folder / CURVE).open("a") as file:
             file.write(json.dumps(line) + "\n")
         report(json.dumps(line))

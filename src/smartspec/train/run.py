@@ -1,6 +1,6 @@
 """The stages of training a head, from names and folders."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,7 @@ from smartspec.train.export import export_rows
 from smartspec.train.fit import CHECKPOINT, Training, TrainingSettings
 from smartspec.train.generate import BLOCK_SIZE, GenerationLimits, Generator, NoDrafts, generate_shards
 from smartspec.train.kinds import KINDS, start_of, taps_of, write
-from smartspec.train.prompts import chat_format
+from smartspec.train.prompts import ChatFormat, chat_format
 from smartspec.train.recording import RecordingExecutor, RecordingRunner, signals_of
 from smartspec.train.shards import num_answer_tokens, read_rows, read_shard, shard_paths
 from smartspec.train.signals import read_signals, signals_path, write_signals
@@ -33,10 +33,12 @@ VOCABULARY = "draft_vocabulary.npy"
 def generate_texts(
     model: str, data: Path, num_tokens: int, prompt_files: tuple[Path, ...], seed: int, report: Callable[[str], None]
 ) -> None:
-    """Have the target write texts into folder data until it holds num_tokens answer tokens."""
-    if num_answer_tokens(data) >= num_tokens:
+    """Have the target write texts into folder data until it holds num_tokens answer tokens. prompt_files: see
+    read_prompts; those that were not answered yet come first, in random order."""
+    if (have := num_answer_tokens(data)) >= num_tokens:
+        report(f"{data} holds {have} answer tokens already")
         return
-    prompts = tuple(prompt.text for path in prompt_files for prompt in read_prompts(path))
+    texts = [prompt.text for path in prompt_files for prompt in read_prompts(path)]
     report(f"loading {model}")
     loaded = load_model(model)
     limits = GenerationLimits().within(loaded.max_model_len)
@@ -49,6 +51,7 @@ def generate_texts(
         max_draft_tokens=1,
     )
     core = EngineCore(scheduler, executor, NoDrafts())
+    prompts = _unanswered(texts, data, chat, limits.prompt, seed, report)
     seed += len(shard_paths(data))  # what goes on does not begin again
     generator = Generator(core, executor, chat, loaded.eos_token_ids, limits, seed=seed, prompts=prompts)
     generate_shards(generator, data, num_tokens, report)
@@ -65,8 +68,7 @@ def record_missing(model: str, data: Path, kind: str, report: Callable[[str], No
         return
     report(f"computing what {model} makes of {len(missing)} shards")
     loaded = load_model(model)
-    _check_rows(data, loaded)
-    longest = max(len(row.token_ids) for row in read_rows(data))
+    longest = _check_rows(data, model, loaded.vocab_size, loaded.max_model_len)
     runner = ModelRunner(loaded, num_slots=1, max_len=longest, taps=taps_of(kind, loaded.num_layers))
     for number in missing:
         rows = read_shard(shard_paths(data)[number])
@@ -81,6 +83,7 @@ def train_head(model: str, data: Path, out: Path, settings: TrainingSettings, re
     source, files = locate(model)
     target, _ = read_checkpoint(model, source, files, torch.float32, keep_blocks=False)
     vocab_size = target.get_input_embeddings().weight.shape[0]
+    _check_rows(data, model, vocab_size, target.config.get_text_config().max_position_embeddings)
     num_taps = len(taps_of(settings.kind, target.config.get_text_config().num_hidden_layers))
     _check_signals(data, num_taps * target.config.get_text_config().hidden_size, settings.kind)
     if (out / CHECKPOINT).exists():
@@ -106,20 +109,42 @@ def export_data(model: str, data: Path, out: Path, report: Callable[[str], None]
     """Write the rows in data and what the target computes of them to folder out, as `speculators train` reads them."""
     report(f"loading {model}")
     loaded = load_model(model)
-    _check_rows(data, loaded)
-    longest = max(len(row.token_ids) for row in read_rows(data))
+    longest = _check_rows(data, model, loaded.vocab_size, loaded.max_model_len)
     taps = (*default_taps(loaded.num_layers), loaded.num_layers)
     export_rows(ModelRunner(loaded, num_slots=1, max_len=longest, taps=taps), data, out, report)
 
 
-def _check_rows(data: Path, loaded: LoadedModel) -> None:
-    """Raises ValueError where there is nothing to learn from, or it was written by another model."""
+def _unanswered(
+    texts: Sequence[str], data: Path, chat: ChatFormat, longest: int, seed: int, report: Callable[[str], None]
+) -> tuple[str, ...]:
+    """The prompts that folder data has no answer to, in random order, without those that are longer than so many
+    tokens."""
+    if not texts:
+        return ()
+    answered = {row.token_ids[: row.answer_start].tobytes() for path in shard_paths(data) for row in read_shard(path)}
+    encoded = [np.array(chat.encode(text), dtype=np.int32) for text in texts]
+    is_short = [len(token_ids) <= longest for token_ids in encoded]
+    is_new = [token_ids.tobytes() not in answered for token_ids in encoded]
+    report(
+        f"{len(texts)} prompts, {len(texts) - sum(is_short)} left out as longer than {longest} tokens, "
+        f"{len(texts) - sum(is_new)} answered before"
+    )
+    order = np.random.default_rng(seed).permutation(len(texts)).tolist()
+    return tuple([texts[i] for i in order if is_short[i] and is_new[i]])
+
+
+def _check_rows(data: Path, model: str, vocab_size: int, max_len: int) -> int:
+    """Tokens of the longest row. Raises ValueError where there is nothing to learn from, or it was written by another
+    model."""
+    longest = 0
     for row in read_rows(data):
-        if row.token_ids.max() >= loaded.vocab_size or len(row.token_ids) > loaded.max_model_len:
+        longest = max(longest, len(row.token_ids))
+        if row.token_ids.max() >= vocab_size or longest > max_len:
             raise ValueError(
-                f"{data} has a row of {len(row.token_ids)} tokens up to id {row.token_ids.max()}, {loaded.name!r} has "
-                f"{loaded.vocab_size} tokens and {loaded.max_model_len} positions: generate texts with this model"
+                f"{data} has a row of {len(row.token_ids)} tokens up to id {row.token_ids.max()}, {model!r} has "
+                f"{vocab_size} tokens and {max_len} positions: generate texts with this model"
             )
+    return longest
 
 
 def _check_signals(data: Path, feature_size: int, kind: str) -> None:

@@ -77,5 +77,12 @@ def write_atomically(path: Path, **arrays: np.ndarray) -> None:
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
+    except OSError as error:
+        raise cannot_write(path, error) from error
     finally:
         partial.unlink(missing_ok=True)
+
+
+def cannot_write(path: Path, error: Exception) -> OSError:
+    """What to raise where a file of data or training could not be written: it is as it was before."""
+    return OSError(f"cannot write {path} ({error}): make room, then the same command goes on where it ended")

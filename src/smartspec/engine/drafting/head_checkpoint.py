@@ -78,12 +78,15 @@ def write_head(folder: Path, head: Eagle3Head, target_name: str, architecture: s
 
 
 def write_files(folder: Path, tensors: dict[str, torch.Tensor], config: dict) -> None:
-    """Weights and config.json, each whole or not at all, config.json last."""
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".writing-") as name:
-        save_file(tensors, Path(name) / WEIGHTS, metadata={"format": "pt"})
-        (Path(name) / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-        for file in (WEIGHTS, "config.json"):
-            (Path(name) / file).replace(folder / file)
+    """Weights and config.json, each whole or not at all, config.json last. Raises OSError naming the folder."""
+    try:
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".writing-") as name:
+            save_file(tensors, Path(name) / WEIGHTS, metadata={"format": "pt"})
+            (Path(name) / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+            for file in (WEIGHTS, "config.json"):
+                (Path(name) / file).replace(folder / file)
+    except (OSError, SafetensorError) as error:
+        raise OSError(f"cannot write a head to {folder} ({error}): make room, then give the command again") from error
 
 
 def _config(data: dict, target: LoadedModel) -> HeadConfig:
