@@ -1,7 +1,7 @@
 """Chains and trees of an EAGLE-3 head under each policy's controller, by batch size, simulated on H100s.
 
     python benchmarks/simulated_trees.py --output simulated_trees.json
-    python benchmarks/simulated_trees.py --models llama-3.1-8b --batches 1,8,64 --sibling-share 0.1
+    python benchmarks/simulated_trees.py --models 8b --batches 1,8,64 --sibling-share 0.1
 
 A steady batch (`smartspec.sim.static_load`) with the acceptance by position published for EAGLE-3 (`smartspec simulate
 --acceptance eagle3`) and, for younger siblings, the assumption that `benchmarks/tree_crossing.py` makes, which computes
@@ -23,7 +23,7 @@ from smartspec.sim.scenario import Scenario
 from smartspec.sim.simulation import simulate_static
 from smartspec.sim.static_load import Phase
 
-DEVICES = {"llama-3.1-8b": 1, "llama-3.1-70b": 4}
+DEVICES = {"8b": 1, "70b": 4}
 # What each column is: the drafter, which makes chains alone or trees too, and who decides.
 COLUMNS = {
     "chain of 5": ("model", "fixed:5"),
@@ -35,14 +35,14 @@ COLUMNS = {
 
 
 def main(
-    models: Annotated[str, typer.Option(help="Shapes, separated by commas.")] = ",".join(DEVICES),
+    models: Annotated[str, typer.Option(help="8b, 70b or shapes, separated by commas.")] = ",".join(DEVICES),
     batches: Annotated[str, typer.Option(help="Requests under way, separated by commas.")] = "1,2,4,8,16,32,64,128,256",
     nodes: Annotated[int, typer.Option(help="Most nodes of a draft.", min=5)] = 60,
     sibling_share: Annotated[float, typer.Option(help="Of the cases elders leave, those a sibling takes.")] = (
         SIBLING_SHARE
     ),
     context: Annotated[int, typer.Option(help="Tokens of each request's context.", min=1)] = 1024,
-    steps: Annotated[int, typer.Option(help="Of each run; the second half counts.", min=2)] = 200,
+    pairs: Annotated[int, typer.Option(help="Requests times steps of each run, at least 60 steps.", min=1)] = 3000,
     output: Annotated[Path | None, typer.Option(help="JSON file to write.")] = None,
 ) -> None:
     """Print a table of speeds over off by model and batch size."""
@@ -56,16 +56,17 @@ def main(
                 "acceptance": "eagle3",
                 "max_draft_tokens": nodes,
             }
+            steps = max(60, pairs // batch)
             row = {"model": model, "batch": batch, "off": speed(Scenario(policy="off", **shared), context, steps)[0]}
             for name, (drafter, policy) in COLUMNS.items():
                 share = {"sibling_share": sibling_share} if drafter == "head" else {}
                 scenario = Scenario(policy=policy, drafter=drafter, **shared, **share)
                 row[name], row[f"{name}: verified"] = speed(scenario, context, steps)
             rows.append(row)
-            print(f"{model}, {batch} requests", flush=True)
+            print(model, f"{batch} requests:", *_cells(row), flush=True)
     _print(rows)
     if output is not None:
-        write_json(output, {"sibling_share": sibling_share, "context": context, "steps": steps, "rows": rows})
+        write_json(output, {"sibling_share": sibling_share, "context": context, "pairs": pairs, "rows": rows})
 
 
 def speed(scenario: Scenario, context: int, steps: int) -> tuple[float, float]:
@@ -79,9 +80,12 @@ def speed(scenario: Scenario, context: int, steps: int) -> tuple[float, float]:
 def _print(rows: list[dict]) -> None:
     table = Table("model", "requests", *COLUMNS, title="speed over off (draft tokens verified per request and step)")
     for row in rows:
-        cells = [f"{row[name] / row['off']:.2f} ({row[f'{name}: verified']:.1f})" for name in COLUMNS]
-        table.add_row(row["model"], str(row["batch"]), *cells)
+        table.add_row(row["model"], str(row["batch"]), *_cells(row))
     Console(width=140).print(table)
+
+
+def _cells(row: dict) -> list[str]:
+    return [f"{row[name] / row['off']:.2f} ({row[f'{name}: verified']:.1f})" for name in COLUMNS]
 
 
 if __name__ == "__main__":

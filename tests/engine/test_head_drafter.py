@@ -301,20 +301,22 @@ def test_features_without_numbers_make_drafts_that_can_be_verified():
 
 def test_what_a_plan_takes_children_for_makes_the_shape():
     """The best static tree, of the head's own tokens."""
-    core = make_core()
-    (drafter,) = core.executor.drafters
-    request = Request(0, [1, 2, 3], SamplingParams(max_tokens=9), seed=0)
-    request.slot, request.num_computed_tokens = 0, 2
-    drafter._num_known[0] = 2
+
+    def draft(chances: np.ndarray | None) -> Draft:
+        (drafter,) = make_core().executor.drafters
+        request = Request(0, [1, 2, 3], SamplingParams(max_tokens=9), seed=0)
+        request.slot, request.num_computed_tokens = 0, 2
+        drafter._num_known[0] = 2
+        return drafter.draft_trees(Batch(decoding=(request,)), np.array([7]), np.array([4]), 3, None, chances)[0]
+
     chances = np.tile([0.6, 0.25, 0.1], (4, 1))
-    batch = Batch(decoding=(request,))
-    (draft,) = drafter.draft_trees(batch, np.array([7]), np.array([4]), 3, None, chances)
-    (own,) = drafter.draft_trees(batch, np.array([7]), np.array([4]), 3)
-    best = best_tree(chances, 7)
-    np.testing.assert_allclose(np.sort(draft.depths), np.sort(best.depths))
+    of_plan, of_head = draft(chances), draft(None)
     (grown,) = grow_trees(chances[None], np.array([7]), np.array([4])).drafts
-    assert draft.parents.tolist() == grown.parents.tolist() and draft.confidence.tolist() == grown.confidence.tolist()
-    assert draft.token_ids[0] == own.token_ids[0], "the eldest child is the head's likeliest"
+    assert np.sort(of_plan.depths).tolist() == np.sort(best_tree(chances, 7).depths).tolist()
+    assert of_plan.parents.tolist() == grown.parents.tolist()
+    assert of_plan.confidence.tolist() == grown.confidence.tolist()
+    assert of_plan.token_ids[0] == of_head.token_ids[0], "the eldest child is the head's likeliest"
+    assert of_plan.confidence.tolist() != of_head.confidence.tolist()
 
 
 def test_a_tree_that_is_too_large_is_refused():

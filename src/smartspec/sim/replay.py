@@ -1,11 +1,11 @@
 """Any policy on a recorded log: what it would have chosen in every recorded step, and what that would have brought.
 
 A policy is run by a controller of its own, which starts from the log's profile and learns from what the replay tells
-it. What happens to its drafts is told by the log wherever the log knows: a draft by the same
-drafter begins with the same tokens, so what was tested then is tested now (exact where drafts are deterministic chains,
-and for sampled ones where randomness is keyed by position, as in our engine). Beyond that, acceptance is drawn from
-what the whole log says in hindsight, with the same random numbers for every policy; see hindsight for the time of a
-step.
+it. What happens to its drafts is told by the log wherever the log knows (fates): a draft by the same drafter begins
+with the same tokens, and its tree with the same nodes, so what was tested then is tested now (exact where drafts are
+deterministic, and for sampled chains where randomness is keyed by position, as in our engine). Beyond that, acceptance
+is drawn from what the whole log says in hindsight, with the same random numbers for every policy; see hindsight for the
+time of a step. Plans for trees of other widths or depths than the recorded ones get the recorded nodes all the same.
 
 What a replay can tell: how policies compare, step for step, in the situations that were recorded, and how much of the
 answer is evidence. What it cannot tell: where another policy would have led. Batches, contexts and arrivals follow the

@@ -77,14 +77,15 @@ def _recorded(record: DecisionRecord, plan: DraftPlan, row: int) -> Draft | None
     """The first nodes of the row's recorded tree, if the same drafter made one that is large enough. One that a rule
     has ended is what a plan with such a rule would get."""
     then = record.feedback
-    if then.plan.width == 1 or then.parents is None or then.plan.drafter[row] != plan.drafter[row]:
-        return None
-    if plan.chances is not None:  # its trees have a shape of their own
-        return None
+    if then.plan.width == 1 or then.plan.drafter[row] != plan.drafter[row] or plan.chances is not None:
+        return None  # chances give a plan's trees a shape of their own
     length, drafted = int(plan.lengths[row]), int(then.drafted[row])
     if not drafted or (length > drafted and plan.stop is None):
         return None
-    return _first_nodes(then.parents, then.confidence, row, min(length, drafted))
+    num_rows, num_nodes = record.view.num_rows, max(drafted, length)
+    chains = np.broadcast_to(np.arange(-1, num_nodes - 1), (num_rows, num_nodes))
+    parents = chains if then.parents is None else then.parents
+    return _first_nodes(parents, then.confidence, row, min(length, drafted))
 
 
 def _grown(record: DecisionRecord, plan: DraftPlan, row: int, acceptance: HindsightAcceptance) -> Draft:

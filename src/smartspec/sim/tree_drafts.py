@@ -51,10 +51,11 @@ def right_path(draft: Draft, ranks: np.ndarray) -> tuple[int, ...]:
 def tree_survival(draft: Draft, chances: np.ndarray) -> np.ndarray:
     """The chance that each node of a draft of ranks is accepted: float [n]. chances: float [depths, width], of the
     children behind a right node."""
-    survival = np.ones(len(draft) + 1)  # the last: of the text, parent -1
-    for node, (parent, rank, depth) in enumerate(zip(draft.parents, draft.token_ids, draft.depths, strict=True)):
-        survival[node] = survival[parent] * chances[depth - 1, rank]
-    return survival[:-1]
+    edges = chances[draft.depths - 1, draft.token_ids].tolist()
+    survival = [1.0] * (len(draft) + 1)  # the last: of the text, parent -1
+    for node, parent in enumerate(draft.parents.tolist()):
+        survival[node] = survival[parent] * edges[node]
+    return np.array(survival[:-1])
 
 
 @dataclass(frozen=True)
