@@ -80,7 +80,7 @@ def test_a_script_shows_its_help_from_anywhere(script, tmp_path):
 def test_every_script_is_tested():
     scripts = (ROOT / "benchmarks").glob("*.py")
     programs = {path.stem for path in scripts if re.search("^if __name__ ==.*main", path.read_text("utf-8"), re.M)}
-    programs.remove("vllm_acceptance")  # called by vllm_head, in vLLM's environment
+    programs -= {"vllm_acceptance", "vllm_hooks"}  # run in vLLM's environment
     assert programs == set(SCRIPTS)
 
 
