@@ -59,18 +59,16 @@ def best_choice(
     remaining_tokens: float = np.inf,
     prefill_price: PrefillPrice | None = None,
     prices: tuple[float, float] | None = None,
-    widths: tuple[int, ...] | None = None,
 ) -> Choice:
     """The best plan over all drafters. uniform: lengths of which one holds for all, and what changing it costs.
     fairness: see goodput.Goodput. remaining_tokens: that each
     request is expected to make yet. prefill_price: what was learned of mixed steps, if anything. prices: value_of_time
-    and off_value_of_time of a choice for the same mixed step, to be kept for another; None to find them. widths: of
-    drafts made in passes that are compared; None for the settings'."""
+    and off_value_of_time of a choice for the same mixed step, to be kept for another; None to find them."""
     models = [number for number in estimates.models if view.drafters[number].lengths.any()]
     if fairness is None:
         fairness = settings.fairness if models else 0.0
     planner = partial(plan_uniform, *uniform) if uniform else partial(_best_lengths, fairness=fairness)
-    widths = (1,) if uniform or not models else widths or settings.widths
+    widths = (1,) if uniform or not models else settings.widths
     best_assignment = partial(_best_assignment, planner, models, widths, settings.draft_prefill, remaining_tokens)
     if not (view.prefill_tokens and view.num_rows and settings.prices_mixed_steps):
         best, drafter, draft_seconds, target_seconds, shaped = best_assignment(view, estimates, None)

@@ -13,7 +13,6 @@ from smartspec.control.goodput.lifetime import Lifetime
 from smartspec.control.goodput.prefill_price import PrefillPrice
 from smartspec.control.goodput.settings import GoodputSettings
 from smartspec.control.goodput.stopping import drafted_as_confident
-from smartspec.control.goodput.widths import Widths
 from smartspec.control.planner.verify_cut import convex_slopes, worth_verifying
 from smartspec.control.policy import Estimates, Latency, Policy, expected_accepted, no_drafts
 from smartspec.control.records import Asked, BatchView, Drafted, DrafterSpec, DraftPlan, StepFeedback
@@ -47,7 +46,6 @@ class Goodput(Policy):
         self._hysteresis = Hysteresis(self.settings.hysteresis)
         self._lifetime = Lifetime(self.settings.draft_prefill)
         self._prefill_price = PrefillPrice(self.settings.prefill_price)
-        self._widths = Widths(self.settings.widths)
         self._best: Choice  # of the step under way
         self._latency: Latency
 
@@ -56,9 +54,7 @@ class Goodput(Policy):
         return self.asking.who(num_rows, drafters)
 
     def plan_draft(self, view: BatchView, estimates: Estimates) -> DraftPlan:
-        best = self._best_choice(view, estimates, widths=self._widths.of_step(view.num_rows))
-        if any(view.drafters[number].lengths.any() for number in estimates.models):
-            self._widths.chose(view.num_rows, best.width)
+        best = self._best_choice(view, estimates)
         self._best, self._latency, self.note = best, estimates.latency, None
         if not self.guard.allows_drafts:
             self.note = self.guard.reason
@@ -154,13 +150,7 @@ class Goodput(Policy):
         excess = feedback.seconds.total - (plan.seconds if length else plan.off_seconds)
         self._hysteresis.observe(length, None if feedback.view.prefill_tokens else excess)
 
-    def _best_choice(
-        self,
-        view: BatchView,
-        estimates: Estimates,
-        prices: tuple[float, float] | None = None,
-        widths: tuple[int, ...] | None = None,
-    ) -> Choice:
+    def _best_choice(self, view: BatchView, estimates: Estimates, prices: tuple[float, float] | None = None) -> Choice:
         return best_choice(
             view,
             estimates,
@@ -170,7 +160,6 @@ class Goodput(Policy):
             remaining_tokens=self._lifetime.remaining_tokens,
             prefill_price=self._prefill_price if self.settings.prefill_price.is_on else None,
             prices=prices,
-            widths=widths,
         )
 
     def _weights(self, view: BatchView) -> np.ndarray:
