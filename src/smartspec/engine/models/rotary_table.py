@@ -27,10 +27,13 @@ class RotaryTable:
 
 @torch.inference_mode()
 def rotary_table(rotary: Rotary, num_positions: int) -> RotaryTable | None:
-    """None where it would be larger than MAX_BYTES, or what is computed of a position depends on the others of the
-    pass, as where long texts stretch the frequencies."""
+    """The factors of positions 0 to num_positions - 1; None where they would take more than MAX_BYTES, or those of a
+    position depend on the others of the pass, as where long texts stretch the frequencies."""
     hidden = torch.empty(1, 1, 1)  # of it the dtype and the device are read
-    alone = {p: rotary(hidden, torch.tensor([[p]])) for p in (num_positions - 1, num_positions // 2, 1, 0)}
+    alone = {
+        p: rotary(hidden, torch.tensor([[p]]))
+        for p in (num_positions - 1, num_positions // 2, min(1, num_positions - 1), 0)
+    }
     if 2 * alone[0][0].nbytes * num_positions > MAX_BYTES:
         return None
     table = RotaryTable(*(factors[0] for factors in rotary(hidden, torch.arange(num_positions)[None])))
