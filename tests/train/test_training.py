@@ -29,7 +29,7 @@ from smartspec.train.shards import TokenRow, read_rows, read_shard, shard_paths,
 from smartspec.train.signals import read_signals, signals_path
 
 TEMPLATE = "{% for m in messages %}w3 w{{ 4 if m.role == 'user' else 6 }} {{ m.content }} <end> {% endfor %}"
-SETTINGS = TrainingSettings(num_tokens=20_000, draft_vocab_size=16, learning_rate=1e-2, checkpoint_seconds=1e9)
+SETTINGS = TrainingSettings(num_tokens=20_000, draft_vocab_size=16, learning_rate=5e-2, checkpoint_seconds=1e9)
 
 
 @pytest.fixture(scope="module")

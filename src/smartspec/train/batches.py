@@ -24,6 +24,16 @@ def read_part(data: Path, number: int, held_out: bool) -> list[Row]:
     return [pair for index, pair in enumerate(pairs) if (index % HELD_OUT_EVERY == 0) == held_out]
 
 
+def held_out_rows(data: Path, num_rows: int) -> list[Row]:
+    """Up to num_rows rows that are kept from training, of shards from all over the data."""
+    rows: list[Row] = []
+    for number in np.random.default_rng(0).permutation(len(shard_paths(data))):
+        rows += read_part(data, number, True)
+        if len(rows) >= num_rows:
+            break
+    return rows[:num_rows]
+
+
 def epoch(data: Path, num_shards: int, draft_ids: np.ndarray, seed: int, skip: int) -> Iterator[TrainingBatch]:
     """Every training row of the first num_shards shards once, in an order drawn from seed; the first skip batches are
     left out. draft_ids: int64 [V], a token's id in the draft vocabulary, -1 where it has none."""

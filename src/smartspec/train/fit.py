@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from smartspec.train.batches import collate, epoch, read_part
+from smartspec.train.batches import collate, epoch, held_out_rows
 from smartspec.train.shards import cannot_write, shard_paths
 from smartspec.train.unroll import NUM_DEPTHS, TrainedHead, chain_matches, loss_of
 
@@ -29,16 +29,16 @@ class TrainingSettings:
     num_tokens: int = 1_000_000
     num_steps: int = 3
     draft_vocab_size: int = 8192
-    learning_rate: float = 5e-4
+    learning_rate: float = 1e-2
     warm_up: int = 20
     weight_decay: float = 0.01
     max_gradient: float = 1.0
-    checkpoint_seconds: float = 120.0
+    checkpoint_seconds: float = 300.0
     seed: int = 0
 
 
 class Training:
-    """A head, its optimiser, and how far along the data it is."""
+    """A head, its optimisers, and how far along the data it is."""
 
     def __init__(self, head: TrainedHead, embedding: torch.Tensor, data: Path, settings: TrainingSettings):
         """embedding: the target's, [V, hidden_size]. data: a folder of shards with signals."""
@@ -46,14 +46,13 @@ class Training:
         self.num_tokens = self.num_batches = self.epoch = self.batch_in_epoch = 0
         self.num_shards = len(shard_paths(data))  # of this epoch: more may be appended meanwhile
         self.losses: list[float] = []
-        learned = [p for p in head.parameters() if p.requires_grad]
-        self.optimizer = torch.optim.AdamW(
-            learned, lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=settings.weight_decay
-        )
+        self.optimizers = make_optimizers(head, settings)
         self._num_steps = settings.num_steps if settings.kind == "eagle3" else NUM_DEPTHS
         self._in_bfloat16 = bfloat16_is_faster()  # of a learned weight the fp32 copy is what learns
         self._draft_ids = np.full(embedding.shape[0], -1, dtype=np.int64)
         self._draft_ids[head.target_ids.numpy()] = np.arange(len(head.target_ids))
+        held_out = held_out_rows(data, HELD_OUT_ROWS)
+        self._held_out = [collate(held_out[i : i + 8], self._draft_ids) for i in range(0, len(held_out), 8)]
 
     def run(self, folder: Path, report: Callable[[str], None]) -> None:
         """Learn until settings.num_tokens; every checkpoint_seconds, and at the end, the state is kept in folder."""
@@ -74,14 +73,16 @@ class Training:
         self.keep(folder, report)
 
     def _learn(self, batch) -> None:
-        for group in self.optimizer.param_groups:
-            group["lr"] = self._learning_rate()
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = self._learning_rate()
         with torch.autocast("cpu", torch.bfloat16, enabled=self._in_bfloat16):
             loss = loss_of(self.head, self.embedding, batch, self._num_steps)
-        self.optimizer.zero_grad()
+        self.head.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.head.parameters(), self.settings.max_gradient)
-        self.optimizer.step()
+        for optimizer in self.optimizers:
+            optimizer.step()
         self.losses = [*self.losses[-49:], loss.item()]
         self.num_tokens += int((batch.lengths - batch.answer_starts).sum())
         self.num_batches += 1
@@ -94,10 +95,8 @@ class Training:
 
     def acceptance(self) -> list[float]:
         """On held-out rows: the chance that a token of a chain is right where those before it were, by position."""
-        rows = [row for number in range(len(shard_paths(self.data))) for row in read_part(self.data, number, True)]
         counts = torch.zeros(NUM_DEPTHS, 2, dtype=torch.int64)
-        for begin in range(0, min(len(rows), HELD_OUT_ROWS), 8):
-            batch = collate(rows[begin : begin + 8], self._draft_ids)
+        for batch in self._held_out:
             counts += chain_matches(self.head, self.embedding, batch, NUM_DEPTHS)
         return (counts[:, 1] / counts[:, 0].clamp(min=1)).tolist()
 
@@ -130,7 +129,7 @@ class Training:
         progress = {name: getattr(self, name) for name in names}
         return {
             "head": self.head.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "progress": progress,
             "settings": asdict(self.settings),
         }
@@ -144,7 +143,8 @@ class Training:
         try:
             state = torch.load(path, weights_only=True)
             self.head.load_state_dict(state["head"])
-            self.optimizer.load_state_dict(state["optimizer"])
+            for optimizer, kept in zip(self.optimizers, state["optimizers"], strict=True):
+                optimizer.load_state_dict(kept)
             for name, value in state["progress"].items():
                 setattr(self, name, value)
         except Exception as error:  # torch raises many kinds for what is one thing here
@@ -152,6 +152,20 @@ class Training:
                 f"{path} cannot be continued ({error}): delete it, or train into another folder"
             ) from error
         return True
+
+
+def make_optimizers(head: TrainedHead, settings: TrainingSettings) -> list[torch.optim.Optimizer]:
+    """Muon for matrices, with updates as large as AdamW's (arXiv 2502.16982) so that one learning rate serves both, and
+    AdamW for the rest."""
+    learned = [p for p in head.parameters() if p.requires_grad]
+    matrices, others = [p for p in learned if p.ndim == 2], [p for p in learned if p.ndim != 2]
+    common = {"lr": settings.learning_rate, "weight_decay": settings.weight_decay}
+    optimizers: list[torch.optim.Optimizer] = [
+        torch.optim.Muon(matrices, momentum=0.95, adjust_lr_fn="match_rms_adamw", **common)
+    ]
+    if others:  # Medusa heads have none
+        optimizers.append(torch.optim.AdamW(others, betas=(0.9, 0.95), **common))
+    return optimizers
 
 
 def bfloat16_is_faster() -> bool:
