@@ -22,6 +22,7 @@ from smartspec.engine.drafting.head_checkpoint import read_head, write_files
 from smartspec.engine.drafting.head_kinds import is_head, load_head
 from smartspec.engine.models.load import load_model
 from smartspec.train import run
+from smartspec.train.batches import epoch, held_out_rows
 from smartspec.train.fit import TrainingSettings
 from smartspec.train.generate import GenerationLimits, without_loop
 from smartspec.train.prompts import chat_format
@@ -126,6 +127,19 @@ def test_training_teaches_and_what_it_writes_drafts(target, texts, trained):
     head, embedding = read_head(trained, loaded)
     assert embedding is None and len(head.target_ids) == 16
     assert "Held-out" in (trained / "README.md").read_text()
+
+
+def test_rows_that_are_held_out_are_not_learned_from(target, texts):
+    ids, num_shards = np.arange(32), len(shard_paths(texts))
+    held_out = {row.token_ids.tobytes() for row, _ in held_out_rows(texts, 1000)}
+    learned = {
+        tokens[: int(length)].numpy().astype(np.int32).tobytes()
+        for batch in epoch(texts, num_shards, ids, seed=0, skip=0)
+        for tokens, length in zip(batch.token_ids, batch.lengths, strict=True)
+    }
+    assert held_out and learned and held_out | learned == {row.token_ids.tobytes() for row in read_rows(texts)}
+    assert not held_out & learned
+    assert len(held_out_rows(texts, 1)) == 1
 
 
 @pytest.mark.parametrize("kind", ["p-eagle", "medusa"])

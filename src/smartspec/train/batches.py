@@ -10,7 +10,7 @@ from smartspec.train.shards import TokenRow, read_shard, shard_paths
 from smartspec.train.signals import NUM_CANDIDATES, Signals, read_signals, signals_path
 from smartspec.train.unroll import TrainingBatch
 
-SHARDS_IN_MEMORY = 16
+SHARDS_IN_MEMORY = 6
 TOKENS_PER_BATCH = 1024
 HELD_OUT_EVERY = 32  # of every so many rows of a shard, the first is kept from training
 
@@ -45,6 +45,7 @@ def epoch(data: Path, num_shards: int, draft_ids: np.ndarray, seed: int, skip: i
         for batch in batches[skip:]:
             yield collate(batch, draft_ids)
         skip = max(0, skip - len(batches))
+        rows = batches = []  # before the next ones are read: a shard of the default model takes 70 MB
 
 
 def grouped(rows: Sequence[Row], rng: np.random.Generator) -> list[list[Row]]:
