@@ -64,7 +64,7 @@ class Host:
         self.tokens: list[int] = []
         self.asked: list[bool] = []
         self._engine = build_engine(config, report=print)
-        self._requests = _requests(self._engine, texts, params)
+        self._requests = requests_of(self._engine, texts, params)
         self._seconds = dict.fromkeys(PARTS, 0.0)
         self._is_asked = False
         core = self._engine.core
@@ -120,8 +120,9 @@ class Host:
         return timed
 
 
-def _requests(engine: Engine, texts: list[Prompt], params: SamplingParams) -> Iterator[Request]:
-    for number, prompt in enumerate(cycle(texts)):
+def requests_of(engine: Engine, texts: list[Prompt], params: SamplingParams, first_id: int = 0) -> Iterator[Request]:
+    """The prompts as chats of one message, again and again."""
+    for number, prompt in enumerate(cycle(texts), first_id):
         messages = [{"role": "user", "content": prompt.text}]
         text = engine.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
         yield Request(number, engine.tokenizer.encode(text, add_special_tokens=False), params, seed=number)

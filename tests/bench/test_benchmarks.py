@@ -32,6 +32,7 @@ SCRIPTS = (
     "simulator",
     "start_time",
     "step_time",
+    "task_speed",
     "trace_tables",
     "tree_crossing",
     "vllm_head",

@@ -1,0 +1,149 @@
+"""Tokens per second by task and load, of policies against off, on the live engine.
+
+One engine per policy in this process, no HTTP. They take turns step by step, so that all see the same machine; a
+request that ends is replaced by the next prompt, so the load stays what it is. Steps without prefill count. Greedy.
+
+    python benchmarks/task_speed.py --quantization none --prompts FOLDER --folder build/task-speed
+
+Policies are those of `smartspec serve`; goodput-chains is goodput that drafts no trees. A cell, a task and a number of
+requests at once, is measured in --parts; the ratio to off is that of all of them, in brackets the least and the largest
+of a part. The folder keeps every cell: the same command goes on where it was ended.
+"""
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.table import Table
+from step_time import requests_of
+from tasks import MIXED, PromptsPath, prompts_by_task
+
+from smartspec.bench.report import write_json
+from smartspec.control.goodput.policy import Goodput
+from smartspec.core.request import Request
+from smartspec.core.sampling_params import SamplingParams
+from smartspec.engine.runtime.build import build_engine
+from smartspec.engine.runtime.config import EngineConfig, parse_drafters
+
+CHAINS = "goodput-chains"
+WARM_STEPS = 8  # of a cell, before any counts
+MIN_STEPS = 10  # of a part
+console = Console(width=140)
+
+
+class Kept:
+    """An engine that is kept busy."""
+
+    def __init__(self, name: str, config: EngineConfig):
+        self.name, self.engine = name, build_engine(config, report=print)
+        policy = self.engine.core.controller.policy
+        if name == CHAINS:
+            assert isinstance(policy, Goodput)
+            policy.settings = replace(policy.settings, widths=(1,))
+        self._requests: Iterator[Request]
+        self._running: list[Request] = []
+
+    def begin(self, requests: Iterator[Request]) -> None:
+        """Drop what runs and go on with these."""
+        for request in self._running:
+            if request.finish_reason is None:
+                self.engine.core.abort(request.request_id)
+        self._requests, self._running = requests, []
+
+    def step(self, concurrency: int) -> tuple[int, float] | None:
+        """Emitted tokens and seconds of a step; None where it also prefilled."""
+        core = self.engine.core
+        self._running = [request for request in self._running if request.finish_reason is None]
+        while len(self._running) < concurrency:
+            self._running.append(next(self._requests))
+            core.add_request(self._running[-1])
+        began = time.perf_counter()
+        output = core.step(time.monotonic())
+        seconds = time.perf_counter() - began
+        return None if output.num_prefill_tokens else (sum(len(o.new_token_ids) for o in output.outputs), seconds)
+
+
+def measure(engines: list[Kept], concurrency: int, rows: int, parts: int) -> dict[str, list[list[float]]]:
+    """Of each policy: tokens and seconds of each part."""
+    num_steps = max(MIN_STEPS, -(-rows // (concurrency * parts)))
+    steps: dict[str, list[tuple[int, float]]] = {each.name: [] for each in engines}
+    while min(map(len, steps.values())) < WARM_STEPS + num_steps * parts:
+        for each in engines:
+            if (counted := each.step(concurrency)) is not None:
+                steps[each.name].append(counted)
+    return {
+        name: [np.sum(part, axis=0).tolist() for part in np.array_split(some[WARM_STEPS:], parts)]
+        for name, some in steps.items()
+    }
+
+
+def rates(cell: dict[str, list[list[float]]], name: str) -> np.ndarray:
+    """Tokens per second, of all parts together and of each: float [1 + parts]."""
+    tokens, seconds = np.array(cell[name]).T
+    return np.array([tokens.sum() / seconds.sum(), *(tokens / seconds)])
+
+
+def table_of(cells: dict[str, dict], names: list[str]) -> Table:
+    """A line per cell, the worst of the first policy behind off first."""
+    table = Table("task", "requests", "off, tokens/s", *names[1:], title="Tokens/s, of off")
+    rows = []
+    for key, cell in cells.items():
+        ratios = [rates(cell, name) / rates(cell, names[0]) for name in names[1:]]
+        texts = [f"{ratio[0]:.2f} ({ratio[1:].min():.2f}-{ratio[1:].max():.2f})" for ratio in ratios]
+        rows.append((ratios[0][0], [*key.rsplit(" ", 1), f"{rates(cell, names[0])[0]:.1f}", *texts]))
+    for _, row in sorted(rows):
+        table.add_row(*row)
+    return table
+
+
+def main(
+    policies: Annotated[str, typer.Option(help=f"off first, separated by commas; {CHAINS} too.")] = (
+        f"off,goodput,{CHAINS},fixed:3,eagle2:8"
+    ),
+    concurrency: Annotated[str, typer.Option(help="Requests at once, separated by commas.")] = "1,4,8,16,32",
+    drafter: Annotated[str, typer.Option(help="As in `smartspec serve`.")] = "prompt-lookup,recycling,head",
+    quantization: Annotated[str, typer.Option(help="As in `smartspec serve`.")] = "auto",
+    prompts: PromptsPath = None,
+    tasks: Annotated[str | None, typer.Option(help="Separated by commas (default: all).")] = None,
+    rows: Annotated[int, typer.Option(min=1, help="Decoding requests of a policy's steps, summed, of a cell.")] = 600,
+    parts: Annotated[int, typer.Option(min=2, help="Of a cell.")] = 3,
+    max_tokens: Annotated[int, typer.Option(min=2, help="New tokens per request.")] = 64,
+    folder: Annotated[Path, typer.Option(help="Where cells are kept.")] = Path("build/task-speed"),
+) -> None:
+    """Print the table."""
+    names, by_task = policies.split(","), prompts_by_task(prompts)
+    if names[0] != "off" or len(names) < 2:
+        raise ValueError(f"--policies {policies}: name off first and another one behind it")
+    chosen = tasks.split(",") if tasks else [task for task in by_task if task != MIXED]
+    settings = {"policies": names, "drafter": drafter, "quantization": quantization, "prompts": str(prompts)}
+    settings |= {"rows": rows, "parts": parts, "max_tokens": max_tokens}
+    path = folder / "cells.json"
+    kept = json.loads(path.read_text()) if path.exists() else {"settings": settings, "cells": {}}
+    if kept["settings"] != settings:
+        raise ValueError(f"{path} was measured with other settings ({kept['settings']}): give another --folder")
+    cells = kept["cells"]
+    todo = [(n, task) for n in map(int, concurrency.split(",")) for task in chosen if f"{task} {n}" not in cells]
+    options = {"drafters": parse_drafters(drafter), "quantization": quantization, "strict": True}
+    engines = [
+        Kept(name, EngineConfig(policy="goodput" if name == CHAINS else name, **options)) for name in names if todo
+    ]
+    params = SamplingParams(max_tokens=max_tokens)
+    for done, (level, task) in enumerate(todo):
+        for each in engines:
+            each.begin(requests_of(each.engine, by_task[task], params, first_id=1_000_000 * done))
+        cells[f"{task} {level}"] = cell = measure(engines, level, rows, parts)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(path, kept)
+        of_off = " ".join(f"{name} {rates(cell, name)[0] / rates(cell, 'off')[0]:.2f}" for name in names[1:])
+        console.print(f"{time.strftime('%H:%M:%S')} {done + 1} of {len(todo)}, {task}, {level} at once: {of_off}")
+    console.print(table_of(cells, names))
+
+
+if __name__ == "__main__":
+    typer.run(main)
