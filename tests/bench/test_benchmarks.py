@@ -34,6 +34,7 @@ SCRIPTS = (
     "step_time",
     "trace_tables",
     "tree_crossing",
+    "tree_widths",
     "vllm_head",
     "vllm_lengths",
     "vllm_overhead",
