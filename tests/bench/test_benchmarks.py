@@ -35,6 +35,7 @@ SCRIPTS = (
     "task_speed",
     "trace_tables",
     "tree_crossing",
+    "tree_widths",
     "vllm_head",
     "vllm_lengths",
     "vllm_overhead",

@@ -69,16 +69,17 @@ class Acceptance(AcceptanceEstimator):
         super().__init__(K, (drafter,))
         self.rate = rate
 
-    def sibling_chances(self, drafter: int) -> np.ndarray:
-        return SIBLINGS
+    @property
+    def siblings(self) -> dict[int, np.ndarray]:
+        return {0: SIBLINGS}
 
 
 def planned(num_rows: int, drafter: DrafterSpec = HEAD, rate: float = 0.5, token=0.0004, draft=(0.004, 0.0)):
     view = factories.make_view(num_rows, drafters=(lagging(num_rows),), max_draft_tokens=K)
     latency = LatencyModel(CostCurve.linear(0.02, token), (CostCurve.linear(*draft),))
-    survival = np.broadcast_to(chain(rate), (1, num_rows, K))
+    survival, siblings = np.broadcast_to(chain(rate), (1, num_rows, K)), {0: SIBLINGS} if drafter.makes_trees else {}
     settings = GoodputSettings(uses_confidence=False, exploration=replace(GoodputSettings().exploration, share=0.0))
-    estimates = Estimates((drafter,), survival, latency, Acceptance(drafter, rate))
+    estimates = Estimates((drafter,), survival, latency, Acceptance(drafter, rate), siblings=siblings)
     policy = Goodput(settings=settings)
     return policy.plan_draft(view, estimates), policy._best.plan
 
@@ -131,7 +132,7 @@ def test_what_the_eldest_and_younger_children_are_worth_is_learned_from_trees():
     estimator, random = AcceptanceEstimator(K, (HEAD,)), np.random.default_rng(0)
     for _ in range(300):
         estimator.observe([tree_feedback(random, view, 0.6, np.array([0.5, 0.2]))])
-    np.testing.assert_allclose(estimator.sibling_chances(0)[:2], [0.5, 0.2], atol=0.05)
+    np.testing.assert_allclose(estimator.siblings[0][:2], [0.5, 0.2], atol=0.05)
     survival = estimator.survival(view)[0].mean(axis=0)
     np.testing.assert_allclose(
         survival[:2], [0.6, 0.36], atol=0.05

@@ -131,6 +131,31 @@ def test_eagle_heads_for_another_target_are_refused(tmp_path, change, message):
         load_head(eagle_folder(tmp_path / "head", **change), TARGET)
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"target_hidden_size": 64}, "reads features of size 64, the target's are of 32; use one that was trained for"),
+        ({"eagle_aux_hidden_state_layer_ids": [1, 3]}, r"taps layers \[1, 3\], the target has 2"),
+        ({"eagle_aux_hidden_state_layer_ids": "last"}, r"taps layers \['last'\], the target has 2"),
+        ({"draft_vocab_size": "all"}, "drafts from 'all' tokens, the target has 61"),
+        ({"hidden_size": 33}, r"config.json is of no layer \(.*not a multiple.*\): download or train the head again"),
+        (
+            {"hidden_size": "large"},
+            r"config.json is of no layer \(.*expected int.*\): download or train",
+        ),
+        ({"transformer_layer_config": 5}, r"config.json is of no layer \(.*\): download or train the head again"),
+    ],
+)
+def test_eagle3_heads_for_another_target_or_of_no_shape_are_refused(tmp_path, change, message):
+    write_head(tmp_path, random_head("p-eagle"), "tiny", "LlamaForCausalLM")
+    config = json.loads((tmp_path / "config.json").read_text())
+    of_layer = {name: value for name, value in change.items() if name in config["transformer_layer_config"]}
+    config["transformer_layer_config"] |= of_layer
+    (tmp_path / "config.json").write_text(json.dumps(config | (change if not of_layer else {})))
+    with pytest.raises(ValueError, match=message):
+        load_head(tmp_path, TARGET)
+
+
 def test_an_eagle_head_of_several_layers_is_refused(tmp_path):
     folder = eagle_folder(tmp_path / "head", speculators_model_type="eagle", num_hidden_layers=2)
     with pytest.raises(ValueError, match="it has 2 layers, one is supported"):

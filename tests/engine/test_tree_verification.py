@@ -1,15 +1,13 @@
-"""Trees change no output: token for token where they are point masses, in distribution where they were drawn."""
+"""Trees of point masses change no token (in distribution: test_tree_distribution)."""
 
 import numpy as np
 import torch
-from markov_model import make_requests, pair_probs, total_variation
 from random_trees import path_to, random_tree
 from test_verification import VOCABULARY, mixed_requests, prefix_logits
 
 from smartspec.core.batch import NO_DRAFT, Draft
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
-from smartspec.engine.drafting.tree_expansion import TreeExpansion, best_children
 from smartspec.engine.sampling.verification import verify
 
 
@@ -64,87 +62,3 @@ def test_logprobs_are_those_of_the_path():
     (result,) = verify(tree_logits([request], [tree]), [request], [tree])
     assert result.accepted_nodes == (1,)
     assert result.logprobs == (*steps[0].logprobs, *second.logprobs)
-
-
-V = 5
-TARGET = np.random.default_rng(1).normal(0, 1.2, (V, V)).astype(np.float32)
-DRAFT = torch.from_numpy(TARGET + np.random.default_rng(2).normal(0, 1.0, TARGET.shape).astype(np.float32)).softmax(-1)
-NUM = 2_500
-BOUND = np.sqrt(V**2 / NUM)
-
-
-def drawn_tree(random: np.random.Generator, last: int, *, with_replacement: bool = False, honest: bool = True) -> Draft:
-    """Two or three children of the text, drawn without replacement, and two of each of them."""
-    token_ids, parents, probs = [], [], []
-
-    def draw(parent: int, token: int, num: int) -> None:
-        q = DRAFT[token].double().numpy().copy()
-        for _ in range(num):
-            q /= q.sum()
-            token_ids.append(int(random.choice(V, p=q)))
-            parents.append(parent)
-            probs.append(q.copy() if honest else np.full(V, 1 / V))
-            if not with_replacement:
-                q[token_ids[-1]] = 0.0
-
-    draw(-1, last, int(random.integers(1, 4)))
-    for node in range(len(token_ids)):
-        draw(node, token_ids[node], 2)
-    rows = torch.from_numpy(np.stack(probs)).float()
-    return Draft(np.array(token_ids, dtype=np.int32), np.array(parents, dtype=np.int32), probs=rows)
-
-
-def decode_drawn(draft_of, **params) -> tuple[np.ndarray, float]:
-    """The first two tokens of NUM requests, int [NUM, 2], and accepted draft tokens a request in the first step."""
-    requests, random = make_requests(NUM, max_tokens=2, **params), np.random.default_rng(7)
-    drafts = [draft_of(random, request.token_ids[-1]) for request in requests]
-    first_step, running = 0, requests
-    while running:
-        last = [np.concatenate([r.token_ids[-1:], d.token_ids]) for r, d in zip(running, drafts, strict=True)]
-        results = verify(torch.from_numpy(TARGET[np.concatenate(last)]), running, drafts)
-        first_step = first_step or sum(result.num_accepted for result in results)
-        for request, result in zip(running, results, strict=True):
-            request.append(result.emitted_token_ids)
-        running = [request for request in running if request.finish_reason is None]
-        drafts = [NO_DRAFT] * len(running)
-    return np.stack([request.output_token_ids for request in requests]), first_step / NUM
-
-
-def test_drawn_trees_keep_the_targets_distribution():
-    options = {"temperature": 0.8, "top_k": 4}
-    outputs, accepted = decode_drawn(drawn_tree, **options)
-    assert total_variation(outputs, pair_probs(TARGET, SamplingParams(**options))) < BOUND
-    chain_accepted = decode_drawn(lambda random, last: drawn_chain(random, last), **options)[1]
-    assert accepted > 1.1 * chain_accepted
-
-
-def best_first_tree(random: np.random.Generator, last: int) -> Draft:
-    """As a head makes one: of the likeliest two children of nodes, in one to three passes, the best five."""
-    growing, fed, token_ids, place = TreeExpansion(2, 5), [-1], [last], 1
-    for _ in range(int(random.integers(1, 4))):
-        growing.add(fed, *best_children(DRAFT[token_ids].log(), 2))
-        if not (fed := growing.frontier()):
-            break
-        growing.feed(fed, place)
-        place += len(fed)
-        token_ids = growing.token_ids(fed).tolist()
-    return growing.draft()
-
-
-def test_trees_as_heads_make_them_keep_the_targets_distribution():
-    options = {"temperature": 0.8, "top_k": 4}
-    outputs, accepted = decode_drawn(best_first_tree, **options)
-    assert total_variation(outputs, pair_probs(TARGET, SamplingParams(**options))) < BOUND
-    assert accepted > 0.5
-
-
-def drawn_chain(random: np.random.Generator, last: int) -> Draft:
-    first = int(random.choice(V, p=DRAFT[last].double().numpy() / DRAFT[last].double().sum().item()))
-    second = int(random.choice(V, p=DRAFT[first].double().numpy() / DRAFT[first].double().sum().item()))
-    rows = torch.stack([DRAFT[last], DRAFT[first]])
-    return Draft(np.array([first, second], dtype=np.int32), np.array([-1, 0], dtype=np.int32), probs=rows)
-
-
-def test_a_wrong_distribution_of_the_children_fails_the_same_check():
-    outputs, _ = decode_drawn(lambda random, last: drawn_tree(random, last, honest=False))
-    assert total_variation(outputs, pair_probs(TARGET, SamplingParams())) > 2 * BOUND

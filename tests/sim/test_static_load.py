@@ -23,7 +23,7 @@ def test_expected_tokens_follow_the_closed_form_and_drawn_ones_follow_expectatio
     assert log.seconds.sum() == pytest.approx(log.expected_seconds.sum(), rel=0.01)
 
 
-@pytest.mark.parametrize("drafter", ["model", "lookup"])
+@pytest.mark.parametrize("drafter", ["model", "lookup", "head"])
 def test_perfect_estimates_have_no_regret_and_others_have(drafter):
     phases = [Phase(30, 16)]
     assert run("perfect-estimates", phases, drafter=drafter, acceptance="0.8/8").regret() == pytest.approx(0, abs=1e-12)

@@ -128,7 +128,7 @@ class Controller:
         if not self._is_choice:  # nothing to decide, and nothing to learn but the time
             self._plan, self._survival = no_drafts(view.num_rows), np.zeros((view.num_rows, self.max_draft_tokens))
             return self._plan
-        estimates = Estimates(self.drafters, self._acceptance.survival(view), self._latency, self._acceptance)
+        estimates = self._estimates(view)
         self._plan = plan = self.policy.plan_draft(view, estimates)
         self._survival = estimates.of_width(plan.width).survival_of(plan.drafter)
         if self.on_record is not None:
@@ -218,10 +218,15 @@ class Controller:
             return None
         step = self._history[-1]
         view, feedback = step.view, step.feedback
-        estimates = Estimates(self.drafters, self._acceptance.survival(view), self._latency, self._acceptance)
+        estimates = self._estimates(view)
         planned = planned_goodput(view, estimates, self._latency, step.drafted, feedback.verified)
         uniform = uniform_goodput(view, estimates, self._latency) if view.draft_lengths.any() else []
         return step.record().summary() | {"what_if": {"planned": planned, "uniform": uniform}}
+
+    def _estimates(self, view: BatchView) -> Estimates:
+        acceptance = self._acceptance
+        survival = acceptance.survival(view)
+        return Estimates(self.drafters, survival, self._latency, acceptance, siblings=acceptance.siblings)
 
     def _refuse(self, problem: str | None) -> bool:
         """Whether there is a problem, which is then counted; ValueError in strict mode."""

@@ -3,7 +3,8 @@
 Every policy speculates without loss: lengths depend on load, history and confidence, never on tokens that were sampled.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Protocol
 
@@ -29,8 +30,6 @@ class Acceptance(Protocol):
 
     def survival_shifted(self, view: BatchView, shift: float) -> np.ndarray: ...
 
-    def sibling_chances(self, drafter: int) -> np.ndarray: ...
-
     def given_confidence(self, drafter: int, confidence: np.ndarray, history: np.ndarray) -> np.ndarray: ...
 
 
@@ -53,6 +52,8 @@ class Estimates:
     the j-th node of a row's draft is reached and accepted (of a chain: that the first j tokens all are). acceptance:
     the estimator it comes from, None where there is none (perfect estimates have no doubts). width, depths: of drafts
     that would be made in passes, see DraftPlan; int [D, R, K], passes that each node takes, None where all are chains.
+    siblings: of the drafters that make trees, by number, the chance that a node's second, third, ... child is right
+    where its first is wrong, float [ranks]; without them only chains can be planned.
     """
 
     drafters: tuple[DrafterSpec, ...]
@@ -61,27 +62,26 @@ class Estimates:
     acceptance: Acceptance | None = None
     width: int = 1
     depths: np.ndarray | None = None
+    siblings: Mapping[int, np.ndarray] = field(default_factory=dict)
 
     def of_width(self, width: int) -> "Estimates":
         """The same where drafters that make trees make them so wide; itself where there are none."""
-        if width == self.width or self.acceptance is None or not any(each.makes_trees for each in self.drafters):
+        if width == self.width or not self.siblings:
             return self
         if width not in self._of_widths:
-            self._of_widths[width] = self._as_trees(width, self.acceptance)
+            self._of_widths[width] = self._as_trees(width)
         return self._of_widths[width]
 
     @cached_property
     def _of_widths(self) -> dict[int, "Estimates"]:
         return {}
 
-    def _as_trees(self, width: int, acceptance: Acceptance) -> "Estimates":
+    def _as_trees(self, width: int) -> "Estimates":
         survival = self.survival.copy()
         depths = np.broadcast_to(np.arange(1, self.max_draft_tokens + 1), survival.shape).copy()
-        for number, drafter in enumerate(self.drafters):
-            if drafter.makes_trees:
-                chances = acceptance.sibling_chances(number)[: width - 1]
-                survival[number], depths[number] = expected_trees(self.survival[number], chances)
-                survival[number, :, MAX_TREE_NODES:] = 0.0
+        for number, chances in self.siblings.items():
+            survival[number], depths[number] = expected_trees(self.survival[number], chances[: width - 1])
+            survival[number, :, MAX_TREE_NODES:] = 0.0
         return replace(self, survival=survival, width=width, depths=depths)
 
     def passes_of(self, drafter: np.ndarray) -> np.ndarray:

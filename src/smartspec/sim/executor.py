@@ -17,7 +17,7 @@ from smartspec.core.engine_core import Controller
 from smartspec.core.request import Request
 from smartspec.sim.acceptance_truth import AcceptanceTruth, divergence
 from smartspec.sim.time_truth import TimeTruth
-from smartspec.sim.tree_drafts import SimulatedTrees, right_path
+from smartspec.sim.tree_drafts import SimulatedTrees, right_path, true_siblings
 
 EOS = 2
 SIBLING_SHARE = 0.2
@@ -67,7 +67,8 @@ class SimExecutor:
         """What perfect estimates know about the step that is under way."""
         expected = self.acceptance.expected(view.request_ids, view.now, self._positions)
         survival = np.cumprod(expected, axis=1)
-        return Estimates((self._drafter,), survival[None], self.time.at(view))
+        siblings = true_siblings(self._drafter, self._sibling_share)
+        return Estimates((self._drafter,), survival[None], self.time.at(view), siblings=siblings)
 
     def hear(self, view: BatchView) -> None:
         """The view of the step that is under way."""

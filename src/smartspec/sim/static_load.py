@@ -19,7 +19,7 @@ from smartspec.core.engine_core import Controller
 from smartspec.sim.acceptance_truth import AcceptanceTruth, divergence
 from smartspec.sim.executor import SIBLING_SHARE, count_leading, free_tests, masked, stop_early
 from smartspec.sim.time_truth import NOISELESS, TimeTruth
-from smartspec.sim.tree_drafts import SimulatedTrees, right_path, tree_survival
+from smartspec.sim.tree_drafts import SimulatedTrees, right_path, tree_survival, true_siblings
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,8 @@ class StaticLoad:
     def true_estimates(self, view: BatchView) -> Estimates:
         """What perfect estimates know about the step that is under way."""
         survival = np.cumprod(self.acceptance.expected(view.request_ids, view.now, self._positions), axis=1)
-        return Estimates((self._drafter,), survival[None], self.time.at(view))
+        siblings = true_siblings(self._drafter, self._sibling_share)
+        return Estimates((self._drafter,), survival[None], self.time.at(view), siblings=siblings)
 
     def run(self, controller: Controller, phases: list[Phase], *, with_best: bool = True) -> StaticLog:
         """All steps of all phases. with_best: also plan every step with the truth, to know the regret."""
@@ -223,10 +224,14 @@ class StaticLoad:
         """Expected tokens and seconds of the true best plan."""
         estimates = self.true_estimates(view)
         plan = best_choice(view, estimates, GoodputSettings()).draft_plan
-        survival = estimates.survival_of(plan.drafter)
-        emitted = view.num_rows + float(np.nansum(masked(survival, plan.lengths)))
-        seconds = self._quiet_time.step_seconds(view, plan, plan.lengths, plan.lengths, view.now, self._silence)
-        return emitted, seconds.total
+        lengths, num_fed = plan.lengths, None
+        if (trees := self._trees(view, plan)) is None:
+            accepted = float(np.nansum(masked(estimates.survival_of(plan.drafter), lengths)))
+        else:
+            lengths, num_fed = (drafted := self._drafted(trees)).lengths, trees.grown.num_fed
+            accepted = _verified_trees(trees, drafted, lengths)[1]
+        seconds = self._quiet_time.step_seconds(view, plan, lengths, lengths, view.now, self._silence, num_fed)
+        return view.num_rows + accepted, seconds.total
 
 
 def _verified_trees(trees: SimulatedTrees, drafted: Drafted, keep: np.ndarray) -> tuple[np.ndarray, float, dict]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from smartspec.control.planner.expected_tree import child_chances
-from smartspec.control.records import BatchView, DraftPlan, StopRule
+from smartspec.control.records import MAX_TREE_NODES, BatchView, DrafterSpec, DraftPlan, StopRule
 from smartspec.core.batch import NO_DRAFT, Draft
 from smartspec.sim.acceptance_truth import AcceptanceTruth
 
@@ -26,6 +26,11 @@ def sibling_chances(share: float, width: int) -> np.ndarray:
     """The chance that the second, third, ... child is right where the first is wrong: float [width - 1]. share: of the
     cases that its elders leave, those that a child takes."""
     return share * (1.0 - share) ** np.arange(width - 1)
+
+
+def true_siblings(drafter: DrafterSpec, share: float) -> dict[int, np.ndarray]:
+    """As control.policy.Estimates has them, of a world with this drafter alone."""
+    return {0: sibling_chances(share, MAX_TREE_NODES)} if drafter.makes_trees else {}
 
 
 def right_ranks(uniform: np.ndarray, eldest: np.ndarray, siblings: np.ndarray) -> np.ndarray:

@@ -127,10 +127,11 @@ class AcceptanceEstimator:
             self._effects.learn(rows, history.effects, information, residual, num_steps)
         self._view = None
 
-    def sibling_chances(self, drafter: int) -> np.ndarray:
-        """Of a drafter that makes trees, the chance that a node's second, third, ... child is right where its first is
-        wrong: float [ranks]."""
-        return self._siblings[drafter].chances
+    @property
+    def siblings(self) -> dict[int, np.ndarray]:
+        """Of the drafters that make trees, by number, the chance that a node's second, third, ... child is right where
+        its first is wrong: float [ranks]."""
+        return {number: siblings.chances for number, siblings in self._siblings.items()}
 
     def forget(self, request_id: int) -> None:
         """Drop a request that has ended; what it taught stays with its class. Unknown ones are ignored."""

@@ -27,10 +27,9 @@ class Sequoia(Policy):
     def plan_draft(self, view: BatchView, estimates: Estimates) -> DraftPlan:
         drafter, longest = model_free_first(view, estimates), estimates.max_draft_tokens
         survival, passes, chances = estimates.survival_of(drafter), np.arange(1, longest + 1), None
-        makers = [n for n, each in enumerate(estimates.drafters) if each.makes_trees and (drafter == n).any()]
-        if makers and estimates.acceptance is not None:
+        if makers := [number for number in estimates.siblings if (drafter == number).any()]:
             rows = np.isin(drafter, makers)
-            chain, siblings = survival[rows].mean(axis=0), estimates.acceptance.sibling_chances(makers[0])
+            chain, siblings = survival[rows].mean(axis=0), estimates.siblings[makers[0]]
             nodes, depths = expected_trees(chain[None], siblings)
             survival, passes = np.where(rows[:, None], nodes, survival), np.maximum.accumulate(depths[0])
             before = np.concatenate([[1.0], chain[:-1]])

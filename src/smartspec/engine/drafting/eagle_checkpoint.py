@@ -6,7 +6,7 @@ import torch
 from transformers import LlamaConfig
 
 from smartspec.engine.drafting.eagle import EagleConfig, EagleHead
-from smartspec.engine.drafting.head_checkpoint import check_weights, read_json, read_tensors
+from smartspec.engine.drafting.head_checkpoint import check_weights, layer_config, read_json, read_tensors
 from smartspec.engine.models.loaded_model import LoadedModel
 
 # What the speculators format calls otherwise.
@@ -21,10 +21,7 @@ def read_eagle(folder: Path, target: LoadedModel) -> EagleHead:
     data = read_json(folder / "config.json")
     if data.get("layernorms"):
         raise ValueError(f"{folder} is an EAGLE head with layernorms, which are not supported: use one without")
-    shape = dict(data.get("transformer_layer_config", data))
-    layer = LlamaConfig(
-        **{key: value for key, value in shape.items() if key not in ("architectures", "model_type", "dtype")}
-    )
+    layer = layer_config(folder, data)
     _check_target(folder, layer, target)
     weights = _weights(folder)
     head = EagleHead(EagleConfig(layer, taps=(target.num_layers + 1,), fc_bias="fc.bias" in weights))

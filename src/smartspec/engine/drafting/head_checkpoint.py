@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import nn
@@ -28,7 +29,7 @@ def read_head(folder: Path, target: LoadedModel) -> tuple[Eagle3Head, torch.Tens
     Raises ValueError where it is for another target, OSError where the checkpoint is damaged; both name the remedy.
     """
     data = read_json(folder / "config.json")
-    config = _config(data, target)
+    config = _config(folder, data, target)
     weights = _read_weights(folder)
     _check_target(folder, config, target)
     head = _p_eagle(folder, data, config) if data.get("speculators_model_type") == "peagle" else Eagle3Head(config)
@@ -89,18 +90,26 @@ def write_files(folder: Path, tensors: dict[str, torch.Tensor], config: dict) ->
         raise OSError(f"cannot write a head to {folder} ({error}): make room, then give the command again") from error
 
 
-def _config(data: dict, target: LoadedModel) -> HeadConfig:
-    layer = dict(data.get("transformer_layer_config", data))
-    layer.setdefault("vocab_size", target.vocab_size)
+def layer_config(folder: Path, data: dict, **defaults: int) -> LlamaConfig:
+    """The shape of a head's decoder layer, of what its config.json says. Raises ValueError where no layer has it."""
+    try:
+        layer = defaults | data.get("transformer_layer_config", data)
+        return LlamaConfig(**{k: v for k, v in layer.items() if k not in ("architectures", "model_type", "dtype")})
+    except (StrictDataclassError, TypeError, ValueError) as error:
+        reason = error.__cause__ or error
+        raise ValueError(f"{folder}/config.json is of no layer ({reason}): download or train the head again") from error
+
+
+def _config(folder: Path, data: dict, target: LoadedModel) -> HeadConfig:
+    config = layer_config(folder, data, vocab_size=target.vocab_size)
     taps = data.get("eagle_aux_hidden_state_layer_ids") or (data.get("eagle_config") or {}).get(
         "eagle_aux_hidden_state_layer_ids"
     )
-    known = {key: value for key, value in layer.items() if key not in ("architectures", "model_type", "dtype")}
-    config = LlamaConfig(**known)
+    taps = taps or default_taps(target.num_layers)
     return HeadConfig(
         layer=config,
         draft_vocab_size=data.get("draft_vocab_size") or config.vocab_size,
-        taps=tuple(taps) if taps else default_taps(target.num_layers),
+        taps=tuple(taps) if isinstance(taps, list | tuple) else (taps,),
         target_hidden_size=data.get("target_hidden_size") or config.hidden_size,
         **{name: bool(data.get(name, False)) for name in VARIANTS},
     )
@@ -133,8 +142,10 @@ def _check_target(folder: Path, config: HeadConfig, target: LoadedModel) -> None
         problem = f"it reads features of size {config.target_hidden_size}, the target's are of {size}"
     elif config.layer.vocab_size != target.vocab_size:
         problem = f"it is for a vocabulary of {config.layer.vocab_size} tokens, the target has {target.vocab_size}"
-    elif max(config.taps) > target.num_layers or min(config.taps) < 1:
+    elif not all(isinstance(tap, int) and 1 <= tap <= target.num_layers for tap in config.taps):
         problem = f"it taps layers {list(config.taps)}, the target has {target.num_layers}"
+    elif not isinstance(config.draft_vocab_size, int) or config.draft_vocab_size > target.vocab_size:
+        problem = f"it drafts from {config.draft_vocab_size!r} tokens, the target has {target.vocab_size}"
     elif config.layer.num_hidden_layers != 1:
         problem = f"it has {config.layer.num_hidden_layers} layers, one is supported"
     if problem:

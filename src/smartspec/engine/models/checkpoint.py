@@ -90,7 +90,10 @@ def _gguf_positions(path: Path) -> int | None:
 def _check_folder(folder: Path) -> None:
     """Raise OSError where config or weights are missing or a safetensors file is cut short; reads headers only."""
     if not (folder / "config.json").is_file():
-        raise OSError(f"{folder} holds no config.json: give the folder of a Hugging Face checkpoint or a .gguf file")
+        raise OSError(
+            f"{folder} holds no config.json: give the folder of a Hugging Face checkpoint, a .gguf file or, of "
+            "drafters, a trained head (of one whose training was interrupted, give that command again)"
+        )
     weights = sorted(folder.glob("*.safetensors"))
     if not weights and not list(folder.glob("*.bin")):
         raise OSError(f"{folder} holds no weights (*.safetensors): download the checkpoint again")

@@ -1,0 +1,158 @@
+"""Heads that compute what their target computes: whatever happens between their drafts, no token of them is rejected.
+
+A head knows of the last position no more than features, so it is exact only for a target that is made for it. For an
+EAGLE head that is one of two layers, without the norms that the head lacks. The first layer attends evenly to a token
+and the one before, and leaves alone the half of the hidden state in which embeddings lie. So what it computes is linear
+in the newest token's embedding and that half of the last position's hidden state, and is what the head's `fc` computes.
+The second layer, with attention over the whole text, is the head's own. The head's KV has no entry of the first token:
+no query sees that token's key, whose weight is zero in floating point. So a draft token is rejected if a feature, the
+target's or the head's own, or an entry of the head's KV is missing, stale or one place off.
+
+A Medusa head reads one position and no text, so its target is one whose next token follows from the newest. EAGLE-3 and
+P-EAGLE heads norm what they read and cannot be exact by such means; those of EAGLE-3 have the drafter of EAGLE's.
+"""
+
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from test_head_drafter import RandomShapes
+from test_head_kinds import LAST, SIZE
+from tiny_models import VOCABULARY, as_loaded, tiny_llama
+from torch import nn
+
+from smartspec.core.blocks import BlockManager
+from smartspec.core.engine_core import EngineCore
+from smartspec.core.request import Request
+from smartspec.core.sampling_params import SamplingParams
+from smartspec.core.scheduler import Scheduler
+from smartspec.engine.drafting import head_runner as head_runner_module
+from smartspec.engine.drafting.eagle import EagleConfig, EagleHead
+from smartspec.engine.drafting.head_kinds import Head, head_drafter, head_runner
+from smartspec.engine.drafting.medusa import MedusaConfig, MedusaHead
+from smartspec.engine.models.loaded_model import LoadedModel
+from smartspec.engine.models.model_runner import ModelRunner
+from smartspec.engine.runtime.executor import LiveExecutor
+from smartspec.train.start import head_config
+
+HALF = SIZE // 2
+FIRST_TOKEN = 0  # of every text
+ONE, IS_FIRST = 0, 1  # places in an embedding: 1 for all tokens, 1 for the first alone
+UNSEEN = 30.0  # query and key whose product is a weight of zero
+DEPTH = 4  # of Medusa's drafts
+DOUBT = 0.1  # scale of the logits: so that nodes of a path do not stand before all their siblings
+
+
+def eagle_pair() -> tuple[LoadedModel, EagleHead]:
+    model = tiny_llama(0)
+    first, second = model.model.layers
+    first.input_layernorm = second.input_layernorm = model.model.norm = nn.Identity()
+    embedding = model.model.embed_tokens.weight
+    embedding[:, [ONE, IS_FIRST]] = 0.0
+    embedding[:, ONE] = embedding[FIRST_TOKEN, IS_FIRST] = 1.0
+    embedding[:, HALF:] = 0.0
+    model.lm_head.weight *= DOUBT
+    for layer in (first, second):
+        layer.self_attn.o_proj.weight[:HALF] = layer.mlp.down_proj.weight[:HALF] = 0.0
+    first.self_attn.q_proj.weight[:] = first.mlp.down_proj.weight[:] = 0.0
+    hide_first_token(second.self_attn)
+    layer = head_config(model.config, VOCABULARY).layer
+    head = EagleHead(EagleConfig(layer, LAST)).requires_grad_(False).eval()
+    head.layers[0].load_state_dict(second.state_dict())
+    num_groups = layer.num_attention_heads // layer.num_key_value_heads
+    values = first.self_attn.v_proj.weight.view(-1, layer.head_dim, SIZE).repeat_interleave(num_groups, dim=0)
+    of_each = first.self_attn.o_proj.weight @ values.reshape(SIZE, SIZE) / 2  # of two tokens' embeddings
+    head.fc.weight[:, :SIZE] = torch.eye(SIZE) + of_each
+    head.fc.weight[:, SIZE:] = torch.where(torch.arange(SIZE) < HALF, of_each, 0.0)
+    return replace(as_loaded(model), windows=(2, None)), head
+
+
+def hide_first_token(attention: nn.Module) -> None:
+    """In the pair of the slowest rotary frequency, which a short text hardly turns, all queries are against its key."""
+    size = attention.head_dim
+    queries, keys = (p.weight.view(-1, size, SIZE) for p in (attention.q_proj, attention.k_proj))
+    for rows in (queries, keys):
+        rows[:, [size // 2 - 1, size - 1]] = 0.0
+    queries[:, size // 2 - 1, ONE], keys[:, size // 2 - 1, IS_FIRST] = UNSEEN, -UNSEEN
+
+
+def medusa_pair() -> tuple[LoadedModel, MedusaHead]:
+    """The tokens follow each other in one circle."""
+    model = tiny_llama(0)
+    circle = torch.from_numpy(np.random.default_rng(0).permutation(VOCABULARY))
+    embedding = nn.functional.normalize(model.model.embed_tokens.weight, dim=1) * SIZE**0.5
+    model.model.embed_tokens.weight.copy_(embedding)
+    for layer in model.model.layers:
+        layer.self_attn.o_proj.weight[:] = layer.mlp.down_proj.weight[:] = 0.0
+    model.lm_head.weight[circle.roll(-1)] = embedding[circle]
+    head = MedusaHead(MedusaConfig(SIZE, VOCABULARY, VOCABULARY, DEPTH, 1, DEPTH, LAST)).requires_grad_(False).eval()
+    for number, output in enumerate(head.lm_heads):
+        head.blocks[number].layers[0].weight[:] = 0.0
+        output.weight[circle.roll(-2 - number)] = embedding[circle] * DOUBT
+    return as_loaded(model), head
+
+
+class AnyShape(RandomShapes):
+    """As RandomShapes, of drafters that may not make drafts as long as planned."""
+
+    def plan_verify(self, view, plan, drafted):
+        return np.where(self.random.random(view.num_rows) < 0.3, drafted.lengths // 2, drafted.lengths)
+
+
+class Checking(LiveExecutor):
+    """Expects of every draft that it was right to its end: behind the last accepted node there is none."""
+
+    num_drafts = num_deep = num_compacted = 0
+
+    def verify(self, batch, drafts):
+        result = super().verify(batch, drafts)
+        for draft, verification in zip(drafts, result.decoding, strict=True):
+            nodes = verification.accepted_nodes or range(verification.num_accepted)
+            assert not (draft.parents == (nodes[-1] if nodes else -1)).any(), (draft, verification)
+            self.num_drafts += len(draft) > 0
+            self.num_deep += len(nodes) > 2
+            self.num_compacted += tuple(nodes) != tuple(range(len(nodes)))
+        return result
+
+
+def make_core(loaded: LoadedModel, head: Head, num_blocks: int, pause: float, max_width: int, seed: int) -> EngineCore:
+    target = ModelRunner(loaded, num_slots=4, max_len=128, taps=LAST)
+    runner = head_runner(head, target, name="head", num_slots=4, is_rounded=False)
+    blocks = BlockManager(num_blocks, 4, 4)
+    max_draft_tokens = 5 if max_width == 1 else 12
+    scheduler = Scheduler(blocks, max_batched_tokens=16, max_model_len=128, max_draft_tokens=max_draft_tokens)
+    executor = Checking(target, (head_drafter(runner, target, 4, "head"),))
+    return EngineCore(scheduler, executor, AnyShape(seed, pause, max_width))
+
+
+def generate(core: EngineCore) -> list[Request]:
+    """To the end, prompts whose beginning is shared."""
+    random = np.random.default_rng(5)
+    shared = [FIRST_TOKEN, *random.integers(1, VOCABULARY, 8).tolist()]
+    requests = []
+    for i in range(9):
+        prompt = shared + random.integers(1, VOCABULARY, random.integers(1, 30)).tolist()
+        requests.append(Request(i, prompt, SamplingParams(max_tokens=40, temperature=0.0), seed=i))
+        core.add_request(requests[-1])
+    while core.has_work:
+        core.step(time.monotonic())
+    return requests
+
+
+@pytest.mark.parametrize("max_width", [1, 4])
+@pytest.mark.parametrize("pair", [eagle_pair, medusa_pair])
+def test_every_draft_is_accepted_to_its_end(pair, max_width, monkeypatch):
+    """Chains and trees of other lengths in every step, few and many steps without drafts, preemption, prefix hits,
+    catch-up in one pass and in several."""
+    num_drafts = num_deep = num_compacted = 0
+    for seed, (pause, chunk) in enumerate([(0.0, 5), (0.4, 128), (0.9, 5)]):
+        monkeypatch.setattr(head_runner_module, "MAX_CHUNK", chunk)
+        core = make_core(*pair(), 24, pause, max_width, seed)
+        requests = generate(core)
+        assert any(r.num_cached_tokens for r in requests) and any(r.num_preemptions for r in requests)
+        num_drafts += core.executor.num_drafts
+        num_deep += core.executor.num_deep
+        num_compacted += core.executor.num_compacted
+    assert num_drafts > 150 and num_deep > 40 and (max_width == 1 or num_compacted > 10)
