@@ -3,9 +3,10 @@
 Every policy is a vLLM server with ngram drafts; `off` has no drafter at all. All are started before anything is
 measured and stand idle while another one serves; each takes some 3 GB, so where memory is short, name fewer policies.
 A round of a cell, a task and a concurrency, gives the same new prompts to each server in turn, and each begins with
-another server. Closed loop, greedy, a fixed number of new tokens; a session number keeps prefix caches from
-helping. There are --waves times as many requests as run at a time, four at least: once none are waiting, a step is as
-long as its slowest request makes it, whatever the others draft.
+another server. Closed loop, greedy; a request makes half to one and a half times --max-tokens new tokens, whatever the
+model says: were all equal, those that begin together would end together, without drafts. A session number keeps prefix
+caches from helping. There are --waves times as many requests as run at a time, four at least: once none are waiting, a
+step is as long as its slowest request makes it, whatever the others draft.
 
 First a server of SmartSpec's alone serves every cell once, without a queue: what it learned of step times is where
 SmartSpec starts from, and with the acceptance it saw makes the table of Dynamic SD
@@ -81,9 +82,10 @@ class Cell:
         session = f"{self.key} {round_number}"
         rng = np.random.default_rng([self.concurrency, round_number + 2])
         drawn = draw_prompts(prompts, max(FEWEST_REQUESTS, round(waves * self.concurrency)), rng)
+        lengths = rng.integers(max_tokens // 2, 3 * max_tokens // 2, size=len(drawn), endpoint=True).tolist()
         return [
-            LoadRequest(f"{p.prompt_id} {i}", self.task, p.text, max_tokens, system=_system_message(f"{session} {i}"))
-            for i, p in enumerate(drawn)
+            LoadRequest(f"{p.prompt_id} {i}", self.task, p.text, n, system=_system_message(f"{session} {i}"))
+            for i, (p, n) in enumerate(zip(drawn, lengths, strict=True))
         ]
 
 
@@ -257,7 +259,7 @@ def main(
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of each cell.")] = 6,
     minutes: Annotated[float, typer.Option(help="Begin no round later than this.")] = math.inf,
     waves: Annotated[float, typer.Option(min=1, help="Requests of a round, for each that runs at a time.")] = 3,
-    max_tokens: Annotated[int, typer.Option(min=2, help="New tokens per request.")] = 64,
+    max_tokens: Annotated[int, typer.Option(min=2, help="New tokens per request, on average.")] = 64,
     kv_tokens: Annotated[int, typer.Option(min=4096, help="KV memory of each server in tokens.")] = 18432,
     prompts: PromptsPath = None,
     folder: Annotated[Path, typer.Option(help="Results, logs, and what was learned.")] = Path("build/vllm-policies"),
