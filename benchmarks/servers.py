@@ -57,7 +57,7 @@ def server_command(name: str, model_path: str | None, vllm_python: str | None) -
     api_server = [vllm_python, "-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1", "--port", "{port}"]
     model = ["--model", model_path, "--served-model-name", "m", "--max-model-len", "4096"]
     # Both cores of a small machine: left alone, vLLM keeps one for itself.
-    cores = f"0-{(os.cpu_count() or 1) - 1}"
+    cores = os.environ.get("VLLM_CPU_OMP_THREADS_BIND", f"0-{(os.cpu_count() or 1) - 1}")
     environment = {"VLLM_CPU_KVCACHE_SPACE": "2", "VLLM_CPU_OMP_THREADS_BIND": cores, "VLLM_NO_USAGE_STATS": "1"}
     return ServerCommand([*api_server, *model, "--dtype", "float32", "--enforce-eager"], environment)
 

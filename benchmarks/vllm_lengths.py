@@ -4,7 +4,9 @@ The plugin itself decides, around a stand-in for vLLM's scheduler (tests/vllm_pl
 answers of the default model, made by our engine and kept in a file. So are drafts: vLLM's rule of lookup on these
 texts. Time is virtual: a pass takes what it took in vLLM 0.32 on two cores (--constant and --per-token, in ms), give
 or take some noise, or what a cost model says that the plugin has kept (--costs, a file of its cache), and the
-scheduler's own work takes none. Closed loop: so many requests at a time, until some times as many have been served.
+scheduler's own work takes none. Closed loop: so many requests at a time, until some times as many have been served,
+each with half to one and a half times --max-tokens new tokens or to the end of its answer: equal ones would run in
+lock-step without drafts, see vllm_policies.py.
 
 SmartSpec serves every cell once before anything counts, as in vllm_policies.py, which measures in vLLM. Tokens per
 second are geometric means over rounds.
@@ -125,7 +127,7 @@ def engine(policy: str, folder: Path, curve: CostCurve, noise: float) -> TextEng
 
 
 def read_texts(path: Path, prompts: Path | None, tasks: list[str], per_task: int, max_tokens: int) -> dict:
-    """By task. They are made, and the file written, if it is not there."""
+    """By task, with answers of up to max_tokens. They are made, and the file written, if it is not there."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, make_texts(prompts, tasks, per_task, max_tokens))
@@ -176,7 +178,7 @@ def main(
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of each cell.")] = 6,
     waves: Annotated[int, typer.Option(min=1, help="Requests of a round, for each that runs at a time.")] = 4,
     per_task: Annotated[int, typer.Option(min=1, help="Texts of a task.")] = 24,
-    max_tokens: Annotated[int, typer.Option(min=2, help="New tokens of a text.")] = 64,
+    max_tokens: Annotated[int, typer.Option(min=2, help="New tokens of a text, on average.")] = 64,
     constant: Annotated[float, typer.Option(help="Milliseconds of a pass.")] = 36.2,
     per_token: Annotated[float, typer.Option(help="Milliseconds of a token in it.")] = 2.21,
     costs: Annotated[Path | None, typer.Option(help="File of a cost model that the plugin has kept.")] = None,
@@ -188,12 +190,15 @@ def main(
     curve = CostCurve.linear(constant / 1000, per_token / 1000)
     if costs is not None:
         curve = CostCurve.from_dict(json.loads(costs.read_text())["cost_model"]["target"])
-    by_task = read_texts(texts, prompts, tasks.split(","), per_task, max_tokens)
+    by_task = read_texts(texts, prompts, tasks.split(","), per_task, 3 * max_tokens // 2)
     cells = [(task, int(level)) for task in by_task for level in concurrency.split(",")]
 
     def drawn(task: str, level: int, number: int) -> list[Text]:
         rng = np.random.default_rng([level, number])
-        return [by_task[task][i] for i in rng.integers(len(by_task[task]), size=max(2, waves * level))]
+        chosen = rng.integers(len(by_task[task]), size=max(2, waves * level))
+        lengths = rng.integers(max_tokens // 2, 3 * max_tokens // 2, size=len(chosen), endpoint=True)
+        found = [by_task[task][i] for i in chosen]
+        return [Text(text.prompt, text.answer[:n]) for text, n in zip(found, lengths, strict=True)]
 
     names = [*policies.split(","), OURS]
     with TemporaryDirectory() as folder:

@@ -1,13 +1,16 @@
 """Draft lengths in vLLM: off, fixed, Dynamic SD and SmartSpec on one machine, interleaved, the worst cell first.
 
 Every policy is a vLLM server with ngram drafts; `off` has no drafter at all. All are started before anything is
-measured and stand idle while another one serves; each takes some 3 GB with KV for 9216 tokens (32 requests at once want
-18432), so where memory is short, name fewer policies. A round of a cell, a task and a concurrency, gives the same new
-prompts to each server in turn, and every round begins with another server. Closed loop, greedy, a fixed number of new
-tokens; a session number keeps prefix caches from helping.
+measured and stand idle while another one serves; each takes some 3 GB, so where memory is short, name fewer policies.
+A round of a cell, a task and a concurrency, gives the same new prompts to each server in turn, and each begins with
+another server. Closed loop, greedy; a request makes half to one and a half times --max-tokens new tokens, whatever the
+model says: were all equal, those that begin together would end together, without drafts. A session number keeps prefix
+caches from helping. There are --waves times as many requests as run at a time, four at least: once none are waiting, a
+step is as long as its slowest request makes it, whatever the others draft.
 
-First a server of SmartSpec's alone serves every cell once: what it learned of step times is where SmartSpec starts
-from, and with the acceptance it saw makes the table of Dynamic SD (`num_speculative_tokens_per_batch_size`).
+First a server of SmartSpec's alone serves every cell once, without a queue: what it learned of step times is where
+SmartSpec starts from, and with the acceptance it saw makes the table of Dynamic SD
+(`num_speculative_tokens_per_batch_size`).
 
 Tokens per second of a cell are the geometric mean of its rounds. The ratio is SmartSpec's to the best other policy's;
 in brackets the 90 % interval, bootstrap over rounds, in which each draw has a best of its own. Then the same against
@@ -15,6 +18,8 @@ off.
 
     make test-vllm     # makes .venv-vllm and the model
     python benchmarks/vllm_policies.py --vllm-python .venv-vllm/bin/python --model-path .venv-vllm/model
+
+vLLM computes on all cores, or on those of VLLM_CPU_OMP_THREADS_BIND.
 
 The folder keeps everything: the same command goes on where it was ended, after an error, Ctrl-C, or at the end of
 --minutes; with --rounds raised it adds to what is there.
@@ -49,6 +54,7 @@ from smartspec.sim.scenario import Scenario
 from smartspec.workload.prompts import Prompt, draw_prompts
 
 LONGEST = 5
+FEWEST_REQUESTS = 4  # of a round
 KV_BLOCK = 128  # tokens, vLLM's own choice on CPUs
 OURS = "smartspec"
 STARTS_AT_ONCE = 2  # a start of vLLM computes on one core, mostly
@@ -71,14 +77,15 @@ class Cell:
     def key(self) -> str:
         return f"{self.task} {self.concurrency}"
 
-    def requests(self, prompts: list[Prompt], round_number: int, max_tokens: int) -> list[LoadRequest]:
-        """Of a round: as many as run at a time, at least two."""
+    def requests(self, prompts: list[Prompt], round_number: int, max_tokens: int, waves: float) -> list[LoadRequest]:
+        """Of a round: waves times as many as run at a time."""
         session = f"{self.key} {round_number}"
         rng = np.random.default_rng([self.concurrency, round_number + 2])
-        drawn = draw_prompts(prompts, max(2, self.concurrency), rng)
+        drawn = draw_prompts(prompts, max(FEWEST_REQUESTS, round(waves * self.concurrency)), rng)
+        lengths = rng.integers(max_tokens // 2, 3 * max_tokens // 2, size=len(drawn), endpoint=True).tolist()
         return [
-            LoadRequest(f"{p.prompt_id} {i}", self.task, p.text, max_tokens, system=_system_message(f"{session} {i}"))
-            for i, p in enumerate(drawn)
+            LoadRequest(f"{p.prompt_id} {i}", self.task, p.text, n, system=_system_message(f"{session} {i}"))
+            for i, (p, n) in enumerate(zip(drawn, lengths, strict=True))
         ]
 
 
@@ -248,11 +255,12 @@ def main(
     model_path: Annotated[str, typer.Option(help="Folder of the model.")],
     policies: Annotated[str, typer.Option(help=f"Separated by commas; with off and {OURS}.")] = POLICIES,
     tasks: Annotated[str, typer.Option(help=f"Of {SHIPPED_TASKS}.")] = "summarization,rag,editing,chat",
-    concurrency: Annotated[str, typer.Option(help="Separated by commas.")] = "1,4,8,16",
+    concurrency: Annotated[str, typer.Option(help="Separated by commas.")] = "1,4,8,16,32",
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of each cell.")] = 6,
     minutes: Annotated[float, typer.Option(help="Begin no round later than this.")] = math.inf,
-    max_tokens: Annotated[int, typer.Option(min=2, help="New tokens per request.")] = 64,
-    kv_tokens: Annotated[int, typer.Option(min=4096, help="KV memory of each server in tokens.")] = 9216,
+    waves: Annotated[float, typer.Option(min=1, help="Requests of a round, for each that runs at a time.")] = 3,
+    max_tokens: Annotated[int, typer.Option(min=2, help="New tokens per request, on average.")] = 64,
+    kv_tokens: Annotated[int, typer.Option(min=4096, help="KV memory of each server in tokens.")] = 18432,
     prompts: PromptsPath = None,
     folder: Annotated[Path, typer.Option(help="Results, logs, and what was learned.")] = Path("build/vllm-policies"),
 ) -> None:
@@ -264,16 +272,17 @@ def main(
         check_task(task, by_task)
     cells = [Cell(task, int(level)) for task in tasks.split(",") for level in concurrency.split(",")]
     folder.mkdir(parents=True, exist_ok=True)
-    settings = {"policies": names, "max_tokens": max_tokens, "kv_tokens": kv_tokens, "prompts": str(prompts)}
+    settings = {"policies": names, "waves": waves, "max_tokens": max_tokens, "kv_tokens": kv_tokens}
+    settings["prompts"] = str(prompts)
     results = Results.read(folder / "results.json", settings)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that servers are ended
     began, todo = time.monotonic(), list(remaining(results, cells, rounds))
 
-    def requests_of(cell: Cell, number: int) -> list[LoadRequest]:
-        return cell.requests(by_task[cell.task], number, max_tokens)
+    def requests_of(cell: Cell, number: int, waves: float) -> list[LoadRequest]:
+        return cell.requests(by_task[cell.task], number, max_tokens, waves)
 
     if todo and results.table is None:
-        results.table = learn(vllm, folder, {cell: requests_of(cell, -1) for cell in cells})
+        results.table = learn(vllm, folder, {cell: requests_of(cell, -1, waves=1) for cell in cells})
         results.write()
     with ExitStack() as stack:
         commands = {name: policy_command(name, vllm, folder, results.table) for name in names if todo}
@@ -282,7 +291,8 @@ def main(
             if time.monotonic() - began > 60 * minutes:
                 say(f"{minutes:g} minutes are over: {len(todo) - done} rounds of cells are left")
                 break
-            results.add(cell, run_round(targets, cell, requests_of(cell, number), first=number))
+            first = number + cells.index(cell)
+            results.add(cell, run_round(targets, cell, requests_of(cell, number, waves), first))
             speeds = " ".join(
                 f"{name} {value:.1f}" for name, value in zip(names, results.speeds(cell)[-1], strict=True)
             )

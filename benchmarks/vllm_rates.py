@@ -36,7 +36,7 @@ def main(
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of each rate.")] = 2,
     minutes: Annotated[float, typer.Option(help="Begin no rate later than this.")] = math.inf,
     max_tokens: Annotated[int, typer.Option(min=2, help="New tokens per request.")] = 64,
-    kv_tokens: Annotated[int, typer.Option(min=4096, help="KV memory of each server in tokens.")] = 9216,
+    kv_tokens: Annotated[int, typer.Option(min=4096, help="KV memory of each server in tokens.")] = 18432,
     task: Annotated[str, typer.Option(help=f"Of the prompts; of smartspec's: {SHIPPED_TASKS}.")] = MIXED,
     prompts: PromptsPath = None,
     folder: Annotated[Path, typer.Option(help="Of vllm_policies.py; rates.json is written there.")] = Path(

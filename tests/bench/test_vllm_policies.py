@@ -58,9 +58,10 @@ def test_the_worst_cell_comes_first(tmp_path):
 
 def test_each_round_has_requests_of_its_own():
     prompts = [Prompt(str(number), "qa", f"text {number}") for number in range(5)]
-    rounds = [CELLS[1].requests(prompts, number, 8) for number in (0, 1)]
-    assert [len(requests) for requests in rounds] == [4, 4]
-    assert len({request.system for requests in rounds for request in requests}) == 8
+    rounds = [CELLS[1].requests(prompts, number, 8, waves=1.5) for number in (0, 1)]
+    assert [len(requests) for requests in rounds] == [6, 6]
+    assert len({request.system for requests in rounds for request in requests}) == 12
+    assert len(CELLS[0].requests(prompts, 0, 8, waves=1)) == vllm_policies.FEWEST_REQUESTS
 
 
 def test_every_policy_serves_in_turn_and_a_failed_request_ends_the_run(tmp_path):
@@ -68,11 +69,11 @@ def test_every_policy_serves_in_turn_and_a_failed_request_ends_the_run(tmp_path)
     prompts = [Prompt(str(number), "qa", f"text {number}") for number in range(3)]
     with ExitStack() as stack:
         targets = vllm_policies.start({"off": command, "smartspec": command}, tmp_path, stack)
-        found = vllm_policies.run_round(targets, CELLS[0], CELLS[0].requests(prompts, 0, 4), first=1)
+        found = vllm_policies.run_round(targets, CELLS[0], CELLS[0].requests(prompts, 0, 4, waves=1), first=1)
     assert list(found) == ["smartspec", "off"]
-    assert all(result["tokens_per_second"] > 0 and len(result["texts"]) == 2 for result in found.values())
-    with pytest.raises(ValueError, match="2 of 2 requests failed"):
-        vllm_policies.run_round(targets, CELLS[0], CELLS[0].requests(prompts, 0, 4), first=0)
+    assert all(result["tokens_per_second"] > 0 and len(result["texts"]) == 4 for result in found.values())
+    with pytest.raises(ValueError, match="4 of 4 requests failed"):
+        vllm_policies.run_round(targets, CELLS[0], CELLS[0].requests(prompts, 0, 4, waves=1), first=0)
 
 
 def test_braces_of_json_survive_the_port():
