@@ -1,12 +1,13 @@
 """Draft lengths in vLLM: off, fixed, Dynamic SD and SmartSpec on one machine, interleaved, the worst cell first.
 
-Every policy is a vLLM server with ngram drafts; `off` has no drafter at all. All are started before anything is
-measured and stand idle while another one serves; each takes some 3 GB, so where memory is short, name fewer policies.
-A round of a cell, a task and a concurrency, gives the same new prompts to each server in turn, and each begins with
-another server. Closed loop, greedy; a request makes half to one and a half times --max-tokens new tokens, whatever the
-model says: were all equal, those that begin together would end together, without drafts. A session number keeps prefix
-caches from helping. There are --waves times as many requests as run at a time, four at least: once none are waiting, a
-step is as long as its slowest request makes it, whatever the others draft.
+Every policy is a vLLM server with ngram drafts, or with those of an EAGLE-3 head; `off` has no drafter at all. All
+are started before anything is measured and stand idle while another one serves; each takes some 3 GB, so where
+memory is short, name fewer policies. A round of a cell, a task and a concurrency, gives the same new prompts to
+each server in turn, and each begins with another server. Closed loop, greedy; a request makes half to one and a
+half times --max-tokens new tokens, whatever the model says: were all equal, those that begin together would end
+together, without drafts. A session number keeps prefix caches from helping. There are --waves times as many
+requests as run at a time, four at least: once none are waiting, a step is as long as its slowest request makes it,
+whatever the others draft.
 
 First a server of SmartSpec's alone serves every cell once, without a queue: what it learned of step times is where
 SmartSpec starts from, and with the acceptance it saw makes the table of Dynamic SD
@@ -54,6 +55,7 @@ from smartspec.sim.scenario import Scenario
 from smartspec.workload.prompts import Prompt, draw_prompts
 
 LONGEST = 5
+NGRAM = {"method": "ngram", "prompt_lookup_min": 2, "prompt_lookup_max": 4}
 FEWEST_REQUESTS = 4  # of a round
 KV_BLOCK = 128  # tokens, vLLM's own choice on CPUs
 OURS = "smartspec"
@@ -126,11 +128,14 @@ def _system_message(session: str) -> str:
     return SYSTEM_MESSAGE.format(session=session)
 
 
-def policy_command(name: str, vllm: ServerCommand, folder: Path, table: dict | None) -> ServerCommand:
-    """The server of a policy. folder: where SmartSpec keeps what it learns; table: of Dynamic SD."""
+def policy_command(
+    name: str, vllm: ServerCommand, folder: Path, table: dict | None, method: dict = NGRAM
+) -> ServerCommand:
+    """The server of a policy. folder: where SmartSpec keeps what it learns; table: of Dynamic SD; method: what drafts,
+    as in vLLM's speculative configuration."""
     if name == "off":
         return vllm
-    drafts = {"method": "ngram", "prompt_lookup_min": 2, "prompt_lookup_max": 4, "num_speculative_tokens": LONGEST}
+    drafts = method | {"num_speculative_tokens": LONGEST}
     options = []
     if name.startswith("fixed:"):
         drafts["num_speculative_tokens"] = int(name.removeprefix("fixed:"))
@@ -160,10 +165,10 @@ def literal(value: dict) -> str:
     return json.dumps(value).replace("{", "{{").replace("}", "}}")
 
 
-def learn(vllm: ServerCommand, folder: Path, rounds: dict[Cell, list[LoadRequest]]) -> dict:
+def learn(vllm: ServerCommand, folder: Path, rounds: dict[Cell, list[LoadRequest]], method: dict) -> dict:
     """Serve every cell once with SmartSpec, and make a table from the step times and the acceptance seen."""
     (folder / "learned.jsonl").unlink(missing_ok=True)  # of a start that was ended
-    with running(policy_command(OURS, vllm, folder, None), folder / "learn.log") as target:
+    with running(policy_command(OURS, vllm, folder, None, method), folder / "learn.log") as target:
         for cell, requests in rounds.items():
             say(f"learning step times: {cell.key}")
             measure(target, LoadPlan(requests, concurrency=cell.concurrency))
@@ -172,7 +177,8 @@ def learn(vllm: ServerCommand, folder: Path, rounds: dict[Cell, list[LoadRequest
     curves.write_text(json.dumps(json.loads(newest.read_text())["cost_model"]))
     steps = [record.feedback for record in RecordedLog(folder / "learned.jsonl")]
     acceptance = sum(s.accepted.sum() for s in steps) / max(sum(s.tested.sum() for s in steps), 1)
-    scenario = Scenario(hardware=str(curves), drafter="lookup", batch=1, max_draft_tokens=LONGEST)
+    drafter = "lookup" if method == NGRAM else "model"
+    scenario = Scenario(hardware=str(curves), drafter=drafter, batch=1, max_draft_tokens=LONGEST)
     table = vllm_config(length_table(scenario, float(acceptance)))
     say(f"acceptance {acceptance:.2f}, table {table}")
     return table
@@ -261,6 +267,7 @@ def main(
     waves: Annotated[float, typer.Option(min=1, help="Requests of a round, for each that runs at a time.")] = 3,
     max_tokens: Annotated[int, typer.Option(min=2, help="New tokens per request, on average.")] = 64,
     kv_tokens: Annotated[int, typer.Option(min=4096, help="KV memory of each server in tokens.")] = 18432,
+    head: Annotated[Path | None, typer.Option(help="Draft with this EAGLE-3 head instead of ngram.")] = None,
     prompts: PromptsPath = None,
     folder: Annotated[Path, typer.Option(help="Results, logs, and what was learned.")] = Path("build/vllm-policies"),
 ) -> None:
@@ -273,7 +280,8 @@ def main(
     cells = [Cell(task, int(level)) for task in tasks.split(",") for level in concurrency.split(",")]
     folder.mkdir(parents=True, exist_ok=True)
     settings = {"policies": names, "waves": waves, "max_tokens": max_tokens, "kv_tokens": kv_tokens}
-    settings["prompts"] = str(prompts)
+    settings |= {"prompts": str(prompts), "head": str(head)}
+    method = NGRAM if head is None else {"method": "eagle3", "model": str(head.absolute())}
     results = Results.read(folder / "results.json", settings)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that servers are ended
     began, todo = time.monotonic(), list(remaining(results, cells, rounds))
@@ -282,10 +290,10 @@ def main(
         return cell.requests(by_task[cell.task], number, max_tokens, waves)
 
     if todo and results.table is None:
-        results.table = learn(vllm, folder, {cell: requests_of(cell, -1, waves=1) for cell in cells})
+        results.table = learn(vllm, folder, {cell: requests_of(cell, -1, waves=1) for cell in cells}, method)
         results.write()
     with ExitStack() as stack:
-        commands = {name: policy_command(name, vllm, folder, results.table) for name in names if todo}
+        commands = {name: policy_command(name, vllm, folder, results.table, method) for name in names if todo}
         targets = start(commands, folder, stack)
         for done, (number, cell) in enumerate(todo):
             if time.monotonic() - began > 60 * minutes:
