@@ -128,6 +128,16 @@ def test_the_view_as_planned_is_kept():
     assert made.view.now == 99.0
 
 
+def test_prefill_is_what_ran_and_not_what_was_planned():
+    record = make_record()
+    planned = replace(record.view, num_prefills=0, prefill_tokens=0)
+    arguments = {name: 1.0 for name in ("goodput", "off_goodput", "predicted_seconds")}
+    most = record.view.num_rows + record.view.num_prefills + int(record.feedback.accepted.sum())
+    feedback = replace(record.feedback, num_emitted=most)
+    made = decision_record(planned, feedback.plan, feedback, survival=record.survival, **arguments)
+    assert DecisionRecord.from_json(made.to_json()).view.prefill_tokens == record.view.prefill_tokens == 17
+
+
 def test_summary_is_short_and_json_able():
     summary = make_record().summary()
     assert json.loads(json.dumps(summary)) == summary

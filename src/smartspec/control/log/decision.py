@@ -18,6 +18,7 @@ FORMAT = 2
 _OUTCOME_COLUMNS = ("drafted", "verified", "tested", "accepted")
 _FREE_COLUMNS = ("position", "tested", "matched")
 _SECONDS = ("draft", "target", "host")
+_PREFILL = ("num_prefills", "prefill_tokens", "prefill_context_tokens", "prefill_attended_tokens")
 _OPTIONAL_MATRICES = ("confidence", "divergence")
 _TREE_MATRICES = ("parents", "node_tests")
 
@@ -154,12 +155,15 @@ def decision_record(
 ) -> DecisionRecord:
     """The record of a finished step: plan is what the policy chose for view, feedback what came of it.
 
-    view is kept in place of feedback's own, which a host may have built from the same numbers.
+    view is kept in place of feedback's own, which a host may have built from the same numbers, but for the prefill: a
+    host may only know what it is once the step has run.
 
-    The rest as in DecisionRecord. AssertionError if the
-    feedback is of another batch.
+    The rest as in DecisionRecord. AssertionError if the feedback is of another batch.
     """
     assert np.array_equal(view.request_ids, feedback.view.request_ids), "the feedback is of another step"
+    prefill = {name: getattr(feedback.view, name) for name in _PREFILL}
+    if any(getattr(view, name) != value for name, value in prefill.items()):
+        view = replace(view, **prefill)
     return DecisionRecord(
         feedback=feedback if feedback.view is view else replace(feedback, view=view),
         lengths=plan.lengths,
