@@ -31,7 +31,7 @@
 
 #define PANEL (2 * LANES)
 #define PART_INPUTS 8 /* of a group at a time: as many as quants of 4 bits in a word */
-#define PREFETCHED 4096 /* bytes ahead of what is multiplied: left to itself, the processor waits for memory */
+#define PREFETCHED 8192 /* bytes ahead of what is multiplied: left to itself, the processor waits for memory */
 /* DIRECT_ROWS of x are multiplied at once with weights as these are unpacked in registers, two vectors of sums each. From
  * UNPACK_ROWS on, unpacking weights into memory once is the shorter way. */
 #if LANES == 16

@@ -77,38 +77,45 @@ static void unpack_panel(const Weight *weight, int64_t panel, int64_t first, int
         for (int64_t i = 0; i < PANEL; i++) to[k * PANEL + i] = rows[i][k];
 }
 
+/* As linear_slice, of fp32, or of blocks of which a panel is unpacked part by part; up to MOST_ROWS rows. */
+static void part_by_part_slice(const Weight *weight, const float *x, int64_t num_rows, float *y, int64_t y_stride,
+                               int64_t first, int64_t last) {
+    const int64_t inputs = weight->inputs;
+    const int in_fp32 = weight->type == TYPE_PANELS;
+    float sums[MOST_ROWS * PANEL] ALIGNED, unpacked[PANEL_INPUTS * PANEL] ALIGNED;
+    for (int64_t panel = first; panel < last; panel++) {
+        memset(sums, 0, num_rows * PANEL * sizeof(float));
+        for (int64_t k = 0; k < inputs; k += PANEL_INPUTS) {
+            const int64_t num_inputs = inputs - k < PANEL_INPUTS ? inputs - k : PANEL_INPUTS;
+            const float *w = in_fp32 ? (const float *)weight->blocks + (panel * inputs + k) * PANEL : unpacked;
+            if (!in_fp32) unpack_panel(weight, panel, k, num_inputs, unpacked);
+            const float *next = in_fp32 ? w + PANEL_INPUTS * PANEL : NULL;
+            multiply_rows_and_panel(num_rows, x + k, inputs, w, num_inputs, next, sums);
+        }
+        store_panel(weight, panel, num_rows, sums, y, y_stride);
+    }
+}
+
 /* y [num_rows, y_stride], its columns first * PANEL .. last * PANEL or the last output. One thread's work. */
 static void linear_slice(const Weight *weight, const float *x, int64_t num_rows, float *y, int64_t y_stride, int64_t first,
                          int64_t last) {
     const int64_t inputs = weight->inputs;
-    const int in_fp32 = weight->type == TYPE_PANELS;
     if (weight->type == TYPE_PANELS_BF16_ROUNDING) {
         rounding_slice(weight, x, num_rows, y, y_stride, first, last);
         return;
     }
-    if (num_rows == 1 && in_fp32) {
+    if (weight->type == TYPE_PANELS && num_rows == 1) {
         panels_of_row(weight, x, y, first, last);
         return;
     }
-    if (weight->type < TYPE_PANELS && num_rows < unpack_rows(weight->type)) {
-        for (int64_t row = 0; row < num_rows; row += MOST_ROWS)
-            block_panels_slice(weight, x + row * inputs, num_rows - row < MOST_ROWS ? num_rows - row : MOST_ROWS,
-                               y + row * y_stride, y_stride, first, last);
-        return;
+    const int is_direct = weight->type < TYPE_PANELS && num_rows < unpack_rows(weight->type);
+    for (int64_t row = 0; row < num_rows; row += MOST_ROWS) {
+        const int64_t rows = num_rows - row < MOST_ROWS ? num_rows - row : MOST_ROWS;
+        const float *of_rows = x + row * inputs;
+        float *to = y + row * y_stride;
+        if (is_direct) block_panels_slice(weight, of_rows, rows, to, y_stride, first, last);
+        else part_by_part_slice(weight, of_rows, rows, to, y_stride, first, last);
     }
-    for (int64_t row = 0; row < num_rows; row += MOST_ROWS)
-        for (int64_t panel = first; panel < last; panel++) {
-            const int64_t rows = num_rows - row < MOST_ROWS ? num_rows - row : MOST_ROWS;
-            float sums[MOST_ROWS * PANEL] ALIGNED, unpacked[PANEL_INPUTS * PANEL] ALIGNED;
-            memset(sums, 0, rows * PANEL * sizeof(float));
-            for (int64_t k = 0; k < inputs; k += PANEL_INPUTS) {
-                const int64_t num_inputs = inputs - k < PANEL_INPUTS ? inputs - k : PANEL_INPUTS;
-                const float *w = in_fp32 ? (const float *)weight->blocks + (panel * inputs + k) * PANEL : unpacked;
-                if (!in_fp32) unpack_panel(weight, panel, k, num_inputs, unpacked);
-                multiply_rows_and_panel(rows, x + row * inputs + k, inputs, w, num_inputs, sums);
-            }
-            store_panel(weight, panel, rows, sums, y + row * y_stride, y_stride);
-        }
 }
 
 /* Panels [*first, *last) of one of num_threads equal shares. */
