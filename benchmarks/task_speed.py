@@ -1,7 +1,7 @@
 """Tokens per second by task and load, of policies against off, on the live engine.
 
 One engine per policy in this process, no HTTP. They take turns step by step, so that all see the same machine; a
-request that ends is replaced by the next prompt, so the load stays what it is. Steps without prefill count. Greedy.
+request that ends is replaced by the next prompt, so the load stays what it is. Steps without prefill count.
 
     python benchmarks/task_speed.py --quantization none --prompts FOLDER --folder build/task-speed
 
@@ -114,6 +114,7 @@ def main(
     rows: Annotated[int, typer.Option(min=1, help="Decoding requests of a policy's steps, summed, of a cell.")] = 600,
     parts: Annotated[int, typer.Option(min=2, help="Of a cell.")] = 3,
     max_tokens: Annotated[int, typer.Option(min=2, help="New tokens per request.")] = 64,
+    temperature: Annotated[float, typer.Option(help="0: greedy.", min=0.0)] = 0.0,
     folder: Annotated[Path, typer.Option(help="Where cells are kept.")] = Path("build/task-speed"),
 ) -> None:
     """Print the table."""
@@ -122,7 +123,7 @@ def main(
         raise ValueError(f"--policies {policies}: name off first and another one behind it")
     chosen = tasks.split(",") if tasks else [task for task in by_task if task != MIXED]
     settings = {"policies": names, "drafter": drafter, "quantization": quantization, "prompts": str(prompts)}
-    settings |= {"rows": rows, "parts": parts, "max_tokens": max_tokens}
+    settings |= {"rows": rows, "parts": parts, "max_tokens": max_tokens, "temperature": temperature}
     path = folder / "cells.json"
     kept = json.loads(path.read_text()) if path.exists() else {"settings": settings, "cells": {}}
     if kept["settings"] != settings:
@@ -133,7 +134,7 @@ def main(
     engines = [
         Kept(name, EngineConfig(policy="goodput" if name == CHAINS else name, **options)) for name in names if todo
     ]
-    params = SamplingParams(max_tokens=max_tokens)
+    params = SamplingParams(max_tokens=max_tokens, temperature=temperature)
     for done, (level, task) in enumerate(todo):
         for each in engines:
             each.begin(requests_of(each.engine, by_task[task], params, first_id=1_000_000 * done))
