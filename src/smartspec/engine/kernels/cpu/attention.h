@@ -19,7 +19,12 @@
 #define MAX_ROWS 256
 #define MAX_HEAD_DIM 256
 #define TILE 6      /* rows whose scores, or sums of values, stay in 16 registers together with what they are made of */
-#define FEW_ROWS 16 /* up to here single dot products are faster than transposing the keys */
+/* Up to FEW_ROWS single dot products are faster than transposing the keys. */
+#if LANES == 16
+#define FEW_ROWS 8
+#else
+#define FEW_ROWS 16
+#endif
 #define HIDDEN -1e30f
 
 /* Fields of a tile: slot, first place, first row, number of tokens, base. base is the first place that not every token
@@ -67,11 +72,23 @@ static inline void score_few(Work *w, const float *keys, int64_t num_rows, int64
         }
 }
 
+/* w->transposed [head_dim, BLOCK] of keys [num_keys, head_dim]. */
+static inline void transpose_keys(Work *w, const float *keys, int64_t num_keys, int64_t head_dim) {
+    int64_t whole = 0; /* keys in squares of LANES */
+#if LANES == 16
+    whole = num_keys / LANES * LANES;
+    for (int64_t j = 0; j < whole; j += LANES)
+        for (int64_t d = 0; d < head_dim; d += LANES)
+            transpose_square(keys + j * head_dim + d, head_dim, &w->transposed[d][j], BLOCK);
+#endif
+    for (int64_t j = whole; j < num_keys; j++)
+        for (int64_t d = 0; d < head_dim; d++) w->transposed[d][j] = keys[j * head_dim + d];
+}
+
 /* Scores of one block of keys, the first of which is number `first` of the span. */
 static inline void score_block(Work *w, const float *keys, int64_t num_rows, int64_t first, int64_t num_keys,
                                int64_t head_dim) {
-    for (int64_t j = 0; j < num_keys; j++)
-        for (int64_t d = 0; d < head_dim; d++) w->transposed[d][j] = keys[j * head_dim + d];
+    transpose_keys(w, keys, num_keys, head_dim);
     for (int64_t r = 0; r < num_rows; r += TILE) {
         lanes low[TILE] = {0}, high[TILE] = {0};
         const float *query = w->query + r * head_dim;

@@ -85,3 +85,35 @@ INLINE float sum_of(lanes v) {
     return v[0] + v[1] + (v[2] + v[3]);
 #endif
 }
+
+#if LANES == 16
+/* to [16, 16] = from [16, 16] transposed; rows are strides apart. */
+static inline void transpose_square(const float *from, int64_t from_stride, float *to, int64_t to_stride) {
+    __m512 a[16], b[16];
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; i++) a[i] = _mm512_loadu_ps(from + i * from_stride);
+#pragma GCC unroll 8
+    for (int i = 0; i < 16; i += 2) { /* pairs of rows */
+        b[i] = _mm512_unpacklo_ps(a[i], a[i + 1]);
+        b[i + 1] = _mm512_unpackhi_ps(a[i], a[i + 1]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 16; i += 4) /* four rows: within each quarter of a vector they are columns now */
+#pragma GCC unroll 2
+        for (int j = 0; j < 2; j++) {
+            const __m512d first = (__m512d)b[i + j], second = (__m512d)b[i + 2 + j];
+            a[i + 2 * j] = (__m512)_mm512_unpacklo_pd(first, second);
+            a[i + 2 * j + 1] = (__m512)_mm512_unpackhi_pd(first, second);
+        }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) { /* columns i, i + 4, i + 8 and i + 12 */
+        const __m512 even_low = _mm512_shuffle_f32x4(a[i], a[i + 4], 0x88), odd_low = _mm512_shuffle_f32x4(a[i], a[i + 4], 0xdd);
+        const __m512 even_high = _mm512_shuffle_f32x4(a[i + 8], a[i + 12], 0x88);
+        const __m512 odd_high = _mm512_shuffle_f32x4(a[i + 8], a[i + 12], 0xdd);
+        _mm512_storeu_ps(to + i * to_stride, _mm512_shuffle_f32x4(even_low, even_high, 0x88));
+        _mm512_storeu_ps(to + (i + 8) * to_stride, _mm512_shuffle_f32x4(even_low, even_high, 0xdd));
+        _mm512_storeu_ps(to + (i + 4) * to_stride, _mm512_shuffle_f32x4(odd_low, odd_high, 0x88));
+        _mm512_storeu_ps(to + (i + 12) * to_stride, _mm512_shuffle_f32x4(odd_low, odd_high, 0xdd));
+    }
+}
+#endif
