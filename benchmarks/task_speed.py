@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Annotated
 
 import numpy as np
@@ -102,6 +103,18 @@ def table_of(cells: dict[str, dict], names: list[str]) -> Table:
     return table
 
 
+def means_of(cells: dict[str, dict], names: list[str]) -> Table:
+    """A line per policy: geometric mean over tasks by number of requests, and the least of all cells."""
+    levels = sorted({int(key.rsplit(" ", 1)[1]) for key in cells})
+    table = Table("policy", *map(str, levels), "worst cell", title="Of off, mean over tasks, by requests at once")
+    for name in names[1:]:
+        ratios = {key: float(rates(cell, name)[0] / rates(cell, names[0])[0]) for key, cell in cells.items()}
+        of_level = [[ratio for key, ratio in ratios.items() if key.endswith(f" {level}")] for level in levels]
+        means = [f"{geometric_mean(some):.2f}" for some in of_level]
+        table.add_row(name, *means, f"{min(ratios.values()):.2f}")
+    return table
+
+
 def main(
     policies: Annotated[str, typer.Option(help=f"off first, separated by commas; {CHAINS} too.")] = (
         f"off,goodput,{CHAINS},fixed:3,eagle2:8"
@@ -144,6 +157,7 @@ def main(
         of_off = " ".join(f"{name} {rates(cell, name)[0] / rates(cell, 'off')[0]:.2f}" for name in names[1:])
         console.print(f"{time.strftime('%H:%M:%S')} {done + 1} of {len(todo)}, {task}, {level} at once: {of_off}")
     console.print(table_of(cells, names))
+    console.print(means_of(cells, names))
 
 
 if __name__ == "__main__":
