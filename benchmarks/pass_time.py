@@ -35,6 +35,7 @@ from smartspec.engine.models.model_runner import ModelRunner
 
 CONTEXT = 128
 READ_BYTES = 1 << 28
+CLOCKS = ("wall", "cpu")
 
 
 def main(
@@ -42,26 +43,31 @@ def main(
     dtypes: Annotated[str, typer.Option(help="As in `smartspec serve`; several are compared.")] = "auto",
     rows: Annotated[str, typer.Option(help="Requests with one new token each, separated by commas.")] = "1,2,4,8,16,32",
     prefill: Annotated[str, typer.Option(help="Lengths of one prompt, separated by commas.")] = "128,512",
+    verify: Annotated[str, typer.Option(help="Tokens of one request that verifies a draft.")] = "2,6,12",
     repetitions: Annotated[int, typer.Option(min=1)] = 15,
     head: Annotated[str | None, typer.Option(help="A head's folder, or head for the model's own.")] = None,
 ) -> None:
     """Print the table."""
-    batches = [[1] * int(count) for count in rows.split(",")] + [[int(length)] for length in prefill.split(",")]
+    batches = [[1] * int(count) for count in rows.split(",")] + [[int(n)] for n in f"{prefill},{verify}".split(",")]
+    num_prefill = len(batches) - len(verify.split(","))  # behind those a token is scored each
     max_rows, max_len = max(map(len, batches)), CONTEXT + max(map(max, batches))
     loaded = _forms(model) if dtypes == "auto" else {name: _load(model, name) for name in dtypes.split(",")}
     runners = {name: _runner(model, max_rows, max_len) for name, model in loaded.items()}
     floor = 1e3 * min(model.weight_bytes for model in loaded.values()) / _bandwidth()
     main_runner = next(iter(runners.values()))
     beside = None if head is None else _head_runner(head, main_runner, max_rows)
-    table = Table("requests", "new tokens", *(f"{name}, {clock} ms" for name in runners for clock in ("wall", "cpu")))
+    table = Table("requests", "new tokens", "scored", *(f"{name}, {clock} ms" for name in runners for clock in CLOCKS))
     table.title = f"{model}: weights {floor:.1f} ms"
-    for batch in batches:
-        segments = [Segment(slot, CONTEXT, np.arange(n, dtype=np.int32), 1) for slot, n in enumerate(batch)]
+    for number, batch in enumerate(batches):
+        scored = 1 if number < num_prefill else batch[0]
+        segments = [Segment(slot, CONTEXT, np.arange(n, dtype=np.int32), scored) for slot, n in enumerate(batch)]
         best = {name: (float("inf"), float("inf")) for name in runners}
         for _ in range(repetitions):
             for name, runner in runners.items():
                 best[name] = tuple(map(min, best[name], _seconds(partial(runner.forward, segments))))
-        table.add_row(str(len(batch)), str(batch[0]), *(f"{1e3 * s:.1f}" for pair in best.values() for s in pair))
+        table.add_row(
+            str(len(batch)), str(batch[0]), str(scored), *(f"{1e3 * s:.1f}" for pair in best.values() for s in pair)
+        )
     Console(width=120).print(table)
     if beside is not None:
         _compare_head(beside, main_runner, [len(batch) for batch in batches if batch[0] == 1], repetitions)
