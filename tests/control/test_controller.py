@@ -11,6 +11,8 @@ import pytest
 from drafter_cases import LOOKUP, free_test
 
 from smartspec.control.controller import LEARN_STEPS, NUM_DECISIONS, Controller
+from smartspec.control.goodput.policy import Goodput
+from smartspec.control.goodput.settings import ExplorationSettings, GoodputSettings
 from smartspec.control.latency.model import CostCurve, LatencyModel
 from smartspec.control.policy import no_drafts
 from smartspec.control.records import Drafted, DraftPlan, FreeTests, StepSeconds
@@ -192,6 +194,32 @@ def test_a_group_of_steps_is_learned_from_without_being_asked():
         planned_with.append(controller.predicted_seconds)
     assert len(set(planned_with[:LEARN_STEPS])) == len(set(planned_with[LEARN_STEPS:])) == 1
     assert planned_with[0] != planned_with[-1]
+
+
+def test_a_step_may_be_told_after_the_next_one_was_planned():
+    """A host that learns from a step while the next one runs: same records, and the policy hears of its own plan."""
+    told = {"at once": [], "later": []}
+    settings = GoodputSettings(exploration=ExplorationSettings(share=0.0))  # it depends on how many steps are over
+    for when, records in told.items():
+        controller = make_controller(Goodput(settings=settings))
+        controller.on_record = records.append
+        waiting = None
+        for num_rows in (3, 5, 2, 4, 3, 1, 6, 2):  # fewer than are learned from together
+            view = make_view(num_rows)
+            plan = controller.plan_draft(view)
+            seconds = StepSeconds(0.0, 0.04 + 0.0005 * (num_rows + plan.lengths.sum()), 0.0)  # as predicted
+            feedback = make_feedback(view, plan, accepted=plan.lengths // 2, seconds=seconds), controller.planned
+            if when == "at once":
+                controller.observe(*feedback)
+            elif waiting:
+                controller.observe(*waiting)
+            waiting = feedback
+        if when == "later":
+            controller.observe(*waiting)
+        records.append(controller.policy.guard._sums)
+    later, at_once = ([record.to_json() for record in records[:8]] for records in (told["later"], told["at once"]))
+    assert later == at_once
+    assert told["later"][8] == told["at once"][8] and told["later"][8][0] > 7
 
 
 def test_forget_drops_the_request():

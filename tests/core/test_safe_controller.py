@@ -30,7 +30,7 @@ class FailingController(RandomController):
         self._begin("plan_verify")
         return super().plan_verify(view, plan, drafted)
 
-    def observe(self, feedback):
+    def observe(self, feedback, planned=None):
         self._begin("observe")
         super().observe(feedback)
 

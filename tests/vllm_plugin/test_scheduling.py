@@ -1,6 +1,7 @@
 """Whatever is decided, every request gets its own text; and decisions are good ones."""
 
 import logging
+from functools import wraps
 from itertools import chain
 
 import pytest
@@ -42,6 +43,38 @@ def test_texts_are_those_of_the_target(case, tmp_path):
     assert_texts_are_right(engine)
     assert engine.scheduler.speculation is not None
     assert isinstance(engine.scheduler, AsyncScheduler) == CASES[case].get("is_async", False)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_next_step_does_not_wait_for_what_is_learned_from_the_last(case, tmp_path, monkeypatch):
+    """That is done while it runs, and at once where there is none."""
+    waited_for, is_running = [], [False]
+    observe, bitmask, update = Controller.observe, StockScheduler.get_grammar_bitmask, StockScheduler.update_from_output
+
+    def learn(controller, *arguments):
+        waited_for.append(not is_running[0] and engine.scheduler.has_unfinished_requests())
+        observe(controller, *arguments)
+
+    @wraps(bitmask)
+    def hand_over(*arguments):
+        is_running[0] = True
+        return bitmask(*arguments)
+
+    @wraps(update)
+    def finish(*arguments):
+        is_running[0] = False
+        return update(*arguments)
+
+    monkeypatch.setattr(Controller, "observe", learn)
+    monkeypatch.setattr(StockScheduler, "get_grammar_bitmask", hand_over)
+    monkeypatch.setattr(StockScheduler, "update_from_output", finish)
+    config = make_config(tmp_path, **CASES[case])
+    engine = ToyEngine(Scheduler(config), has_passes=config.speculative_config.method == "draft_model")
+    for number in range(6):
+        engine.add(number, prompt_tokens=20, max_tokens=200)
+    engine.run()
+    assert_texts_are_right(engine)
+    assert len(waited_for) > 20 and not any(waited_for)
 
 
 @pytest.mark.parametrize("case", CASES)

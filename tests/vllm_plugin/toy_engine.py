@@ -80,6 +80,7 @@ class ToyEngine:
                 return
             output = self.scheduler.schedule()
             under_way.append((output, self._execute(output)))
+            self.scheduler.get_grammar_bitmask(output)
             if len(under_way) == depth or not output.num_scheduled_tokens:
                 while under_way and (len(under_way) == depth or not output.num_scheduled_tokens):
                     self._finish(*under_way.popleft())

@@ -12,7 +12,7 @@ are internal.
 """
 
 from smartspec.control.acceptance.class_ids import ClassIds
-from smartspec.control.controller import Controller
+from smartspec.control.controller import Controller, Planned
 from smartspec.control.latency.cost_curve import CostCurve, ProfileSample
 from smartspec.control.latency.model import LatencyModel
 from smartspec.control.log.decision import DecisionRecord, LogHeader
@@ -42,6 +42,7 @@ __all__ = [
     "FreeTests",
     "LatencyModel",
     "LogHeader",
+    "Planned",
     "Policy",
     "ProfileSample",
     "SafeController",

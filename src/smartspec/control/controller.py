@@ -2,7 +2,7 @@
 
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,17 +23,28 @@ SURPRISE = 0.25  # a step that took so much more or less than predicted, relativ
 
 
 @dataclass(frozen=True)
-class _Finished:
-    """A step that is over: all that a record of it is made from. plan: what was chosen; drafted: what was drafted."""
+class Planned:
+    """A step that has been planned, for what comes of it: see Controller.observe. survival: float [R, K], of the drafts
+    of each row. asked: who was asked for drafts; None: the host never wanted to know. tell: takes the feedback to the
+    policy; None where no row could have a draft. reason: why it is not what the policy's rule would have chosen."""
 
     view: BatchView
     plan: DraftPlan
+    survival: np.ndarray
+    asked: Asked | None
+    tell: Callable[[StepFeedback], None] | None = None
+    alternatives: tuple[Alternative, ...] = ()
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class _Finished:
+    """A step that is over: all that a record of it is made from. drafted: what was drafted of it."""
+
+    planned: Planned
     drafted: DraftPlan
     feedback: StepFeedback
-    survival: np.ndarray
     predicted: PredictedSeconds
-    alternatives: tuple[Alternative, ...]
-    reason: str | None
 
     @property
     def measured(self) -> MeasuredStep:
@@ -43,16 +54,17 @@ class _Finished:
 
     def record(self) -> DecisionRecord:
         """For people, logs and replays."""
+        planned, view = self.planned, self.planned.view
         return decision_record(
-            self.view,
-            self.plan,
+            view,
+            planned.plan,
             self.feedback,
-            goodput=_expected_tokens(self.view, self.survival, self.feedback.verified) / self.predicted.total,
-            off_goodput=float(self.view.weights.sum()) / self.predicted.off,
+            goodput=_expected_tokens(view, planned.survival, self.feedback.verified) / self.predicted.total,
+            off_goodput=float(view.weights.sum()) / self.predicted.off,
             predicted_seconds=self.predicted.total,
-            survival=self.survival,
-            alternatives=self.alternatives,
-            reason=self.reason,
+            survival=planned.survival,
+            alternatives=planned.alternatives,
+            reason=planned.reason,
         )
 
 
@@ -91,12 +103,8 @@ class Controller:
         self.drafters = drafters
         self._strict = strict
         self._last_now = NO_STEP_BEFORE
-        self._view: BatchView | None = None
-        self._asked: Asked | None = None  # who is asked in it; None: the host never wanted to know
-        self._is_choice = False  # whether any row of it can have a draft
-        self._plan: DraftPlan  # of that view
-        self._survival = np.empty((0, max_draft_tokens))
-        self._alternatives: tuple[Alternative, ...] = ()
+        self._asked: Asked | None = None
+        self.planned: Planned | None = None  # the last step; None where its view was refused
         self._predicted = PredictedSeconds({}, 0.0, 0.0, 0.0)
         self._history: deque[_Finished] = deque(maxlen=NUM_DECISIONS)
 
@@ -121,19 +129,25 @@ class Controller:
     def plan_draft(self, view: BatchView) -> DraftPlan:
         """How many draft tokens to make for each row, and by what. All zero: no drafter need run."""
         if self._refuse(problems(view, last_now=self._last_now, num_drafters=len(self.drafters))):
-            self._view, self._last_now = None, view.now
+            self.planned, self._last_now = None, view.now
             return no_drafts(view.num_rows)
-        self._last_now, self._view, self._alternatives = view.now, view, ()
-        self._is_choice = bool(view.draft_lengths.any())
-        if not self._is_choice:  # nothing to decide, and nothing to learn but the time
-            self._plan, self._survival = no_drafts(view.num_rows), np.zeros((view.num_rows, self.max_draft_tokens))
-            return self._plan
+        self._last_now = view.now
+        if not view.draft_lengths.any():  # nothing to decide, and nothing to learn but the time
+            survival = np.zeros((view.num_rows, self.max_draft_tokens))
+            self.planned = Planned(view, no_drafts(view.num_rows), survival, self._asked)
+            return self.planned.plan
         estimates = self._estimates(view)
-        self._plan = plan = self.policy.plan_draft(view, estimates)
-        self._survival = estimates.of_width(plan.width).survival_of(plan.drafter)
-        if self.on_record is not None:
+        plan = self.policy.plan_draft(view, estimates)
+        self.planned = Planned(
+            view,
+            plan,
+            survival=estimates.of_width(plan.width).survival_of(plan.drafter),
+            asked=self._asked,
+            tell=self.policy.observer(),
             # Before anything is learned from the step, or they would answer another question than it did.
-            self._alternatives = self._other_plans(view, estimates, plan)
+            alternatives=() if self.on_record is None else self._other_plans(view, estimates, plan),
+            reason=self.policy.note,
+        )
         return plan
 
     def plan_verify(self, view: BatchView, plan: DraftPlan, drafted: Drafted) -> np.ndarray:
@@ -141,33 +155,27 @@ class Controller:
 
         Nothing here may depend on tokens that were sampled: dropping a token for its own probability biases the output.
         """
-        if self._view is None or not drafted.lengths.any():
+        if self.planned is None or not drafted.lengths.any():
             return np.zeros_like(drafted.lengths)
         if drafted.confidence is not None:
-            self._survival = self._acceptance.survival_given_confidence(
+            survival = self._acceptance.survival_given_confidence(
                 view, plan.drafter, drafted.confidence, drafted.parents
             )
-        keep = self.policy.plan_verify(view, plan, drafted, self._survival, self._latency)
+            self.planned = replace(self.planned, survival=survival)
+        keep = self.policy.plan_verify(view, plan, drafted, self.planned.survival, self._latency)
         return np.minimum(keep, np.minimum(plan.lengths, drafted.lengths))
 
-    def observe(self, feedback: StepFeedback) -> None:
-        """Learn from a finished step, at the latest when LEARN_STEPS are."""
-        if self._refuse(problems(self._view, feedback, max_draft_tokens=self.max_draft_tokens)):
+    def observe(self, feedback: StepFeedback, planned: Planned | None = None) -> None:
+        """Learn from a finished step, at the latest when LEARN_STEPS are. planned: what self.planned was when it had
+        been planned, where another step has been planned since."""
+        planned = planned or self.planned
+        view = None if planned is None else planned.view
+        if self._refuse(problems(view, feedback, max_draft_tokens=self.max_draft_tokens)):
             return
-        view = self._view
-        assert view is not None, "feedback of no planned step is refused"
+        assert planned is not None, "feedback of no planned step is refused"
         drafted = feedback.as_drafted()
         self._predicted = self._latency.predict(feedback.view, drafted, feedback.verified)
-        step = _Finished(
-            view,
-            self._plan,
-            drafted,
-            feedback,
-            survival=self._survival,
-            predicted=self._predicted,
-            alternatives=self._alternatives,
-            reason=self.policy.note if self._is_choice else None,
-        )
+        step = _Finished(planned, drafted, feedback, self._predicted)
         self._history.append(step)
         if self.on_record is not None:
             self.on_record(step.record())
@@ -175,10 +183,10 @@ class Controller:
         is_surprise = abs(feedback.seconds.total / self._predicted.total - 1.0) > SURPRISE
         if is_surprise or len(self._unlearned) >= LEARN_STEPS:
             self._learn()
-        if self._is_choice:
-            self.policy.observe(feedback)
-        if self._asked is not None and self.drafters:
-            self.policy.observe_step(feedback, self._asked)
+        if planned.tell is not None:
+            planned.tell(feedback)
+        if planned.asked is not None and self.drafters:
+            self.policy.observe_step(feedback, planned.asked)
 
     def forget(self, request_id: int) -> None:
         """Drop what is known about a request that has ended."""
@@ -217,7 +225,7 @@ class Controller:
         if not self._history:
             return None
         step = self._history[-1]
-        view, feedback = step.view, step.feedback
+        view, feedback = step.planned.view, step.feedback
         estimates = self._estimates(view)
         planned = planned_goodput(view, estimates, self._latency, step.drafted, feedback.verified)
         uniform = uniform_goodput(view, estimates, self._latency) if view.draft_lengths.any() else []

@@ -3,7 +3,7 @@
 Every policy speculates without loss: lengths depend on load, history and confidence, never on tokens that were sampled.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Protocol
@@ -150,6 +150,11 @@ class Policy:
 
     def observe(self, feedback: StepFeedback) -> None:
         """Learn from a finished step of which plan_draft was asked."""
+
+    def observer(self) -> Callable[[StepFeedback], None]:
+        """What is to be told how the step went that was planned last, even if others are planned before it is over:
+        observe, but for policies that need to know their plan for that."""
+        return self.observe
 
     def observe_step(self, feedback: StepFeedback, asked: Asked) -> None:
         """Learn from any finished step. asked: which drafters were, see asks_drafters."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from smartspec.control.controller import Controller
+from smartspec.control.controller import Controller, Planned
 from smartspec.control.policy import no_drafts
 from smartspec.control.records import Asked, BatchView, Drafted, DraftPlan, StepFeedback
 
@@ -55,9 +55,14 @@ class SafeController:
         """The controller's lengths, or none verified: int [R]."""
         return self._ask(np.zeros(view.num_rows, dtype=np.int64), self.controller.plan_verify, view, plan, drafted)
 
-    def observe(self, feedback: StepFeedback) -> None:
+    @property
+    def planned(self) -> Planned | None:
+        """The last step, as the controller planned it (see its observe); None while it is not asked."""
+        return None if self._steps_to_retry else self.controller.planned
+
+    def observe(self, feedback: StepFeedback, planned: Planned | None = None) -> None:
         """Passed on, unless the controller failed in this step or not long ago."""
-        self._ask(None, self.controller.observe, feedback)
+        self._ask(None, self.controller.observe, feedback, planned)
 
     def forget(self, request_id: int) -> None:
         """Always passed on, or a controller that recovers would remember requests forever."""

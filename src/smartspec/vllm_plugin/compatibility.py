@@ -9,6 +9,7 @@ VERSIONS = ((0, 30), (0, 33))  # from the first, before the second
 METHODS = {
     "schedule": ("self",),
     "_update_after_schedule": ("self", "scheduler_output"),
+    "get_grammar_bitmask": ("self", "scheduler_output"),
     "update_from_output": ("self", "scheduler_output", "model_runner_output"),
     "has_unfinished_requests": ("self",),
     "get_request_counts": ("self",),

@@ -7,7 +7,7 @@ from itertools import repeat
 
 import numpy as np
 
-from smartspec.control import BatchView, DraftPlan, FreeTests, StepFeedback, StepSeconds
+from smartspec.control import BatchView, DraftPlan, FreeTests, Planned, StepFeedback, StepSeconds
 from smartspec.vllm_plugin.batch import Prefill
 
 
@@ -15,7 +15,7 @@ from smartspec.vllm_plugin.batch import Prefill
 class Decision:
     """names: vLLM's ids of the rows of view, which expects prefill. lengths: int [R], draft tokens to verify.
     draft_length: draft tokens the drafter is to make for all. cut_off: by row, the first draft token that is there and
-    not verified, -1 if unknown; None where drafts are made in passes."""
+    not verified, -1 if unknown; None where drafts are made in passes. planned: the controller's, if there is one."""
 
     names: tuple[str, ...]
     view: BatchView
@@ -23,6 +23,7 @@ class Decision:
     lengths: np.ndarray
     draft_length: int
     cut_off: np.ndarray | None
+    planned: Planned | None = None
 
 
 @dataclass

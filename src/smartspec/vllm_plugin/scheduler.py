@@ -53,6 +53,12 @@ def controlled(stock: type) -> type:
             self._ask("after_schedule", scheduler_output)
             super()._update_after_schedule(scheduler_output)
 
+        def get_grammar_bitmask(self, *arguments, **options):
+            # vLLM asks for it when it has handed a step to the workers, and whether or not there are grammars.
+            bitmask = super().get_grammar_bitmask(*arguments, **options)
+            self._ask("while_running")
+            return bitmask
+
         def update_from_output(self, scheduler_output, model_runner_output):
             finished = self._ask("before_update", scheduler_output, model_runner_output)
             outputs = super().update_from_output(scheduler_output, model_runner_output)

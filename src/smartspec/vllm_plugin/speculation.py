@@ -1,4 +1,5 @@
-"""Between vLLM's scheduler and the controller: what is asked before a step, and what is learned behind it.
+"""Between vLLM's scheduler and the controller: what is asked before a step, and what is learned from it while the next
+one runs.
 
 vLLM makes the drafts of a step at the end of the one before, and with asynchronous scheduling schedules a step before
 the last one's outcome is known. The controller is asked whenever it has been told what came of its last decision, and
@@ -69,11 +70,13 @@ class Speculation:
         self._callers = Callers(self._max_draft_tokens)
         self._followed = Followed() if drafter.name in COPYING else None
         self._ended: list[str] = []  # requests that are to be forgotten once no decision is about them
+        self._to_forget: list[str] = []  # those of which none is
         self._decision: Decision | None = None  # the last one
         self._is_open = False  # whether its outcome has not been told yet
         self._last_draft_length = 0  # draft tokens that were made in the last scheduled step
         self._steps: dict[int, Step] = {}  # scheduled and not finished, by identity of their output
         self._last_completion: float | None = None  # None while vLLM waits for requests
+        self._unlearned: list[tuple[Step, Outcome]] = []
         self._unreported: list[tuple[Step, Outcome]] = []
 
     def before_schedule(self) -> None:
@@ -124,6 +127,19 @@ class Speculation:
         prefill = batch.Prefill.of([(requests[n].num_computed_tokens, fed[n]) for n in fed if n not in decoding])
         return len(decoding), prefill, sum(requests[name].num_computed_tokens for name in fed)
 
+    def while_running(self) -> None:
+        """A step has been handed to the workers: learn from those before it, as nobody waits for that now."""
+        for step, outcome in self._unlearned:
+            self._learn(step, outcome)
+        self._unlearned.clear()
+        if self._controller is None or len(self._unreported) >= REPORT_STEPS:
+            self._report()
+        for name in self._to_forget:
+            number = self._callers.forget(name)
+            if number is not None and self._controller is not None:
+                self._controller.forget(number)
+        self._to_forget.clear()
+
     def before_update(self, output, model_output) -> tuple[Step, Outcome] | None:
         """A step has finished: what came of it, None for a step that fed nothing."""
         self._ended.extend(output.finished_req_ids)
@@ -137,29 +153,32 @@ class Speculation:
         return step, Outcome.of(step, model_output, self._scheduler.requests)
 
     def after_update(self, finished: tuple[Step, Outcome] | None) -> None:
-        """Learn from a finished step, once vLLM has applied its output."""
+        """Keep what the next decision does not need for later, once vLLM has applied the output of a step."""
         if finished is not None:
-            self._learn(*finished)
+            self._unlearned.append(finished)
+            step, outcome = finished
+            if step.decision is not None:
+                self._is_open = False
+                if self._followed is not None:
+                    self._followed.observe(step.decision, step, outcome)
+        if not self._is_open:
+            self._to_forget += self._ended
+            self._ended.clear()
         is_idle = not self._scheduler.has_unfinished_requests()
+        if is_idle or self._controller is None:  # steps that try lengths take turns by what has been seen
+            self.while_running()
         if is_idle:
             self._last_completion = None
-        if is_idle or self._controller is None or len(self._unreported) >= REPORT_STEPS:
             self._report()
-        if not self._is_open:
-            self._forget_ended()
 
     def _learn(self, step: Step, outcome: Outcome) -> None:
         self._unreported.append((step, outcome))
-        if step.decision is None:
+        decision = step.decision
+        if decision is None or self._controller is None or decision.planned is None:
             return
-        told = feedback(step, outcome, self._split(step))
-        self._is_open = False
-        if self._followed is not None:
-            self._followed.observe(step.decision, told)
-        if self._controller is not None:
-            self._controller.observe(told)
-            step.predicted_seconds = self._controller.predicted_seconds
-            step.is_overruled = self._controller.controller.policy.note is not None
+        self._controller.observe(feedback(step, outcome, self._split(step)), decision.planned)
+        step.predicted_seconds = self._controller.predicted_seconds
+        step.is_overruled = decision.planned.reason is not None
 
     def _report(self) -> None:
         for step, _ in self._unreported:
@@ -182,6 +201,7 @@ class Speculation:
         prefill = batch.expected_prefill(self._scheduler, len(rows))
         drafts = None if self._drafter.has_passes else [request.spec_token_ids for request in rows]
         view = self._view(rows, columns, prefill, drafts)
+        planned_step = None
         if self._controller is None:
             lengths = (0, *self._tiers) if self._tiers else range(self._max_draft_tokens + 1)
             wanted = np.minimum(view.drafters[0].lengths, self._costs.trial_length(lengths))
@@ -190,8 +210,9 @@ class Speculation:
             plan = self._controller.plan_draft(view)
             wanted = np.asarray(plan.lengths)
             planned = self._controller.plan_verify(view, plan, Drafted(wanted))
+            planned_step = self._controller.planned
         cut_off = None if drafts is None else _cut_off(drafts, planned.tolist())
-        return Decision(columns.names, view, prefill, planned, self._draft_length(rows, wanted), cut_off)
+        return Decision(columns.names, view, prefill, planned, self._draft_length(rows, wanted), cut_off, planned_step)
 
     def _draft_length(self, rows: list, wanted: np.ndarray) -> int:
         if not self._drafter.has_passes:
@@ -245,13 +266,6 @@ class Speculation:
         if self._costs.num_decoding >= self._next_report:
             self._next_report *= 2
             self._on_costs(self._costs)
-
-    def _forget_ended(self) -> None:
-        for name in self._ended:
-            number = self._callers.forget(name)
-            if number is not None and self._controller is not None:
-                self._controller.forget(number)
-        self._ended.clear()
 
 
 def _cut_off(drafts: list, planned: list[int]) -> np.ndarray:

@@ -1,6 +1,8 @@
 """The lengths of largest predicted goodput, for every request of a step; guarded, and curious within a budget."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -13,6 +15,7 @@ from smartspec.control.goodput.lifetime import Lifetime
 from smartspec.control.goodput.prefill_price import PrefillPrice
 from smartspec.control.goodput.settings import GoodputSettings
 from smartspec.control.goodput.stopping import drafted_as_confident
+from smartspec.control.planner.lengths import LengthPlan
 from smartspec.control.planner.verify_cut import convex_slopes, worth_verifying
 from smartspec.control.policy import Estimates, Latency, Policy, expected_accepted, no_drafts
 from smartspec.control.records import Asked, BatchView, Drafted, DrafterSpec, DraftPlan, StepFeedback
@@ -103,12 +106,21 @@ class Goodput(Policy):
         return [(label, choice.draft_plan) for label, choice in best]
 
     def observe(self, feedback: StepFeedback) -> None:
+        self.observer()(feedback)
+
+    def observer(self) -> Callable[[StepFeedback], None]:
+        return partial(self._observe_plan, self._best.plan, self._best.off_value_of_time, self.note is None)
+
+    def _observe_plan(
+        self, plan: LengthPlan, off_value_of_time: float, is_planned: bool, feedback: StepFeedback
+    ) -> None:
+        """is_planned: whether the plan was followed, and no guard or exploration."""
         self.exploration.earn(feedback.view.num_rows, feedback.seconds.total)
         self._lifetime.observe(feedback)
         self._prefill_price.observe(feedback)
-        self._tell_guard(feedback)
-        if self.uniform_lengths and self.note is None:
-            self._tell_hysteresis(feedback)
+        self._tell_guard(plan, off_value_of_time, feedback)
+        if self.uniform_lengths and is_planned:
+            self._tell_hysteresis(plan, feedback)
 
     def observe_step(self, feedback: StepFeedback, asked: Asked) -> None:
         self.asking.observe(feedback, asked, self._saved_seconds)
@@ -127,11 +139,11 @@ class Goodput(Policy):
             "arrivals_are_open": self._prefill_price.arrivals_are_open,
         }
 
-    def _tell_guard(self, feedback: StepFeedback) -> None:
-        view, best = feedback.view, self._best
+    def _tell_guard(self, plan: LengthPlan, off_value_of_time: float, feedback: StepFeedback) -> None:
+        view = feedback.view
         speculated = bool(feedback.drafted.any())
         off_tokens = float(view.weights.sum())
-        off_seconds = best.plan.off_seconds
+        off_seconds = plan.off_seconds
         if not speculated:
             # By what is known now: a first step that corrects a wrong profile must not count as its error for ever.
             off_seconds = float(self._latency.target_seconds(view, np.zeros(1))[0]) + self._latency.host_seconds
@@ -140,13 +152,13 @@ class Goodput(Policy):
             off_tokens + float(view.weights @ feedback.accepted),
             feedback.seconds.total,
             off_seconds,
-            best.off_value_of_time,
+            off_value_of_time,
             speculated,
             has_prefill=view.prefill_tokens > 0,
         )
 
-    def _tell_hysteresis(self, feedback: StepFeedback) -> None:
-        length, plan = int(feedback.verified.max(initial=0)), self._best.plan
+    def _tell_hysteresis(self, plan: LengthPlan, feedback: StepFeedback) -> None:
+        length = int(feedback.verified.max(initial=0))
         excess = feedback.seconds.total - (plan.seconds if length else plan.off_seconds)
         self._hysteresis.observe(length, None if feedback.view.prefill_tokens else excess)
 

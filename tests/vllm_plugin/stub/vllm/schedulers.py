@@ -83,6 +83,9 @@ class Scheduler:
             self.requests[name].num_computed_tokens += n
         self.finished_req_ids = set()
 
+    def get_grammar_bitmask(self, scheduler_output: SchedulerOutput) -> None:
+        """There are no grammars."""
+
     def update_from_output(self, scheduler_output, model_runner_output) -> None:
         for name in scheduler_output.num_scheduled_tokens:
             request = self.requests.get(name)
