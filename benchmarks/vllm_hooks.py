@@ -4,8 +4,9 @@ in the processor's caches. vllm_overhead.py, where nothing else runs, says less.
     make test-vllm     # makes .venv-vllm and the model
     OMP_NUM_THREADS=1 .venv-vllm/bin/python benchmarks/vllm_hooks.py .venv-vllm/model
 
-Printed by the number of requests that decode: median step, and milliseconds that the scheduler's hooks take of it on
-average, with those of the controller and without. ngram drafts, greedy, shipped chat prompts, vLLM in this process.
+Printed by the number of requests that decode: median step, and milliseconds on average that the next step waits for the
+scheduler's hooks, those of the controller and the others, and that are spent on learning while a step runs. ngram
+drafts, greedy, shipped chat prompts, vLLM in this process.
 """
 
 import os
@@ -20,7 +21,8 @@ os.environ.setdefault("NUMBA_THREADING_LAYER", "workqueue")  # see docs/vllm.md
 
 NGRAM = {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_min": 2, "prompt_lookup_max": 4}
 HOOKS = ("before_schedule", "after_schedule", "before_update", "after_update")
-ASKED = ("plan_draft", "plan_verify", "observe", "forget")
+ASKED = ("plan_draft", "plan_verify")
+MEANWHILE = ("while_running",)
 BATCHES, NUM_PROMPTS, MAX_TOKENS = (1, 4, 8), 8, 48
 
 
@@ -44,10 +46,10 @@ class Timed:
 
 
 def watch(speculation) -> list[tuple]:
-    """Will hold, of each step with a controller: requests that decode, prefills, seconds, and those that all hooks and
-    the controller have taken since the start."""
+    """Will hold, of each step with a controller: requests that decode, prefills, seconds, and those that hooks, the
+    controller in them, and learning have taken since the start."""
     seen: list[tuple] = []
-    hooks, made = Timed(speculation, HOOKS), []
+    hooks, meanwhile, made = Timed(speculation, HOOKS), Timed(speculation, MEANWHILE), []
     make_controller, after_update = speculation._make_controller, speculation.after_update
 
     def make_timed(latency):
@@ -59,7 +61,8 @@ def watch(speculation) -> list[tuple]:
         after_update(finished)
         if finished is not None and made:
             step = finished[0]
-            seen.append((step.num_decoding, step.prefill.num_prefills, step.seconds, hooks.seconds, made[0].seconds))
+            seconds = step.seconds, hooks.seconds, made[0].seconds, meanwhile.seconds
+            seen.append((step.num_decoding, step.prefill.num_prefills, *seconds))
 
     speculation._make_controller, speculation.after_update = make_timed, note
     return seen
@@ -92,11 +95,11 @@ def main(model: str) -> None:
     took, steps = 1e3 * np.diff(steps[:, 3:], axis=0), steps[1:]
     for size in BATCHES:
         counts = (steps[:, 0] == size) & (steps[:, 1] == 0)
-        step, (hooks, controller) = 1e3 * np.median(steps[counts, 2]), took[counts].mean(axis=0)
+        step, (hooks, controller, meanwhile) = 1e3 * np.median(steps[counts, 2]), took[counts].mean(axis=0)
         share = took[counts, 0].sum() / steps[counts, 2].sum() / 10
         print(
             f"{size} requests, {counts.sum()} steps of {step:.1f} ms: {hooks:.2f} ms ({share:.1f} %), "
-            f"controller {controller:.2f}, plugin {hooks - controller:.2f}"
+            f"controller {controller:.2f}, plugin {hooks - controller:.2f}; meanwhile {meanwhile:.2f}"
         )
 
 

@@ -2,9 +2,9 @@
 
 The plugin runs around a stand-in for vLLM's scheduler (tests/vllm_plugin/stub), which feeds requests as vLLM's does,
 with a target whose text and times are known. The time of everything the scheduler asks of SmartSpec is added up step by
-step: `plugin`, and apart from it `controller`, what the controller takes of that (checks, estimates, plan, learning).
-Milliseconds, median and 95th percentile over steps in which all requests decode. CPU time of the thread: what other
-programs take does not count.
+step: what the next step waits for, `plugin` and apart from it `controller` (checks, estimates, plan), and `meanwhile`,
+what is done while a step runs (learning, reports, with those of the controller). Milliseconds, median and 95th
+percentile over steps in which all requests decode. CPU time of the thread: what other programs take does not count.
 """
 
 import os
@@ -22,7 +22,8 @@ from rich.table import Table
 
 TESTS = Path(__file__).parents[1] / "tests" / "vllm_plugin"
 HOOKS = ("before_schedule", "after_schedule", "before_update", "after_update")
-ASKED = ("plan_draft", "plan_verify", "observe", "forget")
+ASKED = ("plan_draft", "plan_verify")
+MEANWHILE = ("while_running",)
 NUM_WARM_UP_STEPS = 60  # the trial of lengths, and numpy's first calls
 METHODS = {"ngram": False, "draft_model": False, "draft_model, asynchronous": True}
 
@@ -49,13 +50,14 @@ class Timed:
 
 
 def measure(method: str, num_requests: int, num_tokens: int) -> np.ndarray:
-    """Seconds of each step: float [steps, 2], of the plugin without the controller, and of the controller."""
+    """Seconds of each step: float [steps, 3], of the plugin without the controller, of the controller, and of both
+    meanwhile."""
     from toy_engine import ToyEngine, make_config
 
     from smartspec.control import SafeController
     from smartspec.vllm_plugin import Scheduler
 
-    name, controller, plugin = method.partition(",")[0], Timed(), Timed()
+    name, controller, plugin, meanwhile = method.partition(",")[0], Timed(), Timed(), Timed()
     with TemporaryDirectory() as folder:
         config = make_config(Path(folder), method=name, is_async=METHODS[method], settings={"metrics_seconds": 1})
         scheduler = Scheduler(config)
@@ -64,6 +66,7 @@ def measure(method: str, num_requests: int, num_tokens: int) -> np.ndarray:
         scheduler.cache_config.num_gpu_blocks = 100 * num_requests
         engine = ToyEngine(scheduler, has_passes=name == "draft_model")
         plugin.wrap(scheduler.speculation, HOOKS)
+        meanwhile.wrap(scheduler.speculation, MEANWHILE)
         make_controller = scheduler.speculation._make_controller
 
         def make_timed(latency) -> SafeController:
@@ -77,14 +80,14 @@ def measure(method: str, num_requests: int, num_tokens: int) -> np.ndarray:
         marks, execute = [], engine._execute
 
         def note(output):
-            marks.append((plugin.seconds, controller.seconds, len(output.num_scheduled_tokens)))
+            marks.append((plugin.seconds, controller.seconds, meanwhile.seconds, len(output.num_scheduled_tokens)))
             return execute(output)
 
         engine._execute = note
         engine.run()
     totals = np.array(marks)
-    steps = np.diff(totals[:, :2], axis=0)[(totals[1:, 2] == num_requests)][NUM_WARM_UP_STEPS:]
-    return np.stack([steps[:, 0] - steps[:, 1], steps[:, 1]], axis=1)
+    steps = np.diff(totals[:, :3], axis=0)[(totals[1:, 3] == num_requests)][NUM_WARM_UP_STEPS:]
+    return np.stack([steps[:, 0] - steps[:, 1], steps[:, 1], steps[:, 2]], axis=1)
 
 
 def main(
@@ -94,15 +97,15 @@ def main(
     os.environ.setdefault("NUMBA_THREADING_LAYER", "workqueue")  # nothing to warn about
     sys.path[:0] = [str(TESTS), str(TESTS / "stub")]
     table = Table("method", "requests", title="Milliseconds a step", title_justify="left", box=SIMPLE)
-    for column in ("plugin", "p95", "controller", "p95", "together", "p95", "steps"):
+    for column in ("plugin", "p95", "controller", "p95", "waited for", "p95", "meanwhile", "p95", "steps"):
         table.add_column(column, justify="right")
     for method in METHODS:
         for number in map(int, requests.split(",")):
             steps = 1e3 * measure(method, number, tokens)
-            columns = np.concatenate([steps, steps.sum(axis=1, keepdims=True)], axis=1)
+            columns = np.insert(steps, 2, steps[:, :2].sum(axis=1), axis=1)
             figures = [f"{np.percentile(column, q):.3f}" for column in columns.T for q in (50, 95)]
             table.add_row(method, str(number), *figures, str(len(steps)))
-    Console(width=110).print(table)
+    Console(width=130).print(table)
 
 
 # "\b" keeps typer from joining the lines of a paragraph, and with them the commands.
