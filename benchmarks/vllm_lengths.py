@@ -127,12 +127,15 @@ def engine(policy: str, folder: Path, curve: CostCurve, noise: float) -> TextEng
 
 
 def read_texts(path: Path, prompts: Path | None, tasks: list[str], per_task: int, max_tokens: int) -> dict:
-    """By task, with answers of up to max_tokens. They are made, and the file written, if it is not there."""
-    if not path.exists():
+    """By task, with answers of up to max_tokens. What is not in the file, or of other settings, is made and kept."""
+    settings = {"prompts": str(prompts), "per_task": per_task, "max_tokens": max_tokens}
+    kept = json.loads(path.read_text()) if path.exists() else {}
+    texts = kept["texts"] if kept.get("settings") == settings else {}
+    if missing := [task for task in tasks if task not in texts]:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, make_texts(prompts, tasks, per_task, max_tokens))
-    found = json.loads(path.read_text())
-    return {task: [Text(*map(tuple, text)) for text in found[task] if text[1]] for task in tasks}
+        texts |= make_texts(prompts, missing, per_task, max_tokens)
+        write_json(path, {"settings": settings, "texts": texts})
+    return {task: [Text(*map(tuple, text)) for text in texts[task] if text[1]] for task in tasks}
 
 
 def make_texts(path: Path | None, tasks: list[str], per_task: int, max_tokens: int) -> dict:
