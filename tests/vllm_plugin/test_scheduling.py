@@ -6,11 +6,13 @@ from itertools import chain
 
 import pytest
 from toy_engine import FULL_GRAPHS, ToyEngine, make_config
-from vllm.schedulers import AsyncScheduler
+from vllm.schedulers import AsyncScheduler, ModelRunnerOutput
 from vllm.schedulers import Scheduler as StockScheduler
 
 from smartspec.control import Controller
-from smartspec.vllm_plugin import Scheduler
+from smartspec.core import speculation as http_field
+from smartspec.vllm_plugin import Scheduler, callers
+from smartspec.vllm_plugin.speculation import Speculation
 
 CASES = {
     "ngram": {"method": "ngram"},
@@ -191,15 +193,123 @@ def test_a_controller_that_raises_costs_drafts_and_nothing_else(tmp_path, monkey
     assert [record.message for record in caplog.records].count(caplog.messages[0]) == 1
 
 
-def test_a_failing_plugin_leaves_it_to_vllm(tmp_path, monkeypatch, caplog):
-    engine = ToyEngine(Scheduler(make_config(tmp_path, settings={"policy": "fixed:2"})))
-    engine.add(0, 20, 100)
-    monkeypatch.setattr("smartspec.vllm_plugin.batch.decoding", lambda scheduler: 1 / 0)
+ODD = [
+    10**30,
+    -(10**30),
+    10**5000,
+    1e300,
+    1e308,
+    -1,
+    -1e-320,
+    float("nan"),
+    float("inf"),
+    "5",
+    "x" * 10**6,
+    True,
+    [1],
+    {"a": 1},
+]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_odd_values_of_one_request_count_as_not_given(case, tmp_path, monkeypatch, caplog):
+    views = []
+    plan_draft = Controller.plan_draft
+    monkeypatch.setattr(Controller, "plan_draft", lambda self, view: views.append(view) or plan_draft(self, view))
+    config = make_config(tmp_path, **CASES[case])
+    engine = ToyEngine(Scheduler(config), acceptance=0.9, has_passes=config.speculative_config.method == "draft_model")
+    weights, classes = [0, 1e-320, 100.5], ["", "\udc80" * 65, 3]
+    asked = [{"smartspec_weight": value} for value in ODD + weights]
+    asked += [{"smartspec_max_draft_tokens": value} for value in ODD] + [
+        {"smartspec_class": value} for value in classes
+    ]
+    for number, extra_args in enumerate(asked):
+        engine.add(number, 20, 60, **extra_args)
+    engine.add(len(asked), 20, 60)
+    engine.scheduler.requests[str(len(asked))].sampling_params.extra_args = ["no mapping"]
+    with caplog.at_level(logging.WARNING, "vllm.smartspec"):
+        engine.run()
+    assert_texts_are_right(engine)
+    assert engine.scheduler.steps_to_rest == 0 and not engine.scheduler.speculation._controller.errors
+    assert {weight for view in views for weight in view.weights.tolist()} == {1.0}
+    assert max(map(max, filter(None, engine.verified_lengths))) == 4
+    warned = [message for message in caplog.messages if "counts as not given" in message]
+    assert len(warned) == 3 and max(map(len, warned)) < 250, "one short line for each field"
+
+
+def test_a_text_without_end_is_one_request_like_others(tmp_path):
+    scheduler = Scheduler(make_config(tmp_path, settings={"policy": "fixed:2"}))
+    engine = ToyEngine(scheduler)
+    engine.add(0, 20, 10**30)
+    with pytest.raises(AssertionError, match="not done"):
+        engine.run(max_steps=50)
+    assert scheduler.steps_to_rest == 0 and engine.verified_lengths[-1] == [2]
+
+
+def test_the_range_of_weights_is_that_of_the_http_field():
+    assert (callers.MIN_WEIGHT, callers.MAX_WEIGHT) == (http_field.MIN_WEIGHT, http_field.MAX_WEIGHT)
+    assert callers.MAX_CLASS_NAME == http_field.MAX_CLASS_NAME
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "hook", ["before_schedule", "after_schedule", "while_running", "before_update", "after_update"]
+)
+def test_a_failing_plugin_leaves_it_to_vllm_and_begins_anew(hook, case, tmp_path, monkeypatch, caplog):
+    config = make_config(tmp_path, settings={"policy": "fixed:2"}, **CASES[case])
+    engine = ToyEngine(Scheduler(config), has_passes=config.speculative_config.method == "draft_model")
+    work, num_calls = getattr(Speculation, hook), [0]
+
+    def fail_once(*arguments):
+        """With its work done or half done."""
+        num_calls[0] += 1
+        answer = work(*arguments)
+        return 1 / 0 if num_calls[0] == 10 else answer
+
+    monkeypatch.setattr(Speculation, hook, fail_once)
+    engine.add(0, 20, 600)
     engine.run()
     assert_texts_are_right(engine)
-    assert engine.scheduler.speculation is None
-    assert sum("out of use" in message for message in caplog.messages) == 1
-    assert {4} <= set(chain.from_iterable(engine.verified_lengths))  # vLLM's own length
+    assert sum("then it begins anew" in message for message in caplog.messages) == 1
+    lengths = [max(lengths, default=0) for lengths in engine.verified_lengths]
+    assert max(lengths[:8]) <= 2
+    assert 4 in lengths[20:90]  # vLLM's own
+    assert set(lengths[120:-3]) == {2}
+
+
+def test_a_plugin_that_fails_again_and_again_is_asked_ever_more_seldom(tmp_path, monkeypatch, caplog):
+    engine = ToyEngine(Scheduler(make_config(tmp_path)), acceptance=0.0)
+    engine.scheduler.max_model_len = 10**9
+    monkeypatch.setattr("smartspec.vllm_plugin.batch.decoding", lambda scheduler: 1 / 0)
+    engine.add(0, 20, 1500)
+    engine.run()
+    rests = [record.args[0] for record in caplog.records if "begins anew" in record.msg]
+    assert rests == [100, 200, 400, 800] and engine.scheduler.speculation is not None
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_never_comes_is_not_waited_for(case, tmp_path):
+    """Steps whose outcome is never told, and requests that are aborted while they run: other decisions are made, and
+    nothing is kept."""
+    config = make_config(tmp_path, settings={"policy": "fixed:2"}, **CASES[case])
+    scheduler = Scheduler(config)
+    engine = ToyEngine(scheduler, has_passes=config.speculative_config.method == "draft_model")
+    for number in range(300):
+        engine.add(number, 20, 30)
+        for lost in range(4):
+            output = scheduler.schedule()
+            scheduler.get_grammar_bitmask(output)
+            if lost == 0:  # the only one of which anything is heard
+                engine._finish(output, ModelRunnerOutput({n: 0 for n in output.num_scheduled_tokens}, [[]]))
+        scheduler.finish(str(number))
+    scheduler.schedule()
+    speculation = scheduler.speculation
+    held = [value for value in vars(speculation).values() if isinstance(value, list | dict)]
+    assert max(map(len, held)) <= 40 and len(speculation._callers) <= 20
+    assert speculation._controller.controller.acceptance.num_tracked_requests <= 20
+    engine.add(999, 20, 100)
+    engine.run()
+    assert engine.texts["999"] == engine.expected("999") and engine.verified_lengths[-5] == [2]
 
 
 @pytest.mark.parametrize(

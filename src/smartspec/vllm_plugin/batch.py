@@ -68,7 +68,8 @@ def longest_useful(rows: list, context_tokens: np.ndarray, max_model_len: int, *
     known = context_tokens + 1 - np.array([request.num_output_placeholders for request in rows], dtype=np.int64)
     ends: np.ndarray | int = max_model_len
     if until_they_end:
-        ends = np.minimum(ends, np.array([r.num_prompt_tokens + r.max_tokens for r in rows], dtype=np.int64))
+        wanted = [r.num_prompt_tokens + min(r.max_tokens, max_model_len) for r in rows]  # callers may want 10**30
+        ends = np.minimum(ends, np.array(wanted, dtype=np.int64))
     return np.maximum(ends - known - 1, 0)
 
 

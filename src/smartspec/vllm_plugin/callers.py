@@ -1,8 +1,12 @@
 """What callers ask for their requests in `vllm_xargs` (`SamplingParams.extra_args`), as columns of a batch.
 
-It is read once for each request, and the columns are kept from step to step: batches seldom change.
+It is read once for each request, and the columns are kept from step to step: batches seldom change. Nobody has checked
+the values before: what is not of its type, or out of its range, counts as not asked.
 """
 
+import logging
+import reprlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import count
 
@@ -10,8 +14,16 @@ import numpy as np
 
 from smartspec.control import ClassIds
 
+logger = logging.getLogger("vllm.smartspec")
+
 MAX_DRAFT_TOKENS, WEIGHT, WORKLOAD_CLASS = "smartspec_max_draft_tokens", "smartspec_weight", "smartspec_class"
 MAX_CLASS_NAME = 64
+MIN_WEIGHT, MAX_WEIGHT = 0.01, 100.0  # those of the HTTP field `speculation.weight` (core/speculation.py)
+RANGES = {
+    MAX_DRAFT_TOKENS: "a number of at least 0",
+    WEIGHT: f"a number from {MIN_WEIGHT:g} to {MAX_WEIGHT:g}",
+    WORKLOAD_CLASS: f"a text of 1 to {MAX_CLASS_NAME} characters",
+}
 
 
 @dataclass(frozen=True)
@@ -54,6 +66,7 @@ class Callers:
         self._next_number = count()
         self._class_ids = ClassIds()
         self._last = Columns.of((), [])
+        self._warned: set[str] = set()  # fields of which a wrong value has been logged
 
     def __len__(self) -> int:
         return len(self._known)
@@ -72,21 +85,49 @@ class Callers:
             self._last = Columns.of((), [])
         return None if caller is None else caller.number
 
+    def forget_all(self) -> list[int]:
+        """The numbers of all requests that were known."""
+        numbers = [caller.number for caller in self._known.values()]
+        self._known.clear()
+        self._last = Columns.of((), [])
+        return numbers
+
     def _meet(self, request) -> Caller:
-        asked = getattr(request.sampling_params, "extra_args", None) or {}
-        name = asked.get(WORKLOAD_CLASS)
+        extra = getattr(request.sampling_params, "extra_args", None)
+        asked = extra if isinstance(extra, Mapping) else {}
+        longest, weight, name = (asked.get(field) for field in (MAX_DRAFT_TOKENS, WEIGHT, WORKLOAD_CLASS))
+        # Compared before they are converted: whole numbers may be too large for a float, and floats for an integer.
+        is_length = _is_number(longest) and longest >= 0
+        is_weight = _is_number(weight) and MIN_WEIGHT <= weight <= MAX_WEIGHT
         is_class = isinstance(name, str) and 1 <= len(name) <= MAX_CLASS_NAME
         caller = Caller(
             number=next(self._next_number),
-            max_draft_tokens=int(_number(asked.get(MAX_DRAFT_TOKENS), self._max_draft_tokens)),
-            weight=float(_number(asked.get(WEIGHT), 1.0)),
+            max_draft_tokens=int(min(longest, self._max_draft_tokens)) if is_length else self._max_draft_tokens,
+            weight=float(weight) if is_weight else 1.0,
             class_id=self._class_ids.of(name) if is_class else 0,
         )
+        for field, is_sound in ((MAX_DRAFT_TOKENS, is_length), (WEIGHT, is_weight), (WORKLOAD_CLASS, is_class)):
+            if asked.get(field) is not None and not is_sound:
+                self._warn(field, asked[field])
         self._known[request.request_id] = caller
         return caller
 
+    def _warn(self, field: str, value: object) -> None:
+        if field in self._warned:  # once: a client that is wrong is wrong with every request
+            return
+        self._warned.add(field)
+        text = "%s of a request is %s and counts as not given: use %s. Other such values are not logged."
+        logger.warning(text, field, _shown(value), RANGES[field])
 
-def _number(value: object, default: float) -> float:
-    """A number a caller gave; anything else counts as not asked."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and np.isfinite(value) and value >= 0
-    return value if is_number else default  # type: ignore[return-value]
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _shown(value: object) -> str:
+    """Short, whatever it is: Python refuses to print whole numbers of many digits."""
+    if isinstance(value, int) and value.bit_length() > 128:
+        return f"a whole number of {value.bit_length()} bits"
+    if value is None or isinstance(value, int | float | str):
+        return reprlib.repr(value)
+    return f"a {type(value).__name__}"

@@ -11,6 +11,7 @@ from smartspec.vllm_plugin.settings import Settings
 from smartspec.vllm_plugin.speculation import Speculation
 
 logger = logging.getLogger("vllm.smartspec")  # below vLLM's own, whose handlers it so gets
+FIRST_REST, LONGEST_REST = 100, 12_800  # steps
 
 
 def Scheduler(vllm_config, *arguments, **options):
@@ -31,10 +32,13 @@ def Scheduler(vllm_config, *arguments, **options):
 
 
 def controlled(stock: type) -> type:
-    """A subclass of one of vLLM's schedulers that asks Speculation. Whatever fails in that, vLLM's own way goes on."""
+    """A subclass of one of vLLM's schedulers that asks Speculation. Whatever fails in that, vLLM's own way goes on, and
+    after FIRST_REST steps it is asked again: after twice as many if it fails again soon, up to LONGEST_REST."""
 
     class Controlled(stock):
         speculation: Speculation | None = None
+        steps_to_rest = 0
+        next_rest = FIRST_REST
 
         def begin(self, settings: Settings) -> None:
             """Take over draft lengths."""
@@ -46,6 +50,10 @@ def controlled(stock: type) -> type:
             self.dynamic_sd_lookup = [self.num_spec_tokens] * (self.max_num_running_reqs + 1)
 
         def schedule(self, *arguments, **options):
+            if self.steps_to_rest:
+                self.steps_to_rest -= 1
+            else:
+                self.next_rest = max(self.next_rest - 1, FIRST_REST)
             self._ask("before_schedule")
             return super().schedule(*arguments, **options)
 
@@ -66,12 +74,22 @@ def controlled(stock: type) -> type:
             return outputs
 
         def _ask(self, name: str, *arguments):
-            if self.speculation is None:
+            if self.speculation is None or self.steps_to_rest:
                 return None
             try:
                 return getattr(self.speculation, name)(*arguments)
             except Exception:
-                logger.exception("SmartSpec failed and is out of use: draft lengths are vLLM's own from now on.")
+                self._rest()
+                return None
+
+        def _rest(self) -> None:
+            self.steps_to_rest, self.next_rest = self.next_rest, min(2 * self.next_rest, LONGEST_REST)
+            text = "SmartSpec failed: draft lengths are vLLM's own for %d steps, then it begins anew."
+            logger.exception(text, self.steps_to_rest)
+            try:
+                self.speculation.start_over()
+            except Exception:
+                logger.exception("SmartSpec cannot begin anew and is out of use: draft lengths are vLLM's own.")
                 self.speculation = None
 
     return Controlled

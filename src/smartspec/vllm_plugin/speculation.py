@@ -33,6 +33,7 @@ MODEL_FREE = ("ngram", "ngram_gpu", "suffix", "medusa", "custom_class")
 # Steps that are counted together: behind a pass of the model nothing of the code that counts is in the processor's
 # caches, and to fetch it takes longer than to run it.
 REPORT_STEPS = 16
+MAX_UNDER_WAY = 16  # steps that wait for their outcome; vLLM has two at a time
 
 
 class Speculation:
@@ -95,6 +96,7 @@ class Speculation:
 
     def after_schedule(self, output) -> None:
         """Say how many tokens to draft, and note the step. Before vLLM counts its tokens as computed."""
+        self._ended.extend(output.finished_req_ids)
         if self._decision is None or not output.total_num_scheduled_tokens:
             return
         output.num_spec_tokens_to_schedule = self._decision.draft_length
@@ -114,6 +116,8 @@ class Speculation:
             draft_length=self._decision.draft_length,
             decision=self._decision if is_carried_out else None,
         )
+        if len(self._steps) > MAX_UNDER_WAY:
+            self._lose_oldest()
         self._last_draft_length = self._decision.draft_length
 
     def _fed(self, scheduled: dict[str, int], verified: dict[str, int]) -> tuple[int, batch.Prefill, int]:
@@ -142,10 +146,11 @@ class Speculation:
 
     def before_update(self, output, model_output) -> tuple[Step, Outcome] | None:
         """A step has finished: what came of it, None for a step that fed nothing."""
-        self._ended.extend(output.finished_req_ids)
-        step = self._steps.pop(id(output), None)
-        if step is None:
+        if id(output) not in self._steps:
             return None
+        while next(iter(self._steps)) != id(output):  # vLLM finishes steps in order
+            self._lose_oldest()
+        step = self._steps.pop(id(output))
         now = self._clock()
         began = step.scheduled_at if self._last_completion is None else self._last_completion
         step.seconds = max(now - began, 1e-9)
@@ -170,6 +175,23 @@ class Speculation:
         if is_idle:
             self._last_completion = None
             self._report()
+
+    def start_over(self) -> None:
+        """Begin anew where something failed half way: nothing is left that waits for what will not come. What is known
+        about time and acceptance stays; requests are met again."""
+        self._steps.clear()
+        for waiting in (self._unlearned, self._unreported, self._ended, self._to_forget):
+            waiting.clear()
+        self._decision, self._is_open, self._last_draft_length, self._last_completion = None, False, 0, None
+        self._followed = None if self._followed is None else Followed()
+        for number in self._callers.forget_all():
+            if self._controller is not None:
+                self._controller.forget(number)
+
+    def _lose_oldest(self) -> None:
+        """Nothing will come of the oldest step, nor of the decision it carries out: another one may be made."""
+        if self._steps.pop(next(iter(self._steps))).decision is not None:
+            self._is_open = False
 
     def _learn(self, step: Step, outcome: Outcome) -> None:
         self._unreported.append((step, outcome))
