@@ -33,7 +33,7 @@ def train_drafter(
     ] = "eagle3",
     tokens: Annotated[int, typer.Option(min=1, help="Answer tokens to train on, repeated ones included.")] = 1_000_000,
     vocabulary: Annotated[int, typer.Option(min=1, help="Tokens the head can draft.")] = 8192,
-    learning_rate: Annotated[float, typer.Option(min=0.0, help="At its peak.")] = 1e-2,
+    learning_rate: Annotated[float, typer.Option(min=0.0, max=1.0, help="At its peak.")] = 1e-2,
     seed: Annotated[int, typer.Option(help="Of what is sampled.")] = 0,
 ) -> None:
     """Train a head to draft, on the target's own text.

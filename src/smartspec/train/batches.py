@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from smartspec.train.shards import TokenRow, read_shard, shard_paths
-from smartspec.train.signals import NUM_CANDIDATES, Signals, read_signals, signals_path
+from smartspec.train.signals import NUM_CANDIDATES, Signals, read_signals, signals_of
 from smartspec.train.unroll import TrainingBatch
 
 SHARDS_IN_MEMORY = 6
@@ -17,18 +17,19 @@ HELD_OUT_EVERY = 32  # of every so many rows of a shard, the first is kept from 
 Row = tuple[TokenRow, Signals]
 
 
-def read_part(data: Path, number: int, held_out: bool) -> list[Row]:
+def read_part(shard: Path, held_out: bool) -> list[Row]:
     """The rows of one shard that are for training, or those that are held out."""
-    rows = read_shard(shard_paths(data)[number])
-    pairs = list(zip(rows, read_signals(signals_path(data, number), rows), strict=True))
+    rows = read_shard(shard)
+    pairs = list(zip(rows, read_signals(signals_of(shard), rows), strict=True))
     return [pair for index, pair in enumerate(pairs) if (index % HELD_OUT_EVERY == 0) == held_out]
 
 
 def held_out_rows(data: Path, num_rows: int) -> list[Row]:
     """Up to num_rows rows that are kept from training, of shards from all over the data."""
     rows: list[Row] = []
-    for number in np.random.default_rng(0).permutation(len(shard_paths(data))):
-        rows += read_part(data, number, True)
+    paths = shard_paths(data)
+    for number in np.random.default_rng(0).permutation(len(paths)):
+        rows += read_part(paths[number], True)
         if len(rows) >= num_rows:
             break
     return rows[:num_rows]
@@ -38,9 +39,11 @@ def epoch(data: Path, num_shards: int, draft_ids: np.ndarray, seed: int, skip: i
     """Every training row of the first num_shards shards once, in an order drawn from seed; the first skip batches are
     left out. draft_ids: int64 [V], a token's id in the draft vocabulary, -1 where it has none."""
     rng = np.random.default_rng(seed)
-    order = rng.permutation(num_shards)
-    for begin in range(0, num_shards, SHARDS_IN_MEMORY):
-        rows = [row for number in order[begin : begin + SHARDS_IN_MEMORY] for row in read_part(data, number, False)]
+    paths = shard_paths(data)[:num_shards]  # fewer where some were deleted since they were counted
+    order = rng.permutation(len(paths))
+    for begin in range(0, len(paths), SHARDS_IN_MEMORY):
+        part = order[begin : begin + SHARDS_IN_MEMORY]
+        rows = [row for number in part for row in read_part(paths[number], False)]
         batches = grouped(rows, rng)
         for batch in batches[skip:]:
             yield collate(batch, draft_ids)

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from smartspec.train.batches import collate, epoch, held_out_rows
-from smartspec.train.shards import cannot_write, shard_paths
+from smartspec.train.files import write_whole
+from smartspec.train.shards import shard_paths
 from smartspec.train.unroll import NUM_DEPTHS, TrainedHead, chain_matches, loss_of
 
 CHECKPOINT = "training.pt"
@@ -80,7 +81,13 @@ class Training:
             loss = loss_of(self.head, self.embedding, batch, self._num_steps)
         self.head.zero_grad()
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.head.parameters(), self.settings.max_gradient)
+        gradient = torch.nn.utils.clip_grad_norm_(self.head.parameters(), self.settings.max_gradient)
+        if not (loss.isfinite() and gradient.isfinite()):
+            raise ValueError(
+                f"after {self.num_tokens} tokens the loss is {loss.item():g} and its gradient {gradient.item():g}: "
+                "what was kept last stays, go on from there with a --learning-rate below "
+                f"{self.settings.learning_rate:g}"
+            )
         for optimizer in self.optimizers:
             optimizer.step()
         self.losses = [*self.losses[-49:], loss.item()]
@@ -101,8 +108,9 @@ class Training:
         return (counts[:, 1] / counts[:, 0].clamp(min=1)).tolist()
 
     def keep(self, folder: Path, report: Callable[[str], None]) -> None:
-        """Write the state, and a line of the learning curve. Raises OSError naming the file; what was kept before
-        stays."""
+        """Write the state, and a line of the learning curve. Raises OSError naming the file, ValueError where weights
+        are not finite; what was kept before stays."""
+        self._check_weights("what was kept last stays, go on from there with a lower --learning-rate")
         rates = self.acceptance()
         line = {
             "tokens": self.num_tokens,
@@ -111,18 +119,16 @@ class Training:
             "acceptance": [round(rate, 4) for rate in rates],
             "emitted_per_step": round(1 + float(np.cumprod(rates).sum()), 4),
         }
-        folder.mkdir(parents=True, exist_ok=True)
-        partial = folder / f"{CHECKPOINT}.partial"
-        try:
-            torch.save(self._state(), partial)
-            partial.replace(folder / CHECKPOINT)
-        except (OSError, RuntimeError) as error:  # torch raises the latter where the disk is full
-            raise cannot_write(folder / CHECKPOINT, error) from error
-        finally:
-            partial.unlink(missing_ok=True)
-        with (folder / CURVE).open("a") as file:
-            file.write(json.dumps(line) + "\n")
-        report(json.dumps(line))
+        text = json.dumps(line, allow_nan=False)
+        write_whole(folder / CHECKPOINT, lambda file: torch.save(self._state(), file))
+        before = (folder / CURVE).read_bytes() if (folder / CURVE).exists() else b""
+        write_whole(folder / CURVE, lambda file: file.write(before + f"{text}\n".encode()))
+        report(text)
+
+    def _check_weights(self, remedy: str) -> None:
+        wrong = [name for name, value in self.head.state_dict().items() if not value.isfinite().all()]
+        if wrong:
+            raise ValueError(f"after {self.num_tokens} tokens {wrong[0]} of the head holds NaN or infinity: {remedy}")
 
     def _state(self) -> dict:
         names = ("num_tokens", "num_batches", "epoch", "batch_in_epoch", "num_shards", "losses")
@@ -147,6 +153,7 @@ class Training:
                 optimizer.load_state_dict(kept)
             for name, value in state["progress"].items():
                 setattr(self, name, value)
+            self._check_weights("nothing can be learned from there")
         except Exception as error:  # torch raises many kinds for what is one thing here
             raise ValueError(
                 f"{path} cannot be continued ({error}): delete it, or train into another folder"

@@ -142,6 +142,8 @@ class Generator:
         self._turns[request.request_id] = _Turn(request, answers)
 
     def _finish(self, turn: _Turn) -> Iterator[tuple[TokenRow, Signals]]:
+        if turn.request.finish_reason == "error":
+            raise ValueError(f"the target cannot write texts: {turn.request.error}; those that were finished are kept")
         output = turn.request.output_token_ids
         signals = self._recording.take(turn.request)
         if not turn.answers:
@@ -186,8 +188,11 @@ def without_loop(token_ids: np.ndarray) -> int:
     return len(token_ids)
 
 
-def generate_shards(generator: Generator, folder: Path, num_tokens: int, report: Callable[[str], None]) -> None:
-    """Append shards to folder until it holds num_tokens answer tokens; interrupted, it keeps the finished rows."""
+def generate_shards(
+    generator: Generator, folder: Path, num_tokens: int, tokenizer: str, report: Callable[[str], None]
+) -> None:
+    """Append shards to folder until it holds num_tokens answer tokens; interrupted, it keeps the finished rows.
+    tokenizer: digest of the generator's."""
     have = num_answer_tokens(folder)
     rows: list[tuple[TokenRow, Signals]] = []
     try:
@@ -195,16 +200,18 @@ def generate_shards(generator: Generator, folder: Path, num_tokens: int, report:
             rows.append((row, signals))
             have += row.num_answer_tokens
             if len(rows) == ROWS_PER_SHARD or have >= num_tokens:
-                _write(folder, rows)
+                _write(folder, rows, tokenizer)
                 rows = []
                 report(f"{have} of {num_tokens} answer tokens in {len(shard_paths(folder))} shards")
             if have >= num_tokens:
                 return
     finally:
         if rows:
-            _write(folder, rows)
+            _write(folder, rows, tokenizer)
 
 
-def _write(folder: Path, rows: list[tuple[TokenRow, Signals]]) -> None:
-    write_signals(signals_path(folder, len(shard_paths(folder))), [signals for _, signals in rows])
-    write_shard(folder, [row for row, _ in rows])
+def _write(folder: Path, pairs: list[tuple[TokenRow, Signals]], tokenizer: str) -> None:
+    """The signals first: a shard that is there has them."""
+    rows = [row for row, _ in pairs]
+    write_signals(signals_path(folder, len(shard_paths(folder))), [signals for _, signals in pairs], rows)
+    write_shard(folder, rows, tokenizer)

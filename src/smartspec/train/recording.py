@@ -38,7 +38,7 @@ class RecordingExecutor(LiveExecutor):
         for request, features in zip((*batch.decoding, *batch.prefill), self.runner.features, strict=True):
             if not request.num_computed_tokens:
                 self._features[request.request_id], self._candidates[request.request_id] = [], []
-            self._features[request.request_id].append(features.to(torch.float16).cpu().numpy())
+            self._features[request.request_id].append(kept(features))
         ending = [r for r, done in zip(batch.prefill, result.prefill, strict=True) if done is not None]
         top_ids, top_probs = likeliest(self.runner.logits)
         for row, request in enumerate((*batch.decoding, *ending)):
@@ -52,6 +52,20 @@ class RecordingExecutor(LiveExecutor):
         return Signals(features[: request.num_tokens - 1], np.stack(ids), np.stack(probs))
 
 
+def kept(features: torch.Tensor) -> np.ndarray:
+    """In float16, or in float32 where that cannot hold them: some models have activations beyond 65,504. Raises
+    ValueError where they are not finite at all."""
+    halves = features.to(torch.float16)
+    if halves.isfinite().all():
+        return halves.cpu().numpy()
+    if not features.isfinite().all():
+        raise ValueError(
+            "the target computes activations that are NaN or infinite: nothing can be learned from them, use another "
+            "checkpoint or a model that is sound (texts that were finished before are kept)"
+        )
+    return features.float().cpu().numpy()
+
+
 def likeliest(logits: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
     """Ids int32 and probabilities float16 of the likeliest tokens, [N, NUM_CANDIDATES] of logits [N, V]."""
     values, ids = logits.topk(min(NUM_CANDIDATES, logits.shape[-1]), dim=-1)
@@ -59,8 +73,8 @@ def likeliest(logits: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
     return ids.to(torch.int32).cpu().numpy(), probs.to(torch.float16).cpu().numpy()
 
 
-def signals_of(runner: ModelRunner, row: TokenRow) -> Signals:
+def signals_by(runner: ModelRunner, row: TokenRow) -> Signals:
     """The same for a finished row, in a pass of its own over it in slot 0."""
     logits = runner.forward([Segment(0, 0, row.token_ids[:-1], row.num_answer_tokens)])
     top_ids, top_probs = likeliest(logits)
-    return Signals(runner.features[0].to(torch.float16).cpu().numpy(), top_ids, top_probs)
+    return Signals(kept(runner.features[0]), top_ids, top_probs)

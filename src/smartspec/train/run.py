@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import nn
 
 from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
@@ -16,13 +17,15 @@ from smartspec.engine.models.loaded_model import LoadedModel
 from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.train.card import write_card
 from smartspec.train.export import export_rows
+from smartspec.train.files import alone, write_whole
 from smartspec.train.fit import CHECKPOINT, Training, TrainingSettings
 from smartspec.train.generate import BLOCK_SIZE, GenerationLimits, Generator, NoDrafts, generate_shards
 from smartspec.train.kinds import KINDS, start_of, taps_of, write
+from smartspec.train.origin import check_target, check_tokenizer, tokenizer_digest
 from smartspec.train.prompts import ChatFormat, chat_format
-from smartspec.train.recording import RecordingExecutor, RecordingRunner, signals_of
+from smartspec.train.recording import RecordingExecutor, RecordingRunner, signals_by
 from smartspec.train.shards import num_answer_tokens, read_rows, read_shard, shard_paths
-from smartspec.train.signals import read_signals, signals_path, write_signals
+from smartspec.train.signals import read_signals, signals_of, write_signals
 from smartspec.train.vocabulary import coverage, draft_vocabulary
 from smartspec.workload.prompts import read_prompts
 
@@ -39,8 +42,17 @@ def generate_texts(
         report(f"{data} holds {have} answer tokens already")
         return
     texts = [prompt.text for path in prompt_files for prompt in read_prompts(path)]
-    report(f"loading {model}")
-    loaded = load_model(model)
+    with alone(data):
+        report(f"loading {model}")
+        loaded = load_model(model)
+        check_tokenizer(data, model, loaded.tokenizer, report)
+        generator = _generator(loaded, texts, data, seed, report)
+        generate_shards(generator, data, num_tokens, tokenizer_digest(loaded.tokenizer), report)
+
+
+def _generator(
+    loaded: LoadedModel, texts: Sequence[str], data: Path, seed: int, report: Callable[[str], None]
+) -> Generator:
     limits = GenerationLimits().within(loaded.max_model_len)
     chat = chat_format(loaded.tokenizer)
     executor = RecordingExecutor(_runner(loaded, limits))
@@ -53,8 +65,7 @@ def generate_texts(
     core = EngineCore(scheduler, executor, NoDrafts())
     prompts = _unanswered(texts, data, chat, limits.prompt, seed, report)
     seed += len(shard_paths(data))  # what goes on does not begin again
-    generator = Generator(core, executor, chat, loaded.eos_token_ids, limits, seed=seed, prompts=prompts)
-    generate_shards(generator, data, num_tokens, report)
+    return Generator(core, executor, chat, loaded.eos_token_ids, limits, seed=seed, prompts=prompts)
 
 
 def record_missing(model: str, data: Path, kind: str, report: Callable[[str], None]) -> None:
@@ -63,16 +74,18 @@ def record_missing(model: str, data: Path, kind: str, report: Callable[[str], No
 
     Raises ValueError where there is nothing to learn from, or it was written by another model."""
     next(read_rows(data))
-    missing = [n for n in range(len(shard_paths(data))) if not signals_path(data, n).exists()]
+    missing = [path for path in shard_paths(data) if not signals_of(path).exists()]
     if not missing:
         return
     report(f"computing what {model} makes of {len(missing)} shards")
-    loaded = load_model(model)
-    longest = _check_rows(data, model, loaded.vocab_size, loaded.max_model_len)
-    runner = ModelRunner(loaded, num_slots=1, max_len=longest, taps=taps_of(kind, loaded.num_layers))
-    for number in missing:
-        rows = read_shard(shard_paths(data)[number])
-        write_signals(signals_path(data, number), [signals_of(runner, row) for row in rows])
+    with alone(data):
+        loaded = load_model(model)
+        check_tokenizer(data, model, loaded.tokenizer, report)
+        longest = _check_rows(data, model, loaded.vocab_size, loaded.max_model_len)
+        runner = ModelRunner(loaded, num_slots=1, max_len=longest, taps=taps_of(kind, loaded.num_layers))
+        for path in missing:
+            rows = read_shard(path)
+            write_signals(signals_of(path), [signals_by(runner, row) for row in rows], rows)
 
 
 def train_head(model: str, data: Path, out: Path, settings: TrainingSettings, report: Callable[[str], None]) -> None:
@@ -81,34 +94,47 @@ def train_head(model: str, data: Path, out: Path, settings: TrainingSettings, re
         raise ValueError(f"there is no head of kind {settings.kind!r}: use one of {', '.join(KINDS)}")
     record_missing(model, data, settings.kind, report)
     source, files = locate(model)
-    target, _ = read_checkpoint(model, source, files, torch.float32, keep_blocks=False)
-    vocab_size = target.get_input_embeddings().weight.shape[0]
-    _check_rows(data, model, vocab_size, target.config.get_text_config().max_position_embeddings)
-    num_taps = len(taps_of(settings.kind, target.config.get_text_config().num_hidden_layers))
-    _check_signals(data, num_taps * target.config.get_text_config().hidden_size, settings.kind)
-    if (out / CHECKPOINT).exists():
-        ids = np.load(out / VOCABULARY)
-    else:
-        ids = draft_vocabulary(data, settings.draft_vocab_size, vocab_size)
-        out.mkdir(parents=True, exist_ok=True)
-        np.save(out / VOCABULARY, ids)
-    report(f"{len(ids)} tokens in the draft vocabulary cover {coverage(data, ids):.1%} of the answers")
-    head = start_of(settings.kind, target, ids, data, settings.seed)
+    target, tokenizer = read_checkpoint(model, source, files, torch.float32, keep_blocks=False)
+    config = target.config.get_text_config()
+    check_tokenizer(data, model, tokenizer, report)
+    _check_rows(data, model, target.get_input_embeddings().weight.shape[0], config.max_position_embeddings)
+    taps = taps_of(settings.kind, config.num_hidden_layers)
+    _check_signals(data, len(taps) * config.hidden_size, settings.kind)
+    check_target(data, model, target, taps)
+    with alone(out):
+        training = _start(target, data, out, settings, report)
+        architecture = type(target).__name__
+        del target
+        if training.resume(out):
+            report(f"going on after {training.num_tokens} tokens")
+        training.run(out, report)
+        write(out, training.head, model, architecture)
+        write_card(out, model, data, settings, training)
+
+
+def _start(
+    target: nn.Module, data: Path, out: Path, settings: TrainingSettings, report: Callable[[str], None]
+) -> Training:
+    """A training at its beginning. Its vocabulary is the one that folder out's checkpoint has, if there is one."""
     embedding = target.get_input_embeddings().weight.detach().clone()
-    architecture = type(target).__name__
-    del target
-    training = Training(head, embedding, data, settings)
-    if training.resume(out):
-        report(f"going on after {training.num_tokens} tokens")
-    training.run(out, report)
-    write(out, head, model, architecture)
-    write_card(out, model, data, settings, training)
+    path = out / VOCABULARY
+    if (out / CHECKPOINT).exists():
+        try:
+            ids = np.load(path)
+        except (OSError, ValueError, EOFError) as error:
+            raise ValueError(f"{path} cannot be read ({error}): delete {out}, or train into another folder") from error
+    else:
+        ids = draft_vocabulary(data, settings.draft_vocab_size, len(embedding))
+        write_whole(path, lambda file: np.save(file, ids))
+    report(f"{len(ids)} tokens in the draft vocabulary cover {coverage(data, ids):.1%} of the answers")
+    return Training(start_of(settings.kind, target, ids, data, settings.seed), embedding, data, settings)
 
 
 def export_data(model: str, data: Path, out: Path, report: Callable[[str], None]) -> None:
     """Write the rows in data and what the target computes of them to folder out, as `speculators train` reads them."""
     report(f"loading {model}")
     loaded = load_model(model)
+    check_tokenizer(data, model, loaded.tokenizer, report)
     longest = _check_rows(data, model, loaded.vocab_size, loaded.max_model_len)
     taps = (*default_taps(loaded.num_layers), loaded.num_layers)
     export_rows(ModelRunner(loaded, num_slots=1, max_len=longest, taps=taps), data, out, report)
@@ -149,11 +175,11 @@ def _check_rows(data: Path, model: str, vocab_size: int, max_len: int) -> int:
 
 def _check_signals(data: Path, feature_size: int, kind: str) -> None:
     """Raises ValueError where a shard's signals are those of another kind of head."""
-    for number, path in enumerate(shard_paths(data)):
-        size = read_signals(signals_path(data, number), read_shard(path))[0].features.shape[1]
+    for path in shard_paths(data):
+        size = read_signals(signals_of(path), read_shard(path))[0].features.shape[1]
         if size != feature_size:
             raise ValueError(
-                f"{signals_path(data, number)} holds {size} values a token, a head of kind {kind} reads "
+                f"{signals_of(path)} holds {size} values a token, a head of kind {kind} reads "
                 f"{feature_size}: copy {data}/tokens to a folder of its own, where its signals are computed"
             )
 

@@ -1,12 +1,15 @@
-"""Texts for training on disk: numbered files of token rows, each written whole or not at all."""
+"""Texts for training on disk: numbered files of token rows. A number belongs to one shard, whatever others become."""
 
-import os
-import zipfile
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+
+from smartspec.train.files import read_arrays, write_whole
+
+SHARD = "a shard of training rows ({problem}): delete it, the other shards stay as they are"
 
 
 @dataclass(frozen=True)
@@ -22,36 +25,63 @@ class TokenRow:
 
 
 def shard_paths(folder: Path) -> list[Path]:
-    """The shards of a data folder in the order of their numbers."""
-    return sorted((folder / "tokens").glob("[0-9]*.npz"))
+    """The shards of a data folder in the order of their numbers, which may have gaps."""
+    return sorted((p for p in (folder / "tokens").glob("*.npz") if p.stem.isdecimal()), key=lambda path: int(path.stem))
 
 
-def write_shard(folder: Path, rows: Sequence[TokenRow]) -> Path:
-    """Append a shard of these rows to a data folder. Raises OSError naming the file (disk full, no permission)."""
-    path = folder / "tokens" / f"{len(shard_paths(folder)):05d}.npz"
-    path.parent.mkdir(parents=True, exist_ok=True)
+def next_shard(folder: Path) -> Path:
+    """Where the next shard goes: behind the highest number."""
+    paths = shard_paths(folder)
+    return folder / "tokens" / f"{int(paths[-1].stem) + 1 if paths else 0:05d}.npz"
+
+
+def write_shard(folder: Path, rows: Sequence[TokenRow], tokenizer: str = "") -> Path:
+    """Append a shard of these rows to a data folder. tokenizer: digest of the one that made them (see tokenizer.py).
+    Raises OSError naming the file (disk full, no permission)."""
+    path = next_shard(folder)
     token_ids = np.concatenate([row.token_ids for row in rows])
     narrow = np.uint16 if token_ids.max() < 2**16 else np.int32
-    write_atomically(
-        path,
-        token_ids=token_ids.astype(narrow),
-        lengths=np.array([len(row.token_ids) for row in rows], dtype=np.int32),
-        answer_starts=np.array([row.answer_start for row in rows], dtype=np.int32),
-    )
+    arrays = {
+        "token_ids": token_ids.astype(narrow),
+        "lengths": np.array([len(row.token_ids) for row in rows], dtype=np.int32),
+        "answer_starts": np.array([row.answer_start for row in rows], dtype=np.int32),
+        "tokenizer": np.array(tokenizer),
+    }
+    write_whole(path, lambda file: np.savez(file, **arrays))
     return path
 
 
 def read_shard(path: Path) -> list[TokenRow]:
-    """The rows of a shard. Raises ValueError naming the file and the remedy where it is not one."""
+    """The rows of a shard. Raises ValueError naming the file and the remedy where it is not one, or is gone."""
     try:
-        with np.load(path) as arrays:
-            token_ids, lengths, starts = (arrays[name] for name in ("token_ids", "lengths", "answer_starts"))
-    except (ValueError, KeyError, zipfile.BadZipFile, EOFError) as error:
-        raise ValueError(f"{path} is not a shard of training rows ({error}): delete it") from error
-    if lengths.sum() != len(token_ids) or np.any(starts < 1) or np.any(starts >= lengths):
-        raise ValueError(f"{path} is not a shard of training rows (its rows are empty or do not add up): delete it")
+        token_ids, lengths, starts = read_arrays(path, ("token_ids", "lengths", "answer_starts"), SHARD)
+    except FileNotFoundError as error:
+        raise ValueError(
+            f"{path} has been deleted: give the command again, it goes on with the other shards"
+        ) from error
+    if token_ids is None or lengths is None or starts is None:
+        raise ValueError(f"{path} is not {SHARD.format(problem='it holds something else')}")
+    is_whole = all(np.issubdtype(array.dtype, np.integer) and array.ndim == 1 for array in (token_ids, lengths, starts))
+    is_whole = is_whole and len(lengths) == len(starts) > 0 and lengths.sum() == len(token_ids)
+    if not is_whole or np.any(starts < 1) or np.any(starts >= lengths) or token_ids.min() < 0:
+        raise ValueError(f"{path} is not {SHARD.format(problem='its rows are empty or do not add up')}")
     pieces = np.split(token_ids.astype(np.int32), np.cumsum(lengths)[:-1])
     return [TokenRow(piece, int(start)) for piece, start in zip(pieces, starts, strict=True)]
+
+
+def tokenizer_of(path: Path) -> str:
+    """The digest of the tokenizer that made a shard; "" where it does not say."""
+    (digest,) = read_arrays(path, ("tokenizer",), SHARD)
+    return "" if digest is None else str(digest)
+
+
+def digest_of(rows: Sequence[TokenRow]) -> str:
+    """Tells shards apart by what they hold: SHA-256 of their rows."""
+    digest = hashlib.sha256()
+    for row in rows:
+        digest.update(np.array([len(row.token_ids), row.answer_start], dtype=np.int64).tobytes())
+        digest.update(row.token_ids.astype(np.int32).tobytes())
+    return digest.hexdigest()
 
 
 def read_rows(folder: Path) -> Iterator[TokenRow]:
@@ -66,23 +96,3 @@ def read_rows(folder: Path) -> Iterator[TokenRow]:
 def num_answer_tokens(folder: Path) -> int:
     """Answer tokens of all shards of a data folder."""
     return sum(row.num_answer_tokens for path in shard_paths(folder) for row in read_shard(path))
-
-
-def write_atomically(path: Path, **arrays: np.ndarray) -> None:
-    """An .npz file that is there whole or not at all."""
-    partial = path.with_suffix(".partial")
-    try:
-        with partial.open("wb") as file:
-            np.savez(file, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except OSError as error:
-        raise cannot_write(path, error) from error
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def cannot_write(path: Path, error: Exception) -> OSError:
-    """What to raise where a file of data or training could not be written: it is as it was before."""
-    return OSError(f"cannot write {path} ({error}): make room, then the same command goes on where it ended")

@@ -16,7 +16,7 @@ from smartspec.engine.drafting.medusa import MedusaConfig, MedusaHead
 from smartspec.engine.drafting.p_eagle import PEagleHead
 from smartspec.engine.models.taps import decoder_layers
 from smartspec.train.shards import read_shard, shard_paths
-from smartspec.train.signals import read_signals, signals_path
+from smartspec.train.signals import read_signals, signals_of
 
 SAME_NAMES = ("post_attention_layernorm", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj", "self_attn.o_proj")
 
@@ -44,8 +44,8 @@ def head_config(target: PreTrainedConfig, draft_vocab_size: int) -> HeadConfig:
 
 def last_tap_rms(data: Path, num_taps: int) -> float:
     """Root mean square of the target's last tap over the rows of one shard."""
-    rows = read_shard(shard_paths(data)[0])
-    signals = read_signals(signals_path(data, 0), rows)
+    shard = shard_paths(data)[0]
+    signals = read_signals(signals_of(shard), read_shard(shard))
     last = np.concatenate([np.split(each.features, num_taps, axis=1)[-1] for each in signals]).astype(np.float64)
     return float(np.sqrt((last**2).mean(axis=1)).mean())
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from smartspec.train.shards import read_shard, shard_paths
-from smartspec.train.signals import read_signals, signals_path
+from smartspec.train.signals import read_signals, signals_of
 
 
 def draft_vocabulary(data: Path, size: int, vocab_size: int) -> np.ndarray:
@@ -14,9 +14,9 @@ def draft_vocabulary(data: Path, size: int, vocab_size: int) -> np.ndarray:
     The probability of candidates counts, not only what was drawn: that tells frequencies from twenty times the events.
     """
     mass = np.zeros(vocab_size)
-    for number, path in enumerate(shard_paths(data)):
+    for path in shard_paths(data):
         rows = read_shard(path)
-        for row, signals in zip(rows, read_signals(signals_path(data, number), rows), strict=True):
+        for row, signals in zip(rows, read_signals(signals_of(path), rows), strict=True):
             np.add.at(mass, signals.top_ids, signals.top_probs.astype(np.float64))
             np.add.at(mass, row.token_ids, 0.1)  # what prompts hold is likely to come up in answers
     order = np.argsort(-mass, kind="stable")
