@@ -9,7 +9,9 @@ from bisect import bisect_left, bisect_right
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+from smartspec.cli.main import _build_app
 from smartspec.sim.length_table import (
     LengthRange,
     length_table,
@@ -17,6 +19,7 @@ from smartspec.sim.length_table import (
     tensorrt_llm_config,
     vllm_config,
     with_lengths,
+    without_zeros,
 )
 from smartspec.sim.scenario import Scenario
 
@@ -83,6 +86,55 @@ def test_the_command_prints_one_object(engine):
     assert json.loads(result.stdout)
 
 
+def entries(engine: str, config: dict) -> tuple[list[int], int]:
+    """The lengths of a printed table, and the largest batch that it names."""
+    if engine == "vllm":
+        rows = config["num_speculative_tokens_per_batch_size"]
+        return [length for *_, length in rows], rows[-1][1]
+    if engine == "sglang":
+        return [length for slot in config.values() for length in slot["candidate_steps"]], 2**31
+    return list(config["draft_len_schedule"].values()), max(map(int, config["draft_len_schedule"]))
+
+
+@pytest.mark.parametrize("drafter", ["model", "head", "lookup"])
+@pytest.mark.parametrize("acceptance", [0.0, 0.2, 0.5])
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
+def test_no_length_of_0_is_written_unless_asked(engine, acceptance, drafter):
+    """Also none that is implied: TensorRT-LLM drafts nothing beyond the last key."""
+    options = [engine, "--acceptance", str(acceptance), "--max-batch", "500", "--drafter", drafter]
+    result = CliRunner().invoke(_build_app(), ["export", *options], catch_exceptions=False)
+    lengths, largest = entries(engine, json.loads(result.stdout))
+    assert min(lengths) >= 1 and largest >= 500
+    asked = CliRunner().invoke(_build_app(), ["export", *options, "--allow-zero"])
+    if acceptance == 0.0 and engine == "tensorrt-llm":
+        assert "leave speculation off" in str(asked.exception)
+        assert "no drafts are best for some batches of 1 to 500 requests, and 1 is written" in result.stderr
+        return
+    lengths, largest = entries(engine, json.loads(asked.stdout))
+    has_zero = 0 in lengths or largest < 500
+    assert has_zero == ("no drafts are best" in asked.stderr) == ("no drafts are best" in result.stderr)
+    assert has_zero == ("--allow-zero writes 0" in result.stderr)
+    assert ("no harm to a lookup" in result.stderr) == (has_zero and drafter == "lookup")
+    if not has_zero:
+        assert asked.stdout == result.stdout
+
+
+def test_lengths_to_choose_from_have_a_0_if_asked():
+    command = ["export", "vllm", "--acceptance", "0.2", "--lengths", "3,5", "--max-batch", "64"]
+    tables = [
+        json.loads(CliRunner().invoke(_build_app(), [*command, *more]).stdout)["num_speculative_tokens_per_batch_size"]
+        for more in ([], ["--allow-zero"])
+    ]
+    assert tables == [[[1, 63, 3], [64, 64, 5]], [[1, 62, 0], [63, 63, 5], [64, 64, 3]]]
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=12))
+def test_zeros_become_ones_and_nothing_else_changes(by_size):
+    table = without_zeros([LengthRange(size, size, length) for size, length in enumerate(by_size, 1)])
+    assert [r.length for r in table for _ in range(r.first, r.last + 1)] == [max(length, 1) for length in by_size]
+    assert all(a.length != b.length and a.last + 1 == b.first for a, b in itertools.pairwise(table))
+
+
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=12), st.sets(st.integers(1, 5), min_size=1))
 def test_lengths_to_choose_from_are_all_in_the_table_and_no_others(by_size, lengths):
     table = [LengthRange(size, size, length) for size, length in enumerate(by_size, 1)]
@@ -90,6 +142,8 @@ def test_lengths_to_choose_from_are_all_in_the_table_and_no_others(by_size, leng
         with pytest.raises(ValueError, match="name fewer"):
             with_lengths(table, tuple(lengths))
         return
+    positive = with_lengths(table, tuple(lengths), min(lengths))
+    assert {r.length for r in positive} == lengths and positive[-1].last == len(table)
     limited = with_lengths(table, tuple(lengths))
     assert lengths <= {r.length for r in limited} <= lengths | {0}
     assert [limited[0].first, limited[-1].last] == [1, len(table)]

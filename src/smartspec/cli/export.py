@@ -1,6 +1,7 @@
 """`smartspec export`: tables of draft lengths for engines that take them, and no plugin."""
 
 import json
+import sys
 from enum import StrEnum
 from typing import Annotated
 
@@ -32,9 +33,23 @@ def export(
             help="vllm: lengths to choose from, as 1,3,5; each is in the table, so that its graphs are captured."
         ),
     ] = None,
-    max_batch: Annotated[int, typer.Option(min=1, max=1024, help="Largest batch.")] = 256,
+    max_batch: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            max=1024,
+            help="Largest batch: the engine's limit of requests at once, or more. In larger ones vLLM and SGLang keep "
+            "the last length, TensorRT-LLM drafts nothing.",
+        ),
+    ] = 256,
+    allow_zero: Annotated[
+        bool, typer.Option("--allow-zero", help="Write a length of 0 where no drafts are best, instead of the least.")
+    ] = False,
 ) -> None:
     """Print the best draft length by batch size as JSON, in the form another engine reads.
+
+    A length of 0 is not written unless asked for: while it holds, these engines feed the drafter nothing, its KV lacks
+    what is generated meanwhile, and its drafts are bad for the rest of every request that is under way.
 
     Example: smartspec export vllm --hardware h100 --model 70b --tensor-parallel 4
     """
@@ -55,14 +70,33 @@ def export(
     tables = [length_table.length_table(scenario, min(max(acceptance + doubt, 0.0), 1.0)) for doubt in doubts]
     if lengths is not None and engine is not Engine.VLLM:
         raise ValueError(f"--lengths {lengths} is for vllm: {engine} has no such graphs")
+    chosen = (1,) if lengths is None else _numbers(lengths)
+    least = 0 if allow_zero else min(chosen)
+    if zeros := [entry for table in tables for entry in table if entry.length < min(chosen)]:
+        sizes = f"{min(entry.first for entry in zeros)} to {max(entry.last for entry in zeros)}"
+        print(_about_zero(drafter, sizes, least), file=sys.stderr)
+    if lengths is not None:
+        tables = [length_table.with_lengths(tables[0], chosen, least)]
+    elif least:
+        tables = [length_table.without_zeros(table) for table in tables]
     if engine is Engine.VLLM:
-        table = tables[0] if lengths is None else length_table.with_lengths(tables[0], _numbers(lengths))
-        config = length_table.vllm_config(table)
+        config = length_table.vllm_config(tables[0])
     elif engine is Engine.SGLANG:
         config = length_table.sglang_config(tables)
     else:
         config = length_table.tensorrt_llm_config(tables[0])
     print(json.dumps(config))
+
+
+def _about_zero(drafter: str, sizes: str, least: int) -> str:
+    """least: the length that is written where no drafts are best."""
+    why = "few drafts are right after a length of 0, as the drafter's KV lacks what was generated meanwhile"
+    if drafter == "lookup":
+        why = "which does no harm to a lookup, as it has no KV"
+    best = f"warning: no drafts are best for some batches of {sizes} requests, and {least} is written"
+    if not least:
+        return f"{best}: {why}"
+    return f"{best}; --allow-zero writes 0 ({why}). If batches are seldom smaller, serve without drafts"
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -40,13 +40,15 @@ def length_table(scenario: Scenario, acceptance: float) -> list[LengthRange]:
     return ranges
 
 
-def with_lengths(table: list[LengthRange], lengths: tuple[int, ...]) -> list[LengthRange]:
-    """The table with these lengths (or 0) alone, each in it: vLLM captures graphs for lengths that its table names, and
-    a scheduler may then use any of them at any batch size. Lengths that no batch size wants stand at the largest ones,
-    one each. ValueError if there are not as many batch sizes."""
+def with_lengths(table: list[LengthRange], lengths: tuple[int, ...], least: int = 0) -> list[LengthRange]:
+    """The table with these lengths, and least (0 or the shortest of them) where it names a shorter one.
+
+    Each of lengths is in it: vLLM captures graphs for lengths that its table names, and a scheduler may then use any of
+    them at any batch size. Those that no batch size wants stand at the largest ones, one each. ValueError if there are
+    not as many batch sizes."""
     last = table[-1].last
-    allowed = sorted({0, *lengths})
-    by_size = [max(k for k in allowed if k <= r.length) for r in table for _ in range(r.first, r.last + 1)]
+    allowed = {r.length: max((k for k in lengths if k <= r.length), default=least) for r in table}
+    by_size = [allowed[r.length] for r in table for _ in range(r.first, r.last + 1)]
     if len(set(lengths)) > last:
         raise ValueError(f"{len(set(lengths))} lengths do not fit into batches of up to {last}: name fewer")
     for num_replaced in range(last + 1):
@@ -56,6 +58,16 @@ def with_lengths(table: list[LengthRange], lengths: tuple[int, ...]) -> list[Len
             break
     runs = [(length, [size for size, _ in group]) for length, group in groupby(enumerate(by_size, 1), itemgetter(1))]
     return [LengthRange(sizes[0], sizes[-1], length) for length, sizes in runs]
+
+
+def without_zeros(table: list[LengthRange]) -> list[LengthRange]:
+    """The table with a length of 1 where it says 0, neighbours of one length merged."""
+    ranges: list[LengthRange] = []
+    for entry in table:
+        length = max(entry.length, 1)
+        first = ranges.pop().first if ranges and ranges[-1].length == length else entry.first
+        ranges.append(LengthRange(first, entry.last, length))
+    return ranges
 
 
 def vllm_config(table: list[LengthRange]) -> dict:
