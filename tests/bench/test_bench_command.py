@@ -72,6 +72,15 @@ def test_bad_options_are_refused_before_anything_is_sent(fake, tmp_path):
     assert fake.bodies == []
 
 
+@pytest.mark.parametrize("option", ["--temperature", "--timeout", "--tpot-target-ms", "--ttft-target-ms"])
+@pytest.mark.parametrize("value", ["inf", "1e400", "nan"])
+def test_settings_that_json_cannot_hold_are_refused_before_the_run(fake, tmp_path, option, value):
+    """They are saved with the results, and would cost them."""
+    output = str(tmp_path / "run.json")
+    result = invoke("--base-url", fake.url, "--num-prompts", "1", "--output", output, option, value)
+    assert result.exit_code == 2 and fake.bodies == []
+
+
 def test_a_run_in_which_everything_fails_fails(fake, tmp_path):
     result = invoke("--base-url", fake.url, "--prompts", write_prompts(tmp_path, "busy"))
     assert result.exit_code == 1 and "the queue is full" in result.output

@@ -7,10 +7,11 @@ from types import SimpleNamespace
 import pytest
 from prometheus_client import REGISTRY
 from test_scheduling import CASES, run
-from toy_engine import make_config
+from toy_engine import ToyEngine, make_config
 
 from smartspec.sim.recorded_log import RecordedLog
 from smartspec.sim.replay import replay
+from smartspec.vllm_plugin import Scheduler
 from smartspec.vllm_plugin.costs import TRIAL_STEPS
 from smartspec.vllm_plugin.stat_logger import SCHEDULER, StatLogger
 
@@ -43,6 +44,25 @@ def test_counters_are_those_of_the_run(tmp_path, clean_registry):
     assert emitted <= value("smartspec_emitted_tokens_total", {"engine": "0"}) <= emitted + 6 * 4
     assert value("smartspec_step_seconds_sum", {"engine": "0"}) == pytest.approx(engine.now)
     assert value("smartspec_controller_errors_total", {"engine": "0"}) == 0
+
+
+def test_metrics_that_cannot_be_written_change_no_decision(tmp_path, clean_registry, caplog):
+    """As on a full disk: what was counted meanwhile is shown as soon as it can be."""
+    config = make_config(tmp_path, settings={"policy": "fixed:3"})
+    engine = ToyEngine(Scheduler(config))
+    obstacle = tmp_path / "cache" / "vllm" / "toy-0.prom"
+    obstacle.mkdir()
+    engine.add(0, 20, 150)
+    engine.run()
+    assert {length for lengths in engine.verified_lengths for length in lengths} <= {1, 2, 3}
+    assert engine.scheduler.steps_to_rest == 0
+    assert sum("metrics cannot be written" in message for message in caplog.messages) == 1
+    obstacle.rmdir()
+    StatLogger(front_end(config, SCHEDULER), [0])
+    engine.add(1, 20, 150)
+    engine.run()
+    verified = sum(map(sum, engine.verified_lengths))
+    assert clean_registry.get_sample_value("smartspec_verified_tokens_total", {"engine": "0"}) == verified
 
 
 def test_what_engines_left_a_week_ago_is_removed(tmp_path):

@@ -10,6 +10,8 @@ from smartspec.cli.output_files import check_output
 if TYPE_CHECKING:
     from smartspec.workload.summary import Summary
 
+MAX_TARGET_MS = 3.6e6  # an hour, as our server
+
 
 def bench(
     base_url: Annotated[str, typer.Option(help="The server, for example http://127.0.0.1:8000.")],
@@ -35,7 +37,7 @@ def bench(
     max_tokens: Annotated[
         int | None, typer.Option(min=1, help="New tokens per request (default 64; with a trace, a cap on its lengths).")
     ] = None,
-    temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy.")] = 0.0,
+    temperature: Annotated[float, typer.Option(min=0.0, max=1000.0, help="0 is greedy.")] = 0.0,
     seed: Annotated[int, typer.Option(min=0, help="Of prompt order, arrivals and sampled requests.")] = 0,
     output: Annotated[Path | None, typer.Option(help="Save settings, summary and every request as JSON.")] = None,
     model: Annotated[str | None, typer.Option(help="Model name (default: the server's first).")] = None,
@@ -43,13 +45,17 @@ def bench(
     chat: Annotated[bool, typer.Option(help="Chat completions, or plain completions of the raw prompt.")] = True,
     ignore_eos: Annotated[bool, typer.Option(help="Never stop early, on servers that know ignore_eos.")] = False,
     tpot_target_ms: Annotated[
-        float | None, typer.Option(min=0.01, help="Wanted milliseconds per output token; our server is told.")
+        float | None,
+        typer.Option(min=0.01, max=MAX_TARGET_MS, help="Wanted milliseconds per output token; our server is told."),
     ] = None,
     ttft_target_ms: Annotated[
-        float | None, typer.Option(min=0.01, help="Wanted milliseconds to the first token; our server is told.")
+        float | None,
+        typer.Option(min=0.01, max=MAX_TARGET_MS, help="Wanted milliseconds to the first token; our server is told."),
     ] = None,
     time_scale: Annotated[float, typer.Option(help="Replay the trace this many times faster.")] = 1.0,
-    timeout: Annotated[float, typer.Option(min=0.001, help="Seconds until a request counts as failed.")] = 600.0,
+    timeout: Annotated[
+        float, typer.Option(min=0.001, max=1e6, help="Seconds until a request counts as failed.")
+    ] = 600.0,
     api_key: Annotated[str | None, typer.Option(help="Sent as a bearer token.")] = None,
 ) -> None:
     """Send prompts to a server; print TTFT, TPOT, end-to-end latency, throughput and, for our server, acceptance.

@@ -94,7 +94,7 @@ def _load(costs: CostFile, drafter: DrafterSpec) -> LatencyModel | None:
 def _store(costs: CostFile, measured: StepCosts) -> None:
     try:
         costs.store(measured.fit())
-    except OSError as error:
+    except (OSError, ValueError) as error:
         logger.warning("the cost model cannot be kept (%s): the next start learns step times anew", error)
 
 

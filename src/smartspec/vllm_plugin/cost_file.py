@@ -37,14 +37,15 @@ class CostFile:
         return latency
 
     def store(self, latency: LatencyModel) -> None:
-        """Write it whole or not at all; OSError where that is not possible. Nothing happens unless may_write."""
+        """Write it whole or not at all; OSError where that is not possible, ValueError where times are not finite.
+        Nothing happens unless may_write."""
         if not self.may_write:
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
         number, name = tempfile.mkstemp(dir=self.path.parent, prefix=".storing-")
         try:
             with open(number, "w") as file:
-                json.dump({"key": self.key, "cost_model": latency.to_dict()}, file)
+                json.dump({"key": self.key, "cost_model": latency.to_dict()}, file, allow_nan=False)
             os.replace(name, self.path)
         except BaseException:
             Path(name).unlink(missing_ok=True)

@@ -1,6 +1,7 @@
 """Prometheus metrics of decisions. They are made where vLLM schedules and read where it answers /metrics, which is
 another process: they pass through a file, as text (see stat_logger)."""
 
+import logging
 import os
 import time
 from collections import Counter as Counts
@@ -11,6 +12,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, writ
 
 from smartspec.control import SafeController
 from smartspec.vllm_plugin.decision import Outcome, Step
+
+logger = logging.getLogger("vllm.smartspec")
 
 MAX_AGE_SECONDS = 7 * 24 * 3600.0  # of files that engines before have left
 COUNTERS = {
@@ -38,6 +41,7 @@ class Metrics:
         self._registry = CollectorRegistry()
         self._engine = str(engine_index)
         self._errors_seen = 0
+        self._is_unwritable = False
         # Since the last write: Prometheus' own objects lock at every call, which is too dear for every step.
         self._unwritten: Counts[str] = Counts()
         self._unwritten_lengths: Counts[int] = Counts()
@@ -95,7 +99,14 @@ class Metrics:
             seconds.clear()
         self._unwritten.clear()
         self._unwritten_lengths.clear()
-        write_to_textfile(os.fspath(self._path), self._registry)
+        try:
+            write_to_textfile(os.fspath(self._path), self._registry)
+        except OSError as error:  # counted on, and written as soon as that is possible again
+            if not self._is_unwritable:
+                logger.warning("metrics cannot be written to %s (%s): /metrics shows old ones", self._path, error)
+            self._is_unwritable = True
+        else:
+            self._is_unwritable = False
 
     def _counter(self, name: str, text: str):
         return Counter(f"smartspec_{name}", text, ["engine"], registry=self._registry).labels(self._engine)
