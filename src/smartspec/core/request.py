@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from enum import Enum
+from functools import cached_property
 
 import numpy as np
 
@@ -80,6 +81,11 @@ class Request:
     @property
     def num_uncomputed_tokens(self) -> int:
         return self.num_tokens - self.num_computed_tokens
+
+    @cached_property
+    def sorted_stop_token_ids(self) -> np.ndarray:
+        """int64 [S]."""
+        return np.array(sorted(self.stop_token_ids), dtype=np.int64)
 
     @property
     def has_logit_rules(self) -> bool:

@@ -2,6 +2,9 @@
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
+
+from smartspec.core.token_rules import TokenRules, token_rules
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARACTERS = 1024  # of one stop string
@@ -76,6 +79,11 @@ class SamplingParams:
     @property
     def has_penalties(self) -> bool:
         return self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
+
+    @cached_property
+    def token_rules(self) -> TokenRules:
+        """Made once; what SamplingParams(...) and dataclasses.replace return makes its own."""
+        return token_rules(self.allowed_token_ids, self.logit_bias, self.bad_words_token_ids)
 
     @property
     def has_logit_rules(self) -> bool:

@@ -238,6 +238,8 @@ class AsyncEngine:
         eos_token_ids = frozenset() if params.ignore_eos else self._eos_token_ids
         stop_token_ids = eos_token_ids | frozenset(params.stop_token_ids)
         seeds = _seeds(params.seed, len(prompts), n)
+        # Prompt logprobs are known once for all n.
+        others = params if params.prompt_logprobs is None else replace(params, prompt_logprobs=None)
         choices = []
         for number, prompt in enumerate(prompts):
             token_ids = np.array(prompt, dtype=np.int32)
@@ -245,7 +247,7 @@ class AsyncEngine:
                 request = Request(
                     next(self._request_ids),
                     token_ids,
-                    params if index == number * n else replace(params, prompt_logprobs=None),  # known once for all n
+                    params if index == number * n else others,
                     seed=seeds[index],
                     stop_token_ids=stop_token_ids,
                     speculation=speculation,

@@ -11,7 +11,9 @@ import numpy as np
 import torch
 
 from smartspec.core.batch import Draft
+from smartspec.core.grammar import Grammar
 from smartspec.core.request import Request
+from smartspec.core.token_rules import TokenRules
 
 BANNED = float("-inf")
 
@@ -26,23 +28,35 @@ def apply_logit_rules(
     temperature and filters. Order, as in vLLM: grammar, allowed_token_ids, bad_words, min_tokens, logit_bias."""
     for request, first_row, draft in zip(requests, first_rows, drafts, strict=True):
         rows = logits[first_row : first_row + len(draft) + 1]
-        params = request.params
+        rules = request.params.token_rules
         if request.grammar is not None:
-            broken = broken_grammar([request] * len(rows), draft.paths)
-            rows.masked_fill_(broken.to(rows.device), BANNED)
-        if params.allowed_token_ids:
-            _allow_only(rows, _index(params.allowed_token_ids, rows))
-        for row, token_ids in enumerate(_banned(request, draft)):
-            if token_ids:
-                rows[row, _index(token_ids, rows)] = BANNED
-        if params.logit_bias:
-            token_ids, biases = zip(*params.logit_bias, strict=True)
-            rows[:, _index(token_ids, rows)] += torch.tensor(biases, dtype=rows.dtype, device=rows.device)
+            allowed = torch.from_numpy(_allowed_rows(request.grammar, draft))
+            rows.masked_fill_(~allowed.to(rows.device), BANNED)
+        if rules.is_banned is not None:
+            rows[:, : len(rules.is_banned)].masked_fill_(_tensor(rules.is_banned, rows), BANNED)
+            rows[:, len(rules.is_banned) :] = BANNED
+        if rules.endings:
+            _ban_endings(rows, request, draft, rules)
+        if request.num_output_tokens < request.params.min_tokens:
+            early = np.flatnonzero(request.num_output_tokens + _num_drafted(draft) < request.params.min_tokens)
+            rows[_tensor(early, rows)[:, None], _tensor(request.sorted_stop_token_ids, rows)] = BANNED
+        if len(rules.biased):
+            rows[:, _tensor(rules.biased, rows)] += _tensor(rules.biases, rows)
+
+
+def _allowed_rows(grammar: Grammar, draft: Draft) -> np.ndarray:
+    """What the grammar allows behind the text and each node: bool [k + 1, V]. Behind a node that is not reached, or of
+    which the grammar cannot tell, nothing: no token comes from there."""
+    allowed = [grammar.allowed()]
+    for parent, token_id, path in zip(draft.parents.tolist(), draft.token_ids.tolist(), draft.paths[1:], strict=True):
+        is_reached = allowed[parent + 1][token_id]
+        allowed.append(grammar.allowed(path) if is_reached else np.zeros_like(allowed[0]))
+    return np.stack(allowed)
 
 
 def broken_grammar(requests: Sequence[Request], token_ids: Sequence[Sequence[int]]) -> torch.Tensor | None:
     """What the grammar of requests[i] does not allow behind its text and token_ids[i]: bool [N, V]; None if none has
-    a grammar. Every node of a draft is a row, with the draft tokens that lead to it."""
+    a grammar. Everything where it is too complex to tell."""
     allowed = [
         None if r.grammar is None else r.grammar.allowed(path) for r, path in zip(requests, token_ids, strict=True)
     ]
@@ -53,33 +67,19 @@ def broken_grammar(requests: Sequence[Request], token_ids: Sequence[Sequence[int
     return torch.from_numpy(~np.stack([everything if row is None else row for row in allowed]))
 
 
-def _index(token_ids: Sequence[int], rows: torch.Tensor) -> torch.Tensor:
-    return torch.tensor(token_ids, dtype=torch.int64, device=rows.device)
+def _tensor(values: np.ndarray, rows: torch.Tensor) -> torch.Tensor:
+    return torch.from_numpy(values).to(rows.device)
 
 
-def _allow_only(rows: torch.Tensor, allowed: torch.Tensor) -> None:
-    kept = rows[:, allowed]
-    rows.fill_(BANNED)
-    rows[:, allowed] = kept
+def _num_drafted(draft: Draft) -> np.ndarray:
+    """Draft tokens before each row's prediction: int64 [k + 1]."""
+    return np.append(0, draft.depths)
 
 
-def _banned(request: Request, draft: Draft) -> list[list[int]]:
-    """Tokens that may not come next, for each row: what would complete a bad word, and what would stop too early."""
-    params = request.params
-    longest = max(map(len, params.bad_words_token_ids), default=0)
-    output = tuple(request.output_token_ids[max(0, request.num_output_tokens - longest) :].tolist())
-    ends, depths = [output], [0]  # what each row is predicted behind, as far as a bad word reaches
-    for parent, token in zip(draft.parents.tolist(), draft.token_ids.tolist(), strict=True):
-        ends.append((*ends[parent + 1], token))
-        depths.append(depths[parent + 1] + 1)
-    banned: list[list[int]] = []
-    for end, depth in zip(ends, depths, strict=True):
-        token_ids = [
-            word[-1]
-            for word in params.bad_words_token_ids
-            if len(word) <= len(end) + 1 and end[len(end) - len(word) + 1 :] == word[:-1]
-        ]
-        if request.num_output_tokens + depth < params.min_tokens:
-            token_ids.extend(request.stop_token_ids)
-        banned.append(token_ids)
-    return banned
+def _ban_endings(rows: torch.Tensor, request: Request, draft: Draft, rules: TokenRules) -> None:
+    """Ban what would complete a bad word, in each row behind the text and the draft tokens before it."""
+    output = request.output_token_ids[max(0, request.num_output_tokens - rules.longest) :]
+    text = tuple(output.tolist())
+    for row, path in enumerate(draft.paths):
+        if banned := rules.completing((*text, *path)):
+            rows[row, torch.tensor(banned, device=rows.device)] = BANNED
