@@ -11,8 +11,9 @@ FIELDS = (
     "frequency_penalty", "seed", "stop", "stop_token_ids", "ignore_eos", "logit_bias", "allowed_token_ids", "bad_words",
     "min_tokens", "include_stop_str_in_output", "skip_special_tokens", "request_id", "stream", "stream_options",
     "priority", "cache_salt", "speculation", "logprobs", "top_logprobs", "prompt_logprobs", "echo", "best_of", "tools",
-    "tool_choice", "response_format", "user", "metadata", "chat_template_kwargs", "continue_final_message",
-    "add_generation_prompt", "messages", "prompt", "tokens", "suffix", "unknown",
+    "tool_choice", "response_format", "guided_json", "guided_choice", "structured_outputs", "user", "metadata",
+    "chat_template_kwargs", "continue_final_message", "add_generation_prompt", "messages", "prompt", "tokens", "suffix",
+    "unknown",
 )  # fmt: skip
 SPECULATION = ("workload_class", "max_draft_tokens", "weight", "tpot_target_ms", "report", "unknown")
 
@@ -49,4 +50,5 @@ def _value(chance: random.Random, depth: int) -> object:
 
 def _damaged(chance: random.Random, data: bytes) -> bytes:
     at = chance.randrange(len(data))
-    return chance.choice((data[:at], data[:at] + bytes([chance.randrange(256)]) + data[at + 1 :], b"", data + data))
+    odd = chance.choice((b"1e999", b"9" * 5000, b"[" * 400 + b"]" * 400, bytes([chance.randrange(256)])))
+    return chance.choice((data[:at], data[:at] + odd + data[at + 1 :], data.replace(b"1", odd, 1), b"", data + data))

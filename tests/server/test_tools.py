@@ -1,10 +1,12 @@
 """Tools: into the prompt, out of the text, and demanded by a grammar."""
 
 import json
+import random
 
 import pytest
 from fake_server import MODEL, grammar_compiler
 
+from smartspec.server import json_text, tool_calls
 from smartspec.server.messages import to_plain_template, to_template
 from smartspec.server.protocol import ChatBody, Message
 from smartspec.server.tool_calls import ToolCallReader
@@ -44,6 +46,60 @@ def test_calls_are_told_from_text(text, shown, called, size):
         seen, calls = seen + piece, calls + found
     assert seen == shown and [call.name for call in calls] == called and reader.num_calls == len(calls)
     assert all(isinstance(json.loads(call.arguments), dict) for call in calls)
+
+
+PIECES = (
+    *("<tool_call>", "</tool_call>", '{"name": "a", "arguments": {"x": "', '"}}', '{"name":"b"}', '"', "\\", " ", "\n"),
+    *("said", "<", "</tool", "{", "[", ":", ",", "1", "tru", CALL, CALL.replace("Oslo", "</tool_call>")),
+)
+
+
+def pushed(text: str, cuts: list[int]) -> tuple[str, list[tuple[str, str]], int]:
+    reader, seen, calls = ToolCallReader(), "", []
+    for begin, end in zip([0, *cuts], [*cuts, len(text)], strict=True):
+        piece, found = reader.push(text[begin:end], end == len(text))
+        seen, calls = seen + piece, calls + [(call.name, call.arguments) for call in found]
+    return seen, calls, reader.num_calls
+
+
+def test_however_a_text_is_cut_the_same_comes_out():
+    chance = random.Random(0)
+    for _ in range(5000):
+        text = "".join(chance.choices(PIECES, k=chance.randrange(1, 12)))
+        cuts = sorted(chance.choices(range(len(text)), k=chance.randrange(8)))
+        assert pushed(text, cuts) == pushed(text, []), (text, cuts)
+
+
+def test_words_between_calls_keep_their_spaces():
+    text = f"I look.\n{CALL}\n\n and so  on {CALL}\n"
+    for size in (1, 2, 1000):
+        assert pushed(text, list(range(size, len(text), size)))[0] == "I look.\nand so  on "
+
+
+def test_each_character_is_looked_at_once(monkeypatch):
+    """A call that does not end, of end marks within a string: counted in characters that are scanned and parsed."""
+    seen, parsed = [], []
+    feed = json_text.JsonPrefix.feed
+    counted = lambda self, text, begin=0: seen.append(len(text) - begin) or feed(self, text, begin)  # noqa: E731
+    monkeypatch.setattr(json_text.JsonPrefix, "feed", counted)
+    monkeypatch.setattr(tool_calls, "read_json", lambda text: parsed.append(len(text)) or json_text.read_json(text))
+    text = '<tool_call>{"name":"f","arguments":{"a":"' + "</tool_call>" * 2000
+    shown, calls, _ = pushed(text, list(range(50, len(text), 7)))
+    assert shown == text and not calls
+    assert sum(seen) < len(text) and sum(parsed) < len(text)
+
+
+@pytest.mark.parametrize("value", ['"\\ud800"', "1e999", "NaN", "[" * 400 + "]" * 400, "9" * 5000], ids=lambda v: v[:9])
+def test_what_no_answer_could_say_is_no_call(value):
+    text = f'<tool_call>{{"name": "f", "arguments": {{"a": {value}}}}}</tool_call>'
+    assert pushed(text, []) == (text, [], 0)
+
+
+@pytest.mark.parametrize("arguments", ['{"a": "\\ud800"}', '{"a": 1e999}', "[" * 400, "no JSON"], ids=lambda v: v[:15])
+def test_odd_arguments_in_the_history_are_text(server, arguments):
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    history = [USER, {"role": "assistant", "tool_calls": [call]}, {"role": "tool", "tool_call_id": "c", "content": "x"}]
+    assert server.chat(messages=history, max_tokens=2).status_code == 200
 
 
 def body(**fields) -> ChatBody:

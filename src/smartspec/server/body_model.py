@@ -1,8 +1,9 @@
 """What all bodies have in common."""
 
-from typing import Any
+import json
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, GetPydanticSchema, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetPydanticSchema, JsonValue, model_validator
 from pydantic_core import core_schema
 
 MAX_FIELDS = 128  # of one object: more than twice what any has
@@ -21,6 +22,19 @@ class Body(BaseModel):
                 raise ValueError(f"must have at most {MAX_FIELDS} fields, got {len(data)}")
             return {name: value for name, value in data.items() if value is not None}
         return data
+
+
+def _has_finite_numbers(value: dict) -> dict:
+    """Parsers make an infinity of 1e999, which no JSON of ours could say."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except ValueError as error:
+        raise ValueError("must hold no number that is more than a float can hold") from error
+    return value
+
+
+# An object of any kind.
+JsonObject = Annotated[dict[str, JsonValue], AfterValidator(_has_finite_numbers)]
 
 
 def only(*accepted: object) -> GetPydanticSchema:

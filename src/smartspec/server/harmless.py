@@ -2,14 +2,14 @@
 
 from typing import Annotated
 
-from smartspec.server.body_model import Body, only
+from smartspec.server.body_model import Body, JsonObject, only
 
 
 class HarmlessFields(Body):
     """Accepted and ignored; those for what this server does not do only with the value that does not ask for it."""
 
     user: str | None = None
-    metadata: dict[str, object] | None = None
+    metadata: JsonObject | None = None
     store: bool | None = None
     service_tier: str | None = None
     prompt_cache_key: str | None = None

@@ -26,7 +26,7 @@ from smartspec.core.speculation import (
     NO_OPTIONS,
     SpeculationOptions,
 )
-from smartspec.server.body_model import MAX_FIELDS, Body, given, only, ranged
+from smartspec.server.body_model import MAX_FIELDS, Body, JsonObject, given, only, ranged
 from smartspec.server.body_parts import check_num_parts
 from smartspec.server.errors import APIError
 from smartspec.server.harmless import HarmlessFields
@@ -38,6 +38,7 @@ MAX_MESSAGES = 4096
 MAX_STOP_TOKEN_IDS = 1024
 MAX_RULED_TOKENS = 1024
 MAX_BAD_WORDS = 128
+MAX_BAD_WORD_CHARACTERS = 256  # of one
 MAX_REQUEST_ID = 128  # characters
 MAX_CACHE_SALT = 256  # characters
 MAX_SHOWN = 80  # characters of a value in an error
@@ -92,6 +93,9 @@ def _to_list(stop: object) -> object:
     return [stop] if isinstance(stop, str) else stop
 
 
+BadWord = Annotated[str, Field(min_length=1, max_length=MAX_BAD_WORD_CHARACTERS)]
+
+
 class GenerationBody(HarmlessFields, StructuredFields):
     """What both endpoints have in common. The ranges of sampling options are checked by SamplingParams."""
 
@@ -113,7 +117,7 @@ class GenerationBody(HarmlessFields, StructuredFields):
     ignore_eos: bool = False
     logit_bias: dict[Annotated[int, Strict(False)], float] = Field({}, max_length=MAX_RULED_TOKENS)
     allowed_token_ids: Annotated[list[int], FailFast()] = Field([], min_length=1)
-    bad_words: Annotated[list[Annotated[str, Field(min_length=1)]], FailFast()] = Field([], max_length=MAX_BAD_WORDS)
+    bad_words: Annotated[list[BadWord], FailFast()] = Field([], max_length=MAX_BAD_WORDS)
     min_tokens: int = Field(0, ge=0)
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
@@ -160,16 +164,18 @@ class GenerationBody(HarmlessFields, StructuredFields):
         """bad_words: as token ids. Raises APIError naming the option that is out of its range."""
         options = {name: getattr(self, name) for name in SAMPLING_OPTIONS}
         try:
-            return SamplingParams(
+            params = SamplingParams(
                 max_tokens=max_tokens,
                 logprobs=logprobs,
                 stop=tuple(self.stop),
                 stop_token_ids=tuple(self.stop_token_ids),
                 logit_bias=tuple(self.logit_bias.items()),
-                allowed_token_ids=tuple(self.allowed_token_ids),
+                allowed_token_ids=tuple(dict.fromkeys(self.allowed_token_ids)),
                 bad_words_token_ids=bad_words,
                 **options,
             )
+            params.token_rules  # noqa: B018  (made here, in no step)
+            return params
         except ValueError as error:
             raise APIError(400, str(error), param=str(error).split()[0], code="invalid_value") from error
 
@@ -234,7 +240,7 @@ class Message(Body):
     tool_call_id: str | None = None
     refusal: str | None = None
     annotations: Annotated[object, only([])] = None
-    provider_specific_fields: dict[str, object] | None = None  # LiteLLM's own notes, ignored
+    provider_specific_fields: JsonObject | None = None  # LiteLLM's own notes, ignored
 
     @model_validator(mode="before")
     @classmethod
@@ -257,7 +263,7 @@ class ChatBody(ToolFields, GenerationBody):
     max_completion_tokens: int | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
-    chat_template_kwargs: dict[str, object] = Field({}, max_length=MAX_FIELDS)
+    chat_template_kwargs: JsonObject = Field({}, max_length=MAX_FIELDS)
     logprobs: bool = False
     top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
 
@@ -294,7 +300,7 @@ class TokenizeBody(ToolFields):
     add_special_tokens: bool = True
     add_generation_prompt: bool = True
     continue_final_message: bool = False
-    chat_template_kwargs: dict[str, object] = Field({}, max_length=MAX_FIELDS)
+    chat_template_kwargs: JsonObject = Field({}, max_length=MAX_FIELDS)
 
     @model_validator(mode="after")
     def _one_of_both(self) -> Self:
@@ -319,22 +325,27 @@ def parse_body(kind: type[AnyBody], body: bytes, ignore_unknown: bool = False) -
     try:
         return kind.model_validate_json(body, extra="ignore" if ignore_unknown else None)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
+        raise refusal(kind, error) from error
+
+
+def refusal(kind: type[BaseModel], error: ValidationError) -> APIError:
+    """400, naming the first parameter at fault of a body of this kind."""
+    first = error.errors(include_url=False, include_context=False)[0]
     param = _path(first["loc"])
     message = first["msg"].removeprefix("Value error, ")
     match first["type"]:
         case "json_invalid":
-            raise APIError(400, f"the body is not valid JSON in UTF-8 ({message})", code="invalid_json")
+            return APIError(400, f"the body is not valid JSON in UTF-8 ({message})", code="invalid_json")
         case "extra_forbidden":
-            raise APIError(400, f"unknown or unsupported parameter {param!r}", param, "unknown_parameter")
+            return APIError(400, f"unknown or unsupported parameter {param!r}", param, "unknown_parameter")
         case "missing":
-            raise APIError(400, f"{param} is required", param, "missing_parameter")
+            return APIError(400, f"{param} is required", param, "missing_parameter")
         case "value_error" if param is None:
             name = message.split()[0]
-            raise APIError(400, message, name if name in kind.model_fields else None, "invalid_value")
+            return APIError(400, message, name if name in kind.model_fields else None, "invalid_value")
         case _:
             got = _cut(reprlib.repr(first["input"]))
-            raise APIError(400, f"{param or 'the body'}: {message}, got {got}", param, "invalid_value")
+            return APIError(400, f"{param or 'the body'}: {message}, got {got}", param, "invalid_value")
 
 
 def _cut(text: str) -> str:

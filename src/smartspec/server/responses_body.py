@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field
 
-from smartspec.server.body_model import Body, only
+from smartspec.server.body_model import Body, JsonObject, only
 from smartspec.server.protocol import MAX_MESSAGES, ChatBody, Message, SpeculationBody
 from smartspec.server.structured import JsonSchema, ResponseFormat
 
@@ -83,8 +83,8 @@ class ResponsesBody(Body):
     background: Annotated[object, only(False)] = None
     include: Annotated[object, only([])] = None
     top_logprobs: Annotated[object, only(0)] = None
-    stream_options: dict[str, object] | None = None
-    metadata: dict[str, object] | None = None
+    stream_options: JsonObject | None = None
+    metadata: JsonObject | None = None
     store: bool | None = None
     service_tier: str | None = None
     prompt_cache_key: str | None = None

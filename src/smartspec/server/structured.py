@@ -4,9 +4,10 @@ import json
 from typing import Annotated, Literal, Self
 
 from llguidance import LLMatcher
-from pydantic import BeforeValidator, Field, JsonValue, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from smartspec.server.body_model import Body
+from smartspec.server.body_model import Body, JsonObject
+from smartspec.server.json_text import read_json
 
 MAX_SCHEMA_BYTES = 2**16
 MAX_REGEX_CHARACTERS = 2**12
@@ -22,12 +23,12 @@ def _parsed(schema: object) -> object:
     if not isinstance(schema, str):
         return schema
     try:
-        return json.loads(schema)
-    except (ValueError, RecursionError) as error:
+        return read_json(schema)
+    except ValueError as error:
         raise ValueError(f"must be a JSON schema: {error}") from error
 
 
-Schema = Annotated[dict[str, JsonValue], BeforeValidator(_parsed, json_schema_input_type=dict[str, JsonValue] | str)]
+Schema = Annotated[JsonObject, BeforeValidator(_parsed, json_schema_input_type=JsonObject | str)]
 Regex = Annotated[str, Field(min_length=1, max_length=MAX_REGEX_CHARACTERS)]
 Choices = Annotated[
     list[Annotated[str, Field(min_length=1, max_length=MAX_CHOICE_CHARACTERS)]],

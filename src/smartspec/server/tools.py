@@ -12,7 +12,8 @@ from typing import Annotated, Literal, Self
 from llguidance import LLMatcher
 from pydantic import Field, JsonValue, model_validator
 
-from smartspec.server.body_model import Body
+from smartspec.server.body_model import Body, JsonObject
+from smartspec.server.json_text import read_json
 from smartspec.server.structured import JSON_OPTIONS, check_schema_size
 
 MAX_TOOLS = 128
@@ -34,7 +35,7 @@ FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
 class Function(Body):
     name: FunctionName
     description: str | None = None
-    parameters: dict[str, JsonValue] = Field({"type": "object"})
+    parameters: JsonObject = Field({"type": "object"})
     strict: bool | None = None
 
 
@@ -72,8 +73,8 @@ class CalledTool(Body):
     def for_template(self) -> dict:
         """As chat templates want it: arguments as an object, where they are one."""
         try:
-            arguments = json.loads(self.function.arguments or "{}")
-        except (ValueError, RecursionError):
+            arguments = read_json(self.function.arguments or "{}")
+        except ValueError:
             arguments = self.function.arguments
         return {"id": self.id, "type": "function", "function": {"name": self.function.name, "arguments": arguments}}
 

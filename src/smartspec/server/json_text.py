@@ -1,0 +1,125 @@
+"""JSON in texts that others wrote: read strictly, and followed as it comes."""
+
+import json
+import math
+import re
+
+MAX_DEPTH = 100  # of lists and objects in one another; what else reads them stops soon after
+_STRING = re.compile(r'[^"\\\x00-\x1f]*')
+_SPACE = re.compile(r"[ \t\n\r]*")
+_SCALAR = re.compile(r"[-+.\w]*", re.ASCII)
+_ESCAPED = '"\\/bfnrtu'
+_OPENED_BY = {"}": "{", "]": "["}
+
+
+def read_json(text: str) -> object:
+    """What a text of JSON says. Raises ValueError also for what json.loads lets through: NaN, numbers that no float
+    holds, halves of surrogate pairs, and more than MAX_DEPTH lists and objects in one another."""
+    too_deep = ValueError(f"it is nested more than {MAX_DEPTH} deep")
+    try:
+        value = json.loads(text, parse_constant=_no_number, parse_float=_finite)
+        if _is_too_deep(value):
+            raise too_deep
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise ValueError("it holds half of a surrogate pair, which is no character") from error
+    except RecursionError as error:
+        raise too_deep from error
+    return value
+
+
+def _is_too_deep(value: object) -> bool:
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        inner = [part.values() if isinstance(part, dict) else part for part in level if isinstance(part, dict | list)]
+        level = [part for parts in inner for part in parts]
+    return any(isinstance(part, dict | list) for part in level)
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _finite(digits: str) -> float:
+    if not math.isfinite(number := float(digits)):
+        raise ValueError(f"{digits[:40]} is more than a float can hold")
+    return number
+
+
+class JsonPrefix:
+    """Follows a text that comes in pieces as long as it may begin JSON, and looks at every character once. What numbers
+    and names like true look like is left to who reads them in the end."""
+
+    def __init__(self):
+        self._open: list[str] = []  # the lists and objects that are not closed
+        self._expects = "value"
+        self._is_escaped = False
+
+    def feed(self, text: str, begin: int = 0) -> int:
+        """The place, from begin on, of what cannot be JSON any more; the end of the text if all may be. What stands
+        there counts as not seen."""
+        at = begin
+        while at < len(text):
+            if self._expects in ("rest of string", "rest of name"):
+                end = self._string(text, at)
+            elif self._expects == "rest of scalar" and not _SCALAR.match(text[at]).end():
+                self._end_value()
+                continue
+            elif self._expects == "rest of scalar":
+                end = _SCALAR.match(text, at).end()
+            else:
+                end = _SPACE.match(text, at).end() or at
+                end += end == at and self._takes(text[at])
+            if end == at:
+                return at
+            at = end
+        return at
+
+    def _string(self, text: str, at: int) -> int:
+        if self._is_escaped:
+            self._is_escaped = text[at] not in _ESCAPED
+            return at + (not self._is_escaped)
+        end = _STRING.match(text, at).end()
+        if end == at and text[at] == "\\":
+            self._is_escaped = True
+            return at + 1
+        if end == at and text[at] == '"':
+            if self._expects == "rest of name":
+                self._expects = "colon"
+            else:
+                self._end_value()
+            return at + 1
+        return end
+
+    def _takes(self, character: str) -> bool:
+        """Whether a character outside of strings, no space, may come next; takes it if so."""
+        expects = self._expects
+        if expects.startswith("value"):
+            if character in "{[":
+                self._open.append(character)
+                self._expects = "name or end" if character == "{" else "value or end"
+            elif character == '"':
+                self._expects = "rest of string"
+            elif _SCALAR.match(character).end():
+                self._expects = "rest of scalar"
+            else:
+                return expects == "value or end" and self._closes(character)
+        elif expects.startswith("name") and character == '"':
+            self._expects = "rest of name"
+        elif expects == "colon" and character == ":":
+            self._expects = "value"
+        elif expects == "comma or end" and character == ",":
+            self._expects = "name" if self._open[-1] == "{" else "value"
+        else:
+            return expects in ("comma or end", "name or end") and self._closes(character)
+        return True
+
+    def _closes(self, character: str) -> bool:
+        is_closed = bool(self._open) and self._open[-1] == _OPENED_BY.get(character)
+        if is_closed:
+            self._open.pop()
+            self._end_value()
+        return is_closed
+
+    def _end_value(self) -> None:
+        self._expects = "comma or end" if self._open else "nothing"
