@@ -61,14 +61,26 @@ def make_core(draft_seed: int, num_blocks: int = 60, seed: int = 0) -> EngineCor
     return EngineCore(scheduler, executor, ModelController(seed))
 
 
-def generate(core: EngineCore, temperature: float = 0.0, num_requests: int = 7, max_tokens: int = 25) -> list[Request]:
+class ShortSighted:
+    """A grammar that allows every token, and cannot tell what may come behind every third one of a draft."""
+
+    def accept(self, token_ids):
+        pass
+
+    def allowed(self, token_ids=()):
+        return np.full(VOCABULARY, not any(token_id % 3 == 0 for token_id in token_ids))
+
+
+def generate(
+    core: EngineCore, temperature: float = 0.0, num_requests: int = 7, max_tokens: int = 25, grammar=None
+) -> list[Request]:
     random = np.random.default_rng(5)
     shared = random.integers(0, VOCABULARY, 8).tolist()
     requests = []
     for i in range(num_requests):
         prompt = shared + random.integers(0, VOCABULARY, random.integers(1, 30)).tolist()
         params = SamplingParams(max_tokens=max_tokens, temperature=temperature)
-        requests.append(Request(i, prompt, params, seed=i))
+        requests.append(Request(i, prompt, params, seed=i, grammar=grammar))
         core.add_request(requests[-1])
     while core.has_work:
         core.step(time.monotonic())
@@ -125,3 +137,16 @@ def test_a_stop_rule_ends_drafts_behind_the_pass_it_was_asked_about():
         r.output_token_ids.tolist() for r in generate(make_core(draft_seed=1))
     ]
     assert max(asked) == 1 and max(drafted) == 2
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_draft_ends_behind_a_token_that_the_grammar_cannot_look_behind(temperature):
+    """The target drafts for itself, so all that is drafted is accepted, and nothing is drafted from no distribution."""
+    core = make_core(draft_seed=0)
+    requests = generate(core, temperature, grammar=ShortSighted())
+    controller = core.controller
+    assert controller.num_accepted > 0 and all(request.error is None for request in requests)
+    assert all(request.num_output_tokens == 25 for request in requests)
+    if not temperature:
+        plain = [request.output_token_ids.tolist() for request in generate(make_core(draft_seed=1))]
+        assert [request.output_token_ids.tolist() for request in requests] == plain

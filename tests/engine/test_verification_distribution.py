@@ -110,6 +110,27 @@ def test_emitted_tokens_have_the_targets_distribution(drafter, name):
     assert num_accepted >= 0.05 * num_drafted
 
 
+class ShortSighted:
+    """A grammar that allows every token, and cannot tell what may come behind some draft tokens."""
+
+    def accept(self, token_ids):
+        pass
+
+    def allowed(self, token_ids=()):
+        return np.full(VOCABULARY, not set(token_ids) & {1, 3, 4})
+
+
+@pytest.mark.parametrize("drafter", [likely_draft, drawn_draft])
+def test_a_draft_that_ends_where_a_grammar_cannot_tell_keeps_the_distribution(drafter):
+    """The tokens it cannot look behind are accepted like others: what ends is what comes behind them."""
+    requests = make_requests(NUM, max_tokens=2)
+    for request in requests:
+        request.grammar = ShortSighted()
+    outputs, num_accepted, num_drafted = decode(target_logits, requests, drafter)
+    assert total_variation(outputs, pair_probs(TARGET, requests[0].params)) < BOUND
+    assert num_accepted >= 0.02 * num_drafted
+
+
 def test_a_wrong_rule_fails_the_same_check():
     """Dropping a drawn token because it is unlikely leaves kept tokens that no longer follow draft_probs."""
 

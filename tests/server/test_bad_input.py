@@ -75,6 +75,10 @@ def check_error(answer: httpx.Response, status: int, param: str | None, *words: 
         ({"prompt": "a", "stream_options": {"include_usage": True}}, "stream_options", "stream"),
         ({"prompt": "a", "stream": True, "stream_options": {"usage": True}}, "stream_options.usage", "unknown"),
         ({"prompt": "a", "stream": "yes"}, "stream", "boolean"),
+        ({"prompt": "a", "bad_words": ["x" * 257]}, "bad_words[0]", "256"),
+        ({"prompt": "a", "guided_json": '{"minimum": 1e999}'}, "guided_json", "1e999"),
+        ({"prompt": "a", "guided_json": '{"items":' * 400 + "{}" + "}" * 400}, "guided_json", "nested"),
+        ({"prompt": "a", "guided_json": '{"const": "\\ud800"}'}, "guided_json", "surrogate"),
     ],
 )
 def test_completion_bodies(server, body, param, word):
@@ -226,3 +230,27 @@ def test_too_many_messages(server):
     check_error(server.chat(messages=[USER] * 5000), 400, "messages", "4096")
     check_error(server.chat(messages=[5] * 30_000), 400, "messages[0]", "5")
     check_error(server.chat(messages=[USER], logprobs=True, top_logprobs=21), 400, "top_logprobs", "20", "21")
+
+
+FUNCTION = '"tools": [{"type": "function", "function": {"name": "f", "parameters": {"const": VALUE}}}]'
+SPOTS = {
+    "metadata": ("/v1/chat/completions", '"messages": [{"role": "user", "content": "a"}], "metadata": {"a": VALUE}'),
+    "template": ("/tokenize", '"messages": [{"role": "user", "content": "a"}], "chat_template_kwargs": {"a": VALUE}'),
+    "parameters": ("/v1/chat/completions", f'"messages": [{{"role": "user", "content": "a"}}], {FUNCTION}'),
+    "schema": ("/v1/completions", '"prompt": "a", "guided_json": {"const": VALUE}'),
+    "responses": ("/v1/responses", '"input": "a", "metadata": {"a": VALUE}'),
+}
+
+
+@pytest.mark.parametrize("value", ["1e999", "NaN", '"\\ud800"', "[" * 400 + "]" * 400, "9" * 5000], ids=lambda v: v[:6])
+@pytest.mark.parametrize("where", SPOTS)
+def test_what_json_cannot_hold_is_refused_wherever_it_stands(server, where, value):
+    path, fields = SPOTS[where]
+    answer = server.http.post(path, content=f"{{{fields.replace('VALUE', value)}}}".encode())
+    assert answer.status_code == 400 and answer.json()["error"]["message"], answer.text
+
+
+def test_more_messages_than_a_chat_may_have_through_responses(server):
+    item = {"role": "user", "content": "a"}
+    answer = server.http.post("/v1/responses", json={"input": [item] * 4096, "instructions": "Be brief."})
+    check_error(answer, 400, "messages", "4096")

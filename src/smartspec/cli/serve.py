@@ -190,6 +190,7 @@ def run(
     host, port = listener.getsockname()[:2]
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     with ExitStack() as stack:
+        stack.callback(compiler.close)
 
         def on_ready() -> None:
             print(ready_text(url, name, bool(keys), options["has_page"]), flush=True)

@@ -19,12 +19,12 @@ class Grammar(Protocol):
         """Tokens that may follow the output and token_ids behind it: bool [V].
 
         Where token_ids break the grammar themselves, all may: that place is never reached. Where the grammar is too
-        complex to go on, none may.
+        complex to go on, none may; behind token_ids that says nothing of the output, which goes on as it would have.
         """
 
     def forced(self) -> list[int]:
         """Tokens that say what the output must go on with, as the tokenizer writes that text; other tokens may say the
-        same. Empty where there is a choice."""
+        same. Empty where there is a choice, or where the grammar is too complex to tell."""
 
     def num_allowed(self, token_ids: Sequence[int]) -> int:
-        """How many of these tokens may follow the output one after the other."""
+        """How many of these tokens may follow the output one after the other, as far as the grammar can tell."""

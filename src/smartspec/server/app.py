@@ -96,17 +96,17 @@ def _generation_routes(reader: CallReader, engine: AsyncEngine, metrics: ServerM
     @router.post("/completions")
     async def completions(request: Request) -> Response:
         call, form = await asyncio.to_thread(reader.completion, await request.body(), request.state.origin)
-        return await answer(call, form, engine, metrics)
+        return await answer(await reader.with_grammar(call), form, engine, metrics)
 
     @router.post("/chat/completions")
     async def chat_completions(request: Request) -> Response:
         call, form = await asyncio.to_thread(reader.chat, await request.body(), request.state.origin)
-        return await answer(call, form, engine, metrics)
+        return await answer(await reader.with_grammar(call), form, engine, metrics)
 
     @router.post("/responses")
     async def responses(request: Request) -> Response:
         call, body = await asyncio.to_thread(reader.response, await request.body(), request.state.origin)
-        return await answer_response(call, body, engine, metrics)
+        return await answer_response(await reader.with_grammar(call), body, engine, metrics)
 
     return router
 

@@ -1,19 +1,22 @@
 """From the bytes of a body to the Call the engine is asked for."""
 
 import itertools
+from dataclasses import replace
 
-from smartspec.core.grammar import Grammar
+from pydantic import ValidationError
+
 from smartspec.core.origin import Origin
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.engine.runtime.async_engine import AsyncEngine
 from smartspec.server.errors import APIError
 from smartspec.server.formats import ChatFormat, CompletionFormat
+from smartspec.server.grammar_check import GrammarCheckFailed
 from smartspec.server.grammars import GrammarCompiler
 from smartspec.server.prompt_logprobs import check_num_entries
 from smartspec.server.prompts import PromptReader
-from smartspec.server.protocol import ChatBody, CompletionBody, GenerationBody, parse_body
+from smartspec.server.protocol import ChatBody, CompletionBody, GenerationBody, parse_body, refusal
 from smartspec.server.responses_body import ResponsesBody
-from smartspec.server.streaming import Call
+from smartspec.server.streaming import AskedGrammar, Call
 from smartspec.server.workload_classes import WorkloadClasses
 
 DEFAULT_COMPLETION_TOKENS = 16
@@ -23,7 +26,8 @@ NOT_WITH_GRAMMAR = ("allowed_token_ids", "bad_words", "min_tokens", "ignore_eos"
 class CallReader:
     """Reads the bodies of both endpoints; what is wrong with one is an APIError.
 
-    Call it in a thread: a large body takes long. ignore_unknown: unknown fields are ignored instead of refused.
+    Call it in a thread, but for with_grammar: a large body takes long. ignore_unknown: unknown fields are ignored
+    instead of refused.
     """
 
     def __init__(
@@ -57,7 +61,22 @@ class CallReader:
 
     def response(self, data: bytes, client: Origin) -> tuple[Call, ResponsesBody]:
         body = parse_body(ResponsesBody, data, self._ignore_unknown)
-        return self._chat(body.to_chat(), client), body
+        try:
+            chat = body.to_chat()
+        except ValidationError as error:
+            raise refusal(ChatBody, error) from error
+        return self._chat(chat, client), body
+
+    async def with_grammar(self, call: Call) -> Call:
+        """The call with the grammar that it asks for, if it does. Cancelling it stops the work. Raises QueueFull."""
+        if call.asked_grammar is None:
+            return call
+        try:
+            return replace(call, grammar=await self._compiler.compiled(call.asked_grammar.definition))
+        except ValueError as error:
+            raise _refused(call.asked_grammar.field, error) from error
+        except GrammarCheckFailed as error:
+            raise APIError(503, f"{error}: try again", call.asked_grammar.field, "grammar_not_compiled") from error
 
     def _chat(self, body: ChatBody, client: Origin) -> Call:
         self._check(body, 1)
@@ -91,22 +110,27 @@ class CallReader:
             report=body.speculation is not None and body.speculation.report,
             speculation=body.speculation_options,
             origin=body.origin(client),
-            grammar=self._grammar(body),
+            asked_grammar=_asked_grammar(body),
             decode=self._prompts.decode,
         )
 
-    def _grammar(self, body: GenerationBody) -> Grammar | None:
-        asked = body.grammars()
-        if not asked:
-            return None
-        others = [name for name in NOT_WITH_GRAMMAR if getattr(body, name)]
-        for one, other in itertools.pairwise((*asked, *others)):
-            raise APIError(400, f"{one} cannot be combined with {other}: together they may leave no token", one)
-        ((name, what),) = asked.items()
-        try:
-            return self._compiler.compile(what.definition())
-        except ValueError as error:
-            raise APIError(400, f"{name}: {error}", name, "invalid_value") from error
+
+def _asked_grammar(body: GenerationBody) -> AskedGrammar | None:
+    asked = body.grammars()
+    if not asked:
+        return None
+    others = [name for name in NOT_WITH_GRAMMAR if getattr(body, name)]
+    for one, other in itertools.pairwise((*asked, *others)):
+        raise APIError(400, f"{one} cannot be combined with {other}: together they may leave no token", one)
+    ((name, what),) = asked.items()
+    try:
+        return AskedGrammar(name, what.definition())
+    except ValueError as error:
+        raise _refused(name, error) from error
+
+
+def _refused(name: str, error: ValueError) -> APIError:
+    return APIError(400, f"{name}: {error}", name, "invalid_value")
 
 
 def check_model(asked: str | None, served: str) -> None:

@@ -28,9 +28,17 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
+class AskedGrammar:
+    """field: of the body. definition: as GrammarCompiler takes it."""
+
+    field: str
+    definition: str
+
+
+@dataclass(frozen=True)
 class Call:
     """What a request to either endpoint comes down to. prompts: token ids. report: choices say which of their text
-    was accepted draft tokens. decode: the text of token ids."""
+    was accepted draft tokens. grammar: asked_grammar, compiled. decode: the text of token ids."""
 
     model: str
     prompts: list[list[int]]
@@ -43,6 +51,7 @@ class Call:
     report: bool = False
     speculation: SpeculationOptions = NO_OPTIONS
     origin: Origin = UNKNOWN_ORIGIN
+    asked_grammar: AskedGrammar | None = None
     grammar: Grammar | None = None
     decode: Callable[[list[int]], str] = str
 

@@ -69,7 +69,12 @@ class DraftModel:
                 self._guessed[rows], self._guessed_right[rows] = counts
             broken = broken_grammar([requests[i] for i in rows], [made[i].token_ids for i in rows])
             if broken is not None:
-                logits = logits.masked_fill(broken.to(logits.device), BANNED)
+                can_go_on = ~broken.all(dim=1)  # else the grammar is too complex to look ahead in: the draft ends here
+                active = active[can_go_on.numpy()]
+                if not (rows := active.tolist()):
+                    break
+                logits = logits[can_go_on.to(logits.device)]
+                logits = logits.masked_fill(broken[can_go_on].to(logits.device), BANNED)
             positions = np.array([requests[i].num_tokens + depth for i in rows], dtype=np.int64)
             drawn, draft_probs = sample_draft(logits, [requests[i] for i in rows], positions)
             confidence = _confidence(logits, draft_probs)

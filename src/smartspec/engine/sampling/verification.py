@@ -53,7 +53,20 @@ def verify(logits: torch.Tensor, requests: Sequence[Request], drafts: Sequence[D
             nodes, token = _walk(drafts[i], token_ids[own])
         paths[i] = [own.start, *(own.start + 1 + node for node in nodes)]
         token_ids[paths[i][-1]] = token
+    _step_back(logits, rows, drafts, paths, token_ids)
     return _verifications(logits, rows, requests, drafts, paths, token_ids)
+
+
+def _step_back(
+    logits: torch.Tensor, rows: "_Rows", drafts: Sequence[Draft], paths: list[Sequence[int]], token_ids: np.ndarray
+) -> None:
+    """Where a request's rules leave no token behind the draft tokens that it accepts, the last of these is what it
+    emits: the next step asks again behind the text, as plain decoding would. A grammar may be too complex to look
+    ahead in, and yet not for the text."""
+    for i, path in enumerate(paths):
+        if len(path) > 1 and token_ids[path[-1]] == NO_TOKEN and math.isfinite(logits[path[-1]].max()):
+            paths[i] = path[:-1]
+            token_ids[path[-2]] = drafts[i].token_ids[path[-1] - rows.starts[i] - 1]
 
 
 def _verify_drawn_chains(

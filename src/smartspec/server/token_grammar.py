@@ -1,0 +1,152 @@
+"""A grammar as requests follow it, token by token, and what becomes of it where it is too complex.
+
+llguidance stops at limits of its own, and keeps such an error for good: in that matcher and, untold, in all copies of
+it, for they share a lexer. So output and drafts are followed by matchers with lexers of their own: a draft may lead
+where plain decoding never comes. After an error the matcher is built again, and shown the tokens of the output.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import numpy as np
+from llguidance import LLMatcher
+
+MAX_BUILDS = 8  # of each of both matchers of a call, the first included
+QUICK_BUILD_SECONDS = 0.02  # what building may take between two steps
+
+Answer = TypeVar("Answer")
+
+
+class Matchers:
+    """Copies of a matcher at the beginning of a grammar; an error of one is an error of its whole generation.
+
+    build: makes the first matcher, and the one of each later generation if that is quick.
+    """
+
+    def __init__(self, build: Callable[[], LLMatcher]):
+        self._build = build
+        begun = time.thread_time()
+        self._matcher: LLMatcher | None = build()
+        self._num_builds = MAX_BUILDS if time.thread_time() - begun < QUICK_BUILD_SECONDS else 1
+        self.generation = 0
+
+    def begin(self) -> LLMatcher | None:
+        """None where it was built too often."""
+        return None if self._matcher is None else self._matcher.deep_copy()
+
+    def renew(self, generation: int) -> None:
+        """A matcher of this generation has met an error."""
+        if generation == self.generation:
+            self.generation += 1
+            self._matcher = self._build() if self.generation < self._num_builds else None
+
+
+class _Follower:
+    """A matcher that is shown the tokens of one output. computes_masks: before each token, as plain decoding does:
+    masks are what is limited, and what they have learned makes the next ones cheaper."""
+
+    def __init__(self, matchers: Matchers, computes_masks: bool):
+        self._matchers = matchers
+        self._computes_masks = computes_masks
+        self._generation = -1
+        self._matcher: LLMatcher | None = None
+        self._num_seen = 0
+        self._has_mask = False  # computed where the matcher is
+
+    def at_end_of(self, token_ids: list[int]) -> LLMatcher | None:
+        """The matcher, when it has seen these tokens; None if it cannot."""
+        if self._generation != self._matchers.generation:
+            self._generation = self._matchers.generation
+            self._matcher, self._num_seen, self._has_mask = self._matchers.begin(), 0, False
+        if self._matcher is None:
+            return None
+        for token_id in token_ids[self._num_seen :]:
+            if self._computes_masks and not self._has_mask:
+                self._matcher.compute_bitmask()
+            self._matcher.consume_token(token_id)
+            self._has_mask = False
+        self._num_seen = len(token_ids)
+        if self._matcher.is_error():
+            self.fail()
+            return None
+        return self._matcher
+
+    def mask_behind(self, token_ids: list[int]) -> bytes | None:
+        """Of what may come behind these tokens, a bit each; None if it cannot be told."""
+        if (matcher := self.at_end_of(token_ids)) is None:
+            return None
+        mask = matcher.compute_bitmask()
+        self._has_mask = True
+        if matcher.is_error():
+            self.fail()
+            return None
+        return mask
+
+    def fail(self) -> None:
+        """The matcher has met an error."""
+        self._matchers.renew(self._generation)
+
+
+class TokenGrammar:
+    """Implements core.grammar.Grammar. output, drafts: what follows them. vocab_size: width of the logits."""
+
+    def __init__(self, output: Matchers, drafts: Matchers, vocab_size: int, token_ids: Sequence[int] = ()):
+        self._output, self._drafts = output, drafts
+        self._vocab_size = vocab_size
+        self._token_ids = list(token_ids)
+        self._behind_output = _Follower(output, computes_masks=True)
+        self._ahead = _Follower(drafts, computes_masks=False)
+        self._mask: np.ndarray | None = None  # of what may follow the output, once that is known
+
+    def copy(self) -> "TokenGrammar":
+        return TokenGrammar(self._output, self._drafts, self._vocab_size, self._token_ids)
+
+    def accept(self, token_ids: Sequence[int]) -> None:
+        self._token_ids.extend(token_ids)
+        self._mask = None
+
+    def allowed(self, token_ids: Sequence[int] = ()) -> np.ndarray:
+        if token_ids:
+            return self._allowed_ahead(list(token_ids))
+        if self._mask is None:
+            self._mask = self._allowed_behind_output()
+            self._mask.flags.writeable = False
+        return self._mask
+
+    def _allowed_behind_output(self) -> np.ndarray:
+        for _ in range(2):  # with a new lexer, in which other outputs have left nothing
+            if (mask := self._behind_output.mask_behind(self._token_ids)) is not None:
+                return self._unpacked(mask)
+        return np.zeros(self._vocab_size, dtype=bool)
+
+    def _allowed_ahead(self, draft: list[int]) -> np.ndarray:
+        matcher = self._ahead.at_end_of(self._token_ids)
+        if matcher is None:
+            return np.zeros(self._vocab_size, dtype=bool)
+        num_consumed = matcher.try_consume_tokens(draft)
+        allowed = self._unpacked(matcher.compute_bitmask())
+        # Only a mask tells of errors: a token that it allows and that is not consumed is one, too.
+        if matcher.is_error() or (num_consumed < len(draft) and allowed[draft[num_consumed]]):
+            self._ahead.fail()
+            return np.zeros(self._vocab_size, dtype=bool)
+        matcher.rollback(num_consumed)
+        return allowed if num_consumed == len(draft) else np.ones(self._vocab_size, dtype=bool)
+
+    def forced(self) -> list[int]:
+        matcher = self._ahead.at_end_of(self._token_ids)
+        return [] if matcher is None else self._unless_it_fails(matcher, matcher.compute_ff_tokens(), [])
+
+    def num_allowed(self, token_ids: Sequence[int]) -> int:
+        matcher = self._ahead.at_end_of(self._token_ids)
+        return 0 if matcher is None else self._unless_it_fails(matcher, matcher.validate_tokens(list(token_ids)), 0)
+
+    def _unless_it_fails(self, matcher: LLMatcher, answer: Answer, unknown: Answer) -> Answer:
+        if not matcher.is_error():
+            return answer
+        self._ahead.fail()
+        return unknown
+
+    def _unpacked(self, mask: bytes) -> np.ndarray:
+        """bool [V]."""
+        return np.unpackbits(np.frombuffer(mask, dtype=np.uint8), count=self._vocab_size, bitorder="little").view(bool)

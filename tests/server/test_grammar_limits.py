@@ -1,0 +1,202 @@
+"""Definitions that take too much: refused with the reason, while others notice nothing."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import httpx
+import pytest
+from fake_server import eventually, grammar_compiler
+
+from smartspec.engine.runtime.async_engine import QueueFull
+from smartspec.server import grammars
+from smartspec.server.grammar_check import GrammarCheck, GrammarCheckFailed
+from smartspec.server.grammars import GrammarCompiler
+from smartspec.server.structured import StructuredOutputs
+
+USER = {"role": "user", "content": "Hello there"}
+
+
+def bomb(number: int) -> dict:
+    """Takes 7 s to compile each."""
+    return {"type": "object", "properties": {"a": {"type": "integer", "multipleOf": number}}, "required": ["a"]}
+
+
+@pytest.fixture
+def check(tokenizer):
+    compiler = grammar_compiler(tokenizer)
+    check = GrammarCheck(compiler._vocabulary)
+    yield check
+    check.close()
+
+
+def definition(**asked) -> str:
+    return StructuredOutputs(**asked).definition()
+
+
+def helper_pid(check) -> int:
+    return check._idle[0]._process.pid
+
+
+def test_too_much_is_refused_and_the_helper_goes_on(check):
+    for asked in ({"json": bomb(999983)}, {"regex": "a?" * 1300 + "a" * 1300}):
+        with pytest.raises(ValueError, match=r"more than the 0\.5 s .*: ask for less"):
+            check.check(definition(**asked), threading.Event())
+    pid = helper_pid(check)
+    with pytest.raises(ValueError, match="unclosed"):
+        check.check(definition(regex="(("), threading.Event())
+    check.check(definition(regex="a+"), threading.Event())
+    assert helper_pid(check) == pid
+
+
+MEMORY = """
+import sys
+from pathlib import Path
+from smartspec.server import grammar_worker
+tables = grammar_worker.read_tables(Path(sys.argv[1]).read_text(), None, [])
+definition = Path(sys.argv[2]).read_text()
+print(grammar_worker._compile_in_fork(tables, definition))
+grammar_worker.MAX_COMPILE_BYTES = 2**20
+print(grammar_worker._compile_in_fork(tables, definition))
+"""
+
+
+def run_script(script: str, tmp_path: Path, tokenizer, *texts: str) -> subprocess.CompletedProcess:
+    """With a file of the tokenizer, and of each text."""
+    paths = [tmp_path / str(number) for number in range(1 + len(texts))]
+    for path, text in zip(paths, (grammar_compiler(tokenizer)._vocabulary()["tokenizer_json"], *texts), strict=True):
+        path.write_text(text)
+    return subprocess.run([sys.executable, "-c", script, *map(str, paths)], capture_output=True, text=True, timeout=60)
+
+
+def test_too_much_memory_ends_the_fork(check, tokenizer, tmp_path, monkeypatch):
+    choices = definition(choice=[f"{i:04d}" + "x" * 1000 for i in range(1024)])  # take 7 MB
+    answers = run_script(MEMORY, tmp_path, tokenizer, choices).stdout.splitlines()
+    assert "'error': None" in answers[0] and answers[1] == str({"signal": int(signal.SIGABRT)})
+    monkeypatch.setattr(check, "_ask", lambda *_: {"signal": int(signal.SIGABRT)})
+    for _ in range(2):
+        with pytest.raises(ValueError, match="128 MB"):
+            check.check(definition(json=bomb(7)), threading.Event())
+
+
+def test_what_is_known_is_not_asked_again(check, monkeypatch):
+    for _ in range(2):
+        check.check(definition(regex="a+"), threading.Event())
+        with pytest.raises(ValueError):
+            check.check(definition(regex="(("), threading.Event())
+        monkeypatch.setattr(check, "_ask", None)
+
+
+def test_nobody_waits_any_more(check):
+    check.check(definition(regex="a"), threading.Event())
+    pid = helper_pid(check)
+    given_up = threading.Event()
+    given_up.set()
+    with pytest.raises(GrammarCheckFailed):
+        check.check(definition(json=bomb(999979)), given_up)
+    assert helper_pid(check) == pid
+    with pytest.raises(ValueError, match=r"0\.5 s"):
+        check.check(definition(json=bomb(999979)), threading.Event())
+
+
+def test_a_helper_that_dies_is_replaced(check):
+    check.check(definition(regex="a"), threading.Event())
+    pid = helper_pid(check)
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(GrammarCheckFailed):
+        check.check(definition(regex="b"), threading.Event())
+    check.check(definition(regex="b"), threading.Event())
+    assert helper_pid(check) != pid
+
+
+SCRIPT = """
+import os, signal, sys, threading
+from pathlib import Path
+from smartspec.server.grammar_check import GrammarCheck
+check = GrammarCheck(lambda: {"tokenizer_json": Path(sys.argv[1]).read_text(), "vocab_size": None, "eos_token_ids": []})
+check.check('{"grammars": [{"lark_grammar": "start: /a+/"}]}', threading.Event())
+print(check._idle[0]._process.pid, *(name for name in ("torch", "transformers") if name in sys.modules), flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_no_helper_outlives_its_server(tokenizer, tmp_path):
+    answer = run_script(SCRIPT, tmp_path, tokenizer)
+    assert answer.returncode == -signal.SIGKILL, answer.stderr
+    (pid,) = answer.stdout.split()
+    eventually(lambda: not Path(f"/proc/{pid}/cmdline").exists() or not Path(f"/proc/{pid}/cmdline").read_bytes())
+
+
+def test_grammars_of_all_requests_share_a_bound(tokenizer, monkeypatch):
+    compiler = GrammarCompiler(tokenizer, len(tokenizer), frozenset({tokenizer.eos_token_id}))
+    monkeypatch.setattr(compiler._check, "check", lambda *_: 2**20)
+    monkeypatch.setattr(grammars, "MAX_BYTES", 5 * 2**20)
+    held = [compiler.compile(definition(regex="a+")) for _ in range(2)]
+    copies = [held[0].copy()]
+    with pytest.raises(QueueFull, match="4 MB"):
+        compiler.compile(definition(regex="a+"))
+    held.pop(0)
+    with pytest.raises(QueueFull):
+        compiler.compile(definition(regex="a+"))  # a copy of it is still there
+    copies.clear()
+    assert compiler.compile(definition(regex="a+")).allowed().any()
+    compiler.close()
+
+
+def tool(number: int) -> dict:
+    return {"type": "function", "function": {"name": "f", "parameters": bomb(number)}}
+
+
+def response_format(number: int) -> dict:
+    return {"type": "json_schema", "json_schema": {"name": "x", "schema": bomb(number)}}
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "param"),
+    [
+        ("chat/completions", {"response_format": response_format(900001)}, "response_format"),
+        ("chat/completions", {"structured_outputs": {"json": bomb(900007)}}, "structured_outputs"),
+        ("chat/completions", {"guided_regex": "b?" * 1300 + "b" * 1300}, "guided_regex"),
+        ("chat/completions", {"tools": [tool(900019)], "tool_choice": "required"}, "tool_choice"),
+        ("responses", {"text": {"format": {"type": "json_schema", "schema": bomb(900037)}}}, "response_format"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_bomb_is_refused_while_another_request_streams(server, path, fields, param):
+    server.executor.hold(after=2)
+    with server.client.completions.create(model="fake-model", prompt="One two three", stream=True) as stream:
+        first = next(iter(stream))
+        who = {"input": "Hi"} if path == "responses" else {"messages": [USER]}
+        answer = server.http.post(f"/v1/{path}", json=who | fields)
+        assert answer.status_code == 400 and answer.json()["error"]["param"] == param, answer.text
+        assert "0.5 s" in answer.json()["error"]["message"] and "ask for less" in answer.json()["error"]["message"]
+        server.executor.let_go()
+        text = first.choices[0].text + "".join(chunk.choices[0].text for chunk in stream)
+    assert text == "One two three"
+
+
+def test_a_client_that_leaves_ends_the_work_for_it(server, tokenizer):
+    compiler = grammar_compiler(tokenizer)
+    with pytest.raises(httpx.ReadTimeout):
+        server.http.post("/v1/chat/completions", json={"messages": [USER], "guided_json": bomb(900061)}, timeout=0.05)
+    eventually(lambda: not compiler._num_waiting)
+    assert server.chat(messages=[USER], guided_regex="[a-z]+", max_tokens=2).status_code == 200
+
+
+def test_a_few_wait_at_most(server, tokenizer, monkeypatch):
+    monkeypatch.setattr(grammar_compiler(tokenizer), "_num_waiting", grammars.MAX_WAITING)
+    answer = server.chat(messages=[USER], guided_regex="[a-z]+")
+    assert answer.status_code == 429 and answer.headers["Retry-After"] == "1"
+    assert server.chat(messages=[USER], max_tokens=2).status_code == 200
+
+
+def test_a_helper_that_fails_is_no_fault_of_the_caller(server, tokenizer, monkeypatch):
+    def fail(*_):
+        raise GrammarCheckFailed("the helper process that compiles grammars failed")
+
+    monkeypatch.setattr(grammar_compiler(tokenizer)._check, "check", fail)
+    answer = server.chat(messages=[USER], guided_regex="[a-z]+")
+    assert answer.status_code == 503 and answer.json()["error"]["param"] == "guided_regex"
