@@ -1,5 +1,6 @@
 """Definitions that take too much: refused with the reason, while others notice nothing."""
 
+import json
 import os
 import signal
 import subprocess
@@ -53,9 +54,10 @@ def test_too_much_is_refused_and_the_helper_goes_on(check):
 
 
 MEMORY = """
-import sys
+import os, sys
 from pathlib import Path
 from smartspec.server import grammar_worker
+sys.stdin = open(os.pipe()[0])  # which does not end
 tables = grammar_worker.read_tables(Path(sys.argv[1]).read_text(), None, [])
 definition = Path(sys.argv[2]).read_text()
 print(grammar_worker._compile_in_fork(tables, definition))
@@ -118,13 +120,18 @@ from pathlib import Path
 from smartspec.server.grammar_check import GrammarCheck
 check = GrammarCheck(lambda: {"tokenizer_json": Path(sys.argv[1]).read_text(), "vocab_size": None, "eos_token_ids": []})
 check.check('{"grammars": [{"lark_grammar": "start: /a+/"}]}', threading.Event())
-print(check._idle[0]._process.pid, *(name for name in ("torch", "transformers") if name in sys.modules), flush=True)
+helper = check._idle[0]._process
+print(helper.pid, *(name for name in ("torch", "transformers") if name in sys.modules), flush=True)
+if len(sys.argv) > 2:
+    helper.stdin.write(Path(sys.argv[2]).read_bytes())
+    helper.stdin.flush()
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_no_helper_outlives_its_server(tokenizer, tmp_path):
-    answer = run_script(SCRIPT, tmp_path, tokenizer)
+@pytest.mark.parametrize("busy_with", [(), (json.dumps(definition(json=bomb(999983))) + "\n",)], ids=["idle", "busy"])
+def test_no_helper_outlives_its_server(tokenizer, tmp_path, busy_with):
+    answer = run_script(SCRIPT, tmp_path, tokenizer, *busy_with)
     assert answer.returncode == -signal.SIGKILL, answer.stderr
     (pid,) = answer.stdout.split()
     eventually(lambda: not Path(f"/proc/{pid}/cmdline").exists() or not Path(f"/proc/{pid}/cmdline").read_bytes())

@@ -8,6 +8,7 @@ definition does to it with it. Lines of JSON come in and go out: first the token
 import json
 import os
 import resource
+import select
 import signal
 import sys
 from collections.abc import Sequence
@@ -44,7 +45,7 @@ def first_matcher(tables: LLTokenizer, definition: str) -> LLMatcher:
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server closes our input when it ends
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # our input ends with the server
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.nice(NICENESS)
     setup = json.loads(sys.stdin.buffer.readline())
@@ -69,6 +70,8 @@ def _compile_in_fork(tables: LLTokenizer, definition: str) -> dict:
     os.close(writing)
     signal.signal(signal.SIGTERM, lambda *_: os.kill(pid, signal.SIGKILL))  # nobody waits for it any more
     with os.fdopen(reading, "rb") as answer:
+        if sys.stdin in select.select([answer, sys.stdin], [], [])[0]:  # the server has ended
+            os.kill(pid, signal.SIGKILL)
         text = answer.read()
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     _, status = os.waitpid(pid, 0)
