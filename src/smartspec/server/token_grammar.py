@@ -67,7 +67,7 @@ class _Follower:
             self._matcher.consume_token(token_id)
             self._has_mask = False
         self._num_seen = len(token_ids)
-        if self._matcher.is_error():
+        if self.is_error():
             self.fail()
             return None
         return self._matcher
@@ -78,10 +78,13 @@ class _Follower:
             return None
         mask = matcher.compute_bitmask()
         self._has_mask = True
-        if matcher.is_error():
+        if self.is_error():
             self.fail()
             return None
         return mask
+
+    def is_error(self) -> bool:
+        return self._matcher is not None and self._matcher.is_error()
 
     def fail(self) -> None:
         """The matcher has met an error."""
@@ -95,7 +98,7 @@ class TokenGrammar:
         self._output, self._drafts = output, drafts
         self._vocab_size = vocab_size
         self._token_ids = list(token_ids)
-        self._behind_output = _Follower(output, computes_masks=True)
+        self._matcher = _Follower(output, computes_masks=True)
         self._ahead = _Follower(drafts, computes_masks=False)
         self._mask: np.ndarray | None = None  # of what may follow the output, once that is known
 
@@ -116,7 +119,7 @@ class TokenGrammar:
 
     def _allowed_behind_output(self) -> np.ndarray:
         for _ in range(2):  # with a new lexer, in which other outputs have left nothing
-            if (mask := self._behind_output.mask_behind(self._token_ids)) is not None:
+            if (mask := self._matcher.mask_behind(self._token_ids)) is not None:
                 return self._unpacked(mask)
         return np.zeros(self._vocab_size, dtype=bool)
 
@@ -127,7 +130,7 @@ class TokenGrammar:
         num_consumed = matcher.try_consume_tokens(draft)
         allowed = self._unpacked(matcher.compute_bitmask())
         # Only a mask tells of errors: a token that it allows and that is not consumed is one, too.
-        if matcher.is_error() or (num_consumed < len(draft) and allowed[draft[num_consumed]]):
+        if self._ahead.is_error() or (num_consumed < len(draft) and allowed[draft[num_consumed]]):
             self._ahead.fail()
             return np.zeros(self._vocab_size, dtype=bool)
         matcher.rollback(num_consumed)
@@ -135,14 +138,14 @@ class TokenGrammar:
 
     def forced(self) -> list[int]:
         matcher = self._ahead.at_end_of(self._token_ids)
-        return [] if matcher is None else self._unless_it_fails(matcher, matcher.compute_ff_tokens(), [])
+        return [] if matcher is None else self._unless_it_fails(matcher.compute_ff_tokens(), [])
 
     def num_allowed(self, token_ids: Sequence[int]) -> int:
         matcher = self._ahead.at_end_of(self._token_ids)
-        return 0 if matcher is None else self._unless_it_fails(matcher, matcher.validate_tokens(list(token_ids)), 0)
+        return 0 if matcher is None else self._unless_it_fails(matcher.validate_tokens(list(token_ids)), 0)
 
-    def _unless_it_fails(self, matcher: LLMatcher, answer: Answer, unknown: Answer) -> Answer:
-        if not matcher.is_error():
+    def _unless_it_fails(self, answer: Answer, unknown: Answer) -> Answer:
+        if not self._ahead.is_error():
             return answer
         self._ahead.fail()
         return unknown
