@@ -14,11 +14,12 @@ CLIENTS_VENV := .venv-clients
 CLIENTS_PYTHON ?= $(PYTHON)
 CLIENTS_PIP := $(CLIENTS_VENV)/bin/python -m pip install -qq --disable-pip-version-check
 
-.PHONY: help serve test test-vllm test-clients coverage clean
+.PHONY: help serve test test-files test-vllm test-clients coverage clean
 
 help:
 	@echo "make serve [ARGS=\"--port 8001 ...\"]  install, then serve the default model"
 	@echo "make test                            install, then ruff, mypy and pytest"
+	@echo "make test-files                      install llama.cpp, then compare logits and tokens of GGUF files with it"
 	@echo "make test-vllm                       install vLLM (3.5 GB), then test our scheduler in it with a real model"
 	@echo "make test-clients                    install other people's clients, then run them against a server"
 	@echo "make coverage                        the tests, with the lines they do not reach"
@@ -31,6 +32,9 @@ test: $(VENV)/installed-dev
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/python -m pytest
+
+test-files: $(VENV)/installed-files
+	$(VENV)/bin/python -m pytest -m files $(ARGS) tests/engine
 
 test-vllm: $(VLLM_VENV)/installed
 	SMARTSPEC_TEST_MODEL=$(VLLM_VENV)/model $(VLLM_VENV)/bin/python -m pytest -m vllm $(ARGS) tests/vllm_real
@@ -55,6 +59,11 @@ $(VENV)/installed: pyproject.toml
 $(VENV)/installed-dev: $(VENV)/installed
 	@echo "[dev] installing the test tools"
 	@$(PIP) -e '.[server,bench,dev]'
+	@touch $@
+
+$(VENV)/installed-files: $(VENV)/installed-dev
+	@echo "[files] installing llama.cpp, what GGUF files are checked against"
+	@$(PIP) xllamacpp==2026.10.11549
 	@touch $@
 
 $(VLLM_VENV)/installed: pyproject.toml
