@@ -7,13 +7,15 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
 from smartspec.engine.models.default_model import default_model_file
+from smartspec.engine.models.gguf_config import config_values
 from smartspec.engine.models.gguf_file import open_gguf
 from smartspec.engine.models.gguf_text import configuration_folder
 
 
 def configuration() -> Path:
     """Folder of its config.json and tokenizer."""
-    return configuration_folder(open_gguf(default_model_file()))
+    file = open_gguf(default_model_file())
+    return configuration_folder(file, config_values(file)[0])
 
 
 def stock_model() -> nn.Module:

@@ -1,5 +1,6 @@
 """Reading a checkpoint: where it lies, whether it is whole, and whether its kind is one we serve."""
 
+import json
 import logging
 import re
 from pathlib import Path
@@ -20,18 +21,16 @@ from transformers.utils.logging import disable_progress_bar
 
 from smartspec.engine.attention.ragged import ATTENTION_NAME, register_attention
 from smartspec.engine.models.default_model import DEFAULT_MODEL, default_model_file
+from smartspec.engine.models.gguf_config import config_values
 from smartspec.engine.models.gguf_file import GGUFFile, open_gguf
 from smartspec.engine.models.gguf_model import BlocksNotKept, read_gguf_model
 from smartspec.engine.models.gguf_text import configuration_folder
+from smartspec.engine.models.unsupported import UnsupportedModelError
 
 logger = logging.getLogger(__name__)
 
 HUB_SECONDS = 10.0
 KNOWN_LAYER_TYPES = {"full_attention", "sliding_attention"}
-
-
-class UnsupportedModelError(ValueError):
-    """The checkpoint is readable, but its architecture is not one we serve."""
 
 
 def locate(name: str) -> tuple[str, dict[str, str]]:
@@ -94,6 +93,7 @@ def _check_folder(folder: Path) -> None:
             f"{folder} holds no config.json: give the folder of a Hugging Face checkpoint, a .gguf file or, of "
             "drafters, a trained head (of one whose training was interrupted, give that command again)"
         )
+    _check_parts(folder)
     weights = sorted(folder.glob("*.safetensors"))
     if not weights and not list(folder.glob("*.bin")):
         raise OSError(f"{folder} holds no weights (*.safetensors): download the checkpoint again")
@@ -103,6 +103,31 @@ def _check_folder(folder: Path) -> None:
                 pass
         except SafetensorError as error:
             raise OSError(f"{path} is damaged or cut short ({error}): download or convert it again") from error
+
+
+def _check_parts(folder: Path) -> None:
+    """Raise OSError where a file is missing of a checkpoint in several, or the index that says what is in which."""
+    for whole in ("model.safetensors", "pytorch_model.bin"):  # in the order in which transformers looks for them
+        index = folder / f"{whole}.index.json"
+        if (folder / whole).is_file():
+            return
+        if index.is_file():
+            return _check_index(index)
+        stem, _, ending = whole.rpartition(".")
+        if parts := sorted(folder.glob(f"{stem}-*-of-*.{ending}")):
+            raise OSError(f"{folder} holds {parts[0].name}, but no {index.name}: download the checkpoint again")
+
+
+def _check_index(index: Path) -> None:
+    try:
+        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        missing = sorted(name for name in names if not (index.parent / name).is_file())
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise OSError(f"{index} is damaged ({error}): download it again") from error
+    if missing:
+        others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        problem = f"of the {len(names)} files that {index.name} names, {missing[0]}{others} is missing"
+        raise OSError(f"{index.parent} is not whole ({problem}): download the missing files into it")
 
 
 def read_checkpoint(
@@ -131,9 +156,9 @@ def read_checkpoint(
         ) from error
 
 
-def _stock_model(name: str, source: str, dtype: torch.dtype | None, **files: str) -> nn.Module:
+def _stock_model(name: str, source: str, dtype: torch.dtype | None) -> nn.Module:
     model, info = AutoModelForCausalLM.from_pretrained(
-        source, dtype=dtype or "auto", attn_implementation=ATTENTION_NAME, output_loading_info=True, **files
+        source, dtype=dtype or "auto", attn_implementation=ATTENTION_NAME, output_loading_info=True
     )
     if info["missing_keys"]:
         missing = sorted(info["missing_keys"])
@@ -146,16 +171,18 @@ def _read_gguf(
 ) -> tuple[nn.Module, PreTrainedTokenizerBase]:
     """keep_blocks is asked for; where weights cannot stay in their blocks, a line says so and they are unpacked."""
     try:
-        folder = configuration_folder(file)
+        values, known = config_values(file)
+        folder = configuration_folder(file, values)
         config = AutoConfig.from_pretrained(folder)
         _check_architecture(name, config)
         tokenizer = AutoTokenizer.from_pretrained(folder)
         if keep_blocks:
             try:
-                return read_gguf_model(file, config, ATTENTION_NAME), tokenizer
+                return read_gguf_model(file, config, ATTENTION_NAME, known=known), tokenizer
             except BlocksNotKept as reason:
                 logger.warning("%s: its weights are unpacked to %s, because %s", name, dtype, reason)
-        return _stock_model(name, str(file.path.parent), dtype, gguf_file=file.path.name), tokenizer
+        unpacked = read_gguf_model(file, config, ATTENTION_NAME, known=known, keep_blocks=False, dtype=dtype)
+        return unpacked, tokenizer
     except (UnsupportedModelError, OSError):
         raise
     except Exception as error:  # as above

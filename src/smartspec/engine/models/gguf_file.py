@@ -1,26 +1,31 @@
 """Where the tensors of a GGUF file lie, and their raw bytes.
 
 The gguf package's reader makes an array of every token and merge of the vocabulary, which takes seconds; here they are
-passed over. What a file says is believed only as far as the file goes: lengths, types, offsets and overlaps are checked
-before anything is read.
+passed over. A model that is split into several files is read as one. What a file says is believed only as far as the
+file goes: lengths, types, offsets and overlaps are checked before anything is read.
 
 Layout: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 
 import math
 import mmap
+import re
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Never
 
 import numpy as np
-from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFValueType
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFValueType, dequantize
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 DEFAULT_ALIGNMENT = 32
 MAX_DIMENSIONS = 4
+# Longer arrays are of a vocabulary; those of a model have a number for every layer.
+MAX_ARRAY = 1024
+# Files of one model that is split, as llama.cpp's tools name them; the first is 00001.
+_PART = re.compile(r"(?P<stem>.+)-(?P<part>\d{5})-of-(?P<parts>\d{5})\.gguf")
 # Values that models are built by; in a file that is whole, some tensor has a dimension at least as large.
 SIZES = (
     "embedding_length", "feed_forward_length", "vocab_size", "attention.head_count", "attention.head_count_kv",
@@ -44,8 +49,9 @@ _SCALARS = {
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """shape: outermost dimension first, in weights; offset: of its bytes, from the beginning of the file."""
+    """shape: outermost dimension first, in weights; offset: of its bytes, from the beginning of the file at path."""
 
+    path: Path = field(compare=False)
     name: str
     type: GGMLQuantizationType
     shape: tuple[int, ...]
@@ -64,7 +70,8 @@ class StoredTensor:
 
 @dataclass(frozen=True)
 class GGUFFile:
-    """scalars: the metadata that are numbers or short text, by key; header: all bytes before the tensors."""
+    """path: of the file, the first of a model that is split; scalars: the metadata by key, numbers, text or short lists
+    of numbers (as tuples), None for others; header: all bytes before the tensors, of all files."""
 
     path: Path
     scalars: dict[str, object]
@@ -74,14 +81,65 @@ class GGUFFile:
     def read(self, name: str) -> np.ndarray:
         """uint8 [all dimensions but the innermost, row_bytes]: a copy of the tensor's bytes."""
         tensor = self.tensors[name]
-        content = np.fromfile(self.path, dtype=np.uint8, count=tensor.num_bytes, offset=tensor.offset)
+        content = np.fromfile(tensor.path, dtype=np.uint8, count=tensor.num_bytes, offset=tensor.offset)
         if len(content) != tensor.num_bytes:
-            raise _damaged(self.path, f"it ends within tensor {name!r}")
+            raise _damaged(tensor.path, f"it ends within tensor {name!r}")
         return content.reshape(*tensor.shape[:-1], tensor.row_bytes)
+
+    def read_plain(self, name: str) -> np.ndarray:
+        """fp32 [shape]: the tensor's numbers."""
+        raw, kind = self.read(name), self.tensors[name].type
+        numbers = {"F32": np.float32, "F16": np.float16}.get(kind.name)
+        return dequantize(raw if numbers is None else raw.view(numbers), kind).astype(np.float32)
 
 
 def open_gguf(path: Path) -> GGUFFile:
-    """Read a file's header. Raises OSError naming the file, what is wrong and the remedy."""
+    """Read the header of a file, or of all files of a model that is split, given any of them, which lie beside it.
+
+    Raises OSError naming the file, what is wrong and the remedy.
+    """
+    file = _open_one(path)
+    count = file.scalars.get("split.count", 1)
+    if type(count) is not int or count < 1:
+        raise _damaged(path, f"its split.count is {count!r}")
+    file = _join(path, count) if count > 1 else file
+    _check_sizes(file)
+    return file
+
+
+def _join(path: Path, count: int) -> GGUFFile:
+    """All parts of a split model as one file. Settings stand in the first part."""
+    found = _PART.fullmatch(path.name)
+    if not found or int(found["parts"]) != count:
+        ending = f"-0000N-of-{count:05d}.gguf"
+        raise OSError(f"{path} is one of {count} parts of a model and its name does not end in {ending}: rename it so")
+    places = [path.with_name(f"{found['stem']}-{number + 1:05d}-of-{count:05d}.gguf") for number in range(count)]
+    missing = [place.name for place in places if not place.is_file()]
+    if missing:
+        others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        problem = f"{missing[0]}{others} is missing beside it"
+        raise OSError(f"{path} is one of {count} parts of a model, {problem}: download all parts into one folder")
+    parts = [_open_one(place) for place in places]
+    tensors = {name: tensor for part in parts for name, tensor in part.tensors.items()}
+    for number, part in enumerate(parts):
+        _check_part(number, part, parts[0])
+    wanted = parts[0].scalars.get("split.tensors.count")
+    if not sum(len(part.tensors) for part in parts) == len(tensors) == wanted:
+        problem = f"they hold {len(tensors)} tensors, the model has {wanted}"
+        raise OSError(f"{places[0]} and the parts beside it are not of one model ({problem}): download all parts again")
+    return replace(parts[0], tensors=tensors, header=b"".join(part.header for part in parts))
+
+
+def _check_part(number: int, part: GGUFFile, first: GGUFFile) -> None:
+    """Raise OSError where a part says that it is another one, or says of the model what the first does not."""
+    for key, value in part.scalars.items():
+        wanted = number if key == "split.no" else first.scalars.get(key)
+        if value != wanted:
+            problem = f"its {key} is {value!r}, not {wanted!r}"
+            raise OSError(f"{part.path} is not the part that its name says ({problem}): download all parts again")
+
+
+def _open_one(path: Path) -> GGUFFile:
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             return _read_header(_Cursor(path, content))
@@ -101,9 +159,8 @@ def _read_header(cursor: "_Cursor") -> GGUFFile:
     if type(alignment) is not int or alignment < 1:
         cursor.fail(f"its alignment is {alignment!r}")
     begin = -(-cursor.place // alignment) * alignment
-    tensors = [StoredTensor(name, type_, shape, begin + offset) for name, type_, shape, offset in stored]
+    tensors = [StoredTensor(cursor.path, name, type_, shape, begin + offset) for name, type_, shape, offset in stored]
     _check_places(cursor, tensors)
-    _check_sizes(cursor, scalars, tensors)
     return GGUFFile(cursor.path, scalars, {tensor.name: tensor for tensor in tensors}, cursor.content[: cursor.place])
 
 
@@ -160,23 +217,26 @@ class _Cursor:
 
 
 def _read_value(cursor: _Cursor) -> tuple[str, object]:
-    """A key and its value, None for an array: those are passed over."""
+    """A key and its value; of arrays, short ones of numbers as a tuple, others as None: those are passed over."""
     key = cursor.text()
     (number,) = cursor.numbers("I")
     if number == GGUFValueType.ARRAY:
-        _skip_array(cursor, key)
-        return key, None
+        return key, _read_array(cursor, key)
     if number == GGUFValueType.STRING:
         return key, cursor.text()
     return key, cursor.numbers(_scalar(cursor, key, number))[0]
 
 
-def _skip_array(cursor: _Cursor, key: str) -> None:
+def _read_array(cursor: _Cursor, key: str) -> tuple | None:
     kind, count = cursor.numbers("IQ")
     if kind == GGUFValueType.STRING:
         cursor.skip_texts(count)
-    else:
-        cursor.skip(count * struct.calcsize(f"<{_scalar(cursor, key, kind)}"))
+        return None
+    letter = _scalar(cursor, key, kind)
+    if count <= MAX_ARRAY:
+        return cursor.numbers(letter * count)
+    cursor.skip(count * struct.calcsize(f"<{letter}"))
+    return None
 
 
 def _scalar(cursor: _Cursor, key: str, number: int) -> str:
@@ -218,14 +278,15 @@ def _check_places(cursor: _Cursor, tensors: list[StoredTensor]) -> None:
             cursor.fail(f"tensor {tensor.name!r} ends at byte {end} of {size}: it is cut short")
 
 
-def _check_sizes(cursor: _Cursor, scalars: dict[str, object], tensors: list[StoredTensor]) -> None:
+def _check_sizes(file: GGUFFile) -> None:
     """A model is built before its tensors are looked for; by a size that is damage, for ever or until memory ends."""
-    architecture = scalars.get("general.architecture")
-    num_layers = scalars.get(f"{architecture}.block_count")
-    if isinstance(num_layers, int) and num_layers > len(tensors):
-        cursor.fail(f"it is of {num_layers} layers and holds {len(tensors)} tensors")
-    largest = max((size for tensor in tensors for size in tensor.shape), default=0)
+    architecture = file.scalars.get("general.architecture")
+    num_layers = file.scalars.get(f"{architecture}.block_count")
+    if isinstance(num_layers, int) and num_layers > len(file.tensors):
+        raise _damaged(file.path, f"it is of {num_layers} layers and holds {len(file.tensors)} tensors")
+    largest = max((size for tensor in file.tensors.values() for size in tensor.shape), default=0)
     for key in (f"{architecture}.{name}" for name in SIZES):
-        size = scalars.get(key)
-        if tensors and isinstance(size, int) and size > largest:
-            cursor.fail(f"its {key} is {size}, its tensors have no dimension above {largest}")
+        found = file.scalars.get(key)
+        for size in found if isinstance(found, tuple) else (found,):
+            if file.tensors and isinstance(size, int) and size > largest:
+                raise _damaged(file.path, f"its {key} is {size}, its tensors have no dimension above {largest}")

@@ -1,9 +1,10 @@
 """A transformers model on the weights of a GGUF file, which stay in their blocks where our kernels read them."""
 
+from collections.abc import Collection
+
 import numpy as np
 import torch
 from accelerate import init_empty_weights
-from gguf import dequantize
 from torch import nn
 from transformers import AutoModelForCausalLM, PretrainedConfig
 from transformers.initialization import no_init_weights
@@ -18,6 +19,7 @@ from transformers.modeling_gguf_pytorch_utils import (
 from smartspec.engine.kernels.cpu.quantized_linear import BLOCK_TYPES
 from smartspec.engine.models.gguf_file import GGUFFile, StoredTensor
 from smartspec.engine.models.quantized import QuantizedEmbedding, QuantizedLinear, QuantizedWeight, put_on_blocks
+from smartspec.engine.models.unsupported import UnsupportedModelError
 
 # How transformers turns a file's weights into its own: these move whole rows of a weight, or change norms alone.
 ROWWISE = (TensorProcessor, LlamaTensorProcessor, Gemma2TensorProcessor)
@@ -27,32 +29,76 @@ class BlocksNotKept(Exception):
     """The message says why, so that it reads behind "because"."""
 
 
-def read_gguf_model(file: GGUFFile, config: PretrainedConfig, attention: str) -> nn.Module:
-    """The model of config with the file's weights, on CPU, fp32.
+def read_gguf_model(
+    file: GGUFFile,
+    config: PretrainedConfig,
+    attention: str,
+    *,
+    known: Collection[str] = (),
+    keep_blocks: bool = True,
+    dtype: torch.dtype = torch.float32,
+) -> nn.Module:
+    """The model of config with the file's weights, on CPU. Every tensor of the file is used.
 
-    Raises BlocksNotKept where what lies between the file's weights and transformers' is more than an order of rows, or
-    names that are not all known; ValueError where a weight has another shape than the model's.
+    known: tensors that stand in the configuration already. keep_blocks: weights stay in their blocks where they belong
+    to a plain module; otherwise all are unpacked to dtype. Raises BlocksNotKept where what lies between the file's
+    weights and transformers' is more than an order of rows, UnsupportedModelError naming a tensor that has no place in
+    the model or a weight that the file lacks, ValueError where a weight has another shape than the model's.
     """
     architecture = file.scalars.get("general.architecture")
     processor_class = TENSOR_PROCESSORS.get(architecture, TensorProcessor)
-    if processor_class not in ROWWISE:
+    if keep_blocks and processor_class not in ROWWISE:
         raise BlocksNotKept(f"transformers rearranges those of {architecture!r} models")
     # Weights without memory need no initial values, for which torch would import its compiler's algebra.
     with init_empty_weights(include_buffers=False), no_init_weights():
-        model = AutoModelForCausalLM.from_config(config, attn_implementation=attention, dtype=torch.float32)
+        model = AutoModelForCausalLM.from_config(config, attn_implementation=attention, dtype=dtype)
     model.tie_weights()
     processor = processor_class(config=config.to_dict())
     places = get_gguf_hf_weights_map(_Names(model), processor)
+    _check_tensors(file, places, known)
+    _zero_biases(model, file, places, dtype)
+    placed: dict[str, dict[str, torch.Tensor]] = {"tensors": {}}  # what the processor puts together of several tensors
     # Weights in blocks take the place of their module, so its bias must be there before.
     for stored in sorted(file.tensors.values(), key=lambda stored: len(stored.shape)):
-        if place := places.get(stored.name):
-            content = file.read(stored.name) if _stays(model, place, stored) else _plain(file, stored)
-            _place(model, place, stored, processor.process(content, stored.name).weights)
+        if stored.name in known:
+            continue
+        place = places.get(stored.name)
+        if keep_blocks and place and _is_plain(model, place, stored):
+            rows = processor.process(file.read(stored.name), stored.name).weights
+            _check_shape(model, place, stored)
+            put_on_blocks(model, place.rpartition(".")[0], QuantizedWeight(_tensor(rows), stored.type))
+            continue
+        numbers = file.read_plain(stored.name)
+        done = processor.process(numbers, stored.name, tensor_key_mapping=places, parsed_parameters=placed)
+        if done.name is not None:
+            _place(model, places[done.name], _tensor(done.weights).to(dtype), stored.name)
+    for place, tensor in placed["tensors"].items():
+        _place(model, place, tensor.to(dtype), place)
     _tie(model)
     missing = [name for name, parameter in model.named_parameters() if parameter.is_meta]
     if missing:
-        raise BlocksNotKept(f"{len(missing)} weights were not found by name, {missing[0]!r} among them")
+        problem = f"it lacks {len(missing)} weights, {missing[0]!r} among them"
+        raise UnsupportedModelError(f"{file.path.name} is not served: {problem}: download or convert it again")
     return model
+
+
+def _check_tensors(file: GGUFFile, places: dict[str, str], known: Collection[str]) -> None:
+    """Experts' tensors stand in places without their ending."""
+    for name in file.tensors:
+        if name not in places and name.removesuffix(".weight") not in places and name not in known:
+            raise UnsupportedModelError(
+                f"{file.path.name} is not served: its tensor {name!r} has no place in transformers' model: use another "
+                "file of this model, or its Hugging Face checkpoint"
+            )
+
+
+def _zero_biases(model: nn.Module, file: GGUFFile, places: dict[str, str], dtype: torch.dtype) -> None:
+    """A file has biases of some linears and layers only; transformers' configurations know all or none."""
+    names = {place: name for name, place in places.items()}
+    for path, module in model.named_modules():
+        bias = getattr(module, "bias", None)
+        if type(module) is nn.Linear and bias is not None and names.get(f"{path}.bias") not in file.tensors:
+            module.bias = nn.Parameter(torch.zeros(bias.shape, dtype=dtype), requires_grad=False)
 
 
 class _Names:
@@ -66,28 +112,32 @@ class _Names:
         return []
 
 
-def _stays(model: nn.Module, place: str, stored: StoredTensor) -> bool:
-    """Whether the weight stays in its blocks: it must belong to a plain module, of which we know the forward."""
+def _is_plain(model: nn.Module, place: str, stored: StoredTensor) -> bool:
+    """Whether the weight can stay in its blocks: it must belong to a plain module, of which we know the forward."""
     module = model.get_submodule(place.rpartition(".")[0])
     return stored.type in BLOCK_TYPES and len(stored.shape) == 2 and type(module) in (nn.Linear, nn.Embedding)
 
 
-def _plain(file: GGUFFile, stored: StoredTensor) -> np.ndarray:
-    raw = file.read(stored.name)
-    numbers = {"F32": np.float32, "F16": np.float16}.get(stored.type.name)
-    return dequantize(raw if numbers is None else raw.view(numbers), stored.type).astype(np.float32)
-
-
-def _place(model: nn.Module, place: str, stored: StoredTensor, content: np.ndarray) -> None:
-    path, _, name = place.rpartition(".")
-    module, tensor = model.get_submodule(path), torch.from_numpy(np.ascontiguousarray(content))
-    wanted = tuple(getattr(module, name).shape)
+def _check_shape(model: nn.Module, place: str, stored: StoredTensor) -> None:
+    wanted = tuple(model.get_parameter(place).shape)
     if wanted != stored.shape:
         raise ValueError(f"tensor {stored.name!r} has shape {stored.shape}, the model {wanted}")
-    if not _stays(model, place, stored):
-        setattr(module, name, nn.Parameter(tensor, requires_grad=False))
+
+
+def _place(model: nn.Module, place: str, tensor: torch.Tensor, name: str) -> None:
+    path, _, attribute = place.rpartition(".")
+    module = model.get_submodule(path)
+    wanted = tuple(getattr(module, attribute).shape)
+    if wanted != tuple(tensor.shape):
+        raise ValueError(f"tensor {name!r} has shape {tuple(tensor.shape)}, the model {wanted}")
+    if attribute in module._buffers:
+        setattr(module, attribute, tensor)
     else:
-        put_on_blocks(model, path, QuantizedWeight(tensor, stored.type))
+        setattr(module, attribute, nn.Parameter(tensor, requires_grad=False))
+
+
+def _tensor(numbers: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(numbers))
 
 
 def _tie(model: nn.Module) -> None:

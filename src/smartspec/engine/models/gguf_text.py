@@ -1,7 +1,7 @@
 """Configuration and tokenizer of a GGUF file in transformers' own form, made once.
 
-transformers reads both out of the file in several seconds, most of them for the vocabulary; out of its own form in a
-fraction of one.
+transformers reads a tokenizer out of the file in several seconds, most of them for the vocabulary; out of its own form
+in a fraction of one.
 """
 
 import hashlib
@@ -9,27 +9,33 @@ import json
 from pathlib import Path
 
 import transformers
-from transformers import AutoConfig, AutoTokenizer
+from transformers import AutoTokenizer
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from smartspec.engine.cache_folder import cache_folder, make_once
+from smartspec.engine.models.gguf_config import make_config
 from smartspec.engine.models.gguf_file import GGUFFile
 
 
-def configuration_folder(file: GGUFFile) -> Path:
-    """Folder of config.json and tokenizer for this file, in the cache under a name that holds its header's digest.
+def configuration_folder(file: GGUFFile, values: dict) -> Path:
+    """Folder of config.json and tokenizer for this file, in the cache under a name that holds the digest of its header,
+    of the values of its configuration and of the code that makes the folder.
 
     Raises OSError where the cache cannot be written, and whatever transformers raises for a file it cannot read.
     """
-    digest = hashlib.sha256(file.header + transformers.__version__.encode()).hexdigest()[:16]
-    return make_once(cache_folder() / "gguf" / f"{file.path.stem}-{digest}", lambda folder: _write(file.path, folder))
+    said = json.dumps(values, sort_keys=True, default=str) + transformers.__version__
+    digest = hashlib.sha256(file.header + said.encode() + _code()).hexdigest()[:16]
+    folder = cache_folder() / "gguf" / f"{file.path.stem}-{digest}"
+    return make_once(folder, lambda folder: _write(file.path, values, folder))
 
 
-def _write(path: Path, folder: Path) -> None:
-    config = AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
-    values = config.to_dict()
-    for name in ("quantization_config", "_name_or_path"):  # neither holds here
-        values.pop(name, None)
-    values["architectures"] = [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.model_type, type(config).__name__)]
-    (folder / "config.json").write_text(json.dumps(values, default=str, indent=2), encoding="utf-8")
+def _code() -> bytes:
+    """The source of all that reads GGUF files here: what an older version made must not be taken."""
+    return b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("gguf_*.py")))
+
+
+def _write(path: Path, values: dict, folder: Path) -> None:
+    config = make_config(values)
+    config.architectures = [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.model_type, type(config).__name__)]
+    config.save_pretrained(folder)
     AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name).save_pretrained(folder)

@@ -1,0 +1,109 @@
+"""What a GGUF file says of its model: every key is applied, or changes nothing, or the file is refused by its name.
+
+Why: transformers reads a few keys and drops the others without a word, so that a model is served that is not the
+file's. Here whoever applies a key takes it; what nobody took is refused. Unknown keys are refused, too.
+
+Names and meanings: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md and llama.cpp, which defines the rest.
+"""
+
+from typing import Never
+
+from smartspec.engine.models.gguf_file import GGUFFile
+from smartspec.engine.models.unsupported import UnsupportedModelError
+
+# Keys under the architecture's name that change no number, whatever they say. Tensors tell the parallel residual.
+HARMLESS = {"rope.scaling.finetuned", "use_parallel_residual", "pooling_type"}
+# Keys that change nothing with these values.
+NEUTRAL: dict[str, tuple] = {
+    "attention.causal": (True,),
+    "attention.clamp_kqv": (0,),
+    "attention.max_alibi_bias": (0,),
+    "attention.scale": (0,),
+    "attention.shared_kv_layers": (0,),
+    "attention.sliding_window": (0,),
+    "attn_logit_softcapping": (0,),
+    "embedding_scale": (0, 1),
+    "expert_count": (0,),
+    "expert_group_count": (0, 1),
+    "expert_group_used_count": (0, 1),
+    "expert_shared_count": (0,),
+    "expert_used_count": (0,),
+    "expert_weights_scale": (0, 1),
+    "final_logit_softcapping": (0,),
+    "leading_dense_block_count": (0,),
+    "logit_scale": (0, 1),
+    "nextn_predict_layers": (0,),
+    "residual_scale": (0, 1),
+    "rope.scaling.yarn_attn_factor": (1,),
+    "rope.scaling.yarn_ext_factor": (-1, 1),
+    "rope.scaling.yarn_log_multiplier": (0,),
+    "router_logit_softcapping": (0,),
+    "tensor_data_layout": ("Meta AI original pth",),
+}
+# Keys outside the architecture's name: what a file is, and how the numbers of its blocks are to be read.
+GENERAL: dict[str, tuple] = {"general.type": ("model",), "general.quantization_version": (2,)}
+_REMEDY = "use another file of this model, or its Hugging Face checkpoint"
+
+
+class Keys:
+    """The keys of a file under its architecture's name. What is taken counts as applied."""
+
+    def __init__(self, file: GGUFFile):
+        self.file = file
+        self.architecture = str(file.scalars.get("general.architecture"))
+        prefix = f"{self.architecture}."
+        self._left = {key.removeprefix(prefix): value for key, value in file.scalars.items() if key.startswith(prefix)}
+        self._layer_tensors = {name.split(".", 2)[2] for name in file.tensors if name.startswith("blk.")}
+        self.tensors: set[str] = set()  # those that were taken
+
+    def number(self, name: str, default: float | None = None) -> int | float:
+        """The number under a name. A list counts as one number where all are the same. Raises UnsupportedModelError
+        where it is none, and where it is missing and has no default."""
+        value = self._left.pop(name, default)
+        if isinstance(value, tuple) and len(set(value)) == 1:
+            value = value[0]
+        if isinstance(value, tuple):
+            self.refuse(name, value, "its layers differ")
+        if value is None:
+            self._fail(f"it has no key {self.architecture}.{name}")
+        if isinstance(value, str):
+            self.refuse(name, value, "it is no number")
+        return value
+
+    def integer(self, name: str, default: int | None = None) -> int:
+        value = self.number(name, default)
+        if value != int(value):
+            self.refuse(name, value, "it is no whole number")
+        return int(value)
+
+    def text(self, name: str, default: str) -> str:
+        return str(self._left.pop(name, default))
+
+    def has(self, *names: str) -> bool:
+        """Whether any layer has a tensor of one of these names."""
+        return not self._layer_tensors.isdisjoint(names)
+
+    def factors(self, name: str) -> list[float] | None:
+        """The numbers of a small tensor that stands for a setting; None where the file has none."""
+        if name not in self.file.tensors:
+            return None
+        self.tensors.add(name)
+        return self.file.read_plain(name).reshape(-1).tolist()
+
+    def refuse(self, name: str, value: object, reason: str) -> Never:
+        self._fail(f"its key {self.architecture}.{name} = {value!r} cannot be applied ({reason})")
+
+    def refuse_tensor(self, name: str, reason: str) -> Never:
+        self._fail(f"its tensor {name!r} cannot be applied ({reason})")
+
+    def refuse_rest(self) -> None:
+        """Raise UnsupportedModelError where something was not taken that can change a number."""
+        for name, value in self._left.items():
+            if name not in HARMLESS and (isinstance(value, tuple) or value not in NEUTRAL.get(name, ())):
+                self.refuse(name, value, f"not known of {self.architecture!r} models here")
+        for key, values in GENERAL.items():
+            if self.file.scalars.get(key, values[0]) not in values:
+                self._fail(f"its key {key} is {self.file.scalars[key]!r}, known is {values[0]!r}")
+
+    def _fail(self, problem: str) -> Never:
+        raise UnsupportedModelError(f"{self.file.path.name} is not served: {problem}: {_REMEDY}")
