@@ -4,6 +4,8 @@ from collections import Counter
 from pathlib import Path
 
 UNTRIED = "not tried"
+# What follows it on the page is benchmarks/gguf_files.py's.
+GGUF_HEADING = "## GGUF files"
 PAGE = """# Models
 
 Made by `python benchmarks/models.py` with transformers {version}: a tiny model with random weights of every causal
@@ -42,7 +44,8 @@ def write_table(
         rule=" --- |" * (len(variants) + 1),
         rows="\n".join(_row(name, row, variants) for name, row in sorted(rows.items())),
     )
-    output.write_text(page)
+    before = output.read_text() if output.is_file() else ""
+    output.write_text(page + "".join(before.partition(f"\n{GGUF_HEADING}")[1:]))
 
 
 def _listed(counts: Counter) -> str:

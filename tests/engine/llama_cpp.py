@@ -5,6 +5,10 @@ have, of which a few whose places are found in the defaults are changed.
 """
 
 import ctypes
+import multiprocessing
+import os
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -35,7 +39,39 @@ def is_installed() -> bool:
 
 
 class LlamaCpp:
-    """Loads models one after another; its log is dropped."""
+    """llama.cpp in a process of its own, as it ends its process where one of its assertions does not hold."""
+
+    def __init__(self) -> None:
+        os.environ["GGML_NO_BACKTRACE"] = "1"
+        self._start()
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._process = ProcessPoolExecutor(1, mp_context=context, initializer=_load_library)
+
+    def logits(self, path: Path, token_ids: np.ndarray, vocab_size: int) -> np.ndarray | str:
+        """fp32 [n, vocab_size] of a text of up to 500 tokens, or why llama.cpp does not compute them."""
+        try:
+            return self._process.submit(_logits, path, token_ids, vocab_size).result()
+        except BrokenProcessPool:
+            self._start()
+            return "it ends its process"
+
+    def close(self) -> None:
+        self._process.shutdown()
+
+
+def _load_library() -> None:
+    global _library
+    _library = _Library()
+
+
+def _logits(path: Path, token_ids: np.ndarray, vocab_size: int) -> np.ndarray | str:
+    return _library.logits(path, token_ids, vocab_size)
+
+
+class _Library:
+    """Loads models one after another; of its log the last lines count."""
 
     def __init__(self) -> None:
         spec = find_spec("xllamacpp")
@@ -57,16 +93,15 @@ class LlamaCpp:
         library.llama_log_set(self._log, None)
         library.llama_backend_init()
 
-    def logits(self, path: Path, token_ids: np.ndarray, vocab_size: int) -> np.ndarray | None:
-        """fp32 [n, vocab_size] of a text of up to 500 tokens; None where llama.cpp does not load the file."""
+    def logits(self, path: Path, token_ids: np.ndarray, vocab_size: int) -> np.ndarray | str:
         self.lines.clear()
         model = self._library.llama_model_load_from_file(str(path).encode(), self._library.llama_model_default_params())
         if not model:
-            return None
+            return self._reason()
         try:
             context = self._library.llama_init_from_model(model, self._context_parameters())
             if not context:
-                return None
+                return self._reason()
             try:
                 return self._decode(context, token_ids, vocab_size)
             finally:
@@ -74,17 +109,22 @@ class LlamaCpp:
         finally:
             self._library.llama_model_free(model)
 
+    def _reason(self) -> str:
+        return " ".join("".join(self.lines[-3:]).split())
+
     def _context_parameters(self) -> _Parameters:
-        """The defaults, with keys and values cached in fp32."""
+        """The defaults, without flash attention and with keys and values cached in fp32."""
         parameters = self._library.llama_context_default_params()
         words = parameters.words
-        # type_k, type_v: after two pointers, the first pair of ones that stands between words of zero.
-        places = [i for i in range(16, 60) if words[i] == words[i + 1] == _F16 and words[i - 1] == words[i - 2] == 0]
-        words[places[0]] = words[places[0] + 1] = _F32
-        words[13] = 0
+        # Types of rope scaling, pooling, attention and flash attention are -1 each, for "as the model says".
+        types = next(i for i in range(40) if all(word == 0xFFFFFFFF for word in words[i : i + 4]))
+        words[types + 3] = 0
+        # The types of keys and of values stand after two empty pointers.
+        cache = next(i for i in range(types, 60) if words[i - 4 : i + 2] == [0, 0, 0, 0, _F16, _F16])
+        words[cache] = words[cache + 1] = _F32
         return parameters
 
-    def _decode(self, context: int, token_ids: np.ndarray, vocab_size: int) -> np.ndarray:
+    def _decode(self, context: int, token_ids: np.ndarray, vocab_size: int) -> np.ndarray | str:
         count = len(token_ids)
         sequence = (ctypes.c_int32 * 1)(0)
         batch = _Batch(
@@ -97,6 +137,7 @@ class LlamaCpp:
             (ctypes.c_int8 * count)(*[1] * count),
         )
         status = self._library.llama_decode(context, batch)
-        assert status == 0, f"llama_decode fails with {status}: {''.join(self.lines[-3:])}"
+        if status != 0:
+            return self._reason()
         found = np.ctypeslib.as_array(self._library.llama_get_logits(context), (count, vocab_size))
         return found.copy()

@@ -38,8 +38,13 @@ def config_values(file: GGUFFile) -> tuple[Values, set[str]]:
 
 
 def make_config(values: Values) -> PretrainedConfig:
-    """The configuration of these values; raises ValueError where transformers makes something else of one."""
-    config = CONFIG_MAPPING[values["model_type"]](**values)
+    """The configuration of these values. Raises UnsupportedModelError where transformers refuses them, ValueError where
+    it makes something else of one."""
+    try:
+        config = CONFIG_MAPPING[values["model_type"]](**values)
+    except Exception as error:  # of many kinds
+        reason = " ".join(str(error).split())
+        raise UnsupportedModelError(f"transformers has no such {values['model_type']} model ({reason})") from error
     for name, value in values.items():
         found = getattr(config, name, None)
         same = value.items() <= found.items() if isinstance(value, dict) and isinstance(found, dict) else found == value
@@ -50,13 +55,13 @@ def make_config(values: Values) -> PretrainedConfig:
 
 def _common(keys: Keys) -> Values:
     """What all architectures have. Token ids are set, as those of a class would be of another vocabulary."""
-    scalars, num_heads = keys.file.scalars, keys.integer("attention.head_count")
+    scalars, num_heads = keys.file.scalars, keys.size("attention.head_count")
     embedding = keys.file.tensors.get("token_embd.weight")
     return {
-        "vocab_size": keys.integer("vocab_size", embedding.shape[0] if embedding else None),
-        "max_position_embeddings": keys.integer("context_length"),
-        "num_hidden_layers": keys.integer("block_count"),
-        "hidden_size": keys.integer("embedding_length"),
+        "vocab_size": keys.size("vocab_size", embedding.shape[0] if embedding else None),
+        "max_position_embeddings": keys.size("context_length"),
+        "num_hidden_layers": keys.size("block_count"),
+        "hidden_size": keys.size("embedding_length"),
         "num_attention_heads": num_heads,
         "tie_word_embeddings": "output.weight" not in keys.file.tensors,
         "bos_token_id": scalars.get("tokenizer.ggml.bos_token_id"),
@@ -71,8 +76,8 @@ def _decoder(
     """Keys and values in groups, rotary positions. free_heads: heads need not share the hidden size."""
     head_dim = _head_dim(keys, values, free_heads)
     found = {
-        "num_key_value_heads": keys.integer("attention.head_count_kv", values["num_attention_heads"]),
-        "intermediate_size": keys.integer("feed_forward_length"),
+        "num_key_value_heads": keys.size("attention.head_count_kv", values["num_attention_heads"]),
+        "intermediate_size": keys.size("feed_forward_length"),
         "rope_parameters": rope_parameters(
             keys, head_dim, values["max_position_embeddings"], partial=partial, named=named
         ),
@@ -82,10 +87,10 @@ def _decoder(
 
 def _head_dim(keys: Keys, values: Values, is_free: bool) -> int:
     shared = values["hidden_size"] // values["num_attention_heads"]
-    head_dim = keys.integer("attention.key_length", shared)
+    head_dim = keys.size("attention.key_length", shared)
     if not is_free and head_dim != shared:
         keys.refuse("attention.key_length", head_dim, f"the model's heads have {shared} numbers")
-    value_length = keys.integer("attention.value_length", shared)
+    value_length = keys.size("attention.value_length", shared)
     if value_length != head_dim:
         keys.refuse("attention.value_length", value_length, f"keys have {head_dim} numbers")
     return head_dim
@@ -96,21 +101,21 @@ def _llama(keys: Keys, values: Values) -> Values:
         "attention_bias": keys.has(*ATTENTION_BIASES),
         "mlp_bias": keys.has("ffn_gate.bias", "ffn_up.bias", "ffn_down.bias"),
     }
-    return _decoder(keys, values) | {"rms_norm_eps": keys.number(RMS)} | biases
+    return _decoder(keys, values) | {"rms_norm_eps": keys.real(RMS)} | biases
 
 
 def _qwen2(keys: Keys, values: Values) -> Values:
-    return _decoder(keys, values, free_heads=False) | {"rms_norm_eps": keys.number(RMS)}
+    return _decoder(keys, values, free_heads=False) | {"rms_norm_eps": keys.real(RMS)}
 
 
 def _qwen2moe(keys: Keys, values: Values) -> Values:
     found = _qwen2(keys, values) | _experts(keys) | {"norm_topk_prob": False, "qkv_bias": keys.has("attn_q.bias")}
-    shared = keys.integer("expert_shared_feed_forward_length", found["intermediate_size"])
+    shared = keys.size("expert_shared_feed_forward_length", found["intermediate_size"])
     return found | {"shared_expert_intermediate_size": shared}
 
 
 def _qwen3(keys: Keys, values: Values) -> Values:
-    return _decoder(keys, values) | {"rms_norm_eps": keys.number(RMS), "attention_bias": keys.has(*ATTENTION_BIASES)}
+    return _decoder(keys, values) | {"rms_norm_eps": keys.real(RMS)}
 
 
 def _qwen3moe(keys: Keys, values: Values) -> Values:
@@ -118,12 +123,12 @@ def _qwen3moe(keys: Keys, values: Values) -> Values:
 
 
 def _experts(keys: Keys) -> Values:
-    used = keys.integer("expert_used_count")
+    used = keys.size("expert_used_count")
     whole = keys.file.scalars.get(f"{keys.architecture}.feed_forward_length")
     return {
-        "num_experts": keys.integer("expert_count"),
+        "num_experts": keys.size("expert_count"),
         "num_experts_per_tok": used,
-        "moe_intermediate_size": keys.integer(
+        "moe_intermediate_size": keys.size(
             "expert_feed_forward_length", whole // used if isinstance(whole, int) and used else None
         ),
     }
@@ -133,15 +138,15 @@ def _phi3(keys: Keys, values: Values) -> Values:
     found = _decoder(keys, values, free_heads=False, partial=True, named=False)
     original = found["rope_parameters"].get("original_max_position_embeddings", values["max_position_embeddings"])
     return found | {
-        "rms_norm_eps": keys.number(RMS),
+        "rms_norm_eps": keys.real(RMS),
         "original_max_position_embeddings": original,
-        "sliding_window": keys.integer("attention.sliding_window", 0) or None,
+        "sliding_window": keys.count("attention.sliding_window", 0) or None,
     }
 
 
 def _stablelm(keys: Keys, values: Values) -> Values:
     return _decoder(keys, values, free_heads=False, partial=True) | {
-        "layer_norm_eps": keys.number(LAYER_NORM),
+        "layer_norm_eps": keys.real(LAYER_NORM),
         "use_qkv_bias": keys.has("attn_q.bias", "attn_k.bias", "attn_v.bias"),
         "use_parallel_residual": not keys.has("ffn_norm.weight"),
     }
@@ -150,25 +155,25 @@ def _stablelm(keys: Keys, values: Values) -> Values:
 def _starcoder2(keys: Keys, values: Values) -> Values:
     biases = (*ATTENTION_BIASES, "ffn_up.bias", "ffn_down.bias")
     return _decoder(keys, values, free_heads=False) | {
-        "norm_epsilon": keys.number(LAYER_NORM),
+        "norm_epsilon": keys.real(LAYER_NORM),
         "use_bias": keys.has(*biases),
     }
 
 
 def _gpt2(keys: Keys, values: Values) -> Values:
     _head_dim(keys, values, is_free=False)
-    num_heads = keys.integer("attention.head_count_kv", values["num_attention_heads"])
+    num_heads = keys.size("attention.head_count_kv", values["num_attention_heads"])
     if num_heads != values["num_attention_heads"]:
         keys.refuse("attention.head_count_kv", num_heads, f"there are {values['num_attention_heads']} heads")
-    return {"n_inner": keys.integer("feed_forward_length"), "layer_norm_epsilon": keys.number(LAYER_NORM)}
+    return {"n_inner": keys.size("feed_forward_length"), "layer_norm_epsilon": keys.real(LAYER_NORM)}
 
 
 def _gemma3(keys: Keys, values: Values) -> Values:
     """Every sixth layer sees the whole text, the others a window, at positions of a base of their own."""
     found = _decoder(keys, values)
-    num_layers, window = values["num_hidden_layers"], keys.integer("attention.sliding_window", 0)
-    local_base = keys.number("rope.freq_base_swa", DEFAULT_BASE)
-    period = keys.integer("attention.sliding_window_pattern", 6)
+    num_layers, window = values["num_hidden_layers"], keys.count("attention.sliding_window", 0)
+    local_base = keys.real("rope.freq_base_swa", DEFAULT_BASE)
+    period = keys.size("attention.sliding_window_pattern", 6)
     is_local = [bool(window and (layer + 1) % period) for layer in range(num_layers)]
     whole, scaled_width = found["rope_parameters"], found["head_dim"]
     if num_layers == 62:  # the 27B model
@@ -176,31 +181,30 @@ def _gemma3(keys: Keys, values: Values) -> Values:
     if whole["rope_type"] not in ("default", "linear"):
         keys.refuse("rope.scaling.type", whole["rope_type"], "these models' positions are scaled linearly or not")
     return found | {
-        "rms_norm_eps": keys.number(RMS),
+        "rms_norm_eps": keys.real(RMS),
         "query_pre_attn_scalar": scaled_width,
-        "final_logit_softcapping": keys.number("final_logit_softcapping", 0.0) or None,
-        "sliding_window": window or None,
+        "final_logit_softcapping": keys.real("final_logit_softcapping", 0.0) or None,
+        "sliding_window": window or values["max_position_embeddings"],
         "layer_types": ["sliding_attention" if local else "full_attention" for local in is_local],
         "rope_parameters": {
             "full_attention": whole,
             "sliding_attention": {"rope_type": "default", "rope_theta": float(local_base)},
         },
-        "attention_bias": keys.has(*ATTENTION_BIASES),
     }
 
 
 def _minimax_m2(keys: Keys, values: Values) -> Values:
     found = _decoder(keys, values, partial=True)
-    gating = keys.integer("expert_gating_func", 2)
+    gating = keys.count("expert_gating_func", 2)
     if gating != 2:
         keys.refuse("expert_gating_func", gating, "the model's experts are gated by 2, the sigmoid")
-    width = keys.integer("expert_feed_forward_length", found["intermediate_size"])
+    width = keys.size("expert_feed_forward_length", found["intermediate_size"])
     if width != found["intermediate_size"]:
         keys.refuse("expert_feed_forward_length", width, f"feed_forward_length is {found['intermediate_size']}")
     return found | {
-        "rms_norm_eps": keys.number(RMS),
-        "num_local_experts": keys.integer("expert_count"),
-        "num_experts_per_tok": keys.integer("expert_used_count"),
+        "rms_norm_eps": keys.real(RMS),
+        "num_local_experts": keys.size("expert_count"),
+        "num_experts_per_tok": keys.size("expert_used_count"),
     }
 
 

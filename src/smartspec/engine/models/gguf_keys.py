@@ -6,6 +6,7 @@ file's. Here whoever applies a key takes it; what nobody took is refused. Unknow
 Names and meanings: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md and llama.cpp, which defines the rest.
 """
 
+import math
 from typing import Never
 
 from smartspec.engine.models.gguf_file import GGUFFile
@@ -24,8 +25,8 @@ NEUTRAL: dict[str, tuple] = {
     "attn_logit_softcapping": (0,),
     "embedding_scale": (0, 1),
     "expert_count": (0,),
-    "expert_group_count": (0, 1),
-    "expert_group_used_count": (0, 1),
+    "expert_group_count": (0,),
+    "expert_group_used_count": (0,),
     "expert_shared_count": (0,),
     "expert_used_count": (0,),
     "expert_weights_scale": (0, 1),
@@ -35,6 +36,8 @@ NEUTRAL: dict[str, tuple] = {
     "nextn_predict_layers": (0,),
     "residual_scale": (0, 1),
     "rope.scaling.yarn_attn_factor": (1,),
+    "rope.scaling.yarn_beta_fast": (32,),
+    "rope.scaling.yarn_beta_slow": (1,),
     "rope.scaling.yarn_ext_factor": (-1, 1),
     "rope.scaling.yarn_log_multiplier": (0,),
     "router_logit_softcapping": (0,),
@@ -56,25 +59,37 @@ class Keys:
         self._layer_tensors = {name.split(".", 2)[2] for name in file.tensors if name.startswith("blk.")}
         self.tensors: set[str] = set()  # those that were taken
 
-    def number(self, name: str, default: float | None = None) -> int | float:
-        """The number under a name. A list counts as one number where all are the same. Raises UnsupportedModelError
-        where it is none, and where it is missing and has no default."""
-        value = self._left.pop(name, default)
-        if isinstance(value, tuple) and len(set(value)) == 1:
-            value = value[0]
-        if isinstance(value, tuple):
-            self.refuse(name, value, "its layers differ")
-        if value is None:
-            self._fail(f"it has no key {self.architecture}.{name}")
-        if isinstance(value, str):
-            self.refuse(name, value, "it is no number")
+    def size(self, name: str, default: int | None = None) -> int:
+        """A whole number above 0. As below, and where it is 0."""
+        value = self.count(name, default)
+        if value < 1:
+            self.refuse(name, value, "it is no size")
         return value
 
-    def integer(self, name: str, default: int | None = None) -> int:
-        value = self.number(name, default)
-        if value != int(value):
+    def count(self, name: str, default: int | None = None) -> int:
+        """A whole number; a list counts as one number where all are the same.
+
+        Raises UnsupportedModelError where it is none, and where it is missing and has no default.
+        """
+        value = self._take(name, default)
+        if type(value) is not int or value < 0:
             self.refuse(name, value, "it is no whole number")
-        return int(value)
+        return value
+
+    def real(self, name: str, default: float | None = None) -> float:
+        """As count, of any number from 0."""
+        value = self._take(name, default)
+        if type(value) is not float or not 0.0 <= value < math.inf:
+            self.refuse(name, value, "it is no number from 0")
+        return value
+
+    def _take(self, name: str, default: object) -> object:
+        value = self._left.pop(name, default)
+        if value is None:
+            self._fail(f"it has no key {self.architecture}.{name}")
+        if isinstance(value, tuple) and len(set(value)) > 1:
+            self.refuse(name, value, "its layers differ")
+        return value[0] if isinstance(value, tuple) and value else value
 
     def text(self, name: str, default: str) -> str:
         return str(self._left.pop(name, default))

@@ -19,10 +19,10 @@ def rope_parameters(keys: Keys, head_dim: int, context: int, *, partial: bool = 
     partial: the model can rotate the first numbers of a head alone. named: its configuration takes the types linear and
     yarn, not only longrope. Raises UnsupportedModelError naming the key that cannot be applied.
     """
-    width = keys.integer("rope.dimension_count", head_dim)
+    width = keys.size("rope.dimension_count", head_dim)
     if not (width == head_dim or (partial and 0 < width < head_dim)):
         keys.refuse("rope.dimension_count", width, f"heads of {head_dim} numbers are rotated as a whole")
-    rotated = {"rope_theta": float(keys.number("rope.freq_base", DEFAULT_BASE))}
+    rotated = {"rope_theta": keys.real("rope.freq_base", DEFAULT_BASE)}
     if partial:
         rotated["partial_rotary_factor"] = width / head_dim
     return rotated | _scaling(keys, width // 2, context, named)
@@ -30,10 +30,10 @@ def rope_parameters(keys: Keys, head_dim: int, context: int, *, partial: bool = 
 
 def _scaling(keys: Keys, num_frequencies: int, context: int, named: bool) -> dict:
     kind = keys.text("rope.scaling.type", "linear")
-    old = keys.number("rope.scale_linear", 0.0)
-    factor = float(keys.number("rope.scaling.factor", old)) or 1.0
-    attention = float(keys.number("rope.scaling.attn_factor", 1.0))
-    original = keys.integer("rope.scaling.original_context_length", context)
+    old = keys.real("rope.scale_linear", 0.0)
+    factor = keys.real("rope.scaling.factor", old) or 1.0
+    attention = keys.real("rope.scaling.attn_factor", 1.0)
+    original = keys.size("rope.scaling.original_context_length", context)
     short, long = _factors(keys, kind, num_frequencies)
     if kind == "yarn":
         if short or not named:
@@ -72,6 +72,4 @@ def _yarn(keys: Keys, factor: float, attention: float, original: int) -> dict:
         "factor": factor,
         "original_max_position_embeddings": original,
         "attention_factor": attention * (0.1 * math.log(factor) + 1.0 if factor > 1.0 else 1.0),
-        "beta_fast": float(keys.number("rope.scaling.yarn_beta_fast", 32.0)),
-        "beta_slow": float(keys.number("rope.scaling.yarn_beta_slow", 1.0)),
     }

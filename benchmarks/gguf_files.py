@@ -1,0 +1,83 @@
+"""Which keys of GGUF files are applied: python benchmarks/gguf_files.py [--output docs/models.md]
+
+Writes tiny files that say unusual things (tests/engine/gguf_comparison.py), computes the logits of a text on what is
+read of them here and in llama.cpp, and writes the table of both under its heading of the page. Takes a minute; needs
+`make test-files`' llama.cpp.
+"""
+
+import sys
+import tempfile
+from collections import defaultdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from models_table import GGUF_HEADING
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "engine"))
+
+SECTION = """{heading}
+
+Made by `python benchmarks/gguf_files.py` with xllamacpp {version}: tiny files with random weights and unusual
+values of every key, and the logits of a text of {length} tokens, here and in llama.cpp.
+
+* **difference**: the largest of all logits and files of the row, in units of the spread of the logits. gemma3, gpt2 and
+  starcoder2 differ by the table of half floats in which llama.cpp looks GELU up
+* **refused**: loading names this key or tensor. Keys that are unknown here are refused, too, and files of all other
+  architectures
+
+`make test-files` checks the same, and every key that the gguf package knows with {values} values each.
+
+| architecture | equal | difference | refused |
+| --- | --- | --- | --- |
+{rows}
+
+Two keys are applied otherwise than in llama.cpp. It leaves `phi3.attention.sliding_window` out. It takes LongRoPE's
+factors by the length that its cache has room for, not by the length of the text.
+"""
+
+
+def main(output: Annotated[Path, typer.Option(help="The page that is written.")] = Path("docs/models.md")) -> None:
+    """Compare what GGUF files say with llama.cpp, and write the table."""
+    from gguf_architectures import SPECS  # these read models, which --help need not
+    from gguf_comparison import TEXT
+    from llama_cpp import LlamaCpp
+    from test_gguf_llama_cpp import VALUES
+
+    peer = LlamaCpp()
+    rows = []
+    for name in sorted(SPECS):
+        rows.append(row_of(name, peer))
+        print(rows[-1], flush=True)
+    peer.close()
+    section = SECTION.format(
+        heading=GGUF_HEADING,
+        version=version("xllamacpp"),
+        length=len(TEXT),
+        values=len(VALUES),
+        rows="\n".join(rows),
+    )
+    page = output.read_text() if output.is_file() else ""
+    output.write_text(page.partition(GGUF_HEADING)[0] + section)
+
+
+def row_of(architecture: str, peer) -> str:
+    from gguf_architectures import SPECS, write_gguf
+    from gguf_comparison import cases, compare, our_logits
+
+    with tempfile.TemporaryDirectory() as folder:
+        usual = our_logits(write_gguf(Path(folder) / "usual.gguf", SPECS[architecture]()))
+        found = {name: compare(peer, spec, Path(folder), usual) for name, spec in cases(architecture).items()}
+    equal = [name for name, result in found.items() if result.error is not None]
+    refused = defaultdict(list)
+    for name, result in found.items():
+        if result.refusal:
+            refused[result.refusal].append(name)
+    worst = max(result.error for result in found.values() if result.error is not None)
+    named = "; ".join(f"{', '.join(names)}: `{what}`" for what, names in refused.items())
+    return f"| {architecture} | {', '.join(equal)} | {worst:.0e} | {named} |"
+
+
+if __name__ == "__main__":
+    typer.run(main)
