@@ -7,7 +7,6 @@ read of them here and in llama.cpp, and writes the table of both under its headi
 
 import sys
 import tempfile
-from collections import defaultdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
@@ -59,7 +58,7 @@ def main(output: Annotated[Path, typer.Option(help="The page that is written.")]
         rows="\n".join(rows),
     )
     page = output.read_text() if output.is_file() else ""
-    output.write_text(page.partition(GGUF_HEADING)[0] + section)
+    output.write_text(page.partition(GGUF_HEADING)[0].rstrip("\n") + "\n\n" + section)
 
 
 def row_of(architecture: str, peer) -> str:
@@ -70,13 +69,10 @@ def row_of(architecture: str, peer) -> str:
         usual = our_logits(write_gguf(Path(folder) / "usual.gguf", SPECS[architecture]()))
         found = {name: compare(peer, spec, Path(folder), usual) for name, spec in cases(architecture).items()}
     equal = [name for name, result in found.items() if result.error is not None]
-    refused = defaultdict(list)
-    for name, result in found.items():
-        if result.refusal:
-            refused[result.refusal].append(name)
+    refused = sorted({result.refusal.removeprefix(f"{architecture}.") for result in found.values() if result.refusal})
     worst = max(result.error for result in found.values() if result.error is not None)
-    named = "; ".join(f"{', '.join(names)}: `{what}`" for what, names in refused.items())
-    return f"| {architecture} | {', '.join(equal)} | {worst:.0e} | {named} |"
+    named = ", ".join(f"`{name}`" for name in refused)
+    return f"| {architecture} | {'; '.join(equal)} | {worst:.0e} | {named} |"
 
 
 if __name__ == "__main__":

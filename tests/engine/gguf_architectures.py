@@ -216,12 +216,6 @@ def phi3() -> GGUFSpec:
     return GGUFSpec("phi3", _outer() | _layers(shapes), _keys(RMS) | {"rope.dimension_count": 12})
 
 
-def stablelm() -> GGUFSpec:
-    norms: Shapes = {"attn_norm.bias": (HIDDEN,), "ffn_norm.bias": (HIDDEN,)}
-    shapes = _attention(16, biases=("q", "k", "v")) | _gated() | norms
-    return GGUFSpec("stablelm", _outer(bias=True) | _layers(shapes), _keys(NORM) | {"rope.dimension_count": 4})
-
-
 def starcoder2() -> GGUFSpec:
     shapes = _attention(16, biases=("q", "k", "v", "output")) | _gated(biases=("up", "down"))
     del shapes["ffn_gate.weight"]
@@ -270,6 +264,5 @@ SPECS: dict[str, Callable[[], GGUFSpec]] = {
     "qwen2moe": qwen2moe,
     "qwen3": qwen3,
     "qwen3moe": qwen3moe,
-    "stablelm": stablelm,
     "starcoder2": starcoder2,
 }

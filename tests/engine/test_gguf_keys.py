@@ -200,6 +200,16 @@ def test_a_tensor_without_a_place_is_refused_by_its_name(name: str, tmp_path: Pa
         read_gguf_model(file, make_config(values), "eager", known=known, keep_blocks=False)
 
 
+@pytest.mark.parametrize("architecture", ["minimax-m2", "qwen2moe"])
+def test_a_head_that_is_missing_where_llama_cpp_wants_one(architecture: str, tmp_path: Path):
+    spec = SPECS[architecture]()
+    del spec.shapes["output.weight"]
+    file = open_gguf(write_gguf(tmp_path / "model.gguf", spec))
+    values, known = config_values(file)
+    with pytest.raises(UnsupportedModelError, match=r"lacks 1 weights, 'lm_head\.weight'"):
+        read_gguf_model(file, make_config(values), "eager", known=known, keep_blocks=False)
+
+
 @pytest.mark.parametrize("architecture", sorted(SPECS))
 def test_every_architecture_reads_with_every_key_applied(architecture: str, tmp_path: Path):
     """make_config checks that transformers took each value as it was."""

@@ -11,7 +11,7 @@ from transformers import CONFIG_MAPPING, PretrainedConfig
 
 from smartspec.engine.models.gguf_file import GGUFFile
 from smartspec.engine.models.gguf_keys import Keys
-from smartspec.engine.models.gguf_rope import DEFAULT_BASE, rope_parameters
+from smartspec.engine.models.gguf_rope import rope_base, rope_parameters
 from smartspec.engine.models.unsupported import UnsupportedModelError
 
 Values = dict[str, Any]
@@ -86,7 +86,11 @@ def _decoder(
 
 
 def _head_dim(keys: Keys, values: Values, is_free: bool) -> int:
-    shared = values["hidden_size"] // values["num_attention_heads"]
+    shared, rest = divmod(values["hidden_size"], values["num_attention_heads"])
+    if rest and not is_free:
+        keys.refuse(
+            "attention.head_count", values["num_attention_heads"], f"the hidden size is {values['hidden_size']}"
+        )
     head_dim = keys.size("attention.key_length", shared)
     if not is_free and head_dim != shared:
         keys.refuse("attention.key_length", head_dim, f"the model's heads have {shared} numbers")
@@ -109,9 +113,13 @@ def _qwen2(keys: Keys, values: Values) -> Values:
 
 
 def _qwen2moe(keys: Keys, values: Values) -> Values:
-    found = _qwen2(keys, values) | _experts(keys) | {"norm_topk_prob": False, "qkv_bias": keys.has("attn_q.bias")}
-    shared = keys.size("expert_shared_feed_forward_length", found["intermediate_size"])
-    return found | {"shared_expert_intermediate_size": shared}
+    found = _qwen2(keys, values) | _experts(keys)
+    return found | {
+        "shared_expert_intermediate_size": keys.size("expert_shared_feed_forward_length", found["intermediate_size"]),
+        "norm_topk_prob": False,
+        "qkv_bias": keys.has("attn_q.bias"),
+        "tie_word_embeddings": False,  # these files have a head
+    }
 
 
 def _qwen3(keys: Keys, values: Values) -> Values:
@@ -144,14 +152,6 @@ def _phi3(keys: Keys, values: Values) -> Values:
     }
 
 
-def _stablelm(keys: Keys, values: Values) -> Values:
-    return _decoder(keys, values, free_heads=False, partial=True) | {
-        "layer_norm_eps": keys.real(LAYER_NORM),
-        "use_qkv_bias": keys.has("attn_q.bias", "attn_k.bias", "attn_v.bias"),
-        "use_parallel_residual": not keys.has("ffn_norm.weight"),
-    }
-
-
 def _starcoder2(keys: Keys, values: Values) -> Values:
     biases = (*ATTENTION_BIASES, "ffn_up.bias", "ffn_down.bias")
     return _decoder(keys, values, free_heads=False) | {
@@ -172,9 +172,11 @@ def _gemma3(keys: Keys, values: Values) -> Values:
     """Every sixth layer sees the whole text, the others a window, at positions of a base of their own."""
     found = _decoder(keys, values)
     num_layers, window = values["num_hidden_layers"], keys.count("attention.sliding_window", 0)
-    local_base = keys.real("rope.freq_base_swa", DEFAULT_BASE)
+    local_base = rope_base(keys, "rope.freq_base_swa")
     period = keys.size("attention.sliding_window_pattern", 6)
     is_local = [bool(window and (layer + 1) % period) for layer in range(num_layers)]
+    if window and not any(is_local):
+        keys.refuse("attention.sliding_window_pattern", period, f"no layer has the window of {window}")
     whole, scaled_width = found["rope_parameters"], found["head_dim"]
     if num_layers == 62:  # the 27B model
         scaled_width = values["hidden_size"] // values["num_attention_heads"]
@@ -188,7 +190,7 @@ def _gemma3(keys: Keys, values: Values) -> Values:
         "layer_types": ["sliding_attention" if local else "full_attention" for local in is_local],
         "rope_parameters": {
             "full_attention": whole,
-            "sliding_attention": {"rope_type": "default", "rope_theta": float(local_base)},
+            "sliding_attention": {"rope_type": "default", "rope_theta": local_base},
         },
     }
 
@@ -203,6 +205,7 @@ def _minimax_m2(keys: Keys, values: Values) -> Values:
         keys.refuse("expert_feed_forward_length", width, f"feed_forward_length is {found['intermediate_size']}")
     return found | {
         "rms_norm_eps": keys.real(RMS),
+        "tie_word_embeddings": False,  # these files have a head
         "num_local_experts": keys.size("expert_count"),
         "num_experts_per_tok": keys.size("expert_used_count"),
     }
@@ -219,6 +222,5 @@ ARCHITECTURES: dict[str, tuple[str, Callable[[Keys, Values], Values]]] = {
     "qwen2moe": ("qwen2_moe", _qwen2moe),
     "qwen3": ("qwen3", _qwen3),
     "qwen3moe": ("qwen3_moe", _qwen3moe),
-    "stablelm": ("stablelm", _stablelm),
     "starcoder2": ("starcoder2", _starcoder2),
 }

@@ -43,6 +43,8 @@ NEUTRAL: dict[str, tuple] = {
     "router_logit_softcapping": (0,),
     "tensor_data_layout": ("Meta AI original pth",),
 }
+# Keys that have a number for every layer in some files.
+LISTS = {"attention.head_count", "attention.head_count_kv", "feed_forward_length"}
 # Keys outside the architecture's name: what a file is, and how the numbers of its blocks are to be read.
 GENERAL: dict[str, tuple] = {"general.type": ("model",), "general.quantization_version": (2,)}
 _REMEDY = "use another file of this model, or its Hugging Face checkpoint"
@@ -67,7 +69,7 @@ class Keys:
         return value
 
     def count(self, name: str, default: int | None = None) -> int:
-        """A whole number; a list counts as one number where all are the same.
+        """A whole number; a list for all layers counts as one number where all are the same.
 
         Raises UnsupportedModelError where it is none, and where it is missing and has no default.
         """
@@ -87,9 +89,11 @@ class Keys:
         value = self._left.pop(name, default)
         if value is None:
             self._fail(f"it has no key {self.architecture}.{name}")
-        if isinstance(value, tuple) and len(set(value)) > 1:
+        if not isinstance(value, tuple):
+            return value
+        if name not in LISTS or len(set(value)) != 1:
             self.refuse(name, value, "its layers differ")
-        return value[0] if isinstance(value, tuple) and value else value
+        return value[0]
 
     def text(self, name: str, default: str) -> str:
         return str(self._left.pop(name, default))

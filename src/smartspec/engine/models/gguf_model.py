@@ -74,7 +74,8 @@ def read_gguf_model(
             _place(model, places[done.name], _tensor(done.weights).to(dtype), stored.name)
     for place, tensor in placed["tensors"].items():
         _place(model, place, tensor.to(dtype), place)
-    _tie(model)
+    if config.tie_word_embeddings:
+        _tie(model)
     missing = [name for name, parameter in model.named_parameters() if parameter.is_meta]
     if missing:
         problem = f"it lacks {len(missing)} weights, {missing[0]!r} among them"

@@ -22,10 +22,15 @@ def rope_parameters(keys: Keys, head_dim: int, context: int, *, partial: bool = 
     width = keys.size("rope.dimension_count", head_dim)
     if not (width == head_dim or (partial and 0 < width < head_dim)):
         keys.refuse("rope.dimension_count", width, f"heads of {head_dim} numbers are rotated as a whole")
-    rotated = {"rope_theta": keys.real("rope.freq_base", DEFAULT_BASE)}
+    rotated = {"rope_theta": rope_base(keys, "rope.freq_base")}
     if partial:
         rotated["partial_rotary_factor"] = width / head_dim
     return rotated | _scaling(keys, width // 2, context, named)
+
+
+def rope_base(keys: Keys, name: str) -> float:
+    base = keys.real(name, DEFAULT_BASE)
+    return base if base else keys.refuse(name, base, "frequencies are powers of it")
 
 
 def _scaling(keys: Keys, num_frequencies: int, context: int, named: bool) -> dict:
