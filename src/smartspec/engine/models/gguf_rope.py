@@ -20,8 +20,9 @@ def rope_parameters(keys: Keys, head_dim: int, context: int, *, partial: bool = 
     yarn, not only longrope. Raises UnsupportedModelError naming the key that cannot be applied.
     """
     width = keys.size("rope.dimension_count", head_dim)
-    if not (width == head_dim or (partial and 0 < width < head_dim)):
-        keys.refuse("rope.dimension_count", width, f"heads of {head_dim} numbers are rotated as a whole")
+    if width % 2 or not (width == head_dim or (partial and width < head_dim)):
+        how = "in pairs, at most all" if partial else "as a whole"
+        keys.refuse("rope.dimension_count", width, f"heads of {head_dim} numbers are rotated {how}")
     rotated = {"rope_theta": rope_base(keys, "rope.freq_base")}
     if partial:
         rotated["partial_rotary_factor"] = width / head_dim
