@@ -67,11 +67,11 @@ def running_server(
     ignore_unknown_fields: bool = False,
     connection: type[LimitedConnection] = LimitedConnection,
     policy: str = "adaserve",
+    kv_tokens: int = 2048,
     **app_options,
 ) -> Iterator[FakeServer]:
-    core = make_core(
-        tokenizer.eos_token_id, draft_length=draft_length, max_batch=max_batch, max_model_len=MAX_MODEL_LEN
-    )
+    sizes = {"max_batch": max_batch, "max_model_len": MAX_MODEL_LEN, "kv_tokens": kv_tokens}
+    core = make_core(tokenizer.eos_token_id, draft_length=draft_length, **sizes)
     engine = AsyncEngine(
         core,
         tokenizer,

@@ -29,7 +29,6 @@ ROOT = Path(__file__).parents[2]
 VLLM_HISTOGRAMS = (
     "e2e_request_latency_seconds",
     "time_to_first_token_seconds",
-    "inter_token_latency_seconds",
     "request_queue_time_seconds",
     "request_prefill_time_seconds",
     "request_decode_time_seconds",
@@ -74,6 +73,8 @@ def test_vllm_names_tell_the_same(tokenizer):
     for name in VLLM_HISTOGRAMS:
         bucket = found[f"vllm:{name}_bucket", sorted_labels(model, le="+Inf")]
         assert found[f"vllm:{name}_count", model] == bucket == 1
+    # A gap between two steps, of which the second of the three brought seven tokens.
+    assert found["vllm:inter_token_latency_seconds_count", model] == 2
     parts = [f"smartspec_request_{part}_seconds_sum" for part in ("queue", "prefill", "decode", "e2e")]
     queue, prefill, decode, e2e = (found[part, ()] for part in parts)
     assert min(queue, prefill, decode) >= 0 and queue + prefill + decode == pytest.approx(e2e)
