@@ -101,5 +101,3 @@ def test_preemptions_are_counted_and_change_no_counts(tokenizer):
     assert found["prompt_tokens_total"] == answer.usage.prompt_tokens == 3 * 144
     assert found["generation_tokens_total"] == answer.usage.completion_tokens == 180
     assert found["prompt_tokens_cached_total"] == answer.usage.prompt_tokens_details.cached_tokens == 0
-
-

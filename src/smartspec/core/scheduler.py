@@ -80,7 +80,8 @@ class Scheduler:
     def view(self, batch: Batch, drafters: tuple[DrafterView, ...], now: float) -> BatchView:
         """What the controller may know about the batch. now: seconds; see BatchView."""
         rows = batch.decoding
-        left = np.array([r.max_num_tokens - r.num_tokens - 1 for r in rows], dtype=np.int64)
+        # Not below 0: of a prompt that only is to be scored, no token may come.
+        left = np.array([max(0, r.max_num_tokens - r.num_tokens - 1) for r in rows], dtype=np.int64)
         caps, budget = self._fit_kv(rows, np.minimum(left, self.max_draft_tokens))
         wishes: dict[str, np.ndarray] = {}
         if any(r.speculation is not NO_OPTIONS for r in rows):

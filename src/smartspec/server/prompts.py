@@ -9,6 +9,7 @@ from jinja2 import TemplateError
 from smartspec.engine.runtime.async_engine import AsyncEngine
 from smartspec.server.errors import APIError
 from smartspec.server.messages import num_characters, to_plain_template, to_template
+from smartspec.server.prompt_logprobs import EchoReader
 from smartspec.server.protocol import ChatBody, CompletionBody, GenerationBody, TokenizeBody
 
 
@@ -20,6 +21,7 @@ class PromptReader:
 
     def __init__(self, tokenizer, engine: AsyncEngine):
         self._tokenizer = tokenizer
+        self._token_texts = engine.token_texts
         self._vocab_size = engine.vocab_size
         self._max_model_len = engine.max_model_len
         self._template_parameters = signature(tokenizer.apply_chat_template).parameters.keys()
@@ -63,6 +65,12 @@ class PromptReader:
         texts = [prompt if isinstance(prompt, str) else self.detokenize(ids) for prompt, ids in pairs]
         return [text for text in texts for _ in range(body.n)]
 
+    def echo_reader(self, body: CompletionBody) -> EchoReader | None:
+        """What reads the tokens of the echoed prompts, None unless they are asked for."""
+        if not body.echo or body.logprobs is None:
+            return None
+        return EchoReader(self._tokenizer.backend_tokenizer, self._token_texts, body.logprobs)
+
     def bad_words(self, body: GenerationBody) -> tuple[tuple[int, ...], ...]:
         """Token ids of each bad word, at the beginning of a text and behind a space."""
         self._check_length("bad_words", sum(map(len, body.bad_words)))
@@ -89,7 +97,7 @@ class PromptReader:
         """New tokens allowed: asked, else the default, else what the context has left (None: all of it)."""
         num_prompt_tokens = max(map(len, prompts))
         left = self._max_model_len - num_prompt_tokens
-        if left < 1:
+        if left < (0 if asked == 0 else 1):
             raise APIError(
                 400,
                 f"the prompt has {num_prompt_tokens} tokens and leaves no room in the context of "

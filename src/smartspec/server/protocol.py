@@ -55,7 +55,6 @@ SAMPLING_OPTIONS = (
     "min_tokens",
     "include_stop_str_in_output",
     "skip_special_tokens",
-    "prompt_logprobs",
 )
 PROMPT_SHAPES = (
     "must be a string, a list of strings, a list of token ids or a list of such lists, and none of them empty"
@@ -149,6 +148,11 @@ class GenerationBody(HarmlessFields, StructuredFields):
     def speculation_options(self) -> SpeculationOptions:
         return NO_OPTIONS if self.speculation is None else self.speculation.options()
 
+    @property
+    def num_prompt_top(self) -> int | None:
+        """Alternatives to each token of the prompt to compute, None for no log-probabilities of it."""
+        return self.prompt_logprobs
+
     def origin(self, client: Origin) -> Origin:
         """client: who sends the body."""
         salt = f"{client.cache_salt} {self.cache_salt}" if self.cache_salt else client.cache_salt
@@ -163,6 +167,7 @@ class GenerationBody(HarmlessFields, StructuredFields):
             return SamplingParams(
                 max_tokens=max_tokens,
                 logprobs=logprobs,
+                prompt_logprobs=self.num_prompt_top,
                 stop=tuple(self.stop),
                 stop_token_ids=tuple(self.stop_token_ids),
                 logit_bias=tuple(self.logit_bias.items()),
@@ -200,10 +205,17 @@ class CompletionBody(GenerationBody):
     tools: Annotated[object, only([])] = None
     tool_choice: Annotated[object, only("none", "auto")] = None
 
-    @model_validator(mode="after")
-    def _echo_has_no_logprobs(self) -> Self:
+    @property
+    def num_prompt_top(self) -> int | None:
         if self.echo and self.logprobs is not None:
-            raise ValueError("echo cannot be combined with logprobs: this server has none of the prompt's tokens")
+            return max(self.logprobs, self.prompt_logprobs or 0)
+        # An echo without output computes something of the prompt, or nothing would be left to do.
+        return 0 if self.echo and self.max_tokens == 0 and self.prompt_logprobs is None else self.prompt_logprobs
+
+    @model_validator(mode="after")
+    def _echoed_logprobs_are_not_streamed(self) -> Self:
+        if self.stream and self.echo and self.logprobs is not None:
+            raise ValueError("logprobs with echo needs stream to be false")
         return self
 
 
