@@ -96,9 +96,10 @@ def served(
     api_key: str = "unused",
     drain_seconds: float = 0.0,
     connection: type[LimitedConnection] = LimitedConnection,
+    timeout: float = 30,
     **app_options,
 ) -> Iterator[FakeServer]:
-    """A server around any engine."""
+    """A server around any engine. timeout: of its clients, in seconds."""
     app = create_app(engine, tokenizer, MODEL, drafters=("prompt-lookup",), compiler=compiler, **app_options)
     listener = socket.create_server(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -107,8 +108,8 @@ def served(
     thread.start()
     try:
         eventually(lambda: web_server.started)
-        with httpx.Client(base_url=url, timeout=30) as http:
-            client = openai.OpenAI(base_url=f"{url}/v1", api_key=api_key, max_retries=0, timeout=30)
+        with httpx.Client(base_url=url, timeout=timeout) as http:
+            client = openai.OpenAI(base_url=f"{url}/v1", api_key=api_key, max_retries=0, timeout=timeout)
             yield FakeServer(url, engine.core, engine, web_server, http, client)
     finally:
         if isinstance(engine.core.executor, EchoExecutor):

@@ -44,6 +44,7 @@ class PromptReader:
         if reserved := self._template_parameters & body.chat_template_kwargs.keys():
             name = f"chat_template_kwargs.{min(reserved)}"
             raise APIError(400, f"{name} is not a variable of chat templates", name, "invalid_value")
+        effort = {} if body.reasoning_effort is None else {"reasoning_effort": body.reasoning_effort}
         try:
             text = self._tokenizer.apply_chat_template(
                 messages,
@@ -51,7 +52,7 @@ class PromptReader:
                 add_generation_prompt=body.add_generation_prompt and not body.continue_final_message,
                 continue_final_message=body.continue_final_message,
                 tokenize=False,
-                **body.chat_template_kwargs,
+                **(effort | body.chat_template_kwargs),
             )
         except (TemplateError, TypeError, ValueError) as error:  # whatever a template does with what it is given
             raise APIError(400, f"the chat template refuses these messages: {error}", "messages") from error

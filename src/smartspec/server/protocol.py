@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
     ConfigDict,
     FailFast,
@@ -26,10 +25,10 @@ from smartspec.core.speculation import (
     NO_OPTIONS,
     SpeculationOptions,
 )
-from smartspec.server.body_model import MAX_FIELDS, Body, given, only, ranged
+from smartspec.server.body_model import MAX_FIELDS, Body, TextPart, given, join_text_parts, only, ranged
 from smartspec.server.body_parts import check_num_parts
 from smartspec.server.errors import APIError
-from smartspec.server.harmless import HarmlessFields
+from smartspec.server.harmless import HarmlessChatFields, HarmlessFields
 from smartspec.server.structured import ResponseFormat, StructuredFields, StructuredOutputs
 from smartspec.server.tools import MAX_CALLS, CalledTool, CallGrammar, ToolFields
 
@@ -219,40 +218,26 @@ class CompletionBody(GenerationBody):
         return self
 
 
-class TextPart(BaseModel):
-    """A part of a content."""
-
-    type: Literal["text"]
-    text: str
-
-
-def _join_text_parts(content: object) -> object:
-    """Content in parts is text if every part is."""
-    if not isinstance(content, list):
-        return content
-    texts = [part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None for part in content]
-    if not all(isinstance(text, str) for text in texts):
-        raise ValueError('content parts must be {"type": "text", "text": ...}: this server reads text alone')
-    return "".join(texts)
-
-
 class Message(Body):
-    """content may be left out by an assistant that called tools."""
+    """content may be left out by an assistant that called tools, only thought, or refused (that is then said)."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[str, BeforeValidator(_join_text_parts, json_schema_input_type=str | list[TextPart])]
+    content: Annotated[str, BeforeValidator(join_text_parts, json_schema_input_type=str | list[TextPart])]
     name: str | None = None
     tool_calls: list[CalledTool] = Field([], max_length=MAX_CALLS)
     tool_call_id: str | None = None
+    reasoning_content: str | None = None  # what the assistant thought before it said this
+    reasoning: str | None = None  # the same: vLLM's newer name
     refusal: str | None = None
     annotations: Annotated[object, only([])] = None
     provider_specific_fields: dict[str, object] | None = None  # LiteLLM's own notes, ignored
 
     @model_validator(mode="before")
     @classmethod
-    def _calls_need_no_words(cls, data: object) -> object:
-        if isinstance(data, dict) and data.get("tool_calls") and data.get("content") is None:
-            return data | {"content": ""}
+    def _content_may_be_elsewhere(cls, data: object) -> object:
+        elsewhere = ("tool_calls", "reasoning_content", "reasoning", "refusal")
+        if isinstance(data, dict) and data.get("content") is None and any(map(data.get, elsewhere)):
+            return data | {"content": data.get("refusal") or ""}
         return data
 
     @model_validator(mode="after")
@@ -262,7 +247,11 @@ class Message(Body):
         return self
 
 
-class ChatBody(ToolFields, GenerationBody):
+# What OpenAI's client knows.
+ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+
+
+class ChatBody(HarmlessChatFields, ToolFields, GenerationBody):
     """POST /v1/chat/completions."""
 
     messages: Annotated[list[Message], FailFast()] = Field(min_length=1, max_length=MAX_MESSAGES)
@@ -270,6 +259,7 @@ class ChatBody(ToolFields, GenerationBody):
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     chat_template_kwargs: dict[str, object] = Field({}, max_length=MAX_FIELDS)
+    reasoning_effort: ReasoningEffort | None = None
     logprobs: bool = False
     top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
 
@@ -307,6 +297,7 @@ class TokenizeBody(ToolFields):
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     chat_template_kwargs: dict[str, object] = Field({}, max_length=MAX_FIELDS)
+    reasoning_effort: ReasoningEffort | None = None
 
     @model_validator(mode="after")
     def _one_of_both(self) -> Self:
