@@ -7,8 +7,7 @@ from fake_server import MODEL
 from tokenizers import AddedToken, Tokenizer, decoders, models
 
 from smartspec.core.batch import TokenLogprobs
-from smartspec.engine.text.detokenizer import IncrementalDetokenizer
-from smartspec.engine.text.token_texts import LogprobTexts, TokenTexts
+from smartspec.engine.text.token_texts import TokenTexts
 
 TEXTS = [
     "Ünïcode: 🎉👩‍👩‍👧 done",
@@ -110,12 +109,10 @@ def test_byte_tokens_and_leading_spaces_of_sentencepiece():
     texts = TokenTexts(tokenizer)
     assert texts.alone(2) == (" the", b" the") and texts.alone(1) == ("<s>", b"<s>")
     assert texts.alone(8) == ("\n", b"\n") and texts.alone(4)[1] == b"\xf0"
-    token_ids = [2, 4, 5, 6, 7, 3, 8]
-    detokenizer, tokens = IncrementalDetokenizer(tokenizer, []), LogprobTexts(texts)
-    for token_id in token_ids:
-        tokens.push(token_id, detokenizer.push(token_id), ENTRY)
+    token_ids = [1, 2, 4, 5, 6, 7, 3, 8]  # with a beginning that is no part of the text
     text = tokenizer.decode(token_ids)
-    found = tokens.take(len(text), is_last=True)
+    beginning, *found = texts.read(text, token_ids, [None] + [ENTRY] * 7)
+    assert (beginning.text, beginning.offset, beginning.logprob) == ("<s>", 0, None)
     assert b"".join(token.bytes for token in found) == text.encode() == "the🎉 end\n".encode()
     assert [token.offset for token in found] == [0, 3, 3, 3, 3, 4, 8]
 

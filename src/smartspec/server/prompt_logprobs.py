@@ -3,11 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from tokenizers import Tokenizer
-
 from smartspec.core.batch import TokenLogprobs
-from smartspec.engine.text.detokenizer import IncrementalDetokenizer
-from smartspec.engine.text.token_texts import LogprobTexts, TokenText, TokenTexts
+from smartspec.engine.text.token_texts import TokenText, TokenTexts
 from smartspec.server.errors import APIError
 from smartspec.server.formats import finite
 
@@ -58,18 +55,10 @@ def _with_top(found: Sequence[TokenLogprobs], num_top: int) -> list[TokenLogprob
 class EchoReader:
     """Reads the tokens of echoed prompts, with num_top alternatives. texts: of the tokenizer's tokens."""
 
-    def __init__(self, tokenizer: Tokenizer, texts: TokenTexts, num_top: int):
-        self._tokenizer = tokenizer
+    def __init__(self, texts: TokenTexts, num_top: int):
         self._texts = texts
         self._num_top = num_top
 
     def __call__(self, text: str, token_ids: Sequence[int], found: Sequence[TokenLogprobs]) -> tuple[TokenText, ...]:
         """text: of the prompt as it is echoed. found: as for prompt_json. Takes long for a long prompt."""
-        detokenizer = IncrementalDetokenizer(self._tokenizer, [], skip_special_tokens=False)
-        tokens = LogprobTexts(self._texts)
-        for token_id, entry in zip(token_ids, [None, *_with_top(found, self._num_top)], strict=True):
-            piece = detokenizer.push(token_id)
-            # What the tokenizer itself has put before a text is no part of it.
-            is_added = token_id in self._texts.special_token_ids and not text.startswith(piece, tokens.length)
-            tokens.push(token_id, "" if is_added else piece, entry)
-        return tokens.take(len(text), is_last=True)
+        return self._texts.read(text, token_ids, [None, *_with_top(found, self._num_top)])

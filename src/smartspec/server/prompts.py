@@ -70,7 +70,7 @@ class PromptReader:
         """What reads the tokens of the echoed prompts, None unless they are asked for."""
         if not body.echo or body.logprobs is None:
             return None
-        return EchoReader(self._tokenizer.backend_tokenizer, self._token_texts, body.logprobs)
+        return EchoReader(self._token_texts, body.logprobs)
 
     def bad_words(self, body: GenerationBody) -> tuple[tuple[int, ...], ...]:
         """Token ids of each bad word, at the beginning of a text and behind a space."""

@@ -1,13 +1,14 @@
 """Text and bytes of single tokens, and where in an answer's text each begins: what is said beside log-probabilities."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tokenizers import Tokenizer
 from tokenizers.pre_tokenizers import ByteLevel
 
 from smartspec.core.batch import TokenLogprobs
-from smartspec.engine.text.detokenizer import INCOMPLETE
+from smartspec.engine.text.detokenizer import INCOMPLETE, IncrementalDetokenizer
 
 BYTE_TOKEN = re.compile("<0x([0-9A-F]{2})>")  # how sentencepiece's vocabularies write a byte
 
@@ -50,7 +51,7 @@ class TokenTexts:
         self._tokenizer = tokenizer
         self._known: dict[int, tuple[str, bytes]] = {}
         added = tokenizer.get_added_tokens_decoder()
-        self.special_token_ids = {token_id for token_id, token in added.items() if token.special}
+        self._special_token_ids = {token_id for token_id, token in added.items() if token.special}
 
     def alone(self, token_id: int) -> tuple[str, bytes]:
         """Text and bytes of a token, special ones included. An incomplete character of the text reads U+FFFD."""
@@ -60,6 +61,19 @@ class TokenTexts:
             text = two.removeprefix(one) if two.startswith(one) else one
             self._known[token_id] = text, self._bytes(token_id, text)
         return self._known[token_id]
+
+    def read(
+        self, text: str, token_ids: Sequence[int], entries: Sequence[TokenLogprobs | None]
+    ) -> tuple[TokenText, ...]:
+        """The tokens of a whole text with their log-probabilities."""
+        detokenizer = IncrementalDetokenizer(self._tokenizer, [], skip_special_tokens=False)
+        tokens = LogprobTexts(self)
+        for token_id, entry in zip(token_ids, entries, strict=True):
+            name, _ = self.alone(token_id)
+            # What the tokenizer itself has put before a text is no part of it.
+            is_added = token_id in self._special_token_ids and not text.startswith(name, tokens.length)
+            tokens.push(token_id, "" if is_added else detokenizer.push(token_id), entry)
+        return tokens.take(len(text), is_last=True)
 
     def _bytes(self, token_id: int, text: str) -> bytes:
         written = self._tokenizer.id_to_token(token_id)
