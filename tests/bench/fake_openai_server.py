@@ -11,6 +11,13 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
 
 WORDS = ["One", " two", " três"]
+# Deltas of vLLM, which has thoughts under one name or both, and of OpenAI, whose calls come in pieces.
+THOUGHTS = [{"reasoning": "a"}, {"reasoning_content": "b"}, {"reasoning_content": "c", "reasoning": "c"}]
+CALLS = [
+    {"tool_calls": [{"index": 0, "id": "x", "type": "function", "function": {"name": "f", "arguments": ""}}]},
+    {"tool_calls": [{"index": 0, "function": {"arguments": "{}"}}]},
+    {"tool_calls": None, "refusal": "no"},
+]
 
 
 class FakeServer:
@@ -88,6 +95,12 @@ def _events(prompt: str, chat: bool):
 
     if chat:
         yield chunk(choices=[{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}])
+    if prompt in ("think", "call a tool"):
+        for delta in THOUGHTS if prompt == "think" else CALLS:
+            yield chunk(choices=[{"index": 0, "delta": delta, "finish_reason": None}])
+        yield piece(None, "tool_calls")
+        yield b"[DONE]"
+        return
     for word in WORDS[:2]:
         yield piece(word)
     if prompt == "break":

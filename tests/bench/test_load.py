@@ -38,6 +38,14 @@ def test_an_answer_is_read_whole_and_counted_by_the_server(fake, chat):
     assert summary.speculation.mean_k == 2.0
 
 
+@pytest.mark.parametrize(("prompt", "text"), [("think", "abc"), ("call a tool", "f{}no")])
+def test_thoughts_and_calls_are_tokens(fake, prompt, text):
+    """An answer that has nothing else has a first token too, and as many as there were deltas."""
+    (record,), _ = measure(Target(fake.url, "m"), LoadPlan(requests(prompt), concurrency=1))
+    assert (record.text, record.num_output_tokens, record.error) == (text, 3, None)
+    assert record.ttft_seconds is not None
+
+
 def test_what_is_sent(fake):
     target = Target(fake.url, "m", api_key="k", temperature=0.5, ignore_eos=True)
     request = LoadRequest("0", "", "hello", max_tokens=9, seed=4, system="Be brief.")

@@ -20,8 +20,8 @@ def model(url) -> str:
 
 @pytest.mark.parametrize("script", sorted(path.name for path in SCRIPTS.glob("*.py")))
 def test_library(run, model, script):
-    """Each script asserts what it gets."""
-    assert run("python", str(SCRIPTS / script), model).splitlines()[-1] == "ok"
+    """Each script asserts what it gets. Its arguments: the model's name and the folder of its tokenizer."""
+    assert run("python", str(SCRIPTS / script), model, str(configuration())).splitlines()[-1] == "ok"
 
 
 def test_llm(run, url, model):

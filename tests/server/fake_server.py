@@ -67,11 +67,11 @@ def running_server(
     ignore_unknown_fields: bool = False,
     connection: type[LimitedConnection] = LimitedConnection,
     policy: str = "adaserve",
+    kv_tokens: int = 2048,
     **app_options,
 ) -> Iterator[FakeServer]:
-    core = make_core(
-        tokenizer.eos_token_id, draft_length=draft_length, max_batch=max_batch, max_model_len=MAX_MODEL_LEN
-    )
+    sizes = {"max_batch": max_batch, "max_model_len": MAX_MODEL_LEN, "kv_tokens": kv_tokens}
+    core = make_core(tokenizer.eos_token_id, draft_length=draft_length, **sizes)
     engine = AsyncEngine(
         core,
         tokenizer,
@@ -82,9 +82,25 @@ def running_server(
         max_queue=max_queue,
         max_queue_per_client=max_queue_per_client,
     )
-    options = {"policy": policy, "keys": keys, "ignore_unknown_fields": ignore_unknown_fields}
-    options["compiler"] = grammar_compiler(tokenizer)
-    app = create_app(engine, tokenizer, MODEL, drafters=("prompt-lookup",), **options, **app_options)
+    options = {"policy": policy, "keys": keys, "ignore_unknown_fields": ignore_unknown_fields, **app_options}
+    compiler = grammar_compiler(tokenizer)
+    with served(engine, tokenizer, compiler, api_key, drain_seconds, connection, **options) as server:
+        yield server
+
+
+@contextmanager
+def served(
+    engine: AsyncEngine,
+    tokenizer,
+    compiler: GrammarCompiler,
+    api_key: str = "unused",
+    drain_seconds: float = 0.0,
+    connection: type[LimitedConnection] = LimitedConnection,
+    timeout: float = 30,
+    **app_options,
+) -> Iterator[FakeServer]:
+    """A server around any engine. timeout: of its clients, in seconds."""
+    app = create_app(engine, tokenizer, MODEL, drafters=("prompt-lookup",), compiler=compiler, **app_options)
     listener = socket.create_server(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     web_server = HttpServer(app, engine, drain_seconds=drain_seconds, connection=connection)
@@ -92,11 +108,12 @@ def running_server(
     thread.start()
     try:
         eventually(lambda: web_server.started)
-        with httpx.Client(base_url=url, timeout=30) as http:
-            client = openai.OpenAI(base_url=f"{url}/v1", api_key=api_key, max_retries=0, timeout=30)
-            yield FakeServer(url, core, engine, web_server, http, client)
+        with httpx.Client(base_url=url, timeout=timeout) as http:
+            client = openai.OpenAI(base_url=f"{url}/v1", api_key=api_key, max_retries=0, timeout=timeout)
+            yield FakeServer(url, engine.core, engine, web_server, http, client)
     finally:
-        core.executor.let_go()
+        if isinstance(engine.core.executor, EchoExecutor):
+            engine.core.executor.let_go()
         web_server.should_exit = True
         thread.join(timeout=30)
     assert not engine.alive, "the engine thread outlived its server"

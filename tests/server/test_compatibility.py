@@ -1,5 +1,8 @@
 """Fields that clients send besides OpenAI's usual ones, and vLLM's small endpoints."""
 
+import re
+from pathlib import Path
+
 import pytest
 from fake_server import MAX_MODEL_LEN, MODEL, running_server
 
@@ -26,6 +29,160 @@ def test_fields_that_ask_for_nothing(server):
     assert chat.usage.completion_tokens == 3
     completion = server.complete(prompt="One two", best_of=1, tools=None, **HARMLESS, **VLLMS)
     assert completion.json()["choices"][0]["text"] == "One two"
+
+
+# A value of each parameter that OpenAI's client has, where a chat needs another than a completion in its place.
+SAMPLES = {
+    "audio": {"format": "mp3", "voice": "alloy"},
+    "access_programs": {"cyber": "standard"},
+    "background": False,
+    "background_options": {"completion_window": "2h"},
+    "best_of": 1,
+    "context_management": [{"type": "compaction"}],
+    "conversation": "conv_1",
+    "echo": True,
+    "frequency_penalty": 0.5,
+    "function_call": "none",
+    "functions": [{"name": "f"}],
+    "image": {"context_compression": "auto"},
+    "include": ["reasoning.encrypted_content"],
+    "instructions": "Be brief.",
+    "logit_bias": {"5": 1},
+    "logprobs": 1,
+    "max_completion_tokens": 3,
+    "max_output_tokens": 3,
+    "max_tokens": 3,
+    "max_tool_calls": 2,
+    "metadata": {"a": "b"},
+    "modalities": ["text"],
+    "moderation": {"model": "omni-moderation-latest"},
+    "n": 2,
+    "parallel_tool_calls": False,
+    "prediction": {"type": "content", "content": [{"type": "text", "text": "red"}]},
+    "presence_penalty": 0.5,
+    "previous_response_id": "resp_1",
+    "prompt_cache_key": "k",
+    "prompt_cache_options": {"mode": "implicit", "ttl": "30m"},
+    "prompt_cache_retention": "24h",
+    "reasoning": {"effort": "low", "summary": "auto"},
+    "reasoning_effort": "low",
+    "response_format": {"type": "json_object"},
+    "safety_identifier": "s",
+    "seed": 5,
+    "service_tier": "auto",
+    "stop": ["x"],
+    "store": True,
+    "stream": True,
+    "suffix": "end",
+    "temperature": 0.5,
+    "text": {"format": {"type": "text"}, "verbosity": "low"},
+    "tool_choice": "auto",
+    "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}],
+    "top_p": 0.5,
+    "truncation": "disabled",
+    "user": "u",
+    "verbosity": "low",
+    "web_search_options": {"search_context_size": "low"},
+}
+OF_ENDPOINT = {
+    ("chat/completions", "logprobs"): True,
+    ("chat/completions", "top_logprobs"): 2,
+    ("chat/completions", "stream_options"): {"include_usage": True},
+    ("completions", "stream_options"): {"include_usage": True},
+    ("completions", "prompt"): "One two",
+    ("responses", "prompt"): {"id": "pmpt_1"},
+    ("responses", "stream_options"): {"include_obfuscation": False},
+    ("responses", "tools"): [],
+    ("responses", "top_logprobs"): 0,
+}
+NEEDED = {"top_logprobs": {"logprobs": True}, "stream_options": {"stream": True}}
+
+
+def parameter_table() -> list[tuple[str, str, str]]:
+    """(endpoint, parameter, what is done with it) of docs/http-api.md."""
+    page = (Path(__file__).parents[2] / "docs" / "http-api.md").read_text()
+    section = page.partition("## Every parameter")[2].partition("\n## ")[0]
+    rows = [row.split("|")[1:-1] for row in section.splitlines() if row[:2] == "| "]
+    head, rows = [cell.strip(" `") for cell in rows[0]], [row for row in rows[1:] if "---" not in row[0]]
+    return [
+        (endpoint, name, cell.strip())
+        for names, *cells in rows
+        for name in re.findall(r"`(\w+)`", names)
+        for endpoint, cell in zip(head[1:], cells, strict=True)
+        if cell.strip()
+    ]
+
+
+def test_every_parameter_of_openais_client_is_on_the_page():
+    from openai.types import completion_create_params as of_completions
+    from openai.types.chat import completion_create_params as of_chat
+    from openai.types.responses import response_create_params as of_responses
+
+    kinds = {
+        "chat/completions": (of_chat.CompletionCreateParamsBase, of_chat.CompletionCreateParamsStreaming),
+        "completions": (of_completions.CompletionCreateParamsBase, of_completions.CompletionCreateParamsStreaming),
+        "responses": (of_responses.ResponseCreateParamsBase, of_responses.ResponseCreateParamsStreaming),
+    }
+    named = {(endpoint, name) for endpoint, name, _ in parameter_table()}
+    known = {(endpoint, name) for endpoint, both in kinds.items() for kind in both for name in kind.__annotations__}
+    assert known == named
+
+
+@pytest.mark.parametrize(("endpoint", "name", "what"), parameter_table())
+def test_a_parameter_is_taken_or_refused_as_the_page_says(server, endpoint, name, what):
+    needed = {"chat/completions": {"messages": [USER]}, "completions": {"prompt": "Hi"}, "responses": {"input": "Hi"}}
+    body = {"model": MODEL} | needed[endpoint] | (NEEDED.get(name, {}) if endpoint != "responses" else {})
+    if name not in body:
+        body[name] = OF_ENDPOINT.get((endpoint, name), SAMPLES.get(name))
+    answer = server.http.post(f"/v1/{endpoint}", json=body)
+    if what == "refused":
+        assert answer.status_code == 400 and answer.json()["error"]["param"] == name, answer.text
+    else:
+        assert what in ("used", "ignored") or what.startswith("only"), what
+        assert answer.status_code == 200, answer.text
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"reasoning_effort": "much"}, "reasoning_effort"),
+        ({"verbosity": 3}, "verbosity"),
+        ({"prediction": "red"}, "prediction"),
+        ({"prediction": {"type": "content", "content": [{"type": "image_url"}]}}, "prediction.content"),
+        ({"prediction": {"type": "other", "content": "red"}}, "prediction.type"),
+        (
+            {"messages": [{"role": "assistant", "content": "a", "reasoning_content": 5}]},
+            "messages[0].reasoning_content",
+        ),
+    ],
+)
+def test_the_shape_of_what_is_ignored_is_checked(server, body, param):
+    answer = server.chat(**{"messages": [USER]} | body)
+    assert answer.status_code == 400 and answer.json()["error"]["param"] == param, answer.text
+
+
+def test_thoughts_and_effort_reach_the_template(server, tokenizer, monkeypatch):
+    template = "{{ reasoning_effort }}:{% for m in messages %} {{ m.reasoning_content }}/{{ m.reasoning }}{% endfor %}"
+    monkeypatch.setattr(tokenizer, "chat_template", template)
+    thoughts = [{"reasoning_content": "well"}, {"reasoning": "hm"}, {"reasoning": "old", "reasoning_content": "new"}]
+    messages = [{"role": "assistant", "content": None} | thought for thought in thoughts] + [USER]
+    bodies = (
+        {"reasoning_effort": "low"},
+        {"reasoning_effort": "low", "chat_template_kwargs": {"reasoning_effort": "x"}},
+    )
+    for body, effort in zip(bodies, ("low", "x"), strict=True):
+        said = server.chat(messages=messages, **body).json()["choices"][0]["message"]["content"]
+        assert said == f"{effort}: well/well hm/hm new/new /"
+        token_ids = server.http.post("/tokenize", json={"messages": messages} | body).json()["tokens"]
+        assert tokenizer.decode(token_ids) == said
+    response = server.client.responses.create(model=MODEL, input="Hi", reasoning={"effort": "high", "summary": "auto"})
+    assert response.output_text.startswith("high:")
+
+
+def test_a_refusal_in_the_history_is_what_was_said(server, tokenizer):
+    messages = [USER, {"role": "assistant", "content": None, "refusal": "No."}, USER]
+    said = [USER, {"role": "assistant", "content": "No."}, USER]
+    assert tokens(server, messages=messages) == tokens(server, messages=said)
 
 
 def test_unknown_fields_are_ignored_if_that_is_said(tokenizer, server):

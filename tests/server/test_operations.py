@@ -29,7 +29,6 @@ ROOT = Path(__file__).parents[2]
 VLLM_HISTOGRAMS = (
     "e2e_request_latency_seconds",
     "time_to_first_token_seconds",
-    "inter_token_latency_seconds",
     "request_queue_time_seconds",
     "request_prefill_time_seconds",
     "request_decode_time_seconds",
@@ -74,6 +73,8 @@ def test_vllm_names_tell_the_same(tokenizer):
     for name in VLLM_HISTOGRAMS:
         bucket = found[f"vllm:{name}_bucket", sorted_labels(model, le="+Inf")]
         assert found[f"vllm:{name}_count", model] == bucket == 1
+    # A gap between two steps, of which the second of the three brought seven tokens.
+    assert found["vllm:inter_token_latency_seconds_count", model] == 2
     parts = [f"smartspec_request_{part}_seconds_sum" for part in ("queue", "prefill", "decode", "e2e")]
     queue, prefill, decode, e2e = (found[part, ()] for part in parts)
     assert min(queue, prefill, decode) >= 0 and queue + prefill + decode == pytest.approx(e2e)
@@ -86,6 +87,23 @@ def test_a_line_for_every_request(tokenizer, caplog):
     whole, missing = (record for record in caplog.records if record.name == "smartspec.access")
     assert re.fullmatch(r"127\.0\.0\.1 POST /v1/completions 200 \d+\.\d ms", whole.message)
     assert "\n" not in missing.message and missing.fields["status"] == 404
+
+
+@pytest.mark.parametrize(
+    "raw", [b"\x9b31mred", b"one\x85two", "é".encode(), b"1.2.3.4 GET /forged 200 0.1 ms", b"x" * 9999]
+)
+def test_an_address_from_a_proxy_is_one_printable_word(tokenizer, caplog, raw):
+    """What the connection lets through: no line feeds, but C1 controls, that begin a line or a terminal's command."""
+    with caplog.at_level(logging.INFO, "smartspec.access"), running_server(tokenizer, access_log=True) as server:
+        server.http.get("/health", headers=[(b"X-Forwarded-For", raw)])
+        server.http.get("/health", headers=[(b"X-Forwarded-For", b"203.0.113.7, 127.0.0.1")])
+        server.http.get("/a%20200%201.0%20ms%1b[31m", headers=[(b"User-Agent", raw)])
+    lines = [record for record in caplog.records if record.name == "smartspec.access"]
+    assert len(lines) == 3 and all(line.message.isascii() and line.message.isprintable() for line in lines)
+    assert all(len(line.message.split(" ")) == 6 and len(line.message) < 1000 for line in lines)
+    assert lines[1].message.startswith("203.0.113.7 GET /health 200")
+    assert lines[2].fields["path"] == r"/a\x20200\x201.0\x20ms\x1b[31m"
+    JsonLines().format(lines[0])
 
 
 def test_no_lines_unless_asked_for(server, caplog):

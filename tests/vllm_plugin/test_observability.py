@@ -5,7 +5,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from prometheus_client import REGISTRY
+from prometheus_client import REGISTRY, generate_latest
 from test_scheduling import CASES, run
 from toy_engine import ToyEngine, make_config
 
@@ -82,6 +82,25 @@ def test_engines_are_shown_together(tmp_path, clean_registry):
     StatLogger(front_end(config, SCHEDULER), [0, 1])
     for index in ("0", "1"):
         assert clean_registry.get_sample_value("smartspec_steps_total", {"engine": index}) > 0
+
+
+@pytest.mark.parametrize(
+    "damage", [b"smartspec_steps_total{engine=", b"\xff\xfe\x00", b"\nsmartspec_steps_total x\n", b"{} {"]
+)
+def test_a_damaged_file_costs_no_other_metric(tmp_path, clean_registry, caplog, damage):
+    for index in (0, 1):
+        config = make_config(tmp_path, data_parallel_index=index)
+        run(config, num_requests=1)
+    StatLogger(front_end(config, SCHEDULER), [0, 1, 2])
+    (damaged,) = (tmp_path / "cache" / "vllm").glob("*-0.prom")
+    whole = damaged.read_bytes()
+    damaged.write_bytes(whole[: len(whole) // 2] + damage)
+    steps = [clean_registry.get_sample_value("smartspec_steps_total", {"engine": index}) for index in ("0", "1")]
+    assert steps[0] is None and steps[1] > 0
+    assert b"smartspec_steps_total" in generate_latest(clean_registry)
+    assert [record.args[0] for record in caplog.records if "left out" in record.message] == [damaged]
+    damaged.write_bytes(whole)
+    assert clean_registry.get_sample_value("smartspec_steps_total", {"engine": "0"}) > 0
 
 
 def test_without_the_scheduler_nothing_is_registered(tmp_path, clean_registry):

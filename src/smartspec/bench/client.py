@@ -66,11 +66,20 @@ class StreamedAnswer:
             return
         self.usage = chunk.get("usage") or self.usage
         for choice in chunk.get("choices", ()):
-            delta = choice.get("delta") or {}
-            text = choice.get("text") or delta.get("content") or delta.get("reasoning_content")
-            if text:
+            if text := _text_of(choice):
                 self.pieces.append(text)
             self.finish_reason = choice.get("finish_reason") or self.finish_reason
+
+
+def _text_of(choice: dict) -> str:
+    """All that tokens have brought in a chunk: an answer, thoughts, a refusal, calls of tools."""
+    delta = choice.get("delta") or {}
+    thought = delta.get("reasoning_content") or delta.get("reasoning")  # some servers send it under both names
+    texts = [choice.get("text"), thought, delta.get("content"), delta.get("refusal")]
+    for call in delta.get("tool_calls") or ():
+        function = call.get("function") or {}
+        texts += [function.get("name"), function.get("arguments")]
+    return "".join(text for text in texts if text)
 
 
 def request_body(target: Target, request: LoadRequest) -> dict:

@@ -23,7 +23,8 @@ class SamplingParams:
     logit_bias: (token id, what is added to its logit) pairs. allowed_token_ids: no other tokens, empty for all.
     bad_words_token_ids: sequences that the output does not contain. min_tokens: it does not stop before.
     include_stop_str_in_output, skip_special_tokens: what of the text is shown. logprobs: number of most likely
-    alternatives to report per token (0: the chosen token alone, None: none). prompt_logprobs: the same of the prompt.
+    alternatives to report per token (0: the chosen token alone, None: none). prompt_logprobs: the same of the prompt;
+    with them max_tokens may be 0.
     """
 
     max_tokens: int = 16
@@ -56,7 +57,7 @@ class SamplingParams:
         _check_range("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
         for _, bias in self.logit_bias:
             _check_range("logit_bias", bias, -MAX_BIAS, MAX_BIAS)
-        if self.max_tokens < 1:
+        if self.max_tokens < (self.prompt_logprobs is None):
             raise ValueError(f"max_tokens must be at least 1, got {self.max_tokens}")
         if not 0 <= self.min_tokens <= self.max_tokens:
             raise ValueError(f"min_tokens must be between 0 and max_tokens ({self.max_tokens}), got {self.min_tokens}")

@@ -39,6 +39,7 @@ class Scheduler:
         self.max_draft_tokens = max_draft_tokens
         self.waiting = FairQueue()
         self.running: list[Request] = []
+        self.num_preemptions = 0
         self._class_ids = ClassIds()
         self._drafts_in_mixed_step = 0  # draft tokens verified in the last mixed step
 
@@ -79,7 +80,8 @@ class Scheduler:
     def view(self, batch: Batch, drafters: tuple[DrafterView, ...], now: float) -> BatchView:
         """What the controller may know about the batch. now: seconds; see BatchView."""
         rows = batch.decoding
-        left = np.array([r.max_num_tokens - r.num_tokens - 1 for r in rows], dtype=np.int64)
+        # Not below 0: of a prompt that only is to be scored, no token may come.
+        left = np.array([max(0, r.max_num_tokens - r.num_tokens - 1) for r in rows], dtype=np.int64)
         caps, budget = self._fit_kv(rows, np.minimum(left, self.max_draft_tokens))
         wishes: dict[str, np.ndarray] = {}
         if any(r.speculation is not NO_OPTIONS for r in rows):
@@ -228,7 +230,9 @@ class Scheduler:
 
     def _start(self, request: Request, prefix: Prefix | None) -> None:
         request.slot = self.blocks.acquire(prefix, request.num_tokens)
-        request.num_computed_tokens = request.num_cached_tokens = 0 if prefix is None else prefix.num_tokens
+        request.num_computed_tokens = 0 if prefix is None else prefix.num_tokens
+        if not request.num_preemptions:  # later it may find what it computed itself
+            request.num_cached_tokens = request.num_computed_tokens
         request.status = RequestStatus.RUNNING
         self.running.append(request)
         if not request.num_preemptions:
@@ -267,6 +271,7 @@ class Scheduler:
         self._release(request, RequestStatus.WAITING)
         request.num_computed_tokens = 0
         request.num_preemptions += 1
+        self.num_preemptions += 1
         self.waiting.put_back(request)
 
     def _release(self, request: Request, status: RequestStatus) -> None:

@@ -8,6 +8,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 logger = logging.getLogger("smartspec.access")
 
+MAX_CHARACTERS = 200  # of an address or a path
 BAD_LINES_PER_SECOND = 10  # anybody can send bad requests, and should not be able to fill a disk with them
 
 
@@ -58,8 +59,8 @@ class AccessLog:
         return True
 
     def _write(self, scope: Scope, status: int, seconds: float) -> None:
-        client = scope["client"][0] if scope["client"] else "-"
-        path = scope["path"][:200].encode("unicode_escape").decode()  # whoever sends it does not write our lines
+        client = _shown(scope["client"][0]) if scope["client"] else "-"
+        path = _shown(scope["path"])
         fields = {
             "client": client,
             "method": scope["method"],
@@ -73,3 +74,9 @@ class AccessLog:
             text += f" ({self._num_left_out} lines of bad requests before it left out)"
             self._num_left_out = 0
         logger.info(text, extra={"fields": fields})
+
+
+def _shown(text: str) -> str:
+    """What somebody sent, as one word of printable ASCII: they do not write our lines, nor to whoever's terminal shows
+    them. An address is what a proxy's X-Forwarded-For says, which may be anything."""
+    return text[:MAX_CHARACTERS].encode("unicode_escape").decode().replace(" ", "\\x20")

@@ -1,7 +1,7 @@
 """What all bodies have in common."""
 
 import json
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetPydanticSchema, JsonValue, model_validator
 from pydantic_core import core_schema
@@ -59,3 +59,20 @@ def ranged(default: float, low: float, high: float) -> Any:
 def given(name: str, kind: str) -> dict:
     """A JSON schema: the field is there, and not null or an empty list."""
     return {"required": [name], "properties": {name: {"type": kind} | ({"minItems": 1} if kind == "array" else {})}}
+
+
+class TextPart(BaseModel):
+    """A part of a content."""
+
+    type: Literal["text"]
+    text: str
+
+
+def join_text_parts(content: object) -> object:
+    """Content in parts is text if every part is."""
+    if not isinstance(content, list):
+        return content
+    texts = [part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None for part in content]
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError('content parts must be {"type": "text", "text": ...}: this server reads text alone')
+    return "".join(texts)

@@ -52,7 +52,13 @@ class CallReader:
         prompts = self._prompts.read_completion(body)
         max_tokens = self._prompts.max_tokens(body, body.max_tokens, DEFAULT_COMPLETION_TOKENS, prompts)
         params = body.sampling_params(max_tokens, body.logprobs, self._prompts.bad_words(body))
-        form = CompletionFormat(show_top=bool(body.logprobs), echoed=self._prompts.echoes(body, prompts))
+        if body.echo and body.logprobs is not None:
+            check_num_entries("logprobs", prompts, body.n, body.logprobs)
+        form = CompletionFormat(
+            show_top=bool(body.logprobs),
+            echoed=self._prompts.echoes(body, prompts),
+            read_echo=self._prompts.echo_reader(body),
+        )
         return self._call(body, prompts, params, client), form
 
     def chat(self, data: bytes, client: Origin) -> tuple[Call, ChatFormat]:
@@ -97,7 +103,7 @@ class CallReader:
 
     def _call(self, body: GenerationBody, prompts: list[list[int]], params: SamplingParams, client: Origin) -> Call:
         if body.prompt_logprobs is not None:
-            check_num_entries(prompts, body.n, body.prompt_logprobs)
+            check_num_entries("prompt_logprobs", prompts, body.n, body.prompt_logprobs)
         return Call(
             model=self._model_name,
             prompts=prompts,
@@ -112,6 +118,7 @@ class CallReader:
             origin=body.origin(client),
             asked_grammar=_asked_grammar(body),
             decode=self._prompts.decode,
+            prompt_logprobs=body.prompt_logprobs,
         )
 
 

@@ -1,14 +1,26 @@
 """TextDeltas as the JSON of the two OpenAI endpoints. A whole answer is one large delta per choice."""
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-from smartspec.engine.text.stream import TextDelta, TokenText
+from smartspec.core.batch import TokenLogprobs
+from smartspec.engine.text.stream import TextDelta
+from smartspec.engine.text.token_texts import TokenText
 from smartspec.server.tool_calls import ToolCall, ToolCallReader
 
 LOWEST_LOGPROB = -9999.0  # JSON has no -inf
+
+
+@dataclass(frozen=True)
+class ScoredPrompt:
+    """A prompt whose log-probabilities are known. found: of its second token and those behind it. written: as vLLM's
+    `prompt_logprobs`, None if that was not asked for."""
+
+    token_ids: list[int]
+    found: tuple[TokenLogprobs, ...]
+    written: list[dict | None] | None
 
 
 class Format(Protocol):
@@ -24,52 +36,69 @@ class Format(Protocol):
     def chunk_choice(self, delta: TextDelta) -> dict:
         """The choice of a streamed chunk; called in order."""
 
-    def place_prompts(self, choices: list[dict], of_choices: list[list]) -> dict:
+    def place_prompts(self, choices: list[dict], prompts: Sequence[ScoredPrompt]) -> dict:
         """Where the log-probabilities of each choice's prompt go: into the choices, or what is returned into the
         answer."""
 
 
 class CompletionFormat:
     """POST /v1/completions. show_top: whether alternatives were asked for. echoed: what goes before the text of each
-    choice, none of them if empty."""
+    choice, none of them if empty. read_echo: the tokens of an echoed text (text, token ids, log-probabilities), where
+    theirs go before those of the output."""
 
     id_prefix = "cmpl"
     whole_object = chunk_object = "text_completion"
 
-    def __init__(self, show_top: bool, echoed: Sequence[str] = ()):
+    def __init__(
+        self,
+        show_top: bool,
+        echoed: Sequence[str] = (),
+        read_echo: Callable[[str, list[int], tuple[TokenLogprobs, ...]], Sequence[TokenText]] | None = None,
+    ):
         self._show_top = show_top
-        self._echoed = dict(enumerate(echoed))
-        self._offsets: dict[int, int] = {}
+        self._echoed = echoed
+        self._read_echo = read_echo
+        self._begun: set[int] = set()
 
     def whole_choice(self, delta: TextDelta) -> dict:
         return self.chunk_choice(delta)
 
     def chunk_choice(self, delta: TextDelta) -> dict:
-        logprobs = None if delta.logprobs is None else self._logprobs(delta.index, delta.logprobs)
-        text = self._echoed.pop(delta.index, "") + delta.text
+        echoed = self._echoed[delta.index] if self._echoed else ""
+        text = delta.text if delta.index in self._begun else echoed + delta.text
+        self._begun.add(delta.index)
+        # With an echo they are as many as usage counts, the token that ended the answer among them: lm-eval takes the
+        # last one off, whatever it is.
+        kept = [token for token in delta.logprobs or () if token.shown or self._read_echo]
+        logprobs = None if delta.logprobs is None else self._logprobs(kept, len(echoed))
         return {"index": delta.index, "text": text, "logprobs": logprobs, "finish_reason": delta.finish_reason}
 
-    def place_prompts(self, choices: list[dict], of_choices: list[list]) -> dict:
-        for choice, of_prompt in zip(choices, of_choices, strict=True):
-            choice["prompt_logprobs"] = of_prompt
+    def place_prompts(self, choices: list[dict], prompts: Sequence[ScoredPrompt]) -> dict:
+        for choice, prompt in zip(choices, prompts, strict=True):
+            if prompt.written is not None:
+                choice["prompt_logprobs"] = prompt.written
+            if self._read_echo is not None:
+                tokens = self._read_echo(self._echoed[choice["index"]], prompt.token_ids, prompt.found)
+                before, behind = self._logprobs(tokens, 0), choice["logprobs"]
+                choice["logprobs"] = {name: values and values + behind[name] for name, values in before.items()}
         return {}
 
-    def _logprobs(self, index: int, tokens: tuple[TokenText, ...]) -> dict:
-        offset = self._offsets.get(index, 0)
-        offsets = []
-        for token in tokens:
-            offsets.append(offset)
-            offset += len(token.text)
-        self._offsets[index] = offset
-        # The token itself is always among them. Of several tokens with the same text the likeliest is kept.
-        ranked = [sorted((token, *token.top), key=lambda t: t.logprob) for token in tokens]
-        tops = [{alternative.text: finite(alternative.logprob) for alternative in best} for best in ranked]
+    def _logprobs(self, tokens: Sequence[TokenText], start: int) -> dict:
+        """start: of the tokens' text in the choice's, in characters."""
         return {
             "tokens": [token.text for token in tokens],
             "token_logprobs": [finite(token.logprob) for token in tokens],
-            "top_logprobs": tops if self._show_top else None,
-            "text_offset": offsets,
+            "top_logprobs": list(map(_tops, tokens)) if self._show_top else None,
+            "text_offset": [start + token.offset for token in tokens],
         }
+
+
+def _tops(token: TokenText) -> dict[str, float | None] | None:
+    """The token itself is always among them. Of several tokens with the same text the likeliest is kept."""
+    if token.logprob is None:
+        return None
+    ranked = sorted((token, *token.top), key=lambda t: t.logprob)
+    return {alternative.text: finite(alternative.logprob) for alternative in ranked}
 
 
 class ChatFormat:
@@ -102,8 +131,8 @@ class ChatFormat:
             content["tool_calls"] = [{"index": first + i} | call.to_json() for i, call in enumerate(calls)]
         return self._choice(delta, "delta", content)
 
-    def place_prompts(self, choices: list[dict], of_choices: list[list]) -> dict:
-        return {"prompt_logprobs": of_choices[0]}
+    def place_prompts(self, choices: list[dict], prompts: Sequence[ScoredPrompt]) -> dict:
+        return {"prompt_logprobs": prompts[0].written}
 
     def _read(self, delta: TextDelta) -> tuple[TextDelta, list[ToolCall]]:
         """What is said, and the tools that are called."""
@@ -118,25 +147,21 @@ class ChatFormat:
         logprobs = None
         if delta.logprobs is not None:
             tokens = [
-                _chat_token(token) | {"top_logprobs": list(map(_chat_token, token.top))} for token in delta.logprobs
+                _chat_token(token) | {"top_logprobs": list(map(_chat_token, token.top))}
+                for token in delta.logprobs
+                if token.shown
             ]
             logprobs = {"content": tokens, "refusal": None}
         return {"index": delta.index, key: content, "logprobs": logprobs, "finish_reason": delta.finish_reason}
 
 
 def _chat_token(token: TokenText) -> dict:
-    # A token that is a part of a character has bytes, but they cannot be had from its text.
-    known = "\ufffd" not in token.text
-    return {
-        "token": token.text,
-        "logprob": finite(token.logprob),
-        "bytes": list(token.text.encode()) if known else None,
-    }
+    return {"token": token.text, "logprob": finite(token.logprob), "bytes": list(token.bytes)}
 
 
-def finite(logprob: float) -> float:
+def finite(logprob: float | None) -> float | None:
     """As JSON can have it."""
-    return max(logprob, LOWEST_LOGPROB)
+    return None if logprob is None else max(logprob, LOWEST_LOGPROB)
 
 
 def merge(deltas: list[TextDelta]) -> TextDelta:

@@ -1,8 +1,10 @@
 """Fields of OpenAI's and vLLM's that clients send and that change nothing here."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
-from smartspec.server.body_model import Body, JsonObject, only
+from pydantic import BeforeValidator
+
+from smartspec.server.body_model import Body, JsonObject, TextPart, join_text_parts, only
 
 
 class HarmlessFields(Body):
@@ -23,3 +25,19 @@ class HarmlessFields(Body):
     spaces_between_special_tokens: Annotated[object, only(True)] = None
     return_token_ids: Annotated[object, only(False)] = None
     return_tokens_as_token_ids: Annotated[object, only(False)] = None
+
+
+class Prediction(Body):
+    """A guess of the answer. Nothing is drafted from it."""
+
+    type: Literal["content"]
+    content: Annotated[str, BeforeValidator(join_text_parts, json_schema_input_type=str | list[TextPart])]
+
+
+class HarmlessChatFields(Body):
+    """Those of chats alone."""
+
+    verbosity: Literal["low", "medium", "high"] | None = None
+    prediction: Prediction | None = None
+    prompt_cache_options: JsonObject | None = None
+    prompt_cache_retention: str | None = None

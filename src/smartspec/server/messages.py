@@ -11,14 +11,23 @@ TOOL_RESPONSE = "<tool_response>\n{}\n</tool_response>"
 
 
 def num_characters(message: Message) -> int:
-    return len(message.content) + sum(len(call.function.arguments) for call in message.tool_calls)
+    thoughts = (message.reasoning_content, message.reasoning)
+    texts = (message.content, *filter(None, thoughts), *(call.function.arguments for call in message.tool_calls))
+    return sum(map(len, texts))
+
+
+def _entry(message: Message, content: str) -> dict:
+    """Templates ask for thoughts under either name, and most for none."""
+    thought = message.reasoning if message.reasoning_content is None else message.reasoning_content
+    thoughts = {} if thought is None else {"reasoning_content": thought, "reasoning": thought}
+    return {"role": ROLES.get(message.role, message.role), "content": content} | thoughts
 
 
 def to_template(messages: Sequence[Message]) -> list[dict]:
     """For a template that knows of tools."""
     converted = []
     for message in messages:
-        entry: dict = {"role": ROLES.get(message.role, message.role), "content": message.content}
+        entry = _entry(message, message.content)
         if message.tool_calls:
             entry["tool_calls"] = [call.for_template() for call in message.tool_calls]
         if message.role == "tool":
@@ -31,7 +40,7 @@ def to_plain_template(messages: Sequence[Message], tools: list[dict]) -> list[di
     """For a template that does not: tools stand in the system message, calls and their results in the text."""
     converted: list[dict] = []
     for message in messages:
-        entry = {"role": ROLES.get(message.role, message.role), "content": message.content}
+        entry = _entry(message, message.content)
         if message.role == "tool":
             entry = {"role": "user", "content": TOOL_RESPONSE.format(message.content)}
         calls = [call.as_text() for call in message.tool_calls]

@@ -35,8 +35,10 @@ class ServerMetrics:
         self.requests = counter("requests", "Requests by how they ended (each choice counts)", ["outcome"])
         for outcome in OUTCOMES:
             self.requests.labels(outcome)
-        self.prompt_tokens = counter("prompt_tokens", "Prompt tokens computed (cached prefixes are not)")
-        self.generation_tokens = counter("generation_tokens", "Tokens emitted")
+        self.prompt_tokens = counter("prompt_tokens", "Prompt tokens as usage counts them, cached ones among them")
+        self.cached_prompt_tokens = counter("cached_prompt_tokens", "Prompt tokens whose KV was there already")
+        self.generation_tokens = counter("generation_tokens", "Output tokens as usage counts them")
+        self.preemptions = counter("preemptions", "Requests that gave back their memory to be computed anew")
         self.draft_tokens = counter("draft_tokens", "Draft tokens made")
         self.verified_tokens = counter("verified_tokens", "Draft tokens verified by the target")
         self.accepted_tokens = counter("accepted_tokens", "Draft tokens accepted")
@@ -54,17 +56,18 @@ class ServerMetrics:
         self.queue = histogram("request_queue_seconds", "Arrival to the beginning of the first step", LONG_SECONDS)
         self.prefill = histogram("request_prefill_seconds", "Beginning of the first step to first token", LONG_SECONDS)
         self.decode = histogram("request_decode_seconds", "First token to last token", LONG_SECONDS)
+        self.gap = histogram("inter_token_seconds", "Between the steps that brought a request tokens", SHORT_SECONDS)
         self.tpot = histogram("request_tpot_seconds", "(end to end - TTFT) / (tokens - 1)", SHORT_SECONDS)
         text = "Requests with a wanted time to first token (ttft) or per output token (tpot), met or missed"
         self.objectives = counter("objectives", text, ["objective", "outcome"])
         self.e2e = histogram("request_e2e_seconds", "Arrival to last token", LONG_SECONDS)
         self.prompt_length = histogram("request_prompt_tokens", "Tokens of a request's prompt", TOKENS)
         self.output_length = histogram("request_generation_tokens", "Tokens of a request's output", TOKENS)
+        text = "Tokens of the longest of the n outputs of a prompt"
+        self.longest_output = histogram("prompt_max_generation_tokens", text, TOKENS)
 
     def observe_step(self, output: StepOutput) -> None:
         """Count a step; a listener of the AsyncEngine."""
-        self.prompt_tokens.inc(output.num_prefill_tokens)
-        self.generation_tokens.inc(sum(len(o.new_token_ids) for o in output.outputs))
         self.draft_tokens.inc(output.num_draft_tokens)
         self.verified_tokens.inc(output.num_verified_tokens)
         self.accepted_tokens.inc(output.num_accepted_tokens)
@@ -77,6 +80,7 @@ class ServerMetrics:
             self.accepted_at.labels(str(position)).inc(sum(count > position for count in accepted))
         self.predicted_step.observe(output.predicted_seconds)
         self.step.observe(output.seconds.total)
+        self._pass_on(self.preemptions, "preemptions", self._core.scheduler.num_preemptions)
         # Only a core.safe_controller.SafeController counts failures; any other ends the step.
         self._pass_on(self.controller_errors, "errors", getattr(self._core.controller, "num_errors", 0))
         for kind, count in getattr(self._core.controller, "num_ignored", {}).items():
@@ -85,20 +89,29 @@ class ServerMetrics:
     async def observe_call(
         self, deltas: AsyncIterator[TextDelta], num_prompts: int, n: int = 1, wanted: SpeculationOptions = NO_OPTIONS
     ) -> AsyncIterator[TextDelta]:
-        """Pass the deltas of a call (n choices of each prompt) on and note the latencies and the outcome of each."""
+        """Pass the deltas of a call (n choices of each prompt) on, count their tokens as its usage will, and note the
+        latencies and the outcome of each."""
         start = time.monotonic()
         first: dict[int, float] = {}
+        latest: dict[int, float] = {}
         last: dict[int, TextDelta] = {}
         num_unfinished, outcome = num_prompts * n, "aborted"
         try:
             async with aclosing(deltas):
                 async for delta in deltas:
-                    first.setdefault(delta.index, time.monotonic() - start)
-                    last[delta.index] = delta
+                    now = time.monotonic() - start
+                    if delta.index not in first:
+                        first[delta.index] = now
+                        self._begin(delta, now, n)
+                    elif delta.token_ids:
+                        self.gap.observe(now - latest[delta.index])
+                    latest[delta.index], last[delta.index] = now, delta
+                    self.generation_tokens.inc(len(delta.token_ids))
                     if delta.finish_reason is not None:
                         num_unfinished -= 1
                         queued = 0.0 if delta.first_step is None else max(0.0, delta.first_step - start)
-                        self._finish(delta, queued, first[delta.index], time.monotonic() - start, wanted)
+                        self._finish(delta, queued, first[delta.index], now, wanted)
+                        self._finish_prompt(delta.index // n, last, n)
                     yield delta
         except Exception as error:
             is_ours = isinstance(error, EngineError) and not isinstance(error, NoTokenLeft)
@@ -120,10 +133,21 @@ class ServerMetrics:
         counter.inc(count - self._counted.get(name, 0))
         self._counted[name] = count
 
+    def _begin(self, delta: TextDelta, ttft: float, n: int) -> None:
+        self.ttft.observe(ttft)
+        if delta.index % n == 0:  # a prompt counts once, however many choices it has
+            self.prompt_tokens.inc(delta.num_prompt_tokens)
+            self.cached_prompt_tokens.inc(delta.num_cached_tokens)
+
+    def _finish_prompt(self, number: int, last: dict[int, TextDelta], n: int) -> None:
+        """Once all choices of a prompt have ended."""
+        choices = [last.get(index) for index in range(number * n, (number + 1) * n)]
+        if all(choice is not None and choice.finish_reason is not None for choice in choices):
+            self.longest_output.observe(max(choice.num_output_tokens for choice in choices))
+
     def _finish(self, delta: TextDelta, queued: float, ttft: float, e2e: float, wanted: SpeculationOptions) -> None:
         self.requests.labels(delta.finish_reason).inc()
         self.queue.observe(queued)
-        self.ttft.observe(ttft)
         self.prefill.observe(max(0.0, ttft - queued))
         self.decode.observe(e2e - ttft)
         self.e2e.observe(e2e)

@@ -9,6 +9,7 @@ from jinja2 import TemplateError
 from smartspec.engine.runtime.async_engine import AsyncEngine
 from smartspec.server.errors import APIError
 from smartspec.server.messages import num_characters, to_plain_template, to_template
+from smartspec.server.prompt_logprobs import EchoReader
 from smartspec.server.protocol import ChatBody, CompletionBody, GenerationBody, TokenizeBody
 
 
@@ -20,6 +21,7 @@ class PromptReader:
 
     def __init__(self, tokenizer, engine: AsyncEngine):
         self._tokenizer = tokenizer
+        self._token_texts = engine.token_texts
         self._vocab_size = engine.vocab_size
         self._max_model_len = engine.max_model_len
         self._template_parameters = signature(tokenizer.apply_chat_template).parameters.keys()
@@ -42,6 +44,7 @@ class PromptReader:
         if reserved := self._template_parameters & body.chat_template_kwargs.keys():
             name = f"chat_template_kwargs.{min(reserved)}"
             raise APIError(400, f"{name} is not a variable of chat templates", name, "invalid_value")
+        effort = {} if body.reasoning_effort is None else {"reasoning_effort": body.reasoning_effort}
         try:
             text = self._tokenizer.apply_chat_template(
                 messages,
@@ -49,7 +52,7 @@ class PromptReader:
                 add_generation_prompt=body.add_generation_prompt and not body.continue_final_message,
                 continue_final_message=body.continue_final_message,
                 tokenize=False,
-                **body.chat_template_kwargs,
+                **(effort | body.chat_template_kwargs),
             )
         except (TemplateError, TypeError, ValueError) as error:  # whatever a template does with what it is given
             raise APIError(400, f"the chat template refuses these messages: {error}", "messages") from error
@@ -62,6 +65,12 @@ class PromptReader:
         pairs = zip(body.prompt, prompts, strict=True)
         texts = [prompt if isinstance(prompt, str) else self.detokenize(ids) for prompt, ids in pairs]
         return [text for text in texts for _ in range(body.n)]
+
+    def echo_reader(self, body: CompletionBody) -> EchoReader | None:
+        """What reads the tokens of the echoed prompts, None unless they are asked for."""
+        if not body.echo or body.logprobs is None:
+            return None
+        return EchoReader(self._token_texts, body.logprobs)
 
     def bad_words(self, body: GenerationBody) -> tuple[tuple[int, ...], ...]:
         """Token ids of each bad word, at the beginning of a text and behind a space."""
@@ -89,7 +98,7 @@ class PromptReader:
         """New tokens allowed: asked, else the default, else what the context has left (None: all of it)."""
         num_prompt_tokens = max(map(len, prompts))
         left = self._max_model_len - num_prompt_tokens
-        if left < 1:
+        if left < (0 if asked == 0 else 1):
             raise APIError(
                 400,
                 f"the prompt has {num_prompt_tokens} tokens and leaves no room in the context of "

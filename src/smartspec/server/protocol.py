@@ -26,10 +26,19 @@ from smartspec.core.speculation import (
     NO_OPTIONS,
     SpeculationOptions,
 )
-from smartspec.server.body_model import MAX_FIELDS, Body, JsonObject, given, only, ranged
+from smartspec.server.body_model import (
+    MAX_FIELDS,
+    Body,
+    JsonObject,
+    TextPart,
+    given,
+    join_text_parts,
+    only,
+    ranged,
+)
 from smartspec.server.body_parts import check_num_parts
 from smartspec.server.errors import APIError
-from smartspec.server.harmless import HarmlessFields
+from smartspec.server.harmless import HarmlessChatFields, HarmlessFields
 from smartspec.server.structured import ResponseFormat, StructuredFields, StructuredOutputs
 from smartspec.server.tools import MAX_CALLS, CalledTool, CallGrammar, ToolFields
 
@@ -56,7 +65,6 @@ SAMPLING_OPTIONS = (
     "min_tokens",
     "include_stop_str_in_output",
     "skip_special_tokens",
-    "prompt_logprobs",
 )
 PROMPT_SHAPES = (
     "must be a string, a list of strings, a list of token ids or a list of such lists, and none of them empty"
@@ -153,6 +161,11 @@ class GenerationBody(HarmlessFields, StructuredFields):
     def speculation_options(self) -> SpeculationOptions:
         return NO_OPTIONS if self.speculation is None else self.speculation.options()
 
+    @property
+    def num_prompt_top(self) -> int | None:
+        """Alternatives to each token of the prompt to compute, None for no log-probabilities of it."""
+        return self.prompt_logprobs
+
     def origin(self, client: Origin) -> Origin:
         """client: who sends the body."""
         salt = f"{client.cache_salt} {self.cache_salt}" if self.cache_salt else client.cache_salt
@@ -167,6 +180,7 @@ class GenerationBody(HarmlessFields, StructuredFields):
             params = SamplingParams(
                 max_tokens=max_tokens,
                 logprobs=logprobs,
+                prompt_logprobs=self.num_prompt_top,
                 stop=tuple(self.stop),
                 stop_token_ids=tuple(self.stop_token_ids),
                 logit_bias=tuple(self.logit_bias.items()),
@@ -206,47 +220,40 @@ class CompletionBody(GenerationBody):
     tools: Annotated[object, only([])] = None
     tool_choice: Annotated[object, only("none", "auto")] = None
 
-    @model_validator(mode="after")
-    def _echo_has_no_logprobs(self) -> Self:
+    @property
+    def num_prompt_top(self) -> int | None:
         if self.echo and self.logprobs is not None:
-            raise ValueError("echo cannot be combined with logprobs: this server has none of the prompt's tokens")
+            return max(self.logprobs, self.prompt_logprobs or 0)
+        # An echo without output computes something of the prompt, or nothing would be left to do.
+        return 0 if self.echo and self.max_tokens == 0 and self.prompt_logprobs is None else self.prompt_logprobs
+
+    @model_validator(mode="after")
+    def _echoed_logprobs_are_not_streamed(self) -> Self:
+        if self.stream and self.echo and self.logprobs is not None:
+            raise ValueError("logprobs with echo needs stream to be false")
         return self
 
 
-class TextPart(BaseModel):
-    """A part of a content."""
-
-    type: Literal["text"]
-    text: str
-
-
-def _join_text_parts(content: object) -> object:
-    """Content in parts is text if every part is."""
-    if not isinstance(content, list):
-        return content
-    texts = [part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None for part in content]
-    if not all(isinstance(text, str) for text in texts):
-        raise ValueError('content parts must be {"type": "text", "text": ...}: this server reads text alone')
-    return "".join(texts)
-
-
 class Message(Body):
-    """content may be left out by an assistant that called tools."""
+    """content may be left out by an assistant that called tools, only thought, or refused (that is then said)."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[str, BeforeValidator(_join_text_parts, json_schema_input_type=str | list[TextPart])]
+    content: Annotated[str, BeforeValidator(join_text_parts, json_schema_input_type=str | list[TextPart])]
     name: str | None = None
     tool_calls: list[CalledTool] = Field([], max_length=MAX_CALLS)
     tool_call_id: str | None = None
+    reasoning_content: str | None = None  # what the assistant thought before it said this
+    reasoning: str | None = None  # the same: vLLM's newer name
     refusal: str | None = None
     annotations: Annotated[object, only([])] = None
     provider_specific_fields: JsonObject | None = None  # LiteLLM's own notes, ignored
 
     @model_validator(mode="before")
     @classmethod
-    def _calls_need_no_words(cls, data: object) -> object:
-        if isinstance(data, dict) and data.get("tool_calls") and data.get("content") is None:
-            return data | {"content": ""}
+    def _content_may_be_elsewhere(cls, data: object) -> object:
+        elsewhere = ("tool_calls", "reasoning_content", "reasoning", "refusal")
+        if isinstance(data, dict) and data.get("content") is None and any(map(data.get, elsewhere)):
+            return data | {"content": data.get("refusal") or ""}
         return data
 
     @model_validator(mode="after")
@@ -256,7 +263,11 @@ class Message(Body):
         return self
 
 
-class ChatBody(ToolFields, GenerationBody):
+# What OpenAI's client knows.
+ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+
+
+class ChatBody(HarmlessChatFields, ToolFields, GenerationBody):
     """POST /v1/chat/completions."""
 
     messages: Annotated[list[Message], FailFast()] = Field(min_length=1, max_length=MAX_MESSAGES)
@@ -264,6 +275,7 @@ class ChatBody(ToolFields, GenerationBody):
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     chat_template_kwargs: JsonObject = Field({}, max_length=MAX_FIELDS)
+    reasoning_effort: ReasoningEffort | None = None
     logprobs: bool = False
     top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
 
@@ -301,6 +313,7 @@ class TokenizeBody(ToolFields):
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     chat_template_kwargs: JsonObject = Field({}, max_length=MAX_FIELDS)
+    reasoning_effort: ReasoningEffort | None = None
 
     @model_validator(mode="after")
     def _one_of_both(self) -> Self:

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, Field
 
 from smartspec.server.body_model import Body, JsonObject, only
-from smartspec.server.protocol import MAX_MESSAGES, ChatBody, Message, SpeculationBody
+from smartspec.server.protocol import MAX_MESSAGES, ChatBody, Message, ReasoningEffort, SpeculationBody
 from smartspec.server.structured import JsonSchema, ResponseFormat
 
 TEXT_PARTS = ("input_text", "output_text", "text")
@@ -41,6 +41,7 @@ class InputItem(Body):
     content: Annotated[str, BeforeValidator(_join_text_parts, json_schema_input_type=str | list[ResponsesTextPart])]
     id: str | None = None
     status: str | None = None
+    phase: str | None = None  # of an answer, ignored
 
 
 class TextFormat(JsonSchema):
@@ -59,6 +60,16 @@ class TextOptions(Body):
     verbosity: str | None = None  # the model has one
 
 
+class Reasoning(Body):
+    """How much to think. What the rest asks for, this server has none of."""
+
+    effort: ReasoningEffort | None = None
+    summary: str | None = None
+    generate_summary: str | None = None
+    context: str | None = None
+    mode: str | None = None
+
+
 class ResponsesBody(Body):
     """POST /v1/responses."""
 
@@ -73,6 +84,7 @@ class ResponsesBody(Body):
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
     stream: bool = False
     text: TextOptions = TextOptions()
+    reasoning: Reasoning = Reasoning()
     priority: int = Field(0, ge=-(2**31), lt=2**31)
     cache_salt: str | None = Field(None, min_length=1, max_length=256)
     speculation: SpeculationBody | None = None
@@ -81,13 +93,16 @@ class ResponsesBody(Body):
     tool_choice: Annotated[object, only("none", "auto")] = None
     truncation: Annotated[object, only("disabled")] = None
     background: Annotated[object, only(False)] = None
-    include: Annotated[object, only([])] = None
+    include: Annotated[object, only([], ["reasoning.encrypted_content"])] = None
+    max_tool_calls: int | None = None
     top_logprobs: Annotated[object, only(0)] = None
     stream_options: JsonObject | None = None
     metadata: JsonObject | None = None
     store: bool | None = None
     service_tier: str | None = None
     prompt_cache_key: str | None = None
+    prompt_cache_options: JsonObject | None = None
+    prompt_cache_retention: str | None = None
     safety_identifier: str | None = None
     parallel_tool_calls: bool | None = None
     user: str | None = None
@@ -98,4 +113,10 @@ class ResponsesBody(Body):
         names = ("model", "temperature", "top_p", "seed", "stream", "priority", "cache_salt", "speculation")
         same = {name: getattr(self, name) for name in names}
         wanted = self.text.format.response_format()
-        return ChatBody(messages=first + items, max_tokens=self.max_output_tokens, response_format=wanted, **same)
+        return ChatBody(
+            messages=first + items,
+            max_tokens=self.max_output_tokens,
+            response_format=wanted,
+            reasoning_effort=self.reasoning.effort,
+            **same,
+        )

@@ -8,7 +8,6 @@ import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
-from itertools import repeat
 
 from fastapi.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
@@ -20,7 +19,7 @@ from smartspec.core.speculation import NO_OPTIONS, SpeculationOptions
 from smartspec.engine.runtime.async_engine import AsyncEngine, EngineError
 from smartspec.engine.text.stream import TextDelta
 from smartspec.server.errors import APIError, describe
-from smartspec.server.formats import Format, merge, usage
+from smartspec.server.formats import Format, ScoredPrompt, merge, usage
 from smartspec.server.metrics import ServerMetrics
 from smartspec.server.prompt_logprobs import prompt_json
 
@@ -38,7 +37,8 @@ class AskedGrammar:
 @dataclass(frozen=True)
 class Call:
     """What a request to either endpoint comes down to. prompts: token ids. report: choices say which of their text
-    was accepted draft tokens. grammar: asked_grammar, compiled. decode: the text of token ids."""
+    was accepted draft tokens. grammar: asked_grammar, compiled. decode: the text of token ids. prompt_logprobs:
+    alternatives to each token of the prompts that the answer is to list, None for no list."""
 
     model: str
     prompts: list[list[int]]
@@ -54,6 +54,7 @@ class Call:
     asked_grammar: AskedGrammar | None = None
     grammar: Grammar | None = None
     decode: Callable[[list[int]], str] = str
+    prompt_logprobs: int | None = None
 
 
 class EventStream(Response):
@@ -118,10 +119,18 @@ def _whole(call: Call, form: Format, head: dict, by_choice: dict[int, list[TextD
     choices = [form.whole_choice(delta) | _report(call, delta) for delta in merged.values()]
     body = head | {"object": form.whole_object, "choices": choices, "usage": usage(merged, call.n)}
     if call.params.prompt_logprobs is not None:
-        found = [merged[number * call.n].prompt_logprobs for number in range(len(call.prompts))]
-        written = list(map(prompt_json, call.prompts, found, repeat(call.decode)))
-        body |= form.place_prompts(choices, [written[index // call.n] for index in merged])
+        prompts = [_scored(call, number, merged[number * call.n]) for number in range(len(call.prompts))]
+        body |= form.place_prompts(choices, [prompts[index // call.n] for index in merged])
     return JSONResponse(body)
+
+
+def _scored(call: Call, number: int, first: TextDelta) -> ScoredPrompt:
+    """A prompt of the call; first: its first choice."""
+    token_ids, found = call.prompts[number], first.prompt_logprobs or ()
+    wanted = call.prompt_logprobs
+    return ScoredPrompt(
+        token_ids, found, None if wanted is None else prompt_json(token_ids, found, wanted, call.decode)
+    )
 
 
 async def _events(call: Call, form: Format, head: dict, deltas: AsyncIterator[TextDelta]) -> AsyncIterator[bytes]:

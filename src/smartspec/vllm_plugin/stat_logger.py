@@ -1,6 +1,7 @@
 """Shows the metrics of the engines in vLLM's own registry, and so in its /metrics. vLLM loads it as a stat logger, in
 the process that answers HTTP; it does nothing unless SmartSpec's scheduler is in use."""
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,14 +13,18 @@ from vllm.v1.metrics.loggers import AggregateStatLoggerBase
 from smartspec.vllm_plugin.metrics import metrics_path
 from smartspec.vllm_plugin.settings import Settings
 
+logger = logging.getLogger(__name__)
+
 SCHEDULER = "smartspec.vllm_plugin.Scheduler"
 
 
 class MetricsFiles(Collector):
-    """What the engines have written last, read whenever somebody asks."""
+    """What the engines have written last, read whenever somebody asks. A file that cannot be read is left out, which
+    the log says once; all other metrics, vLLM's own among them, are shown."""
 
     def __init__(self, paths: list[Path]):
         self._paths = paths
+        self._unreadable: set[Path] = set()
 
     def describe(self) -> list[Metric]:
         """Nothing is known before the first step."""
@@ -29,11 +34,24 @@ class MetricsFiles(Collector):
         """One family of each name, with the samples of all engines."""
         families: dict[str, Metric] = {}
         for path in self._paths:
-            if path.exists():
-                for family in text_string_to_metric_families(path.read_text()):
-                    families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
-                    families[family.name].samples.extend(family.samples)
+            for family in self._read(path):
+                families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+                families[family.name].samples.extend(family.samples)
         yield from families.values()
+
+    def _read(self, path: Path) -> list[Metric]:
+        """All of a file, or nothing."""
+        try:
+            families = list(text_string_to_metric_families(path.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            return []
+        except Exception as error:  # the parser has many kinds, and whatever it is must not cost the others
+            if path not in self._unreadable:
+                self._unreadable.add(path)
+                logger.warning("%s is left out of /metrics: %s; delete it if this does not end", path, error)
+            return []
+        self._unreadable.discard(path)
+        return families
 
 
 class StatLogger(AggregateStatLoggerBase):

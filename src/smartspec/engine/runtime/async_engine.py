@@ -31,6 +31,7 @@ from smartspec.engine.runtime.huge_pages import collapse_pages
 from smartspec.engine.sampling.randomness import fold_seed
 from smartspec.engine.text.detokenizer import IncrementalDetokenizer
 from smartspec.engine.text.stream import Choice, TextDelta
+from smartspec.engine.text.token_texts import TokenTexts
 
 if TYPE_CHECKING:
     from smartspec.engine.runtime.build import Engine
@@ -93,6 +94,7 @@ class AsyncEngine:
         self.max_requests = max_batch + max_queue
         self.listeners: list[Callable[[StepOutput], None]] = []
         self._tokenizer = tokenizer
+        self.token_texts = TokenTexts(tokenizer.backend_tokenizer)
         self._eos_token_ids = eos_token_ids
         self._request_ids = itertools.count()
         self.num_requests = 0
@@ -257,7 +259,7 @@ class AsyncEngine:
                 detokenizer = IncrementalDetokenizer(
                     self._tokenizer.backend_tokenizer, prompt, params.skip_special_tokens
                 )
-                choices.append(Choice(index, request, detokenizer, events))
+                choices.append(Choice(index, request, detokenizer, self.token_texts, events))
         return choices
 
     # Everything below runs in the engine thread, except _deliver.
@@ -340,7 +342,7 @@ class AsyncEngine:
             kind = NoTokenLeft if output.request.error_is_callers else EngineError
             return self._choices.pop(request_id), kind(output.request.error)
         choice = self._choices[request_id]
-        delta = choice.advance(output, self._tokenizer)
+        delta = choice.advance(output)
         if delta.finish_reason is not None:
             del self._choices[request_id]
             if output.finish_reason is None:

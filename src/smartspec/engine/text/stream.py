@@ -2,19 +2,12 @@
 
 import asyncio
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from smartspec.core.batch import RequestOutput, TokenLogprobs
 from smartspec.core.request import Request
 from smartspec.engine.text.detokenizer import IncrementalDetokenizer, StopStrings
-
-
-@dataclass(frozen=True)
-class TokenText:
-    """A token and its log-probability; top: the most likely alternatives. Incomplete characters read U+FFFD."""
-
-    text: str
-    logprob: float
-    top: tuple["TokenText", ...] = ()
+from smartspec.engine.text.token_texts import LogprobTexts, TokenText, TokenTexts
 
 
 @dataclass(frozen=True)
@@ -22,7 +15,8 @@ class TextDelta:
     """What one step added to one choice of a call.
 
     index: prompt number * n + choice number. token_ids: new output tokens; a final stop token is one of them, but has
-    neither text nor logprobs. finish_reason: None, "stop" or "length". The num_ counters are totals of the choice.
+    no text. logprobs: of tokens whose place in the text is certain. finish_reason: None, "stop" or "length". The num_
+    counters are totals of the choice.
     pieces: the text again, by the token that brought it, and whether that was an accepted draft token; at the end
     perhaps what was held back for a stop string. prompt_logprobs: in the first delta, of the prompt's second token and
     those behind it, where they were asked for. first_step: when its first step began, on the engine's clock in seconds.
@@ -44,34 +38,44 @@ class TextDelta:
 class Choice:
     """One request of a call on its way to text. events: where its TextDeltas go."""
 
-    def __init__(self, index: int, request: Request, detokenizer: IncrementalDetokenizer, events: asyncio.Queue):
+    def __init__(
+        self,
+        index: int,
+        request: Request,
+        detokenizer: IncrementalDetokenizer,
+        token_texts: TokenTexts,
+        events: asyncio.Queue,
+    ):
         self.index = index
         self.request = request
         self.events = events
         self._detokenizer = detokenizer
         self._stop_strings = StopStrings(request.params.stop, request.params.include_stop_str_in_output)
         self._num_output_tokens = 0
+        self._num_characters = 0  # shown
+        self._logprobs = LogprobTexts(token_texts)
         self._scores_prompt = request.params.prompt_logprobs is not None
 
-    def advance(self, output: RequestOutput, tokenizer) -> TextDelta:
+    def advance(self, output: RequestOutput) -> TextDelta:
         """The text of a step's tokens, up to a stop string: tokens behind it are dropped."""
         is_first = self._num_output_tokens == 0
         num_tokens = len(output.new_token_ids)
         is_hidden = output.finish_reason == "stop" and not self.request.params.include_stop_str_in_output
-        texts, stopped = self._read(output.new_token_ids[: num_tokens - is_hidden])
-        num_texts = len(texts)
+        pieces, texts, stopped = self._read(output.new_token_ids[: num_tokens - is_hidden])
         if stopped:
-            num_tokens = num_texts
+            num_tokens = len(texts)
         elif output.finish_reason is not None and (held := self._stop_strings.flush()):
             texts.append(held)
         self._num_output_tokens += num_tokens
+        self._num_characters += sum(map(len, texts))
         token_ids = output.new_token_ids[:num_tokens]
+        finish_reason = "stop" if stopped else output.finish_reason
         return TextDelta(
             index=self.index,
             text="".join(texts),
             token_ids=token_ids,
-            logprobs=_token_texts(token_ids[:num_texts], output.logprobs, tokenizer),
-            finish_reason="stop" if stopped else output.finish_reason,
+            logprobs=self._read_logprobs(token_ids, pieces, output.logprobs, finish_reason is not None),
+            finish_reason=finish_reason,
             num_prompt_tokens=self.request.num_prompt_tokens,
             num_output_tokens=self._num_output_tokens,
             num_cached_tokens=self.request.num_cached_tokens,
@@ -80,29 +84,28 @@ class Choice:
             first_step=self.request.first_step,
         )
 
-    def _read(self, token_ids: tuple[int, ...]) -> tuple[list[str], bool]:
-        """Text of each token up to a stop string, and whether there was one."""
+    def _read(self, token_ids: tuple[int, ...]) -> tuple[list[str], list[str], bool]:
+        """Of each token up to a stop string: the text it brought, the text that may be shown with it. And whether there
+        was a stop string."""
+        pieces: list[str] = []
         texts: list[str] = []
         for num_texts, token_id in enumerate(token_ids, start=1):
             piece = self._detokenizer.push(token_id)
+            pieces.append(piece)
             if self._num_output_tokens + num_texts < self.request.params.min_tokens:
                 texts.append(piece)  # too early for stop strings
                 continue
             shown, stopped = self._stop_strings.push(piece)
             texts.append(shown)
             if stopped:
-                return texts, True
-        return texts, False
+                return pieces, texts, True
+        return pieces, texts, False
 
-
-def _token_texts(
-    token_ids: tuple[int, ...], logprobs: tuple[TokenLogprobs, ...] | None, tokenizer
-) -> tuple[TokenText, ...] | None:
-    if logprobs is None:
-        return None
-    texts = []
-    for token_id, entry in zip(token_ids, logprobs, strict=False):
-        top = zip(entry.top_token_ids, entry.top_logprobs, strict=True)
-        alternatives = tuple(TokenText(tokenizer.decode([alternative]), logprob) for alternative, logprob in top)
-        texts.append(TokenText(tokenizer.decode([token_id]), entry.logprob, alternatives))
-    return tuple(texts)
+    def _read_logprobs(
+        self, token_ids: tuple[int, ...], pieces: list[str], entries: tuple[TokenLogprobs, ...] | None, is_last: bool
+    ) -> tuple[TokenText, ...] | None:
+        if entries is None:
+            return None
+        for token_id, piece, entry in zip_longest(token_ids, pieces, entries[: len(token_ids)]):
+            self._logprobs.push(token_id, piece or "", entry, shown=piece is not None)
+        return self._logprobs.take(self._num_characters, is_last)
