@@ -70,8 +70,7 @@ class DraftModel:
             broken = broken_grammar([requests[i] for i in rows], [made[i].token_ids for i in rows])
             if broken is not None:
                 logits = logits.masked_fill(broken.to(logits.device), BANNED)
-            positions = np.array([requests[i].num_tokens + depth for i in rows], dtype=np.int64)
-            drawn, draft_probs = sample_draft(logits, [requests[i] for i in rows], positions)
+            drawn, draft_probs = sample_draft(logits, [requests[i] for i in rows], depth)
             confidence = _confidence(logits, draft_probs)
             for i, *entry in zip(rows, drawn.tolist(), draft_probs, confidence.tolist(), strict=True):
                 made[i].append(*entry)
