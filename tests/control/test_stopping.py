@@ -73,7 +73,7 @@ def test_no_other_rule_for_one_row_brings_more(rate, levels, price, seen):
     if levels.max() > 1:
         return
     estimates = make_estimates(1, rate)
-    rule = stop_rule(estimates, np.array([1]), np.ones(1), np.full((2, K), price), np.zeros(K + 1))
+    rule = stop_rule(estimates, np.array([1]), np.ones(1), np.full((2, K), price), np.zeros(K + 1), [0, 0])
 
     def value_of_going_on(depth, survival):
         if depth == K:
@@ -100,7 +100,7 @@ def test_the_rows_of_another_pass_are_the_best_set_of_rows(seed, num_rows):
     estimates, weights = make_estimates(num_rows, 0.7), rng.uniform(0.5, 2.0, num_rows)
     token_price = np.concatenate([[1.0], 1.0 + np.cumsum(np.sort(rng.uniform(0, 0.6, K * num_rows)))])
     pass_price, confidence = rng.uniform(0, 1.0), rng.uniform(0.1, 1.0, num_rows)
-    rule = stop_rule(estimates, np.ones(num_rows, int), weights, np.full((2, K), pass_price), token_price)
+    rule = stop_rule(estimates, np.ones(num_rows, int), weights, np.full((2, K), pass_price), token_price, [0, 0])
     goes_on = np.flatnonzero(~rule(0, np.arange(num_rows), confidence, np.zeros(num_rows)))
 
     def surplus(rows):
@@ -110,6 +110,20 @@ def test_the_rows_of_another_pass_are_the_best_set_of_rows(seed, num_rows):
 
     best = max(surplus(rows) for n in range(num_rows + 1) for rows in combinations(range(num_rows), n))
     assert surplus(goes_on) == pytest.approx(best)
+
+
+@pytest.mark.parametrize("price", np.linspace(0.0, 0.5, 11))
+def test_how_long_the_drafts_of_another_model_became_ends_no_draft(price):
+    """It tells what was drawn in them, and a cut that weighs both would keep or drop a token for what it is."""
+    estimates, ends = make_estimates(2, 0.6), set()
+    token_price = price * np.arange(2 * K + 1) ** 2 / (4 * K)
+    for length_of_first in range(1, K):
+        rule = stop_rule(estimates, np.array([0, 1]), np.ones(2), np.full((2, K), 0.01), token_price, [3, 3])
+        for depth in range(length_of_first):
+            rule(depth, np.array([0]), np.array([0.9]), np.zeros(1))
+        stops = [rule(depth, np.array([1]), np.array([0.7]), np.zeros(1))[0] for depth in range(K)]
+        ends.add(stops.index(True))
+    assert len(ends) == 1
 
 
 def test_room_for_longer_drafts_is_what_the_step_has():

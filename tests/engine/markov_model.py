@@ -1,6 +1,7 @@
 """Two small target models, decoding with them through verify, and the distributions written down naively."""
 
 from collections.abc import Callable
+from statistics import NormalDist
 
 import numpy as np
 import torch
@@ -95,3 +96,17 @@ def total_variation(outputs: np.ndarray, expected: np.ndarray) -> float:
     counts = np.zeros_like(expected)
     np.add.at(counts, (outputs[:, 0], outputs[:, 1]), 1)
     return 0.5 * np.abs(counts / len(outputs) - expected).sum()
+
+
+def p_value(statistic: float, freedom: int) -> float:
+    """Of a chi-square statistic, by Wilson and Hilferty's cube root (1931)."""
+    spread = 2 / (9 * freedom)
+    return 1 - NormalDist().cdf(((statistic / freedom) ** (1 / 3) - 1 + spread) / spread**0.5)
+
+
+def p_of_fit(counts: np.ndarray, probs: np.ndarray) -> float:
+    """Of counts, were they drawn from the distribution probs, of the same shape."""
+    possible, expected = probs > 0, counts.sum() * probs
+    assert not counts[~possible].any()
+    statistic = ((counts - expected)[possible] ** 2 / expected[possible]).sum()
+    return p_value(float(statistic), int(possible.sum()) - 1)

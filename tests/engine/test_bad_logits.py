@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 import torch
+from markov_engine import TableExecutor, TableRunner, serve
+from markov_model import p_of_fit
 from test_recycling_engine import WholeDrafts
 from tiny_models import VOCABULARY, as_loaded, tiny_llama
 
@@ -15,6 +17,7 @@ from smartspec.core.sampling_params import SamplingParams
 from smartspec.core.scheduler import Scheduler
 from smartspec.drafters.prompt_lookup import PromptLookupDrafter
 from smartspec.engine.attention.ragged import Segment
+from smartspec.engine.drafting.draft_model import DraftModel
 from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.engine.runtime.executor import LiveExecutor
 
@@ -136,3 +139,39 @@ def test_a_pass_without_bad_drafts_leaves_every_request_its_features(with_kernel
         for (request_id, position), features in drafter.read.items():
             if request_id == request.request_id:
                 torch.testing.assert_close(features, target.features[0][position], rtol=1e-4, atol=1e-4)
+
+
+class NaNBehind(TableRunner):
+    """Has no numbers behind BAD; with_neighbours: nor, in the same pass, for any other token of that request, as where
+    attention reads what its mask hides."""
+
+    BAD, with_neighbours = 3, False
+
+    def forward(self, segments: list[Segment]) -> torch.Tensor:
+        logits, first = super().forward(segments), 0
+        for segment in segments:
+            is_bad = segment.token_ids[len(segment.token_ids) - segment.num_logits :] == self.BAD
+            is_bad |= self.with_neighbours and bool((segment.token_ids == self.BAD).any())
+            logits[first : first + segment.num_logits][torch.from_numpy(is_bad)] = torch.nan
+            first += segment.num_logits
+        return logits
+
+
+@pytest.mark.parametrize("with_neighbours", [False, True])
+def test_tokens_that_were_drawn_are_not_dropped_for_a_bad_one_among_them(with_neighbours):
+    """The bad token, a third of all, comes to stand where it does in plain decoding, which then ends with an error."""
+    random, num = np.random.default_rng(0), 2400
+    target, draft = random.dirichlet(np.ones(NaNBehind.BAD), (2, NaNBehind.BAD + 1))
+    target, draft = (np.concatenate([table, np.full((len(table), 1), 0.5)], axis=1) for table in (target, draft))
+    executor = TableExecutor(target, (DraftModel(TableRunner(draft), 128),))
+    executor.runner = NaNBehind(target)
+    executor.runner.with_neighbours = with_neighbours
+    params = SamplingParams(max_tokens=3)
+    requests = [Request(i, [0], params, seed=int(random.integers(2**62))) for i in range(num)]
+    serve("fixed:3", requests, executor, batch=128, max_draft_tokens=3)
+    texts = [request.output_token_ids.tolist() for request in requests]
+    assert all(
+        (NaNBehind.BAD in text[:2]) == (r.finish_reason == "error") for r, text in zip(requests, texts, strict=True)
+    )
+    places = [text.index(NaNBehind.BAD) if NaNBehind.BAD in text else 3 for text in texts]
+    assert p_of_fit(np.bincount(places, minlength=4), np.array([1 / 3, 2 / 9, 4 / 27, 8 / 27])) > 1e-4

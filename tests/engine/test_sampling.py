@@ -187,7 +187,7 @@ def test_bad_logits_give_no_token_and_leave_the_other_rows_alone(bad_row, dtype)
 @pytest.mark.parametrize("bad_row", BAD_ROWS)
 def test_a_draft_of_bad_logits_is_a_token_all_the_same(bad_row):
     requests = [Request(i, [1], SamplingParams(temperature=i), seed=0) for i in range(2)]
-    token_ids, _ = sample_draft(torch.tensor([bad_row, bad_row]), requests, np.array([1, 1]))
+    token_ids, _ = sample_draft(torch.tensor([bad_row, bad_row]), requests, depth=0)
     assert token_ids.tolist() == [0, 0]
 
 
@@ -233,7 +233,7 @@ def test_draft_tokens_of_sampled_requests_come_with_their_distributions():
     params = [SamplingParams(temperature=0.0), SamplingParams(top_k=2, presence_penalty=2.0)]
     requests = [Request(i, [1], each, seed=5) for i, each in enumerate(params)]
     logits = torch.tensor([[0.0, 1.0, 3.0], [2.0, 1.0, 0.0]])
-    token_ids, draft_probs = sample_draft(logits, requests, np.array([1, 1]))
+    token_ids, draft_probs = sample_draft(logits, requests, depth=0)
     assert token_ids[0] == 2 and draft_probs[0] is None
     expected = reference_probs([2.0, 1.0, 0.0], SamplingParams(top_k=2), [], [])
     np.testing.assert_allclose(draft_probs[1], expected, rtol=1e-5)

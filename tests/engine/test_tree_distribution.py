@@ -4,12 +4,11 @@ down plainly, with random numbers of its own.
 
 from collections import Counter
 from functools import cache
-from statistics import NormalDist
 
 import numpy as np
 import pytest
 import torch
-from markov_model import PROMPT, make_requests, pair_probs, reference_probs
+from markov_model import PROMPT, make_requests, p_of_fit, p_value, pair_probs, reference_probs
 from random_trees import random_tree
 
 from smartspec.core.batch import NO_DRAFT, Draft
@@ -121,20 +120,6 @@ def by_hand(make, **params) -> list[tuple[int, ...]]:
             text.append(tokens[node] if node is not None else int(random.choice(V, p=np.array(p) / sum(p))))
         emitted.append(tuple(text[1:]))
     return emitted
-
-
-def p_value(statistic: float, freedom: int) -> float:
-    """Of a chi-square statistic, by Wilson and Hilferty's cube root (1931)."""
-    spread = 2 / (9 * freedom)
-    return 1 - NormalDist().cdf(((statistic / freedom) ** (1 / 3) - 1 + spread) / spread**0.5)
-
-
-def p_of_fit(counts: np.ndarray, probs: np.ndarray) -> float:
-    """Of counts, were they drawn from the distribution probs, of the same shape."""
-    possible, expected = probs > 0, counts.sum() * probs
-    assert not counts[~possible].any()
-    statistic = ((counts - expected)[possible] ** 2 / expected[possible]).sum()
-    return p_value(float(statistic), int(possible.sum()) - 1)
 
 
 def p_of_pairs(outputs: np.ndarray, **params) -> float:

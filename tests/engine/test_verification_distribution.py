@@ -55,10 +55,9 @@ def arbitrary_draft(requests, lengths):
 def drawn_draft(requests, lengths, keep=lambda token_ids, probs: len(token_ids)):
     """Sampled from the draft model, with the distributions; keep may cut a chain short by what was drawn."""
     last = np.array([request.token_ids[-1] for request in requests])
-    positions = np.array([request.num_tokens for request in requests])
     drawn, probs = [], []
     for depth in range(max(lengths)):
-        token_ids, rows = sample_draft(torch.from_numpy(DRAFT[last]), requests, positions + depth)
+        token_ids, rows = sample_draft(torch.from_numpy(DRAFT[last]), requests, depth)
         last = token_ids.numpy()
         drawn.append(last)
         probs.append(torch.stack(rows))

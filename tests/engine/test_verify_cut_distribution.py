@@ -5,7 +5,7 @@ for the sake of those behind it, whose confidence tells which token it was.
 """
 
 import numpy as np
-import torch
+from markov_engine import TableRunner
 
 from smartspec.control.controller import Controller
 from smartspec.control.goodput.asking import Asking
@@ -41,20 +41,6 @@ def bigram_models():
     return target, draft
 
 
-class BigramRunner:
-    """In place of a ModelRunner: logits of the next token by the last one."""
-
-    def __init__(self, probs):
-        self.log_probs = torch.log(torch.from_numpy(probs / probs.sum(axis=1, keepdims=True))).float()
-
-    def apply(self, memory_ops):
-        pass
-
-    def forward(self, segments):
-        last = [segment.token_ids[len(segment.token_ids) - segment.num_logits :] for segment in segments]
-        return self.log_probs[torch.from_numpy(np.concatenate(last).astype(np.int64))]
-
-
 class TimedExecutor(LiveExecutor):
     """Reports the time of the curves for what it verified."""
 
@@ -68,7 +54,7 @@ class TimedExecutor(LiveExecutor):
 
 def test_what_is_cut_does_not_depend_on_what_was_drawn():
     target, draft = bigram_models()
-    executor = TimedExecutor(BigramRunner(target), (DraftModel(BigramRunner(draft), 1),))
+    executor = TimedExecutor(TableRunner(target), (DraftModel(TableRunner(draft), 1),))
     scheduler = Scheduler(
         BlockManager(NUM_TOKENS, 16, 1), max_batched_tokens=64, max_model_len=10 * NUM_TOKENS, max_draft_tokens=K
     )

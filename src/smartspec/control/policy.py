@@ -139,7 +139,8 @@ class Policy:
 
         Whether a token is kept must not depend on what is known only once it is drawn: the confidence of the tokens
         behind it, how long its draft became and, if a StopRule couples rows, the same of other rows. Nothing that was
-        drawn may be seen in prices either. Else what is kept is biased, and with it the output.
+        drawn may be seen in prices either. Else what is kept is biased, and with it the output. Where rows look at each
+        other, there must be one order in which all their tokens can be drawn, each kept or not by those before it.
         """
         return drafted.lengths
 

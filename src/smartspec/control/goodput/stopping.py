@@ -47,21 +47,26 @@ def drafted_as_confident(view: BatchView, estimates: Estimates, best: Choice, we
     caps = np.where(is_stopped, length_caps(view, plan.drafter, longest), plan.lengths)
     lengths = _lengthened(plan.lengths, caps, view.draft_token_budget)
     pass_seconds, row_seconds = _pass_seconds(view, estimates, best)
-    num_others = int(plan.lengths[~is_stopped].sum())
-    token_seconds = best.target_seconds[num_others : lengths.sum() + 1]
-    token_seconds = token_seconds + row_seconds * np.arange(len(token_seconds))
+    token_seconds = best.target_seconds[: lengths.sum() + 1] + row_seconds * np.arange(lengths.sum() + 1)
     prices = best.value_of_time * pass_seconds, best.value_of_time * token_seconds
-    rule = stop_rule(estimates, np.where(is_stopped, plan.drafter, -1), weights, *prices)
+    num_others = [int(plan.lengths[plan.drafter != number].sum()) for number in range(len(estimates.drafters))]
+    rule = stop_rule(estimates, np.where(is_stopped, plan.drafter, -1), weights, *prices, num_others)
     depths = None if plan.depths is None else np.where(is_stopped, lengths, plan.depths)
     return replace(plan, lengths=lengths, depths=depths, stop=rule)
 
 
 def stop_rule(
-    estimates: Estimates, drafter: np.ndarray, weights: np.ndarray, pass_price: np.ndarray, token_price: np.ndarray
+    estimates: Estimates,
+    drafter: np.ndarray,
+    weights: np.ndarray,
+    pass_price: np.ndarray,
+    token_price: np.ndarray,
+    num_others: list[int],
 ) -> StopRule:
     """The rule of one step. drafter: int [R], -1 where drafts are as long as planned. Prices are in tokens: pass_price,
     float [D, K], of a pass of each drafter at each depth, whoever takes part; token_price, float [N + 1], of drafting
-    and verifying 0..N tokens otherwise."""
+    and verifying 0..N tokens otherwise. num_others: tokens planned for the rows of all other drafters, of each. As
+    planned, not as drafted: how long another drafter's drafts became tells what was drawn (see verify_cut)."""
     acceptance = estimates.acceptance
     assert acceptance is not None, "without an estimator nobody has a confidence to stop by"
     # Positions first: one is asked for at a time.
@@ -70,13 +75,13 @@ def stop_rule(
     history = log_odds_of(np.minimum(expected, 1.0 - LEAST_SURVIVAL))
     worth = weights * expected
     so_far = np.ones(len(weights))
-    num_drafted = 0
+    num_tokens = list(num_others)
 
     def stop(depth: int, rows: np.ndarray, confidence: np.ndarray, entropy: np.ndarray) -> np.ndarray:
-        nonlocal num_drafted
         if (number := drafter[rows[0]]) < 0:
             return np.zeros(len(rows), dtype=bool)
-        num_drafted += len(rows)
+        num_tokens[number] += len(rows)
+        num_drafted = num_tokens[number]
         stops = np.ones(len(rows), dtype=bool)
         room = len(token_price) - 1 - num_drafted
         if depth + 1 >= pass_price.shape[1] or room < 1:

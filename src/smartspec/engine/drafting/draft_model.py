@@ -75,8 +75,7 @@ class DraftModel:
                     break
                 logits = logits[can_go_on.to(logits.device)]
                 logits = logits.masked_fill(broken[can_go_on].to(logits.device), BANNED)
-            positions = np.array([requests[i].num_tokens + depth for i in rows], dtype=np.int64)
-            drawn, draft_probs = sample_draft(logits, [requests[i] for i in rows], positions)
+            drawn, draft_probs = sample_draft(logits, [requests[i] for i in rows], depth)
             confidence = _confidence(logits, draft_probs)
             for i, *entry in zip(rows, drawn.tolist(), draft_probs, confidence.tolist(), strict=True):
                 made[i].append(*entry)

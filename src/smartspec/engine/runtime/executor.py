@@ -100,34 +100,46 @@ class LiveExecutor:
     def _look_again(
         self, batch: Batch, drafts: tuple[Draft, ...], verifications: list[Verification]
     ) -> list[Verification]:
-        """The verifications of the decoding requests; those without a next token once more, from a pass without drafts.
+        """The verifications of the decoding requests; those without a next token once more, from passes that are fed no
+        token before it is text.
 
         Of a draft token for which the model has no numbers, the NaN gets through the mask to the positions before it,
-        where plain decoding would have none. The pass decides on the first draft token by the same rule and random
-        numbers, and emits that or the target's token alone: nothing behind it has been computed. The target's features
-        of these rows become those of this pass.
+        where plain decoding would have none. A pass over the text alone decides on the first draft token by the same
+        rule and random numbers. That is all of a point-mass draft: what its other tokens are changes no text. Tokens
+        that were drawn are decided one by one, a pass for each: to drop them because there is a bad one among them
+        would drop them for what was drawn. The target's features of these rows become those of their last pass.
         """
-        rows = [row for row in range(len(drafts)) if verifications[row].error is not None]
-        if rows:
-            requests = [batch.decoding[row] for row in rows]
-            self.runner.apply(tuple(self._written_by_drafts(request) for request in requests))
-            features = list(self.runner.features)
-            logits = self.runner.forward([_decode_segment(request, NO_DRAFT) for request in requests])
-            for row, of_row in zip(rows, self.runner.features, strict=False):  # there are none without taps
-                features[row] = of_row
+        num_known = {row: 0 for row in range(len(drafts)) if verifications[row].error is not None}
+        features = list(self.runner.features) if num_known else []
+        while num_known:
+            found = dict(zip(num_known, self._look_behind(batch, drafts, num_known), strict=True))
+            of_pass = dict(zip(num_known, self.runner.features, strict=False))  # there are none without taps
+            for row, known in tuple(num_known.items()):
+                if known and found[row].error is not None:  # the newest of them is the bad one: the next step's to say
+                    del num_known[row]
+                    continue
+                verifications[row] = _as_far_as_computed(found[row], known)
+                features[row : row + 1] = [of_pass[row]] if of_pass else []
+                num_known[row] += 1
+                is_drawn = drafts[row].probs is not None and drafts[row].is_chain
+                if not (is_drawn and known < found[row].num_accepted < len(drafts[row])):
+                    del num_known[row]
             self.runner.features = features
-            firsts = [shorten(drafts[row], 1) for row in rows]
-            # Behind an accepted token stands the same row again; what it says is not emitted.
-            repeats = torch.tensor([1 + len(first) for first in firsts])
-            logits = logits.repeat_interleave(repeats.to(logits.device), dim=0)
-            again = verify(logits, requests, firsts)
-            for row, verification in zip(rows, again, strict=True):
-                logprobs = verification.logprobs and verification.logprobs[:1]
-                emitted = verification.emitted_token_ids[:1]
-                error = None if emitted else verification.error
-                fault = {"error": error, "is_callers": verification.is_callers}
-                verifications[row] = Verification(emitted, 0, logprobs, **fault)
         return verifications[: len(drafts)]
+
+    def _look_behind(self, batch: Batch, drafts: tuple[Draft, ...], num_known: dict[int, int]) -> list[Verification]:
+        """What a pass says that is fed the first draft tokens of some rows, as many as are known to be accepted, about
+        these and the next one."""
+        requests = [batch.decoding[row] for row in num_known]
+        self.runner.apply(tuple(self._written_by_drafts(request) for request in requests))
+        known = [shorten(drafts[row], num) for row, num in num_known.items()]
+        with_next = [shorten(drafts[row], num + 1) for row, num in num_known.items()]
+        logits = self.runner.forward([_decode_segment(*each) for each in zip(requests, known, strict=True)])
+        repeats: list[int] = []
+        for one, other in zip(known, with_next, strict=True):
+            # Behind the next token, if there is one, stands the same row again; what it says is not emitted.
+            repeats += [1] * len(one) + [1 + len(other) - len(one)]
+        return verify(logits.repeat_interleave(torch.tensor(repeats, device=logits.device), dim=0), requests, with_next)
 
     def _written_by_drafts(self, request: Request) -> Wipe:
         start = request.num_computed_tokens
@@ -145,6 +157,15 @@ class LiveExecutor:
 
 def _nothing(batch: Batch) -> DrafterView:
     return DrafterView(np.zeros(len(batch.decoding), dtype=np.int64))
+
+
+def _as_far_as_computed(verification: Verification, num_fed: int) -> Verification:
+    """Of a pass that was fed so many draft tokens: those that were accepted, and one token behind them."""
+    num = min(verification.num_accepted, num_fed)
+    emitted = verification.emitted_token_ids[: num + 1]
+    logprobs = verification.logprobs and verification.logprobs[: num + 1]
+    error = None if len(emitted) > num else verification.error
+    return Verification(emitted, num, logprobs, error, is_callers=verification.is_callers)
 
 
 def _draft(drafter: Drafter, batch: Batch, lengths: np.ndarray, plan: DraftPlan) -> Sequence[Draft]:

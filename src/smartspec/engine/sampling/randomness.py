@@ -3,6 +3,20 @@
 A stateful generator would hand out different numbers as soon as the number of draft tokens, the batch or the step
 changes. A counter-based one (Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", 2011) has no state to
 disturb. The rounds are the finaliser of splitmix64 (Steele et al., 2014).
+
+**No number decides in two steps.** A policy learns from every step, so a number that has decided in one step must not
+decide in another: what is drawn would then be part of why it is drawn. With numbers that are new in every step, the
+rule of verification is exact given all that is known before the step, whatever the policy makes of that.
+
+SAMPLE and ACCEPT decide about a position only when verification gets there, and then that position becomes text.
+Behind the first rejection they decide nothing: no record holds what they would have said. So (seed, position) is
+enough, and a point-mass draft changes no token of a seed.
+
+DRAFT decides about every token that is drafted, and nearly everything of a draft can be learned from: its length, its
+confidence, the time it takes. After a rejection the same positions are drafted again. So its key has the depth, too:
+with the position that says how long the text was, and no two steps begin with as many tokens.
+
+All this is about the numbers of one seed. Requests that share a seed share their numbers.
 """
 
 import numpy as np
@@ -10,7 +24,8 @@ import numpy as np
 DRAFT = 1  # draws a draft token from the draft model's distribution
 ACCEPT = 2  # decides whether a sampled draft token is accepted
 SAMPLE = 3  # draws the target's own token: plain, matched, recovered or bonus
-PURPOSES = 4  # what is done several times for one token adds a multiple of this, such as ACCEPT for each sibling
+# One position may need several: DRAFT adds its depth times this, ACCEPT the number of the sibling.
+PURPOSES = 4
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 

@@ -13,7 +13,7 @@ import torch
 
 from smartspec.core.batch import Draft
 from smartspec.core.request import Request
-from smartspec.engine.sampling.randomness import DRAFT, fold_seed, uniform
+from smartspec.engine.sampling.randomness import DRAFT, PURPOSES, fold_seed, uniform
 
 # Ranks looked at before giving up and sorting the vocabulary; most nuclei are found in the first.
 _TOP_WIDTHS = (256, 2048)
@@ -223,16 +223,18 @@ def _best_tokens(logits: torch.Tensor) -> torch.Tensor:
 
 
 def sample_draft(
-    logits: torch.Tensor, requests: Sequence[Request], positions: np.ndarray
+    logits: torch.Tensor, requests: Sequence[Request], depth: int
 ) -> tuple[torch.Tensor, list[torch.Tensor | None]]:
     """One draft token per request from the draft model's logits [N, V]: token ids int64 [N], on the device.
 
-    positions: int64 [N], index in the request's text the token would take. Also returns, per request, the distribution
-    [V] its token was drawn from, or None for a greedy request, whose draft is deterministic. The request's temperature
-    and filters apply, which raises acceptance; its penalties do not, which only costs some. Of bad logits token 0 is
-    drafted, and verification rejects it if it was drawn.
+    depth: draft tokens of this step between the text and the token, which is in the key of the random number, so that
+    no step draws with a number of another (see randomness). Also returns, per request, the distribution [V] its token
+    was drawn from, or None for a greedy request, whose draft is deterministic. The request's temperature and filters
+    apply, which raises acceptance; its penalties do not, which only costs some. Of bad logits token 0 is drafted, and
+    verification rejects it if it was drawn.
     """
-    token_ids, sampled, probs = draw_tokens(logits, requests, positions, DRAFT)
+    positions = np.array([request.num_tokens + depth for request in requests], dtype=np.int64)
+    token_ids, sampled, probs = draw_tokens(logits, requests, positions, DRAFT + PURPOSES * depth)
     token_ids = token_ids.clamp(min=0)
     draft_probs: list[torch.Tensor | None] = [None] * len(requests)
     for index, row in enumerate(sampled):
