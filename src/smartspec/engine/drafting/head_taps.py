@@ -32,8 +32,6 @@ def read_taps(folder: Path, data: dict, fc: torch.Tensor | None, size: int, targ
         taps = _usual_taps(folder, number, target)
     if not all(type(tap) is int and 1 <= tap <= target.num_layers for tap in taps):
         raise no_head(folder, target, f"it taps layers {taps}, the target has {target.num_layers}")
-    if len(set(taps)) < len(taps):
-        raise no_head(folder, target, f"it taps layers {taps}, one of them twice")
     if number is not None and number != len(taps):
         raise ValueError(
             f"{folder}: fc.weight reads {number} layers of size {size}, its config.json names {len(taps)} ({taps}): "
