@@ -1,19 +1,22 @@
 """EAGLE-3 and P-EAGLE heads on disk: the `speculators` format, as vLLM loads it, and the layout of the original EAGLE-3
 checkpoints."""
 
+import json
 import logging
 import re
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
 
 from smartspec.engine.drafting.draft_vocabulary import check_ids, complete_map
 from smartspec.engine.drafting.eagle3 import Eagle3Head, HeadConfig
-from smartspec.engine.drafting.head_files import REMEDY, filled, in_floats, read_json, read_tensors, write_files
-from smartspec.engine.drafting.head_files import WEIGHTS as WEIGHTS
+from smartspec.engine.drafting.head_files import REMEDY, WEIGHTS, filled, in_floats, read_json, read_tensors
 from smartspec.engine.drafting.head_layer import MAX_SIZE, layer_config, said
 from smartspec.engine.drafting.head_taps import no_head, read_taps
 from smartspec.engine.drafting.p_eagle import PEagleHead
@@ -181,6 +184,18 @@ def write_head(folder: Path, head: Eagle3Head, target_name: str, architecture: s
         config |= {"mask_token_id": head.mask_token_id}
         config["speculators_config"]["algorithm"] = "peagle"
     write_files(folder, {**tensors, "t2d": t2d}, config)
+
+
+def write_files(folder: Path, tensors: dict[str, torch.Tensor], config: dict) -> None:
+    """Weights and config.json, each whole or not at all, config.json last. Raises OSError naming the folder."""
+    try:
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".writing-") as name:
+            save_file(tensors, Path(name) / WEIGHTS, metadata={"format": "pt"})
+            (Path(name) / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+            for file in (WEIGHTS, "config.json"):
+                (Path(name) / file).replace(folder / file)
+    except (OSError, SafetensorError) as error:
+        raise OSError(f"cannot write a head to {folder} ({error}): make room, then give the command again") from error
 
 
 def _to_json(config: HeadConfig, target_name: str, architecture: str, num_draft_tokens: int) -> dict:

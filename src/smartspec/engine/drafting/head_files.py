@@ -3,14 +3,12 @@
 import json
 import pickle
 import re
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import nn
 
 WEIGHTS = "model.safetensors"
@@ -157,15 +155,3 @@ def check_weights(folder: Path, head: nn.Module, weights: dict[str, torch.Tensor
     for name, shape in expected.items():
         if tuple(weights[name].shape) != shape:
             raise ValueError(f"{folder}: {name} is {tuple(weights[name].shape)}, its config says {shape}: {REMEDY}")
-
-
-def write_files(folder: Path, tensors: dict[str, torch.Tensor], config: dict) -> None:
-    """Weights and config.json, each whole or not at all, config.json last. Raises OSError naming the folder."""
-    try:
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".writing-") as name:
-            save_file(tensors, Path(name) / WEIGHTS, metadata={"format": "pt"})
-            (Path(name) / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-            for file in (WEIGHTS, "config.json"):
-                (Path(name) / file).replace(folder / file)
-    except (OSError, SafetensorError) as error:
-        raise OSError(f"cannot write a head to {folder} ({error}): make room, then give the command again") from error

@@ -47,10 +47,10 @@ def _usual_taps(folder: Path, number: int | None, target: LoadedModel) -> list[i
         raise ValueError(
             f"{folder}: fc.weight reads {number} layers of the target, config.json does not say which: {remedy}"
         )
-    if len(set(taps)) < len(taps) or min(taps) < 1:
+    if min(taps) < 1:
         raise ValueError(
             f"{folder}: config.json does not say which layers of the target it reads, and a target of "
-            f"{target.num_layers} layers has no three of the usual ones ({RULE}): {remedy}"
+            f"{target.num_layers} layers has not the usual ones ({RULE}): {remedy}"
         )
     logger.warning(
         "%s: config.json does not say which layers of the target it reads; %s are taken (%s; L is %d). A head that was "

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import torch
 
-from smartspec.engine.drafting.head_files import filled, in_floats, in_integers, read_json, read_tensors, write_files
+from smartspec.engine.drafting.head_checkpoint import write_files
+from smartspec.engine.drafting.head_files import filled, in_floats, in_integers, read_json, read_tensors
 from smartspec.engine.drafting.medusa import MedusaConfig, MedusaHead
 from smartspec.engine.models.loaded_model import LoadedModel
 

@@ -134,7 +134,8 @@ def dequantize(weight: Weight, rows: torch.Tensor | None = None) -> torch.Tensor
         rows = torch.arange(weight.outputs)
     elif len(rows):
         numbers = rows.numpy()  # which looks at a few of them faster than torch
-        if not 0 <= (lowest := numbers.min()) <= (highest := numbers.max()) < weight.outputs:
+        lowest, highest = numbers.min(), numbers.max()
+        if lowest < 0 or highest >= weight.outputs:
             raise IndexError(f"rows must lie in 0 to {weight.outputs - 1}, got {lowest} to {highest}")
     rows, output = rows.to(torch.int64).contiguous(), torch.empty(len(rows), weight.inputs)
     _kernels().dequantise_rows(ctypes.byref(weight), rows.data_ptr(), len(rows), output.data_ptr())

@@ -65,5 +65,7 @@ def optional_address(name: str, tensor: torch.Tensor | None, shape: tuple[int, .
 
 def check_ids(name: str, ids: torch.Tensor, num_rows: int) -> None:
     """Raise ValueError where an id, of any number, names none of num_rows rows."""
-    if ids.numel() and not 0 <= (lowest := int(ids.min())) <= (highest := int(ids.max())) < num_rows:
-        raise ValueError(f"{name} must lie in 0 to {num_rows - 1}, got {lowest} to {highest}")
+    if ids.numel():
+        lowest, highest = int(ids.min()), int(ids.max())
+        if lowest < 0 or highest >= num_rows:
+            raise ValueError(f"{name} must lie in 0 to {num_rows - 1}, got {lowest} to {highest}")
