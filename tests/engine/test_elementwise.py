@@ -72,7 +72,7 @@ def test_what_is_not_contiguous_is_read_right():
 def test_shapes_the_kernels_would_read_past_are_refused(width):
     heads, whole, other = random(1, 3, 2, 8), random(1, 3, 8), random(1, 3, width)
     for factors in ((other, whole), (whole, other), (whole[:, :2], whole), (whole.double(), whole)):
-        with pytest.raises(ValueError, match="must be fp32 of shape"):
+        with pytest.raises(ValueError, match=r"must be contiguous torch\.float32 of shape"):
             rotate_heads(heads, 2, *factors)
     with pytest.raises(ValueError, match="3 heads there to turn"):
         rotate_heads(heads, 3, whole, whole)

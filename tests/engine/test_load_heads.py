@@ -186,6 +186,28 @@ def test_medusa_heads_for_another_target_are_refused(tmp_path):
         load_head(write(folder, vllm | {"num_heads": 4}, weights), TARGET)
 
 
+@pytest.mark.parametrize(
+    ("config", "tensors", "message"),
+    [
+        ({"num_heads": 10**9}, {}, "holds 1000000000 Medusa heads of 1 layers, 1 to 1000 can be"),
+        ({"num_heads": -3}, {}, "holds -3 Medusa heads"),
+        ({}, {"99999.0.linear.weight": torch.zeros(SIZE, SIZE)}, "holds 100000 Medusa heads"),
+        ({}, {"token_map": torch.zeros(3, 3, dtype=torch.int64)}, r"token_map is of shape \(3, 3\)"),
+        ({}, {"token_map": torch.zeros(3)}, "token_map is torch.float32, it must hold integers"),
+        (
+            {"vocab_size": VOCABULARY},
+            {"token_map": torch.arange(60), "0.1.weight": torch.zeros(50, SIZE)},
+            "0.weight is",
+        ),
+        ({}, {"0.0.linear.weight": torch.full((SIZE, SIZE), torch.inf)}, "holds numbers that are not finite"),
+    ],
+)
+def test_medusa_heads_that_lie_are_refused(tmp_path, config, tensors, message):
+    folder, weights = medusa_folder(tmp_path / "heads")
+    with pytest.raises(ValueError, match=message):
+        load_head(write(folder, {"model_type": "medusa"} | config, weights | tensors), TARGET)
+
+
 def test_p_eagle_heads_without_a_mask_token_are_refused(tmp_path):
     write_head(tmp_path, random_head("p-eagle"), "tiny", "LlamaForCausalLM")
     config = json.loads((tmp_path / "config.json").read_text())

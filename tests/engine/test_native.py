@@ -1,6 +1,9 @@
 """How our kernels are built, kept and reported; with compilers that only pretend, so that any machine can run this."""
 
+import hashlib
+import os
 import subprocess
+import tempfile
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +38,7 @@ class Machine:
         self.programs, self.cache = folder / "programs", folder / "cache"
         self.programs.mkdir()
         monkeypatch.setenv("SMARTSPEC_CACHE", str(self.cache))
+        monkeypatch.setattr(tempfile, "tempdir", str(folder))
         monkeypatch.setenv("PATH", str(self.programs))
         monkeypatch.delenv("CC", raising=False)
 
@@ -46,6 +50,11 @@ class Machine:
 
     def set_cc(self, command: str) -> None:
         self.monkeypatch.setenv("CC", command)
+
+    @property
+    def private(self) -> Path:
+        """Where kernels are kept that cannot lie in the cache."""
+        return self.folder / f"smartspec-kernels-{os.geteuid()}"
 
     @property
     def calls(self) -> list[str]:
@@ -222,3 +231,86 @@ def test_without_kernels_the_report_says_why_and_torch_computes_the_same(machine
     expected = stock.double()(token_ids).logits
     assert not any(getattr(module, "has_kernel", False) for module in model.modules())
     torch.testing.assert_close(model(token_ids).logits.double(), expected, rtol=1e-4, atol=1e-4)
+
+
+# ---- whose files are run
+
+
+def plant(library: Path) -> bytes:
+    """Another's library in the place of ours, whole by its own digest."""
+    content = b"of somebody else"
+    planted = content + hashlib.sha256(content).digest()
+    library.write_bytes(planted)
+    return planted
+
+
+@pytest.mark.parametrize("mode", [0o666, 0o664, 0o602])
+def test_a_library_that_others_can_write_is_compiled_again(machine, mode):
+    compiler = machine.install()
+    library = machine.library()
+    assert library.stat().st_mode & 0o022 == 0
+    planted = plant(library)
+    library.chmod(mode)
+    compiler.unlink()
+    assert "no C compiler was found" in machine.reason(), "it is not run for want of another"
+    machine.install()
+    assert machine.library() == library and library.read_bytes() != planted
+    assert library.stat().st_mode & 0o022 == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_library_or_folder_of_another_user_is_not_used(machine):
+    machine.install()
+    library = machine.library()
+    planted = plant(library)
+    os.chown(library, 12345, 12345)
+    assert machine.library() == library and library.read_bytes() != planted
+    assert library.stat().st_uid == 0
+    os.chown(library.parent, 12345, 12345)
+    assert machine.library().parent == machine.private
+
+
+def test_a_link_in_the_place_of_a_library_is_not_followed(machine, tmp_path):
+    machine.install()
+    library = machine.library()
+    elsewhere = tmp_path / "elsewhere"
+    planted = plant(elsewhere)
+    library.unlink()
+    library.symlink_to(elsewhere)
+    assert machine.library() == library and not library.is_symlink() and library.read_bytes() != planted
+    assert elsewhere.read_bytes() == planted
+
+
+@pytest.mark.parametrize("what", ["kernels", "cache", "above"])
+def test_a_folder_that_others_can_write_is_not_used_and_the_remedy_is_said(machine, caplog, what):
+    machine.install()
+    machine.monkeypatch.setenv("SMARTSPEC_CACHE", str(machine.cache / "mine"))
+    library = machine.library()
+    folder = {"kernels": library.parent, "cache": library.parents[1], "above": machine.cache}[what]
+    folder.chmod(0o777)
+    made = machine.library()
+    assert made.parent == machine.private and machine.private.stat().st_mode & 0o077 == 0
+    assert f"{folder} can be written by others (mode 777)" in caplog.text
+    assert "chmod go-w" in caplog.text and "SMARTSPEC_CACHE" in caplog.text
+    folder.chmod(0o1777 if what == "above" else 0o755)
+    caplog.clear()
+    assert machine.library() == library and not caplog.records, "a sticky folder is as good as /tmp"
+
+
+def test_where_no_folder_is_this_users_alone_there_are_no_kernels(machine):
+    machine.install()
+    machine.library().parent.chmod(0o775)
+    machine.private.mkdir(mode=0o700)
+    machine.private.chmod(0o733)
+    assert "compiled kernels could be of another user" in machine.reason()
+    assert "chmod go-w" in machine.reason() and "SMARTSPEC_CACHE" in machine.reason()
+
+
+def test_what_is_written_under_a_loose_umask_is_used_again(machine):
+    compiler, mask = machine.install(), os.umask(0o002)
+    try:
+        library = machine.library()
+    finally:
+        os.umask(mask)
+    compiler.unlink()
+    assert machine.library() == library

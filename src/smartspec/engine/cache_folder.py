@@ -1,6 +1,7 @@
 """Where everything is kept that is made once on a machine: what is read out of models, profiles, compiled kernels."""
 
 import os
+import stat
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -11,11 +12,33 @@ def cache_folder() -> Path:
     return Path(os.environ.get("SMARTSPEC_CACHE") or Path.home() / ".cache" / "smartspec")
 
 
+def why_untrusted(path: Path) -> str | None:
+    """Why another user may have written what lies here, None where only this one and root can have.
+
+    A file or folder must be theirs, no link, and not writable by others, its group included. Folders above must not
+    let others put another in its place: writable by all only if sticky, as /tmp is, by a group only if it is this
+    user's."""
+    facts = path.lstat()
+    if stat.S_ISLNK(facts.st_mode):
+        return f"{path} is a link"
+    if facts.st_uid not in (0, os.geteuid()):
+        return f"{path} belongs to another user (number {facts.st_uid})"
+    if facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return f"{path} can be written by others (mode {stat.S_IMODE(facts.st_mode):o})"
+    for above in path.resolve().parents:
+        facts = above.stat()
+        is_own_group = facts.st_gid in (0, os.getegid())
+        writers = facts.st_mode & (stat.S_IWOTH if is_own_group else stat.S_IWGRP | stat.S_IWOTH)
+        if writers and not facts.st_mode & stat.S_ISVTX:
+            return f"{above} can be written by others (mode {stat.S_IMODE(facts.st_mode):o})"
+    return None
+
+
 def make_once(folder: Path, write: Callable[[Path], None]) -> Path:
     """The folder, filled by `write` where it is not there yet.
 
-    It is written beside its final place and renamed, so that what exists under this name is complete. Raises OSError
-    with the remedy where the cache cannot be written.
+    It is written beside its final place and renamed, so that what exists under this name is complete, and only this
+    user can write it. Raises OSError with the remedy where the cache cannot be written.
     """
     if folder.exists():
         return folder
@@ -25,6 +48,8 @@ def make_once(folder: Path, write: Callable[[Path], None]) -> Path:
             made = Path(parent) / folder.name
             made.mkdir()
             write(made)
+            for path in (made, *made.rglob("*")):
+                path.chmod(stat.S_IMODE(path.stat().st_mode) & ~(stat.S_IWGRP | stat.S_IWOTH))
             _publish(made, folder)
     except (PermissionError, NotADirectoryError, FileExistsError) as error:
         raise OSError(f"cannot write {folder.parent}: set SMARTSPEC_CACHE to a folder that can be written") from error

@@ -24,6 +24,8 @@ SAME_NAMES = ("post_attention_layernorm", "mlp.gate_proj", "mlp.up_proj", "mlp.d
 def head_config(target: PreTrainedConfig, draft_vocab_size: int) -> HeadConfig:
     """The shape of a head of one layer for this target."""
     target = target.get_text_config()
+    # A head rotates all of its dimensions, also where the target rotates a part.
+    rope = {k: v for k, v in (target.rope_parameters or {}).items() if k != "partial_rotary_factor"}
     head_dim = getattr(target, "head_dim", None) or target.hidden_size // target.num_attention_heads
     layer = LlamaConfig(
         vocab_size=target.vocab_size,
@@ -35,7 +37,7 @@ def head_config(target: PreTrainedConfig, draft_vocab_size: int) -> HeadConfig:
         head_dim=head_dim,
         max_position_embeddings=target.max_position_embeddings,
         rms_norm_eps=getattr(target, "rms_norm_eps", 1e-5),
-        rope_parameters=target.rope_parameters,
+        rope_parameters=rope or None,
         tie_word_embeddings=False,
     )
     taps = default_taps(target.num_hidden_layers)

@@ -15,8 +15,10 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 @dataclass(frozen=True)
 class HeadConfig:
-    """layer: shape of the decoder layer, vocab_size the target's. taps: i is what the target's first i layers have
-    computed. norm_*, fc_norm: variants of the format, by its names. target_hidden_size: width of one tap."""
+    """layer: shape of the decoder layer, vocab_size the target's. taps: ascending, i is what the target's first i
+    layers have computed. norm_*, fc_norm: variants of the format, by its names. target_hidden_size: width of one tap.
+    has_lm_head: otherwise those rows of the target's output embedding serve that its draft vocabulary names. qk_norm:
+    whether query and key are normed, as in Qwen3's layers."""
 
     layer: LlamaConfig
     draft_vocab_size: int
@@ -26,6 +28,8 @@ class HeadConfig:
     norm_before_fc: bool = False
     fc_norm: bool = False
     norm_output: bool = False
+    has_lm_head: bool = True
+    qk_norm: bool = False
 
     @property
     def feature_size(self) -> int:
@@ -33,7 +37,9 @@ class HeadConfig:
 
 
 def default_taps(num_layers: int) -> tuple[int, int, int]:
-    """Those of the paper, which vLLM assumes where a checkpoint names none."""
+    """Those that EAGLE-3's own code reads (SafeAILab/EAGLE, modeling_llama_kv.py: what layers 2, L // 2 and L - 3 are
+    given), which `speculators` (resolve_target_layer_ids) and vLLM (get_eagle3_default_aux_hidden_state_layers) assume
+    where a checkpoint names none."""
     return 2, num_layers // 2, num_layers - 3
 
 
@@ -54,7 +60,7 @@ class Eagle3Head(nn.Module):
             self.input_norm = nn.RMSNorm(config.feature_size, eps)
         self.layers = nn.ModuleList([_Layer(config)])
         self.norm = nn.RMSNorm(size, eps)
-        self.lm_head = nn.Linear(size, config.draft_vocab_size, bias=False)
+        self.lm_head = nn.Linear(size, config.draft_vocab_size, bias=False) if config.has_lm_head else None
         self.register_buffer("d2t", torch.zeros(config.draft_vocab_size, dtype=torch.int64))
 
     @property
@@ -82,7 +88,7 @@ class _Layer(nn.Module):
         self.input_layernorm = nn.RMSNorm(size, eps)
         self.hidden_norm = nn.RMSNorm(size, eps)
         self.post_attention_layernorm = nn.RMSNorm(size, eps)
-        self.self_attn = Projections(config.layer, 2 * size)
+        self.self_attn = Projections(config.layer, 2 * size, config.qk_norm)
         self.mlp = MLP(config.layer)
 
     def attention_input(self, embeds: torch.Tensor, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -98,15 +104,17 @@ class _Layer(nn.Module):
 
 
 class Projections(nn.Module):
-    """The linears of a Llama layer's attention, over an input of that size."""
+    """The linears of a Llama layer's attention, over an input of that size, and a Qwen3 layer's norms over head_dim."""
 
-    def __init__(self, layer: LlamaConfig, input_size: int):
+    def __init__(self, layer: LlamaConfig, input_size: int, qk_norm: bool = False):
         super().__init__()
         queries, keys = layer.num_attention_heads * layer.head_dim, layer.num_key_value_heads * layer.head_dim
         self.q_proj = nn.Linear(input_size, queries, bias=layer.attention_bias)
         self.k_proj = nn.Linear(input_size, keys, bias=layer.attention_bias)
         self.v_proj = nn.Linear(input_size, keys, bias=layer.attention_bias)
         self.o_proj = nn.Linear(queries, layer.hidden_size, bias=layer.attention_bias)
+        self.q_norm = nn.RMSNorm(layer.head_dim, layer.rms_norm_eps) if qk_norm else None
+        self.k_norm = nn.RMSNorm(layer.head_dim, layer.rms_norm_eps) if qk_norm else None
 
 
 class MLP(nn.Module):
@@ -114,9 +122,9 @@ class MLP(nn.Module):
 
     def __init__(self, layer: LlamaConfig):
         super().__init__()
-        self.gate_proj = nn.Linear(layer.hidden_size, layer.intermediate_size, bias=False)
-        self.up_proj = nn.Linear(layer.hidden_size, layer.intermediate_size, bias=False)
-        self.down_proj = nn.Linear(layer.intermediate_size, layer.hidden_size, bias=False)
+        self.gate_proj = nn.Linear(layer.hidden_size, layer.intermediate_size, bias=layer.mlp_bias)
+        self.up_proj = nn.Linear(layer.hidden_size, layer.intermediate_size, bias=layer.mlp_bias)
+        self.down_proj = nn.Linear(layer.intermediate_size, layer.hidden_size, bias=layer.mlp_bias)
         self.act_fn = nn.SiLU()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -124,7 +132,10 @@ class MLP(nn.Module):
 
 
 def rotary_tables(layer: LlamaConfig, num_positions: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cosine and sine of every position, float32 [num_positions, head_dim]."""
+    """Cosine and sine of every position, float32 [num_positions, head_dim]. Raises ValueError where they are of another
+    width, as where only a part of a head is rotated."""
     positions = torch.arange(num_positions)[None]
     cos, sin = LlamaRotaryEmbedding(layer)(torch.zeros(1), positions)
+    if cos.shape[-1] != layer.head_dim:
+        raise ValueError(f"{cos.shape[-1]} of {layer.head_dim} dimensions of a head are rotated, all must be")
     return cos[0], sin[0]

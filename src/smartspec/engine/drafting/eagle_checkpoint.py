@@ -1,12 +1,15 @@
 """Heads of EAGLE and EAGLE-2 on disk: the layout of the original checkpoints, and the `speculators` format."""
 
+from functools import partial
 from pathlib import Path
 
 import torch
 from transformers import LlamaConfig
 
 from smartspec.engine.drafting.eagle import EagleConfig, EagleHead
-from smartspec.engine.drafting.head_checkpoint import check_weights, layer_config, read_json, read_tensors
+from smartspec.engine.drafting.head_files import filled, in_floats, read_json, read_tensors
+from smartspec.engine.drafting.head_layer import layer_config
+from smartspec.engine.drafting.head_taps import no_head
 from smartspec.engine.models.loaded_model import LoadedModel
 
 # What the speculators format calls otherwise.
@@ -24,10 +27,8 @@ def read_eagle(folder: Path, target: LoadedModel) -> EagleHead:
     layer = layer_config(folder, data)
     _check_target(folder, layer, target)
     weights = _weights(folder)
-    head = EagleHead(EagleConfig(layer, taps=(target.num_layers + 1,), fc_bias="fc.bias" in weights))
-    check_weights(folder, head, weights)
-    head.load_state_dict(weights)
-    return head.requires_grad_(False).eval()
+    config = EagleConfig(layer, taps=(target.num_layers + 1,), fc_bias="fc.bias" in weights)
+    return filled(folder, partial(EagleHead, config), weights)
 
 
 def _weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -37,7 +38,7 @@ def _weights(folder: Path) -> dict[str, torch.Tensor]:
         for theirs, ours in NAMES.items():
             name = name.replace(theirs, ours)
         if not any(part in name for part in NOT_NEEDED):
-            weights[name] = tensor.to(torch.float32)
+            weights[name] = in_floats(folder, name, tensor)
     return weights
 
 
@@ -51,6 +52,4 @@ def _check_target(folder: Path, layer: LlamaConfig, target: LoadedModel) -> None
     elif layer.num_hidden_layers != 1:
         problem = f"it has {layer.num_hidden_layers} layers, one is supported"
     if problem:
-        raise ValueError(
-            f"{folder} is no head for {target.name!r}: {problem}; use one that was trained for this target"
-        )
+        raise no_head(folder, target, problem)

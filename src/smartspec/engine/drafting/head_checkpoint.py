@@ -2,60 +2,168 @@
 checkpoints."""
 
 import json
-import pickle
+import logging
+import re
 import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import save_file
-from torch import nn
-from transformers import LlamaConfig
 
-from smartspec.engine.drafting.eagle3 import Eagle3Head, HeadConfig, default_taps
+from smartspec.engine.drafting.draft_vocabulary import check_ids, complete_map
+from smartspec.engine.drafting.eagle3 import Eagle3Head, HeadConfig
+from smartspec.engine.drafting.head_files import REMEDY, WEIGHTS, filled, in_floats, read_json, read_tensors
+from smartspec.engine.drafting.head_layer import MAX_SIZE, layer_config, said
+from smartspec.engine.drafting.head_taps import no_head, read_taps
 from smartspec.engine.drafting.p_eagle import PEagleHead
 from smartspec.engine.models.loaded_model import LoadedModel
 
 VARIANTS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
-WEIGHTS = "model.safetensors"
-ORIGINAL_WEIGHTS = ("pytorch_model.bin", "medusa_lm_head.safetensors", "medusa_lm_head.pt")
+SHOWN_BY = {"norm_before_fc": "input_norm.weight", "fc_norm": "fc_norm.0.weight"}  # weights of a variant
+NOT_NEEDED = ("verifier_lm_head.", "verifier_norm.", "rotary_emb.")  # of training alone, or computed
+MAPS = ("d2t", "t2d")
+MASK_TOKEN = ("mask_token_id", "pard_token", "ptd_token_id")  # the names that vLLM knows
+MAX_DEPTHS = 64
 DEFAULT_DEPTHS = 8  # of a P-EAGLE head that does not say: those of the library's training
+
+logger = logging.getLogger(__name__)
 
 
 def read_head(folder: Path, target: LoadedModel) -> tuple[Eagle3Head, torch.Tensor | None]:
     """A head for this target in fp32, and its own embedding [V, hidden_size] where it brings one.
 
-    Raises ValueError where it is for another target, OSError where the checkpoint is damaged; both name the remedy.
+    What config.json should say and does not is guessed, which is logged as a warning. Raises ValueError where the head
+    is for another target or of a shape that is not supported, OSError where the checkpoint is damaged; both name the
+    remedy.
     """
     data = read_json(folder / "config.json")
-    config = _config(folder, data, target)
-    weights = _read_weights(folder)
+    layer = layer_config(folder, data, vocab_size=target.vocab_size)
+    weights = _weights(folder)
+    config = HeadConfig(
+        layer=layer,
+        draft_vocab_size=_size(folder, data, "draft_vocab_size", layer.vocab_size, target),
+        taps=(),
+        target_hidden_size=_size(folder, data, "target_hidden_size", layer.hidden_size, target),
+        has_lm_head="lm_head.weight" in weights,
+        qk_norm="layers.0.self_attn.q_norm.weight" in weights,
+        **_variants(folder, data, weights),
+    )
     _check_target(folder, config, target)
-    head = _p_eagle(folder, data, config) if data.get("speculators_model_type") == "peagle" else Eagle3Head(config)
-    embedding = weights.pop("embed_tokens.weight", None)
-    if "d2t" not in weights and config.draft_vocab_size == target.vocab_size:
-        weights["d2t"] = torch.zeros(target.vocab_size, dtype=torch.int64)
-    check_weights(folder, head, weights)
-    head.load_state_dict(weights)
-    outside = (head.target_ids < 0) | (head.target_ids >= target.vocab_size)
-    if outside.any():
-        raise ValueError(
-            f"{folder}: its index map d2t names token {int(head.target_ids[outside][0])}, the target has "
-            f"{target.vocab_size} tokens: use a head that was trained for {target.name!r}"
+    taps = read_taps(folder, data, weights.get("fc.weight"), config.target_hidden_size, target)
+    config = replace(config, taps=taps)
+    complete_map(folder, weights, config.draft_vocab_size, target.vocab_size)
+    embedding = _embedding(folder, config, weights, target)
+    is_parallel = data.get("speculators_model_type") == "peagle" or "mask_hidden" in weights
+    make = _p_eagle(folder, data, config, weights) if is_parallel else partial(Eagle3Head, config)
+    head = filled(folder, make, weights)
+    check_ids(folder, head.target_ids, target.vocab_size, target.name)
+    return head, embedding
+
+
+def _weights(folder: Path) -> dict[str, torch.Tensor]:
+    """By the names of the speculators format, in fp32 but for the index maps."""
+    weights: dict[str, torch.Tensor] = {}
+    for name, tensor in read_tensors(folder).items():
+        name = name.replace("midlayer.", "layers.0.")
+        if any(part in name for part in NOT_NEEDED):
+            continue
+        if (layer := re.match(r"layers\.(\d+)\.", name)) and int(layer[1]):
+            raise ValueError(f"{folder} holds several layers ({name!r}), one is supported: use a head of one layer")
+        if name in weights:
+            raise ValueError(f"{folder} holds {name!r} twice: {REMEDY}")
+        weights[name] = tensor if name in MAPS else in_floats(folder, name, tensor)
+    return weights
+
+
+def _size(folder: Path, data: dict, key: str, otherwise: int, target: LoadedModel) -> int:
+    size = said(data, key)
+    size = otherwise if size is None else size
+    if type(size) is not int or not 1 <= size <= MAX_SIZE:
+        what = "drafts from {!r} tokens" if key == "draft_vocab_size" else "reads features of size {!r}"
+        limit = f"the target has {target.vocab_size}" if key == "draft_vocab_size" else f"1 to {MAX_SIZE} can be"
+        raise no_head(folder, target, f"it {what.format(size)}, {limit}")
+    return size
+
+
+def _variants(folder: Path, data: dict, weights: dict[str, torch.Tensor]) -> dict[str, bool]:
+    """What config.json says, and what the weights that are there say."""
+    for name in VARIANTS:
+        if said(data, name) not in (None, True, False):
+            raise ValueError(f"{folder}: {name} is {said(data, name)!r}, it must be true or false: correct config.json")
+    if data.get("speculators_model_type") == "eagle3" and said(data, "norm_before_residual") is None:
+        logger.warning(
+            "%s: config.json does not say norm_before_residual; false is taken, the format's default (vLLM takes "
+            "true). Where few drafts are accepted, set it in config.json",
+            folder,
         )
-    return head.requires_grad_(False).eval(), embedding
+    return {name: bool(said(data, name)) or SHOWN_BY.get(name) in weights for name in VARIANTS}
 
 
-def _p_eagle(folder: Path, data: dict, config: HeadConfig) -> PEagleHead:
-    token_id = data.get("mask_token_id")
-    if not isinstance(token_id, int) or not 0 <= token_id < config.layer.vocab_size:
+def _check_target(folder: Path, config: HeadConfig, target: LoadedModel) -> None:
+    size, layer = _hidden_size(target), config.layer
+    problem = None
+    if config.target_hidden_size != size:
+        problem = f"it reads features of size {config.target_hidden_size}, the target's are of {size}"
+    elif layer.vocab_size != target.vocab_size:
+        problem = f"it is for a vocabulary of {layer.vocab_size} tokens, the target has {target.vocab_size}"
+    elif config.draft_vocab_size > target.vocab_size:
+        problem = f"it drafts from {config.draft_vocab_size} tokens, the target has {target.vocab_size}"
+    elif layer.num_hidden_layers != 1:
+        problem = f"it has {layer.num_hidden_layers} layers, one is supported"
+    elif not config.has_lm_head and layer.hidden_size != size:
+        problem = (
+            f"it has no output embedding (lm_head) and its hidden states are of size {layer.hidden_size}, those that "
+            f"the target's output embedding reads are of {size}"
+        )
+    if problem:
+        raise no_head(folder, target, problem)
+
+
+def _embedding(
+    folder: Path, config: HeadConfig, weights: dict[str, torch.Tensor], target: LoadedModel
+) -> torch.Tensor | None:
+    embedding, wanted = weights.pop("embed_tokens.weight", None), (config.layer.vocab_size, config.layer.hidden_size)
+    if embedding is not None and tuple(embedding.shape) != wanted:
+        raise ValueError(
+            f"{folder}: embed_tokens.weight is {tuple(embedding.shape)}, its config says {wanted}: {REMEDY}"
+        )
+    if embedding is None and config.layer.hidden_size != _hidden_size(target):
+        problem = (
+            f"it has no embedding (embed_tokens) and reads one of size {config.layer.hidden_size}, the target's is of "
+            f"{_hidden_size(target)}"
+        )
+        raise no_head(folder, target, problem)
+    return embedding
+
+
+def _hidden_size(target: LoadedModel) -> int:
+    return target.model.config.get_text_config().hidden_size
+
+
+def _p_eagle(
+    folder: Path, data: dict, config: HeadConfig, weights: dict[str, torch.Tensor]
+) -> Callable[[], PEagleHead]:
+    token_id = next((data[name] for name in MASK_TOKEN if data.get(name) is not None), None)
+    if type(token_id) is not int or not 0 <= token_id < config.layer.vocab_size:
         raise ValueError(
             f"{folder}: mask_token_id is {token_id!r}, it must be a token of the {config.layer.vocab_size} that the "
             "target has: use a head that was trained for it"
         )
-    proposals = (data.get("speculators_config") or {}).get("proposal_methods") or [{}]
-    return PEagleHead(config, token_id, proposals[0].get("speculative_tokens") or DEFAULT_DEPTHS)
+    if "mask_hidden" in weights:
+        weights["mask_hidden"] = weights["mask_hidden"].reshape(1, 1, -1)
+    try:
+        depths = data["speculators_config"]["proposal_methods"][0]["speculative_tokens"]
+    except (KeyError, IndexError, TypeError):
+        depths = DEFAULT_DEPTHS
+    if type(depths) is not int or not 1 <= depths <= MAX_DEPTHS:
+        raise ValueError(
+            f"{folder}: speculative_tokens is {depths!r}, it must be 1 to {MAX_DEPTHS}: correct config.json"
+        )
+    return lambda: PEagleHead(config, token_id, depths)
 
 
 def write_head(folder: Path, head: Eagle3Head, target_name: str, architecture: str, num_draft_tokens: int = 5) -> None:
@@ -90,31 +198,6 @@ def write_files(folder: Path, tensors: dict[str, torch.Tensor], config: dict) ->
         raise OSError(f"cannot write a head to {folder} ({error}): make room, then give the command again") from error
 
 
-def layer_config(folder: Path, data: dict, **defaults: int) -> LlamaConfig:
-    """The shape of a head's decoder layer, of what its config.json says. Raises ValueError where no layer has it."""
-    try:
-        layer = defaults | data.get("transformer_layer_config", data)
-        return LlamaConfig(**{k: v for k, v in layer.items() if k not in ("architectures", "model_type", "dtype")})
-    except (StrictDataclassError, TypeError, ValueError) as error:
-        reason = error.__cause__ or error
-        raise ValueError(f"{folder}/config.json is of no layer ({reason}): download or train the head again") from error
-
-
-def _config(folder: Path, data: dict, target: LoadedModel) -> HeadConfig:
-    config = layer_config(folder, data, vocab_size=target.vocab_size)
-    taps = data.get("eagle_aux_hidden_state_layer_ids") or (data.get("eagle_config") or {}).get(
-        "eagle_aux_hidden_state_layer_ids"
-    )
-    taps = taps or default_taps(target.num_layers)
-    return HeadConfig(
-        layer=config,
-        draft_vocab_size=data.get("draft_vocab_size") or config.vocab_size,
-        taps=tuple(taps) if isinstance(taps, list | tuple) else (taps,),
-        target_hidden_size=data.get("target_hidden_size") or config.hidden_size,
-        **{name: bool(data.get(name, False)) for name in VARIANTS},
-    )
-
-
 def _to_json(config: HeadConfig, target_name: str, architecture: str, num_draft_tokens: int) -> dict:
     proposal = {"proposal_type": "greedy", "speculative_tokens": num_draft_tokens}
     return {
@@ -133,68 +216,3 @@ def _to_json(config: HeadConfig, target_name: str, architecture: str, num_draft_
         **{name: getattr(config, name) for name in VARIANTS},
         "transformer_layer_config": config.layer.to_diff_dict(),
     }
-
-
-def _check_target(folder: Path, config: HeadConfig, target: LoadedModel) -> None:
-    size = target.model.config.get_text_config().hidden_size
-    problem = None
-    if config.target_hidden_size != size:
-        problem = f"it reads features of size {config.target_hidden_size}, the target's are of {size}"
-    elif config.layer.vocab_size != target.vocab_size:
-        problem = f"it is for a vocabulary of {config.layer.vocab_size} tokens, the target has {target.vocab_size}"
-    elif not all(isinstance(tap, int) and 1 <= tap <= target.num_layers for tap in config.taps):
-        problem = f"it taps layers {list(config.taps)}, the target has {target.num_layers}"
-    elif not isinstance(config.draft_vocab_size, int) or config.draft_vocab_size > target.vocab_size:
-        problem = f"it drafts from {config.draft_vocab_size!r} tokens, the target has {target.vocab_size}"
-    elif config.layer.num_hidden_layers != 1:
-        problem = f"it has {config.layer.num_hidden_layers} layers, one is supported"
-    if problem:
-        raise ValueError(
-            f"{folder} is no head for {target.name!r}: {problem}; use one that was trained for this target"
-        )
-
-
-def check_weights(folder: Path, head: nn.Module, weights: dict[str, torch.Tensor]) -> None:
-    """Raise where these are not the weights of a head: OSError where some are missing, else ValueError."""
-    expected = {name: tuple(tensor.shape) for name, tensor in head.state_dict().items()}
-    remedy = "download or train it again"
-    if missing := sorted(expected.keys() - weights.keys()):
-        raise OSError(f"{folder} lacks {len(missing)} weights, {missing[0]!r} among them: {remedy}")
-    if unknown := sorted(weights.keys() - expected.keys()):
-        raise ValueError(f"{folder} has weights of a kind that is not supported, {unknown[0]!r}: use another head")
-    for name, shape in expected.items():
-        if tuple(weights[name].shape) != shape:
-            raise ValueError(f"{folder}: {name} is {tuple(weights[name].shape)}, its config says {shape}: {remedy}")
-
-
-def _read_weights(folder: Path) -> dict[str, torch.Tensor]:
-    """By the names of the speculators format, in fp32."""
-    tensors = read_tensors(folder)
-    named = {name.replace("midlayer.", "layers.0."): tensor for name, tensor in tensors.items() if name != "t2d"}
-    return {name: t.to(torch.int64 if name == "d2t" else torch.float32) for name, t in named.items()}
-
-
-def read_tensors(folder: Path) -> dict[str, torch.Tensor]:
-    """All weights of a head, as they are. Raises OSError naming the remedy where there are none, or they are damaged.
-
-    The pickled files of original checkpoints are read as nothing but tensors.
-    """
-    path = next((folder / name for name in (WEIGHTS, *ORIGINAL_WEIGHTS) if (folder / name).is_file()), None)
-    if path is None:
-        raise OSError(f"{folder} holds no {WEIGHTS}: give the folder of a trained head, with its weights")
-    try:
-        if path.suffix != ".safetensors":
-            return torch.load(path, map_location="cpu", weights_only=True)
-        with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dict)
-    except (SafetensorError, pickle.UnpicklingError, RuntimeError, OSError, EOFError) as error:  # torch raises any
-        raise OSError(f"{path} is damaged or cut short ({error}): download or train it again") from error
-
-
-def read_json(path: Path) -> dict:
-    """The object in a file, an empty one where it holds none."""
-    try:
-        data = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    return data if isinstance(data, dict) else {}

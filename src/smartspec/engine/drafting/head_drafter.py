@@ -16,6 +16,7 @@ from smartspec.core.batch import NO_DRAFT, Batch, Draft, Verification
 from smartspec.core.blocks import PrefixCopy, Trim
 from smartspec.core.request import Request
 from smartspec.engine.attention.ragged import Segment
+from smartspec.engine.drafting.first_acceptances import FirstAcceptances
 from smartspec.engine.drafting.head_runner import HeadRunner
 from smartspec.engine.drafting.proposals import Proposals
 from smartspec.engine.drafting.tree_expansion import TreeExpansion
@@ -31,6 +32,7 @@ class HeadDrafter:
         self.runner, self.target = runner, target
         self._num_known = np.zeros(num_slots, dtype=np.int64)  # positions with features
         self._num_seen = np.zeros(num_slots, dtype=np.int64)  # positions in the head's KV, at most those
+        self._first = FirstAcceptances(name, target.taps)
 
     def begin_step(self, batch: Batch) -> None:
         """Follow the block manager's memory operations, and forget what was rolled back since the last step."""
@@ -106,6 +108,7 @@ class HeadDrafter:
     ) -> FreeTests:
         """Keep the target's features of all tokens that became text. No free tests: entries that are computed anew are
         mostly those of accepted drafts, and would say that it is better than it is."""
+        self._first.note(verified, decoding)
         for index, (request, verification) in enumerate(zip(batch.decoding, decoding, strict=True)):
             self._keep(request, self.target.features[index][_text_rows(verification)])
         for index, request in enumerate(batch.prefill, start=len(batch.decoding)):

@@ -1,17 +1,16 @@
 """The kinds of trained heads: which one a folder holds, and what runs and drafts with it."""
 
-from contextlib import suppress
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
 
 from smartspec.core.drafter import TreeDrafter
 from smartspec.engine.drafting.eagle import EagleHead
 from smartspec.engine.drafting.eagle3 import Eagle3Head
 from smartspec.engine.drafting.eagle_checkpoint import read_eagle
-from smartspec.engine.drafting.head_checkpoint import ORIGINAL_WEIGHTS, WEIGHTS, read_head, read_json, read_tensors
+from smartspec.engine.drafting.head_checkpoint import read_head
 from smartspec.engine.drafting.head_drafter import HeadDrafter
+from smartspec.engine.drafting.head_files import has_weight, read_json
 from smartspec.engine.drafting.head_runner import HeadRunner
 from smartspec.engine.drafting.medusa import MedusaHead
 from smartspec.engine.drafting.medusa_checkpoint import read_medusa
@@ -33,10 +32,10 @@ def kind_of(folder: Path) -> str | None:
         return str(data["speculators_model_type"])
     if "medusa_num_heads" in data or data.get("model_type") == "medusa":
         return "medusa"
-    if "draft_vocab_size" in data:
+    if "draft_vocab_size" in data or "eagle3" in str(data.get("architectures")).lower():
         return "eagle3"
-    # The config of an original EAGLE head is that of its layer.
-    return "eagle" if data.get("num_hidden_layers") == 1 and _joins_inputs(folder) else None
+    # The config of an original EAGLE head is that of its layer; fc joins embedding and hidden state.
+    return "eagle" if data.get("num_hidden_layers") == 1 and has_weight(folder, "fc.weight") else None
 
 
 def is_head(name: str) -> bool:
@@ -84,12 +83,3 @@ def head_drafter(runner: HeadRunner | MedusaRunner, target: ModelRunner, num_slo
     if isinstance(runner, PEagleRunner):
         return PEagleDrafter(runner, target, num_slots, name)
     return HeadDrafter(runner, target, num_slots, name)
-
-
-def _joins_inputs(folder: Path) -> bool:
-    """Whether a model of one layer has what joins embedding and hidden state, by the names of its weights."""
-    if (folder / ORIGINAL_WEIGHTS[0]).is_file() and not (folder / WEIGHTS).is_file():
-        return "fc.weight" in read_tensors(folder)
-    with suppress(SafetensorError, OSError), safe_open(folder / WEIGHTS, framework="pt") as file:
-        return "fc.weight" in file.keys()  # noqa: SIM118 (it is no dict)
-    return False

@@ -17,6 +17,7 @@ from smartspec.engine.drafting.eagle import EagleHead, PackedEagle
 from smartspec.engine.drafting.eagle3 import Eagle3Head, rotary_tables
 from smartspec.engine.drafting.native_head import NativeHead
 from smartspec.engine.drafting.proposals import Proposals, proposals_of
+from smartspec.engine.drafting.shared_rows import output_rows
 from smartspec.engine.kernels.cpu import elementwise
 from smartspec.engine.kernels.cpu.ragged_attention import max_tokens_per_tile
 from smartspec.engine.models.fusion import FusedAttention, FusedMLP, FusedRMSNorm
@@ -45,6 +46,8 @@ class HeadRunner:
         is_rounded: bool = True,
     ):
         layer, loaded = head.config.layer, target.loaded
+        if isinstance(head, Eagle3Head) and head.lm_head is None:
+            head.lm_head = output_rows(loaded.model.get_output_embeddings(), head.target_ids.to(target.device))
         self.device, self.max_len = target.device, target.max_len
         self.target_ids = head.target_ids.to(self.device)
         self._embed = _lookup(loaded.model.get_input_embeddings(), embedding, loaded.dtype)
@@ -175,13 +178,13 @@ class _PackedHead(nn.Module):
         attention = layer.self_attn
         attention.config, attention.layer_idx, attention.head_dim = config.layer, 0, config.layer.head_dim
         config.layer._attn_implementation = ATTENTION_NAME
-        self.fc = make_linear(head.fc.weight)
+        self.fc = make_linear(head.fc.weight, head.fc.bias)
         self.tap_norms = nn.ModuleList(map(_norm, head.fc_norm)) if config.fc_norm else None
         self.all_taps_norm = _norm(head.input_norm) if config.norm_before_fc else None
         self.embed_norm, self.hidden_norm = _norm(layer.input_layernorm), _norm(layer.hidden_norm)
         self.attention = FusedAttention(attention, {"scaling": config.layer.head_dim**-0.5})
         self.mlp_norm, self.mlp = _norm(layer.post_attention_layernorm), FusedMLP(layer.mlp)
-        self.norm, self.lm_head = _norm(head.norm), make_linear(head.lm_head.weight)
+        self.norm, self.lm_head = _norm(head.norm), make_linear(head.lm_head.weight, head.lm_head.bias)
 
     def combine(self, features: torch.Tensor) -> torch.Tensor:
         """As Eagle3Head.combine; features [1, N, feature_size]."""

@@ -77,7 +77,7 @@ class PackedMedusa(nn.Module):
         for blocks in head.blocks:
             blocks.layers = nn.ModuleList(make_linear(layer.weight, layer.bias) for layer in blocks.layers)
         self.blocks, self.num_outputs = head.blocks, head.config.draft_vocab_size
-        self.lm_heads = nn.ModuleList(make_linear(layer.weight) for layer in head.lm_heads)
+        self.lm_heads = nn.ModuleList(make_linear(layer.weight, layer.bias) for layer in head.lm_heads)
 
     def forward(self, hidden: torch.Tensor, rows: torch.Tensor, heads: torch.Tensor) -> torch.Tensor:
         """Logits [n, draft_vocab_size] of these heads for these rows of hidden [N, hidden_size]; int64 [n] each."""

@@ -1,11 +1,13 @@
 """Medusa heads on disk: the layout of the original checkpoints, and vLLM's."""
 
 import re
+from functools import partial
 from pathlib import Path
 
 import torch
 
-from smartspec.engine.drafting.head_checkpoint import check_weights, read_json, read_tensors, write_files
+from smartspec.engine.drafting.head_checkpoint import write_files
+from smartspec.engine.drafting.head_files import filled, in_floats, in_integers, read_json, read_tensors
 from smartspec.engine.drafting.medusa import MedusaConfig, MedusaHead
 from smartspec.engine.models.loaded_model import LoadedModel
 
@@ -16,6 +18,8 @@ NAMES = (
     (r"^(\d+)\.\d+\.weight$", r"lm_heads.\1.weight"),
     (r"^lm_head\.weight$", "lm_heads.0.weight"),
 )
+BLOCK = re.compile(r"blocks\.(\d{1,6})\.layers\.(\d{1,6})\.")
+MAX_HEADS = 1000
 
 
 def read_medusa(folder: Path, target: LoadedModel) -> MedusaHead:
@@ -25,12 +29,9 @@ def read_medusa(folder: Path, target: LoadedModel) -> MedusaHead:
     config = _config(folder, read_json(folder / "config.json"), weights, target)
     _check_target(folder, config, weights, target)
     for name, tensor in weights.items():
-        if name.startswith("lm_heads.") and len(tensor) > config.draft_vocab_size:
+        if name.startswith("lm_heads.") and len(tensor) == config.vocab_size > config.draft_vocab_size:
             weights[name] = tensor[weights["token_map"]]
-    head = MedusaHead(config)
-    check_weights(folder, head, weights)
-    head.load_state_dict(weights)
-    return head.requires_grad_(False).eval()
+    return filled(folder, partial(MedusaHead, config), weights)
 
 
 def write_medusa(folder: Path, head: MedusaHead) -> None:
@@ -62,18 +63,24 @@ def _weights(folder: Path) -> dict[str, torch.Tensor]:
     for name, tensor in read_tensors(folder).items():
         for pattern, replacement in NAMES:
             name = re.sub(pattern, replacement, name)
-        weights[name] = tensor.to(torch.int64 if name == "token_map" else torch.float32)
+        read = in_integers if name == "token_map" else in_floats
+        weights[name] = read(folder, name, tensor)
     return weights
 
 
 def _config(folder: Path, data: dict, weights: dict[str, torch.Tensor], target: LoadedModel) -> MedusaConfig:
     """The shape of the heads: what config.json says in vLLM's layout; the original says nothing reliable, so that of
     the weights."""
-    blocks = [tuple(map(int, re.findall(r"\d+", name))) for name in weights if name.startswith("blocks.")]
+    blocks = [(int(found[1]), int(found[2])) for found in map(BLOCK.match, weights) if found]
     outputs = sorted(name for name in weights if name.startswith("lm_heads."))
-    if not blocks or not outputs:
+    if not blocks or not outputs or weights[outputs[0]].dim() != 2:
         raise OSError(f"{folder} holds no Medusa heads: give the folder of trained ones, or download them again")
-    num_heads = data.get("num_heads") or 1 + max(head for head, _ in blocks)
+    num_heads, num_layers = 1 + max(head for head, _ in blocks), 1 + max(layer for _, layer in blocks)
+    num_heads = data.get("num_heads") or num_heads
+    if type(num_heads) is not int or not 1 <= num_heads <= MAX_HEADS or num_layers > MAX_HEADS:
+        raise ValueError(
+            f"{folder} holds {num_heads!r} Medusa heads of {num_layers} layers, 1 to {MAX_HEADS} can be: use others"
+        )
     rows, size = weights[outputs[0]].shape
     token_map = weights.setdefault("token_map", torch.arange(rows))
     return MedusaConfig(
@@ -81,10 +88,10 @@ def _config(folder: Path, data: dict, weights: dict[str, torch.Tensor], target: 
         vocab_size=data.get("vocab_size") or (rows if len(token_map) == rows else target.vocab_size),
         draft_vocab_size=len(token_map),
         num_heads=num_heads,
-        num_layers=1 + max(layer for _, layer in blocks),
+        num_layers=num_layers,
         num_outputs=1 if data.get("original_lm_head") else num_heads,
         taps=(target.num_layers + 1,),
-        bias=any(name.endswith(".bias") for name in weights),
+        bias=any(name.startswith("blocks.") and name.endswith(".bias") for name in weights),
     )
 
 
@@ -95,6 +102,8 @@ def _check_target(folder: Path, config: MedusaConfig, weights: dict[str, torch.T
         problem = f"they read hidden states of size {config.hidden_size}, the target's are of {size}"
     elif config.vocab_size != target.vocab_size:
         problem = f"they are for a vocabulary of {config.vocab_size} tokens, the target has {target.vocab_size}"
+    elif ids.dim() != 1 or not len(ids):
+        problem = f"token_map is of shape {tuple(ids.shape)}, it must be a list of tokens"
     elif (outside := (ids < 0) | (ids >= target.vocab_size)).any():
         problem = f"token_map names token {int(ids[outside][0])}, the target has {target.vocab_size}"
     if problem:

@@ -11,6 +11,7 @@ from smartspec.core.batch import NO_DRAFT, Batch, Draft, Verification
 from smartspec.core.blocks import MemoryOp
 from smartspec.core.request import Request
 from smartspec.engine.attention.ragged import Segment
+from smartspec.engine.drafting.first_acceptances import FirstAcceptances
 from smartspec.engine.drafting.medusa import MedusaHead, PackedMedusa
 from smartspec.engine.drafting.product_tree import product_trees
 from smartspec.engine.drafting.proposals import proposals_of
@@ -64,6 +65,7 @@ class MedusaDrafter:
         self.spec = DrafterSpec(name, has_passes=True, makes_trees=True, one_pass_depth=runner.num_heads)
         self.runner, self.target = runner, target
         self._num_known = np.zeros(num_slots, dtype=np.int64)  # tokens up to the position whose hidden state is kept
+        self._first = FirstAcceptances(name, target.taps)
 
     def begin_step(self, batch: Batch) -> None:
         """What is kept of a slot is known by the length of its text; a slot that begins anew is computed first."""
@@ -115,6 +117,7 @@ class MedusaDrafter:
         prefill: Sequence[Verification | None],
     ) -> FreeTests:
         """Keep the target's last hidden state at the last token before the newest one of every text. No free tests."""
+        self._first.note(verified, decoding)
         for index, (request, verification) in enumerate(zip(batch.decoding, decoding, strict=True)):
             nodes = verification.accepted_nodes
             row = 1 + nodes[-1] if nodes else verification.num_accepted

@@ -15,10 +15,11 @@ from smartspec.engine.attention.ragged import Segment, ancestors_of, make_tiles
 from smartspec.engine.drafting.eagle3 import Eagle3Head, HeadConfig, rotary_tables
 from smartspec.engine.drafting.proposals import Proposals
 from smartspec.engine.kernels.cpu import native
-from smartspec.engine.kernels.cpu.decoder_layer import LIBRARY, Layer, LayerShape, Linear
+from smartspec.engine.kernels.cpu.decoder_layer import LIBRARY, Layer
 from smartspec.engine.kernels.cpu.head_pass import Head, HeadPass
 from smartspec.engine.kernels.cpu.quantized_linear import Weight, describe_floats
 from smartspec.engine.kernels.cpu.ragged_attention import max_tokens_per_tile
+from smartspec.engine.kernels.cpu.shapes import LayerShape
 from smartspec.engine.models.linear import joined, prepared
 from smartspec.engine.models.load import give_back_memory
 from smartspec.engine.models.quantize import quantize
@@ -91,6 +92,7 @@ class _Parts(nn.Module):
         self.fc, self.lm_head = prepared(head.fc), prepared(head.lm_head)
         self.embed_norm, self.hidden_norm = layer.input_layernorm, layer.hidden_norm
         self.mlp_norm, self.norm = layer.post_attention_layernorm, head.norm
+        self.head_norms = attention.q_norm, attention.k_norm
         self.all_taps_norm = head.input_norm.weight if config.norm_before_fc else None
         of_taps = torch.cat([norm.weight for norm in head.fc_norm]) if config.fc_norm else None
         self.tap_norms = None if of_taps is None else nn.Parameter(of_taps, requires_grad=False)
@@ -98,20 +100,26 @@ class _Parts(nn.Module):
 
     def for_kernel(self) -> Head:
         """It holds addresses of this module's tensors."""
-        config = self.config
-        layer = Layer(
-            *(self.hidden_norm.weight.data_ptr(), self.mlp_norm.weight.data_ptr(), None, None),
-            *(Linear.of(linear.kernel_weights) for linear in (self.qkv, self.out, self.gate_up, self.down)),
+        config, shape, norms = self.config, _shape(self.config), self.head_norms
+        layer = Layer.of(
+            shape,
+            (self.hidden_norm.weight, self.mlp_norm.weight),
+            tuple(None if norm is None else norm.weight for norm in norms),
+            [linear.kernel_weights for linear in (self.qkv, self.out, self.gate_up, self.down)],
             config.layer.rms_norm_eps,
+            inputs=2 * shape.hidden_size,
         )
-        norms = self.embed_norm.weight, self.norm.weight, self.all_taps_norm, self.tap_norms
-        return Head(
+        of_taps = {"all_taps_norm": self.all_taps_norm, "tap_norms": self.tap_norms}
+        (combine,), (lm_head,) = self.fc.kernel_weights, self.lm_head.kernel_weights
+        return Head.of(
             layer,
-            *(None if norm is None else norm.data_ptr() for norm in norms),
-            _rows(self.embedding),
-            *(linear.kernel_weights[0] for linear in (self.fc, self.lm_head)),
-            self.target_ids.data_ptr(),
-            *(len(config.taps), config.norm_before_residual, config.norm_output),
+            shape,
+            {"embed_norm": self.embed_norm.weight, "final_norm": self.norm.weight, **of_taps},
+            {"embedding": _rows(self.embedding), "combine": combine, "lm_head": lm_head},
+            self.target_ids,
+            len(config.taps),
+            norm_before_residual=config.norm_before_residual,
+            norm_output=config.norm_output,
         )
 
 

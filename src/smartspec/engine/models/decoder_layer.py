@@ -9,8 +9,9 @@ from torch import nn
 from smartspec.engine.attention.kv_cache import KVCache
 from smartspec.engine.attention.ragged import ATTENTION_NAME, AttentionPlan, Segment
 from smartspec.engine.kernels.cpu import native
-from smartspec.engine.kernels.cpu.decoder_layer import LIBRARY, Layer, LayerShape, Linear, Pass, PlacedLayer
+from smartspec.engine.kernels.cpu.decoder_layer import LIBRARY, Layer, Pass, PlacedLayer
 from smartspec.engine.kernels.cpu.ragged_attention import max_tokens_per_tile
+from smartspec.engine.kernels.cpu.shapes import LayerShape
 from smartspec.engine.models.fusion import NUM_PROBE_ROWS, FusedAttention, FusedMLP, FusedRMSNorm, close, random_rows
 
 
@@ -37,11 +38,12 @@ class FusedDecoderLayer(nn.Module):
         self.describe()
 
     def describe(self) -> None:
-        """Tell the kernel anew where the parts lie, and what they are."""
-        self._native = Layer(
-            *(norm.weight.data_ptr() for norm in self._norms),
-            *(None if norm is None else norm.weight.data_ptr() for norm in self._norms_of_heads),
-            *(Linear.of(linear.kernel_weights) for linear in self._linears),
+        """Tell the kernel anew where the parts lie, and what they are. Raises ValueError where they do not fit."""
+        self._native = Layer.of(
+            self.shape,
+            tuple(norm.weight for norm in self._norms),
+            tuple(None if norm is None else norm.weight for norm in self._norms_of_heads),
+            [linear.kernel_weights for linear in self._linears],
             self._norms[0].eps,
         )
 
@@ -56,7 +58,8 @@ class FusedDecoderLayer(nn.Module):
     def placed(self, cache: KVCache, windows: tuple[int | None, ...]) -> PlacedLayer:
         """What the kernel is given; the cache must outlive it, and so must this module as it is now described."""
         index = self.layer_idx
-        return PlacedLayer.of(self._native, cache.keys[index], cache.values[index], windows[index], self.scale)
+        cached = cache.keys[index], cache.values[index]
+        return PlacedLayer.of(self._native, self.shape, *cached, windows[index], self.scale)
 
     def of_pass(self, plan: AttentionPlan) -> Pass:
         """What layers of this shape share in a pass."""
@@ -99,7 +102,10 @@ def _fused_layer(layer: nn.Module) -> FusedDecoderLayer | None:
         return None
     if not mlp.has_kernel or not all(hasattr(linear, "kernel_weights") for linear in linears):
         return None
-    fused = FusedDecoderLayer(layer, attention, mlp, norms)
+    try:
+        fused = FusedDecoderLayer(layer, attention, mlp, norms)
+    except ValueError:  # parts of other sizes than a layer of Llama's shape has
+        return None
     return fused if _reproduces(fused, layer) else None
 
 

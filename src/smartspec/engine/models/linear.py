@@ -78,14 +78,22 @@ def prepared(linear: nn.Linear | QuantizedLinear) -> nn.Module:
 
 def joined(linears: list[nn.Linear | QuantizedLinear]) -> nn.Module:
     """One layer whose output is the outputs of these side by side. Raises ValueError where only some are in blocks."""
-    biases = [linear.bias for linear in linears]
-    bias = None if any(b is None for b in biases) else torch.cat(biases)
+    bias = _joined_bias(linears)
     kept = [linear for linear in linears if isinstance(linear, QuantizedLinear)]
     if not kept:
         return make_linear(torch.cat([linear.weight for linear in linears]), bias)
     if len(kept) < len(linears):
         raise ValueError("layers with weights in blocks and others cannot be joined")
     return QuantizedLinear([part for linear in kept for part in linear.parts], bias)
+
+
+def _joined_bias(linears: list[nn.Linear | QuantizedLinear]) -> torch.Tensor | None:
+    """Zeros for those that have none where others have one."""
+    known = [linear.bias for linear in linears if linear.bias is not None]
+    if not known:
+        return None
+    biases = [known[0].new_zeros(linear.out_features) if linear.bias is None else linear.bias for linear in linears]
+    return torch.cat(biases)
 
 
 def pack_linears(model: nn.Module) -> int:

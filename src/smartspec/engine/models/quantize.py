@@ -6,21 +6,28 @@ the next start does not round again.
 """
 
 import hashlib
+import logging
+import shutil
 from pathlib import Path
 
 import gguf
+import numpy as np
 import torch
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from smartspec.engine.cache_folder import cache_folder, make_once
+from smartspec.engine.cache_folder import cache_folder, make_once, why_untrusted
 from smartspec.engine.models.quantized import QuantizedWeight, put_on_blocks
 
 # 4 bits with a scale and a minimum lose less than with a scale alone.
 TYPES = {"int8": GGMLQuantizationType.Q8_0, "int4": GGMLQuantizationType.Q4_1}
 QUANTIZATIONS = ("auto", "none", *TYPES)
+NUM_SAMPLES = 16  # of each weight, by which a checkpoint is told from another
 _FILE = "blocks.safetensors"
+
+logger = logging.getLogger(__name__)
 
 
 def quantize(model: nn.Module, block_type: GGMLQuantizationType, folder: Path | None) -> None:
@@ -29,16 +36,45 @@ def quantize(model: nn.Module, block_type: GGMLQuantizationType, folder: Path | 
     folder: where the checkpoint lies, for the cache; None does without. Raises OSError where that cannot be written.
     """
     weights = {path: module.weight for path, module in model.named_modules() if _is_quantizable(module, block_type)}
-    if folder is None:
-        blocks = _encoded(weights, block_type)
-    else:
-        path = cache_folder() / "quantized" / f"{_digest(folder)}-{block_type.name}"
-        make_once(path, lambda made: save_file(_encoded(weights, block_type), made / _FILE))
-        blocks = load_file(path / _FILE)
+    blocks = _encoded(weights, block_type) if folder is None else _kept(weights, block_type, folder)
     first_of: dict[int, str] = {}
     for path, weight in weights.items():
         owner = first_of.setdefault(weight.data_ptr(), path)  # tied weights exist once
         put_on_blocks(model, path, QuantizedWeight(blocks[owner], block_type))
+
+
+def _kept(weights: dict[str, torch.Tensor], block_type: GGMLQuantizationType, folder: Path) -> dict[str, torch.Tensor]:
+    """The blocks as the cache has them, made where it has none. What another user may have written, or was made of
+    something else or otherwise, is not used."""
+    key = _digest(folder, weights)
+    path = cache_folder() / "quantized" / f"{key}-{block_type.name}"
+    if path.exists() and (reason := why_untrusted(path)):
+        logger.warning("%s: the rounded weights that lie there are not used, they are made anew", reason)
+        return _encoded(weights, block_type)
+    found = _read(path / _FILE, weights, block_type, key)
+    if found is None:
+        shutil.rmtree(path, ignore_errors=True)
+        made_of = {"made_of": key}
+        make_once(path, lambda made: save_file(_encoded(weights, block_type), made / _FILE, metadata=made_of))
+        found = _read(path / _FILE, weights, block_type, key)
+    return _encoded(weights, block_type) if found is None else found
+
+
+def _read(
+    file: Path, weights: dict[str, torch.Tensor], block_type: GGMLQuantizationType, key: str
+) -> dict[str, torch.Tensor] | None:
+    """None where there are no whole blocks of exactly these weights."""
+    if not file.exists() or why_untrusted(file):
+        return None
+    try:
+        with safe_open(file, framework="pt") as opened:
+            is_of_these = (opened.metadata() or {}).get("made_of") == key
+        found = load_file(file) if is_of_these else {}
+    except (SafetensorError, OSError):
+        return None
+    size, num_bytes = GGML_QUANT_SIZES[block_type]
+    wanted = {path: (len(weight), weight.shape[1] // size * num_bytes) for path, weight in _distinct(weights).items()}
+    return found if {path: tuple(blocks.shape) for path, blocks in found.items()} == wanted else None
 
 
 def _is_quantizable(module: nn.Module, block_type: GGMLQuantizationType) -> bool:
@@ -46,14 +82,24 @@ def _is_quantizable(module: nn.Module, block_type: GGMLQuantizationType) -> bool
     return is_plain and module.weight.shape[1] % GGML_QUANT_SIZES[block_type][0] == 0
 
 
+def _distinct(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Tied weights once, by their first name."""
+    return dict({weight.data_ptr(): (path, weight) for path, weight in reversed(weights.items())}.values())
+
+
 def _encoded(weights: dict[str, torch.Tensor], block_type: GGMLQuantizationType) -> dict[str, torch.Tensor]:
-    distinct = {weight.data_ptr(): (path, weight) for path, weight in reversed(weights.items())}
-    floats = {path: weight.detach().float().numpy() for path, weight in distinct.values()}
+    floats = {path: weight.detach().float().numpy() for path, weight in _distinct(weights).items()}
     return {path: torch.from_numpy(gguf.quantize(weight, block_type)) for path, weight in floats.items()}
 
 
-def _digest(folder: Path) -> str:
-    """Of the names, sizes and times of the files with weights: reading them whole would take longer than rounding."""
+def _digest(folder: Path, weights: dict[str, torch.Tensor]) -> str:
+    """Of the code that rounds, of the names, sizes and times of the files with weights, and of some values of each
+    weight: reading them whole would take longer than rounding."""
+    code = [Path(file).read_bytes() for file in (__file__, gguf.quants.__file__)]
     files = sorted(path for pattern in ("*.safetensors", "*.bin", "config.json") for path in folder.glob(pattern))
     facts = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
-    return hashlib.sha256(repr((str(folder.resolve()), facts)).encode()).hexdigest()[:16]
+    digest = hashlib.sha256(repr((np.__version__, code, str(folder.resolve()), facts)).encode())
+    for path, weight in weights.items():
+        values = weight.detach().flatten()[:: max(1, weight.numel() // NUM_SAMPLES)].float()
+        digest.update(repr((path, tuple(weight.shape))).encode() + values.numpy().tobytes())
+    return digest.hexdigest()[:16]

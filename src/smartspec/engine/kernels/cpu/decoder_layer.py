@@ -7,17 +7,15 @@ and small operations between its linears.
 import ctypes
 import functools
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 
 from smartspec.engine.kernels.cpu import native
-from smartspec.engine.kernels.cpu.quantized_linear import Weight, require_fp32
+from smartspec.engine.kernels.cpu.quantized_linear import Weight
 from smartspec.engine.kernels.cpu.ragged_attention import Attention, attention_of
+from smartspec.engine.kernels.cpu.shapes import LayerShape, address, optional_address
 
 LIBRARY = "decoder_layer"
-
-
 MAX_PARTS = 3
 
 
@@ -27,9 +25,15 @@ class Linear(ctypes.Structure):
     _fields_ = [("parts", Weight * MAX_PARTS), ("num_parts", ctypes.c_int64), ("outputs", ctypes.c_int64)]
 
     @classmethod
-    def of(cls, parts: list[Weight]) -> "Linear":
-        """Weights whose outputs stand side by side."""
-        return cls((Weight * MAX_PARTS)(*parts), len(parts), sum(weight.outputs for weight in parts))
+    def of(cls, name: str, parts: list[Weight], outputs: int, inputs: int) -> "Linear":
+        """Weights whose outputs stand side by side. Raises ValueError where they are not so many outputs by inputs."""
+        found = sum(weight.outputs for weight in parts)
+        if found != outputs or any(weight.inputs != inputs for weight in parts) or len(parts) > MAX_PARTS:
+            shapes = [(weight.outputs, weight.inputs) for weight in parts]
+            raise ValueError(
+                f"{name} must be up to {MAX_PARTS} weights of {outputs} outputs and {inputs} inputs, got {shapes}"
+            )
+        return cls((Weight * MAX_PARTS)(*parts), len(parts), outputs)
 
 
 class Layer(ctypes.Structure):
@@ -40,6 +44,34 @@ class Layer(ctypes.Structure):
         *((name, Linear) for name in ("qkv", "out", "gate_up", "down")),
         ("epsilon", ctypes.c_float),
     ]
+
+    @classmethod
+    def of(
+        cls,
+        shape: LayerShape,
+        norms: tuple[torch.Tensor, torch.Tensor],
+        head_norms: tuple[torch.Tensor | None, torch.Tensor | None],
+        linears: Sequence[list[Weight]],
+        epsilon: float,
+        inputs: int | None = None,
+    ) -> "Layer":
+        """norms: before attention and before the MLP, [hidden_size]. head_norms: of query and key, [head_dim], None
+        where there are none. linears: query-key-value, output, gate-up and down, the parts of each. inputs: of
+        query-key-value, hidden_size where None. All must outlive it. Raises ValueError where one does not fit."""
+        shape.check()
+        hidden, attended, inner = shape.hidden_size, shape.num_heads * shape.head_dim, shape.intermediate_size
+        wanted = {
+            "query, key and value": (shape.num_all_heads * shape.head_dim, inputs or hidden),
+            "attention's output": (hidden, attended),
+            "gate and up": (2 * inner, hidden),
+            "down": (hidden, inner),
+        }
+        return cls(
+            *map(address, ("attention norm", "MLP norm"), norms, [(hidden,)] * 2),
+            *map(optional_address, ("query norm", "key norm"), head_norms, [(shape.head_dim,)] * 2),
+            *(Linear.of(name, parts, *wanted[name]) for name, parts in zip(wanted, linears, strict=True)),
+            epsilon,
+        )
 
 
 class PlacedLayer(ctypes.Structure):
@@ -54,10 +86,21 @@ class PlacedLayer(ctypes.Structure):
 
     @classmethod
     def of(
-        cls, layer: Layer, keys: torch.Tensor, values: torch.Tensor, window: int | None, scale: float
+        cls,
+        layer: Layer,
+        shape: LayerShape,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        window: int | None,
+        scale: float,
     ) -> "PlacedLayer":
-        """keys, values: the layer's, [slots, num_kv_heads, max_len, head_dim]. All must outlive it."""
-        return cls(ctypes.pointer(layer), keys.data_ptr(), values.data_ptr(), window or 0, scale)
+        """keys, values: the layer's, [slots, num_kv_heads, max_len, head_dim]. All must outlive it. Raises ValueError
+        where they do not fit."""
+        cached = keys.shape[0], shape.num_kv_heads, keys.shape[2], shape.head_dim
+        if window is not None and window < 1:
+            raise ValueError(f"a window is {window} tokens, it must be 1 at least, or None")
+        pointers = address("keys", keys, cached), address("values", values, cached)
+        return cls(ctypes.pointer(layer), *pointers, window or 0, scale)
 
 
 class PassFields(ctypes.Structure):
@@ -69,16 +112,6 @@ class PassFields(ctypes.Structure):
         ("attention", Attention),
         ("num_rows", ctypes.c_int64),
     ]
-
-
-class LayerShape(NamedTuple):
-    """What the scratch memory of a layer depends on."""
-
-    hidden_size: int
-    intermediate_size: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
 
 
 class Pass:
@@ -95,9 +128,8 @@ class Pass:
     ):
         """keys: of any layer of the cache. The last num_padding rows are no tokens: they lie in no tile."""
         self.shape = shape
-        num_all_heads = shape.num_heads + 2 * shape.num_kv_heads
         normed = torch.empty(num_rows, shape.hidden_size)
-        heads = torch.empty(num_rows, num_all_heads, shape.head_dim)
+        heads = torch.empty(num_rows, shape.num_all_heads, shape.head_dim)
         attended = torch.empty(num_rows, shape.num_heads, shape.head_dim)
         attended[num_rows - num_padding :] = 0.0
         gate_up, gated = (torch.empty(num_rows, n * shape.intermediate_size) for n in (2, 1))
@@ -115,12 +147,11 @@ class Pass:
         new keys and values are written to the cache. cosine, sine: [1, num_rows, head_dim].
         """
         p = self._pass
-        require_fp32("hidden_states", hidden_states, (1, p.num_rows, self.shape.hidden_size))
-        for name, factors in (("cosine", cosine), ("sine", sine)):
-            require_fp32(name, factors, (1, p.num_rows, self.shape.head_dim))
+        p.input = address("hidden_states", hidden_states, (1, p.num_rows, self.shape.hidden_size))
+        p.cosine = address("cosine", cosine, (1, p.num_rows, self.shape.head_dim))
+        p.sine = address("sine", sine, (1, p.num_rows, self.shape.head_dim))
         output = torch.empty_like(hidden_states)
-        p.input, p.output = hidden_states.data_ptr(), output.data_ptr()
-        p.cosine, p.sine = cosine.data_ptr(), sine.data_ptr()
+        p.output = output.data_ptr()
         _kernels().decoder_layers(layers, len(layers), ctypes.byref(p))
         return output
 

@@ -11,6 +11,7 @@ import functools
 import torch
 
 from smartspec.engine.kernels.cpu.native import load_kernels, why_not
+from smartspec.engine.kernels.cpu.shapes import address
 
 LIBRARY = "elementwise"
 _POINTER, _INTEGER = ctypes.c_void_p, ctypes.c_int64
@@ -24,10 +25,10 @@ def applies_to(tensor: torch.Tensor) -> bool:
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
     """weight * x / sqrt(mean(x^2) + epsilon); x [..., size], weight [size]."""
     size = x.shape[-1]
-    _require("weight", weight, (size,))
     x, weight = x.contiguous(), weight.contiguous()
     output = torch.empty_like(x)
-    _kernels().rms_norm(x.data_ptr(), weight.data_ptr(), output.data_ptr(), x.numel() // size, size, epsilon)
+    pointers = address("x", x, x.shape), address("weight", weight, (size,)), output.data_ptr()
+    _kernels().rms_norm(*pointers, x.numel() // size, size, epsilon)
     return output
 
 
@@ -35,9 +36,9 @@ def gated_silu(gate_up: torch.Tensor) -> torch.Tensor:
     """silu(gate) * up of gate_up [..., 2 * size], whose first half is the gate: [..., size]."""
     gate_up = gate_up.contiguous()
     size = gate_up.shape[-1] // 2
-    _require("gate_up", gate_up, (*gate_up.shape[:-1], 2 * size))
+    of_input = address("gate_up", gate_up, (*gate_up.shape[:-1], 2 * size))
     output = gate_up.new_empty(*gate_up.shape[:-1], size)
-    _kernels().gated_silu(gate_up.data_ptr(), output.data_ptr(), output.numel() // size, size)
+    _kernels().gated_silu(of_input, output.data_ptr(), output.numel() // size, size)
     return output
 
 
@@ -48,18 +49,14 @@ def rotate_heads(heads: torch.Tensor, num_turned: int, cosine: torch.Tensor, sin
     batch, num_tokens, num_heads, head_dim = heads.shape
     if head_dim % 2 or not 0 <= num_turned <= num_heads:
         raise ValueError(f"heads {tuple(heads.shape)}: head_dim must be even, and {num_turned} heads there to turn")
-    for name, factors in (("cosine", cosine), ("sine", sine)):
-        _require(name, factors, (batch if len(factors) == batch else 1, num_tokens, head_dim))
-    cosine, sine = (t.expand(batch, -1, -1).contiguous() for t in (cosine, sine))
-    pointers = heads.data_ptr(), cosine.data_ptr(), sine.data_ptr()
-    _kernels().rotate_heads(*pointers, batch * num_tokens, num_heads, num_turned, head_dim)
+    factors = {"cosine": cosine, "sine": sine}
+    if any(len(factor) not in (1, batch) for factor in factors.values()):
+        raise ValueError(f"cosine and sine must be of 1 or {batch} rows, got {len(cosine)} and {len(sine)}")
+    factors = {name: factor.expand(batch, *factor.shape[1:]).contiguous() for name, factor in factors.items()}
+    pointers = [address(name, factor, (batch, num_tokens, head_dim)) for name, factor in factors.items()]
+    of_heads = address("heads", heads, heads.shape)
+    _kernels().rotate_heads(of_heads, *pointers, batch * num_tokens, num_heads, num_turned, head_dim)
     return heads
-
-
-def _require(name: str, tensor: torch.Tensor, shape: tuple[int, ...]) -> None:
-    """The kernels read memory as if it were of this shape and fp32."""
-    if tensor.shape != shape or tensor.dtype != torch.float32:
-        raise ValueError(f"{name} must be fp32 of shape {shape}, got {tensor.dtype} of {tuple(tensor.shape)}")
 
 
 @functools.cache

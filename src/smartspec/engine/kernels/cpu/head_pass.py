@@ -11,9 +11,10 @@ import numpy as np
 import torch
 
 from smartspec.engine.kernels.cpu import native
-from smartspec.engine.kernels.cpu.decoder_layer import LIBRARY, Layer, LayerShape, PassFields
+from smartspec.engine.kernels.cpu.decoder_layer import LIBRARY, Layer, PassFields
 from smartspec.engine.kernels.cpu.quantized_linear import Weight
 from smartspec.engine.kernels.cpu.ragged_attention import attention_of
+from smartspec.engine.kernels.cpu.shapes import LayerShape, address, check_ids, optional_address
 
 
 class Head(ctypes.Structure):
@@ -26,6 +27,48 @@ class Head(ctypes.Structure):
         ("target_ids", ctypes.c_void_p),
         *((name, ctypes.c_int64) for name in ("num_taps", "norm_before_residual", "norm_output")),
     ]
+
+    @classmethod
+    def of(
+        cls,
+        layer: Layer,
+        shape: LayerShape,
+        norms: dict[str, torch.Tensor | None],
+        weights: dict[str, Weight],
+        target_ids: torch.Tensor,
+        num_taps: int,
+        *,
+        norm_before_residual: bool,
+        norm_output: bool,
+    ) -> "Head":
+        """layer: of this shape, its query-key-value of twice the hidden size. norms: embed_norm and final_norm,
+        [hidden_size], and all_taps_norm and tap_norms, [inputs of combine] or None. weights: embedding, combine,
+        lm_head. target_ids: int64 [outputs of lm_head], of rows of the embedding. All must outlive it. Raises
+        ValueError where one does not fit."""
+        hidden, features = shape.hidden_size, weights["combine"].inputs
+        wanted = {
+            "embedding": (weights["embedding"].outputs, hidden),
+            "combine": (hidden, features),
+            "lm_head": (weights["lm_head"].outputs, hidden),
+        }
+        for name, (outputs, inputs) in wanted.items():
+            if (weights[name].outputs, weights[name].inputs) != (outputs, inputs) or not outputs:
+                raise ValueError(
+                    f"{name} must be of shape ({outputs}, {inputs}), got ({weights[name].outputs}, "
+                    f"{weights[name].inputs})"
+                )
+        if num_taps < 1 or features % num_taps:
+            raise ValueError(f"{features} features are no {num_taps} taps of one size")
+        pointer = address("target_ids", target_ids, (weights["lm_head"].outputs,), torch.int64)
+        check_ids("target_ids", target_ids, weights["embedding"].outputs)
+        return cls(
+            layer,
+            *(address(name, norms[name], (hidden,)) for name in ("embed_norm", "final_norm")),
+            *(optional_address(name, norms[name], (features,)) for name in ("all_taps_norm", "tap_norms")),
+            *(weights[name] for name in wanted),
+            pointer,
+            *(num_taps, norm_before_residual, norm_output),
+        )
 
 
 class _HeadPass(ctypes.Structure):
@@ -44,7 +87,8 @@ class HeadPass:
     """Memory for passes of a head over up to num_rows tokens.
 
     keys, values: its cache, [slots, num_kv_heads, max_len, head_dim]. features: [slots, max_len, feature_size].
-    cosine, sine: of every position, [max_len, head_dim]. All fp32; they must stay where they are.
+    cosine, sine: of every position, [max_len, head_dim]. All fp32; they must stay where they are. Raises ValueError
+    where one does not fit.
     """
 
     def __init__(
@@ -61,6 +105,12 @@ class HeadPass:
         self.num_rows, self._head = num_rows, head
         self._arguments = shape, (keys, values, features, cosine, sine)
         size, num_heads, num_kv_heads = shape.hidden_size, shape.num_heads, shape.num_kv_heads
+        slots, max_len = keys.shape[0], keys.shape[2]
+        given = {
+            "features": address("features", features, (slots, max_len, head.combine.inputs)),
+            "cosine_of": address("cosine", cosine, (max_len, shape.head_dim)),
+            "sine_of": address("sine", sine, (max_len, shape.head_dim)),
+        }
         turned = {name: torch.empty(num_rows, shape.head_dim) for name in ("cosine", "sine")}
         of_layer = {name: torch.empty(num_rows, size) for name in ("input", "output", "normed")}
         of_layer |= {
@@ -70,13 +120,13 @@ class HeadPass:
         attended = torch.empty(num_rows, num_heads, shape.head_dim)
         widths = {"embedded": size, "taps": features.shape[2], "joined": 2 * size, "hidden": size, "normed": size}
         memory = {name: torch.empty(num_rows, width) for name, width in widths.items()}
-        memory |= {"logits": torch.empty(num_rows, head.lm_head.outputs), "cosine_of": cosine, "sine_of": sine}
+        memory["logits"] = torch.empty(num_rows, head.lm_head.outputs)
         self._memory = turned, of_layer, heads, attended, memory
-        self._hidden, self._features = memory["hidden"], features
+        self._hidden, self._features = memory["hidden"], given["features"]
         query, key, value = heads.transpose(0, 1).split([num_heads, num_kv_heads, num_kv_heads])
         no_tiles = torch.empty(0, 5, dtype=torch.int64)
         scale = shape.head_dim**-0.5
-        self._pass = p = _HeadPass(**{name: tensor.data_ptr() for name, tensor in memory.items()})
+        self._pass = p = _HeadPass(**given, **{name: tensor.data_ptr() for name, tensor in memory.items()})
         for name, tensor in (turned | of_layer | {"heads": heads, "attended": attended}).items():
             setattr(p.of_layer, name, tensor.data_ptr())
         p.of_layer.attention = attention_of(query, key, value, keys, values, attended, no_tiles, scale, None, None)
@@ -101,19 +151,23 @@ class HeadPass:
 
         tiles: int64 [m, 5], see attention.h; ancestors: uint64 [N] where there are trees. token_ids: int32 [N].
         earlier_rows: int64 [N], the wanted rows of the pass before whose hidden states these read; None: the features
-        of their places. wanted_rows: int64 [n]. Raises ValueError where a pass is larger than its memory.
+        of their places. wanted_rows: int64 [n]. Raises ValueError where a pass is larger than its memory, or of tokens
+        that the embedding lacks.
         """
         if len(token_ids) > self.num_rows:
             raise ValueError(f"a pass over {len(token_ids)} tokens in memory for {self.num_rows}")
+        of_tokens = _address(token_ids, np.int32)
+        if token_ids.view(np.uint32).max(initial=0) >= self._head.embedding.outputs:  # negative ones are large so
+            raise ValueError(f"token ids must lie in 0 to {self._head.embedding.outputs - 1}, got {token_ids.tolist()}")
         p, attention, num_wanted = self._pass, self._pass.of_layer.attention, len(wanted_rows)
         children = np.empty((num_wanted, width), dtype=np.int64)
         chances, entropy = np.empty((num_wanted, width), dtype=np.float32), np.empty(num_wanted, dtype=np.float32)
         attention.tiles, attention.num_tiles = _address(tiles, np.int64), len(tiles)
         attention.ancestors = None if ancestors is None else _address(ancestors, np.uint64)
         p.of_layer.num_rows, p.num_wanted, p.width = len(token_ids), num_wanted, width
-        p.features = self._features.data_ptr() if earlier_rows is None else None
+        p.features = self._features if earlier_rows is None else None
         p.earlier_rows = None if earlier_rows is None else _address(earlier_rows, np.int64)
-        p.token_ids, p.wanted_rows = _address(token_ids, np.int32), _address(wanted_rows, np.int64)
+        p.token_ids, p.wanted_rows = of_tokens, _address(wanted_rows, np.int64)
         p.children, p.chances, p.entropy = children.ctypes.data, chances.ctypes.data, entropy.ctypes.data
         _kernels().head_pass(ctypes.byref(self._head), ctypes.byref(p))
         return children, chances, entropy

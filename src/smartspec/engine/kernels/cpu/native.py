@@ -7,6 +7,7 @@ runs, and why, is in the log of a start and in `/v1/speculation`.
 import ctypes
 import functools
 import hashlib
+import logging
 import os
 import platform
 import re
@@ -19,7 +20,7 @@ from pathlib import Path
 
 import torch
 
-from smartspec.engine.cache_folder import cache_folder
+from smartspec.engine.cache_folder import cache_folder, why_untrusted
 
 MACHINE = "-march=native"
 FLAGS = ("-O3", MACHINE, "-ffast-math", "-fopenmp", "-fPIC")
@@ -29,6 +30,8 @@ DIGEST_BYTES = 32
 _CPU_INFO, _MAPPINGS = Path("/proc/cpuinfo"), Path("/proc/self/maps")
 # What says which instructions a processor has, on x86 and on ARM; the rest of /proc/cpuinfo changes while it runs.
 _CPU_FIELDS = re.compile(r"^(?:vendor_id|cpu family|model|model name|flags|Features|CPU \w+|isa)\s*:.*$", re.MULTILINE)
+
+logger = logging.getLogger(__name__)
 
 
 class KernelsUnavailable(Exception):
@@ -94,20 +97,38 @@ def _flags(command: list[str]) -> list[str]:
 
 
 def _library(source: Path) -> Path:
-    """Where the compiled source lies. One that is there needs no compiler; without a compiler, anyone's will do."""
-    folder, key = cache_folder() / "kernels", _key(source)
+    """Where the compiled source lies. One that is there needs no compiler; without a compiler, any compiler's will
+    do."""
+    folder, key = _folder(), _key(source)
     try:
         command = compiler_command()
     except KernelsUnavailable:
-        found = next(filter(_is_whole, sorted(folder.glob(f"{source.stem}-{key}-*.so"))), None)
+        found = next(filter(_is_usable, sorted(folder.glob(f"{source.stem}-{key}-*.so"))), None)
         if found is None:
             raise
         return found
     program = "-".join(Path(word).name for word in command if not word.startswith("-"))
     path = folder / f"{source.stem}-{key}-{program}.so"
-    if not _is_whole(path):
+    if not _is_usable(path):
         _compile(command, source, path)
     return path
+
+
+def _folder() -> Path:
+    """Where compiled kernels are kept: below the cache folder or, where others could write there what this process
+    would run, in a folder for temporary files that only this user can write. Raises KernelsUnavailable where both
+    are of others."""
+    folder, private = cache_folder() / "kernels", Path(tempfile.gettempdir()) / f"smartspec-kernels-{os.geteuid()}"
+    folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+    reason = why_untrusted(folder)
+    if reason is None:
+        return folder
+    remedy = "let only this user write it (chmod go-w) or set SMARTSPEC_CACHE to a folder of this user"
+    private.mkdir(mode=0o700, exist_ok=True)
+    if (why_neither := why_untrusted(private)) is not None:
+        raise KernelsUnavailable(f"compiled kernels could be of another user: {reason}, {why_neither}; {remedy}")
+    logger.warning("%s: kernels that lie there are not run, they are kept in %s instead; %s", reason, private, remedy)
+    return private
 
 
 def _key(source: Path) -> str:
@@ -123,13 +144,13 @@ def _key(source: Path) -> str:
 
 def _compile(command: list[str], source: Path, library: Path) -> None:
     """Write the library beside its final place and rename it; behind it stands its digest."""
-    library.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=library.parent, prefix=".compiling-") as folder:
         compiled, made = Path(folder) / "kernels.o", Path(folder) / "kernels.so"
         _run([*command, *_flags(command), "-c", str(source), "-o", str(compiled)])
         _run([*command, "-shared", str(compiled), "-o", str(made), "-lm"])
         content = made.read_bytes()
         made.write_bytes(content + hashlib.sha256(content).digest())
+        made.chmod(0o644)
         made.replace(library)
 
 
@@ -140,10 +161,12 @@ def _run(command: list[str]) -> None:
         raise KernelsUnavailable(f"{command[0]} failed: {said[-1].strip() if said else f'exit {done.returncode}'}")
 
 
-def _is_whole(library: Path) -> bool:
-    """Whether the file ends in the digest of what stands before: reading a library that was cut short may end the
-    process."""
-    content = library.read_bytes() if library.is_file() else b""
+def _is_usable(library: Path) -> bool:
+    """Whether nobody else can have written the file, and it ends in the digest of what stands before: reading a library
+    that was cut short may end the process."""
+    if not library.is_file() or why_untrusted(library) is not None:
+        return False
+    content = library.read_bytes()
     return hashlib.sha256(content[:-DIGEST_BYTES]).digest() == content[-DIGEST_BYTES:]
 
 

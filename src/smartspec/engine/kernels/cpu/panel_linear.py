@@ -7,9 +7,8 @@ for 512, generates code anew for every number of rows, and cannot be called from
 import torch
 
 from smartspec.engine.kernels.cpu import native, quantized_linear
-from smartspec.engine.kernels.cpu.quantized_linear import LIBRARY, Weight
-
-TYPE_PANELS = -1
+from smartspec.engine.kernels.cpu.quantized_linear import LIBRARY, TYPE_PANELS, Weight
+from smartspec.engine.kernels.cpu.shapes import address, optional_address
 
 
 def why_not(weight: torch.Tensor) -> str | None:
@@ -27,8 +26,12 @@ def to_panels(weight: torch.Tensor) -> torch.Tensor:
 
 def weight_of_panels(panels: torch.Tensor, bias: torch.Tensor | None, num_outputs: int) -> Weight:
     """What kernels are given; the tensors must outlive it and stay where they are."""
-    pointers = panels.data_ptr(), None if bias is None else bias.data_ptr()
-    return Weight(*pointers, num_outputs, panels.shape[1], 0, TYPE_PANELS)
+    width, inputs = quantized_linear.panel_width(), panels.shape[1]
+    pointers = (
+        address("panels", panels, (-(-num_outputs // width), inputs, width)),
+        optional_address("bias", bias, (num_outputs,)),
+    )
+    return Weight(*pointers, num_outputs, inputs, 0, TYPE_PANELS)
 
 
 def panel_linear(x: torch.Tensor, weight: Weight) -> torch.Tensor:

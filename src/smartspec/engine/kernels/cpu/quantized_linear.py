@@ -13,6 +13,7 @@ import torch
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from smartspec.engine.kernels.cpu.native import load_kernels, why_not
+from smartspec.engine.kernels.cpu.shapes import address, optional_address
 
 LIBRARY = "quantized_linear"
 BLOCK_TYPES = frozenset(
@@ -23,6 +24,7 @@ BLOCK_TYPES = frozenset(
 _BY_PANELS = ("Q4_0", "Q4_1", "Q8_0", "BF16", "F16", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
 BY_PANELS = {GGMLQuantizationType[name]: -2 - i for i, name in enumerate(_BY_PANELS)}
 TYPE_ROUNDING = -12  # as BF16 by panels, for inputs that are rounded to bfloat16 (bf16_panels.h)
+TYPE_PANELS = -1  # fp32 by panels (panels.h)
 PANEL_INPUTS = 32  # of a group of a panel
 _POINTER, _INTEGER = ctypes.c_void_p, ctypes.c_int64
 
@@ -58,20 +60,17 @@ def num_inputs(blocks: torch.Tensor, block_type: GGMLQuantizationType) -> int:
 
 def describe(blocks: torch.Tensor, block_type: GGMLQuantizationType, bias: torch.Tensor | None = None) -> Weight:
     """The weight in blocks uint8 [outputs, row_bytes], and its bias fp32 [outputs], for the kernels."""
-    inputs = num_inputs(blocks, block_type)
-    if bias is not None:
-        require_fp32("bias", bias, (len(blocks),))
-    pointer = None if bias is None else bias.data_ptr()
-    return Weight(blocks.data_ptr(), pointer, len(blocks), inputs, blocks.shape[1], int(block_type))
+    inputs, (outputs, row_bytes) = num_inputs(blocks, block_type), blocks.shape
+    pointers = address("blocks", blocks, (outputs, row_bytes), torch.uint8), optional_address("bias", bias, (outputs,))
+    return Weight(*pointers, outputs, inputs, row_bytes, int(block_type))
 
 
 def describe_floats(weight: torch.Tensor) -> Weight:
     """The plain weight fp32 [outputs, inputs] for the kernels that look rows up."""
-    require_fp32("weight", weight, tuple(weight.shape))
     outputs, inputs = weight.shape
-    return Weight(
-        weight.data_ptr(), None, outputs, inputs, inputs * weight.element_size(), int(GGMLQuantizationType.F32)
-    )
+    row_bytes = inputs * weight.element_size()
+    pointer = address("weight", weight, (outputs, inputs))
+    return Weight(pointer, None, outputs, inputs, row_bytes, int(GGMLQuantizationType.F32))
 
 
 def panel_width() -> int:
@@ -90,7 +89,7 @@ def to_block_panels(blocks: torch.Tensor, block_type: GGMLQuantizationType) -> t
     weight, number = describe(blocks, block_type), BY_PANELS[block_type]
     num_bytes = _kernels().panel_bytes(number, weight.inputs)
     panels = torch.zeros(-(-weight.outputs // panel_width()), num_bytes, dtype=torch.uint8)
-    _kernels().to_block_panels(ctypes.byref(weight), number, panels.data_ptr())
+    _kernels().to_block_panels(ctypes.byref(weight), number, panels.data_ptr())  # made here, of the size it is told
     return panels
 
 
@@ -109,45 +108,38 @@ def describe_panels(
 ) -> Weight:
     """The weight that to_block_panels gave, and its bias fp32 [outputs], for the kernels. rounds: x is rounded to
     bfloat16, as these weights are; only where can_round."""
-    if bias is not None:
-        require_fp32("bias", bias, (outputs,))
     inputs = panels.shape[1] * 256 // _kernels().panel_bytes(BY_PANELS[block_type], 256)
-    pointer = None if bias is None else bias.data_ptr()
+    whole = -(-outputs // panel_width()), _kernels().panel_bytes(BY_PANELS[block_type], inputs)
+    pointers = address("panels", panels, whole, torch.uint8), optional_address("bias", bias, (outputs,))
     assert not rounds or (block_type == GGMLQuantizationType.BF16 and can_round(inputs))
     number = TYPE_ROUNDING if rounds else BY_PANELS[block_type]
-    return Weight(panels.data_ptr(), pointer, outputs, inputs, panels.shape[1], number)
+    return Weight(*pointers, outputs, inputs, panels.shape[1], number)
 
 
 def linear(x: torch.Tensor, weight: Weight, output: torch.Tensor, column: int = 0) -> None:
     """output[:, column : column + outputs] = x [num_rows, inputs] @ weight.T + bias."""
     num_rows, width = output.shape
-    require_fp32("x", x, (num_rows, weight.inputs))
-    require_fp32("output", output, (num_rows, max(width, column + weight.outputs)))
-    address = output.data_ptr() + column * output.element_size()
-    _kernels().linear(ctypes.byref(weight), x.data_ptr(), num_rows, address, width)
+    of_x = address("x", x, (num_rows, weight.inputs))
+    first = address("output", output, (num_rows, max(width, column + weight.outputs)))
+    _kernels().linear(ctypes.byref(weight), of_x, num_rows, first + column * output.element_size(), width)
 
 
 def dequantize(weight: Weight, rows: torch.Tensor | None = None) -> torch.Tensor:
     """fp32 [n, inputs]: rows int64 [n] of the weight, or all of them, exactly what gguf.quants.dequantize gives.
 
-    Raises IndexError for a row that is not there."""
+    Raises IndexError for a row that is not there, ValueError for fp32 by panels, whose rows no kernel reads."""
+    if weight.type == TYPE_PANELS:
+        raise ValueError("rows of a weight in fp32 by panels cannot be looked up")
     if rows is None:
         rows = torch.arange(weight.outputs)
     elif len(rows):
         numbers = rows.numpy()  # which looks at a few of them faster than torch
-        if not 0 <= (lowest := numbers.min()) <= (highest := numbers.max()) < weight.outputs:
+        lowest, highest = numbers.min(), numbers.max()
+        if lowest < 0 or highest >= weight.outputs:
             raise IndexError(f"rows must lie in 0 to {weight.outputs - 1}, got {lowest} to {highest}")
     rows, output = rows.to(torch.int64).contiguous(), torch.empty(len(rows), weight.inputs)
     _kernels().dequantise_rows(ctypes.byref(weight), rows.data_ptr(), len(rows), output.data_ptr())
     return output
-
-
-def require_fp32(name: str, tensor: torch.Tensor, shape: tuple[int, ...]) -> None:
-    """Kernels read memory as if it were of this shape, fp32 and contiguous. Raises ValueError."""
-    if tensor.shape != shape or tensor.dtype != torch.float32 or not tensor.is_contiguous():
-        raise ValueError(
-            f"{name} must be contiguous fp32 of shape {shape}, got {tensor.dtype} of {tuple(tensor.shape)}"
-        )
 
 
 @functools.cache

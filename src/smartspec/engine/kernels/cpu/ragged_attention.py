@@ -10,11 +10,12 @@ import ctypes
 import torch
 
 from smartspec.engine.kernels.cpu import native
+from smartspec.engine.kernels.cpu.shapes import MAX_GROUP, MAX_HEAD_DIM, LayerShape, address
 
 LIBRARY = "ragged_attention"
-MAX_ROWS = 256
+MAX_ROWS = MAX_GROUP
 MAX_TILE_TOKENS = 64
-MAX_HEAD_DIM = 256
+TILE_FIELDS = 5
 
 
 class Attention(ctypes.Structure):
@@ -58,32 +59,34 @@ def attention_of(
     query, key, value, keys, values, output, tiles, scale: float, window: int | None, ancestors: torch.Tensor | None
 ) -> Attention:
     """What kernels are given, from the arguments of ragged_attention; the tensors must outlive it."""
-    num_kv_heads, _, head_dim = key.shape
-    _check_shapes(query, key, value, keys, values, output, tiles)
+    num_heads, num_tokens, head_dim = query.shape
+    num_kv_heads, num_slots, max_len = key.shape[0], keys.shape[0], keys.shape[2]
+    LayerShape(1, 1, num_heads, num_kv_heads, head_dim).check()
+    if window is not None and window < 1:
+        raise ValueError(f"a window is {window} tokens, it must be 1 at least, or None")
+    cached, rows = (num_slots, num_kv_heads, max_len, head_dim), (num_heads, num_kv_heads, num_kv_heads)
+    named = zip(("query", "key", "value"), (query, key, value), rows, strict=True)
     return Attention(
-        *(tensor.data_ptr() for tensor in (query, key, value, keys, values, output, tiles)),
-        None if ancestors is None else ancestors.data_ptr(),
+        *(_strided_address(name, tensor, (heads, num_tokens, head_dim)) for name, tensor, heads in named),
+        address("keys", keys, cached),
+        address("values", values, cached),
+        address("output", output, (num_tokens, num_heads, head_dim)),
+        address("tiles", tiles, (len(tiles), TILE_FIELDS), torch.int64),
+        None if ancestors is None else address("ancestors", ancestors, (len(ancestors),), torch.int64),
         *(query.stride(1), query.stride(0), key.stride(1), key.stride(0), value.stride(1), value.stride(0)),
-        *(len(tiles), num_kv_heads, query.shape[0] // num_kv_heads, keys.shape[2], head_dim, window or 0),
+        *(len(tiles), num_kv_heads, num_heads // num_kv_heads, max_len, head_dim, window or 0),
         scale,
     )
 
 
-def _check_shapes(query, key, value, keys, values, output, tiles) -> None:
-    """The kernel reads and writes memory as if it were of these shapes."""
-    num_heads, num_tokens, head_dim = query.shape
-    fits = (
-        key.shape == value.shape == (key.shape[0], num_tokens, head_dim)
-        and num_heads % key.shape[0] == 0
-        and keys.shape == values.shape == (*keys.shape[:1], key.shape[0], keys.shape[2], head_dim)
-        and output.shape == (num_tokens, num_heads, head_dim)
-        and query.stride(2) == key.stride(2) == value.stride(2) == 1
-        and tiles.shape[1:] == (5,)
-    )
-    if not fits:
-        tensors = {"query": query, "key": key, "value": value, "keys": keys, "values": values, "output": output}
-        shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in tensors.items())
-        raise ValueError(f"shapes do not fit each other: {shapes}, tiles {tuple(tiles.shape)}")
+def _strided_address(name: str, tensor: torch.Tensor, shape: tuple[int, ...]) -> int:
+    """As address, of heads and tokens that may lie apart."""
+    if tensor.shape != shape or tensor.dtype != torch.float32 or not tensor.is_cpu or tensor.stride(2) != 1:
+        raise ValueError(
+            f"{name} must be torch.float32 of shape {shape} on the CPU, its last dimension contiguous, got "
+            f"{tensor.dtype} of {tuple(tensor.shape)} with strides {tensor.stride()} on {tensor.device}"
+        )
+    return tensor.data_ptr()
 
 
 def max_tokens_per_tile(device: torch.device, dtype: torch.dtype, group_size: int, head_dim: int) -> int:
