@@ -78,11 +78,11 @@ def test_every_query_sees_what_torch_says_it_sees(num_kv_heads, group_size, head
 
 
 def test_scores_far_apart_do_not_overflow():
-    """One key wins by hundreds, another is as good: weights are exactly 1/2 each, or 1."""
+    """One key wins by hundreds, another is as good: weights are 1/2 each, or 1, and what is divided is rounded."""
     keys, values = torch.zeros(1, 1, 256, 64), torch.arange(256.0).repeat_interleave(64).view(1, 1, 256, 64).clone()
     keys[0, 0, [3, 200]] = 100.0
     query, output = torch.ones(2, 1, 64).transpose(0, 1), torch.empty(2, 1, 64)
     new_key, new_value = torch.full((1, 2, 64), -100.0), torch.full((1, 2, 64), 7.0)
     tiles = torch.tensor([(0, 150, 0, 1, -1), (0, 254, 1, 1, -1)])
     ragged_attention(query, new_key, new_value, keys, values, output, tiles, 1.0, None)
-    assert output[:, 0, 0].tolist() == [3.0, 101.5]
+    assert output[:, 0, 0].tolist() == pytest.approx([3.0, 101.5], rel=4 * ROUNDING)

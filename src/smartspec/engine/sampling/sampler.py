@@ -93,7 +93,7 @@ def _filter(probs: torch.Tensor, top_k: np.ndarray, top_p: np.ndarray, min_p: np
     if (top_k > 0).any() or (top_p < 1.0).any():
         threshold = _rank_threshold(probs, threshold, top_k, top_p)
     kept = torch.where(probs >= threshold, probs, 0.0)
-    return kept.div_(kept.sum(dim=-1, keepdim=True, dtype=torch.float64).float())
+    return kept.div_(_mass(kept).float())
 
 
 def _rank_threshold(probs: torch.Tensor, floor: torch.Tensor, top_k: np.ndarray, top_p: np.ndarray) -> torch.Tensor:
@@ -101,7 +101,7 @@ def _rank_threshold(probs: torch.Tensor, floor: torch.Tensor, top_k: np.ndarray,
     vocabulary_size = probs.shape[-1]
     limits = _column(np.where(top_k < vocabulary_size, np.maximum(top_k, 0), 0), probs, torch.int64)
     nucleus = _column(top_p, probs, torch.float64)
-    mass = torch.where(probs >= floor, probs, 0.0).sum(dim=-1, keepdim=True, dtype=torch.float64)
+    mass = _mass(torch.where(probs >= floor, probs, 0.0))
     threshold = torch.empty_like(floor)
     rows = torch.arange(len(probs), device=probs.device)
     for width in (*_TOP_WIDTHS, vocabulary_size):
@@ -139,7 +139,7 @@ def _threshold_among(
     kth_largest = largest.gather(1, limits.clamp(1, width) - 1)
     floor = torch.where(limited, torch.maximum(floor, kth_largest), floor)
     weights = torch.where(largest >= floor, largest, 0.0).double()
-    mass = torch.where(limited, weights.sum(dim=-1, keepdim=True), mass)
+    mass = torch.where(limited, _mass(weights), mass)
     num_kept = ((weights > 0) & (weights.cumsum(dim=-1) - weights < nucleus * mass)).sum(dim=-1, keepdim=True)
     border = largest.gather(1, num_kept.clamp(min=1) - 1)
     threshold = torch.where(nucleus < 1.0, border, floor)
@@ -155,19 +155,32 @@ def sample_from_probs(probs: torch.Tensor, u: np.ndarray) -> torch.Tensor:
     probability 0 is never returned. Searches blocks of the vocabulary, then inside one: no [N, V] array in float64.
     """
     vocabulary_size = probs.shape[-1]
+    block_mass = _block_mass(probs)
     block_size = min(_CDF_BLOCK, vocabulary_size)
-    num_blocks = vocabulary_size // block_size
-    blocks = probs[:, : num_blocks * block_size].unflatten(-1, (num_blocks, block_size))
-    rest = probs[:, num_blocks * block_size :]
-    block_mass = torch.cat(
-        [blocks.sum(dim=-1, dtype=torch.float64), rest.sum(dim=-1, keepdim=True, dtype=torch.float64)], dim=-1
-    )
     mass_wanted = _column(u, probs, torch.float64) * block_mass.sum(dim=-1, keepdim=True)
     block = _first_above(block_mass, mass_wanted)
     mass_wanted = mass_wanted - (block_mass.cumsum(dim=-1) - block_mass).gather(1, block)
     token_ids = block * block_size + torch.arange(block_size, device=probs.device)
     in_block = probs.gather(1, token_ids.clamp(max=vocabulary_size - 1)).double() * (token_ids < vocabulary_size)
     return (block * block_size + _first_above(in_block, mass_wanted)).squeeze(-1)
+
+
+def _block_mass(probs: torch.Tensor) -> torch.Tensor:
+    """Sums of the blocks of each row, and of what is left behind them: float64 [N, blocks + 1]."""
+    vocabulary_size = probs.shape[-1]
+    block_size = min(_CDF_BLOCK, vocabulary_size)
+    num_blocks = vocabulary_size // block_size
+    blocks = probs[:, : num_blocks * block_size].unflatten(-1, (num_blocks, block_size))
+    rest = probs[:, num_blocks * block_size :]
+    return torch.cat(
+        [blocks.sum(dim=-1, dtype=torch.float64), rest.sum(dim=-1, keepdim=True, dtype=torch.float64)], dim=-1
+    )
+
+
+def _mass(probs: torch.Tensor) -> torch.Tensor:
+    """Sum of each row, float64 [N, 1], with the same bits in every batch: of a row that is alone torch sums parts by
+    several threads, and those of a batch from end to end."""
+    return _block_mass(probs).sum(dim=-1, keepdim=True)
 
 
 def _first_above(mass: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:

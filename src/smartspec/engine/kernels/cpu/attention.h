@@ -5,6 +5,11 @@
  * of keys (Milakov and Gimelshein, arXiv 1805.02867), as in flash attention.
  *
  * A task is one (tile, key head): up to MAX_ROWS queries (tokens x group_size) of one request, which see the same keys.
+ *
+ * A query has the same bits whatever shares its tile, and in a draft tree those that it has in plain text. A score is summed
+ * in the order of dimensions, values in the order of places, weights in lanes by position: a key that is hidden adds an exact
+ * 0. Weights are relative to a power of two, so a larger maximum rescales what was summed before without rounding, wherever
+ * spans end (but for what is 2^126 times smaller).
  */
 #pragma once
 
@@ -15,17 +20,12 @@
 #include "lanes.h"
 
 #define BLOCK (2 * LANES) /* keys that are scored together, and values that are summed together */
-#define SPAN 128    /* keys per softmax: several blocks, so that its sums over vectors are few */
+#define SPAN 128 /* keys per softmax: several blocks, so that its sums over vectors are few; spans begin at multiples of it */
 #define MAX_ROWS 256
 #define MAX_HEAD_DIM 256
-#define TILE 6      /* rows whose scores, or sums of values, stay in 16 registers together with what they are made of */
-/* Up to FEW_ROWS single dot products are faster than transposing the keys. */
-#if LANES == 16
-#define FEW_ROWS 8
-#else
-#define FEW_ROWS 16
-#endif
+#define TILE 6 /* rows whose scores, or sums of values, stay in 16 registers together with what they are made of */
 #define HIDDEN -1e30f
+#define LOG2_OF_E 1.44269504f
 
 /* Fields of a tile: slot, first place, first row, number of tokens, base. base is the first place that not every token
  * of a draft tree sees; negative where there is no tree and a token sees all places up to its own. */
@@ -42,11 +42,12 @@ typedef struct {
     float scale;
 } Attention;
 
-/* Rows of query and acc are head_dim apart: at a fixed, larger distance they would fight for the same cache lines. */
+/* Rows of query and acc are head_dim apart: at a fixed, larger distance they would fight for the same cache lines.
+ * maximum: exponent of the power of two that a row's weights are relative to. */
 typedef struct {
-    float query[(MAX_ROWS + TILE) * MAX_HEAD_DIM], acc[(MAX_ROWS + TILE) * MAX_HEAD_DIM];
-    float scores[MAX_ROWS + TILE][SPAN], transposed[MAX_HEAD_DIM][BLOCK];
-    float maximum[MAX_ROWS], sum[MAX_ROWS];
+    float query[MAX_ROWS * MAX_HEAD_DIM], acc[MAX_ROWS * MAX_HEAD_DIM];
+    float scores[MAX_ROWS][SPAN], transposed[MAX_HEAD_DIM][BLOCK];
+    float maximum[MAX_ROWS], sum[MAX_ROWS][LANES];
 } Work;
 
 static inline float *cached(const Attention *a, float *base, int64_t slot, int64_t head) {
@@ -63,77 +64,118 @@ static void write_new(const Attention *a, const int64_t *tile, int64_t head) {
     }
 }
 
-static inline void score_few(Work *w, const float *keys, int64_t num_rows, int64_t num_keys, int64_t head_dim) {
-    for (int64_t r = 0; r < num_rows; r++)
-        for (int64_t j = 0; j < num_keys; j++) {
-            float score = 0.0f;
-            for (int64_t d = 0; d < head_dim; d++) score += w->query[r * head_dim + d] * keys[j * head_dim + d];
-            w->scores[r][j] = score;
-        }
-}
-
-/* w->transposed [head_dim, BLOCK] of keys [num_keys, head_dim]. */
+/* w->transposed [head_dim, BLOCK] of keys [num_keys, head_dim], 0 in columns of no key. */
 static inline void transpose_keys(Work *w, const float *keys, int64_t num_keys, int64_t head_dim) {
-    int64_t whole = 0; /* keys in squares of LANES */
-#if LANES == 16
-    whole = num_keys / LANES * LANES;
-    for (int64_t j = 0; j < whole; j += LANES)
-        for (int64_t d = 0; d < head_dim; d += LANES)
-            transpose_square(keys + j * head_dim + d, head_dim, &w->transposed[d][j], BLOCK);
-#endif
-    for (int64_t j = whole; j < num_keys; j++)
-        for (int64_t d = 0; d < head_dim; d++) w->transposed[d][j] = keys[j * head_dim + d];
-}
-
-/* Scores of one block of keys, the first of which is number `first` of the span. */
-static inline void score_block(Work *w, const float *keys, int64_t num_rows, int64_t first, int64_t num_keys,
-                               int64_t head_dim) {
-    transpose_keys(w, keys, num_keys, head_dim);
-    for (int64_t r = 0; r < num_rows; r += TILE) {
-        lanes low[TILE] = {0}, high[TILE] = {0};
-        const float *query = w->query + r * head_dim;
-        for (int64_t d = 0; d < head_dim; d++) {
-            const lanes k_low = *(const lanes *)&w->transposed[d][0], k_high = *(const lanes *)&w->transposed[d][LANES];
-#pragma GCC unroll 6
-            for (int i = 0; i < TILE; i++) {
-                low[i] += query[i * head_dim + d] * k_low;
-                high[i] += query[i * head_dim + d] * k_high;
-            }
-        }
-#pragma GCC unroll 6
-        for (int i = 0; i < TILE; i++) {
-            *(lanes *)&w->scores[r + i][first] = low[i];
-            *(lanes *)&w->scores[r + i][first + LANES] = high[i];
-        }
+    for (int64_t j = 0; j < BLOCK; j += LANES) {
+        const int64_t left = num_keys - j, count = left < 0 ? 0 : left < LANES ? left : LANES;
+        const float *from = keys + j * head_dim;
+        int64_t d = 0;
+        for (; count && d + LANES <= head_dim; d += LANES)
+            if (count == LANES) transpose_square(from + d, LANES, head_dim, &w->transposed[d][j], BLOCK);
+            else transpose_square(from + d, count, head_dim, &w->transposed[d][j], BLOCK);
+        for (; d < head_dim; d++)
+            for (int64_t i = 0; i < LANES; i++) w->transposed[d][j + i] = i < count ? from[i * head_dim + d] : 0.0f;
     }
 }
 
-static inline void score_many(Work *w, const float *keys, int64_t num_rows, int64_t num_keys, int64_t head_dim) {
-    for (int64_t first = 0; first < num_keys; first += BLOCK)
-        score_block(w, keys + first * head_dim, num_rows, first, num_keys - first < BLOCK ? num_keys - first : BLOCK,
-                    head_dim);
+/* Scores of some rows, a constant where inlined, and of the keys in w->transposed: scores [num_rows, SPAN]. */
+INLINE void score_rows(const int num_rows, const Work *w, const float *query, float *scores, int64_t head_dim) {
+    lanes low[TILE] = {0}, high[TILE] = {0};
+    for (int64_t d = 0; d < head_dim; d++) {
+        const lanes k_low = *(const lanes *)&w->transposed[d][0], k_high = *(const lanes *)&w->transposed[d][LANES];
+#pragma GCC unroll 6
+        for (int i = 0; i < num_rows; i++) {
+            const lanes number = query[i * head_dim + d] - (lanes){0};
+            low[i] = multiply_add(number, k_low, low[i]);
+            high[i] = multiply_add(number, k_high, high[i]);
+        }
+    }
+#pragma GCC unroll 6
+    for (int i = 0; i < num_rows; i++) {
+        *(lanes *)(scores + i * SPAN) = low[i];
+        *(lanes *)(scores + i * SPAN + LANES) = high[i];
+    }
 }
 
-/* Scores of one row -> weights, num_keys of them; keys outside [first, last] are hidden. Returns the factor for what was
- * summed before. */
-static inline float softmax_span(float *scores, int64_t num_keys, int64_t first, int64_t last, float *maximum,
-                                 float *sum) {
-    float span_maximum = *maximum, total = 0.0f;
+/* acc [num_rows, head_dim] += weights [num_rows, SPAN] times values [num_keys, head_dim]; num_rows, and whether the columns
+ * are BLOCK or, else, LANES are constants where inlined. */
+INLINE void add_columns(const int num_rows, const int is_block, const float *weights, const float *values, int64_t num_keys,
+                        int64_t head_dim, float *acc) {
+    lanes low[TILE], high[TILE];
+#pragma GCC unroll 6
+    for (int i = 0; i < num_rows; i++) {
+        low[i] = *(const lanes *)(acc + i * head_dim);
+        if (is_block) high[i] = *(const lanes *)(acc + i * head_dim + LANES);
+    }
+    for (int64_t j = 0; j < num_keys; j++, values += head_dim) {
+        const lanes v_low = *(const lanes *)values, v_high = is_block ? *(const lanes *)(values + LANES) : v_low;
+#pragma GCC unroll 6
+        for (int i = 0; i < num_rows; i++) {
+            const lanes weight = weights[i * SPAN + j] - (lanes){0};
+            low[i] = multiply_add(weight, v_low, low[i]);
+            if (is_block) high[i] = multiply_add(weight, v_high, high[i]);
+        }
+    }
+#pragma GCC unroll 6
+    for (int i = 0; i < num_rows; i++) {
+        *(lanes *)(acc + i * head_dim) = low[i];
+        if (is_block) *(lanes *)(acc + i * head_dim + LANES) = high[i];
+    }
+}
+
+INLINE void add_values_of_rows(const int num_rows, const float *weights, const float *values, int64_t num_keys,
+                               int64_t head_dim, float *acc) {
+    int64_t d = 0;
+    for (; d + BLOCK <= head_dim; d += BLOCK) add_columns(num_rows, 1, weights, values + d, num_keys, head_dim, acc + d);
+    for (; d + LANES <= head_dim; d += LANES) add_columns(num_rows, 0, weights, values + d, num_keys, head_dim, acc + d);
+    for (int i = 0; i < num_rows; i++)
+        for (int64_t j = 0; j < num_keys; j++)
+            for (int64_t rest = d; rest < head_dim; rest++)
+                acc[i * head_dim + rest] += weights[i * SPAN + j] * values[j * head_dim + rest];
+}
+
+/* Rows in tiles of one height, or nearly so, of which USE is told the first one's number, `row`, and the height. */
+#define FOR_EACH_TILE(num_rows, USE)                                                               \
+    for (int64_t tile = 0, tiles = (num_rows + TILE - 1) / TILE, row = 0; tile < tiles; tile++) { \
+        const int64_t next_row = num_rows * (tile + 1) / tiles;                                    \
+        switch (next_row - row) { USE(1) USE(2) USE(3) USE(4) USE(5) USE(6) }                      \
+        row = next_row;                                                                            \
+    }
+
+static inline void score_keys(Work *w, const float *keys, int64_t num_rows, int64_t num_keys, int64_t head_dim) {
+#define SCORE_CASE(rows) \
+    case rows: score_rows(rows, w, w->query + row * head_dim, &w->scores[row][first], head_dim); break;
+    for (int64_t first = 0; first < num_keys; first += BLOCK) {
+        transpose_keys(w, keys + first * head_dim, num_keys - first, head_dim);
+        FOR_EACH_TILE(num_rows, SCORE_CASE)
+    }
+}
+
+static inline void add_values(Work *w, const float *values, int64_t num_rows, int64_t num_keys, int64_t head_dim) {
+#define VALUES_CASE(rows) \
+    case rows: add_values_of_rows(rows, w->scores[row], values, num_keys, head_dim, w->acc + row * head_dim); break;
+    FOR_EACH_TILE(num_rows, VALUES_CASE)
+}
+
+/* Scores of one row, of which 2^score is meant -> weights, num_keys of them; keys outside [first, last] are hidden. Returns
+ * the power of two by which what was summed before is to be multiplied. */
+static inline float weigh_span(float *scores, int64_t num_keys, int64_t first, int64_t last, float *maximum) {
+    const int64_t end = (num_keys + LANES - 1) / LANES * LANES;
     for (int64_t j = 0; j < first && j < num_keys; j++) scores[j] = HIDDEN;
-    for (int64_t j = last < -1 ? 0 : last + 1; j < num_keys; j++) scores[j] = HIDDEN;
-    for (int64_t j = 0; j < num_keys; j++) span_maximum = scores[j] > span_maximum ? scores[j] : span_maximum;
-    if (span_maximum <= HIDDEN) { /* nothing to see yet */
-        memset(scores, 0, num_keys * sizeof(float));
+    for (int64_t j = last < -1 ? 0 : last + 1; j < end; j++) scores[j] = HIDDEN;
+    float largest = *maximum;
+    for (int64_t j = 0; j < num_keys; j++) largest = scores[j] > largest ? scores[j] : largest;
+    if (largest <= HIDDEN) { /* nothing to see yet */
+        memset(scores, 0, end * sizeof(float));
         return 1.0f;
     }
-    for (int64_t j = 0; j < num_keys; j++) {
-        scores[j] = exponential(scores[j] - span_maximum);
-        total += scores[j];
+    const float before = *maximum, now = __builtin_rintf(largest);
+    for (int64_t j = 0; j < end; j++) {
+        const float score = scores[j] < HIDDEN ? HIDDEN : scores[j], whole = __builtin_rintf(score);
+        scores[j] = power_of_fraction(score - whole) * power_of_whole(whole - now);
     }
-    const float correction = *maximum == span_maximum ? 1.0f : exponential(*maximum - span_maximum);
-    *sum = *sum * correction + total;
-    *maximum = span_maximum;
-    return correction;
+    *maximum = now;
+    return power_of_whole(before - now);
 }
 
 /* Position of a token of a tree: the ancestors before it, counted from base. */
@@ -151,82 +193,76 @@ static inline void hide_strangers(const Attention *a, float *scores, int64_t row
         if (first + j - base > 63 || !(seen >> (first + j - base) & 1)) scores[j] = HIDDEN;
 }
 
-static inline void add_values_few(Work *w, const float *values, int64_t num_rows, int64_t num_keys, int64_t head_dim) {
-    for (int64_t r = 0; r < num_rows; r++)
-        for (int64_t j = 0; j < num_keys; j++)
-            for (int64_t d = 0; d < head_dim; d++)
-                w->acc[r * head_dim + d] += w->scores[r][j] * values[j * head_dim + d];
+/* sum [LANES] += weights of the keys at places first .. first + num_keys, each in the lane of its position. first is a
+ * multiple of LANES, behind num_keys lie weights of 0. base: where a tree begins, of which the row's token sees ancestors;
+ * negative where there is none. */
+static inline void sum_weights(float *sum, const float *weights, int64_t first, int64_t num_keys, int64_t base,
+                               uint64_t ancestors) {
+    const int is_text = base < 0 || base >= first + num_keys;
+    const int64_t text = is_text ? num_keys : base < first ? 0 : base - first;
+    const int64_t whole = is_text ? num_keys : text / LANES * LANES;
+    for (int64_t j = 0; j < whole; j += LANES) *(lanes *)sum += *(const lanes *)(weights + j);
+    if (is_text) return;
+    for (int64_t j = whole; j < text; j++) sum[j - whole] += weights[j];
+    for (int64_t position = base; ancestors; ancestors &= ancestors - 1, position++) {
+        const int64_t j = base + __builtin_ctzll(ancestors) - first;
+        if (j >= 0 && j < num_keys) sum[position % LANES] += weights[j];
+    }
 }
 
-static inline void add_values_many(Work *w, const float *values, int64_t num_rows, int64_t num_keys, int64_t head_dim) {
-    for (int64_t r = 0; r < num_rows; r += TILE)
-        for (int64_t part = 0; part < head_dim; part += BLOCK) {
-            lanes low[TILE], high[TILE];
-            float *acc = w->acc + r * head_dim + part;
-#pragma GCC unroll 6
-            for (int i = 0; i < TILE; i++) {
-                low[i] = *(const lanes *)(acc + i * head_dim);
-                high[i] = *(const lanes *)(acc + i * head_dim + LANES);
-            }
-            for (int64_t j = 0; j < num_keys; j++) {
-                const float *value = values + j * head_dim + part;
-                const lanes v_low = *(const lanes *)value, v_high = *(const lanes *)(value + LANES);
-#pragma GCC unroll 6
-                for (int i = 0; i < TILE; i++) {
-                    low[i] += w->scores[r + i][j] * v_low;
-                    high[i] += w->scores[r + i][j] * v_high;
-                }
-            }
-#pragma GCC unroll 6
-            for (int i = 0; i < TILE; i++) {
-                *(lanes *)(acc + i * head_dim) = low[i];
-                *(lanes *)(acc + i * head_dim + LANES) = high[i];
-            }
-        }
+/* What a row has seen before a span, as the span wants it. */
+static inline void rescale(float factor, float *acc, int64_t head_dim, float *sum) {
+    if (factor == 1.0f) return;
+    for (int64_t d = 0; d < head_dim; d++) acc[d] *= factor;
+    for (int64_t i = 0; i < LANES; i++) sum[i] *= factor;
+}
+
+/* Scores of the keys begin .. begin + num_keys -> weights, of all rows of a tile. */
+static inline void weigh_keys(const Attention *a, const int64_t *tile, int64_t begin, int64_t num_keys, int64_t head_dim,
+                              Work *w) {
+    const int64_t group_size = a->group_size, base = tile[4];
+    for (int64_t r = 0; r < tile[3] * group_size; r++) {
+        const int64_t place = tile[1] + r / group_size, token = tile[2] + r / group_size;
+        const int64_t position = base < 0 ? place : tree_position(a, token, base);
+        const int64_t oldest = a->window ? position + 1 - a->window : 0;
+        if (base >= 0) hide_strangers(a, w->scores[r], token, base, begin, num_keys);
+        /* A window counts positions; what it leaves of a tree has been hidden already. */
+        const int64_t first = base >= 0 && oldest > base ? base : oldest;
+        const float factor = weigh_span(w->scores[r], num_keys, first - begin, place - begin, &w->maximum[r]);
+        rescale(factor, w->acc + r * head_dim, head_dim, w->sum[r]);
+        sum_weights(w->sum[r], w->scores[r], begin, num_keys, base, base < 0 ? 0 : a->ancestors[token]);
+    }
 }
 
 /* head_dim is passed apart from a, so that calls with a constant get loops of constant length. */
 static inline void attend(const Attention *a, const int64_t *tile, int64_t head, int64_t head_dim, Work *w) {
-    const int64_t start = tile[1], row = tile[2], num_tokens = tile[3], end = start + num_tokens, base = tile[4];
-    const int64_t least = base < 0 ? start : base; /* no token of the tile has a smaller position */
-    const int64_t group_size = a->group_size, num_rows = num_tokens * group_size;
+    const int64_t start = tile[1], end = start + tile[3], row = tile[2];
+    const int64_t least = tile[4] < 0 ? start : tile[4]; /* no token of the tile has a smaller position */
+    const int64_t group_size = a->group_size, num_rows = tile[3] * group_size;
     const float *keys = cached(a, a->keys, tile[0], head), *values = cached(a, a->values, tile[0], head);
-    const int many = num_rows > FEW_ROWS && head_dim % BLOCK == 0;
+    const float scale = a->scale * LOG2_OF_E;
 
-    memset(w->query + num_rows * head_dim, 0, TILE * head_dim * sizeof(float));
-    memset(w->acc, 0, (num_rows + TILE) * head_dim * sizeof(float));
-    memset(w->scores[num_rows], 0, TILE * sizeof(w->scores[0]));
+    memset(w->acc, 0, num_rows * head_dim * sizeof(float));
+    memset(w->sum, 0, num_rows * sizeof(w->sum[0]));
     for (int64_t r = 0; r < num_rows; r++) {
         const float *query = a->query + (row + r / group_size) * a->query_row +
                              (head * group_size + r % group_size) * a->query_head;
-        for (int64_t d = 0; d < head_dim; d++) w->query[r * head_dim + d] = query[d] * a->scale;
+        for (int64_t d = 0; d < head_dim; d++) w->query[r * head_dim + d] = query[d] * scale;
         w->maximum[r] = HIDDEN;
-        w->sum[r] = 0.0f;
     }
-    for (int64_t begin = a->window && least >= a->window ? (least + 1 - a->window) / BLOCK * BLOCK : 0; begin < end;
-         begin += SPAN) {
-        const int64_t num_keys = end - begin < SPAN ? end - begin : SPAN;
-        if (many) score_many(w, keys + begin * head_dim, num_rows, num_keys, head_dim);
-        else score_few(w, keys + begin * head_dim, num_rows, num_keys, head_dim);
-        for (int64_t r = 0; r < num_rows; r++) {
-            const int64_t place = start + r / group_size, token = row + r / group_size;
-            const int64_t position = base < 0 ? place : tree_position(a, token, base);
-            const int64_t oldest = a->window ? position + 1 - a->window : 0;
-            if (base >= 0) hide_strangers(a, w->scores[r], token, base, begin, num_keys);
-            /* A window counts positions; what it leaves of a tree has been hidden already. */
-            const int64_t first = base >= 0 && oldest > base ? base : oldest;
-            const float correction = softmax_span(w->scores[r], num_keys, first - begin, place - begin,
-                                                  &w->maximum[r], &w->sum[r]);
-            if (correction != 1.0f)
-                for (int64_t d = 0; d < head_dim; d++) w->acc[r * head_dim + d] *= correction;
-        }
-        if (many) add_values_many(w, values + begin * head_dim, num_rows, num_keys, head_dim);
-        else add_values_few(w, values + begin * head_dim, num_rows, num_keys, head_dim);
+    int64_t begin = a->window && least >= a->window ? (least + 1 - a->window) / BLOCK * BLOCK : 0;
+    for (int64_t next; begin < end; begin = next) {
+        next = (begin / SPAN + 1) * SPAN;
+        const int64_t num_keys = (end < next ? end : next) - begin;
+        score_keys(w, keys + begin * head_dim, num_rows, num_keys, head_dim);
+        weigh_keys(a, tile, begin, num_keys, head_dim, w);
+        add_values(w, values + begin * head_dim, num_rows, num_keys, head_dim);
     }
     for (int64_t r = 0; r < num_rows; r++) {
         float *output = a->output + ((row + r / group_size) * a->num_kv_heads * group_size + head * group_size +
                                      r % group_size) * head_dim;
-        for (int64_t d = 0; d < head_dim; d++) output[d] = w->acc[r * head_dim + d] / w->sum[r];
+        const float share = 1.0f / sum_of(*(const lanes *)w->sum[r]);
+        for (int64_t d = 0; d < head_dim; d++) output[d] = w->acc[r * head_dim + d] * share;
     }
 }
 

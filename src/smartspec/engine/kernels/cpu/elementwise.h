@@ -5,11 +5,18 @@
 #include <stdint.h>
 
 #include "exponential.h"
+#include "lanes.h"
 
 /* output [size] = weight * x / sqrt(mean(x^2) + epsilon) */
 static inline void norm_row(const float *x, const float *weight, float *output, int64_t size, float epsilon) {
-    float squares = 0.0f;
-    for (int64_t i = 0; i < size; i++) squares += x[i] * x[i];
+    lanes sums = {0};
+    int64_t whole = 0;
+    for (; whole + LANES <= size; whole += LANES) {
+        const lanes some = *(const lanes *)(x + whole);
+        sums = multiply_add(some, some, sums);
+    }
+    float squares = sum_of(sums);
+    for (int64_t i = whole; i < size; i++) squares += x[i] * x[i];
     const float scale = 1.0f / sqrtf(squares / size + epsilon);
     for (int64_t i = 0; i < size; i++) output[i] = x[i] * scale * weight[i];
 }

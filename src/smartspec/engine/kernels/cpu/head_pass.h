@@ -10,6 +10,8 @@
 #include "decoder_layer.h"
 #include "weight_row.h"
 
+#define RANKED 512 /* logits at a time: their exponentials stay in the first cache */
+
 /* layer.attention_norm: of the hidden state, beside which the layer reads the embedding. Norms that a head lacks are NULL.
  * tap_norms: [num_taps, size of a tap], side by side. */
 typedef struct {
@@ -108,11 +110,24 @@ static void rank_row(const Head *head, const HeadPass *p, int64_t row) {
         least = best[width - 1];
     }
     const float maximum = best[0];
-    for (int64_t i = 0; i < size; i++) {
-        const float distance = logits[i] - maximum, chance = exponential(distance);
-        total += chance;
-        weighted += chance * distance;
+    lanes totals = {0}, products = {0};
+    float chances[RANKED] ALIGNED;
+    for (int64_t first = 0; first < size; first += RANKED) {
+        const int64_t count = size - first < RANKED ? size - first : RANKED;
+        int64_t i = 0;
+        for (int64_t j = 0; j < count; j++) chances[j] = exponential(logits[first + j] - maximum);
+        for (; i + LANES <= count; i += LANES) {
+            const lanes chance = *(const lanes *)(chances + i);
+            totals += chance;
+            products += chance * (*(const lanes *)(logits + first + i) - maximum);
+        }
+        for (; i < count; i++) {
+            total += chances[i];
+            weighted += chances[i] * (logits[first + i] - maximum);
+        }
     }
+    total += sum_of(totals);
+    weighted += sum_of(products);
     p->entropy[row] = logf(total) - weighted / total;
     for (int64_t i = 0; i < width; i++) {
         best[i] = exponential(best[i] - maximum) / total;

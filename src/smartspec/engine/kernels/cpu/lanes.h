@@ -63,7 +63,7 @@ INLINE lanes widen_halves(const uint8_t *from) {
 #endif
 }
 
-/* a * b + c. Of chains of these the compiler, which may reorder plain sums, keeps the order. */
+/* a * b + c, rounded once where the processor can. */
 INLINE lanes multiply_add(lanes a, lanes b, lanes c) {
 #if LANES == 16
     return (lanes)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
@@ -86,12 +86,12 @@ INLINE float sum_of(lanes v) {
 #endif
 }
 
+/* to [LANES, LANES] = from [num_rows, LANES] transposed; its last row stands for those it lacks. Strides are of rows. */
 #if LANES == 16
-/* to [16, 16] = from [16, 16] transposed; rows are strides apart. */
-static inline void transpose_square(const float *from, int64_t from_stride, float *to, int64_t to_stride) {
+INLINE void transpose_square(const float *from, int64_t num_rows, int64_t from_stride, float *to, int64_t to_stride) {
     __m512 a[16], b[16];
 #pragma GCC unroll 16
-    for (int i = 0; i < 16; i++) a[i] = _mm512_loadu_ps(from + i * from_stride);
+    for (int i = 0; i < 16; i++) a[i] = _mm512_loadu_ps(from + (i < num_rows ? i : num_rows - 1) * from_stride);
 #pragma GCC unroll 8
     for (int i = 0; i < 16; i += 2) { /* pairs of rows */
         b[i] = _mm512_unpacklo_ps(a[i], a[i + 1]);
@@ -115,5 +115,36 @@ static inline void transpose_square(const float *from, int64_t from_stride, floa
         _mm512_storeu_ps(to + (i + 4) * to_stride, _mm512_shuffle_f32x4(odd_low, odd_high, 0x88));
         _mm512_storeu_ps(to + (i + 12) * to_stride, _mm512_shuffle_f32x4(odd_low, odd_high, 0xdd));
     }
+}
+#elif LANES == 8
+INLINE void transpose_square(const float *from, int64_t num_rows, int64_t from_stride, float *to, int64_t to_stride) {
+    __m256 a[8], b[8];
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++) a[i] = _mm256_loadu_ps(from + (i < num_rows ? i : num_rows - 1) * from_stride);
+#pragma GCC unroll 4
+    for (int i = 0; i < 8; i += 2) { /* pairs of rows */
+        b[i] = _mm256_unpacklo_ps(a[i], a[i + 1]);
+        b[i + 1] = _mm256_unpackhi_ps(a[i], a[i + 1]);
+    }
+#pragma GCC unroll 2
+    for (int i = 0; i < 8; i += 4) /* four rows: within each half of a vector they are columns now */
+#pragma GCC unroll 2
+        for (int j = 0; j < 2; j++) {
+            const __m256d first = (__m256d)b[i + j], second = (__m256d)b[i + 2 + j];
+            a[i + 2 * j] = (__m256)_mm256_unpacklo_pd(first, second);
+            a[i + 2 * j + 1] = (__m256)_mm256_unpackhi_pd(first, second);
+        }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) { /* columns i and i + 4 */
+        _mm256_storeu_ps(to + i * to_stride, _mm256_permute2f128_ps(a[i], a[i + 4], 0x20));
+        _mm256_storeu_ps(to + (i + 4) * to_stride, _mm256_permute2f128_ps(a[i], a[i + 4], 0x31));
+    }
+}
+#else
+INLINE void transpose_square(const float *from, int64_t num_rows, int64_t from_stride, float *to, int64_t to_stride) {
+    const float *rows[LANES];
+    for (int i = 0; i < LANES; i++) rows[i] = from + (i < num_rows ? i : num_rows - 1) * from_stride;
+    for (int d = 0; d < LANES; d++)
+        for (int i = 0; i < LANES; i++) to[d * to_stride + i] = rows[i][d];
 }
 #endif

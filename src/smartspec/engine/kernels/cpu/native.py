@@ -23,7 +23,8 @@ import torch
 from smartspec.engine.cache_folder import cache_folder, why_untrusted
 
 MACHINE = "-march=native"
-FLAGS = ("-O3", MACHINE, "-ffast-math", "-fopenmp", "-fPIC")
+# Sums stay in the order they are written in: a row has the same bits whatever else is in its pass.
+FLAGS = ("-O3", MACHINE, "-ffast-math", "-fno-associative-math", "-fopenmp", "-fPIC")
 if platform.machine() in ("x86_64", "AMD64"):
     FLAGS += ("-mprefer-vector-width=512",)  # by itself gcc keeps loops at half of that, a quarter of the time of some
 DIGEST_BYTES = 32
