@@ -44,7 +44,7 @@ def differences(path: Path, texts: list[str], adds: tuple[bool, ...] = (False, T
 @pytest.mark.parametrize("pre", [*(name for name, split in SPLITS.items() if split.is_byte_level), None])
 def test_every_split(tmp_path: Path, pre: str | None):
     described = byte_level() if pre is None else byte_level().having(pre=pre)
-    assert not differences(write(tmp_path / "tiny.gguf", described), list(lines(2, 1500)), adds=(False,))[:3]
+    assert not differences(write(tmp_path / "tiny.gguf", described), [*lines(2, 3000), *prompts()], adds=(False,))[:3]
 
 
 def test_the_names_known_are_llama_cpps(tmp_path: Path):
