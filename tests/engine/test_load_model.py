@@ -220,7 +220,9 @@ def test_the_default_model_answers():
         pytest.skip("the default model's wheel is not installed")
     loaded = load_model(DEFAULT_MODEL, device="cpu")
     assert (loaded.num_layers, loaded.num_kv_heads, loaded.head_dim) == (30, 3, 64)
-    assert (loaded.vocab_size, loaded.max_model_len, loaded.eos_token_ids) == (49152, 8192, {2})
+    assert (loaded.vocab_size, loaded.max_model_len, loaded.eos_token_ids) == (49152, 8192, {0, 2, 4}), (
+        "as in llama.cpp"
+    )
     assert isinstance(loaded.model.lm_head, QuantizedLinear)
     embedding = loaded.model.get_input_embeddings().quantized
     assert loaded.model.lm_head.parts[0].blocks.data_ptr() == embedding.blocks.data_ptr(), "the head exists once"

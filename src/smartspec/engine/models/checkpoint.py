@@ -15,6 +15,7 @@ from transformers import (
     AutoTokenizer,
     PretrainedConfig,
     PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
 )
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils.logging import disable_progress_bar
@@ -175,7 +176,7 @@ def _read_gguf(
         folder = configuration_folder(file, values)
         config = AutoConfig.from_pretrained(folder)
         _check_architecture(name, config)
-        tokenizer = AutoTokenizer.from_pretrained(folder)
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)  # no class of the model's would keep it as it is
         if keep_blocks:
             try:
                 return read_gguf_model(file, config, ATTENTION_NAME, known=known), tokenizer

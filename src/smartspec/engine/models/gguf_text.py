@@ -1,7 +1,6 @@
 """Configuration and tokenizer of a GGUF file in transformers' own form, made once.
 
-transformers reads a tokenizer out of the file in several seconds, most of them for the vocabulary; out of its own form
-in a fraction of one.
+A tokenizer is made of the file's vocabulary in a second or more; transformers reads its own form in a fraction of one.
 """
 
 import hashlib
@@ -9,12 +8,13 @@ import json
 from pathlib import Path
 
 import transformers
-from transformers import AutoTokenizer
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from smartspec.engine.cache_folder import cache_folder, make_once
 from smartspec.engine.models.gguf_config import make_config
 from smartspec.engine.models.gguf_file import GGUFFile
+from smartspec.engine.models.gguf_tokenizer import make_tokenizer
+from smartspec.engine.models.gguf_vocabulary import read_vocabulary
 
 
 def configuration_folder(file: GGUFFile, values: dict) -> Path:
@@ -37,5 +37,7 @@ def _code() -> bytes:
 def _write(path: Path, values: dict, folder: Path) -> None:
     config = make_config(values)
     config.architectures = [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.model_type, type(config).__name__)]
+    vocabulary = read_vocabulary(path)
+    config.eos_token_id = sorted(vocabulary.ends)
     config.save_pretrained(folder)
-    AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name).save_pretrained(folder)
+    make_tokenizer(vocabulary).save_pretrained(folder)

@@ -15,6 +15,7 @@ from smartspec.engine.kernels.cpu import native, quantized_linear
 from smartspec.engine.models import half_weights
 from smartspec.engine.models.checkpoint import UnsupportedModelError, locate, map_tensor, read_checkpoint
 from smartspec.engine.models.decoder_layer import describe_layers, fuse_layers
+from smartspec.engine.models.end_of_turn import end_token_ids
 from smartspec.engine.models.fused_pass import fused_pass
 from smartspec.engine.models.fusion import fuse
 from smartspec.engine.models.half_weights import keep_half_weights
@@ -150,7 +151,7 @@ def _examine(name: str, model: nn.Module, tokenizer: PreTrainedTokenizerBase) ->
         vocab_size=logits.shape[-1],
         max_model_len=max_model_len,
         max_model_len_reason=reason,
-        eos_token_ids=_eos_token_ids(model, tokenizer),
+        eos_token_ids=end_token_ids(model, tokenizer),
         dtype=model.dtype,
         device=model.device,
         weight_bytes=weight_bytes(model),
@@ -247,9 +248,3 @@ def _max_model_len(name: str, model: nn.Module, logits: torch.Tensor, calls: lis
     reason = "the positions beyond which one request would change the rotary factors of all others in its batch"
     logger.warning("%s is served up to %d tokens, %s", name, independent, reason)
     return independent, reason
-
-
-def _eos_token_ids(model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    configured = model.generation_config.eos_token_id
-    ids = configured if isinstance(configured, list) else [configured]
-    return frozenset(int(i) for i in [*ids, tokenizer.eos_token_id] if i is not None)

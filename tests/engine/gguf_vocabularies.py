@@ -1,0 +1,115 @@
+"""GGUF files that hold a vocabulary and nothing else."""
+
+import json
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+import gguf
+from gguf import TokenType
+from tokenizer_lines import lines
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+
+SPACE = "\u2581"
+
+
+@dataclass(frozen=True)
+class Described:
+    """What a file says of its tokenizer; values: further keys of tokenizer.ggml, or whole ones with a dot."""
+
+    model: str
+    tokens: tuple[str, ...]
+    types: tuple[int, ...]
+    merges: tuple[str, ...] = ()
+    scores: tuple[float, ...] = ()
+    values: tuple[tuple[str, object], ...] = ()
+
+    def having(self, **values: object) -> "Described":
+        return replace(self, values=(*self.values, *values.items()))
+
+    def plus(self, tokens: list[str], kind: int) -> "Described":
+        return replace(
+            self,
+            tokens=(*self.tokens, *tokens),
+            types=(*self.types, *[int(kind)] * len(tokens)),
+            scores=(*self.scores, *[0.0] * len(tokens)) if self.scores else (),
+        )
+
+    def id(self, token: str) -> int:
+        return self.tokens.index(token)
+
+
+def write(path: Path, described: Described, name: str = "tiny", template: str | None = None) -> Path:
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_name(name)
+    writer.add_block_count(1)
+    writer.add_context_length(128)
+    writer.add_embedding_length(32)
+    writer.add_feed_forward_length(32)
+    writer.add_head_count(1)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_tokenizer_model(described.model)
+    writer.add_token_list(list(described.tokens))
+    writer.add_token_types(list(described.types))
+    if described.scores:
+        writer.add_token_scores(list(described.scores))
+    if described.merges:
+        writer.add_token_merges(list(described.merges))
+    if template is not None:
+        writer.add_chat_template(template)
+    kinds = {bool: writer.add_bool, int: writer.add_uint32, str: writer.add_string}
+    for key, value in described.values:
+        kinds[type(value)](f"tokenizer.ggml.{key}", value)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+@cache
+def byte_level(size: int = 6000) -> Described:
+    """Merges go across words, so that every cut shows in the tokens."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    tokens, merges = _train(tokenizer, trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet))
+    described = Described("gpt2", tokens, (int(TokenType.NORMAL),) * len(tokens), merges)
+    described = described.plus(["[bos]", "[end]"], TokenType.CONTROL)
+    return described.having(bos_token_id=described.id("[bos]"), eos_token_id=described.id("[end]"))
+
+
+@cache
+def sentencepiece(size: int = 3000) -> Described:
+    """Scores are minus the rank, as sentencepiece's BPE writes them; user-defined tokens are spelt with spaces."""
+    spaces = normalizers.Sequence([normalizers.Prepend(SPACE), normalizers.Replace(" ", SPACE)])
+    return _plain_text("llama", spaces, size)
+
+
+@cache
+def plain_text(size: int = 3000) -> Described:
+    """As Gemma 4: merges over the text as it is, spaces written as U+2581."""
+    return _plain_text("gemma4", normalizers.Replace(" ", SPACE), size)
+
+
+def _plain_text(model: str, normalizer: normalizers.Normalizer, size: int) -> Described:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizer
+    tokens, merges = _train(tokenizer, trainers.BpeTrainer(vocab_size=size, limit_alphabet=400))
+    start = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    kinds = [TokenType.UNKNOWN, TokenType.CONTROL, TokenType.CONTROL, *[TokenType.BYTE] * 256]
+    described = Described(
+        model,
+        (*start, *tokens),
+        (*map(int, kinds), *[int(TokenType.NORMAL)] * len(tokens)),
+        merges if model == "gemma4" else (),
+        () if model == "gemma4" else (*[0.0] * len(start), *[-float(rank) for rank in range(len(tokens))]),
+    )
+    return described.having(bos_token_id=1, eos_token_id=2, unknown_token_id=0)
+
+
+def _train(tokenizer: Tokenizer, trainer: trainers.BpeTrainer) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    trainer.show_progress = False
+    tokenizer.train_from_iterator(lines(seed=1, count=3000, special=False), trainer)
+    model = json.loads(tokenizer.to_str())["model"]
+    return tuple(sorted(model["vocab"], key=model["vocab"].get)), tuple(" ".join(pair) for pair in model["merges"])
