@@ -240,8 +240,9 @@ class AsyncEngine:
         eos_token_ids = frozenset() if params.ignore_eos else self._eos_token_ids
         stop_token_ids = eos_token_ids | frozenset(params.stop_token_ids)
         seeds = _seeds(params.seed, len(prompts), n)
-        # Prompt logprobs are known once for all n.
-        others = params if params.prompt_logprobs is None else replace(params, prompt_logprobs=None)
+        # Prompt logprobs are known once for all n, but a request of no token has nothing else to do.
+        scores_all = params.prompt_logprobs is None or params.max_tokens == 0
+        others = params if scores_all else replace(params, prompt_logprobs=None)
         choices = []
         for number, prompt in enumerate(prompts):
             token_ids = np.array(prompt, dtype=np.int32)
