@@ -193,7 +193,8 @@ def test_weights_in_several_files_are_read(tmp_path):
             load_head(folder, target_of(LAYERS))
         (folder / "away").rename(folder / parts[1])
         (folder / "model.safetensors.index.json").unlink(missing_ok=True)
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"norm.weight": str(Path("..", "..", "other"))}}))
+    outside = {"norm.weight": str(Path("..", "..", "other"))}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": outside}))
     with pytest.raises(OSError, match="names no files beside it"):
         load_head(folder, target_of(LAYERS))
 
