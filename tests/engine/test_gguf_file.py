@@ -7,7 +7,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
-from gguf_files import write_llama
+from gguf_llama import write_llama
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from compiled import need_kernels
 from gguf_architectures import CONTEXT, SPECS, VOCABULARY, GGUFSpec, Value, write_gguf
-from gguf_files import CONFIG, write_llama
+from gguf_llama import CONFIG, write_llama
 from saved_models import save_tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.integrations.ggml import GGUF_CONFIG_MAPPING

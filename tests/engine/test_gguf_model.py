@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from compiled import need_kernels
-from gguf_files import CONFIG, write_llama
+from gguf_llama import CONFIG, write_llama
 from saved_models import save_tokenizer
 from transformers import LlamaForCausalLM
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
