@@ -117,7 +117,7 @@ def test_a_stop_rule_ends_drafts_behind_the_pass_it_was_asked_about():
 
     plan_all = lambda view: Plan(view.max_draft_tokens, np.zeros(view.num_rows, dtype=int), stop)  # noqa: E731
     core.controller.plan = plan_all
-    core.controller.observe = lambda outcome: drafted.extend(outcome.drafted.tolist())
+    core.controller.learn = lambda plan, outcome: drafted.extend(outcome.drafted.tolist())
     requests = generate(core)
     assert [r.output_token_ids.tolist() for r in requests] == [
         r.output_token_ids.tolist() for r in generate(make_core(draft_seed=1))

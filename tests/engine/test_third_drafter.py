@@ -56,8 +56,8 @@ def generate(engine: build.Engine) -> list[list[int]]:
 
 def test_a_third_drafter_needs_a_class_and_a_line(engine):
     outcome = []
-    observe = engine.core.controller.observe
-    engine.core.controller.observe = lambda step: (outcome.append(step), observe(step))
+    learn = engine.core.controller.learn
+    engine.core.controller.learn = lambda plan, step: (outcome.append(step), learn(plan, step))
     with_drafts = generate(engine)
     assert engine.core.controller.state()["drafters"] == ["prompt-lookup", "say-again"]
     assert "say-again, match 2+" in engine.core.controller.state()["acceptance"]
