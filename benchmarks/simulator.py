@@ -104,15 +104,15 @@ def simulated_seconds(
 def slowdown(live: RecordedLog, profile: LatencyModel) -> float:
     """How much longer the target's passes of a run took than its profile says."""
     records = list(live)
-    predicted = sum(profile.predict(r.view, r.feedback.plan, r.feedback.verified).target for r in records)
-    return sum(record.feedback.seconds.target for record in records) / predicted
+    predicted = sum(profile.predict(r.view, r.outcome.plan, r.outcome.verified).target for r in records)
+    return sum(record.outcome.seconds.target for record in records) / predicted
 
 
 def between_passes(live: RecordedLog) -> float:
     """Seconds between two passes of a run, learning and writing the log included; the median leaves idle time out."""
     records = list(live)
     return median(
-        after.view.now - record.view.now - record.feedback.seconds.target for record, after in pairwise(records)
+        after.view.now - record.view.now - record.outcome.seconds.target for record, after in pairwise(records)
     )
 
 

@@ -70,8 +70,8 @@ class Host:
         core = self._engine.core
         core.controller.asks_drafters = self._noted(core.controller.asks_drafters)
         for name, owner, method in [
-            ("plan", core.controller, "plan_draft"),
-            ("cut", core.controller, "plan_verify"),
+            ("plan", core.controller, "plan"),
+            ("cut", core.controller, "cut"),
             ("learn", core.controller, "observe"),
             *((("propose", drafter, "begin_step")) for drafter in core.executor.drafters),
             *((("propose", drafter, "view")) for drafter in core.executor.drafters),

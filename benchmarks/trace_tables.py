@@ -41,7 +41,7 @@ from trace_statistics import STATISTICS, Windows, compared, pooled, summary
 from smartspec.cli.runs import in_processes
 from smartspec.sim.controller_time import measured_controller_seconds
 from smartspec.sim.scenario import Scenario
-from smartspec.sim.simulation import Outcome
+from smartspec.sim.simulation import SimulationResult
 
 NUM_MEASUREMENTS = 4  # of the controller's time; the fastest counts, by number of requests
 SHOWN_BATCH = 16
@@ -168,7 +168,7 @@ def write(folder: Path, name: str, data: dict, page: str) -> None:
     console.print(f"{folder / name}.md")
 
 
-def _latencies(outcome: Outcome) -> list[float]:
+def _latencies(outcome: SimulationResult) -> list[float]:
     records = sorted(outcome.run.records, key=lambda record: int(record.prompt_id))
     if refused := [record for record in records if record.error is not None]:
         raise RuntimeError(f"{outcome.scenario.policy}: request {refused[0].prompt_id} failed: {refused[0].error}")

@@ -21,7 +21,7 @@ os.environ.setdefault("NUMBA_THREADING_LAYER", "workqueue")  # see docs/vllm.md
 
 NGRAM = {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_min": 2, "prompt_lookup_max": 4}
 HOOKS = ("before_schedule", "after_schedule", "before_update", "after_update")
-ASKED = ("plan_draft", "plan_verify")
+ASKED = ("plan", "cut")
 MEANWHILE = ("while_running",)
 BATCHES, NUM_PROMPTS, MAX_TOKENS = (1, 4, 8), 8, 48
 

@@ -22,7 +22,7 @@ from rich.table import Table
 
 TESTS = Path(__file__).parents[1] / "tests" / "vllm_plugin"
 HOOKS = ("before_schedule", "after_schedule", "before_update", "after_update")
-ASKED = ("plan_draft", "plan_verify")
+ASKED = ("plan", "cut")
 MEANWHILE = ("while_running",)
 NUM_WARM_UP_STEPS = 60  # the trial of lengths, and numpy's first calls
 METHODS = {"ngram": False, "draft_model": False, "draft_model, asynchronous": True}

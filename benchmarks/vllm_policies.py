@@ -175,7 +175,7 @@ def learn(vllm: ServerCommand, folder: Path, rounds: dict[Cell, list[LoadRequest
     newest = max((folder / "vllm").glob("*.json"), key=lambda path: path.stat().st_mtime)
     curves = folder / "curves.json"
     curves.write_text(json.dumps(json.loads(newest.read_text())["cost_model"]))
-    steps = [record.feedback for record in RecordedLog(folder / "learned.jsonl")]
+    steps = [record.outcome for record in RecordedLog(folder / "learned.jsonl")]
     acceptance = sum(s.accepted.sum() for s in steps) / max(sum(s.tested.sum() for s in steps), 1)
     drafter = "lookup" if method == NGRAM else "model"
     scenario = Scenario(hardware=str(curves), drafter=drafter, batch=1, max_draft_tokens=LONGEST)

@@ -8,7 +8,7 @@ import numpy as np
 
 from smartspec.control import BatchView, Controller, CostCurve, Drafted, DrafterSpec, DrafterView, LatencyModel
 
-from smartspec.control import StepFeedback, StepSeconds  # isort: skip
+from smartspec.control import Outcome, StepSeconds  # isort: skip
 
 K, ROWS = 6, 8
 RATES = np.array([[0.6], [0.8]]) * np.linspace(0.7, 1.2, ROWS)  # chance that a draft token is right, by drafter and row
@@ -24,14 +24,14 @@ def main(num_steps: int = 300, seed: int = 0, policy: str = "goodput") -> float:
     for _ in range(num_steps):
         offered = DrafterView(K * random.integers(0, 2, ROWS)), DrafterView(np.full(ROWS, K))
         view = BatchView(rows, context.copy(), np.full(ROWS, K), offered, now=now)
-        plan = controller.plan_draft(view)
-        keep = controller.plan_verify(view, plan, Drafted(plan.lengths))
+        plan = controller.plan(view)
+        keep = controller.cut(plan, Drafted(plan.lengths))
         is_right = random.random((K, ROWS)) < RATES[plan.drafter, rows]
         accepted = np.minimum(is_right.cumprod(axis=0).sum(axis=0), keep)
         predicted = truth.predict(view, plan, keep)  # this world is as it was profiled
         seconds = StepSeconds(predicted.draft, predicted.target, host=0.001)
         tested, emitted = np.minimum(keep, accepted + 1), int(accepted.sum()) + ROWS
-        controller.observe(StepFeedback(view, plan, plan.lengths, keep, tested, accepted, emitted, seconds))
+        controller.learn(plan, Outcome(view, plan, plan.lengths, keep, tested, accepted, emitted, seconds))
         context, now, num_emitted = context + accepted + 1, now + seconds.total, num_emitted + emitted
     return num_emitted / now
 

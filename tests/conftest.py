@@ -22,6 +22,7 @@ TIERS = {  # folders and files; everything else is a unit test, without a mark
         "bench",
         "engine/test_real_exactness.py",
         "engine/test_real_model.py",
+        "test_llm.py",
         "test_readme.py",
     ),
 }

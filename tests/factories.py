@@ -1,10 +1,10 @@
-"""Steps as the controller sees them: a view of a batch, and the feedback of what became of its drafts."""
+"""Steps as the controller sees them: a view of a batch, and the outcome of what became of its drafts."""
 
 import numpy as np
 from drafter_cases import found, lagging
 
 from smartspec.control.policy import no_drafts
-from smartspec.control.records import BatchView, DrafterView, DraftPlan, StepFeedback, StepSeconds
+from smartspec.control.records import BatchView, DrafterView, Outcome, Plan, StepSeconds
 
 
 def make_view(
@@ -34,9 +34,12 @@ def make_view(
     return BatchView(request_ids, column(context_tokens), column(max_draft_tokens), drafters, **more)
 
 
-def make_feedback(
-    view: BatchView, plan: DraftPlan | None = None, verified=None, accepted=None, **changes
-) -> StepFeedback:
+def learn(learner, outcome: Outcome) -> None:
+    """Tell a controller or a policy what came of the plan in the outcome."""
+    learner.learn(outcome.plan, outcome)
+
+
+def make_outcome(view: BatchView, plan: Plan | None = None, verified=None, accepted=None, **changes) -> Outcome:
     """Of a step in which all that was planned was drafted, verified and accepted, unless it is said what else was; of a
     non-speculative one without a plan."""
     plan = no_drafts(view.num_rows) if plan is None else plan
@@ -48,4 +51,4 @@ def make_feedback(
         "num_emitted": int(accepted.sum()) + view.num_rows,
         "seconds": StepSeconds(draft=0.0, target=0.02, host=0.001),
     }
-    return StepFeedback(view=view, plan=plan, verified=verified, accepted=accepted, **columns | changes)
+    return Outcome(view=view, plan=plan, verified=verified, accepted=accepted, **columns | changes)

@@ -112,9 +112,8 @@ def test_the_python_example():
     program = re.search(r"^```python\n(.*?)^```", README, re.DOTALL | re.MULTILINE).group(1)
     result = run(sys.executable, "-c", program)
     assert result.returncode == 0, result.stderr
-    text, last = result.stdout.rstrip("\n").rsplit("\n", 1)
-    assert "2, 3, 1, 2, 3" in text
-    num_accepted, num_steps = map(int, re.fullmatch(r"(\d+) draft tokens accepted in (\d+) steps", last).groups())
+    assert "2, 3, 1, 2, 3" in result.stdout
+    num_accepted, num_steps = map(int, re.search(r"(\d+) draft tokens accepted in (\d+) steps", result.stdout).groups())
     assert num_accepted > 0 and num_accepted + num_steps == 24
 
 

@@ -3,7 +3,7 @@
 import factories
 import numpy as np
 from drafter_cases import estimates_of
-from factories import make_feedback
+from factories import learn, make_outcome
 
 from smartspec.control.baselines.perfect_estimates import PerfectEstimates
 from smartspec.control.baselines.static import Fixed
@@ -52,20 +52,20 @@ def draft(plan, confidence, entropy):
 
 
 def run_step(policy, view, estimates, acceptance, rng):
-    """One step in which every token of row i is accepted with probability acceptance[i]; returns plan and feedback."""
+    """One step in which every token of row i is accepted with probability acceptance[i]; returns plan and outcome."""
     shape = (view.num_rows, estimates.max_draft_tokens)
     confidence, entropy = rng.uniform(0.3, 1.0, shape), rng.exponential(1.0, shape)
-    plan = policy.plan_draft(view, estimates)
+    plan = policy.plan(view, estimates)
     lengths = draft(plan, confidence, entropy)
     is_known = (plan.drafter == 1)[:, None] & (np.arange(shape[1]) < lengths[:, None])
     drafted = Drafted(lengths, np.where(is_known, confidence, np.nan))
-    verified = policy.plan_verify(view, plan, drafted, estimates.survival_of(plan.drafter), estimates.latency)
+    verified = policy.cut(plan, drafted, estimates.survival_of(plan.drafter))
     is_accepted = rng.random(shape) < np.broadcast_to(acceptance, view.num_rows)[:, None]
     accepted = np.minimum(np.cumprod(is_accepted, axis=1).sum(axis=1), verified)
     is_verified = np.arange(shape[1]) < verified[:, None]
     divergence = np.where(is_verified, rng.exponential(0.2, shape), np.nan)
-    feedback = make_feedback(
+    outcome = make_outcome(
         view, plan, verified, accepted, drafted=lengths, confidence=confidence, divergence=divergence
     )
-    policy.observe(feedback)
-    return plan, feedback
+    learn(policy, outcome)
+    return plan, outcome

@@ -11,7 +11,7 @@ from drafter_cases import LOOKUP, MODEL, RECYCLING, found, free_test, lagging
 from smartspec.control.acceptance import effects as acceptance_effects
 from smartspec.control.acceptance.estimator import AcceptanceEstimator
 from smartspec.control.acceptance.evidence import Evidence
-from smartspec.control.records import DraftPlan, FreeTests
+from smartspec.control.records import FreeTests, Plan
 
 K = 8
 NEW_REQUEST = 999_999
@@ -39,10 +39,10 @@ def learn(estimator, rng, conditional, lengths, ids=None, match=3, class_ids=Non
     """One synthetic step; returns which positions were tested and which were accepted: bool [R, K] both."""
     view = make_view(np.arange(len(conditional)) if ids is None else ids, match, class_ids)
     accepted = truncated_drafts(rng, conditional, lengths)
-    plan = DraftPlan(lengths, np.broadcast_to(drafter, view.num_rows))
-    feedback = factories.make_feedback(view, plan, accepted=accepted, **more)
-    estimator.observe([feedback])
-    tested, hits = Evidence.of([feedback]).tests(K)
+    plan = Plan(lengths, np.broadcast_to(drafter, view.num_rows))
+    outcome = factories.make_outcome(view, plan, accepted=accepted, **more)
+    estimator.observe([outcome])
+    tested, hits = Evidence.of([outcome]).tests(K)
     return tested.any(axis=1).T, hits.any(axis=1).T
 
 

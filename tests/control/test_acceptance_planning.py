@@ -7,7 +7,7 @@ from drafter_cases import LOOKUP, found, free_test
 
 from smartspec.control.acceptance.estimator import AcceptanceEstimator
 from smartspec.control.planner.lengths import plan_lengths
-from smartspec.control.records import DraftPlan
+from smartspec.control.records import Plan
 
 K = 8
 
@@ -42,9 +42,9 @@ class World:
         accepted = np.minimum(hits.sum(axis=1), lengths)
         matches = np.where((accepted == lengths) & (lengths < K), hits[np.arange(num_rows), lengths], -1)
         free = (free_test(lengths, matches),)
-        plan, drafted = DraftPlan(lengths, np.zeros(num_rows, int)), np.full(num_rows, K)
-        feedback = factories.make_feedback(view, plan, accepted=accepted, drafted=drafted, free_tests=free)
-        self.estimator.observe([feedback])
+        plan, drafted = Plan(lengths, np.zeros(num_rows, int)), np.full(num_rows, K)
+        outcome = factories.make_outcome(view, plan, accepted=accepted, drafted=drafted, free_tests=free)
+        self.estimator.observe([outcome])
         return self._goodput(lengths) / self._goodput(self._plan(self.survival))
 
     def _plan(self, survival):

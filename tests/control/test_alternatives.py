@@ -40,10 +40,10 @@ def make_policy(uniform=None, tripped=False):
 @pytest.mark.parametrize("uniform", [None, (1, 3)])
 def test_where_the_guard_stops_drafts_the_first_alternative_is_what_would_have_been_done(prefill, behind, uniform):
     view = make_view(prefill, behind)
-    wanted = make_policy(uniform).plan_draft(view, ESTIMATES)
+    wanted = make_policy(uniform).plan(view, ESTIMATES)
     policy = make_policy(uniform, tripped=True)
-    assert not policy.plan_draft(view, ESTIMATES).lengths.any()
-    others = policy.alternatives(view, ESTIMATES, policy.plan_draft(view, ESTIMATES))
+    assert not policy.plan(view, ESTIMATES).lengths.any()
+    others = policy.plan(view, ESTIMATES).alternatives()
     assert wanted.lengths.any() and others[0][0] != "off"
     assert np.array_equal(others[0][1].lengths, wanted.lengths)
     assert np.array_equal(others[0][1].drafter, wanted.drafter)
@@ -55,15 +55,15 @@ def test_all_limits_are_asked_at_the_same_shadow_price_of_time(monkeypatch):
     ask = policy._best_choice
     monkeypatch.setattr(policy, "_best_choice", lambda *a, **k: prices.append(ask(*a, **k)) or prices[-1])
     view = make_view(prefill=True)
-    policy.alternatives(view, ESTIMATES, policy.plan_draft(view, ESTIMATES))
+    policy.plan(view, ESTIMATES).alternatives()
     assert len(prices) == K + 2 and len({choice.value_of_time for choice in prices}) == 1
 
 
 @pytest.mark.parametrize("prefill", [False, True])
 def test_alternatives_are_others_than_the_chosen_plan(prefill):
     policy, view = make_policy(), make_view(prefill)
-    plan = policy.plan_draft(view, ESTIMATES)
-    others = policy.alternatives(view, ESTIMATES, plan)
+    plan = policy.plan(view, ESTIMATES)
+    others = plan.alternatives()
     assert 1 <= len(others) <= 3
     assert all(other.lengths.sum() != plan.lengths.sum() for _, other in others)
 
@@ -73,9 +73,9 @@ def recorded(policy, view):
     latency, records = LatencyModel(TARGET, (DRAFT,)), []
     controller = Controller(policy, K, latency, drafters=(MODEL,), strict=True)
     controller.on_record = records.append
-    plan = controller.plan_draft(view)
+    plan = controller.plan(view)
     seconds = StepSeconds(draft=0.01, target=0.5, host=0.001)
-    controller.observe(factories.make_feedback(view, plan, accepted=NONE, seconds=seconds))
+    factories.learn(controller, factories.make_outcome(view, plan, accepted=NONE, seconds=seconds))
     return records[0]
 
 

@@ -5,32 +5,37 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from drafter_cases import LOOKUP, MODEL
-from factories import make_feedback, make_view
+from factories import learn, make_outcome, make_view
 
 from smartspec.control.controller import Controller
-from smartspec.control.goodput.asking import Asking
+from smartspec.control.goodput.asking import ALL, MODEL_FREE, NOBODY, Asking
+from smartspec.control.goodput.choice import Settled
 from smartspec.control.goodput.exploration import size_of
 from smartspec.control.goodput.policy import Goodput
 from smartspec.control.goodput.settings import ExplorationSettings, GoodputSettings
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
-from smartspec.control.records import Asked, Drafted, StepSeconds
+from smartspec.control.policy import no_drafts
+from smartspec.control.records import Drafted, DrafterView, StepSeconds
 
 SETTINGS = ExplorationSettings()
 TARGET, PLAIN, ASKED = 0.006, 0.0001, 0.0004  # seconds of a pass, and of the host without and with drafters
 
 
-HOST = {Asked.NOBODY: PLAIN, Asked.MODEL_FREE: ASKED, Asked.ALL: 0.001}
+HOST = {NOBODY: PLAIN, MODEL_FREE: ASKED, ALL: 0.001}
 
 
 def run(asking, num_steps, saved=0.0, rows=4, drafters=(LOOKUP,), saved_by_all=0.0, **view):
     """Whom each step asked; drafters without passes are expected to save so many seconds, all of them so many more."""
     asked = []
     for _ in range(num_steps):
-        asked.append(asking.who(rows, drafters))
+        numbers = asking.numbers(rows, drafters)
+        asked.append(max((ALL if drafters[number].has_passes else MODEL_FREE for number in numbers), default=NOBODY))
         seconds = StepSeconds(draft=0.0, target=TARGET, host=HOST[asked[-1]])
-        brought = {Asked.NOBODY: 0.0, Asked.MODEL_FREE: saved, Asked.ALL: saved + saved_by_all}[asked[-1]]
-        asking.observe(make_feedback(make_view(rows, **view), seconds=seconds), asked[-1], brought)
+        brought = {NOBODY: 0.0, MODEL_FREE: saved, ALL: saved + saved_by_all}[asked[-1]]
+        settled = Settled(None, None, is_planned=True, saved_seconds=brought)
+        plan = replace(no_drafts(rows), queried=numbers, settled=settled)
+        learn(asking, make_outcome(make_view(rows, **view), plan, seconds=seconds))
     return np.array(asked)
 
 
@@ -52,7 +57,7 @@ def test_where_drafts_pay_for_it_every_step_asks():
 def test_one_good_step_pays_for_those_behind_it():
     asking = Asking(SETTINGS)
     run(asking, 300)
-    while not asking.who(4, (LOOKUP,)):
+    while not asking.numbers(4, (LOOKUP,)):
         run(asking, 1)
     run(asking, 1, saved=10 * (ASKED - PLAIN))
     assert run(asking, 10).all() and not run(asking, 5).any()
@@ -66,7 +71,7 @@ def test_batch_sizes_have_their_own_price():
     run(asking, 100, rows=64)
     assert not run(asking, 3, rows=64).any()
     for rows in (4, 64):
-        assert price(asking, rows, Asked.MODEL_FREE) == pytest.approx(ASKED - PLAIN)
+        assert price(asking, rows, MODEL_FREE) == pytest.approx(ASKED - PLAIN)
 
 
 def price(asking, rows, level):
@@ -76,22 +81,22 @@ def price(asking, rows, level):
 def test_steps_with_prefill_do_not_tell_what_asking_costs():
     asking = Asking(SETTINGS)
     run(asking, 100, num_prefills=1, prefill_tokens=100)
-    assert price(asking, 4, Asked.MODEL_FREE) == 0.0
+    assert price(asking, 4, MODEL_FREE) == 0.0
 
 
 def test_without_a_budget_every_step_asks():
-    assert (run(Asking(replace(SETTINGS, share=0.0)), 500) == Asked.MODEL_FREE).all()
-    assert (run(Asking(replace(SETTINGS, share=0.0)), 500, drafters=(LOOKUP, MODEL)) == Asked.ALL).all()
+    assert (run(Asking(replace(SETTINGS, share=0.0)), 500) == MODEL_FREE).all()
+    assert (run(Asking(replace(SETTINGS, share=0.0)), 500, drafters=(LOOKUP, MODEL)) == ALL).all()
 
 
 @pytest.mark.parametrize(
     ("saved", "saved_by_all", "expected"),
     [
-        (0.0, 0.0, Asked.NOBODY),
-        (0.0004, 0.0, Asked.MODEL_FREE),
-        (0.0007, 0.0003, Asked.MODEL_FREE),  # more than they take beside nobody, less than beside the others
-        (0.0004, 0.0007, Asked.ALL),
-        (0.0, 0.001, Asked.ALL),
+        (0.0, 0.0, NOBODY),
+        (0.0004, 0.0, MODEL_FREE),
+        (0.0007, 0.0003, MODEL_FREE),  # more than they take beside nobody, less than beside the others
+        (0.0004, 0.0007, ALL),
+        (0.0, 0.001, ALL),
     ],
 )
 def test_models_are_asked_where_they_save_more_than_the_others_do(saved, saved_by_all, expected):
@@ -103,16 +108,18 @@ def test_models_are_asked_where_they_save_more_than_the_others_do(saved, saved_b
 
 
 def test_models_alone_are_asked_where_they_pay():
-    for saved, expected in ((0.0, Asked.NOBODY), (0.001, Asked.ALL)):
+    for saved, expected in ((0.0, NOBODY), (0.001, ALL)):
         asking = Asking(SETTINGS)
         run(asking, 500, drafters=(MODEL,), saved_by_all=saved)
         assert (run(asking, 1000, drafters=(MODEL,), saved_by_all=saved) == expected).mean() > 0.9
 
 
-def test_the_controller_asks_no_drafters_where_it_has_none():
-    latency = LatencyModel(CostCurve.linear(0.01, 0.001))
-    assert not Controller("goodput", 4, latency, drafters=()).asks_drafters(3)
-    assert Controller("fixed:2", 4, latency, drafters=(LOOKUP,)).asks_drafters(3) == Asked.ALL
+def test_a_policy_without_an_account_queries_all_drafters():
+    latency, numbers = LatencyModel(CostCurve.linear(0.01, 0.001)), []
+    query = lambda is_queried: numbers.append(is_queried) or DrafterView(np.full(3, 2 * is_queried))  # noqa: E731
+    controller = Controller("fixed:2", 4, latency, drafters=(LOOKUP,), strict=True)
+    plan = controller.plan(replace(make_view(3), queries=(query,)))
+    assert numbers == [True] and plan.queried == {0} and plan.lengths.tolist() == [2, 2, 2]
 
 
 @pytest.mark.parametrize(("acceptance", "share"), [(0.0, 0.0), (0.0, SETTINGS.share), (1.0, SETTINGS.share)])
@@ -122,13 +129,12 @@ def test_a_policy_asks_as_often_as_its_drafts_pay_for(acceptance, share):
     controller = Controller(policy, 4, LatencyModel(CostCurve.linear(0.004, 0.001)), drafters=(LOOKUP,), strict=True)
     asked = []
     for step in range(600):
-        asked.append(controller.asks_drafters(4))
-        view = make_view(4, found_lengths=2 * (asked[-1] > 0), now=float(step))
-        plan = controller.plan_draft(view)
-        verified = controller.plan_verify(view, plan, Drafted(plan.lengths))
+        query = lambda is_queried: asked.append(is_queried) or DrafterView(np.full(4, 2 * is_queried))  # noqa: E731
+        plan = controller.plan(replace(make_view(4, now=float(step)), queries=(query,)))
+        verified = controller.cut(plan, Drafted(plan.lengths))
         accepted = (verified * acceptance).astype(int)
         target = 0.004 + 0.001 * (4 + int(verified.sum()))
         seconds = StepSeconds(draft=0.0, target=target, host=ASKED if asked[-1] else PLAIN)
-        controller.observe(make_feedback(view, plan, verified, accepted, seconds=seconds))
-    often = np.mean(np.array(asked[300:]) > 0)
+        learn(controller, make_outcome(plan.view, plan, verified, accepted, seconds=seconds))
+    often = np.mean(asked[300:])
     assert often == 1.0 if acceptance or not share else often < 0.15

@@ -36,16 +36,16 @@ def test_no_policy_exceeds_what_a_row_or_the_step_can_have(name, steps, has_mode
             tpot_targets=targets,
         )
         estimates = make_estimates(len(limits), has_model=has_model)
-        plan, feedback = run_step(policy, view, estimates, 0.6, rng)
+        plan, outcome = run_step(policy, view, estimates, 0.6, rng)
         assert plan.lengths.shape == plan.drafter.shape == (len(limits),)
         assert (plan.lengths >= 0).all()
         assert (plan.lengths <= np.minimum(caps, K)).all()
         assert (plan.lengths <= found_lengths)[plan.drafter != 1].all()
         assert (plan.drafter < 1 + has_model).all()
         assert ((plan.drafter >= 0) == (plan.lengths > 0)).all()
-        assert ((feedback.verified >= 0) & (feedback.verified <= feedback.drafted)).all()
+        assert ((outcome.verified >= 0) & (outcome.verified <= outcome.drafted)).all()
         if name != "fixed":  # lengths asked for by hand are the host's to cut
-            assert feedback.verified.sum() <= budget
+            assert outcome.verified.sum() <= budget
 
 
 @pytest.mark.parametrize("name", ALL_POLICIES)
@@ -54,15 +54,15 @@ def test_steps_without_decoding_requests_are_nothing_to_decide(name):
     for num_rows in (0, 3, 0):
         plan, _ = run_step(policy, make_view(num_rows, prefill_tokens=7), make_estimates(num_rows), 0.7, rng)
         assert plan.lengths.shape == (num_rows,)
-    policy.forget(0)
-    policy.forget(12345)
+    policy.end(0)
+    policy.end(12345)
 
 
 @pytest.mark.parametrize("name", [name for name in ALL_POLICIES if name != "off"])
 def test_every_policy_uses_what_was_found_where_there_is_no_draft_model(name):
     policy = new_policy(name, has_model=False)
     view = make_view(4, found_lengths=[3, 0, 8, 1], has_model=False)
-    plan = policy.plan_draft(view, make_estimates(4, acceptance=0.9, has_model=False))
+    plan = policy.plan(view, make_estimates(4, acceptance=0.9, has_model=False))
     assert (plan.lengths > 0).tolist() == [True, False, True, True]
     assert (plan.drafter <= 0).all()
 
@@ -75,7 +75,7 @@ def test_what_is_known_of_requests_is_dropped_with_them(name):
             run_step(policy, make_view(np.arange(first_id, first_id + 100)), make_estimates(100), 0.9, rng)
         assert len(policy._requests) == 100
         for request_id in range(first_id, first_id + 100):
-            policy.forget(request_id)
+            policy.end(request_id)
     assert len(policy._requests) == 0
 
 
@@ -103,8 +103,8 @@ def test_names_that_are_none_list_the_others(name):
 
 def test_perfect_estimates_believe_the_truth_and_not_the_estimates():
     policy = new_policy("perfect-estimates")
-    told_useless = policy.plan_draft(make_view(4), make_estimates(4, acceptance=0.0))
-    told_perfect = policy.plan_draft(make_view(4), make_estimates(4, acceptance=1.0))
+    told_useless = policy.plan(make_view(4), make_estimates(4, acceptance=0.0))
+    told_perfect = policy.plan(make_view(4), make_estimates(4, acceptance=1.0))
     assert told_useless.lengths.tolist() == told_perfect.lengths.tolist()
     assert (told_useless.lengths > 0).all()
 
@@ -113,7 +113,7 @@ def test_perfect_estimates_take_any_gain():
     """Free verification at 0.5 % acceptance: less than goodput's margin, but a gain."""
     truth = make_estimates(1, acceptance=0.005, latency=_FreeTokens(), has_model=False)
     policy = PerfectEstimates(lambda view: truth)
-    assert policy.plan_draft(make_view(1, found_lengths=[1], has_model=False), truth).lengths.tolist() == [1]
+    assert policy.plan(make_view(1, found_lengths=[1], has_model=False), truth).lengths.tolist() == [1]
 
 
 class _FreeTokens:
@@ -157,10 +157,10 @@ def test_a_request_table_grows_and_starts_rows_anew():
 
 
 def adaserve_keep(policy, view, estimates, lengths, confidence=None):
-    plan = policy.plan_draft(view, estimates)
+    plan = policy.plan(view, estimates)
     drafted = Drafted(np.minimum(lengths, plan.lengths), confidence)
     survival = estimates.survival_of(plan.drafter)
-    return policy.plan_verify(view, plan, drafted, survival, estimates.latency)
+    return policy.cut(plan, drafted, survival)
 
 
 def test_adaserve_verifies_the_likeliest_tokens_of_the_batch():
@@ -213,7 +213,7 @@ def test_adaserve_counts_time_and_tokens_of_each_request():
 def test_adaserve_takes_its_budget_from_the_knee_and_stops_beyond():
     """Fixed 20 ms and 0.1 ms per token: 201 tokens double the time of one."""
     policy = AdaServe()
-    assert policy.plan_draft(make_view(100), make_estimates(100)).lengths.tolist() == [3] * 100
+    assert policy.plan(make_view(100), make_estimates(100)).lengths.tolist() == [3] * 100
     assert policy.token_budget == 201
-    assert not policy.plan_draft(make_view(250), make_estimates(250)).lengths.any()
-    assert not policy.plan_draft(make_view(20, prefill_tokens=200), make_estimates(20)).lengths.any()
+    assert not policy.plan(make_view(250), make_estimates(250)).lengths.any()
+    assert not policy.plan(make_view(20, prefill_tokens=200), make_estimates(20)).lengths.any()

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 from baseline_cases import K, make_estimates, make_view
-from factories import make_feedback
+from factories import learn, make_outcome
 
 from smartspec.control.baselines.dsde import WINDOW, Dsde, instability, request_bounds, rule_length, weighted_variances
 from smartspec.control.policy import no_drafts
@@ -50,11 +50,11 @@ def observe(policy, view, verified, accepted, divergence):
     divergence = np.broadcast_to(np.asarray(divergence, dtype=float), (view.num_rows, LONG))
     is_verified = np.arange(LONG) < np.asarray(verified)[:, None]
     divergence = np.where(is_verified, divergence, np.nan)
-    policy.observe(make_feedback(view, no_drafts(view.num_rows), verified, accepted, divergence=divergence))
+    learn(policy, make_outcome(view, no_drafts(view.num_rows), verified, accepted, divergence=divergence))
 
 
 def planned(policy, view):
-    return policy.plan_draft(view, make_estimates(view.num_rows, max_draft_tokens=LONG)).lengths
+    return policy.plan(view, make_estimates(view.num_rows, max_draft_tokens=LONG)).lengths
 
 
 def test_warm_up_starts_at_five_doubles_and_returns_to_the_minimum():
@@ -121,14 +121,14 @@ def test_newest_divergences_come_first_and_old_ones_leave():
 
 def test_without_the_signal_it_says_so():
     policy, view = Dsde(), make_view(1)
-    policy.observe(make_feedback(view, no_drafts(1), [0], [0]))
-    with pytest.raises(ValueError, match="'dsde' needs StepFeedback"):
-        policy.observe(make_feedback(view, no_drafts(1), [3], [1]))
+    learn(policy, make_outcome(view, no_drafts(1), [0], [0]))
+    with pytest.raises(ValueError, match="'dsde' needs Outcome"):
+        learn(policy, make_outcome(view, no_drafts(1), [3], [1]))
 
 
 def test_rows_whose_divergence_is_unknown_are_left_alone():
     policy, view = Dsde(), make_view(2, max_draft_tokens=LONG)
     divergence = np.full((2, LONG), np.nan)
     divergence[0, :5] = 0.1
-    policy.observe(make_feedback(view, no_drafts(2), [5, 5], [5, 5], divergence=divergence))
+    learn(policy, make_outcome(view, no_drafts(2), [5, 5], [5, 5], divergence=divergence))
     assert planned(policy, view).tolist() == [10, 5]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from baseline_cases import K, draft, make_estimates, make_view, run_step
-from factories import make_feedback
+from factories import learn, make_outcome
 
 from smartspec.control.baselines.adaedl import AdaEdl, acceptance_bound
 from smartspec.control.baselines.gammatune import GammaTune
@@ -19,11 +19,11 @@ def lengths_after(policy, accepted_counts, num_rows=1, max_draft_tokens=LONG):
     """Planned length of row 0 after each step in which that many tokens (at most all) were accepted."""
     view = make_view(num_rows, max_draft_tokens=max_draft_tokens)
     estimates = make_estimates(num_rows, max_draft_tokens=max_draft_tokens)
-    lengths = [int(policy.plan_draft(view, estimates).lengths[0])]
+    lengths = [int(policy.plan(view, estimates).lengths[0])]
     for accepted in accepted_counts:
-        plan = policy.plan_draft(view, estimates)
-        policy.observe(make_feedback(view, plan, plan.lengths, np.minimum(accepted, plan.lengths)))
-        lengths.append(int(policy.plan_draft(view, estimates).lengths[0]))
+        plan = policy.plan(view, estimates)
+        learn(policy, make_outcome(view, plan, plan.lengths, np.minimum(accepted, plan.lengths)))
+        lengths.append(int(policy.plan(view, estimates).lengths[0]))
     return lengths
 
 
@@ -41,18 +41,18 @@ def test_hf_comes_back_from_the_longest_draft_at_once():
 def test_hf_keeps_a_length_per_request_and_learns_nothing_without_drafts():
     policy, view = HuggingFace(), make_view(3, max_draft_tokens=LONG)
     estimates = make_estimates(3, max_draft_tokens=LONG)
-    policy.observe(make_feedback(view, no_drafts(3), [20, 20, 0], [20, 5, 0]))
-    assert policy.plan_draft(view, estimates).lengths.tolist() == [22, 19, 20]
-    policy.forget(0)
-    assert policy.plan_draft(view, estimates).lengths.tolist() == [20, 19, 20]
+    learn(policy, make_outcome(view, no_drafts(3), [20, 20, 0], [20, 5, 0]))
+    assert policy.plan(view, estimates).lengths.tolist() == [22, 19, 20]
+    policy.end(0)
+    assert policy.plan(view, estimates).lengths.tolist() == [20, 19, 20]
 
 
 def test_hf_and_gammatune_may_stop_at_low_confidence():
     confidence = np.array([[0.9, 0.5, 0.39, 0.9] + [0.9] * 4])
     for policy, length in ((HuggingFace(0.4), 3), (HuggingFace(0.95), 1), (GammaTune(0.3), 5), (GammaTune(0.4), 3)):
-        plan = policy.plan_draft(make_view(1), make_estimates(1))
+        plan = policy.plan(make_view(1), make_estimates(1))
         assert draft(plan, confidence, np.zeros((1, K))).tolist() == [length]
-    assert HuggingFace().plan_draft(make_view(1), make_estimates(1)).stop is None
+    assert HuggingFace().plan(make_view(1), make_estimates(1)).stop is None
 
 
 def test_sglang_moves_to_the_rounded_average_plus_one():
@@ -81,9 +81,9 @@ def test_sglang_waits_ten_steps_then_looks_every_fifth():
 
 def test_sglang_averages_with_weight_a_fifth_over_drafting_rows_by_batch_size():
     policy, view = SglangEma(), make_view(4)
-    policy.observe(make_feedback(view, no_drafts(4), [3, 3, 0, 0], [3, 1, 0, 0]))
+    learn(policy, make_outcome(view, no_drafts(4), [3, 3, 0, 0], [3, 1, 0, 0]))
     assert policy._tracker(make_view(3)).average == pytest.approx(0.8 * 2 + 0.2 * 2)
-    policy.observe(make_feedback(view, no_drafts(4), [3, 3, 3, 3], [0, 0, 0, 0]))
+    learn(policy, make_outcome(view, no_drafts(4), [3, 3, 3, 3], [0, 0, 0, 0]))
     assert policy._tracker(make_view(4)).average == pytest.approx(0.8 * 2.0)
     assert policy._tracker(make_view(5)).average == 2.0
 
@@ -99,13 +99,13 @@ def test_gammatune_cuts_stragglers_of_the_draft_model_only():
     policy = GammaTune()
     policy._requests["length"][policy._requests.rows(np.arange(4))] = [1, 1, 8, 8]
     view = make_view(4, found_lengths=[0, 0, 0, 8])
-    assert policy.plan_draft(view, make_estimates(4)).lengths.tolist() == [1, 1, 4, 8]
+    assert policy.plan(view, make_estimates(4)).lengths.tolist() == [1, 1, 4, 8]
 
 
 def drafted_lengths(policy, confidence, entropy=None, view=None):
     confidence = np.asarray(confidence, dtype=float)
     view = view or make_view(len(confidence))
-    plan = policy.plan_draft(view, make_estimates(len(confidence)))
+    plan = policy.plan(view, make_estimates(len(confidence)))
     return draft(plan, confidence, np.zeros_like(confidence) if entropy is None else np.asarray(entropy)).tolist()
 
 
@@ -145,11 +145,11 @@ def test_adaedl_first_stops_above_the_entropy_of_the_worked_example(factor, limi
 
 def test_adaedl_threshold_rises_while_too_little_is_accepted_and_falls_after_full_drafts():
     policy, view = AdaEdl(), make_view(1)
-    plan = policy.plan_draft(view, make_estimates(1))
+    plan = policy.plan(view, make_estimates(1))
 
     def threshold_after(accepted, drafted=K, steps=1):
         for _ in range(steps):
-            policy.observe(make_feedback(view, plan, [drafted], [accepted]))
+            learn(policy, make_outcome(view, plan, [drafted], [accepted]))
         return float(policy._requests["threshold"][policy._requests.rows(np.array([0]))][0])
 
     assert threshold_after(1) == pytest.approx(0.501)

@@ -25,7 +25,7 @@ def plan_of(name: str, found_lengths, drafter: DrafterSpec = HEAD, **more):
     views = found(np.array(found_lengths)), lagging(num_rows)
     view = factories.make_view(num_rows, drafters=views, max_draft_tokens=K, **more)
     survival = np.broadcast_to(np.cumprod(np.full(K, 0.7)), (2, num_rows, K))
-    return parse_policy(name, K).plan_draft(view, Estimates((LOOKUP, drafter), survival, make_latency()))
+    return parse_policy(name, K).plan(view, Estimates((LOOKUP, drafter), survival, make_latency()))
 
 
 def test_eagle2_has_one_budget_whatever_the_load():
@@ -67,7 +67,7 @@ def sequoia_plan(name: str, num_rows: int, survival=0.7, drafter: DrafterSpec = 
     chain = np.broadcast_to(np.cumprod(np.full(K, survival)), (1, num_rows, K))
     siblings = AcceptanceEstimator(K, (drafter,)).siblings
     estimates = Estimates((drafter,), chain, latency, siblings=siblings)
-    return parse_policy(name, K).plan_draft(view, estimates), estimates
+    return parse_policy(name, K).plan(view, estimates), estimates
 
 
 def test_sequoias_tree_is_the_best_static_one():

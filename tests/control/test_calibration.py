@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from smartspec.control.acceptance.calibration import MIDPOINTS, NUM_BUCKETS, ConfidenceCalibration, isotonic
 from smartspec.control.acceptance.estimator import AcceptanceEstimator
 from smartspec.control.acceptance.settings import AcceptanceSettings
-from smartspec.control.records import DraftPlan
+from smartspec.control.records import Plan
 
 K = 6
 BY_MODEL = np.zeros(8, dtype=int)
@@ -107,9 +107,9 @@ def step(estimator, rng, num_rows, threshold=0.0, ids=None, ease=0.0):
     verified = np.cumprod(confidence >= threshold, axis=1).sum(axis=1)
     accepted = np.minimum(hits, verified)
     view = factories.make_view(num_rows if ids is None else ids, lag=0, max_draft_tokens=K)
-    plan = DraftPlan(np.full(num_rows, K), np.zeros(num_rows, dtype=int))
-    feedback = factories.make_feedback(view, plan, verified, accepted, drafted=plan.lengths, confidence=confidence)
-    estimator.observe([feedback])
+    plan = Plan(np.full(num_rows, K), np.zeros(num_rows, dtype=int))
+    outcome = factories.make_outcome(view, plan, verified, accepted, drafted=plan.lengths, confidence=confidence)
+    estimator.observe([outcome])
     return view, confidence
 
 

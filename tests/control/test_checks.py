@@ -8,7 +8,7 @@ import pytest
 from drafter_cases import found, free_test, lagging
 
 from smartspec.control.checks import kind_of, problems
-from smartspec.control.records import BatchView, DraftPlan, FreeTests, StepFeedback, StepSeconds
+from smartspec.control.records import BatchView, FreeTests, Outcome, Plan, StepSeconds
 
 R = 2
 
@@ -23,25 +23,25 @@ def make_view(**changes) -> BatchView:
     return replace(view, **changes)  # as they are: not even their shapes need be right
 
 
-def make_feedback(**changes) -> StepFeedback:
-    plan, free = DraftPlan(column(3, 0), column(1, -1)), (free_test(column(2, 1), column(-1, 1)),)
-    feedback = factories.make_feedback(
+def make_outcome(**changes) -> Outcome:
+    plan, free = Plan(column(3, 0), column(1, -1)), (free_test(column(2, 1), column(-1, 1)),)
+    outcome = factories.make_outcome(
         make_view(), plan, column(2, 0), column(1, 0), drafted=column(3, 0), free_tests=free
     )
-    return replace(feedback, **changes)
+    return replace(outcome, **changes)
 
 
 def test_sound_input_has_no_problem():
-    feedback = make_feedback()
-    assert problems(feedback.view, last_now=2.0) is None
-    assert problems(feedback.view, feedback, max_draft_tokens=3) is None
-    assert problems(make_view(), feedback) is None, "an equal view is as good as the same"
+    outcome = make_outcome()
+    assert problems(outcome.view, last_now=2.0) is None
+    assert problems(outcome.view, outcome, max_draft_tokens=3) is None
+    assert problems(make_view(), outcome) is None, "an equal view is as good as the same"
 
 
 def test_a_step_of_prefills_alone_is_sound():
     view = factories.make_view(0, found_lengths=0, num_prefills=1, prefill_tokens=64)
-    feedback = factories.make_feedback(view, num_emitted=1)
-    assert problems(view) is None and problems(view, feedback) is None
+    outcome = factories.make_outcome(view, num_emitted=1)
+    assert problems(view) is None and problems(view, outcome) is None
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_views(changes, kind, words):
     ],
 )
 def test_feedback(changes, kind, words):
-    problem = problems(make_view(), make_feedback(**changes), max_draft_tokens=5)
+    problem = problems(make_view(), make_outcome(**changes), max_draft_tokens=5)
     assert kind_of(problem) == kind
     assert all(word in problem for word in words), problem
 
@@ -101,11 +101,11 @@ def test_feedback(changes, kind, words):
 def test_feedback_about_a_part_of_the_step_is_refused():
     """Else it would be learned from in part, until weights of all rows meet counts of some."""
     view = factories.make_view([7], found_lengths=0)
-    problem = problems(make_view(), factories.make_feedback(view))
+    problem = problems(make_view(), factories.make_outcome(view))
     assert "[7]" in problem and "[7, 8]" in problem
 
 
 def test_feedback_without_a_planned_step_is_refused():
-    assert "[7, 8]" in problems(None, make_feedback())
+    assert "[7, 8]" in problems(None, make_outcome())
     view = factories.make_view(0, found_lengths=0, prefill_tokens=3)
-    assert kind_of(problems(None, factories.make_feedback(view))) == "request"
+    assert kind_of(problems(None, factories.make_outcome(view))) == "request"

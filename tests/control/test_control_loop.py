@@ -59,8 +59,8 @@ class World:
     def step(self, controller):
         """One step; returns the lengths verified."""
         view = self.view()
-        plan = controller.plan_draft(view)
-        keep = controller.plan_verify(view, plan, Drafted(plan.lengths))
+        plan = controller.plan(view)
+        keep = controller.cut(plan, Drafted(plan.lengths))
         hits = np.cumprod(self.rng.random((self.num_rows, K + 1)) < np.pad(self.conditional, ((0, 0), (0, 1))), axis=1)
         accepted = np.minimum(hits.sum(axis=1), keep)
         has_next = (self.draft is None) & (accepted == keep) & (keep < K)
@@ -73,7 +73,7 @@ class World:
         )
         drafted = keep if self.draft is not None else view.draft_lengths[0]
         step = {"drafted": drafted, "seconds": seconds, "free_tests": (free,)}
-        controller.observe(factories.make_feedback(view, plan, keep, accepted, **step))
+        factories.learn(controller, factories.make_outcome(view, plan, keep, accepted, **step))
         return keep
 
 

@@ -15,10 +15,10 @@ from smartspec.control.goodput.policy import Goodput
 from smartspec.control.goodput.settings import ExplorationSettings, GoodputSettings
 from smartspec.control.latency.model import CostCurve, LatencyModel
 from smartspec.control.policy import no_drafts
-from smartspec.control.records import Drafted, DraftPlan, FreeTests, StepSeconds
+from smartspec.control.records import Drafted, FreeTests, StepSeconds
 
 K = 4
-make_feedback = partial(factories.make_feedback, seconds=StepSeconds(draft=0.0, target=0.04, host=0.001))
+make_outcome = partial(factories.make_outcome, seconds=StepSeconds(draft=0.0, target=0.04, host=0.001))
 
 
 def make_controller(policy="goodput", **changes):
@@ -42,31 +42,31 @@ def test_bad_configuration_is_refused():
 def test_without_drafters_only_time_is_learned():
     """The policy has nothing to decide, and its time would be the host's."""
     controller, view = make_controller("fixed:3", drafters=()), factories.make_view(3)
-    controller.policy = SimpleNamespace(note=None)
+    controller.policy = SimpleNamespace(queries=None)
     controller._acceptance = None
     for _ in range(50):
-        plan = controller.plan_draft(view)
+        plan = controller.plan(view)
         assert plan.lengths.tolist() == [0, 0, 0] and plan.drafter.tolist() == [-1, -1, -1]
-        assert controller.plan_verify(view, plan, Drafted(plan.lengths)).tolist() == [0, 0, 0]
-        controller.observe(make_feedback(view, plan, seconds=StepSeconds(0.0, 0.08, 0.001)))
+        assert controller.cut(plan, Drafted(plan.lengths)).tolist() == [0, 0, 0]
+        factories.learn(controller, make_outcome(view, plan, seconds=StepSeconds(0.0, 0.08, 0.001)))
     assert controller.predicted_seconds == pytest.approx(0.081, rel=0.1)
 
 
 def test_verification_shrinks_to_what_was_drafted_and_never_grows():
     controller, view = make_controller("fixed:3"), make_view(3)
-    plan = controller.plan_draft(view)
+    plan = controller.plan(view)
     assert plan.lengths.tolist() == [3, 3, 3]
-    assert controller.plan_verify(view, plan, Drafted(np.array([4, 1, 0]))).tolist() == [3, 1, 0]
-    smaller = DraftPlan(np.array([1, 0, 0]), plan.drafter)
-    assert controller.plan_verify(view, smaller, Drafted(np.array([4, 4, 4]))).tolist() == [1, 0, 0]
+    assert controller.cut(plan, Drafted(np.array([4, 1, 0]))).tolist() == [3, 1, 0]
+    smaller = replace(plan, lengths=np.array([1, 0, 0]))
+    assert controller.cut(smaller, Drafted(np.array([4, 4, 4]))).tolist() == [1, 0, 0]
 
 
 @pytest.mark.parametrize("verified", ([2, 2, 2], [2, 1, 0]))
 def test_predicted_seconds_are_of_what_was_verified_and_from_before_it_was_measured(verified):
     controller, view = make_controller("fixed:2"), make_view(3, prefill_tokens=5)
-    plan, verified = controller.plan_draft(view), np.array(verified)
+    plan, verified = controller.plan(view), np.array(verified)
     seconds = StepSeconds(draft=0.0, target=0.5, host=0.0)
-    controller.observe(make_feedback(view, plan, verified, drafted=plan.lengths, seconds=seconds))
+    factories.learn(controller, make_outcome(view, plan, verified, drafted=plan.lengths, seconds=seconds))
     assert controller.predicted_seconds == pytest.approx(0.04 + 0.0005 * (3 + 5 + verified.sum()))
 
 
@@ -74,11 +74,11 @@ def test_every_policy_learns_and_off_learns_from_free_tests():
     controller, view = make_controller("off"), make_view(4)
     before = controller.acceptance.table()["lookup, match 4-5"]["acceptance"][0]
     for _ in range(50):
-        plan = controller.plan_draft(view)
+        plan = controller.plan(view)
         assert not plan.lengths.any()
         drafted = np.full(4, K)
-        controller.observe(
-            make_feedback(view, plan, drafted=drafted, free_tests=(free_test(0, np.ones(4, dtype=int)),))
+        factories.learn(
+            controller, make_outcome(view, plan, drafted=drafted, free_tests=(free_test(0, np.ones(4, dtype=int)),))
         )
     assert controller.acceptance.table()["lookup, match 4-5"]["acceptance"][0] > before + 0.2
 
@@ -101,9 +101,9 @@ def test_every_policy_learns_and_off_learns_from_free_tests():
 )
 def test_impossible_feedback_is_counted_and_ignored(changes):
     controller, view = make_controller("fixed:2"), make_view(2)
-    plan = controller.plan_draft(view)
+    plan = controller.plan(view)
     before = controller.state()
-    controller.observe(make_feedback(view, plan, **changes))
+    factories.learn(controller, make_outcome(view, plan, **changes))
     after = controller.state()
     assert sum(after.pop("ignored_input").values()) == 1
     assert before.pop("ignored_input") == {}
@@ -114,29 +114,29 @@ def test_strict_mode_raises_what_production_mode_counts():
     view = make_view(2)
     for strict in (False, True):
         controller = make_controller("fixed:2", strict=strict)
-        plan = controller.plan_draft(view)
-        feedback = make_feedback(view, plan, seconds=StepSeconds(draft=0.0, target=float("nan"), host=0.0))
+        plan = controller.plan(view)
+        outcome = make_outcome(view, plan, seconds=StepSeconds(draft=0.0, target=float("nan"), host=0.0))
         earlier = replace(view, now=-1.0)
         if strict:
             with pytest.raises(ValueError, match="target seconds are nan"):
-                controller.observe(feedback)
+                factories.learn(controller, outcome)
             with pytest.raises(ValueError, match=r"now is -1\.0, before 0\.0"):
-                controller.plan_draft(earlier)
+                controller.plan(earlier)
         else:
-            controller.observe(feedback)
-            assert controller.plan_draft(earlier).lengths.tolist() == [0, 0]
+            factories.learn(controller, outcome)
+            assert controller.plan(earlier).lengths.tolist() == [0, 0]
             assert controller.num_ignored == {"seconds": 1, "clock": 1}
-            controller.plan_verify(earlier, plan, Drafted(np.zeros(2, dtype=int)))
-            controller.observe(make_feedback(earlier, controller.plan_draft(earlier)))
+            controller.cut(plan, Drafted(np.zeros(2, dtype=int)))
+            factories.learn(controller, make_outcome(earlier, controller.plan(earlier)))
             assert controller.num_ignored == {"seconds": 1, "clock": 1}, "the new clock counts from then on"
 
 
 def test_state_explains_the_last_decisions_and_is_json():
     controller, view = make_controller(), make_view(2, prefill_tokens=7)
     for _ in range(NUM_DECISIONS + 5):
-        plan = controller.plan_draft(view)
-        keep = controller.plan_verify(view, plan, Drafted(plan.lengths))
-        controller.observe(make_feedback(view, plan, accepted=keep // 2))
+        plan = controller.plan(view)
+        keep = controller.cut(plan, Drafted(plan.lengths))
+        factories.learn(controller, make_outcome(view, plan, accepted=keep // 2))
     state = json.loads(json.dumps(controller.state(), allow_nan=False))
     assert len(state["decisions"]) == NUM_DECISIONS
     last = state["decisions"][-1]
@@ -152,8 +152,8 @@ def test_state_explains_the_last_decisions_and_is_json():
 
 def test_predicted_goodput_is_expected_tokens_over_predicted_time():
     controller, view = make_controller("fixed:2"), make_view(3)
-    plan = controller.plan_draft(view)
-    controller.observe(make_feedback(view, plan))
+    plan = controller.plan(view)
+    factories.learn(controller, make_outcome(view, plan))
     decision = controller.state()["decisions"][0]
     assert decision["predicted_goodput"] == pytest.approx(3 * (1 + 0.6 + 0.6 * 0.6) / (0.04 + 0.0005 * 9))
     assert decision["predicted_goodput_off"] == pytest.approx(3 / (0.04 + 0.0005 * 3))
@@ -162,13 +162,13 @@ def test_predicted_goodput_is_expected_tokens_over_predicted_time():
 def test_prefill_only_steps_teach_time():
     controller = make_controller()
     view = make_view(0, prefill_tokens=64)
-    plan = controller.plan_draft(view)
-    keep = controller.plan_verify(view, plan, Drafted(np.zeros(0, dtype=int)))
+    plan = controller.plan(view)
+    keep = controller.cut(plan, Drafted(np.zeros(0, dtype=int)))
     seconds = StepSeconds(draft=0.0, target=0.2, host=0.001)
-    controller.observe(make_feedback(view, plan, accepted=keep, seconds=seconds))
+    factories.learn(controller, make_outcome(view, plan, accepted=keep, seconds=seconds))
     before = controller.predicted_seconds
     for _ in range(LEARN_STEPS):
-        controller.observe(make_feedback(view, controller.plan_draft(view), accepted=keep, seconds=seconds))
+        factories.learn(controller, make_outcome(view, controller.plan(view), accepted=keep, seconds=seconds))
     assert before < 0.1
     assert controller.predicted_seconds == pytest.approx(0.201, rel=0.05)
     json.dumps(controller.state(), allow_nan=False)
@@ -179,7 +179,7 @@ def test_what_is_asked_for_is_known_from_all_steps_so_far():
     controller, view = make_controller("fixed:2"), make_view(2)
     first = controller.acceptance.survival(view)[0, 0, 0]
     for num_steps in range(1, 2 * LEARN_STEPS):
-        controller.observe(make_feedback(view, controller.plan_draft(view), accepted=np.zeros(2, dtype=int)))
+        factories.learn(controller, make_outcome(view, controller.plan(view), accepted=np.zeros(2, dtype=int)))
         now = controller.acceptance.survival(view)[0, 0, 0]
         assert now < first, f"nothing was learned of step {num_steps}"
         first = now
@@ -189,8 +189,8 @@ def test_a_group_of_steps_is_learned_from_without_being_asked():
     controller, view = make_controller("fixed:2"), make_view(2)
     planned_with = []
     for _ in range(2 * LEARN_STEPS):
-        plan = controller.plan_draft(view)
-        controller.observe(make_feedback(view, plan, accepted=np.zeros(2, dtype=int)))
+        plan = controller.plan(view)
+        factories.learn(controller, make_outcome(view, plan, accepted=np.zeros(2, dtype=int)))
         planned_with.append(controller.predicted_seconds)
     assert len(set(planned_with[:LEARN_STEPS])) == len(set(planned_with[LEARN_STEPS:])) == 1
     assert planned_with[0] != planned_with[-1]
@@ -206,16 +206,16 @@ def test_a_step_may_be_told_after_the_next_one_was_planned():
         waiting = None
         for num_rows in (3, 5, 2, 4, 3, 1, 6, 2):  # fewer than are learned from together
             view = make_view(num_rows)
-            plan = controller.plan_draft(view)
+            plan = controller.plan(view)
             seconds = StepSeconds(0.0, 0.04 + 0.0005 * (num_rows + plan.lengths.sum()), 0.0)  # as predicted
-            feedback = make_feedback(view, plan, accepted=plan.lengths // 2, seconds=seconds), controller.planned
+            outcome = make_outcome(view, plan, accepted=plan.lengths // 2, seconds=seconds)
             if when == "at once":
-                controller.observe(*feedback)
+                factories.learn(controller, outcome)
             elif waiting:
-                controller.observe(*waiting)
-            waiting = feedback
+                factories.learn(controller, waiting)
+            waiting = outcome
         if when == "later":
-            controller.observe(*waiting)
+            factories.learn(controller, waiting)
         records.append(controller.policy.guard._sums)
     later, at_once = ([record.to_json() for record in records[:8]] for records in (told["later"], told["at once"]))
     assert later == at_once
@@ -224,11 +224,11 @@ def test_a_step_may_be_told_after_the_next_one_was_planned():
 
 def test_forget_drops_the_request():
     controller, view = make_controller("fixed:2"), make_view(2)
-    plan = controller.plan_draft(view)
-    controller.observe(make_feedback(view, plan))
+    plan = controller.plan(view)
+    factories.learn(controller, make_outcome(view, plan))
     assert controller.state()["tracked_requests"] == 2
     for request_id in (0, 1, 1, 77):
-        controller.forget(request_id)
+        controller.end(request_id)
     assert controller.state()["tracked_requests"] == 0
 
 
@@ -238,11 +238,11 @@ def test_controllers_with_the_same_history_decide_the_same():
     rng = np.random.default_rng(0)
     for _ in range(30):
         view = replace(make_view(5), request_ids=rng.integers(0, 9, 5) * 10 + np.arange(5))
-        plans = [controller.plan_draft(view) for controller in (first, second)]
+        plans = [controller.plan(view) for controller in (first, second)]
         assert plans[0].lengths.tolist() == plans[1].lengths.tolist()
-        feedback = make_feedback(view, plans[0], accepted=rng.integers(0, plans[0].lengths + 1))
-        first.observe(feedback)
-        second.observe(feedback)
+        outcome = make_outcome(view, plans[0], accepted=rng.integers(0, plans[0].lengths + 1))
+        factories.learn(first, outcome)
+        factories.learn(second, outcome)
     assert first.state() == second.state()
 
 
@@ -251,8 +251,8 @@ def test_explaining_the_last_step_compares_lengths_and_changes_nothing():
     assert first.explain() is None
     view = make_view(3)
     for controller in (first, second):
-        plan = controller.plan_draft(view)
-        controller.observe(make_feedback(view, plan, verified=plan.lengths, accepted=np.array([2, 1, 0])))
+        plan = controller.plan(view)
+        factories.learn(controller, make_outcome(view, plan, verified=plan.lengths, accepted=np.array([2, 1, 0])))
     explained = json.loads(json.dumps(first.explain(), allow_nan=False))
     assert explained["verified"] == [2, 2, 2]
     what_if = explained["what_if"]

@@ -13,9 +13,9 @@ from smartspec.control.records import (
     BatchView,
     DrafterSpec,
     DrafterView,
-    DraftPlan,
     FreeTests,
-    StepFeedback,
+    Outcome,
+    Plan,
     StepSeconds,
 )
 
@@ -58,8 +58,11 @@ def make_record(num_rows: int = 3, seed: int = 0, detailed: bool = False) -> Dec
         now=12.25,
         **options,
     )
-    plan = DraftPlan(lengths, np.where(lengths > 0, random.integers(0, 2, num_rows), -1))
-    feedback = StepFeedback(
+    plan = Plan(
+        lengths,
+        np.where(lengths > 0, random.integers(0, 2, num_rows), -1),
+    )
+    outcome = Outcome(
         view=view,
         plan=plan,
         drafted=lengths,
@@ -72,14 +75,13 @@ def make_record(num_rows: int = 3, seed: int = 0, detailed: bool = False) -> Dec
     )
     return decision_record(
         view,
-        plan,
-        feedback,
+        replace(plan, reason="probe" if detailed else None),
+        outcome,
         goodput=210.5,
         off_goodput=101.25,
         predicted_seconds=0.031,
         survival=np.cumprod(np.full((num_rows, K), 0.5), axis=1).round(4),
         alternatives=(Alternative("one token less", 5, 208.0), Alternative("off", 0, 101.25)),
-        reason="probe" if detailed else None,
     )
 
 
@@ -124,7 +126,7 @@ def test_the_view_as_planned_is_kept():
     record = make_record()
     clamped = replace(record.view, now=99.0)
     arguments = {name: 1.0 for name in ("goodput", "off_goodput", "predicted_seconds")}
-    made = decision_record(clamped, record.feedback.plan, record.feedback, survival=record.survival, **arguments)
+    made = decision_record(clamped, record.outcome.plan, record.outcome, survival=record.survival, **arguments)
     assert made.view.now == 99.0
 
 
@@ -132,9 +134,9 @@ def test_prefill_is_what_ran_and_not_what_was_planned():
     record = make_record()
     planned = replace(record.view, num_prefills=0, prefill_tokens=0)
     arguments = {name: 1.0 for name in ("goodput", "off_goodput", "predicted_seconds")}
-    most = record.view.num_rows + record.view.num_prefills + int(record.feedback.accepted.sum())
-    feedback = replace(record.feedback, num_emitted=most)
-    made = decision_record(planned, feedback.plan, feedback, survival=record.survival, **arguments)
+    most = record.view.num_rows + record.view.num_prefills + int(record.outcome.accepted.sum())
+    outcome = replace(record.outcome, num_emitted=most)
+    made = decision_record(planned, outcome.plan, outcome, survival=record.survival, **arguments)
     assert DecisionRecord.from_json(made.to_json()).view.prefill_tokens == record.view.prefill_tokens == 17
 
 

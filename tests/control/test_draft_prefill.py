@@ -93,28 +93,28 @@ def test_what_short_answers_do_not_pay_long_ones_do(tokens):
 def test_drafts_that_are_off_are_no_reason_to_stay_off():
     """A policy whose drafts were kept off for long begins again."""
     policy, estimates, view = Goodput(settings=NOT_EXPLORING), make_estimates(), make_view(1200)
-    assert policy.plan_draft(view, estimates).lengths.any()
+    assert policy.plan(view, estimates).lengths.any()
     policy.guard.reason, policy.guard._remaining = "a test", 1000
     for _ in range(1000):
-        assert not policy.plan_draft(view, estimates).lengths.any()
-        policy.observe(factories.make_feedback(view))
+        plan = policy.plan(view, estimates)
+        assert not plan.lengths.any()
+        policy.learn(plan, factories.make_outcome(view))
     policy.guard = Guard(policy.settings.guard)
-    assert policy.plan_draft(view, estimates).lengths.any()
+    assert policy.plan(view, estimates).lengths.any()
 
 
 def test_a_policy_learns_that_answers_are_short():
     """Drafters are prefilled with prompts of 1,200 tokens until requests turn out to end after eight tokens."""
     policy, estimates = Goodput(settings=NOT_EXPLORING), make_estimates()
-    assert policy.plan_draft(make_view(1200), estimates).lengths.any()
+    assert policy.plan(make_view(1200), estimates).lengths.any()
     for number in range(1, 100):
         ids = number * R + np.arange(R)
         for made in range(8):
             view = make_view(1200 + made, context=1200 + made, rows=ids)
-            policy.plan_draft(view, estimates)
-            policy.observe(factories.make_feedback(view))
+            policy.learn(policy.plan(view, estimates), factories.make_outcome(view))
         for request_id in ids.tolist():
-            policy.forget(request_id)
+            policy.end(request_id)
     assert policy.state()["tokens_of_a_request"] == pytest.approx(8, rel=0.1)
     view = make_view(1200, rows=1000 + np.arange(R))
-    assert policy.plan_draft(make_view(0, rows=1000 + np.arange(R)), estimates).lengths.any(), "but for the prefill"
-    assert not policy.plan_draft(view, estimates).lengths.any()
+    assert policy.plan(make_view(0, rows=1000 + np.arange(R)), estimates).lengths.any(), "but for the prefill"
+    assert not policy.plan(view, estimates).lengths.any()

@@ -9,7 +9,7 @@ from smartspec.control.acceptance.effects import AcceptanceEffects
 from smartspec.control.acceptance.estimator import AcceptanceEstimator
 from smartspec.control.acceptance.evidence import MAX_FREE_TESTS, Evidence
 from smartspec.control.acceptance.settings import AcceptanceSettings
-from smartspec.control.records import DraftPlan, FreeTests
+from smartspec.control.records import FreeTests, Plan
 
 K = 4
 BY_LOOKUP, BY_MODEL = range(2)
@@ -19,7 +19,7 @@ def make_step(lengths, accepted, ids=None, drafter=BY_LOOKUP, **more):
     """Drafts of these lengths, all by one drafter."""
     lengths = np.asarray(lengths)
     view = factories.make_view(len(lengths) if ids is None else ids, found_lengths=K, lag=0, max_draft_tokens=K)
-    return factories.make_feedback(view, DraftPlan(lengths, np.full(len(lengths), drafter)), accepted=accepted, **more)
+    return factories.make_outcome(view, Plan(lengths, np.full(len(lengths), drafter)), accepted=accepted, **more)
 
 
 def counts_of(*steps, drafter=BY_LOOKUP):

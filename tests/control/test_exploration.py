@@ -13,7 +13,7 @@ from smartspec.control.goodput.policy import Goodput
 from smartspec.control.goodput.settings import ExplorationSettings
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
-from smartspec.control.records import UNLIMITED, Drafted, DraftPlan, StepSeconds
+from smartspec.control.records import UNLIMITED, Drafted, Plan, StepSeconds
 
 K, ROWS = 4, 16
 SETTINGS = ExplorationSettings()
@@ -66,8 +66,8 @@ class Run:
             num_rows, lag=0, context_tokens=50, max_draft_tokens=self.max_draft_tokens[:num_rows], now=now,
             prefill_context_tokens=self.prefill, draft_token_budget=self.budget, **prefill,
         )  # fmt: skip
-        plan = self.controller.plan_draft(view)
-        keep = self.controller.plan_verify(view, plan, Drafted(plan.lengths))
+        plan = self.controller.plan(view)
+        keep = self.controller.cut(plan, Drafted(plan.lengths))
         chain = np.cumprod(self.rng.random((num_rows, K)) < acceptance, axis=1).sum(axis=1)
         depth, fed = int(keep.max(initial=0)), num_rows + self.prefill
         off_seconds = float(self.target.seconds(fed))
@@ -77,10 +77,10 @@ class Run:
         relative = expected / seconds.sum() * off_seconds / num_rows
         draft_seconds, target_seconds = seconds * np.exp(0.02 * self.rng.standard_normal(2))
         measured = StepSeconds(draft_seconds, target_seconds, 0.0)
-        self.controller.observe(
-            factories.make_feedback(view, plan, keep, np.minimum(chain, keep), drafted=plan.lengths, seconds=measured)
-        )
-        return plan.lengths, self.controller.policy.note, relative, self.controller.policy.exploration.credit
+        accepted = np.minimum(chain, keep)
+        outcome = factories.make_outcome(view, plan, keep, accepted, drafted=plan.lengths, seconds=measured)
+        factories.learn(self.controller, outcome)
+        return plan.lengths, plan.reason, relative, self.controller.policy.exploration.credit
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -153,9 +153,9 @@ def test_requests_that_nobody_values_are_not_drafted_for(prefill):
     view = factories.make_view(ROWS, lag=0, max_draft_tokens=K, weights=np.zeros(ROWS), **more)
     controller = Controller("goodput", K, LatencyModel(TARGET, (DRAFT,)), drafters=(MODEL,), strict=True)
     for _ in range(40):
-        plan = controller.plan_draft(view)
+        plan = controller.plan(view)
         assert not plan.lengths.any()
-        controller.observe(factories.make_feedback(view, plan))
+        factories.learn(controller, factories.make_outcome(view, plan))
 
 
 def test_noise_at_the_second_token_does_not_keep_drafts_short_for_ever():
@@ -174,10 +174,11 @@ def test_drafts_made_to_learn_from_are_verified_whole(note):
     policy, lengths = Goodput(), np.full(ROWS, K)
     latency, survival = LatencyModel(TARGET, (DRAFT,)), np.full((ROWS, K), 1e-3)
     view = factories.make_view(ROWS, lag=0, context_tokens=50, max_draft_tokens=K)
-    policy.plan_draft(view, estimates_of(latency, model=survival))
-    policy.note = note
+    estimates = estimates_of(latency, model=survival)
+    best = policy.plan(view, estimates).settled.best
+    plan = policy._settle(Plan(lengths, 0 * lengths, reason=note), view, estimates, best)
     drafted = Drafted(lengths, confidence=survival)
-    kept = policy.plan_verify(view, DraftPlan(lengths, 0 * lengths), drafted, survival, latency)
+    kept = policy.cut(replace(plan, lengths=lengths), drafted, survival)
     assert kept.tolist() == (lengths if note else 0 * lengths).tolist()
 
 

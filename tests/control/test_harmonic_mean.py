@@ -32,13 +32,13 @@ def test_the_mean_is_harmonic_with_a_draft_model_and_arithmetic_where_drafts_com
 def test_one_model_free_draft_does_not_change_whose_tokens_count():
     """A match of prompt lookup in one row: the draft model drafts as long for the others."""
     one_found = (np.arange(ROWS) == 0).astype(int)
-    none, one = (Goodput().plan_draft(nothing_found(found), OF_MODEL).lengths for found in (0, one_found))
+    none, one = (Goodput().plan(nothing_found(found), OF_MODEL).lengths for found in (0, one_found))
     assert none[1:].any() and np.array_equal(none[1:], one[1:])
 
 
 def test_requests_that_draft_badly_get_more_than_by_the_arithmetic_mean():
     arithmetic, harmonic = (
-        Goodput(fairness=fairness).plan_draft(nothing_found(), OF_MODEL).lengths.reshape(2, -1).sum(axis=1)
+        Goodput(fairness=fairness).plan(nothing_found(), OF_MODEL).lengths.reshape(2, -1).sum(axis=1)
         for fairness in (0.0, None)
     )
     assert harmonic[1] > arithmetic[1] and harmonic[0] <= arithmetic[0]

@@ -22,13 +22,14 @@ def play(change_seconds, hysteresis, *, lasting=8, num_steps=1600) -> tuple[floa
     for step in range(num_steps):
         rows = 2 if step // lasting % 2 else 16
         view = factories.make_view(rows, drafters=(found([4] * rows),), now=float(step), max_draft_tokens=4)
-        plan = controller.plan_draft(view)
-        keep = controller.plan_verify(view, plan, Drafted(plan.lengths))
+        plan = controller.plan(view)
+        keep = controller.cut(plan, Drafted(plan.lengths))
         accepted = np.minimum(np.cumprod(rng.random((rows, 4)) < 0.6, axis=1).sum(axis=1), keep)
         is_change, last = int(keep.max()) != last, int(keep.max())
         took = float(TARGET.seconds(rows + int(keep.sum()))) + change_seconds * is_change
         measured = StepSeconds(0.0, took, 0.0)
-        controller.observe(factories.make_feedback(view, plan, keep, accepted, drafted=plan.lengths, seconds=measured))
+        outcome = factories.make_outcome(view, plan, keep, accepted, drafted=plan.lengths, seconds=measured)
+        factories.learn(controller, outcome)
         if step >= num_steps // 2:
             tokens, seconds, changes = tokens + rows + accepted.sum(), seconds + took, changes + is_change
     return tokens / seconds, int(changes)

@@ -20,7 +20,7 @@ from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
 from smartspec.control.policy import Policy, plan_of_lengths
 from smartspec.control.policy_names import POLICIES
-from smartspec.control.records import Drafted, DrafterSpec, DrafterView, StepSeconds
+from smartspec.control.records import Drafted, DrafterSpec, DrafterView, Plan, StepSeconds
 
 V, K, R = 2, 3, 2
 MODELS = (MODEL, DrafterSpec("other model", has_passes=True))
@@ -72,7 +72,7 @@ def deviation(controller: Controller, view, step: Step) -> float:
         if p_drawn == 0:
             continue
         controller.policy = copy.deepcopy(policy, {id(controller.latency): controller.latency})
-        keep = kept(controller, view, rows)
+        _, keep = kept(controller, view, rows)
         each = [tuple(row[:length]) for row, length in zip(drawn.tolist(), keep.tolist(), strict=True)]
         for of, target, draft, its in zip(texts, step.targets, step.drafts, each, strict=True):
             if its not in of:
@@ -82,11 +82,11 @@ def deviation(controller: Controller, view, step: Step) -> float:
     return float(np.abs(joint - expected).max())
 
 
-def kept(controller: Controller, view, rows: np.ndarray) -> np.ndarray:
-    """How much of each draft is verified, int [R], where its tokens are drawn from rows [R, K, V]: each drafter drafts
-    in passes, as the executor has them do it."""
+def kept(controller: Controller, view, rows: np.ndarray) -> tuple[Plan, np.ndarray]:
+    """A plan, and how much of each draft is verified, int [R], where its tokens are drawn from rows [R, K, V]: each
+    drafter drafts in passes, as the executor has them do it."""
     confidence, entropy = rows.max(axis=2), -(rows * np.log(np.maximum(rows, 1e-300))).sum(axis=2)
-    plan = controller.plan_draft(view)
+    plan = controller.plan(view)
     lengths = np.zeros(R, dtype=np.int64)
     for drafter in range(len(view.drafters)):
         active = np.flatnonzero(plan.lengths_of(drafter))
@@ -99,7 +99,7 @@ def kept(controller: Controller, view, rows: np.ndarray) -> np.ndarray:
                 is_done |= plan.stop(depth, active, confidence[active, depth], entropy[active, depth])
             active = active[~is_done]
     is_drafted = np.arange(K) < lengths[:, None]
-    return controller.plan_verify(view, plan, Drafted(lengths, np.where(is_drafted, confidence, np.nan)))
+    return plan, controller.cut(plan, Drafted(lengths, np.where(is_drafted, confidence, np.nan)))
 
 
 def learned_controller(policy, random: np.random.Generator, view) -> Controller:
@@ -111,12 +111,12 @@ def learned_controller(policy, random: np.random.Generator, view) -> Controller:
     controller = Controller(policy, K, latency, drafters=specs, strict=True)
     for _ in range(8):
         rows = random.dirichlet(np.ones(V), (R, K))
-        keep = kept(controller, view, rows)
-        plan, confidence = controller.planned.plan, rows.max(axis=2)
+        plan, keep = kept(controller, view, rows)
+        confidence = rows.max(axis=2)
         accepted = (np.cumprod(random.random((R, K)) < confidence, axis=1) * (np.arange(K) < keep[:, None])).sum(axis=1)
         seconds = StepSeconds(1e-3, float(target.seconds(R + int(keep.sum()))), 1e-4)
         more = {"drafted": np.maximum(keep, plan.lengths), "divergence": np.zeros((R, K)), "seconds": seconds}
-        controller.observe(factories.make_feedback(view, plan, keep, accepted, confidence=confidence, **more))
+        controller.learn(plan, factories.make_outcome(view, plan, keep, accepted, confidence=confidence, **more))
     return controller
 
 
@@ -149,10 +149,10 @@ class BothOrNeither(Policy):
     """Keeps the drafts of both where the same confidence lies behind their first tokens. Each text alone has its
     target's distribution where the other's draft is even, as half of the drafts are kept whatever was drawn."""
 
-    def plan_draft(self, view, estimates):
+    def plan(self, view, estimates):
         return plan_of_lengths(view, estimates, K)
 
-    def plan_verify(self, view, plan, drafted, survival, latency):
+    def cut(self, plan, drafted, survival):
         behind = drafted.confidence[:, 1]
         return drafted.lengths * (behind.max() - behind.min() < 1e-9)
 
@@ -160,7 +160,7 @@ class BothOrNeither(Policy):
 class BestAsTheyAre(BothOrNeither):
     """The best cut of the drafts as they turned out, so that a token is kept for the sake of those behind it."""
 
-    def plan_verify(self, view, plan, drafted, survival, latency):
+    def cut(self, plan, drafted, survival):
         chances = np.cumprod(drafted.confidence, axis=1)
         values = np.concatenate([np.zeros((R, 1)), chances.cumsum(axis=1)], axis=1)
         return (values - [0.0, 0.9, 1.0, 1.1]).argmax(axis=1)

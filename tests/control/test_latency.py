@@ -7,7 +7,7 @@ import pytest
 from drafter_cases import LOOKUP, MODEL
 
 from smartspec.control.latency.model import CostCurve, LatencyModel, ProfileSample
-from smartspec.control.records import DraftPlan, StepSeconds
+from smartspec.control.records import Plan, StepSeconds
 
 K = 4
 
@@ -20,7 +20,7 @@ def make_view(num_rows, *, context=100, lag=0, **prefill):
 
 def observe(model, view, num_draft_tokens, target, draft=0.0, host=0.002, drafter=0):
     lengths = np.full(view.num_rows, num_draft_tokens)
-    plan = DraftPlan(lengths, np.full(view.num_rows, drafter))
+    plan = Plan(lengths, np.full(view.num_rows, drafter))
     model.observe(view, plan, lengths, StepSeconds(draft=draft, target=target, host=host))
 
 
@@ -59,7 +59,7 @@ def test_draft_cost_is_per_pass_with_the_draft_prefill_in_the_first():
 
 def test_predicted_draft_time_counts_only_rows_that_take_part():
     model = LatencyModel(CostCurve.linear(0.03, 0.002), (None, CostCurve.linear(0.005, 0.001)))
-    plan = DraftPlan(np.array([3, 1, 4]), np.array([1, 1, 0]))
+    plan = Plan(np.array([3, 1, 4]), np.array([1, 1, 0]))
     predicted = model.predict(make_view(3), plan, np.array([3, 1, 4]))
     assert predicted.draft == pytest.approx(3 * 0.005 + (2 + 1 + 1) * 0.001)
     assert predicted.target == pytest.approx(0.03 + 11 * 0.002)
@@ -201,7 +201,7 @@ def test_rows_that_may_not_draft_deeper_leave_the_draft_passes():
 
 def test_passes_of_several_drafters_add_up_and_each_is_corrected():
     model = LatencyModel(CostCurve.linear(0.03, 0.002), (CostCurve.linear(0.005, 0.001), CostCurve.linear(0.02, 0.001)))
-    plan = DraftPlan(np.array([3, 1, 2]), np.array([0, 0, 1]))
+    plan = Plan(np.array([3, 1, 2]), np.array([0, 0, 1]))
     view = make_view(3)
     of_both = model.draft_seconds(view, plan.drafter, K)
     for number in (0, 1):
@@ -213,7 +213,7 @@ def test_passes_of_several_drafters_add_up_and_each_is_corrected():
     for _ in range(40):  # both are half as slow again
         target = float(model.target_seconds(view, np.array([6]))[0])
         model.observe(view, plan, plan.lengths, StepSeconds(1.5 * (first + second), target, 0.001))
-    alone = DraftPlan(plan.lengths, np.array([-1, -1, 1]))
+    alone = Plan(plan.lengths, np.array([-1, -1, 1]))
     assert model.predict(view, alone, plan.lengths).draft == pytest.approx(1.5 * second, rel=0.1)
 
 
@@ -225,7 +225,7 @@ def test_of_a_draft_made_in_one_pass_another_token_is_another_entry_of_it():
     seconds = model.draft_seconds(view, drafter, K)[1]
     of_pass = 0.005 + 20 * 0.001 + 2 * np.array([1, 2, 3, 3]) * 0.0015  # a fourth token would need another pass
     assert seconds == pytest.approx([0.0, *of_pass])
-    plan = DraftPlan(np.array([2, 1, 4]), drafter)
+    plan = Plan(np.array([2, 1, 4]), drafter)
     drafting = 0.005 + 20 * 0.001 + 3 * 0.0015
     assert model.predict(view, plan, plan.lengths).draft == pytest.approx(drafting)
     for _ in range(40):  # passes are half as slow again

@@ -9,7 +9,7 @@ from factories import make_view
 
 from smartspec.control.latency.model import CostCurve, LatencyModel, ProfileSample
 from smartspec.control.planner.lengths import plan_lengths
-from smartspec.control.records import DraftPlan, StepSeconds
+from smartspec.control.records import Plan, StepSeconds
 
 K = 8
 HOST_SECONDS = 0.001
@@ -95,7 +95,7 @@ class Loop:
         lengths = self.plan(survival, self.model.target_seconds(view, counts)).lengths
         self.num_draft_tokens = int(lengths.sum())
         measured = StepSeconds(0.0, self.noisy(true_seconds[self.num_draft_tokens]), self.noisy(HOST_SECONDS))
-        self.model.observe(view, DraftPlan(lengths, np.zeros(self.num_rows, dtype=int)), lengths, measured)
+        self.model.observe(view, Plan(lengths, np.zeros(self.num_rows, dtype=int)), lengths, measured)
         self.go_on(lengths)
         emitted = self.num_rows + survival[np.arange(K) < lengths[:, None]].sum()
         return emitted / (true_seconds[self.num_draft_tokens] + HOST_SECONDS) / best.goodput

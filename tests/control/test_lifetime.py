@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from factories import make_feedback, make_view
+from factories import make_outcome, make_view
 
 from smartspec.control.goodput.lifetime import Lifetime
 from smartspec.control.goodput.settings import DraftPrefillSettings
-from smartspec.control.records import DraftPlan
+from smartspec.control.records import Plan
 
 SETTINGS = DraftPrefillSettings()
 
@@ -14,8 +14,8 @@ SETTINGS = DraftPrefillSettings()
 def observe(lifetime, request_ids, accepted=0):
     """A step in which each of these requests makes 1 + accepted tokens."""
     num_rows = len(request_ids)
-    plan = DraftPlan(np.full(num_rows, accepted), np.zeros(num_rows, dtype=int))
-    lifetime.observe(make_feedback(make_view(request_ids), plan))
+    plan = Plan(np.full(num_rows, accepted), np.zeros(num_rows, dtype=int))
+    lifetime.observe(make_outcome(make_view(request_ids), plan))
 
 
 def run(lifetime, lengths, num_rows=4, tokens_per_step=1):

@@ -16,7 +16,7 @@ from smartspec.control.latency.model import LatencyModel
 from smartspec.control.planner.expected_tree import expected_trees
 from smartspec.control.planner.lengths import plan_lengths
 from smartspec.control.policy import Estimates
-from smartspec.control.records import Drafted, DrafterSpec, DraftPlan
+from smartspec.control.records import Drafted, DrafterSpec, Plan
 from smartspec.sim.static_tree import best_tree
 
 K = 10
@@ -81,7 +81,8 @@ def planned(num_rows: int, drafter: DrafterSpec = HEAD, rate: float = 0.5, token
     settings = GoodputSettings(uses_confidence=False, exploration=replace(GoodputSettings().exploration, share=0.0))
     estimates = Estimates((drafter,), survival, latency, Acceptance(drafter, rate), siblings=siblings)
     policy = Goodput(settings=settings)
-    return policy.plan_draft(view, estimates), policy._best.plan
+    plan = policy.plan(view, estimates)
+    return plan, plan.settled.best.plan
 
 
 def test_trees_are_planned_where_passes_are_dear_and_tokens_cheap():
@@ -121,10 +122,10 @@ def tree_feedback(random: np.random.Generator, view, eldest: float, younger: np.
                 row[4] = 1
         elif (u := random.random()) < younger[0] + younger[1]:
             row[1 if u < younger[0] else 2] = 1
-    plan = DraftPlan(np.full(num_rows, 5), np.zeros(num_rows, dtype=int), depths=np.full(num_rows, 2), width=3)
+    plan = Plan(np.full(num_rows, 5), np.zeros(num_rows, dtype=int), depths=np.full(num_rows, 2), width=3)
     accepted = np.maximum(tests, 0).sum(axis=1)
     tested = np.where(tests[:, 3] >= 0, 2, 1)
-    return factories.make_feedback(view, plan, accepted=accepted, tested=tested, parents=parents, node_tests=tests)
+    return factories.make_outcome(view, plan, accepted=accepted, tested=tested, parents=parents, node_tests=tests)
 
 
 def test_what_the_eldest_and_younger_children_are_worth_is_learned_from_trees():
@@ -144,16 +145,16 @@ def test_a_controller_prices_the_passes_that_were_made():
     latency = LatencyModel(CostCurve.linear(0.02, 1e-4), (CostCurve.linear(0.004, 1e-4),))
     controller = Controller("goodput", K, latency, drafters=(HEAD,), strict=True)
     view = factories.make_view(1, drafters=(lagging(1),), max_draft_tokens=K)
-    plan = DraftPlan(np.array([6]), np.array([0]), depths=np.array([5]), width=4)
-    controller.plan_draft(view)
+    shape = {"lengths": np.array([6]), "drafter": np.array([0]), "depths": np.array([5]), "width": 4}
+    plan = replace(controller.plan(view), **shape)
     parents = np.array([[-1, -1, -1, 0, 1, 2, *range(5, K - 1)]])
     confidence = np.array([[0.4, 0.3, 0.2, 0.5, 0.5, 0.5, *[np.nan] * (K - 6)]])
-    keep = controller.plan_verify(view, plan, Drafted(plan.lengths, confidence, parents))
+    keep = controller.cut(plan, Drafted(plan.lengths, confidence, parents))
     tests = np.where(np.arange(K) < keep[:, None], 0, -1)
-    feedback = factories.make_feedback(
+    outcome = factories.make_outcome(
         view, plan, verified=keep, accepted=np.zeros(1, dtype=int), drafted=plan.lengths, parents=parents,
         node_tests=tests, confidence=confidence,
     )  # fmt: skip
     of_two_passes = latency.predict(view, replace(plan, depths=np.array([2])), keep).total
-    controller.observe(feedback)
+    factories.learn(controller, outcome)
     assert controller.predicted_seconds == pytest.approx(of_two_passes)

@@ -26,7 +26,7 @@ def make_view(found_lengths, max_draft_tokens=K):
 def decide(policy, view, of_lookup, of_model, latency):
     if of_model is None:
         view = replace(view, drafters=view.drafters[:1])
-    return policy.plan_draft(view, estimates_of(latency, of_lookup, of_model))
+    return policy.plan(view, estimates_of(latency, of_lookup, of_model))
 
 
 def survival(*rates):

@@ -161,8 +161,8 @@ def test_alone_a_request_is_treated_alike_by_all_means(fairness):
     survival = np.cumprod(drafted.confidence, axis=1)
     decided = []
     for policy in (Goodput(fairness=fairness), Goodput()):
-        lengths = [drafted_length(policy.plan_draft(view, estimates), q) for q in (0.2, 0.5, 0.7, 0.9)]
-        kept = policy.plan_verify(view, policy.plan_draft(view, estimates), drafted, survival, LATENCY)
+        lengths = [drafted_length(policy.plan(view, estimates), q) for q in (0.2, 0.5, 0.7, 0.9)]
+        kept = policy.cut(policy.plan(view, estimates), drafted, survival)
         decided.append((lengths, kept.tolist()))
     assert decided[0] == decided[1]
 
@@ -174,7 +174,7 @@ def test_it_is_the_ratio_of_weights_that_counts(fairness):
     survival, kept = np.cumprod(drafted.confidence, axis=1), []
     for unit in (1.0, 1e-12):
         view, policy = make_view(3, weights=unit * np.array([1.0, 2.0, 4.0])), Goodput(fairness=fairness)
-        kept.append(policy.plan_verify(view, policy.plan_draft(view, estimates), drafted, survival, LATENCY))
+        kept.append(policy.cut(policy.plan(view, estimates), drafted, survival))
     assert kept[0].sum() and np.array_equal(*kept)
 
 

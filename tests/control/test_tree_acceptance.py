@@ -9,8 +9,8 @@ from smartspec.control.records import (
     BatchView,
     DrafterSpec,
     DrafterView,
-    DraftPlan,
-    StepFeedback,
+    Outcome,
+    Plan,
     StepSeconds,
     depths_of,
 )
@@ -49,13 +49,13 @@ def outcome(random: np.random.Generator, truth: np.ndarray) -> tuple[np.ndarray,
     return tests, depth, depth
 
 
-def feedback_of(random: np.random.Generator, num_rows: int, truth: np.ndarray, claimed: np.ndarray) -> StepFeedback:
+def outcome_of(random: np.random.Generator, num_rows: int, truth: np.ndarray, claimed: np.ndarray) -> Outcome:
     view = view_of(num_rows, claimed)
     tests, tested, accepted = zip(*(outcome(random, truth) for _ in range(num_rows)), strict=True)
     everything = np.full(num_rows, K)
-    return StepFeedback(
+    return Outcome(
         view,
-        DraftPlan(everything, np.zeros(num_rows, dtype=int)),
+        Plan(everything, np.zeros(num_rows, dtype=int)),
         drafted=everything,
         verified=everything,
         tested=np.array(tested),
@@ -86,7 +86,7 @@ def test_node_survival_is_learned_also_from_a_drafter_that_errs(bias):
     estimator, random = AcceptanceEstimator(K, (DrafterSpec("trees"),)), np.random.default_rng(0)
     truth = CHANCES[0]
     for _ in range(150):
-        estimator.observe([feedback_of(random, 8, truth, bias * truth)])
+        estimator.observe([outcome_of(random, 8, truth, bias * truth)])
     survival = estimator.survival(view_of(3, bias * truth))
     assert survival.shape == (1, 3, K) and (np.diff(survival, axis=2) <= 0).all()
     np.testing.assert_allclose(survival[0, 0], true_survival(truth), atol=0.06)
@@ -104,10 +104,10 @@ def test_chains_with_and_without_parents_are_the_same():
 
 
 def test_a_record_of_trees_survives_the_log():
-    feedback = feedback_of(np.random.default_rng(1), 3, CHANCES[0], CHANCES[0])
+    outcome = outcome_of(np.random.default_rng(1), 3, CHANCES[0], CHANCES[0])
     predicted = {"goodput": 1.0, "off_goodput": 1.0, "predicted_seconds": 1.0}
     survival = np.repeat(CHANCES, 3, axis=0)
-    record = decision_record(feedback.view, feedback.plan, feedback, survival=survival, **predicted)
-    read = DecisionRecord.from_json(record.to_json()).feedback
-    assert read.parents.tolist() == feedback.parents.tolist()
-    assert read.node_tests.tolist() == feedback.node_tests.tolist()
+    record = decision_record(outcome.view, outcome.plan, outcome, survival=survival, **predicted)
+    read = DecisionRecord.from_json(record.to_json()).outcome
+    assert read.parents.tolist() == outcome.parents.tolist()
+    assert read.node_tests.tolist() == outcome.node_tests.tolist()

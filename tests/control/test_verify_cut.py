@@ -74,15 +74,15 @@ def learned_controller(name, slopes, seed):
     controller = Controller(name, K, latency, drafters=(MODEL,), strict=True)
     for step in range(NUM_LEARNED):
         view, confidence = make_view(step), rng.uniform(0.05, 1.0, (R, K))
-        plan = controller.plan_draft(view)
+        plan = controller.plan(view)
         lengths = drafted_lengths(plan, confidence)
         confidence = np.where(np.arange(K) < lengths[:, None], confidence, np.nan)
-        keep = controller.plan_verify(view, plan, Drafted(lengths, confidence))
+        keep = controller.cut(plan, Drafted(lengths, confidence))
         matches = np.cumprod(rng.uniform(size=(R, K)) < confidence, axis=1)
         accepted = (matches * (np.arange(K) < keep[:, None])).sum(axis=1)
         seconds = StepSeconds(1e-3, float(target.seconds(R + int(keep.sum()))), 1e-4)
         more = {"drafted": lengths, "seconds": seconds, "confidence": confidence, "divergence": np.zeros((R, K))}
-        controller.observe(factories.make_feedback(view, plan, keep, accepted, **more))
+        factories.learn(controller, factories.make_outcome(view, plan, keep, accepted, **more))
     return controller
 
 
@@ -112,12 +112,12 @@ def test_whether_a_token_is_kept_does_not_depend_on_what_comes_behind_it(name, s
     stay or go as before. Also where that of other rows is, as a rule that stops drafts may look at all rows."""
     controller, rng = learned_controller(name, slopes, seed), np.random.default_rng(seed + 1)
     view, confidence = make_view(NUM_LEARNED), rng.uniform(0.05, 1.0, (R, K))
-    plan = controller.plan_draft(view)
+    plan = controller.plan(view)
     lengths = drafted_lengths(plan, confidence)
 
     def kept(lengths, confidence):
         is_drafted = np.arange(K) < lengths[:, None]
-        return controller.plan_verify(view, plan, Drafted(lengths, np.where(is_drafted, confidence, np.nan)))
+        return controller.cut(plan, Drafted(lengths, np.where(is_drafted, confidence, np.nan)))
 
     first = kept(lengths, confidence)
     for position in np.repeat(np.arange(K), 5):

@@ -6,7 +6,7 @@ ever asks it to continue from text that is not there: the sharpest check of slot
 
 import numpy as np
 
-from smartspec.control.records import Asked, DrafterView, DraftPlan, StepSeconds
+from smartspec.control.records import DrafterQuery, DrafterView, Plan, StepSeconds
 from smartspec.core.batch import NO_DRAFT, Batch, Draft, StepResult, Verification, chain, shorten
 from smartspec.core.blocks import PrefixCopy
 from smartspec.core.request import Request
@@ -46,7 +46,7 @@ class FakeExecutor:
         self.failing: str | None = None
         self.bad: dict[int, int] = {}
 
-    def begin_step(self, batch: Batch, now: float) -> tuple[DrafterView, ...]:
+    def begin_step(self, batch: Batch, now: float) -> tuple[DrafterQuery, ...]:
         self._fail_in("begin_step")
         for op in batch.memory_ops:
             if isinstance(op, PrefixCopy):
@@ -55,7 +55,7 @@ class FakeExecutor:
                 self.slots[op.slot] = self.slots[op.slot][: op.num_tokens]
         self.drafts = tuple(self._guess(request) for request in batch.decoding)
         lengths = np.array([len(draft) for draft in self.drafts], dtype=np.int64)
-        return (DrafterView(lengths, np.minimum(lengths, 1)),)
+        return (lambda is_queried: DrafterView(lengths * is_queried, np.minimum(lengths, 1)),)
 
     def _guess(self, request: Request) -> Draft:
         text = request.token_ids.tolist()
@@ -64,7 +64,7 @@ class FakeExecutor:
             text.append(next_token(text) if right else int(self.random.integers(VOCABULARY)))
         return chain(np.array(text[request.num_tokens :], dtype=np.int32), match_length=1)
 
-    def draft(self, batch: Batch, plan: DraftPlan) -> tuple[Draft, ...]:
+    def draft(self, batch: Batch, plan: Plan) -> tuple[Draft, ...]:
         self._fail_in("draft")
         return tuple(map(shorten, self.drafts, plan.lengths.tolist()))
 
@@ -104,27 +104,25 @@ class FakeExecutor:
 
 
 class RandomController:
-    """Lengths that change at random in every step, within the caps; records the feedback."""
+    """Lengths that change at random in every step, within the caps; records the outcome."""
 
     predicted_seconds = 1.0
 
     def __init__(self, seed: int = 0):
         self.random = np.random.default_rng(seed)
-        self.feedback = []
+        self.outcomes = []
         self.forgotten: list[int] = []
 
-    def asks_drafters(self, num_rows: int) -> Asked:
-        return Asked.ALL
-
-    def plan_draft(self, view) -> DraftPlan:
+    def plan(self, view) -> Plan:
+        view = view.queried(range(len(view.queries)))
         lengths = self.random.integers(0, view.draft_lengths[0] + 1)
-        return DraftPlan(lengths=lengths, drafter=np.zeros(view.num_rows, dtype=int))
+        return Plan(lengths=lengths, drafter=np.zeros(view.num_rows, dtype=int), view=view)
 
-    def plan_verify(self, view, plan, drafted) -> np.ndarray:
+    def cut(self, plan, drafted) -> np.ndarray:
         return self.random.integers(0, drafted.lengths + 1)
 
-    def observe(self, feedback) -> None:
-        self.feedback.append(feedback)
+    def learn(self, plan, outcome) -> None:
+        self.outcomes.append(outcome)
 
-    def forget(self, request_id: int) -> None:
+    def end(self, request_id) -> None:
         self.forgotten.append(request_id)

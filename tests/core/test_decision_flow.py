@@ -59,7 +59,7 @@ def test_every_step_yields_a_sound_record(policy):
     records = []
     controller.on_record = records.append
     assert serve(make_core(controller)) == len(records)
-    assert sum(record.feedback.num_emitted for record in records) == sum(r.params.max_tokens for r in make_requests())
+    assert sum(record.outcome.num_emitted for record in records) == sum(r.params.max_tokens for r in make_requests())
     for record in records:
         again = DecisionRecord.from_json(record.to_json())
         assert again.to_json() == record.to_json()

@@ -97,9 +97,9 @@ def test_stop_token_inside_a_draft_ends_the_request_there():
     run(core)
     assert request.output_token_ids.tolist() == expected[: expected.index(stop) + 1]
     assert request.finish_reason == "stop"
-    for feedback in core.controller.feedback:
-        assert (feedback.tested <= feedback.verified).all()
-        assert (feedback.accepted <= feedback.tested).all()
+    for outcome in core.controller.outcomes:
+        assert (outcome.tested <= outcome.verified).all()
+        assert (outcome.accepted <= outcome.tested).all()
 
 
 @given(st.integers(0, 500))
@@ -131,22 +131,22 @@ def test_after_a_failed_step_everything_is_computed_anew(seed):
     """Whatever raises, wherever the step was: no text is believed to lie in a slot that it never reached."""
     random = np.random.default_rng(seed)
     core = make_core(num_blocks=24, num_slots=3, seed=seed)
-    fail_in_observe = np.zeros(1, dtype=bool)
+    fails_to_learn = np.zeros(1, dtype=bool)
 
-    def observe(feedback):
-        if fail_in_observe.all():
-            fail_in_observe[:] = False
-            raise OSError("observe failed")
+    def learn(plan, outcome):
+        if fails_to_learn.all():
+            fails_to_learn[:] = False
+            raise OSError("learning failed")
 
-    core.controller.observe = observe
+    core.controller.learn = learn
     prompt = list(range(12))
     requests = [make_request(i, prompt[: random.integers(8, 13)] + [i] * random.integers(1, 6), 12) for i in range(8)]
     waiting, aborted = list(requests), set()
     while core.has_work or waiting:
         if waiting and random.random() < 0.3:
             core.add_request(waiting.pop())
-        failing = random.choice(["begin_step", "draft", "verify", "observe", None], p=[0.04, 0.04, 0.04, 0.08, 0.8])
-        core.executor.failing, fail_in_observe[:] = failing, failing == "observe"
+        failing = random.choice(["begin_step", "draft", "verify", "learn", None], p=[0.04, 0.04, 0.04, 0.08, 0.8])
+        core.executor.failing, fails_to_learn[:] = failing, failing == "learn"
         try:
             core.step(0.0)
         except OSError:
@@ -206,7 +206,7 @@ def test_a_request_without_a_prediction_ends_alone_and_nothing_of_it_is_cached(n
     alone.add_request(make_request(0, prompt))
     run(alone)
     assert alone.scheduler.blocks.find_cached_prefix(np.array(prompt, dtype=np.int32)) is None
-    emitted = sum(f.num_emitted for f in alone.controller.feedback)
+    emitted = sum(f.num_emitted for f in alone.controller.outcomes)
     assert emitted == num_good
     alone.step(0.0)  # nothing to run: nobody would carry memory operations out
     assert isinstance(alone.scheduler.blocks.take_memory_ops()[0], Wipe)
@@ -227,12 +227,12 @@ def test_a_stop_token_before_the_bad_place_ends_the_request_as_ever():
 def test_free_tests_are_reported_for_the_first_unverified_draft_token(accuracy, match):
     core = make_core()
     core.executor.accuracy = accuracy
-    core.controller.plan_verify = lambda view, plan, drafted: np.zeros_like(drafted.lengths)
+    core.controller.cut = lambda plan, drafted: np.zeros_like(drafted.lengths)
     core.add_request(make_request(0, [1, 2, 3]))
     run(core)
-    free = [f.free_tests[0] for f in core.controller.feedback]
+    free = [f.free_tests[0] for f in core.controller.outcomes]
     tested, matched = (np.concatenate([getattr(f, name) for f in free]) for name in ("tested", "matched"))
-    found = np.concatenate([f.view.draft_lengths[0] for f in core.controller.feedback])
+    found = np.concatenate([f.view.draft_lengths[0] for f in core.controller.outcomes])
     assert (found > 0).any() and (tested[found > 0] == 1).all()
     assert (matched[found > 0] == match).mean() > 0.9, "a wrong guess is right by chance once in 50"
 

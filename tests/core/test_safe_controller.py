@@ -3,6 +3,7 @@
 import pytest
 from fakes import FakeExecutor, RandomController, continuation
 
+from smartspec.control.policy import no_drafts
 from smartspec.control.safe_controller import MAX_KINDS, SafeController
 from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
@@ -22,21 +23,21 @@ class FailingController(RandomController):
         self.calls: list[str] = []
         self.text = text
 
-    def plan_draft(self, view):
-        self._begin("plan_draft")
-        return super().plan_draft(view)
+    def plan(self, view):
+        self._begin("plan")
+        return super().plan(view)
 
-    def plan_verify(self, view, plan, drafted):
-        self._begin("plan_verify")
-        return super().plan_verify(view, plan, drafted)
+    def cut(self, plan, drafted):
+        self._begin("cut")
+        return super().cut(plan, drafted)
 
-    def observe(self, feedback, planned=None):
-        self._begin("observe")
-        super().observe(feedback)
+    def learn(self, plan, outcome):
+        self._begin("learn")
+        super().learn(plan, outcome)
 
-    def forget(self, request_id):
-        self._begin("forget")
-        super().forget(request_id)
+    def end(self, request_id):
+        self._begin("end")
+        super().end(request_id)
 
     def state(self) -> dict:
         self._begin("state")
@@ -71,7 +72,7 @@ def add_and_run(core: EngineCore, max_tokens: int = 30) -> list:
     return outputs
 
 
-@pytest.mark.parametrize("method", ["plan_draft", "plan_verify", "observe", "forget"])
+@pytest.mark.parametrize("method", ["plan", "cut", "learn", "end"])
 def test_the_engine_serves_on_and_says_so_once(method):
     reports = []
     controller = FailingController(method)
@@ -80,7 +81,7 @@ def test_the_engine_serves_on_and_says_so_once(method):
     assert safe.num_errors > 1
     assert set(safe.errors) == {"KeyError: 'no such estimate'"}
     assert len(reports) == 1 and "no such estimate" in reports[0] and str(RETRY_STEPS) in reports[0]
-    if method in ("plan_draft", "plan_verify"):
+    if method in ("plan", "cut"):
         assert all(output.num_verified_tokens == 0 for output in outputs)
     assert safe.state()["controller_errors"] == dict(safe.errors)
     assert safe.state()["policy"] == "random"
@@ -88,28 +89,28 @@ def test_the_engine_serves_on_and_says_so_once(method):
 
 def test_the_bare_controller_ends_the_step():
     with pytest.raises(KeyError, match="no such estimate"):
-        add_and_run(make_core(FailingController("plan_draft")))
+        add_and_run(make_core(FailingController("plan")))
 
 
 def test_it_is_asked_again_after_the_pause_and_speculation_comes_back():
-    controller = FailingController("plan_draft")
+    controller = FailingController("plan")
     safe = SafeController(controller, lambda text: None, RETRY_STEPS)
     core = make_core(safe)
     request = Request(9, [1, 2], SamplingParams(max_tokens=60), seed=0, stop_token_ids=frozenset())
     core.add_request(request)
     for step in range(RETRY_STEPS):
         core.step(float(step))
-    assert controller.calls.count("plan_draft") == 1 and "observe" not in controller.calls
+    assert controller.calls.count("plan") == 1 and "learn" not in controller.calls
     controller.failing.clear()
     verified = 0
     while core.has_work:
         verified += core.step(0.0).num_verified_tokens
     assert verified > 0 and safe.num_errors == 1
-    assert controller.calls.count("plan_draft") > 1 and "observe" in controller.calls
+    assert controller.calls.count("plan") > 1 and "learn" in controller.calls
 
 
 def test_ended_requests_are_forgotten_during_a_pause():
-    controller = FailingController("plan_draft")
+    controller = FailingController("plan")
     add_and_run(make_core(SafeController(controller, lambda text: None, retry_steps=1000)), max_tokens=5)
     assert sorted(controller.forgotten) == [0, 1, 2]
 
@@ -119,16 +120,16 @@ def test_state_and_predicted_seconds_survive_a_failure():
     safe = SafeController(controller, lambda text: None, RETRY_STEPS)
     assert safe.predicted_seconds == 1.0
     assert safe.state()["controller_errors"] == {"KeyError: 'no such estimate'": 1}
-    controller.failing = {"observe"}
-    safe.observe(None)
+    controller.failing = {"learn"}
+    safe.learn(no_drafts(0), None)
     assert safe.predicted_seconds == 0.0
 
 
 def test_kinds_are_bounded():
     reports = []
-    safe = SafeController(FailingController("forget"), reports.append)
+    safe = SafeController(FailingController("end"), reports.append)
     for number in range(10 * MAX_KINDS):
         safe.controller.text = f"request {number}"
-        safe.forget(number)
+        safe.end(number)
     assert len(safe.errors) == MAX_KINDS + 1 == len(reports)
     assert safe.num_errors == 10 * MAX_KINDS and safe.errors["other"] == 9 * MAX_KINDS

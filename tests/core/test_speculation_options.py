@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 from drafter_cases import LOOKUP, found
-from factories import make_feedback, make_view
+from factories import make_outcome, make_view
 from fakes import FakeExecutor, RandomController, continuation
 
 from smartspec.control.acceptance.class_ids import ClassIds
 from smartspec.control.acceptance.effects import NUM_CLASSES
 from smartspec.control.acceptance.estimator import AcceptanceEstimator
-from smartspec.control.records import UNLIMITED, BatchView, DraftPlan
+from smartspec.control.records import UNLIMITED, BatchView, Plan
 from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.request import Request
@@ -27,9 +27,10 @@ class ViewKeeper(RandomController):
         super().__init__()
         self.views: list[BatchView] = []
 
-    def plan_draft(self, view):
-        self.views.append(view)
-        return super().plan_draft(view)
+    def plan(self, view):
+        plan = super().plan(view)
+        self.views.append(plan.view)
+        return plan
 
 
 def make_core(num_blocks: int = 40, block_size: int = 4) -> EngineCore:
@@ -80,7 +81,7 @@ def test_extreme_limits(limit):
     core = make_core()
     views = serve(core, SpeculationOptions(max_draft_tokens=limit))
     assert max(int(view.max_draft_tokens.max()) for view in views) == min(limit, K)
-    drafted = sum(int(feedback.drafted.sum()) for feedback in core.controller.feedback)
+    drafted = sum(int(outcome.drafted.sum()) for outcome in core.controller.outcomes)
     assert (drafted == 0) == (limit == 0)
 
 
@@ -99,9 +100,10 @@ def test_free_kv_bounds_drafts_when_it_is_scarce():
 class OneTokenDrafts(ViewKeeper):
     """Plans one draft token for everybody."""
 
-    def plan_draft(self, view):
+    def plan(self, view):
+        view = view.queried(range(len(view.queries)))
         self.views.append(view)
-        return DraftPlan(np.minimum(view.max_draft_tokens, 1), np.zeros(view.num_rows, dtype=int))
+        return Plan(np.minimum(view.max_draft_tokens, 1), np.zeros(view.num_rows, dtype=int))
 
 
 def test_a_step_full_of_prefill_has_room_for_a_few_drafts_and_the_next_chunk_leaves_it():
@@ -122,7 +124,7 @@ def test_a_step_full_of_prefill_has_room_for_a_few_drafts_and_the_next_chunk_lea
 def test_drafts_that_were_planned_and_not_made_need_no_room_beside_prefill():
     core = make_core()
     core.controller = OneTokenDrafts()
-    core.controller.plan_verify = lambda view, plan, drafted: np.zeros_like(drafted.lengths)
+    core.controller.cut = lambda plan, drafted: np.zeros_like(drafted.lengths)
     core.add_request(Request(0, [1, 2], SamplingParams(max_tokens=20), seed=0))
     core.step(0.0)
     for request_id in (1, 2):
@@ -156,7 +158,7 @@ def test_what_is_learned_of_the_last_class_is_not_said_of_requests_without_one()
 
     for step in range(40):
         taught, accepted = (view(step, last), none) if step % 2 else (view(step, 0), none + 2)
-        acceptance.observe([make_feedback(taught, DraftPlan(none + 2, none), accepted=accepted)])
+        acceptance.observe([make_outcome(taught, Plan(none + 2, none), accepted=accepted)])
     of_class, of_none = (acceptance.survival(view(100, class_id))[0, 0, 0] for class_id in (last, 0))
     assert of_class < 0.95 * of_none
 

@@ -1,11 +1,8 @@
-"""What drafters without a model share: when they are asked."""
-
-from dataclasses import replace
+"""What drafters without a model share: when they are queried."""
 
 import numpy as np
 import pytest
 
-from smartspec.control.records import Asked
 from smartspec.core.batch import Batch, Verification
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
@@ -18,20 +15,19 @@ BATCH = Batch(decoding=(Request(0, [1, 2, 1, 2, 1], SamplingParams(), seed=0),))
 REJECTED = Verification((7,), 0)
 
 
-def steps(drafter, num_steps, result, batch=BATCH):
+def steps(drafter, num_steps, result, is_queried=True):
     """In which of them it found a draft."""
     found = []
     for _ in range(num_steps):
-        drafter.begin_step(batch)
-        found.append(int(drafter.view(batch).lengths[0]) > 0)
-        drafter.observe(batch, np.array([int(found[-1])]), [result], [])
+        drafter.begin_step(BATCH)
+        found.append(int(drafter.view(BATCH, is_queried).lengths[0]) > 0)
+        drafter.observe(BATCH, np.array([int(found[-1])]), [result], [])
     return found
 
 
-def test_a_step_that_does_not_ask_drafters_has_no_drafts_but_the_drafter_goes_on_learning():
+def test_a_step_that_does_not_query_drafters_has_no_drafts_but_the_drafter_goes_on_learning():
     drafter = RecyclingDrafter(max_draft_tokens=2)
-    quiet = replace(BATCH, asked=Asked.NOBODY)
-    assert steps(drafter, 2, REJECTED, quiet) == [False, False]
+    assert steps(drafter, 2, REJECTED, is_queried=False) == [False, False]
     assert steps(drafter, 1, REJECTED) == [True], "what was emitted then is known"
 
 
@@ -49,10 +45,12 @@ class Literal:
         return next((i for i, (said, forced) in enumerate(pairs) if said != forced), len(token_ids))
 
 
-def drafted(grammar, drafter, asked=Asked.ALL):
+def drafted(grammar, drafter, is_queried=True):
     request = Request(0, [1, 2, 1, 2, 1], SamplingParams(), seed=0, grammar=grammar)
-    drafter.begin_step(Batch(decoding=(request,), asked=asked))
-    (draft,), view = drafter.draft(Batch(), np.array([9]), None), drafter.view(Batch(decoding=(request,)))
+    batch = Batch(decoding=(request,))
+    drafter.begin_step(batch)
+    view = drafter.view(batch, is_queried)
+    (draft,) = drafter.draft(batch, np.array([9]), None)
     return draft.token_ids.tolist(), int(view.match_lengths[0])
 
 
@@ -68,7 +66,7 @@ def test_a_draft_that_holds_what_is_forced_stays():
     assert token_ids[:2] == [2, 1] and match_length < FORCED
 
 
-def test_what_is_forced_is_drafted_in_a_step_that_does_not_ask_drafters():
+def test_what_is_forced_is_drafted_in_a_step_that_does_not_query_drafters():
     drafter = PromptLookupDrafter(max_draft_tokens=2)
     assert steps(drafter, 1, REJECTED) == [True]
-    assert drafted(Literal([7]), drafter, asked=Asked.NOBODY) == ([7], FORCED)
+    assert drafted(Literal([7]), drafter, is_queried=False) == ([7], FORCED)

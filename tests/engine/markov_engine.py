@@ -57,7 +57,7 @@ class TableHead:
 
     def begin_step(self, batch) -> None: ...
 
-    def view(self, batch) -> DrafterView:
+    def view(self, batch, is_queried=True) -> DrafterView:
         return DrafterView(np.full(len(batch.decoding), UNLIMITED))
 
     def draft(self, batch, lengths, stop=None) -> list[Draft]:

@@ -80,7 +80,7 @@ class BadDrafts(PromptLookupDrafter):
 
     outputs: list[int]
 
-    def view(self, batch: Batch) -> DrafterView:
+    def view(self, batch: Batch, is_queried: bool = True) -> DrafterView:
         return DrafterView(np.full(len(batch.decoding), 3))
 
     def draft(self, batch: Batch, lengths: np.ndarray, stop: StopRule | None) -> tuple[Draft, ...]:

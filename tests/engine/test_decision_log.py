@@ -9,7 +9,7 @@ import pytest
 
 from smartspec.control.log.decision import DecisionRecord, LogHeader, decision_record
 from smartspec.control.policy import no_drafts
-from smartspec.control.records import BatchView, StepFeedback, StepSeconds
+from smartspec.control.records import BatchView, Outcome, StepSeconds
 from smartspec.engine.runtime.decision_log import FLUSH_RECORDS, DecisionLog
 
 HEADER = LogHeader("some-model", "goodput", 4, (), {"format": 2})
@@ -20,9 +20,9 @@ def make_record(number: int = 0) -> DecisionRecord:
     view = BatchView(np.array([1, 2]), zeros + 5, zeros + 4, now=float(number))
     counts = dict.fromkeys(("drafted", "verified", "tested", "accepted"), zeros)
     seconds = StepSeconds(0.0, 0.01, 0.001)
-    feedback = StepFeedback(view, no_drafts(2), **counts, num_emitted=2, seconds=seconds)
+    outcome = Outcome(view, no_drafts(2), **counts, num_emitted=2, seconds=seconds)
     predicted = {"goodput": 1.0, "off_goodput": 1.0, "predicted_seconds": 0.01, "survival": np.zeros((2, 4))}
-    return decision_record(view, feedback.plan, feedback, **predicted)
+    return decision_record(view, outcome.plan, outcome, **predicted)
 
 
 def read_times(path) -> list[float]:

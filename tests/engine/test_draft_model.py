@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tiny_models import VOCABULARY, as_loaded, tiny_llama
 
-from smartspec.control.records import Asked, DraftPlan
+from smartspec.control.records import Plan
 from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.request import Request
@@ -28,29 +28,27 @@ class ModelController:
         self.pause = pause
         self.num_tested = self.num_accepted = self.num_pauses = self.num_guessed = self.num_matches = 0
 
-    def asks_drafters(self, num_rows: int) -> Asked:
-        return Asked.ALL
-
-    def plan_draft(self, view) -> DraftPlan:
+    def plan(self, view) -> Plan:
+        view = view.queried(range(len(view.queries)))
         paused = self.random.random() < self.pause
         self.num_pauses += paused
         lengths = self.random.integers(0, view.max_draft_tokens + 1) * (not paused)
-        return DraftPlan(lengths=lengths, drafter=np.zeros(view.num_rows, dtype=int))
+        return Plan(lengths=lengths, drafter=np.zeros(view.num_rows, dtype=int))
 
-    def plan_verify(self, view, plan, drafted):
+    def cut(self, plan, drafted):
         return drafted.lengths
 
-    def observe(self, feedback) -> None:
-        self.num_tested += int(feedback.tested.sum())
-        self.num_accepted += int(feedback.accepted.sum())
-        self.num_guessed += int(feedback.free_tests[0].tested.sum())
-        self.num_matches += int(feedback.free_tests[0].matched.sum())
-        if feedback.confidence is not None:
-            is_drafted = np.arange(feedback.confidence.shape[1]) < feedback.drafted[:, None]
-            assert (np.isfinite(feedback.confidence) == is_drafted).all()
-            assert ((feedback.confidence > 0) & (feedback.confidence <= 1))[is_drafted].all()
+    def learn(self, plan, outcome) -> None:
+        self.num_tested += int(outcome.tested.sum())
+        self.num_accepted += int(outcome.accepted.sum())
+        self.num_guessed += int(outcome.free_tests[0].tested.sum())
+        self.num_matches += int(outcome.free_tests[0].matched.sum())
+        if outcome.confidence is not None:
+            is_drafted = np.arange(outcome.confidence.shape[1]) < outcome.drafted[:, None]
+            assert (np.isfinite(outcome.confidence) == is_drafted).all()
+            assert ((outcome.confidence > 0) & (outcome.confidence <= 1))[is_drafted].all()
 
-    def forget(self, request_id: int) -> None: ...
+    def end(self, request_id: int) -> None: ...
 
 
 def make_core(draft_seed: int, num_blocks: int = 60, seed: int = 0) -> EngineCore:
@@ -129,9 +127,9 @@ def test_a_stop_rule_ends_drafts_behind_the_pass_it_was_asked_about():
         assert ((confidence > 0) & (confidence <= 1) & (entropy >= 0)).all()
         return np.full(len(rows), depth == 1)
 
-    plan_all = lambda view: DraftPlan(view.max_draft_tokens, np.zeros(view.num_rows, dtype=int), stop)  # noqa: E731
-    core.controller.plan_draft = plan_all
-    core.controller.observe = lambda feedback: drafted.extend(feedback.drafted.tolist())
+    plan_all = lambda view: Plan(view.max_draft_tokens, np.zeros(view.num_rows, dtype=int), stop)  # noqa: E731
+    core.controller.plan = plan_all
+    core.controller.learn = lambda plan, outcome: drafted.extend(outcome.drafted.tolist())
     requests = generate(core)
     assert [r.output_token_ids.tolist() for r in requests] == [
         r.output_token_ids.tolist() for r in generate(make_core(draft_seed=1))

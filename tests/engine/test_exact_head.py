@@ -97,8 +97,8 @@ def medusa_pair() -> tuple[LoadedModel, MedusaHead]:
 class AnyShape(RandomShapes):
     """As RandomShapes, of drafters that may not make drafts as long as planned."""
 
-    def plan_verify(self, view, plan, drafted):
-        return np.where(self.random.random(view.num_rows) < 0.3, drafted.lengths // 2, drafted.lengths)
+    def cut(self, plan, drafted):
+        return np.where(self.random.random(len(drafted.lengths)) < 0.3, drafted.lengths // 2, drafted.lengths)
 
 
 class Checking(LiveExecutor):

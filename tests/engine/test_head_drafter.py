@@ -9,7 +9,7 @@ import torch
 from compiled import need_kernels
 from tiny_models import VOCABULARY, as_loaded, tiny_llama
 
-from smartspec.control.records import Asked, DraftPlan
+from smartspec.control.records import Plan
 from smartspec.core.batch import Batch, Draft, Verification
 from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
@@ -58,31 +58,29 @@ class RandomShapes:
         self.random, self.pause, self.max_width = np.random.default_rng(seed), pause, max_width
         self.num_tested = self.num_accepted = self.num_trees = 0
 
-    def asks_drafters(self, num_rows: int) -> Asked:
-        return Asked.ALL
-
-    def plan_draft(self, view) -> DraftPlan:
+    def plan(self, view) -> Plan:
+        view = view.queried(range(len(view.queries)))
         is_asked = self.random.random() >= self.pause
         lengths = self.random.integers(0, np.minimum(view.max_draft_tokens, view.draft_lengths[0]) + 1) * is_asked
-        plan = DraftPlan(lengths=lengths, drafter=np.zeros(view.num_rows, dtype=int))
+        plan = Plan(lengths=lengths, drafter=np.zeros(view.num_rows, dtype=int))
         if self.max_width == 1:
             return plan
         depths = self.random.integers(0, 5, view.num_rows)
         return replace(plan, depths=depths, width=int(self.random.integers(1, self.max_width + 1)))
 
-    def plan_verify(self, view, plan, drafted):
+    def cut(self, plan, drafted):
         if self.max_width == 1:
             assert (drafted.lengths == plan.lengths).all()
             return drafted.lengths
         assert (drafted.lengths <= plan.lengths).all()
-        return np.where(self.random.random(view.num_rows) < 0.3, drafted.lengths // 2, drafted.lengths)
+        return np.where(self.random.random(len(drafted.lengths)) < 0.3, drafted.lengths // 2, drafted.lengths)
 
-    def observe(self, feedback) -> None:
-        self.num_trees += feedback.parents is not None
-        self.num_tested += int(feedback.tested.sum())
-        self.num_accepted += int(feedback.accepted.sum())
+    def learn(self, plan, outcome) -> None:
+        self.num_trees += outcome.parents is not None
+        self.num_tested += int(outcome.tested.sum())
+        self.num_accepted += int(outcome.accepted.sum())
 
-    def forget(self, request_id: int) -> None: ...
+    def end(self, request_id: int) -> None: ...
 
 
 def make_core(

@@ -60,8 +60,8 @@ class Sometimes:
     def __getattr__(self, name):
         return getattr(self._drafter, name)
 
-    def view(self, batch):
-        view = self._drafter.view(batch)
+    def view(self, batch, is_queried=True):
+        view = self._drafter.view(batch, is_queried)
         has_draft = [(r.num_tokens // 2 + r.request_id) % 3 != self._remainder for r in batch.decoding]
         return replace(view, lengths=np.where(has_draft, view.lengths, 0))
 
@@ -97,7 +97,7 @@ def p_of_policy(policy, drafters: list, num_requests: int, seed: int) -> tuple[f
 def new_policy(name: str) -> Policy:
     policy = parse_policy(name)
     if isinstance(policy, Goodput):
-        policy.asking = Asking(ExplorationSettings(share=0.0))  # in every step
+        policy.queries = Asking(ExplorationSettings(share=0.0))  # in every step
     return policy
 
 
@@ -108,7 +108,7 @@ class Gambler(Policy):
     def __init__(self):
         self._was_first: dict[int, bool] = {}
 
-    def plan_draft(self, view, estimates):
+    def plan(self, view, estimates):
         places = view.context_tokens % CIRCLE  # of the newest token in its circle
         wants = np.array([self._was_first.get(request_id, True) for request_id in view.request_ids.tolist()])
         last = len(view.drafters) - 1
@@ -117,10 +117,10 @@ class Gambler(Policy):
         longest = np.select([places == 0, places == 1], [3, at_fork], 0)
         return plan_by(drafter, np.minimum(longest, length_caps(view, drafter, 3)))
 
-    def observe(self, feedback):
-        if feedback.confidence is not None:
-            seen = (feedback.accepted == 0) & np.isfinite(feedback.confidence[:, 2])
-            ids, was_first = feedback.view.request_ids[seen], feedback.confidence[seen, 2] > 0.9
+    def learn(self, plan, outcome):
+        if outcome.confidence is not None:
+            seen = (outcome.accepted == 0) & np.isfinite(outcome.confidence[:, 2])
+            ids, was_first = outcome.view.request_ids[seen], outcome.confidence[seen, 2] > 0.9
             self._was_first |= dict(zip(ids.tolist(), was_first.tolist(), strict=True))
 
 
@@ -154,10 +154,11 @@ class BothOrNeither(Policy):
     """Of neighbours it verifies both forks where the same lies behind them, and else none. Each text alone has its
     distribution, as half of the forks are verified whatever they are."""
 
-    def plan_draft(self, view, estimates):
+    def plan(self, view, estimates):
         return plan_of_lengths(view, estimates, 3)
 
-    def plan_verify(self, view, plan, drafted, survival, latency):
+    def cut(self, plan, drafted, survival):
+        view = plan.view
         behind = {request_id: drafted.confidence[row, 2] for row, request_id in enumerate(view.request_ids.tolist())}
         alike = [abs(behind[i] - behind.get(i ^ 1, np.nan)) < 0.1 for i in behind]
         return np.where((drafted.lengths == 3) & (view.context_tokens % CIRCLE == 0), drafted.lengths * alike, 0)

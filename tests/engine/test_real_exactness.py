@@ -24,7 +24,7 @@ from real_prompts import PROMPTS
 from smartspec.control.baselines.static import Fixed
 from smartspec.control.latency.model import LatencyModel, ProfileSample
 from smartspec.control.policy import plan_of_lengths
-from smartspec.control.records import DraftPlan
+from smartspec.control.records import Plan
 from smartspec.core.batch import StepOutput
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
@@ -184,26 +184,26 @@ def test_sampled_output_with_a_head_is_that_of_plain_decoding(head):
     assert sum(step.num_verified_tokens for step in steps) > 0
 
 
-def any_shape(max_width: int, pause: float = 0.0) -> Callable[..., DraftPlan]:
-    """In place of Fixed.plan_draft: trees, or chains of a width of 1, of another shape in every step, and steps without
+def any_shape(max_width: int, pause: float = 0.0) -> Callable[..., Plan]:
+    """In place of Fixed.plan: trees, or chains of a width of 1, of another shape in every step, and steps without
     drafts."""
     random = np.random.default_rng(0)
 
-    def plan_draft(self, view, estimates) -> DraftPlan:
+    def plan(self, view, estimates) -> Plan:
         is_asked = random.random() >= pause
         plan = plan_of_lengths(view, estimates, random.integers(0, 11, view.num_rows) * is_asked)
         depths = random.integers(1, 5, view.num_rows)
         return replace(plan, depths=depths, width=int(random.integers(min(2, max_width), max_width + 1)))
 
-    return plan_draft
+    return plan
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_output_with_trees_of_a_head_is_that_of_plain_decoding(head, monkeypatch, temperature):
     expected, _ = generate("off", (), temperature=temperature)
-    monkeypatch.setattr(Fixed, "plan_draft", any_shape(max_width=5))
+    monkeypatch.setattr(Fixed, "plan", any_shape(max_width=5))
     trees = []
-    monkeypatch.setattr(Fixed, "observe", lambda self, feedback: trees.append(feedback.parents is not None))
+    monkeypatch.setattr(Fixed, "learn", lambda self, plan, outcome: trees.append(outcome.parents is not None))
     outputs, steps = generate("fixed:10", (head,), temperature=temperature)
     assert outputs == expected
     assert sum(trees) > len(trees) // 2 > 5
@@ -215,7 +215,7 @@ def test_output_with_trees_of_a_head_is_that_of_plain_decoding(head, monkeypatch
 def test_output_with_a_head_lives_through_preemption_shared_prefixes_and_pauses(
     plain, head, monkeypatch, drafters, max_width
 ):
-    monkeypatch.setattr(Fixed, "plan_draft", any_shape(max_width, pause=0.4))
+    monkeypatch.setattr(Fixed, "plan", any_shape(max_width, pause=0.4))
     monkeypatch.setattr("smartspec.control.policy.model_free_first", lambda view, *rest: np.zeros(view.num_rows, int))
     names = tuple(head if name == HEAD else name for name in drafters)
     config = EngineConfig(policy="fixed:10", drafters=names, max_batch=3, max_model_len=512, kv_tokens=512, strict=True)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from default_model import stock_model
 from real_prompts import PROMPTS
 
-from smartspec.control.records import Asked, DraftPlan
+from smartspec.control.records import Plan
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.engine.attention.ragged import Segment
@@ -36,22 +36,20 @@ class RandomLengths:
         self.random = np.random.default_rng(0)
         self.num_tested = self.num_accepted = 0
 
-    def asks_drafters(self, num_rows: int) -> Asked:
-        return Asked.ALL
-
-    def plan_draft(self, view) -> DraftPlan:
+    def plan(self, view) -> Plan:
+        view = view.queried(range(len(view.queries)))
         limits = view.draft_lengths[0]
         lengths = self.random.integers(0, limits + 1) * (self.random.random() < 0.7)
-        return DraftPlan(lengths=lengths, drafter=np.zeros(view.num_rows, dtype=int))
+        return Plan(lengths=lengths, drafter=np.zeros(view.num_rows, dtype=int))
 
-    def plan_verify(self, view, plan, drafted):
+    def cut(self, plan, drafted):
         return drafted.lengths if self.use_model else self.random.integers(0, drafted.lengths + 1)
 
-    def observe(self, feedback) -> None:
-        self.num_tested += int(feedback.tested.sum())
-        self.num_accepted += int(feedback.accepted.sum())
+    def learn(self, plan, outcome) -> None:
+        self.num_tested += int(outcome.tested.sum())
+        self.num_accepted += int(outcome.accepted.sum())
 
-    def forget(self, request_id: int) -> None: ...
+    def end(self, request_id: int) -> None: ...
 
 
 def generate(engine: Engine, prompts: list[list[int]], max_tokens: int) -> list[Request]:

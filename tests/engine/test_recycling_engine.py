@@ -7,7 +7,7 @@ import pytest
 from tiny_models import VOCABULARY, as_loaded, tiny_llama
 
 from smartspec.control.policy import no_drafts
-from smartspec.control.records import Asked, DraftPlan, of_drafter
+from smartspec.control.records import Plan, of_drafter
 from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.request import Request
@@ -30,23 +30,21 @@ class WholeDrafts:
     def __init__(self):
         self.num_tested = self.num_accepted = 0
 
-    def asks_drafters(self, num_rows: int) -> Asked:
-        return Asked.ALL
-
-    def plan_draft(self, view) -> DraftPlan:
+    def plan(self, view) -> Plan:
+        view = view.queried(range(len(view.queries)))
         if not view.drafters:
             return no_drafts(view.num_rows)
         drafter = view.match_lengths.argmax(axis=0)
-        return DraftPlan(lengths=of_drafter(view.draft_lengths, drafter), drafter=drafter)
+        return Plan(lengths=of_drafter(view.draft_lengths, drafter), drafter=drafter)
 
-    def plan_verify(self, view, plan, drafted):
+    def cut(self, plan, drafted):
         return drafted.lengths
 
-    def observe(self, feedback) -> None:
-        self.num_tested += int(feedback.tested.sum())
-        self.num_accepted += int(feedback.accepted.sum())
+    def learn(self, plan, outcome) -> None:
+        self.num_tested += int(outcome.tested.sum())
+        self.num_accepted += int(outcome.accepted.sum())
 
-    def forget(self, request_id: int) -> None: ...
+    def end(self, request_id: int) -> None: ...
 
 
 def make_core(lookup: bool, recycling: bool) -> EngineCore:

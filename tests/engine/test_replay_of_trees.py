@@ -61,8 +61,8 @@ def test_shorter_trees_than_recorded_are_known(tmp_path):
     record(tmp_path / "log.jsonl", "fixed:9")
     log = RecordedLog(tmp_path / "log.jsonl")
     then, (shorter, off) = replay(log, ["fixed:3", "off"])
-    accepted = sum(int((s.feedback.node_tests[:, :3] == 1).sum()) for s in log if s.feedback.node_tests is not None)
-    accepted += sum(int(np.minimum(s.feedback.accepted, 3).sum()) for s in log if s.feedback.node_tests is None)
-    assert off.num_emitted == then.num_emitted - sum(int(s.feedback.accepted.sum()) for s in log)
+    accepted = sum(int((s.outcome.node_tests[:, :3] == 1).sum()) for s in log if s.outcome.node_tests is not None)
+    accepted += sum(int(np.minimum(s.outcome.accepted, 3).sum()) for s in log if s.outcome.node_tests is None)
+    assert off.num_emitted == then.num_emitted - sum(int(s.outcome.accepted.sum()) for s in log)
     assert shorter.num_emitted == off.num_emitted + accepted
     assert shorter.evidence_share == off.evidence_share == 1.0

@@ -55,13 +55,13 @@ def generate(engine: build.Engine) -> list[list[int]]:
 
 
 def test_a_third_drafter_needs_a_class_and_a_line(engine):
-    feedback = []
-    observe = engine.core.controller.observe
-    engine.core.controller.observe = lambda step: (feedback.append(step), observe(step))
+    outcome = []
+    learn = engine.core.controller.learn
+    engine.core.controller.learn = lambda plan, step: (outcome.append(step), learn(plan, step))
     with_drafts = generate(engine)
     assert engine.core.controller.state()["drafters"] == ["prompt-lookup", "say-again"]
     assert "say-again, match 2+" in engine.core.controller.state()["acceptance"]
-    assert any((step.plan.lengths_of(1) > 0).any() for step in feedback), "it drafts"
-    assert any(step.free_tests[1].tested.any() for step in feedback), "and is compared where it does not"
+    assert any((step.plan.lengths_of(1) > 0).any() for step in outcome), "it drafts"
+    assert any(step.free_tests[1].tested.any() for step in outcome), "and is compared where it does not"
     engine.core.controller.policy = build.Controller("off", 4, LatencyModel(CostCurve.linear(1, 1)), drafters=()).policy
     assert generate(engine) == with_drafts

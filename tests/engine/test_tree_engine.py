@@ -8,7 +8,7 @@ from random_trees import random_tree
 from tiny_models import VOCABULARY, as_loaded, tiny_llama, tiny_mistral
 
 from smartspec.control.policy import no_drafts
-from smartspec.control.records import Asked, DrafterSpec, DraftPlan
+from smartspec.control.records import DrafterSpec, Plan
 from smartspec.core.batch import Draft
 from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
@@ -51,23 +51,21 @@ class AnyLength:
         self.random = np.random.default_rng(4)
         self.num_accepted = 0
 
-    def asks_drafters(self, num_rows: int) -> Asked:
-        return Asked.ALL
-
-    def plan_draft(self, view) -> DraftPlan:
+    def plan(self, view) -> Plan:
+        view = view.queried(range(len(view.queries)))
         if not view.drafters:
             return no_drafts(view.num_rows)
         drafter = self.random.integers(0, len(view.drafters), view.num_rows)
         longest = np.minimum(view.draft_lengths[drafter, np.arange(view.num_rows)], view.max_draft_tokens)
-        return DraftPlan(lengths=self.random.integers(0, longest + 1), drafter=drafter)
+        return Plan(lengths=self.random.integers(0, longest + 1), drafter=drafter)
 
-    def plan_verify(self, view, plan, drafted):
+    def cut(self, plan, drafted):
         return self.random.integers(0, drafted.lengths + 1)
 
-    def observe(self, feedback) -> None:
-        self.num_accepted += int(feedback.accepted.sum())
+    def learn(self, plan, outcome) -> None:
+        self.num_accepted += int(outcome.accepted.sum())
 
-    def forget(self, request_id: int) -> None: ...
+    def end(self, request_id: int) -> None: ...
 
 
 def run(

@@ -61,7 +61,7 @@ def test_what_is_cut_does_not_depend_on_what_was_drawn():
     latency = LatencyModel(TARGET_SECONDS, (DRAFT_SECONDS,))
     specs = tuple(drafter.spec for drafter in executor.drafters)
     policy = Goodput()
-    policy.asking = Asking(ExplorationSettings(share=0.0))  # in every step
+    policy.queries = Asking(ExplorationSettings(share=0.0))  # in every step
     controller = Controller(policy, K, latency, drafters=specs, strict=True)
     core = EngineCore(scheduler, executor, controller)
     params = SamplingParams(max_tokens=NUM_TOKENS, temperature=1.0, ignore_eos=True)

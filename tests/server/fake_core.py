@@ -4,7 +4,7 @@ import threading
 
 import numpy as np
 
-from smartspec.control.records import Asked, BatchView, Drafted, DrafterView, DraftPlan, StepFeedback, StepSeconds
+from smartspec.control.records import BatchView, Drafted, DrafterQuery, DrafterView, Plan, StepSeconds
 from smartspec.core.batch import Batch, Draft, StepResult, TokenLogprobs, Verification, chain, shorten
 from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
@@ -46,11 +46,12 @@ class EchoExecutor:
         """The step after the next `after` raises."""
         self._failing_step = self.num_steps + after + 1
 
-    def begin_step(self, batch: Batch, now: float) -> tuple[DrafterView, ...]:
+    def begin_step(self, batch: Batch, now: float) -> tuple[DrafterQuery, ...]:
         self.drafts = tuple(chain(np.array(self._next_tokens(request, 8))) for request in batch.decoding)
-        return (DrafterView(np.array([len(draft) for draft in self.drafts], dtype=np.int64)),)
+        lengths = np.array([len(draft) for draft in self.drafts], dtype=np.int64)
+        return (lambda is_queried: DrafterView(lengths * is_queried),)
 
-    def draft(self, batch: Batch, plan: DraftPlan) -> tuple[Draft, ...]:
+    def draft(self, batch: Batch, plan: Plan) -> tuple[Draft, ...]:
         return tuple(map(shorten, self.drafts, plan.lengths.tolist()))
 
     def verify(self, batch: Batch, drafts: tuple[Draft, ...]) -> StepResult:
@@ -106,20 +107,18 @@ class FixedController:
     def __init__(self, length: int):
         self.length = length
 
-    def asks_drafters(self, num_rows: int) -> Asked:
-        return Asked.ALL
-
-    def plan_draft(self, view: BatchView) -> DraftPlan:
+    def plan(self, view: BatchView) -> Plan:
+        view = view.queried(range(len(view.queries)))
         lengths = np.minimum(view.draft_lengths[0], self.length)
-        return DraftPlan(lengths=lengths, drafter=np.zeros(view.num_rows, dtype=int))
+        return Plan(lengths=lengths, drafter=np.zeros(view.num_rows, dtype=int))
 
-    def plan_verify(self, view: BatchView, plan: DraftPlan, drafted: Drafted) -> np.ndarray:
+    def cut(self, plan: Plan, drafted: Drafted) -> np.ndarray:
         return drafted.lengths
 
-    def observe(self, feedback: StepFeedback) -> None:
+    def learn(self, plan, outcome) -> None:
         pass
 
-    def forget(self, request_id: int) -> None:
+    def end(self, request_id) -> None:
         pass
 
     def explain(self) -> dict | None:

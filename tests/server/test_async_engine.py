@@ -264,7 +264,7 @@ def test_the_seconds_of_steps_are_all_the_time_the_engine_was_busy_and_none_that
 
         executor.begin_step, executor.verify = timed_begin_step, timed_verify
         core.scheduler.schedule = ticks.spend(2.0, core.scheduler.schedule)
-        core.controller.observe = ticks.spend(4.0, core.controller.observe)
+        core.controller.learn = ticks.spend(4.0, core.controller.learn)
         engine._to_event = ticks.spend(8.0, engine._to_event)
         core.add_request = ticks.spend(16.0, core.add_request)
         engine.listeners.append(outputs.append)

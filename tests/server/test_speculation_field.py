@@ -24,8 +24,8 @@ def ask(server, endpoint: str, speculation: object):
 @pytest.fixture
 def views(server, monkeypatch) -> list:
     """The views of the controller's decisions from now on."""
-    seen, plan_draft = [], server.core.controller.plan_draft
-    monkeypatch.setattr(server.core.controller, "plan_draft", lambda view: seen.append(view) or plan_draft(view))
+    seen, plan = [], server.core.controller.plan
+    monkeypatch.setattr(server.core.controller, "plan", lambda view: seen.append(view) or plan(view))
     return seen
 
 
@@ -91,7 +91,7 @@ def test_targets_are_counted_as_met_or_missed(tokenizer, policy):
 
 
 class FailingController(FixedController):
-    def plan_draft(self, view):
+    def plan(self, view):
         raise ZeroDivisionError("nothing to divide by")
 
 

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import numpy as np
 from drafter_cases import LOOKUP, MODEL, free_test
-from factories import make_feedback, make_view
+from factories import learn, make_outcome, make_view
 
 from smartspec.control.controller import Controller
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
 from smartspec.control.log.decision import DecisionRecord, LogHeader, decision_record
-from smartspec.control.records import BatchView, Drafted, DraftPlan, StepSeconds
+from smartspec.control.records import BatchView, Drafted, Plan, StepSeconds
 
 K = 5
 TARGET, DRAFT = CostCurve.linear(0.02, 0.001), CostCurve.linear(0.001, 0.0001)
@@ -56,29 +56,29 @@ class ToyRun:
 
     def _step(self, now: float, chains: np.ndarray) -> None:
         view = self._view(now)
-        plan = self._controller.plan_draft(view)
-        verified = self._controller.plan_verify(view, plan, Drafted(plan.lengths))
+        plan = self._controller.plan(view)
+        verified = self._controller.cut(plan, Drafted(plan.lengths))
         accepted = np.minimum(chains, verified)
         is_free = (accepted == verified) & (verified < K) & (not self.drafter.has_passes)
         seconds = self.seconds(view, plan, verified)
         free = free_test(verified, np.where(is_free, chains > verified, -1))
-        feedback = make_feedback(
+        outcome = make_outcome(
             view, plan, verified, accepted, drafted=plan.lengths, seconds=seconds, free_tests=(free,)
         )
-        self._controller.observe(feedback)
+        learn(self._controller, outcome)
         predicted = {
             "goodput": 1.0,
             "off_goodput": 1.0,
             "predicted_seconds": 1.0,
             "survival": np.ones((len(chains), K)),
         }
-        self.records.append(decision_record(view, plan, feedback, **predicted))
+        self.records.append(decision_record(view, plan, outcome, **predicted))
         drafted = plan.lengths > 0
         self._seen = np.where(drafted, self._context + plan.lengths, self._seen)
         self._context += accepted + 1
         self._seen = np.minimum(self._seen, self._context)
 
-    def seconds(self, view: BatchView, plan: DraftPlan, verified: np.ndarray) -> StepSeconds:
+    def seconds(self, view: BatchView, plan: Plan, verified: np.ndarray) -> StepSeconds:
         """The true time of a step."""
         predicted = self.profile.predict(view, plan, verified)
         return StepSeconds(SLOWDOWN * predicted.draft, SLOWDOWN * predicted.target, HOST_SECONDS)

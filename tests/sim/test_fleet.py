@@ -125,10 +125,10 @@ class SeesViews:
     def __getattr__(self, name):
         return getattr(self._controller, name)
 
-    def observe(self, feedback):
-        self.allowed += feedback.view.max_draft_tokens.tolist()
-        self.drafted += feedback.drafted.tolist()
-        self._controller.observe(feedback)
+    def learn(self, plan, outcome):
+        self.allowed += outcome.view.max_draft_tokens.tolist()
+        self.drafted += outcome.drafted.tolist()
+        self._controller.learn(plan, outcome)
 
 
 @pytest.mark.parametrize(("drafter", "last"), [("model", 3), ("lookup", 6)])
@@ -255,9 +255,9 @@ def test_requests_carry_their_class_where_tagged():
         def __getattr__(self, name):
             return getattr(self.controller, name)
 
-        def plan_draft(self, view):
+        def plan(self, view):
             seen.append(view.class_ids)
-            return self.controller.plan_draft(view)
+            return self.controller.plan(view)
 
     for tagged in (False, True):
         scenario = replace(BUSY, policy="off", tagged=tagged)

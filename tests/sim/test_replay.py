@@ -11,7 +11,7 @@ from recorded_run import PROFILE, SLOWDOWN, K, ToyRun
 from smartspec.cli.replay import replay as replay_command
 from smartspec.control.latency.model import LatencyModel
 from smartspec.control.policy import no_drafts
-from smartspec.control.records import DraftPlan
+from smartspec.control.records import Plan
 from smartspec.sim.fates import fates_of
 from smartspec.sim.hindsight import HindsightAcceptance, HindsightSeconds
 from smartspec.sim.recorded_log import RecordedLog
@@ -35,7 +35,7 @@ def replayed(run: ToyRun, tmp_path, *policies: str) -> list[ReplayTotals]:
 def test_the_recorded_policy_replays_to_what_was_recorded(policy, use_model, tmp_path):
     run = ToyRun(policy, 100, use_model=use_model)
     recorded, (again,) = replay(RecordedLog(run.write(tmp_path / "log.jsonl")), [policy])
-    assert recorded.num_emitted == sum(record.feedback.num_emitted for record in run.records)
+    assert recorded.num_emitted == sum(record.outcome.num_emitted for record in run.records)
     assert again.num_emitted == recorded.num_emitted
     assert again.num_verified == recorded.num_verified
     assert again.seconds == pytest.approx(recorded.seconds, rel=1e-12)
@@ -74,7 +74,7 @@ def test_speeds_are_as_in_truth(long_drafts, tmp_path):
     by_replay = [t.tokens_per_second for t in replayed(long_drafts, tmp_path, *(f"fixed:{k}" for k in lengths))]
     truth = []
     for k in lengths:
-        plan = DraftPlan(np.full(4, k), np.zeros(4, dtype=int))
+        plan = Plan(np.full(4, k), np.zeros(4, dtype=int))
         seconds = sum(long_drafts.seconds(record.view, plan, plan.lengths).total for record in long_drafts.records)
         truth.append(long_drafts.emitted(k) / seconds)
     np.testing.assert_allclose(by_replay, truth, rtol=0.03)
@@ -102,7 +102,7 @@ def test_a_draft_model_that_was_off_first_lags(tmp_path):
     (late,) = replayed(run, tmp_path, "fixed:2")
     first = run.records[0]
     up_to_date = first.view.with_lags_up_to(0)
-    run.records[0] = replace(first, feedback=replace(first.feedback, view=up_to_date))
+    run.records[0] = replace(first, outcome=replace(first.outcome, view=up_to_date))
     (prompt,) = replayed(run, tmp_path, "fixed:2")
     assert late.seconds - prompt.seconds == pytest.approx(50 * 0.0001), "50 tokens, once"
 
@@ -110,8 +110,8 @@ def test_a_draft_model_that_was_off_first_lags(tmp_path):
 def test_where_a_request_ended_longer_drafts_emit_no_more(long_drafts, tmp_path):
     record = long_drafts.records[0]
     counts = {"tested": np.array([2, 2, 2, 2]), "accepted": np.array([2, 2, 2, 2])}
-    feedback = replace(record.feedback, **counts, free_tests=(), num_emitted=8)
-    ended = replace(record, feedback=feedback)
+    outcome = replace(record.outcome, **counts, free_tests=(), num_emitted=8)
+    ended = replace(record, outcome=outcome)
     fates = fates_of(ended, 0, LOOKUP, np.ones((4, K)), np.empty(0), np.zeros((4, K)))
     assert fates.num_accepted.tolist() == fates.max_emitted.tolist() == [2, 2, 2, 2]
     run = ToyRun("off", 0)
@@ -143,9 +143,9 @@ def test_hindsight_acceptance_tells_requests_apart(long_drafts):
 def test_hindsight_seconds_of_the_recorded_plan_are_the_recorded_ones(long_drafts):
     record = long_drafts.records[5]
     hindsight = HindsightSeconds(LatencyModel.from_dict(PROFILE.to_dict()))
-    plan = record.feedback.plan
-    seconds = hindsight.seconds(record, record.view, plan, record.feedback.verified)
-    assert seconds.total == pytest.approx(record.feedback.seconds.total, rel=1e-12)
+    plan = record.outcome.plan
+    seconds = hindsight.seconds(record, record.view, plan, record.outcome.verified)
+    assert seconds.total == pytest.approx(record.outcome.seconds.total, rel=1e-12)
 
 
 def test_a_truncated_last_line_is_left_out_with_a_notice(long_drafts, tmp_path, capsys):
@@ -210,7 +210,7 @@ def test_logs_without_content(long_drafts, tmp_path):
     with pytest.raises(ValueError, match="holds no step"):
         replay(RecordedLog(path), ["off"])
     silent = long_drafts.records[0]
-    silent = replace(silent, feedback=replace(silent.feedback, num_emitted=0))
+    silent = replace(silent, outcome=replace(silent.outcome, num_emitted=0))
     path.write_text(long_drafts.header.to_json() + "\n" + silent.to_json() + "\n")
     with pytest.raises(ValueError, match="holds no step that emitted a token"):
         replay(RecordedLog(path), ["off"])
@@ -228,9 +228,7 @@ def test_a_policy_without_a_token_has_no_ratio(long_drafts, tmp_path, capsys):
     record = long_drafts.records[0]
     run = ToyRun("off", 0)
     # One token less of each request than was accepted and sampled: without drafts none is left.
-    run.records.append(
-        replace(record, feedback=replace(record.feedback, num_emitted=int(record.feedback.accepted.sum())))
-    )
+    run.records.append(replace(record, outcome=replace(record.outcome, num_emitted=int(record.outcome.accepted.sum()))))
     replay_command(run.write(tmp_path / "log.jsonl"), "fixed:2", 0)
     assert "fixed:2" in capsys.readouterr().out
 

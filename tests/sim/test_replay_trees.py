@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from smartspec.control.log.decision import DecisionRecord, LogHeader
-from smartspec.control.records import StepFeedback, depths_of
+from smartspec.control.records import Outcome, depths_of
 from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.request import Request
@@ -34,7 +34,7 @@ def recorded(policy: str, path, num_tokens: int = 120) -> list[DecisionRecord]:
     controller.on_record = records.append
     blocks = BlockManager(1000, 16, NUM_ROWS)
     scheduler = Scheduler(blocks, max_batched_tokens=512, max_model_len=4096, max_draft_tokens=K)
-    core = EngineCore(scheduler, executor, executor.overheard(controller))
+    core = EngineCore(scheduler, executor, controller)
     for number in range(NUM_ROWS):
         truth.begin(number)
         params = SamplingParams(max_tokens=num_tokens + K, temperature=0.0)
@@ -52,17 +52,17 @@ def large_trees(tmp_path_factory):
     return path, recorded(f"eagle2:{K}", path)
 
 
-def of_trees(records: list[DecisionRecord]) -> list[StepFeedback]:
-    """The feedback of steps with trees."""
-    return [record.feedback for record in records if record.feedback.node_tests is not None]
+def of_trees(records: list[DecisionRecord]) -> list[Outcome]:
+    """The outcome of steps with trees."""
+    return [record.outcome for record in records if record.outcome.node_tests is not None]
 
 
 def emitted_of_first_nodes(records: list[DecisionRecord], size: int) -> int:
     """What trees cut to their first nodes would have emitted."""
-    total = sum(record.feedback.num_emitted for record in records)
-    for feedback in of_trees(records):
-        successes, has_ended = successes_of(feedback)
-        accepted = (feedback.node_tests[:, :size] == 1).sum(axis=1)
+    total = sum(record.outcome.num_emitted for record in records)
+    for outcome in of_trees(records):
+        successes, has_ended = successes_of(outcome)
+        accepted = (outcome.node_tests[:, :size] == 1).sum(axis=1)
         kept = successes + ~has_ended
         total += int((np.where(accepted < successes, accepted + 1, kept) - kept).sum())
     return total
@@ -73,7 +73,7 @@ def test_the_recorded_policy_replays_to_what_was_recorded(policy, tmp_path):
     records = recorded(policy, tmp_path / "log.jsonl")
     assert of_trees(records)
     then, (again,) = replay(RecordedLog(tmp_path / "log.jsonl"), [policy])
-    assert then.num_emitted == sum(record.feedback.num_emitted for record in records)
+    assert then.num_emitted == sum(record.outcome.num_emitted for record in records)
     assert again.evidence_share == 1.0
     # What a policy decides by confidence or learns from it may differ: logs keep four digits.
     tolerance = 0.01 if policy in ("goodput", "sequoia:7") else 0.0
@@ -102,10 +102,10 @@ def test_what_was_not_recorded_is_drawn_and_right_on_average(policy, other, tmp_
     _, (totals,) = replay(RecordedLog(tmp_path / "log.jsonl"), [other])
     truth = recorded(other, tmp_path / "other.jsonl", num_tokens=400)
     steps = sum(record.view.num_rows for record in truth)
-    per_step = sum(record.feedback.num_emitted for record in truth) / steps
+    per_step = sum(record.outcome.num_emitted for record in truth) / steps
     assert totals.num_emitted / totals.num_rows == pytest.approx(per_step, rel=0.06)
     # Batches are the recorded ones, which shrink at another moment.
-    seconds = sum(record.feedback.seconds.total for record in truth) / steps
+    seconds = sum(record.outcome.seconds.total for record in truth) / steps
     assert totals.seconds / totals.num_rows == pytest.approx(seconds, rel=0.12)
     assert totals.evidence_share < 1.0 or other == "fixed:3"
 
@@ -114,7 +114,7 @@ def test_a_recording_holds_what_a_chain_would_have_met(large_trees):
     _, records = large_trees
     recordings = read_recordings(records)
     assert len(recordings) == NUM_ROWS
-    first = [feedback.node_tests[feedback.drafted > 0, 0] for feedback in of_trees(records)]
+    first = [outcome.node_tests[outcome.drafted > 0, 0] for outcome in of_trees(records)]
     outcomes = np.concatenate([recording.outcomes for recording in recordings])
     # Deeper nodes count as well, hence the tolerance.
     assert np.nanmean(outcomes) == pytest.approx(np.mean(np.concatenate(first) == 1), abs=0.08)
@@ -122,23 +122,23 @@ def test_a_recording_holds_what_a_chain_would_have_met(large_trees):
 
 def test_ranks_are_told_as_far_as_the_path_was_compared(large_trees):
     _, records = large_trees
-    feedback = next(feedback for feedback in of_trees(records) if (feedback.accepted > 1).any())
-    rank, wrong = recorded_ranks(feedback, K)
-    for row, accepted in enumerate(feedback.accepted.tolist()):
-        path = np.flatnonzero(feedback.node_tests[row] == 1)
-        assert depths_of(feedback.parents)[row, path].tolist() == list(range(1, accepted + 1))
+    outcome = next(outcome for outcome in of_trees(records) if (outcome.accepted > 1).any())
+    rank, wrong = recorded_ranks(outcome, K)
+    for row, accepted in enumerate(outcome.accepted.tolist()):
+        path = np.flatnonzero(outcome.node_tests[row] == 1)
+        assert depths_of(outcome.parents)[row, path].tolist() == list(range(1, accepted + 1))
         assert (rank[row, :accepted] >= 0).all() and (rank[row, accepted:] == UNKNOWN).all()
         last = path[-1] if len(path) else -1
-        assert wrong[row, accepted] == (feedback.parents[row, : feedback.verified[row]] == last).sum()
+        assert wrong[row, accepted] == (outcome.parents[row, : outcome.verified[row]] == last).sum()
 
 
 def test_where_a_request_ended_nothing_more_is_right(large_trees):
     _, records = large_trees
-    feedback = next(feedback for feedback in of_trees(records) if feedback.accepted[0] > 1)
-    path = np.flatnonzero(feedback.node_tests[0] == 1)
-    tests = feedback.node_tests.copy()
-    tests[0, path[1:]], tests[0, np.isin(feedback.parents[0], path)] = -1, -1
-    ended = replace(feedback, accepted=np.minimum(feedback.accepted, 1), tested=np.minimum(feedback.tested, 1))
+    outcome = next(outcome for outcome in of_trees(records) if outcome.accepted[0] > 1)
+    path = np.flatnonzero(outcome.node_tests[0] == 1)
+    tests = outcome.node_tests.copy()
+    tests[0, path[1:]], tests[0, np.isin(outcome.parents[0], path)] = -1, -1
+    ended = replace(outcome, accepted=np.minimum(outcome.accepted, 1), tested=np.minimum(outcome.tested, 1))
     ended = replace(ended, node_tests=tests)
     successes, has_ended = successes_of(ended)
     assert successes[0] == 1 and has_ended[0]
@@ -149,7 +149,7 @@ def test_where_a_request_ended_nothing_more_is_right(large_trees):
 @pytest.mark.parametrize("parent", ["5", "-2", "null"])
 def test_a_tree_whose_nodes_follow_none_before_them_is_refused(large_trees, parent):
     _, records = large_trees
-    text = next(record for record in records if record.feedback.parents is not None).to_json()
+    text = next(record for record in records if record.outcome.parents is not None).to_json()
     damaged = text.replace('"parents":[[-1,', f'"parents":[[{parent},', 1)
     assert damaged != text
     with pytest.raises(ValueError, match="'parents' must name for every node one before it or -1"):
@@ -158,8 +158,8 @@ def test_a_tree_whose_nodes_follow_none_before_them_is_refused(large_trees, pare
 
 def test_the_log_keeps_width_and_depths(large_trees):
     path, records = large_trees
-    record = next(record for record in records if record.feedback.parents is not None)
+    record = next(record for record in records if record.outcome.parents is not None)
     again = DecisionRecord.from_json(record.to_json())
-    assert again.feedback.plan.width == record.feedback.plan.width == 10
-    assert again.feedback.plan.depths.tolist() == record.feedback.plan.depths.tolist()
+    assert again.outcome.plan.width == record.outcome.plan.width == 10
+    assert again.outcome.plan.depths.tolist() == record.outcome.plan.depths.tolist()
     assert RecordedLog(path).header.drafters == (HEAD,)

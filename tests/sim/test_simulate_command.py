@@ -194,7 +194,7 @@ def test_a_run_that_was_cut_short_stands_for_itself(call, tmp_path, monkeypatch)
 def simulate_or_die(scenario):
     if scenario.policy == "fixed:2":
         os.kill(os.getpid(), signal.SIGKILL)
-    return simulation.Outcome(scenario, None, None, 0.0)
+    return simulation.SimulationResult(scenario, None, None, 0.0)
 
 
 def test_a_killed_process_ends_the_command_with_a_line(call, monkeypatch):

@@ -8,7 +8,7 @@ import pytest
 
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
-from smartspec.control.records import DraftPlan, StepSeconds
+from smartspec.control.records import Plan, StepSeconds
 from smartspec.sim.hardware import roofline
 from smartspec.sim.time_truth import Noise, TimeTruth
 
@@ -24,7 +24,7 @@ def make_view(contexts, *, lag=0, **prefill):
 
 def step(truth, view, drafted, verified=None, drafter=0, now=0.0, seed=0):
     drafted = np.array(drafted)
-    plan = DraftPlan(drafted, np.full(view.num_rows, drafter))
+    plan = Plan(drafted, np.full(view.num_rows, drafter))
     verified = drafted if verified is None else np.array(verified)
     return truth.step_seconds(view, plan, drafted, verified, now, np.random.default_rng(seed))
 
@@ -42,7 +42,7 @@ def test_a_target_pass_reads_contexts_and_feeds_newest_and_draft_tokens():
 def test_a_pass_of_a_tree_is_fed_several_nodes_of_a_row():
     truth = TimeTruth(CURVE, (CURVE,), 1e-3)
     view, lengths = make_view(np.array([100, 300]), lag=2), np.array([4, 4])
-    plan, fed = DraftPlan(lengths, np.zeros(2, dtype=np.int64), width=3), np.array([[1, 3], [1, 0]])
+    plan, fed = Plan(lengths, np.zeros(2, dtype=np.int64), width=3), np.array([[1, 3], [1, 0]])
     seconds = truth.step_seconds(view, plan, lengths, lengths, 0.0, np.random.default_rng(0), fed)
     attended = 101 + 301 + 2 * (100 + 300), 3 * (100 + 1 + 3)
     first = 0.03 + (2 + 4) * 2e-3 + (400 + 2) * 1e-6 + 2 * 1e-4 + attended[0] * 1e-7

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 from toy_engine import VOCABULARY, ToyEngine, make_config, token
 
-from smartspec.control import StepFeedback
+from smartspec.control import Outcome
 from smartspec.sim.recorded_log import RecordedLog
 from smartspec.vllm_plugin import Scheduler
 from smartspec.vllm_plugin.copying import LEAST_FOLLOWED
@@ -36,10 +36,10 @@ def serve(tmp_path, engine_class, method="ngram", policy="goodput", **options) -
     return engine
 
 
-def steps(tmp_path) -> Iterator[tuple[StepFeedback, np.ndarray]]:
+def steps(tmp_path) -> Iterator[tuple[Outcome, np.ndarray]]:
     """Finished steps, and what their texts had followed before."""
     for record in RecordedLog(tmp_path / "log"):
-        yield record.feedback, record.feedback.view.match_lengths[0]
+        yield record.outcome, record.outcome.view.match_lengths[0]
 
 
 def test_a_text_that_always_follows_has_followed_all_it_emitted(tmp_path):

@@ -51,7 +51,7 @@ def test_texts_are_those_of_the_target(case, tmp_path):
 def test_the_next_step_does_not_wait_for_what_is_learned_from_the_last(case, tmp_path, monkeypatch):
     """That is done while it runs, and at once where there is none."""
     waited_for, is_running = [], [False]
-    observe, bitmask, update = Controller.observe, StockScheduler.get_grammar_bitmask, StockScheduler.update_from_output
+    observe, bitmask, update = Controller.learn, StockScheduler.get_grammar_bitmask, StockScheduler.update_from_output
 
     def learn(controller, *arguments):
         waited_for.append(not is_running[0] and engine.scheduler.has_unfinished_requests())
@@ -67,7 +67,7 @@ def test_the_next_step_does_not_wait_for_what_is_learned_from_the_last(case, tmp
         is_running[0] = False
         return update(*arguments)
 
-    monkeypatch.setattr(Controller, "observe", learn)
+    monkeypatch.setattr(Controller, "learn", learn)
     monkeypatch.setattr(StockScheduler, "get_grammar_bitmask", hand_over)
     monkeypatch.setattr(StockScheduler, "update_from_output", finish)
     config = make_config(tmp_path, **CASES[case])
@@ -156,8 +156,8 @@ def test_callers_may_ask_for_shorter_drafts(tmp_path):
 
 def test_callers_may_name_a_class_and_a_weight(tmp_path, monkeypatch):
     views = []
-    plan_draft = Controller.plan_draft
-    monkeypatch.setattr(Controller, "plan_draft", lambda self, view: views.append(view) or plan_draft(self, view))
+    plan = Controller.plan
+    monkeypatch.setattr(Controller, "plan", lambda self, view: views.append(view) or plan(self, view))
     engine = ToyEngine(Scheduler(make_config(tmp_path, settings={"policy": "fixed:2"})))
     asked = [{}, {"smartspec_class": "code"}, {"smartspec_class": "code", "smartspec_weight": 3}]
     wrong = [{"smartspec_class": 7, "smartspec_weight": -1}, {"smartspec_class": "x" * 65, "smartspec_weight": True}]
@@ -183,7 +183,7 @@ def test_a_controller_that_raises_costs_drafts_and_nothing_else(tmp_path, monkey
     def fail(*_):
         raise RuntimeError("no plan today")
 
-    monkeypatch.setattr(Controller, "plan_draft", fail)
+    monkeypatch.setattr(Controller, "plan", fail)
     engine.add(0, 20, 150)
     with caplog.at_level(logging.WARNING, "vllm.smartspec"):
         engine.run()
@@ -214,8 +214,8 @@ ODD = [
 @pytest.mark.parametrize("case", CASES)
 def test_odd_values_of_one_request_count_as_not_given(case, tmp_path, monkeypatch, caplog):
     views = []
-    plan_draft = Controller.plan_draft
-    monkeypatch.setattr(Controller, "plan_draft", lambda self, view: views.append(view) or plan_draft(self, view))
+    plan = Controller.plan
+    monkeypatch.setattr(Controller, "plan", lambda self, view: views.append(view) or plan(self, view))
     config = make_config(tmp_path, **CASES[case])
     engine = ToyEngine(Scheduler(config), acceptance=0.9, has_passes=config.speculative_config.method == "draft_model")
     weights, classes = [0, 1e-320, 100.5], ["", "\udc80" * 65, 3]

@@ -9,7 +9,7 @@ import numpy as np
 from vllm import LLM, SamplingParams
 from vllm.platforms import current_platform
 
-from smartspec.control import BatchView, Controller, DraftPlan, Policy
+from smartspec.control import BatchView, Controller, Plan, Policy
 from smartspec.vllm_plugin import build
 
 LONGEST = 5
@@ -29,14 +29,14 @@ class RestlessLengths(Policy):
         self._random = np.random.default_rng(seed)
         self._quiet_steps = 0
 
-    def plan_draft(self, view: BatchView, estimates) -> DraftPlan:
+    def plan(self, view: BatchView, estimates) -> Plan:
         if not self._quiet_steps and self._random.random() < 0.1:
             self._quiet_steps = int(self._random.integers(1, 12))
         lengths = self._random.integers(0, view.draft_lengths[0] + 1)
         if self._quiet_steps:
             self._quiet_steps -= 1
             lengths = np.zeros_like(lengths)
-        return DraftPlan(lengths, np.where(lengths > 0, 0, -1))
+        return Plan(lengths, np.where(lengths > 0, 0, -1))
 
 
 def restless(monkeypatch) -> None:

@@ -72,9 +72,9 @@ def test_counters_are_those_of_vllm(model, few, expected, tmp_path):
 
 def test_a_failing_controller_and_a_corrupt_cost_file(model, few, expected, tmp_path, monkeypatch, caplog):
     class Failing(Controller):
-        def observe(self, feedback, planned=None):
-            super().observe(feedback, planned)
-            if feedback.verified.sum() > 3:
+        def learn(self, plan, outcome):
+            super().learn(plan, outcome)
+            if outcome.verified.sum() > 3:
                 raise RuntimeError("enough")
 
     monkeypatch.setattr(build, "Controller", Failing)

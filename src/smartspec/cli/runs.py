@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from smartspec.sim.scenario import Scenario
-    from smartspec.sim.simulation import Outcome
+    from smartspec.sim.simulation import SimulationResult
 
 
-def play(scenarios: list["Scenario"], processes: int = 1) -> tuple[list["Outcome"], BaseException | None]:
+def play(scenarios: list["Scenario"], processes: int = 1) -> tuple[list["SimulationResult"], BaseException | None]:
     """The runs that ended, in the order of the scenarios, and what kept the others from it, None if nothing did.
 
-    Ctrl-C is a KeyboardInterrupt (the last run may then be cut short, see Outcome), a worker that was killed a
+    Ctrl-C is a KeyboardInterrupt (the last run may then be cut short, see SimulationResult), a worker that was killed a
     BrokenProcessPool.
     """
     ended, failure = {}, None
@@ -28,7 +28,7 @@ def play(scenarios: list["Scenario"], processes: int = 1) -> tuple[list["Outcome
     return [ended[number] for number in sorted(ended)], failure
 
 
-def one_by_one(scenarios: list["Scenario"]) -> Iterator[tuple[int, "Outcome"]]:
+def one_by_one(scenarios: list["Scenario"]) -> Iterator[tuple[int, "SimulationResult"]]:
     """Runs with their numbers. KeyboardInterrupt behind a run that Ctrl-C has cut short."""
     from smartspec.sim.simulation import simulate
 
@@ -41,7 +41,7 @@ def one_by_one(scenarios: list["Scenario"]) -> Iterator[tuple[int, "Outcome"]]:
             raise KeyboardInterrupt
 
 
-def in_processes(scenarios: list["Scenario"], processes: int) -> Iterator[tuple[int, "Outcome"]]:
+def in_processes(scenarios: list["Scenario"], processes: int) -> Iterator[tuple[int, "SimulationResult"]]:
     """Runs with their numbers, as they end."""
     from smartspec.sim.simulation import simulate
 

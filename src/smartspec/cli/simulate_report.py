@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from smartspec.sim.scenario import Scenario
-    from smartspec.sim.simulation import Outcome
+    from smartspec.sim.simulation import SimulationResult
 
 MAX_REASONS = 5
 
 
-def report(outcomes: list["Outcome"], num_planned: int, output: Path | None, plot: Path | None) -> None:
+def report(outcomes: list["SimulationResult"], num_planned: int, output: Path | None, plot: Path | None) -> None:
     """Save and draw at least one run where that is asked for, then print. num_planned: runs there should have been."""
     from smartspec.bench.report import run_json, write_json
 
@@ -27,7 +27,7 @@ def report(outcomes: list["Outcome"], num_planned: int, output: Path | None, plo
         _print(outcomes, [*_notes(outcomes, num_planned), *written])
 
 
-def _draw(outcomes: list["Outcome"], plot: Path) -> bool:
+def _draw(outcomes: list["SimulationResult"], plot: Path) -> bool:
     """Whether there was a completed request to draw."""
     import numpy as np
 
@@ -43,7 +43,7 @@ def _draw(outcomes: list["Outcome"], plot: Path) -> bool:
     return bool(arrays)
 
 
-def _print(outcomes: list["Outcome"], lines: list[str]) -> None:
+def _print(outcomes: list["SimulationResult"], lines: list[str]) -> None:
     from rich.console import Console
 
     from smartspec.bench.comparison import comparison_table
@@ -61,13 +61,13 @@ def _print(outcomes: list["Outcome"], lines: list[str]) -> None:
         console.print(line, markup=False, highlight=False)
 
 
-def _label(outcome: "Outcome") -> str:
+def _label(outcome: "SimulationResult") -> str:
     """A run that was cut short stands for itself: only its short requests ended, which makes it look better."""
     policy = outcome.scenario.policy
     return f"{policy} (interrupted)" if outcome.is_interrupted else policy
 
 
-def _notes(outcomes: list["Outcome"], num_planned: int) -> list[str]:
+def _notes(outcomes: list["SimulationResult"], num_planned: int) -> list[str]:
     """What a reader must know beside the table: requests that were refused, runs that were cut short or never begun."""
     lines = _refusals(outcomes) + _charged(outcomes)
     for outcome in outcomes:
@@ -83,7 +83,7 @@ def _notes(outcomes: list["Outcome"], num_planned: int) -> list[str]:
     return lines
 
 
-def _charged(outcomes: list["Outcome"]) -> list[str]:
+def _charged(outcomes: list["SimulationResult"]) -> list[str]:
     """What the policies were charged for their own decisions."""
     tables = {outcome.scenario.policy: outcome.scenario.controller_seconds for outcome in outcomes}
     if not any(tables.values()):
@@ -92,7 +92,7 @@ def _charged(outcomes: list["Outcome"]) -> list[str]:
     return [f"charged for the controller, ms per step of few to many requests: {', '.join(spans)}"]
 
 
-def _refusals(outcomes: list["Outcome"]) -> list[str]:
+def _refusals(outcomes: list["SimulationResult"]) -> list[str]:
     """How many of the requests the table leaves out, and the commonest reasons."""
     refused, total, reasons = Counter(), Counter(), Counter()
     for outcome in outcomes:

@@ -2,9 +2,10 @@
 
     controller = Controller("goodput", 8, LatencyModel(CostCurve.linear(0.04, 0.002)),
                             drafters=(DrafterSpec("ngram", match_lengths=(0, 3)),))
-    plan = controller.plan_draft(view)                  # BatchView -> DraftPlan: what to draft, 0 where nothing pays
-    keep = controller.plan_verify(view, plan, drafted)  # Drafted -> int [R]: how much of it to verify
-    controller.observe(feedback)                        # StepFeedback: what was accepted, what it took
+    plan = controller.plan(view)         # BatchView -> Plan: what to draft, 0 where nothing pays
+    keep = controller.cut(plan, drafted) # Drafted -> int [R]: how much of it to verify
+    controller.learn(plan, outcome)      # Outcome: what was accepted, what it took; any number of steps later
+    controller.end(request_id)
 
 DrafterSpec names a drafter, DrafterView says what it can draft in a step; examples/embed_controller.py is a whole host.
 SafeController wraps one for production: whatever fails in it, the host goes on without drafts. Names that are not here
@@ -12,7 +13,7 @@ are internal.
 """
 
 from smartspec.control.acceptance.class_ids import ClassIds
-from smartspec.control.controller import Controller, Planned
+from smartspec.control.controller import Controller
 from smartspec.control.latency.cost_curve import CostCurve, ProfileSample
 from smartspec.control.latency.model import LatencyModel
 from smartspec.control.log.decision import DecisionRecord, LogHeader
@@ -22,9 +23,9 @@ from smartspec.control.records import (
     Drafted,
     DrafterSpec,
     DrafterView,
-    DraftPlan,
     FreeTests,
-    StepFeedback,
+    Outcome,
+    Plan,
     StepSeconds,
 )
 from smartspec.control.safe_controller import SafeController
@@ -35,17 +36,16 @@ __all__ = [
     "Controller",
     "CostCurve",
     "DecisionRecord",
-    "DraftPlan",
     "Drafted",
     "DrafterSpec",
     "DrafterView",
     "FreeTests",
     "LatencyModel",
     "LogHeader",
-    "Planned",
+    "Outcome",
+    "Plan",
     "Policy",
     "ProfileSample",
     "SafeController",
-    "StepFeedback",
     "StepSeconds",
 ]

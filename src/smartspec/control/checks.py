@@ -7,7 +7,7 @@ from math import isfinite
 
 import numpy as np
 
-from smartspec.control.records import BatchView, StepFeedback
+from smartspec.control.records import BatchView, Outcome
 
 NO_STEP_BEFORE = -float("inf")
 _DRAFTER_COUNTS = ("lengths", "match_lengths", "lag")
@@ -18,20 +18,21 @@ _FEEDBACK_COUNTS = ("drafted", "verified", "tested", "accepted")
 
 def problems(
     view: BatchView | None,
-    feedback: StepFeedback | None = None,
+    outcome: Outcome | None = None,
     last_now: float = NO_STEP_BEFORE,
     max_draft_tokens: int | None = None,
     num_drafters: int | None = None,
 ) -> str | None:
-    """The first problem of a view that is to be planned, or, given feedback, of what happened in it; None if sound.
+    """The first problem of a view that is to be planned, or, given outcome, of what happened in it; None if sound.
 
-    view: with feedback, the one that was planned last (None: none was). last_now: seconds, when the step before began.
+    view: with an outcome, the one it was planned for (None: there is none). last_now: seconds, when the step before
+    began.
     max_draft_tokens: K, the longest draft that is configured; num_drafters: drafters there are (None: any).
     """
-    if feedback is None:
-        assert view is not None, "there is neither a view nor feedback to check"
+    if outcome is None:
+        assert view is not None, "there is neither a view nor outcome to check"
         return _view_problem(view, last_now, num_drafters)
-    return _feedback_problem(view, feedback, max_draft_tokens)
+    return _outcome_problem(view, outcome, max_draft_tokens)
 
 
 def kind_of(problem: str) -> str:
@@ -82,30 +83,30 @@ def _what_is_wrong(view: BatchView) -> str | None:
     return None
 
 
-def _feedback_problem(planned: BatchView | None, feedback: StepFeedback, max_draft_tokens: int | None) -> str | None:
-    if problem := _seconds_problem(feedback):
+def _outcome_problem(planned: BatchView | None, outcome: Outcome, max_draft_tokens: int | None) -> str | None:
+    if problem := _seconds_problem(outcome):
         return problem
-    if feedback.view is not planned and (problem := _other_requests(planned, feedback.view)):
+    if outcome.view is not planned and (problem := _other_requests(planned, outcome.view)):
         return problem
-    columns = {name: getattr(feedback, name) for name in _FEEDBACK_COUNTS}
-    if problem := _shape_problem(columns, feedback.view.num_rows) or _contradiction(*columns.values()):
+    columns = {name: getattr(outcome, name) for name in _FEEDBACK_COUNTS}
+    if problem := _shape_problem(columns, outcome.view.num_rows) or _contradiction(*columns.values()):
         return problem
-    num_drafters, drafter = len(feedback.view.drafters), feedback.plan.drafter
-    if (wrong := (feedback.verified > 0) & ((drafter < 0) | (drafter >= num_drafters))).any():
+    num_drafters, drafter = len(outcome.view.drafters), outcome.plan.drafter
+    if (wrong := (outcome.verified > 0) & ((drafter < 0) | (drafter >= num_drafters))).any():
         return f"drafter: tokens of drafters {drafter[wrong].tolist()} were verified, there are {num_drafters}"
-    if problem := _free_tests_problem(feedback, max_draft_tokens):
+    if problem := _free_tests_problem(outcome, max_draft_tokens):
         return problem
-    longest = int(feedback.drafted.max(initial=0))
+    longest = int(outcome.drafted.max(initial=0))
     if max_draft_tokens is not None and longest > max_draft_tokens:
         return f"length: a draft of {longest} tokens, the longest configured is {max_draft_tokens}"
-    most = feedback.view.num_rows + feedback.view.num_prefills + int(feedback.accepted.sum())
-    if not 0 <= feedback.num_emitted <= most:
-        return f"count: num_emitted is {feedback.num_emitted}, accepted drafts and prefills allow 0 to {most}"
+    most = outcome.view.num_rows + outcome.view.num_prefills + int(outcome.accepted.sum())
+    if not 0 <= outcome.num_emitted <= most:
+        return f"count: num_emitted is {outcome.num_emitted}, accepted drafts and prefills allow 0 to {most}"
     return None
 
 
-def _seconds_problem(feedback: StepFeedback) -> str | None:
-    seconds = feedback.seconds
+def _seconds_problem(outcome: Outcome) -> str | None:
+    seconds = outcome.seconds
     for name, value in (("draft", seconds.draft), ("target", seconds.target), ("host", seconds.host)):
         if not 0 <= value < float("inf"):
             return f"seconds: {name} seconds are {value}, they must be finite and not negative"
@@ -119,7 +120,7 @@ def _other_requests(planned: BatchView | None, view: BatchView) -> str | None:
     expected = planned.request_ids.tolist()
     if unknown := sorted(set(ids) - set(expected)):
         return f"request: ids {unknown} were not in the step that was planned"
-    return None if ids == expected else f"request: feedback is about ids {ids}, planned were {expected}, in this order"
+    return None if ids == expected else f"request: outcome is about ids {ids}, planned were {expected}, in this order"
 
 
 def _shape_problem(columns: dict[str, np.ndarray], num_rows: int) -> str | None:
@@ -139,11 +140,11 @@ def _negative_count(columns: dict[str, np.ndarray], scalars: dict[str, float]) -
     return f"count: {name} are {column.tolist()}, they must not be negative"
 
 
-def _free_tests_problem(feedback: StepFeedback, max_draft_tokens: int | None) -> str | None:
+def _free_tests_problem(outcome: Outcome, max_draft_tokens: int | None) -> str | None:
     longest = np.inf if max_draft_tokens is None else max_draft_tokens
-    for number, free in enumerate(feedback.free_tests):
+    for number, free in enumerate(outcome.free_tests):
         columns = {f"free_tests[{number}].{name}": column for name, column in vars(free).items()}
-        if problem := _shape_problem(columns, feedback.view.num_rows):
+        if problem := _shape_problem(columns, outcome.view.num_rows):
             return problem
         is_sound = (free.position >= 0) & ((free.position < longest) | (free.tested == 0))
         is_sound &= (free.matched >= 0) & (free.matched <= free.tested)

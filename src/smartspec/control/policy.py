@@ -3,7 +3,7 @@
 Every policy speculates without loss: lengths depend on load, history and confidence, never on tokens that were sampled.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Protocol
@@ -13,12 +13,11 @@ import numpy as np
 from smartspec.control.planner.expected_tree import expected_trees
 from smartspec.control.records import (
     MAX_TREE_NODES,
-    Asked,
     BatchView,
     Drafted,
     DrafterSpec,
-    DraftPlan,
-    StepFeedback,
+    Outcome,
+    Plan,
     of_drafter,
 )
 
@@ -51,7 +50,7 @@ class Estimates:
     drafters: what is fixed about each of the D drafters. survival: float [D, R, K], by drafter, the probability that
     the j-th node of a row's draft is reached and accepted (of a chain: that the first j tokens all are). acceptance:
     the estimator it comes from, None where there is none (perfect estimates have no doubts). width, depths: of drafts
-    that would be made in passes, see DraftPlan; int [D, R, K], passes that each node takes, None where all are chains.
+    that would be made in passes, see Plan; int [D, R, K], passes that each node takes, None where all are chains.
     siblings: of the drafters that make trees, by number, the chance that a node's second, third, ... child is right
     where its first is wrong, float [ranks]; without them only chains can be planned.
     """
@@ -113,54 +112,35 @@ class Estimates:
 
 
 class Policy:
-    """Decides lengths. A policy that learns keeps its own state; all but plan_draft have a default.
+    """Decides lengths. A policy that learns keeps its own state; all but plan have a default.
 
-    note: why the last plan was not what the policy's rule alone would have chosen (a guard, a probe), None if it was.
-    needs_divergence: whether it cannot do without StepFeedback.divergence.
+    queries: decides which drafters are worth the time of looking for drafts; None where all are, in every step.
+    needs_divergence: whether it cannot do without Outcome.divergence.
     """
 
-    note: str | None = None
+    queries: "Queries | None" = None
     needs_divergence = False
 
-    def asks_drafters(self, num_rows: int, drafters: tuple[DrafterSpec, ...]) -> Asked:
-        """Which of these drafters are to be asked for drafts in the next step, of so many decoding requests."""
-        return Asked.ALL
-
-    def plan_draft(self, view: BatchView, estimates: Estimates) -> DraftPlan:
-        """How many tokens to draft for each row, and by what. Not asked where no row can have a draft."""
+    def plan(self, view: BatchView, estimates: Estimates) -> Plan:
+        """How many tokens to draft for each row, and by what. Not called where no row can have a draft."""
         raise NotImplementedError
 
-    def plan_verify(
-        self, view: BatchView, plan: DraftPlan, drafted: Drafted, survival: np.ndarray, latency: Latency
-    ) -> np.ndarray:
+    def cut(self, plan: Plan, drafted: Drafted, survival: np.ndarray) -> np.ndarray:
         """How many of the drafted tokens to verify: int [R], at most drafted.lengths.
 
         survival: float [R, K], as in Estimates, of the drafts as they turned out (confidence taken into account).
 
         Whether a token is kept must not depend on what is known only once it is drawn: the confidence of the tokens
-        behind it, how long its draft became and, if a StopRule couples rows, the same of other rows. Nothing that was
+        after it, how long its draft became and, if a StopRule couples rows, the same of other rows. Nothing that was
         drawn may be seen in prices either. Else what is kept is biased, and with it the output. Where rows look at each
         other, there must be one order in which all their tokens can be drawn, each kept or not by those before it.
         """
         return drafted.lengths
 
-    def alternatives(self, view: BatchView, estimates: Estimates, plan: DraftPlan) -> list[tuple[str, DraftPlan]]:
-        """The best plans that were considered and not chosen, best first, each with a label: asked for right after
-        plan_draft, with what it was given and its answer. A policy that compares no plans has none."""
-        return []
+    def learn(self, plan: Plan, outcome: Outcome) -> None:
+        """Learn from a finished step for which plan was called, any number of steps later and in any order."""
 
-    def observe(self, feedback: StepFeedback) -> None:
-        """Learn from a finished step of which plan_draft was asked."""
-
-    def observer(self) -> Callable[[StepFeedback], None]:
-        """What is to be told how the step went that was planned last, even if others are planned before it is over:
-        observe, but for policies that need to know their plan for that."""
-        return self.observe
-
-    def observe_step(self, feedback: StepFeedback, asked: Asked) -> None:
-        """Learn from any finished step. asked: which drafters were, see asks_drafters."""
-
-    def forget(self, request_id: int) -> None:
+    def end(self, request_id: int) -> None:
         """Drop what is known about a request that has ended; unknown ones are ignored."""
 
     def state(self) -> dict:
@@ -168,9 +148,17 @@ class Policy:
         return {}
 
 
-def no_drafts(num_rows: int) -> DraftPlan:
+class Queries(Protocol):
+    """Which drafters to query for drafts: see goodput.asking.Asking."""
+
+    def numbers(self, num_rows: int, drafters: tuple[DrafterSpec, ...]) -> frozenset[int]: ...
+
+    def learn(self, plan: Plan, outcome: Outcome) -> None: ...
+
+
+def no_drafts(num_rows: int) -> Plan:
     """Plain decoding."""
-    return DraftPlan(lengths=np.zeros(num_rows, dtype=np.int64), drafter=nobody(num_rows))
+    return Plan(lengths=np.zeros(num_rows, dtype=np.int64), drafter=nobody(num_rows))
 
 
 def nobody(num_rows: int) -> np.ndarray:
@@ -206,7 +194,7 @@ def expected_accepted(survival: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     return (survival * (np.arange(survival.shape[1]) < lengths[:, None])).sum(axis=1)
 
 
-def plan_of_lengths(view: BatchView, estimates: Estimates, lengths: np.ndarray | int) -> DraftPlan:
+def plan_of_lengths(view: BatchView, estimates: Estimates, lengths: np.ndarray | int) -> Plan:
     """Drafts of these lengths (int [R], or one for all) from the usual drafter, cut to what each row can have.
 
     Where they exceed view.draft_token_budget together, the longest are cut, to one length for all that are cut.
@@ -220,6 +208,6 @@ def plan_of_lengths(view: BatchView, estimates: Estimates, lengths: np.ndarray |
     return plan_by(drafter, cut)
 
 
-def plan_by(drafter: np.ndarray, lengths: np.ndarray) -> DraftPlan:
+def plan_by(drafter: np.ndarray, lengths: np.ndarray) -> Plan:
     """Drafts of these lengths by these drafters, both int [R]; nobody drafts where the length is 0."""
-    return DraftPlan(lengths=lengths, drafter=np.where(lengths > 0, drafter, -1))
+    return Plan(lengths=lengths, drafter=np.where(lengths > 0, drafter, -1))

@@ -4,10 +4,10 @@ Arrays are aligned by row: row i is the i-th decoding request of the step. A dec
 exactly one ordinary token in this step and may carry draft tokens behind it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
-from enum import IntEnum
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -23,14 +23,6 @@ MAX_TREE_NODES = 63  # a node's ancestors, the newest token and itself included,
 StopRule = Callable[[int, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
 
-class Asked(IntEnum):
-    """Which drafters look for drafts in a step: nobody, those without passes, or all."""
-
-    NOBODY = 0
-    MODEL_FREE = 1
-    ALL = 2
-
-
 @dataclass(frozen=True)
 class DrafterSpec:
     """What is fixed about a drafter; hosts and controller name it by its number, its place in their tuple of drafters.
@@ -38,7 +30,7 @@ class DrafterSpec:
     has_passes: its drafts are made after the plan by passes of a model, one per depth, for which the latency model has
     a cost curve. Otherwise it is model-free: its drafts cost nothing and exist before the plan. match_lengths: least
     match length of each of its pools, ascending; acceptance is learned separately per pool. makes_trees: a plan may ask
-    it for trees (see DraftPlan), as a pass can be fed several nodes of a draft. one_pass_depth: where not 0, one pass
+    it for trees (see Plan), as a pass can be fed several nodes of a draft. one_pass_depth: where not 0, one pass
     makes the whole draft, up to so many tokens deep: another token is another entry of that pass.
     """
 
@@ -47,11 +39,6 @@ class DrafterSpec:
     match_lengths: tuple[int, ...] = (0,)
     makes_trees: bool = False
     one_pass_depth: int = 0
-
-    @property
-    def least_asked(self) -> Asked:
-        """Of the answers to who is asked, the least that includes this one."""
-        return Asked.ALL if self.has_passes else Asked.MODEL_FREE
 
 
 @dataclass(frozen=True)
@@ -77,13 +64,18 @@ class DrafterView:
                 object.__setattr__(self, name, np.zeros(len(self.lengths), dtype=np.int64))
 
 
+# What one drafter can draft, found when the controller queries it, as looking for drafts takes time. Called once: with
+# True, or with False where the drafter is not queried. Then it says what is known at no cost, most often nothing.
+DrafterQuery = Callable[[bool], DrafterView]
+
+
 @dataclass(frozen=True)
 class BatchView:
     """What a controller may know about a step before it decides: numbers that are on the host anyway.
 
     request_ids: int [R], unique for the life of the engine. context_tokens: int [R], tokens in the target's KV.
     max_draft_tokens: int [R], most draft tokens the row may carry (remaining output, context, KV).
-    drafters: what each drafter can draft, by its number.
+    drafters: what each drafter can draft, by its number. queries: where given instead, how to find out.
     num_prefills, prefill_tokens: requests that are still in prefill and the tokens they feed. prefill_context_tokens:
     sum of their contexts at the end of the step; prefill_attended_tokens: sum over fed tokens of what each attends to.
     draft_token_budget: most draft tokens of the whole step (free KV, token limit of the engine). num_waiting: requests
@@ -107,6 +99,7 @@ class BatchView:
     weights: np.ndarray = None  # type: ignore[assignment]
     class_ids: np.ndarray = None  # type: ignore[assignment]
     tpot_targets: np.ndarray = None  # type: ignore[assignment]
+    queries: tuple[DrafterQuery, ...] = ()
 
     def __post_init__(self):
         defaults = {"weights": (1.0, float), "class_ids": (0, np.int64), "tpot_targets": (np.inf, float)}
@@ -117,6 +110,13 @@ class BatchView:
     @cached_property
     def num_rows(self) -> int:
         return len(self.request_ids)
+
+    def queried(self, numbers: Collection[int]) -> "BatchView":
+        """The same step with the drafts of these drafters; of the others only those that cost nothing."""
+        if not self.queries:
+            return self
+        found = tuple([query(number in numbers) for number, query in enumerate(self.queries)])
+        return replace(self, drafters=found, queries=())
 
     @cached_property
     def total_context_tokens(self) -> int:
@@ -154,8 +154,10 @@ class BatchView:
 
 
 @dataclass(frozen=True)
-class DraftPlan:
-    """What to draft. lengths: int [R], nodes of each draft; drafter: int [R], number of the drafter that makes it, -1
+class Plan:
+    """A decision about one step: what to draft, and what is needed to judge the drafts and to learn from the outcome.
+
+    lengths: int [R], nodes of each draft; drafter: int [R], number of the drafter that makes it, -1
     where none does (its length is 0).
 
     stop: may end drafts that are made in passes earlier, see StopRule.
@@ -167,6 +169,15 @@ class DraftPlan:
 
     chances: float [depth, rank], where given what trees take the child of each rank for, the likeliest first, in place
     of what their drafter believes: their shape is then the same for all rows of a size.
+
+    reason: why it is not what the policy's rule alone would have chosen (guard, exploration), None where it is.
+    settled: what its policy needs again to cut the drafts and to learn, such as prices; all of it settled before
+    drafting.
+    alternatives: the best plans that were considered and not chosen, best first, each with a label; found when called.
+
+    The controller adds: view, the step as it was decided on, None where it was refused; queried, numbers of the
+    drafters that were queried, None where the view held all drafts already; survival, float [R, K], the chance that
+    the j-th node of each row's draft is reached and accepted, by what was known before drafting.
     """
 
     lengths: np.ndarray
@@ -175,6 +186,12 @@ class DraftPlan:
     depths: np.ndarray | None = None
     width: int = 1
     chances: np.ndarray | None = None
+    reason: str | None = None
+    settled: Any = None
+    alternatives: "Callable[[], list[tuple[str, Plan]]]" = list
+    view: BatchView | None = None
+    queried: frozenset[int] | None = None
+    survival: np.ndarray | None = None
 
     @property
     def passes(self) -> np.ndarray:
@@ -242,14 +259,15 @@ class FreeTests:
 
 
 @dataclass(frozen=True)
-class StepFeedback:
+class Outcome:
     """What happened in a step, for learning.
 
-    plan: what was asked. drafted: int [R] draft tokens that existed. verified: int [R] of them fed to the target.
-    accepted: int [R] of the verified ones accepted (what a stop rule later dropped is not counted as tested:
-    tested[i] says how many positions were truly compared). confidence: as in Drafted. divergence: float [R, K],
-    Kullback-Leibler divergence of draft from target distribution at each verified position in nats (for a deterministic
-    draft: -log of the target's probability of the token), NaN elsewhere, None where the host does not compute it.
+    plan: what was left of the plan, where a host had no room for all of it. drafted: int [R] draft tokens that existed.
+    verified: int [R] of them fed to the target. accepted: int [R] of the verified ones accepted (what a stop rule later
+    dropped is not counted as tested: tested[i] says how many positions were truly compared). confidence: as in Drafted.
+    divergence: float [R, K], Kullback-Leibler divergence of draft from target distribution at each verified position in
+    nats (for a deterministic draft: -log of the target's probability of the token), NaN elsewhere, None where the host
+    does not compute it.
     free_tests: by drafter; empty where the host knows of none.
 
     Where there are trees, tested and accepted count depths: how many tokens of a path were accepted, and how often
@@ -258,7 +276,7 @@ class StepFeedback:
     """
 
     view: BatchView
-    plan: DraftPlan
+    plan: Plan
     drafted: np.ndarray
     verified: np.ndarray
     tested: np.ndarray
@@ -271,7 +289,7 @@ class StepFeedback:
     parents: np.ndarray | None = None
     node_tests: np.ndarray | None = None
 
-    def as_drafted(self) -> DraftPlan:
+    def as_drafted(self) -> Plan:
         """The plan as it was carried out: a stop rule may have ended drafts early, and trees end when they cannot
         become better."""
         plan, depths = self.plan, None

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from smartspec.control.controller import Controller, Planned
+from smartspec.control.controller import Controller
 from smartspec.control.policy import no_drafts
-from smartspec.control.records import Asked, BatchView, Drafted, DraftPlan, StepFeedback
+from smartspec.control.records import BatchView, Drafted, Outcome, Plan
 
 RETRY_STEPS = 100
 MAX_KINDS = 32  # texts of exceptions may hold numbers: beyond this many kinds they are counted together
@@ -41,33 +41,24 @@ class SafeController:
         """What the controller was told that cannot be true, by kind."""
         return self.controller.num_ignored
 
-    def asks_drafters(self, num_rows: int) -> Asked:
-        """As the controller says; nobody while it is not asked itself."""
-        return self._ask(Asked.NOBODY, self.controller.asks_drafters, num_rows)
-
-    def plan_draft(self, view: BatchView) -> DraftPlan:
+    def plan(self, view: BatchView) -> Plan:
         """The controller's plan, or no drafts."""
         if self._steps_to_retry:
             self._steps_to_retry -= 1
-        return self._ask(no_drafts(view.num_rows), self.controller.plan_draft, view)
+        return self._ask(no_drafts(view.num_rows), self.controller.plan, view)
 
-    def plan_verify(self, view: BatchView, plan: DraftPlan, drafted: Drafted) -> np.ndarray:
+    def cut(self, plan: Plan, drafted: Drafted) -> np.ndarray:
         """The controller's lengths, or none verified: int [R]."""
-        return self._ask(np.zeros(view.num_rows, dtype=np.int64), self.controller.plan_verify, view, plan, drafted)
+        return self._ask(np.zeros_like(drafted.lengths), self.controller.cut, plan, drafted)
 
-    @property
-    def planned(self) -> Planned | None:
-        """The last step, as the controller planned it (see its observe); None while it is not asked."""
-        return None if self._steps_to_retry else self.controller.planned
-
-    def observe(self, feedback: StepFeedback, planned: Planned | None = None) -> None:
+    def learn(self, plan: Plan, outcome: Outcome) -> None:
         """Passed on, unless the controller failed in this step or not long ago."""
-        self._ask(None, self.controller.observe, feedback, planned)
+        self._ask(None, self.controller.learn, plan, outcome)
 
-    def forget(self, request_id: int) -> None:
+    def end(self, request_id: int) -> None:
         """Always passed on, or a controller that recovers would remember requests forever."""
         try:
-            self.controller.forget(request_id)
+            self.controller.end(request_id)
         except Exception as error:
             self._note(error)
 

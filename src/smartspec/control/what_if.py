@@ -6,7 +6,7 @@ import numpy as np
 
 from smartspec.control.latency.model import LatencyModel
 from smartspec.control.policy import Estimates, expected_accepted, plan_of_lengths
-from smartspec.control.records import BatchView, DraftPlan
+from smartspec.control.records import BatchView, Plan
 
 
 def uniform_goodput(view: BatchView, estimates: Estimates, latency: LatencyModel) -> list[float]:
@@ -17,13 +17,13 @@ def uniform_goodput(view: BatchView, estimates: Estimates, latency: LatencyModel
 
 
 def planned_goodput(
-    view: BatchView, estimates: Estimates, latency: LatencyModel, plan: DraftPlan, verified: np.ndarray
+    view: BatchView, estimates: Estimates, latency: LatencyModel, plan: Plan, verified: np.ndarray
 ) -> float:
     """The same for a plan of which verified draft tokens (int [R]) are kept."""
     return _goodput(view, estimates, latency, replace(plan, lengths=verified))
 
 
-def _goodput(view: BatchView, estimates: Estimates, latency: LatencyModel, plan: DraftPlan) -> float:
+def _goodput(view: BatchView, estimates: Estimates, latency: LatencyModel, plan: Plan) -> float:
     survival = estimates.of_width(plan.width).survival_of(plan.drafter)
     tokens = view.weights @ (1.0 + expected_accepted(survival, plan.lengths))
     return float(tokens) / latency.predict(view, plan, plan.lengths).total

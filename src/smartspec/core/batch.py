@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from smartspec.control.records import Asked, FreeTests, StepSeconds
+from smartspec.control.records import FreeTests, StepSeconds
 from smartspec.core.blocks import MemoryOp
 from smartspec.core.request import Request
 
@@ -16,15 +16,13 @@ class Batch:
 
     decoding: requests that feed one token, sample behind it, and may carry draft tokens. prefill: requests that feed
     num_prefill_tokens[i] tokens of their prompt (or of their recomputed text after a preemption). memory_ops: KV
-    copies, trims and wipes to carry out, in order, before anything is computed. asked: drafters that are to look
-    for drafts; the others only follow the step.
+    copies, trims and wipes to carry out, in order, before anything is computed.
     """
 
     decoding: tuple[Request, ...] = ()
     prefill: tuple[Request, ...] = ()
     num_prefill_tokens: tuple[int, ...] = ()
     memory_ops: tuple[MemoryOp, ...] = ()
-    asked: Asked = Asked.ALL
 
     @property
     def empty(self) -> bool:
@@ -140,7 +138,7 @@ class Verification:
 class StepResult:
     """decoding[i] belongs to batch.decoding[i]; prefill[i] to batch.prefill[i], None where its prompt goes on.
 
-    divergence, free_tests: as in control.records.StepFeedback. prompt_logprobs[i]: of the next tokens of the prompt of
+    divergence, free_tests: as in control.records.Outcome. prompt_logprobs[i]: of the next tokens of the prompt of
     batch.prefill[i], as far as they are wanted; empty where nobody wants any.
     """
 

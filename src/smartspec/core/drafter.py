@@ -15,11 +15,11 @@ class Drafter(Protocol):
     spec: DrafterSpec
 
     def begin_step(self, batch: Batch) -> None:
-        """Follow the batch's memory operations, and find the drafts that cost nothing if the batch asks drafters."""
+        """Follow the batch's memory operations."""
 
-    def view(self, batch: Batch) -> DrafterView:
-        """What it can draft in each row, known before anything is decided. Asked if the batch asks drafters, and of a
-        drafter without passes always."""
+    def view(self, batch: Batch, is_queried: bool = True) -> DrafterView:
+        """What it can draft in each row, found before anything is decided. Where it is not queried: what costs nothing;
+        a drafter with passes is then not called."""
 
     def draft(self, batch: Batch, lengths: np.ndarray, stop: StopRule | None) -> Sequence[Draft]:
         """One draft per row, of at most lengths[i] nodes (int [R]; 0: it does not draft there). Not asked where all
@@ -48,5 +48,5 @@ class TreeDrafter(Drafter, Protocol):
         stop: StopRule | None,
         chances: np.ndarray | None,
     ) -> Sequence[Draft]:
-        """As draft, of trees: see control.records.DraftPlan. ValueError where one is to have more than MAX_TREE_NODES
+        """As draft, of trees: see control.records.Plan. ValueError where one is to have more than MAX_TREE_NODES
         nodes."""

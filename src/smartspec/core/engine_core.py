@@ -1,12 +1,11 @@
 """The one step: scheduling, drafting, verification and learning meet here and nowhere else."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
 
-from smartspec.control.records import Asked, BatchView, Drafted, DrafterView, DraftPlan, StepFeedback
+from smartspec.control.records import BatchView, Drafted, DrafterQuery, Outcome, Plan
 from smartspec.core.batch import Batch, Draft, RequestOutput, StepOutput, StepResult, Verification, shorten
 from smartspec.core.draft_columns import confidence_of, node_tests, num_compared, parents_of
 from smartspec.core.request import Request
@@ -16,11 +15,11 @@ from smartspec.core.scheduler import Scheduler
 class Executor(Protocol):
     """What computes: the live engine runs kernels, the simulator computes time and acceptance."""
 
-    def begin_step(self, batch: Batch, now: float) -> tuple[DrafterView, ...]:
-        """Carry out the batch's memory operations; what each drafter can draft, which is nothing where the batch asks
-        for nothing. The step began at now."""
+    def begin_step(self, batch: Batch, now: float) -> tuple[DrafterQuery, ...]:
+        """Carry out the batch's memory operations; how to find out what each drafter can draft. The step began at
+        now."""
 
-    def draft(self, batch: Batch, plan: DraftPlan) -> tuple[Draft, ...]:
+    def draft(self, batch: Batch, plan: Plan) -> tuple[Draft, ...]:
         """One draft per decoding request, by its drafter and at most plan.lengths[i] long."""
 
     def verify(self, batch: Batch, drafts: tuple[Draft, ...]) -> StepResult:
@@ -35,15 +34,13 @@ class Controller(Protocol):
 
     predicted_seconds: float
 
-    def asks_drafters(self, num_rows: int) -> Asked: ...
+    def plan(self, view: BatchView) -> Plan: ...
 
-    def plan_draft(self, view: BatchView) -> DraftPlan: ...
+    def cut(self, plan: Plan, drafted: Drafted) -> np.ndarray: ...
 
-    def plan_verify(self, view: BatchView, plan: DraftPlan, drafted: Drafted) -> np.ndarray: ...
+    def learn(self, plan: Plan, outcome: Outcome) -> None: ...
 
-    def observe(self, feedback: StepFeedback) -> None: ...
-
-    def forget(self, request_id: int) -> None: ...
+    def end(self, request_id: int) -> None: ...
 
 
 class EngineCore:
@@ -96,21 +93,20 @@ class EngineCore:
         for request in (*batch.decoding, *batch.prefill):
             if request.first_step is None:
                 request.first_step = now
-        batch = replace(batch, asked=self.controller.asks_drafters(len(batch.decoding)))
         view = self.scheduler.view(batch, self.executor.begin_step(batch, now), now)
-        plan = self.controller.plan_draft(view)
-        plan = self.scheduler.reserve(batch, plan)
-        drafts = self.executor.draft(batch, plan)
+        plan = self.controller.plan(view)
+        reserved = self.scheduler.reserve(batch, plan)
+        drafts = self.executor.draft(batch, reserved)
         drafted = _drafted(drafts, self.scheduler.max_draft_tokens)
-        keep = self.controller.plan_verify(view, plan, drafted)
+        keep = self.controller.cut(reserved, drafted)
         self.scheduler.remember_drafts(batch, keep)
         verified = tuple(map(shorten, drafts, keep.tolist()))
         result = self.executor.verify(batch, verified)
         outputs, num_kept = self._update(batch, result)
-        feedback = _feedback(view, plan, drafted, verified, num_kept, result)
-        self.controller.observe(feedback)
+        outcome = _outcome(plan.view or view, reserved, drafted, verified, num_kept, result)
+        self.controller.learn(plan, outcome)
         self._forget_finished(output.request for output in outputs)
-        return _step_output(outputs, feedback, self.controller.predicted_seconds)
+        return _step_output(outputs, outcome, self.controller.predicted_seconds)
 
     def _update(self, batch: Batch, result: StepResult) -> tuple[list[RequestOutput], np.ndarray]:
         """Append emitted tokens, stop, roll back; returns the outputs and how many tokens of each row were kept [R]."""
@@ -151,7 +147,7 @@ class EngineCore:
 
     def _forget(self, request_id: int) -> None:
         self.executor.release(request_id)
-        self.controller.forget(request_id)
+        self.controller.end(request_id)
 
 
 def _drafted(drafts: tuple[Draft, ...], max_draft_tokens: int) -> Drafted:
@@ -159,14 +155,14 @@ def _drafted(drafts: tuple[Draft, ...], max_draft_tokens: int) -> Drafted:
     return Drafted(lengths, confidence_of(drafts, max_draft_tokens), parents_of(drafts, max_draft_tokens))
 
 
-def _feedback(
+def _outcome(
     view: BatchView,
-    plan: DraftPlan,
+    plan: Plan,
     drafted: Drafted,
     verified: tuple[Draft, ...],
     num_kept: np.ndarray,
     result: StepResult,
-) -> StepFeedback:
+) -> Outcome:
     """num_kept: int [R], emitted tokens that were kept: a position behind the last of them was not tested."""
     accepted = np.array([v.num_accepted for v in result.decoding], dtype=np.int64)
     lengths = np.array([len(draft) for draft in verified], dtype=np.int64)
@@ -175,7 +171,7 @@ def _feedback(
         comparable = np.array(list(map(num_compared, verified, result.decoding)), dtype=np.int64)
         tests = node_tests(verified, result.decoding, num_kept, drafted.parents.shape[1])
     num_emitted = num_kept.sum() + sum(len(v.emitted_token_ids) for v in result.prefill if v is not None)
-    return StepFeedback(
+    return Outcome(
         view=view,
         plan=plan,
         drafted=drafted.lengths,
@@ -192,14 +188,14 @@ def _feedback(
     )
 
 
-def _step_output(outputs: list[RequestOutput], feedback: StepFeedback, predicted_seconds: float) -> StepOutput:
+def _step_output(outputs: list[RequestOutput], outcome: Outcome, predicted_seconds: float) -> StepOutput:
     return StepOutput(
         outputs=tuple(outputs),
-        num_prefill_tokens=feedback.view.prefill_tokens,
-        num_draft_tokens=int(feedback.drafted.sum()),
-        num_verified_tokens=int(feedback.verified.sum()),
-        num_accepted_tokens=int(feedback.accepted.sum()),
-        verified_lengths=tuple(feedback.verified.tolist()),
+        num_prefill_tokens=outcome.view.prefill_tokens,
+        num_draft_tokens=int(outcome.drafted.sum()),
+        num_verified_tokens=int(outcome.verified.sum()),
+        num_accepted_tokens=int(outcome.accepted.sum()),
+        verified_lengths=tuple(outcome.verified.tolist()),
         predicted_seconds=predicted_seconds,
-        seconds=feedback.seconds,
+        seconds=outcome.seconds,
     )

@@ -6,11 +6,13 @@ to compute, and the scheduler hands out tokens so that the first catches up with
 
 from collections import Counter
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 
 from smartspec.control.acceptance.class_ids import ClassIds
-from smartspec.control.records import UNLIMITED, BatchView, DrafterView, DraftPlan
+from smartspec.control.records import UNLIMITED, BatchView, DrafterQuery, DrafterView, Plan
 from smartspec.core.batch import Batch
 from smartspec.core.blocks import BlockManager, Prefix, common_prefix
 from smartspec.core.fair_queue import FairQueue
@@ -77,13 +79,13 @@ class Scheduler:
             memory_ops=self.blocks.take_memory_ops() if decoding or prefill else (),
         )
 
-    def view(self, batch: Batch, drafters: tuple[DrafterView, ...], now: float) -> BatchView:
-        """What the controller may know about the batch. now: seconds; see BatchView."""
+    def view(self, batch: Batch, queries: tuple[DrafterQuery, ...], now: float) -> BatchView:
+        """What the controller may know about the batch. queries: of the drafters. now: seconds; see BatchView."""
         rows = batch.decoding
         # Not below 0: of a prompt that only is to be scored, no token may come.
         left = np.array([max(0, r.max_num_tokens - r.num_tokens - 1) for r in rows], dtype=np.int64)
         caps, budget = self._fit_kv(rows, np.minimum(left, self.max_draft_tokens))
-        wishes: dict[str, np.ndarray] = {}
+        wishes: dict[str, Any] = {}
         if any(r.speculation is not NO_OPTIONS for r in rows):
             caps, wishes = _wishes(rows, caps)
         chunks = [(n, r.num_computed_tokens + n) for r, n in zip(batch.prefill, batch.num_prefill_tokens, strict=True)]
@@ -95,7 +97,6 @@ class Scheduler:
             request_ids=np.array([r.request_id for r in rows], dtype=np.int64),
             context_tokens=np.array([r.num_computed_tokens for r in rows], dtype=np.int64),
             max_draft_tokens=caps,
-            drafters=tuple([_cut(drafter, caps) for drafter in drafters]),
             num_prefills=len(chunks),
             prefill_tokens=sum(num_tokens for num_tokens, _ in chunks),
             prefill_context_tokens=sum(context for _, context in chunks),
@@ -103,10 +104,11 @@ class Scheduler:
             draft_token_budget=budget,
             num_waiting=min(len(self.waiting), self.blocks.num_available_slots),
             now=now,
+            queries=tuple([partial(_cut, query, caps) for query in queries]),
             **wishes,
         )
 
-    def reserve(self, batch: Batch, plan: DraftPlan) -> DraftPlan:
+    def reserve(self, batch: Batch, plan: Plan) -> Plan:
         """Hold lookahead blocks for the planned drafts; shorten what does not fit. Never preempts anybody."""
         lengths = plan.lengths.tolist()
         is_cut = False
@@ -292,8 +294,9 @@ def _chunk(request: Request, budget: int, scored: int) -> int:
     return min(request.num_uncomputed_tokens, budget, max(1, scored) if request.num_unscored_tokens else budget)
 
 
-def _cut(drafter: DrafterView, caps: np.ndarray) -> DrafterView:
-    """With drafts of at most these lengths: int [R]."""
+def _cut(query: DrafterQuery, caps: np.ndarray, is_queried: bool) -> DrafterView:
+    """What the query finds, with drafts of at most these lengths: int [R]."""
+    drafter = query(is_queried)
     return replace(drafter, lengths=np.minimum(drafter.lengths, caps)) if drafter.lengths.any() else drafter
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from smartspec.control.records import Asked, DrafterSpec, DrafterView, FreeTests, StopRule
+from smartspec.control.records import DrafterSpec, DrafterView, FreeTests, StopRule
 from smartspec.core.batch import NO_DRAFT, Batch, Draft, Verification, chain, shorten, without_nodes
 from smartspec.core.draft_columns import confidence_of, parents_of
 from smartspec.core.grammar import Grammar
@@ -16,10 +16,10 @@ FORCED = 32  # match length of drafts that a grammar forces, longer than any mat
 class ModelFreeDrafter:
     """Implements core.drafter.Drafter for whoever says what it is (spec) and how it drafts (propose).
 
-    What the grammar of a request forces is drafted where the drafter does not draft it itself, and in steps that do not
-    ask drafters. Drafts are deterministic, so whether they are
-    right is known without verifying them: in every row whose draft was not verified, or accepted as far as it was, the
-    next token is compared with what the target emitted there.
+    What the grammar of a request forces is drafted where the drafter does not draft it itself, and in steps in which it
+    is not queried. Drafts are deterministic, so whether they are right is known without verifying them: in every row
+    whose draft was not verified, or accepted as far as it was, the next token is compared with what the target emitted
+    there.
     """
 
     spec: DrafterSpec
@@ -40,10 +40,10 @@ class ModelFreeDrafter:
         return self
 
     def begin_step(self, batch: Batch) -> None:
-        self._drafts = tuple([self._draft_of(request, batch.asked > Asked.NOBODY) for request in batch.decoding])
+        self._drafts = (NO_DRAFT,) * len(batch.decoding)
 
-    def _draft_of(self, request: Request, is_asked: bool) -> Draft:
-        draft = self.of_salt(request.origin.cache_salt).propose(request.token_ids) if is_asked else NO_DRAFT
+    def _draft_of(self, request: Request, is_queried: bool) -> Draft:
+        draft = self.of_salt(request.origin.cache_salt).propose(request.token_ids) if is_queried else NO_DRAFT
         return draft if request.grammar is None else self._under_grammar(draft, request.grammar)
 
     def _under_grammar(self, draft: Draft, grammar: Grammar) -> Draft:
@@ -54,7 +54,8 @@ class ModelFreeDrafter:
         forced = tuple(grammar.forced()[: self.max_draft_tokens])
         return draft if forced in draft.paths else chain(np.array(forced, dtype=np.int32), match_length=FORCED)
 
-    def view(self, batch: Batch) -> DrafterView:
+    def view(self, batch: Batch, is_queried: bool = True) -> DrafterView:
+        self._drafts = tuple([self._draft_of(request, is_queried) for request in batch.decoding])
         if not any(self._drafts):
             nothing = np.zeros(len(self._drafts), dtype=np.int64)
             return DrafterView(nothing, nothing, nothing)

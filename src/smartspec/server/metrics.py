@@ -47,7 +47,7 @@ class ServerMetrics:
         self.accepted_at = counter("accepted_tokens_per_pos", "Draft tokens accepted, by their position", ["position"])
         self.responses = counter("http_responses", "Answers by HTTP status", ["status"])
         self.controller_errors = counter("controller_errors", "Failures of the controller (served without drafts)")
-        text = "Views and feedback that could not be true, by what was wrong (not decided on, not learned from)"
+        text = "Views and outcome that could not be true, by what was wrong (not decided on, not learned from)"
         self.ignored_input = counter("ignored_input", text, ["kind"])
         self.chosen_length = histogram("chosen_length", "Draft tokens verified, per decoding request and step", LENGTHS)
         self.predicted_step = histogram("predicted_step_seconds", "Step time the controller predicted", SHORT_SECONDS)

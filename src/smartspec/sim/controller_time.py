@@ -15,7 +15,7 @@ from time import perf_counter
 import numpy as np
 
 from smartspec.control.controller import LEARN_STEPS
-from smartspec.control.records import BatchView, DraftPlan, StepFeedback
+from smartspec.control.records import BatchView, Outcome, Plan
 from smartspec.core.engine_core import Controller
 from smartspec.sim.scenario import Scenario
 from smartspec.sim.simulation import make_acceptance_truth, make_controller, make_time_truth
@@ -71,16 +71,16 @@ class TimedController:
     def __init__(self, controller: Controller, clock: Callable[[], float] = perf_counter):
         self._clock = clock
         self.step_seconds = [0.0]
-        self.forget = controller.forget
-        self.plan_verify = partial(self._timed, controller.plan_verify)
+        self.end = controller.end
+        self.cut = partial(self._timed, controller.cut)
         self._controller = controller
 
-    def plan_draft(self, view: BatchView) -> DraftPlan:
-        plan = self._timed(self._controller.plan_draft, view)
+    def plan(self, view: BatchView) -> Plan:
+        plan = self._timed(self._controller.plan, view)
         return plan if plan.stop is None else replace(plan, stop=partial(self._timed, plan.stop))
 
-    def observe(self, feedback: StepFeedback) -> None:
-        self._timed(self._controller.observe, feedback)
+    def learn(self, plan: Plan, outcome: Outcome) -> None:
+        self._timed(self._controller.learn, plan, outcome)
         self.step_seconds.append(0.0)
 
     def _timed(self, function: Callable, *arguments):

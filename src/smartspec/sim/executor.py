@@ -6,14 +6,14 @@ tells where it is: a draft model's draft ends with the EOS it draws, a model-fre
 """
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from smartspec.control.policy import Estimates
-from smartspec.control.records import BatchView, DrafterSpec, DrafterView, DraftPlan, FreeTests, StopRule
+from smartspec.control.records import BatchView, DrafterQuery, DrafterSpec, DrafterView, FreeTests, Plan, StopRule
 from smartspec.core.batch import NO_DRAFT, Batch, Draft, StepResult, Verification, chain
 from smartspec.core.blocks import PrefixCopy, Trim
-from smartspec.core.engine_core import Controller
 from smartspec.core.request import Request
 from smartspec.sim.acceptance_truth import AcceptanceTruth, divergence
 from smartspec.sim.time_truth import TimeTruth
@@ -59,10 +59,6 @@ class SimExecutor:
         self._drafts = [chain(np.ones(length, dtype=np.int32)) for length in lengths]
         self._verifications = [Verification((1,) * n + (0,), n) for n in lengths]  # by accepted count
 
-    def overheard(self, controller: Controller) -> "Overheard":
-        """The controller to give to EngineCore: from it the executor learns the view of each step."""
-        return Overheard(controller, self)
-
     def true_estimates(self, view: BatchView) -> Estimates:
         """What perfect estimates know about the step that is under way."""
         expected = self.acceptance.expected(view.request_ids, view.now, self._positions)
@@ -70,24 +66,25 @@ class SimExecutor:
         siblings = true_siblings(self._drafter, self._sibling_share)
         return Estimates((self._drafter,), survival[None], self.time.at(view), siblings=siblings)
 
-    def hear(self, view: BatchView) -> None:
-        """The view of the step that is under way."""
-        self._view = view
-
-    def begin_step(self, batch: Batch, now: float) -> tuple[DrafterView, ...]:
-        """What the drafter can draft."""
+    def begin_step(self, batch: Batch, now: float) -> tuple[DrafterQuery, ...]:
+        """How to find out what the drafter can draft."""
         rows = batch.decoding
         self._positions = np.array([r.num_tokens - r.num_prompt_tokens for r in rows], dtype=np.int64)
         self._num_left = np.array([self._left_of(r) for r in rows], dtype=np.int64)
-        if self._drafter is not None:
-            offered = self._offer(batch)
-            is_asked = batch.asked >= self._drafter.least_asked
-            self._offered = (offered if is_asked else DrafterView(np.zeros_like(offered.lengths)),)
-        return self._offered
+        if self._drafter is None:
+            return ()
+        if self._has_passes:
+            self._follow(batch)
+        return (partial(self._query, batch),)
 
-    def draft(self, batch: Batch, plan: DraftPlan) -> tuple[Draft, ...]:
+    def _query(self, batch: Batch, is_queried: bool) -> DrafterView:
+        offered = self._offer(batch) if is_queried else DrafterView(np.zeros(len(batch.decoding), dtype=np.int64))
+        self._offered = (offered,)
+        return offered
+
+    def draft(self, batch: Batch, plan: Plan) -> tuple[Draft, ...]:
         """Drafts as planned, which EOS and the plan's stop rule may end early if they are made in passes."""
-        view = self._view
+        view = self._view = plan.view
         self._plan = plan
         self._conditional = self.acceptance.conditional(view.request_ids, view.now, self._positions)
         num_right = count_leading(self.acceptance.uniform(view.request_ids, self._positions) < self._conditional)
@@ -144,7 +141,6 @@ class SimExecutor:
         rows = batch.decoding
         if not self._has_passes:
             return self.acceptance.found(np.array([r.request_id for r in rows], dtype=np.int64), self._positions)
-        self._follow(batch)
         lag = np.array([r.num_tokens - 1 for r in rows], dtype=np.int64) - self._num_seen[self._slots]
         return DrafterView(np.full(len(rows), self.acceptance.max_draft_tokens), lag=lag)
 
@@ -180,26 +176,6 @@ class SimExecutor:
         seen = self._view.context_tokens + 1 + kept
         rows = self._drafted > 0
         self._num_seen[self._slots[rows]] = seen[rows]
-
-
-class Overheard:
-    """A controller whose views an executor hears: true times and acceptance depend on what the view has gathered."""
-
-    def __init__(self, controller: Controller, executor: SimExecutor):
-        self._controller = controller
-        self._executor = executor
-        self.asks_drafters = controller.asks_drafters
-        self.plan_verify = controller.plan_verify
-        self.observe = controller.observe
-        self.forget = controller.forget
-
-    @property
-    def predicted_seconds(self) -> float:
-        return self._controller.predicted_seconds
-
-    def plan_draft(self, view: BatchView) -> DraftPlan:
-        self._executor.hear(view)
-        return self._controller.plan_draft(view)
 
 
 def free_tests(drafter: DrafterSpec, found: DrafterView, verified: np.ndarray, num_right: np.ndarray) -> FreeTests:

@@ -11,7 +11,7 @@ import numpy as np
 
 from smartspec.control.log.decision import DecisionRecord
 from smartspec.control.planner.expected_tree import child_chances
-from smartspec.control.records import DrafterSpec, DrafterView, StepFeedback, depths_of
+from smartspec.control.records import DrafterSpec, DrafterView, Outcome, depths_of
 from smartspec.core.batch import Draft
 from smartspec.sim.executor import count_leading
 from smartspec.sim.tree_drafts import NO_RANK, right_path
@@ -80,12 +80,12 @@ def fates_of(
 ) -> Fates:
     """conditional, uniform: float [R, K]; a chain's token is accepted where uniform is below its conditional
     acceptance. siblings: float [ranks], chance of a second, third, ... child where the first is wrong."""
-    feedback = record.feedback
-    is_own = feedback.plan.drafter == drafter
+    outcome = record.outcome
+    is_own = outcome.plan.drafter == drafter
     nothing = np.array([UNKNOWN, 0])[:, None, None]
-    rank, wrong = np.where(is_own[:, None], recorded_ranks(feedback, uniform.shape[1]), nothing)
-    successes, has_ended = successes_of(feedback)
-    if drafter < len(feedback.free_tests) and not spec.has_passes:
+    rank, wrong = np.where(is_own[:, None], recorded_ranks(outcome, uniform.shape[1]), nothing)
+    successes, has_ended = successes_of(outcome)
+    if drafter < len(outcome.free_tests) and not spec.has_passes:
         _add_free_tests(record, drafter, rank, wrong)
     edges = np.cumsum(child_chances(conditional, siblings), axis=-1)
     known_wrong = np.concatenate([np.zeros((*wrong.shape, 1)), edges, np.ones((*wrong.shape, 1))], axis=-1)
@@ -100,32 +100,32 @@ def fates_of(
     )
 
 
-def recorded_ranks(feedback: StepFeedback, num_depths: int) -> np.ndarray:
+def recorded_ranks(outcome: Outcome, num_depths: int) -> np.ndarray:
     """rank and wrong, as in Fates, of the drafts that were verified: int [2, R, num_depths]."""
-    successes, has_ended = successes_of(feedback)
+    successes, has_ended = successes_of(outcome)
     rows, depths = np.arange(len(successes)), np.arange(num_depths)
     rank = np.where(depths < successes[:, None], 0, UNKNOWN)
-    num_wrong = (successes < feedback.tested).astype(np.int64)
-    if feedback.parents is not None and feedback.node_tests is not None:
-        parents, tests = feedback.parents, feedback.node_tests
+    num_wrong = (successes < outcome.tested).astype(np.int64)
+    if outcome.parents is not None and outcome.node_tests is not None:
+        parents, tests = outcome.parents, outcome.node_tests
         of_row, node = np.nonzero(tests == 1)
         rank[of_row, depths_of(parents)[of_row, node] - 1] = sibling_ranks(parents)[of_row, node]
-        num_wrong = ((parents == _last_accepted(feedback)[:, None]) & (tests == 0)).sum(axis=1)
+        num_wrong = ((parents == _last_accepted(outcome)[:, None]) & (tests == 0)).sum(axis=1)
     wrong = np.where(has_ended[:, None] & (depths >= successes[:, None]), ALL, 0)
     is_inside = successes < num_depths
     wrong[rows[is_inside], successes[is_inside]] += num_wrong[is_inside]
     return np.stack([rank, wrong])
 
 
-def successes_of(feedback: StepFeedback) -> tuple[np.ndarray, np.ndarray]:
+def successes_of(outcome: Outcome) -> tuple[np.ndarray, np.ndarray]:
     """Tokens accepted and kept, int [R], and whether the request ended with the last of them, bool [R]: tokens behind
     it were verified, and not compared."""
-    successes = np.minimum(feedback.accepted, feedback.tested)
-    if feedback.parents is None or feedback.node_tests is None:
-        return successes, (feedback.tested < feedback.verified) & (successes == feedback.tested)
-    is_next = feedback.parents == _last_accepted(feedback)[:, None]
-    is_next &= np.arange(feedback.parents.shape[1]) < feedback.verified[:, None]
-    return successes, (is_next & (feedback.node_tests < 0)).any(axis=1)
+    successes = np.minimum(outcome.accepted, outcome.tested)
+    if outcome.parents is None or outcome.node_tests is None:
+        return successes, (outcome.tested < outcome.verified) & (successes == outcome.tested)
+    is_next = outcome.parents == _last_accepted(outcome)[:, None]
+    is_next &= np.arange(outcome.parents.shape[1]) < outcome.verified[:, None]
+    return successes, (is_next & (outcome.node_tests < 0)).any(axis=1)
 
 
 def sibling_ranks(parents: np.ndarray) -> np.ndarray:
@@ -133,10 +133,10 @@ def sibling_ranks(parents: np.ndarray) -> np.ndarray:
     return np.tril(parents[..., :, None] == parents[..., None, :], -1).sum(axis=-1)
 
 
-def _last_accepted(feedback: StepFeedback) -> np.ndarray:
+def _last_accepted(outcome: Outcome) -> np.ndarray:
     """The end of the accepted path, -1 where nothing was: int [R]."""
-    assert feedback.node_tests is not None
-    is_accepted = feedback.node_tests == 1
+    assert outcome.node_tests is not None
+    is_accepted = outcome.node_tests == 1
     last = is_accepted.shape[1] - 1 - is_accepted[:, ::-1].argmax(axis=1)  # parents stand before their children
     return np.where(is_accepted.any(axis=1), last, -1)
 
@@ -144,7 +144,7 @@ def _last_accepted(feedback: StepFeedback) -> np.ndarray:
 def _add_free_tests(record: DecisionRecord, drafter: int, rank: np.ndarray, wrong: np.ndarray) -> None:
     """Write what they say of a model-free drafter into rank and wrong. Of a tree they say whether any child of the text
     was right, not which."""
-    free, num_depths = record.feedback.free_tests[drafter], rank.shape[1]
+    free, num_depths = record.outcome.free_tests[drafter], rank.shape[1]
     certain = count_leading(rank == 0)
     is_new = (free.tested > 0) & (free.position == certain) & (certain < num_depths)
     there = np.minimum(certain, num_depths - 1)

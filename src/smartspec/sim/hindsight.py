@@ -16,7 +16,7 @@ from smartspec.control.acceptance.settings import AcceptanceSettings
 from smartspec.control.acceptance.siblings import SiblingAcceptance
 from smartspec.control.latency.model import LatencyModel
 from smartspec.control.log.decision import DecisionRecord
-from smartspec.control.records import BatchView, DrafterSpec, DraftPlan, StepSeconds
+from smartspec.control.records import BatchView, DrafterSpec, Plan, StepSeconds
 
 CELL_STRENGTH = 2.0  # information of about eight observations pulls a cell towards its drafter
 EFFECT_STRENGTH = 1.5  # requests differ by about 0.8 in log-odds
@@ -42,7 +42,7 @@ class HindsightAcceptance:
 
     def add(self, record: DecisionRecord) -> None:
         """Note what a step observed."""
-        feedback, view = record.feedback, record.view
+        outcome, view = record.outcome, record.view
         requests = np.array(
             [self._request_index.setdefault(i, len(self._request_index)) for i in view.request_ids.tolist()]
         )
@@ -53,16 +53,16 @@ class HindsightAcceptance:
             self._groups_seen.append((requests[rows] * len(self._drafters) + drafter).astype(np.int32))
             self._accepted_seen.append(is_accepted)
 
-        is_observed, is_accepted = observations(self.max_draft_tokens, feedback.tested, feedback.accepted)
-        if feedback.parents is not None and feedback.node_tests is not None:
-            tested, accepted = eldest_tests(feedback.parents, feedback.node_tests)
+        is_observed, is_accepted = observations(self.max_draft_tokens, outcome.tested, outcome.accepted)
+        if outcome.parents is not None and outcome.node_tests is not None:
+            tested, accepted = eldest_tests(outcome.parents, outcome.node_tests)
             is_observed, is_accepted = tested.T > 0, accepted.T > 0
             for number, siblings in enumerate(self._siblings):
-                rows = feedback.plan.drafter == number
-                siblings.learn(feedback.parents[rows], feedback.node_tests[rows])
+                rows = outcome.plan.drafter == number
+                siblings.learn(outcome.parents[rows], outcome.node_tests[rows])
         rows, positions = np.nonzero(is_observed)
-        see(feedback.plan.drafter[rows], rows, positions, is_accepted[rows, positions])
-        for number, free in enumerate(feedback.free_tests):
+        see(outcome.plan.drafter[rows], rows, positions, is_accepted[rows, positions])
+        for number, free in enumerate(outcome.free_tests):
             if not self._drafters[number].has_passes:
                 rows = np.flatnonzero(free.tested)
                 see(np.full(len(rows), number), rows, free.position[rows], free.matched[rows] > 0)
@@ -107,21 +107,21 @@ class HindsightSeconds:
 
     def add(self, record: DecisionRecord) -> None:
         """Correct the cost model by a recorded step."""
-        feedback = record.feedback
-        self._latency.observe(record.view, record.feedback.as_drafted(), feedback.verified, feedback.seconds)
+        outcome = record.outcome
+        self._latency.observe(record.view, record.outcome.as_drafted(), outcome.verified, outcome.seconds)
 
-    def seconds(self, record: DecisionRecord, view: BatchView, plan: DraftPlan, verified: np.ndarray) -> StepSeconds:
+    def seconds(self, record: DecisionRecord, view: BatchView, plan: Plan, verified: np.ndarray) -> StepSeconds:
         """What the recorded step would have taken with another plan. view: the record's, as the plan finds it."""
-        measured = record.feedback.seconds
-        then = self._latency.predict(record.view, record.feedback.as_drafted(), record.feedback.verified)
+        measured = record.outcome.seconds
+        then = self._latency.predict(record.view, record.outcome.as_drafted(), record.outcome.verified)
         now = self._latency.predict(view, plan, verified)
         # Without a draft pass, draft seconds are those of model-free drafters, which every plan needs.
         draft = measured.draft * now.draft / then.draft if then.draft else measured.draft + now.draft
         return StepSeconds(draft, measured.target * now.target / then.target, measured.host)
 
 
-def _executed(record: DecisionRecord) -> DraftPlan:
-    return record.feedback.as_drafted()
+def _executed(record: DecisionRecord) -> Plan:
+    return record.outcome.as_drafted()
 
 
 def _joined(parts: list[np.ndarray], dtype: type) -> np.ndarray:

@@ -43,7 +43,7 @@ class RecordedLog:
 
     def _record(self, text: str, number: int) -> DecisionRecord:
         record = DecisionRecord.from_json(text, number)
-        longest = max(int(record.lengths.max(initial=0)), int(record.feedback.drafted.max(initial=0)))
+        longest = max(int(record.lengths.max(initial=0)), int(record.outcome.drafted.max(initial=0)))
         if longest > self.header.max_draft_tokens:
             raise ValueError(
                 f"decision log, line {number}: a draft of {longest} tokens, the header allows "

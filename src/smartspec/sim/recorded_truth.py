@@ -39,14 +39,14 @@ def read_recordings(log: Iterable[DecisionRecord]) -> list[Recording]:
     match where none drafted."""
     outcomes, lengths, matches = defaultdict(list), defaultdict(list), defaultdict(list)
     for record in log:
-        view, feedback = record.view, record.feedback
-        longest = view.match_lengths.argmax(axis=0) if view.drafters else feedback.plan.drafter
-        drafter = np.where(feedback.plan.drafter < 0, longest, feedback.plan.drafter)
+        view, outcome = record.view, record.outcome
+        longest = view.match_lengths.argmax(axis=0) if view.drafters else outcome.plan.drafter
+        drafter = np.where(outcome.plan.drafter < 0, longest, outcome.plan.drafter)
         lengths_found, match_lengths = of_drafter(view.draft_lengths, drafter), of_drafter(view.match_lengths, drafter)
-        ranks, wrong = recorded_ranks(feedback, 1 + int(feedback.accepted.max(initial=0)))
+        ranks, wrong = recorded_ranks(outcome, 1 + int(outcome.accepted.max(initial=0)))
         is_right = np.where(ranks == UNKNOWN, np.where((wrong > 0) & (wrong < ALL), 0.0, np.nan), ranks == 0)
         for row, request_id in enumerate(view.request_ids.tolist()):
-            accepted = int(feedback.accepted[row])
+            accepted = int(outcome.accepted[row])
             outcomes[request_id] += is_right[row, : accepted + 1].tolist()
             lengths[request_id] += [int(lengths_found[row])] * (accepted + 1)
             matches[request_id] += [int(match_lengths[row])] * (accepted + 1)

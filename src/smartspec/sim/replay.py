@@ -12,7 +12,7 @@ answer is evidence. What it cannot tell: where another policy would have led. Ba
 recorded run, whatever a policy emits. Where easy requests left early, the log is full of small batches, in which drafts
 pay; plain decoding would have kept those requests, and the batch large. So compare speeds within one table, and take
 them for the speed of a whole run only where the load was steady.
-Tokens that were never drafted have no outcome in the log: a log of a server with drafts off says little about drafts,
+Tokens that were never drafted have no replayed in the log: a log of a server with drafts off says little about drafts,
 and a policy that differs much from the recorded one is judged by the hindsight model (the share of steps in which
 nothing was drawn is reported). Policies that stop drafting by the entropy of the draft model never stop here, as logs
 do not hold it; confidence is known only where the draft model drafted.
@@ -27,11 +27,11 @@ from smartspec.control.latency.model import LatencyModel
 from smartspec.control.log.decision import DecisionRecord, LogHeader
 from smartspec.control.policy import length_caps
 from smartspec.control.policy_names import parse_policy
-from smartspec.control.records import BatchView, Drafted, DraftPlan, FreeTests, StepFeedback
+from smartspec.control.records import BatchView, Drafted, FreeTests, Outcome, Plan
 from smartspec.sim.fates import Fates, fates_of, successes_of
 from smartspec.sim.hindsight import HindsightAcceptance, HindsightSeconds
 from smartspec.sim.recorded_log import RecordedLog
-from smartspec.sim.replay_outcome import Outcome, of_chains, of_trees
+from smartspec.sim.replay_outcome import ReplayedOutcome, of_chains, of_trees
 from smartspec.sim.replayed_drafts import as_columns, as_recorded, drafted_chains, tree_drafts
 
 
@@ -47,14 +47,14 @@ class ReplayTotals:
     num_from_evidence: int = 0
     seconds: float = 0.0
 
-    def add(self, feedback: StepFeedback, from_evidence: bool = True) -> None:
+    def add(self, outcome: Outcome, from_evidence: bool = True) -> None:
         """Count a step."""
         self.num_steps += 1
-        self.num_rows += feedback.view.num_rows
-        self.num_emitted += feedback.num_emitted
-        self.num_verified += int(feedback.verified.sum())
+        self.num_rows += outcome.view.num_rows
+        self.num_emitted += outcome.num_emitted
+        self.num_verified += int(outcome.verified.sum())
         self.num_from_evidence += from_evidence
-        self.seconds += feedback.seconds.total
+        self.seconds += outcome.seconds.total
 
     @property
     def tokens_per_second(self) -> float:
@@ -83,7 +83,7 @@ def replay(log: RecordedLog, policies: list[str], seed: int = 0) -> tuple[Replay
     seconds = HindsightSeconds(LatencyModel.from_dict(header.profile))
     last_step: dict[int, int] = {}
     for step, record in enumerate(log):
-        recorded.add(record.feedback)
+        recorded.add(record.outcome)
         acceptance.add(record)
         seconds.add(record)
         last_step |= dict.fromkeys(record.view.request_ids.tolist(), step)
@@ -122,29 +122,30 @@ class PolicyReplay:
     def step(self, record: DecisionRecord, uniform: np.ndarray, ended: list[int]) -> None:
         """Ask for a plan, tell what came of it. uniform: float [R, K] in [0, 1); ended: requests seen last here."""
         view = self._view(record)
-        plan = self._possible(view, self._controller.plan_draft(view))
+        chosen = self._controller.plan(view)
+        plan = self._possible(view, chosen)
         trees = tree_drafts(record, plan, self._drafters, self._acceptance)
         if trees is None:
             drafted = drafted_chains(record, plan, len(self._drafters))
         else:
             drafted = as_columns(trees, self._max_draft_tokens)
         plan = replace(plan, lengths=drafted.lengths)
-        verified = np.minimum(self._controller.plan_verify(view, plan, drafted), drafted.lengths)
+        verified = np.minimum(self._controller.cut(plan, drafted), drafted.lengths)
         fates = self._fates(record, uniform)
         if trees is None:
-            outcome = of_chains(plan, verified, fates)
+            replayed = of_chains(plan, verified, fates)
         else:
-            outcome = of_trees(plan, trees, verified, fates, self._max_draft_tokens)
-        feedback = self._feedback(record, view, plan, drafted, verified, outcome, fates)
-        self._controller.observe(feedback)
-        self.totals.add(feedback, from_evidence=outcome.is_known)
+            replayed = of_trees(plan, trees, verified, fates, self._max_draft_tokens)
+        outcome = self._outcome(record, view, plan, drafted, verified, replayed, fates)
+        self._controller.learn(chosen, outcome)
+        self.totals.add(outcome, from_evidence=replayed.is_known)
         self._remember_seen(view, plan)
         for request_id in ended:
-            self._controller.forget(request_id)
+            self._controller.end(request_id)
             for number in range(len(self._drafters)):
                 self._num_seen.pop((number, request_id), None)
 
-    def _possible(self, view: BatchView, plan: DraftPlan) -> DraftPlan:
+    def _possible(self, view: BatchView, plan: Plan) -> Plan:
         """The plan, cut to what the drafters and the KV memory could give, as the engine does."""
         lengths = np.minimum(plan.lengths, length_caps(view, plan.drafter, self._max_draft_tokens))
         room = view.draft_token_budget - (np.cumsum(lengths) - lengths)
@@ -158,41 +159,41 @@ class PolicyReplay:
             for n, spec in enumerate(self._drafters)
         ]
 
-    def _feedback(
+    def _outcome(
         self,
         record: DecisionRecord,
         view: BatchView,
-        plan: DraftPlan,
+        plan: Plan,
         drafted: Drafted,
         verified: np.ndarray,
-        outcome: Outcome,
+        replayed: ReplayedOutcome,
         fates: list[Fates],
-    ) -> StepFeedback:
+    ) -> Outcome:
         """What happens."""
-        then = record.feedback
+        then = record.outcome
         free_tests = []
         for number, (spec, fate) in enumerate(zip(self._drafters, fates, strict=True)):
             position = np.where(plan.drafter == number, verified, 0)
             is_there = (position < view.draft_lengths[number]) & (not spec.has_passes)
             tested, matched = fate.free_test(position, view.drafters[number])
-            tested &= is_there & (position < outcome.num_kept)
+            tested &= is_there & (position < replayed.num_kept)
             free_tests.append(FreeTests(position, tested.astype(np.int64), (tested & matched).astype(np.int64)))
-        feedback = StepFeedback(
+        outcome = Outcome(
             view=view,
             plan=plan,
             drafted=drafted.lengths,
             verified=verified,
-            tested=outcome.tested,
-            accepted=outcome.accepted,
-            num_emitted=then.num_emitted + int((outcome.num_kept - _recorded_kept(then)).sum()),
+            tested=replayed.tested,
+            accepted=replayed.accepted,
+            num_emitted=then.num_emitted + int((replayed.num_kept - _recorded_kept(then)).sum()),
             seconds=then.seconds,
             confidence=drafted.confidence,
             divergence=as_recorded(record, then.divergence, plan.drafter, verified),
             free_tests=tuple(free_tests),
             parents=drafted.parents,
-            node_tests=outcome.node_tests if drafted.parents is not None else None,
+            node_tests=replayed.node_tests if drafted.parents is not None else None,
         )
-        return replace(feedback, seconds=self._seconds.seconds(record, view, feedback.as_drafted(), verified))
+        return replace(outcome, seconds=self._seconds.seconds(record, view, outcome.as_drafted(), verified))
 
     def _view(self, record: DecisionRecord) -> BatchView:
         """The recorded view, with the KV of drafters lagging as it would had this policy decided so far.
@@ -210,7 +211,7 @@ class PolicyReplay:
             drafters.append(replace(drafter, lag=lag))
         return replace(view, drafters=tuple(drafters))
 
-    def _remember_seen(self, view: BatchView, plan: DraftPlan) -> None:
+    def _remember_seen(self, view: BatchView, plan: Plan) -> None:
         # All but the last draft token are fed to the draft model; a head computes those anew when it drafts again.
         for row in np.flatnonzero(plan.lengths > 0).tolist():
             number = int(plan.drafter[row])
@@ -218,7 +219,7 @@ class PolicyReplay:
             self._num_seen[number, int(view.request_ids[row])] = int(view.context_tokens[row] + kept)
 
 
-def _recorded_kept(feedback: StepFeedback) -> np.ndarray:
+def _recorded_kept(outcome: Outcome) -> np.ndarray:
     """Tokens each row emitted, as far as the record tells: int [R]."""
-    successes, has_ended = successes_of(feedback)
+    successes, has_ended = successes_of(outcome)
     return np.where(has_ended, successes, successes + 1)

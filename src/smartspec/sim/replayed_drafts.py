@@ -11,7 +11,7 @@ import numpy as np
 
 from smartspec.control.log.decision import DecisionRecord
 from smartspec.control.planner.expected_tree import child_chances
-from smartspec.control.records import Drafted, DrafterSpec, DraftPlan
+from smartspec.control.records import Drafted, DrafterSpec, Plan
 from smartspec.core.batch import Draft, chain
 from smartspec.core.draft_columns import confidence_of, parents_of
 from smartspec.sim.fates import sibling_ranks
@@ -19,7 +19,7 @@ from smartspec.sim.hindsight import HindsightAcceptance
 from smartspec.sim.tree_drafts import grow_trees
 
 
-def drafted_chains(record: DecisionRecord, plan: DraftPlan, num_drafters: int) -> Drafted:
+def drafted_chains(record: DecisionRecord, plan: Plan, num_drafters: int) -> Drafted:
     """Confidence as recorded where the same drafter drafted; the plan's stop rule applied."""
     confidence = as_recorded(record, _chain_confidence(record), plan.drafter, plan.lengths)
     if confidence is None or plan.stop is None:
@@ -35,7 +35,7 @@ def drafted_chains(record: DecisionRecord, plan: DraftPlan, num_drafters: int) -
 
 
 def tree_drafts(
-    record: DecisionRecord, plan: DraftPlan, drafters: tuple[DrafterSpec, ...], acceptance: HindsightAcceptance
+    record: DecisionRecord, plan: Plan, drafters: tuple[DrafterSpec, ...], acceptance: HindsightAcceptance
 ) -> tuple[Draft, ...] | None:
     """All drafts of a plan; None where none of its drafts would be a tree."""
     view, drafts = record.view, [chain(np.zeros(length, dtype=np.int32)) for length in plan.lengths.tolist()]
@@ -52,7 +52,7 @@ def tree_drafts(
             drafts[row] = _first_nodes(found.parents, found.confidence, row, length)
         elif is_grown[number]:
             drafts[row] = _recorded(record, plan, row) or _grown(record, plan, row, acceptance)
-        elif chances is not None and number == record.feedback.plan.drafter[row]:
+        elif chances is not None and number == record.outcome.plan.drafter[row]:
             drafts[row] = replace(drafts[row], confidence=chances[row, :length])
     return tuple(drafts)
 
@@ -69,14 +69,14 @@ def as_recorded(
     """What was recorded of the first lengths[i] tokens of drafts by the same drafter: float [R, K], NaN elsewhere."""
     if values is None:
         return None
-    is_same = (drafter == record.feedback.plan.drafter)[:, None]
+    is_same = (drafter == record.outcome.plan.drafter)[:, None]
     return np.where(is_same & (np.arange(values.shape[1]) < lengths[:, None]), values, np.nan)
 
 
-def _recorded(record: DecisionRecord, plan: DraftPlan, row: int) -> Draft | None:
+def _recorded(record: DecisionRecord, plan: Plan, row: int) -> Draft | None:
     """The first nodes of the row's recorded tree, if the same drafter made one that is large enough. One that a rule
     has ended is what a plan with such a rule would get."""
-    then = record.feedback
+    then = record.outcome
     if then.plan.width == 1 or then.plan.drafter[row] != plan.drafter[row] or plan.chances is not None:
         return None  # chances give a plan's trees a shape of their own
     length, drafted = int(plan.lengths[row]), int(then.drafted[row])
@@ -88,7 +88,7 @@ def _recorded(record: DecisionRecord, plan: DraftPlan, row: int) -> Draft | None
     return _first_nodes(parents, then.confidence, row, min(length, drafted))
 
 
-def _grown(record: DecisionRecord, plan: DraftPlan, row: int, acceptance: HindsightAcceptance) -> Draft:
+def _grown(record: DecisionRecord, plan: Plan, row: int, acceptance: HindsightAcceptance) -> Draft:
     number, chances = int(plan.drafter[row]), plan.chances
     if chances is None:
         siblings = acceptance.siblings(number)[: plan.width - 1]
@@ -108,11 +108,11 @@ def _first_nodes(parents: np.ndarray, confidence: np.ndarray | None, row: int, l
 
 def _chain_confidence(record: DecisionRecord) -> np.ndarray | None:
     """The recorded confidence in a chain of the eldest: float [R, K]."""
-    confidence, parents = record.feedback.confidence, record.feedback.parents
+    confidence, parents = record.outcome.confidence, record.outcome.parents
     if confidence is None or parents is None:
         return confidence
     of_chain, ranks = np.full(confidence.shape, np.nan), sibling_ranks(parents)
-    for row, drafted in enumerate(record.feedback.drafted.tolist()):
+    for row, drafted in enumerate(record.outcome.drafted.tolist()):
         last, depth = -1, 0
         for node in range(drafted):
             if parents[row, node] == last and not ranks[row, node]:

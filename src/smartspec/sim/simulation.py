@@ -40,7 +40,7 @@ DRAFT_MODELS = {"8b": "eagle-llama-3.1-8b", "70b": "eagle-llama-3.1-70b"}
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SimulationResult:
     """A run and its figures. wall_seconds: what the simulation itself took."""
 
     scenario: Scenario
@@ -58,7 +58,7 @@ class Outcome:
         return self.summary.num_unfinished > 0
 
 
-def simulate(scenario: Scenario, on_finished: Callable[[int], None] = lambda num_finished: None) -> Outcome:
+def simulate(scenario: Scenario, on_finished: Callable[[int], None] = lambda num_finished: None) -> SimulationResult:
     """Run it to its end, or until Ctrl-C: then summary.num_unfinished tells how many requests are missing."""
     traffic = make_traffic(scenario)
     fleet, run = make_fleet(scenario), Run()
@@ -69,7 +69,7 @@ def simulate(scenario: Scenario, on_finished: Callable[[int], None] = lambda num
     speculation = summarize_speculation(SpeculationCounters(0, 0, 0, 0), run.totals.counters)
     num_unfinished = len(traffic) - len(run.records)
     summary = summarize(run.records, num_unfinished=num_unfinished, speculation=speculation)
-    return Outcome(scenario, run, summary, wall_seconds)
+    return SimulationResult(scenario, run, summary, wall_seconds)
 
 
 def simulate_static(scenario: Scenario, phases: list[Phase], *, with_best: bool = True) -> StaticLog:
@@ -184,7 +184,7 @@ def _make_replica(
         max_draft_tokens=scenario.max_draft_tokens,
     )
     controller = make_controller(scenario, time, executor.true_estimates, scenario.served_drafter)
-    return Replica(EngineCore(scheduler, executor, executor.overheard(controller)), executor)
+    return Replica(EngineCore(scheduler, executor, controller), executor)
 
 
 def _kv_tokens(scenario: Scenario) -> int:

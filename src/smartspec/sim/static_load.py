@@ -12,7 +12,7 @@ import numpy as np
 from smartspec.control.goodput.choice import best_choice
 from smartspec.control.goodput.settings import GoodputSettings
 from smartspec.control.policy import Estimates
-from smartspec.control.records import BatchView, Drafted, DrafterSpec, DrafterView, DraftPlan, StepFeedback
+from smartspec.control.records import BatchView, Drafted, DrafterSpec, DrafterView, Outcome, Plan
 from smartspec.core.batch import Verification, shorten
 from smartspec.core.draft_columns import confidence_of, node_tests, num_compared, parents_of
 from smartspec.core.engine_core import Controller
@@ -129,7 +129,7 @@ class StaticLoad:
         gone = self._request_ids if len(self._request_ids) != len(is_new) else self._request_ids[rows]
         for request_id in gone.tolist():
             self.acceptance.end(request_id)
-            controller.forget(request_id)
+            controller.end(request_id)
         if len(self._request_ids) != len(is_new):
             self._request_ids, self._positions, self._lag = np.zeros((3, len(is_new)), dtype=np.int64)
         self._request_ids[rows] = self._next_request_id + np.arange(len(rows))
@@ -158,11 +158,11 @@ class StaticLoad:
 
     def _step(self, controller: Controller, view: BatchView) -> tuple[int, int, int, float, float, float]:
         """Drafted, verified and emitted tokens, seconds, expected tokens and seconds."""
-        plan = controller.plan_draft(view)
+        plan = controller.plan(view)
         trees = self._trees(view, plan)
         conditional = self.acceptance.conditional(view.request_ids, view.now, self._positions)
         drafted = self._draft(view, plan, conditional) if trees is None else self._drafted(trees)
-        keep = controller.plan_verify(view, plan, drafted)
+        keep = controller.cut(plan, drafted)
         num_right = count_leading(self.acceptance.uniform(view.request_ids, self._positions) < conditional)
         accepted, on_trees = np.minimum(num_right, keep), {}
         expected = float(np.nansum(masked(np.cumprod(conditional, axis=1), keep)))
@@ -175,7 +175,7 @@ class StaticLoad:
             "divergence": masked(divergence(conditional), keep),
             "free_tests": tuple([free_tests(self._drafter, found, keep, num_right) for found in view.drafters]),
         }
-        feedback = StepFeedback(
+        outcome = Outcome(
             view=view,
             plan=plan,
             drafted=drafted.lengths,
@@ -186,13 +186,13 @@ class StaticLoad:
             confidence=drafted.confidence,
             **told | on_trees,
         )
-        controller.observe(feedback)
+        controller.learn(plan, outcome)
         self._advance(plan, drafted.lengths, accepted)
         quiet = self._quiet_time.step_seconds(view, plan, drafted.lengths, keep, view.now, self._silence, num_fed).total
         num_drafted, num_verified = int(drafted.lengths.sum()), int(keep.sum())
-        return num_drafted, num_verified, feedback.num_emitted, seconds.total, view.num_rows + expected, quiet
+        return num_drafted, num_verified, outcome.num_emitted, seconds.total, view.num_rows + expected, quiet
 
-    def _trees(self, view: BatchView, plan: DraftPlan) -> SimulatedTrees | None:
+    def _trees(self, view: BatchView, plan: Plan) -> SimulatedTrees | None:
         """What the drafter makes of a plan for trees."""
         lengths = np.minimum(plan.lengths_of(0), view.draft_lengths.max(axis=0, initial=0))
         if plan.width == 1 or not self._has_passes or not lengths.any():
@@ -204,7 +204,7 @@ class StaticLoad:
         lengths = np.array([len(draft) for draft in drafts], dtype=np.int64)
         return Drafted(lengths, confidence_of(drafts, longest), parents_of(drafts, longest))
 
-    def _draft(self, view: BatchView, plan: DraftPlan, conditional: np.ndarray) -> Drafted:
+    def _draft(self, view: BatchView, plan: Plan, conditional: np.ndarray) -> Drafted:
         lengths = np.minimum(plan.lengths_of(0), view.draft_lengths.max(axis=0, initial=0))
         if not self._has_passes or not lengths.any():
             return Drafted(lengths)
@@ -213,7 +213,7 @@ class StaticLoad:
             lengths = stop_early(plan.stop, lengths, confidence, entropy)
         return Drafted(lengths, masked(confidence, lengths))
 
-    def _advance(self, plan: DraftPlan, drafted: np.ndarray, accepted: np.ndarray) -> None:
+    def _advance(self, plan: Plan, drafted: np.ndarray, accepted: np.ndarray) -> None:
         """The drafter's KV holds what it drafted but the last token, a head's nothing of it; of the rest it lacks what
         was emitted."""
         self._positions += 1 + accepted
@@ -236,7 +236,7 @@ class StaticLoad:
 
 def _verified_trees(trees: SimulatedTrees, drafted: Drafted, keep: np.ndarray) -> tuple[np.ndarray, float, dict]:
     """Of the first keep[i] nodes of each tree: how many were accepted, int [R]; how many were to be expected; and what
-    a StepFeedback says of trees beside that."""
+    a Outcome says of trees beside that."""
     verified = list(map(shorten, trees.grown.drafts, keep.tolist()))
     paths = list(map(right_path, verified, trees.right))
     answers = [Verification((), len(path), accepted_nodes=path) for path in paths]

@@ -12,7 +12,7 @@ import numpy as np
 
 from smartspec.control.latency.cost_curve import CostCurve, ProfileSample
 from smartspec.control.latency.model import LatencyModel
-from smartspec.control.records import BatchView, DraftPlan, StepSeconds
+from smartspec.control.records import BatchView, Plan, StepSeconds
 
 ControllerSeconds = tuple[tuple[int, float], ...]  # (decoding requests, seconds of a step), ascending
 NUM_PROFILE_REPETITIONS = 3  # the profile keeps the best of so many, as the live engine's does
@@ -101,7 +101,7 @@ class TimeTruth:
     def step_seconds(
         self,
         view: BatchView,
-        plan: DraftPlan,
+        plan: Plan,
         drafted: np.ndarray,
         verified: np.ndarray,
         now: float,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from smartspec.control.planner.expected_tree import child_chances
-from smartspec.control.records import MAX_TREE_NODES, BatchView, DrafterSpec, DraftPlan, StopRule
+from smartspec.control.records import MAX_TREE_NODES, BatchView, DrafterSpec, Plan, StopRule
 from smartspec.core.batch import NO_DRAFT, Draft
 from smartspec.sim.acceptance_truth import AcceptanceTruth
 
@@ -86,7 +86,7 @@ class SimulatedTrees:
         truth: AcceptanceTruth,
         sibling_share: float,
         view: BatchView,
-        plan: DraftPlan,
+        plan: Plan,
         lengths: np.ndarray,
         positions: np.ndarray,
     ) -> "SimulatedTrees":

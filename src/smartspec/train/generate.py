@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from smartspec.control.policy import no_drafts
-from smartspec.control.records import Asked, BatchView, Drafted, DraftPlan, StepFeedback
+from smartspec.control.records import BatchView, Drafted, Outcome, Plan
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.origin import Origin
 from smartspec.core.request import Request
@@ -60,18 +60,15 @@ class NoDrafts:
 
     predicted_seconds = 0.0
 
-    def asks_drafters(self, num_rows: int) -> Asked:
-        return Asked.NOBODY
-
-    def plan_draft(self, view: BatchView) -> DraftPlan:
+    def plan(self, view: BatchView) -> Plan:
         return no_drafts(view.num_rows)
 
-    def plan_verify(self, view: BatchView, plan: DraftPlan, drafted: Drafted) -> np.ndarray:
+    def cut(self, plan: Plan, drafted: Drafted) -> np.ndarray:
         return drafted.lengths
 
-    def observe(self, feedback: StepFeedback) -> None: ...
+    def learn(self, plan: Plan, outcome: Outcome) -> None: ...
 
-    def forget(self, request_id: int) -> None: ...
+    def end(self, request_id: int) -> None: ...
 
 
 @dataclass

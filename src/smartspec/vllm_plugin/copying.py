@@ -8,7 +8,7 @@ from itertools import repeat
 
 import numpy as np
 
-from smartspec.vllm_plugin.decision import Decision, Outcome, Step
+from smartspec.vllm_plugin.decision import Decision, EmittedTokens, Step
 
 COPYING = ("ngram", "suffix")  # methods whose drafts are copied
 # Tokens followed, from which on acceptance is learned apart; those that our engine's prompt lookup has, whose shortest
@@ -26,7 +26,7 @@ class Followed:
         """int [R]."""
         return np.fromiter(map(self._tokens.get, names, repeat(0)), np.int64, len(names))
 
-    def observe(self, decision: Decision, step: Step, outcome: Outcome) -> None:
+    def observe(self, decision: Decision, step: Step, outcome: EmittedTokens) -> None:
         """What came of the drafts of a step: of those that were accepted as a whole, whether the token behind them was
         the draft's next one too. Where there was no next one it counts as such. A loop: the next step waits for it, and
         behind a pass of the model a few rows take less time than a few calls of numpy."""

@@ -7,7 +7,7 @@ from itertools import repeat
 
 import numpy as np
 
-from smartspec.control import BatchView, DraftPlan, FreeTests, Planned, StepFeedback, StepSeconds
+from smartspec.control import BatchView, FreeTests, Outcome, Plan, StepSeconds
 from smartspec.vllm_plugin.batch import Prefill
 
 
@@ -15,7 +15,7 @@ from smartspec.vllm_plugin.batch import Prefill
 class Decision:
     """names: vLLM's ids of the rows of view, which expects prefill. lengths: int [R], draft tokens to verify.
     draft_length: draft tokens the drafter is to make for all. cut_off: by row, the first draft token that is there and
-    not verified, -1 if unknown; None where drafts are made in passes. planned: the controller's, if there is one."""
+    not verified, -1 if unknown; None where drafts are made in passes. plan: the controller's, if there is one."""
 
     names: tuple[str, ...]
     view: BatchView
@@ -23,7 +23,7 @@ class Decision:
     lengths: np.ndarray
     draft_length: int
     cut_off: np.ndarray | None
-    planned: Planned | None = None
+    plan: Plan | None = None
 
 
 @dataclass
@@ -48,7 +48,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class EmittedTokens:
     """What came of a step. emitted: tokens by request, at least one, of those whose output counts. newest: the last of
     each, where a decision with cut_off was carried out. invalid: draft tokens that broke a grammar, by request."""
 
@@ -67,7 +67,7 @@ class Outcome:
         return self.num_emitted - len(self.emitted)
 
     @staticmethod
-    def of(step: Step, model_output, requests: Mapping) -> "Outcome":
+    def of(step: Step, model_output, requests: Mapping) -> "EmittedTokens":
         """From vLLM's output of the model, before vLLM has applied it to its requests, and shortened it. Requests that
         were aborted or preempted meanwhile are left out."""
         sampled: Sequence = model_output.sampled_token_ids
@@ -80,42 +80,42 @@ class Outcome:
         emitted = dict(zip(tokens, map(len, tokens.values()), strict=True))
         tells_newest = step.decision is not None and step.decision.cut_off is not None
         newest = {name: some[-1] for name, some in tokens.items()} if tells_newest else {}
-        return Outcome(emitted, newest, getattr(step.output, "num_invalid_spec_tokens", None) or {})
+        return EmittedTokens(emitted, newest, getattr(step.output, "num_invalid_spec_tokens", None) or {})
 
 
-def feedback(step: Step, outcome: Outcome, seconds: StepSeconds) -> StepFeedback:
+def outcome_of(step: Step, tokens: EmittedTokens, seconds: StepSeconds) -> Outcome:
     """What the controller is told of the step that carried out its decision."""
     decision = step.decision
     assert decision is not None, "the step carries out no decision"
     # Most steps are what was expected; the same object keeps what was computed of it.
     view = decision.view if step.prefill == decision.prefill else replace(decision.view, **vars(step.prefill))
     verified = _column(decision, step.verified)
-    emitted = _column(decision, outcome.emitted)
-    valid = np.maximum(verified - _column(decision, outcome.invalid), 0) if outcome.invalid else verified
+    emitted = _column(decision, tokens.emitted)
+    valid = np.maximum(verified - _column(decision, tokens.invalid), 0) if tokens.invalid else verified
     accepted = np.minimum(np.maximum(emitted - 1, 0), valid)
     has_passes = decision.cut_off is None
     drafted = np.full(len(verified), step.draft_length) if has_passes else verified
     drafted = np.maximum(drafted, verified)
-    return StepFeedback(
+    return Outcome(
         view=view,
-        plan=DraftPlan(drafted, np.where(drafted > 0, 0, -1)),
+        plan=Plan(drafted, np.where(drafted > 0, 0, -1)),
         drafted=drafted,
         verified=verified,
         tested=np.where(emitted > 0, np.minimum(valid, accepted + 1), 0),
         accepted=accepted,
-        num_emitted=min(outcome.num_emitted, view.num_rows + view.num_prefills + int(accepted.sum())),
+        num_emitted=min(tokens.num_emitted, view.num_rows + view.num_prefills + int(accepted.sum())),
         seconds=seconds,
-        free_tests=_free_tests(decision, outcome, verified, accepted),
+        free_tests=_free_tests(decision, tokens, verified, accepted),
     )
 
 
 def _free_tests(
-    decision: Decision, outcome: Outcome, verified: np.ndarray, accepted: np.ndarray
+    decision: Decision, tokens: EmittedTokens, verified: np.ndarray, accepted: np.ndarray
 ) -> tuple[FreeTests, ...]:
     """Where all verified tokens were accepted, the target's next token tells whether the draft's next was right."""
     if decision.cut_off is None:
         return ()
-    newest = _column(decision, outcome.newest, missing=-1)
+    newest = _column(decision, tokens.newest, missing=-1)
     is_known = (decision.cut_off >= 0) & (newest >= 0) & (accepted == verified) & (verified == decision.lengths)
     tests = FreeTests(
         position=np.where(is_known, verified, 0),

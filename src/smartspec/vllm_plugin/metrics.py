@@ -11,7 +11,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, write_to_textfile
 
 from smartspec.control import SafeController
-from smartspec.vllm_plugin.decision import Outcome, Step
+from smartspec.vllm_plugin.decision import EmittedTokens, Step
 
 logger = logging.getLogger("vllm.smartspec")
 
@@ -60,7 +60,7 @@ class Metrics:
                 if time.time() - old.stat().st_mtime > MAX_AGE_SECONDS:
                     old.unlink()
 
-    def observe(self, steps: list[tuple[Step, Outcome]], controller: SafeController | None) -> None:
+    def observe(self, steps: list[tuple[Step, EmittedTokens]], controller: SafeController | None) -> None:
         """Count finished steps. controller: None while step times are being learned."""
         for step, outcome in steps:
             self._count(step, outcome)
@@ -74,7 +74,7 @@ class Metrics:
             self._goodput.set(outcome.num_emitted / step.seconds)
             self._write()
 
-    def _count(self, step: Step, outcome: Outcome) -> None:
+    def _count(self, step: Step, outcome: EmittedTokens) -> None:
         counts = self._unwritten
         counts["steps"] += 1
         counts["decode_rows"] += step.num_decoding

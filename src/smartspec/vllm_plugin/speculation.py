@@ -17,8 +17,8 @@ from smartspec.control import (
     Drafted,
     DrafterSpec,
     DrafterView,
-    DraftPlan,
     LatencyModel,
+    Plan,
     SafeController,
     StepSeconds,
 )
@@ -26,7 +26,7 @@ from smartspec.vllm_plugin import batch
 from smartspec.vllm_plugin.callers import Callers, Columns
 from smartspec.vllm_plugin.copying import COPYING, Followed
 from smartspec.vllm_plugin.costs import StepCosts, StepSize
-from smartspec.vllm_plugin.decision import Decision, Outcome, Step, feedback
+from smartspec.vllm_plugin.decision import Decision, EmittedTokens, Step, outcome_of
 
 # Methods whose drafts are there, of configured length, whatever is decided: only verification can be saved.
 MODEL_FREE = ("ngram", "ngram_gpu", "suffix", "medusa", "custom_class")
@@ -54,7 +54,7 @@ class Speculation:
         latency: LatencyModel | None,
         *,
         tiers: tuple[int, ...] | None = None,
-        on_steps: Callable[[list[tuple[Step, Outcome]], SafeController | None], None],
+        on_steps: Callable[[list[tuple[Step, EmittedTokens]], SafeController | None], None],
         on_costs: Callable[[StepCosts], None],
         clock: Callable[[], float] = time.perf_counter,
     ):
@@ -77,8 +77,8 @@ class Speculation:
         self._last_draft_length = 0  # draft tokens that were made in the last scheduled step
         self._steps: dict[int, Step] = {}  # scheduled and not finished, by identity of their output
         self._last_completion: float | None = None  # None while vLLM waits for requests
-        self._unlearned: list[tuple[Step, Outcome]] = []
-        self._unreported: list[tuple[Step, Outcome]] = []
+        self._unlearned: list[tuple[Step, EmittedTokens]] = []
+        self._unreported: list[tuple[Step, EmittedTokens]] = []
 
     def before_schedule(self) -> None:
         """Ask the controller, unless its last decision is under way, and cut drafts to what is to be verified."""
@@ -141,10 +141,10 @@ class Speculation:
         for name in self._to_forget:
             number = self._callers.forget(name)
             if number is not None and self._controller is not None:
-                self._controller.forget(number)
+                self._controller.end(number)
         self._to_forget.clear()
 
-    def before_update(self, output, model_output) -> tuple[Step, Outcome] | None:
+    def before_update(self, output, model_output) -> tuple[Step, EmittedTokens] | None:
         """A step has finished: what came of it, None for a step that fed nothing."""
         if id(output) not in self._steps:
             return None
@@ -155,9 +155,9 @@ class Speculation:
         began = step.scheduled_at if self._last_completion is None else self._last_completion
         step.seconds = max(now - began, 1e-9)
         self._last_completion = now
-        return step, Outcome.of(step, model_output, self._scheduler.requests)
+        return step, EmittedTokens.of(step, model_output, self._scheduler.requests)
 
-    def after_update(self, finished: tuple[Step, Outcome] | None) -> None:
+    def after_update(self, finished: tuple[Step, EmittedTokens] | None) -> None:
         """Keep what the next decision does not need for later, once vLLM has applied the output of a step."""
         if finished is not None:
             self._unlearned.append(finished)
@@ -186,21 +186,21 @@ class Speculation:
         self._followed = None if self._followed is None else Followed()
         for number in self._callers.forget_all():
             if self._controller is not None:
-                self._controller.forget(number)
+                self._controller.end(number)
 
     def _lose_oldest(self) -> None:
         """Nothing will come of the oldest step, nor of the decision it carries out: another one may be made."""
         if self._steps.pop(next(iter(self._steps))).decision is not None:
             self._is_open = False
 
-    def _learn(self, step: Step, outcome: Outcome) -> None:
-        self._unreported.append((step, outcome))
-        decision = step.decision
-        if decision is None or self._controller is None or decision.planned is None:
+    def _learn(self, step: Step, tokens: EmittedTokens) -> None:
+        self._unreported.append((step, tokens))
+        plan = None if step.decision is None else step.decision.plan
+        if plan is None or plan.view is None or self._controller is None:
             return
-        self._controller.observe(feedback(step, outcome, self._split(step)), decision.planned)
+        self._controller.learn(plan, outcome_of(step, tokens, self._split(step)))
         step.predicted_seconds = self._controller.predicted_seconds
-        step.is_overruled = decision.planned.reason is not None
+        step.is_overruled = plan.reason is not None
 
     def _report(self) -> None:
         for step, _ in self._unreported:
@@ -223,18 +223,17 @@ class Speculation:
         prefill = batch.expected_prefill(self._scheduler, len(rows))
         drafts = None if self._drafter.has_passes else [request.spec_token_ids for request in rows]
         view = self._view(rows, columns, prefill, drafts)
-        planned_step = None
+        plan = None
         if self._controller is None:
             lengths = (0, *self._tiers) if self._tiers else range(self._max_draft_tokens + 1)
             wanted = np.minimum(view.drafters[0].lengths, self._costs.trial_length(lengths))
-            planned = wanted
+            verified = wanted
         else:
-            plan = self._controller.plan_draft(view)
+            plan = self._controller.plan(view)
             wanted = np.asarray(plan.lengths)
-            planned = self._controller.plan_verify(view, plan, Drafted(wanted))
-            planned_step = self._controller.planned
-        cut_off = None if drafts is None else _cut_off(drafts, planned.tolist())
-        return Decision(columns.names, view, prefill, planned, self._draft_length(rows, wanted), cut_off, planned_step)
+            verified = self._controller.cut(plan, Drafted(wanted))
+        cut_off = None if drafts is None else _cut_off(drafts, verified.tolist())
+        return Decision(columns.names, view, prefill, verified, self._draft_length(rows, wanted), cut_off, plan)
 
     def _draft_length(self, rows: list, wanted: np.ndarray) -> int:
         if not self._drafter.has_passes:
@@ -269,7 +268,7 @@ class Speculation:
         if not self._drafter.has_passes or not step.draft_length or self._latency is None or step.decision is None:
             return StepSeconds(draft=0.0, target=step.seconds, host=0.0)
         rows = step.decision.view.num_rows
-        plan = DraftPlan(np.full(rows, step.draft_length), np.zeros(rows, dtype=np.int64))
+        plan = Plan(np.full(rows, step.draft_length), np.zeros(rows, dtype=np.int64))
         verified = np.array([step.verified.get(name, 0) for name in step.decision.names], dtype=np.int64)
         predicted = self._latency.predict(step.decision.view, plan, verified)
         draft = step.seconds * predicted.draft / predicted.total

@@ -27,7 +27,7 @@ from smartspec.control.acceptance.evidence import Evidence, eldest_tests
 from smartspec.control.acceptance.logistic import newton_evidence, sigmoid
 from smartspec.control.acceptance.settings import AcceptanceSettings
 from smartspec.control.acceptance.siblings import SiblingAcceptance
-from smartspec.control.records import BatchView, DrafterSpec, StepFeedback, depths_of, of_drafter
+from smartspec.control.records import BatchView, DrafterSpec, Outcome, depths_of, of_drafter
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class AcceptanceEstimator:
         that was known before drafting."""
         return sigmoid(self._calibrations[drafter].log_odds(confidence, history))
 
-    def observe(self, steps: Sequence[StepFeedback]) -> None:
+    def observe(self, steps: Sequence[Outcome]) -> None:
         """Learn from finished steps, all at once."""
         evidence = Evidence.of(steps)
         tested, accepted = evidence.tests(self.max_draft_tokens)

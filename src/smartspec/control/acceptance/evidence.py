@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from smartspec.control.records import StepFeedback, depths_of
+from smartspec.control.records import Outcome, depths_of
 
 # A draft prefill may test hundreds of tokens at once; they say less about the next than fresh ones do.
 MAX_FREE_TESTS = 16
@@ -18,7 +18,7 @@ MAX_FREE_TESTS = 16
 def observations(num_positions: int, tested: np.ndarray, accepted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Which positions of the verified drafts were observed and which of them accepted: two bool [R, num_positions].
 
-    tested, accepted: int [R], see records.StepFeedback.
+    tested, accepted: int [R], see records.Outcome.
     """
     positions = np.arange(num_positions)[:, None]
     successes = np.minimum(accepted, tested)
@@ -27,9 +27,9 @@ def observations(num_positions: int, tested: np.ndarray, accepted: np.ndarray) -
 
 @dataclass(frozen=True)
 class Evidence:
-    """The R rows of num_steps steps, as in BatchView and StepFeedback; int [R] where not said otherwise.
+    """The R rows of num_steps steps, as in BatchView and Outcome; int [R] where not said otherwise.
 
-    match_lengths: int [D, R]. confidence: float [R, K] or None. parents, node_tests: int [R, K], as in StepFeedback, of
+    match_lengths: int [D, R]. confidence: float [R, K] or None. parents, node_tests: int [R, K], as in Outcome, of
     chains too, or None where all are. free_tests: int [D, 3, R], see records.FreeTests; D is 0 where there are none.
     """
 
@@ -48,7 +48,7 @@ class Evidence:
     free_tests: np.ndarray
 
     @staticmethod
-    def of(steps: Sequence[StepFeedback]) -> "Evidence":
+    def of(steps: Sequence[Outcome]) -> "Evidence":
         """Of at least one step."""
         columns = np.concatenate([_columns(step) for step in steps], axis=1)
         return Evidence(
@@ -98,7 +98,7 @@ class Evidence:
 
 def eldest_tests(parents: np.ndarray, node_tests: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Whether the children of a tree's path were compared at each depth, and whether the first of them was accepted:
-    two float [K, R]. parents, node_tests: int [R, K], as in StepFeedback."""
+    two float [K, R]. parents, node_tests: int [R, K], as in Outcome."""
     tested, accepted = np.zeros((2, parents.shape[1], len(parents)))
     rows, nodes = np.nonzero(node_tests >= 0)
     depths = depths_of(parents)[rows, nodes] - 1
@@ -111,12 +111,12 @@ def eldest_tests(parents: np.ndarray, node_tests: np.ndarray) -> tuple[np.ndarra
 _COLUMNS = ("request_ids", "class_ids", "drafter", "drafted", "verified", "tested", "accepted")
 
 
-def _columns(step: StepFeedback) -> np.ndarray:
+def _columns(step: Outcome) -> np.ndarray:
     counts = step.drafted, step.verified, step.tested, step.accepted
     return np.array([step.view.request_ids, step.view.class_ids, step.plan.drafter, *counts])
 
 
-def _confidence(steps: Sequence[StepFeedback]) -> np.ndarray | None:
+def _confidence(steps: Sequence[Outcome]) -> np.ndarray | None:
     width = next((step.confidence.shape[1] for step in steps if step.confidence is not None), None)
     if width is None:
         return None
@@ -128,17 +128,15 @@ def _as_outcomes(tested: np.ndarray, accepted: np.ndarray) -> np.ndarray:
     return np.where(tested, accepted.astype(np.int64), -1)
 
 
-def _chain(step: StepFeedback, num_nodes: int) -> np.ndarray:
+def _chain(step: Outcome, num_nodes: int) -> np.ndarray:
     return np.broadcast_to(np.arange(-1, num_nodes - 1), (step.view.num_rows, num_nodes))
 
 
-def _chain_tests(step: StepFeedback, num_nodes: int) -> np.ndarray:
+def _chain_tests(step: Outcome, num_nodes: int) -> np.ndarray:
     return _as_outcomes(*observations(num_nodes, step.tested, step.accepted))
 
 
-def _trees(
-    steps: Sequence[StepFeedback], name: str, of_chains: Callable[[StepFeedback, int], np.ndarray]
-) -> np.ndarray | None:
+def _trees(steps: Sequence[Outcome], name: str, of_chains: Callable[[Outcome, int], np.ndarray]) -> np.ndarray | None:
     """A column of records that only steps with trees have: int [R, K]; None where no step has one."""
     columns = [getattr(step, name) for step in steps]
     width = next((column.shape[1] for column in columns if column is not None), None)
@@ -148,7 +146,7 @@ def _trees(
     return np.concatenate([of_chains(step, width) if column is None else column for column, step in pairs])
 
 
-def _free_tests(steps: Sequence[StepFeedback]) -> np.ndarray:
+def _free_tests(steps: Sequence[Outcome]) -> np.ndarray:
     num_drafters = max(len(step.free_tests) for step in steps)
     found = [
         np.array([(free.position, free.tested, free.matched) for free in step.free_tests])

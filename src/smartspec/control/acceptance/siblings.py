@@ -22,7 +22,7 @@ class SiblingAcceptance:
         self.chances = prior
 
     def learn(self, parents: np.ndarray, node_tests: np.ndarray) -> None:
-        """From verified trees; int [R, K] both, see records.StepFeedback."""
+        """From verified trees; int [R, K] both, see records.Outcome."""
         is_sibling = parents[:, :, None] == parents[:, None, :]
         ranks = np.tril(is_sibling, -1).sum(axis=2)
         eldest = is_sibling.argmax(axis=2)

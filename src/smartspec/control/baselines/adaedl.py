@@ -7,7 +7,7 @@ import numpy as np
 
 from smartspec.control.baselines.request_table import RequestTable
 from smartspec.control.policy import Estimates, Policy, plan_of_lengths
-from smartspec.control.records import BatchView, DraftPlan, StepFeedback, StopRule
+from smartspec.control.records import BatchView, Outcome, Plan, StopRule
 
 ENTROPY_FACTOR = 0.1
 START_THRESHOLD = 0.5
@@ -31,24 +31,24 @@ class AdaEdl(Policy):
         self.entropy_factor = entropy_factor
         self._requests = RequestTable(threshold=START_THRESHOLD, acceptance=0.0)
 
-    def plan_draft(self, view: BatchView, estimates: Estimates) -> DraftPlan:
+    def plan(self, view: BatchView, estimates: Estimates) -> Plan:
         plan = plan_of_lengths(view, estimates, MAX_LENGTH)
         self._has_passes = estimates.has_passes
         rows = self._requests.rows(view.request_ids)
         return replace(plan, stop=stop_at_entropy(self.entropy_factor, self._requests["threshold"][rows]))
 
-    def observe(self, feedback: StepFeedback) -> None:
-        learns = self._has_passes(feedback.plan.drafter) & (feedback.drafted > 0)
-        rows = self._requests.rows(feedback.view.request_ids[learns])
-        drafted, accepted = feedback.drafted[learns], feedback.accepted[learns]
+    def learn(self, plan: Plan, outcome: Outcome) -> None:
+        learns = self._has_passes(outcome.plan.drafter) & (outcome.drafted > 0)
+        rows = self._requests.rows(outcome.view.request_ids[learns])
+        drafted, accepted = outcome.drafted[learns], outcome.accepted[learns]
         acceptance, thresholds = self._requests["acceptance"], self._requests["threshold"]
         acceptance[rows] = ACCEPTANCE_FADE * acceptance[rows] + (1 - ACCEPTANCE_FADE) * accepted / drafted
-        all_accepted = (accepted == drafted) & (drafted == feedback.plan.lengths[learns])
+        all_accepted = (accepted == drafted) & (drafted == outcome.plan.lengths[learns])
         falls = (acceptance[rows] > TARGET_ACCEPTANCE) & all_accepted
         direction = np.where(acceptance[rows] < TARGET_ACCEPTANCE, 1.0, np.where(falls, -1.0, 0.0))
         thresholds[rows] += (1 - THRESHOLD_FADE) * THRESHOLD_STEP * direction
 
-    def forget(self, request_id: int) -> None:
+    def end(self, request_id: int) -> None:
         self._requests.forget(request_id)
 
 

@@ -2,13 +2,14 @@
 be accepted (arXiv 2501.12162; constants from the paper's artifact)."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
 from smartspec.control.baselines.baseline import even_view
 from smartspec.control.baselines.request_table import RequestTable
 from smartspec.control.policy import Estimates, Latency, Policy, no_drafts, plan_of_lengths
-from smartspec.control.records import BatchView, Drafted, DraftPlan, StepFeedback
+from smartspec.control.records import BatchView, Drafted, Outcome, Plan
 
 MAX_DEPTH = 8
 STEP_MARGIN = 1.05  # on the predicted time of the step, when working out how far behind a request is
@@ -39,16 +40,15 @@ class AdaServe(Policy):
         self.token_budget = token_budget
         self._requests = RequestTable(decode_seconds=0.0, num_tokens=0)
 
-    def plan_draft(self, view: BatchView, estimates: Estimates) -> DraftPlan:
+    def plan(self, view: BatchView, estimates: Estimates) -> Plan:
         budget = self._budget(estimates.latency)
-        if not view.num_rows or _num_slots(view, budget) <= 0:
-            return no_drafts(view.num_rows)
-        depth = min(math.ceil(budget / view.num_rows), MAX_DEPTH)
-        return plan_of_lengths(view, estimates, depth)
+        plan = no_drafts(view.num_rows)
+        if view.num_rows and _num_slots(view, budget) > 0:
+            plan = plan_of_lengths(view, estimates, min(math.ceil(budget / view.num_rows), MAX_DEPTH))
+        return replace(plan, settled=(view, estimates.latency))
 
-    def plan_verify(
-        self, view: BatchView, plan: DraftPlan, drafted: Drafted, survival: np.ndarray, latency: Latency
-    ) -> np.ndarray:
+    def cut(self, plan: Plan, drafted: Drafted, survival: np.ndarray) -> np.ndarray:
+        view, latency = plan.settled
         budget = self._budget(latency)
         slots = min(_num_slots(view, budget), int(plan.lengths.sum()))
         if slots <= 0:
@@ -62,12 +62,12 @@ class AdaServe(Policy):
         lengths = meet_objectives(chances, drafted.lengths, needs, limit, slots)
         return fill_budget(chances, drafted.lengths, lengths, slots)
 
-    def observe(self, feedback: StepFeedback) -> None:
-        rows = self._requests.rows(feedback.view.request_ids)
-        self._requests["decode_seconds"][rows] += feedback.seconds.total
-        self._requests["num_tokens"][rows] += feedback.accepted + 1
+    def learn(self, plan: Plan, outcome: Outcome) -> None:
+        rows = self._requests.rows(outcome.view.request_ids)
+        self._requests["decode_seconds"][rows] += outcome.seconds.total
+        self._requests["num_tokens"][rows] += outcome.accepted + 1
 
-    def forget(self, request_id: int) -> None:
+    def end(self, request_id: int) -> None:
         self._requests.forget(request_id)
 
     def _budget(self, latency: Latency) -> int:

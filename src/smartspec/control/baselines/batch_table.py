@@ -5,7 +5,7 @@ import numpy as np
 
 from smartspec.control.baselines.baseline import even_view
 from smartspec.control.policy import Estimates, Policy, plan_of_lengths
-from smartspec.control.records import BatchView, DraftPlan
+from smartspec.control.records import BatchView, Plan
 
 BATCH_SIZES = 2 ** np.arange(11)  # 1 to 1024
 PROFILE_CONTEXT_TOKENS = 512  # of every request while profiling
@@ -26,7 +26,7 @@ class BatchTable(Policy):
         self.acceptance = acceptance
         self._table: np.ndarray | None = None
 
-    def plan_draft(self, view: BatchView, estimates: Estimates) -> DraftPlan:
+    def plan(self, view: BatchView, estimates: Estimates) -> Plan:
         if self._table is None:
             self._table = profile_table(estimates, self.acceptance)
         index = min(int(np.searchsorted(BATCH_SIZES, view.num_rows)), len(BATCH_SIZES) - 1)

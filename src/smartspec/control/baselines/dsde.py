@@ -6,7 +6,7 @@ import numpy as np
 from smartspec.control.baselines.baseline import cut_stragglers, usual_model
 from smartspec.control.baselines.request_table import RequestTable
 from smartspec.control.policy import Estimates, Policy, plan_of_lengths
-from smartspec.control.records import BatchView, DraftPlan, StepFeedback
+from smartspec.control.records import BatchView, Outcome, Plan
 
 WINDOW = 100  # divergences remembered, and verified tokens of a request before its length follows the rule
 FADE = 0.9
@@ -42,30 +42,30 @@ class Dsde(Policy):
             longest=0,
         )
 
-    def plan_draft(self, view: BatchView, estimates: Estimates) -> DraftPlan:
+    def plan(self, view: BatchView, estimates: Estimates) -> Plan:
         self._bounds = self._length_bounds(estimates.max_draft_tokens)
         rows = self._requests.rows(view.request_ids)
         is_counted = self._requests["is_warm"][rows] & usual_model(view, estimates)
         return plan_of_lengths(view, estimates, cut_stragglers(self._requests["length"][rows], is_counted))
 
-    def observe(self, feedback: StepFeedback) -> None:
-        if not feedback.verified.any():
+    def learn(self, plan: Plan, outcome: Outcome) -> None:
+        if not outcome.verified.any():
             return
-        if feedback.divergence is None:
+        if outcome.divergence is None:
             raise ValueError(
-                "policy 'dsde' needs StepFeedback.divergence, which this host does not compute: "
+                "policy 'dsde' needs Outcome.divergence, which this host does not compute: "
                 "run it on a host that does, or choose another policy"
             )
-        was_drafted = (feedback.verified > 0) & np.isfinite(feedback.divergence[:, 0])
-        rows = self._requests.rows(feedback.view.request_ids[was_drafted])
-        verified, accepted = feedback.verified[was_drafted], feedback.accepted[was_drafted]
-        mean_divergence = self._remember(rows, feedback.divergence[was_drafted], verified)
+        was_drafted = (outcome.verified > 0) & np.isfinite(outcome.divergence[:, 0])
+        rows = self._requests.rows(outcome.view.request_ids[was_drafted])
+        verified, accepted = outcome.verified[was_drafted], outcome.accepted[was_drafted]
+        mean_divergence = self._remember(rows, outcome.divergence[was_drafted], verified)
         is_warm = self._requests["is_warm"][rows]
         self._warm_up(rows[~is_warm], verified[~is_warm], accepted[~is_warm])
         is_warm = self._requests["is_warm"][rows]
         self._follow_rule(rows[is_warm], mean_divergence[is_warm])
 
-    def forget(self, request_id: int) -> None:
+    def end(self, request_id: int) -> None:
         self._requests.forget(request_id)
 
     def _length_bounds(self, max_draft_tokens: int) -> tuple[int, int]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from smartspec.control.policy import Estimates, Policy, model_free_first, plan_of_lengths
-from smartspec.control.records import BatchView, DraftPlan, StopRule
+from smartspec.control.records import BatchView, Plan, StopRule
 
 NUM_NODES, WIDTH = 60, 10  # EAGLE-2's published constants
 EAGLE2_PASSES = 8  # one for the text, seven behind it
@@ -24,7 +24,7 @@ class Eagle2(Policy):
     def __init__(self, num_nodes: int = NUM_NODES):
         self.num_nodes = num_nodes
 
-    def plan_draft(self, view: BatchView, estimates: Estimates) -> DraftPlan:
+    def plan(self, view: BatchView, estimates: Estimates) -> Plan:
         return fixed_trees(view, estimates, self.num_nodes, EAGLE2_PASSES)
 
 
@@ -39,12 +39,12 @@ class DynamicDepth(Policy):
     def __init__(self, threshold: float = BEAM_THRESHOLD):
         self.threshold = threshold
 
-    def plan_draft(self, view: BatchView, estimates: Estimates) -> DraftPlan:
+    def plan(self, view: BatchView, estimates: Estimates) -> Plan:
         plan = fixed_trees(view, estimates, NUM_NODES, DDD_PASSES)
         return replace(plan, stop=stop_at_beam(self.threshold, view.num_rows))
 
 
-def fixed_trees(view: BatchView, estimates: Estimates, num_nodes: int, num_passes: int) -> DraftPlan:
+def fixed_trees(view: BatchView, estimates: Estimates, num_nodes: int, num_passes: int) -> Plan:
     """Trees of WIDTH from the usual drafter of each row, as far as it makes trees."""
     drafter = model_free_first(view, estimates)
     makes_chains = np.array([each.has_passes and not each.makes_trees for each in estimates.drafters] + [False])

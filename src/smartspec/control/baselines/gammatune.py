@@ -8,7 +8,7 @@ from smartspec.control.baselines.baseline import cut_stragglers, usual_model
 from smartspec.control.baselines.hf import stop_below
 from smartspec.control.baselines.request_table import RequestTable
 from smartspec.control.policy import Estimates, Policy, plan_of_lengths
-from smartspec.control.records import BatchView, DraftPlan, StepFeedback
+from smartspec.control.records import BatchView, Outcome, Plan
 
 SMOOTHING = 0.2
 START_LENGTH, MIN_LENGTH, MAX_LENGTH = 5, 1, 16
@@ -29,17 +29,17 @@ class GammaTune(Policy):
         self.stop_threshold = stop_threshold
         self._requests = RequestTable(length=START_LENGTH, smoothed=START_LENGTH - 1.0)
 
-    def plan_draft(self, view: BatchView, estimates: Estimates) -> DraftPlan:
+    def plan(self, view: BatchView, estimates: Estimates) -> Plan:
         rows, columns = self._requests.rows(view.request_ids), self._requests
         columns["length"][rows] = np.minimum(columns["length"][rows], estimates.max_draft_tokens)
         lengths = cut_stragglers(columns["length"][rows], usual_model(view, estimates))
         plan = plan_of_lengths(view, estimates, lengths)
         return replace(plan, stop=stop_below(self.stop_threshold)) if self.stop_threshold else plan
 
-    def observe(self, feedback: StepFeedback) -> None:
-        was_drafted = feedback.verified > 0
-        rows = self._requests.rows(feedback.view.request_ids[was_drafted])
-        accepted, verified = feedback.accepted[was_drafted], feedback.verified[was_drafted]
+    def learn(self, plan: Plan, outcome: Outcome) -> None:
+        was_drafted = outcome.verified > 0
+        rows = self._requests.rows(outcome.view.request_ids[was_drafted])
+        accepted, verified = outcome.accepted[was_drafted], outcome.verified[was_drafted]
         smoothed, lengths = self._requests["smoothed"], self._requests["length"]
         smoothed[rows] += SMOOTHING * (accepted - smoothed[rows])
         # Full acceptance hides how much more would have been accepted: an average alone could never rise above it.
@@ -47,5 +47,5 @@ class GammaTune(Policy):
         adapted = np.where(accepted == verified, lengths[rows] + REACH, tracked)
         lengths[rows] = np.clip(adapted, MIN_LENGTH, MAX_LENGTH)
 
-    def forget(self, request_id: int) -> None:
+    def end(self, request_id: int) -> None:
         self._requests.forget(request_id)

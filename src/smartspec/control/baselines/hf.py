@@ -6,7 +6,7 @@ import numpy as np
 
 from smartspec.control.baselines.request_table import RequestTable
 from smartspec.control.policy import Estimates, Policy, plan_of_lengths
-from smartspec.control.records import BatchView, DraftPlan, StepFeedback, StopRule
+from smartspec.control.records import BatchView, Outcome, Plan, StopRule
 
 START_LENGTH = 20
 STEP_UP, STEP_DOWN, MIN_LENGTH = 2, 1, 1
@@ -25,19 +25,19 @@ class HuggingFace(Policy):
         self.confidence_threshold = confidence_threshold
         self._requests = RequestTable(length=START_LENGTH)
 
-    def plan_draft(self, view: BatchView, estimates: Estimates) -> DraftPlan:
+    def plan(self, view: BatchView, estimates: Estimates) -> Plan:
         rows, lengths = self._requests.rows(view.request_ids), self._requests["length"]
         lengths[rows] = np.minimum(lengths[rows], estimates.max_draft_tokens)
         plan = plan_of_lengths(view, estimates, lengths[rows])
         return replace(plan, stop=stop_below(self.confidence_threshold)) if self.confidence_threshold else plan
 
-    def observe(self, feedback: StepFeedback) -> None:
-        rows, lengths = self._requests.rows(feedback.view.request_ids), self._requests["length"]
+    def learn(self, plan: Plan, outcome: Outcome) -> None:
+        rows, lengths = self._requests.rows(outcome.view.request_ids), self._requests["length"]
         longer, shorter = lengths[rows] + STEP_UP, np.maximum(lengths[rows] - STEP_DOWN, MIN_LENGTH)
-        adapted = np.where(feedback.accepted == feedback.verified, longer, shorter)
-        lengths[rows] = np.where(feedback.verified > 0, adapted, lengths[rows])
+        adapted = np.where(outcome.accepted == outcome.verified, longer, shorter)
+        lengths[rows] = np.where(outcome.verified > 0, adapted, lengths[rows])
 
-    def forget(self, request_id: int) -> None:
+    def end(self, request_id: int) -> None:
         self._requests.forget(request_id)
 
 

@@ -7,7 +7,7 @@ from smartspec.control.goodput.lifetime import Lifetime
 from smartspec.control.goodput.prefill_price import PrefillPrice
 from smartspec.control.goodput.settings import GoodputSettings
 from smartspec.control.policy import Estimates, Policy
-from smartspec.control.records import BatchView, DraftPlan, StepFeedback
+from smartspec.control.records import BatchView, Outcome, Plan
 
 
 class PerfectEstimates(Policy):
@@ -23,7 +23,7 @@ class PerfectEstimates(Policy):
         self._lifetime = Lifetime(self._settings.draft_prefill)
         self._prefill_price = PrefillPrice(self._settings.prefill_price)
 
-    def plan_draft(self, view: BatchView, estimates: Estimates) -> DraftPlan:
+    def plan(self, view: BatchView, estimates: Estimates) -> Plan:
         return best_choice(
             view,
             self._truth(view),
@@ -32,10 +32,10 @@ class PerfectEstimates(Policy):
             prefill_price=self._prefill_price,
         ).draft_plan
 
-    def observe(self, feedback: StepFeedback) -> None:
-        self._lifetime.observe(feedback)
-        self._prefill_price.observe(feedback)
+    def learn(self, plan: Plan, outcome: Outcome) -> None:
+        self._lifetime.observe(outcome)
+        self._prefill_price.observe(outcome)
 
-    def forget(self, request_id: int) -> None:
+    def end(self, request_id: int) -> None:
         self._lifetime.request_ended(request_id)
         self._prefill_price.request_ended()

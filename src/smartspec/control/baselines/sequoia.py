@@ -6,7 +6,7 @@ import numpy as np
 
 from smartspec.control.planner.expected_tree import child_chances, expected_trees
 from smartspec.control.policy import Estimates, Policy, length_caps, model_free_first, plan_of_lengths
-from smartspec.control.records import MAX_TREE_NODES, BatchView, DraftPlan
+from smartspec.control.records import MAX_TREE_NODES, BatchView, Plan
 
 
 class Sequoia(Policy):
@@ -24,7 +24,7 @@ class Sequoia(Policy):
     def __init__(self, num_nodes: int | None = None):
         self.num_nodes = num_nodes
 
-    def plan_draft(self, view: BatchView, estimates: Estimates) -> DraftPlan:
+    def plan(self, view: BatchView, estimates: Estimates) -> Plan:
         drafter, longest = model_free_first(view, estimates), estimates.max_draft_tokens
         survival, passes, chances = estimates.survival_of(drafter), np.arange(1, longest + 1), None
         if makers := [number for number in estimates.siblings if (drafter == number).any()]:

@@ -4,7 +4,7 @@ speculative decoding; python/sglang/srt/speculative/adaptive_spec_params.py)."""
 from dataclasses import dataclass
 
 from smartspec.control.policy import Estimates, Policy, plan_of_lengths
-from smartspec.control.records import BatchView, DraftPlan, StepFeedback
+from smartspec.control.records import BatchView, Outcome, Plan
 
 START_LENGTH = 3
 WEIGHT = 0.2  # of the newest step in the moving average
@@ -46,14 +46,14 @@ class SglangEma(Policy):
         self._trackers: dict[int, Tracker] = {}
         self._max_length = START_LENGTH
 
-    def plan_draft(self, view: BatchView, estimates: Estimates) -> DraftPlan:
+    def plan(self, view: BatchView, estimates: Estimates) -> Plan:
         self._max_length = estimates.max_draft_tokens
         return plan_of_lengths(view, estimates, self._tracker(view).length)
 
-    def observe(self, feedback: StepFeedback) -> None:
-        was_drafted = feedback.verified > 0
+    def learn(self, plan: Plan, outcome: Outcome) -> None:
+        was_drafted = outcome.verified > 0
         if was_drafted.any():
-            self._tracker(feedback.view).update(float(feedback.accepted[was_drafted].mean()), self._max_length)
+            self._tracker(outcome.view).update(float(outcome.accepted[was_drafted].mean()), self._max_length)
 
     def _tracker(self, view: BatchView) -> Tracker:
         group = max(view.num_rows - 1, 0).bit_length()

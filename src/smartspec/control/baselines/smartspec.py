@@ -16,7 +16,7 @@ import numpy as np
 from smartspec.control.baselines.linear_latency import LinearLatency
 from smartspec.control.baselines.request_table import RequestTable
 from smartspec.control.policy import Estimates, Policy, length_caps, model_free_first, no_drafts, plan_of_lengths
-from smartspec.control.records import BatchView, DraftPlan, StepFeedback
+from smartspec.control.records import BatchView, Outcome, Plan
 
 BATCH_START = 0.7
 BATCH_WEIGHT = 0.15  # of the newest step in the moving average
@@ -52,7 +52,7 @@ class SmartSpecPaper(Policy):
         """Estimated acceptance per token."""
         return self._accepted / self._tested
 
-    def plan_draft(self, view: BatchView, estimates: Estimates) -> DraftPlan:
+    def plan(self, view: BatchView, estimates: Estimates) -> Plan:
         if not view.num_rows:
             return no_drafts(0)
         if self._step % self.interval == 0:
@@ -63,10 +63,10 @@ class SmartSpecPaper(Policy):
             lengths = estimates.max_draft_tokens
         return plan_of_lengths(view, estimates, lengths)
 
-    def observe(self, feedback: StepFeedback) -> None:
-        if feedback.tested.any():
-            self._accepted += BATCH_WEIGHT * (float(feedback.accepted.sum()) - self._accepted)
-            self._tested += BATCH_WEIGHT * (float(feedback.tested.sum()) - self._tested)
+    def learn(self, plan: Plan, outcome: Outcome) -> None:
+        if outcome.tested.any():
+            self._accepted += BATCH_WEIGHT * (float(outcome.accepted.sum()) - self._accepted)
+            self._tested += BATCH_WEIGHT * (float(outcome.tested.sum()) - self._tested)
 
     def _lengths(self, view: BatchView) -> np.ndarray | int:
         return self._length
@@ -112,19 +112,19 @@ class SmartSpecRequest(SmartSpecPaper):
         accepted, tested = (self._requests[name][rows].sum(axis=1) for name in ("accepted", "tested"))
         return (accepted + REQUEST_START) / (tested + 1)
 
-    def observe(self, feedback: StepFeedback) -> None:
-        was_tested = feedback.tested > 0
+    def learn(self, plan: Plan, outcome: Outcome) -> None:
+        was_tested = outcome.tested > 0
         if not was_tested.any():
             return
-        accepted, tested = feedback.accepted[was_tested], feedback.tested[was_tested]
+        accepted, tested = outcome.accepted[was_tested], outcome.tested[was_tested]
         self._recent.append((int(accepted.sum()), int(tested.sum())))
-        rows = self._requests.rows(feedback.view.request_ids[was_tested])
+        rows = self._requests.rows(outcome.view.request_ids[was_tested])
         oldest = self._requests["num_steps"][rows] % REQUEST_WINDOW
         self._requests["accepted"][rows, oldest] = accepted
         self._requests["tested"][rows, oldest] = tested
         self._requests["num_steps"][rows] += 1
 
-    def forget(self, request_id: int) -> None:
+    def end(self, request_id: int) -> None:
         self._requests.forget(request_id)
 
     def _lengths(self, view: BatchView) -> np.ndarray | int:

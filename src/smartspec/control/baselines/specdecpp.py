@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from smartspec.control.policy import Estimates, Policy, plan_of_lengths
-from smartspec.control.records import BatchView, DraftPlan, StopRule
+from smartspec.control.records import BatchView, Plan, StopRule
 
 THRESHOLD = 0.3  # of the authors' benchmark
 MIN_LENGTH, MAX_LENGTH = 2, 20
@@ -22,7 +22,7 @@ class SpecDecPlusPlus(Policy):
     def __init__(self, threshold: float = THRESHOLD):
         self.threshold = threshold
 
-    def plan_draft(self, view: BatchView, estimates: Estimates) -> DraftPlan:
+    def plan(self, view: BatchView, estimates: Estimates) -> Plan:
         plan = plan_of_lengths(view, estimates, MAX_LENGTH)
         return replace(plan, stop=stop_when_rejection_likely(self.threshold, view.num_rows))
 

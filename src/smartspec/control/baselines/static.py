@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 
 from smartspec.control.policy import Estimates, Policy, no_drafts, plan_of_lengths
-from smartspec.control.records import BatchView, DraftPlan
+from smartspec.control.records import BatchView, Plan
 
 
 class Off(Policy):
     """Never speculate."""
 
-    def plan_draft(self, view: BatchView, estimates: Estimates) -> DraftPlan:
+    def plan(self, view: BatchView, estimates: Estimates) -> Plan:
         return no_drafts(view.num_rows)
 
 
@@ -19,5 +19,5 @@ class Fixed(Policy):
 
     length: int
 
-    def plan_draft(self, view: BatchView, estimates: Estimates) -> DraftPlan:
+    def plan(self, view: BatchView, estimates: Estimates) -> Plan:
         return plan_of_lengths(view, estimates, self.length)

@@ -12,13 +12,16 @@ and some have no passes, those alone are asked now and then, in two steps runnin
 would have saved, and at what price.
 """
 
+from smartspec.control.goodput.choice import Settled
 from smartspec.control.goodput.exploration import NUM_SIZES, size_of
 from smartspec.control.goodput.settings import ExplorationSettings
 from smartspec.control.latency.robust_mean import RobustMean
-from smartspec.control.records import Asked, DrafterSpec, StepFeedback
+from smartspec.control.records import DrafterSpec, Outcome, Plan
 
 LOOK_STEPS = 2  # what follows the target's pass is measured in the next step: only steps whose last was alike tell
 SAVED_RATE = 1 / 64  # of learning what drafts without passes save
+# Who is queried: nobody, the drafters without passes, or all.
+NOBODY, MODEL_FREE, ALL = range(3)
 
 
 class Asking:
@@ -26,26 +29,38 @@ class Asking:
     (0: every step asks), and whose spacings hold for looks at fewer drafters."""
 
     def __init__(self, settings: ExplorationSettings):
-        self.credit = {Asked.MODEL_FREE: 0.0, Asked.ALL: 0.0}  # seconds
+        self.credit = {MODEL_FREE: 0.0, ALL: 0.0}  # seconds, by who is queried
         self._share = settings.share
         self._sizes = [_Size(settings) for _ in range(NUM_SIZES)]
-        self._last: Asked | None = None
+        self._last: int | None = None
         self._is_first = True
+        self._drafters: tuple[DrafterSpec, ...] = ()
 
-    def who(self, num_rows: int, drafters: tuple[DrafterSpec, ...]) -> Asked:
-        """Whom to ask in a step of so many decoding requests."""
-        levels = sorted({drafter.least_asked for drafter in drafters})
+    @property
+    def credit_by_name(self) -> dict[str, float]:
+        """For people, in seconds."""
+        return {"model_free": self.credit[MODEL_FREE], "all": self.credit[ALL]}
+
+    def numbers(self, num_rows: int, drafters: tuple[DrafterSpec, ...]) -> frozenset[int]:
+        """Which drafters to query in a step of so many decoding requests."""
+        self._drafters = drafters
+        level = self._level(num_rows, sorted(set(map(_least_level, drafters))))
+        return frozenset(n for n, drafter in enumerate(drafters) if _least_level(drafter) <= level)
+
+    def _level(self, num_rows: int, levels: list[int]) -> int:
         if not self._share:
             return levels[-1]
         size = self._sizes[size_of(num_rows)]
         due = [level for level in levels if self.credit[level] >= size.price(level)]
         if not due:
-            return Asked.NOBODY
-        return Asked.MODEL_FREE if len(levels) > 1 and due[-1] == Asked.ALL and size.looks_at_fewer() else due[-1]
+            return NOBODY
+        return MODEL_FREE if len(levels) > 1 and due[-1] == ALL and size.looks_at_fewer() else due[-1]
 
-    def observe(self, feedback: StepFeedback, asked: Asked, saved_seconds: float) -> None:
-        """A step is over. asked: who was; saved_seconds: what its drafts were expected to save."""
-        num_rows, seconds = feedback.view.num_rows, feedback.seconds
+    def learn(self, plan: Plan, outcome: Outcome) -> None:
+        """A step is over: what it took, and what its drafts were expected to save."""
+        asked = max((_least_level(self._drafters[number]) for number in plan.queried or ()), default=NOBODY)
+        saved_seconds = plan.settled.saved_seconds if isinstance(plan.settled, Settled) else 0.0
+        num_rows, seconds = outcome.view.num_rows, outcome.seconds
         if not num_rows:
             return
         size = self._sizes[size_of(num_rows)]
@@ -55,7 +70,7 @@ class Asking:
         for level in self.credit:
             self.credit[level] = min(self.credit[level] + earned, max(seconds.total, size.price(level)))
         self._is_first = False
-        if feedback.view.num_prefills:  # prompts keep the host busy too
+        if outcome.view.num_prefills:  # prompts keep the host busy too
             self._last = None
             return
         size.num_steps += 1
@@ -68,21 +83,21 @@ class _Size:
     """What is known of steps of a batch size. host: seconds of the host by who was asked."""
 
     def __init__(self, settings: ExplorationSettings):
-        self.host = {asked: RobustMean() for asked in Asked}
+        self.host = [RobustMean() for _ in (NOBODY, MODEL_FREE, ALL)]
         self.num_steps = 0
         self._saved, self._num_saved = 0.0, 0  # by drafts without passes where only those were asked, on average
         self._spacing, self._next_look = settings.first_spacing, settings.first_spacing
         self._longest_spacing = settings.longest_spacing
 
-    def price(self, level: Asked) -> float:
+    def price(self, level: int) -> float:
         """Seconds that asking takes beyond asking fewer; all of the host's, and thus too much, until a step without it
         was measured."""
-        fewer = next((self.host[less].mean for less in reversed(Asked) if less < level and self.host[less].mean), 0.0)
+        fewer = next((self.host[less].mean for less in reversed(range(level)) if self.host[less].mean), 0.0)
         return max(self.host[level].mean - fewer, 0.0)
 
-    def gained(self, asked: Asked, saved_seconds: float) -> float:
+    def gained(self, asked: int, saved_seconds: float) -> float:
         """What those who were asked saved beyond what fewer would have."""
-        if asked == Asked.ALL:
+        if asked == ALL:
             return saved_seconds - self._saved
         self._num_saved += 1
         self._saved += max(SAVED_RATE, 1.0 / self._num_saved) * (saved_seconds - self._saved)
@@ -95,3 +110,8 @@ class _Size:
             self._spacing = min(2 * self._spacing, self._longest_spacing)
             self._next_look = self.num_steps + self._spacing
         return past >= 0
+
+
+def _least_level(drafter: DrafterSpec) -> int:
+    """The least of NOBODY, MODEL_FREE and ALL that includes this drafter."""
+    return ALL if drafter.has_passes else MODEL_FREE

@@ -19,8 +19,8 @@ from smartspec.control.goodput.prefill_price import PrefillPrice
 from smartspec.control.goodput.settings import DraftPrefillSettings, GoodputSettings
 from smartspec.control.goodput.uniform import plan_uniform
 from smartspec.control.planner.lengths import LengthPlan, plan_lengths
-from smartspec.control.policy import Estimates, drafter_yields, length_caps, model_free_first, nobody, plan_by
-from smartspec.control.records import BatchView, DraftPlan
+from smartspec.control.policy import Estimates, Latency, drafter_yields, length_caps, model_free_first, nobody, plan_by
+from smartspec.control.records import BatchView, Plan
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Choice:
     target pass with 0..N draft tokens, N as many as any plan may have. value_of_time: tokens per second that the step's
     time is worth, its shadow price (see planner). off_value_of_time: tokens per second of the decoding requests in
     non-speculative steps of their own. survival: float [R, K], of each row's drafter. fairness: of the mean that was
-    maximised. width: of the drafts, see records.DraftPlan.
+    maximised. width: of the drafts, see records.Plan.
     """
 
     plan: LengthPlan
@@ -45,8 +45,21 @@ class Choice:
     width: int = 1
 
     @property
-    def draft_plan(self) -> DraftPlan:
+    def draft_plan(self) -> Plan:
         return replace(plan_by(self.drafter, self.plan.lengths), depths=self.plan.passes, width=self.width)
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What a plan of goodput was decided by. is_planned: whether the best choice was followed, and no guard or
+    exploration. weights: float [R], what one more token of each row is worth beside the choice, where drafts are cut by
+    confidence; None elsewhere. saved_seconds: what the drafts are expected to save."""
+
+    best: Choice
+    latency: Latency
+    is_planned: bool
+    weights: np.ndarray | None = None
+    saved_seconds: float = 0.0
 
 
 def best_choice(

@@ -18,7 +18,7 @@ import numpy as np
 from smartspec.control.goodput.choice import Choice
 from smartspec.control.goodput.settings import ExplorationSettings
 from smartspec.control.policy import Estimates, expected_accepted, no_drafts, plan_by
-from smartspec.control.records import BatchView, DraftPlan, of_drafter
+from smartspec.control.records import BatchView, Plan, of_drafter
 
 NUM_SIZES = 12  # batch sizes are told apart by log2
 PLAIN_EVERY = 4  # of four explorations one is a non-speculative step: what it tells holds for longer
@@ -50,12 +50,12 @@ class Exploration:
         view: BatchView,
         estimates: Estimates,
         best: Choice,
-        planned: DraftPlan,
+        planned: Plan,
         ask: Callable[[Estimates], Choice],
         *,
         all_alike: bool = False,
-    ) -> tuple[DraftPlan, str] | None:
-        """The exploratory plan of this step and its reason; None where none is due, useful or affordable.
+    ) -> Plan | None:
+        """The exploratory plan of this step, with its reason; None where none is due, useful or affordable.
 
         best: the step's choice, planned: what it comes to (no drafts where they gain too little). ask: the same
         question, given other estimates. all_alike: all rows have to draft as long, so it is all or none.
@@ -75,10 +75,11 @@ class Exploration:
             self._num_explored[size] += 1
         return found
 
-    def _explored(self, view, estimates, best, planned, ask, sizes) -> tuple[DraftPlan, str] | None:
+    def _explored(self, view, estimates, best, planned, ask, sizes) -> Plan | None:
         if not sizes:
             plain = no_drafts(view.num_rows)
-            return (plain, NON_SPECULATIVE) if self._buy(_loss(view, estimates, best, planned, plain)) else None
+            is_bought = self._buy(_loss(view, estimates, best, planned, plain))
+            return replace(plain, reason=NON_SPECULATIVE) if is_bought else None
         for survival in self._hoped(view, estimates):
             longer = ask(replace(estimates, survival=survival)).draft_plan
             if longer.lengths.sum() <= planned.lengths.sum():
@@ -86,7 +87,7 @@ class Exploration:
             for num_rows in sizes:
                 some = _of_least_lag(view, longer, num_rows)
                 if self._buy(_loss(view, estimates, best, planned, some)):
-                    return some, LONGER
+                    return replace(some, reason=LONGER)
             return None
         return None
 
@@ -106,7 +107,7 @@ class Exploration:
         return True
 
 
-def _loss(view: BatchView, estimates: Estimates, best: Choice, planned: DraftPlan, other: DraftPlan) -> float:
+def _loss(view: BatchView, estimates: Estimates, best: Choice, planned: Plan, other: Plan) -> float:
     """Seconds of step time that the other plan is expected to lose: its value against that of the planned one, at the
     step's shadow price of time."""
     values = []
@@ -120,7 +121,7 @@ def _loss(view: BatchView, estimates: Estimates, best: Choice, planned: DraftPla
     return values[0] - values[1]
 
 
-def _of_least_lag(view: BatchView, plan: DraftPlan, num_rows: int) -> DraftPlan:
+def _of_least_lag(view: BatchView, plan: Plan, num_rows: int) -> Plan:
     """The plan for that many of its rows at most: those whose draft KV lags least."""
     lag = np.where(plan.lengths > 0, of_drafter(view.draft_lags, plan.drafter), np.iinfo(np.int64).max)
     lengths = plan.lengths.copy()

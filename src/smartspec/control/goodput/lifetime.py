@@ -7,7 +7,7 @@ far, so short ones, which end first, do not bias it.
 import numpy as np
 
 from smartspec.control.goodput.settings import DraftPrefillSettings
-from smartspec.control.records import StepFeedback
+from smartspec.control.records import Outcome
 
 
 class Lifetime:
@@ -24,10 +24,10 @@ class Lifetime:
         """Tokens that a request is expected to make yet, whatever it has made."""
         return self._made / self._ended
 
-    def observe(self, feedback: StepFeedback) -> None:
+    def observe(self, outcome: Outcome) -> None:
         """Learn from a finished step."""
-        self._request_ids = feedback.view.request_ids
-        self._made += feedback.view.num_rows + float(feedback.accepted.sum())
+        self._request_ids = outcome.view.request_ids
+        self._made += outcome.view.num_rows + float(outcome.accepted.sum())
 
     def request_ended(self, request_id: int) -> None:
         """Learn that a request is gone; one that was not decoding says nothing."""

@@ -1,13 +1,12 @@
 """The lengths of largest predicted goodput, for every request of a step; guarded, and curious within a budget."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
 from smartspec.control.goodput.asking import Asking
-from smartspec.control.goodput.choice import Choice, best_choice
+from smartspec.control.goodput.choice import Choice, Settled, best_choice
 from smartspec.control.goodput.exploration import Exploration
 from smartspec.control.goodput.guard import Guard
 from smartspec.control.goodput.hysteresis import Hysteresis
@@ -17,8 +16,8 @@ from smartspec.control.goodput.settings import GoodputSettings
 from smartspec.control.goodput.stopping import drafted_as_confident
 from smartspec.control.planner.lengths import LengthPlan
 from smartspec.control.planner.verify_cut import convex_slopes, worth_verifying
-from smartspec.control.policy import Estimates, Latency, Policy, expected_accepted, no_drafts
-from smartspec.control.records import Asked, BatchView, Drafted, DrafterSpec, DraftPlan, StepFeedback
+from smartspec.control.policy import Estimates, Policy, expected_accepted, no_drafts
+from smartspec.control.records import BatchView, Drafted, Outcome, Plan
 
 
 class Goodput(Policy):
@@ -27,8 +26,7 @@ class Goodput(Policy):
     uniform_lengths: where given, all drafts of a step share one length out of these (or 0), as engines with captured
     graphs need; a row whose draft is shorter is padded by the engine. fairness: which mean of the requests' tokens is
     maximised, see planner; None for the settings' with a draft model, and the arithmetic mean without: model-free
-    drafts come now and then, and a row without one in this step is not a slow request. note: why the last plan was not
-    the planner's.
+    drafts come now and then, and a row without one in this step is not a slow request.
     """
 
     def __init__(
@@ -43,25 +41,16 @@ class Goodput(Policy):
         self.fairness = fairness
         self.guard = Guard(self.settings.guard)
         self.exploration = Exploration(self.settings.exploration)
-        self.asking = Asking(self.settings.exploration)
-        self.note: str | None = None
-        self._saved_seconds = 0.0  # that the drafts of the step under way are expected to save
+        self.queries: Asking = Asking(self.settings.exploration)
         self._hysteresis = Hysteresis(self.settings.hysteresis)
         self._lifetime = Lifetime(self.settings.draft_prefill)
         self._prefill_price = PrefillPrice(self.settings.prefill_price)
-        self._best: Choice  # of the step under way
-        self._latency: Latency
 
-    def asks_drafters(self, num_rows: int, drafters: tuple[DrafterSpec, ...]) -> Asked:
-        self._saved_seconds = 0.0
-        return self.asking.who(num_rows, drafters)
-
-    def plan_draft(self, view: BatchView, estimates: Estimates) -> DraftPlan:
+    def plan(self, view: BatchView, estimates: Estimates) -> Plan:
         best = self._best_choice(view, estimates)
-        self._best, self._latency, self.note = best, estimates.latency, None
         if not self.guard.allows_drafts:
-            self.note = self.guard.reason
-            return no_drafts(view.num_rows)
+            found = replace(no_drafts(view.num_rows), reason=self.guard.reason)
+            return self._settle(found, view, estimates, best)
         planned = best.draft_plan if best.plan.gain >= self.settings.min_gain else no_drafts(view.num_rows)
         explored = self.exploration.plan(
             view,
@@ -71,96 +60,91 @@ class Goodput(Policy):
             lambda other: self._best_choice(view, other),
             all_alike=bool(self.uniform_lengths),
         )
-        if explored is not None:
-            plan, self.note = explored
-            return plan
-        if planned.lengths.any():
-            self._saved_seconds = best.plan.gain * float(view.weights.sum()) / best.off_value_of_time
-        if not planned.lengths.any() or not self.settings.uses_confidence or self.uniform_lengths:
-            return planned
-        return drafted_as_confident(view, estimates, best, self._weights(view))
+        return self._settle(planned if explored is None else explored, view, estimates, best)
 
-    def plan_verify(
-        self, view: BatchView, plan: DraftPlan, drafted: Drafted, survival: np.ndarray, latency: Latency
-    ) -> np.ndarray:
+    def cut(self, plan: Plan, drafted: Drafted, survival: np.ndarray) -> np.ndarray:
         """What is worth verifying now that the drafts are there: their cost is spent, their confidence known (see
         verify_cut). All of those that were made to learn from."""
-        if self.uniform_lengths or self.note or drafted.confidence is None or not self.settings.uses_confidence:
+        settled = plan.settled
+        if not isinstance(settled, Settled) or settled.weights is None or drafted.confidence is None:
             return drafted.lengths
-        seconds = self._best.target_seconds[: int(plan.lengths.sum()) + 1]
-        gains = self._weights(view)[:, None] * survival
-        return worth_verifying(gains, drafted.lengths, self._best.value_of_time * convex_slopes(seconds))
+        best = settled.best
+        seconds = best.target_seconds[: int(plan.lengths.sum()) + 1]
+        gains = settled.weights[:, None] * survival
+        return worth_verifying(gains, drafted.lengths, best.value_of_time * convex_slopes(seconds))
 
-    def alternatives(self, view: BatchView, estimates: Estimates, plan: DraftPlan) -> list[tuple[str, DraftPlan]]:
-        """The three best other plans with a limit on the length of a draft: the question of the step, asked again
-        at the same prices. They are told apart by their number of draft tokens."""
-        prices = self._best.value_of_time, self._best.off_value_of_time
-        found: dict[int, tuple[str, Choice]] = {}
-        for limit in sorted({0, *(self.uniform_lengths or range(estimates.max_draft_tokens + 1))}, reverse=True):
-            limited = replace(view, max_draft_tokens=np.minimum(view.max_draft_tokens, limit))
-            choice = self._best_choice(limited, estimates, prices)
-            found[choice.plan.num_draft_tokens] = (f"at most {limit}" if limit else "off", choice)
-        as_planned = self.note is None and plan.lengths.any()
-        found.pop(self._best.plan.num_draft_tokens if as_planned else int(plan.lengths.sum()), None)
-        best = sorted(found.values(), key=lambda other: -other[1].plan.gain)[:3]
-        return [(label, choice.draft_plan) for label, choice in best]
+    def learn(self, plan: Plan, outcome: Outcome) -> None:
+        settled = plan.settled
+        assert isinstance(settled, Settled), "the plan is another policy's"
+        self.exploration.earn(outcome.view.num_rows, outcome.seconds.total)
+        self._lifetime.observe(outcome)
+        self._prefill_price.observe(outcome)
+        self._tell_guard(settled, outcome)
+        if self.uniform_lengths and settled.is_planned:
+            self._tell_hysteresis(settled.best.plan, outcome)
 
-    def observe(self, feedback: StepFeedback) -> None:
-        self.observer()(feedback)
-
-    def observer(self) -> Callable[[StepFeedback], None]:
-        return partial(self._observe_plan, self._best.plan, self._best.off_value_of_time, self.note is None)
-
-    def _observe_plan(
-        self, plan: LengthPlan, off_value_of_time: float, is_planned: bool, feedback: StepFeedback
-    ) -> None:
-        """is_planned: whether the plan was followed, and no guard or exploration."""
-        self.exploration.earn(feedback.view.num_rows, feedback.seconds.total)
-        self._lifetime.observe(feedback)
-        self._prefill_price.observe(feedback)
-        self._tell_guard(plan, off_value_of_time, feedback)
-        if self.uniform_lengths and is_planned:
-            self._tell_hysteresis(plan, feedback)
-
-    def observe_step(self, feedback: StepFeedback, asked: Asked) -> None:
-        self.asking.observe(feedback, asked, self._saved_seconds)
-
-    def forget(self, request_id: int) -> None:
+    def end(self, request_id: int) -> None:
         self._lifetime.request_ended(request_id)
         self._prefill_price.request_ended()
 
     def state(self) -> dict:
         return {
-            "note": self.note,
             "guard": {"reason": self.guard.reason, "trips": self.guard.num_trips},
             "exploration_credit_seconds": self.exploration.credit,
-            "asking_credit_seconds": {level.name.lower(): credit for level, credit in self.asking.credit.items()},
+            "asking_credit_seconds": self.queries.credit_by_name,
             "tokens_of_a_request": self._lifetime.remaining_tokens,
             "arrivals_are_open": self._prefill_price.arrivals_are_open,
         }
 
-    def _tell_guard(self, plan: LengthPlan, off_value_of_time: float, feedback: StepFeedback) -> None:
-        view = feedback.view
-        speculated = bool(feedback.drafted.any())
+    def _settle(self, plan: Plan, view: BatchView, estimates: Estimates, best: Choice) -> Plan:
+        """The plan with what it was decided by and, where that is the best choice, drafts that end where confidence
+        says so."""
+        is_planned, weights, saved_seconds = plan.reason is None, None, 0.0
+        if is_planned and plan.lengths.any():
+            saved_seconds = best.plan.gain * float(view.weights.sum()) / best.off_value_of_time
+            if self.settings.uses_confidence and not self.uniform_lengths:
+                weights = marginal_weights(view, best)
+                plan = drafted_as_confident(view, estimates, best, weights)
+        settled = Settled(best, estimates.latency, is_planned, weights, saved_seconds)
+        alternatives = partial(self._alternatives, view, estimates, best, plan)
+        return replace(plan, settled=settled, alternatives=alternatives)
+
+    def _alternatives(self, view: BatchView, estimates: Estimates, best: Choice, plan: Plan) -> list[tuple[str, Plan]]:
+        """The three best other plans with a limit on the length of a draft: the question of the step, asked again
+        at the same prices. They are told apart by their number of draft tokens."""
+        prices = best.value_of_time, best.off_value_of_time
+        found: dict[int, tuple[str, Choice]] = {}
+        for limit in sorted({0, *(self.uniform_lengths or range(estimates.max_draft_tokens + 1))}, reverse=True):
+            limited = replace(view, max_draft_tokens=np.minimum(view.max_draft_tokens, limit))
+            choice = self._best_choice(limited, estimates, prices)
+            found[choice.plan.num_draft_tokens] = (f"at most {limit}" if limit else "off", choice)
+        as_planned = plan.reason is None and plan.lengths.any()
+        found.pop(best.plan.num_draft_tokens if as_planned else int(plan.lengths.sum()), None)
+        others = sorted(found.values(), key=lambda other: -other[1].plan.gain)[:3]
+        return [(label, replace(choice.draft_plan, survival=choice.survival)) for label, choice in others]
+
+    def _tell_guard(self, settled: Settled, outcome: Outcome) -> None:
+        view, latency = outcome.view, settled.latency
+        speculated = bool(outcome.drafted.any())
         off_tokens = float(view.weights.sum())
-        off_seconds = plan.off_seconds
+        off_seconds = settled.best.plan.off_seconds
         if not speculated:
             # By what is known now: a first step that corrects a wrong profile must not count as its error for ever.
-            off_seconds = float(self._latency.target_seconds(view, np.zeros(1))[0]) + self._latency.host_seconds
+            off_seconds = float(latency.target_seconds(view, np.zeros(1))[0]) + latency.host_seconds
         self.guard.observe(
             off_tokens,
-            off_tokens + float(view.weights @ feedback.accepted),
-            feedback.seconds.total,
+            off_tokens + float(view.weights @ outcome.accepted),
+            outcome.seconds.total,
             off_seconds,
-            off_value_of_time,
+            settled.best.off_value_of_time,
             speculated,
             has_prefill=view.prefill_tokens > 0,
         )
 
-    def _tell_hysteresis(self, plan: LengthPlan, feedback: StepFeedback) -> None:
-        length = int(feedback.verified.max(initial=0))
-        excess = feedback.seconds.total - (plan.seconds if length else plan.off_seconds)
-        self._hysteresis.observe(length, None if feedback.view.prefill_tokens else excess)
+    def _tell_hysteresis(self, plan: LengthPlan, outcome: Outcome) -> None:
+        length = int(outcome.verified.max(initial=0))
+        excess = outcome.seconds.total - (plan.seconds if length else plan.off_seconds)
+        self._hysteresis.observe(length, None if outcome.view.prefill_tokens else excess)
 
     def _best_choice(self, view: BatchView, estimates: Estimates, prices: tuple[float, float] | None = None) -> Choice:
         return best_choice(
@@ -173,10 +157,6 @@ class Goodput(Policy):
             prefill_price=self._prefill_price if self.settings.prefill_price.is_on else None,
             prices=prices,
         )
-
-    def _weights(self, view: BatchView) -> np.ndarray:
-        """What one more token of each row is worth beside the step's choice: float [R]."""
-        return marginal_weights(view, self._best)
 
 
 def marginal_weights(view: BatchView, best: Choice) -> np.ndarray:

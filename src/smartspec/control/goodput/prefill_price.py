@@ -16,7 +16,7 @@ import numpy as np
 
 from smartspec.control.goodput.settings import PrefillPriceSettings
 from smartspec.control.policy import Estimates
-from smartspec.control.records import BatchView, StepFeedback
+from smartspec.control.records import BatchView, Outcome
 
 MIN_ENDED = 4  # requests after which their number is looked at again, and at least a quarter of it
 _NOBODY = np.zeros(0, dtype=np.int64)
@@ -51,9 +51,9 @@ class PrefillPrice:
         saved_seconds = min(_row_seconds(view, estimates), 1.0 / usual)
         return 1.0 / (part / usual + (1.0 - part) * saved_seconds)
 
-    def observe(self, feedback: StepFeedback) -> None:
+    def observe(self, outcome: Outcome) -> None:
         """Learn from a finished step."""
-        view = feedback.view
+        view = outcome.view
         if view.num_rows:
             self._share += (float(not view.prefill_tokens) - self._share) / self._settings.share_memory
         num_requests = view.num_rows + view.num_prefills + view.num_waiting

@@ -74,7 +74,7 @@ class GoodputSettings:
     the arithmetic one). uses_confidence: drafts end early and are cut by it. prices_mixed_steps: time beside prefill
     has its shadow price, else tokens per second of the long step decide. projected_batch: of how many times the
     requests under way, at most, those that wait are taken to decode together. widths: of drafts made in passes, see
-    records.DraftPlan; of those the best is taken."""
+    records.Plan; of those the best is taken."""
 
     min_gain: float = 0.01
     fairness: float = 2.0

@@ -22,12 +22,12 @@ import numpy as np
 from smartspec.control.acceptance.logistic import log_odds_of
 from smartspec.control.goodput.choice import Choice
 from smartspec.control.policy import Estimates, length_caps, nobody
-from smartspec.control.records import MAX_TREE_NODES, BatchView, DraftPlan, StopRule
+from smartspec.control.records import MAX_TREE_NODES, BatchView, Plan, StopRule
 
 LEAST_SURVIVAL = 1e-9
 
 
-def drafted_as_confident(view: BatchView, estimates: Estimates, best: Choice, weights: np.ndarray) -> DraftPlan:
+def drafted_as_confident(view: BatchView, estimates: Estimates, best: Choice, weights: np.ndarray) -> Plan:
     """The best plan with room for longer drafts that are made in passes, and a rule that ends them.
 
     weights: float [R], worth of another token of each row. Drafts stay as planned where their drafter never said how

@@ -10,7 +10,7 @@ import numpy as np
 from smartspec.control.latency.cost_correction import CostCorrection, PassSize
 from smartspec.control.latency.cost_curve import CostCurve, ProfileSample
 from smartspec.control.latency.robust_mean import RobustMean
-from smartspec.control.records import BatchView, DrafterSpec, DraftPlan, StepSeconds
+from smartspec.control.records import BatchView, DrafterSpec, Plan, StepSeconds
 
 __all__ = ["CostCurve", "LatencyModel", "PredictedSeconds", "ProfileSample"]
 
@@ -42,7 +42,7 @@ class MeasuredStep:
     """plan: what was drafted. verified: int [R]. measured: what it took; predicted: what it was expected to take."""
 
     view: BatchView
-    plan: DraftPlan
+    plan: Plan
     verified: np.ndarray
     measured: StepSeconds
     predicted: PredictedSeconds
@@ -92,30 +92,28 @@ class LatencyModel:
         return self._target.seconds(_target_size(view, num_draft_tokens))
 
     def draft_seconds(self, view: BatchView, drafter: np.ndarray, max_depth: int, width: int = 1) -> np.ndarray:
-        """Time of drafts that are 0..max_depth deep of each drafter over its rows (drafter, width: see DraftPlan):
+        """Time of drafts that are 0..max_depth deep of each drafter over its rows (drafter, width: see Plan):
         float [D, max_depth + 1], 0 at depth 0. That is a pass for each level, or one with so many entries a row.
 
         A row takes part as long as it may carry another draft token; the first pass is also the draft prefill. The
         time is exact if every row drafts as deep as it may.
         """
         seconds = np.zeros((len(view.drafters), max_depth + 1))
-        plan = DraftPlan(np.minimum(view.max_draft_tokens, max_depth), drafter, width=width)
+        plan = Plan(np.minimum(view.max_draft_tokens, max_depth), drafter, width=width)
         for number, sizes in self._draft_sizes(view, plan, every_depth=True).items():
             passes = self._drafts[number].seconds(sizes)
             seconds[number, 1 : len(passes) + 1] = passes if number in self._one_pass_depths else np.cumsum(passes)
             seconds[number, len(passes) + 1 :] = seconds[number, len(passes)]
         return seconds
 
-    def predict(self, view: BatchView, plan: DraftPlan, verified: np.ndarray) -> PredictedSeconds:
+    def predict(self, view: BatchView, plan: Plan, verified: np.ndarray) -> PredictedSeconds:
         """Time of a step that drafts plan and verifies verified (int [R]) draft tokens of each row."""
         sizes = self._draft_sizes(view, plan).items()
         drafts = {number: float(self._drafts[number].seconds(size).sum()) for number, size in sizes}
         off, target = self.target_seconds(view, np.array([0, verified.sum()])).tolist()
         return PredictedSeconds(drafts, target, self.host_seconds, off=off + self.host_seconds)
 
-    def observe(
-        self, view: BatchView, plan: DraftPlan, verified: np.ndarray, measured: StepSeconds
-    ) -> PredictedSeconds:
+    def observe(self, view: BatchView, plan: Plan, verified: np.ndarray, measured: StepSeconds) -> PredictedSeconds:
         """Correct the model by one measured step; returns what it predicted before. ValueError, and nothing is learned,
         if its times cannot be true."""
         predicted = self.predict(view, plan, verified)
@@ -190,7 +188,7 @@ class LatencyModel:
             "median_relative_error": self.median_relative_error,
         }
 
-    def _draft_sizes(self, view: BatchView, plan: DraftPlan, every_depth: bool = False) -> dict[int, PassSize]:
+    def _draft_sizes(self, view: BatchView, plan: Plan, every_depth: bool = False) -> dict[int, PassSize]:
         """The passes of each drafter that runs, by its number. every_depth: where it needs one pass, those for every
         depth up to the plan's instead."""
         sizes = {}

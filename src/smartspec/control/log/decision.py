@@ -12,7 +12,7 @@ import numpy as np
 from smartspec.control.checks import problems
 from smartspec.control.log.json_fields import Fields, matrix_or_null
 from smartspec.control.log.view_fields import columns_of, read_view, view_dict
-from smartspec.control.records import BatchView, DrafterSpec, DraftPlan, FreeTests, StepFeedback, StepSeconds
+from smartspec.control.records import BatchView, DrafterSpec, FreeTests, Outcome, Plan, StepSeconds
 
 FORMAT = 2
 _OUTCOME_COLUMNS = ("drafted", "verified", "tested", "accepted")
@@ -34,7 +34,7 @@ class Alternative:
 
 @dataclass(frozen=True)
 class DecisionRecord:
-    """One step. feedback: the view it was decided on and all that happened (its plan: what was left of the chosen one).
+    """One step. outcome: the view it was decided on and all that happened (its plan: what was left of the chosen one).
 
     lengths, drafter: int [R], the draft plan the policy chose. goodput, off_goodput: predicted (weighted)
     tokens per second of what was verified, and of no drafts at all. predicted_seconds: of the step. survival: float
@@ -42,7 +42,7 @@ class DecisionRecord:
     policy maximises, best first. reason: why the planner was overruled (guard, probe), None where it was not.
     """
 
-    feedback: StepFeedback
+    outcome: Outcome
     lengths: np.ndarray
     drafter: np.ndarray
     goodput: float
@@ -54,11 +54,11 @@ class DecisionRecord:
 
     @property
     def view(self) -> BatchView:
-        return self.feedback.view
+        return self.outcome.view
 
     def summary(self) -> dict:
         """JSON-able, short, for people."""
-        feedback = self.feedback
+        outcome = self.outcome
         return {
             "num_rows": self.view.num_rows,
             "prefill_tokens": self.view.prefill_tokens,
@@ -68,33 +68,33 @@ class DecisionRecord:
             "predicted_seconds": self.predicted_seconds,
             "alternatives": [vars(alternative) for alternative in self.alternatives],
             "reason": self.reason,
-            "verified": feedback.verified.tolist(),
-            "accepted": feedback.accepted.tolist(),
-            "emitted": feedback.num_emitted,
-            "measured_seconds": feedback.seconds.total,
+            "verified": outcome.verified.tolist(),
+            "accepted": outcome.accepted.tolist(),
+            "emitted": outcome.num_emitted,
+            "measured_seconds": outcome.seconds.total,
         }
 
     def to_json(self) -> str:
         """One line, without its end. Values that all have their default are left out, estimates rounded."""
-        feedback = self.feedback
+        outcome = self.outcome
         data = {"format": FORMAT, "now": self.view.now} | view_dict(self.view)
         data |= {"lengths": self.lengths.tolist(), "drafter": self.drafter.tolist()}
-        data |= {"plan_lengths": feedback.plan.lengths.tolist()}
-        if feedback.plan.width > 1 and feedback.plan.depths is not None:
-            data |= {"width": int(feedback.plan.width), "depths": feedback.plan.depths.tolist()}
+        data |= {"plan_lengths": outcome.plan.lengths.tolist()}
+        if outcome.plan.width > 1 and outcome.plan.depths is not None:
+            data |= {"width": int(outcome.plan.width), "depths": outcome.plan.depths.tolist()}
         data |= {"goodput": self.goodput, "off_goodput": self.off_goodput, "predicted_seconds": self.predicted_seconds}
         data |= {"survival": np.round(self.survival, 4).tolist(), "reason": self.reason}
         data |= {"alternatives": [[a.label, int(a.num_draft_tokens), float(a.goodput)] for a in self.alternatives]}
-        data |= {name: getattr(feedback, name).tolist() for name in _OUTCOME_COLUMNS}
-        data |= {"num_emitted": int(feedback.num_emitted)}
-        data |= {"seconds": [getattr(feedback.seconds, name) for name in _SECONDS]}
-        if any(free.tested.any() for free in feedback.free_tests):
-            data["free_tests"] = columns_of(feedback.free_tests, _FREE_COLUMNS)
+        data |= {name: getattr(outcome, name).tolist() for name in _OUTCOME_COLUMNS}
+        data |= {"num_emitted": int(outcome.num_emitted)}
+        data |= {"seconds": [getattr(outcome.seconds, name) for name in _SECONDS]}
+        if any(free.tested.any() for free in outcome.free_tests):
+            data["free_tests"] = columns_of(outcome.free_tests, _FREE_COLUMNS)
         for name in _OPTIONAL_MATRICES:
-            if (value := getattr(feedback, name)) is not None:
+            if (value := getattr(outcome, name)) is not None:
                 data[name] = matrix_or_null(value)
-        if feedback.parents is not None:
-            data |= {name: getattr(feedback, name).tolist() for name in _TREE_MATRICES}
+        if outcome.parents is not None:
+            data |= {name: getattr(outcome, name).tolist() for name in _TREE_MATRICES}
         return json.dumps(data, allow_nan=False, separators=(",", ":"))
 
     @staticmethod
@@ -104,14 +104,14 @@ class DecisionRecord:
         view = read_view(fields)
         num_rows = view.num_rows
         drafter = fields.integers("drafter", num_rows)
-        outcome = {name: fields.integers(name, num_rows) for name in _OUTCOME_COLUMNS}
+        counts = {name: fields.integers(name, num_rows) for name in _OUTCOME_COLUMNS}
         matrices = {name: fields.matrix(name, num_rows) for name in _OPTIONAL_MATRICES if fields.has(name)}
         if fields.has("parents"):
             matrices |= {"parents": fields.parents("parents", num_rows)}
             matrices |= {"node_tests": fields.matrix("node_tests", num_rows).astype(np.int64)}
-        feedback = StepFeedback(
+        outcome = Outcome(
             view=view,
-            plan=DraftPlan(
+            plan=Plan(
                 fields.integers("plan_lengths", num_rows),
                 drafter,
                 depths=fields.integers("depths", num_rows) if fields.has("depths") else None,
@@ -120,16 +120,16 @@ class DecisionRecord:
             num_emitted=fields.integer("num_emitted"),
             seconds=StepSeconds(*fields.numbers("seconds", len(_SECONDS)).tolist()),
             free_tests=tuple(FreeTests(*c) for c in fields.tables("free_tests", len(_FREE_COLUMNS), num_rows)),
-            **outcome,
+            **counts,
             **matrices,
         )
         lengths = fields.integers("lengths", num_rows)
-        if problem := problems(view) or problems(view, feedback):
+        if problem := problems(view) or problems(view, outcome):
             fields.fail(problem)
-        if min(lengths.min(initial=0), feedback.plan.lengths.min(initial=0)) < 0:
+        if min(lengths.min(initial=0), outcome.plan.lengths.min(initial=0)) < 0:
             fields.fail(f"field 'lengths' or 'plan_lengths' holds a negative length: {lengths.tolist()}")
         return DecisionRecord(
-            feedback=feedback,
+            outcome=outcome,
             lengths=lengths,
             drafter=drafter,
             goodput=fields.number("goodput"),
@@ -143,29 +143,28 @@ class DecisionRecord:
 
 def decision_record(
     view: BatchView,
-    plan: DraftPlan,
-    feedback: StepFeedback,
+    plan: Plan,
+    outcome: Outcome,
     *,
     goodput: float,
     off_goodput: float,
     predicted_seconds: float,
     survival: np.ndarray,
     alternatives: tuple[Alternative, ...] = (),
-    reason: str | None = None,
 ) -> DecisionRecord:
-    """The record of a finished step: plan is what the policy chose for view, feedback what came of it.
+    """The record of a finished step: plan is what the policy chose for view, outcome what came of it.
 
-    view is kept in place of feedback's own, which a host may have built from the same numbers, but for the prefill: a
+    view is kept in place of outcome's own, which a host may have built from the same numbers, but for the prefill: a
     host may only know what it is once the step has run.
 
-    The rest as in DecisionRecord. AssertionError if the feedback is of another batch.
+    The rest as in DecisionRecord. AssertionError if the outcome is of another batch.
     """
-    assert np.array_equal(view.request_ids, feedback.view.request_ids), "the feedback is of another step"
-    prefill = {name: getattr(feedback.view, name) for name in _PREFILL}
+    assert np.array_equal(view.request_ids, outcome.view.request_ids), "the outcome is of another step"
+    prefill = {name: getattr(outcome.view, name) for name in _PREFILL}
     if any(getattr(view, name) != value for name, value in prefill.items()):
         view = replace(view, **prefill)
     return DecisionRecord(
-        feedback=feedback if feedback.view is view else replace(feedback, view=view),
+        outcome=outcome if outcome.view is view else replace(outcome, view=view),
         lengths=plan.lengths,
         drafter=plan.drafter,
         goodput=float(goodput),
@@ -173,7 +172,7 @@ def decision_record(
         predicted_seconds=float(predicted_seconds),
         survival=survival,
         alternatives=alternatives,
-        reason=reason,
+        reason=plan.reason,
     )
 
 

@@ -1,5 +1,7 @@
 """The view of a step as fields of its decision record."""
 
+from typing import Any
+
 import numpy as np
 
 from smartspec.control.log.json_fields import Fields, matrix_or_null, numbers_or_null
@@ -37,7 +39,9 @@ def read_view(fields: Fields) -> BatchView:
     """Inverse of view_dict. ValueError names the field and what is wrong with it."""
     request_ids = fields.integers("request_ids")
     num_rows = len(request_ids)
-    wishes = {name: fields.numbers(name, num_rows) for name in ("weights", "tpot_targets") if fields.has(name)}
+    wishes: dict[str, Any] = {
+        name: fields.numbers(name, num_rows) for name in ("weights", "tpot_targets") if fields.has(name)
+    }
     if "tpot_targets" in wishes:
         wishes["tpot_targets"] = np.where(np.isnan(wishes["tpot_targets"]), np.inf, wishes["tpot_targets"])
     if fields.has("class_ids"):

@@ -49,7 +49,7 @@ class DraftModel:
             self._num_seen[request.slot] = min(self._num_seen[request.slot], request.num_computed_tokens)
         self._guessed, self._guessed_right = np.zeros((2, len(batch.decoding)), dtype=np.int64)
 
-    def view(self, batch: Batch) -> DrafterView:
+    def view(self, batch: Batch, is_queried: bool = True) -> DrafterView:
         """Drafts of any length; the lag of its KV."""
         lag = np.array([r.num_tokens - 1 - self._num_seen[r.slot] for r in batch.decoding], dtype=np.int64)
         return DrafterView(np.full(len(lag), UNLIMITED), lag=lag)

@@ -53,7 +53,7 @@ class HeadDrafter:
         self._num_known[slot] = min(self._num_known[slot], num_tokens)
         self._num_seen[slot] = min(self._num_seen[slot], max(num_tokens - 1, 0))
 
-    def view(self, batch: Batch) -> DrafterView:
+    def view(self, batch: Batch, is_queried: bool = True) -> DrafterView:
         """Drafts of any length where all features are known; how far its KV lags behind its next draft."""
         slots = [request.slot for request in batch.decoding]
         computed = np.array([request.num_computed_tokens for request in batch.decoding], dtype=np.int64)
@@ -76,7 +76,7 @@ class HeadDrafter:
         chances: np.ndarray | None = None,
     ) -> list[Draft]:
         """Draft the best lengths[i] nodes that depths[i] passes propose (int [R] each), see TreeExpansion. chances: see
-        control.records.DraftPlan."""
+        control.records.Plan."""
         room = [self.runner.max_len - request.num_computed_tokens for request in batch.decoding]
         trees = [TreeExpansion(width, *limits) for limits in zip(lengths.tolist(), room, strict=True)]
         active = np.flatnonzero((lengths > 0) & (depths > 0)).tolist()

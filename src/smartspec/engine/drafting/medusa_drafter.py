@@ -72,7 +72,7 @@ class MedusaDrafter:
         for request in batch.prefill:
             self._num_known[request.slot] = 0
 
-    def view(self, batch: Batch) -> DrafterView:
+    def view(self, batch: Batch, is_queried: bool = True) -> DrafterView:
         """Drafts of any size where the newest position's hidden state is known."""
         slots = [request.slot for request in batch.decoding]
         computed = np.array([request.num_computed_tokens for request in batch.decoding], dtype=np.int64)

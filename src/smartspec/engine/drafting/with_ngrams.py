@@ -21,7 +21,7 @@ class WithNgrams:
     def begin_step(self, batch: Batch) -> None:
         self._drafter.begin_step(batch)
 
-    def view(self, batch: Batch) -> DrafterView:
+    def view(self, batch: Batch, is_queried: bool = True) -> DrafterView:
         return self._drafter.view(batch)
 
     def draft(self, batch: Batch, lengths: np.ndarray, stop: StopRule | None = None) -> Sequence[Draft]:

@@ -2,12 +2,13 @@
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import cast
 
 import numpy as np
 import torch
 
-from smartspec.control.records import Asked, DrafterView, DraftPlan, StepSeconds
+from smartspec.control.records import DrafterQuery, DrafterView, Plan, StepSeconds
 from smartspec.core.batch import NO_DRAFT, Batch, Draft, StepResult, TokenLogprobs, Verification, shorten
 from smartspec.core.blocks import Wipe
 from smartspec.core.drafter import Drafter, TreeDrafter
@@ -31,6 +32,7 @@ class LiveExecutor:
         self.runner = runner
         self.drafters = drafters
         self._step_began = 0.0
+        self._was_queried = False  # whether any drafter was, in the step under way
         self._draft_seconds = 0.0
         self._drafter = np.zeros(0, dtype=np.int64)  # of each row of the step under way
 
@@ -39,17 +41,20 @@ class LiveExecutor:
         """Seconds on the clock that EngineCore.step's now must come from."""
         return time.monotonic()
 
-    def begin_step(self, batch: Batch, now: float) -> tuple[DrafterView, ...]:
-        self._step_began = now
+    def begin_step(self, batch: Batch, now: float) -> tuple[DrafterQuery, ...]:
+        self._step_began, self._was_queried = now, False
         self.runner.apply(batch.memory_ops)
         for drafter in self.drafters:
             drafter.begin_step(batch)
-        return tuple(
-            _nothing(batch) if drafter.spec.has_passes and batch.asked < Asked.ALL else drafter.view(batch)
-            for drafter in self.drafters
-        )
+        return tuple([partial(self._query, drafter, batch) for drafter in self.drafters])
 
-    def draft(self, batch: Batch, plan: DraftPlan) -> tuple[Draft, ...]:
+    def _query(self, drafter: Drafter, batch: Batch, is_queried: bool) -> DrafterView:
+        self._was_queried |= is_queried
+        if drafter.spec.has_passes and not is_queried:
+            return DrafterView(np.zeros(len(batch.decoding), dtype=np.int64))
+        return drafter.view(batch, is_queried)
+
+    def draft(self, batch: Batch, plan: Plan) -> tuple[Draft, ...]:
         """Each drafter runs only for rows whose plan asks for it."""
         began = self.clock()
         self._drafter = plan.drafter
@@ -92,7 +97,7 @@ class LiveExecutor:
             drafter.observe(batch, np.where(self._drafter == number, verified, 0), decoding, prefill)
             for number, drafter in enumerate(self.drafters)
         )
-        if not batch.asked:
+        if not self._was_queried:
             free_tests = ()
         seconds = self._step_seconds(target=self.clock() - began)
         return StepResult(decoding, prefill, seconds, free_tests=free_tests, prompt_logprobs=scores)
@@ -168,7 +173,7 @@ def _as_far_as_computed(verification: Verification, num_fed: int) -> Verificatio
     return Verification(emitted, num, logprobs, error, is_callers=verification.is_callers)
 
 
-def _draft(drafter: Drafter, batch: Batch, lengths: np.ndarray, plan: DraftPlan) -> Sequence[Draft]:
+def _draft(drafter: Drafter, batch: Batch, lengths: np.ndarray, plan: Plan) -> Sequence[Draft]:
     if plan.width == 1 or not drafter.spec.makes_trees:
         return drafter.draft(batch, lengths, plan.stop)
     return cast(TreeDrafter, drafter).draft_trees(batch, lengths, plan.passes, plan.width, plan.stop, plan.chances)

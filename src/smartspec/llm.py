@@ -1,0 +1,133 @@
+"""Generation in this process: prompts in, texts out.
+
+from smartspec import LLM, SamplingParams
+
+with LLM("smollm2-135m-instruct") as llm:
+    for output in llm.generate(["1, 2, 3,", "ha ha ha"], SamplingParams(max_tokens=24, temperature=0)):
+        print(output.text)
+"""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Self
+
+from smartspec.core.sampling_params import SamplingParams
+from smartspec.engine.runtime.async_engine import AsyncEngine
+from smartspec.engine.runtime.build import build_engine
+from smartspec.engine.runtime.config import EngineConfig
+from smartspec.engine.runtime.engine_thread import EngineThread
+from smartspec.engine.text.stream import TextDelta
+
+UNBOUNDED = 1_000_000  # prompts that may wait: a call of one's own need not be protected from oneself
+Prompt = str | Sequence[int]
+
+
+@dataclass(frozen=True)
+class GenerationOutput:
+    """An answer. index: of its prompt. token_ids: of the answer, a final stop token included. finish_reason: "stop" or
+    "length", None while it is being generated. num_accepted_tokens: draft tokens among token_ids; num_steps: steps that
+    brought tokens, so that len(token_ids) / num_steps is the mean acceptance length. num_cached_tokens: of the prompt,
+    found in the prefix cache."""
+
+    index: int
+    text: str = ""
+    token_ids: tuple[int, ...] = ()
+    finish_reason: str | None = None
+    num_prompt_tokens: int = 0
+    num_cached_tokens: int = 0
+    num_accepted_tokens: int = 0
+    num_steps: int = 0
+
+    def extended(self, delta: TextDelta) -> "GenerationOutput":
+        """The answer with what a step added to it."""
+        return replace(
+            self,
+            text=self.text + delta.text,
+            token_ids=self.token_ids + delta.token_ids,
+            finish_reason=delta.finish_reason,
+            num_prompt_tokens=delta.num_prompt_tokens,
+            num_cached_tokens=delta.num_cached_tokens,
+            num_accepted_tokens=self.num_accepted_tokens + sum(is_accepted for _, is_accepted in delta.pieces),
+            num_steps=self.num_steps + 1,
+        )
+
+
+class LLM:
+    """A loaded model. model: the embedded model's name, a Hugging Face id, a folder or a GGUF file. options: of
+    EngineConfig, such as policy="off", drafters=("prompt-lookup",), max_batch=64.
+
+    Raises ValueError or OSError naming what is wrong with an option or a checkpoint. Not for several threads; a server
+    is `smartspec serve`.
+    """
+
+    def __init__(self, model: str = EngineConfig.model, **options):
+        config = EngineConfig(model=model, **{"max_queue": UNBOUNDED, "max_queue_per_client": UNBOUNDED} | options)
+        thread = EngineThread()
+        engine = thread.submit(partial(build_engine, config)).result()
+        self.tokenizer = engine.tokenizer
+        self._engine = AsyncEngine.of(engine, thread)
+        self._runner, self._is_closed = asyncio.Runner(), False
+        self._runner.run(self._start())
+
+    def generate(
+        self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | None = None
+    ) -> list[GenerationOutput]:
+        """Answers to all prompts, in their order: texts, or token ids, continued as they are. params: for all of them.
+
+        Raises ValueError where a prompt is empty or too long, EngineError where a request failed; all others are then
+        given up.
+        """
+        outputs: dict[int, GenerationOutput] = {}
+        for index, delta in self._deltas(self._encoded(prompts), params):
+            outputs[index] = outputs.get(index, GenerationOutput(index)).extended(delta)
+        return [outputs[index] for index in sorted(outputs)]
+
+    def stream(self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | None = None) -> Iterator[TextDelta]:
+        """The same answers as they come: index says to which prompt a piece belongs. Closing the iterator aborts."""
+        for _, delta in self._deltas(self._encoded(prompts), params):
+            yield delta
+
+    def chat(self, messages: Sequence[dict], params: SamplingParams | None = None) -> GenerationOutput:
+        """The answer to a conversation, written in the model's chat template. Raises ValueError where it has none."""
+        if self.tokenizer.chat_template is None:
+            raise ValueError("this model has no chat template: use generate")
+        text = self.tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, tokenize=False)
+        return self.generate([self.tokenizer(text, add_special_tokens=False)["input_ids"]], params)[0]
+
+    def close(self) -> None:
+        """Stop the engine; idempotent."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._runner.run(self._engine.stop())
+            self._runner.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self.close()
+
+    async def _start(self) -> None:
+        self._engine.start()
+
+    def _encoded(self, prompts: Prompt | Sequence[Prompt]) -> list[list[int]]:
+        if isinstance(prompts, str) or (prompts and isinstance(prompts[0], int)):
+            prompts = [prompts]  # type: ignore[list-item]
+        found = [self.tokenizer(each)["input_ids"] if isinstance(each, str) else list(each) for each in prompts]
+        if empty := [index for index, token_ids in enumerate(found) if not token_ids]:
+            raise ValueError(f"prompt {empty[0]} is empty: give at least one token")
+        return found
+
+    def _deltas(self, prompts: list[list[int]], params: SamplingParams | None) -> Iterator[tuple[int, TextDelta]]:
+        deltas = self._engine.generate(prompts, params or SamplingParams())
+        try:
+            while (delta := self._runner.run(_next(deltas))) is not None:
+                yield delta.index, delta
+        finally:
+            self._runner.run(deltas.aclose())
+
+
+async def _next(deltas) -> TextDelta | None:
+    return await anext(deltas, None)

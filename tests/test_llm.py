@@ -1,0 +1,59 @@
+"""Generation in one's own process, on the real model."""
+
+import subprocess
+import sys
+
+import pytest
+
+from smartspec import LLM, SamplingParams
+
+PROMPTS = ["1, 2, 3, 1, 2, 3, 1, 2, 3, 1,", "ha ha ha ha"]
+GREEDY = SamplingParams(max_tokens=16, temperature=0)
+
+
+@pytest.fixture(scope="module")
+def llm():
+    with LLM(max_batch=4, max_model_len=512) as llm:
+        yield llm
+
+
+def test_a_batch_has_the_answers_of_single_calls_and_of_plain_decoding(llm):
+    together = llm.generate(PROMPTS, GREEDY)
+    alone = [llm.generate(llm.tokenizer(prompt)["input_ids"], GREEDY)[0] for prompt in PROMPTS]
+    assert [output.token_ids for output in together] == [output.token_ids for output in alone]
+    with LLM(policy="off", max_batch=4, max_model_len=512) as plain:
+        assert [output.text for output in plain.generate(PROMPTS, GREEDY)] == [output.text for output in together]
+    assert [output.index for output in together] == [0, 1] and together[0].finish_reason == "length"
+    assert together[0].num_accepted_tokens > 0 and together[0].num_steps < len(together[0].token_ids)
+
+
+def test_more_prompts_than_fit_into_a_batch_wait(llm):
+    outputs = llm.generate([f"{number}," for number in range(11)], SamplingParams(max_tokens=3, temperature=0))
+    assert [len(output.token_ids) for output in outputs] == [3] * 11
+
+
+def test_a_stream_brings_the_same_text_and_may_be_left(llm):
+    text = "".join(delta.text for delta in llm.stream(PROMPTS[0], GREEDY))
+    assert text == llm.generate(PROMPTS[0], GREEDY)[0].text
+    stream = llm.stream(PROMPTS, SamplingParams(max_tokens=200, temperature=0))
+    next(stream)
+    stream.close()
+    assert llm._engine.num_requests == 0, "the rest was aborted"
+
+
+def test_a_conversation_is_answered(llm):
+    output = llm.chat([{"role": "user", "content": "What is 2 + 2?"}], GREEDY)
+    assert output.text and output.num_prompt_tokens > 10
+
+
+@pytest.mark.parametrize(("prompt", "words"), [("", "prompt 0 is empty"), ([5] * 600, "exceed the context of 512")])
+def test_what_cannot_be_answered_is_said_and_disturbs_nothing(llm, prompt, words):
+    with pytest.raises(ValueError, match=words):
+        llm.generate([prompt], GREEDY)
+    assert llm.generate(PROMPTS[1], GREEDY)[0].text
+
+
+def test_the_package_alone_imports_no_model_code():
+    code = "import smartspec, sys; sys.exit(any(name in sys.modules for name in ('torch', 'transformers')))"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+    assert LLM.__module__ == "smartspec.llm"
