@@ -38,10 +38,10 @@ from smartspec.core.scheduler import Scheduler
 from smartspec.engine.cache_folder import cache_folder
 from smartspec.sim.executor import LOOKUP, SimExecutor
 from smartspec.sim.fleet import Fleet, Replica, Run
-from smartspec.sim.recorded_log import RecordedLog
-from smartspec.sim.recorded_truth import RecordedTruth, read_recordings
-from smartspec.sim.time_truth import TimeTruth
-from smartspec.sim.traffic import Traffic
+from smartspec.sim.replay.recorded_log import RecordedLog
+from smartspec.sim.world.recorded_acceptance import RecordedTruth, read_recordings
+from smartspec.sim.world.step_time import TimeTruth
+from smartspec.sim.world.traffic import Traffic
 from smartspec.workload.records import RequestRecord
 
 # The engine's defaults, which the live server runs with.

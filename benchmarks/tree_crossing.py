@@ -1,9 +1,9 @@
 """Where draft trees stop paying: the best chain and the best tree of an EAGLE-3 head, by batch size, on an H100.
 
-Expected tokens per second of a steady batch, from a roofline of the hardware (`smartspec.sim.hardware`) and acceptance
-by depth and rank. The first child of a node is accepted as published for EAGLE-3 (`--acceptance eagle3` of `smartspec
-simulate`); each further sibling is right in a share of the cases that its elders leave. That share is an assumption; 0
-would make every tree a chain.
+Expected tokens per second of a steady batch, from a roofline of the hardware (`smartspec.sim.world.hardware`), and
+acceptance by depth and rank. The first child of a node is accepted as published for EAGLE-3 (`--acceptance eagle3` of
+`smartspec simulate`); each further sibling is right in a share of the cases that its elders leave. That share is an
+assumption; 0 would make every tree a chain.
 
     python benchmarks/tree_crossing.py --output tree_crossing.json
     python benchmarks/tree_crossing.py --sibling-share 0.1 --context 4096
@@ -20,9 +20,9 @@ from rich.console import Console
 from rich.table import Table
 
 from smartspec.bench.report import write_json
-from smartspec.sim.class_spec import HEADS
-from smartspec.sim.hardware import Roofline, roofline
 from smartspec.sim.static_tree import StaticTree, best_tree
+from smartspec.sim.world.class_spec import HEADS
+from smartspec.sim.world.hardware import Roofline, roofline
 
 MODELS = {"llama-3.1-8b": 1, "llama-3.1-70b": 4}  # devices of each
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)

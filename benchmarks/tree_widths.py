@@ -26,9 +26,9 @@ from smartspec.control.goodput.settings import GoodputSettings
 from smartspec.control.policy import Estimates
 from smartspec.control.records import BatchView, DrafterView
 from smartspec.sim.executor import HEAD
-from smartspec.sim.hardware import roofline
-from smartspec.sim.time_truth import TimeTruth
-from smartspec.sim.tree_drafts import true_siblings
+from smartspec.sim.world.hardware import roofline
+from smartspec.sim.world.step_time import TimeTruth
+from smartspec.sim.world.trees import true_siblings
 
 MODELS = {"llama-3.1-8b": 1, "llama-3.1-70b": 4}  # devices of each
 MIXES = ((0.8, 0.4), (0.9, 0.3), (0.7, 0.5))

@@ -50,7 +50,7 @@ from smartspec.bench.client import LoadRequest, Target
 from smartspec.bench.report import write_json
 from smartspec.bench.run import LoadPlan, measure
 from smartspec.sim.length_table import length_table, vllm_config
-from smartspec.sim.recorded_log import RecordedLog
+from smartspec.sim.replay.recorded_log import RecordedLog
 from smartspec.sim.scenario import Scenario
 from smartspec.workload.prompts import Prompt, draw_prompts
 

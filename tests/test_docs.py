@@ -16,8 +16,8 @@ import typer
 from smartspec.cli.main import _build_app
 from smartspec.control import Controller, CostCurve, DrafterSpec, LatencyModel
 from smartspec.core.engine_core import EngineCore
-from smartspec.server.metrics import ServerMetrics
-from smartspec.server.protocol import ChatBody, CompletionBody, SpeculationBody
+from smartspec.server.live.metrics import ServerMetrics
+from smartspec.server.openai.protocol import ChatBody, CompletionBody, SpeculationBody
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "smartspec"

@@ -13,7 +13,7 @@ from smartspec.control.policy import Estimates
 from smartspec.control.policy_names import parse_policy
 from smartspec.control.records import DrafterSpec
 from smartspec.sim.static_tree import best_tree
-from smartspec.sim.tree_drafts import grow_trees
+from smartspec.sim.world.trees import grow_trees
 
 HEAD = DrafterSpec("head", has_passes=True, makes_trees=True)
 CHAINS = DrafterSpec("model", has_passes=True)

@@ -26,7 +26,7 @@ from smartspec.engine.models import model_runner
 from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.engine.runtime.executor import LiveExecutor
 from smartspec.sim.static_tree import best_tree
-from smartspec.sim.tree_drafts import grow_trees
+from smartspec.sim.world.trees import grow_trees
 from smartspec.train.start import head_config
 from smartspec.train.unroll import TrainingBatch, unroll
 

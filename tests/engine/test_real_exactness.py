@@ -36,9 +36,9 @@ from smartspec.engine.models.default_model import DEFAULT_MODEL
 from smartspec.engine.models.load import load_model
 from smartspec.engine.runtime import build
 from smartspec.engine.runtime.config import EngineConfig
-from smartspec.server.grammars import GrammarCompiler
-from smartspec.server.structured import StructuredOutputs
-from smartspec.server.token_grammar import TokenGrammar
+from smartspec.server.structured.fields import StructuredOutputs
+from smartspec.server.structured.grammars import GrammarCompiler
+from smartspec.server.structured.token_grammar import TokenGrammar
 from smartspec.train.start import initial_head, initial_medusa, initial_p_eagle
 
 sys.path.append(str(Path(__file__).parents[1] / "vllm_real"))

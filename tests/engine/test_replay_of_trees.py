@@ -18,8 +18,8 @@ from smartspec.core.scheduler import Scheduler
 from smartspec.drafters.ngram_tree import NgramTreeDrafter
 from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.engine.runtime.executor import LiveExecutor
-from smartspec.sim.recorded_log import RecordedLog
-from smartspec.sim.replay import replay
+from smartspec.sim.replay.policy_replay import replay
+from smartspec.sim.replay.recorded_log import RecordedLog
 
 K = 9
 

@@ -6,7 +6,7 @@ import pytest
 from default_model import default_tokenizer
 from fake_server import FakeServer, running_server
 
-from smartspec.server.keys import ApiKeys
+from smartspec.server.http.keys import ApiKeys
 
 
 @pytest.fixture(scope="session")

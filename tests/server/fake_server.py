@@ -15,10 +15,10 @@ from fake_core import EchoExecutor, make_core
 from smartspec.core.engine_core import EngineCore
 from smartspec.engine.runtime.async_engine import AsyncEngine
 from smartspec.server.app import create_app
-from smartspec.server.connections import LimitedConnection
-from smartspec.server.grammars import GrammarCompiler
-from smartspec.server.http_server import HttpServer
-from smartspec.server.keys import ApiKeys
+from smartspec.server.http.connections import LimitedConnection
+from smartspec.server.http.keys import ApiKeys
+from smartspec.server.http.uvicorn_server import HttpServer
+from smartspec.server.structured.grammars import GrammarCompiler
 
 MODEL = "fake-model"
 MAX_MODEL_LEN = 512

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import pytest
 from fake_server import FakeServer, eventually, running_server
 
-from smartspec.server.connections import LimitedConnection
+from smartspec.server.http.connections import LimitedConnection
 
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: here\r\n"
 

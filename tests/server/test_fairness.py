@@ -5,7 +5,7 @@ import pytest
 from fake_server import MODEL, eventually, running_server
 from test_life_cycle import Background
 
-from smartspec.server.keys import ApiKeys
+from smartspec.server.http.keys import ApiKeys
 
 PROMPT = "a long shared prompt, " * 20
 

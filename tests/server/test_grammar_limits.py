@@ -13,10 +13,10 @@ import pytest
 from fake_server import eventually, grammar_compiler
 
 from smartspec.engine.runtime.async_engine import QueueFull
-from smartspec.server import grammars
-from smartspec.server.grammar_check import GrammarCheck, GrammarCheckFailed
-from smartspec.server.grammars import GrammarCompiler
-from smartspec.server.structured import StructuredOutputs
+from smartspec.server.structured import grammars
+from smartspec.server.structured.fields import StructuredOutputs
+from smartspec.server.structured.grammar_check import GrammarCheck, GrammarCheckFailed
+from smartspec.server.structured.grammars import GrammarCompiler
 
 USER = {"role": "user", "content": "Hello there"}
 
@@ -56,7 +56,7 @@ def test_too_much_is_refused_and_the_helper_goes_on(check):
 MEMORY = """
 import os, sys
 from pathlib import Path
-from smartspec.server import grammar_worker
+from smartspec.server.structured import grammar_worker
 sys.stdin = open(os.pipe()[0])  # which does not end
 tables = grammar_worker.read_tables(Path(sys.argv[1]).read_text(), None, [])
 definition = Path(sys.argv[2]).read_text()
@@ -117,7 +117,7 @@ def test_a_helper_that_dies_is_replaced(check):
 SCRIPT = """
 import os, signal, sys, threading
 from pathlib import Path
-from smartspec.server.grammar_check import GrammarCheck
+from smartspec.server.structured.grammar_check import GrammarCheck
 check = GrammarCheck(lambda: {"tokenizer_json": Path(sys.argv[1]).read_text(), "vocab_size": None, "eos_token_ids": []})
 check.check('{"grammars": [{"lark_grammar": "start: /a+/"}]}', threading.Event())
 helper = check._idle[0]._process

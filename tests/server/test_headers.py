@@ -7,7 +7,7 @@ import re
 import pytest
 from fake_server import running_server
 
-from smartspec.server.keys import ApiKeys
+from smartspec.server.http.keys import ApiKeys
 
 BODY = json.dumps({"prompt": "One two"}).encode()
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smartspec.server.json_text import MAX_DEPTH, JsonPrefix, read_json
+from smartspec.server.structured.json_text import MAX_DEPTH, JsonPrefix, read_json
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

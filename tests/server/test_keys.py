@@ -9,7 +9,7 @@ from fake_server import MODEL, running_server
 
 from smartspec.cli.access import KEY_VARIABLES, api_keys, check_exposure, cors_origins
 from smartspec.cli.serve import bind
-from smartspec.server.keys import ApiKeys, read_key_file
+from smartspec.server.http.keys import ApiKeys, read_key_file
 
 
 def bearer(key: str) -> dict[str, bytes]:

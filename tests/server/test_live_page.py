@@ -7,8 +7,8 @@ import httpx
 import pytest
 from fake_server import FakeServer, eventually, running_server
 
-from smartspec.server.keys import ApiKeys
-from smartspec.server.live_page import FILES
+from smartspec.server.http.keys import ApiKeys
+from smartspec.server.live.page import FILES
 
 PATH = "/v1/speculation/events"
 in_browser = pytest.mark.skipif(chromium.PROGRAM is None, reason="there is no chromium")

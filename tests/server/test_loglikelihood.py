@@ -23,7 +23,7 @@ from smartspec.engine.runtime import build
 from smartspec.engine.runtime.async_engine import AsyncEngine
 from smartspec.engine.runtime.config import EngineConfig
 from smartspec.engine.runtime.engine_thread import EngineThread
-from smartspec.server.grammars import GrammarCompiler
+from smartspec.server.structured.grammars import GrammarCompiler
 from smartspec.workload.prompts import shipped_prompts
 
 TOLERANCE = 1e-3

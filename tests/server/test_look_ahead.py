@@ -20,8 +20,8 @@ from smartspec.core.scheduler import Scheduler
 from smartspec.drafters.prompt_lookup import PromptLookupDrafter
 from smartspec.engine.runtime.executor import LiveExecutor
 from smartspec.engine.sampling.verification import verify
-from smartspec.server.structured import StructuredOutputs
-from smartspec.server.token_grammar import MAX_BUILDS
+from smartspec.server.structured.fields import StructuredOutputs
+from smartspec.server.structured.token_grammar import MAX_BUILDS
 
 # Behind "x" the lexer has to remember which of the last 100 letters were an "a": a few tokens of that exhaust its fuel.
 REGEX = r"ok(( fine)*|x([a-z ]*a[a-z ]{100}b)+)"

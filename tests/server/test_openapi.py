@@ -3,7 +3,7 @@
 from fastapi.openapi.utils import get_openapi
 from pydantic import TypeAdapter
 
-from smartspec.server import answers
+from smartspec.server.openai import answers
 
 
 def document(server) -> dict:

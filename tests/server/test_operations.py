@@ -17,10 +17,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from smartspec.cli.config_file import read_classes
 from smartspec.cli.logs import JsonLines
 from smartspec.cli.main import _build_app
-from smartspec.server.access_log import BAD_LINES_PER_SECOND, AccessLog
-from smartspec.server.metrics import ServerMetrics
-from smartspec.server.protocol import SpeculationBody
-from smartspec.server.workload_classes import WorkloadClasses
+from smartspec.server.http.access_log import BAD_LINES_PER_SECOND, AccessLog
+from smartspec.server.live.metrics import ServerMetrics
+from smartspec.server.openai.protocol import SpeculationBody
+from smartspec.server.openai.workload_classes import WorkloadClasses
 
 ROOT = Path(__file__).parents[2]
 

@@ -9,7 +9,7 @@ import pytest
 from fake_server import FakeServer, eventually, running_server
 from test_life_cycle import ENDLESS, Background
 
-from smartspec.server.errors import RETRY_AFTER_SECONDS
+from smartspec.server.http.errors import RETRY_AFTER_SECONDS
 
 
 def stop(server: FakeServer, *signals: signal.Signals) -> None:

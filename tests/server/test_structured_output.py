@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from fake_server import MODEL, grammar_compiler
 
-from smartspec.server.grammars import GrammarCompiler
-from smartspec.server.structured import StructuredOutputs, json_grammar
+from smartspec.server.structured.fields import StructuredOutputs, json_grammar
+from smartspec.server.structured.grammars import GrammarCompiler
 
 USER = {"role": "user", "content": "Hello there"}
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}

@@ -6,11 +6,12 @@ import random
 import pytest
 from fake_server import MODEL, grammar_compiler
 
-from smartspec.server import json_text, tool_calls
-from smartspec.server.messages import to_plain_template, to_template
-from smartspec.server.protocol import ChatBody, Message
-from smartspec.server.tool_calls import ToolCallReader
-from smartspec.server.tools import CallGrammar
+from smartspec.server.openai import tool_calls
+from smartspec.server.openai.messages import to_plain_template, to_template
+from smartspec.server.openai.protocol import ChatBody, Message
+from smartspec.server.openai.tool_calls import ToolCallReader
+from smartspec.server.openai.tools import CallGrammar
+from smartspec.server.structured import json_text
 
 USER = {"role": "user", "content": "What is the weather in Oslo?"}
 PARAMETERS = {

@@ -9,7 +9,7 @@ from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.sim.fleet import ROUTERS
 from smartspec.sim.scenario import Scenario
 from smartspec.sim.simulation import make_fleet, make_traffic, simulate
-from smartspec.sim.traffic import Traffic, trace_traffic
+from smartspec.sim.world.traffic import Traffic, trace_traffic
 from smartspec.workload.arrivals import Trace
 
 BUSY = Scenario(batch=12, num_requests=40, output_tokens=30, prompt_tokens=100, acceptance="0.9/4,0.3/4")

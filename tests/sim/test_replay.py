@@ -12,10 +12,10 @@ from smartspec.cli.replay import replay as replay_command
 from smartspec.control.latency.model import LatencyModel
 from smartspec.control.policy import no_drafts
 from smartspec.control.records import Plan
-from smartspec.sim.fates import fates_of
-from smartspec.sim.hindsight import HindsightAcceptance, HindsightSeconds
-from smartspec.sim.recorded_log import RecordedLog
-from smartspec.sim.replay import ReplayTotals, replay
+from smartspec.sim.replay.draft_outcomes import fates_of
+from smartspec.sim.replay.hindsight import HindsightAcceptance, HindsightSeconds
+from smartspec.sim.replay.policy_replay import ReplayTotals, replay
+from smartspec.sim.replay.recorded_log import RecordedLog
 
 NUM_STEPS = 300
 

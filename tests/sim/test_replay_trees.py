@@ -13,12 +13,12 @@ from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.core.scheduler import Scheduler
 from smartspec.sim.executor import EOS, HEAD, SimExecutor
-from smartspec.sim.fates import ALL, UNKNOWN, recorded_ranks, successes_of
-from smartspec.sim.recorded_log import RecordedLog
-from smartspec.sim.recorded_truth import read_recordings
-from smartspec.sim.replay import replay
+from smartspec.sim.replay.draft_outcomes import ALL, UNKNOWN, recorded_ranks, successes_of
+from smartspec.sim.replay.policy_replay import replay
+from smartspec.sim.replay.recorded_log import RecordedLog
 from smartspec.sim.scenario import Scenario
 from smartspec.sim.simulation import make_acceptance_truth, make_controller, make_time_truth
+from smartspec.sim.world.recorded_acceptance import read_recordings
 
 K, NUM_ROWS = 12, 4
 

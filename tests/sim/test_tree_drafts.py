@@ -8,7 +8,7 @@ from smartspec.engine.drafting.tree_expansion import TreeExpansion
 from smartspec.sim.scenario import Scenario
 from smartspec.sim.simulation import simulate, simulate_static
 from smartspec.sim.static_load import Phase
-from smartspec.sim.tree_drafts import (
+from smartspec.sim.world.trees import (
     NO_RANK,
     grow_trees,
     right_path,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from recorded_run import ToyRun
 
-from smartspec.sim.acceptance_truth import (
+from smartspec.sim.world.acceptance import (
     AcceptanceClass,
     AcceptanceTruth,
     Confidence,
@@ -16,9 +16,9 @@ from smartspec.sim.acceptance_truth import (
     divergence,
     entropy,
 )
-from smartspec.sim.beta_table import BetaTable
-from smartspec.sim.keyed_random import keyed_bits, request_keys, to_uniform
-from smartspec.sim.recorded_truth import RecordedTruth, Recording, read_recordings
+from smartspec.sim.world.beta_table import BetaTable
+from smartspec.sim.world.keyed_random import keyed_bits, request_keys, to_uniform
+from smartspec.sim.world.recorded_acceptance import RecordedTruth, Recording, read_recordings
 
 K = 8
 MIXED = (

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from smartspec.sim.hardware import ACCELERATORS, GRAPH_SIZES, MODEL_SHAPES, Roofline, kv_token_capacity, roofline
+from smartspec.sim.world.hardware import ACCELERATORS, GRAPH_SIZES, MODEL_SHAPES, Roofline, kv_token_capacity, roofline
 
 # Milliseconds: constant, per computed token, per KV token (arXiv 2406.14066's prototype, H100). Its negative term per
 # request is left out: it is an artefact that no physical model can follow.

@@ -9,8 +9,8 @@ import pytest
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
 from smartspec.control.records import Plan, StepSeconds
-from smartspec.sim.hardware import roofline
-from smartspec.sim.time_truth import Noise, TimeTruth
+from smartspec.sim.world.hardware import roofline
+from smartspec.sim.world.step_time import Noise, TimeTruth
 
 K = 4
 CURVE = CostCurve((0.0,), (2e-3,), 0.03, per_context_token=1e-6, per_row=1e-4, per_attended_token=1e-7)

@@ -9,8 +9,8 @@ from prometheus_client import REGISTRY, generate_latest
 from test_scheduling import CASES, run
 from toy_engine import ToyEngine, make_config
 
-from smartspec.sim.recorded_log import RecordedLog
-from smartspec.sim.replay import replay
+from smartspec.sim.replay.policy_replay import replay
+from smartspec.sim.replay.recorded_log import RecordedLog
 from smartspec.vllm_plugin import Scheduler
 from smartspec.vllm_plugin.costs import TRIAL_STEPS
 from smartspec.vllm_plugin.stat_logger import SCHEDULER, StatLogger

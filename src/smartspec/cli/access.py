@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from smartspec.server.keys import ApiKeys
+    from smartspec.server.http.keys import ApiKeys
 
 KEY_VARIABLES = ("SMARTSPEC_API_KEY", "SMARTSPEC_API_KEY_FILE", "SMARTSPEC_ADMIN_KEY")
 
 
 def api_keys(api_key: str | None, key_file: Path | None, admin_key: str | None, shared_cache: bool) -> "ApiKeys":
     """The keys of the options. Raises ValueError for an empty one: whoever set it meant to have a key."""
-    from smartspec.server.keys import ApiKeys, read_key_file
+    from smartspec.server.http.keys import ApiKeys, read_key_file
 
     for variable in KEY_VARIABLES:
         if os.environ.get(variable) == "":

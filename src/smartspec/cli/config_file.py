@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from smartspec.server.workload_classes import WorkloadClasses
+    from smartspec.server.openai.workload_classes import WorkloadClasses
 
 VARIABLES = {"auto_envvar_prefix": "SMARTSPEC"}  # context settings of a command: --max-batch is SMARTSPEC_MAX_BATCH too
 CLASSES = "classes"  # the one table: [classes.NAME], see server.workload_classes
@@ -31,7 +31,7 @@ def use_config_file(context: typer.Context, path: Path | None) -> Path | None:
 
 def read_classes(path: Path | None) -> "WorkloadClasses":
     """The workload classes of the file. Raises ValueError naming the class and what is wrong with it."""
-    from smartspec.server.workload_classes import WorkloadClasses
+    from smartspec.server.openai.workload_classes import WorkloadClasses
 
     try:
         return WorkloadClasses({} if path is None else _read(path).get(CLASSES, {}))

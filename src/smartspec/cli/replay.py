@@ -8,7 +8,7 @@ import typer
 from smartspec.cli.policy_list import policy_list
 
 if TYPE_CHECKING:
-    from smartspec.sim.replay import ReplayTotals
+    from smartspec.sim.replay.policy_replay import ReplayTotals
 
 
 def replay(
@@ -17,8 +17,8 @@ def replay(
     seed: Annotated[int, typer.Option(help="Seed for draft tokens the log knows nothing about.", min=0)] = 0,
 ) -> None:
     """Run policies on a recorded log and compare them with what was recorded and with no drafts at all."""
-    from smartspec.sim.recorded_log import RecordedLog
-    from smartspec.sim.replay import replay as run_replay
+    from smartspec.sim.replay.policy_replay import replay as run_replay
+    from smartspec.sim.replay.recorded_log import RecordedLog
 
     recorded_log = RecordedLog(log)
     recorded, replayed = run_replay(recorded_log, policy_list(f"off,{policy}"), seed)
@@ -33,7 +33,8 @@ def _print_table(title: str, recorded: "ReplayTotals", replayed: "list[ReplayTot
     from rich.table import Table
 
     table = Table(
-        title=title, caption="Steps follow the recorded run: see smartspec.sim.replay for what that can tell."
+        title=title,
+        caption="Steps follow the recorded run: see smartspec.sim.replay.policy_replay for what that can tell.",
     )
     table.add_column("policy")
     for heading in ("tokens/s", "vs recorded", "vs off", "mean k", "steps", "from evidence alone"):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from smartspec.engine.runtime.async_engine import AsyncEngine
     from smartspec.engine.runtime.build import Engine
     from smartspec.engine.runtime.engine_thread import EngineThread
-    from smartspec.server.keys import ApiKeys
+    from smartspec.server.http.keys import ApiKeys
 
 SWITCH_INTERVAL_SECONDS = 0.0005
 OPEN_FILES = 4096  # twice the connections there may be
@@ -174,8 +174,8 @@ def run(
     from smartspec.engine.models.load import give_back_memory
     from smartspec.engine.runtime.async_engine import AsyncEngine
     from smartspec.server.app import create_app
-    from smartspec.server.grammars import GrammarCompiler
-    from smartspec.server.http_server import HttpServer
+    from smartspec.server.http.uvicorn_server import HttpServer
+    from smartspec.server.structured.grammars import GrammarCompiler
 
     # The engine thread needs the interpreter back quickly after each kernel, whatever the HTTP side is doing.
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)

@@ -10,22 +10,22 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response
 from starlette.middleware.cors import CORSMiddleware
 
 from smartspec.engine.runtime.async_engine import AsyncEngine
-from smartspec.server.access_log import AccessLog
-from smartspec.server.body import MAX_BODY_BYTES, RequestBody
-from smartspec.server.calls import CallReader, check_model
-from smartspec.server.errors import APIError, install_error_handlers
-from smartspec.server.grammars import GrammarCompiler
-from smartspec.server.keys import ApiKeys, KeyCheck
-from smartspec.server.live_feed import LiveFeed
-from smartspec.server.live_page import page_routes
-from smartspec.server.metrics import ServerMetrics
-from smartspec.server.openapi import docs_page, openapi_document
-from smartspec.server.prompts import PromptReader
-from smartspec.server.protocol import DetokenizeBody, TokenizeBody, parse_body
-from smartspec.server.request_ids import RequestIds
-from smartspec.server.responses import answer_response
-from smartspec.server.streaming import EventStream, answer
-from smartspec.server.workload_classes import WorkloadClasses
+from smartspec.server.http.access_log import AccessLog
+from smartspec.server.http.body import MAX_BODY_BYTES, RequestBody
+from smartspec.server.http.errors import APIError, install_error_handlers
+from smartspec.server.http.keys import ApiKeys, KeyCheck
+from smartspec.server.http.request_ids import RequestIds
+from smartspec.server.live.feed import LiveFeed
+from smartspec.server.live.metrics import ServerMetrics
+from smartspec.server.live.page import page_routes
+from smartspec.server.openai.calls import CallReader, check_model
+from smartspec.server.openai.openapi import docs_page, openapi_document
+from smartspec.server.openai.prompts import PromptReader
+from smartspec.server.openai.protocol import DetokenizeBody, TokenizeBody, parse_body
+from smartspec.server.openai.responses import answer_response
+from smartspec.server.openai.streaming import EventStream, answer
+from smartspec.server.openai.workload_classes import WorkloadClasses
+from smartspec.server.structured.grammars import GrammarCompiler
 
 METRICS_MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

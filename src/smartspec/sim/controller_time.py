@@ -20,7 +20,7 @@ from smartspec.core.engine_core import Controller
 from smartspec.sim.scenario import Scenario
 from smartspec.sim.simulation import make_acceptance_truth, make_controller, make_time_truth
 from smartspec.sim.static_load import Phase, StaticLoad
-from smartspec.sim.time_truth import ControllerSeconds
+from smartspec.sim.world.step_time import ControllerSeconds
 
 NUM_ROUNDS, NUM_WARM_UP_STEPS, NUM_STEPS = (
     4,

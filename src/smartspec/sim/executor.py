@@ -15,9 +15,9 @@ from smartspec.control.records import BatchView, DrafterQuery, DrafterSpec, Draf
 from smartspec.core.batch import NO_DRAFT, Batch, Draft, StepResult, Verification, chain
 from smartspec.core.blocks import PrefixCopy, Trim
 from smartspec.core.request import Request
-from smartspec.sim.acceptance_truth import AcceptanceTruth, divergence
-from smartspec.sim.time_truth import TimeTruth
-from smartspec.sim.tree_drafts import SimulatedTrees, right_path, true_siblings
+from smartspec.sim.world.acceptance import AcceptanceTruth, divergence
+from smartspec.sim.world.step_time import TimeTruth
+from smartspec.sim.world.trees import SimulatedTrees, right_path, true_siblings
 
 EOS = 2
 SIBLING_SHARE = 0.2

@@ -17,7 +17,7 @@ from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.core.speculation import NO_OPTIONS, SpeculationOptions
 from smartspec.sim.executor import EOS, SimExecutor
-from smartspec.sim.traffic import Traffic
+from smartspec.sim.world.traffic import Traffic
 from smartspec.workload.records import RequestRecord, SpeculationCounters
 
 ROUTERS: dict[str, Callable[[int, list[int]], int]] = {

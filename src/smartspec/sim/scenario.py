@@ -8,7 +8,7 @@ from smartspec.core.speculation import MAX_TPOT_SECONDS
 from smartspec.sim.executor import HEAD, LOOKUP, MODEL, SIBLING_SHARE
 from smartspec.sim.fleet import ROUTERS
 from smartspec.sim.setting_limits import check_limits
-from smartspec.sim.time_truth import ControllerSeconds
+from smartspec.sim.world.step_time import ControllerSeconds
 from smartspec.workload.arrivals import check_rate
 
 DRAFTERS = {"model": MODEL, "head": HEAD, "lookup": LOOKUP}

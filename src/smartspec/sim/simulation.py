@@ -19,17 +19,17 @@ from smartspec.control.records import BatchView, DrafterSpec
 from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.scheduler import Scheduler
-from smartspec.sim.acceptance_truth import AcceptanceTruth
-from smartspec.sim.class_spec import parse_classes
 from smartspec.sim.executor import SimExecutor
 from smartspec.sim.fleet import ROUTERS, Fleet, Replica, Run
-from smartspec.sim.hardware import GRAPH_SIZES, Roofline, kv_token_capacity, roofline
-from smartspec.sim.recorded_log import RecordedLog
-from smartspec.sim.recorded_truth import RecordedTruth, Recording, read_recordings
+from smartspec.sim.replay.recorded_log import RecordedLog
 from smartspec.sim.scenario import Scenario, is_log
 from smartspec.sim.static_load import Phase, StaticLoad, StaticLog
-from smartspec.sim.time_truth import Noise, TimeTruth
-from smartspec.sim.traffic import Traffic, default_count, poisson_traffic, random_lengths, trace_traffic
+from smartspec.sim.world.acceptance import AcceptanceTruth
+from smartspec.sim.world.class_spec import parse_classes
+from smartspec.sim.world.hardware import GRAPH_SIZES, Roofline, kv_token_capacity, roofline
+from smartspec.sim.world.recorded_acceptance import RecordedTruth, Recording, read_recordings
+from smartspec.sim.world.step_time import Noise, TimeTruth
+from smartspec.sim.world.traffic import Traffic, default_count, poisson_traffic, random_lengths, trace_traffic
 from smartspec.workload.arrivals import read_trace
 from smartspec.workload.records import SpeculationCounters
 from smartspec.workload.summary import Summary, summarize, summarize_speculation

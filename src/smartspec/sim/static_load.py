@@ -16,10 +16,10 @@ from smartspec.control.records import BatchView, Drafted, DrafterSpec, DrafterVi
 from smartspec.core.batch import Verification, shorten
 from smartspec.core.draft_columns import confidence_of, node_tests, num_compared, parents_of
 from smartspec.core.engine_core import Controller
-from smartspec.sim.acceptance_truth import AcceptanceTruth, divergence
 from smartspec.sim.executor import SIBLING_SHARE, count_leading, free_tests, masked, stop_early
-from smartspec.sim.time_truth import NOISELESS, TimeTruth
-from smartspec.sim.tree_drafts import SimulatedTrees, right_path, tree_survival, true_siblings
+from smartspec.sim.world.acceptance import AcceptanceTruth, divergence
+from smartspec.sim.world.step_time import NOISELESS, TimeTruth
+from smartspec.sim.world.trees import SimulatedTrees, right_path, tree_survival, true_siblings
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,118 @@
+"""API keys: who may ask for what, known before a body is read."""
+
+import hashlib
+import ipaddress
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from smartspec.core.origin import UNKNOWN_ORIGIN, Origin
+from smartspec.server.http.errors import APIError, error_response
+from smartspec.server.live.page import FILES
+
+# The files of the page hold nothing of anybody: what it shows comes from paths that are guarded.
+OPEN_PATHS = {"/health", "/live", "/ping", "/version", "/metrics", "/docs", "/openapi.json", *FILES}
+ADMIN_PATHS = {"/metrics", "/v1/speculation", "/v1/speculation/events"}
+NEEDS_KEY = "wrong or missing API key: send it as 'Authorization: Bearer KEY'"
+NEEDS_ADMIN_KEY = "this needs the key given as --admin-key"
+
+
+class ApiKeys:
+    """The keys of a server. shares: each client key and its share of the engine. admin_key: what ADMIN_PATHS need.
+    shared_cache: whether requests of different keys share cached prefixes and what drafters remember.
+
+    Raises ValueError for a key that nobody could send.
+    """
+
+    def __init__(
+        self, shares: Mapping[str, float] | None = None, admin_key: str | None = None, shared_cache: bool = False
+    ):
+        shares = shares or {}
+        for key in (*shares, *([] if admin_key is None else [admin_key])):
+            _check_key(key)
+        self._clients = {_digest(key.encode()): share for key, share in shares.items()}
+        self.shared_cache = shared_cache
+        self._admin = None if admin_key is None else _digest(admin_key.encode())
+
+    def __bool__(self) -> bool:
+        """Whether clients need a key."""
+        return bool(self._clients)
+
+    def origin(self, scope: Scope) -> Origin:
+        """Who sends a request: its key or, without keys, its address. Raises APIError 401 where a key is missing."""
+        scheme, _, given = dict(scope["headers"]).get(b"authorization", b"").partition(b" ")
+        # Digests are compared, so that the time it takes says nothing about the key.
+        digest = _digest(given) if scheme.lower() == b"bearer" else None
+        path = scope["path"]
+        if self._admin is not None and path in ADMIN_PATHS:
+            if digest != self._admin:
+                raise APIError(401, NEEDS_ADMIN_KEY, code="invalid_api_key")
+            return UNKNOWN_ORIGIN
+        if self._clients and path not in OPEN_PATHS:
+            if digest not in self._clients:
+                raise APIError(401, NEEDS_KEY, code="invalid_api_key")
+            return Origin(digest, self._clients[digest], cache_salt="" if self.shared_cache else digest)
+        return Origin(_network(scope["client"][0])) if scope["client"] else UNKNOWN_ORIGIN
+
+
+class KeyCheck:
+    """ASGI middleware: answers 401 without reading the body; what runs inside finds the Origin in its request's
+    state."""
+
+    def __init__(self, app: ASGIApp, keys: ApiKeys):
+        self._app = app
+        self._keys = keys
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            try:
+                scope.setdefault("state", {})["origin"] = self._keys.origin(scope)
+            except APIError as error:
+                return await error_response(error)(scope, receive, send)
+        await self._app(scope, receive, send)
+
+
+def read_key_file(path: Path) -> dict[str, float]:
+    """Keys and shares from a file: a key per line, its share behind a space (1 if there is none), `#` for comments.
+
+    Raises ValueError naming the line at fault, OSError if the file cannot be read.
+    """
+    shares: dict[str, float] = {}
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        try:
+            share = float(words[1]) if len(words) > 1 else 1.0
+        except ValueError:
+            share = math.nan
+        if len(words) > 2 or not 0.0 < share < math.inf or words[0] in shares:
+            raise ValueError(f"{path}, line {number}: expected one new key and, if any, a share above 0")
+        shares[words[0]] = share
+    if not shares:
+        raise ValueError(f"{path} holds no keys: write one per line")
+    return shares
+
+
+def _check_key(key: str) -> None:
+    if not key:
+        raise ValueError("an API key is empty: give one, or leave the option and the variable out")
+    if not key.isprintable() or " " in key:
+        raise ValueError("an API key holds spaces or control characters, which a client cannot send: choose another")
+
+
+def _digest(key: bytes) -> str:
+    return hashlib.sha256(key).hexdigest()
+
+
+def _network(address: str) -> str:
+    """The address itself, or the /64 of an IPv6 one: whoever has one of its addresses has all of them."""
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        return address  # of a socket file, or what a proxy said
+    if parsed.version == 6 and parsed.ipv4_mapped is None:
+        return str(ipaddress.ip_network((parsed, 64), strict=False))
+    return address

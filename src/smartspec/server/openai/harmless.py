@@ -1,0 +1,43 @@
+"""Fields of OpenAI's and vLLM's that clients send and that change nothing here."""
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator
+
+from smartspec.server.http.body_model import Body, JsonObject, TextPart, join_text_parts, only
+
+
+class HarmlessFields(Body):
+    """Accepted and ignored; those for what this server does not do only with the value that does not ask for it."""
+
+    user: str | None = None
+    metadata: JsonObject | None = None
+    store: bool | None = None
+    service_tier: str | None = None
+    prompt_cache_key: str | None = None
+    safety_identifier: str | None = None
+    parallel_tool_calls: bool | None = None
+    modalities: Annotated[object, only(["text"])] = None
+    best_of: Annotated[object, only(1)] = None
+    use_beam_search: Annotated[object, only(False)] = None
+    length_penalty: Annotated[object, only(1, 1.0)] = None
+    detokenize: Annotated[object, only(True)] = None
+    spaces_between_special_tokens: Annotated[object, only(True)] = None
+    return_token_ids: Annotated[object, only(False)] = None
+    return_tokens_as_token_ids: Annotated[object, only(False)] = None
+
+
+class Prediction(Body):
+    """A guess of the answer. Nothing is drafted from it."""
+
+    type: Literal["content"]
+    content: Annotated[str, BeforeValidator(join_text_parts, json_schema_input_type=str | list[TextPart])]
+
+
+class HarmlessChatFields(Body):
+    """Those of chats alone."""
+
+    verbosity: Literal["low", "medium", "high"] | None = None
+    prediction: Prediction | None = None
+    prompt_cache_options: JsonObject | None = None
+    prompt_cache_retention: str | None = None

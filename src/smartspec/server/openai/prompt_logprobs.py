@@ -1,0 +1,64 @@
+"""Log-probabilities of a prompt's tokens: by token id as vLLM writes `prompt_logprobs`, or as tokens of an echo."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from smartspec.core.batch import TokenLogprobs
+from smartspec.engine.text.token_texts import TokenText, TokenTexts
+from smartspec.server.http.errors import APIError
+from smartspec.server.openai.formats import finite
+
+MAX_ENTRIES = 32_768  # of an answer: 2 MB
+
+
+def check_num_entries(param: str, prompts: list[list[int]], n: int, num_top: int) -> None:
+    """Raises APIError 400 where an answer would be too large. param: what asks for it."""
+    num_entries = sum(map(len, prompts)) * n * (1 + num_top)
+    if num_entries > MAX_ENTRIES:
+        raise APIError(
+            400,
+            f"{param} {num_top} of these prompts are {num_entries} entries, and an answer has at most "
+            f"{MAX_ENTRIES}: ask for fewer alternatives, or send less in one call",
+            param,
+            "invalid_value",
+        )
+
+
+def prompt_json(
+    token_ids: Sequence[int], found: Sequence[TokenLogprobs], num_top: int, decode: Callable[[list[int]], str]
+) -> list[dict | None]:
+    """Of every token of a prompt, with num_top alternatives; null for the first, before which there is nothing. found:
+    of the others. Takes long for a long prompt: call it in a thread."""
+    written: list[dict | None] = [None]
+    for token_id, entry in zip(token_ids[1:], _with_top(found, num_top), strict=True):
+        ranked = [
+            (token_id, entry.logprob, entry.rank),
+            *zip(entry.top_token_ids, entry.top_logprobs, range(1, len(entry.top_token_ids) + 1), strict=True),
+        ]
+        written.append(
+            {
+                str(token): {"logprob": finite(logprob), "rank": rank, "decoded_token": decode([token])}
+                for token, logprob, rank in ranked
+            }
+        )
+    return written
+
+
+def _with_top(found: Sequence[TokenLogprobs], num_top: int) -> list[TokenLogprobs]:
+    """With no more alternatives than that: more may have been computed."""
+    return [
+        replace(entry, top_token_ids=entry.top_token_ids[:num_top], top_logprobs=entry.top_logprobs[:num_top])
+        for entry in found
+    ]
+
+
+class EchoReader:
+    """Reads the tokens of echoed prompts, with num_top alternatives. texts: of the tokenizer's tokens."""
+
+    def __init__(self, texts: TokenTexts, num_top: int):
+        self._texts = texts
+        self._num_top = num_top
+
+    def __call__(self, text: str, token_ids: Sequence[int], found: Sequence[TokenLogprobs]) -> tuple[TokenText, ...]:
+        """text: of the prompt as it is echoed. found: as for prompt_json. Takes long for a long prompt."""
+        return self._texts.read(text, token_ids, [None, *_with_top(found, self._num_top)])

@@ -1,0 +1,153 @@
+"""Texts and conversations to token ids, and whether they fit the context."""
+
+import json
+from collections.abc import Iterable
+from inspect import signature
+
+from jinja2 import TemplateError
+
+from smartspec.engine.runtime.async_engine import AsyncEngine
+from smartspec.server.http.errors import APIError
+from smartspec.server.openai.messages import num_characters, to_plain_template, to_template
+from smartspec.server.openai.prompt_logprobs import EchoReader
+from smartspec.server.openai.protocol import ChatBody, CompletionBody, GenerationBody, TokenizeBody
+
+
+class PromptReader:
+    """tokenizer: a transformers tokenizer. Everything raises APIError 400 naming what is wrong with the prompt.
+
+    Call it in a thread: a long prompt takes long to tokenise.
+    """
+
+    def __init__(self, tokenizer, engine: AsyncEngine):
+        self._tokenizer = tokenizer
+        self._token_texts = engine.token_texts
+        self._vocab_size = engine.vocab_size
+        self._max_model_len = engine.max_model_len
+        self._template_parameters = signature(tokenizer.apply_chat_template).parameters.keys()
+        # A text has at least (its characters / this) tokens.
+        self._longest_token = max(map(len, tokenizer.get_vocab()))
+
+    def read_completion(self, body: CompletionBody) -> list[list[int]]:
+        """Token ids of each prompt."""
+        return [self._read_prompt(prompt) for prompt in body.prompt]
+
+    def read_chat(self, body: ChatBody | TokenizeBody) -> list[int]:
+        """Token ids of the conversation in the model's chat template, ready for the assistant to go on."""
+        if self._tokenizer.chat_template is None:
+            raise APIError(400, "this model has no chat template: use /v1/completions", code="no_chat_template")
+        tools = [tool.for_template() for tool in body.offered_tools]
+        self._check_length("tools", len(json.dumps(tools)))
+        self._check_length("messages", sum(map(num_characters, body.messages)))
+        knows_tools = "tools" in self._tokenizer.get_chat_template(tools=tools or None)
+        messages = to_template(body.messages) if knows_tools else to_plain_template(body.messages, tools)
+        if reserved := self._template_parameters & body.chat_template_kwargs.keys():
+            name = f"chat_template_kwargs.{min(reserved)}"
+            raise APIError(400, f"{name} is not a variable of chat templates", name, "invalid_value")
+        effort = {} if body.reasoning_effort is None else {"reasoning_effort": body.reasoning_effort}
+        try:
+            text = self._tokenizer.apply_chat_template(
+                messages,
+                tools=tools if tools and knows_tools else None,
+                add_generation_prompt=body.add_generation_prompt and not body.continue_final_message,
+                continue_final_message=body.continue_final_message,
+                tokenize=False,
+                **(effort | body.chat_template_kwargs),
+            )
+        except (TemplateError, TypeError, ValueError) as error:  # whatever a template does with what it is given
+            raise APIError(400, f"the chat template refuses these messages: {error}", "messages") from error
+        return self._tokenize(text, add_special_tokens=False)
+
+    def echoes(self, body: CompletionBody, prompts: list[list[int]]) -> list[str]:
+        """The text before each choice's, none if it is not asked for."""
+        if not body.echo:
+            return []
+        pairs = zip(body.prompt, prompts, strict=True)
+        texts = [prompt if isinstance(prompt, str) else self.detokenize(ids) for prompt, ids in pairs]
+        return [text for text in texts for _ in range(body.n)]
+
+    def echo_reader(self, body: CompletionBody) -> EchoReader | None:
+        """What reads the tokens of the echoed prompts, None unless they are asked for."""
+        if not body.echo or body.logprobs is None:
+            return None
+        return EchoReader(self._token_texts, body.logprobs)
+
+    def bad_words(self, body: GenerationBody) -> tuple[tuple[int, ...], ...]:
+        """Token ids of each bad word, at the beginning of a text and behind a space."""
+        self._check_length("bad_words", sum(map(len, body.bad_words)))
+        texts = [text for word in body.bad_words for text in (word, f" {word.lstrip()}")]
+        return tuple(tuple(self._tokenize(text, add_special_tokens=False)) for text in dict.fromkeys(texts))
+
+    def tokenize(self, body: TokenizeBody) -> list[int]:
+        """Token ids of a text or a conversation."""
+        if body.prompt is None:
+            return self.read_chat(body)
+        self._check_length("prompt", len(body.prompt))
+        return self._tokenize(body.prompt, body.add_special_tokens)
+
+    def detokenize(self, token_ids: list[int]) -> str:
+        """The text of token ids, special ones included."""
+        self.check_token_ids("tokens", token_ids)
+        return self.decode(token_ids)
+
+    def decode(self, token_ids: list[int]) -> str:
+        """The same of token ids that are known to be some."""
+        return self._tokenizer.decode(token_ids)
+
+    def max_tokens(self, body: GenerationBody, asked: int | None, default: int | None, prompts: list[list[int]]) -> int:
+        """New tokens allowed: asked, else the default, else what the context has left (None: all of it)."""
+        num_prompt_tokens = max(map(len, prompts))
+        left = self._max_model_len - num_prompt_tokens
+        if left < (0 if asked == 0 else 1):
+            raise APIError(
+                400,
+                f"the prompt has {num_prompt_tokens} tokens and leaves no room in the context of "
+                f"{self._max_model_len} tokens: shorten it",
+                "messages" if hasattr(body, "messages") else "prompt",
+                "context_length_exceeded",
+            )
+        if asked is None:
+            return left if default is None else min(default, left)
+        if asked > left:
+            raise APIError(
+                400,
+                f"max_tokens {asked} and the {num_prompt_tokens} tokens of the prompt exceed the context of "
+                f"{self._max_model_len} tokens: use at most {left}",
+                "max_tokens",
+                "context_length_exceeded",
+            )
+        return asked
+
+    def _read_prompt(self, prompt: str | list[int]) -> list[int]:
+        if not isinstance(prompt, str):
+            self.check_token_ids("prompt", prompt)
+            return prompt
+        self._check_length("prompt", len(prompt))
+        token_ids = self._tokenize(prompt, add_special_tokens=True)
+        if not token_ids:
+            raise APIError(400, "the prompt is empty", "prompt", "invalid_value")
+        return token_ids
+
+    def _tokenize(self, text: str, add_special_tokens: bool) -> list[int]:
+        encoding = self._tokenizer(text, add_special_tokens=add_special_tokens)
+        return encoding["input_ids"]
+
+    def _check_length(self, param: str, num_characters: int) -> None:
+        """Refuse what cannot fit without the seconds it takes to tokenise megabytes."""
+        if num_characters > self._longest_token * self._max_model_len:
+            raise APIError(
+                400,
+                f"{param} has {num_characters} characters, more than fit the context of {self._max_model_len} tokens",
+                param,
+                "context_length_exceeded",
+            )
+
+    def check_token_ids(self, param: str, token_ids: Iterable[int]) -> None:
+        for token_id in token_ids:
+            if not 0 <= token_id < self._vocab_size:
+                raise APIError(
+                    400,
+                    f"{param}: token id {token_id} is not between 0 and {self._vocab_size - 1}",
+                    param,
+                    "invalid_value",
+                )

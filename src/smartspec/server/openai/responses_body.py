@@ -1,0 +1,122 @@
+"""The body of POST /v1/responses, which comes down to that of a chat. Text alone: no tools, nothing is stored."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, Field
+
+from smartspec.server.http.body_model import Body, JsonObject, only
+from smartspec.server.openai.protocol import MAX_MESSAGES, ChatBody, Message, ReasoningEffort, SpeculationBody
+from smartspec.server.structured.fields import JsonSchema, ResponseFormat
+
+TEXT_PARTS = ("input_text", "output_text", "text")
+
+
+class ResponsesTextPart(BaseModel):
+    """A part of a content."""
+
+    type: Literal["input_text", "output_text", "text"]
+    text: str
+
+
+def _join_text_parts(content: object) -> object:
+    if not isinstance(content, list):
+        return content
+    texts = [
+        part.get("text") if isinstance(part, dict) and part.get("type") in TEXT_PARTS else None for part in content
+    ]
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError("content parts must be of type input_text or output_text: this server reads text alone")
+    return "".join(texts)
+
+
+def _to_items(given: object) -> object:
+    return [{"role": "user", "content": given}] if isinstance(given, str) else given
+
+
+class InputItem(Body):
+    """A message; also one that was an output."""
+
+    type: Literal["message"] = "message"
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Annotated[str, BeforeValidator(_join_text_parts, json_schema_input_type=str | list[ResponsesTextPart])]
+    id: str | None = None
+    status: str | None = None
+    phase: str | None = None  # of an answer, ignored
+
+
+class TextFormat(JsonSchema):
+    """As response_format of chats, flat."""
+
+    type: Literal["text", "json_object", "json_schema"] = "text"
+    name: str = Field("answer", min_length=1, max_length=64)
+
+    def response_format(self) -> ResponseFormat:
+        schema = self.model_dump(by_alias=True, exclude={"type"}) if self.type == "json_schema" else None
+        return ResponseFormat(type=self.type, json_schema=schema)
+
+
+class TextOptions(Body):
+    format: TextFormat = TextFormat()
+    verbosity: str | None = None  # the model has one
+
+
+class Reasoning(Body):
+    """How much to think. What the rest asks for, this server has none of."""
+
+    effort: ReasoningEffort | None = None
+    summary: str | None = None
+    generate_summary: str | None = None
+    context: str | None = None
+    mode: str | None = None
+
+
+class ResponsesBody(Body):
+    """POST /v1/responses."""
+
+    model: str | None = None
+    input: Annotated[list[InputItem], BeforeValidator(_to_items, json_schema_input_type=str | list[InputItem])] = Field(
+        min_length=1, max_length=MAX_MESSAGES
+    )
+    instructions: str | None = None
+    max_output_tokens: int | None = None
+    temperature: float = 1.0
+    top_p: float = 1.0
+    seed: int | None = Field(None, ge=-(2**63), lt=2**63)
+    stream: bool = False
+    text: TextOptions = TextOptions()
+    reasoning: Reasoning = Reasoning()
+    priority: int = Field(0, ge=-(2**31), lt=2**31)
+    cache_salt: str | None = Field(None, min_length=1, max_length=256)
+    speculation: SpeculationBody | None = None
+    # What asks for nothing here:
+    tools: Annotated[object, only([])] = None
+    tool_choice: Annotated[object, only("none", "auto")] = None
+    truncation: Annotated[object, only("disabled")] = None
+    background: Annotated[object, only(False)] = None
+    include: Annotated[object, only([], ["reasoning.encrypted_content"])] = None
+    max_tool_calls: int | None = None
+    top_logprobs: Annotated[object, only(0)] = None
+    stream_options: JsonObject | None = None
+    metadata: JsonObject | None = None
+    store: bool | None = None
+    service_tier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_options: JsonObject | None = None
+    prompt_cache_retention: str | None = None
+    safety_identifier: str | None = None
+    parallel_tool_calls: bool | None = None
+    user: str | None = None
+
+    def to_chat(self) -> ChatBody:
+        items = [Message(role=item.role, content=item.content) for item in self.input]
+        first = [] if self.instructions is None else [Message(role="system", content=self.instructions)]
+        names = ("model", "temperature", "top_p", "seed", "stream", "priority", "cache_salt", "speculation")
+        same = {name: getattr(self, name) for name in names}
+        wanted = self.text.format.response_format()
+        return ChatBody(
+            messages=first + items,
+            max_tokens=self.max_output_tokens,
+            response_format=wanted,
+            reasoning_effort=self.reasoning.effort,
+            **same,
+        )

@@ -1,0 +1,125 @@
+"""Calls of tools, read from the text that a model writes."""
+
+import json
+import uuid
+from dataclasses import dataclass
+
+from smartspec.server.openai.tools import BEGIN, END
+from smartspec.server.structured.json_text import JsonPrefix, read_json
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """arguments: JSON."""
+
+    name: str
+    arguments: str
+
+    def to_json(self) -> dict:
+        function = {"name": self.name, "arguments": self.arguments}
+        return {"id": f"call_{uuid.uuid4().hex[:24]}", "type": "function", "function": function}
+
+
+class ToolCallReader:
+    """Takes the text of one choice piece by piece; tells what is said from what is called.
+
+    However the text is cut into pieces, the same comes out, and each character is looked at a few times at most. What
+    is held back is a call that is not at its end, or a few characters that may begin a mark.
+    """
+
+    def __init__(self):
+        self.num_calls = 0
+        self._rest = ""  # not looked at yet: the beginning of a mark, perhaps
+        self._call: _Call | None = None  # that has begun
+        self._is_behind_call = False  # where spaces and line breaks are no text
+
+    def push(self, text: str, is_last: bool) -> tuple[str, list[ToolCall]]:
+        """What this piece has brought: text to show, and calls. Marks around what is no call are text."""
+        text, at = self._rest + text, 0
+        shown: list[str] = []
+        calls: list[ToolCall] = []
+        while True:
+            if self._call is None:
+                begin = text.find(BEGIN, at)
+                end = begin if begin >= 0 else _begin_of_mark(text, at, BEGIN)
+                shown.append(self._visible(text[at:end]))
+                at = end
+                if begin < 0:
+                    break
+                self._call, at = _Call(), begin + len(BEGIN)
+            at = self._call.feed(text, at)
+            if not self._call.has_ended:
+                break
+            self._end_call(shown, calls, END)
+        self._rest = text[at:]
+        if is_last:
+            self._end_text(shown, calls)
+        self.num_calls += len(calls)
+        return "".join(shown), calls
+
+    def _end_call(self, shown: list[str], calls: list[ToolCall], mark: str) -> None:
+        text = "".join(self._call.pieces)
+        found = parse_calls(text)
+        calls.extend(found)
+        self._is_behind_call = bool(found)
+        if not found:
+            shown.append(f"{BEGIN}{text}{mark}")
+        self._call = None
+
+    def _end_text(self, shown: list[str], calls: list[ToolCall]) -> None:
+        if self._call is None:
+            shown.append(self._visible(self._rest))
+        else:  # some models end behind the call, without the mark
+            self._call.pieces.append(self._rest)
+            self._end_call(shown, calls, "")
+        self._rest = ""
+
+    def _visible(self, text: str) -> str:
+        if self._is_behind_call:
+            text = text.lstrip()
+            self._is_behind_call = not text
+        return text
+
+
+class _Call:
+    """The text between the marks, as it comes. An end mark within a string of JSON is the string's."""
+
+    def __init__(self):
+        self.pieces: list[str] = []
+        self.has_ended = False
+        self._json: JsonPrefix | None = JsonPrefix()  # as long as it may be JSON
+
+    def feed(self, text: str, begin: int) -> int:
+        """How far the text has been taken, its end mark included."""
+        end = begin
+        if self._json is not None:
+            end = self._json.feed(text, begin)
+            if not END.startswith(text[end : end + len(END)]):
+                self._json = None
+        if self._json is None:
+            found = text.find(END, end)
+            end = found if found >= 0 else _begin_of_mark(text, end, END)
+        self.pieces.append(text[begin:end])
+        self.has_ended = text.startswith(END, end)
+        return end + len(END) * self.has_ended
+
+
+def _begin_of_mark(text: str, begin: int, mark: str) -> int:
+    """Where, from begin on, the end of the text might begin a mark."""
+    longest = min(len(text) - begin, len(mark) - 1)
+    return next((len(text) - n for n in range(longest, 0, -1) if mark.startswith(text[-n:])), len(text))
+
+
+def parse_calls(text: str) -> list[ToolCall]:
+    """The call, or list of calls, that a text is; none if it is anything else."""
+    try:
+        found = read_json(text)
+    except ValueError:
+        return []
+    calls = found if isinstance(found, list) else [found]
+    if not all(isinstance(call, dict) and isinstance(call.get("name"), str) for call in calls):
+        return []
+    return [
+        ToolCall(call["name"], json.dumps(call.get("arguments", call.get("parameters", {})), ensure_ascii=False))
+        for call in calls
+    ]

@@ -1,0 +1,146 @@
+"""Tools: what a conversation says about them, and how a call is asked of the model.
+
+The format is the one that Hermes, Qwen and SmolLM2 were trained on, calls between marks in the text:
+<tool_call>{"name": ..., "arguments": {...}}</tool_call>. Where a call is demanded (tool_choice "required", or a
+function), structured output holds the text to it.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Annotated, Literal, Self
+
+from llguidance import LLMatcher
+from pydantic import Field, JsonValue, model_validator
+
+from smartspec.server.http.body_model import Body, JsonObject
+from smartspec.server.structured.fields import JSON_OPTIONS, check_schema_size
+from smartspec.server.structured.json_text import read_json
+
+MAX_TOOLS = 128
+MAX_CALLS = 128  # in one message
+BEGIN, END = "<tool_call>", "</tool_call>"
+# For chat templates that know of no tools: the words of Hermes 2 Pro's, shortened.
+INSTRUCTIONS = """You may call these functions:
+<tools>
+{tools}
+</tools>
+To call one, write its name and arguments as JSON between marks:
+<tool_call>
+{{"name": <function-name>, "arguments": <args-json-object>}}
+</tool_call>"""
+
+FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
+
+
+class Function(Body):
+    name: FunctionName
+    description: str | None = None
+    parameters: JsonObject = Field({"type": "object"})
+    strict: bool | None = None
+
+
+class Tool(Body):
+    type: Literal["function"]
+    function: Function
+
+    def for_template(self) -> dict:
+        return {"type": "function", "function": self.function.model_dump(exclude_none=True, exclude={"strict"})}
+
+
+class FunctionChoice(Body):
+    name: FunctionName
+
+
+class NamedTool(Body):
+    """tool_choice: this function."""
+
+    type: Literal["function"]
+    function: FunctionChoice
+
+
+class CalledFunction(Body):
+    name: FunctionName
+    arguments: str
+
+
+class CalledTool(Body):
+    """A call in an earlier message of the assistant's."""
+
+    id: str
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+    def for_template(self) -> dict:
+        """As chat templates want it: arguments as an object, where they are one."""
+        try:
+            arguments = read_json(self.function.arguments or "{}")
+        except ValueError:
+            arguments = self.function.arguments
+        return {"id": self.id, "type": "function", "function": {"name": self.function.name, "arguments": arguments}}
+
+    def as_text(self) -> str:
+        return f"{BEGIN}\n{json.dumps(self.for_template()['function'], ensure_ascii=False)}\n{END}"
+
+
+class ToolFields(Body):
+    """The fields of a conversation that are about tools."""
+
+    tools: list[Tool] = Field([], max_length=MAX_TOOLS)
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+
+    @model_validator(mode="after")
+    def _choice_is_one_of_the_tools(self) -> Self:
+        if self.tool_choice == "required" and not self.tools:
+            raise ValueError("tool_choice 'required' needs tools")
+        if isinstance(self.tool_choice, NamedTool) and not self.demanded_tools:
+            raise ValueError(f"tool_choice names {self.tool_choice.function.name!r}, which is none of the tools")
+        return self
+
+    @property
+    def offered_tools(self) -> list[Tool]:
+        """What the model is told of."""
+        return [] if self.tool_choice == "none" else self.tools
+
+    @property
+    def demanded_tools(self) -> list[Tool]:
+        """One of which must be called; empty where none must."""
+        if isinstance(self.tool_choice, NamedTool):
+            return [tool for tool in self.tools if tool.function.name == self.tool_choice.function.name]
+        return self.tools if self.tool_choice == "required" else []
+
+
+@dataclass(frozen=True)
+class CallGrammar:
+    """A call of one of the tools or, where given, JSON of the schema answer."""
+
+    tools: list[Tool]
+    answer: dict | None = None
+
+    def definition(self) -> str:
+        """Raises ValueError if schemas are too long."""
+        # Each schema is a root of its own, so that references inside it hold.
+        rules = [] if self.answer is None else [f"answer: {_json(self.answer)}"]
+        names = [] if self.answer is None else ["answer"]
+        for number, tool in enumerate(self.tools):
+            opening = json.dumps(f'{BEGIN}\n{{"name": {json.dumps(tool.function.name)}, "arguments": ')
+            closing = json.dumps(f"}}\n{END}")
+            names.append(f"call_{number}")
+            rules.append(f"call_{number}: {opening} arguments_{number} {closing}")
+            rules.append(f"arguments_{number}: {_json(_closed(tool.function.parameters))}")
+        text = "\n".join([f"start: {' | '.join(names)}", *rules])
+        check_schema_size(text)
+        return LLMatcher.grammar_from_lark(text)
+
+
+def _closed(schema: JsonValue) -> JsonValue:
+    """The schema without arguments that it does not name: where it says nothing, JSON schemas allow any."""
+    if isinstance(schema, list):
+        return [_closed(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    closed = {name: _closed(part) for name, part in schema.items()}
+    return {"additionalProperties": False} | closed if isinstance(schema.get("properties"), dict) else closed
+
+
+def _json(schema: dict) -> str:
+    return f"%json {json.dumps(schema | {'x-guidance': JSON_OPTIONS})}"

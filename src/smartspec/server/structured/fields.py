@@ -1,0 +1,128 @@
+"""Structured output: what the fields of a body ask for, as the definition of a grammar."""
+
+import json
+from typing import Annotated, Literal, Self
+
+from llguidance import LLMatcher
+from pydantic import BeforeValidator, Field, model_validator
+
+from smartspec.server.http.body_model import Body, JsonObject
+from smartspec.server.structured.json_text import read_json
+
+MAX_SCHEMA_BYTES = 2**16
+MAX_REGEX_CHARACTERS = 2**12
+MAX_CHOICES = 1024
+MAX_CHOICE_CHARACTERS = 1024
+# As programs write it, in lines or not: small models would add spaces without end where they may.
+JSON_OPTIONS = {"whitespace_pattern": r" |\n[ \t]{0,32}"}
+ANY_OBJECT = {"type": "object"}
+
+
+def _parsed(schema: object) -> object:
+    """A schema may be given as text, as vLLM takes it."""
+    if not isinstance(schema, str):
+        return schema
+    try:
+        return read_json(schema)
+    except ValueError as error:
+        raise ValueError(f"must be a JSON schema: {error}") from error
+
+
+Schema = Annotated[JsonObject, BeforeValidator(_parsed, json_schema_input_type=JsonObject | str)]
+Regex = Annotated[str, Field(min_length=1, max_length=MAX_REGEX_CHARACTERS)]
+Choices = Annotated[
+    list[Annotated[str, Field(min_length=1, max_length=MAX_CHOICE_CHARACTERS)]],
+    Field(min_length=1, max_length=MAX_CHOICES),
+]
+
+
+class JsonSchema(Body):
+    name: str = Field(min_length=1, max_length=64)
+    description: str | None = None
+    schema_: Schema = Field(ANY_OBJECT, alias="schema")
+    strict: bool | None = None  # always
+
+
+class ResponseFormat(Body):
+    """OpenAI's."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+    @model_validator(mode="after")
+    def _schema_belongs_to_its_type(self) -> Self:
+        if (self.json_schema is not None) != (self.type == "json_schema"):
+            raise ValueError('json_schema and type "json_schema" need each other')
+        return self
+
+    def definition(self) -> str:
+        """Of anything but plain text. Raises ValueError if it is too long."""
+        return json_grammar(self.schema)
+
+    @property
+    def schema(self) -> dict:
+        return ANY_OBJECT if self.json_schema is None else self.json_schema.schema_
+
+
+TEXT = ResponseFormat(type="text")
+
+
+class StructuredOutputs(Body):
+    """vLLM's: one of them."""
+
+    json_: Schema | None = Field(None, alias="json")
+    json_object: bool | None = None
+    regex: Regex | None = None
+    choice: Choices | None = None
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        if len(self.model_fields_set) != 1 or self.json_object is False:
+            raise ValueError("must ask for one of json, json_object, regex and choice")
+        return self
+
+    def definition(self) -> str:
+        if self.regex is not None:
+            return LLMatcher.grammar_from_regex(self.regex)
+        if self.choice is not None:
+            return choice_grammar(self.choice)
+        return json_grammar(ANY_OBJECT if self.json_ is None else self.json_)
+
+
+class StructuredFields(Body):
+    """The fields of a body that ask for structured output."""
+
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: Schema | None = None
+    guided_regex: Regex | None = None
+    guided_choice: Choices | None = None
+
+    def grammars(self) -> dict[str, ResponseFormat | StructuredOutputs]:
+        """What asks for structure, by the field's name."""
+        guided = (("json", self.guided_json), ("regex", self.guided_regex), ("choice", self.guided_choice))
+        asked = {
+            "response_format": self.response_format if self.response_format != TEXT else None,
+            "structured_outputs": self.structured_outputs,
+            **{f"guided_{kind}": StructuredOutputs(**{kind: value}) for kind, value in guided if value is not None},
+        }
+        return {name: what for name, what in asked.items() if what is not None}
+
+
+def json_grammar(schema: dict) -> str:
+    """Texts that are JSON of this schema. Raises ValueError if it is too long."""
+    text = json.dumps(schema)
+    check_schema_size(text)
+    return LLMatcher.grammar_from_json_schema(text, overrides=JSON_OPTIONS)
+
+
+def check_schema_size(text: str) -> None:
+    """Raises ValueError if there is more of JSON schemas than is read."""
+    if len(text) > MAX_SCHEMA_BYTES:
+        raise ValueError(f"a JSON schema of {len(text)} bytes is longer than the {MAX_SCHEMA_BYTES} that are read")
+
+
+def choice_grammar(choices: list[str]) -> str:
+    """One of these texts."""
+    quoted = (json.dumps(choice, ensure_ascii=False) for choice in choices)
+    return LLMatcher.grammar_from_lark("start: " + " | ".join(quoted))

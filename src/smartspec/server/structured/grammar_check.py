@@ -1,0 +1,134 @@
+"""Whether a grammar may be compiled here, as compiling it in a helper process tells.
+
+A definition of a hundred bytes can take minutes and gigabytes, and nothing stops llguidance once it compiles. So it is
+compiled first where it can be stopped: what goes over a limit there is refused with the reason. The helpers start with
+the first definition, a few work at once, and what they have said is remembered.
+"""
+
+import json
+import selectors
+import signal
+import subprocess
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import sha256
+
+from smartspec.server.structured import grammar_worker
+from smartspec.server.structured.grammar_worker import MAX_COMPILE_BYTES, MAX_COMPILE_SECONDS, MAX_WAIT_SECONDS
+
+MAX_HELPERS = 2
+MAX_REMEMBERED = 1024  # definitions
+MAX_START_SECONDS = 60.0
+POLL_SECONDS = 0.02  # how soon a helper stops where nobody waits for the answer any more
+REMEDY = "ask for less: fewer alternatives, smaller counts in {m,n}, minLength, maxItems or multipleOf, less nesting"
+
+
+class GrammarCheckFailed(Exception):
+    """The helper process could not answer; the definition may be fine."""
+
+
+class GrammarCheck:
+    """vocabulary: makes the arguments of grammar_worker.read_tables, where a helper is started."""
+
+    def __init__(self, vocabulary: Callable[[], dict]):
+        self._vocabulary = vocabulary
+        self._slots = threading.BoundedSemaphore(MAX_HELPERS)
+        self._idle: list[_Helper] = []
+        self._known: OrderedDict[bytes, _Answer] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def check(self, definition: str, given_up: threading.Event) -> int:
+        """The bytes that compiling the definition takes. Raises ValueError saying why it cannot be compiled or what is
+        too much of it, GrammarCheckFailed where that is not known: given_up was set, or the helper has died."""
+        key = sha256(definition.encode()).digest()
+        with self._lock:
+            answer = self._known.get(key)
+        if answer is None:
+            with self._slots:
+                answer = _read(self._ask(definition, given_up))
+        with self._lock:
+            self._known[key] = answer
+            self._known.move_to_end(key)
+            if len(self._known) > MAX_REMEMBERED:
+                self._known.popitem(last=False)
+        if answer.error is not None:
+            raise ValueError(answer.error)
+        return answer.num_bytes
+
+    def close(self) -> None:
+        """End the helpers that have nothing to do; others would be started where one is needed."""
+        while self._idle:
+            self._idle.pop().close()
+
+    def _ask(self, definition: str, given_up: threading.Event) -> dict:
+        with self._lock:
+            helper = self._idle.pop() if self._idle else None
+        try:
+            helper = helper or _Helper(self._vocabulary())
+            answer = helper.ask(definition, given_up)
+        except (OSError, ValueError) as error:
+            if helper is not None:
+                helper.close()
+            raise GrammarCheckFailed(f"the helper process that compiles grammars failed ({error})") from error
+        with self._lock:
+            self._idle.append(helper)
+        return answer
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """error: None where the definition can be compiled."""
+
+    error: str | None
+    num_bytes: int = 0
+
+
+def _read(answer: dict) -> _Answer:
+    ended_by = answer.get("signal")
+    if ended_by is None:
+        return _Answer(**answer)
+    if ended_by == signal.SIGPROF:
+        return _Answer(f"it takes more than the {MAX_COMPILE_SECONDS:g} s that compiling it may take: {REMEDY}")
+    if ended_by in (signal.SIGALRM, signal.SIGKILL, signal.SIGTERM):
+        raise GrammarCheckFailed("compiling the grammar was given up")
+    return _Answer(f"compiling it takes more than {MAX_COMPILE_BYTES >> 20} MB, or it is nested too deeply: {REMEDY}")
+
+
+class _Helper:
+    """One helper process. Everything raises OSError or ValueError where it has died or does not answer."""
+
+    def __init__(self, vocabulary: dict):
+        # By its path, so that it imports nothing of ours; with pipes alone, which close when this process ends.
+        command = [sys.executable, "-P", grammar_worker.__file__]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+        )
+        try:
+            self._exchange(vocabulary, threading.Event(), MAX_START_SECONDS)
+        except (OSError, ValueError):
+            self.close()
+            raise
+
+    def ask(self, definition: str, given_up: threading.Event) -> dict:
+        return self._exchange(definition, given_up, MAX_WAIT_SECONDS + MAX_START_SECONDS)
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._process.stdin.close()
+        self._process.stdout.close()
+
+    def _exchange(self, question: object, given_up: threading.Event, max_seconds: float) -> dict:
+        self._process.stdin.write(json.dumps(question).encode() + b"\n")
+        self._process.stdin.flush()
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            for _ in range(int(max_seconds / POLL_SECONDS)):
+                if selector.select(POLL_SECONDS):
+                    return json.loads(self._process.stdout.readline())
+                if given_up.is_set():
+                    self._process.terminate()  # it ends what it is doing, and says so
+        raise OSError(f"no answer in {max_seconds:g} s")

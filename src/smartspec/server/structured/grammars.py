@@ -1,0 +1,105 @@
+"""Grammars through llguidance: compiled once per call, when a helper process has told that they may be."""
+
+import asyncio
+import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from copy import copy
+from functools import cached_property, partial
+from weakref import finalize
+
+from llguidance import LLTokenizer
+
+from smartspec.engine.runtime.async_engine import QueueFull
+from smartspec.server.structured.grammar_check import MAX_HELPERS, GrammarCheck
+from smartspec.server.structured.grammar_worker import first_matcher, read_tables
+from smartspec.server.structured.token_grammar import Matchers, TokenGrammar
+
+logger = logging.getLogger(__name__)
+
+MAX_WAITING = 32  # definitions that wait to be compiled, or are
+MAX_BYTES = 2**30  # of all grammars
+
+
+class GrammarCompiler:
+    """Makes grammars for one tokenizer, a fast one of transformers. vocab_size: width of the logits.
+
+    Its tables of the vocabulary are made with the first grammar: 33 MB and 0.2 s, in which the interpreter is held, for
+    a vocabulary of 49,000, which a server that nobody asks for structured output does without. The same holds for the
+    helper processes, in which definitions are compiled first.
+    """
+
+    def __init__(self, tokenizer, vocab_size: int, eos_token_ids: frozenset[int]):
+        self._backend = tokenizer.backend_tokenizer
+        self._vocab_size = vocab_size
+        self._eos_token_ids = sorted(eos_token_ids)
+        self._check = GrammarCheck(self._vocabulary)
+        self._tables_lock = threading.Lock()
+        self._memory_lock = threading.RLock()  # a garbage collection may give back while it is held
+        self._threads = ThreadPoolExecutor(MAX_HELPERS, thread_name_prefix="grammars")
+        self._num_waiting = 0
+        self._num_bytes = 0  # of the grammars that requests hold
+
+    async def compiled(self, definition: str) -> TokenGrammar:
+        """As compile, in a thread; stops where nobody waits for it any more."""
+        if self._num_waiting >= MAX_WAITING:
+            raise QueueFull(f"{self._num_waiting} grammars wait to be compiled")
+        given_up = threading.Event()
+        self._num_waiting += 1
+        try:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._threads, self.compile, definition, given_up)
+        finally:
+            given_up.set()
+            self._num_waiting -= 1
+
+    def compile(self, definition: str, given_up: threading.Event | None = None) -> TokenGrammar:
+        """definition: as from LLMatcher.grammar_from_*. given_up: set when nobody waits for it. Raises ValueError
+        saying why it cannot be, that it takes too much, or that nothing satisfies it; GrammarCheckFailed where the
+        helper cannot tell; QueueFull where others take too much. Call it in a thread."""
+        tables = self._tables()
+        if tables is None:
+            raise ValueError("there is no structured output with this model: llguidance cannot read its tokenizer")
+        num_bytes = self._check.check(definition, given_up or threading.Event())
+        build = partial(first_matcher, tables, definition)
+        output = Matchers(build)
+        self._take_memory(2 * num_bytes, output)
+        return TokenGrammar(output, Matchers(build), self._vocab_size)
+
+    def _take_memory(self, num_bytes: int, matchers: Matchers) -> None:
+        """As long as its matchers are there. Raises QueueFull where all grammars would take too much."""
+        with self._memory_lock:
+            if self._num_bytes + num_bytes > MAX_BYTES:
+                raise QueueFull(f"the grammars of requests that are here take {self._num_bytes >> 20} MB")
+            self._num_bytes += num_bytes
+        finalize(matchers, self._give_back, num_bytes)
+
+    def _give_back(self, num_bytes: int) -> None:
+        with self._memory_lock:
+            self._num_bytes -= num_bytes
+
+    def close(self) -> None:
+        """End the helper processes."""
+        self._threads.shutdown(cancel_futures=True)
+        self._check.close()
+
+    def _vocabulary(self) -> dict:
+        """As read_tables takes it."""
+        backend = copy(self._backend)
+        backend.no_padding()
+        backend.no_truncation()
+        text = backend.to_str()
+        return {"tokenizer_json": text, "vocab_size": self._vocab_size, "eos_token_ids": self._eos_token_ids}
+
+    def _tables(self) -> LLTokenizer | None:
+        """None where llguidance cannot read the tokenizer."""
+        with self._tables_lock:
+            return self._tables_once
+
+    @cached_property
+    def _tables_once(self) -> LLTokenizer | None:
+        try:
+            return read_tables(**self._vocabulary())
+        except Exception:  # of whatever kind: everything else can be served
+            logger.warning("llguidance cannot read this tokenizer: structured output is refused", exc_info=True)
+            return None

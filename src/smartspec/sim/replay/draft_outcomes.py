@@ -1,0 +1,157 @@
+"""What would become of any draft in a recorded step: known as far as the log goes, then drawn.
+
+Behind every right node a drafter's children stand likeliest first, so what the target goes on with is the rank of a
+child, or none of them (see tree_drafts); of a chain all but rank 0 are rejections. What was tested says for some depths
+which rank is right, for others how many of the first are wrong.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from smartspec.control.log.decision import DecisionRecord
+from smartspec.control.planner.expected_tree import child_chances
+from smartspec.control.records import DrafterSpec, DrafterView, Outcome, depths_of
+from smartspec.core.batch import Draft
+from smartspec.sim.executor import count_leading
+from smartspec.sim.world.trees import NO_RANK, right_path
+
+UNKNOWN = -1
+ALL = 2**15  # more ranks than there are
+
+
+@dataclass(frozen=True)
+class Fates:
+    """Of drafts by one drafter in all rows of a step.
+
+    rank: int [R, K], the right child behind a right node of each depth as far as the log tells, else UNKNOWN; wrong:
+    int [R, K], children of lower ranks are known to be wrong. right: int [R, K], rank with what is unknown drawn,
+    NO_RANK where no child is right. max_emitted: int [R], tokens after which the request ended (a large number where it
+    did not).
+    """
+
+    rank: np.ndarray
+    wrong: np.ndarray
+    right: np.ndarray
+    max_emitted: np.ndarray = field(repr=False)
+
+    @property
+    def num_accepted(self) -> np.ndarray:
+        """Tokens of a chain of full length before the first rejection: int [R]."""
+        return count_leading(self.right == 0)
+
+    @property
+    def num_known(self) -> np.ndarray:
+        """Chains of up to this length have a recorded outcome: int [R]."""
+        certain = count_leading(self.rank == 0)
+        there = np.minimum(certain, self.rank.shape[1] - 1)
+        rows = np.arange(len(certain))
+        is_decided = (self.rank[rows, there] > 0) | (self.wrong[rows, there] > 0)
+        return np.where(is_decided & (certain < self.rank.shape[1]), ALL, certain)
+
+    def free_test(self, position: np.ndarray, found: DrafterView) -> tuple[np.ndarray, np.ndarray]:
+        """Whether the log tells what became of the token at that position (int [R]) of drafts that were found, and
+        whether it was right: bool [R] each. Of trees that are asked of the text's children alone."""
+        if found.parents is None:
+            is_told = (self.num_accepted >= position) & (position < self.num_known)
+            return is_told, self.num_accepted > position
+        nodes = np.arange(found.parents.shape[1])
+        num_children = ((found.parents < 0) & (nodes < found.lengths[:, None])).sum(axis=1)
+        is_told = (position == 0) & ((self.rank[:, 0] >= 0) | (self.wrong[:, 0] > 0))
+        return is_told, (self.right[:, 0] >= 0) & (self.right[:, 0] < num_children)
+
+    def of_tree(self, row: int, draft: Draft) -> tuple[tuple[int, ...], bool]:
+        """The nodes of a draft of ranks that are accepted, root first, and whether the log alone tells."""
+        path = right_path(draft, self.right[row])
+        for depth, parent in enumerate((-1, *path)):
+            children = draft.token_ids[draft.parents == parent]
+            if len(children) and self.rank[row, depth] < 0 and children.max() >= self.wrong[row, depth]:
+                return path, False
+        return path, True
+
+
+def fates_of(
+    record: DecisionRecord,
+    drafter: int,
+    spec: DrafterSpec,
+    conditional: np.ndarray,
+    siblings: np.ndarray,
+    uniform: np.ndarray,
+) -> Fates:
+    """conditional, uniform: float [R, K]; a chain's token is accepted where uniform is below its conditional
+    acceptance. siblings: float [ranks], chance of a second, third, ... child where the first is wrong."""
+    outcome = record.outcome
+    is_own = outcome.plan.drafter == drafter
+    nothing = np.array([UNKNOWN, 0])[:, None, None]
+    rank, wrong = np.where(is_own[:, None], recorded_ranks(outcome, uniform.shape[1]), nothing)
+    successes, has_ended = successes_of(outcome)
+    if drafter < len(outcome.free_tests) and not spec.has_passes:
+        _add_free_tests(record, drafter, rank, wrong)
+    edges = np.cumsum(child_chances(conditional, siblings), axis=-1)
+    known_wrong = np.concatenate([np.zeros((*wrong.shape, 1)), edges, np.ones((*wrong.shape, 1))], axis=-1)
+    floor = np.take_along_axis(known_wrong, np.minimum(wrong, edges.shape[-1] + 1)[:, :, None], axis=-1)[:, :, 0]
+    drawn = ((floor + uniform * (1.0 - floor))[:, :, None] >= edges).sum(axis=-1)
+    drawn = np.where(drawn == edges.shape[-1], NO_RANK, drawn)
+    return Fates(
+        rank=rank,
+        wrong=wrong,
+        right=np.where(rank >= 0, rank, drawn),
+        max_emitted=np.where(has_ended & is_own, successes, ALL),
+    )
+
+
+def recorded_ranks(outcome: Outcome, num_depths: int) -> np.ndarray:
+    """rank and wrong, as in Fates, of the drafts that were verified: int [2, R, num_depths]."""
+    successes, has_ended = successes_of(outcome)
+    rows, depths = np.arange(len(successes)), np.arange(num_depths)
+    rank = np.where(depths < successes[:, None], 0, UNKNOWN)
+    num_wrong = (successes < outcome.tested).astype(np.int64)
+    if outcome.parents is not None and outcome.node_tests is not None:
+        parents, tests = outcome.parents, outcome.node_tests
+        of_row, node = np.nonzero(tests == 1)
+        rank[of_row, depths_of(parents)[of_row, node] - 1] = sibling_ranks(parents)[of_row, node]
+        num_wrong = ((parents == _last_accepted(outcome)[:, None]) & (tests == 0)).sum(axis=1)
+    wrong = np.where(has_ended[:, None] & (depths >= successes[:, None]), ALL, 0)
+    is_inside = successes < num_depths
+    wrong[rows[is_inside], successes[is_inside]] += num_wrong[is_inside]
+    return np.stack([rank, wrong])
+
+
+def successes_of(outcome: Outcome) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens accepted and kept, int [R], and whether the request ended with the last of them, bool [R]: tokens behind
+    it were verified, and not compared."""
+    successes = np.minimum(outcome.accepted, outcome.tested)
+    if outcome.parents is None or outcome.node_tests is None:
+        return successes, (outcome.tested < outcome.verified) & (successes == outcome.tested)
+    is_next = outcome.parents == _last_accepted(outcome)[:, None]
+    is_next &= np.arange(outcome.parents.shape[1]) < outcome.verified[:, None]
+    return successes, (is_next & (outcome.node_tests < 0)).any(axis=1)
+
+
+def sibling_ranks(parents: np.ndarray) -> np.ndarray:
+    """How many elder siblings each node has: int [..., K], as parents."""
+    return np.tril(parents[..., :, None] == parents[..., None, :], -1).sum(axis=-1)
+
+
+def _last_accepted(outcome: Outcome) -> np.ndarray:
+    """The end of the accepted path, -1 where nothing was: int [R]."""
+    assert outcome.node_tests is not None
+    is_accepted = outcome.node_tests == 1
+    last = is_accepted.shape[1] - 1 - is_accepted[:, ::-1].argmax(axis=1)  # parents stand before their children
+    return np.where(is_accepted.any(axis=1), last, -1)
+
+
+def _add_free_tests(record: DecisionRecord, drafter: int, rank: np.ndarray, wrong: np.ndarray) -> None:
+    """Write what they say of a model-free drafter into rank and wrong. Of a tree they say whether any child of the text
+    was right, not which."""
+    free, num_depths = record.outcome.free_tests[drafter], rank.shape[1]
+    certain = count_leading(rank == 0)
+    is_new = (free.tested > 0) & (free.position == certain) & (certain < num_depths)
+    there = np.minimum(certain, num_depths - 1)
+    rows = np.arange(len(certain))
+    is_new &= (rank[rows, there] == UNKNOWN) & (wrong[rows, there] == 0)
+    is_tree = record.view.drafters[drafter].parents is not None
+    is_right = is_new & (free.matched > 0) & (not is_tree)
+    is_wrong = is_new & (free.matched == 0)
+    rank[rows[is_right], there[is_right]] = 0
+    wrong[rows[is_wrong], there[is_wrong]] = ALL

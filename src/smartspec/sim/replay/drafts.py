@@ -1,0 +1,120 @@
+"""The drafts of a plan in a recorded step that ran another, tokens being ranks (see tree_drafts).
+
+Drafts that existed before the plan are in the record's view. A drafter that makes trees in passes would have made the
+first nodes of the tree it did make, or its chain of eldest; where it made none, or a smaller one, a tree grows as the
+drafter's acceptance over the whole log makes it likely.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from smartspec.control.log.decision import DecisionRecord
+from smartspec.control.planner.expected_tree import child_chances
+from smartspec.control.records import Drafted, DrafterSpec, Plan
+from smartspec.core.batch import Draft, chain
+from smartspec.core.draft_columns import confidence_of, parents_of
+from smartspec.sim.replay.draft_outcomes import sibling_ranks
+from smartspec.sim.replay.hindsight import HindsightAcceptance
+from smartspec.sim.world.trees import grow_trees
+
+
+def drafted_chains(record: DecisionRecord, plan: Plan, num_drafters: int) -> Drafted:
+    """Confidence as recorded where the same drafter drafted; the plan's stop rule applied."""
+    confidence = as_recorded(record, _chain_confidence(record), plan.drafter, plan.lengths)
+    if confidence is None or plan.stop is None:
+        return Drafted(plan.lengths, confidence)
+    lengths = plan.lengths.copy()
+    for number in range(num_drafters):
+        for depth in range(int(lengths.max(initial=0))):
+            rows = np.flatnonzero((plan.drafter == number) & (lengths > depth))
+            if len(rows):
+                stops = plan.stop(depth, rows, confidence[rows, depth], np.full(len(rows), np.nan))
+                lengths[rows[stops]] = depth + 1
+    return Drafted(lengths, as_recorded(record, confidence, plan.drafter, lengths))
+
+
+def tree_drafts(
+    record: DecisionRecord, plan: Plan, drafters: tuple[DrafterSpec, ...], acceptance: HindsightAcceptance
+) -> tuple[Draft, ...] | None:
+    """All drafts of a plan; None where none of its drafts would be a tree."""
+    view, drafts = record.view, [chain(np.zeros(length, dtype=np.int32)) for length in plan.lengths.tolist()]
+    is_tree = np.array([*(view.drafters[n].parents is not None for n in range(len(drafters))), False])
+    is_grown = np.array([*(each.makes_trees and plan.width > 1 for each in drafters), False])
+    rows = np.flatnonzero(plan.lengths > 0)
+    if not (is_tree | is_grown)[plan.drafter[rows]].any():
+        return None
+    chances = _chain_confidence(record)
+    for row in rows.tolist():
+        number, length = int(plan.drafter[row]), int(plan.lengths[row])
+        found = view.drafters[number]
+        if found.parents is not None:
+            drafts[row] = _first_nodes(found.parents, found.confidence, row, length)
+        elif is_grown[number]:
+            drafts[row] = _recorded(record, plan, row) or _grown(record, plan, row, acceptance)
+        elif chances is not None and number == record.outcome.plan.drafter[row]:
+            drafts[row] = replace(drafts[row], confidence=chances[row, :length])
+    return tuple(drafts)
+
+
+def as_columns(drafts: tuple[Draft, ...], num_nodes: int) -> Drafted:
+    """Drafts as the controller sees them."""
+    lengths = np.array([len(draft) for draft in drafts], dtype=np.int64)
+    return Drafted(lengths, confidence_of(drafts, num_nodes), parents_of(drafts, num_nodes))
+
+
+def as_recorded(
+    record: DecisionRecord, values: np.ndarray | None, drafter: np.ndarray, lengths: np.ndarray
+) -> np.ndarray | None:
+    """What was recorded of the first lengths[i] tokens of drafts by the same drafter: float [R, K], NaN elsewhere."""
+    if values is None:
+        return None
+    is_same = (drafter == record.outcome.plan.drafter)[:, None]
+    return np.where(is_same & (np.arange(values.shape[1]) < lengths[:, None]), values, np.nan)
+
+
+def _recorded(record: DecisionRecord, plan: Plan, row: int) -> Draft | None:
+    """The first nodes of the row's recorded tree, if the same drafter made one that is large enough. One that a rule
+    has ended is what a plan with such a rule would get."""
+    then = record.outcome
+    if then.plan.width == 1 or then.plan.drafter[row] != plan.drafter[row] or plan.chances is not None:
+        return None  # chances give a plan's trees a shape of their own
+    length, drafted = int(plan.lengths[row]), int(then.drafted[row])
+    if not drafted or (length > drafted and plan.stop is None):
+        return None
+    num_rows, num_nodes = record.view.num_rows, max(drafted, length)
+    chains = np.broadcast_to(np.arange(-1, num_nodes - 1), (num_rows, num_nodes))
+    parents = chains if then.parents is None else then.parents
+    return _first_nodes(parents, then.confidence, row, min(length, drafted))
+
+
+def _grown(record: DecisionRecord, plan: Plan, row: int, acceptance: HindsightAcceptance) -> Draft:
+    number, chances = int(plan.drafter[row]), plan.chances
+    if chances is None:
+        siblings = acceptance.siblings(number)[: plan.width - 1]
+        chances = child_chances(acceptance.conditional(record.view)[number, row], siblings)
+    # A stop rule knows no row but those of the whole step, so each tree asks for its own.
+    stop = plan.stop and (lambda depth, rows, *what: plan.stop(depth, rows + row, *what))
+    unknown = np.full((1, len(chances)), np.nan)
+    return grow_trees(chances[None], plan.lengths[[row]], plan.passes[[row]], stop, unknown).drafts[0]
+
+
+def _first_nodes(parents: np.ndarray, confidence: np.ndarray | None, row: int, length: int) -> Draft:
+    """parents, confidence: [R, K]."""
+    of_row = parents[row, :length].astype(np.int32)
+    known = None if confidence is None else confidence[row, :length]
+    return Draft(sibling_ranks(of_row).astype(np.int32), of_row, confidence=known)
+
+
+def _chain_confidence(record: DecisionRecord) -> np.ndarray | None:
+    """The recorded confidence in a chain of the eldest: float [R, K]."""
+    confidence, parents = record.outcome.confidence, record.outcome.parents
+    if confidence is None or parents is None:
+        return confidence
+    of_chain, ranks = np.full(confidence.shape, np.nan), sibling_ranks(parents)
+    for row, drafted in enumerate(record.outcome.drafted.tolist()):
+        last, depth = -1, 0
+        for node in range(drafted):
+            if parents[row, node] == last and not ranks[row, node]:
+                of_chain[row, depth], last, depth = confidence[row, node], node, depth + 1
+    return of_chain

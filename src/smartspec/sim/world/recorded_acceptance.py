@@ -1,0 +1,115 @@
+"""Acceptance as it was recorded on a live engine: the same stretches of easy and hard text, request by request."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from smartspec.control.log.decision import DecisionRecord
+from smartspec.control.records import DrafterView, of_drafter
+from smartspec.sim.replay.draft_outcomes import ALL, UNKNOWN, recorded_ranks
+from smartspec.sim.world.acceptance import DEFAULT_CONFIDENCE, AcceptanceClass, AcceptanceTruth, Confidence, Constant
+
+
+@dataclass(frozen=True)
+class Recording:
+    """One request, by output token behind its first.
+
+    outcomes: float [N], 1 accepted, 0 rejected, NaN unknown. found, match_lengths: int [N], lengths of the model-free
+    draft there was in the step that emitted the token and of its match, see control.records.DrafterView.
+    """
+
+    outcomes: np.ndarray
+    found: np.ndarray
+    match_lengths: np.ndarray
+
+    def __post_init__(self):
+        if not len(self.outcomes) == len(self.found) == len(self.match_lengths) > 0:
+            raise ValueError(
+                f"a recording of {len(self.outcomes)} outcomes, {len(self.found)} lengths of drafts and "
+                f"{len(self.match_lengths)} of matches: give one of each per token"
+            )
+
+
+def read_recordings(log: Iterable[DecisionRecord]) -> list[Recording]:
+    """The requests of a decision log, in order of their ids. A log of the longest fixed length knows most: a step that
+    accepts all it verifies emits a bonus token of which nothing is known. Of a tree it counts whether the eldest child
+    was right, as a chain has no other. What was found is that of the row's drafter, or of the one with the longest
+    match where none drafted."""
+    outcomes, lengths, matches = defaultdict(list), defaultdict(list), defaultdict(list)
+    for record in log:
+        view, outcome = record.view, record.outcome
+        longest = view.match_lengths.argmax(axis=0) if view.drafters else outcome.plan.drafter
+        drafter = np.where(outcome.plan.drafter < 0, longest, outcome.plan.drafter)
+        lengths_found, match_lengths = of_drafter(view.draft_lengths, drafter), of_drafter(view.match_lengths, drafter)
+        ranks, wrong = recorded_ranks(outcome, 1 + int(outcome.accepted.max(initial=0)))
+        is_right = np.where(ranks == UNKNOWN, np.where((wrong > 0) & (wrong < ALL), 0.0, np.nan), ranks == 0)
+        for row, request_id in enumerate(view.request_ids.tolist()):
+            accepted = int(outcome.accepted[row])
+            outcomes[request_id] += is_right[row, : accepted + 1].tolist()
+            lengths[request_id] += [int(lengths_found[row])] * (accepted + 1)
+            matches[request_id] += [int(match_lengths[row])] * (accepted + 1)
+    return [Recording(np.array(outcomes[i]), np.array(lengths[i]), np.array(matches[i])) for i in sorted(outcomes)]
+
+
+class RecordedTruth(AcceptanceTruth):
+    """Replays recordings: request i meets recording i mod N, from its start, again and again if it runs longer.
+
+    Unknown outcomes are drawn with the recording's own acceptance rate, that of all recordings where it has none. Time
+    and class change nothing. ValueError if nothing is known at all.
+    """
+
+    def __init__(
+        self,
+        recordings: Sequence[Recording],
+        max_draft_tokens: int,
+        *,
+        seed: int = 0,
+        confidence: Confidence = DEFAULT_CONFIDENCE,
+    ):
+        outcomes = np.concatenate([recording.outcomes for recording in recordings] or [np.empty(0)])
+        is_known = ~np.isnan(outcomes)
+        if not is_known.any():
+            raise ValueError(f"{len(recordings)} recordings without a single tested draft token: record with drafts on")
+        super().__init__((AcceptanceClass(Constant(0.0)),), max_draft_tokens, seed=seed, confidence=confidence)
+        self._lengths = np.array([len(recording.outcomes) for recording in recordings])
+        self._starts = np.concatenate([[0], np.cumsum(self._lengths)[:-1]])
+        num_known = np.add.reduceat(is_known.astype(float), self._starts)
+        num_accepted = np.add.reduceat(np.where(is_known, outcomes, 0.0), self._starts)
+        overall = outcomes[is_known].mean()
+        self._rates = np.where(num_known > 0, num_accepted / np.maximum(num_known, 1.0), overall)
+        self._outcomes = np.where(is_known, outcomes, np.repeat(self._rates, self._lengths))
+        self._found = np.concatenate([recording.found for recording in recordings])
+        self._match_lengths = np.concatenate([recording.match_lengths for recording in recordings])
+
+    def begin(self, request_id: int, class_id: int = 0) -> None:
+        """A request starts; its class does not matter here."""
+        super().begin(request_id, 0)
+
+    def expected(self, request_ids: np.ndarray, now: float, output_positions: np.ndarray) -> np.ndarray:
+        """The recording's acceptance rate at every depth: float [R, K]."""
+        rates = self._rates[request_ids % len(self._rates)]
+        return np.repeat(rates[:, None], self.max_draft_tokens, axis=1)
+
+    def conditional(self, request_ids: np.ndarray, now: float, output_positions: np.ndarray) -> np.ndarray:
+        """What was recorded: float [R, K], 0 or 1, or the recording's rate where nothing was tested."""
+        return self._outcomes[self._index(request_ids, output_positions[:, None] + self._depths)]
+
+    def found(self, request_ids: np.ndarray, output_positions: np.ndarray) -> DrafterView:
+        """What was found there."""
+        index = self._index(request_ids, output_positions[:, None])[:, 0]
+        return DrafterView(np.minimum(self._found[index], self.max_draft_tokens), self._match_lengths[index])
+
+    def confidence(
+        self, request_ids: np.ndarray, output_positions: np.ndarray, conditional: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Around the recording's rate, not around the outcome, which no drafter knows beforehand."""
+        expected = self.expected(request_ids, 0.0, output_positions)
+        return super().confidence(request_ids, output_positions, expected)
+
+    def _index(self, request_ids: np.ndarray, output_positions: np.ndarray) -> np.ndarray:
+        """Where these output positions, int [R, N], lie in all recordings: int [R, N]."""
+        recording = (request_ids % len(self._lengths))[:, None]
+        # The first token of an output comes from the prefill; the recording begins with the one behind it.
+        return self._starts[recording] + (output_positions - 1) % self._lengths[recording]

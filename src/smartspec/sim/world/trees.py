@@ -1,0 +1,163 @@
+"""Draft trees of a simulated head, and which of their nodes are right.
+
+A head proposes children of a node likeliest first, so a child is known by its rank: the draft tokens of a simulated
+tree are ranks, and the truth says of each depth which rank the target goes on with, if any. The eldest is right where a
+chain's token would be (acceptance_truth), a younger one in a share of the cases that its elders leave. Confidence
+follows the same rule from that of the chain's token. So the nodes of one depth differ by rank alone, where a real head
+is surer behind some than behind others.
+
+Trees grow as heads make them in the engine (engine.drafting.tree_expansion; EAGLE-2, arXiv 2406.16858): the likeliest
+nodes of a level are fed to the next pass, and the likeliest of all are the draft.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from smartspec.control.planner.expected_tree import child_chances
+from smartspec.control.records import MAX_TREE_NODES, BatchView, DrafterSpec, Plan, StopRule
+from smartspec.core.batch import NO_DRAFT, Draft
+from smartspec.sim.world.acceptance import AcceptanceTruth
+
+NO_RANK = -1  # none of the children is right
+
+
+def sibling_chances(share: float, width: int) -> np.ndarray:
+    """The chance that the second, third, ... child is right where the first is wrong: float [width - 1]. share: of the
+    cases that its elders leave, those that a child takes."""
+    return share * (1.0 - share) ** np.arange(width - 1)
+
+
+def true_siblings(drafter: DrafterSpec, share: float) -> dict[int, np.ndarray]:
+    """As control.policy.Estimates has them, of a world with this drafter alone."""
+    return {0: sibling_chances(share, MAX_TREE_NODES)} if drafter.makes_trees else {}
+
+
+def right_ranks(uniform: np.ndarray, eldest: np.ndarray, siblings: np.ndarray) -> np.ndarray:
+    """Which child is right behind a right node of each depth, NO_RANK where none of so many: int [R, K]. uniform: float
+    [R, K] in [0, 1); where it is below eldest (float [R, K]), it is the first."""
+    left = (uniform - eldest) / np.maximum(1.0 - eldest, 1e-12)  # uniform too, where the first is wrong
+    ranks = 1 + np.searchsorted(np.cumsum(siblings), left, side="right")
+    return np.where(left < 0, 0, np.where(ranks > len(siblings), NO_RANK, ranks))
+
+
+def right_path(draft: Draft, ranks: np.ndarray) -> tuple[int, ...]:
+    """The nodes of a draft of ranks that are accepted, root first. ranks: int [depths], of the right children."""
+    nodes = {edge: node for node, edge in enumerate(zip(draft.parents.tolist(), draft.token_ids.tolist(), strict=True))}
+    path: list[int] = []
+    for rank in ranks.tolist():
+        node = nodes.get((path[-1] if path else -1, rank))
+        if node is None:
+            break
+        path.append(node)
+    return tuple(path)
+
+
+def tree_survival(draft: Draft, chances: np.ndarray) -> np.ndarray:
+    """The chance that each node of a draft of ranks is accepted: float [n]. chances: float [depths, width], of the
+    children behind a right node."""
+    edges = chances[draft.depths - 1, draft.token_ids].tolist()
+    survival = [1.0] * (len(draft) + 1)  # the last: of the text, parent -1
+    for node, parent in enumerate(draft.parents.tolist()):
+        survival[node] = survival[parent] * edges[node]
+    return np.array(survival[:-1])
+
+
+@dataclass(frozen=True)
+class GrownTrees:
+    """drafts: of ranks, likeliest nodes first, with their chances as confidence. num_fed: int [R, passes], nodes of
+    each row that a pass is fed, the text's newest token in the first."""
+
+    drafts: tuple[Draft, ...]
+    num_fed: np.ndarray
+
+
+@dataclass(frozen=True)
+class SimulatedTrees:
+    """The trees of a step's plan for a world's requests. right: int [R, K], see right_ranks; chances: float [R, K,
+    width], the true ones of the children behind a right node."""
+
+    grown: GrownTrees
+    right: np.ndarray
+    chances: np.ndarray
+
+    @staticmethod
+    def of(
+        truth: AcceptanceTruth,
+        sibling_share: float,
+        view: BatchView,
+        plan: Plan,
+        lengths: np.ndarray,
+        positions: np.ndarray,
+    ) -> "SimulatedTrees":
+        """lengths: int [R], nodes of each draft. positions: int [R], output positions, see acceptance_truth."""
+        siblings = sibling_chances(sibling_share, plan.width)
+        conditional = truth.conditional(view.request_ids, view.now, positions)
+        confidence, entropy = truth.confidence(view.request_ids, positions, conditional)
+        believed = child_chances(confidence, siblings)
+        if plan.chances is not None:
+            believed = np.broadcast_to(plan.chances[: believed.shape[1], : plan.width], believed.shape)
+        grown = grow_trees(believed, lengths, plan.passes, plan.stop, entropy)
+        right = right_ranks(truth.uniform(view.request_ids, positions), conditional, siblings)
+        return SimulatedTrees(grown, right, child_chances(conditional, siblings))
+
+
+def grow_trees(
+    chances: np.ndarray,
+    num_nodes: np.ndarray,
+    num_passes: np.ndarray,
+    stop: StopRule | None = None,
+    entropy: np.ndarray | None = None,
+) -> GrownTrees:
+    """The best num_nodes[i] nodes that num_passes[i] passes propose (int [R] each), fewer passes where stop says so.
+
+    chances: float [R, depths, width], what the head believes of the children of a node; entropy: float [R, depths], of
+    the distribution behind it, which stop may ask for."""
+    num_rows, max_depth, width = chances.shape
+    # Of all nodes made so far, one column each: worth is the chance to be reached and right, 0 where there is none.
+    worth, chance = np.zeros((2, num_rows, 0))
+    parents, ranks = np.zeros((2, num_rows, 0), dtype=np.int64)
+    fed, fed_worth = np.full((num_rows, 1), -1), np.ones((num_rows, 1))
+    beam, is_active = np.ones(num_rows), (num_nodes > 0) & (num_passes > 0)
+    num_fed = np.zeros((num_rows, max_depth), dtype=np.int64)
+    for depth in range(max_depth):
+        fed_worth = np.where(is_active[:, None], fed_worth, 0.0)
+        num_fed[:, depth] = (fed_worth > 0).sum(axis=1)
+        if not num_fed[:, depth].any():
+            break
+        made = (fed_worth[:, :, None] * chances[:, depth, None]).reshape(num_rows, -1)
+        first, worth = worth.shape[1], np.concatenate([worth, made], axis=1)
+        chance = np.concatenate([chance, np.tile(chances[:, depth], fed.shape[1])], axis=1)
+        parents = np.concatenate([parents, np.repeat(fed, width, axis=1)], axis=1)
+        ranks = np.concatenate([ranks, np.tile(np.arange(width), (num_rows, fed.shape[1]))], axis=1)
+        best = (-made).argsort(axis=1, kind="stable")[:, :width]
+        fed, fed_worth = first + best, np.take_along_axis(made, best, axis=1)
+        is_active &= num_passes > depth + 1
+        if stop is not None and entropy is not None:
+            asked = np.flatnonzero(num_fed[:, depth])
+            now = fed_worth.sum(axis=1)
+            confidence = np.divide(now, beam, out=np.zeros_like(now), where=beam > 0)
+            stops = np.asarray(stop(depth, asked, confidence[asked], entropy[asked, depth]), dtype=bool)
+            is_active[asked[stops]], beam = False, now
+        fed_worth = np.where(fed_worth > _least(worth, num_nodes)[:, None], fed_worth, 0.0)
+    order = (-worth).argsort(axis=1, kind="stable")
+    rows = zip(order, worth, chance, parents, ranks, num_nodes.tolist(), strict=True)
+    return GrownTrees(tuple([_draft(*row) for row in rows]), num_fed)
+
+
+def _least(worth: np.ndarray, num_nodes: np.ndarray) -> np.ndarray:
+    """The worth of the last of the likeliest num_nodes[i] nodes, 0 where there are not as many: float [R]."""
+    place = worth.shape[1] - np.minimum(num_nodes, worth.shape[1])
+    least = np.take_along_axis(np.sort(worth, axis=1), np.minimum(place, worth.shape[1] - 1)[:, None], axis=1)[:, 0]
+    return np.where(num_nodes > worth.shape[1], 0.0, least)
+
+
+def _draft(
+    order: np.ndarray, worth: np.ndarray, chance: np.ndarray, parents: np.ndarray, ranks: np.ndarray, num_nodes: int
+) -> Draft:
+    kept = order[: min(num_nodes, int((worth > 0).sum()))]
+    if not len(kept):
+        return NO_DRAFT
+    places = np.full(len(order) + 1, -1, dtype=np.int32)  # the last: of the text, parent -1
+    places[kept] = np.arange(len(kept))
+    return Draft(ranks[kept].astype(np.int32), places[parents[kept]], confidence=chance[kept])
