@@ -208,7 +208,7 @@ def test_the_report_tells_what_runs():
         "attention": "ragged_attention",
         "elementwise": "elementwise",
         "linear": "quantized_linear",
-        "layer": "decoder_layer",
+        "layer": "passes",
     }
     need_kernels(*libraries.values())
     for part in ("elementwise", "linear", "layer"):

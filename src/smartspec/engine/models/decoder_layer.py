@@ -1,4 +1,4 @@
-"""Decoder layers whose parts are all fused, as one call each (kernels/cpu/decoder_layer.c).
+"""Decoder layers whose parts are all fused, as one call each (kernels/cpu/passes.c).
 
 Like the modules in fusion, a layer is recognised by its parts and replaced only if the replacement reproduces it.
 """

@@ -160,10 +160,6 @@ class LiveExecutor:
         )
 
 
-def _nothing(batch: Batch) -> DrafterView:
-    return DrafterView(np.zeros(len(batch.decoding), dtype=np.int64))
-
-
 def _as_far_as_computed(verification: Verification, num_fed: int) -> Verification:
     """Of a pass that was fed so many draft tokens: those that were accepted, and one token behind them."""
     num = min(verification.num_accepted, num_fed)

@@ -1,4 +1,4 @@
-"""Decoder layers of Llama's shape in one call (decoder_layer.c), fp32 on CPU.
+"""Decoder layers of Llama's shape in one call (passes.c, decoder_layer.h), fp32 on CPU.
 
 Why: with an operator per call, a third of a pass over one token of the default model went into dispatch, waking threads
 and small operations between its linears.
@@ -15,7 +15,7 @@ from smartspec.engine.kernels.cpu.quantized_linear import Weight
 from smartspec.engine.kernels.cpu.ragged_attention import Attention, attention_of
 from smartspec.engine.kernels.cpu.shapes import LayerShape, address, optional_address
 
-LIBRARY = "decoder_layer"
+LIBRARY = "passes"
 MAX_PARTS = 3
 
 

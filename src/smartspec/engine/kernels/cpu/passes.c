@@ -1,9 +1,9 @@
-/* Decoder layers of Llama's shape, or a whole head, in one call: see decoder_layer.h and head_pass.h. */
+/* Whole passes in one call: of decoder layers (decoder_layer.h) and of a head (head_pass.h). */
 #include "built_with.h"
 #include "decoder_layer.h"
 #include "head_pass.h"
 
-/* One layer behind the other; the first reads p->input. One team does it all. */
+/* One layer after the other; the first reads p->input. One team does it all. */
 void decoder_layers(const PlacedLayer *layers, int64_t num_layers, const Pass *p) {
 #pragma omp parallel
     {
