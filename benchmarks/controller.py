@@ -34,7 +34,7 @@ if not console.is_terminal:
 def play(cell: Cell, policy: str, seed: int) -> dict:
     """Expected tokens and seconds of every step that counts, in runs of RECOVERY_WINDOW steps."""
     scenario, phases, num_skipped = cell.played_by(policy, seed)
-    log = simulate_static(scenario, phases, with_best=False)
+    log = simulate_static(scenario, phases)
     steps = slice(num_skipped, None)
     return {
         "emitted": _windows(log.expected_emitted[steps]),

@@ -17,7 +17,7 @@ from smartspec.control.goodput.settings import GoodputSettings
 from smartspec.control.planner.lengths import plan_lengths
 from smartspec.sim.controller_time import TimedController
 from smartspec.sim.scenario import Scenario
-from smartspec.sim.simulation import make_acceptance_truth, make_controller, make_time_truth
+from smartspec.sim.simulation import ground_truth_acceptance, ground_truth_time, make_controller
 from smartspec.sim.static_load import Phase, StaticLoad
 
 MAX_DRAFT_TOKENS = 8
@@ -54,11 +54,11 @@ def step_seconds(policy: str, drafter: str, num_rows: int) -> float:
     """Seconds that a step spends in the controller; a third of the requests each are accepted to 0.8, 0.6 and
     0.4, which differs from token to token."""
     scenario = Scenario(policy=policy, drafter=drafter, batch=num_rows, acceptance="0.8/8/2,0.6/8/2,0.4/8/2")
-    truth = make_time_truth(scenario)
-    load = StaticLoad(truth, make_acceptance_truth(scenario), drafter=scenario.served_drafter)
+    truth = ground_truth_time(scenario)
+    load = StaticLoad(truth, ground_truth_acceptance(scenario), drafter=scenario.served_drafter)
     controller = TimedController(make_controller(scenario, truth, load.true_estimates, scenario.served_drafter))
     steps = NUM_WARM_UP_STEPS + NUM_STEPS
-    load.run(controller, [Phase(num_rows=num_rows, num_steps=steps, class_ids=(0, 1, 2))], with_best=False)
+    load.run(controller, [Phase(num_rows=num_rows, num_steps=steps, class_ids=(0, 1, 2))])
     groups = np.array(controller.step_seconds[NUM_WARM_UP_STEPS:steps]).reshape(-1, LEARN_STEPS)
     return float(np.median(groups.mean(axis=1)))  # learning comes once in so many steps
 

@@ -4,10 +4,9 @@
     python benchmarks/simulated_trees.py --models 8b --batches 1,8,64 --sibling-share 0.1
 
 A steady batch (`smartspec.sim.static_load`) with the acceptance by position published for EAGLE-3 (`smartspec simulate
---acceptance eagle3`) and, for younger siblings, the assumption that `benchmarks/tree_crossing.py` makes, which computes
-what the best trees could reach. Here controllers have to learn what they decide by, and drafters say how confident they
-are. Speeds are expected tokens over expected seconds of the second half of the steps, without noise, the controller's
-own time left out.
+--acceptance eagle3`) and, for younger siblings, the assumption that each is right in a share of the cases its elders
+leave. Controllers have to learn what they decide by, and drafters say how confident they are. Speeds are expected
+tokens over expected seconds of the second half of the steps, without noise, the controller's own time left out.
 """
 
 from pathlib import Path
@@ -73,7 +72,7 @@ def speed(scenario: Scenario, context: int, steps: int) -> tuple[float, float]:
     """Expected tokens per second, and draft tokens verified per request and step."""
     assert scenario.batch is not None
     phase = Phase(steps, scenario.batch, context_tokens=context, output_tokens=200)
-    log, counted = simulate_static(scenario, [phase], with_best=False), slice(steps // 2, None)
+    log, counted = simulate_static(scenario, [phase]), slice(steps // 2, None)
     return log.expected_goodput(counted), float(log.verified[counted].sum() / log.num_rows[counted].sum())
 
 

@@ -39,8 +39,8 @@ from smartspec.engine.cache_folder import cache_folder
 from smartspec.sim.executor import LOOKUP, SimExecutor
 from smartspec.sim.fleet import Fleet, Replica, Run
 from smartspec.sim.replay.recorded_log import RecordedLog
-from smartspec.sim.world.recorded_acceptance import RecordedTruth, read_recordings
-from smartspec.sim.world.step_time import TimeTruth
+from smartspec.sim.world.recorded_acceptance import RecordedGroundTruth, read_recordings
+from smartspec.sim.world.step_time import GroundTruthTime
 from smartspec.sim.world.traffic import Traffic
 from smartspec.workload.records import RequestRecord
 
@@ -79,7 +79,11 @@ def load(target: Target, plan: LoadPlan) -> list[RequestRecord]:
 
 
 def simulated_seconds(
-    plan: LoadPlan, records: list[RequestRecord], time: TimeTruth, truth: RecordedTruth, curves: LatencyModel
+    plan: LoadPlan,
+    records: list[RequestRecord],
+    time: GroundTruthTime,
+    truth: RecordedGroundTruth,
+    curves: LatencyModel,
 ) -> float:
     """Mean end-to-end latency of the plan in the simulator."""
     traffic = Traffic(
@@ -142,11 +146,11 @@ def validate(plan_of: Callable[[float], LoadPlan], rates: list[float], folder: P
             raise ValueError(
                 f"the log holds {len(recordings)} of {len(records)} requests: {drafts_log.name} is cut off"
             )
-        truth = RecordedTruth(recordings, MAX_DRAFT_TOKENS)
+        truth = RecordedGroundTruth(recordings, MAX_DRAFT_TOKENS)
         measured = fmean(record.end_to_end_seconds for record in records)
         factor = slowdown(live, curves)
         simulated, at_that_speed = (
-            simulated_seconds(plan, records, TimeTruth(curves.target, (), host_seconds, factor=f), truth, curves)
+            simulated_seconds(plan, records, GroundTruthTime(curves.target, (), host_seconds, factor=f), truth, curves)
             for f in (1.0, factor)
         )
         ratios = simulated / measured, factor, at_that_speed / measured

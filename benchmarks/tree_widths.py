@@ -27,7 +27,7 @@ from smartspec.control.policy import Estimates
 from smartspec.control.records import BatchView, DrafterView
 from smartspec.sim.executor import HEAD
 from smartspec.sim.world.hardware import roofline
-from smartspec.sim.world.step_time import TimeTruth
+from smartspec.sim.world.step_time import GroundTruthTime
 from smartspec.sim.world.trees import true_siblings
 
 MODELS = {"llama-3.1-8b": 1, "llama-3.1-70b": 4}  # devices of each
@@ -42,7 +42,7 @@ def main(
 ) -> None:
     """Print a table by mix and batch size."""
     target, head = (roofline("h100", name, MODELS[model]) for name in (model, f"eagle-{model}"))
-    time = TimeTruth(target, (head,), host_seconds=1e-3)
+    time = GroundTruthTime(target, (head,), host_seconds=1e-3)
     table = Table("acceptance", "requests", "width per request", "at most", title="tokens per second over one width")
     for mix in MIXES:
         for num_rows in BATCH_SIZES:
@@ -55,7 +55,7 @@ def main(
 class OwnWidths:
     """Times of steps in which row i feeds widths[i] nodes to every pass but the first, as a planner asks for them."""
 
-    time: TimeTruth
+    time: GroundTruthTime
     widths: Sequence[int]
 
     @property
@@ -70,7 +70,9 @@ class OwnWidths:
         return chains + (wider - chains) * np.mean(np.array(self.widths) == WIDTHS[1])
 
 
-def _gains(time: TimeTruth, mix: tuple[float, ...], num_rows: int, sibling_share: float, seed: int) -> list[float]:
+def _gains(
+    time: GroundTruthTime, mix: tuple[float, ...], num_rows: int, sibling_share: float, seed: int
+) -> list[float]:
     """What widths by request, and trees at the price of chains, bring over the best common width."""
     mean = np.resize(mix, num_rows)
     acceptance = np.random.default_rng(seed).beta(SPREAD * mean, SPREAD * (1 - mean))

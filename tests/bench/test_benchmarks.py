@@ -36,7 +36,6 @@ SCRIPTS = (
     "step_time",
     "task_speed",
     "trace_tables",
-    "tree_crossing",
     "tree_widths",
     "vllm_head",
     "vllm_lengths",

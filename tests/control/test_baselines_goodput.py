@@ -78,7 +78,7 @@ def test_goodput_of_the_worked_example_at_batch_one():
     assert speculating.max() == pytest.approx(291.3, abs=0.3)
 
 
-class LinearTruth:
+class LinearGroundTruth:
     """Times that are exactly linear."""
 
     host_seconds = 0.002
@@ -93,7 +93,7 @@ class LinearTruth:
 
 
 def test_linear_fit_recovers_a_linear_profile():
-    fitted = LinearLatency.fit(make_estimates(0, latency=LinearTruth()))
+    fitted = LinearLatency.fit(make_estimates(0, latency=LinearGroundTruth()))
     assert fitted.host == 0.002
     assert [fitted.constant, fitted.per_context_token, fitted.per_fed_token] == pytest.approx([0.01, 3e-8, 2e-4])
     assert [fitted.draft_per_pass, fitted.draft_per_row] == pytest.approx([0.001, 1e-6], rel=1e-6)

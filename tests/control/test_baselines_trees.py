@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from baseline_cases import make_latency
 from drafter_cases import LOOKUP, found, lagging
+from static_tree import best_tree
 
 from smartspec.control.acceptance.estimator import AcceptanceEstimator
 from smartspec.control.latency.cost_curve import CostCurve
@@ -12,7 +13,6 @@ from smartspec.control.latency.model import LatencyModel
 from smartspec.control.policy import Estimates
 from smartspec.control.policy_names import parse_policy
 from smartspec.control.records import DrafterSpec
-from smartspec.sim.static_tree import best_tree
 from smartspec.sim.world.trees import grow_trees
 
 HEAD = DrafterSpec("head", has_passes=True, makes_trees=True)

@@ -6,6 +6,7 @@ import factories
 import numpy as np
 import pytest
 from drafter_cases import lagging
+from static_tree import best_tree
 
 from smartspec.control.acceptance.estimator import AcceptanceEstimator
 from smartspec.control.controller import Controller
@@ -17,7 +18,6 @@ from smartspec.control.planner.expected_tree import expected_trees
 from smartspec.control.planner.lengths import plan_lengths
 from smartspec.control.policy import Estimates
 from smartspec.control.records import Drafted, DrafterSpec, Plan
-from smartspec.sim.static_tree import best_tree
 
 K = 10
 HEAD = DrafterSpec("head", has_passes=True, makes_trees=True)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from compiled import need_kernels
+from static_tree import best_tree
 from tiny_models import VOCABULARY, as_loaded, tiny_llama
 
 from smartspec.control.records import Plan
@@ -25,7 +26,6 @@ from smartspec.engine.drafting.head_runner import HeadRunner
 from smartspec.engine.models import model_runner
 from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.engine.runtime.executor import LiveExecutor
-from smartspec.sim.static_tree import best_tree
 from smartspec.sim.world.trees import grow_trees
 from smartspec.train.start import head_config
 from smartspec.train.unroll import TrainingBatch, unroll

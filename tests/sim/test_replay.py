@@ -12,7 +12,7 @@ from smartspec.cli.replay import replay as replay_command
 from smartspec.control.latency.model import LatencyModel
 from smartspec.control.policy import no_drafts
 from smartspec.control.records import Plan
-from smartspec.sim.replay.draft_outcomes import fates_of
+from smartspec.sim.replay.draft_outcomes import draft_outcomes_of
 from smartspec.sim.replay.hindsight import HindsightAcceptance, HindsightSeconds
 from smartspec.sim.replay.policy_replay import ReplayTotals, replay
 from smartspec.sim.replay.recorded_log import RecordedLog
@@ -112,8 +112,8 @@ def test_where_a_request_ended_longer_drafts_emit_no_more(long_drafts, tmp_path)
     counts = {"tested": np.array([2, 2, 2, 2]), "accepted": np.array([2, 2, 2, 2])}
     outcome = replace(record.outcome, **counts, free_tests=(), num_emitted=8)
     ended = replace(record, outcome=outcome)
-    fates = fates_of(ended, 0, LOOKUP, np.ones((4, K)), np.empty(0), np.zeros((4, K)))
-    assert fates.num_accepted.tolist() == fates.max_emitted.tolist() == [2, 2, 2, 2]
+    draft_outcomes = draft_outcomes_of(ended, 0, LOOKUP, np.ones((4, K)), np.empty(0), np.zeros((4, K)))
+    assert draft_outcomes.num_accepted.tolist() == draft_outcomes.max_emitted.tolist() == [2, 2, 2, 2]
     run = ToyRun("off", 0)
     run.records.append(ended)
     for policy, num_emitted in (("off", 4), ("fixed:1", 8), ("fixed:2", 8), ("fixed:5", 8)):
@@ -124,8 +124,8 @@ def test_where_a_request_ended_longer_drafts_emit_no_more(long_drafts, tmp_path)
 def test_another_drafter_has_no_evidence(long_drafts):
     chances, siblings = (np.full((4, K), value) for value in (0.5, 0.4)), np.empty(0)
     conditional, uniform = chances
-    fates = fates_of(long_drafts.records[0], 1, MODEL, conditional, siblings, uniform)
-    assert fates.num_known.tolist() == [0] * 4 and fates.num_accepted.tolist() == [K] * 4
+    draft_outcomes = draft_outcomes_of(long_drafts.records[0], 1, MODEL, conditional, siblings, uniform)
+    assert draft_outcomes.num_known.tolist() == [0] * 4 and draft_outcomes.num_accepted.tolist() == [K] * 4
 
 
 def test_hindsight_acceptance_tells_requests_apart(long_drafts):

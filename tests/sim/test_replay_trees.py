@@ -13,12 +13,12 @@ from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.core.scheduler import Scheduler
 from smartspec.sim.executor import EOS, HEAD, SimExecutor
-from smartspec.sim.replay.draft_outcomes import ALL, UNKNOWN, recorded_ranks, successes_of
 from smartspec.sim.replay.policy_replay import replay
 from smartspec.sim.replay.recorded_log import RecordedLog
 from smartspec.sim.scenario import Scenario
-from smartspec.sim.simulation import make_acceptance_truth, make_controller, make_time_truth
+from smartspec.sim.simulation import ground_truth_acceptance, ground_truth_time, make_controller
 from smartspec.sim.world.recorded_acceptance import read_recordings
+from smartspec.sim.world.recorded_ranks import ALL, UNKNOWN, recorded_ranks, successes_of
 
 K, NUM_ROWS = 12, 4
 
@@ -26,7 +26,7 @@ K, NUM_ROWS = 12, 4
 def recorded(policy: str, path, num_tokens: int = 120) -> list[DecisionRecord]:
     """A log, written to path, of NUM_ROWS requests that get so many tokens each; its records."""
     scenario = Scenario(policy=policy, drafter="head", acceptance="eagle3", batch=NUM_ROWS, max_draft_tokens=K)
-    time, truth = make_time_truth(scenario), make_acceptance_truth(scenario)
+    time, truth = ground_truth_time(scenario), ground_truth_acceptance(scenario)
     executor = SimExecutor(time, truth, drafter=HEAD, num_slots=NUM_ROWS, seed=0)
     controller = make_controller(scenario, time, executor.true_estimates, HEAD)
     lines = [LogHeader("toy", policy, K, (HEAD,), controller.latency.to_dict()).to_json()]

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from smartspec.sim.executor import count_leading, masked, stop_early
+from smartspec.sim.executor import masked, stop_early
+from smartspec.sim.world.acceptance import count_leading
 
 
 def test_count_leading():

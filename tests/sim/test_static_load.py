@@ -1,16 +1,15 @@
-"""Steady state: what is drawn agrees with its expectation, perfect estimates have no regret, phases and turnover, and
-nothing depends on what is merely logged."""
+"""Steady state: what is drawn agrees with its expectation; perfect estimates are worth the most; phases, turnover."""
 
 import numpy as np
 import pytest
 
 from smartspec.sim.scenario import Scenario
-from smartspec.sim.simulation import simulate_static
-from smartspec.sim.static_load import Phase
+from smartspec.sim.simulation import ground_truth_acceptance, ground_truth_time, make_controller, simulate_static
+from smartspec.sim.static_load import Phase, StaticLoad
 
 
-def run(policy: str, phases: list[Phase], *, with_best: bool = True, **settings):
-    return simulate_static(Scenario(policy=policy, batch=1, **settings), phases, with_best=with_best)
+def run(policy: str, phases: list[Phase], **settings):
+    return simulate_static(Scenario(policy=policy, batch=1, **settings), phases)
 
 
 @pytest.mark.parametrize("drafter", ["model", "lookup"])
@@ -24,11 +23,13 @@ def test_expected_tokens_follow_the_closed_form_and_drawn_ones_follow_expectatio
 
 
 @pytest.mark.parametrize("drafter", ["model", "lookup", "head"])
-def test_perfect_estimates_have_no_regret_and_others_have(drafter):
-    phases = [Phase(30, 16)]
-    assert run("perfect-estimates", phases, drafter=drafter, acceptance="0.8/8").regret() == pytest.approx(0, abs=1e-12)
-    off = run("off", phases, drafter=drafter, acceptance="0.8/8")
-    assert off.regret(slice(0, 1)) > 0.2
+def test_perfect_estimates_are_worth_at_least_the_best_fixed_length(drafter):
+    """Requests are alike, so that being fair to each changes nothing."""
+    phases, settings = [Phase(30, 16)], {"drafter": drafter, "acceptance": "0.8"}
+    fixed = [run(f"fixed:{length}", phases, **settings).expected_goodput() for length in range(1, 9)]
+    assert run("perfect-estimates", phases, **settings).expected_goodput() >= max(fixed) * (1 - 1e-9)
+    off = run("off", phases, **settings)
+    assert off.expected_goodput() < max(fixed)
     assert off.verified.sum() == 0 and (off.emitted == 16).all()
 
 
@@ -39,31 +40,24 @@ PUBLISHED = {"eagle1": {2: 2.10, 4: 2.39, 7: 2.47}, "eagle3": {2: 2.36, 4: 3.08,
 def test_published_heads_emit_as_many_tokens_a_step_as_published(head):
     """Over 2,000 requests and more of 200 tokens each, whose standard error is below 1 %."""
     for length, published in PUBLISHED[head].items():
-        log = run(f"fixed:{length}", [Phase(800, 256, output_tokens=200)], acceptance=head, with_best=False)
+        log = run(f"fixed:{length}", [Phase(800, 256, output_tokens=200)], acceptance=head)
         assert log.emitted.sum() / log.num_rows.sum() == pytest.approx(published, rel=0.02)
 
 
 def test_lookup_finds_drafts_at_a_share_of_positions():
-    log = run("fixed:1", [Phase(400, 64)], drafter="lookup", acceptance="0", found_share=0.3, with_best=False)
+    log = run("fixed:1", [Phase(400, 64)], drafter="lookup", acceptance="0", found_share=0.3)
     assert log.verified.sum() / log.num_rows.sum() == pytest.approx(0.3, abs=0.02)
 
 
 def test_policies_share_their_random_numbers():
     """One row whose drafts are sometimes accepted: at equal positions, longer drafts never emit fewer tokens."""
-    settings = {"acceptance": "0.5/2/2", "drafter": "lookup", "with_best": False}
+    settings = {"acceptance": "0.5/2/2", "drafter": "lookup"}
     emitted = [run(f"fixed:{length}", [Phase(1, 500)], **settings).emitted[0] for length in (0, 1, 2, 4, 8)]
     assert emitted == sorted(emitted) and emitted[0] == 500
     single = [run(f"fixed:{length}", [Phase(1, 1)], seed=seed, **settings) for seed in range(40) for length in (2, 5)]
     short, long = np.array([log.emitted[0] for log in single]).reshape(40, 2).T
     assert (np.minimum(long, 3) == short).all(), "the first two draft tokens meet the same random numbers"
     assert len(set(short)) == 3
-
-
-def test_logging_the_best_plan_changes_nothing():
-    phases = [Phase(60, 8)]
-    watched, unwatched = (run("goodput", phases, with_best=flag) for flag in (True, False))
-    assert (watched.emitted == unwatched.emitted).all() and (watched.seconds == unwatched.seconds).all()
-    assert np.isnan(unwatched.best_seconds).all()
 
 
 def test_phases_change_load_and_workload():
@@ -78,17 +72,26 @@ def test_classes_are_dealt_to_the_rows():
     assert (log.emitted == 5 * 3 + 5 * 1).all()
 
 
+def lags(**phase) -> list[int]:
+    """Of the draft model's KV behind the text of the first row, step by step, while nothing is drafted."""
+    scenario, found = Scenario(policy="off", batch=1, jitter=0.0), []
+    time = ground_truth_time(scenario)
+    load = StaticLoad(time, ground_truth_acceptance(scenario), drafter=scenario.drafter_spec)
+    controller = make_controller(scenario, time, load.true_estimates, scenario.drafter_spec)
+    plan = controller.plan
+    controller.plan = lambda view: found.append(int(view.drafters[0].lag[0])) or plan(view)
+    load.run(controller, [Phase(30, 4, **phase)])
+    return found
+
+
 def test_a_draft_model_that_pauses_has_more_to_catch_up():
-    """With nothing drafted, what the draft model has not seen grows, and the true best plan becomes slower."""
-    log = run("off", [Phase(200, 64)], acceptance="0.8", jitter=0.0)
-    best = log.best_emitted / log.best_seconds
-    assert best[-1] < best[0]
-    replaced = run("off", [Phase(200, 64, output_tokens=20)], acceptance="0.8", jitter=0.0)
-    assert (replaced.best_emitted / replaced.best_seconds).min() > best[-1]
+    """What the draft model has not seen grows by a token a step, and is nothing for a new request."""
+    assert lags() == [*range(30)]
+    assert lags(output_tokens=10) == [step % 9 for step in range(30)]
 
 
 def test_throttling_slows_steps_from_its_second_on():
-    log = run("off", [Phase(200, 4)], throttle=((0.5, 2.0),), jitter=0.0, host_seconds=0.0, with_best=False)
+    log = run("off", [Phase(200, 4)], throttle=((0.5, 2.0),), jitter=0.0, host_seconds=0.0)
     starts = np.concatenate([[0.0], np.cumsum(log.seconds)[:-1]])
     assert log.seconds[starts >= 0.5] == pytest.approx(2 * log.seconds[0])
     assert log.seconds[starts < 0.5] == pytest.approx(log.seconds[0])

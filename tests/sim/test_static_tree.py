@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
-
-from smartspec.sim.static_tree import best_tree
+from static_tree import best_tree
 
 RANKS = (0.6, 0.2, 0.08)
 

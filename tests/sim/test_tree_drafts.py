@@ -85,14 +85,14 @@ def head(policy, **settings):
 
 @pytest.mark.parametrize("policy", ["eagle2:16", "ddd", "sequoia", "goodput", "fixed:4"])
 def test_drawn_tokens_follow_expectation(policy):
-    log = simulate_static(head(policy), [Phase(120, 16)], with_best=False)
+    log = simulate_static(head(policy), [Phase(120, 16)])
     assert log.verified.any()
     assert log.emitted.sum() == pytest.approx(log.expected_emitted.sum(), rel=0.05)
     assert log.seconds.sum() == pytest.approx(log.expected_seconds.sum(), rel=0.03)
 
 
 def test_a_tree_brings_more_than_a_chain_of_as_many_nodes():
-    tree, chain = (simulate_static(head(name), [Phase(60, 4)], with_best=False) for name in ("eagle2:8", "fixed:8"))
+    tree, chain = (simulate_static(head(name), [Phase(60, 4)]) for name in ("eagle2:8", "fixed:8"))
     assert tree.drafted.sum() == chain.drafted.sum() == 60 * 4 * 8
     assert tree.expected_emitted.sum() > chain.expected_emitted.sum()
 

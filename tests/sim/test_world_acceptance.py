@@ -8,17 +8,16 @@ from recorded_run import ToyRun
 
 from smartspec.sim.world.acceptance import (
     AcceptanceClass,
-    AcceptanceTruth,
     Confidence,
     Constant,
-    Ramp,
+    GroundTruthAcceptance,
     Steps,
     divergence,
     entropy,
 )
 from smartspec.sim.world.beta_table import BetaTable
 from smartspec.sim.world.keyed_random import keyed_bits, request_keys, to_uniform
-from smartspec.sim.world.recorded_acceptance import RecordedTruth, Recording, read_recordings
+from smartspec.sim.world.recorded_acceptance import RecordedGroundTruth, Recording, read_recordings
 
 K = 8
 MIXED = (
@@ -28,7 +27,7 @@ MIXED = (
 
 
 def make_truth(*classes, num_requests=400, seed=0, **options):
-    truth = AcceptanceTruth(classes, K, seed=seed, **options)
+    truth = GroundTruthAcceptance(classes, K, seed=seed, **options)
     for request_id in range(num_requests):
         truth.begin(request_id, request_id % len(classes))
     return truth, np.arange(num_requests)
@@ -125,10 +124,7 @@ def test_drawn_acceptance_matches_survival():
             assert abs(drawn.mean() - probability.mean()) < 4.5 * std_error
 
 
-def test_a_ramp_drifts_and_steps_jump():
-    ramp, ids = make_truth(AcceptanceClass(Ramp(0.2, 0.8, 10.0, 20.0)))
-    values = [ramp.conditional(ids, now, at(ids, 0))[0, 0] for now in (0.0, 10.0, 12.5, 20.0, 99.0)]
-    assert values == pytest.approx([0.2, 0.2, 0.35, 0.8, 0.8])
+def test_steps_jump():
     steps, ids = make_truth(AcceptanceClass(Steps(((5.0, 0.9), (10.0, 0.1), (15.0, 0.5)))))
     values = [steps.conditional(ids, now, at(ids, 0))[0, 0] for now in (0.0, 9.9, 10.0, 15.0)]
     assert values == pytest.approx([0.9, 0.9, 0.1, 0.5])
@@ -145,13 +141,13 @@ def test_drift_moves_requests_of_its_class_only_and_keeps_their_order():
 def test_common_random_numbers_do_not_depend_on_the_way_there():
     """Drafts that overlap, other batches, other begin order, other runs: a position stays what it is."""
     truth, ids = make_truth(*MIXED, num_requests=10)
-    other = AcceptanceTruth(MIXED, K)
+    other = GroundTruthAcceptance(MIXED, K)
     for request_id in (8, 3, 4, 99):
         other.begin(request_id, request_id % 2)
     some = np.array([3, 8])
-    for ask in (AcceptanceTruth.uniform, lambda t, i, p: t.conditional(i, 0.0, p) / t.expected(i, 0.0, p)):
+    for ask in (GroundTruthAcceptance.uniform, lambda t, i, p: t.conditional(i, 0.0, p) / t.expected(i, 0.0, p)):
         long, short = ask(truth, ids, at(ids, 20)), ask(other, some, at(some, 23))
-        if ask is AcceptanceTruth.uniform:
+        if ask is GroundTruthAcceptance.uniform:
             assert (long[some, 3:] == short[:, :-3]).all()
         assert (ask(other, some, at(some, 20)) == long[some]).all()
     assert (truth.uniform(ids, at(ids, 20)) != make_truth(*MIXED, seed=1)[0].uniform(ids, at(ids, 20))).all()
@@ -253,7 +249,7 @@ def make_recording(*outcomes: float, length: int = 4, match: int = 2) -> Recordi
 
 def test_a_recording_is_replayed_position_by_position():
     recordings = [make_recording(1, 1, 0, 0), make_recording(1, np.nan, 1, 1, 1, 1, 0, length=0, match=0)]
-    truth = RecordedTruth([*recordings, make_recording(np.nan, length=9, match=7)], 4)
+    truth = RecordedGroundTruth([*recordings, make_recording(np.nan, length=9, match=7)], 4)
     for request_id in (3, 4, 5):
         truth.begin(request_id, class_id=3)
     ids = np.array([3, 4, 5])
@@ -269,7 +265,7 @@ def test_a_recording_is_replayed_position_by_position():
 
 def test_confidence_of_a_recording_does_not_know_the_outcome():
     rng = np.random.default_rng(0)
-    truth = RecordedTruth([make_recording(*(rng.random(500) < 0.6)) for _ in range(200)], K)
+    truth = RecordedGroundTruth([make_recording(*(rng.random(500) < 0.6)) for _ in range(200)], K)
     ids = np.arange(200)
     for request_id in ids.tolist():
         truth.begin(request_id)
@@ -282,15 +278,17 @@ def test_confidence_of_a_recording_does_not_know_the_outcome():
     ("make", "message"),
     [
         (lambda: AcceptanceClass(Constant(1.2)), "mean 1.2 does not lie between 0 and 1"),
-        (lambda: AcceptanceClass(Ramp(0.5, -0.1, 0, 1)), "mean -0.1 does"),
+        (lambda: AcceptanceClass(Steps(((0.0, 0.5), (1.0, -0.1)))), "mean -0.1 does"),
         (lambda: AcceptanceClass(Constant(0.5), decay=2.0), "decay 2.0 does"),
         (lambda: AcceptanceClass(Constant(0.5), found_run_tokens=0), "found_run_tokens is 0"),
-        (lambda: AcceptanceTruth((AcceptanceClass(Constant(0.5), token_concentration=0.0),), 4), "concentration is 0"),
-        (lambda: AcceptanceTruth((), 4), "0 classes, max_draft_tokens 4"),
-        (lambda: Ramp(0.1, 0.2, 5.0, 5.0), "the end must come later"),
+        (
+            lambda: GroundTruthAcceptance((AcceptanceClass(Constant(0.5), token_concentration=0.0),), 4),
+            "concentration is 0",
+        ),
+        (lambda: GroundTruthAcceptance((), 4), "0 classes, max_draft_tokens 4"),
         (lambda: Steps(((5.0, 0.1), (1.0, 0.2))), "ascending order"),
-        (lambda: RecordedTruth([], 4), "0 recordings"),
-        (lambda: RecordedTruth([make_recording(np.nan)], 4), "1 recordings without a single tested"),
+        (lambda: RecordedGroundTruth([], 4), "0 recordings"),
+        (lambda: RecordedGroundTruth([make_recording(np.nan)], 4), "1 recordings without a single tested"),
         (lambda: make_recording(), "0 outcomes"),
     ],
 )

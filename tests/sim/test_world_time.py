@@ -10,12 +10,12 @@ from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
 from smartspec.control.records import Plan, StepSeconds
 from smartspec.sim.world.hardware import roofline
-from smartspec.sim.world.step_time import Noise, TimeTruth
+from smartspec.sim.world.step_time import GroundTruthTime, Noise
 
 K = 4
 CURVE = CostCurve((0.0,), (2e-3,), 0.03, per_context_token=1e-6, per_row=1e-4, per_attended_token=1e-7)
 DRAFT = CostCurve.linear(5e-3, 1e-3)
-H100 = TimeTruth(roofline("h100", "llama-3.1-8b"), (roofline("h100", "llama-3.2-1b"),), 1e-4, Noise(jitter=0.02))
+H100 = GroundTruthTime(roofline("h100", "llama-3.1-8b"), (roofline("h100", "llama-3.2-1b"),), 1e-4, Noise(jitter=0.02))
 
 
 def make_view(contexts, *, lag=0, **prefill):
@@ -30,7 +30,7 @@ def step(truth, view, drafted, verified=None, drafter=0, now=0.0, seed=0):
 
 
 def test_a_target_pass_reads_contexts_and_feeds_newest_and_draft_tokens():
-    truth = TimeTruth(CURVE, (), 1e-3)
+    truth = GroundTruthTime(CURVE, (), 1e-3)
     contexts, verified = np.array([100, 300]), np.array([3, 0])
     seconds = step(truth, make_view(contexts), verified, drafter=-1)
     attended = 101 + 102 + 103 + 104 + 301
@@ -40,7 +40,7 @@ def test_a_target_pass_reads_contexts_and_feeds_newest_and_draft_tokens():
 
 
 def test_a_pass_of_a_tree_is_fed_several_nodes_of_a_row():
-    truth = TimeTruth(CURVE, (CURVE,), 1e-3)
+    truth = GroundTruthTime(CURVE, (CURVE,), 1e-3)
     view, lengths = make_view(np.array([100, 300]), lag=2), np.array([4, 4])
     plan, fed = Plan(lengths, np.zeros(2, dtype=np.int64), width=3), np.array([[1, 3], [1, 0]])
     seconds = truth.step_seconds(view, plan, lengths, lengths, 0.0, np.random.default_rng(0), fed)
@@ -53,7 +53,7 @@ def test_a_pass_of_a_tree_is_fed_several_nodes_of_a_row():
 
 
 def test_prefill_is_charged():
-    truth = TimeTruth(CURVE)
+    truth = GroundTruthTime(CURVE)
     prefill = {"num_prefills": 1, "prefill_tokens": 50, "prefill_context_tokens": 250, "prefill_attended_tokens": 11275}
     extra = step(truth, make_view([100], **prefill), [0]).target - step(truth, make_view([100]), [0]).target
     assert extra == pytest.approx(50 * 2e-3 + 250e-6 + 1e-4 + 11275e-7)
@@ -66,7 +66,7 @@ def test_it_is_the_noise_free_latency_of_its_own_steps():
     view = make_view([200, 200, 200], lag=7)
     predicted = H100.target_seconds(view, np.array([0, 6]))
     assert predicted.shape == (2,)
-    noise_free = TimeTruth(H100.target, H100.drafts, H100.host_seconds)
+    noise_free = GroundTruthTime(H100.target, H100.drafts, H100.host_seconds)
     drafted = step(noise_free, view, [2, 2, 2])
     assert predicted == pytest.approx([step(noise_free, view, [0, 0, 0]).target, drafted.target], rel=1e-5)
     assert H100.draft_seconds(view, np.zeros(3, int), K)[0, 2] == pytest.approx(drafted.draft)
@@ -74,7 +74,7 @@ def test_it_is_the_noise_free_latency_of_its_own_steps():
 
 
 def test_draft_passes_charge_rows_that_take_part_and_the_draft_prefill_once():
-    truth = TimeTruth(CURVE, (DRAFT,))
+    truth = GroundTruthTime(CURVE, (DRAFT,))
     view = make_view([100, 100, 100], lag=10)
     passes = [5e-3 + (3 + 30) * 1e-3, 5e-3 + 2e-3, 5e-3 + 1e-3]
     assert step(truth, view, [3, 1, 2]).draft == pytest.approx(sum(passes))
@@ -82,7 +82,7 @@ def test_draft_passes_charge_rows_that_take_part_and_the_draft_prefill_once():
     assert upper == pytest.approx([0.0, 5e-3 + 22e-3, 5e-3 + 22e-3 + 7e-3])
     assert step(truth, view, [3, 1, 2], drafter=-1).draft == 0.0
     assert truth.draft_seconds(view, np.full(3, -1), 2).tolist() == [[0.0, 0.0, 0.0]]
-    assert TimeTruth(CURVE).draft_seconds(view, np.zeros(3, int), 1).tolist() == [[0.0, 0.0]]
+    assert GroundTruthTime(CURVE).draft_seconds(view, np.zeros(3, int), 1).tolist() == [[0.0, 0.0]]
 
 
 def test_cutting_after_drafting_saves_target_time_only():
@@ -113,7 +113,7 @@ def test_noise_is_reproducible():
 
 
 def test_throttling_slows_passes_from_its_second_on():
-    truth = TimeTruth(CURVE, (DRAFT,), 1e-3, throttle=((10.0, 1.3), (20.0, 1.0)))
+    truth = GroundTruthTime(CURVE, (DRAFT,), 1e-3, throttle=((10.0, 1.3), (20.0, 1.0)))
     view = make_view([100, 200])
     before, during, after = (step(truth, view, [2, 2], now=now) for now in (9.9, 10.0, 20.0))
     assert during.target == pytest.approx(1.3 * before.target) and during.draft == pytest.approx(1.3 * before.draft)
@@ -127,7 +127,7 @@ def test_throttling_slows_passes_from_its_second_on():
 
 
 def test_the_controller_is_charged_by_number_of_requests():
-    truth = TimeTruth(CURVE, (DRAFT,), 1e-3, controller_seconds=((1, 1e-3), (4, 4e-3)))
+    truth = GroundTruthTime(CURVE, (DRAFT,), 1e-3, controller_seconds=((1, 1e-3), (4, 4e-3)))
     one, two, ten = (make_view([100] * size) for size in (1, 2, 10))
     hosts = [step(truth, view, [0] * view.num_rows).host for view in (one, two, ten)]
     assert hosts == pytest.approx([2e-3, 3e-3, 5e-3])
@@ -159,12 +159,12 @@ def test_a_profile_is_a_measurement():
     view, lengths = make_view([600] * 16), np.array([16])
     first, again, other = (H100.profile(seed=seed).target_seconds(view, lengths) for seed in (1, 1, 2))
     assert first == again != other
-    assert TimeTruth(CURVE).profile().drafts == ()
+    assert GroundTruthTime(CURVE).profile().drafts == ()
 
 
 def test_a_live_profile_is_a_truth():
     data = LatencyModel(CURVE, (DRAFT,)).to_dict()
-    truth = TimeTruth(CostCurve.from_dict(data["target"]), (CostCurve.from_dict(data["drafts"][0]),), 2e-3)
+    truth = GroundTruthTime(CostCurve.from_dict(data["target"]), (CostCurve.from_dict(data["drafts"][0]),), 2e-3)
     assert (truth.target, truth.drafts, truth.host_seconds) == (CURVE, (DRAFT,), 2e-3)
 
 
@@ -178,4 +178,4 @@ def test_a_live_profile_is_a_truth():
 )
 def test_bad_numbers_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
-        TimeTruth(CURVE, **arguments)
+        GroundTruthTime(CURVE, **arguments)

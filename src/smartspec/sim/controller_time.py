@@ -18,7 +18,7 @@ from smartspec.control.controller import LEARN_STEPS
 from smartspec.control.records import BatchView, Outcome, Plan
 from smartspec.core.engine_core import Controller
 from smartspec.sim.scenario import Scenario
-from smartspec.sim.simulation import make_acceptance_truth, make_controller, make_time_truth
+from smartspec.sim.simulation import ground_truth_acceptance, ground_truth_time, make_controller
 from smartspec.sim.static_load import Phase, StaticLoad
 from smartspec.sim.world.step_time import ControllerSeconds
 
@@ -33,7 +33,7 @@ def measured_controller_seconds(scenario: Scenario, clock: Callable[[], float] =
     """Of the scenario's policy on this machine, for 1, 2, 4, ... max_batch requests. clock: time.thread_time leaves out
     what other programs take of a busy machine."""
     sizes = [2**i for i in range(scenario.max_batch.bit_length()) if 2**i < scenario.max_batch] + [scenario.max_batch]
-    time, acceptance = make_time_truth(scenario), make_acceptance_truth(scenario)
+    time, acceptance = ground_truth_time(scenario), ground_truth_acceptance(scenario)
     load = StaticLoad(
         time,
         acceptance,
@@ -45,7 +45,7 @@ def measured_controller_seconds(scenario: Scenario, clock: Callable[[], float] =
     num_steps = NUM_WARM_UP_STEPS + NUM_STEPS
     classes = tuple(range(len(acceptance.classes)))
     phases = [Phase(num_steps, size, classes, scenario.prompt_tokens, tagged=scenario.tagged) for size in sizes]
-    load.run(controller, phases * NUM_ROUNDS, with_best=False)
+    load.run(controller, phases * NUM_ROUNDS)
     seconds = np.array(controller.step_seconds[:-1]).reshape(NUM_ROUNDS, len(sizes), num_steps)
     groups = seconds[:, :, NUM_WARM_UP_STEPS:].reshape(NUM_ROUNDS, len(sizes), -1, LEARN_STEPS)
     medians = np.median(groups.mean(axis=3), axis=(0, 2))  # learning comes once in so many steps

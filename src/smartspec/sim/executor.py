@@ -15,8 +15,8 @@ from smartspec.control.records import BatchView, DrafterQuery, DrafterSpec, Draf
 from smartspec.core.batch import NO_DRAFT, Batch, Draft, StepResult, Verification, chain
 from smartspec.core.blocks import PrefixCopy, Trim
 from smartspec.core.request import Request
-from smartspec.sim.world.acceptance import AcceptanceTruth, divergence
-from smartspec.sim.world.step_time import TimeTruth
+from smartspec.sim.world.acceptance import GroundTruthAcceptance, count_leading, divergence
+from smartspec.sim.world.step_time import GroundTruthTime
 from smartspec.sim.world.trees import SimulatedTrees, right_path, true_siblings
 
 EOS = 2
@@ -29,15 +29,15 @@ HEAD = DrafterSpec("head", has_passes=True, makes_trees=True)
 class SimExecutor:
     """Implements core.engine_core.Executor in virtual time, with at most one drafter.
 
-    drafter: LOOKUP, whose drafts are those that the truth finds, MODEL, depth by depth and with confidence, HEAD, which
-    makes trees too, or None. seed: of the noise of time; random numbers of acceptance are the acceptance truth's,
-    common to all policies. sibling_share: see tree_drafts.
+    drafter: LOOKUP, whose drafts are those that the ground truth finds; MODEL, depth by depth and with confidence;
+    HEAD, which makes trees too; or None. seed: of the noise of time; acceptance has random numbers of its own, common
+    to all policies. sibling_share: see world.trees.
     """
 
     def __init__(
         self,
-        time: TimeTruth,
-        acceptance: AcceptanceTruth,
+        time: GroundTruthTime,
+        acceptance: GroundTruthAcceptance,
         *,
         drafter: DrafterSpec | None,
         num_slots: int,
@@ -54,7 +54,7 @@ class SimExecutor:
         self._num_seen = np.zeros(num_slots, dtype=np.int64)  # tokens the draft model has seen, by slot
         self._slots = np.zeros(0, dtype=np.int64)
         self._offered: tuple[DrafterView, ...] = ()
-        self._positions = np.zeros(0, dtype=np.int64)  # output positions, see acceptance_truth
+        self._positions = np.zeros(0, dtype=np.int64)  # output positions, see world.acceptance
         lengths = range(acceptance.max_draft_tokens + 1)
         self._drafts = [chain(np.ones(length, dtype=np.int32)) for length in lengths]
         self._verifications = [Verification((1,) * n + (0,), n) for n in lengths]  # by accepted count
@@ -182,11 +182,6 @@ def free_tests(drafter: DrafterSpec, found: DrafterView, verified: np.ndarray, n
     """Of drafts of which num_right tokens (int [R]) are right: those of a model-free drafter are known unverified."""
     tested = (num_right >= verified) & (verified < found.lengths) & (not drafter.has_passes)
     return FreeTests(verified, tested.astype(np.int64), (tested & (num_right > verified)).astype(np.int64))
-
-
-def count_leading(is_right: np.ndarray) -> np.ndarray:
-    """Length of the run of True at the beginning of each row: bool [R, K] to int [R]."""
-    return np.where(is_right.all(axis=1), is_right.shape[1], is_right.argmin(axis=1))
 
 
 def masked(values: np.ndarray, lengths: np.ndarray) -> np.ndarray:

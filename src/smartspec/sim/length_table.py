@@ -9,7 +9,7 @@ import numpy as np
 from smartspec.control.baselines.batch_table import BATCH_SIZES, profile_table
 from smartspec.control.policy import Estimates
 from smartspec.sim.scenario import Scenario
-from smartspec.sim.simulation import make_time_truth
+from smartspec.sim.simulation import ground_truth_time
 
 ACCEPTANCE_DOUBT = 0.15  # SGLang chooses among the lengths that are best within this of the given acceptance
 
@@ -27,7 +27,7 @@ def length_table(scenario: Scenario, acceptance: float) -> list[LengthRange]:
     """Best lengths for batches of 1 to scenario.max_batch requests, by powers of two, neighbours of one length merged.
     acceptance: chance that a draft token is right, given that those before it are. Times are those of the scenario's
     hardware."""
-    time = make_time_truth(scenario)
+    time = ground_truth_time(scenario)
     survival = np.zeros((1, 1, scenario.max_draft_tokens))  # only its shape is used: acceptance is given
     lengths = profile_table(Estimates((scenario.drafter_spec,), survival, time), acceptance).tolist()
     ranges: list[LengthRange] = []

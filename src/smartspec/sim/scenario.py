@@ -34,7 +34,8 @@ class Scenario:
     as often as that takes; None takes it once, without a trace 1000 requests, or all that arrive at that rate before
     seconds. seconds: only requests that arrive before.
     prompt_tokens, output_tokens: mean lengths, where no trace says more. host_seconds, controller_seconds (measured by
-    controller_time), throttle: see TimeTruth. profile: what is wrong with the start-up profile, see TimeTruth.profile.
+    controller_time), throttle: see GroundTruthTime. profile: what is wrong with the start-up profile, see
+    GroundTruthTime.profile.
     """
 
     policy: str = "goodput"

@@ -5,7 +5,8 @@ What is outside is a slip of the keyboard: far beyond anything that exists, and 
 
 from collections.abc import Mapping
 
-MAX_REQUESTS = 10_000_000
+from smartspec.sim.world.traffic import MAX_REQUESTS
+
 _FACTORS = (1e-6, 1_000_000)
 _LIMITS = {
     "tensor_parallel": (1, 1024),

@@ -24,11 +24,11 @@ from smartspec.sim.fleet import ROUTERS, Fleet, Replica, Run
 from smartspec.sim.replay.recorded_log import RecordedLog
 from smartspec.sim.scenario import Scenario, is_log
 from smartspec.sim.static_load import Phase, StaticLoad, StaticLog
-from smartspec.sim.world.acceptance import AcceptanceTruth
+from smartspec.sim.world.acceptance import GroundTruthAcceptance
 from smartspec.sim.world.class_spec import parse_classes
 from smartspec.sim.world.hardware import GRAPH_SIZES, Roofline, kv_token_capacity, roofline
-from smartspec.sim.world.recorded_acceptance import RecordedTruth, Recording, read_recordings
-from smartspec.sim.world.step_time import Noise, TimeTruth
+from smartspec.sim.world.recorded_acceptance import RecordedGroundTruth, Recording, read_recordings
+from smartspec.sim.world.step_time import GroundTruthTime, Noise
 from smartspec.sim.world.traffic import Traffic, default_count, poisson_traffic, random_lengths, trace_traffic
 from smartspec.workload.arrivals import read_trace
 from smartspec.workload.records import SpeculationCounters
@@ -72,14 +72,12 @@ def simulate(scenario: Scenario, on_finished: Callable[[int], None] = lambda num
     return SimulationResult(scenario, run, summary, wall_seconds)
 
 
-def simulate_static(scenario: Scenario, phases: list[Phase], *, with_best: bool = True) -> StaticLog:
-    """The scenario's controller and truth in steady state, see static_load; its traffic is left aside."""
-    time = make_time_truth(scenario)
-    acceptance, drafter = make_acceptance_truth(scenario), scenario.drafter_spec
+def simulate_static(scenario: Scenario, phases: list[Phase]) -> StaticLog:
+    """The scenario's controller and ground truth in steady state, see static_load; its traffic is left aside."""
+    time = ground_truth_time(scenario)
+    acceptance, drafter = ground_truth_acceptance(scenario), scenario.drafter_spec
     load = StaticLoad(time, acceptance, drafter=drafter, seed=scenario.seed, sibling_share=scenario.sibling_share)
-    return load.run(
-        make_controller(scenario, time, load.true_estimates, scenario.drafter_spec), phases, with_best=with_best
-    )
+    return load.run(make_controller(scenario, time, load.true_estimates, scenario.drafter_spec), phases)
 
 
 def make_traffic(scenario: Scenario) -> Traffic:
@@ -106,14 +104,14 @@ def _make_traffic(scenario: Scenario) -> Traffic:
 
 
 def make_fleet(scenario: Scenario) -> Fleet:
-    """Replicas that share truth, and nothing else."""
-    time, acceptance = make_time_truth(scenario), make_acceptance_truth(scenario)
+    """Replicas that share the ground truth, and nothing else."""
+    time, acceptance = ground_truth_time(scenario), ground_truth_acceptance(scenario)
     num_blocks = _kv_tokens(scenario) // BLOCK_SIZE
     replicas = [_make_replica(scenario, time, acceptance, num_blocks, index) for index in range(scenario.replicas)]
     return Fleet(replicas, ROUTERS[scenario.router])
 
 
-def make_time_truth(scenario: Scenario) -> TimeTruth:
+def ground_truth_time(scenario: Scenario) -> GroundTruthTime:
     """True times of the named hardware, or those of measured curves."""
     if scenario.is_measured:
         measured = _read_curves(scenario.hardware)
@@ -124,7 +122,7 @@ def make_time_truth(scenario: Scenario) -> TimeTruth:
         draft = _draft_roofline(scenario, graph_sizes)
     if scenario.has_model and draft is None:
         raise ValueError(f"{scenario.hardware} has no curve of a draft model: use drafter lookup")
-    return TimeTruth(
+    return GroundTruthTime(
         target,
         (draft,) if scenario.has_model else (),
         scenario.host_seconds,
@@ -134,22 +132,22 @@ def make_time_truth(scenario: Scenario) -> TimeTruth:
     )
 
 
-def make_acceptance_truth(scenario: Scenario) -> AcceptanceTruth:
+def ground_truth_acceptance(scenario: Scenario) -> GroundTruthAcceptance:
     """True acceptance of the scenario's drafter; the same for every policy."""
     if is_log(scenario.acceptance):
         recordings = _read_recordings(Path(scenario.acceptance))
-        return RecordedTruth(recordings, scenario.max_draft_tokens, seed=scenario.seed)
+        return RecordedGroundTruth(recordings, scenario.max_draft_tokens, seed=scenario.seed)
     classes = [replace(c, found_share=scenario.found_share) for c in parse_classes(scenario.acceptance)]
-    return AcceptanceTruth(tuple(classes), scenario.max_draft_tokens, seed=scenario.seed)
+    return GroundTruthAcceptance(tuple(classes), scenario.max_draft_tokens, seed=scenario.seed)
 
 
 def make_controller(
     scenario: Scenario,
-    time: TimeTruth,
+    time: GroundTruthTime,
     true_estimates: Callable[[BatchView], Estimates],
     drafter: DrafterSpec | None,
 ) -> Controller:
-    """The real controller with a start-up profile; the policy perfect-estimates alone is told the truth."""
+    """The real controller with a start-up profile; the policy perfect-estimates alone is told the ground truth."""
     is_told = scenario.policy == "perfect-estimates"
     controller = Controller(
         "off" if is_told else _policy(scenario),
@@ -167,7 +165,7 @@ def _policy(scenario: Scenario) -> str | Policy:
 
 
 def _make_replica(
-    scenario: Scenario, time: TimeTruth, acceptance: AcceptanceTruth, num_blocks: int, index: int
+    scenario: Scenario, time: GroundTruthTime, acceptance: GroundTruthAcceptance, num_blocks: int, index: int
 ) -> Replica:
     executor = SimExecutor(
         time,

@@ -1,24 +1,23 @@
 """A controller in steady state: a fixed batch of requests decodes for ever, nobody arrives, nobody leaves.
 
-The controller meets the same truth as in a whole simulation, but straight from BatchViews, one vectorised step after
-the other, without requests, blocks or a scheduler. Every step also logs what it was worth in expectation, which takes
-the noise out of comparisons: expected tokens are sums of products of true acceptance, expected seconds have no noise.
+The controller meets the same ground truth as in a whole simulation, but straight from BatchViews, one vectorised step
+after the other, without requests, blocks or a scheduler. Every step also logs what it was worth in expectation, which
+takes the noise out of comparisons: expected tokens are sums of products of true acceptance, expected seconds have no
+noise.
 """
 
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from smartspec.control.goodput.choice import best_choice
-from smartspec.control.goodput.settings import GoodputSettings
 from smartspec.control.policy import Estimates
 from smartspec.control.records import BatchView, Drafted, DrafterSpec, DrafterView, Outcome, Plan
 from smartspec.core.batch import Verification, shorten
 from smartspec.core.draft_columns import confidence_of, node_tests, num_compared, parents_of
 from smartspec.core.engine_core import Controller
-from smartspec.sim.executor import SIBLING_SHARE, count_leading, free_tests, masked, stop_early
-from smartspec.sim.world.acceptance import AcceptanceTruth, divergence
-from smartspec.sim.world.step_time import NOISELESS, TimeTruth
+from smartspec.sim.executor import SIBLING_SHARE, free_tests, masked, stop_early
+from smartspec.sim.world.acceptance import GroundTruthAcceptance, count_leading, divergence
+from smartspec.sim.world.step_time import NOISELESS, GroundTruthTime
 from smartspec.sim.world.trees import SimulatedTrees, right_path, tree_survival, true_siblings
 
 
@@ -46,9 +45,8 @@ class Phase:
 class StaticLog:
     """One entry a step; float or int [num_steps].
 
-    emitted, seconds: what happened. expected_emitted, expected_seconds: their expectations. best_emitted,
-    best_seconds: expected for the true best plan in the same state; NaN where it was not asked for. Goodputs are in
-    tokens per second.
+    emitted, seconds: what happened. expected_emitted, expected_seconds: their expectations. Goodputs are in tokens per
+    second.
     """
 
     phase: np.ndarray
@@ -59,8 +57,6 @@ class StaticLog:
     seconds: np.ndarray
     expected_emitted: np.ndarray
     expected_seconds: np.ndarray
-    best_emitted: np.ndarray
-    best_seconds: np.ndarray
 
     def goodput(self, steps: slice = slice(None)) -> float:
         """Realised."""
@@ -69,24 +65,15 @@ class StaticLog:
     def expected_goodput(self, steps: slice = slice(None)) -> float:
         return float(self.expected_emitted[steps].sum() / self.expected_seconds[steps].sum())
 
-    def regret(self, steps: slice = slice(None)) -> float:
-        """1 - expected goodput / the best expected goodput in the same states, over those steps.
-
-        The states are the policy's own: perfect estimates from the start may have led to better ones (a draft
-        model whose KV does not lag). To compare with that, run the policy `perfect-estimates`.
-        """
-        best = self.best_emitted[steps].sum() / self.best_seconds[steps].sum()
-        return 1.0 - self.expected_goodput(steps) / float(best)
-
 
 class StaticLoad:
-    """The truth of a steady-state batch. seed: of the noise of time; acceptance has its own. sibling_share: see
-    tree_drafts."""
+    """The ground truth of a steady-state batch. seed: of the noise of time; acceptance has its own. sibling_share: see
+    world.trees."""
 
     def __init__(
         self,
-        time: TimeTruth,
-        acceptance: AcceptanceTruth,
+        time: GroundTruthTime,
+        acceptance: GroundTruthAcceptance,
         *,
         drafter: DrafterSpec | None,
         seed: int = 0,
@@ -108,17 +95,16 @@ class StaticLoad:
         siblings = true_siblings(self._drafter, self._sibling_share)
         return Estimates((self._drafter,), survival[None], self.time.at(view), siblings=siblings)
 
-    def run(self, controller: Controller, phases: list[Phase], *, with_best: bool = True) -> StaticLog:
-        """All steps of all phases. with_best: also plan every step with the truth, to know the regret."""
+    def run(self, controller: Controller, phases: list[Phase]) -> StaticLog:
+        """All steps of all phases."""
         entries, now = [], 0.0
         for index, phase in enumerate(phases):
             self._replace(controller, np.ones(phase.num_rows, dtype=bool), phase)
             for _ in range(phase.num_steps):
                 view = self._view(phase, now)
-                best = self._best(view) if with_best else (np.nan, np.nan)
                 entry = self._step(controller, view)
                 now += entry[3]
-                entries.append((index, phase.num_rows, *entry, *best))
+                entries.append((index, phase.num_rows, *entry))
                 if phase.output_tokens is not None:
                     self._replace(controller, self._positions >= phase.output_tokens, phase)
         return StaticLog(*map(np.array, zip(*entries, strict=True)))
@@ -219,19 +205,6 @@ class StaticLoad:
         self._positions += 1 + accepted
         kept = 0 if self._drafter is not None and self._drafter.makes_trees else drafted - 1
         self._lag = np.where(drafted > 0, np.maximum(accepted - kept, 0), self._lag + 1 + accepted)
-
-    def _best(self, view: BatchView) -> tuple[float, float]:
-        """Expected tokens and seconds of the true best plan."""
-        estimates = self.true_estimates(view)
-        plan = best_choice(view, estimates, GoodputSettings()).draft_plan
-        lengths, num_fed = plan.lengths, None
-        if (trees := self._trees(view, plan)) is None:
-            accepted = float(np.nansum(masked(estimates.survival_of(plan.drafter), lengths)))
-        else:
-            lengths, num_fed = (drafted := self._drafted(trees)).lengths, trees.grown.num_fed
-            accepted = _verified_trees(trees, drafted, lengths)[1]
-        seconds = self._quiet_time.step_seconds(view, plan, lengths, lengths, view.now, self._silence, num_fed)
-        return view.num_rows + accepted, seconds.total
 
 
 def _verified_trees(trees: SimulatedTrees, drafted: Drafted, keep: np.ndarray) -> tuple[np.ndarray, float, dict]:

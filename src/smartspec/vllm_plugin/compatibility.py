@@ -19,10 +19,6 @@ ATTRIBUTES = (
     "running", "waiting", "requests", "num_spec_tokens", "dynamic_sd_lookup", "max_num_scheduled_tokens",
     "max_num_running_reqs", "max_model_len", "cache_config",
 )  # fmt: skip
-OUTPUT_FIELDS = (
-    "num_scheduled_tokens", "total_num_scheduled_tokens", "scheduled_spec_decode_tokens", "finished_req_ids",
-    "num_spec_tokens_to_schedule", "num_invalid_spec_tokens",
-)  # fmt: skip
 
 
 def version_problem(version: str) -> str | None:

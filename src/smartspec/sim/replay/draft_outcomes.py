@@ -1,7 +1,7 @@
 """What would become of any draft in a recorded step: known as far as the log goes, then drawn.
 
 Behind every right node a drafter's children stand likeliest first, so what the target goes on with is the rank of a
-child, or none of them (see tree_drafts); of a chain all but rank 0 are rejections. What was tested says for some depths
+child, or none of them (see world.trees); of a chain all but rank 0 are rejections. What was tested says for some depths
 which rank is right, for others how many of the first are wrong.
 """
 
@@ -11,17 +11,15 @@ import numpy as np
 
 from smartspec.control.log.decision import DecisionRecord
 from smartspec.control.planner.expected_tree import child_chances
-from smartspec.control.records import DrafterSpec, DrafterView, Outcome, depths_of
+from smartspec.control.records import DrafterSpec, DrafterView
 from smartspec.core.batch import Draft
-from smartspec.sim.executor import count_leading
+from smartspec.sim.world.acceptance import count_leading
+from smartspec.sim.world.recorded_ranks import ALL, UNKNOWN, recorded_ranks, successes_of
 from smartspec.sim.world.trees import NO_RANK, right_path
-
-UNKNOWN = -1
-ALL = 2**15  # more ranks than there are
 
 
 @dataclass(frozen=True)
-class Fates:
+class DraftOutcomes:
     """Of drafts by one drafter in all rows of a step.
 
     rank: int [R, K], the right child behind a right node of each depth as far as the log tells, else UNKNOWN; wrong:
@@ -70,14 +68,14 @@ class Fates:
         return path, True
 
 
-def fates_of(
+def draft_outcomes_of(
     record: DecisionRecord,
     drafter: int,
     spec: DrafterSpec,
     conditional: np.ndarray,
     siblings: np.ndarray,
     uniform: np.ndarray,
-) -> Fates:
+) -> DraftOutcomes:
     """conditional, uniform: float [R, K]; a chain's token is accepted where uniform is below its conditional
     acceptance. siblings: float [ranks], chance of a second, third, ... child where the first is wrong."""
     outcome = record.outcome
@@ -92,53 +90,12 @@ def fates_of(
     floor = np.take_along_axis(known_wrong, np.minimum(wrong, edges.shape[-1] + 1)[:, :, None], axis=-1)[:, :, 0]
     drawn = ((floor + uniform * (1.0 - floor))[:, :, None] >= edges).sum(axis=-1)
     drawn = np.where(drawn == edges.shape[-1], NO_RANK, drawn)
-    return Fates(
+    return DraftOutcomes(
         rank=rank,
         wrong=wrong,
         right=np.where(rank >= 0, rank, drawn),
         max_emitted=np.where(has_ended & is_own, successes, ALL),
     )
-
-
-def recorded_ranks(outcome: Outcome, num_depths: int) -> np.ndarray:
-    """rank and wrong, as in Fates, of the drafts that were verified: int [2, R, num_depths]."""
-    successes, has_ended = successes_of(outcome)
-    rows, depths = np.arange(len(successes)), np.arange(num_depths)
-    rank = np.where(depths < successes[:, None], 0, UNKNOWN)
-    num_wrong = (successes < outcome.tested).astype(np.int64)
-    if outcome.parents is not None and outcome.node_tests is not None:
-        parents, tests = outcome.parents, outcome.node_tests
-        of_row, node = np.nonzero(tests == 1)
-        rank[of_row, depths_of(parents)[of_row, node] - 1] = sibling_ranks(parents)[of_row, node]
-        num_wrong = ((parents == _last_accepted(outcome)[:, None]) & (tests == 0)).sum(axis=1)
-    wrong = np.where(has_ended[:, None] & (depths >= successes[:, None]), ALL, 0)
-    is_inside = successes < num_depths
-    wrong[rows[is_inside], successes[is_inside]] += num_wrong[is_inside]
-    return np.stack([rank, wrong])
-
-
-def successes_of(outcome: Outcome) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens accepted and kept, int [R], and whether the request ended with the last of them, bool [R]: tokens behind
-    it were verified, and not compared."""
-    successes = np.minimum(outcome.accepted, outcome.tested)
-    if outcome.parents is None or outcome.node_tests is None:
-        return successes, (outcome.tested < outcome.verified) & (successes == outcome.tested)
-    is_next = outcome.parents == _last_accepted(outcome)[:, None]
-    is_next &= np.arange(outcome.parents.shape[1]) < outcome.verified[:, None]
-    return successes, (is_next & (outcome.node_tests < 0)).any(axis=1)
-
-
-def sibling_ranks(parents: np.ndarray) -> np.ndarray:
-    """How many elder siblings each node has: int [..., K], as parents."""
-    return np.tril(parents[..., :, None] == parents[..., None, :], -1).sum(axis=-1)
-
-
-def _last_accepted(outcome: Outcome) -> np.ndarray:
-    """The end of the accepted path, -1 where nothing was: int [R]."""
-    assert outcome.node_tests is not None
-    is_accepted = outcome.node_tests == 1
-    last = is_accepted.shape[1] - 1 - is_accepted[:, ::-1].argmax(axis=1)  # parents stand before their children
-    return np.where(is_accepted.any(axis=1), last, -1)
 
 
 def _add_free_tests(record: DecisionRecord, drafter: int, rank: np.ndarray, wrong: np.ndarray) -> None:

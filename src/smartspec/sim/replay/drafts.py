@@ -1,4 +1,4 @@
-"""The drafts of a plan in a recorded step that ran another, tokens being ranks (see tree_drafts).
+"""The drafts of a plan in a recorded step that ran another, tokens being ranks (see world.trees).
 
 Drafts that existed before the plan are in the record's view. A drafter that makes trees in passes would have made the
 first nodes of the tree it did make, or its chain of eldest; where it made none, or a smaller one, a tree grows as the
@@ -14,8 +14,8 @@ from smartspec.control.planner.expected_tree import child_chances
 from smartspec.control.records import Drafted, DrafterSpec, Plan
 from smartspec.core.batch import Draft, chain
 from smartspec.core.draft_columns import confidence_of, parents_of
-from smartspec.sim.replay.draft_outcomes import sibling_ranks
 from smartspec.sim.replay.hindsight import HindsightAcceptance
+from smartspec.sim.world.recorded_ranks import sibling_ranks
 from smartspec.sim.world.trees import grow_trees
 
 

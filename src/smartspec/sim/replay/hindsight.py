@@ -120,10 +120,6 @@ class HindsightSeconds:
         return StepSeconds(draft, measured.target * now.target / then.target, measured.host)
 
 
-def _executed(record: DecisionRecord) -> Plan:
-    return record.outcome.as_drafted()
-
-
 def _joined(parts: list[np.ndarray], dtype: type) -> np.ndarray:
     return np.concatenate(parts) if parts else np.zeros(0, dtype=dtype)
 

@@ -1,11 +1,12 @@
 """Any policy on a recorded log: what it would have chosen in every recorded step, and what that would have brought.
 
 A policy is run by a controller of its own, which starts from the log's profile and learns from what the replay tells
-it. What happens to its drafts is told by the log wherever the log knows (fates): a draft by the same drafter begins
-with the same tokens, and its tree with the same nodes, so what was tested then is tested now (exact where drafts are
-deterministic, and for sampled chains where randomness is keyed by position, as in our engine). Beyond that, acceptance
-is drawn from what the whole log says in hindsight, with the same random numbers for every policy; see hindsight for the
-time of a step. Plans for trees of other widths or depths than the recorded ones get the recorded nodes all the same.
+it. What happens to its drafts is told by the log wherever the log knows it (draft_outcomes). A draft by the same
+drafter begins with the same tokens, and its tree with the same nodes, so what was tested then is tested now. That is
+exact where drafts are deterministic, and for sampled chains where randomness is keyed by position, as in our engine.
+Beyond that, acceptance is drawn from what the whole log says in hindsight, with the same random numbers for every
+policy; see hindsight for the time of a step. Plans for trees of other widths or depths than the recorded ones get the
+recorded nodes all the same.
 
 What a replay can tell: how policies compare, step for step, in the situations that were recorded, and how much of the
 answer is evidence. What it cannot tell: where another policy would have led. Batches, contexts and arrivals follow the
@@ -28,11 +29,12 @@ from smartspec.control.log.decision import DecisionRecord, LogHeader
 from smartspec.control.policy import length_caps
 from smartspec.control.policy_names import parse_policy
 from smartspec.control.records import BatchView, Drafted, FreeTests, Outcome, Plan
-from smartspec.sim.replay.draft_outcomes import Fates, fates_of, successes_of
+from smartspec.sim.replay.draft_outcomes import DraftOutcomes, draft_outcomes_of
 from smartspec.sim.replay.drafts import as_columns, as_recorded, drafted_chains, tree_drafts
 from smartspec.sim.replay.hindsight import HindsightAcceptance, HindsightSeconds
 from smartspec.sim.replay.recorded_log import RecordedLog
 from smartspec.sim.replay.step_outcome import ReplayedOutcome, of_chains, of_trees
+from smartspec.sim.world.recorded_ranks import successes_of
 
 
 @dataclass
@@ -131,12 +133,12 @@ class PolicyReplay:
             drafted = as_columns(trees, self._max_draft_tokens)
         plan = replace(plan, lengths=drafted.lengths)
         verified = np.minimum(self._controller.cut(plan, drafted), drafted.lengths)
-        fates = self._fates(record, uniform)
+        draft_outcomes = self._draft_outcomes(record, uniform)
         if trees is None:
-            replayed = of_chains(plan, verified, fates)
+            replayed = of_chains(plan, verified, draft_outcomes)
         else:
-            replayed = of_trees(plan, trees, verified, fates, self._max_draft_tokens)
-        outcome = self._outcome(record, view, plan, drafted, verified, replayed, fates)
+            replayed = of_trees(plan, trees, verified, draft_outcomes, self._max_draft_tokens)
+        outcome = self._outcome(record, view, plan, drafted, verified, replayed, draft_outcomes)
         self._controller.learn(chosen, outcome)
         self.totals.add(outcome, from_evidence=replayed.is_known)
         self._remember_seen(view, plan)
@@ -151,11 +153,11 @@ class PolicyReplay:
         room = view.draft_token_budget - (np.cumsum(lengths) - lengths)
         return replace(plan, lengths=np.clip(lengths, 0, np.maximum(room, 0)))
 
-    def _fates(self, record: DecisionRecord, uniform: np.ndarray) -> list[Fates]:
+    def _draft_outcomes(self, record: DecisionRecord, uniform: np.ndarray) -> list[DraftOutcomes]:
         """By drafter."""
         conditional = self._acceptance.conditional(record.view)
         return [
-            fates_of(record, n, spec, conditional[n], self._acceptance.siblings(n), uniform)
+            draft_outcomes_of(record, n, spec, conditional[n], self._acceptance.siblings(n), uniform)
             for n, spec in enumerate(self._drafters)
         ]
 
@@ -167,15 +169,15 @@ class PolicyReplay:
         drafted: Drafted,
         verified: np.ndarray,
         replayed: ReplayedOutcome,
-        fates: list[Fates],
+        draft_outcomes: list[DraftOutcomes],
     ) -> Outcome:
         """What happens."""
         then = record.outcome
         free_tests = []
-        for number, (spec, fate) in enumerate(zip(self._drafters, fates, strict=True)):
+        for number, (spec, of_drafts) in enumerate(zip(self._drafters, draft_outcomes, strict=True)):
             position = np.where(plan.drafter == number, verified, 0)
             is_there = (position < view.draft_lengths[number]) & (not spec.has_passes)
-            tested, matched = fate.free_test(position, view.drafters[number])
+            tested, matched = of_drafts.free_test(position, view.drafters[number])
             tested &= is_there & (position < replayed.num_kept)
             free_tests.append(FreeTests(position, tested.astype(np.int64), (tested & matched).astype(np.int64)))
         outcome = Outcome(

@@ -1,4 +1,4 @@
-"""What becomes of the drafts of a replayed step, by their fates."""
+"""What becomes of the drafts of a replayed step, by their outcomes in the log."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ import numpy as np
 from smartspec.control.records import Plan, of_drafter
 from smartspec.core.batch import Draft, Verification, shorten
 from smartspec.core.draft_columns import node_tests, num_compared
-from smartspec.sim.replay.draft_outcomes import Fates
+from smartspec.sim.replay.draft_outcomes import DraftOutcomes
 
 
 @dataclass(frozen=True)
@@ -22,30 +22,35 @@ class ReplayedOutcome:
     node_tests: np.ndarray | None = None
 
 
-def of_chains(plan: Plan, verified: np.ndarray, fates: list[Fates]) -> ReplayedOutcome:
+def of_chains(plan: Plan, verified: np.ndarray, draft_outcomes: list[DraftOutcomes]) -> ReplayedOutcome:
     """Of chains of which verified[i] tokens (int [R]) are verified."""
-    shape = len(fates), len(verified)  # of no drafters or no decoding rows as well
+    shape = len(draft_outcomes), len(verified)  # of no drafters or no decoding rows as well
     num_accepted, num_known, max_emitted = (
-        of_drafter(np.array([getattr(fate, name) for fate in fates], dtype=np.int64).reshape(shape), plan.drafter)
+        of_drafter(
+            np.array([getattr(of_drafts, name) for of_drafts in draft_outcomes], dtype=np.int64).reshape(shape),
+            plan.drafter,
+        )
         for name in ("num_accepted", "num_known", "max_emitted")
     )
     accepted = np.minimum(num_accepted, verified)
-    num_kept = np.minimum(accepted + 1, max_emitted) if fates else np.ones_like(accepted)
+    num_kept = np.minimum(accepted + 1, max_emitted) if draft_outcomes else np.ones_like(accepted)
     tested = np.minimum(np.minimum(verified, accepted + 1), num_kept)
     return ReplayedOutcome(accepted, tested, num_kept, is_known=bool((verified <= num_known).all()))
 
 
 def of_trees(
-    plan: Plan, drafts: tuple[Draft, ...], verified: np.ndarray, fates: list[Fates], num_nodes: int
+    plan: Plan, drafts: tuple[Draft, ...], verified: np.ndarray, draft_outcomes: list[DraftOutcomes], num_nodes: int
 ) -> ReplayedOutcome:
     """Of drafts of ranks, of which verified[i] nodes (int [R]) are verified. num_nodes: K."""
     verified_drafts = list(map(shorten, drafts, verified.tolist()))
     drafters = np.maximum(plan.drafter, 0).tolist()  # without a draft it is all one
     pairs = zip(drafters, verified_drafts, strict=True)
-    found = [fates[number].of_tree(row, draft) for row, (number, draft) in enumerate(pairs)]
+    found = [draft_outcomes[number].of_tree(row, draft) for row, (number, draft) in enumerate(pairs)]
     answers = [Verification((), len(path), accepted_nodes=path) for path, _ in found]
     accepted = np.array([len(path) for path, _ in found], dtype=np.int64)
-    num_kept = np.minimum(accepted + 1, of_drafter(np.array([fate.max_emitted for fate in fates]), plan.drafter))
+    num_kept = np.minimum(
+        accepted + 1, of_drafter(np.array([of_drafts.max_emitted for of_drafts in draft_outcomes]), plan.drafter)
+    )
     compared = np.array(list(map(num_compared, verified_drafts, answers)), dtype=np.int64)
     return ReplayedOutcome(
         accepted=np.minimum(accepted, num_kept),

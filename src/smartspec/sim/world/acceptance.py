@@ -1,14 +1,14 @@
 """Which draft tokens the target really accepts.
 
-The truth is a tree of means: a workload class has a mean acceptance, which may change in time; a request's mean is
-drawn from a Beta around that of its class; the acceptance probability of a token at one output position is drawn from a
-Beta around the request's, lowered with its depth in the draft. Whether it is accepted, given that those before it
-were, is then decided by a uniform random number:
+The ground truth is a tree of means. A workload class has a mean acceptance, which may change in time. A request's mean
+is drawn from a Beta around that of its class. The acceptance probability of a token at one output position is drawn
+from a Beta around the request's, lowered with its depth in the draft. Whether it is accepted, given that those before
+it were, is then decided by a uniform random number:
 
     accepted[i, j] = uniform[i, j] < conditional[i, j]
 
 All of it is keyed by (seed, request, output position), see keyed_random: every policy meets the same easy and hard
-tokens, and the same random numbers. A draft model and a model-free drafter are two truths with two seeds.
+tokens, and the same random numbers. A draft model and a model-free drafter are two ground truths with two seeds.
 
 Output position p is the number of tokens the request has emitted; draft token j = 0..K-1 behind it is output token
 p + 1 + j. A position is decided at most once in the life of a request: what lies behind a rejection is drafted anew.
@@ -27,7 +27,7 @@ from smartspec.sim.world.keyed_random import keyed_bits, request_keys, to_unifor
 _UNIFORM, _REQUEST, _TOKEN, _CONFIDENCE, _FOUND, _FOUND_PHASE = range(6)
 _LOGISTIC_STD = math.pi / math.sqrt(3)
 _MIN_PROBABILITY = 1e-4
-MATCH_LENGTH = 4  # simulated drafts look all alike: their truth does not depend on the length of a match
+MATCH_LENGTH = 4  # simulated drafts look all alike: their acceptance does not depend on the length of a match
 NUM_ALTERNATIVES = 20  # tokens over which entropy() spreads what is left
 
 
@@ -50,27 +50,6 @@ class Constant:
 
     def values(self) -> tuple[float, ...]:
         return (self.value,)
-
-
-@dataclass(frozen=True)
-class Ramp:
-    """From first to last, linearly, between two moments."""
-
-    first: float
-    last: float
-    start_second: float
-    end_second: float
-
-    def __post_init__(self):
-        if not self.start_second < self.end_second:
-            raise ValueError(f"ramp from second {self.start_second} to {self.end_second}: the end must come later")
-
-    def at(self, now: float) -> float:
-        share = (now - self.start_second) / (self.end_second - self.start_second)
-        return self.first + (self.last - self.first) * min(max(share, 0.0), 1.0)
-
-    def values(self) -> tuple[float, ...]:
-        return (self.first, self.last)
 
 
 @dataclass(frozen=True)
@@ -135,7 +114,7 @@ class Confidence:
 DEFAULT_CONFIDENCE = Confidence()
 
 
-class AcceptanceTruth:
+class GroundTruthAcceptance:
     """True acceptance of the drafts of one drafter.
 
     classes: by class id. max_draft_tokens: K. ValueError for unknown classes and requests.
@@ -256,6 +235,11 @@ class _Rows:
     keys: np.ndarray
     course: tuple[float, ...] = ()
     means: np.ndarray | None = None
+
+
+def count_leading(is_right: np.ndarray) -> np.ndarray:
+    """Length of the run of True at the beginning of each row: bool [R, K] to int [R]."""
+    return np.where(is_right.all(axis=1), is_right.shape[1], is_right.argmin(axis=1))
 
 
 def log_odds(probability: np.ndarray) -> np.ndarray:

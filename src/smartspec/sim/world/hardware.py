@@ -8,7 +8,7 @@ moving 2 (n - 1) / n of the activations over the link (arXiv 1909.08053, section
 
 Checked against the published fits of H100s in arXiv 2406.14066's prototype (methods sheet 01), which are seconds =
 constant + per computed token + per KV token: for 1 to 128 rows of 1 to 8 tokens at 512 tokens of context, Llama-3.1-8B
-comes out 8 % low to 5 % high, 70B on four devices 3 to 21 % low (tests/sim/test_truth_hardware.py).
+comes out 8 % low to 5 % high, 70B on four devices 3 to 21 % low (tests/sim/test_world_hardware.py).
 
 Accelerators: vendors' data sheets (NVIDIA A100 80GB SXM, H100 SXM, H200 SXM, HGX B200, L40S, A40, L4; dense bfloat16,
 per device; links in one direction, half of the advertised sum; memory in units of 1e9 bytes). Model shapes: the
@@ -100,7 +100,7 @@ MODEL_SHAPES = {
 
 @dataclass(frozen=True)
 class Roofline:
-    """Pass times of a model on num_devices accelerators, as TimeTruth wants them.
+    """Pass times of a model on num_devices accelerators, as GroundTruthTime wants them.
 
     compute_efficiency, bandwidth_efficiency, link_efficiency: reachable share of the data sheet's figures (large
     matrix products and streaming reads reach about these). overlap: share of the shorter of arithmetic and traffic that

@@ -8,8 +8,14 @@ import numpy as np
 
 from smartspec.control.log.decision import DecisionRecord
 from smartspec.control.records import DrafterView, of_drafter
-from smartspec.sim.replay.draft_outcomes import ALL, UNKNOWN, recorded_ranks
-from smartspec.sim.world.acceptance import DEFAULT_CONFIDENCE, AcceptanceClass, AcceptanceTruth, Confidence, Constant
+from smartspec.sim.world.acceptance import (
+    DEFAULT_CONFIDENCE,
+    AcceptanceClass,
+    Confidence,
+    Constant,
+    GroundTruthAcceptance,
+)
+from smartspec.sim.world.recorded_ranks import ALL, UNKNOWN, recorded_ranks
 
 
 @dataclass(frozen=True)
@@ -53,7 +59,7 @@ def read_recordings(log: Iterable[DecisionRecord]) -> list[Recording]:
     return [Recording(np.array(outcomes[i]), np.array(lengths[i]), np.array(matches[i])) for i in sorted(outcomes)]
 
 
-class RecordedTruth(AcceptanceTruth):
+class RecordedGroundTruth(GroundTruthAcceptance):
     """Replays recordings: request i meets recording i mod N, from its start, again and again if it runs longer.
 
     Unknown outcomes are drawn with the recording's own acceptance rate, that of all recordings where it has none. Time

@@ -1,8 +1,8 @@
 """What a simulated step really takes.
 
-The truth is made of costs of single passes (a roofline of known hardware, or curves measured on a live engine), noise
-around them, and a schedule of throttling. The controller sees none of it: it gets a start-up profile, noisy and maybe
-wrong, and then measured steps, as on a real machine.
+The ground truth is made of costs of single passes (a roofline of known hardware, or curves measured on a live engine),
+noise around them, and a schedule of throttling. The controller sees none of it: it gets a start-up profile, noisy and
+maybe wrong, and then measured steps, as on a real machine.
 """
 
 from dataclasses import dataclass, replace
@@ -48,7 +48,7 @@ NOISELESS = Noise(jitter=0.0)
 
 
 @dataclass(frozen=True)
-class TimeTruth:
+class GroundTruthTime:
     """True times of a step; itself the noise-free Latency (policies.base) of an unthrottled machine.
 
     target: cost of one pass of the target. drafts: by drafter, of one of its passes, None where it has none; those at
@@ -78,7 +78,7 @@ class TimeTruth:
         if starts != sorted(starts) or any(factor <= 0 for _, factor in self.throttle):
             raise ValueError(f"throttle is {self.throttle}: give ascending seconds with positive factors")
 
-    def at(self, view: BatchView) -> "TimeTruth":
+    def at(self, view: BatchView) -> "GroundTruthTime":
         """The noise-free Latency of that step, throttling and the controller included: what perfect estimates know."""
         factor, host = self.factor * self._throttle_factor(view.now), self._host_seconds(view)
         return replace(self, factor=factor, throttle=(), host_seconds=host, controller_seconds=())
@@ -190,9 +190,9 @@ class TimeTruth:
         for rows, num_new, context in profile_grid():
             fed, held = rows * num_new, rows * (context + num_new)
             scored = fed if num_new <= 16 else rows
-            truth = float(cost.seconds(fed, held, rows, fed * (context + (num_new + 1) / 2), scored))
+            exact = float(cost.seconds(fed, held, rows, fed * (context + (num_new + 1) / 2), scored))
             measured = [
-                self.noise.apply(StepSeconds(0.0, truth, 0.0), rng).target for _ in range(NUM_PROFILE_REPETITIONS)
+                self.noise.apply(StepSeconds(0.0, exact, 0.0), rng).target for _ in range(NUM_PROFILE_REPETITIONS)
             ]
             samples.append(ProfileSample(fed, held, rows, factor * min(measured), scored))
         return samples

@@ -4,13 +4,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from smartspec.sim.setting_limits import MAX_REQUESTS
 from smartspec.workload.arrivals import Trace, poisson_arrivals
+
+MAX_REQUESTS = 10_000_000
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """Requests in order of arrival; arrays are [N]. class_ids: workload class, an index of the acceptance truth's.
+    """Requests in order of arrival; arrays are [N]. class_ids: workload class, an index of those of acceptance.
 
     arrival_seconds: float, never decreasing; None for a closed loop, in which `concurrency` requests are always under
     way and the next arrives when one ends. tagged: requests name their class to the engine.

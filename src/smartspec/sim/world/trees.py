@@ -1,8 +1,8 @@
 """Draft trees of a simulated head, and which of their nodes are right.
 
 A head proposes children of a node likeliest first, so a child is known by its rank: the draft tokens of a simulated
-tree are ranks, and the truth says of each depth which rank the target goes on with, if any. The eldest is right where a
-chain's token would be (acceptance_truth), a younger one in a share of the cases that its elders leave. Confidence
+tree are ranks, and the ground truth says of each depth which rank the target goes on with, if any. The eldest is right
+where a chain's token would be (acceptance), a younger one in a share of the cases that its elders leave. Confidence
 follows the same rule from that of the chain's token. So the nodes of one depth differ by rank alone, where a real head
 is surer behind some than behind others.
 
@@ -17,7 +17,7 @@ import numpy as np
 from smartspec.control.planner.expected_tree import child_chances
 from smartspec.control.records import MAX_TREE_NODES, BatchView, DrafterSpec, Plan, StopRule
 from smartspec.core.batch import NO_DRAFT, Draft
-from smartspec.sim.world.acceptance import AcceptanceTruth
+from smartspec.sim.world.acceptance import GroundTruthAcceptance
 
 NO_RANK = -1  # none of the children is right
 
@@ -83,22 +83,22 @@ class SimulatedTrees:
 
     @staticmethod
     def of(
-        truth: AcceptanceTruth,
+        acceptance: GroundTruthAcceptance,
         sibling_share: float,
         view: BatchView,
         plan: Plan,
         lengths: np.ndarray,
         positions: np.ndarray,
     ) -> "SimulatedTrees":
-        """lengths: int [R], nodes of each draft. positions: int [R], output positions, see acceptance_truth."""
+        """lengths: int [R], nodes of each draft. positions: int [R], output positions, see acceptance."""
         siblings = sibling_chances(sibling_share, plan.width)
-        conditional = truth.conditional(view.request_ids, view.now, positions)
-        confidence, entropy = truth.confidence(view.request_ids, positions, conditional)
+        conditional = acceptance.conditional(view.request_ids, view.now, positions)
+        confidence, entropy = acceptance.confidence(view.request_ids, positions, conditional)
         believed = child_chances(confidence, siblings)
         if plan.chances is not None:
             believed = np.broadcast_to(plan.chances[: believed.shape[1], : plan.width], believed.shape)
         grown = grow_trees(believed, lengths, plan.passes, plan.stop, entropy)
-        right = right_ranks(truth.uniform(view.request_ids, positions), conditional, siblings)
+        right = right_ranks(acceptance.uniform(view.request_ids, positions), conditional, siblings)
         return SimulatedTrees(grown, right, child_chances(conditional, siblings))
 
 
