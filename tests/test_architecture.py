@@ -1,8 +1,10 @@
 """The import table of the architecture: which layer may import which, and which libraries each may use."""
 
 import ast
+import re
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -52,6 +54,11 @@ ORDER = {
     "engine": (
         "__init__", "cache_folder", "import_transformers", "kernels", "attention", "models", "sampling", "drafting",
         "text", "runtime",
+    ),
+    "server": ("__init__", "http", "live", "structured", "openai", "app"),
+    "sim": (
+        "__init__", "world", "replay", "setting_limits", "executor", "fleet", "static_load", "scenario", "simulation",
+        "controller_time", "length_table",
     ),
 }  # fmt: skip
 TORCH_FREE = ("control", "core", "drafters", "workload", "sim")
@@ -131,6 +138,16 @@ def test_rooms_of_a_layer_import_downwards():
     }
     found = [v for path in files for v in upward_imports(path, ast.parse((SOURCE / path).read_text("utf-8")))]
     assert not found, "\n".join(found)
+
+
+def test_kernels_include_each_other_in_no_circle():
+    """name.c and name.h are one unit."""
+    includes: dict[str, set[str]] = {}
+    for path in (SOURCE / "engine/kernels/cpu").glob("*.[ch]"):
+        found = re.findall(r'^#include "(\w+)\.h"', path.read_text("utf-8"), re.MULTILINE)
+        includes.setdefault(path.stem, set()).update({*found} - {path.stem})
+    order = [*TopologicalSorter(includes).static_order()]  # raises CycleError
+    assert order.index("decoder_layer") < order.index("head_pass") < order.index("passes")
 
 
 def test_the_plugin_needs_no_more_of_the_controller_than_it_exports():

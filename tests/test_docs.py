@@ -17,7 +17,9 @@ from smartspec.cli.main import _build_app
 from smartspec.control import Controller, CostCurve, DrafterSpec, LatencyModel
 from smartspec.core.engine_core import EngineCore
 from smartspec.server.live.metrics import ServerMetrics
-from smartspec.server.openai.protocol import ChatBody, CompletionBody, SpeculationBody
+from smartspec.server.openai.chat_body import ChatBody
+from smartspec.server.openai.completion_body import CompletionBody
+from smartspec.server.openai.generation_body import SpeculationBody
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "smartspec"

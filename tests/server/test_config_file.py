@@ -10,7 +10,7 @@ from smartspec.cli.config_file import CLASSES, read_classes
 from smartspec.cli.logs import LogFormat
 from smartspec.cli.main import _build_app
 from smartspec.cli.serve import serve
-from smartspec.server.openai.protocol import SpeculationBody
+from smartspec.server.openai.generation_body import SpeculationBody
 
 NO_DEFAULTS = {str: "some", int: 7, float: 7.5, bool: True, Path: Path("some"), LogFormat: LogFormat.JSON}
 OPTIONS = {

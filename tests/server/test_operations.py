@@ -19,7 +19,7 @@ from smartspec.cli.logs import JsonLines
 from smartspec.cli.main import _build_app
 from smartspec.server.http.access_log import BAD_LINES_PER_SECOND, AccessLog
 from smartspec.server.live.metrics import ServerMetrics
-from smartspec.server.openai.protocol import SpeculationBody
+from smartspec.server.openai.generation_body import SpeculationBody
 from smartspec.server.openai.workload_classes import WorkloadClasses
 
 ROOT = Path(__file__).parents[2]

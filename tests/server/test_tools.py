@@ -7,8 +7,8 @@ import pytest
 from fake_server import MODEL, grammar_compiler
 
 from smartspec.server.openai import tool_calls
+from smartspec.server.openai.chat_body import ChatBody, Message
 from smartspec.server.openai.messages import to_plain_template, to_template
-from smartspec.server.openai.protocol import ChatBody, Message
 from smartspec.server.openai.tool_calls import ToolCallReader
 from smartspec.server.openai.tools import CallGrammar
 from smartspec.server.structured import json_text

@@ -13,17 +13,18 @@ from smartspec.engine.runtime.async_engine import AsyncEngine
 from smartspec.server.http.access_log import AccessLog
 from smartspec.server.http.body import MAX_BODY_BYTES, RequestBody
 from smartspec.server.http.errors import APIError, install_error_handlers
-from smartspec.server.http.keys import ApiKeys, KeyCheck
+from smartspec.server.http.keys import OPEN_PATHS, ApiKeys, KeyCheck
+from smartspec.server.http.parsing import parse_body
 from smartspec.server.http.request_ids import RequestIds
 from smartspec.server.live.feed import LiveFeed
 from smartspec.server.live.metrics import ServerMetrics
-from smartspec.server.live.page import page_routes
+from smartspec.server.live.page import FILES, page_routes
 from smartspec.server.openai.calls import CallReader, check_model
 from smartspec.server.openai.openapi import docs_page, openapi_document
 from smartspec.server.openai.prompts import PromptReader
-from smartspec.server.openai.protocol import DetokenizeBody, TokenizeBody, parse_body
 from smartspec.server.openai.responses import answer_response
 from smartspec.server.openai.streaming import EventStream, answer
+from smartspec.server.openai.tokenizer_bodies import DetokenizeBody, TokenizeBody
 from smartspec.server.openai.workload_classes import WorkloadClasses
 from smartspec.server.structured.grammars import GrammarCompiler
 
@@ -67,7 +68,8 @@ def create_app(
 
     app = FastAPI(title="SmartSpec", lifespan=lifespan, openapi_url=None, redirect_slashes=False)
     app.add_middleware(RequestBody, max_bytes=max_body_bytes)
-    app.add_middleware(KeyCheck, keys=keys or ApiKeys())  # around what reads the body
+    # Around what reads the body. The page's files hold nothing of anybody: what it shows comes from guarded paths.
+    app.add_middleware(KeyCheck, keys=keys or ApiKeys(), open_paths={*OPEN_PATHS, *FILES})
     app.add_middleware(AccessLog, count=metrics.observe_answer, log=access_log)
     if cors_origins:  # browsers ask first without a key, so this is around the check of keys
         allowed = {"allow_methods": ["*"], "allow_headers": ["*"], "expose_headers": ["X-Request-Id"]}

@@ -3,17 +3,15 @@
 import hashlib
 import ipaddress
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from smartspec.core.origin import UNKNOWN_ORIGIN, Origin
 from smartspec.server.http.errors import APIError, error_response
-from smartspec.server.live.page import FILES
 
-# The files of the page hold nothing of anybody: what it shows comes from paths that are guarded.
-OPEN_PATHS = {"/health", "/live", "/ping", "/version", "/metrics", "/docs", "/openapi.json", *FILES}
+OPEN_PATHS = frozenset({"/health", "/live", "/ping", "/version", "/metrics", "/docs", "/openapi.json"})
 ADMIN_PATHS = {"/metrics", "/v1/speculation", "/v1/speculation/events"}
 NEEDS_KEY = "wrong or missing API key: send it as 'Authorization: Bearer KEY'"
 NEEDS_ADMIN_KEY = "this needs the key given as --admin-key"
@@ -40,8 +38,9 @@ class ApiKeys:
         """Whether clients need a key."""
         return bool(self._clients)
 
-    def origin(self, scope: Scope) -> Origin:
-        """Who sends a request: its key or, without keys, its address. Raises APIError 401 where a key is missing."""
+    def origin(self, scope: Scope, open_paths: Collection[str] = OPEN_PATHS) -> Origin:
+        """Who sends a request: its key or, without keys, its address. Raises APIError 401 where a key is missing.
+        open_paths: those that need none."""
         scheme, _, given = dict(scope["headers"]).get(b"authorization", b"").partition(b" ")
         # Digests are compared, so that the time it takes says nothing about the key.
         digest = _digest(given) if scheme.lower() == b"bearer" else None
@@ -50,7 +49,7 @@ class ApiKeys:
             if digest != self._admin:
                 raise APIError(401, NEEDS_ADMIN_KEY, code="invalid_api_key")
             return UNKNOWN_ORIGIN
-        if self._clients and path not in OPEN_PATHS:
+        if self._clients and path not in open_paths:
             if digest not in self._clients:
                 raise APIError(401, NEEDS_KEY, code="invalid_api_key")
             return Origin(digest, self._clients[digest], cache_salt="" if self.shared_cache else digest)
@@ -59,16 +58,17 @@ class ApiKeys:
 
 class KeyCheck:
     """ASGI middleware: answers 401 without reading the body; what runs inside finds the Origin in its request's
-    state."""
+    state. open_paths: those that need no key."""
 
-    def __init__(self, app: ASGIApp, keys: ApiKeys):
+    def __init__(self, app: ASGIApp, keys: ApiKeys, open_paths: Collection[str] = OPEN_PATHS):
         self._app = app
         self._keys = keys
+        self._open_paths = open_paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             try:
-                scope.setdefault("state", {})["origin"] = self._keys.origin(scope)
+                scope.setdefault("state", {})["origin"] = self._keys.origin(scope, self._open_paths)
             except APIError as error:
                 return await error_response(error)(scope, receive, send)
         await self._app(scope, receive, send)

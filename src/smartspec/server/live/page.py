@@ -1,4 +1,4 @@
-"""The page at `/`: three files of the package. What it shows it asks for itself, see live_feed and http-api.md."""
+"""The page at `/`: three files of the package. What it shows it asks for itself, see feed and http-api.md."""
 
 from importlib.resources import files
 

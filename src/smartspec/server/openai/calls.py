@@ -9,10 +9,13 @@ from smartspec.core.origin import Origin
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.engine.runtime.async_engine import AsyncEngine
 from smartspec.server.http.errors import APIError
+from smartspec.server.http.parsing import parse_body, refusal
+from smartspec.server.openai.chat_body import ChatBody
+from smartspec.server.openai.completion_body import CompletionBody
 from smartspec.server.openai.formats import ChatFormat, CompletionFormat
+from smartspec.server.openai.generation_body import GenerationBody
 from smartspec.server.openai.prompt_logprobs import check_num_entries
 from smartspec.server.openai.prompts import PromptReader
-from smartspec.server.openai.protocol import ChatBody, CompletionBody, GenerationBody, parse_body, refusal
 from smartspec.server.openai.responses_body import ResponsesBody
 from smartspec.server.openai.streaming import AskedGrammar, Call
 from smartspec.server.openai.workload_classes import WorkloadClasses

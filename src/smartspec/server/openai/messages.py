@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 
-from smartspec.server.openai.protocol import Message
+from smartspec.server.openai.chat_body import Message
 from smartspec.server.openai.tools import INSTRUCTIONS
 
 ROLES = {"developer": "system"}  # what chat templates know it by

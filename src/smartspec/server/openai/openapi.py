@@ -7,8 +7,10 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from smartspec.server.openai import answers
-from smartspec.server.openai.protocol import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
+from smartspec.server.openai.chat_body import ChatBody
+from smartspec.server.openai.completion_body import CompletionBody
 from smartspec.server.openai.responses_body import ResponsesBody
+from smartspec.server.openai.tokenizer_bodies import DetokenizeBody, TokenizeBody
 
 REFERENCE = "#/components/schemas/"
 REFUSALS = {

@@ -8,9 +8,12 @@ from jinja2 import TemplateError
 
 from smartspec.engine.runtime.async_engine import AsyncEngine
 from smartspec.server.http.errors import APIError
+from smartspec.server.openai.chat_body import ChatBody
+from smartspec.server.openai.completion_body import CompletionBody
+from smartspec.server.openai.generation_body import GenerationBody
 from smartspec.server.openai.messages import num_characters, to_plain_template, to_template
 from smartspec.server.openai.prompt_logprobs import EchoReader
-from smartspec.server.openai.protocol import ChatBody, CompletionBody, GenerationBody, TokenizeBody
+from smartspec.server.openai.tokenizer_bodies import TokenizeBody
 
 
 class PromptReader:

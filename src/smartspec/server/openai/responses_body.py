@@ -5,7 +5,8 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, Field
 
 from smartspec.server.http.body_model import Body, JsonObject, only
-from smartspec.server.openai.protocol import MAX_MESSAGES, ChatBody, Message, ReasoningEffort, SpeculationBody
+from smartspec.server.openai.chat_body import MAX_MESSAGES, ChatBody, Message, ReasoningEffort
+from smartspec.server.openai.generation_body import SpeculationBody
 from smartspec.server.structured.fields import JsonSchema, ResponseFormat
 
 TEXT_PARTS = ("input_text", "output_text", "text")

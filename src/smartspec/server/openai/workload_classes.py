@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from pydantic import ValidationError
 
-from smartspec.server.openai.protocol import SpeculationBody
+from smartspec.server.openai.generation_body import SpeculationBody
 
 CLASS_FIELDS = ("max_draft_tokens", "weight", "tpot_target_ms", "ttft_target_ms")
 

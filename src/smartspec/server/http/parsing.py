@@ -1,0 +1,54 @@
+"""From bytes to a checked body, or the error that names what is wrong with it."""
+
+import reprlib
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from smartspec.server.http.body_model import Body
+from smartspec.server.http.body_parts import check_num_parts
+from smartspec.server.http.errors import APIError
+
+MAX_SHOWN = 80  # characters of a value in an error
+
+
+AnyBody = TypeVar("AnyBody", bound=Body)
+
+
+def parse_body(kind: type[AnyBody], body: bytes, ignore_unknown: bool = False) -> AnyBody:
+    """Raises APIError 400 for anything that is not a valid body of this kind, naming the parameter at fault."""
+    check_num_parts(body)
+    try:
+        return kind.model_validate_json(body, extra="ignore" if ignore_unknown else None)
+    except ValidationError as error:
+        raise refusal(kind, error) from error
+
+
+def refusal(kind: type[BaseModel], error: ValidationError) -> APIError:
+    """400, naming the first parameter at fault of a body of this kind."""
+    first = error.errors(include_url=False, include_context=False)[0]
+    param = _path(first["loc"])
+    message = first["msg"].removeprefix("Value error, ")
+    match first["type"]:
+        case "json_invalid":
+            return APIError(400, f"the body is not valid JSON in UTF-8 ({message})", code="invalid_json")
+        case "extra_forbidden":
+            return APIError(400, f"unknown or unsupported parameter {param!r}", param, "unknown_parameter")
+        case "missing":
+            return APIError(400, f"{param} is required", param, "missing_parameter")
+        case "value_error" if param is None:
+            name = message.split()[0]
+            return APIError(400, message, name if name in kind.model_fields else None, "invalid_value")
+        case _:
+            got = _cut(reprlib.repr(first["input"]))
+            return APIError(400, f"{param or 'the body'}: {message}, got {got}", param, "invalid_value")
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 3] + "..."
+
+
+def _path(location: tuple[str | int, ...]) -> str | None:
+    """("messages", 0, "role") -> "messages[0].role"."""
+    path = "".join(f"[{part}]" if isinstance(part, int) else f".{_cut(part)}" for part in location)
+    return path.removeprefix(".") or None

@@ -1,0 +1,81 @@
+"""The body of POST /v1/chat/completions, and the messages of a conversation."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BeforeValidator, FailFast, Field, model_validator
+
+from smartspec.core.sampling_params import MAX_LOGPROBS
+from smartspec.server.http.body_model import MAX_FIELDS, Body, JsonObject, TextPart, join_text_parts, only
+from smartspec.server.openai.generation_body import GenerationBody
+from smartspec.server.openai.harmless import HarmlessChatFields
+from smartspec.server.openai.tools import MAX_CALLS, CalledTool, CallGrammar, ToolFields
+from smartspec.server.structured.fields import ResponseFormat, StructuredOutputs
+
+MAX_MESSAGES = 4096
+
+
+class Message(Body):
+    """content may be left out by an assistant that called tools, only thought, or refused (that is then said)."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Annotated[str, BeforeValidator(join_text_parts, json_schema_input_type=str | list[TextPart])]
+    name: str | None = None
+    tool_calls: list[CalledTool] = Field([], max_length=MAX_CALLS)
+    tool_call_id: str | None = None
+    reasoning_content: str | None = None  # what the assistant thought before it said this
+    reasoning: str | None = None  # the same: vLLM's newer name
+    refusal: str | None = None
+    annotations: Annotated[object, only([])] = None
+    provider_specific_fields: JsonObject | None = None  # LiteLLM's own notes, ignored
+
+    @model_validator(mode="before")
+    @classmethod
+    def _content_may_be_elsewhere(cls, data: object) -> object:
+        elsewhere = ("tool_calls", "reasoning_content", "reasoning", "refusal")
+        if isinstance(data, dict) and data.get("content") is None and any(map(data.get, elsewhere)):
+            return data | {"content": data.get("refusal") or ""}
+        return data
+
+    @model_validator(mode="after")
+    def _only_the_assistant_calls(self) -> Self:
+        if self.tool_calls and self.role != "assistant":
+            raise ValueError("only the assistant has tool_calls")
+        return self
+
+
+# What OpenAI's client knows.
+ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+
+
+class ChatBody(HarmlessChatFields, ToolFields, GenerationBody):
+    """POST /v1/chat/completions."""
+
+    messages: Annotated[list[Message], FailFast()] = Field(min_length=1, max_length=MAX_MESSAGES)
+    max_completion_tokens: int | None = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    chat_template_kwargs: JsonObject = Field({}, max_length=MAX_FIELDS)
+    reasoning_effort: ReasoningEffort | None = None
+    logprobs: bool = False
+    top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+
+    def grammars(self) -> dict[str, ResponseFormat | StructuredOutputs | CallGrammar]:
+        """A call that is demanded, or either a call or an answer of the format."""
+        asked = super().grammars()
+        if self.demanded_tools:
+            asked["tool_choice"] = CallGrammar(self.demanded_tools)
+        elif self.offered_tools and "response_format" in asked:
+            asked["response_format"] = CallGrammar(self.offered_tools, self.response_format.schema)
+        return asked
+
+    @model_validator(mode="after")
+    def _top_logprobs_need_logprobs(self) -> Self:
+        if self.top_logprobs is not None and not self.logprobs:
+            raise ValueError("top_logprobs needs logprobs to be true")
+        return self
+
+    @model_validator(mode="after")
+    def _final_message_can_be_continued(self) -> Self:
+        if self.continue_final_message and self.messages[-1].role != "assistant":
+            raise ValueError("continue_final_message needs the last message to be the assistant's")
+        return self

@@ -1,0 +1,52 @@
+"""The body of POST /v1/completions."""
+
+from typing import Annotated, Self
+
+from pydantic import Field, PlainValidator, model_validator
+
+from smartspec.server.http.body_model import only
+from smartspec.server.openai.generation_body import GenerationBody
+
+PROMPT_SHAPES = (
+    "must be a string, a list of strings, a list of token ids or a list of such lists, and none of them empty"
+)
+
+
+def _to_prompts(value: object) -> list[str | list[int]]:
+    if isinstance(value, str) or _are_token_ids(value):
+        value = [value]
+    if isinstance(value, list) and value and all(isinstance(p, str) or _are_token_ids(p) for p in value) and all(value):
+        return value
+    raise ValueError(PROMPT_SHAPES)
+
+
+def _are_token_ids(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(type(item) is int for item in value)
+
+
+Text = Annotated[str, Field(min_length=1)]
+TokenIds = Annotated[list[int], Field(min_length=1)]
+Prompts = Text | Annotated[list[Text], Field(min_length=1)] | TokenIds | Annotated[list[TokenIds], Field(min_length=1)]
+
+
+class CompletionBody(GenerationBody):
+    """POST /v1/completions. prompt: one or several prompts, each a text or a list of token ids."""
+
+    prompt: Annotated[list[str | list[int]], PlainValidator(_to_prompts, json_schema_input_type=Prompts)]
+    logprobs: int | None = None
+    echo: bool = False
+    tools: Annotated[object, only([])] = None
+    tool_choice: Annotated[object, only("none", "auto")] = None
+
+    @property
+    def num_prompt_top(self) -> int | None:
+        if self.echo and self.logprobs is not None:
+            return max(self.logprobs, self.prompt_logprobs or 0)
+        # An echo without output computes something of the prompt, or nothing would be left to do.
+        return 0 if self.echo and self.max_tokens == 0 and self.prompt_logprobs is None else self.prompt_logprobs
+
+    @model_validator(mode="after")
+    def _echoed_logprobs_are_not_streamed(self) -> Self:
+        if self.stream and self.echo and self.logprobs is not None:
+            raise ValueError("logprobs with echo needs stream to be false")
+        return self
