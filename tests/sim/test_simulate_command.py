@@ -4,14 +4,18 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 from concurrent.futures.process import BrokenProcessPool
 
 import pytest
+import typer
 from recorded_run import ToyRun
 from typer.testing import CliRunner
 
 from smartspec.cli.main import _build_app
 from smartspec.cli.runs import in_processes
+from smartspec.cli.scenario_options import settings_of
 from smartspec.sim import simulation
 from smartspec.sim.fleet import Fleet
 from smartspec.sim.scenario import Scenario
@@ -130,6 +134,29 @@ def test_default_policies_fit_the_longest_draft(call):
     result = call("--batch", "4", "--max-draft-tokens", "3")
     assert result.exit_code == 0, result.output
     assert sorted(cells[0] for cells in table(result.output)) == ["goodput", "off", "perfect-estimates"]
+
+
+def options(*arguments: str) -> dict:
+    """The settings that these arguments make."""
+    command = typer.main.get_command(_build_app()).commands["simulate"]
+    with command.make_context("simulate", list(arguments)) as context:
+        return settings_of(context.params)
+
+
+def test_options_left_alone_are_the_defaults_of_the_record():
+    assert Scenario(**options("--batch", "4")) == Scenario(batch=4)
+
+
+def test_options_that_people_write_otherwise_than_the_record_holds_them():
+    texts = ("--tpot-target-ms", "20,50", "--ttft-target-ms", "100", "--throttle", "60:1.3", "--profile", "no-context")
+    assert Scenario(**options("--trace", "a.csv", *texts)) == Scenario(
+        trace="a.csv", tpot_targets=(0.02, 0.05), ttft_target=0.1, throttle=((60.0, 1.3),), profile="no-context"
+    )
+
+
+def test_the_commands_are_made_without_what_takes_time():
+    program = "import sys; from smartspec.cli.main import _build_app; _build_app(); print('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "False\n"
 
 
 def saved_policies(path) -> list[tuple[str, int]]:

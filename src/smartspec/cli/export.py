@@ -2,12 +2,14 @@
 
 import json
 import sys
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
 
 import typer
 
-from smartspec.cli.scenario_options import Drafter, DraftModel, Hardware, Model, TensorParallel
+from smartspec.cli.options import command
+from smartspec.cli.scenario_options import scenario_options, settings_of
 
 
 class Engine(StrEnum):
@@ -18,21 +20,19 @@ class Engine(StrEnum):
     TENSORRT_LLM = "tensorrt-llm"
 
 
-def export(
-    engine: Annotated[Engine, typer.Argument(help="Whose form of the table to print.")],
-    hardware: Hardware = "h100",
-    model: Model = "8b",
-    tensor_parallel: TensorParallel = 1,
-    drafter: Drafter = "model",
-    draft_model: DraftModel = None,
-    acceptance: Annotated[float, typer.Option(min=0.0, max=1.0, help="Acceptance of a draft token.")] = 0.7,
-    max_draft_tokens: Annotated[int, typer.Option(min=1, help="Longest draft.")] = 5,
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """What is asked of a table, beside the scenario it is for."""
+
+    engine: Annotated[Engine, typer.Argument(help="Whose form of the table to print.")]
+    acceptance: Annotated[float, typer.Option(min=0.0, max=1.0, help="Acceptance of a draft token.")] = 0.7
+    max_draft_tokens: Annotated[int, typer.Option(min=1, help="Longest draft.")] = 5
     lengths: Annotated[
         str | None,
         typer.Option(
             help="vllm: lengths to choose from, as 1,3,5; each is in the table, so that its graphs are captured."
         ),
-    ] = None,
+    ] = None
     max_batch: Annotated[
         int,
         typer.Option(
@@ -41,11 +41,24 @@ def export(
             help="Largest batch: the engine's limit of requests at once, or more. In larger ones vLLM and SGLang keep "
             "the last length, TensorRT-LLM drafts nothing.",
         ),
-    ] = 256,
+    ] = 256
     allow_zero: Annotated[
         bool, typer.Option("--allow-zero", help="Write a length of 0 where no drafts are best, instead of the least.")
-    ] = False,
-) -> None:
+    ] = False
+
+    @property
+    def chosen(self) -> tuple[int, ...] | None:
+        """The lengths to choose from, where they are given. ValueError for what is none."""
+        if self.lengths is None:
+            return None
+        parts = self.lengths.split(",")
+        if not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
+            raise ValueError(f"--lengths {self.lengths}: name numbers of draft tokens, for example 1,3,5")
+        return tuple(int(part) for part in parts)
+
+
+@command(Table, scenario_options("hardware", "model", "tensor_parallel", "drafter", "draft_model"))
+def export(options: Table, **given) -> None:
     """Print the best draft length by batch size as JSON, in the form another engine reads.
 
     A length of 0 is not written unless asked for: while it holds, these engines feed the drafter nothing, its KV lacks
@@ -56,33 +69,26 @@ def export(
     from smartspec.sim import length_table
     from smartspec.sim.scenario import Scenario
 
-    scenario = Scenario(
-        hardware=hardware,
-        model=model,
-        tensor_parallel=tensor_parallel,
-        drafter=drafter,
-        draft_model=draft_model,
-        max_draft_tokens=max_draft_tokens if lengths is None else max(_numbers(lengths)),
-        max_batch=max_batch,
-        batch=1,
-    )
-    doubts = {Engine.SGLANG: (-length_table.ACCEPTANCE_DOUBT, 0.0, length_table.ACCEPTANCE_DOUBT)}.get(engine, (0.0,))
-    tables = [length_table.length_table(scenario, min(max(acceptance + doubt, 0.0), 1.0)) for doubt in doubts]
-    if lengths is not None and engine is not Engine.VLLM:
-        raise ValueError(f"--lengths {lengths} is for vllm: {engine} has no such graphs")
-    chosen = (1,) if lengths is None else _numbers(lengths)
-    least = 0 if allow_zero else min(chosen)
+    lengths, chosen = options.chosen, options.chosen or (1,)
+    longest = options.max_draft_tokens if lengths is None else max(lengths)
+    scenario = Scenario(max_draft_tokens=longest, max_batch=options.max_batch, batch=1, **settings_of(given))
+    doubt = length_table.ACCEPTANCE_DOUBT if options.engine is Engine.SGLANG else 0.0
+    doubts = (-doubt, 0.0, doubt) if doubt else (0.0,)
+    tables = [length_table.length_table(scenario, min(max(options.acceptance + d, 0.0), 1.0)) for d in doubts]
+    if lengths is not None and options.engine is not Engine.VLLM:
+        raise ValueError(f"--lengths {options.lengths} is for vllm: {options.engine} has no such graphs")
+    least = 0 if options.allow_zero else min(chosen)
     if zeros := [entry for table in tables for entry in table if entry.length < min(chosen)]:
         sizes = f"{min(entry.first for entry in zeros)} to {max(entry.last for entry in zeros)}"
-        print(_about_zero(drafter, sizes, least), file=sys.stderr)
+        print(_about_zero(scenario.drafter, sizes, least), file=sys.stderr)
     if lengths is not None:
-        tables = [length_table.with_lengths(tables[0], chosen, least)]
+        tables = [length_table.with_lengths(tables[0], lengths, least)]
     elif least:
         tables = [length_table.without_zeros(table) for table in tables]
-    if engine is Engine.VLLM:
-        config = length_table.vllm_config(tables[0])
-    elif engine is Engine.SGLANG:
+    if options.engine is Engine.SGLANG:
         config = length_table.sglang_config(tables)
+    elif options.engine is Engine.VLLM:
+        config = length_table.vllm_config(tables[0])
     else:
         config = length_table.tensorrt_llm_config(tables[0])
     print(json.dumps(config))
@@ -97,10 +103,3 @@ def _about_zero(drafter: str, sizes: str, least: int) -> str:
     if not least:
         return f"{best}: {why}"
     return f"{best}; --allow-zero writes 0 ({why}). If batches are seldom smaller, serve without drafts"
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    parts = text.split(",")
-    if not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
-        raise ValueError(f"--lengths {text}: name numbers of draft tokens, for example 1,3,5")
-    return tuple(int(part) for part in parts)

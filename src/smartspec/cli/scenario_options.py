@@ -1,19 +1,46 @@
-"""Options that several commands have: the machine and the models of a simulated engine."""
+"""The settings of a simulated engine (sim.settings) as options of a command, and back."""
 
-from typing import Annotated
+from inspect import Parameter
+from typing import Annotated, Any
 
 import typer
 
-Hardware = Annotated[
-    str,
-    typer.Option(
-        help="a100-80g, h100, h200, b200, l40s, a40, l4, a JSON file of measured curves, or a .jsonl file: the "
-        "decision log of a live run, for its profile."
-    ),
-]
-Model = Annotated[str, typer.Option(help="8b, 70b, or a shape like qwen-2.5-32b.")]
-TensorParallel = Annotated[int, typer.Option(min=1, help="Devices per replica.")]
-Drafter = Annotated[
-    str, typer.Option(help="model, depth by depth; head, which makes trees too; or lookup, which costs nothing.")
-]
-DraftModel = Annotated[str | None, typer.Option(help="Shape of the draft model (default: an EAGLE head of the model).")]
+PANEL = "Scenario"
+
+
+def scenario_options(*names: str) -> list[Parameter]:
+    """Of these settings, of all without a name."""
+    from smartspec.sim.settings import stated_settings
+
+    stated = stated_settings()
+    return [_option(*one) for one in stated if not names or one[0].name in names]
+
+
+def settings_of(given: dict[str, Any]) -> dict[str, Any]:
+    """Values of settings from those of the options that scenario_options made."""
+    from smartspec.sim.settings import stated_settings
+
+    settings = {}
+    for field, _, setting in stated_settings():
+        name = setting.option or field.name
+        if name not in given:
+            continue
+        if setting.read is None:
+            settings[field.name] = given[name]
+        elif given[name] is not None:
+            settings[field.name] = setting.read(given[name])
+    return settings
+
+
+def _option(field, kind, setting) -> Parameter:
+    """Bounds of 0 and 1 are told; the others are far off, and the scenario refuses what is beyond."""
+    told = {
+        "min": setting.least if setting.least in (0, 1) else None,
+        "max": setting.largest if setting.largest == 1 else None,
+        "show_default": setting.shown or True,
+    }
+    option = typer.Option(help=setting.help, rich_help_panel=PANEL, **told)
+    kind, default = (kind, field.default) if setting.read is None else (str | None, None)
+    return Parameter(
+        setting.option or field.name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option]
+    )

@@ -15,12 +15,12 @@ from smartspec.control.records import BatchView, DrafterQuery, DrafterSpec, Draf
 from smartspec.core.batch import NO_DRAFT, Batch, Draft, StepResult, Verification, chain
 from smartspec.core.blocks import PrefixCopy, Trim
 from smartspec.core.request import Request
+from smartspec.sim.settings import SIBLING_SHARE
 from smartspec.sim.world.acceptance import GroundTruthAcceptance, count_leading, divergence
 from smartspec.sim.world.step_time import GroundTruthTime
 from smartspec.sim.world.trees import SimulatedTrees, right_path, true_siblings
 
 EOS = 2
-SIBLING_SHARE = 0.2
 LOOKUP = DrafterSpec("lookup", match_lengths=(0, 2, 3, 4, 6, 9))
 MODEL = DrafterSpec("model", has_passes=True)
 HEAD = DrafterSpec("head", has_passes=True, makes_trees=True)

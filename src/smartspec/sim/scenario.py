@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from smartspec.control.goodput.settings import GoodputSettings
 from smartspec.control.records import DrafterSpec
 from smartspec.core.speculation import MAX_TPOT_SECONDS
-from smartspec.sim.executor import HEAD, LOOKUP, MODEL, SIBLING_SHARE
+from smartspec.sim.executor import HEAD, LOOKUP, MODEL
 from smartspec.sim.fleet import ROUTERS
-from smartspec.sim.setting_limits import check_limits
+from smartspec.sim.settings import SIBLING_SHARE, ScenarioSettings
 from smartspec.sim.world.step_time import ControllerSeconds
 from smartspec.workload.arrivals import check_rate
 
@@ -15,63 +15,18 @@ DRAFTERS = {"model": MODEL, "head": HEAD, "lookup": LOOKUP}
 
 
 @dataclass(frozen=True)
-class Scenario:
-    """A simulated run. Exactly one of rate, trace and batch says how requests come.
+class Scenario(ScenarioSettings):
+    """A simulated run: its settings, the policy that decides, and the seed of all that is random.
 
-    policy: as in policies.names, or perfect-estimates. goodput: values of the policy of that name. hardware: an
-    accelerator (hardware.ACCELERATORS), a JSON file of curves (LatencyModel.to_dict), or a decision log, ending in
-    .jsonl, for the profile it begins with. model: a shape (hardware.MODEL_SHAPES), 8b or 70b for short. drafter: model,
-    head (which makes trees too) or lookup. draft_model: a shape; None takes an EAGLE head of the model.
-    draft_tensor_parallel: devices it runs on; None for as many as the target. acceptance: see class_spec, or the path
-    of a decision log, ending in .jsonl: request i meets what the log's request i mod N met. sibling_share: of the cases
-    that a node's elder siblings leave, those in which it is right. found_share: share of output positions at which
-    lookup finds a draft.
-    tagged: requests name their acceptance class to the engine. tpot_targets: seconds per output token that requests
-    want, in turn. ttft_target: seconds to the first token that all want. kv_tokens: None takes what the devices' memory
-    holds. captured_graphs: passes are padded to sizes of captured graphs.
-
-    rate: Poisson requests per second. batch: so many requests are always under way. num_requests: a trace starts over
-    as often as that takes; None takes it once, without a trace 1000 requests, or all that arrive at that rate before
-    seconds. seconds: only requests that arrive before.
-    prompt_tokens, output_tokens: mean lengths, where no trace says more. host_seconds, controller_seconds (measured by
-    controller_time), throttle: see GroundTruthTime. profile: what is wrong with the start-up profile, see
-    GroundTruthTime.profile.
+    policy: as in policies.names, or perfect-estimates. goodput: values of the policy of that name. tpot_targets,
+    ttft_target: in seconds. trace, and hardware or acceptance that end in .json or .jsonl: paths. num_requests: a trace
+    starts over as often as that takes. host_seconds, throttle, controller_seconds (measured by controller_time): see
+    GroundTruthTime. profile: see GroundTruthTime.profile.
     """
 
     policy: str = "goodput"
-    hardware: str = "h100"
-    model: str = "8b"
-    tensor_parallel: int = 1
-    drafter: str = "model"
-    draft_model: str | None = None
-    draft_tensor_parallel: int | None = None
-    acceptance: str = "0.7"
-    sibling_share: float = SIBLING_SHARE
-    found_share: float = 1.0
-    tagged: bool = False
-    tpot_targets: tuple[float, ...] = ()
-    ttft_target: float | None = None
-    max_draft_tokens: int = 8
-    max_batch: int = 256
-    max_batched_tokens: int = 2048
     max_model_len: int = 131072
-    kv_tokens: int | None = None
-    captured_graphs: bool = False
-    rate: float | None = None
-    trace: str | None = None
-    time_scale: float = 1.0
-    batch: int | None = None
-    num_requests: int | None = None
-    seconds: float | None = None
-    prompt_tokens: int = 512
-    output_tokens: int = 200
-    replicas: int = 1
-    router: str = "least-loaded"
-    host_seconds: float = 0.001
     controller_seconds: ControllerSeconds = ()
-    jitter: float = 0.02
-    profile: float | str = 1.0
-    throttle: tuple[tuple[float, float], ...] = ()
     seed: int = 0
     goodput: GoodputSettings = field(default_factory=GoodputSettings)
 
@@ -108,7 +63,7 @@ class Scenario:
             raise ValueError(f"tpot_targets must be in (0, {MAX_TPOT_SECONDS:g}], got {self.tpot_targets}")
         if self.ttft_target is not None and not 0 < self.ttft_target <= MAX_TPOT_SECONDS:
             raise ValueError(f"ttft_target must be in (0, {MAX_TPOT_SECONDS:g}], got {self.ttft_target}")
-        check_limits(vars(self))
+        self.check_limits()
 
     @property
     def has_model(self) -> bool:

@@ -15,7 +15,8 @@ from smartspec.control.records import BatchView, Drafted, DrafterSpec, DrafterVi
 from smartspec.core.batch import Verification, shorten
 from smartspec.core.draft_columns import confidence_of, node_tests, num_compared, parents_of
 from smartspec.core.engine_core import Controller
-from smartspec.sim.executor import SIBLING_SHARE, free_tests, masked, stop_early
+from smartspec.sim.executor import free_tests, masked, stop_early
+from smartspec.sim.settings import SIBLING_SHARE
 from smartspec.sim.world.acceptance import GroundTruthAcceptance, count_leading, divergence
 from smartspec.sim.world.step_time import NOISELESS, GroundTruthTime
 from smartspec.sim.world.trees import SimulatedTrees, right_path, tree_survival, true_siblings

@@ -4,9 +4,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from smartspec.sim.settings import MAX_REQUESTS
 from smartspec.workload.arrivals import Trace, poisson_arrivals
-
-MAX_REQUESTS = 10_000_000
 
 
 @dataclass(frozen=True)
