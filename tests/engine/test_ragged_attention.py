@@ -9,6 +9,8 @@ from smartspec.engine.attention.ragged import Segment, make_tiles
 from smartspec.engine.kernels.cpu.ragged_attention import (
     LIBRARY,
     MAX_TILE_TOKENS,
+    CachedLayer,
+    Heads,
     max_tokens_per_tile,
     ragged_attention,
 )
@@ -65,7 +67,7 @@ def test_every_query_sees_what_torch_says_it_sees(num_kv_heads, group_size, head
     query, key, value = heads.split([group_size * num_kv_heads, num_kv_heads, num_kv_heads])
     output = torch.empty(num_tokens, group_size * num_kv_heads, head_dim)
     tiles = torch.from_numpy(make_tiles(segments, tile_tokens))
-    ragged_attention(query, key, value, keys, values, output, tiles, SCALE, window)
+    ragged_attention(Heads(query, key, value), CachedLayer(keys, values), output, tiles, SCALE, window)
     row = 0
     for slot, start, n in CASES:
         rows = slice(row, row + n)
@@ -84,5 +86,5 @@ def test_scores_far_apart_do_not_overflow():
     query, output = torch.ones(2, 1, 64).transpose(0, 1), torch.empty(2, 1, 64)
     new_key, new_value = torch.full((1, 2, 64), -100.0), torch.full((1, 2, 64), 7.0)
     tiles = torch.tensor([(0, 150, 0, 1, -1), (0, 254, 1, 1, -1)])
-    ragged_attention(query, new_key, new_value, keys, values, output, tiles, 1.0, None)
+    ragged_attention(Heads(query, new_key, new_value), CachedLayer(keys, values), output, tiles, 1.0, None)
     assert output[:, 0, 0].tolist() == pytest.approx([3.0, 101.5], rel=4 * ROUNDING)

@@ -13,8 +13,8 @@ import openai
 from fake_core import EchoExecutor, make_core
 
 from smartspec.core.engine_core import EngineCore
-from smartspec.engine.runtime.async_engine import AsyncEngine
-from smartspec.server.app import create_app
+from smartspec.engine.runtime.async_engine import Admission, AsyncEngine, TextModel
+from smartspec.server.app import About, AppOptions, create_app
 from smartspec.server.http.connections import LimitedConnection
 from smartspec.server.http.keys import ApiKeys
 from smartspec.server.http.uvicorn_server import HttpServer
@@ -72,17 +72,10 @@ def running_server(
 ) -> Iterator[FakeServer]:
     sizes = {"max_batch": max_batch, "max_model_len": MAX_MODEL_LEN, "kv_tokens": kv_tokens}
     core = make_core(tokenizer.eos_token_id, draft_length=draft_length, **sizes)
-    engine = AsyncEngine(
-        core,
-        tokenizer,
-        eos_token_ids=frozenset({tokenizer.eos_token_id}),
-        vocab_size=len(tokenizer),
-        max_model_len=MAX_MODEL_LEN,
-        max_batch=max_batch,
-        max_queue=max_queue,
-        max_queue_per_client=max_queue_per_client,
-    )
-    options = {"policy": policy, "keys": keys, "ignore_unknown_fields": ignore_unknown_fields, **app_options}
+    model = TextModel(tokenizer, frozenset({tokenizer.eos_token_id}), len(tokenizer), MAX_MODEL_LEN)
+    engine = AsyncEngine(core, model, Admission(max_batch, max_queue, max_queue_per_client))
+    options = {"policy": policy, "ignore_unknown_fields": ignore_unknown_fields, **app_options}
+    options |= {} if keys is None else {"keys": keys}
     compiler = grammar_compiler(tokenizer)
     with served(engine, tokenizer, compiler, api_key, drain_seconds, connection, **options) as server:
         yield server
@@ -97,10 +90,12 @@ def served(
     drain_seconds: float = 0.0,
     connection: type[LimitedConnection] = LimitedConnection,
     timeout: float = 30,
+    policy: str = "adaserve",
     **app_options,
 ) -> Iterator[FakeServer]:
     """A server around any engine. timeout: of its clients, in seconds."""
-    app = create_app(engine, tokenizer, MODEL, drafters=("prompt-lookup",), compiler=compiler, **app_options)
+    about = About(MODEL, policy, drafters=("prompt-lookup",))
+    app = create_app(engine, tokenizer, compiler, about, AppOptions(**app_options))
     listener = socket.create_server(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     web_server = HttpServer(app, engine, drain_seconds=drain_seconds, connection=connection)

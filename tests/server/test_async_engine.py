@@ -13,7 +13,7 @@ from fake_core import make_core
 from smartspec.control.records import StepSeconds
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.engine.runtime import async_engine
-from smartspec.engine.runtime.async_engine import FIRST_STEPS, AsyncEngine, EngineError, QueueFull
+from smartspec.engine.runtime.async_engine import FIRST_STEPS, Admission, AsyncEngine, EngineError, QueueFull, TextModel
 
 
 def run(
@@ -29,12 +29,8 @@ def run(
         core = make_core(tokenizer.eos_token_id, **options)
         engine = AsyncEngine(
             core,
-            tokenizer,
-            eos_token_ids=frozenset({tokenizer.eos_token_id}),
-            vocab_size=len(tokenizer),
-            max_model_len=512,
-            max_batch=4,
-            max_queue=4,
+            TextModel(tokenizer, frozenset({tokenizer.eos_token_id}), vocab_size=len(tokenizer), max_model_len=512),
+            Admission(max_batch=4, max_queue=4),
             idle_work=idle_work,
             clock=clock,
         )

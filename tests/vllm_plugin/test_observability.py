@@ -55,7 +55,7 @@ def test_metrics_that_cannot_be_written_change_no_decision(tmp_path, clean_regis
     engine.add(0, 20, 150)
     engine.run()
     assert {length for lengths in engine.verified_lengths for length in lengths} <= {1, 2, 3}
-    assert engine.scheduler.steps_to_rest == 0
+    assert engine.scheduler.rest.steps == 0
     assert sum("metrics cannot be written" in message for message in caplog.messages) == 1
     obstacle.rmdir()
     StatLogger(front_end(config, SCHEDULER), [0])

@@ -230,7 +230,7 @@ def test_odd_values_of_one_request_count_as_not_given(case, tmp_path, monkeypatc
     with caplog.at_level(logging.WARNING, "vllm.smartspec"):
         engine.run()
     assert_texts_are_right(engine)
-    assert engine.scheduler.steps_to_rest == 0 and not engine.scheduler.speculation._controller.errors
+    assert engine.scheduler.rest.steps == 0 and not engine.scheduler.speculation._controller.errors
     assert {weight for view in views for weight in view.weights.tolist()} == {1.0}
     assert max(map(max, filter(None, engine.verified_lengths))) == 4
     warned = [message for message in caplog.messages if "counts as not given" in message]
@@ -243,7 +243,7 @@ def test_a_text_without_end_is_one_request_like_others(tmp_path):
     engine.add(0, 20, 10**30)
     with pytest.raises(AssertionError, match="not done"):
         engine.run(max_steps=50)
-    assert scheduler.steps_to_rest == 0 and engine.verified_lengths[-1] == [2]
+    assert scheduler.rest.steps == 0 and engine.verified_lengths[-1] == [2]
 
 
 def test_the_range_of_weights_is_that_of_the_http_field():

@@ -1,10 +1,12 @@
 """`smartspec bench`: measure a running OpenAI-compatible server, ours or any other."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from smartspec.cli.options import command
 from smartspec.cli.output_files import check_output
 
 if TYPE_CHECKING:
@@ -13,51 +15,57 @@ if TYPE_CHECKING:
 MAX_TARGET_MS = 3.6e6  # an hour, as our server
 
 
-def bench(
-    base_url: Annotated[str, typer.Option(help="The server, for example http://127.0.0.1:8000.")],
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """What is sent to which server, and where the figures go."""
+
+    base_url: Annotated[str, typer.Option(help="The server, for example http://127.0.0.1:8000.")]
     prompts: Annotated[
         Path | None,
         typer.Option(
             help='JSONL file, one {"prompt": ...} a line, or a folder of such files; `id` and `task` are kept. '
             "Default: the prompts that come with smartspec."
         ),
-    ] = None,
-    concurrency: Annotated[int | None, typer.Option(min=1, help="Keep so many requests under way (default 1).")] = None,
-    rate: Annotated[float | None, typer.Option(help="Poisson arrivals, requests per second.")] = None,
+    ] = None
+    concurrency: Annotated[int | None, typer.Option(min=1, help="Keep so many requests under way (default 1).")] = None
+    rate: Annotated[float | None, typer.Option(help="Poisson arrivals, requests per second.")] = None
     trace: Annotated[
         Path | None,
         typer.Option(
             help="Replay a CSV arrival_s,prompt_tokens,output_tokens: its arrival times and output lengths; "
             "the longer prompts of the file go to its rows with longer prompts."
         ),
-    ] = None,
+    ] = None
     num_prompts: Annotated[
         int | None, typer.Option(min=1, help="Requests to send (default: every prompt, or trace row, once).")
-    ] = None,
+    ] = None
     max_tokens: Annotated[
         int | None, typer.Option(min=1, help="New tokens per request (default 64; with a trace, a cap on its lengths).")
-    ] = None,
-    temperature: Annotated[float, typer.Option(min=0.0, max=1000.0, help="0 is greedy.")] = 0.0,
-    seed: Annotated[int, typer.Option(min=0, help="Of prompt order, arrivals and sampled requests.")] = 0,
-    output: Annotated[Path | None, typer.Option(help="Save settings, summary and every request as JSON.")] = None,
-    model: Annotated[str | None, typer.Option(help="Model name (default: the server's first).")] = None,
-    task: Annotated[str | None, typer.Option(help="Only prompts whose `task` starts with this.")] = None,
-    chat: Annotated[bool, typer.Option(help="Chat completions, or plain completions of the raw prompt.")] = True,
-    ignore_eos: Annotated[bool, typer.Option(help="Never stop early, on servers that know ignore_eos.")] = False,
+    ] = None
+    temperature: Annotated[float, typer.Option(min=0.0, max=1000.0, help="0 is greedy.")] = 0.0
+    seed: Annotated[int, typer.Option(min=0, help="Of prompt order, arrivals and sampled requests.")] = 0
+    output: Annotated[Path | None, typer.Option(help="Save settings, summary and every request as JSON.")] = None
+    model: Annotated[str | None, typer.Option(help="Model name (default: the server's first).")] = None
+    task: Annotated[str | None, typer.Option(help="Only prompts whose `task` starts with this.")] = None
+    chat: Annotated[bool, typer.Option(help="Chat completions, or plain completions of the raw prompt.")] = True
+    ignore_eos: Annotated[bool, typer.Option(help="Never stop early, on servers that know ignore_eos.")] = False
     tpot_target_ms: Annotated[
         float | None,
         typer.Option(min=0.01, max=MAX_TARGET_MS, help="Wanted milliseconds per output token; our server is told."),
-    ] = None,
+    ] = None
     ttft_target_ms: Annotated[
         float | None,
         typer.Option(min=0.01, max=MAX_TARGET_MS, help="Wanted milliseconds to the first token; our server is told."),
-    ] = None,
-    time_scale: Annotated[float, typer.Option(help="Replay the trace this many times faster.")] = 1.0,
-    timeout: Annotated[
-        float, typer.Option(min=0.001, max=1e6, help="Seconds until a request counts as failed.")
-    ] = 600.0,
-    api_key: Annotated[str | None, typer.Option(help="Sent as a bearer token.")] = None,
-) -> None:
+    ] = None
+    time_scale: Annotated[float, typer.Option(help="Replay the trace this many times faster.")] = 1.0
+    timeout: Annotated[float, typer.Option(min=0.001, max=1e6, help="Seconds until a request counts as failed.")] = (
+        600.0
+    )
+    api_key: Annotated[str | None, typer.Option(help="Sent as a bearer token.")] = None
+
+
+@command(Measurement)
+def bench(options: Measurement) -> None:
     """Send prompts to a server; print TTFT, TPOT, end-to-end latency, throughput and, for our server, acceptance.
 
     Prompts come in an order drawn from --seed. Ctrl-C reports and saves what has finished by then.
@@ -72,26 +80,34 @@ def bench(
     from smartspec.bench.run import LoadSettings, measure, plan_load
 
     load = LoadSettings(
-        prompts=None if prompts is None else str(prompts),
-        task=task,
-        concurrency=concurrency,
-        rate=rate,
-        trace=None if trace is None else str(trace),
-        time_scale=time_scale,
-        num_prompts=num_prompts,
-        max_tokens=max_tokens,
-        seed=seed,
+        prompts=None if options.prompts is None else str(options.prompts),
+        task=options.task,
+        concurrency=options.concurrency,
+        rate=options.rate,
+        trace=None if options.trace is None else str(options.trace),
+        time_scale=options.time_scale,
+        num_prompts=options.num_prompts,
+        max_tokens=options.max_tokens,
+        seed=options.seed,
     )
     plan = plan_load(load)
-    if output is not None:
-        check_output("--output", output)
-    url = normalize_base_url(base_url)
-    target = Target(url, find_model(url, model, api_key), api_key, chat, temperature, ignore_eos, timeout)
-    policy = read_policy(url, api_key)
+    if options.output is not None:
+        check_output("--output", options.output)
+    url = normalize_base_url(options.base_url)
+    target = Target(
+        url,
+        find_model(url, options.model, options.api_key),
+        options.api_key,
+        options.chat,
+        options.temperature,
+        options.ignore_eos,
+        options.timeout,
+    )
+    policy = read_policy(url, options.api_key)
     target = replace(
         target,
-        tpot_target_seconds=None if tpot_target_ms is None else tpot_target_ms / 1000,
-        ttft_target_seconds=None if ttft_target_ms is None else ttft_target_ms / 1000,
+        tpot_target_seconds=None if options.tpot_target_ms is None else options.tpot_target_ms / 1000,
+        ttft_target_seconds=None if options.ttft_target_ms is None else options.ttft_target_ms / 1000,
         sends_targets=policy is not None,
     )
 
@@ -100,9 +116,9 @@ def bench(
     settings["started"] = datetime.now(UTC).isoformat(timespec="seconds")
     with progress_bar(len(plan.requests)) as on_record:
         records, summary = measure(target, plan, on_record)
-    if output is not None:
-        write_json(output, run_json(settings, summary, records))
-    _print(settings, summary, output)
+    if options.output is not None:
+        write_json(options.output, run_json(settings, summary, records))
+    _print(settings, summary, options.output)
     if not summary.num_completed:
         raise typer.Exit(1)
 

@@ -3,55 +3,64 @@
 import asyncio
 import sys
 import time
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from smartspec.cli.options import command
+
 if TYPE_CHECKING:
     from smartspec.core.sampling_params import SamplingParams
     from smartspec.engine.runtime.async_engine import AsyncEngine
 
 
-def generate(
-    prompt: Annotated[str | None, typer.Argument(help="The prompt; or use --file.")] = None,
-    file: Annotated[Path | None, typer.Option(help="Read the prompt from a text file (- for standard input).")] = None,
-    model: Annotated[str | None, typer.Option(help="Hugging Face id, folder or GGUF file (default: built in).")] = None,
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What is asked, and of which engine."""
+
+    prompt: Annotated[str | None, typer.Argument(help="The prompt; or use --file.")] = None
+    file: Annotated[Path | None, typer.Option(help="Read the prompt from a text file (- for standard input).")] = None
+    model: Annotated[str | None, typer.Option(help="Hugging Face id, folder or GGUF file (default: built in).")] = None
     drafter: Annotated[
         str | None,
         typer.Option(help="prompt-lookup, recycling, head (the model's own), a model, a head's folder (a,b), or none."),
-    ] = None,
-    policy: Annotated[str, typer.Option(help="goodput, off or fixed:K.")] = "goodput",
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    quantization: Annotated[str, typer.Option(help="auto, none, int8 or int4; see serve.")] = "auto",
-    max_tokens: Annotated[int, typer.Option(min=1, help="New tokens at most.")] = 256,
-    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
-    seed: Annotated[int | None, typer.Option(help="For repeatable sampling.")] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Continue the text as it is, without the chat template.")] = False,
-) -> None:
+    ] = None
+    policy: Annotated[str, typer.Option(help="goodput, off or fixed:K.")] = "goodput"
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto"
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto"
+    quantization: Annotated[str, typer.Option(help="auto, none, int8 or int4; see serve.")] = "auto"
+    max_tokens: Annotated[int, typer.Option(min=1, help="New tokens at most.")] = 256
+    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0
+    seed: Annotated[int | None, typer.Option(help="For repeatable sampling.")] = None
+    raw: Annotated[bool, typer.Option("--raw", help="Continue the text as it is, without the chat template.")] = False
+
+
+@command(Question)
+def generate(options: Question) -> None:
     """Answer one prompt on the terminal; the last line, on standard error, says how fast it went."""
-    text = _read_prompt(prompt, file)
+    text = _read_prompt(options.prompt, options.file)
     from smartspec.core.sampling_params import SamplingParams
     from smartspec.engine.runtime.async_engine import AsyncEngine
     from smartspec.engine.runtime.build import build_engine
     from smartspec.engine.runtime.config import EngineConfig, parse_drafters
     from smartspec.engine.runtime.engine_thread import EngineThread
 
-    chosen = {} if model is None else {"model": model}
-    params = SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=seed)
+    chosen = {} if options.model is None else {"model": options.model}
+    params = SamplingParams(max_tokens=options.max_tokens, temperature=options.temperature, seed=options.seed)
     config = EngineConfig(
-        drafters=None if drafter is None else parse_drafters(drafter),
-        policy=policy,
-        dtype=dtype,
-        device=device,
-        quantization=quantization,
+        drafters=None if options.drafter is None else parse_drafters(options.drafter),
+        policy=options.policy,
+        dtype=options.dtype,
+        device=options.device,
+        quantization=options.quantization,
         **chosen,
     )
     thread = EngineThread()
     engine = thread.submit(partial(build_engine, config, report=partial(print, file=sys.stderr))).result()
-    token_ids = _tokenize(engine.tokenizer, text, raw)
+    token_ids = _tokenize(engine.tokenizer, text, options.raw)
     try:
         asyncio.run(_stream(AsyncEngine.of(engine, thread), token_ids, params))
     except KeyboardInterrupt:

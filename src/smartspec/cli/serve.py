@@ -7,6 +7,7 @@ import signal
 import socket
 import sys
 from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,95 +17,87 @@ import typer
 from smartspec.cli.access import api_keys, check_exposure, cors_origins
 from smartspec.cli.config_file import read_classes, use_config_file
 from smartspec.cli.logs import LogFormat, configure_logs
+from smartspec.cli.options import command
 
 if TYPE_CHECKING:
     from smartspec.engine.runtime.async_engine import AsyncEngine
     from smartspec.engine.runtime.build import Engine
+    from smartspec.engine.runtime.config import EngineConfig
     from smartspec.engine.runtime.engine_thread import EngineThread
-    from smartspec.server.http.keys import ApiKeys
+    from smartspec.server.app import AppOptions
 
 SWITCH_INTERVAL_SECONDS = 0.0005
 OPEN_FILES = 4096  # twice the connections there may be
 
 
-def serve(
+@dataclass(frozen=True, kw_only=True)
+class ServerOptions:
+    """What is served, how and to whom."""
+
     config: Annotated[
         Path | None, typer.Option(help="TOML file of these options.", callback=use_config_file, is_eager=True)
-    ] = None,
-    model: Annotated[str | None, typer.Option(help="Hugging Face id, folder or GGUF file (default: built in).")] = None,
+    ] = None
+    model: Annotated[str | None, typer.Option(help="Hugging Face id, folder or GGUF file (default: built in).")] = None
     drafter: Annotated[
         str | None,
         typer.Option(help="prompt-lookup, recycling, head (the model's own), a model, a head's folder (a,b), or none."),
-    ] = None,
-    policy: Annotated[str, typer.Option(help="goodput, off, fixed:K, uniform:K,K or a published one.")] = "goodput",
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000,
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    ] = None
+    policy: Annotated[str, typer.Option(help="goodput, off, fixed:K, uniform:K,K or a published one.")] = "goodput"
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1"
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto"
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto"
     quantization: Annotated[
         str,
         typer.Option(help="auto keeps a GGUF file's blocks, none unpacks them; int8 or int4 round floats to blocks."),
-    ] = "auto",
-    max_batch: Annotated[int, typer.Option(help="Requests that run at once.")] = 32,
-    max_model_len: Annotated[int | None, typer.Option(help="Most tokens of a request (default: the model's).")] = None,
-    kv_tokens: Annotated[int | None, typer.Option(help="KV memory in tokens (default: max-batch x 1024).")] = None,
-    api_key: Annotated[str | None, typer.Option(help="Clients must send this key.")] = None,
-    api_key_file: Annotated[Path | None, typer.Option(help="File of keys, one per line, with shares.")] = None,
-    admin_key: Annotated[str | None, typer.Option(help="/metrics and /v1/speculation need this key.")] = None,
+    ] = "auto"
+    max_batch: Annotated[int, typer.Option(help="Requests that run at once.")] = 32
+    max_model_len: Annotated[int | None, typer.Option(help="Most tokens of a request (default: the model's).")] = None
+    kv_tokens: Annotated[int | None, typer.Option(help="KV memory in tokens (default: max-batch x 1024).")] = None
+    api_key: Annotated[str | None, typer.Option(help="Clients must send this key.")] = None
+    api_key_file: Annotated[Path | None, typer.Option(help="File of keys, one per line, with shares.")] = None
+    admin_key: Annotated[str | None, typer.Option(help="/metrics and /v1/speculation need this key.")] = None
     shared_cache: Annotated[
         bool, typer.Option("--shared-cache", help="Clients with different keys share cached prefixes and drafts.")
-    ] = False,
+    ] = False
     no_api_key: Annotated[
         bool, typer.Option("--no-api-key", help="Serve other machines without a key, if --host lets them.")
-    ] = False,
-    max_draft_tokens: Annotated[int | None, typer.Option(help="Longest draft of a request.")] = None,
-    max_queue: Annotated[int, typer.Option(help="Requests that may wait; more are answered 429.")] = 1024,
+    ] = False
+    max_draft_tokens: Annotated[int | None, typer.Option(help="Longest draft of a request.")] = None
+    max_queue: Annotated[int, typer.Option(help="Requests that may wait; more are answered 429.")] = 1024
     max_queue_per_client: Annotated[
         int | None, typer.Option(help="Requests of one client that may wait (default: half of max-queue).")
-    ] = None,
+    ] = None
     ignore_unknown_fields: Annotated[
         bool, typer.Option("--ignore-unknown-fields", help="Ignore unknown fields of requests.")
-    ] = False,
-    no_page: Annotated[bool, typer.Option("--no-page", help="Do not show what the server does at /.")] = False,
+    ] = False
+    no_page: Annotated[bool, typer.Option("--no-page", help="Do not show what the server does at /.")] = False
     cors_origin: Annotated[
         str | None, typer.Option(help="Sites (a,b) whose pages may call this server; * for all.")
-    ] = None,
+    ] = None
     drain_seconds: Annotated[
         float, typer.Option(min=0.0, help="After SIGTERM, requests under way may take so long to finish.")
-    ] = 30.0,
-    access_log: Annotated[bool, typer.Option("--access-log", help="Log a line for every request.")] = False,
-    log_format: Annotated[LogFormat, typer.Option(help="text, or json: an object a line.")] = LogFormat.TEXT,
+    ] = 30.0
+    access_log: Annotated[bool, typer.Option("--access-log", help="Log a line for every request.")] = False
+    log_format: Annotated[LogFormat, typer.Option(help="text, or json: an object a line.")] = LogFormat.TEXT
     decision_log: Annotated[
         Path | None, typer.Option(help="File for a record of every step's decision, for `smartspec replay`.")
-    ] = None,
-) -> None:
-    """Serve a model over HTTP, compatible with OpenAI's API. Ctrl-C stops it, SIGTERM when its requests are done."""
-    from smartspec.engine.runtime.config import EngineConfig, parse_drafters
+    ] = None
 
-    options = {"model": model, "max_draft_tokens": max_draft_tokens}
-    engine_config = EngineConfig(
-        drafters=None if drafter is None else parse_drafters(drafter),
-        policy=policy,
-        dtype=dtype,
-        device=device,
-        quantization=quantization,
-        max_batch=max_batch,
-        max_model_len=max_model_len,
-        kv_tokens=kv_tokens,
-        max_queue=max_queue,
-        max_queue_per_client=max_queue_per_client,
-        decision_log=decision_log,
-        **{name: value for name, value in options.items() if value is not None},
-    )
-    classes = read_classes(config)
-    keys = api_keys(api_key, api_key_file, admin_key, shared_cache)
-    origins = cors_origins(cors_origin)
-    listener = bind(host, port)
+
+@command(ServerOptions)
+def serve(options: ServerOptions) -> None:
+    """Serve a model over HTTP, compatible with OpenAI's API. Ctrl-C stops it, SIGTERM when its requests are done."""
+    engine_config = engine_config_of(options)
+    classes = read_classes(options.config)
+    keys = api_keys(options.api_key, options.api_key_file, options.admin_key, options.shared_cache)
+    origins = cors_origins(options.cors_origin)
+    listener = bind(options.host, options.port)
     engine = None
     # Being told to end is like Ctrl-C: uvicorn raises the signal again when it has shut down, and logs want closing.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        check_exposure(listener, bool(keys), no_api_key)
+        check_exposure(listener, bool(keys), options.no_api_key)
         gc.disable()  # what imports make stays: looking for garbage in it takes a tenth of their time
         from smartspec.engine.import_transformers import import_transformers
 
@@ -114,15 +107,21 @@ def serve(
 
         gc.freeze()
         gc.enable()
-        configure_logs(log_format)
+        configure_logs(options.log_format)
         thread = EngineThread()
         building = thread.submit(partial(build_engine, engine_config, report=partial(print, flush=True)))
-        import smartspec.server.app  # noqa: F401  (beside what loading computes)
+        from smartspec.server.app import AppOptions  # beside what loading computes
 
         engine = building.result()
-        options = {"keys": keys, "ignore_unknown_fields": ignore_unknown_fields, "has_page": not no_page}
-        options |= {"classes": classes, "access_log": access_log, "cors_origins": origins}
-        run(engine, thread, listener, drain_seconds, **options)
+        app_options = AppOptions(
+            keys=keys,
+            ignore_unknown_fields=options.ignore_unknown_fields,
+            has_page=not options.no_page,
+            classes=classes,
+            access_log=options.access_log,
+            cors_origins=origins,
+        )
+        run(engine, thread, listener, options.drain_seconds, app_options)
     except KeyboardInterrupt:
         pass
     finally:
@@ -131,6 +130,27 @@ def serve(
         if engine is not None:
             engine.close()
     print("stopped")
+
+
+def engine_config_of(options: ServerOptions) -> "EngineConfig":
+    """Raises ValueError for what is no configuration of an engine."""
+    from smartspec.engine.runtime.config import EngineConfig, parse_drafters
+
+    given = {"model": options.model, "max_draft_tokens": options.max_draft_tokens}
+    return EngineConfig(
+        drafters=None if options.drafter is None else parse_drafters(options.drafter),
+        policy=options.policy,
+        dtype=options.dtype,
+        device=options.device,
+        quantization=options.quantization,
+        max_batch=options.max_batch,
+        max_model_len=options.max_model_len,
+        kv_tokens=options.kv_tokens,
+        max_queue=options.max_queue,
+        max_queue_per_client=options.max_queue_per_client,
+        decision_log=options.decision_log,
+        **{name: value for name, value in given.items() if value is not None},
+    )
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -166,14 +186,12 @@ def run(
     thread: "EngineThread",
     listener: socket.socket,
     drain_seconds: float,
-    *,
-    keys: "ApiKeys",
-    **options,
+    options: "AppOptions",
 ) -> None:
-    """Serve until interrupted; the present state is shown as long as there is a terminal. options: of create_app."""
+    """Serve until interrupted; the present state is shown as long as there is a terminal."""
     from smartspec.engine.models.load import give_back_memory
     from smartspec.engine.runtime.async_engine import AsyncEngine
-    from smartspec.server.app import create_app
+    from smartspec.server.app import About, create_app
     from smartspec.server.http.uvicorn_server import HttpServer
     from smartspec.server.structured.grammars import GrammarCompiler
 
@@ -184,8 +202,8 @@ def run(
     name = engine.loaded.name
     config = engine.config
     compiler = GrammarCompiler(engine.tokenizer, engine.loaded.vocab_size, engine.loaded.eos_token_ids)
-    shown = {"policy": config.policy, "drafters": config.active_drafters, "kernels": engine.kernels}
-    app = create_app(async_engine, engine.tokenizer, name, **shown, compiler=compiler, keys=keys, **options)
+    about = About(name, config.policy, config.active_drafters, engine.kernels)
+    app = create_app(async_engine, engine.tokenizer, compiler, about, options)
     give_back_memory()
     host, port = listener.getsockname()[:2]
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
@@ -193,7 +211,7 @@ def run(
         stack.callback(compiler.close)
 
         def on_ready() -> None:
-            print(ready_text(url, name, bool(keys), options["has_page"]), flush=True)
+            print(ready_text(url, name, bool(options.keys), options.has_page), flush=True)
             stack.enter_context(_live_state(async_engine, config.policy))
 
         server = HttpServer(app, async_engine, drain_seconds=drain_seconds, on_ready=on_ready)

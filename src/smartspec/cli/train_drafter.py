@@ -2,68 +2,81 @@
 
 import signal
 import sys
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from smartspec.cli.options import command
 
-def train_drafter(
-    model: Annotated[
-        str, typer.Argument(help="The target: Hugging Face id, folder or GGUF file, or its default name.")
-    ],
-    data: Annotated[Path, typer.Option(help="Folder of training texts; more are appended by --generate.")],
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """What is trained, on what, and where it goes."""
+
+    model: Annotated[str, typer.Argument(help="The target: Hugging Face id, folder or GGUF file, or its default name.")]
+    data: Annotated[Path, typer.Option(help="Folder of training texts; more are appended by --generate.")]
     generate: Annotated[
         int | None, typer.Option(min=1, help="Have the target write texts until there are so many answer tokens.")
-    ] = None,
+    ] = None
     prompts: Annotated[
         list[Path] | None,
         typer.Option(
             help="JSONL files, or folders of them, of prompts to answer first (with --generate); all others the target "
             "writes."
         ),
-    ] = None,
-    out: Annotated[Path | None, typer.Option(help="Train a head on the texts and write it to this folder.")] = None,
+    ] = None
+    out: Annotated[Path | None, typer.Option(help="Train a head on the texts and write it to this folder.")] = None
     export_data: Annotated[
         Path | None, typer.Option(help="Write the texts as `speculators train` reads them to this folder (for a GPU).")
-    ] = None,
+    ] = None
     kind: Annotated[
         str, typer.Option(help="Of head: eagle3, p-eagle (drafts in one pass) or medusa (the same, without attention).")
-    ] = "eagle3",
-    tokens: Annotated[int, typer.Option(min=1, help="Answer tokens to train on, repeated ones included.")] = 1_000_000,
-    vocabulary: Annotated[int, typer.Option(min=1, help="Tokens the head can draft.")] = 8192,
-    learning_rate: Annotated[float, typer.Option(min=0.0, max=1.0, help="At its peak.")] = 1e-2,
-    seed: Annotated[int, typer.Option(help="Of what is sampled.")] = 0,
-) -> None:
+    ] = "eagle3"
+    tokens: Annotated[int, typer.Option(min=1, help="Answer tokens to train on, repeated ones included.")] = 1_000_000
+    vocabulary: Annotated[int, typer.Option(min=1, help="Tokens the head can draft.")] = 8192
+    learning_rate: Annotated[float, typer.Option(min=0.0, max=1.0, help="At its peak.")] = 1e-2
+    seed: Annotated[int, typer.Option(help="Of what is sampled.")] = 0
+
+
+@command(Training)
+def train_drafter(options: Training) -> None:
     """Train a head to draft, on the target's own text.
 
     Example: smartspec train-drafter smollm2-135m-instruct --data texts --generate 1000000
     """
-    if generate is None and out is None and export_data is None:
+    if options.generate is None and options.out is None and options.export_data is None:
         raise ValueError("nothing to do: give --generate TOKENS, --out FOLDER or --export-data FOLDER")
-    if prompts and generate is None:
+    if options.prompts and options.generate is None:
         raise ValueError("--prompts are answered by --generate TOKENS: give that too, or leave them out")
     report = partial(print, file=sys.stderr, flush=True)
     for ending in (signal.SIGINT, signal.SIGTERM):  # in the background a shell has the first one ignored
         signal.signal(ending, signal.default_int_handler)
     try:
-        if generate is not None:
+        if options.generate is not None:
             from smartspec.train.run import generate_texts
 
-            generate_texts(model, data, generate, tuple(prompts or ()), seed, report)
-        if export_data is not None:
+            generate_texts(
+                options.model, options.data, options.generate, tuple(options.prompts or ()), options.seed, report
+            )
+        if options.export_data is not None:
             from smartspec.train import run
 
-            run.export_data(model, data, export_data, report)
-        if out is not None:
+            run.export_data(options.model, options.data, options.export_data, report)
+        if options.out is not None:
             from smartspec.train.fit import TrainingSettings
             from smartspec.train.run import train_head
 
             settings = TrainingSettings(
-                kind=kind, num_tokens=tokens, draft_vocab_size=vocabulary, learning_rate=learning_rate, seed=seed
+                kind=options.kind,
+                num_tokens=options.tokens,
+                draft_vocab_size=options.vocabulary,
+                learning_rate=options.learning_rate,
+                seed=options.seed,
             )
-            train_head(model, data, out, settings, report)
+            train_head(options.model, options.data, options.out, settings, report)
     except KeyboardInterrupt:
         report("interrupted: what is finished is kept, the same command goes on")
         raise typer.Exit(130) from None

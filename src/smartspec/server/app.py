@@ -4,6 +4,7 @@ import asyncio
 import importlib.metadata
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
@@ -31,33 +32,40 @@ from smartspec.server.structured.grammars import GrammarCompiler
 METRICS_MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-def create_app(
-    engine: AsyncEngine,
-    tokenizer,
-    model_name: str,
-    *,
-    policy: str,
-    compiler: GrammarCompiler,
-    drafters: tuple[str, ...] = (),
-    kernels: dict[str, str] | None = None,
-    keys: ApiKeys | None = None,
-    ignore_unknown_fields: bool = False,
-    has_page: bool = True,
-    classes: WorkloadClasses | None = None,
-    access_log: bool = False,
-    cors_origins: Sequence[str] = (),
-    max_body_bytes: int = MAX_BODY_BYTES,
-) -> FastAPI:
-    """An OpenAI-compatible application around an engine, which it starts and stops.
+@dataclass(frozen=True)
+class About:
+    """What the server tells of its engine. policy, drafters: their names. kernels: what computes, see
+    engine.kernel_report."""
 
-    tokenizer: a transformers tokenizer. policy: the name of the engine's. compiler: of the grammars of
-    structured output. kernels: what computes, see
-    engine.kernel_report. keys: who may use it, None for everybody. ignore_unknown_fields: instead of
-    refusing them. has_page: whether `/` shows what the server does. classes: what is said of
-    requests by their workload class. access_log: whether there is a line in the log for every request.
-    cors_origins: sites whose pages may call this server, `*` for all.
-    """
-    metrics = ServerMetrics(engine.core, model_name)
+    model: str
+    policy: str
+    drafters: tuple[str, ...] = ()
+    kernels: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class AppOptions:
+    """What an operator chooses. keys: who may use it, by default everybody. ignore_unknown_fields: instead of refusing
+    them. has_page: whether `/` shows what the server does. classes: what is said of requests by their workload class.
+    access_log: whether there is a line in the log for every request. cors_origins: sites whose pages may call this
+    server, `*` for all."""
+
+    keys: ApiKeys = field(default_factory=ApiKeys)
+    ignore_unknown_fields: bool = False
+    has_page: bool = True
+    classes: WorkloadClasses = field(default_factory=lambda: WorkloadClasses({}))
+    access_log: bool = False
+    cors_origins: Sequence[str] = ()
+    max_body_bytes: int = MAX_BODY_BYTES
+
+
+def create_app(
+    engine: AsyncEngine, tokenizer, compiler: GrammarCompiler, about: About, options: AppOptions | None = None
+) -> FastAPI:
+    """An OpenAI-compatible application around an engine, which it starts and stops. tokenizer: a transformers
+    tokenizer. compiler: of the grammars of structured output."""
+    options = options or AppOptions()
+    metrics = ServerMetrics(engine.core, about.model)
     engine.listeners.append(metrics.observe_step)
 
     @asynccontextmanager
@@ -67,26 +75,24 @@ def create_app(
         await engine.stop()
 
     app = FastAPI(title="SmartSpec", lifespan=lifespan, openapi_url=None, redirect_slashes=False)
-    app.add_middleware(RequestBody, max_bytes=max_body_bytes)
+    app.add_middleware(RequestBody, max_bytes=options.max_body_bytes)
     # Around what reads the body. The page's files hold nothing of anybody: what it shows comes from guarded paths.
-    app.add_middleware(KeyCheck, keys=keys or ApiKeys(), open_paths={*OPEN_PATHS, *FILES})
-    app.add_middleware(AccessLog, count=metrics.observe_answer, log=access_log)
-    if cors_origins:  # browsers ask first without a key, so this is around the check of keys
+    app.add_middleware(KeyCheck, keys=options.keys, open_paths={*OPEN_PATHS, *FILES})
+    app.add_middleware(AccessLog, count=metrics.observe_answer, log=options.access_log)
+    if options.cors_origins:  # browsers ask first without a key, so this is around the check of keys
         allowed = {"allow_methods": ["*"], "allow_headers": ["*"], "expose_headers": ["X-Request-Id"]}
-        app.add_middleware(CORSMiddleware, allow_origins=list(cors_origins), **allowed)
+        app.add_middleware(CORSMiddleware, allow_origins=list(options.cors_origins), **allowed)
     app.add_middleware(RequestIds)
     install_error_handlers(app)
     app.include_router(_service_routes(engine, metrics))
-    app.include_router(_document_routes(bool(keys)))
+    app.include_router(_document_routes(bool(options.keys)))
     prompts = PromptReader(tokenizer, engine)
-    classes = classes or WorkloadClasses({})
-    reader = CallReader(prompts, engine, model_name, ignore_unknown_fields, classes, compiler)
+    reader = CallReader(prompts, engine, about.model, options.ignore_unknown_fields, options.classes, compiler)
     app.include_router(_generation_routes(reader, engine, metrics), prefix="/v1")
-    app.include_router(_tokenizer_routes(prompts, engine, model_name))
-    shown = {"drafters": list(drafters), "kernels": kernels or {}}
-    app.include_router(_information_routes(engine, model_name, shown), prefix="/v1")
-    app.include_router(_feed_routes(LiveFeed(engine, {"model": model_name, "policy": policy})), prefix="/v1")
-    if has_page:
+    app.include_router(_tokenizer_routes(prompts, engine, about.model))
+    app.include_router(_information_routes(engine, about), prefix="/v1")
+    app.include_router(_feed_routes(LiveFeed(engine, {"model": about.model, "policy": about.policy})), prefix="/v1")
+    if options.has_page:
         app.include_router(page_routes())
     return app
 
@@ -139,11 +145,12 @@ def _tokenizer_routes(prompts: PromptReader, engine: AsyncEngine, model_name: st
     return router
 
 
-def _information_routes(engine: AsyncEngine, model_name: str, shown: dict) -> APIRouter:
-    """shown: what `/v1/speculation` says besides the controller's state."""
+def _information_routes(engine: AsyncEngine, about: About) -> APIRouter:
     router = APIRouter()
-    model = {"id": model_name, "object": "model", "created": 0, "owned_by": "smartspec"}
+    model = {"id": about.model, "object": "model", "created": 0, "owned_by": "smartspec"}
     model["max_model_len"] = engine.max_model_len
+
+    shown = {"drafters": list(about.drafters), "kernels": about.kernels}
 
     @router.get("/models")
     async def models() -> JSONResponse:
@@ -151,13 +158,13 @@ def _information_routes(engine: AsyncEngine, model_name: str, shown: dict) -> AP
 
     @router.get("/models/{name:path}")
     async def one_model(name: str) -> JSONResponse:
-        check_model(name, model_name)
+        check_model(name, about.model)
         return JSONResponse(model)
 
     @router.get("/speculation")
     async def speculation() -> JSONResponse:
         state = await engine.call(engine.core.controller.state)
-        return JSONResponse({"model": model_name} | state | shown)
+        return JSONResponse({"model": about.model} | state | shown)
 
     return router
 

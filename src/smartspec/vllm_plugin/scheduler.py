@@ -31,17 +31,34 @@ def Scheduler(vllm_config, *arguments, **options):
     return scheduler
 
 
+class Rest:
+    """How many steps speculation rests after a failure: FIRST_REST, and twice as many after each failure that comes
+    soon, up to LONGEST_REST. steps: that are left, 0 while it works."""
+
+    def __init__(self):
+        self.steps, self._next = 0, FIRST_REST
+
+    def begin(self) -> None:
+        self.steps, self._next = self._next, min(2 * self._next, LONGEST_REST)
+
+    def pass_step(self) -> None:
+        if self.steps:
+            self.steps -= 1
+        else:
+            self._next = max(self._next - 1, FIRST_REST)
+
+
 def controlled(stock: type) -> type:
     """A subclass of one of vLLM's schedulers that asks Speculation. Whatever fails in that, vLLM's own way goes on, and
-    after FIRST_REST steps it is asked again: after twice as many if it fails again soon, up to LONGEST_REST."""
+    after a Rest it is asked again."""
 
     class Controlled(stock):
         speculation: Speculation | None = None
-        steps_to_rest = 0
-        next_rest = FIRST_REST
+        rest: Rest
 
         def begin(self, settings: Settings) -> None:
             """Take over draft lengths."""
+            self.rest = Rest()
             if problem := attribute_problem(self):
                 logger.warning("SmartSpec is not in use: %s. Draft lengths are vLLM's own.", problem)
                 return
@@ -50,10 +67,7 @@ def controlled(stock: type) -> type:
             self.dynamic_sd_lookup = [self.num_spec_tokens] * (self.max_num_running_reqs + 1)
 
         def schedule(self, *arguments, **options):
-            if self.steps_to_rest:
-                self.steps_to_rest -= 1
-            else:
-                self.next_rest = max(self.next_rest - 1, FIRST_REST)
+            self.rest.pass_step()
             self._ask("before_schedule")
             return super().schedule(*arguments, **options)
 
@@ -74,7 +88,7 @@ def controlled(stock: type) -> type:
             return outputs
 
         def _ask(self, name: str, *arguments):
-            if self.speculation is None or self.steps_to_rest:
+            if self.speculation is None or self.rest.steps:
                 return None
             try:
                 return getattr(self.speculation, name)(*arguments)
@@ -83,9 +97,9 @@ def controlled(stock: type) -> type:
                 return None
 
         def _rest(self) -> None:
-            self.steps_to_rest, self.next_rest = self.next_rest, min(2 * self.next_rest, LONGEST_REST)
+            self.rest.begin()
             text = "SmartSpec failed: draft lengths are vLLM's own for %d steps, then it begins anew."
-            logger.exception(text, self.steps_to_rest)
+            logger.exception(text, self.rest.steps)
             try:
                 self.speculation.start_over()
             except Exception:

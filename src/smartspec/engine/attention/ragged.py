@@ -17,7 +17,7 @@ from transformers import AttentionInterface
 
 from smartspec.engine.attention.kv_cache import KVCache
 from smartspec.engine.attention.tree_mask import MAX_TREE_TOKENS, TreeMask
-from smartspec.engine.kernels.cpu.ragged_attention import ragged_attention
+from smartspec.engine.kernels.cpu.ragged_attention import CachedLayer, Heads, ragged_attention
 
 ATTENTION_NAME = "smartspec"
 T = TypeVar("T")
@@ -246,7 +246,8 @@ def cached_attention(
     scale = head_dim**-0.5 if scaling is None else scaling
     output = query.new_empty(num_tokens, num_heads, head_dim)
     if plan.tiles is not None:
-        ragged_attention(query[0], key[0], value[0], keys, values, output, plan.tiles, scale, window, plan.ancestors)
+        new, cached = Heads(query[0], key[0], value[0]), CachedLayer(keys, values)
+        ragged_attention(new, cached, output, plan.tiles, scale, window, plan.ancestors)
         if num_tokens > plan.num_tokens:
             output[plan.num_tokens :] = 0.0
         return output[None], None

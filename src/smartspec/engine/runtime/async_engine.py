@@ -13,9 +13,9 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -59,14 +59,41 @@ class EngineStopped(EngineError):
     """The engine was stopped, or is about to be."""
 
 
+@dataclass(frozen=True)
+class TextModel:
+    """What the engine runs, as far as texts and requests go. tokenizer: a transformers tokenizer backed by the
+    tokenizers library. max_model_len: most tokens of one request."""
+
+    tokenizer: Any
+    eos_token_ids: frozenset[int]
+    vocab_size: int
+    max_model_len: int
+
+
+@dataclass(frozen=True)
+class Admission:
+    """How many requests may be in the engine: max_batch run at once, the others wait. None: a client's may take the
+    whole queue."""
+
+    max_batch: int
+    max_queue: int
+    max_queue_per_client: int | None = None
+
+    @property
+    def max_requests(self) -> int:
+        return self.max_batch + self.max_queue
+
+    @property
+    def max_requests_of_client(self) -> int:
+        return min(self.max_requests, self.max_batch + (self.max_queue_per_client or self.max_queue))
+
+
 class AsyncEngine:
     """Runs an EngineCore in an engine thread: the one it was built in, where it computes.
 
-    tokenizer: a transformers tokenizer backed by the tokenizers library. vocab_size: of the model. max_model_len: most
-    tokens of one request. At most max_batch + max_queue requests may be in the engine, max_batch + max_queue_per_client
-    of one client. idle_work is advanced in the
-    engine thread while there is no request; each of its steps should take milliseconds. listeners are called in the
-    event loop with every StepOutput. clock: the one the core's executor measures with, in seconds.
+    idle_work is advanced in the engine thread while there is no request; each of its steps should take milliseconds.
+    listeners are called in the event loop with every StepOutput. clock: the one the core's executor measures with, in
+    seconds.
     check_profile: called in the event loop after FIRST_STEPS steps. measure_again: called in the engine thread when
     nothing has been asked for IDLE_SECONDS, then for twice as long, and so on, with what says whether something is.
     """
@@ -74,14 +101,9 @@ class AsyncEngine:
     def __init__(
         self,
         core: EngineCore,
-        tokenizer,
+        model: TextModel,
+        admission: Admission,
         *,
-        eos_token_ids: frozenset[int],
-        vocab_size: int,
-        max_model_len: int,
-        max_batch: int,
-        max_queue: int,
-        max_queue_per_client: int | None = None,
         thread: EngineThread | None = None,
         idle_work: Iterable[None] = (),
         clock: Callable[[], float] = time.monotonic,
@@ -89,16 +111,15 @@ class AsyncEngine:
         measure_again: Callable[[Callable[[], bool]], None] = lambda interrupted: None,
     ):
         self.core = core
-        self.vocab_size = vocab_size
-        self.max_model_len = max_model_len
-        self.max_requests = max_batch + max_queue
+        self.vocab_size = model.vocab_size
+        self.max_model_len = model.max_model_len
+        self.admission = admission
         self.listeners: list[Callable[[StepOutput], None]] = []
-        self._tokenizer = tokenizer
-        self.token_texts = TokenTexts(tokenizer.backend_tokenizer)
-        self._eos_token_ids = eos_token_ids
+        self._tokenizer = model.tokenizer
+        self.token_texts = TokenTexts(model.tokenizer.backend_tokenizer)
+        self._eos_token_ids = model.eos_token_ids
         self._request_ids = itertools.count()
         self.num_requests = 0
-        self.max_requests_of_client = min(self.max_requests, max_batch + (max_queue_per_client or max_queue))
         self._num_requests_of: Counter[str] = Counter()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -121,13 +142,8 @@ class AsyncEngine:
         """Around an engine that was built in thread."""
         return cls(
             engine.core,
-            engine.tokenizer,
-            eos_token_ids=engine.loaded.eos_token_ids,
-            vocab_size=engine.loaded.vocab_size,
-            max_model_len=engine.max_model_len,
-            max_batch=engine.config.max_batch,
-            max_queue=engine.config.max_queue,
-            max_queue_per_client=engine.config.queue_per_client,
+            TextModel(engine.tokenizer, engine.loaded.eos_token_ids, engine.loaded.vocab_size, engine.max_model_len),
+            Admission(engine.config.max_batch, engine.config.max_queue, engine.config.queue_per_client),
             thread=thread,
             idle_work=collapse_pages(),
             clock=engine.core.executor.clock,
@@ -221,11 +237,13 @@ class AsyncEngine:
             raise EngineStopped("the engine was stopped" if self._stopped else "the engine is not running")
 
     def _check_room(self, client: str, num_choices: int) -> None:
-        if self.num_requests + num_choices > self.max_requests:
-            raise QueueFull(f"the engine holds {self.num_requests} of at most {self.max_requests} requests")
-        if self._num_requests_of[client] + num_choices > self.max_requests_of_client:
+        if self.num_requests + num_choices > self.admission.max_requests:
+            raise QueueFull(f"the engine holds {self.num_requests} of at most {self.admission.max_requests} requests")
+        if self._num_requests_of[client] + num_choices > self.admission.max_requests_of_client:
             num_requests = self._num_requests_of[client]
-            raise QueueFull(f"{num_requests} of at most {self.max_requests_of_client} requests of this client are here")
+            raise QueueFull(
+                f"{num_requests} of at most {self.admission.max_requests_of_client} requests of this client are here"
+            )
 
     def _make_choices(
         self,

@@ -99,7 +99,7 @@ class CallReader:
     def _check(self, body: GenerationBody, num_prompts: int) -> None:
         check_model(body.model, self._model_name)
         body.speculation = self._classes.fill(body.speculation)
-        check_num_choices(num_prompts * body.n, self._engine.max_requests_of_client)
+        check_num_choices(num_prompts * body.n, self._engine.admission.max_requests_of_client)
         self._prompts.check_token_ids("stop_token_ids", body.stop_token_ids)
         self._prompts.check_token_ids("allowed_token_ids", body.allowed_token_ids)
         self._prompts.check_token_ids("logit_bias", body.logit_bias)

@@ -12,7 +12,7 @@ import torch
 
 from smartspec.engine.kernels.cpu import native
 from smartspec.engine.kernels.cpu.quantized_linear import Weight
-from smartspec.engine.kernels.cpu.ragged_attention import Attention, attention_of
+from smartspec.engine.kernels.cpu.ragged_attention import Attention, CachedLayer, Heads, attention_of
 from smartspec.engine.kernels.cpu.shapes import LayerShape, address, optional_address
 
 LIBRARY = "passes"
@@ -133,9 +133,9 @@ class Pass:
         attended = torch.empty(num_rows, shape.num_heads, shape.head_dim)
         attended[num_rows - num_padding :] = 0.0
         gate_up, gated = (torch.empty(num_rows, n * shape.intermediate_size) for n in (2, 1))
-        query, key, value = heads.transpose(0, 1).split([shape.num_heads, shape.num_kv_heads, shape.num_kv_heads])
+        new = Heads(*heads.transpose(0, 1).split([shape.num_heads, shape.num_kv_heads, shape.num_kv_heads]))
         self._memory = normed, heads, attended, gate_up, gated
-        attention = attention_of(query, key, value, keys, keys, attended, tiles, 1.0, None, ancestors)
+        attention = attention_of(new, CachedLayer(keys, keys), attended, tiles, 1.0, None, ancestors)
         self._read = tiles, ancestors
         pointers = (tensor.data_ptr() for tensor in self._memory)
         self._pass = PassFields(None, None, None, None, *pointers, attention, num_rows)

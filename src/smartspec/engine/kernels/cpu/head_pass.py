@@ -13,7 +13,7 @@ import torch
 from smartspec.engine.kernels.cpu import native
 from smartspec.engine.kernels.cpu.decoder_layer import LIBRARY, Layer, PassFields
 from smartspec.engine.kernels.cpu.quantized_linear import Weight
-from smartspec.engine.kernels.cpu.ragged_attention import attention_of
+from smartspec.engine.kernels.cpu.ragged_attention import CachedLayer, Heads, attention_of
 from smartspec.engine.kernels.cpu.shapes import LayerShape, address, check_ids, optional_address
 
 
@@ -123,13 +123,13 @@ class HeadPass:
         memory["logits"] = torch.empty(num_rows, head.lm_head.outputs)
         self._memory = turned, of_layer, heads, attended, memory
         self._hidden, self._features = memory["hidden"], given["features"]
-        query, key, value = heads.transpose(0, 1).split([num_heads, num_kv_heads, num_kv_heads])
+        new = Heads(*heads.transpose(0, 1).split([num_heads, num_kv_heads, num_kv_heads]))
         no_tiles = torch.empty(0, 5, dtype=torch.int64)
         scale = shape.head_dim**-0.5
         self._pass = p = _HeadPass(**given, **{name: tensor.data_ptr() for name, tensor in memory.items()})
         for name, tensor in (turned | of_layer | {"heads": heads, "attended": attended}).items():
             setattr(p.of_layer, name, tensor.data_ptr())
-        p.of_layer.attention = attention_of(query, key, value, keys, values, attended, no_tiles, scale, None, None)
+        p.of_layer.attention = attention_of(new, CachedLayer(keys, values), attended, no_tiles, scale)
 
     def larger(self, num_rows: int) -> "HeadPass":
         """Memory for so many tokens, which goes on where this ended."""

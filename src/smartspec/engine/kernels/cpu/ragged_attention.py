@@ -6,6 +6,7 @@ Without a compiler, or where the kernel does not apply, everything runs through 
 """
 
 import ctypes
+from typing import NamedTuple
 
 import torch
 
@@ -31,12 +32,24 @@ class Attention(ctypes.Structure):
     ]
 
 
+class Heads(NamedTuple):
+    """Of the new tokens. query: [num_heads, N, head_dim]; key, value: [num_kv_heads, N, head_dim]."""
+
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+
+
+class CachedLayer(NamedTuple):
+    """One layer of the cache: [slots, num_kv_heads, max_len, head_dim] each."""
+
+    keys: torch.Tensor
+    values: torch.Tensor
+
+
 def ragged_attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
+    new: Heads,
+    cached: CachedLayer,
     output: torch.Tensor,
     tiles: torch.Tensor,
     scale: float,
@@ -45,31 +58,37 @@ def ragged_attention(
 ) -> None:
     """Write the new tokens' key and value into the cache and attend, all in fp32 on CPU.
 
-    query: [num_heads, N, head_dim]; key, value: [num_kv_heads, N, head_dim]; keys, values: one layer of the cache,
-    [slots, num_kv_heads, max_len, head_dim]; output: [N, num_heads, head_dim], filled for the rows of tiles.
+    output: [N, num_heads, head_dim], filled for the rows of tiles.
     tiles: int64 [S, 5] of (slot, first place, first row, number of tokens, base of their tree or -1). window: sliding
     window in tokens. ancestors: int64 [N or fewer], see attention.tree_mask, of each row; None where no tile is of a
     tree. Raises ValueError for other shapes.
     """
-    attention = attention_of(query, key, value, keys, values, output, tiles, scale, window, ancestors)
+    attention = attention_of(new, cached, output, tiles, scale, window, ancestors)
     native.load_kernels(LIBRARY).library.ragged_attention(ctypes.byref(attention))
 
 
 def attention_of(
-    query, key, value, keys, values, output, tiles, scale: float, window: int | None, ancestors: torch.Tensor | None
+    new: Heads,
+    cached: CachedLayer,
+    output: torch.Tensor,
+    tiles: torch.Tensor,
+    scale: float,
+    window: int | None = None,
+    ancestors: torch.Tensor | None = None,
 ) -> Attention:
     """What kernels are given, from the arguments of ragged_attention; the tensors must outlive it."""
+    (query, key, value), (keys, values) = new, cached
     num_heads, num_tokens, head_dim = query.shape
     num_kv_heads, num_slots, max_len = key.shape[0], keys.shape[0], keys.shape[2]
     LayerShape(1, 1, num_heads, num_kv_heads, head_dim).check()
     if window is not None and window < 1:
         raise ValueError(f"a window is {window} tokens, it must be 1 at least, or None")
-    cached, rows = (num_slots, num_kv_heads, max_len, head_dim), (num_heads, num_kv_heads, num_kv_heads)
+    in_cache, rows = (num_slots, num_kv_heads, max_len, head_dim), (num_heads, num_kv_heads, num_kv_heads)
     named = zip(("query", "key", "value"), (query, key, value), rows, strict=True)
     return Attention(
         *(_strided_address(name, tensor, (heads, num_tokens, head_dim)) for name, tensor, heads in named),
-        address("keys", keys, cached),
-        address("values", values, cached),
+        address("keys", keys, in_cache),
+        address("values", values, in_cache),
         address("output", output, (num_tokens, num_heads, head_dim)),
         address("tiles", tiles, (len(tiles), TILE_FIELDS), torch.int64),
         None if ancestors is None else address("ancestors", ancestors, (len(ancestors),), torch.int64),
