@@ -9,7 +9,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import peers
-import servers
+from lib import servers
 
 from smartspec.workload.prompts import Prompt
 

@@ -1,4 +1,4 @@
-"""benchmarks/vllm_policies.py: what is left to do, what is kept, and the arithmetic of its table."""
+"""`vllm_plugin.py policies`: what is left to do, what is kept, and the arithmetic of its table."""
 
 import sys
 from contextlib import ExitStack
@@ -9,9 +9,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import fake_openai_server
-import servers
-import vllm_policies
-from vllm_policies import Cell, Results
+from lib import servers, vllm_policies
+from lib.vllm_policies import Cell, Results
 
 from smartspec.workload.prompts import Prompt
 
