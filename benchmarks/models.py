@@ -20,7 +20,6 @@ app = application(__doc__)
 def architectures(
     only: Annotated[str | None, typer.Option(help="Architectures separated by commas; left out: all.")] = None,
     output: Output = Path("docs/models.md"),
-    resume: Annotated[Path | None, typer.Option(help="A file of finished rows, which are not made again.")] = None,
 ) -> None:
     """Every causal language model of the installed transformers, tiny, against transformers' own pass.
 
@@ -30,7 +29,7 @@ def architectures(
     """
     from lib.architectures import check
 
-    check(only.split(",") if only else [], resume, output)
+    check(only.split(",") if only else [], output)
 
 
 @app.command()

@@ -17,7 +17,6 @@ CPU build needs an environment of its own (about 3.5 GB) and the model as a fold
         --vllm-python vllm-env/bin/python --model-path FOLDER
 """
 
-import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,10 +36,11 @@ from lib.commands import (
     check_task,
     console_of,
     prompts_by_task,
+    read_kept,
     run,
+    table_of,
 )
 from lib.servers import SETTLE_SECONDS, SYSTEM_MESSAGE, ServerCommand, running, seconds_to_first_token, server_command
-from rich.box import SIMPLE
 from rich.table import Table
 
 from smartspec.bench.client import LoadRequest, Target
@@ -140,17 +140,16 @@ def speculation(cell: dict, name: str) -> tuple[float | None, float | None]:
 def table(content: dict) -> Table:
     baseline, *others = content["settings"]["servers"]
     title = f"Output tokens/s against {baseline}, worst cell first"
-    result = Table("task", "c", "server", title=title, title_justify="left", box=SIMPLE)
-    for column in (baseline, "tok/s", "ratio", "+-", "rounds", "acceptance", "mean k", "same text", "failed"):
-        result.add_column(column, justify="right", no_wrap=True)
-    rows = [(ratio(cell, name, baseline), cell, name) for cell in content["cells"] for name in others]
-    for (middle, single), cell, name in sorted(rows, key=lambda row: row[0]):
+    columns = ("task", "c", "server", baseline, "tok/s", "ratio", "+-", "rounds", "acceptance", "mean k", "same text")
+    rows = []
+    found = [(ratio(cell, name, baseline), cell, name) for cell in content["cells"] for name in others]
+    for (middle, single), cell, name in sorted(found, key=lambda row: row[0]):
         acceptance, mean_k = speculation(cell, name)
         summaries = cell["servers"][name]["rounds"] + cell["servers"][baseline]["rounds"]
         num_requests = sum(s["num_completed"] + s["num_errors"] for s in cell["servers"][name]["rounds"])
-        result.add_row(
+        row = (
             cell["task"],
-            str(cell["concurrency"]),
+            cell["concurrency"],
             name,
             f"{median(rates(cell, baseline)):.1f}",
             f"{median(rates(cell, name)):.1f}",
@@ -160,23 +159,10 @@ def table(content: dict) -> Table:
             optional(acceptance, ".2f"),
             optional(mean_k, ".2f"),
             f"{cell['servers'][name]['num_same_text']}/{num_requests}",
-            str(sum(summary["num_errors"] for summary in summaries)),
+            sum(summary["num_errors"] for summary in summaries),
         )
-    return result
-
-
-def load_output(path: Path | None, settings: Settings) -> dict:
-    """The file to continue, or a fresh start. Raises ValueError if the file holds cells of other settings."""
-    if path is None or not path.exists():
-        return {"settings": asdict(settings), "cells": []}
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        same = content["settings"] == asdict(settings) and isinstance(content["cells"], list)
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is not a result of this benchmark: give another --output") from error
-    if not same:
-        raise ValueError(f"{path} was made with other settings ({content['settings']}): give another --output")
-    return content
+        rows.append(row)
+    return table_of(title, [*columns, "failed"], rows, num_names=3)
 
 
 def missing_cells(tasks: str, concurrency: str, done: list[dict], known_tasks: dict) -> list[tuple[str, int]]:
@@ -243,7 +229,8 @@ def throughput(
     said, and a session number in the system message comes before it, so prefix caches help nobody.
     """
     settings = Settings(servers.split(","), model_path, rounds, per_slot, max_tokens, seed, prompts and str(prompts))
-    content = load_output(output, settings)
+    fresh = {"settings": asdict(settings), "cells": []}
+    content = fresh if output is None else read_kept(output, **fresh)
     commands = {name: server_command(name, model_path, vllm_python) for name in settings.servers}
     by_task = prompts_by_task(prompts)
     missing = missing_cells(tasks, concurrency, content["cells"], by_task)

@@ -20,10 +20,9 @@ from typing import Annotated
 
 import numpy as np
 import typer
-from lib.commands import MIXED, PromptsPath, application, console_of, prompts_by_task, run
+from lib.commands import MIXED, PromptsPath, application, console_of, prompts_by_task, run, table_of
 from lib.rates import load_plan
 from lib.servers import ServerCommand, running, server_command
-from rich.box import SIMPLE
 from rich.table import Table
 
 from smartspec.bench.client import Target
@@ -45,6 +44,7 @@ from smartspec.workload.records import RequestRecord
 
 # The engine's defaults, which the live server runs with.
 MAX_BATCH, MAX_BATCHED_TOKENS, KV_TOKENS, BLOCK_SIZE, MAX_DRAFT_TOKENS = 32, 512, 32 * 1024, 16, 10
+COLUMNS = ("requests/s", "live s", "simulated s", "simulated / live", "passes / profile", "simulated at that / live")
 console = console_of(120)
 app = application(__doc__)
 
@@ -95,7 +95,7 @@ def simulated_seconds(
         max_draft_tokens=MAX_DRAFT_TOKENS,
     )
     run = Run()
-    Fleet([Replica(EngineCore(scheduler, executor, executor.overheard(controller)), executor)]).serve(traffic, run)
+    Fleet([Replica(EngineCore(scheduler, executor, controller), executor)]).serve(traffic, run)
     return fmean(record.end_to_end_seconds for record in run.records)
 
 
@@ -115,16 +115,7 @@ def between_passes(live: RecordedLog) -> float:
 
 
 def validate(plan_of: Callable[[float], LoadPlan], rates: list[float], folder: Path) -> Table:
-    table = Table(title="mean end-to-end latency", title_justify="left", box=SIMPLE)
-    for column in (
-        "requests/s",
-        "live s",
-        "simulated s",
-        "simulated / live",
-        "passes / profile",
-        "simulated at that / live",
-    ):
-        table.add_column(column, justify="right")
+    rows = []
     for rate in rates:
         plan = plan_of(rate)
         drafts_log, live_log = folder / f"drafts{rate:g}.jsonl", folder / f"live{rate:g}.jsonl"
@@ -148,8 +139,8 @@ def validate(plan_of: Callable[[float], LoadPlan], rates: list[float], folder: P
             for f in (1.0, factor)
         )
         ratios = simulated / measured, factor, at_that_speed / measured
-        table.add_row(f"{rate:g}", f"{measured:.3f}", f"{simulated:.3f}", *(f"{ratio:.3f}" for ratio in ratios))
-    return table
+        rows.append((f"{rate:g}", f"{measured:.3f}", f"{simulated:.3f}", *(f"{ratio:.3f}" for ratio in ratios)))
+    return table_of("mean end-to-end latency", COLUMNS, rows, num_names=0)
 
 
 @app.command(help=app.info.help)

@@ -12,11 +12,9 @@ lengths and overhead need no vLLM. The others compute on all cores, or on those 
 """
 
 import json
-import math
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Annotated
 
@@ -31,7 +29,6 @@ from lib.vllm_policies import (
     Results,
     compare,
     end_servers_on_sigterm,
-    say,
     servers_of,
     vllm_command,
 )
@@ -58,7 +55,6 @@ def policies(
     tasks: Tasks = "summarization,rag,editing,chat",
     concurrency: Concurrency = "1,4,8,16,32",
     rounds: Rounds = 6,
-    minutes: Annotated[float, typer.Option(help="Begin no round later than this.")] = math.inf,
     waves: Annotated[float, typer.Option(min=1, help="Requests of a round, for each that runs at a time.")] = 3,
     max_tokens: Annotated[int, typer.Option(min=2, help="New tokens per request, on average.")] = 64,
     kv_tokens: KVTokens = 18432,
@@ -83,8 +79,8 @@ def policies(
 
     Tokens per second of a cell are the geometric mean of its rounds. The ratio is SmartSpec's to the best other
     policy's; in brackets the 90 % interval, bootstrap over rounds, in which each draw has a best of its own. Then the
-    same against off. The folder keeps everything: the same command goes on where it was ended, after an error, Ctrl-C,
-    or at the end of --minutes; with --rounds raised it adds to what is there.
+    same against off. The folder keeps everything: the same command goes on where it was ended, after an error or
+    Ctrl-C; with --rounds raised it adds to what is there.
     """
     vllm, names, by_task = (
         vllm_command(model_path, vllm_python, kv_tokens),
@@ -101,7 +97,7 @@ def policies(
     settings = {"policies": names, "waves": waves, "max_tokens": max_tokens, "kv_tokens": kv_tokens}
     settings |= {"prompts": str(prompts), "head": str(head)}
     method = NGRAM if head is None else {"method": "eagle3", "model": str(head.absolute())}
-    compare(Results.read(folder / "results.json", settings), cells, rounds, minutes, by_task, vllm, method)
+    compare(Results.read(folder / "results.json", settings), cells, rounds, by_task, vllm, method)
 
 
 @app.command()
@@ -114,7 +110,6 @@ def rates(
     rates: Annotated[str, typer.Option(help="Requests per second.")] = "0.2,0.5,1,1.5,2",
     seconds: Annotated[float, typer.Option(min=1, help="Length of a round.")] = 20,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of each rate.")] = 2,
-    minutes: Annotated[float, typer.Option(help="Begin no rate later than this.")] = math.inf,
     max_tokens: Annotated[int, typer.Option(min=2, help="New tokens per request.")] = 64,
     kv_tokens: KVTokens = 18432,
     task: Annotated[str, typer.Option(help=f"Of the prompts; of smartspec's: {SHIPPED_TASKS}.")] = MIXED,
@@ -130,7 +125,7 @@ def rates(
     servers are started before anything is measured; for every rate and round the same requests arrive at the same
     moments at each server in turn, first to last and then last to first. Rates that the folder holds are kept.
     """
-    began, names, by_task = time.monotonic(), policies.split(","), prompts_by_task(prompts)
+    names, by_task = policies.split(","), prompts_by_task(prompts)
     check_task(task, by_task)
     if names[0] != OURS:
         raise ValueError(f"--policies {policies}: {OURS} has to come first")
@@ -142,9 +137,6 @@ def rates(
     end_servers_on_sigterm()
     with servers_of(names if todo else [], vllm, folder, dynamic_sd) as targets:
         for number, rate in todo:
-            if time.monotonic() - began > 60 * minutes:
-                say(f"{minutes:g} minutes are over: rate {rate:g} of round {number} and what follows is left")
-                break
             cells.measure(number, targets, load_plan(by_task[task], rate, seconds, max_tokens, seed=number), rate)
     report(cells.found, names, plot)
 
@@ -234,7 +226,7 @@ def lengths(
     names, levels = [*policies.split(","), OURS], [int(level) for level in concurrency.split(",")]
     sizes = {level: max(2, waves * level) for level in levels}
     speeds = vllm_lengths.compare(names, by_task, sizes, rounds, max_tokens, curve, noise)
-    Console(width=130).print(vllm_lengths.table_of(names, speeds))
+    Console(width=130).print(vllm_lengths.results_table(names, speeds))
 
 
 @app.command()
@@ -253,7 +245,7 @@ def overhead(
     from lib import vllm_overhead
 
     use_stand_in()
-    Console(width=130).print(vllm_overhead.table_of([int(number) for number in requests.split(",")], tokens))
+    Console(width=130).print(vllm_overhead.results_table([int(number) for number in requests.split(",")], tokens))
 
 
 def use_stand_in() -> None:

@@ -3,7 +3,6 @@
 Each case runs in a process of its own; one that hangs or crashes is a row, too.
 """
 
-import json
 import logging
 import multiprocessing
 import os
@@ -116,21 +115,16 @@ class NoSuchModelError(Exception):
     """The settings here make no tiny model of this kind."""
 
 
-def check(names: list[str], rows_file: Path | None, output: Path) -> None:
-    """Try these (none: all) and their variants, and write the page. rows_file: of finished rows, kept and added to."""
+def check(names: list[str], output: Path) -> None:
+    """Try these (none: all) and their variants, and write the page."""
     _prepare()
-    names, rows = names or list(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES), read_rows(rows_file)
+    names, rows = names or list(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES), {}
     for number, name in enumerate(names, 1):
-        if name in rows:
-            continue
         row = rows[name] = {"": run_apart(Case(name))}
         if row[""][0] in ("fused", "right"):
             row |= {variant: run_apart(Case(name, variant)) for variant in VARIANTS}
         cells = "; ".join(f"{variant or 'plain'} {' '.join(cell)}".strip() for variant, cell in row.items())
         print(f"[{number}/{len(names)}] {name}: {cells}", flush=True)
-        if rows_file:
-            with rows_file.open("a") as file:
-                file.write(json.dumps([transformers.__version__, name, row]) + "\n")
     write_table(output, rows, tuple(VARIANTS), transformers.__version__)
 
 
@@ -142,12 +136,6 @@ def _prepare() -> None:
     # Neither changes what is computed, and each model is used for a second.
     load.warm_up = lambda model: None
     load.pad_small_batches = lambda model: 1
-
-
-def read_rows(path: Path | None) -> dict[str, dict[str, tuple[str, str]]]:
-    """Finished rows of this version of transformers."""
-    lines = path.read_text().splitlines() if path and path.is_file() else []
-    return {name: row for version, name, row in map(json.loads, lines) if version == transformers.__version__}
 
 
 def run_apart(case: Case) -> tuple[str, str]:

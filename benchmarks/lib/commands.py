@@ -1,11 +1,15 @@
 """What all commands have in common: their help, their console, prompts."""
 
+import json
 import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.box import SIMPLE
 from rich.console import Console
+from rich.table import Table
 
 from smartspec.workload.prompts import Prompt, read_prompts, shipped_prompts
 
@@ -23,7 +27,7 @@ def run(app: typer.Typer) -> None:
     """Do what the command line says. Exit status 2 and one line for what the caller can set right."""
     try:
         app()
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
 
@@ -34,6 +38,30 @@ def console_of(width: int) -> Console:
     if not console.is_terminal:
         console.width = width
     return console
+
+
+def table_of(title: str, columns: Iterable[str], rows: Iterable[Sequence[object]], num_names: int = 1) -> Table:
+    """Columns of names, so many of them, and then of figures."""
+    table = Table(title=title, title_justify="left", box=SIMPLE)
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="left" if number < num_names else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*map(str, row))
+    return table
+
+
+def read_kept(path: Path, settings: dict, **empty: object) -> dict:
+    """What a file holds of an earlier run, or a fresh start. ValueError if it was made with other settings."""
+    if not path.exists():
+        return {"settings": settings} | empty
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        made_with, is_complete = content["settings"], empty.keys() <= content.keys()
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} is not a result of this benchmark: give another one") from error
+    if made_with != settings or not is_complete:
+        raise ValueError(f"{path} was made with other settings ({made_with}): give another one")
+    return content
 
 
 def prompts_by_task(path: Path | None) -> dict[str, list[Prompt]]:

@@ -43,11 +43,7 @@ def check(output: Path) -> None:
         print(rows[-1], flush=True)
     peer.close()
     section = SECTION.format(
-        heading=GGUF_HEADING,
-        version=version("xllamacpp"),
-        length=len(TEXT),
-        values=len(VALUES),
-        rows="\n".join(rows),
+        heading=GGUF_HEADING, version=version("xllamacpp"), length=len(TEXT), values=len(VALUES), rows="\n".join(rows)
     )
     page = output.read_text() if output.is_file() else ""
     output.write_text(page.partition(GGUF_HEADING)[0].rstrip("\n") + "\n\n" + section)

@@ -1,6 +1,6 @@
 """llama.cpp's own server on a GGUF file, for `benchmarks/peers.py`.
 
-    python benchmarks/llama_cpp_server.py FILE PORT SLOTS
+    python benchmarks/lib/llama_cpp_server.py FILE PORT SLOTS
 
 Needs `pip install xllamacpp`, which nothing else here does. As many requests run at once as there are slots, each with
 as much context; threads are those of OMP_NUM_THREADS, else all cores.

@@ -1,6 +1,6 @@
-"""OpenVINO GenAI on a GGUF file, behind as much of OpenAI's API as `benchmarks/peers.py` asks for.
+"""OpenVINO GenAI on a GGUF file, with as much of OpenAI's API as `benchmarks/peers.py` uses.
 
-    python benchmarks/openvino_server.py FILE PORT
+    python benchmarks/lib/openvino_server.py FILE PORT
 
 Needs `pip install openvino-genai`, which nothing else here does. Its continuous batching takes in requests between two
 steps; threads are those of OMP_NUM_THREADS, else all cores. The text of an answer comes in two parts, its first token

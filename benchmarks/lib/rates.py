@@ -8,10 +8,9 @@ from statistics import fmean
 
 import numpy as np
 import typer
-from rich.box import SIMPLE
 from rich.table import Table
 
-from lib.commands import console_of
+from lib.commands import console_of, table_of
 from lib.servers import SETTLE_SECONDS, SYSTEM_MESSAGE
 from smartspec.bench.client import LoadRequest, Target
 from smartspec.bench.report import write_json
@@ -82,19 +81,17 @@ def report(cells: list[dict], policies: list[str], plot: Path | None) -> None:
 def table(cells: list[dict], policies: list[str]) -> Table:
     """A line per rate and policy, the policy that beats goodput by most first."""
     title = f"mean end-to-end seconds, and {policies[0]}'s relative to it"
-    result = Table(title=title, title_justify="left", box=SIMPLE)
-    for column in ("rate", "policy", "seconds", policies[0], "ratio", "rounds"):
-        result.add_column(column, justify="right", no_wrap=True)
     rows = []
     for rate in sorted({cell["rate"] for cell in cells}):
         of = {p: [latency(c["summaries"][p]) for c in cells if c["rate"] == rate] for p in policies}
         for policy in policies[1:]:
             ratios = [ours / theirs for ours, theirs in zip(of[policies[0]], of[policy], strict=True)]
             rows.append((fmean(of[policies[0]]) / fmean(of[policy]), rate, policy, of, ratios))
+    figures = []
     for ratio, rate, policy, of, ratios in sorted(rows, key=lambda row: -row[0]):
         means = f"{fmean(of[policy]):.2f}", f"{fmean(of[policies[0]]):.2f}"
-        result.add_row(f"{rate:g}", policy, *means, f"{ratio:.3f}", f"{min(ratios):.2f}-{max(ratios):.2f}")
-    return result
+        figures.append((f"{rate:g}", policy, *means, f"{ratio:.3f}", f"{min(ratios):.2f}-{max(ratios):.2f}"))
+    return table_of(title, ("rate", "policy", "seconds", policies[0], "ratio", "rounds"), figures, num_names=0)
 
 
 def draw(cells: list[dict], policies: list[str], path: Path) -> None:

@@ -20,11 +20,6 @@ from smartspec.engine.models.default_model import default_model_file
 START_SECONDS = 300
 SETTLE_SECONDS = 4  # our own uses the rest to move what it holds to huge pages
 SYSTEM_MESSAGE = "You are a helpful AI assistant. (Session {session})"  # keeps prefix caches from helping
-SMALL_PAGES = "small-pages"
-# Forbids huge pages (prctl PR_SET_THP_DISABLE) and becomes the program that was asked for.
-_WITH_SMALL_PAGES = (
-    "import ctypes, os, sys; ctypes.CDLL(None).prctl(41, 1, 0, 0, 0); os.execv(sys.argv[1], sys.argv[1:])"
-)
 
 
 @dataclass(frozen=True)
@@ -38,7 +33,7 @@ class ServerCommand:
 
 def server_command(name: str, model_path: str | None, vllm_python: str | None) -> ServerCommand:
     """`vllm`, `llama.cpp`, `openvino`, or the name of a policy of our own server, with the drafters it starts with or,
-    as in `goodput+prompt-lookup+recycling`, with others; `off+small-pages` may not use huge pages.
+    as in `goodput+prompt-lookup+recycling`, with others.
 
     Raises ValueError when vLLM cannot be started.
     """
@@ -48,12 +43,10 @@ def server_command(name: str, model_path: str | None, vllm_python: str | None) -
         slots = ["{slots}"] if name == "llama.cpp" else []
         return ServerCommand([sys.executable, script, file, "{port}", *slots])
     if name != "vllm":
-        policy, *additions = name.split("+")
-        drafters = [addition for addition in additions if addition != SMALL_PAGES]
+        policy, *drafters = name.split("+")
         options = ["--policy", policy, *(["--drafter", ",".join(drafters)] if drafters else [])]
         options += ["--model", model_path] if model_path else []
-        wrapper = [sys.executable, "-c", _WITH_SMALL_PAGES] if SMALL_PAGES in additions else []
-        return ServerCommand([*wrapper, sys.executable, "-m", "smartspec", "serve", "--port", "{port}", *options])
+        return ServerCommand([sys.executable, "-m", "smartspec", "serve", "--port", "{port}", *options])
     if not (vllm_python and model_path):
         raise ValueError("the server vllm needs --vllm-python and --model-path; see --help")
     api_server = [vllm_python, "-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1", "--port", "{port}"]

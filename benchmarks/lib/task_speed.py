@@ -1,6 +1,5 @@
 """Tokens per second by task and number of requests, of policies against off, on the live engine."""
 
-import json
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,6 +10,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from lib.commands import read_kept
 from lib.step_time import requests_of
 from smartspec.bench.report import write_json
 from smartspec.control.goodput.policy import Goodput
@@ -103,18 +103,10 @@ def means_of(cells: dict[str, dict], names: list[str]) -> Table:
     return table
 
 
-def read_cells(path: Path, settings: dict) -> dict:
-    """What is in the file, or a fresh start. ValueError if it was measured otherwise."""
-    kept = json.loads(path.read_text()) if path.exists() else {"settings": settings, "cells": {}}
-    if kept["settings"] != settings:
-        raise ValueError(f"{path} was measured with other settings ({kept['settings']}): give another --folder")
-    return kept
-
-
 def compare(settings: dict, by_task: dict[str, list[Prompt]], levels: list[int], folder: Path) -> None:
     """Measure the cells of these tasks and numbers of requests that are not in the folder, and print the tables."""
     path, names = folder / "cells.json", settings["policies"]
-    kept = read_cells(path, settings)
+    kept = read_kept(path, settings, cells={})
     cells = kept["cells"]
     todo = [(n, task) for n in levels for task in by_task if f"{task} {n}" not in cells]
     engines = [Kept(name, engine_config(name, settings)) for name in names if todo]

@@ -110,9 +110,7 @@ def traces_page(data: dict) -> str:
     ]
     headers = ["case", *(f"off, {name}" for name in STATISTICS), *(f"best, {name}" for name in STATISTICS)]
     return TRACES.format(
-        **_heading(data),
-        against=table(headers, against),
-        seconds=table(["policy", "controller", *cases], seconds),
+        **_heading(data), against=table(headers, against), seconds=table(["policy", "controller", *cases], seconds)
     )
 
 

@@ -12,10 +12,9 @@ from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 
 import numpy as np
-from rich.box import SIMPLE
 from rich.table import Table
 
-from lib.commands import check_task, prompts_by_task
+from lib.commands import check_task, prompts_by_task, table_of
 from smartspec.bench.report import write_json
 from smartspec.control import CostCurve
 
@@ -124,31 +123,17 @@ def read_texts(path: Path, prompts: Path | None, tasks: list[str], per_task: int
 
 def make_texts(path: Path | None, tasks: list[str], per_task: int, max_tokens: int) -> dict:
     """By task, token ids of prompts and greedy answers."""
-    import time
-
-    from lib.drafter_tokens import make_core, token_ids_of
-    from smartspec.core.request import Request
-    from smartspec.core.sampling_params import SamplingParams
-    from smartspec.engine.runtime.build import load_runners
-    from smartspec.engine.runtime.config import EngineConfig
+    from lib.drafter_tokens import token_ids_of
+    from smartspec import LLM, SamplingParams
 
     by_task, texts = prompts_by_task(path), {}
-    runners = load_runners(EngineConfig(drafters=("prompt-lookup",), max_batch=1, max_model_len=2048))
-    core, model = make_core(runners, "prompt-lookup", "fixed:5", 5), runners.target.loaded
-    params, stop = SamplingParams(max_tokens=max_tokens, temperature=0.0), model.eos_token_ids
-    for task in tasks:
-        check_task(task, by_task)
-        texts[task] = []
-        for prompt in by_task[task]:
-            token_ids = token_ids_of(model.tokenizer, prompt)
-            if len(token_ids) > LONGEST_PROMPT or len(texts[task]) == per_task:
-                continue
-            number = sum(map(len, texts.values()))
-            request = Request(number, token_ids, params, seed=0, stop_token_ids=stop)
-            core.add_request(request)
-            while core.has_work:
-                core.step(time.monotonic())
-            texts[task].append((token_ids, request.output_token_ids.tolist()))
+    with LLM(drafters=("prompt-lookup",), max_model_len=2048) as llm:
+        for task in tasks:
+            check_task(task, by_task)
+            chats = [token_ids_of(llm.tokenizer, prompt) for prompt in by_task[task]]
+            chosen = [chat for chat in chats if len(chat) <= LONGEST_PROMPT][:per_task]
+            answers = llm.generate(chosen, SamplingParams(max_tokens=max_tokens, temperature=0.0))
+            texts[task] = [(chat, answer.token_ids) for chat, answer in zip(chosen, answers, strict=True)]
     return texts
 
 
@@ -187,20 +172,17 @@ def compare(
         }
 
 
-def table_of(names: list[str], speeds: dict[tuple[str, int], np.ndarray]) -> Table:
+def results_table(names: list[str], speeds: dict[tuple[str, int], np.ndarray]) -> Table:
     """A line for each cell, the worst ratio of SmartSpec to the best other policy first. speeds: float [rounds,
     policies], of the cell."""
-    table = Table("task", "c", title=f"Tokens/s, virtual; {OURS} against the best other", box=SIMPLE)
-    for column in (*names, "of best", "of off"):
-        table.add_column(column, justify="right", no_wrap=True)
     rows = []
     for (task, level), of_cell in speeds.items():
         means = np.exp(np.log(of_cell).mean(axis=0))
         of_best, of_off = means[-1] / means[:-1].max(), means[-1] / means[0]
         figures = [f"{mean:.1f}" for mean in means]
         rows.append((of_best, [task, str(level), *figures, f"{of_best:.3f}", f"{of_off:.3f}"]))
-    for _, row in sorted(rows):
-        table.add_row(*row)
+    title, columns = f"Tokens/s, virtual; {OURS} against the best other", ("task", "c", *names, "of best", "of off")
+    table = table_of(title, columns, [row for _, row in sorted(rows)])
     mean = np.exp(np.mean([np.log(of_best) for of_best, _ in rows]))
     table.caption = f"geometric mean of best: {mean:.3f}"
     return table

@@ -1,13 +1,14 @@
 """What SmartSpec adds to a step of vLLM's scheduler, around a stand-in for it with a target of known text and times."""
 
 import time
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
-from rich.box import SIMPLE
 from rich.table import Table
 
+from lib.commands import table_of
 from lib.vllm_timed import CONTROLLER, HOOKS, MEANWHILE, Timed
 
 NUM_WARM_UP_STEPS = 60  # the trial of lengths, and numpy's first calls
@@ -56,15 +57,25 @@ def measure(method: str, num_requests: int, num_tokens: int) -> np.ndarray:
     return np.stack([steps[:, 0] - steps[:, 1], steps[:, 1], steps[:, 2]], axis=1)
 
 
-def table_of(requests: list[int], num_tokens: int) -> Table:
+def results_table(requests: list[int], num_tokens: int) -> Table:
     """Median and 95th percentile in milliseconds, by method and number of requests."""
-    table = Table("method", "requests", title="Milliseconds a step", title_justify="left", box=SIMPLE)
-    for column in ("plugin", "p95", "controller", "p95", "waited for", "p95", "meanwhile", "p95", "steps"):
-        table.add_column(column, justify="right")
-    for method in METHODS:
-        for number in requests:
-            steps = 1e3 * measure(method, number, num_tokens)
-            columns = np.insert(steps, 2, steps[:, :2].sum(axis=1), axis=1)
-            figures = [f"{np.percentile(column, q):.3f}" for column in columns.T for q in (50, 95)]
-            table.add_row(method, str(number), *figures, str(len(steps)))
-    return table
+    rows = []
+    for method, number in product(METHODS, requests):
+        steps = 1e3 * measure(method, number, num_tokens)
+        columns = np.insert(steps, 2, steps[:, :2].sum(axis=1), axis=1)
+        figures = [f"{np.percentile(column, q):.3f}" for column in columns.T for q in (50, 95)]
+        rows.append([method, number, *figures, len(steps)])
+    names = (
+        "method",
+        "requests",
+        "plugin",
+        "p95",
+        "controller",
+        "p95",
+        "waited for",
+        "p95",
+        "meanwhile",
+        "p95",
+        "steps",
+    )
+    return table_of("Milliseconds a step", names, rows)

@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from rich.box import SIMPLE
 from rich.table import Table
 
-from lib.commands import console_of
+from lib.commands import console_of, read_kept, table_of
 from lib.servers import SYSTEM_MESSAGE, ServerCommand, running, server_command
 from smartspec.bench.client import LoadRequest, Target
 from smartspec.bench.report import write_json
@@ -70,12 +69,8 @@ class Results:
     @staticmethod
     def read(path: Path, settings: dict) -> "Results":
         """Those that are there, or none. ValueError if they were measured otherwise."""
-        if not path.exists():
-            return Results(path, settings)
-        content = json.loads(path.read_text())
-        if content["settings"] != settings:
-            raise ValueError(f"{path} was made with other settings ({content['settings']}): give another --folder")
-        return Results(path, settings, content["table"], content["rounds"])
+        kept = read_kept(path, settings, table=None, rounds={})
+        return Results(path, settings, kept["table"], kept["rounds"])
 
     def write(self) -> None:
         write_json(self.path, {"settings": self.settings, "table": self.table, "rounds": self.rounds})
@@ -192,13 +187,11 @@ def ratio(speeds: np.ndarray, ours: int, others: list[int]) -> tuple[float, floa
     return float(np.exp(means[ours] - means[others].max())), float(low), float(high)
 
 
-def table_of(results: Results, cells: list[Cell]) -> Table:
+def results_table(results: Results, cells: list[Cell]) -> Table:
     """A line for each cell, the worst ratio of SmartSpec first."""
     policies = results.settings["policies"]
     title = f"Tokens/s in vLLM; {OURS} against the best other, and against off"
-    table = Table("task", "c", title=title, title_justify="left", box=SIMPLE)
-    for column in (*policies, "of best", "of off", "rounds", "same text"):
-        table.add_column(column, justify="right", no_wrap=True)
+    columns = ("task", "c", *policies, "of best", "of off", "rounds", "same text")
     ours = policies.index(OURS)
     others = [number for number in range(len(policies)) if number != ours]
     rows = []
@@ -209,10 +202,8 @@ def table_of(results: Results, cells: list[Cell]) -> Table:
         means = [f"{value:.1f}" for value in np.exp(np.log(speeds).mean(axis=0))]
         ratios = [f"{value:.2f} ({low:.2f}-{high:.2f})" for value, low, high in (of_best, of_off)]
         counts = [str(len(rounds)), f"{same}/{len(rounds) * len(policies)}"]
-        rows.append((of_best[0], [cell.task, str(cell.concurrency), *means, *ratios, *counts]))
-    for _, row in sorted(rows):
-        table.add_row(*row)
-    return table
+        rows.append((of_best[0], [cell.task, cell.concurrency, *means, *ratios, *counts]))
+    return table_of(title, columns, [row for _, row in sorted(rows)])
 
 
 def say(text: str) -> None:
@@ -223,15 +214,14 @@ def compare(
     results: Results,
     cells: list[Cell],
     rounds: int,
-    minutes: float,
     prompts: dict[str, list[Prompt]],
     vllm: ServerCommand,
     method: dict,
 ) -> None:
-    """Measure the rounds that the results do not have, until so many minutes are over, and print the table."""
+    """Measure the rounds that the results do not have, and print the table."""
     end_servers_on_sigterm()
     settings, folder = results.settings, results.path.parent
-    began, todo, names = time.monotonic(), list(remaining(results, cells, rounds)), settings["policies"]
+    todo, names = list(remaining(results, cells, rounds)), settings["policies"]
 
     def requests_of(cell: Cell, number: int, waves: float) -> list[LoadRequest]:
         return cell.requests(prompts[cell.task], number, settings["max_tokens"], waves)
@@ -241,15 +231,12 @@ def compare(
         results.write()
     with servers_of(names if todo else [], vllm, folder, results.table, method) as targets:
         for done, (number, cell) in enumerate(todo):
-            if time.monotonic() - began > 60 * minutes:
-                say(f"{minutes:g} minutes are over: {len(todo) - done} rounds of cells are left")
-                break
             first = number + cells.index(cell)
             results.add(cell, run_round(targets, cell, requests_of(cell, number, settings["waves"]), first))
             speeds = zip(names, results.speeds(cell)[-1], strict=True)
             figures = " ".join(f"{name} {value:.1f}" for name, value in speeds)
             say(f"{done + 1} of {len(todo)}, round {number + 1}, {cell.key}: {figures}")
-    console.print(table_of(results, cells))
+    console.print(results_table(results, cells))
 
 
 def end_servers_on_sigterm() -> None:

@@ -49,7 +49,7 @@ def test_the_worst_cell_comes_first(tmp_path):
     for ours in (15.0, 15.2):
         results.add(CELLS[0], one_round(10.0, 12.0, ours))
         results.add(CELLS[1], one_round(20.0, 30.0, ours))
-    table = vllm_policies.table_of(results, CELLS)
+    table = vllm_policies.results_table(results, CELLS)
     assert list(table.columns[1].cells) == ["4", "1"]
     assert [text.split()[0] for text in table.columns[5].cells] == ["0.50", "1.26"]
     assert list(table.columns[8].cells) == ["6/6", "6/6"]
