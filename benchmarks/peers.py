@@ -166,7 +166,7 @@ def table(content: dict) -> Table:
 
 
 def missing_cells(tasks: str, concurrency: str, done: list[dict], known_tasks: dict) -> list[tuple[str, int]]:
-    """Cells asked for and not done yet. Raises ValueError for an unknown task or a concurrency below 1."""
+    """Cells that are wanted and not done yet. Raises ValueError for an unknown task or a concurrency below 1."""
     names = [name for name in known_tasks if name != MIXED] if tasks == "each" else tasks.split(",")
     if not names:
         raise ValueError(f"the prompts name no tasks: use --tasks {MIXED}")
@@ -226,11 +226,10 @@ def throughput(
     A server is started anew for every round: two processes of one program differ by 1 to 2 % for as long as they live,
     and some drafters remember what they have read. It is alone: on a virtual machine the second of two gets memory that
     the host has to find first, and was 4 to 8 % slower in its first wave. Where a prompt has to be used again that is
-    said, and a session number in the system message comes before it, so prefix caches help nobody.
+    said, and a session number in the system message comes before it, so prefix caches help no server.
     """
     settings = Settings(servers.split(","), model_path, rounds, per_slot, max_tokens, seed, prompts and str(prompts))
-    fresh = {"settings": asdict(settings), "cells": []}
-    content = fresh if output is None else read_kept(output, **fresh)
+    content = read_kept(output, asdict(settings), cells=[])
     commands = {name: server_command(name, model_path, vllm_python) for name in settings.servers}
     by_task = prompts_by_task(prompts)
     missing = missing_cells(tasks, concurrency, content["cells"], by_task)

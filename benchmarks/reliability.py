@@ -51,7 +51,7 @@ def stress(
 def abuse(times: Annotated[int, typer.Option(min=1, help="How often each body is sent.")] = 5) -> None:
     """One user against all others: the longest answer of `/health` while a server is abused, and a stream in a crowd.
 
-    `/health` is asked every 5 ms. The promise is that no abuse makes it wait longer than 100 ms. The last line is the
+    `/health` is called every 5 ms. The promise is that no abuse makes it wait longer than 100 ms. The last line is the
     wait for the first token of one request beside 500 from another address.
     """
     abuses.report(times)

@@ -1,4 +1,4 @@
-"""Does the simulator tell the truth? Mean end-to-end latency of the same requests, simulated and live, at three loads.
+"""Is the simulator right? Mean end-to-end latency of the same requests, simulated and live, at three loads.
 
     python benchmarks/simulator.py --rates 0.5,1.5,3
 

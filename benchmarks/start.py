@@ -7,7 +7,6 @@ The goals are a first token within 3 s, 500 MB plus KV, and no growth.
 """
 
 import asyncio
-import json
 import random
 import statistics
 import time
@@ -25,7 +24,7 @@ from rich.table import Table
 
 from smartspec.engine.models.default_model import default_model_file
 
-KV_TOKENS = 32 * 1024  # asked of the server
+KV_TOKENS = 32 * 1024  # of the server
 NUM_REPORTS = 10
 POLL_SECONDS = 0.02
 app = application(__doc__)
@@ -101,11 +100,11 @@ async def _drive(base_url: str, num_requests: int, concurrency: int, seed: int) 
 
 def _weights_and_kv() -> tuple[float, float]:
     """MB of the default model's weights and of KV_TOKENS tokens of KV (keys and values of every layer)."""
+    from smartspec.engine.models.gguf_config import config_values
     from smartspec.engine.models.gguf_file import open_gguf
-    from smartspec.engine.models.gguf_text import configuration_folder
 
     file = open_gguf(default_model_file())
-    config = json.loads((configuration_folder(file) / "config.json").read_text())
+    config, _ = config_values(file)
     weights = sum(tensor.num_bytes for tensor in file.tensors.values())
     per_token = 2 * config["num_hidden_layers"] * config["num_key_value_heads"] * config["head_dim"] * 4
     return weights / 1e6, KV_TOKENS * per_token / 1e6

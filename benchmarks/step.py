@@ -37,7 +37,7 @@ def parts(
 
     One engine per policy in this process, no HTTP; they take turns step by step. A request that ends is replaced by
     the next prompt. Steps without prefill count. Mean wall milliseconds; learning is not done in every step, and
-    drafters are not queried in every one (asked is the share). `propose` is what drafters do before the plan,
+    drafters are not queried in every one (see the column `asked`). `propose` is what drafters do before the plan,
     `remember` what they do after the target pass. `host` is all of the step that is no model pass.
     """
     from lib import step_time

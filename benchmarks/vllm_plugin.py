@@ -237,10 +237,10 @@ def overhead(
     """What SmartSpec adds to a step of vLLM's scheduler.
 
     The plugin runs around a stand-in for vLLM's scheduler, which feeds requests as vLLM's does, with a target whose
-    text and times are known. The time of everything the scheduler asks of SmartSpec is added up step by step: what the
-    next step waits for, `plugin` and apart from it `controller` (checks, estimates, plan), and `meanwhile`, what is
-    done while a step runs (learning, reports, with those of the controller). Milliseconds, median and 95th percentile
-    over steps in which all requests decode. CPU time of the thread: what other programs take does not count.
+    text and times are known. The time of all calls of SmartSpec is added up step by step: what the next step waits for,
+    `plugin` and apart from it `controller` (checks, estimates, plan), and `meanwhile`, what is done while a step runs
+    (learning, reports, with those of the controller). Milliseconds, median and 95th percentile over steps in which all
+    requests decode. CPU time of the thread: what other programs take does not count.
     """
     from lib import vllm_overhead
 

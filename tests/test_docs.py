@@ -93,7 +93,9 @@ def bad_command(command: str) -> str | None:
             return f"no command {found.group(1)}"
         known = {option for parameter in COMMANDS[found.group(1)].params for option in parameter.opts}
         known |= {option for parameter in COMMANDS[found.group(1)].params for option in parameter.secondary_opts}
-    elif found := re.search(r"python \S*benchmarks/(\w+)\.py(?: +([a-z][a-z-]*))?", command):
+    elif found := re.match(r"(?:\S+=\S+ )*(?:\S*python )?benchmarks/(\w+)\.py(?: +([a-z][a-z-]*))?", command):
+        if command == f"benchmarks/{found.group(1)}.py":
+            return None  # its name alone, for all of it
         if (named := benchmark(*found.groups(""))) is None:
             return f"no command {found.group()}"
         known = {option for parameter in named.params for option in parameter.opts}
@@ -118,6 +120,8 @@ def test_what_is_broken_is_seen():
     assert bad_command("python benchmarks/peers.py speed") == "no command python benchmarks/peers.py speed"
     assert bad_command("python benchmarks/gone.py") == "no command python benchmarks/gone.py"
     assert bad_command("A=1 .venv/bin/python benchmarks/peers.py throughput --servers off") is None
+    assert bad_command("benchmarks/step.py part") == "no command benchmarks/step.py part"
+    assert bad_command("benchmarks/step.py parts") is bad_command("benchmarks/step.py") is None
     assert bad_command("smartspec serve --port 1") is bad_command("ls --all") is None
 
 

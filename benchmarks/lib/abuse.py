@@ -48,9 +48,9 @@ BODIES: dict[str, tuple[str, Callable[[], dict | bytes]]] = {
 
 
 class HealthPoll:
-    """Asks for the health of a server while the block runs. longest: seconds of the slowest answer.
+    """Calls `/health` of a server while the block runs. longest: seconds of the slowest answer.
 
-    It asks from a process of its own: httpx copies what is left of a body for every piece that it sends, 50 MB a time,
+    It calls from a process of its own: httpx copies what is left of a body for every piece that it sends, 50 MB a time,
     and no other thread of the sender runs meanwhile.
     """
 
@@ -61,7 +61,7 @@ class HealthPoll:
 
     def __enter__(self) -> "HealthPoll":
         self._process.start()
-        self._other_end.close()  # so that an EOFError comes, and no wait for ever, when asking fails
+        self._other_end.close()  # so that an EOFError comes, and no wait for ever, when a call fails
         self._end.recv()
         return self
 

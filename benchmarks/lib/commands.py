@@ -50,9 +50,9 @@ def table_of(title: str, columns: Iterable[str], rows: Iterable[Sequence[object]
     return table
 
 
-def read_kept(path: Path, settings: dict, **empty: object) -> dict:
+def read_kept(path: Path | None, settings: dict | list, **empty: object) -> dict:
     """What a file holds of an earlier run, or a fresh start. ValueError if it was made with other settings."""
-    if not path.exists():
+    if path is None or not path.exists():
         return {"settings": settings} | empty
     try:
         content = json.loads(path.read_text(encoding="utf-8"))

@@ -59,7 +59,7 @@ def make_heads(target: nn.Module, depth: int, vocabulary: int) -> dict[str, Head
 
 
 def drafting(loaded: LoadedModel, head: Head, depth: int) -> Callable[[], object]:
-    """A call that drafts behind a text of CONTEXT tokens whose newest position the head has not read yet."""
+    """A call that drafts after a text of CONTEXT tokens whose newest position the head has not read yet."""
     target = ModelRunner(loaded, num_slots=1, max_len=CONTEXT + depth + 1, taps=head.config.taps)
     drafter: Drafter = head_drafter(head_runner(head, target, name="head", num_slots=1), target, 1, "head")
     text = np.arange(CONTEXT + 1, dtype=np.int32)

@@ -58,7 +58,7 @@ def compare(
 
 
 def make_core(runners: Runners, name: str, policy: str, num_nodes: int) -> EngineCore:
-    """One drafter, all of whose drafts have so many nodes: no time is asked for, so none is measured."""
+    """One drafter, all of whose drafts have so many nodes: no decision needs a time, so none is measured."""
     drafter = make_drafter(runners, name, num_nodes)
     curve = CostCurve.linear(1.0, 0.0)
     latency = LatencyModel(curve, (curve if drafter.spec.has_passes else None,))

@@ -19,7 +19,7 @@ SPECULATION = ("workload_class", "max_draft_tokens", "weight", "tpot_target_ms",
 
 
 def random_request(chance: random.Random) -> tuple[str, bytes]:
-    """Path and body. What is valid of them asks for at most three tokens."""
+    """Path and body. What is valid of them makes at most three tokens."""
     path = chance.choice(PATHS)
     body = {"max_tokens": chance.choice((1, 1, 2, 3, 0, -1, "1", 10**9))}
     body |= {"messages": [{"role": "user", "content": chance.choice(TEXTS)}]} if "chat" in path else {}

@@ -1,4 +1,4 @@
-"""Throughput of a server while somebody reads the live page's events, and without."""
+"""Throughput of a server while a viewer reads the live page's events, and without."""
 
 import statistics
 import tempfile

@@ -23,7 +23,7 @@ CLOCKS = ("wall", "cpu")
 def compare(model: str, dtypes: str, rows: str, prefill: str, verify: str, repetitions: int, head: str | None) -> None:
     """Print the tables. Arguments are the options of `step.py passes`."""
     batches = [[1] * int(count) for count in rows.split(",")] + [[int(n)] for n in f"{prefill},{verify}".split(",")]
-    num_prefill = len(batches) - len(verify.split(","))  # behind those a token is scored each
+    num_prefill = len(batches) - len(verify.split(","))  # after those a token is scored each
     max_rows, max_len = max(map(len, batches)), CONTEXT + max(map(max, batches))
     loaded = _forms(model) if dtypes == "auto" else {name: _load(model, name) for name in dtypes.split(",")}
     runners = {name: _runner(model, max_rows, max_len) for name, model in loaded.items()}
@@ -52,7 +52,7 @@ def _head_runner(name: str, target: ModelRunner, max_rows: int) -> HeadRunner:
 
 
 def _compare_head(head: HeadRunner, target: ModelRunner, batches: list[int], repetitions: int) -> None:
-    table = Table("requests", "target, ms", "head behind text", "behind its draft", "share of the target's")
+    table = Table("requests", "target, ms", "head after text", "after its draft", "share of the target's")
     for rows in batches:
         segments = [Segment(slot, CONTEXT, np.zeros(1, dtype=np.int32), 1) for slot in range(rows)]
         runs = [

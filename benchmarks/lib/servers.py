@@ -97,7 +97,7 @@ def wait_until_healthy(process: subprocess.Popen, base_url: str, log_path: Path,
 
 
 def stop(process: subprocess.Popen) -> None:
-    """Ask the whole process group to end, insist after 20 s."""
+    """Tell the whole process group to end, kill it after 20 s."""
     for request in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, request)

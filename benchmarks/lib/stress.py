@@ -1,7 +1,6 @@
 """A server under fuzzed requests, clients that leave, three times its capacity, and long load."""
 
 import asyncio
-import json
 import random
 import tempfile
 import time
@@ -17,8 +16,10 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from lib.commands import read_kept
 from lib.fuzz_bodies import random_request
 from lib.servers import memory_of, running, server_command
+from smartspec.bench.report import write_json
 
 MAX_BATCH, MAX_QUEUE = 8, 16
 OPTIONS = ["--max-batch", f"{MAX_BATCH}", "--max-queue", f"{MAX_QUEUE}", "--max-queue-per-client", f"{MAX_QUEUE}"]
@@ -67,23 +68,15 @@ class Record:
 
     def __init__(self, path: Path | None, settings: list):
         self._path, self._settings = path, settings
-        self.parts: defaultdict[str, Part] = defaultdict(Part)
-        self.capacity: float | None = None
-        if path is not None and path.exists():
-            data = json.loads(path.read_text())
-            if data["settings"] != settings:
-                raise ValueError(f"{path} is of a run with {data['settings']}, not {settings}: name another file")
-            self.capacity = data["capacity"]
-            for name, part in data["parts"].items():
-                self.parts[name] = Part(**part | {"outcomes": Counter(part["outcomes"])})
+        kept = read_kept(path, settings, capacity=None, parts={})
+        self.capacity: float | None = kept["capacity"]
+        parts = {name: Part(**part | {"outcomes": Counter(part["outcomes"])}) for name, part in kept["parts"].items()}
+        self.parts: defaultdict[str, Part] = defaultdict(Part, parts)
 
     def save(self) -> None:
-        if self._path is None:
-            return
-        parts = {name: vars(part) for name, part in self.parts.items()}
-        made = self._path.with_suffix(".new")
-        made.write_text(json.dumps({"settings": self._settings, "capacity": self.capacity, "parts": parts}))
-        made.replace(self._path)
+        if self._path is not None:
+            parts = {name: vars(part) for name, part in self.parts.items()}
+            write_json(self._path, {"settings": self._settings, "capacity": self.capacity, "parts": parts})
 
 
 class Trial:

@@ -11,7 +11,7 @@ it. *core* is the planner, estimates of acceptance, corrected times and the marg
 90 % interval (bootstrap over windows and requests, paired).
 
 {setting}
-Two measurements of the same controller differ by up to 0.03 ms a step: a change below 0.3 % is no evidence, whatever
+Two measurements of the same controller differ by up to 0.03 ms a step: a change below 0.3 % says nothing, whatever
 its interval. BurstGPT's windows overlap, as that recording is short; those of the closed loop differ in random numbers.
 
 ## All cases
@@ -56,7 +56,7 @@ case first.
 ## Seconds
 
 Latency of a request: mean / p50 / p99. *controller*: milliseconds charged to a step of 16 requests.
-`perfect-estimates` is told the truth, and greedy in the step: no bound.
+`perfect-estimates` knows the real acceptance and times. It is greedy in the step: no bound.
 
 {seconds}
 """
