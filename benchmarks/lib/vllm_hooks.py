@@ -10,11 +10,12 @@ from tempfile import TemporaryDirectory
 
 from vllm_timed import CONTROLLER, HOOKS, MEANWHILE, Timed
 
-os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
-os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
-os.environ.setdefault("NUMBA_THREADING_LAYER", "workqueue")  # see docs/vllm.md
-
+ENVIRONMENT = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_LOGGING_LEVEL": "WARNING",
+    "NUMBA_THREADING_LAYER": "workqueue",  # see docs/vllm.md
+}
 NGRAM = {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_min": 2, "prompt_lookup_max": 4}
 BATCHES, NUM_PROMPTS, MAX_TOKENS = (1, 4, 8), 8, 48
 
@@ -45,6 +46,7 @@ def watch(speculation) -> list[tuple]:
 
 
 def main(model: str) -> None:
+    os.environ.update(ENVIRONMENT | os.environ)
     import numpy as np
     from vllm import LLM, SamplingParams
 
