@@ -1,7 +1,4 @@
-"""Runs in vLLM's environment: what SmartSpec takes of a step after real passes of a model. See `vllm_plugin.py hooks`.
-
-python vllm_hooks.py MODEL
-"""
+"""Runs in vLLM's environment, with the folder of a model as its argument: see `vllm_plugin.py hooks`."""
 
 import os
 import sys
