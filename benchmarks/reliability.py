@@ -1,45 +1,31 @@
-"""What a server withstands: fuzzed requests, clients that leave, three times its capacity, hours of load.
+"""What does our server withstand, and are sampled texts the same with drafts and without?
 
-    python benchmarks/reliability.py
-    python benchmarks/reliability.py --fuzzed 100000 --cancelled 10000 --soak-seconds 7200
+    python benchmarks/reliability.py stress
+    python benchmarks/reliability.py stress --fuzzed 100000 --cancelled 10000 --soak-seconds 7200
+    python benchmarks/reliability.py abuse
+    python benchmarks/reliability.py page
+    python benchmarks/reliability.py seeds --texts 2000
+    python benchmarks/reliability.py seeds --texts 40 --model FOLDER --device cuda
 
-Starts our server and prints a table for each part, at the end one for docs/reliability.md. With --record FILE what is
-done is kept by tenths: a run that was interrupted goes on where it ended when it is called again. The promises: no
-answer of status 5xx but 503, nothing left in the engine when all is answered, memory flat after the first tenth, and
-under overload 429 with bounded times for the rest.
+Each starts a server of its own, but for seeds, which runs engines in this process.
 """
 
-import asyncio
-import json
-import random
-import tempfile
-import time
-from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable
-from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-import httpx
-import numpy as np
 import typer
-from fuzz_bodies import random_request
-from memory import memory_of
-from rich.console import Console
-from rich.table import Table
-from servers import running, server_command
+from lib import abuse as abuses
+from lib import live_page
+from lib.commands import application, run
+from lib.stress import Load, broken_promises
 
-MAX_BATCH, MAX_QUEUE = 8, 16
-OPTIONS = ["--max-batch", f"{MAX_BATCH}", "--max-queue", f"{MAX_QUEUE}", "--max-queue-per-client", f"{MAX_QUEUE}"]
-MAX_GROWTH = 1.05  # of memory, behind the first tenth
-CAPACITY_SECONDS = 20.0
-OVERLOAD, SOAK_LOAD = 3.0, 0.8  # of the capacity
-LONGEST_WAIT = 600.0
+from smartspec.engine.models.default_model import DEFAULT_MODEL
+
+app = application(__doc__)
 
 
-def main(
+@app.command()
+def stress(
     fuzzed: Annotated[int, typer.Option(min=10, help="Fuzzed requests.")] = 2000,
     cancelled: Annotated[int, typer.Option(min=10, help="Streams that are left at a random moment.")] = 200,
     overload_seconds: Annotated[
@@ -50,219 +36,60 @@ def main(
     seed: int = 0,
     record: Annotated[Path | None, typer.Option(help="File that keeps what is done, to go on after an end.")] = None,
 ) -> None:
-    """Try a server of ours, and end with status 1 if a promise is broken."""
-    settings = [fuzzed, cancelled, overload_seconds, soak_seconds, policy, seed]
-    command = server_command(policy, None, None)
-    command = replace(command, arguments=[*command.arguments, *OPTIONS])
-    with ExitStack() as stack:
-        log = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "server.log"
-        target = stack.enter_context(running(command, log))
-        trial = Trial(target.base_url, Record(record, settings), seed)
-        asyncio.run(trial.run(fuzzed, cancelled, overload_seconds, soak_seconds))
-    if trial.broken:
+    """Fuzzed requests, clients that leave, three times the server's capacity, long load.
+
+    Prints a table for each part, at the end one for docs/reliability.md. With --record what is done is kept by tenths:
+    a run that was interrupted goes on where it ended when it is called again. The promises: no answer of status 5xx but
+    503, nothing left in the engine when all is answered, memory flat after the first tenth, and under overload 429 with
+    bounded times for the rest. Exit status 1 if one is broken.
+    """
+    if broken_promises(Load(fuzzed, cancelled, overload_seconds, soak_seconds), policy, seed, record):
         raise typer.Exit(1)
 
 
-@dataclass
-class Part:
-    """What is known of a part. num_tenths: that are done. memory: MB after each, a list for every process there was."""
+@app.command()
+def abuse(times: Annotated[int, typer.Option(min=1, help="How often each body is sent.")] = 5) -> None:
+    """One user against all others: the longest answer of `/health` while a server is abused, and a stream in a crowd.
 
-    num_tenths: int = 0
-    outcomes: Counter = field(default_factory=Counter)
-    times: list[float] = field(default_factory=list)
-    memory: list[list[float]] = field(default_factory=list)
-    left_over: list[float] = field(default_factory=list)
-
-
-class Record:
-    """The parts, in a file if there is one. ValueError where that is of another run."""
-
-    def __init__(self, path: Path | None, settings: list):
-        self._path, self._settings = path, settings
-        self.parts: defaultdict[str, Part] = defaultdict(Part)
-        self.capacity: float | None = None
-        if path is not None and path.exists():
-            data = json.loads(path.read_text())
-            if data["settings"] != settings:
-                raise ValueError(f"{path} is of a run with {data['settings']}, not {settings}: name another file")
-            self.capacity = data["capacity"]
-            for name, part in data["parts"].items():
-                self.parts[name] = Part(**part | {"outcomes": Counter(part["outcomes"])})
-
-    def save(self) -> None:
-        if self._path is None:
-            return
-        parts = {name: vars(part) for name, part in self.parts.items()}
-        made = self._path.with_suffix(".new")
-        made.write_text(json.dumps({"settings": self._settings, "capacity": self.capacity, "parts": parts}))
-        made.replace(self._path)
+    `/health` is called every 5 ms. The promise is that no abuse makes it wait longer than 100 ms. The last line is the
+    wait for the first token of one request beside 500 from another address.
+    """
+    abuses.report(times)
 
 
-class Trial:
-    """All parts, one after the other. broken: promises that did not hold."""
+@app.command()
+def page(
+    rounds: Annotated[int, typer.Option(min=1, help="Pairs of measurements.")] = 10,
+    clients: Annotated[int, typer.Option(min=1, help="Requests at once.")] = 4,
+    policy: Annotated[str, typer.Option(help="Of the server.")] = "goodput",
+) -> None:
+    """Tokens per second with the live page's events read, and without, in turn.
 
-    def __init__(self, base_url: str, record: Record, seed: int):
-        self.broken: list[str] = []
-        self._base_url = base_url
-        self._record = record
-        self._seed = seed
-        self._chance = random.Random(seed)
-        self._console = Console()
-        self._client: httpx.AsyncClient
+    One server, closed loops of equal requests, rounds alternating; the promise is a median ratio above 0.99.
+    """
+    live_page.report(rounds, clients, policy)
 
-    async def run(self, fuzzed: int, cancelled: int, overload_seconds: float, soak_seconds: float) -> None:
-        limits = httpx.Limits(max_connections=None)
-        async with httpx.AsyncClient(base_url=self._base_url, timeout=LONGEST_WAIT, limits=limits) as self._client:
-            await self._part("fuzzed requests", partial(self._repeat, fuzzed, self._send_fuzzed))
-            await self._part("cancelled streams", partial(self._repeat, cancelled, self._leave_stream))
-            if self._record.capacity is None:
-                self._record.capacity = await self._capacity()
-                self._record.save()
-            capacity = self._record.capacity
-            self._console.print(f"capacity: {capacity:.2f} requests/s")
-            until_full = (MAX_BATCH + MAX_QUEUE) / ((OVERLOAD - 1) * capacity)
-            seconds = max(overload_seconds, 3 * until_full)
-            await self._part("overload", partial(self._load, OVERLOAD * capacity, seconds), num_tenths=1)
-            await self._part("soak", partial(self._load, SOAK_LOAD * capacity, soak_seconds))
-        self._print_summary()
 
-    async def _part(self, name: str, tenth: Callable[[Part, int, int], Awaitable[None]], num_tenths: int = 10) -> None:
-        """Do what is left of it, tenth by tenth, and report."""
-        part = self._record.parts[name]
-        if part.num_tenths < num_tenths:
-            part.memory.append([])
-        while part.num_tenths < num_tenths:
-            self._chance = random.Random(f"{self._seed} {name} {part.num_tenths}")
-            await tenth(part, part.num_tenths, num_tenths)
-            part.memory[-1].append(memory_of(self._base_url)[0])
-            part.num_tenths += 1
-            part.left_over = list(await self._state())
-            self._record.save()
-            self._check(not any(part.left_over), f"{name}: something is left in the engine")
-        self._report(name, part)
+@app.command()
+def seeds(
+    texts: Annotated[int, typer.Option(min=1)] = 2000,
+    max_tokens: Annotated[int, typer.Option(min=1)] = 32,
+    concurrency: Annotated[int, typer.Option(min=1, help="Requests at once without drafts.")] = 32,
+    model: Annotated[str, typer.Option()] = DEFAULT_MODEL,
+    device: Annotated[str, typer.Option()] = "auto",
+    dtype: Annotated[str, typer.Option()] = "auto",
+) -> None:
+    """How many sampled texts with a seed differ between plain decoding and decoding with drafts: none, by our kernels.
 
-    async def _repeat(
-        self, count: int, send: Callable[[], Awaitable[str]], part: Part, number: int, num_tenths: int
-    ) -> None:
-        """Send a tenth of count requests, MAX_BATCH at once."""
-        left = iter(range(count * number // num_tenths, count * (number + 1) // num_tenths))
+    Each text has a seed of its own, one of the prompts, and one of the penalties, under which distributions are flat: a
+    difference in the last digits of the logits shows soon. The runs with drafts share the texts among them, so these
+    have other neighbours than in plain decoding. Of a text that differs it says where. Exit status 1 if any does.
+    """
+    from lib.seeds import count_differing
 
-        async def worker() -> None:
-            for _ in left:
-                part.outcomes[await send()] += 1
-
-        await asyncio.gather(*(worker() for _ in range(MAX_BATCH)))
-
-    async def _send_fuzzed(self) -> str:
-        path, data = random_request(self._chance)
-        return await self._outcome(self._client.post(path, content=data))
-
-    async def _leave_stream(self) -> str:
-        """Closed before the answer begins, or within it."""
-        patience = self._chance.expovariate(2.0)
-        body = {"prompt": self._prompt(), "max_tokens": 64, "ignore_eos": True, "stream": True}
-        try:
-            async with asyncio.timeout(patience), self._client.stream("POST", "/v1/completions", json=body) as answer:
-                async for _ in answer.aiter_bytes():
-                    pass
-            return str(answer.status_code)
-        except TimeoutError:
-            return "left"
-        except httpx.TransportError as error:
-            return type(error).__name__
-
-    async def _capacity(self) -> float:
-        """Requests per second of a full batch and no more."""
-        ends, done = time.perf_counter() + CAPACITY_SECONDS, 0
-        began = time.perf_counter()
-
-        async def worker() -> None:
-            nonlocal done
-            while time.perf_counter() < ends:
-                await self._complete()
-                done += 1
-
-        await asyncio.gather(*(worker() for _ in range(MAX_BATCH)))
-        return done / (time.perf_counter() - began)
-
-    async def _load(self, rate: float, seconds: float, part: Part, number: int, num_tenths: int) -> None:
-        """Poisson arrivals for a tenth of seconds."""
-
-        async def one() -> None:
-            began = time.perf_counter()
-            outcome = await self._complete()
-            part.outcomes[outcome] += 1
-            if outcome == "200":
-                part.times.append(round(time.perf_counter() - began, 3))
-
-        ends = time.perf_counter() + seconds / num_tenths
-        async with asyncio.TaskGroup() as under_way:
-            while time.perf_counter() < ends:
-                under_way.create_task(one())
-                await asyncio.sleep(self._chance.expovariate(rate))
-
-    async def _complete(self) -> str:
-        body = {"prompt": self._prompt(), "max_tokens": self._chance.randrange(8, 33), "ignore_eos": True}
-        return await self._outcome(self._client.post("/v1/completions", json=body))
-
-    def _prompt(self) -> str:
-        return " ".join(str(self._chance.randrange(1000)) for _ in range(self._chance.randrange(1, 40)))
-
-    async def _outcome(self, answer: Awaitable[httpx.Response]) -> str:
-        try:
-            return str((await answer).status_code)
-        except httpx.TransportError as error:
-            return type(error).__name__
-
-    def _report(self, name: str, part: Part) -> None:
-        table = Table("outcome", "requests", title=name, title_justify="left")
-        for outcome, count in sorted(part.outcomes.items()):
-            table.add_row(outcome, str(count))
-        self._console.print(table)
-        for memory in part.memory:
-            self._console.print(f"  memory MB by tenths: {' '.join(f'{value:.0f}' for value in memory)}")
-            self._check(memory[-1] < MAX_GROWTH * memory[0], f"{name}: memory grew")
-        running, waiting, kv = part.left_over
-        self._console.print(f"  left in the engine: {running:.0f} running, {waiting:.0f} waiting, {kv:.0%} of KV")
-        bad = [outcome for outcome in part.outcomes if outcome not in ("503", "left") and outcome[0] not in "234"]
-        self._check(not bad, f"{name}: {', '.join(bad)}")
-        if part.times:
-            p50, p99 = np.percentile(part.times, [50, 99])
-            bound = 2 * (MAX_BATCH + MAX_QUEUE) / self._record.capacity
-            self._console.print(
-                f"  admitted: p50 {p50:.2f} s, p99 {p99:.2f} s; twice a full queue's time: {bound:.2f} s"
-            )
-            self._check(p99 <= bound, f"{name}: p99 {p99:.2f} s")
-        if name == "overload":
-            self._check(bool(part.outcomes["429"]), "overload: nothing was answered 429")
-
-    def _print_summary(self) -> None:
-        """For docs/reliability.md."""
-        print("| part | requests | answers | p50, p99 of admitted, s | MB after the first tenth, at the end |")
-        print("| --- | --- | --- | --- | --- |")
-        for name, part in self._record.parts.items():
-            answers = ", ".join(f"{count} x {outcome}" for outcome, count in sorted(part.outcomes.items()))
-            times = ", ".join(f"{value:.2f}" for value in np.percentile(part.times, [50, 99])) if part.times else ""
-            memory = f"{part.memory[0][0]:.0f}, {part.memory[-1][-1]:.0f}"
-            print(f"| {name} | {part.outcomes.total()} | {answers} | {times} | {memory} |")
-        self._console.print("broken: " + "; ".join(self.broken) if self.broken else "all promises held")
-
-    async def _state(self) -> tuple[float, ...]:
-        """Running, waiting and KV use, once the engine has noticed who left."""
-        names = ("requests_running", "requests_waiting", "kv_use_ratio")
-        for _ in range(100):
-            text = (await self._client.get("/metrics")).text
-            lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if line.startswith("smartspec_"))
-            state = tuple(float(lines[f"smartspec_{name}"]) for name in names)
-            if not any(state):
-                break
-            await asyncio.sleep(0.1)
-        return state
-
-    def _check(self, holds: bool, promise: str) -> None:
-        if not holds:
-            self.broken.append(promise)
+    if count_differing(texts, max_tokens, concurrency, model, device, dtype):
+        raise typer.Exit(1)
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run(app)

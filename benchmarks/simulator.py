@@ -1,10 +1,10 @@
-"""The simulator against the live engine: mean end-to-end latency of the same requests at three loads.
+"""Is the simulator right? Mean end-to-end latency of the same requests, simulated and live, at three loads.
 
     python benchmarks/simulator.py --rates 0.5,1.5,3
 
 A first live run at the longest fixed length records which drafts exist and which of their tokens are right. Then the
 live engine serves Poisson arrivals under `goodput`, and the simulator the same arrivals with the same numbers of
-tokens, the recorded acceptance, and as true times the profile that the engine itself measured at the start of that run
+tokens, the recorded acceptance, and as step times the profile that the engine itself measured at the start of that run
 (a profile of earlier would be of a machine that was faster or slower then). Where the speed still changes, the live run
 is not as fast as the profile: how much longer its passes took is a column, and the last ratio is of a simulation in
 which they take as long.
@@ -20,12 +20,10 @@ from typing import Annotated
 
 import numpy as np
 import typer
-from rates import load_plan
-from rich.box import SIMPLE
-from rich.console import Console
+from lib.commands import MIXED, PromptsPath, application, console_of, prompts_by_task, run, table_of
+from lib.rates import load_plan
+from lib.servers import ServerCommand, running, server_command
 from rich.table import Table
-from servers import ServerCommand, running, server_command
-from tasks import MIXED, PromptsPath, prompts_by_task
 
 from smartspec.bench.client import Target
 from smartspec.bench.load import run_load
@@ -46,9 +44,9 @@ from smartspec.workload.records import RequestRecord
 
 # The engine's defaults, which the live server runs with.
 MAX_BATCH, MAX_BATCHED_TOKENS, KV_TOKENS, BLOCK_SIZE, MAX_DRAFT_TOKENS = 32, 512, 32 * 1024, 16, 10
-console = Console()
-if not console.is_terminal:
-    console.width = 120
+COLUMNS = ("requests/s", "live s", "simulated s", "simulated / live", "passes / profile", "simulated at that / live")
+console = console_of(120)
+app = application(__doc__)
 
 
 def serve(policy: str, plan: LoadPlan, log: Path) -> list[RequestRecord]:
@@ -101,7 +99,7 @@ def simulated_seconds(
         max_draft_tokens=MAX_DRAFT_TOKENS,
     )
     run = Run()
-    Fleet([Replica(EngineCore(scheduler, executor, executor.overheard(controller)), executor)]).serve(traffic, run)
+    Fleet([Replica(EngineCore(scheduler, executor, controller), executor)]).serve(traffic, run)
     return fmean(record.end_to_end_seconds for record in run.records)
 
 
@@ -121,16 +119,7 @@ def between_passes(live: RecordedLog) -> float:
 
 
 def validate(plan_of: Callable[[float], LoadPlan], rates: list[float], folder: Path) -> Table:
-    table = Table(title="mean end-to-end latency", title_justify="left", box=SIMPLE)
-    for column in (
-        "requests/s",
-        "live s",
-        "simulated s",
-        "simulated / live",
-        "passes / profile",
-        "simulated at that / live",
-    ):
-        table.add_column(column, justify="right")
+    rows = []
     for rate in rates:
         plan = plan_of(rate)
         drafts_log, live_log = folder / f"drafts{rate:g}.jsonl", folder / f"live{rate:g}.jsonl"
@@ -154,17 +143,17 @@ def validate(plan_of: Callable[[float], LoadPlan], rates: list[float], folder: P
             for f in (1.0, factor)
         )
         ratios = simulated / measured, factor, at_that_speed / measured
-        table.add_row(f"{rate:g}", f"{measured:.3f}", f"{simulated:.3f}", *(f"{ratio:.3f}" for ratio in ratios))
-    return table
+        rows.append((f"{rate:g}", f"{measured:.3f}", f"{simulated:.3f}", *(f"{ratio:.3f}" for ratio in ratios)))
+    return table_of("mean end-to-end latency", COLUMNS, rows, num_names=0)
 
 
+@app.command(help=app.info.help)
 def main(
     rates: Annotated[str, typer.Option(help="Requests per second.")] = "0.5,1.5,3",
     seconds: Annotated[float, typer.Option(min=1, help="Length of a live run.")] = 30,
     max_tokens: Annotated[int, typer.Option(min=2, help="New tokens per request.")] = 64,
     prompts: PromptsPath = None,
 ) -> None:
-    """Mean latency, simulated and live."""
     chosen = prompts_by_task(prompts)[MIXED]
     with TemporaryDirectory(prefix="simulator-") as folder:
         levels = [float(rate) for rate in rates.split(",")]
@@ -172,4 +161,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run(app)

@@ -1,6 +1,7 @@
 """The pages: links and paths lead somewhere, commands exist with their options, tables name what there is."""
 
 import ast
+import importlib
 import inspect
 import pkgutil
 import re
@@ -24,12 +25,17 @@ from smartspec.server.openai.generation_body import SpeculationBody
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "smartspec"
 DOCS = ROOT / "docs"
-PAGES = [*(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY")), *sorted(DOCS.rglob("*.md"))]
+BENCHMARKS = ROOT / "benchmarks"
+PAGES = [
+    *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY", "benchmarks/README")),
+    *sorted(DOCS.rglob("*.md")),
+]
 # Notes are of their day: files and options they name may have gone since.
 PRESENT_PAGES = [page for page in PAGES if page.parent.name != "notes"]
 COMMANDS = typer.main.get_command(_build_app()).commands
 PARTS_OF_A_STEP = ("self.scheduler", "self.executor", "self.controller")
 CLASSES_OF_A_STEP = ("core.scheduler.", "engine.runtime.executor.", "control.controller.")
+sys.path.insert(0, str(BENCHMARKS))
 OPTION = re.compile(r"(?<!\S)--[a-z][a-z-]*")
 
 
@@ -74,10 +80,12 @@ def commands(text: str) -> list[str]:
     return [line.strip() for line in lines if line.startswith("    ")] + re.findall(r"`([^`\n]+)`", text)
 
 
-def declared_options(script: Path) -> set[str]:
-    """Options of a benchmark: the parameters of its main(), as typer names them."""
-    main = next(n for n in ast.parse(script.read_text()).body if isinstance(n, ast.FunctionDef) and n.name == "main")
-    return {"--" + argument.arg.replace("_", "-") for argument in (*main.args.args, *main.args.kwonlyargs)}
+def benchmark(name: str, subcommand: str):
+    """A command of benchmarks/, or its subcommand where it has some; None where there is none."""
+    if not (BENCHMARKS / f"{name}.py").exists():
+        return None
+    command = typer.main.get_command(importlib.import_module(name).app)
+    return command.commands.get(subcommand) if hasattr(command, "commands") else command
 
 
 def bad_command(command: str) -> str | None:
@@ -87,9 +95,12 @@ def bad_command(command: str) -> str | None:
             return f"no command {found.group(1)}"
         known = {option for parameter in COMMANDS[found.group(1)].params for option in parameter.opts}
         known |= {option for parameter in COMMANDS[found.group(1)].params for option in parameter.secondary_opts}
-    elif found := re.search(r"(benchmarks/\w+\.py)", command):
-        script = ROOT / found.group(1)
-        known = declared_options(script) if script.exists() and OPTION.search(command) else set()
+    elif found := re.match(r"(?:\S+=\S+ )*(?:\S*python )?benchmarks/(\w+)\.py(?: +([a-z][a-z-]*))?", command):
+        if command == f"benchmarks/{found.group(1)}.py":
+            return None  # its name alone, for all of it
+        if (named := benchmark(*found.groups(""))) is None:
+            return f"no command {found.group()}"
+        known = {option for parameter in named.params for option in parameter.opts}
     else:
         return None
     unknown = set(OPTION.findall(command.partition("#")[0])) - known - {"--help"}
@@ -105,7 +116,14 @@ def test_what_is_broken_is_seen():
     assert missing_files("`core/gone.py`, `core/batch.py`, `docs/gone.md`, `numpy`") == ["core/gone.py", "docs/gone.md"]
     assert bad_command("smartspec bake --port 1") == "no command bake"
     assert bad_command("A=1 .venv/bin/smartspec serve --prot 1") == "no option --prot"
-    assert bad_command("python benchmarks/peers.py --severs off") == "no option --severs"
+    assert bad_command("python benchmarks/peers.py throughput --severs off") == "no option --severs"
+    assert bad_command("python benchmarks/simulator.py --rate 1") == "no option --rate"
+    assert bad_command("python benchmarks/peers.py --servers off") == "no command python benchmarks/peers.py"
+    assert bad_command("python benchmarks/peers.py speed") == "no command python benchmarks/peers.py speed"
+    assert bad_command("python benchmarks/gone.py") == "no command python benchmarks/gone.py"
+    assert bad_command("A=1 .venv/bin/python benchmarks/peers.py throughput --servers off") is None
+    assert bad_command("benchmarks/step.py part") == "no command benchmarks/step.py part"
+    assert bad_command("benchmarks/step.py parts") is bad_command("benchmarks/step.py") is None
     assert bad_command("smartspec serve --port 1") is bad_command("ls --all") is None
 
 

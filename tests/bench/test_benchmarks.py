@@ -1,4 +1,4 @@
-"""The scripts in benchmarks/ work from a clone alone: no default, test or page reaches for what lies beside it."""
+"""The commands in benchmarks/ work from a clone alone: no default, test or page reaches for what lies beside it."""
 
 import importlib
 import inspect
@@ -8,45 +8,36 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
 ROOT = Path(__file__).parents[2]
-SCRIPTS = (
-    "abuse",
-    "block_types",
-    "controller",
-    "draft_passes",
-    "drafter_tokens",
-    "first_token",
-    "gguf_files",
-    "linear_time",
-    "llama_cpp_server",
-    "memory",
-    "models",
-    "openvino_server",
-    "page",
-    "pass_time",
-    "peers",
-    "planner",
-    "rates",
-    "reliability",
-    "seeds",
-    "simulated_trees",
-    "simulator",
-    "start_time",
-    "step_time",
-    "task_speed",
-    "trace_tables",
-    "tree_widths",
-    "vllm_head",
-    "vllm_lengths",
-    "vllm_overhead",
-    "vllm_policies",
-    "vllm_rates",
-)
+COMMANDS = {
+    "drafters": {"passes", "tokens"},
+    "models": {"architectures", "gguf"},
+    "peers": {"first-token", "throughput"},
+    "policies": {"ablation", "traces", "trees"},
+    "reliability": {"abuse", "page", "seeds", "stress"},
+    "simulator": {""},
+    "speed": {"rates", "tasks"},
+    "start": {"memory", "time"},
+    "step": {"blocks", "controller", "linears", "parts", "passes"},
+    "vllm_plugin": {"head", "hooks", "lengths", "overhead", "policies", "rates"},
+}
+ALL = [(command, subcommand) for command, some in COMMANDS.items() for subcommand in sorted(some)]
+HEAVY = {"torch", "transformers", "matplotlib", "gguf", "vllm"}
+SERVERS = ("llama_cpp_server", "openvino_server")  # programs that `peers.py` starts
 BESIDE_THE_CLONE = re.compile(r"""["'/]shared["'/]|["' ]\.\./|["'] */work/""")
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
-tasks = importlib.import_module("tasks")
+commands = importlib.import_module("lib.commands")
+
+
+def subcommands(command: str) -> dict[str, typer.models.CommandInfo]:
+    """Of a command, by name; one that has none is its own."""
+    found = importlib.import_module(command).app.registered_commands
+    names = [info.name or info.callback.__name__.replace("_", "-") for info in found]
+    return {"" if len(found) == 1 else name: info for name, info in zip(names, found, strict=True)}
 
 
 def test_nothing_reads_a_folder_beside_the_clone():
@@ -65,38 +56,61 @@ def test_a_path_beside_the_clone_is_seen(line):
     assert BESIDE_THE_CLONE.search(line)
 
 
-@pytest.mark.parametrize("script", SCRIPTS)
-def test_default_paths_of_a_script_are_relative(script):
-    parameters = inspect.signature(importlib.import_module(script).main).parameters.values()
-    paths = [parameter.default for parameter in parameters if isinstance(parameter.default, Path)]
-    assert not [path for path in paths if path.is_absolute() or ".." in path.parts]
+@pytest.mark.parametrize("command", COMMANDS)
+def test_subcommands_are_known_and_default_paths_are_relative(command):
+    found = subcommands(command)
+    assert set(found) == COMMANDS[command]
+    for info in found.values():
+        parameters = inspect.signature(info.callback).parameters.values()
+        paths = [parameter.default for parameter in parameters if isinstance(parameter.default, Path)]
+        assert not [path for path in paths if path.is_absolute() or ".." in path.parts]
 
 
-@pytest.mark.parametrize("script", SCRIPTS)
-def test_a_script_shows_its_help_from_anywhere(script, tmp_path):
-    command = [sys.executable, str(ROOT / "benchmarks" / f"{script}.py"), "--help"]
+@pytest.mark.parametrize("script", [*COMMANDS, *SERVERS])
+def test_a_script_shows_its_help_from_anywhere_and_imports_nothing_heavy(script, tmp_path):
+    path = ROOT / "benchmarks" / ("lib" if script in SERVERS else "") / f"{script}.py"
+    command = [sys.executable, "-X", "importtime", str(path), "--help"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
-    assert result.returncode == 0 and "Usage:" in result.stdout, result.stderr
+    assert result.returncode == 0 and "Usage:" in result.stdout, result.stderr[-2000:]
+    imported = set(re.findall(r"\| +(\w+)$", result.stderr, re.MULTILINE))
+    assert "typer" in imported and not imported & HEAVY
     assert not list(tmp_path.iterdir())
 
 
-def test_every_script_is_tested():
-    scripts = (ROOT / "benchmarks").glob("*.py")
-    programs = {path.stem for path in scripts if re.search("^if __name__ ==.*main", path.read_text("utf-8"), re.M)}
-    programs -= {"vllm_acceptance", "vllm_hooks"}  # run in vLLM's environment
-    assert programs == set(SCRIPTS)
+@pytest.mark.parametrize("command, subcommand", ALL)
+def test_a_subcommand_shows_its_help_from_anywhere(command, subcommand, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    arguments = [subcommand, "--help"] if subcommand else ["--help"]
+    result = CliRunner().invoke(importlib.import_module(command).app, arguments)
+    assert result.exit_code == 0 and f"{subcommand} [OPTIONS]".strip() in result.output, result.output
+    assert not list(tmp_path.iterdir())
+
+
+def test_every_command_is_tested():
+    folder = ROOT / "benchmarks"
+    assert {path.stem for path in folder.glob("*.py")} == set(COMMANDS)
+    programs = {
+        path.stem for path in folder.glob("lib/*.py") if re.search("^if __name__", path.read_text("utf-8"), re.M)
+    }
+    assert programs - {"vllm_acceptance", "vllm_hooks"} == set(SERVERS)  # those run in vLLM's environment
+
+
+def test_the_index_names_every_command():
+    page = (ROOT / "benchmarks" / "README.md").read_text("utf-8")
+    named = re.findall(r"`python benchmarks/(\w+)\.py ?([a-z-]*)", page)
+    assert {(command, name if COMMANDS.get(command) != {""} else "") for command, name in named} == set(ALL)
 
 
 def test_shipped_prompts_and_those_of_a_path_by_task(tmp_path):
-    shipped = tasks.prompts_by_task(None)
+    shipped = commands.prompts_by_task(None)
     assert {task: len(prompts) for task, prompts in shipped.items()} == {
         **dict.fromkeys(("chat", "code", "editing", "math", "qa", "rag", "summarization", "translation"), 16),
         "mixed": 128,
     }
     (tmp_path / "a.jsonl").write_text('{"prompt": "one", "task": "mt/writing"}\n{"prompt": "two"}\n')
     (tmp_path / "b.jsonl").write_text('{"prompt": "three", "task": "mt/math"}\n')
-    given = tasks.prompts_by_task(tmp_path)
+    given = commands.prompts_by_task(tmp_path)
     texts = {task: [prompt.text for prompt in prompts] for task, prompts in given.items()}
     assert texts == {"mt": ["one", "three"], "mixed": ["one", "two", "three"]}
     with pytest.raises(ValueError, match="unknown task 'qa': these prompts have mt, mixed"):
-        tasks.check_task("qa", given)
+        commands.check_task("qa", given)

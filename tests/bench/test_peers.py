@@ -1,4 +1,4 @@
-"""benchmarks/peers.py against two fake servers, and its arithmetic on hand-made cells."""
+"""`peers.py throughput` against two fake servers, and its arithmetic on hand-made cells."""
 
 import json
 import sys
@@ -9,7 +9,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import peers
-import servers
+from lib import servers
+from lib.commands import read_kept
 
 from smartspec.workload.prompts import Prompt
 
@@ -60,11 +61,13 @@ def test_a_file_of_other_settings_is_not_continued(tmp_path):
     path = tmp_path / "cells.json"
     path.write_text(json.dumps({"settings": {"rounds": 9}, "cells": []}))
     with pytest.raises(ValueError, match="made with other settings"):
-        peers.load_output(path, SETTINGS)
-    path.write_text("[]")
-    with pytest.raises(ValueError, match="not a result of this benchmark"):
-        peers.load_output(path, SETTINGS)
-    assert peers.load_output(tmp_path / "absent.json", SETTINGS)["cells"] == []
+        read_kept(path, {"rounds": 8}, cells=[])
+    assert read_kept(path, {"rounds": 9}, cells=[])["cells"] == []
+    for text in ("[]", "{", "3"):
+        path.write_text(text)
+        with pytest.raises(ValueError, match="not a result of this benchmark"):
+            read_kept(path, {"rounds": 9}, cells=[])
+    assert read_kept(tmp_path / "absent.json", {"rounds": 9}, cells=[]) == {"settings": {"rounds": 9}, "cells": []}
 
 
 def test_servers_are_started_measured_in_turn_and_stopped_in_every_round(monkeypatch):

@@ -1,4 +1,4 @@
-"""benchmarks/trace_tables.py: windows of a recording, paired intervals, runs that are continued, pages of the JSON."""
+"""`policies.py ablation` and `traces`: windows of a recording, paired intervals, runs continued, pages of the JSON."""
 
 import importlib
 import json
@@ -16,7 +16,7 @@ RESULTS = ROOT / "docs" / "results"
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 pages, scenarios, statistics, tables = (
-    importlib.import_module(f"trace_{name}") for name in ("pages", "scenarios", "statistics", "tables")
+    importlib.import_module(f"lib.trace_{name}") for name in ("pages", "scenarios", "statistics", "tables")
 )
 
 

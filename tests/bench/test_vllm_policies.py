@@ -1,4 +1,4 @@
-"""benchmarks/vllm_policies.py: what is left to do, what is kept, and the arithmetic of its table."""
+"""`vllm_plugin.py policies`: what is left to do, what is kept, and the arithmetic of its table."""
 
 import sys
 from contextlib import ExitStack
@@ -9,9 +9,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import fake_openai_server
-import servers
-import vllm_policies
-from vllm_policies import Cell, Results
+from lib import servers, vllm_policies
+from lib.vllm_policies import Cell, Results
 
 from smartspec.workload.prompts import Prompt
 
@@ -50,7 +49,7 @@ def test_the_worst_cell_comes_first(tmp_path):
     for ours in (15.0, 15.2):
         results.add(CELLS[0], one_round(10.0, 12.0, ours))
         results.add(CELLS[1], one_round(20.0, 30.0, ours))
-    table = vllm_policies.table_of(results, CELLS)
+    table = vllm_policies.results_table(results, CELLS)
     assert list(table.columns[1].cells) == ["4", "1"]
     assert [text.split()[0] for text in table.columns[5].cells] == ["0.50", "1.26"]
     assert list(table.columns[8].cells) == ["6/6", "6/6"]

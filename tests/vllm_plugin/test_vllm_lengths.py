@@ -1,4 +1,4 @@
-"""benchmarks/vllm_lengths.py: vLLM's lookup, and the time and tokens of known texts."""
+"""`vllm_plugin.py lengths`: vLLM's lookup, and the time and tokens of known texts."""
 
 import sys
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-from vllm_lengths import OURS, Text, engine, lookup
+from lib.vllm_lengths import OURS, Text, engine, lookup
 
 from smartspec.control import CostCurve
 

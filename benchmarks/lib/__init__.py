@@ -1,0 +1,1 @@
+"""What the commands in this folder's parent are made of."""

@@ -1,0 +1,92 @@
+"""Which policy wins?
+
+All of it is simulated: recorded traffic, each mechanism of goodput off alone, and draft trees.
+
+    python benchmarks/policies.py ablation --traces FOLDER --results docs/results
+    python benchmarks/policies.py traces --traces FOLDER --results docs/results
+    python benchmarks/policies.py trees --models 8b --batches 1,8,64 --sibling-share 0.1
+"""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from lib import simulated_trees, trace_pages, trace_tables
+from lib.commands import application, run
+from lib.trace_scenarios import TRACES, ablation_jobs, trace_jobs
+
+from smartspec.bench.report import write_json
+from smartspec.sim.executor import SIBLING_SHARE
+
+Folder = Annotated[Path, typer.Option(exists=True, file_okay=False, help=f"folder of {', '.join(TRACES)}")]
+Half = Annotated[Literal["choose", "report"], typer.Option(help="of each recording's time: the first or the second")]
+Processes = Annotated[int, typer.Option(min=1, help="worker processes")]
+RunsFile = Annotated[Path, typer.Option(help="one JSON line per run; continued if it exists")]
+Results = Annotated[Path, typer.Option(help="folder of the JSON and the page")]
+app = application(__doc__)
+
+
+@app.command()
+def ablation(
+    traces: Folder,
+    half: Half = "report",
+    windows: Annotated[int, typer.Option(min=1, help="of each case")] = 5,
+    processes: Processes = 2,
+    runs: RunsFile = Path("trace_runs.jsonl"),
+    results: Results = Path("trace_results"),
+) -> None:
+    """What each mechanism of goodput brings, on recorded traffic: docs/results/ablation.md.
+
+    The folder's files have the columns arrival_s, prompt_tokens and output_tokens. Every recording is split in time:
+    the first half is for choosing constants, the second for reporting. Ctrl-C loses only the runs under way.
+    """
+    known = trace_tables.finished_runs(list(ablation_jobs(windows)), runs, traces, half, processes)
+    about = trace_tables.about(known, "ablation", half, f" --windows {windows}")
+    data = about | trace_tables.ablation(known, windows)
+    trace_tables.write(results, "ablation", data, trace_pages.ablation_page(data))
+
+
+@app.command()
+def traces(
+    traces: Folder,
+    half: Half = "report",
+    processes: Processes = 2,
+    runs: RunsFile = Path("trace_runs.jsonl"),
+    results: Results = Path("trace_results"),
+) -> None:
+    """All policies on recorded traffic: docs/results/traces.md. Folder and runs are those of `ablation`."""
+    known = trace_tables.finished_runs(list(trace_jobs()), runs, traces, half, processes)
+    data = trace_tables.about(known, "traces", half) | trace_tables.trace_table(known)
+    trace_tables.write(results, "traces", data, trace_pages.traces_page(data))
+
+
+@app.command()
+def trees(
+    models: Annotated[str, typer.Option(help="8b, 70b or shapes, separated by commas.")] = (
+        ",".join(simulated_trees.DEVICES)
+    ),
+    batches: Annotated[str, typer.Option(help="Requests under way, separated by commas.")] = "1,2,4,8,16,32,64,128,256",
+    nodes: Annotated[int, typer.Option(help="Most nodes of a draft.", min=5)] = 60,
+    sibling_share: Annotated[
+        float, typer.Option(help="Share of the cases, where all likelier children are wrong, that a child is right in.")
+    ] = SIBLING_SHARE,
+    context: Annotated[int, typer.Option(help="Tokens of each request's context.", min=1)] = 1024,
+    pairs: Annotated[int, typer.Option(help="Requests times steps of each run, at least 60 steps.", min=1)] = 3000,
+    output: Annotated[Path | None, typer.Option(help="JSON file to write.")] = None,
+) -> None:
+    """Chains and trees of an EAGLE-3 head under each policy, by batch size, on simulated H100s.
+
+    A steady batch with the acceptance by position published for EAGLE-3 (`smartspec simulate --acceptance eagle3`) and
+    an assumed one for further children. Controllers learn what they decide by. Speeds are expected tokens over expected
+    seconds of the second half of the steps, without noise and without the controller's own time.
+    """
+    rows = simulated_trees.rows_of(
+        models.split(","), map(int, batches.split(",")), nodes, sibling_share, context, pairs
+    )
+    simulated_trees.print_table(rows)
+    if output is not None:
+        write_json(output, {"sibling_share": sibling_share, "context": context, "pairs": pairs, "rows": rows})
+
+
+if __name__ == "__main__":
+    run(app)
