@@ -23,7 +23,7 @@ def simulate(
     policy: Annotated[
         str | None,
         typer.Option(
-            help="Policies to compare, separated by commas; perfect-estimates is told the truth.",
+            help="Policies to compare, separated by commas, module:Class too; perfect-estimates is told the truth.",
             show_default="off,fixed:4,goodput,perfect-estimates",
         ),
     ] = None,
