@@ -35,14 +35,11 @@ from smartspec.core.engine_core import EngineCore
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.core.scheduler import Scheduler
+from smartspec.drafters.drafter_names import is_model_free, model_free_drafter
 from smartspec.drafters.ngram_tree import NgramTreeDrafter
-from smartspec.engine.drafting.draft_model import DraftModel
-from smartspec.engine.drafting.head_kinds import head_drafter
 from smartspec.engine.drafting.with_ngrams import WithNgrams
-from smartspec.engine.models.model_runner import ModelRunner
-from smartspec.engine.runtime.build import Runners, load_runners
+from smartspec.engine.runtime.build import Models, load_models
 from smartspec.engine.runtime.config import BLOCK_SIZE, EngineConfig
-from smartspec.engine.runtime.drafters import MODEL_FREE_DRAFTERS
 from smartspec.engine.runtime.executor import LiveExecutor
 from smartspec.workload.prompts import Prompt
 
@@ -70,13 +67,13 @@ def main(
     loaded = tuple(dict.fromkeys(name.removeprefix(BESIDE_NGRAMS) for name in names))
     limits = {"max_batch": 1, "max_model_len": MAX_MODEL_LEN}
     config = EngineConfig(model=model, drafters=loaded, quantization=quantization, **limits)
-    runners = load_runners(config)
+    models = load_models(config)
     params = SamplingParams(max_tokens=max_tokens, temperature=temperature)
     cells: dict[str, dict[str, float]] = {}
     for name in names:
         for num in map(int, nodes.split(",")):
-            core = make_core(runners, name, f"eagle2:{num}" if trees else f"fixed:{num}", num)
-            tokenizer = runners.target.loaded.tokenizer
+            core = make_core(models, name, f"eagle2:{num}" if trees else f"fixed:{num}", num)
+            tokenizer = models.target.loaded.tokenizer
             cells[f"{name} {num}"] = {
                 task: tokens_per_step(core, [token_ids_of(tokenizer, prompt) for prompt in some], params)
                 for task, some in tasks.items()
@@ -86,19 +83,19 @@ def main(
         write_json(output, {"temperature": temperature, "per_task": per_task, "trees": trees, "tokens_per_step": cells})
 
 
-def make_core(runners: Runners, name: str, policy: str, num_nodes: int) -> EngineCore:
+def make_core(models: Models, name: str, policy: str, num_nodes: int) -> EngineCore:
     """One drafter, all of whose drafts have so many nodes: no time is asked for, so none is measured."""
-    drafter = make_drafter(runners, name, num_nodes)
+    drafter = make_drafter(models, name, num_nodes)
     curve = CostCurve.linear(1.0, 0.0)
     latency = LatencyModel(curve, (curve if drafter.spec.has_passes else None,))
     controller = Controller(policy, num_nodes, latency, drafters=(drafter.spec,))
     scheduler = Scheduler(
-        BlockManager(runners.kv_tokens // BLOCK_SIZE, BLOCK_SIZE, 1),
+        BlockManager(models.kv_tokens // BLOCK_SIZE, BLOCK_SIZE, 1),
         max_batched_tokens=EngineConfig.max_batched_tokens,
-        max_model_len=runners.target.max_len,
+        max_model_len=models.target.max_len,
         max_draft_tokens=num_nodes,
     )
-    return EngineCore(scheduler, LiveExecutor(runners.target, (drafter,)), controller)
+    return EngineCore(scheduler, LiveExecutor(models.target, (drafter,)), controller)
 
 
 class HeadAndNgrams(WithNgrams):
@@ -113,18 +110,13 @@ class HeadAndNgrams(WithNgrams):
         return super().observe(*step)
 
 
-def make_drafter(runners: Runners, name: str, num_nodes: int) -> Drafter:
+def make_drafter(models: Models, name: str, num_nodes: int) -> Drafter:
     if name.startswith(BESIDE_NGRAMS):
-        head = make_drafter(runners, name.removeprefix(BESIDE_NGRAMS), num_nodes)
+        head = make_drafter(models, name.removeprefix(BESIDE_NGRAMS), num_nodes)
         return HeadAndNgrams(head, NgramTreeDrafter(max_draft_tokens=num_nodes))
-    if name in MODEL_FREE_DRAFTERS:
-        return MODEL_FREE_DRAFTERS[name](max_draft_tokens=num_nodes)
-    runner = runners.drafts[name]
-    return (
-        DraftModel(runner, 1, name)
-        if isinstance(runner, ModelRunner)
-        else head_drafter(runner, runners.target, 1, name)
-    )
+    if is_model_free(name):
+        return model_free_drafter(name, num_nodes)
+    return next(drafter for drafter in models.profiled if drafter.spec.name == name)
 
 
 def token_ids_of(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> list[int]:

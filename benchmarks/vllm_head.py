@@ -28,7 +28,7 @@ from tasks import MIXED, PromptsPath, prompts_by_task
 
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
-from smartspec.engine.runtime.build import load_runners
+from smartspec.engine.runtime.build import load_models
 from smartspec.engine.runtime.config import EngineConfig
 
 MAX_MODEL_LEN = 2048
@@ -69,7 +69,7 @@ def in_vllm(python: str, model: str, head: Path, prompts: list[list[int]], lengt
 
 def in_our_engine(config: EngineConfig, prompts: list[list[int]], length: int, max_tokens: int) -> Acceptance:
     """Of our engine, one request at a time."""
-    runners = load_runners(config)
+    runners = load_models(config)
     core = make_core(runners, config.drafters[0], f"fixed:{length}", length)
     params = SamplingParams(max_tokens=max_tokens, temperature=0.0)
     answers, counts = [], np.zeros(length + 1, dtype=np.int64)

@@ -146,11 +146,11 @@ def make_texts(path: Path | None, tasks: list[str], per_task: int, max_tokens: i
 
     from smartspec.core.request import Request
     from smartspec.core.sampling_params import SamplingParams
-    from smartspec.engine.runtime.build import load_runners
+    from smartspec.engine.runtime.build import load_models
     from smartspec.engine.runtime.config import EngineConfig
 
     by_task, texts = prompts_by_task(path), {}
-    runners = load_runners(EngineConfig(drafters=("prompt-lookup",), max_batch=1, max_model_len=2048))
+    runners = load_models(EngineConfig(drafters=("prompt-lookup",), max_batch=1, max_model_len=2048))
     core, model = make_core(runners, "prompt-lookup", "fixed:5", 5), runners.target.loaded
     params, stop = SamplingParams(max_tokens=max_tokens, temperature=0.0), model.eos_token_ids
     for task in tasks:

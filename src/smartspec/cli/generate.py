@@ -20,7 +20,9 @@ def generate(
     model: Annotated[str | None, typer.Option(help="Hugging Face id, folder or GGUF file (default: built in).")] = None,
     drafter: Annotated[
         str | None,
-        typer.Option(help="prompt-lookup, recycling, head (the model's own), a model, a head's folder (a,b), or none."),
+        typer.Option(
+            help="prompt-lookup, recycling, head (the model's own), a model, a head's folder, module:Class (a,b), or none."
+        ),
     ] = None,
     policy: Annotated[str, typer.Option(help="goodput, off, fixed:K or module:Class.")] = "goodput",
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",

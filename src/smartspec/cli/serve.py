@@ -34,7 +34,9 @@ def serve(
     model: Annotated[str | None, typer.Option(help="Hugging Face id, folder or GGUF file (default: built in).")] = None,
     drafter: Annotated[
         str | None,
-        typer.Option(help="prompt-lookup, recycling, head (the model's own), a model, a head's folder (a,b), or none."),
+        typer.Option(
+            help="prompt-lookup, recycling, head (the model's own), a model, a head's folder, module:Class (a,b), or none."
+        ),
     ] = None,
     policy: Annotated[
         str, typer.Option(help="goodput, off, fixed:K, uniform:K,K, a published one or module:Class.")

@@ -1,5 +1,6 @@
 """What one step computes: which requests, how many tokens of each, which drafts, and what came out."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -79,9 +80,9 @@ def chain_parents(num_nodes: int) -> np.ndarray:
     return _CHAIN[:num_nodes] if num_nodes <= len(_CHAIN) else np.arange(-1, num_nodes - 1, dtype=np.int32)
 
 
-def chain(token_ids: np.ndarray, **rest) -> Draft:
-    """A draft of tokens that follow one another. rest: as in Draft."""
-    return Draft(token_ids, chain_parents(len(token_ids)), **rest)
+def chain(token_ids: np.ndarray | Sequence[int], **rest) -> Draft:
+    """A draft of tokens that follow one another, int [n]. rest: as in Draft."""
+    return Draft(np.asarray(token_ids, dtype=np.int32), chain_parents(len(token_ids)), **rest)
 
 
 def shorten(draft: Draft, length: int) -> Draft:
