@@ -35,7 +35,8 @@ def serve(
     drafter: Annotated[
         str | None,
         typer.Option(
-            help="prompt-lookup, recycling, head (the model's own), a model, a head's folder, module:Class (a,b), or none."
+            help="prompt-lookup, recycling, head (the model's own), a model, a head's folder, or module:Class (a,b); "
+            "or none."
         ),
     ] = None,
     policy: Annotated[

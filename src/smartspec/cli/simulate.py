@@ -58,6 +58,13 @@ def simulate(
             "eagle1 or eagle3, falling with depth as those heads do; or a .jsonl file, the decision log of a live run."
         ),
     ] = "0.7/8",
+    texts: Annotated[
+        Path | None,
+        typer.Option(
+            help="JSONL of prompt_token_ids and output_token_ids, in which a drafter without a model drafts (drafter "
+            "prompt-lookup, recycling or module:Class). It is run as in the engine; its own time is not charged."
+        ),
+    ] = None,
     sibling_share: Annotated[
         float | None,
         typer.Option(
@@ -136,6 +143,7 @@ def simulate(
         "draft_model": draft_model,
         "draft_tensor_parallel": draft_tensor_parallel,
         "acceptance": acceptance,
+        "texts": None if texts is None else str(texts),
         **({} if sibling_share is None else {"sibling_share": sibling_share}),
         "found_share": found_share,
         "tagged": tagged,

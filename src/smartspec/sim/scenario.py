@@ -3,8 +3,10 @@
 from dataclasses import dataclass, field
 
 from smartspec.control.goodput.settings import GoodputSettings
+from smartspec.control.own_class import is_own_class
 from smartspec.control.records import DrafterSpec
 from smartspec.core.speculation import MAX_TPOT_SECONDS
+from smartspec.drafters.drafter_names import is_model_free, model_free_drafter
 from smartspec.sim.executor import HEAD, LOOKUP, MODEL, SIBLING_SHARE
 from smartspec.sim.fleet import ROUTERS
 from smartspec.sim.setting_limits import check_limits
@@ -12,6 +14,7 @@ from smartspec.sim.time_truth import ControllerSeconds
 from smartspec.workload.arrivals import check_rate
 
 DRAFTERS = {"model": MODEL, "head": HEAD, "lookup": LOOKUP}
+_READERS = "prompt-lookup, recycling or module:Class"
 
 
 @dataclass(frozen=True)
@@ -21,9 +24,12 @@ class Scenario:
     policy: as in policies.names, or perfect-estimates. goodput: values of the policy of that name. hardware: an
     accelerator (hardware.ACCELERATORS), a JSON file of curves (LatencyModel.to_dict), or a decision log, ending in
     .jsonl, for the profile it begins with. model: a shape (hardware.MODEL_SHAPES), 8b or 70b for short. drafter: model,
-    head (which makes trees too) or lookup. draft_model: a shape; None takes an EAGLE head of the model.
+    head (which makes trees too), lookup, or with texts a drafter without a model: a name of drafter_names or
+    module:Class. draft_model: a shape; None takes an EAGLE head of the model.
     draft_tensor_parallel: devices it runs on; None for as many as the target. acceptance: see class_spec, or the path
-    of a decision log, ending in .jsonl: request i meets what the log's request i mod N met. sibling_share: of the cases
+    of a decision log, ending in .jsonl: request i meets what the log's request i mod N met. texts: path of a file of
+    texts, see text_truth, in which the drafter drafts: request i has the lengths of text i mod N, and acceptance is not
+    looked at. sibling_share: of the cases
     that a node's elder siblings leave, those in which it is right. found_share: share of output positions at which
     lookup finds a draft.
     tagged: requests name their acceptance class to the engine. tpot_targets: seconds per output token that requests
@@ -45,6 +51,7 @@ class Scenario:
     draft_model: str | None = None
     draft_tensor_parallel: int | None = None
     acceptance: str = "0.7"
+    texts: str | None = None
     sibling_share: float = SIBLING_SHARE
     found_share: float = 1.0
     tagged: bool = False
@@ -81,12 +88,11 @@ class Scenario:
             raise ValueError(f"give exactly one of rate, trace and batch, got {' and '.join(given) or 'none'}")
         if self.seconds is not None and self.batch is not None:
             raise ValueError("seconds cuts arrivals, and a batch has none: give num_requests")
-        if self.drafter not in DRAFTERS:
-            raise ValueError(f"unknown drafter {self.drafter!r}: use {', '.join(DRAFTERS)}")
+        self._check_drafter()
         if self.router not in ROUTERS:
             raise ValueError(f"unknown router {self.router!r}: use one of {', '.join(ROUTERS)}")
         if self.draft_model is not None and not self.has_model:
-            raise ValueError(f"draft_model {self.draft_model} is not used by drafter lookup: leave it out")
+            raise ValueError(f"draft_model {self.draft_model} is not used by drafter {self.drafter}: leave it out")
         if self.draft_tensor_parallel is not None and (not self.has_model or self.is_measured):
             raise ValueError(
                 f"draft_tensor_parallel {self.draft_tensor_parallel} is for a draft model on named hardware: omit it"
@@ -95,7 +101,7 @@ class Scenario:
             raise ValueError(
                 f"sibling_share {self.sibling_share:g} is for drafter head, which makes trees: leave it out"
             )
-        if self.found_share != 1 and (self.has_model or is_log(self.acceptance)):
+        if self.found_share != 1 and (self.drafter != "lookup" or is_log(self.acceptance)):
             raise ValueError(
                 f"found_share {self.found_share:g} is for drafter lookup without a decision log: leave it out"
             )
@@ -109,6 +115,20 @@ class Scenario:
             raise ValueError(f"ttft_target must be in (0, {MAX_TPOT_SECONDS:g}], got {self.ttft_target}")
         check_limits(vars(self))
 
+    def _check_drafter(self) -> None:
+        if self.drafter in DRAFTERS:
+            if self.texts is not None:
+                raise ValueError(f"texts {self.texts} are not for drafter {self.drafter}: use {_READERS}")
+        elif is_own_class(self.drafter) and not is_model_free(self.drafter):
+            raise ValueError(
+                f"drafter {self.drafter!r} needs a model, and the simulator runs none: use drafter model or head, with "
+                "hardware and acceptance from the decision log of a server that runs it"
+            )
+        elif not is_model_free(self.drafter):
+            raise ValueError(f"unknown drafter {self.drafter!r}: use {', '.join(DRAFTERS)}, or with texts {_READERS}")
+        elif self.texts is None:
+            raise ValueError(f"drafter {self.drafter!r} drafts from texts: give a file of texts, or use drafter lookup")
+
     @property
     def has_model(self) -> bool:
         """Whether drafts are made in passes."""
@@ -116,7 +136,9 @@ class Scenario:
 
     @property
     def drafter_spec(self) -> DrafterSpec:
-        return DRAFTERS[self.drafter]
+        if self.drafter in DRAFTERS:
+            return DRAFTERS[self.drafter]
+        return model_free_drafter(self.drafter, self.max_draft_tokens).spec
 
     @property
     def served_drafter(self) -> DrafterSpec | None:

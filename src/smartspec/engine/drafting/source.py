@@ -11,8 +11,8 @@ from smartspec.engine.models.model_runner import ModelRunner
 @dataclass(frozen=True)
 class DrafterSource:
     """name: as in --drafter. model, target: the name of the model that is served, and the model. load_model: another
-    one by its name, with the same dtype, device and quantization. is_rounded: whether heads are rounded to blocks, where
-    our kernel runs them."""
+    one by its name, with the same dtype, device and quantization. is_rounded: whether heads are rounded to blocks,
+    where our kernel runs them."""
 
     name: str
     model: str
