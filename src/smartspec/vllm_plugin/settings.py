@@ -28,7 +28,7 @@ class Settings:
             raise ValueError(f"additional_config[{SECTION!r}] is {section!r}: it must be an object of settings")
         if of_drafter := sorted({"drafter", "drafters"} & set(section)):
             raise ValueError(
-                f"setting {of_drafter[0]!r} in additional_config[{SECTION!r}]: vLLM drafts itself, so name the drafter in "
+                f"setting {of_drafter[0]!r} in additional_config[{SECTION!r}]: vLLM drafts itself, name the drafter in "
                 "--speculative-config (its method custom_class takes a class of your own)"
             )
         names = {field.name for field in fields(Settings)}

@@ -57,8 +57,10 @@ class EngineConfig:
             )
         for name in self.drafters or ():
             is_model_free(name)  # raises where a class of one's own cannot be had
-        if parse_policy(self.policy, self.max_draft_tokens).needs_divergence:
-            raise ValueError(f"policy {self.policy!r} needs divergences; only the simulator has them: use another")
+        if needs := parse_policy(self.policy, self.max_draft_tokens).needs:
+            raise ValueError(
+                f"policy {self.policy!r} needs {', '.join(needs)}, which only the simulator has: use another"
+            )
 
     @property
     def active_drafters(self) -> tuple[str, ...]:
