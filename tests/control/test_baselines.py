@@ -182,10 +182,8 @@ def test_adaserve_serves_requests_behind_their_objective_first():
 def test_adaserve_with_loose_objectives_equals_throughput_only():
     confidence = np.random.default_rng(3).uniform(0.2, 1.0, (12, K))
     keeps = [
-        adaserve_keep(
-            AdaServe(48), make_view(12, extras={"tpot_targets": targets}), make_estimates(12), K, confidence
-        ).tolist()
-        for targets in (None, np.full(12, 1e3))
+        adaserve_keep(AdaServe(48), make_view(12, extras=extras), make_estimates(12), K, confidence).tolist()
+        for extras in ({}, {"tpot_targets": np.full(12, 1e3)})
     ]
     assert keeps[0] == keeps[1]
     assert sum(keeps[0]) == 48 - 12

@@ -21,8 +21,8 @@ PROFILE_DRAFT_TOKENS = np.array([0, 2048, 4096])
 class AdaServe(Policy):
     """A budget of B tokens per target pass, one for each request, the rest for draft tokens, chosen after drafting.
 
-    Every request drafts min(ceil(B / R), 8) tokens. Then requests with a target (tpot_targets in the view's extras), the
-    furthest behind first, get their best tokens until they are expected to meet it; what is left of B goes to the
+    Every request drafts min(ceil(B / R), 8) tokens. Then requests with a target (tpot_targets of the view's extras),
+    the furthest behind first, get their best tokens until they are expected to meet it; what is left of B goes to the
     likeliest tokens of all.
     Without targets only the second phase acts. A token's chance is the product of the draft's confidences, as
     published, and the controller's estimate where a draft has none (model-free ones).
