@@ -10,7 +10,7 @@ from tiny_models import VOCABULARY, as_loaded, tiny_llama
 
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
-from smartspec.engine.runtime import build, passes
+from smartspec.engine.runtime import build, passes, profile
 from smartspec.engine.runtime.build import Engine
 from smartspec.engine.runtime.config import EngineConfig
 from smartspec.sim import Scenario, simulate
@@ -100,7 +100,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
     (tmp_path / "drafts_of_mine.py").write_text(MODULE)
-    monkeypatch.setenv("SMARTSPEC_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(profile, "cache_folder", lambda: tmp_path / "cache")  # of profiles alone, not of kernels
     monkeypatch.setattr(passes, "MAX_PROFILE_SECONDS", 0.02)
     monkeypatch.setattr(build, "load_model", lambda *args, **options: as_loaded(tiny_llama(0)))
     sim_simulation._read_texts.cache_clear()
