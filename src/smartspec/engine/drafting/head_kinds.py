@@ -35,7 +35,7 @@ class HeadKind:
     head: type[Head]
     read: Callable[[Path, LoadedModel], tuple[Head, torch.Tensor | None]]
     runner: Callable[..., HeadRunner | MedusaRunner]
-    drafter: Callable[..., TreeDrafter]
+    drafter: type[HeadDrafter | MedusaDrafter]
 
 
 # By the names of the `speculators` format. A new kind is a file and a line here.

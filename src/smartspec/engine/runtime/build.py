@@ -16,8 +16,7 @@ from smartspec.core.drafter import Drafter, ProfiledDrafter
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.scheduler import Scheduler
 from smartspec.drafters.ngram_tree import NgramTreeDrafter
-from smartspec.engine.drafting.head_drafter import HeadDrafter
-from smartspec.engine.drafting.medusa_drafter import MedusaDrafter
+from smartspec.engine.drafting.head_kinds import HEADS
 from smartspec.engine.drafting.source import DrafterSource, PreparedDrafter
 from smartspec.engine.drafting.with_ngrams import WithNgrams
 from smartspec.engine.models.checkpoint import claimed_positions, locate
@@ -117,7 +116,7 @@ def with_ngrams(drafters: tuple[Drafter, ...]) -> tuple[Drafter, ...]:
     ngrams = next((drafter for drafter in drafters if isinstance(drafter, NgramTreeDrafter)), None)
     if ngrams is None:
         return drafters
-    heads = HeadDrafter | MedusaDrafter
+    heads = tuple([kind.drafter for kind in HEADS.values()])
     return tuple(WithNgrams(each, ngrams) if isinstance(each, heads) else each for each in drafters)
 
 
