@@ -45,7 +45,7 @@ LIBRARIES = {
 ORDER = {
     "control": (
         "records", "checks", "log", "planner", "acceptance", "latency", "policy", "goodput", "baselines",
-        "policy_names", "what_if", "controller", "safe_controller", "__init__",
+        "own_class", "policy_names", "what_if", "controller", "safe_controller", "__init__",
     ),
     "vllm_plugin": (
         "settings", "compatibility", "batch", "callers", "costs", "cost_file", "decision", "copying", "speculation",

@@ -5,8 +5,6 @@ import importlib
 import inspect
 import pkgutil
 import re
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 from types import SimpleNamespace
@@ -203,13 +201,3 @@ def test_the_walk_of_a_request_has_the_order_of_a_step():
     in_page = [name for name in in_page if name in in_code]
     assert len(in_page) >= 8
     assert in_page == [name for name in in_code if name in in_page]
-
-
-def test_the_examples_of_the_extension_page_run():
-    page = (DOCS / "extend.md").read_text()
-    program = "\n".join(re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE))
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
-    assert result.returncode == 0, result.stderr
-    seconds = dict(re.findall(r"^(\S+): (\S+) s$", result.stdout, re.MULTILINE))
-    assert float(seconds["halving"]) < float(seconds["off"])
-    assert "lengths [4, 4]" in result.stdout

@@ -15,7 +15,7 @@ from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.engine.attention.ragged import Segment
 from smartspec.engine.drafting.eagle import EagleConfig, EagleHead
-from smartspec.engine.drafting.head_kinds import Head, head_drafter, head_runner
+from smartspec.engine.drafting.head_kinds import Head, head_drafter
 from smartspec.engine.models.checkpoint import locate, read_checkpoint
 from smartspec.engine.models.load import load_model
 from smartspec.engine.models.loaded_model import LoadedModel
@@ -61,7 +61,7 @@ def make_heads(target: nn.Module, depth: int, vocabulary: int) -> dict[str, Head
 def drafting(loaded: LoadedModel, head: Head, depth: int) -> Callable[[], object]:
     """A call that drafts after a text of CONTEXT tokens whose newest position the head has not read yet."""
     target = ModelRunner(loaded, num_slots=1, max_len=CONTEXT + depth + 1, taps=head.config.taps)
-    drafter: Drafter = head_drafter(head_runner(head, target, name="head", num_slots=1), target, 1, "head")
+    drafter: Drafter = head_drafter(head, target, name="head", num_slots=1)
     text = np.arange(CONTEXT + 1, dtype=np.int32)
     request = Request(0, text, SamplingParams(max_tokens=depth, temperature=0.0), seed=0)
     request.slot = 0

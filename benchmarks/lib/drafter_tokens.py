@@ -21,14 +21,11 @@ from smartspec.core.engine_core import EngineCore
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.core.scheduler import Scheduler
+from smartspec.drafters.drafter_names import is_model_free, model_free_drafter
 from smartspec.drafters.ngram_tree import NgramTreeDrafter
-from smartspec.engine.drafting.draft_model import DraftModel
-from smartspec.engine.drafting.head_kinds import head_drafter
 from smartspec.engine.drafting.with_ngrams import WithNgrams
-from smartspec.engine.models.model_runner import ModelRunner
-from smartspec.engine.runtime.build import Runners, load_runners
+from smartspec.engine.runtime.build import Models, load_models
 from smartspec.engine.runtime.config import BLOCK_SIZE, EngineConfig
-from smartspec.engine.runtime.drafters import MODEL_FREE_DRAFTERS
 from smartspec.engine.runtime.executor import LiveExecutor
 from smartspec.workload.prompts import Prompt
 
@@ -46,10 +43,10 @@ def compare(
 ) -> dict[str, dict[str, float]]:
     """Tokens per step by drafter with number of nodes, and by task. What config says of drafters does not count."""
     loaded = tuple(dict.fromkeys(name.removeprefix(BESIDE_NGRAMS) for name in names))
-    runners = load_runners(replace(config, drafters=loaded))
-    tokenizer, cells = runners.target.loaded.tokenizer, {}
+    models = load_models(replace(config, drafters=loaded))
+    tokenizer, cells = models.target.loaded.tokenizer, {}
     for name, num in product(names, nodes):
-        core = make_core(runners, name, f"eagle2:{num}" if trees else f"fixed:{num}", num)
+        core = make_core(models, name, f"eagle2:{num}" if trees else f"fixed:{num}", num)
         cells[f"{name} {num}"] = {
             task: tokens_per_step(core, [token_ids_of(tokenizer, prompt) for prompt in some], params)
             for task, some in prompts.items()
@@ -57,19 +54,19 @@ def compare(
     return cells
 
 
-def make_core(runners: Runners, name: str, policy: str, num_nodes: int) -> EngineCore:
+def make_core(models: Models, name: str, policy: str, num_nodes: int) -> EngineCore:
     """One drafter, all of whose drafts have so many nodes: no decision needs a time, so none is measured."""
-    drafter = make_drafter(runners, name, num_nodes)
+    drafter = make_drafter(models, name, num_nodes)
     curve = CostCurve.linear(1.0, 0.0)
     latency = LatencyModel(curve, (curve if drafter.spec.has_passes else None,))
     controller = Controller(policy, num_nodes, latency, drafters=(drafter.spec,))
     scheduler = Scheduler(
-        BlockManager(runners.kv_tokens // BLOCK_SIZE, BLOCK_SIZE, 1),
+        BlockManager(models.kv_tokens // BLOCK_SIZE, BLOCK_SIZE, 1),
         max_batched_tokens=EngineConfig.max_batched_tokens,
-        max_model_len=runners.target.max_len,
+        max_model_len=models.target.max_len,
         max_draft_tokens=num_nodes,
     )
-    return EngineCore(scheduler, LiveExecutor(runners.target, (drafter,)), controller)
+    return EngineCore(scheduler, LiveExecutor(models.target, (drafter,)), controller)
 
 
 class HeadAndNgrams(WithNgrams):
@@ -84,18 +81,13 @@ class HeadAndNgrams(WithNgrams):
         return super().observe(*step)
 
 
-def make_drafter(runners: Runners, name: str, num_nodes: int) -> Drafter:
+def make_drafter(models: Models, name: str, num_nodes: int) -> Drafter:
     if name.startswith(BESIDE_NGRAMS):
-        head = make_drafter(runners, name.removeprefix(BESIDE_NGRAMS), num_nodes)
+        head = make_drafter(models, name.removeprefix(BESIDE_NGRAMS), num_nodes)
         return HeadAndNgrams(head, NgramTreeDrafter(max_draft_tokens=num_nodes))
-    if name in MODEL_FREE_DRAFTERS:
-        return MODEL_FREE_DRAFTERS[name](max_draft_tokens=num_nodes)
-    runner = runners.drafts[name]
-    return (
-        DraftModel(runner, 1, name)
-        if isinstance(runner, ModelRunner)
-        else head_drafter(runner, runners.target, 1, name)
-    )
+    if is_model_free(name):
+        return model_free_drafter(name, num_nodes)
+    return next(drafter for drafter in models.profiled if drafter.spec.name == name)
 
 
 def token_ids_of(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> list[int]:

@@ -16,7 +16,7 @@ from lib.commands import MIXED, prompts_by_task
 from lib.drafter_tokens import make_core, token_ids_of
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
-from smartspec.engine.runtime.build import load_runners
+from smartspec.engine.runtime.build import load_models
 from smartspec.engine.runtime.config import EngineConfig
 
 
@@ -55,7 +55,7 @@ def in_vllm(python: str, model: str, head: Path, prompts: list[list[int]], lengt
 
 def in_our_engine(config: EngineConfig, prompts: list[list[int]], length: int, max_tokens: int) -> Acceptance:
     """Of our engine, one request at a time."""
-    runners = load_runners(config)
+    runners = load_models(config)
     core = make_core(runners, config.drafters[0], f"fixed:{length}", length)
     params = SamplingParams(max_tokens=max_tokens, temperature=0.0)
     answers, counts = [], np.zeros(length + 1, dtype=np.int64)

@@ -24,7 +24,7 @@ def test_a_simulated_run_without_drafts_takes_a_pass_for_every_token():
     seconds = simulator.simulated_seconds(
         LoadPlan([], arrival_seconds=np.zeros(1)),
         [SimpleNamespace(num_prompt_tokens=10, num_output_tokens=9)],
-        simulator.TimeTruth(curve, (), 0.0),
+        simulator.GroundTruthTime(curve, (), 0.0),
         simulator.RecordedTruth([nothing], simulator.MAX_DRAFT_TOKENS),
         LatencyModel(curve),
     )

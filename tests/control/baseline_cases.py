@@ -65,7 +65,7 @@ def run_step(policy, view, estimates, acceptance, rng):
     is_verified = np.arange(shape[1]) < verified[:, None]
     divergence = np.where(is_verified, rng.exponential(0.2, shape), np.nan)
     outcome = make_outcome(
-        view, plan, verified, accepted, drafted=lengths, confidence=confidence, divergence=divergence
+        view, plan, verified, accepted, drafted=lengths, confidence=confidence, extras={"divergence": divergence}
     )
     learn(policy, outcome)
     return plan, outcome

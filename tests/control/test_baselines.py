@@ -33,7 +33,7 @@ def test_no_policy_exceeds_what_a_row_or_the_step_can_have(name, steps, has_mode
             has_model=has_model,
             max_draft_tokens=caps,
             draft_token_budget=budget,
-            tpot_targets=targets,
+            extras={"tpot_targets": targets},
         )
         estimates = make_estimates(len(limits), has_model=has_model)
         plan, outcome = run_step(policy, view, estimates, 0.6, rng)
@@ -172,7 +172,7 @@ def test_adaserve_verifies_the_likeliest_tokens_of_the_batch():
 
 def test_adaserve_serves_requests_behind_their_objective_first():
     confidence = np.repeat(np.array([[0.9], [0.5], [0.8]]), K, axis=1)
-    view = make_view(3, tpot_targets=np.array([np.inf, 0.011, np.inf]))
+    view = make_view(3, extras={"tpot_targets": np.array([np.inf, 0.011, np.inf])})
     keep = adaserve_keep(AdaServe(3 + 6), view, make_estimates(3), K, confidence)
     # The step takes about 0.025 s: 2.4 tokens are needed, 1 + 0.5 + 0.25 + 0.125 does not even reach 2, and no request
     # may take more than 1.2 x 9 / 3 = 3 tokens; the other three go to the likeliest.
@@ -182,8 +182,8 @@ def test_adaserve_serves_requests_behind_their_objective_first():
 def test_adaserve_with_loose_objectives_equals_throughput_only():
     confidence = np.random.default_rng(3).uniform(0.2, 1.0, (12, K))
     keeps = [
-        adaserve_keep(AdaServe(48), make_view(12, tpot_targets=targets), make_estimates(12), K, confidence).tolist()
-        for targets in (None, np.full(12, 1e3))
+        adaserve_keep(AdaServe(48), make_view(12, extras=extras), make_estimates(12), K, confidence).tolist()
+        for extras in ({}, {"tpot_targets": np.full(12, 1e3)})
     ]
     assert keeps[0] == keeps[1]
     assert sum(keeps[0]) == 48 - 12
@@ -192,7 +192,7 @@ def test_adaserve_with_loose_objectives_equals_throughput_only():
 def test_adaserve_plans_with_drafts_as_long_as_planned():
     """A draft that ended early may tell what was drawn: room and time are those of the plan, and the token stays."""
     targets = np.array([0.0232, np.inf, np.inf, np.inf])
-    view = make_view(4, max_draft_tokens=np.array([2, 1, 1, 1]), tpot_targets=targets)
+    view = make_view(4, max_draft_tokens=np.array([2, 1, 1, 1]), extras={"tpot_targets": targets})
     confidence = np.repeat(np.array([[0.1], [0.9], [0.9], [0.9]]), K, axis=1)
     for length in (1, 2):
         lengths = np.array([length, 1, 1, 1])
@@ -202,7 +202,7 @@ def test_adaserve_plans_with_drafts_as_long_as_planned():
 
 def test_adaserve_counts_time_and_tokens_of_each_request():
     policy, rng = AdaServe(64), np.random.default_rng(0)
-    view = make_view(2, tpot_targets=np.full(2, 0.021))
+    view = make_view(2, extras={"tpot_targets": np.full(2, 0.021)})
     for _ in range(10):
         run_step(policy, view, make_estimates(2), np.array([1.0, 0.0]), rng)
     ahead, behind = policy._tokens_needed(view, 0.02).tolist()

@@ -50,7 +50,7 @@ def observe(policy, view, verified, accepted, divergence):
     divergence = np.broadcast_to(np.asarray(divergence, dtype=float), (view.num_rows, LONG))
     is_verified = np.arange(LONG) < np.asarray(verified)[:, None]
     divergence = np.where(is_verified, divergence, np.nan)
-    learn(policy, make_outcome(view, no_drafts(view.num_rows), verified, accepted, divergence=divergence))
+    learn(policy, make_outcome(view, no_drafts(view.num_rows), verified, accepted, extras={"divergence": divergence}))
 
 
 def planned(policy, view):
@@ -130,5 +130,5 @@ def test_rows_whose_divergence_is_unknown_are_left_alone():
     policy, view = Dsde(), make_view(2, max_draft_tokens=LONG)
     divergence = np.full((2, LONG), np.nan)
     divergence[0, :5] = 0.1
-    learn(policy, make_outcome(view, no_drafts(2), [5, 5], [5, 5], divergence=divergence))
+    learn(policy, make_outcome(view, no_drafts(2), [5, 5], [5, 5], extras={"divergence": divergence}))
     assert planned(policy, view).tolist() == [10, 5]

@@ -75,11 +75,11 @@ def test_sequoias_tree_is_the_best_static_one():
     siblings = estimates.siblings[0]
     ranks = np.minimum.accumulate([0.7, *(0.3 * siblings)])
     best = best_tree(np.tile(ranks, (K, 1)), 20)
-    np.testing.assert_allclose(plan.chances, np.tile(ranks, (K, 1)))
+    np.testing.assert_allclose(plan.extras["chances"], np.tile(ranks, (K, 1)))
     assert plan.lengths.tolist() == [20] * 3 and plan.passes.tolist() == [best.depths.max()] * 3
-    (draft,) = grow_trees(plan.chances[None], plan.lengths[:1], plan.passes[:1]).drafts
+    (draft,) = grow_trees(plan.extras["chances"][None], plan.lengths[:1], plan.passes[:1]).drafts
     assert draft.confidence.tolist() == [
-        plan.chances[d - 1, r] for d, r in zip(draft.depths, draft.token_ids, strict=True)
+        plan.extras["chances"][d - 1, r] for d, r in zip(draft.depths, draft.token_ids, strict=True)
     ]
     assert sorted(draft.depths.tolist()) == sorted(best.depths.tolist())
 
@@ -92,7 +92,7 @@ def test_sequoias_size_is_that_of_most_tokens_per_second():
         speeds = []
         for nodes in (size - 1, size, size + 1):
             plan, estimates = sequoia_plan(f"sequoia:{nodes}", num_rows)
-            tree = best_tree(plan.chances, nodes)
+            tree = best_tree(plan.extras["chances"], nodes)
             view = factories.make_view(num_rows, drafters=(lagging(num_rows),), max_draft_tokens=K)
             draft = estimates.latency.draft_seconds(view, plan.drafter, K, plan.width)[0, int(tree.depths.max())]
             seconds = estimates.latency.target_seconds(view, np.array([num_rows * nodes]))[0] + draft
@@ -102,5 +102,5 @@ def test_sequoias_size_is_that_of_most_tokens_per_second():
 
 def test_sequoia_has_drafters_without_trees_draft_as_many_tokens():
     plan, _ = sequoia_plan("sequoia:6", 2, drafter=CHAINS)
-    assert plan.lengths.tolist() == [6, 6] and plan.width == 1 and plan.chances is None
+    assert plan.lengths.tolist() == [6, 6] and plan.width == 1 and not plan.extras
     assert plan_of("sequoia:4", [0, 9]).lengths.tolist() == [4, 4]

@@ -34,13 +34,13 @@ def make_record(num_rows: int = 3, seed: int = 0, detailed: bool = False) -> Dec
         options = {
             "weights": random.random(num_rows) + 0.5,
             "class_ids": random.integers(1, 5, num_rows),
-            "tpot_targets": np.where(np.arange(num_rows) % 2, np.inf, 0.05),
+            "extras": {"tpot_targets": np.where(np.arange(num_rows) % 2, np.inf, 0.05)},
             "draft_token_budget": 1000,
             "num_waiting": 3,
         }
         extra = {
             "confidence": confidence,
-            "divergence": confidence,
+            "extras": {"divergence": confidence},
             "free_tests": (
                 FreeTests(np.zeros_like(lengths), lengths, accepted),
                 FreeTests(*np.ones((3, num_rows), int)),
@@ -91,6 +91,10 @@ def assert_same(one: object, other: object, where: str = "record") -> None:
         assert type(one) is type(other), where
         for field in fields(one):
             assert_same(getattr(one, field.name), getattr(other, field.name), f"{where}.{field.name}")
+    elif isinstance(one, dict):
+        assert one.keys() == other.keys(), where
+        for name in one:
+            assert_same(one[name], other[name], f"{where}[{name!r}]")
     elif isinstance(one, tuple):
         assert len(one) == len(other), where
         for index, (ours, theirs) in enumerate(zip(one, other, strict=True)):

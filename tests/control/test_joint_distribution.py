@@ -115,7 +115,11 @@ def learned_controller(policy, random: np.random.Generator, view) -> Controller:
         confidence = rows.max(axis=2)
         accepted = (np.cumprod(random.random((R, K)) < confidence, axis=1) * (np.arange(K) < keep[:, None])).sum(axis=1)
         seconds = StepSeconds(1e-3, float(target.seconds(R + int(keep.sum()))), 1e-4)
-        more = {"drafted": np.maximum(keep, plan.lengths), "divergence": np.zeros((R, K)), "seconds": seconds}
+        more = {
+            "drafted": np.maximum(keep, plan.lengths),
+            "extras": {"divergence": np.zeros((R, K))},
+            "seconds": seconds,
+        }
         controller.learn(plan, factories.make_outcome(view, plan, keep, accepted, confidence=confidence, **more))
     return controller
 
@@ -123,7 +127,7 @@ def learned_controller(policy, random: np.random.Generator, view) -> Controller:
 def make_view(num_drafters: int, random: np.random.Generator):
     """Each row has drafts of one of the drafters."""
     lengths = (np.where(np.arange(R) % num_drafters == number, K, 0) for number in range(num_drafters))
-    more = {"max_draft_tokens": K, "tpot_targets": random.choice([0.005, 0.02, np.inf, np.inf], R)}
+    more = {"max_draft_tokens": K, "extras": {"tpot_targets": random.choice([0.005, 0.02, np.inf, np.inf], R)}}
     return factories.make_view(R, drafters=tuple(map(DrafterView, lengths)), **more)
 
 

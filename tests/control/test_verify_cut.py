@@ -81,14 +81,24 @@ def learned_controller(name, slopes, seed):
         matches = np.cumprod(rng.uniform(size=(R, K)) < confidence, axis=1)
         accepted = (matches * (np.arange(K) < keep[:, None])).sum(axis=1)
         seconds = StepSeconds(1e-3, float(target.seconds(R + int(keep.sum()))), 1e-4)
-        more = {"drafted": lengths, "seconds": seconds, "confidence": confidence, "divergence": np.zeros((R, K))}
+        more = {
+            "drafted": lengths,
+            "seconds": seconds,
+            "confidence": confidence,
+            "extras": {"divergence": np.zeros((R, K))},
+        }
         factories.learn(controller, factories.make_outcome(view, plan, keep, accepted, **more))
     return controller
 
 
 def make_view(step):
-    targets = np.array([np.inf, 0.01, np.inf, 0.02])
-    more = {"context_tokens": 100 + step, "max_draft_tokens": K, "now": float(step), "tpot_targets": targets}
+    extras = {"tpot_targets": np.array([np.inf, 0.01, np.inf, 0.02])}
+    more = {
+        "context_tokens": 100 + step,
+        "max_draft_tokens": K,
+        "now": float(step),
+        "extras": extras,
+    }
     return factories.make_view(R, lag=0, **more)
 
 

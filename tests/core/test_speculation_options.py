@@ -59,7 +59,7 @@ def serve(core: EngineCore, *options: SpeculationOptions, max_tokens: int = 12) 
 def test_without_wishes_everybody_is_equal():
     view = serve(make_core(), NO_OPTIONS, NO_OPTIONS)[0]
     assert view.weights.tolist() == [1.0, 1.0] and view.class_ids.tolist() == [0, 0]
-    assert np.isinf(view.tpot_targets).all() and view.draft_token_budget == UNLIMITED
+    assert not view.extras and view.draft_token_budget == UNLIMITED
 
 
 def test_wishes_reach_the_view_row_by_row():
@@ -71,7 +71,7 @@ def test_wishes_reach_the_view_row_by_row():
         order = [rows[i] for i in range(4)]
         assert view.class_ids[order].tolist() == [0, 1, 2, 1]
         assert view.weights[order].tolist() == [1.0, 2.5, 1.0, 1.0]
-        assert view.tpot_targets[order].tolist() == [np.inf, 0.05, np.inf, np.inf]
+        assert view.extras["tpot_targets"][order].tolist() == [np.inf, 0.05, np.inf, np.inf]
         assert view.max_draft_tokens[order[1]] <= 2 and view.draft_lengths[0, order[1]] <= 2
     assert max(int(view.max_draft_tokens.max()) for view in views) == K
 

@@ -16,7 +16,7 @@ from test_head_checkpoints import CONFIG, LAYER, SIZE, VOCABULARY, random, tenso
 from tiny_models import as_loaded, tiny_llama
 
 from smartspec.engine.attention.ragged import Segment
-from smartspec.engine.drafting.head_kinds import head_runner, load_head
+from smartspec.engine.drafting.head_kinds import head_drafter, load_head
 from smartspec.engine.models.model_runner import ModelRunner
 
 NUMBERS = (
@@ -109,7 +109,7 @@ def outcome(choose: np.random.Generator, folder: Path, target: ModelRunner) -> s
             lie(choose, config, found)
     try:
         head, embedding = load_head(write(folder, json.loads(json.dumps(config)), found), target.loaded)
-        runner = head_runner(head, target, name="head", num_slots=4, embedding=embedding)
+        runner = head_drafter(head, target, name="head", num_slots=4, embedding=embedding).runner
     except (ValueError, OSError) as error:
         return f"refused: {error}"
     runner.features.copy_(random(4, MAX_LEN, runner.features.shape[2]))

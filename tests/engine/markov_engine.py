@@ -100,7 +100,7 @@ class TableExecutor(LiveExecutor):
 
     def verify(self, batch, drafts):
         self._num_fed = sum(map(len, drafts)) + len(batch.decoding) + sum(batch.num_prefill_tokens)
-        return replace(super().verify(batch, drafts), divergence=self._divergence(batch, drafts))
+        return replace(super().verify(batch, drafts), extras={"divergence": self._divergence(batch, drafts)})
 
     def _step_seconds(self, target):
         return StepSeconds(self._drafting, float(TARGET_SECONDS.seconds(self._num_fed)), 1e-4)

@@ -30,7 +30,7 @@ from smartspec.core.sampling_params import SamplingParams
 from smartspec.core.scheduler import Scheduler
 from smartspec.engine.drafting import head_runner as head_runner_module
 from smartspec.engine.drafting.eagle import EagleConfig, EagleHead
-from smartspec.engine.drafting.head_kinds import Head, head_drafter, head_runner
+from smartspec.engine.drafting.head_kinds import Head, head_drafter
 from smartspec.engine.drafting.medusa import MedusaConfig, MedusaHead
 from smartspec.engine.models.loaded_model import LoadedModel
 from smartspec.engine.models.model_runner import ModelRunner
@@ -119,11 +119,10 @@ class Checking(LiveExecutor):
 
 def make_core(loaded: LoadedModel, head: Head, num_blocks: int, pause: float, max_width: int, seed: int) -> EngineCore:
     target = ModelRunner(loaded, num_slots=4, max_len=128, taps=LAST)
-    runner = head_runner(head, target, name="head", num_slots=4, is_rounded=False)
     blocks = BlockManager(num_blocks, 4, 4)
     max_draft_tokens = 5 if max_width == 1 else 12
     scheduler = Scheduler(blocks, max_batched_tokens=16, max_model_len=128, max_draft_tokens=max_draft_tokens)
-    executor = Checking(target, (head_drafter(runner, target, 4, "head"),))
+    executor = Checking(target, (head_drafter(head, target, name="head", num_slots=4, is_rounded=False),))
     return EngineCore(scheduler, executor, AnyShape(seed, pause, max_width))
 
 

@@ -19,7 +19,7 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 from smartspec.engine.attention.ragged import Segment
 from smartspec.engine.drafting import head_runner as head_runner_module
 from smartspec.engine.drafting import native_head
-from smartspec.engine.drafting.head_kinds import head_runner, is_head, kind_of, load_head
+from smartspec.engine.drafting.head_kinds import head_drafter, is_head, kind_of, load_head
 from smartspec.engine.drafting.p_eagle import PEagleHead
 from smartspec.engine.models import model_runner
 from smartspec.engine.models.model_runner import ModelRunner
@@ -388,7 +388,7 @@ def test_a_head_computes_what_transformers_layer_does(tmp_path, shape):
     found = tensors() | more
     target = ModelRunner(as_loaded(tiny_llama()), num_slots=2, max_len=64, taps=(1, 2))
     head, embedding = load_head(write(tmp_path / "head", config, found), target.loaded)
-    runner = head_runner(head, target, name="head", num_slots=2, embedding=embedding, is_rounded=False)
+    runner = head_drafter(head, target, name="head", num_slots=2, embedding=embedding, is_rounded=False).runner
     tokens, features = np.arange(9, dtype=np.int32) * 5 % VOCABULARY, random(9, 2 * SIZE)
     runner.features[1, :9] = features
     proposals = runner.propose([Segment(1, 0, tokens, 1)], None, DRAFTS)
@@ -417,7 +417,7 @@ def test_a_head_without_lm_head_reads_the_targets_rows(tmp_path, drafts, form):
     target = ModelRunner(as_loaded(model), num_slots=2, max_len=64, taps=(1, 2))
     head, _ = load_head(write(tmp_path / "head", config, without(found, "lm_head.weight")), target.loaded)
     assert head.lm_head is None
-    head_runner(head, target, name="head", num_slots=2, is_rounded=False)
+    head_drafter(head, target, name="head", num_slots=2, is_rounded=False)
     torch.testing.assert_close(head.lm_head.weight, rows, rtol=0, atol=0)
 
 

@@ -19,7 +19,7 @@ from smartspec.engine.drafting import native_head
 from smartspec.engine.drafting.eagle import EagleConfig, EagleHead
 from smartspec.engine.drafting.eagle3 import HeadConfig
 from smartspec.engine.drafting.head_drafter import HeadDrafter
-from smartspec.engine.drafting.head_kinds import Head, head_drafter, head_runner
+from smartspec.engine.drafting.head_kinds import Head, head_drafter
 from smartspec.engine.drafting.medusa import MedusaConfig, MedusaHead
 from smartspec.engine.drafting.p_eagle import PEagleHead
 from smartspec.engine.drafting.product_tree import product_tree
@@ -63,11 +63,10 @@ def make_core(
 ) -> EngineCore:
     head = random_head(kind)
     target = ModelRunner(as_loaded(tiny_llama(0)), num_slots=4, max_len=128, taps=head.config.taps)
-    runner = head_runner(head, target, name="head", num_slots=4, is_rounded=False)
     scheduler = Scheduler(
         BlockManager(num_blocks, 4, 4), max_batched_tokens=16, max_model_len=128, max_draft_tokens=max_draft_tokens
     )
-    executor = LiveExecutor(target, (head_drafter(runner, target, 4, "head"),))
+    executor = LiveExecutor(target, (head_drafter(head, target, name="head", num_slots=4, is_rounded=False),))
     return EngineCore(scheduler, executor, AnyLength(seed, pause, max_width))
 
 

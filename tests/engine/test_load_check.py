@@ -19,7 +19,7 @@ from smartspec.engine.models.load import load_model
 from smartspec.engine.models.loaded_model import LoadedModel
 from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.engine.models.panel_linear import PanelLinear
-from smartspec.engine.runtime.build import load_runners
+from smartspec.engine.runtime.build import load_models
 from smartspec.engine.runtime.config import EngineConfig
 
 TEXT = np.random.default_rng(0).integers(3, 32, 40).astype(np.int32)
@@ -135,7 +135,7 @@ def test_rotary_factors_that_switch_limit_the_length(longrope: Path, caplog: pyt
 def test_a_longer_max_model_len_is_refused_with_the_reason(longrope: Path):
     config = EngineConfig(model=str(longrope), drafters=(), device="cpu", max_model_len=64)
     with pytest.raises(ValueError, match=r"max_model_len 64 exceeds 48, .* rotary factors .* lower it"):
-        load_runners(config)
+        load_models(config)
 
 
 def test_neighbours_and_drafts_up_to_the_limit_change_nothing(longrope: Path):

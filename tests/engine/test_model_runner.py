@@ -18,7 +18,7 @@ from smartspec.engine.attention.kv_cache import KVCache
 from smartspec.engine.attention.ragged import Segment, _partition
 from smartspec.engine.kernels.cpu.ragged_attention import LIBRARY
 from smartspec.engine.models.model_runner import ModelRunner
-from smartspec.engine.runtime.passes import Interrupted, measure_passes
+from smartspec.engine.runtime.passes import Interrupted, TargetPasses, measure_passes
 
 CAN_POPULATE = tuple(map(int, re.findall(r"\d+", platform.release())[:2])) >= (5, 14)  # before, it is only a hint
 
@@ -157,7 +157,7 @@ def test_a_profile_reads_context_that_was_written_and_leaves_no_memory_behind(mo
         return forward(segments)
 
     monkeypatch.setattr(runner, "forward", checked_forward)
-    samples = measure_passes(runner, max_batch=4, kv_tokens=4096, max_seconds=float("inf"))
+    samples = measure_passes(TargetPasses(runner), max_len=1024, max_batch=4, kv_tokens=4096, max_seconds=float("inf"))
     assert max(sample.context_tokens for sample in samples) > 2000
     assert len(num_unwritten) >= 2 * len(samples) and not any(num_unwritten)
     assert all((t == 0.0).all() for t in (*runner.cache.keys, *runner.cache.values))
@@ -167,7 +167,14 @@ def test_measuring_ends_when_somebody_waits_and_leaves_nothing():
     runner = ModelRunner(replace(as_loaded(tiny_llama()), max_model_len=1024), num_slots=2, max_len=1024)
     asked = iter([False, False, True])
     with pytest.raises(Interrupted):
-        measure_passes(runner, max_batch=2, kv_tokens=2048, max_seconds=60.0, interrupted=lambda: next(asked))
+        measure_passes(
+            TargetPasses(runner),
+            max_len=1024,
+            max_batch=2,
+            kv_tokens=2048,
+            max_seconds=60.0,
+            interrupted=lambda: next(asked),
+        )
     assert next(asked, None) is None
     assert all((t == 0.0).all() for t in (*runner.cache.keys, *runner.cache.values))
 

@@ -19,16 +19,10 @@ SAMPLES = tuple(ProfileSample(n, 128 * n, n, 0.01 + 0.001 * n) for n in (1, 2, 4
 
 
 def make_runner(name: str = "some-model", dtype: torch.dtype = torch.float32, num_layers: int = 30) -> SimpleNamespace:
-    loaded = SimpleNamespace(
-        name=name,
-        num_layers=num_layers,
-        num_kv_heads=3,
-        head_dim=64,
-        vocab_size=49152,
-        weight_bytes=10**8,
-        coarsest_dtype=dtype,
-    )
-    return SimpleNamespace(loaded=loaded, device=torch.device("cpu"), max_tile_tokens=8)
+    """Stands for a target and for a drafter with passes."""
+    key = [name, 10**8, str(dtype), num_layers, 3, 64, 49152]
+    loaded = SimpleNamespace(name=name, profile_key=key)
+    return SimpleNamespace(loaded=loaded, profile_key=key, device=torch.device("cpu"), max_tile_tokens=8, max_len=1024)
 
 
 class Machine:
@@ -185,7 +179,7 @@ def test_a_profile_of_a_busy_machine_is_measured_again_when_it_is_idle(machine, 
 def test_a_process_that_was_suspended_while_it_measured_has_waited(monkeypatch, seconds_of_thread, waiting):
     clocks = {"perf_counter": iter([0.0, 10.0]), "thread_time": iter([0.0, seconds_of_thread])}
     monkeypatch.setattr(passes, "time", SimpleNamespace(**{name: clock.__next__ for name, clock in clocks.items()}))
-    monkeypatch.setattr(passes, "measure_passes", lambda *_: SAMPLES)
+    monkeypatch.setattr(passes, "measure_passes", lambda *_, **limits: SAMPLES)
     monkeypatch.setattr(passes, "_seconds_waited", lambda: 0.0)
     monkeypatch.setattr(passes, "collapse_pages", lambda: ())
     assert measure_profile(make_runner(), (), max_batch=4, kv_tokens=4096).waiting == pytest.approx(waiting)

@@ -12,10 +12,10 @@ from smartspec.control.records import DrafterSpec
 from smartspec.core.batch import Draft, chain
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
+from smartspec.drafters.drafter_names import MODEL_FREE_DRAFTERS
 from smartspec.drafters.model_free import ModelFreeDrafter
 from smartspec.engine.runtime import build
 from smartspec.engine.runtime.config import EngineConfig
-from smartspec.engine.runtime.drafters import MODEL_FREE_DRAFTERS
 
 
 class SayAgain(ModelFreeDrafter):
@@ -23,9 +23,8 @@ class SayAgain(ModelFreeDrafter):
 
     spec = DrafterSpec("say-again", match_lengths=(0, 2))
 
-    def __init__(self, *, max_draft_tokens: int):
-        super().__init__()
-        self.max_draft_tokens = max_draft_tokens
+    def __init__(self, **options):
+        super().__init__(**options)
         self.written: list[int] = []
 
     def propose(self, token_ids: np.ndarray) -> Draft:

@@ -28,10 +28,8 @@ class RandomTrees(ModelFreeDrafter):
 
     spec = DrafterSpec("random-trees")
 
-    max_draft_tokens = K
-
     def __init__(self, truths: dict[tuple[int, ...], list[int]]):
-        super().__init__()
+        super().__init__(max_draft_tokens=K)
         self.truths = truths
         self.random = np.random.default_rng(3)
 

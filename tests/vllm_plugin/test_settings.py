@@ -1,5 +1,6 @@
 """Settings: where they come from, and what is said about wrong ones."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ def test_configuration_goes_before_environment():
         ({"metrics_seconds": "soon"}, "soon"),
         ({"metrics_seconds": -1}, "-1"),
         ("off", "off"),
+        ({"drafter": "mine:Mine"}, "vLLM drafts itself, name the drafter in --speculative-config"),
     ],
 )
 def test_a_wrong_setting_is_named(section, named):
@@ -35,6 +37,20 @@ def test_a_wrong_setting_is_named(section, named):
 def test_an_unknown_policy_is_refused_at_start(tmp_path):
     with pytest.raises(ValueError, match="unknown policy 'best'"):
         Scheduler(make_config(tmp_path, settings={"policy": "best"}))
+
+
+def test_a_policy_of_ones_own_decides(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "policy_for_vllm.py").write_text(
+        "from smartspec.control import Policy, plan_of_lengths\n"
+        "class Two(Policy):\n"
+        "    def plan(self, view, estimates):\n"
+        "        return plan_of_lengths(view, estimates, 2)\n"
+    )
+    Scheduler(make_config(tmp_path, settings={"policy": "policy_for_vllm:Two"}))
+    with pytest.raises(ValueError, match="has no class 'Three'; classes there that are a policy: Two"):
+        Scheduler(make_config(tmp_path, settings={"policy": "policy_for_vllm:Three"}))
 
 
 def test_a_log_that_exists_is_refused_at_start(tmp_path):

@@ -26,9 +26,12 @@ class Question:
     model: Annotated[str | None, typer.Option(help="Hugging Face id, folder or GGUF file (default: built in).")] = None
     drafter: Annotated[
         str | None,
-        typer.Option(help="prompt-lookup, recycling, head (the model's own), a model, a head's folder (a,b), or none."),
+        typer.Option(
+            help="prompt-lookup, recycling, head (the model's own), a model, a head's folder, or module:Class (a,b); "
+            "or none."
+        ),
     ] = None
-    policy: Annotated[str, typer.Option(help="goodput, off or fixed:K.")] = "goodput"
+    policy: Annotated[str, typer.Option(help="goodput, off, fixed:K or module:Class.")] = "goodput"
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto"
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto"
     quantization: Annotated[str, typer.Option(help="auto, none, int8 or int4; see serve.")] = "auto"

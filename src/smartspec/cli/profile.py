@@ -21,7 +21,7 @@ def profile(
     """Measure the cost model anew (at most 20 s) and show measured and fitted times."""
     from smartspec.cli.output_files import check_plot
     from smartspec.control.latency.cost_curve import CostCurve
-    from smartspec.engine.runtime.build import load_runners
+    from smartspec.engine.runtime.build import load_models
     from smartspec.engine.runtime.config import EngineConfig, parse_drafters
     from smartspec.engine.runtime.passes import measure_profile
 
@@ -37,14 +37,12 @@ def profile(
     if unmeasured := [name for name in config.drafters if name not in config.draft_models]:
         raise ValueError(f"--drafter {unmeasured[0]}: a drafter without a model has no passes to measure, leave it out")
     check_plot("--plot", plot)
-    models = load_runners(config, report=print)
+    models = load_models(config, report=print)
     print("measuring, at most 20 seconds")
-    measured = measure_profile(
-        models.target, tuple(models.drafts.values()), max_batch=max_batch, kv_tokens=models.kv_tokens
-    )
+    measured = measure_profile(models.target, models.profiled, max_batch=max_batch, kv_tokens=models.kv_tokens)
     curves = {f"target {config.model}": (measured.target, CostCurve.fit(list(measured.target)))}
-    for name, samples in zip(models.drafts, measured.drafts, strict=True):
-        curves[f"draft model {name}"] = (samples, CostCurve.fit(list(samples)))
+    for each, samples in zip(models.profiled, measured.drafts, strict=True):
+        curves[f"draft model {each.spec.name}"] = (samples, CostCurve.fit(list(samples)))
     for name, (samples, curve) in curves.items():
         _print_table(name, samples, curve)
     _draw(curves, plot)

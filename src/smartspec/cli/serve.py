@@ -40,9 +40,14 @@ class ServerOptions:
     model: Annotated[str | None, typer.Option(help="Hugging Face id, folder or GGUF file (default: built in).")] = None
     drafter: Annotated[
         str | None,
-        typer.Option(help="prompt-lookup, recycling, head (the model's own), a model, a head's folder (a,b), or none."),
+        typer.Option(
+            help="prompt-lookup, recycling, head (the model's own), a model, a head's folder, or module:Class (a,b); "
+            "or none."
+        ),
     ] = None
-    policy: Annotated[str, typer.Option(help="goodput, off, fixed:K, uniform:K,K or a published one.")] = "goodput"
+    policy: Annotated[
+        str, typer.Option(help="goodput, off, fixed:K, uniform:K,K, a published one or module:Class.")
+    ] = "goodput"
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1"
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto"

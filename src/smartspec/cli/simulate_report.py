@@ -123,4 +123,5 @@ def _title(scenario: "Scenario") -> str:
     where = f"{scenario.model} on {scenario.replicas} x {scenario.tensor_parallel} {name}"
     if scenario.is_measured:
         where = f"{scenario.replicas} x the machine and model of {name}"
-    return f"{where}, {load}, drafter {scenario.drafter}, acceptance {scenario.acceptance}"
+    truth = f"acceptance {scenario.acceptance}" if scenario.texts is None else f"texts {scenario.texts}"
+    return f"{where}, {load}, drafter {scenario.drafter}, {truth}"

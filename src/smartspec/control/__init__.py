@@ -17,7 +17,7 @@ from smartspec.control.controller import Controller
 from smartspec.control.latency.cost_curve import CostCurve, ProfileSample
 from smartspec.control.latency.model import LatencyModel
 from smartspec.control.log.decision import DecisionRecord, LogHeader
-from smartspec.control.policy import Policy
+from smartspec.control.policy import Estimates, Policy, plan_of_lengths
 from smartspec.control.records import (
     BatchView,
     Drafted,
@@ -39,6 +39,7 @@ __all__ = [
     "Drafted",
     "DrafterSpec",
     "DrafterView",
+    "Estimates",
     "FreeTests",
     "LatencyModel",
     "LogHeader",
@@ -48,4 +49,5 @@ __all__ = [
     "ProfileSample",
     "SafeController",
     "StepSeconds",
+    "plan_of_lengths",
 ]

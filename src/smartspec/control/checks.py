@@ -55,21 +55,28 @@ def _is_sound(view: BatchView) -> bool:
     num_rows = view.num_rows
     counts = [getattr(view, name) for name in _VIEW_COUNTS]
     counts += [getattr(drafter, name) for drafter in view.drafters for name in _DRAFTER_COUNTS]
-    wishes = view.weights, view.class_ids, view.tpot_targets
+    wishes = _wishes(view)
     return (
-        all(np.shape(column) == (num_rows,) for column in (*counts, *wishes))
+        all(np.shape(column) == (num_rows,) for column in (*counts, *wishes.values()))
         and np.concatenate(counts).min(initial=0) >= 0
         and all(getattr(view, name) >= 0 for name in _STEP_COUNTS)
         and len(set(view.request_ids.tolist())) == num_rows
-        and bool(((view.weights >= 0) & (view.weights < np.inf) & (view.tpot_targets > 0)).all())
+        and bool(((view.weights >= 0) & (view.weights < np.inf)).all())
+        and ("tpot_targets" not in wishes or bool((wishes["tpot_targets"] > 0).all()))
     )
+
+
+def _wishes(view: BatchView) -> dict[str, np.ndarray]:
+    """What callers ask for, as far as it is in the view."""
+    wishes = {"weights": view.weights, "class_ids": view.class_ids}
+    return wishes | {name: view.extras[name] for name in ("tpot_targets",) if name in view.extras}
 
 
 def _what_is_wrong(view: BatchView) -> str | None:
     columns = {name: getattr(view, name) for name in _VIEW_COUNTS}
     for number, drafter in enumerate(view.drafters):
         columns |= {f"drafters[{number}].{name}": getattr(drafter, name) for name in _DRAFTER_COUNTS}
-    per_row = columns | {"weights": view.weights, "class_ids": view.class_ids, "tpot_targets": view.tpot_targets}
+    per_row = columns | _wishes(view)
     if problem := _shape_problem(per_row, view.num_rows):
         return problem
     if len(set(view.request_ids.tolist())) < view.num_rows:
@@ -78,8 +85,9 @@ def _what_is_wrong(view: BatchView) -> str | None:
         return problem
     if not (np.isfinite(view.weights) & (view.weights >= 0)).all():
         return f"weight: weights are {view.weights.tolist()}, they must be finite and not negative"
-    if not (view.tpot_targets > 0).all():
-        return f"target: tpot_targets are {view.tpot_targets.tolist()}, they must be positive"
+    targets = view.extras.get("tpot_targets")
+    if targets is not None and not (targets > 0).all():
+        return f"target: tpot_targets are {targets.tolist()}, they must be positive"
     return None
 
 

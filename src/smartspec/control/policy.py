@@ -115,11 +115,11 @@ class Policy:
     """Decides lengths. A policy that learns keeps its own state; all but plan have a default.
 
     queries: decides which drafters are worth the time of looking for drafts; None where all are, in every step.
-    needs_divergence: whether it cannot do without Outcome.divergence.
+    needs: names of Outcome.extras that it cannot do without.
     """
 
     queries: "Queries | None" = None
-    needs_divergence = False
+    needs: tuple[str, ...] = ()
 
     def plan(self, view: BatchView, estimates: Estimates) -> Plan:
         """How many tokens to draft for each row, and by what. Not called where no row can have a draft."""

@@ -1,4 +1,4 @@
-"""Policies by name, as people write them: goodput, off, fixed:4, batch-table, batch-table:0.6."""
+"""Policies by name, as people write them: goodput, off, fixed:4, batch-table, batch-table:0.6, module:Class."""
 
 from collections.abc import Callable
 
@@ -15,6 +15,7 @@ from smartspec.control.baselines.smartspec import SmartSpecPaper, SmartSpecReque
 from smartspec.control.baselines.specdecpp import SpecDecPlusPlus
 from smartspec.control.baselines.static import Fixed, Off
 from smartspec.control.goodput.policy import Goodput
+from smartspec.control.own_class import is_own_class, load_class, make_own
 from smartspec.control.policy import Policy
 from smartspec.control.records import MAX_TREE_NODES
 
@@ -55,12 +56,14 @@ PARAMETERS = {
 _OTHERS = [f"{name}[:number]" if name in PARAMETERS else name for name in list(POLICIES)[3:]]
 ALLOWED = (
     "goodput, off, fixed:K (K a number of draft tokens, for example fixed:4), uniform:K,K,... (goodput with one of "
-    f"these lengths for all requests of a step), fair[:number] (goodput by one mean everywhere), {', '.join(_OTHERS)}"
+    f"these lengths for all requests of a step), fair[:number] (goodput by one mean everywhere), {', '.join(_OTHERS)}, "
+    "or module:Class[:number], a policy of your own"
 )
 
 
 def parse_policy(name: str, max_draft_tokens: int | None = None) -> Policy:
-    """A new policy of that name. ValueError if there is none, or if its number is out of range."""
+    """A new policy of that name. ValueError if there is none, if its number is out of range, or if a class of one's own
+    cannot be had (see own_class)."""
     kind, colon, text = name.partition(":")
     if kind == "perfect-estimates":
         raise ValueError(f"policy {kind!r} must be told the true acceptance and time: it exists only in the simulator")
@@ -68,9 +71,19 @@ def parse_policy(name: str, max_draft_tokens: int | None = None) -> Policy:
         return _fixed(name, int(text), max_draft_tokens)
     if kind == "uniform":
         return Goodput(_lengths(name, text, max_draft_tokens))
+    if is_own_class(name) and kind not in (*POLICIES, "fixed"):
+        return make_own(name, "policy", load_class(name, "policy", _missing))
     if kind not in POLICIES or (colon and kind not in PARAMETERS):
         raise ValueError(f"unknown policy {name!r}: use one of {ALLOWED}")
     return POLICIES[kind](_parameter(name, kind, text)) if colon else POLICIES[kind]()
+
+
+def _missing(found: type) -> list[str]:
+    """What a class lacks to be a policy."""
+    lacking = [name for name in ("plan", "cut", "learn", "end", "state") if not callable(getattr(found, name, None))]
+    if issubclass(found, Policy):
+        return ["plan"] if found.plan is Policy.plan else []
+    return [*lacking, "the base class smartspec.control.Policy, which has all of these but plan"]
 
 
 def _fixed(name: str, length: int, max_draft_tokens: int | None) -> Fixed:

@@ -2,10 +2,20 @@
 
 Arrays are aligned by row: row i is the i-th decoding request of the step. A decoding request is one that feeds
 exactly one ordinary token in this step and may carry draft tokens behind it.
+
+What only some policies look at is in extras, by name, where a host has it:
+
+    BatchView.extras["tpot_targets"]  float [R], wanted seconds per output token (inf: none)
+    Plan.extras["chances"]            float [depth, rank], what trees take the child of each rank for, the likeliest
+                                      first, in place of what their drafter believes: their shape is then the same for
+                                      all rows of a size
+    Outcome.extras["divergence"]      float [R, K], Kullback-Leibler divergence of draft from target distribution at
+                                      each verified position in nats (for a deterministic draft: -log of the target's
+                                      probability of the token), NaN elsewhere
 """
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -82,7 +92,7 @@ class BatchView:
     that wait and will find a place as soon as they are prefilled. now: seconds on the host's clock when the step began.
 
     What callers may ask for, by row; left out, everybody is equal: weights float [R], >= 0, worth of a token; class_ids
-    int [R], workload class (0: none named); tpot_targets float [R], wanted seconds per output token (inf: none).
+    int [R], workload class (0: none named).
     """
 
     request_ids: np.ndarray
@@ -98,11 +108,11 @@ class BatchView:
     now: float = 0.0
     weights: np.ndarray = None  # type: ignore[assignment]
     class_ids: np.ndarray = None  # type: ignore[assignment]
-    tpot_targets: np.ndarray = None  # type: ignore[assignment]
     queries: tuple[DrafterQuery, ...] = ()
+    extras: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self):
-        defaults = {"weights": (1.0, float), "class_ids": (0, np.int64), "tpot_targets": (np.inf, float)}
+        defaults = {"weights": (1.0, float), "class_ids": (0, np.int64)}
         for name, (value, dtype) in defaults.items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, np.full(self.num_rows, value, dtype=dtype))
@@ -167,9 +177,6 @@ class Plan:
     the best lengths[i] nodes of all that these propose. Of a drafter that needs one pass (DrafterSpec.one_pass_depth)
     depths[i] are the entries of that. Drafters without passes, and those that make no trees, look at lengths alone.
 
-    chances: float [depth, rank], where given what trees take the child of each rank for, the likeliest first, in place
-    of what their drafter believes: their shape is then the same for all rows of a size.
-
     reason: why it is not what the policy's rule alone would have chosen (guard, exploration), None where it is.
     settled: what its policy needs again to cut the drafts and to learn, such as prices; all of it settled before
     drafting.
@@ -185,7 +192,7 @@ class Plan:
     stop: StopRule | None = None
     depths: np.ndarray | None = None
     width: int = 1
-    chances: np.ndarray | None = None
+    extras: Mapping[str, Any] = field(default_factory=dict)
     reason: str | None = None
     settled: Any = None
     alternatives: "Callable[[], list[tuple[str, Plan]]]" = list
@@ -265,9 +272,6 @@ class Outcome:
     plan: what was left of the plan, where a host had no room for all of it. drafted: int [R] draft tokens that existed.
     verified: int [R] of them fed to the target. accepted: int [R] of the verified ones accepted (what a stop rule later
     dropped is not counted as tested: tested[i] says how many positions were truly compared). confidence: as in Drafted.
-    divergence: float [R, K], Kullback-Leibler divergence of draft from target distribution at each verified position in
-    nats (for a deterministic draft: -log of the target's probability of the token), NaN elsewhere, None where the host
-    does not compute it.
     free_tests: by drafter; empty where the host knows of none.
 
     Where there are trees, tested and accepted count depths: how many tokens of a path were accepted, and how often
@@ -284,10 +288,10 @@ class Outcome:
     num_emitted: int
     seconds: StepSeconds
     confidence: np.ndarray | None = None
-    divergence: np.ndarray | None = None
     free_tests: tuple[FreeTests, ...] = ()
     parents: np.ndarray | None = None
     node_tests: np.ndarray | None = None
+    extras: Mapping[str, Any] = field(default_factory=dict)
 
     def as_drafted(self) -> Plan:
         """The plan as it was carried out: a stop rule may have ended drafts early, and trees end when they cannot

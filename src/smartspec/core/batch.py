@@ -1,5 +1,6 @@
 """What one step computes: which requests, how many tokens of each, which drafts, and what came out."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -79,9 +80,9 @@ def chain_parents(num_nodes: int) -> np.ndarray:
     return _CHAIN[:num_nodes] if num_nodes <= len(_CHAIN) else np.arange(-1, num_nodes - 1, dtype=np.int32)
 
 
-def chain(token_ids: np.ndarray, **rest) -> Draft:
-    """A draft of tokens that follow one another. rest: as in Draft."""
-    return Draft(token_ids, chain_parents(len(token_ids)), **rest)
+def chain(token_ids: np.ndarray | Sequence[int], **rest) -> Draft:
+    """A draft of tokens that follow one another, int [n]. rest: as in Draft."""
+    return Draft(np.asarray(token_ids, dtype=np.int32), chain_parents(len(token_ids)), **rest)
 
 
 def shorten(draft: Draft, length: int) -> Draft:
@@ -138,16 +139,16 @@ class Verification:
 class StepResult:
     """decoding[i] belongs to batch.decoding[i]; prefill[i] to batch.prefill[i], None where its prompt goes on.
 
-    divergence, free_tests: as in control.records.Outcome. prompt_logprobs[i]: of the next tokens of the prompt of
+    free_tests, extras: as in control.records.Outcome. prompt_logprobs[i]: of the next tokens of the prompt of
     batch.prefill[i], as far as they are wanted; empty where nobody wants any.
     """
 
     decoding: tuple[Verification, ...]
     prefill: tuple[Verification | None, ...]
     seconds: StepSeconds
-    divergence: np.ndarray | None = None
     free_tests: tuple[FreeTests, ...] = ()
     prompt_logprobs: tuple[list[TokenLogprobs], ...] = ()
+    extras: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

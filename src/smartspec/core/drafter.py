@@ -1,6 +1,6 @@
 """What every drafter is to the engine, whether it has a model or not."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -36,7 +36,21 @@ class Drafter(Protocol):
         drafts that were verified. verified: int [R], tokens of its own drafts that were fed to the target."""
 
 
-class TreeDrafter(Drafter, Protocol):
+class ProfiledDrafter(Drafter, Protocol):
+    """A drafter with passes (spec.has_passes): a pass costs time, which is measured when an engine starts.
+
+    profile_key: what the time of a pass depends on beside the machine, JSON-able; begin with a name. Measured times are
+    kept under it."""
+
+    @property
+    def profile_key(self) -> list: ...
+
+    def profile_pass(self, num_rows: int, num_new: int, context: int) -> Callable[[], object]:
+        """A pass like those of drafting, to be called and timed several times: num_rows texts of context tokens, in the
+        first slots, are fed num_new more each. Called while there is no request; begin_step trims the slots after."""
+
+
+class TreeDrafter(ProfiledDrafter, Protocol):
     """A drafter with passes that can feed one several nodes of a draft (spec.makes_trees)."""
 
     def draft_trees(

@@ -181,10 +181,10 @@ def _outcome(
         num_emitted=int(num_emitted),
         seconds=result.seconds,
         confidence=drafted.confidence,
-        divergence=result.divergence,
         free_tests=tuple(free.known(num_kept) for free in result.free_tests),
         parents=drafted.parents,
         node_tests=tests,
+        extras=result.extras,
     )
 
 

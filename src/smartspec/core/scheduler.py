@@ -300,7 +300,7 @@ def _cut(query: DrafterQuery, caps: np.ndarray, is_queried: bool) -> DrafterView
     return replace(drafter, lengths=np.minimum(drafter.lengths, caps)) if drafter.lengths.any() else drafter
 
 
-def _wishes(rows: tuple[Request, ...], caps: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+def _wishes(rows: tuple[Request, ...], caps: np.ndarray) -> tuple[np.ndarray, dict[str, Any]]:
     """caps (int [R]) cut to what callers want, and what else they ask for, by name in BatchView."""
     options = [request.speculation for request in rows]
     wanted = [UNLIMITED if o.max_draft_tokens is None else min(o.max_draft_tokens, UNLIMITED) for o in options]
@@ -308,5 +308,5 @@ def _wishes(rows: tuple[Request, ...], caps: np.ndarray) -> tuple[np.ndarray, di
     return np.minimum(caps, wanted), {
         "weights": np.array([o.weight for o in options]),
         "class_ids": np.array([request.class_id for request in rows], dtype=np.int64),
-        "tpot_targets": np.array(targets),
+        "extras": {"tpot_targets": np.array(targets)},
     }

@@ -23,9 +23,12 @@ class ModelFreeDrafter:
     """
 
     spec: DrafterSpec
-    max_draft_tokens: int  # most nodes of a draft
 
-    def __init__(self):
+    def __init__(self, *, max_draft_tokens: int):
+        """max_draft_tokens: most nodes of a draft; of longer ones the rest is left out. ValueError below 1."""
+        if max_draft_tokens < 1:
+            raise ValueError(f"max_draft_tokens must be at least 1, got {max_draft_tokens}")
+        self.max_draft_tokens = max_draft_tokens
         self._drafts: tuple[Draft, ...] = ()
 
     def propose(self, token_ids: np.ndarray) -> Draft:
@@ -44,6 +47,7 @@ class ModelFreeDrafter:
 
     def _draft_of(self, request: Request, is_queried: bool) -> Draft:
         draft = self.of_salt(request.origin.cache_salt).propose(request.token_ids) if is_queried else NO_DRAFT
+        draft = shorten(draft, self.max_draft_tokens)
         return draft if request.grammar is None else self._under_grammar(draft, request.grammar)
 
     def _under_grammar(self, draft: Draft, grammar: Grammar) -> Draft:

@@ -21,12 +21,9 @@ class PromptLookupDrafter(ModelFreeDrafter):
     spec = DrafterSpec("prompt-lookup", match_lengths=(0, 2, 3, 4, 6, 9, FORCED))
 
     def __init__(self, *, max_draft_tokens: int, min_match: int = 1, max_match: int = 8):
-        super().__init__()
-        if max_draft_tokens < 1:
-            raise ValueError(f"max_draft_tokens must be at least 1, got {max_draft_tokens}")
+        super().__init__(max_draft_tokens=max_draft_tokens)
         if not 1 <= min_match <= max_match:
             raise ValueError(f"need 1 <= min_match <= max_match, got {min_match} and {max_match}")
-        self.max_draft_tokens = max_draft_tokens
         self.min_match = min_match
         self.max_match = max_match
 

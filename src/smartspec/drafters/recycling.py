@@ -36,12 +36,9 @@ class RecyclingDrafter(ModelFreeDrafter):
     spec = DrafterSpec("recycling", match_lengths=(0, 2, 3, FORCED))
 
     def __init__(self, *, max_draft_tokens: int, num_entries: int = NUM_ENTRIES):
-        super().__init__()
-        if max_draft_tokens < 1:
-            raise ValueError(f"max_draft_tokens must be at least 1, got {max_draft_tokens}")
+        super().__init__(max_draft_tokens=max_draft_tokens)
         if num_entries < 1:
             raise ValueError(f"num_entries must be at least 1, got {num_entries}")
-        self.max_draft_tokens = max_draft_tokens
         self._of_salt: OrderedDict[str, RecyclingDrafter] = OrderedDict()
         # Read and written one number at a time, where an array of numpy takes ten times as long.
         self._contexts = array("q", [-1]) * num_entries  # no context is negative

@@ -130,7 +130,7 @@ class SimExecutor:
                 [self._verification(0, self._left_of(r)) if n == r.num_uncomputed_tokens else None for r, n in chunks]
             ),
             seconds=self.time.step_seconds(view, self._plan, self._drafted, verified, view.now, self._noise, num_fed),
-            divergence=None if trees else masked(divergence(self._conditional), verified),
+            extras={} if trees else {"divergence": masked(divergence(self._conditional), verified)},
             free_tests=tuple([free_tests(self._drafter, found, verified, self._num_right) for found in self._offered]),
         )
 

@@ -3,8 +3,10 @@
 from dataclasses import dataclass, field
 
 from smartspec.control.goodput.settings import GoodputSettings
+from smartspec.control.own_class import is_own_class
 from smartspec.control.records import DrafterSpec
 from smartspec.core.speculation import MAX_TPOT_SECONDS
+from smartspec.drafters.drafter_names import is_model_free, model_free_drafter
 from smartspec.sim.executor import HEAD, LOOKUP, MODEL
 from smartspec.sim.fleet import ROUTERS
 from smartspec.sim.settings import SIBLING_SHARE, ScenarioSettings
@@ -12,6 +14,7 @@ from smartspec.sim.world.step_time import ControllerSeconds
 from smartspec.workload.arrivals import check_rate
 
 DRAFTERS = {"model": MODEL, "head": HEAD, "lookup": LOOKUP}
+_READERS = "prompt-lookup, recycling or module:Class"
 
 
 @dataclass(frozen=True)
@@ -37,12 +40,11 @@ class Scenario(ScenarioSettings):
             raise ValueError(f"give exactly one of rate, trace and batch, got {' and '.join(given) or 'none'}")
         if self.seconds is not None and self.batch is not None:
             raise ValueError("seconds cuts arrivals, and a batch has none: give num_requests")
-        if self.drafter not in DRAFTERS:
-            raise ValueError(f"unknown drafter {self.drafter!r}: use {', '.join(DRAFTERS)}")
+        self._check_drafter()
         if self.router not in ROUTERS:
             raise ValueError(f"unknown router {self.router!r}: use one of {', '.join(ROUTERS)}")
         if self.draft_model is not None and not self.has_model:
-            raise ValueError(f"draft_model {self.draft_model} is not used by drafter lookup: leave it out")
+            raise ValueError(f"draft_model {self.draft_model} is not used by drafter {self.drafter}: leave it out")
         if self.draft_tensor_parallel is not None and (not self.has_model or self.is_measured):
             raise ValueError(
                 f"draft_tensor_parallel {self.draft_tensor_parallel} is for a draft model on named hardware: omit it"
@@ -51,7 +53,7 @@ class Scenario(ScenarioSettings):
             raise ValueError(
                 f"sibling_share {self.sibling_share:g} is for drafter head, which makes trees: leave it out"
             )
-        if self.found_share != 1 and (self.has_model or is_log(self.acceptance)):
+        if self.found_share != 1 and (self.drafter != "lookup" or is_log(self.acceptance)):
             raise ValueError(
                 f"found_share {self.found_share:g} is for drafter lookup without a decision log: leave it out"
             )
@@ -65,6 +67,20 @@ class Scenario(ScenarioSettings):
             raise ValueError(f"ttft_target must be in (0, {MAX_TPOT_SECONDS:g}], got {self.ttft_target}")
         self.check_limits()
 
+    def _check_drafter(self) -> None:
+        if self.drafter in DRAFTERS:
+            if self.texts is not None:
+                raise ValueError(f"texts {self.texts} are not for drafter {self.drafter}: use {_READERS}")
+        elif is_own_class(self.drafter) and not is_model_free(self.drafter):
+            raise ValueError(
+                f"drafter {self.drafter!r} needs a model, and the simulator runs none: use drafter model or head, with "
+                "hardware and acceptance from the decision log of a server that runs it"
+            )
+        elif not is_model_free(self.drafter):
+            raise ValueError(f"unknown drafter {self.drafter!r}: use {', '.join(DRAFTERS)}, or with texts {_READERS}")
+        elif self.texts is None:
+            raise ValueError(f"drafter {self.drafter!r} drafts from texts: give a file of texts, or use drafter lookup")
+
     @property
     def has_model(self) -> bool:
         """Whether drafts are made in passes."""
@@ -72,7 +88,9 @@ class Scenario(ScenarioSettings):
 
     @property
     def drafter_spec(self) -> DrafterSpec:
-        return DRAFTERS[self.drafter]
+        if self.drafter in DRAFTERS:
+            return DRAFTERS[self.drafter]
+        return model_free_drafter(self.drafter, self.max_draft_tokens).spec
 
     @property
     def served_drafter(self) -> DrafterSpec | None:

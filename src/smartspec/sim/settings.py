@@ -82,7 +82,11 @@ class ScenarioSettings:
     model: Annotated[str, Setting("8b, 70b, or a shape like qwen-2.5-32b.")] = "8b"
     tensor_parallel: Annotated[int, Setting("Devices per replica.", 1, 1024)] = 1
     drafter: Annotated[
-        str, Setting("model, depth by depth; head, which makes trees too; or lookup, which costs nothing.")
+        str,
+        Setting(
+            "model, depth by depth; head, which makes trees too; lookup, which costs nothing; or with --texts a drafter "
+            "without a model: prompt-lookup, recycling or module:Class."
+        ),
     ] = "model"
     draft_model: Annotated[str | None, Setting("Shape of the draft model (default: an EAGLE head of the model).")] = (
         None
@@ -99,6 +103,13 @@ class ScenarioSettings:
             "request i meets what the log's request i mod N met."
         ),
     ] = "0.7/8"
+    texts: Annotated[
+        str | None,
+        Setting(
+            "JSONL of prompt_token_ids and output_token_ids, in which a drafter without a model drafts. It is run as in "
+            "the engine; its own time is not charged. Request i meets text i mod N."
+        ),
+    ] = None
     sibling_share: Annotated[
         float,
         Setting("Of the cases that a node's elder siblings leave, those in which it is right (drafter head).", 0, 1),

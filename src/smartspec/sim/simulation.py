@@ -19,6 +19,7 @@ from smartspec.control.records import BatchView, DrafterSpec
 from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.scheduler import Scheduler
+from smartspec.drafters.drafter_names import model_free_drafter
 from smartspec.sim.executor import SimExecutor
 from smartspec.sim.fleet import ROUTERS, Fleet, Replica, Run
 from smartspec.sim.replay.recorded_log import RecordedLog
@@ -29,6 +30,7 @@ from smartspec.sim.world.class_spec import parse_classes
 from smartspec.sim.world.hardware import GRAPH_SIZES, Roofline, kv_token_capacity, roofline
 from smartspec.sim.world.recorded_acceptance import RecordedGroundTruth, Recording, read_recordings
 from smartspec.sim.world.step_time import GroundTruthTime, Noise
+from smartspec.sim.world.texts import Text, TextAcceptance, read_texts
 from smartspec.sim.world.traffic import Traffic, default_count, poisson_traffic, random_lengths, trace_traffic
 from smartspec.workload.arrivals import read_trace
 from smartspec.workload.records import SpeculationCounters
@@ -88,19 +90,33 @@ def make_traffic(scenario: Scenario) -> Traffic:
 
 
 def _make_traffic(scenario: Scenario) -> Traffic:
-    num_classes = 1 if is_log(scenario.acceptance) else len(parse_classes(scenario.acceptance))
+    is_recorded = scenario.texts is not None or is_log(scenario.acceptance)
+    num_classes = 1 if is_recorded else len(parse_classes(scenario.acceptance))
+    texts = None if scenario.texts is None else _read_texts(scenario.texts)
     trace = None
     if scenario.trace is not None:
         trace = read_trace(scenario.trace, time_scale=scenario.time_scale)
     count = scenario.num_requests or (default_count(scenario.rate, scenario.seconds) if trace is None else len(trace))
+    if texts is not None and scenario.num_requests is None and scenario.seconds is None:
+        count = min(count, len(texts))  # a drafter that learns would know them by heart the second time
     class_ids = np.random.default_rng([scenario.seed, 0]).integers(0, num_classes, size=count)
     if trace is not None:
-        return trace_traffic(trace, class_ids, count)
+        traffic = trace_traffic(trace, class_ids, count)
+        return traffic if texts is None else replace(traffic, **_lengths_of(texts, count))
     prompts = random_lengths(scenario.prompt_tokens, count, scenario.seed, 2)
     outputs = random_lengths(scenario.output_tokens, count, scenario.seed, 3)
+    if texts is not None:
+        prompts, outputs = _lengths_of(texts, count).values()
     if scenario.batch is not None:
         return Traffic(prompts, outputs, class_ids, concurrency=scenario.batch)
     return poisson_traffic(scenario.rate, prompts, outputs, class_ids, scenario.seed)
+
+
+def _lengths_of(texts: list[Text], count: int) -> dict[str, np.ndarray]:
+    """By name in Traffic, of requests that meet the texts in turn."""
+    index = np.arange(count) % len(texts)
+    lengths = np.array([(len(text.prompt), len(text.output)) for text in texts], dtype=np.int64)[index]
+    return {"num_prompt_tokens": lengths[:, 0], "num_output_tokens": lengths[:, 1]}
 
 
 def make_fleet(scenario: Scenario) -> Fleet:
@@ -134,6 +150,9 @@ def ground_truth_time(scenario: Scenario) -> GroundTruthTime:
 
 def ground_truth_acceptance(scenario: Scenario) -> GroundTruthAcceptance:
     """True acceptance of the scenario's drafter; the same for every policy."""
+    if scenario.texts is not None:
+        drafter = model_free_drafter(scenario.drafter, scenario.max_draft_tokens)
+        return TextAcceptance(_read_texts(scenario.texts), drafter, seed=scenario.seed)
     if is_log(scenario.acceptance):
         recordings = _read_recordings(Path(scenario.acceptance))
         return RecordedGroundTruth(recordings, scenario.max_draft_tokens, seed=scenario.seed)
@@ -211,7 +230,12 @@ def _draft_name(scenario: Scenario) -> str:
     return DRAFT_MODELS[scenario.model]
 
 
-@functools.lru_cache(maxsize=1)  # every policy and seed of a comparison reads the same log
+@functools.lru_cache(maxsize=1)  # every policy and seed of a comparison reads the same file
+def _read_texts(path: str) -> list[Text]:
+    return read_texts(path)
+
+
+@functools.lru_cache(maxsize=1)
 def _read_recordings(path: Path) -> list[Recording]:
     try:
         return read_recordings(RecordedLog(path))

@@ -159,7 +159,7 @@ class StaticLoad:
         seconds = self.time.step_seconds(view, plan, drafted.lengths, keep, view.now, self._noise, num_fed)
         told = {
             "tested": np.minimum(keep, accepted + 1),
-            "divergence": masked(divergence(conditional), keep),
+            "extras": {"divergence": masked(divergence(conditional), keep)},
             "free_tests": tuple([free_tests(self._drafter, found, keep, num_right) for found in view.drafters]),
         }
         outcome = Outcome(
@@ -220,5 +220,5 @@ def _verified_trees(trees: SimulatedTrees, drafted: Drafted, keep: np.ndarray) -
     tests = None
     if drafted.parents is not None:
         tests = node_tests(verified, answers, accepted + 1, drafted.parents.shape[1])
-    told = {"tested": tested, "parents": drafted.parents, "node_tests": tests, "divergence": None}
+    told = {"tested": tested, "parents": drafted.parents, "node_tests": tests, "extras": {}}
     return accepted, expected, told

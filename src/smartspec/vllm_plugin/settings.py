@@ -26,6 +26,11 @@ class Settings:
         section = additional_config.get(SECTION, {}) if isinstance(additional_config, dict) else {}
         if not isinstance(section, dict):
             raise ValueError(f"additional_config[{SECTION!r}] is {section!r}: it must be an object of settings")
+        if of_drafter := sorted({"drafter", "drafters"} & set(section)):
+            raise ValueError(
+                f"setting {of_drafter[0]!r} in additional_config[{SECTION!r}]: vLLM drafts itself, name the drafter in "
+                "--speculative-config (its method custom_class takes a class of your own)"
+            )
         names = {field.name for field in fields(Settings)}
         if unknown := sorted(set(section) - names):
             raise ValueError(f"unknown settings {unknown} in additional_config[{SECTION!r}]: use {sorted(names)}")

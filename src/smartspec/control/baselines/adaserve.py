@@ -21,8 +21,9 @@ PROFILE_DRAFT_TOKENS = np.array([0, 2048, 4096])
 class AdaServe(Policy):
     """A budget of B tokens per target pass, one for each request, the rest for draft tokens, chosen after drafting.
 
-    Every request drafts min(ceil(B / R), 8) tokens. Then requests with a view.tpot_targets, the furthest behind first,
-    get their best tokens until they are expected to meet it; what is left of B goes to the likeliest tokens of all.
+    Every request drafts min(ceil(B / R), 8) tokens. Then requests with a target (tpot_targets of the view's extras),
+    the furthest behind first, get their best tokens until they are expected to meet it; what is left of B goes to the
+    likeliest tokens of all.
     Without targets only the second phase acts. A token's chance is the product of the draft's confidences, as
     published, and the controller's estimate where a draft has none (model-free ones).
 
@@ -79,7 +80,8 @@ class AdaServe(Policy):
         """Tokens each request must emit in this step to meet its target, at least one: float [R]."""
         rows = self._requests.rows(view.request_ids)
         elapsed = self._requests["decode_seconds"][rows] + STEP_MARGIN * step_seconds
-        return np.maximum(elapsed / view.tpot_targets - self._requests["num_tokens"][rows], 1.0)
+        targets = view.extras.get("tpot_targets", np.inf)
+        return np.maximum(elapsed / targets - self._requests["num_tokens"][rows], 1.0)
 
 
 def _num_slots(view: BatchView, token_budget: int) -> int:

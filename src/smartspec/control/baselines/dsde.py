@@ -27,7 +27,7 @@ class Dsde(Policy):
     There is no substitute for the signal: where the host reports no divergence, observe raises ValueError.
     """
 
-    needs_divergence = True
+    needs = ("divergence",)
 
     def __init__(self, min_length: int | None = None):
         self._min_length = min_length
@@ -51,15 +51,16 @@ class Dsde(Policy):
     def learn(self, plan: Plan, outcome: Outcome) -> None:
         if not outcome.verified.any():
             return
-        if outcome.divergence is None:
+        divergence = outcome.extras.get("divergence")
+        if divergence is None:
             raise ValueError(
-                "policy 'dsde' needs Outcome.divergence, which this host does not compute: "
+                "policy 'dsde' needs divergence in Outcome.extras, which this host does not compute: "
                 "run it on a host that does, or choose another policy"
             )
-        was_drafted = (outcome.verified > 0) & np.isfinite(outcome.divergence[:, 0])
+        was_drafted = (outcome.verified > 0) & np.isfinite(divergence[:, 0])
         rows = self._requests.rows(outcome.view.request_ids[was_drafted])
         verified, accepted = outcome.verified[was_drafted], outcome.accepted[was_drafted]
-        mean_divergence = self._remember(rows, outcome.divergence[was_drafted], verified)
+        mean_divergence = self._remember(rows, divergence[was_drafted], verified)
         is_warm = self._requests["is_warm"][rows]
         self._warm_up(rows[~is_warm], verified[~is_warm], accepted[~is_warm])
         is_warm = self._requests["is_warm"][rows]

@@ -44,7 +44,7 @@ class Sequoia(Policy):
         if chances is None:
             return plan
         depths = np.where(plan.lengths > 0, passes[np.maximum(plan.lengths, 1) - 1], 0)
-        return replace(plan, depths=depths, width=width, chances=chances)
+        return replace(plan, depths=depths, width=width, extras={"chances": chances})
 
 
 def _best_size(

@@ -19,7 +19,6 @@ _OUTCOME_COLUMNS = ("drafted", "verified", "tested", "accepted")
 _FREE_COLUMNS = ("position", "tested", "matched")
 _SECONDS = ("draft", "target", "host")
 _PREFILL = ("num_prefills", "prefill_tokens", "prefill_context_tokens", "prefill_attended_tokens")
-_OPTIONAL_MATRICES = ("confidence", "divergence")
 _TREE_MATRICES = ("parents", "node_tests")
 
 
@@ -90,9 +89,8 @@ class DecisionRecord:
         data |= {"seconds": [getattr(outcome.seconds, name) for name in _SECONDS]}
         if any(free.tested.any() for free in outcome.free_tests):
             data["free_tests"] = columns_of(outcome.free_tests, _FREE_COLUMNS)
-        for name in _OPTIONAL_MATRICES:
-            if (value := getattr(outcome, name)) is not None:
-                data[name] = matrix_or_null(value)
+        matrices = {"confidence": outcome.confidence, "divergence": outcome.extras.get("divergence")}
+        data |= {name: matrix_or_null(value) for name, value in matrices.items() if value is not None}
         if outcome.parents is not None:
             data |= {name: getattr(outcome, name).tolist() for name in _TREE_MATRICES}
         return json.dumps(data, allow_nan=False, separators=(",", ":"))
@@ -105,7 +103,8 @@ class DecisionRecord:
         num_rows = view.num_rows
         drafter = fields.integers("drafter", num_rows)
         counts = {name: fields.integers(name, num_rows) for name in _OUTCOME_COLUMNS}
-        matrices = {name: fields.matrix(name, num_rows) for name in _OPTIONAL_MATRICES if fields.has(name)}
+        matrices = {"confidence": fields.matrix("confidence", num_rows)} if fields.has("confidence") else {}
+        extras = {"divergence": fields.matrix("divergence", num_rows)} if fields.has("divergence") else {}
         if fields.has("parents"):
             matrices |= {"parents": fields.parents("parents", num_rows)}
             matrices |= {"node_tests": fields.matrix("node_tests", num_rows).astype(np.int64)}
@@ -120,6 +119,7 @@ class DecisionRecord:
             num_emitted=fields.integer("num_emitted"),
             seconds=StepSeconds(*fields.numbers("seconds", len(_SECONDS)).tolist()),
             free_tests=tuple(FreeTests(*c) for c in fields.tables("free_tests", len(_FREE_COLUMNS), num_rows)),
+            extras=extras,
             **counts,
             **matrices,
         )

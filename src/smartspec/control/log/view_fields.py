@@ -30,8 +30,9 @@ def view_dict(view: BatchView) -> dict:
         data["class_ids"] = view.class_ids.tolist()
     if (view.weights != 1.0).any():
         data["weights"] = view.weights.tolist()
-    if np.isfinite(view.tpot_targets).any():
-        data["tpot_targets"] = numbers_or_null(view.tpot_targets)
+    targets = view.extras.get("tpot_targets")
+    if targets is not None and np.isfinite(targets).any():
+        data["tpot_targets"] = numbers_or_null(targets)
     return data
 
 
@@ -39,11 +40,10 @@ def read_view(fields: Fields) -> BatchView:
     """Inverse of view_dict. ValueError names the field and what is wrong with it."""
     request_ids = fields.integers("request_ids")
     num_rows = len(request_ids)
-    wishes: dict[str, Any] = {
-        name: fields.numbers(name, num_rows) for name in ("weights", "tpot_targets") if fields.has(name)
-    }
-    if "tpot_targets" in wishes:
-        wishes["tpot_targets"] = np.where(np.isnan(wishes["tpot_targets"]), np.inf, wishes["tpot_targets"])
+    wishes: dict[str, Any] = {"weights": fields.numbers("weights", num_rows)} if fields.has("weights") else {}
+    if fields.has("tpot_targets"):
+        targets = fields.numbers("tpot_targets", num_rows)
+        wishes["extras"] = {"tpot_targets": np.where(np.isnan(targets), np.inf, targets)}
     if fields.has("class_ids"):
         wishes["class_ids"] = fields.integers("class_ids", num_rows)
     columns = fields.tables("drafters", len(_DRAFTER_COLUMNS), num_rows)

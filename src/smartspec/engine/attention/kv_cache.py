@@ -41,6 +41,7 @@ class KVCache:
             # Not empty: padded positions are masked, but a NaN found there would survive the mask.
             storage = torch.zeros(shape, dtype=dtype, device=device)
         self._storage = storage
+        self._num_ones = [0] * num_slots
         self.keys = list(storage[0])
         self.values = list(storage[1])
 
@@ -51,8 +52,10 @@ class KVCache:
             self._storage[:, :, op.target_slot, :, : op.num_tokens] = prefix
         elif isinstance(op, Wipe):
             self._storage[:, :, op.slot, :, op.start : op.num_tokens] = 0.0
-        elif self._mapping is not None:
-            self._give_pages_back(op)
+        else:
+            self._num_ones[op.slot] = min(self._num_ones[op.slot], op.num_tokens)
+            if self._mapping is not None:
+                self._give_pages_back(op)
 
     def populate(self, slot: int, start: int, end: int) -> None:
         """Get the memory of these positions at once, before a pass faults it in page by page: a prefill of 512 tokens
@@ -72,6 +75,12 @@ class KVCache:
     def write_ones(self, slot: int, start: int, end: int) -> None:
         """Make these positions of a slot memory that has been written, as real keys and values are."""
         self._storage[:, :, slot, :, start:end] = 1.0
+
+    def fill_with_ones(self, slot: int, end: int) -> None:
+        """The same for all positions before end that have not been filled so since the slot was last trimmed."""
+        if self._num_ones[slot] < end:
+            self.write_ones(slot, self._num_ones[slot], end)
+            self._num_ones[slot] = end
 
     def _give_pages_back(self, trim: Trim) -> None:
         page = mmap.PAGESIZE

@@ -5,7 +5,7 @@ that lags, and its next draft begins with a draft prefill: one pass over everyth
 rejected, the count falls back.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +16,7 @@ from smartspec.core.batch import NO_DRAFT, Batch, Draft, Verification, chain
 from smartspec.core.blocks import PrefixCopy, Trim
 from smartspec.core.request import Request
 from smartspec.engine.attention.ragged import Segment
+from smartspec.engine.drafting.pass_of_size import verification_pass
 from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.engine.sampling.logit_rules import BANNED, broken_grammar
 from smartspec.engine.sampling.sampler import sample_draft
@@ -48,6 +49,13 @@ class DraftModel:
         for request in (*batch.decoding, *batch.prefill):
             self._num_seen[request.slot] = min(self._num_seen[request.slot], request.num_computed_tokens)
         self._guessed, self._guessed_right = np.zeros((2, len(batch.decoding)), dtype=np.int64)
+
+    @property
+    def profile_key(self) -> list:
+        return self.runner.loaded.profile_key
+
+    def profile_pass(self, num_rows: int, num_new: int, context: int) -> Callable[[], object]:
+        return verification_pass(self.runner, num_rows, num_new, context)
 
     def view(self, batch: Batch, is_queried: bool = True) -> DrafterView:
         """Drafts of any length; the lag of its KV."""

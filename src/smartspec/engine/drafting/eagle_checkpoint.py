@@ -18,9 +18,9 @@ NAMES = {"fusion_fc.": "fc.", "transformer.": "layers.0."}
 NOT_NEEDED = ("embed_tokens.", "lm_head.", "rotary_emb.")
 
 
-def read_eagle(folder: Path, target: LoadedModel) -> EagleHead:
-    """A head for this target in fp32. Raises ValueError where it is for another target or a variant with norms of its
-    own, OSError where the checkpoint is damaged; both name the remedy."""
+def read_eagle(folder: Path, target: LoadedModel) -> tuple[EagleHead, None]:
+    """A head for this target in fp32, which brings no embedding. Raises ValueError where it is for another target or a
+    variant with norms of its own, OSError where the checkpoint is damaged; both name the remedy."""
     data = read_json(folder / "config.json")
     if data.get("layernorms"):
         raise ValueError(f"{folder} is an EAGLE head with layernorms, which are not supported: use one without")
@@ -28,7 +28,7 @@ def read_eagle(folder: Path, target: LoadedModel) -> EagleHead:
     _check_target(folder, layer, target)
     weights = _weights(folder)
     config = EagleConfig(layer, taps=(target.num_layers + 1,), fc_bias="fc.bias" in weights)
-    return filled(folder, partial(EagleHead, config), weights)
+    return filled(folder, partial(EagleHead, config), weights), None
 
 
 def _weights(folder: Path) -> dict[str, torch.Tensor]:

@@ -5,8 +5,9 @@ not asked, and its next draft begins with one pass over what it missed. The KV o
 entries are computed anew from the target's features, which are better than its own.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from smartspec.core.request import Request
 from smartspec.engine.attention.ragged import Segment
 from smartspec.engine.drafting.first_acceptances import FirstAcceptances
 from smartspec.engine.drafting.head_runner import HeadRunner
+from smartspec.engine.drafting.pass_of_size import segments_of_size
 from smartspec.engine.drafting.proposals import Proposals
 from smartspec.engine.drafting.tree_expansion import TreeExpansion
 from smartspec.engine.models.model_runner import ModelRunner
@@ -52,6 +54,15 @@ class HeadDrafter:
         another now."""
         self._num_known[slot] = min(self._num_known[slot], num_tokens)
         self._num_seen[slot] = min(self._num_seen[slot], max(num_tokens - 1, 0))
+
+    @property
+    def profile_key(self) -> list:
+        return self.runner.loaded.profile_key
+
+    def profile_pass(self, num_rows: int, num_new: int, context: int) -> Callable[[], object]:
+        """A pass over features, in which the head catches up; it says what follows the last token of each row."""
+        segments = segments_of_size(self.runner, num_rows, num_new, context)
+        return partial(self.runner.propose, [replace(segment, num_logits=1) for segment in segments])
 
     def view(self, batch: Batch, is_queried: bool = True) -> DrafterView:
         """Drafts of any length where all features are known; how far its KV lags behind its next draft."""

@@ -1,5 +1,8 @@
 """The kinds of trained heads: which one a folder holds, and what runs and drafts with it."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -17,12 +20,31 @@ from smartspec.engine.drafting.medusa_checkpoint import read_medusa
 from smartspec.engine.drafting.medusa_drafter import MedusaDrafter, MedusaRunner
 from smartspec.engine.drafting.p_eagle import PEagleHead
 from smartspec.engine.drafting.p_eagle_drafter import PEagleDrafter, PEagleRunner
+from smartspec.engine.drafting.source import DrafterSource, PreparedDrafter
 from smartspec.engine.models.loaded_model import LoadedModel
 from smartspec.engine.models.model_runner import ModelRunner
 
-KINDS = ("eagle", "eagle3", "peagle", "medusa")
-
 Head = EagleHead | Eagle3Head | MedusaHead
+
+
+@dataclass(frozen=True)
+class HeadKind:
+    """head: its module. read: that and its embedding, see load_head. runner: runs its passes. drafter: drafts with
+    them, and times them for the profile."""
+
+    head: type[Head]
+    read: Callable[[Path, LoadedModel], tuple[Head, torch.Tensor | None]]
+    runner: Callable[..., HeadRunner | MedusaRunner]
+    drafter: type[HeadDrafter | MedusaDrafter]
+
+
+# By the names of the `speculators` format. A new kind is a file and a line here.
+HEADS = {
+    "eagle": HeadKind(EagleHead, read_eagle, HeadRunner, HeadDrafter),
+    "eagle3": HeadKind(Eagle3Head, read_head, HeadRunner, HeadDrafter),
+    "peagle": HeadKind(PEagleHead, read_head, PEagleRunner, PEagleDrafter),
+    "medusa": HeadKind(MedusaHead, read_medusa, MedusaRunner, MedusaDrafter),
+}
 
 
 def kind_of(folder: Path) -> str | None:
@@ -50,36 +72,20 @@ def load_head(folder: Path, target: LoadedModel) -> tuple[Head, torch.Tensor | N
     is damaged; both name the remedy.
     """
     kind = kind_of(folder)
-    if kind == "eagle":
-        return read_eagle(folder, target), None
-    if kind == "medusa":
-        return read_medusa(folder, target), None
-    if kind in ("eagle3", "peagle"):
-        return read_head(folder, target)
-    raise ValueError(f"{folder} is a head of type {kind!r}: use one of type {', '.join(KINDS)}")
+    if kind not in HEADS:
+        raise ValueError(f"{folder} is a head of type {kind!r}: use one of type {', '.join(HEADS)}")
+    return HEADS[kind].read(folder, target)
 
 
-def head_runner(
-    head: Head,
-    target: ModelRunner,
-    *,
-    name: str,
-    num_slots: int,
-    embedding: torch.Tensor | None = None,
-    is_rounded: bool = True,
-) -> HeadRunner | MedusaRunner:
-    """What runs the passes of a head. target: a runner with its taps. is_rounded: to blocks, where our kernel runs
-    it."""
-    if isinstance(head, MedusaHead):
-        return MedusaRunner(head, target, name=name, num_slots=num_slots)
-    runs = PEagleRunner if isinstance(head, PEagleHead) else HeadRunner
-    return runs(head, target, name=name, num_slots=num_slots, embedding=embedding, is_rounded=is_rounded)
+def prepare_head(folder: Path, source: DrafterSource) -> PreparedDrafter:
+    """Raises as load_head."""
+    head, embedding = load_head(folder, source.target)
+    make = partial(head_drafter, head, name=source.name, num_slots=source.num_slots, is_rounded=source.is_rounded)
+    return PreparedDrafter(make if embedding is None else partial(make, embedding=embedding), head.config.taps)
 
 
-def head_drafter(runner: HeadRunner | MedusaRunner, target: ModelRunner, num_slots: int, name: str) -> TreeDrafter:
-    """What drafts with a head."""
-    if isinstance(runner, MedusaRunner):
-        return MedusaDrafter(runner, target, num_slots, name)
-    if isinstance(runner, PEagleRunner):
-        return PEagleDrafter(runner, target, num_slots, name)
-    return HeadDrafter(runner, target, num_slots, name)
+def head_drafter(head: Head, target: ModelRunner, *, name: str, num_slots: int, **options) -> TreeDrafter:
+    """What drafts with a head. target: a runner with its taps. options: of what runs its passes, see HeadRunner."""
+    kind = next(kind for kind in HEADS.values() if kind.head is type(head))
+    runner = kind.runner(head, target, name=name, num_slots=num_slots, **options)
+    return kind.drafter(runner, target, num_slots, name)

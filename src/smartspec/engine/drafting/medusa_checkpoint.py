@@ -22,16 +22,16 @@ BLOCK = re.compile(r"blocks\.(\d{1,6})\.layers\.(\d{1,6})\.")
 MAX_HEADS = 1000
 
 
-def read_medusa(folder: Path, target: LoadedModel) -> MedusaHead:
-    """Heads for this target in fp32. Raises ValueError where they are for another target, OSError where the checkpoint
-    is damaged; both name the remedy."""
+def read_medusa(folder: Path, target: LoadedModel) -> tuple[MedusaHead, None]:
+    """Heads for this target in fp32, which bring no embedding. Raises ValueError where they are for another target,
+    OSError where the checkpoint is damaged; both name the remedy."""
     weights = _weights(folder)
     config = _config(folder, read_json(folder / "config.json"), weights, target)
     _check_target(folder, config, weights, target)
     for name, tensor in weights.items():
         if name.startswith("lm_heads.") and len(tensor) == config.vocab_size > config.draft_vocab_size:
             weights[name] = tensor[weights["token_map"]]
-    return filled(folder, partial(MedusaHead, config), weights)
+    return filled(folder, partial(MedusaHead, config), weights), None
 
 
 def write_medusa(folder: Path, head: MedusaHead) -> None:

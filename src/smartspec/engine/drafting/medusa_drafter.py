@@ -1,6 +1,6 @@
 """Medusa heads as drafter: chains and trees of their likeliest tokens, from one pass for each draft."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +13,7 @@ from smartspec.core.request import Request
 from smartspec.engine.attention.ragged import Segment
 from smartspec.engine.drafting.first_acceptances import FirstAcceptances
 from smartspec.engine.drafting.medusa import MedusaHead, PackedMedusa
+from smartspec.engine.drafting.pass_of_size import verification_pass
 from smartspec.engine.drafting.product_tree import product_trees
 from smartspec.engine.drafting.proposals import proposals_of
 from smartspec.engine.models.linear import pad_small_batches, warm_up
@@ -22,15 +23,16 @@ from smartspec.engine.models.model_runner import ModelRunner
 class NoKVCache:
     """Of a runner whose passes read no text."""
 
-    def write_ones(self, slot: int, start: int, end: int) -> None:
+    def fill_with_ones(self, slot: int, end: int) -> None:
         """Nothing to write."""
 
 
 class MedusaRunner:
     """The heads beside their target. hidden: [num_slots, hidden_size], the target's last hidden state at the newest
-    position that it has computed of every slot. name: for messages and the profile."""
+    position that it has computed of every slot. name: for messages and the profile. is_rounded: no matter, these heads
+    keep their type."""
 
-    def __init__(self, head: MedusaHead, target: ModelRunner, *, name: str, num_slots: int):
+    def __init__(self, head: MedusaHead, target: ModelRunner, *, name: str, num_slots: int, is_rounded: bool = False):
         loaded = target.loaded
         self.device, self.max_len, self.max_tile_tokens = target.device, target.max_len, target.max_tile_tokens
         self.num_heads = head.config.num_heads
@@ -71,6 +73,13 @@ class MedusaDrafter:
         """What is kept of a slot is known by the length of its text; a slot that begins anew is computed first."""
         for request in batch.prefill:
             self._num_known[request.slot] = 0
+
+    @property
+    def profile_key(self) -> list:
+        return self.runner.loaded.profile_key
+
+    def profile_pass(self, num_rows: int, num_new: int, context: int) -> Callable[[], object]:
+        return verification_pass(self.runner, num_rows, num_new, context)
 
     def view(self, batch: Batch, is_queried: bool = True) -> DrafterView:
         """Drafts of any size where the newest position's hidden state is known."""

@@ -1,5 +1,8 @@
 """A P-EAGLE head as drafter: chains and trees from one pass for each draft."""
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 
 from smartspec.control.records import DrafterSpec, StopRule
@@ -8,6 +11,7 @@ from smartspec.engine.attention.ragged import Segment
 from smartspec.engine.drafting.head_drafter import HeadDrafter
 from smartspec.engine.drafting.head_runner import HeadRunner
 from smartspec.engine.drafting.p_eagle import PEagleHead
+from smartspec.engine.drafting.pass_of_size import segments_of_size
 from smartspec.engine.drafting.product_tree import product_trees
 from smartspec.engine.models.model_runner import ModelRunner
 
@@ -30,6 +34,10 @@ class PEagleDrafter(HeadDrafter):
     def __init__(self, runner: PEagleRunner, target: ModelRunner, num_slots: int, name: str):
         super().__init__(runner, target, num_slots, name)
         self.spec = DrafterSpec(name, has_passes=True, makes_trees=True, one_pass_depth=runner.num_depths)
+
+    def profile_pass(self, num_rows: int, num_new: int, context: int) -> Callable[[], object]:
+        """A pass that makes whole drafts says what follows each token."""
+        return partial(self.runner.propose, segments_of_size(self.runner, num_rows, num_new, context))
 
     def draft_trees(
         self,

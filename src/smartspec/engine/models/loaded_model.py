@@ -43,3 +43,9 @@ class LoadedModel:
     def coarsest_dtype(self) -> torch.dtype:
         """Of those that a pass rounds to."""
         return torch.bfloat16 if self.rounds_inputs else self.dtype
+
+    @property
+    def profile_key(self) -> list:
+        """What the times of its passes depend on beside the machine, JSON-able."""
+        shape = [self.num_layers, self.num_kv_heads, self.head_dim, self.vocab_size]
+        return [self.name, self.weight_bytes, str(self.coarsest_dtype), *shape]

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import cast
 
 from transformers import PreTrainedTokenizerBase
 
@@ -11,16 +12,12 @@ from smartspec.control.latency.model import LatencyModel
 from smartspec.control.log.decision import LogHeader
 from smartspec.control.safe_controller import SafeController
 from smartspec.core.blocks import BlockManager
-from smartspec.core.drafter import Drafter
+from smartspec.core.drafter import Drafter, ProfiledDrafter
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.scheduler import Scheduler
 from smartspec.drafters.ngram_tree import NgramTreeDrafter
-from smartspec.engine.drafting.draft_model import DraftModel
-from smartspec.engine.drafting.head_drafter import HeadDrafter
-from smartspec.engine.drafting.head_kinds import Head, head_drafter, head_runner, is_head, load_head
-from smartspec.engine.drafting.head_runner import HeadRunner
-from smartspec.engine.drafting.medusa_drafter import MedusaDrafter, MedusaRunner
-from smartspec.engine.drafting.shipped_head import head_folder
+from smartspec.engine.drafting.head_kinds import HEADS
+from smartspec.engine.drafting.source import DrafterSource, PreparedDrafter
 from smartspec.engine.drafting.with_ngrams import WithNgrams
 from smartspec.engine.models.checkpoint import claimed_positions, locate
 from smartspec.engine.models.load import load_model
@@ -28,7 +25,7 @@ from smartspec.engine.models.loaded_model import LoadedModel
 from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.engine.runtime.config import BLOCK_SIZE, EngineConfig
 from smartspec.engine.runtime.decision_log import DecisionLog
-from smartspec.engine.runtime.drafters import MODEL_FREE_DRAFTERS
+from smartspec.engine.runtime.drafter_kinds import kind_of_drafter, prepare_drafter
 from smartspec.engine.runtime.executor import LiveExecutor
 from smartspec.engine.runtime.kernel_report import kernel_report
 from smartspec.engine.runtime.profile import (
@@ -78,11 +75,10 @@ def build_engine(config: EngineConfig, report: Callable[[str], None] = lambda te
     """
     # Opened first: a path that cannot be written is said before anything takes time.
     decision_log = None if config.decision_log is None else DecisionLog(config.decision_log)
-    models = load_runners(config, report)
-    runners = tuple(models.drafts.values())
+    models = load_models(config, report)
     limits = {"max_batch": config.max_batch, "kv_tokens": models.kv_tokens}
-    latency = _by_drafter(profiled_latency(models.target, runners, **limits, report=report), models, config)
-    drafters = with_ngrams(tuple(_drafter(name, models, config) for name in config.active_drafters))
+    latency = models.by_drafter(profiled_latency(models.target, models.profiled, **limits, report=report))
+    drafters = with_ngrams(models.drafters)
     specs = tuple(drafter.spec for drafter in drafters)
     controller = Controller(config.policy, config.max_draft_tokens, latency, drafters=specs, strict=config.strict)
     if decision_log is not None:
@@ -98,36 +94,21 @@ def build_engine(config: EngineConfig, report: Callable[[str], None] = lambda te
     brain = controller if config.strict else SafeController(controller, logger.exception)
     core = EngineCore(scheduler, executor, brain)
     loaded = models.target.loaded
-    path = cache_path(profile_key(models.target, runners, config.max_batch))
+    path = cache_path(profile_key(models.target, models.profiled, config.max_batch))
 
     def check_profile() -> None:
         note_drift(path, latency.drift, logger.warning)
 
     def measure_again(interrupted: Callable[[], bool]) -> None:
-        if not could_be_better(models.target, runners, config.max_batch):
+        if not could_be_better(models.target, models.profiled, config.max_batch):
             return
         scheduler.start_over()  # cached prefixes are overwritten
-        fresh = measured_again(models.target, runners, **limits, interrupted=interrupted, report=logger.warning)
+        fresh = measured_again(models.target, models.profiled, **limits, interrupted=interrupted, report=logger.warning)
         if fresh is not None:
-            controller.use_latency(_by_drafter(fresh, models, config))
+            controller.use_latency(models.by_drafter(fresh))
 
     length, kernels = models.target.max_len, kernel_report(loaded)
     return Engine(core, loaded, config, length, kernels, check_profile, measure_again, decision_log)
-
-
-def _by_drafter(profile: LatencyModel, models: "Runners", config: EngineConfig) -> LatencyModel:
-    """The profile, whose curves are those of the draft models, with a place for every drafter."""
-    curves = dict(zip(models.drafts, profile.drafts, strict=True))
-    return LatencyModel(profile.target, tuple(map(curves.get, config.active_drafters)))
-
-
-def _drafter(name: str, models: "Runners", config: EngineConfig) -> Drafter:
-    runner = models.drafts.get(name)
-    if isinstance(runner, ModelRunner):
-        return DraftModel(runner, config.max_batch, name)
-    if runner is not None:
-        return head_drafter(runner, models.target, config.max_batch, name)
-    return MODEL_FREE_DRAFTERS[name](max_draft_tokens=config.max_draft_tokens)
 
 
 def with_ngrams(drafters: tuple[Drafter, ...]) -> tuple[Drafter, ...]:
@@ -135,7 +116,7 @@ def with_ngrams(drafters: tuple[Drafter, ...]) -> tuple[Drafter, ...]:
     ngrams = next((drafter for drafter in drafters if isinstance(drafter, NgramTreeDrafter)), None)
     if ngrams is None:
         return drafters
-    heads = HeadDrafter | MedusaDrafter
+    heads = tuple([kind.drafter for kind in HEADS.values()])
     return tuple(WithNgrams(each, ngrams) if isinstance(each, heads) else each for each in drafters)
 
 
@@ -150,41 +131,51 @@ def _log_header(controller: Controller, config: EngineConfig) -> LogHeader:
 
 
 @dataclass(frozen=True)
-class Runners:
-    """The loaded models with their KV memory, draft models and heads by name; kv_tokens: how much may be in use."""
+class Models:
+    """The target with its KV memory and the drafters, in the order of their names. kv_tokens: what may be in use."""
 
     target: ModelRunner
-    drafts: dict[str, ModelRunner | HeadRunner | MedusaRunner]
+    drafters: tuple[Drafter, ...]
     kv_tokens: int
 
+    @property
+    def profiled(self) -> tuple[ProfiledDrafter, ...]:
+        """The drafters with passes, whose times are measured."""
+        return tuple([cast(ProfiledDrafter, drafter) for drafter in self.drafters if drafter.spec.has_passes])
 
-def load_runners(config: EngineConfig, report: Callable[[str], None] = lambda text: None) -> Runners:
-    """Load the target and the draft models that config names. Raises as build_engine."""
+    def by_drafter(self, profile: LatencyModel) -> LatencyModel:
+        """The profile, whose curves are those of the drafters with passes, with a place for every drafter."""
+        curves = iter(profile.drafts)
+        return LatencyModel(profile.target, tuple([next(curves) if d.spec.has_passes else None for d in self.drafters]))
+
+
+def load_models(config: EngineConfig, report: Callable[[str], None] = lambda text: None) -> Models:
+    """Load the target and the drafters that config names. Raises as build_engine."""
     _check_before_loading(config)
-    report(f"loading {config.model}")
-    loaded = load_model(config.model, dtype=config.dtype, device=config.device, quantization=config.quantization)
-    report(f"kernels: {_in_one_line(kernel_report(loaded))}")
-    max_model_len = _max_model_len(config, loaded)
-    folders = {name: head_folder(name, config.model) for name in config.draft_models}
-    heads = {name: load_head(folder, loaded) for name, folder in folders.items() if is_head(str(folder))}
-    taps = _common_taps({name: head for name, (head, _) in heads.items()})
-    target = ModelRunner(loaded, num_slots=config.max_batch, max_len=max_model_len, taps=taps)
-    drafts: dict[str, ModelRunner | HeadRunner | MedusaRunner] = {}
-    for name in config.draft_models:
-        if name in heads:
-            head, embedding = heads[name]
-            options = {"embedding": embedding, "is_rounded": config.quantization != "none"}
-            drafts[name] = head_runner(head, target, name=name, num_slots=config.max_batch, **options)
-        else:
-            drafts[name] = _draft_runner(name, config, loaded, max_model_len, report)
-    return Runners(target, drafts, _kv_tokens(config, max_model_len))
+
+    def load(name: str, what: str = "draft model ") -> LoadedModel:
+        report(f"loading {what}{name}")
+        loaded = load_model(name, dtype=config.dtype, device=config.device, quantization=config.quantization)
+        report(f"kernels{f' of {name}' if what else ''}: {_in_one_line(kernel_report(loaded))}")
+        return loaded
+
+    loaded = load(config.model, what="")
+    limits = {"num_slots": config.max_batch, "max_len": _max_model_len(config, loaded)}
+    options = {"max_draft_tokens": config.max_draft_tokens, "is_rounded": config.quantization != "none"}
+    prepared = {
+        name: prepare_drafter(DrafterSource(name, config.model, loaded, load, **limits, **options))
+        for name in config.active_drafters
+    }
+    target = ModelRunner(loaded, **limits, taps=_common_taps(prepared))
+    drafters = tuple([each.make(target) for each in prepared.values()])
+    return Models(target, drafters, _kv_tokens(config, limits["max_len"]))
 
 
 def _check_before_loading(config: EngineConfig) -> None:
     """What is wrong with names and lengths is said before anything takes time."""
-    for name in (config.model, *config.draft_models):
-        if name == config.model or not is_head(str(head_folder(name, config.model))):
-            locate(name)
+    kinds = {name: kind_of_drafter(name, config.model) for name in config.active_drafters}
+    for name in (config.model, *(name for name, kind in kinds.items() if kind == "model")):
+        locate(name)
     claimed = None if config.max_model_len is None else claimed_positions(config.model)
     if config.max_model_len is not None and claimed is not None and config.max_model_len > claimed:
         raise ValueError(
@@ -194,9 +185,9 @@ def _check_before_loading(config: EngineConfig) -> None:
     _kv_tokens(config, config.max_model_len or 1)
 
 
-def _common_taps(heads: dict[str, Head]) -> tuple[int, ...]:
-    """The layers of the target that heads read. Raises ValueError where they read different ones."""
-    taps = {name: head.config.taps for name, head in heads.items()}
+def _common_taps(prepared: dict[str, PreparedDrafter]) -> tuple[int, ...]:
+    """The layers of the target that drafters read. Raises ValueError where they read different ones."""
+    taps = {name: drafter.taps for name, drafter in prepared.items() if drafter.taps}
     if len(set(taps.values())) > 1:
         raise ValueError(f"heads of one engine must tap the same layers, got {taps}: leave all but one out")
     return next(iter(taps.values()), ())
@@ -224,35 +215,3 @@ def _kv_tokens(config: EngineConfig, max_model_len: int) -> int:
     if config.kv_tokens < 2 * BLOCK_SIZE:
         raise ValueError(f"kv_tokens {config.kv_tokens} is too small for one request: use at least {2 * BLOCK_SIZE}")
     return config.kv_tokens
-
-
-def _draft_runner(
-    name: str, config: EngineConfig, target: LoadedModel, max_model_len: int, report: Callable[[str], None]
-) -> ModelRunner:
-    if name == config.model:
-        draft = target
-    else:
-        report(f"loading draft model {name}")
-        draft = load_model(name, dtype=config.dtype, device=config.device, quantization=config.quantization)
-        report(f"kernels of {name}: {_in_one_line(kernel_report(draft))}")
-    check_same_vocabulary(target, draft)
-    if draft.max_model_len < max_model_len:
-        raise ValueError(
-            f"draft model {name!r} has {draft.max_model_len} positions, the target serves {max_model_len}: start with "
-            f"--max-model-len {draft.max_model_len}"
-        )
-    return ModelRunner(draft, num_slots=config.max_batch, max_len=max_model_len)
-
-
-def check_same_vocabulary(target: LoadedModel, draft: LoadedModel) -> None:
-    """Draft tokens are compared by id, so the ids must mean the same text. Raises ValueError saying how they differ."""
-    remedy = "use a draft model of the same family, or --drafter prompt-lookup"
-    if target.vocab_size != draft.vocab_size:
-        raise ValueError(
-            f"draft model {draft.name!r} has a vocabulary of {draft.vocab_size} tokens, {target.name!r} of "
-            f"{target.vocab_size}: {remedy}"
-        )
-    if target.tokenizer.get_vocab() != draft.tokenizer.get_vocab():
-        raise ValueError(
-            f"the vocabularies of {draft.name!r} and {target.name!r} map tokens to different ids: {remedy}"
-        )

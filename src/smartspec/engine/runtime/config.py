@@ -4,16 +4,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from smartspec.control.policy_names import parse_policy
+from smartspec.drafters.drafter_names import is_model_free
 from smartspec.engine.drafting.shipped_head import SHIPPED, has_shipped_head
-from smartspec.engine.runtime.drafters import MODEL_FREE_DRAFTERS
 
 BLOCK_SIZE = 16
 
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """model: a name, see engine.models.load. drafters: names, of drafters.MODEL_FREE_DRAFTERS, of heads or of models;
-    None for those of default_drafters.
+    """model: a name, see engine.models.load. drafters: names, of drafter_names.MODEL_FREE_DRAFTERS, module:Class, of
+    heads or of models; None for those of default_drafters.
 
     policy: a name, see control.policy_names; "off" is plain decoding, for which no drafter is made.
 
@@ -55,8 +55,12 @@ class EngineConfig:
             raise ValueError(
                 f"max_batched_tokens ({self.max_batched_tokens}) must be at least max_batch ({self.max_batch})"
             )
-        if parse_policy(self.policy, self.max_draft_tokens).needs_divergence:
-            raise ValueError(f"policy {self.policy!r} needs divergences; only the simulator has them: use another")
+        for name in self.drafters or ():
+            is_model_free(name)  # raises where a class of one's own cannot be had
+        if needs := parse_policy(self.policy, self.max_draft_tokens).needs:
+            raise ValueError(
+                f"policy {self.policy!r} needs {', '.join(needs)}, which only the simulator has: use another"
+            )
 
     @property
     def active_drafters(self) -> tuple[str, ...]:
@@ -70,7 +74,8 @@ class EngineConfig:
 
     @property
     def draft_models(self) -> tuple[str, ...]:
-        return tuple(name for name in self.active_drafters if name not in MODEL_FREE_DRAFTERS)
+        """Those with passes: models, trained heads, classes of one's own that draft with a model."""
+        return tuple(name for name in self.active_drafters if not is_model_free(name))
 
 
 def default_drafters(model: str, quantization: str) -> tuple[str, ...]:

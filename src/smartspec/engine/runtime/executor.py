@@ -172,7 +172,9 @@ def _as_far_as_computed(verification: Verification, num_fed: int) -> Verificatio
 def _draft(drafter: Drafter, batch: Batch, lengths: np.ndarray, plan: Plan) -> Sequence[Draft]:
     if plan.width == 1 or not drafter.spec.makes_trees:
         return drafter.draft(batch, lengths, plan.stop)
-    return cast(TreeDrafter, drafter).draft_trees(batch, lengths, plan.passes, plan.width, plan.stop, plan.chances)
+    return cast(TreeDrafter, drafter).draft_trees(
+        batch, lengths, plan.passes, plan.width, plan.stop, plan.extras.get("chances")
+    )
 
 
 def _decode_segment(request: Request, draft: Draft) -> Segment:

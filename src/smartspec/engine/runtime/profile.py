@@ -17,6 +17,7 @@ import torch
 import transformers
 
 from smartspec.control.latency.model import LatencyModel
+from smartspec.core.drafter import ProfiledDrafter
 from smartspec.engine.cache_folder import cache_folder
 from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.engine.runtime.passes import Interrupted, Profile, measure_profile
@@ -34,15 +35,15 @@ class MeasuredOnBusyMachine(ValueError):
 
 def profiled_latency(
     target: ModelRunner,
-    drafts: tuple[ModelRunner, ...],
+    drafters: tuple[ProfiledDrafter, ...],
     *,
     max_batch: int,
     kv_tokens: int,
     report: Callable[[str], None],
 ) -> LatencyModel:
-    """The latency model of these models on this machine: from the cache, or measured in at most 20 seconds. drafts: the
-    draft models."""
-    key = profile_key(target, drafts, max_batch)
+    """The latency model of these models on this machine: from the cache, or measured in at most 20 seconds. drafters:
+    those with passes."""
+    key = profile_key(target, drafters, max_batch)
     path = cache_path(key)
     try:
         return _load(path, key)
@@ -52,13 +53,13 @@ def profiled_latency(
     except (ValueError, RecursionError, OSError) as error:
         report(f"profile {path.name} is unusable ({error})")
     report("measuring the cost of a step, at most 20 seconds, once per model and machine")
-    profile = measure_profile(target, drafts, max_batch=max_batch, kv_tokens=kv_tokens)
+    profile = measure_profile(target, drafters, max_batch=max_batch, kv_tokens=kv_tokens)
     return _kept(profile, path, key, report)
 
 
-def could_be_better(target: ModelRunner, drafts: tuple[ModelRunner, ...], max_batch: int) -> bool:
+def could_be_better(target: ModelRunner, drafters: tuple[ProfiledDrafter, ...], max_batch: int) -> bool:
     """Whether their profile is of a busy machine, which is idle now."""
-    key = profile_key(target, drafts, max_batch)
+    key = profile_key(target, drafters, max_batch)
     try:
         _load(cache_path(key), key)
     except MeasuredOnBusyMachine:
@@ -70,7 +71,7 @@ def could_be_better(target: ModelRunner, drafts: tuple[ModelRunner, ...], max_ba
 
 def measured_again(
     target: ModelRunner,
-    drafts: tuple[ModelRunner, ...],
+    drafters: tuple[ProfiledDrafter, ...],
     *,
     max_batch: int,
     kv_tokens: int,
@@ -81,11 +82,11 @@ def measured_again(
     caches must not be in use: they are overwritten and emptied."""
     try:
         limits = {"max_batch": max_batch, "kv_tokens": kv_tokens}
-        profile = measure_profile(target, drafts, **limits, interrupted=interrupted)
+        profile = measure_profile(target, drafters, **limits, interrupted=interrupted)
     except Interrupted:
         return None
     report("the machine is idle: the cost of a step has been measured again")
-    key = profile_key(target, drafts, max_batch)
+    key = profile_key(target, drafters, max_batch)
     return _kept(profile, cache_path(key), key, report)
 
 
@@ -122,11 +123,11 @@ def note_drift(path: Path, drift: float, report: Callable[[str], None]) -> None:
             report(f"the profile could not be marked ({error})")
 
 
-def profile_key(target: ModelRunner, drafts: tuple[ModelRunner, ...], max_batch: int) -> dict:
+def profile_key(target: ModelRunner, drafters: tuple[ProfiledDrafter, ...], max_batch: int) -> dict:
     """Everything the times depend on, by name; JSON-able."""
     return {
-        "model": _model_key(target),
-        "draft models": list(map(_model_key, drafts)),
+        "model": target.loaded.profile_key,
+        "draft models": [drafter.profile_key for drafter in drafters],
         "batch": max_batch,
         "threads": torch.get_num_threads(),
         "device": _device_name(target.device),
@@ -183,14 +184,6 @@ def _why_another_does_not_fit(folder: Path, key: dict) -> str | None:
 def _difference(there: dict, here: dict) -> str:
     names = [name for name in {**here, **there} if there.get(name) != here.get(name)]
     return ", ".join(f"{name} is {there.get(name)!r} there and {here.get(name)!r} here" for name in names)
-
-
-def _model_key(runner: ModelRunner | None) -> list | None:
-    if runner is None:
-        return None
-    loaded = runner.loaded
-    shape = [loaded.num_layers, loaded.num_kv_heads, loaded.head_dim, loaded.vocab_size]
-    return [loaded.name, loaded.weight_bytes, str(loaded.coarsest_dtype), *shape]
 
 
 def _device_name(device: torch.device) -> str:

@@ -77,7 +77,7 @@ def _recorded(record: DecisionRecord, plan: Plan, row: int) -> Draft | None:
     """The first nodes of the row's recorded tree, if the same drafter made one that is large enough. One that a rule
     has ended is what a plan with such a rule would get."""
     then = record.outcome
-    if then.plan.width == 1 or then.plan.drafter[row] != plan.drafter[row] or plan.chances is not None:
+    if then.plan.width == 1 or then.plan.drafter[row] != plan.drafter[row] or "chances" in plan.extras:
         return None  # chances give a plan's trees a shape of their own
     length, drafted = int(plan.lengths[row]), int(then.drafted[row])
     if not drafted or (length > drafted and plan.stop is None):
@@ -89,7 +89,7 @@ def _recorded(record: DecisionRecord, plan: Plan, row: int) -> Draft | None:
 
 
 def _grown(record: DecisionRecord, plan: Plan, row: int, acceptance: HindsightAcceptance) -> Draft:
-    number, chances = int(plan.drafter[row]), plan.chances
+    number, chances = int(plan.drafter[row]), plan.extras.get("chances")
     if chances is None:
         siblings = acceptance.siblings(number)[: plan.width - 1]
         chances = child_chances(acceptance.conditional(record.view)[number, row], siblings)

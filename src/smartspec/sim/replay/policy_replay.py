@@ -190,7 +190,7 @@ class PolicyReplay:
             num_emitted=then.num_emitted + int((replayed.num_kept - _recorded_kept(then)).sum()),
             seconds=then.seconds,
             confidence=drafted.confidence,
-            divergence=as_recorded(record, then.divergence, plan.drafter, verified),
+            extras={name: as_recorded(record, value, plan.drafter, verified) for name, value in then.extras.items()},
             free_tests=tuple(free_tests),
             parents=drafted.parents,
             node_tests=replayed.node_tests if drafted.parents is not None else None,

@@ -95,8 +95,8 @@ class SimulatedTrees:
         conditional = acceptance.conditional(view.request_ids, view.now, positions)
         confidence, entropy = acceptance.confidence(view.request_ids, positions, conditional)
         believed = child_chances(confidence, siblings)
-        if plan.chances is not None:
-            believed = np.broadcast_to(plan.chances[: believed.shape[1], : plan.width], believed.shape)
+        if "chances" in plan.extras:
+            believed = np.broadcast_to(plan.extras["chances"][: believed.shape[1], : plan.width], believed.shape)
         grown = grow_trees(believed, lengths, plan.passes, plan.stop, entropy)
         right = right_ranks(acceptance.uniform(view.request_ids, positions), conditional, siblings)
         return SimulatedTrees(grown, right, child_chances(conditional, siblings))

@@ -1,0 +1,51 @@
+"""Drafters without a model by the names people write; a class of one's own is module:Class. Any other name is that of a
+model or of a trained head."""
+
+from smartspec.control.own_class import is_own_class, load_class, make_own
+from smartspec.control.records import DrafterSpec
+from smartspec.drafters.model_free import ModelFreeDrafter
+from smartspec.drafters.ngram_tree import NgramTreeDrafter
+from smartspec.drafters.prompt_lookup import PromptLookupDrafter
+from smartspec.drafters.recycling import RecyclingDrafter
+
+MODEL_FREE_DRAFTERS: dict[str, type[ModelFreeDrafter]] = {
+    "prompt-lookup": PromptLookupDrafter,
+    "recycling": RecyclingDrafter,
+    "ngram-tree": NgramTreeDrafter,
+}
+
+
+def is_model_free(name: str) -> bool:
+    """Whether the drafter of this name drafts from text alone. ValueError where it is a class that cannot be had."""
+    return name in MODEL_FREE_DRAFTERS or (is_own_class(name) and issubclass(own_drafter(name), ModelFreeDrafter))
+
+
+def model_free_drafter(name: str, max_draft_tokens: int) -> ModelFreeDrafter:
+    """A new drafter of a name that is_model_free. ValueError where a class of one's own cannot be made."""
+    if name in MODEL_FREE_DRAFTERS:
+        return MODEL_FREE_DRAFTERS[name](max_draft_tokens=max_draft_tokens)
+    drafter = make_own(name, "drafter", own_drafter(name), max_draft_tokens=max_draft_tokens)
+    return check_own(name, drafter)
+
+
+def own_drafter(name: str) -> type:
+    """The class that a name module:Class means. ValueError where there is none, or it is no drafter."""
+    return load_class(name, "drafter", _missing)
+
+
+def check_own(name: str, drafter):
+    """The drafter, made. ValueError where it does not say what it is, or lacks what follows from that."""
+    spec = getattr(drafter, "spec", None)
+    if not isinstance(spec, DrafterSpec):
+        raise ValueError(f"drafter {name!r}: its spec is {spec!r}, it must be a smartspec.control.DrafterSpec")
+    needed = ["profile_pass", "profile_key"] * spec.has_passes + ["draft_trees"] * spec.makes_trees
+    if lacking := [each for each in needed if not hasattr(drafter, each)]:
+        raise ValueError(f"drafter {name!r} lacks {', '.join(lacking)}, which its spec promises: {spec}")
+    return drafter
+
+
+def _missing(found: type) -> list[str]:
+    """What a class lacks to be a drafter; its spec may come with the instance."""
+    if issubclass(found, ModelFreeDrafter):
+        return ["propose"] if found.propose is ModelFreeDrafter.propose else []
+    return [name for name in ("begin_step", "view", "draft", "observe") if not callable(getattr(found, name, None))]

@@ -1,0 +1,90 @@
+"""From the name of a drafter to what drafts. A new kind is a file of its own and a line in DRAFTERS; a drafter without
+a model is a line in drafters/drafter_names.py, a kind of trained head one in drafting/head_kinds.py."""
+
+from collections.abc import Callable
+
+from smartspec.control.own_class import is_own_class, make_own
+from smartspec.core.drafter import Drafter
+from smartspec.drafters.drafter_names import check_own, is_model_free, model_free_drafter, own_drafter
+from smartspec.engine.drafting.draft_model import DraftModel
+from smartspec.engine.drafting.head_kinds import is_head, prepare_head
+from smartspec.engine.drafting.shipped_head import head_folder
+from smartspec.engine.drafting.source import DrafterSource, PreparedDrafter
+from smartspec.engine.models.loaded_model import LoadedModel
+from smartspec.engine.models.model_runner import ModelRunner
+
+
+def kind_of_drafter(name: str, model: str) -> str:
+    """Key in DRAFTERS of the drafter of that name beside that model. Raises ValueError on a class that cannot be had,
+    or where no head comes with the model."""
+    if is_model_free(name):
+        return "model-free"
+    if is_own_class(name):
+        return "module:Class"
+    return "head" if is_head(str(head_folder(name, model))) else "model"
+
+
+def prepare_drafter(source: DrafterSource) -> PreparedDrafter:
+    """Read what a drafter needs. Raises ValueError or OSError naming what is wrong with it."""
+    return DRAFTERS[kind_of_drafter(source.name, source.model)](source)
+
+
+def prepare_model_free(source: DrafterSource) -> PreparedDrafter:
+    """A drafter that needs nothing of the target."""
+    return PreparedDrafter(lambda target: model_free_drafter(source.name, source.max_draft_tokens))
+
+
+def prepare_own(source: DrafterSource) -> PreparedDrafter:
+    """A class of a user's own, which is made with the target's runner, num_slots and max_draft_tokens; its taps, where
+    it has some, are layers of the target."""
+    found = own_drafter(source.name)
+
+    def make(target: ModelRunner) -> Drafter:
+        options = {"num_slots": source.num_slots, "max_draft_tokens": source.max_draft_tokens}
+        return check_own(source.name, make_own(source.name, "drafter", found, target, **options))
+
+    return PreparedDrafter(make, tuple(getattr(found, "taps", ())))
+
+
+def prepare_trained_head(source: DrafterSource) -> PreparedDrafter:
+    """A head in a folder, or the one that comes with the model."""
+    return prepare_head(head_folder(source.name, source.model), source)
+
+
+def prepare_draft_model(source: DrafterSource) -> PreparedDrafter:
+    """Another model of the same vocabulary. ValueError where it is of another one, or too short."""
+    draft = source.target if source.name == source.model else source.load_model(source.name)
+    check_same_vocabulary(source.target, draft)
+    if draft.max_model_len < source.max_len:
+        raise ValueError(
+            f"draft model {source.name!r} has {draft.max_model_len} positions, the target serves {source.max_len}: "
+            f"start with --max-model-len {draft.max_model_len}"
+        )
+
+    def make(target: ModelRunner) -> Drafter:
+        runner = ModelRunner(draft, num_slots=source.num_slots, max_len=source.max_len)
+        return DraftModel(runner, source.num_slots, source.name)
+
+    return PreparedDrafter(make)
+
+
+DRAFTERS: dict[str, Callable[[DrafterSource], PreparedDrafter]] = {
+    "model-free": prepare_model_free,
+    "head": prepare_trained_head,
+    "model": prepare_draft_model,
+    "module:Class": prepare_own,
+}
+
+
+def check_same_vocabulary(target: LoadedModel, draft: LoadedModel) -> None:
+    """Draft tokens are compared by id, so the ids must mean the same text. Raises ValueError saying how they differ."""
+    remedy = "use a draft model of the same family, or --drafter prompt-lookup"
+    if target.vocab_size != draft.vocab_size:
+        raise ValueError(
+            f"draft model {draft.name!r} has a vocabulary of {draft.vocab_size} tokens, {target.name!r} of "
+            f"{target.vocab_size}: {remedy}"
+        )
+    if target.tokenizer.get_vocab() != draft.tokenizer.get_vocab():
+        raise ValueError(
+            f"the vocabularies of {draft.name!r} and {target.name!r} map tokens to different ids: {remedy}"
+        )
