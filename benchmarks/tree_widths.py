@@ -20,8 +20,8 @@ import numpy as np
 import typer
 from rich.console import Console
 from rich.table import Table
-
 from smartspec.control.goodput.choice import best_choice
+
 from smartspec.control.goodput.settings import GoodputSettings
 from smartspec.control.policy import Estimates
 from smartspec.control.records import BatchView, DrafterView

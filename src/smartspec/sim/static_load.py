@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from smartspec.control.goodput.choice import best_choice
+from smartspec.control.goodput.prices import best_choice
 from smartspec.control.goodput.settings import GoodputSettings
 from smartspec.control.policy import Estimates
 from smartspec.control.records import BatchView, Drafted, DrafterSpec, DrafterView, Outcome, Plan
