@@ -5,6 +5,7 @@ import importlib
 import inspect
 import pkgutil
 import re
+import sys
 import textwrap
 from pathlib import Path
 from types import SimpleNamespace

@@ -6,13 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from smartspec.control.goodput.settings import (
-    DraftPrefillSettings,
-    ExplorationSettings,
-    GoodputSettings,
-    GuardSettings,
-    PrefillPriceSettings,
-)
+from smartspec.control.goodput.settings import BudgetSettings, DraftPrefillSettings, GoodputSettings
 from smartspec.sim.scenario import Scenario
 from smartspec.workload.arrivals import TRACE_COLUMNS, read_trace
 
@@ -26,16 +20,12 @@ SPREAD = (5**0.5 - 1) / 2  # windows begin at multiples of it, modulo 1: evenly 
 
 WHOLE, CORE = "whole", "core"
 _OFF = {
-    "margin": GoodputSettings(min_gain=0.0),
     "harmonic mean": GoodputSettings(fairness=0.0),
     "confidence": GoodputSettings(uses_confidence=False),
     "price of time in mixed steps": GoodputSettings(prices_mixed_steps=False),
-    "projected batch": GoodputSettings(projected_batch=1.0),
-    "detection of closed loops": GoodputSettings(prefill_price=PrefillPriceSettings(is_on=False)),
     "price of draft prefill": GoodputSettings(draft_prefill=DraftPrefillSettings(is_priced=False)),
     "payback of draft prefill": GoodputSettings(draft_prefill=DraftPrefillSettings(payback=1.0)),
-    "exploration": GoodputSettings(exploration=ExplorationSettings(share=0.0)),
-    "guard": GoodputSettings(guard=GuardSettings(is_on=False)),
+    "budget": GoodputSettings(budget=BudgetSettings(share=0.0)),
 }
 VARIANTS: dict[str, GoodputSettings] = {
     WHOLE: GoodputSettings(),
@@ -44,11 +34,8 @@ VARIANTS: dict[str, GoodputSettings] = {
         fairness=0.0,
         uses_confidence=False,
         prices_mixed_steps=False,
-        projected_batch=1.0,
-        prefill_price=PrefillPriceSettings(is_on=False),
         draft_prefill=DraftPrefillSettings(is_priced=False),
-        exploration=ExplorationSettings(share=0.0),
-        guard=GuardSettings(is_on=False),
+        budget=BudgetSettings(share=0.0),
     ),
 }
 PUBLISHED = (

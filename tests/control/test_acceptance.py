@@ -228,17 +228,6 @@ def test_a_draft_that_is_always_right_is_nearly_sure():
     assert predict(estimator, drafter=BY_MODEL).min() > 0.97
 
 
-def test_shifted_survival_moves_the_log_odds_of_all_rows():
-    rng, estimator = np.random.default_rng(10), make_estimator()
-    for _ in range(20):
-        learn(estimator, rng, np.full((3, K), 0.7), np.full(3, K))
-    view = make_view(np.arange(3))
-    plain = conditional_of(estimator.survival(view)[0])
-    for shift in (0.0, 1.0, -1.0):
-        shifted = conditional_of(estimator.survival_shifted(view, shift)[0])
-        assert shifted == pytest.approx(sigmoid(np.log(plain / (1 - plain)) + shift))
-
-
 def test_memory_is_bounded_and_forget_is_harmless(monkeypatch):
     monkeypatch.setattr(acceptance_effects, "MAX_TRACKED_REQUESTS", 16)
     rng, estimator = np.random.default_rng(9), make_estimator()

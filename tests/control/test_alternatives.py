@@ -7,7 +7,7 @@ from drafter_cases import MODEL, estimates_of
 
 from smartspec.control.controller import Controller
 from smartspec.control.goodput.policy import Goodput
-from smartspec.control.goodput.settings import ExplorationSettings, GoodputSettings
+from smartspec.control.goodput.settings import BudgetSettings, GoodputSettings
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
 from smartspec.control.records import StepSeconds
@@ -19,7 +19,6 @@ DRAFT = CostCurve.linear(5e-4, 1e-6)
 SURVIVAL = np.cumprod(np.tile(np.linspace(0.4, 0.9, ROWS)[:, None], K), axis=1)
 ESTIMATES = estimates_of(LatencyModel(TARGET, (DRAFT,)), model=SURVIVAL)
 PREFILL = {"num_prefills": 1, "prefill_tokens": 400, "prefill_context_tokens": 400, "prefill_attended_tokens": 80_000.0}
-TRIPPED = type("Tripped", (), {"allows_drafts": False, "reason": "tripped", "observe": lambda *_, **__: None})
 
 
 def make_view(prefill=False, behind=False):
@@ -28,20 +27,20 @@ def make_view(prefill=False, behind=False):
     return factories.make_view(ROWS, lag=lag, context_tokens=300, max_draft_tokens=K, **more)
 
 
-def make_policy(uniform=None, tripped=False):
-    policy = Goodput(uniform, settings=GoodputSettings(exploration=ExplorationSettings(share=0.0)))
-    if tripped:
-        policy.guard = TRIPPED()
+def make_policy(uniform=None, overdrawn=False):
+    policy = Goodput(uniform, settings=GoodputSettings(budget=BudgetSettings(share=0.0)))
+    if overdrawn:
+        policy.budget.reason = "a test"
     return policy
 
 
 @pytest.mark.parametrize("prefill", [False, True])
 @pytest.mark.parametrize("behind", [False, True])
 @pytest.mark.parametrize("uniform", [None, (1, 3)])
-def test_where_the_guard_stops_drafts_the_first_alternative_is_what_would_have_been_done(prefill, behind, uniform):
+def test_where_the_budget_is_overdrawn_the_first_alternative_is_what_would_have_been_done(prefill, behind, uniform):
     view = make_view(prefill, behind)
     wanted = make_policy(uniform).plan(view, ESTIMATES)
-    policy = make_policy(uniform, tripped=True)
+    policy = make_policy(uniform, overdrawn=True)
     assert not policy.plan(view, ESTIMATES).lengths.any()
     others = policy.plan(view, ESTIMATES).alternatives()
     assert wanted.lengths.any() and others[0][0] != "off"
@@ -49,14 +48,14 @@ def test_where_the_guard_stops_drafts_the_first_alternative_is_what_would_have_b
     assert np.array_equal(others[0][1].drafter, wanted.drafter)
 
 
-def test_all_limits_are_asked_at_the_same_shadow_price_of_time(monkeypatch):
+def test_all_limits_are_planned_at_the_same_shadow_price_of_time(monkeypatch):
     """A limit that makes drafts worth less does not make the time of a mixed step cheaper."""
     policy, prices = make_policy(), []
-    ask = policy._best_choice
-    monkeypatch.setattr(policy, "_best_choice", lambda *a, **k: prices.append(ask(*a, **k)) or prices[-1])
+    choose = policy._choose
+    monkeypatch.setattr(policy, "_choose", lambda *a, **k: prices.append(choose(*a, **k)) or prices[-1])
     view = make_view(prefill=True)
     policy.plan(view, ESTIMATES).alternatives()
-    assert len(prices) == K + 2 and len({choice.value_of_time for choice in prices}) == 1
+    assert len(prices) == K + 2 and len({choice.prices.time for choice in prices}) == 1
 
 
 @pytest.mark.parametrize("prefill", [False, True])
@@ -84,7 +83,7 @@ def recorded(policy, view):
 def test_an_alternative_has_the_goodput_it_would_have_if_it_were_chosen(prefill, behind):
     """Also after a step that took much longer than predicted."""
     view = make_view(prefill, behind)
-    chosen, stopped = recorded(make_policy(), view), recorded(make_policy(tripped=True), view)
+    chosen, stopped = recorded(make_policy(), view), recorded(make_policy(overdrawn=True), view)
     assert chosen.lengths.any() and not stopped.lengths.any()
     assert stopped.alternatives[0].num_draft_tokens == chosen.lengths.sum()
     assert stopped.alternatives[0].goodput == pytest.approx(chosen.goodput, rel=1e-12)

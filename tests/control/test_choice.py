@@ -1,15 +1,16 @@
 """What surrounds the planner: prefill, draft prefill, drafters, one length for all."""
 
 from dataclasses import replace
+from functools import partial
 
 import factories
 import numpy as np
 import pytest
 from drafter_cases import LOOKUP, MODEL, estimates_of, found, lagging
 
-from smartspec.control.goodput import choice
-from smartspec.control.goodput.hysteresis import Hysteresis
+from smartspec.control.goodput import prices
 from smartspec.control.goodput.settings import GoodputSettings, HysteresisSettings
+from smartspec.control.goodput.uniform import Hysteresis, plan_uniform
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
 from smartspec.control.policy import Estimates
@@ -27,7 +28,7 @@ def make_view(num_rows, found_length=K, lag=0, **changes):
 
 
 def best_choice(view, estimates, **more):
-    return choice.best_choice(view, estimates, SETTINGS, **more)
+    return prices.best_choice(view, estimates, SETTINGS, **more)
 
 
 def found_accepted_at(rate, num_rows, latency=TARGET_ONLY):
@@ -50,20 +51,9 @@ def test_prefill_does_not_make_drafts_worth_more(rate):
     alone = best_choice(view, estimates)
     mixed = best_choice(replace(view, **PREFILL), estimates)
     assert mixed.plan.num_draft_tokens <= alone.plan.num_draft_tokens
-    assert mixed.value_of_time >= alone.plan.goodput
-    assert mixed.off_value_of_time == alone.plan.off_goodput
-    assert alone.value_of_time == alone.plan.goodput
-
-
-def test_time_is_worth_more_while_many_wait_for_it():
-    """Few decode yet, but every second of theirs delays a large batch, which makes more tokens of it."""
-    estimates, view = found_accepted_at(0.6, 2), make_view(2, **PREFILL)
-    few = best_choice(view, estimates)
-    many = best_choice(replace(view, num_waiting=30), estimates)
-    assert many.value_of_time > 1.5 * few.value_of_time
-    assert many.plan.num_draft_tokens < few.plan.num_draft_tokens
-    # The guard compares measurements: what those who wait would make of the time is only believed.
-    assert many.off_value_of_time == few.off_value_of_time
+    assert mixed.prices.time == alone.plan.goodput
+    assert mixed.prices.off == alone.plan.off_goodput
+    assert alone.prices.time == alone.plan.goodput
 
 
 def test_a_step_of_prefill_alone_has_nothing_to_decide():
@@ -116,7 +106,9 @@ def test_one_length_for_all_is_the_best_of_those_allowed(rate, num_rows):
         emitted = num_rows * (1 + estimates.survival[0, 0, :k].sum())
         return emitted / float(TARGET_ONLY.target_seconds(view, np.array([k * num_rows]))[0])
 
-    plan = best_choice(view, estimates, uniform=((1, 3), Hysteresis(HysteresisSettings()))).plan
+    plan = best_choice(
+        view, estimates, plan_uniform=partial(plan_uniform, (1, 3), Hysteresis(HysteresisSettings()))
+    ).plan
     assert plan.goodput == pytest.approx(max(goodput(0), goodput(1), goodput(3)))
     assert len(set(plan.lengths.tolist())) == 1 and plan.lengths[0] in (0, 1, 3)
 

@@ -143,7 +143,7 @@ def test_a_wrong_profile_is_no_evidence_against_drafts(factor):
     world.view = view
     for _ in range(100):
         world.step(controller)
-    assert controller.policy.guard.num_trips == 0
+    assert controller.policy.budget.num_trips == 0
 
 
 def test_useless_drafts_are_left_alone():

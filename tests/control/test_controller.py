@@ -12,7 +12,7 @@ from drafter_cases import LOOKUP, free_test
 
 from smartspec.control.controller import LEARN_STEPS, NUM_DECISIONS, Controller
 from smartspec.control.goodput.policy import Goodput
-from smartspec.control.goodput.settings import ExplorationSettings, GoodputSettings
+from smartspec.control.goodput.settings import BudgetSettings, GoodputSettings
 from smartspec.control.latency.model import CostCurve, LatencyModel
 from smartspec.control.policy import no_drafts
 from smartspec.control.records import Drafted, FreeTests, StepSeconds
@@ -42,7 +42,7 @@ def test_bad_configuration_is_refused():
 def test_without_drafters_only_time_is_learned():
     """The policy has nothing to decide, and its time would be the host's."""
     controller, view = make_controller("fixed:3", drafters=()), factories.make_view(3)
-    controller.policy = SimpleNamespace(queries=None)
+    controller.policy = SimpleNamespace(learn=lambda plan, outcome: None)
     controller._acceptance = None
     for _ in range(50):
         plan = controller.plan(view)
@@ -199,7 +199,7 @@ def test_a_group_of_steps_is_learned_from_without_being_asked():
 def test_a_step_may_be_told_after_the_next_one_was_planned():
     """A host that learns from a step while the next one runs: same records, and the policy hears of its own plan."""
     told = {"at once": [], "later": []}
-    settings = GoodputSettings(exploration=ExplorationSettings(share=0.0))  # it depends on how many steps are over
+    settings = GoodputSettings(budget=BudgetSettings(share=0.0))  # it depends on how many steps are over
     for when, records in told.items():
         controller = make_controller(Goodput(settings=settings))
         controller.on_record = records.append
@@ -216,7 +216,7 @@ def test_a_step_may_be_told_after_the_next_one_was_planned():
             waiting = outcome
         if when == "later":
             factories.learn(controller, waiting)
-        records.append(controller.policy.guard._sums)
+        records.append(controller.policy.budget._sums)
     later, at_once = ([record.to_json() for record in records[:8]] for records in (told["later"], told["at once"]))
     assert later == at_once
     assert told["later"][8] == told["at once"][8] and told["later"][8][0] > 7

@@ -8,32 +8,18 @@ import pytest
 from drafter_cases import MODEL, estimates_of
 
 from smartspec.control.controller import LEARN_STEPS, Controller
-from smartspec.control.goodput.exploration import LONGER, NON_SPECULATIVE, Exploration
+from smartspec.control.goodput.exploration import LONGER, NON_SPECULATIVE
 from smartspec.control.goodput.policy import Goodput
-from smartspec.control.goodput.settings import ExplorationSettings
+from smartspec.control.goodput.settings import BudgetSettings
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
 from smartspec.control.records import UNLIMITED, Drafted, Plan, StepSeconds
 
 K, ROWS = 4, 16
-SETTINGS = ExplorationSettings()
+SETTINGS = BudgetSettings()
 TARGET = CostCurve(knots=(1.0, 16.0), slopes=(0.0002, 0.0012), constant=0.03)
 CHEAP_TOKENS = CostCurve.linear(0.03, 0.0002)
 DRAFT = CostCurve.linear(0.003, 0.00005)
-
-
-def test_the_credit_is_the_time_of_one_step_and_grows_by_a_share_of_time():
-    exploration = Exploration(replace(SETTINGS, share=0.01))
-    assert exploration.credit == 0.0
-    exploration.earn(ROWS, 2.0)
-    assert exploration.credit == 2.0, "a first look is affordable as soon as steps are known"
-    exploration.credit = 0.0
-    for _ in range(20):
-        exploration.earn(ROWS, 1.0)
-    assert exploration.credit == pytest.approx(0.2)
-    for _ in range(10_000):
-        exploration.earn(ROWS, 1.0)
-    assert exploration.credit == 1.0, "it is not hoarded"
 
 
 class Run:
@@ -80,7 +66,7 @@ class Run:
         accepted = np.minimum(chain, keep)
         outcome = factories.make_outcome(view, plan, keep, accepted, drafted=plan.lengths, seconds=measured)
         factories.learn(self.controller, outcome)
-        return plan.lengths, plan.reason, relative, self.controller.policy.exploration.credit
+        return plan.lengths, plan.reason, relative, self.controller.policy.budget.for_explorations
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -176,7 +162,11 @@ def test_drafts_made_to_learn_from_are_verified_whole(note):
     view = factories.make_view(ROWS, lag=0, context_tokens=50, max_draft_tokens=K)
     estimates = estimates_of(latency, model=survival)
     best = policy.plan(view, estimates).settled.best
-    plan = policy._settle(Plan(lengths, 0 * lengths, reason=note), view, estimates, best)
+    plan = (
+        policy._settle(Plan(lengths, 0 * lengths), view, estimates, best)
+        if note
+        else policy._settle_planned(Plan(lengths, 0 * lengths), view, estimates, best)
+    )
     drafted = Drafted(lengths, confidence=survival)
     kept = policy.cut(replace(plan, lengths=lengths), drafted, survival)
     assert kept.tolist() == (lengths if note else 0 * lengths).tolist()

@@ -5,8 +5,8 @@ import pytest
 from drafter_cases import estimates_of
 from factories import make_view
 
-from smartspec.control.goodput.choice import best_choice
 from smartspec.control.goodput.policy import Goodput
+from smartspec.control.goodput.prices import best_choice
 from smartspec.control.goodput.settings import GoodputSettings
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel

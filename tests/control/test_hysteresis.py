@@ -6,9 +6,9 @@ import pytest
 from drafter_cases import LOOKUP, found
 
 from smartspec.control import Controller, CostCurve, Drafted, LatencyModel, StepSeconds
-from smartspec.control.goodput.hysteresis import Hysteresis
 from smartspec.control.goodput.policy import Goodput
 from smartspec.control.goodput.settings import GoodputSettings, HysteresisSettings
+from smartspec.control.goodput.uniform import Hysteresis
 
 TARGET = CostCurve.linear(0.02, 0.001)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from factories import make_outcome, make_view
 
-from smartspec.control.goodput.lifetime import Lifetime
+from smartspec.control.goodput.draft_prefill import Lifetime
 from smartspec.control.goodput.settings import DraftPrefillSettings
 from smartspec.control.records import Plan
 

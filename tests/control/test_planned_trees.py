@@ -11,7 +11,7 @@ from static_tree import best_tree
 from smartspec.control.acceptance.estimator import AcceptanceEstimator
 from smartspec.control.controller import Controller
 from smartspec.control.goodput.policy import Goodput
-from smartspec.control.goodput.settings import GoodputSettings
+from smartspec.control.goodput.settings import BudgetSettings, GoodputSettings
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
 from smartspec.control.planner.expected_tree import expected_trees
@@ -78,7 +78,7 @@ def planned(num_rows: int, drafter: DrafterSpec = HEAD, rate: float = 0.5, token
     view = factories.make_view(num_rows, drafters=(lagging(num_rows),), max_draft_tokens=K)
     latency = LatencyModel(CostCurve.linear(0.02, token), (CostCurve.linear(*draft),))
     survival, siblings = np.broadcast_to(chain(rate), (1, num_rows, K)), {0: SIBLINGS} if drafter.makes_trees else {}
-    settings = GoodputSettings(uses_confidence=False, exploration=replace(GoodputSettings().exploration, share=0.0))
+    settings = GoodputSettings(uses_confidence=False, budget=BudgetSettings(share=0.0))
     estimates = Estimates((drafter,), survival, latency, Acceptance(drafter, rate), siblings=siblings)
     policy = Goodput(settings=settings)
     plan = policy.plan(view, estimates)

@@ -76,14 +76,6 @@ def test_goodput_gives_more_to_the_request_that_accepts_more():
     assert plan.lengths[0] > plan.lengths[1]
 
 
-def test_goodput_ignores_a_gain_within_the_noise():
-    gain = 0.005
-    latency = LatencyModel(CostCurve.linear(0.04, 0.0))
-    view = make_view([1])
-    assert decide(parse_policy("goodput"), view, survival(gain), None, latency).lengths.tolist() == [0]
-    assert decide(parse_policy("goodput"), view, survival(4 * gain), None, latency).lengths.tolist() == [1]
-
-
 def test_goodput_picks_the_better_source_per_row():
     view = make_view([4, 4, 0])
     policy, lookup, model = parse_policy("goodput"), survival(0.9, 0.2, 0.9), survival(0.5, 0.8, 0.8)

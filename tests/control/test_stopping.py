@@ -11,8 +11,8 @@ from drafter_cases import estimates_of, found, lagging
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from smartspec.control.goodput.choice import best_choice
 from smartspec.control.goodput.policy import Goodput
+from smartspec.control.goodput.prices import best_choice
 from smartspec.control.goodput.settings import GoodputSettings
 from smartspec.control.goodput.stopping import drafted_as_confident, stop_rule
 from smartspec.control.latency.cost_curve import CostCurve

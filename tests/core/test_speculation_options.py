@@ -101,7 +101,7 @@ class OneTokenDrafts(ViewKeeper):
     """Plans one draft token for everybody."""
 
     def plan(self, view):
-        view = view.queried(range(len(view.queries)))
+        view = view.queried(True)
         self.views.append(view)
         return Plan(np.minimum(view.max_draft_tokens, 1), np.zeros(view.num_rows, dtype=int))
 

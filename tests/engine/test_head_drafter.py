@@ -59,7 +59,7 @@ class RandomShapes:
         self.num_tested = self.num_accepted = self.num_trees = 0
 
     def plan(self, view) -> Plan:
-        view = view.queried(range(len(view.queries)))
+        view = view.queried(True)
         is_asked = self.random.random() >= self.pause
         lengths = self.random.integers(0, np.minimum(view.max_draft_tokens, view.draft_lengths[0]) + 1) * is_asked
         plan = Plan(lengths=lengths, drafter=np.zeros(view.num_rows, dtype=int))

@@ -37,7 +37,7 @@ class RandomLengths:
         self.num_tested = self.num_accepted = 0
 
     def plan(self, view) -> Plan:
-        view = view.queried(range(len(view.queries)))
+        view = view.queried(True)
         limits = view.draft_lengths[0]
         lengths = self.random.integers(0, limits + 1) * (self.random.random() < 0.7)
         return Plan(lengths=lengths, drafter=np.zeros(view.num_rows, dtype=int))

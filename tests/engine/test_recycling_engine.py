@@ -31,7 +31,7 @@ class WholeDrafts:
         self.num_tested = self.num_accepted = 0
 
     def plan(self, view) -> Plan:
-        view = view.queried(range(len(view.queries)))
+        view = view.queried(True)
         if not view.drafters:
             return no_drafts(view.num_rows)
         drafter = view.match_lengths.argmax(axis=0)

@@ -8,9 +8,7 @@ import numpy as np
 from markov_engine import TableRunner
 
 from smartspec.control.controller import Controller
-from smartspec.control.goodput.asking import Asking
 from smartspec.control.goodput.policy import Goodput
-from smartspec.control.goodput.settings import ExplorationSettings
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
 from smartspec.control.records import StepSeconds
@@ -61,7 +59,7 @@ def test_what_is_cut_does_not_depend_on_what_was_drawn():
     latency = LatencyModel(TARGET_SECONDS, (DRAFT_SECONDS,))
     specs = tuple(drafter.spec for drafter in executor.drafters)
     policy = Goodput()
-    policy.queries = Asking(ExplorationSettings(share=0.0))  # in every step
+    policy.queries = lambda num_rows: True  # in every step
     controller = Controller(policy, K, latency, drafters=specs, strict=True)
     core = EngineCore(scheduler, executor, controller)
     params = SamplingParams(max_tokens=NUM_TOKENS, temperature=1.0, ignore_eos=True)

@@ -27,7 +27,8 @@ class Comparison:
     policy: Annotated[
         str | None,
         typer.Option(
-            help="Policies to compare, separated by commas, module:Class too; perfect-estimates is told the ground truth.",
+            help="Policies to compare, separated by commas, module:Class too; perfect-estimates is told the ground "
+            "truth.",
             show_default="off,fixed:4,goodput,perfect-estimates",
         ),
     ] = None

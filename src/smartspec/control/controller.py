@@ -90,8 +90,8 @@ class Controller:
 
     def plan(self, view: BatchView) -> Plan:
         """How many draft tokens to make for each row, and by what. All zero: no drafter need run."""
-        queried = self._queries(view.num_rows) if view.queries else None
-        view = view.queried(queried or ())
+        queried = not view.queries or self.policy.queries(view.num_rows)
+        view = view.queried(queried)
         if self._refuse(problems(view, last_now=self._last_now, num_drafters=len(self.drafters))):
             self._last_now = view.now
             return no_drafts(view.num_rows)
@@ -130,10 +130,7 @@ class Controller:
         if is_surprise or len(self._unlearned) >= LEARN_STEPS:
             self._learn()
         assert plan.view is not None, "an outcome without a plan is refused"
-        if plan.view.draft_lengths.any():
-            self.policy.learn(plan, outcome)
-        if self.policy.queries is not None and plan.queried is not None:
-            self.policy.queries.learn(plan, outcome)
+        self.policy.learn(plan, outcome)
 
     def end(self, request_id: int) -> None:
         """Drop what is known about a request that has ended."""
@@ -177,11 +174,6 @@ class Controller:
         planned = planned_goodput(view, estimates, self._latency, step.drafted, step.outcome.verified)
         uniform = uniform_goodput(view, estimates, self._latency) if view.draft_lengths.any() else []
         return self._record(step).summary() | {"what_if": {"planned": planned, "uniform": uniform}}
-
-    def _queries(self, num_rows: int) -> frozenset[int]:
-        """Numbers of the drafters to query for drafts."""
-        queries = self.policy.queries
-        return frozenset(range(len(self.drafters))) if queries is None else queries.numbers(num_rows, self.drafters)
 
     def _estimates(self, view: BatchView) -> Estimates:
         acceptance = self._acceptance

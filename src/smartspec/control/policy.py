@@ -23,11 +23,9 @@ from smartspec.control.records import (
 
 
 class Acceptance(Protocol):
-    """What a policy may ask beside the survival of drafts: see acceptance.estimator.AcceptanceEstimator."""
+    """What a policy may use beside the survival of drafts: see acceptance.estimator.AcceptanceEstimator."""
 
     def knows_confidence(self, drafter: int) -> bool: ...
-
-    def survival_shifted(self, view: BatchView, shift: float) -> np.ndarray: ...
 
     def given_confidence(self, drafter: int, confidence: np.ndarray, history: np.ndarray) -> np.ndarray: ...
 
@@ -114,12 +112,15 @@ class Estimates:
 class Policy:
     """Decides lengths. A policy that learns keeps its own state; all but plan have a default.
 
-    queries: decides which drafters are worth the time of looking for drafts; None where all are, in every step.
     needs: names of Outcome.extras that it cannot do without.
     """
 
-    queries: "Queries | None" = None
     needs: tuple[str, ...] = ()
+
+    def queries(self, num_rows: int) -> bool:
+        """Whether drafters are queried for drafts in a step of so many decoding requests. Where not, nothing
+        is drafted but what costs nothing."""
+        return True
 
     def plan(self, view: BatchView, estimates: Estimates) -> Plan:
         """How many tokens to draft for each row, and by what. Not called where no row can have a draft."""
@@ -138,7 +139,8 @@ class Policy:
         return drafted.lengths
 
     def learn(self, plan: Plan, outcome: Outcome) -> None:
-        """Learn from a finished step for which plan was called, any number of steps later and in any order."""
+        """Learn from a finished step, any number of steps later and in any order. Where no row could have a draft, the
+        plan is the controller's own."""
 
     def end(self, request_id: int) -> None:
         """Drop what is known about a request that has ended; unknown ones are ignored."""
@@ -146,14 +148,6 @@ class Policy:
     def state(self) -> dict:
         """What a person would want to know about the policy's own state, JSON-able."""
         return {}
-
-
-class Queries(Protocol):
-    """Which drafters to query for drafts: see goodput.asking.Asking."""
-
-    def numbers(self, num_rows: int, drafters: tuple[DrafterSpec, ...]) -> frozenset[int]: ...
-
-    def learn(self, plan: Plan, outcome: Outcome) -> None: ...
 
 
 def no_drafts(num_rows: int) -> Plan:

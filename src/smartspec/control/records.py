@@ -14,7 +14,7 @@ What only some policies look at is in extras, by name, where a host has it:
                                       probability of the token), NaN elsewhere
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -121,12 +121,15 @@ class BatchView:
     def num_rows(self) -> int:
         return len(self.request_ids)
 
-    def queried(self, numbers: Collection[int]) -> "BatchView":
-        """The same step with the drafts of these drafters; of the others only those that cost nothing."""
+    def queried(self, is_queried: bool) -> "BatchView":
+        """The same step with the drafts of all drafters; only with those that cost nothing if they are not queried."""
         if not self.queries:
             return self
-        found = tuple([query(number in numbers) for number, query in enumerate(self.queries)])
-        return replace(self, drafters=found, queries=())
+        return replace(self, drafters=tuple([query(is_queried) for query in self.queries]), queries=())
+
+    def without_prefill(self) -> "BatchView":
+        """The same requests in a step of their own."""
+        return replace(self, num_prefills=0, prefill_tokens=0, prefill_context_tokens=0, prefill_attended_tokens=0.0)
 
     @cached_property
     def total_context_tokens(self) -> int:
@@ -177,14 +180,14 @@ class Plan:
     the best lengths[i] nodes of all that these propose. Of a drafter that needs one pass (DrafterSpec.one_pass_depth)
     depths[i] are the entries of that. Drafters without passes, and those that make no trees, look at lengths alone.
 
-    reason: why it is not what the policy's rule alone would have chosen (guard, exploration), None where it is.
-    settled: what its policy needs again to cut the drafts and to learn, such as prices; all of it settled before
-    drafting.
+    reason: for people, why it is not what the policy's rule alone would have chosen (exploration, a budget that is
+    overdrawn), None where it is. settled: what its policy needs again to cut the drafts and to learn, such as prices;
+    all of it settled before drafting.
     alternatives: the best plans that were considered and not chosen, best first, each with a label; found when called.
 
-    The controller adds: view, the step as it was decided on, None where it was refused; queried, numbers of the
-    drafters that were queried, None where the view held all drafts already; survival, float [R, K], the chance that
-    the j-th node of each row's draft is reached and accepted, by what was known before drafting.
+    The controller adds: view, the step as it was decided on, None where it was refused; queried, whether drafters were
+    queried for drafts; survival, float [R, K], the chance that the j-th node of each row's draft is reached and
+    accepted, by what was known before drafting.
     """
 
     lengths: np.ndarray
@@ -197,7 +200,7 @@ class Plan:
     settled: Any = None
     alternatives: "Callable[[], list[tuple[str, Plan]]]" = list
     view: BatchView | None = None
-    queried: frozenset[int] | None = None
+    queried: bool = True
     survival: np.ndarray | None = None
 
     @property

@@ -84,8 +84,8 @@ class ScenarioSettings:
     drafter: Annotated[
         str,
         Setting(
-            "model, depth by depth; head, which makes trees too; lookup, which costs nothing; or with --texts a drafter "
-            "without a model: prompt-lookup, recycling or module:Class."
+            "model, depth by depth; head, which makes trees too; lookup, which costs nothing; or with --texts a "
+            "drafter without a model: prompt-lookup, recycling or module:Class."
         ),
     ] = "model"
     draft_model: Annotated[str | None, Setting("Shape of the draft model (default: an EAGLE head of the model).")] = (
@@ -106,8 +106,8 @@ class ScenarioSettings:
     texts: Annotated[
         str | None,
         Setting(
-            "JSONL of prompt_token_ids and output_token_ids, in which a drafter without a model drafts. It is run as in "
-            "the engine; its own time is not charged. Request i meets text i mod N."
+            "JSONL of prompt_token_ids and output_token_ids, in which a drafter without a model drafts. It is run as "
+            "in the engine; its own time is not charged. Request i meets text i mod N."
         ),
     ] = None
     sibling_share: Annotated[

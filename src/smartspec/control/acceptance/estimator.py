@@ -68,20 +68,14 @@ class AcceptanceEstimator:
 
     def survival(self, view: BatchView) -> np.ndarray:
         """Survival of the drafts of each drafter, by all that is known before drafting: float [D, R, K]."""
-        return self.survival_shifted(view, 0.0)
-
-    def survival_shifted(self, view: BatchView, shift: float) -> np.ndarray:
-        """The same if all log-odds were higher by shift."""
-        survival = _survival(self._history(view).log_odds + shift)
+        survival = _survival(self._history(view).log_odds)
         for number, spec in enumerate(self._drafters):
             if spec.one_pass_depth:
                 survival[number, :, spec.one_pass_depth :] = 0.0
         for number, drafter in enumerate(view.drafters):
             if drafter.confidence is not None:
                 whose = np.full(view.num_rows, number)
-                survival[number] = self.survival_given_confidence(
-                    view, whose, drafter.confidence, drafter.parents, shift
-                )
+                survival[number] = self.survival_given_confidence(view, whose, drafter.confidence, drafter.parents)
         return survival
 
     def survival_given_confidence(
@@ -90,16 +84,15 @@ class AcceptanceEstimator:
         drafter: np.ndarray,
         confidence: np.ndarray,
         parents: np.ndarray | None = None,
-        shift: float = 0.0,
     ) -> np.ndarray:
         """Survival of drafts that exist: float [R, K]. drafter: int [R], whose they are. confidence, parents: [R, K],
-        see records.Drafted; NaN: by history alone. shift: as in survival_shifted."""
+        see records.Drafted; NaN: by history alone."""
         log_odds = _by_node(_of_drafter(self._history(view).log_odds, drafter), parents)
         for number, calibration in enumerate(self._calibrations):
             known = ~np.isnan(confidence.T) & (drafter == number)
             if known.any():
                 log_odds[known] = calibration.log_odds(confidence.T[known], log_odds[known])
-        return _survival(log_odds + shift) if parents is None else _tree_survival(log_odds + shift, parents)
+        return _survival(log_odds) if parents is None else _tree_survival(log_odds, parents)
 
     def knows_confidence(self, drafter: int) -> bool:
         """Whether that drafter has ever said how confident it is in a token that was then tested."""

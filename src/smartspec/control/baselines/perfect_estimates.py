@@ -2,16 +2,15 @@
 
 from collections.abc import Callable
 
-from smartspec.control.goodput.choice import best_choice
-from smartspec.control.goodput.lifetime import Lifetime
-from smartspec.control.goodput.prefill_price import PrefillPrice
+from smartspec.control.goodput.draft_prefill import Lifetime
+from smartspec.control.goodput.prices import best_choice
 from smartspec.control.goodput.settings import GoodputSettings
 from smartspec.control.policy import Estimates, Policy
 from smartspec.control.records import BatchView, Outcome, Plan
 
 
 class PerfectEstimates(Policy):
-    """The exact plan for the true acceptance and the true time, with no margin, guard or probe.
+    """The exact plan for the true acceptance and the true time, with no budget and no exploration.
 
     truth: the true Estimates of a step; only a simulator has them. Whatever was drafted is verified: acceptance is
     known before drafting, and confidence is not looked at.
@@ -21,21 +20,13 @@ class PerfectEstimates(Policy):
         self._truth = truth
         self._settings = GoodputSettings()
         self._lifetime = Lifetime(self._settings.draft_prefill)
-        self._prefill_price = PrefillPrice(self._settings.prefill_price)
 
     def plan(self, view: BatchView, estimates: Estimates) -> Plan:
-        return best_choice(
-            view,
-            self._truth(view),
-            self._settings,
-            remaining_tokens=self._lifetime.remaining_tokens,
-            prefill_price=self._prefill_price,
-        ).draft_plan
+        truth, remaining_tokens = self._truth(view), self._lifetime.remaining_tokens
+        return best_choice(view, truth, self._settings, remaining_tokens=remaining_tokens).draft_plan
 
     def learn(self, plan: Plan, outcome: Outcome) -> None:
         self._lifetime.observe(outcome)
-        self._prefill_price.observe(outcome)
 
     def end(self, request_id: int) -> None:
         self._lifetime.request_ended(request_id)
-        self._prefill_price.request_ended()

@@ -1,9 +1,8 @@
 """Draft prefill: tokens that a draft model's KV lacks are fed once, and serve all later drafts of the request.
 
-It is an investment. What a row's drafts bring beyond their own price, step for step and for as many steps as the
-request is expected to live (see lifetime), has to exceed what its draft prefill costs;
-others do without drafts of that drafter. Those that are to begin are charged to the step by the step's share, so that
-together they have to pay for the draft passes too.
+It is an investment. What a row's drafts bring beyond their own price, in each of the steps that the request is expected
+to live, has to exceed what its draft prefill costs; other rows do without drafts of that drafter. The rows that begin
+are charged to the step by the step's share, so that together they have to pay for the draft passes too.
 
 No step prefills drafters for longer than a non-speculative step takes, or than one request needs: those with the least
 lag begin, the others wait.
@@ -17,7 +16,34 @@ import numpy as np
 from smartspec.control.goodput.settings import DraftPrefillSettings
 from smartspec.control.planner.lengths import LengthPlan
 from smartspec.control.policy import Estimates, expected_accepted
-from smartspec.control.records import BatchView, of_drafter
+from smartspec.control.records import BatchView, Outcome, of_drafter
+
+
+class Lifetime:
+    """How many tokens a request still generates. One hazard rate for all: ends over tokens made, both fading. Requests
+    that still run count with what they have made so far, so short ones, which end first, do not bias it."""
+
+    def __init__(self, settings: DraftPrefillSettings):
+        self._fade = 1.0 - 1.0 / settings.memory
+        self._ended = settings.prior_requests
+        self._made = settings.prior_requests * settings.prior_tokens
+        self._request_ids = np.zeros(0, dtype=np.int64)  # of the last step
+
+    @property
+    def remaining_tokens(self) -> float:
+        """Tokens that a request is expected to make yet, whatever it has made."""
+        return self._made / self._ended
+
+    def observe(self, outcome: Outcome) -> None:
+        """Learn from a finished step."""
+        self._request_ids = outcome.view.request_ids
+        self._made += outcome.view.num_rows + float(outcome.accepted.sum())
+
+    def request_ended(self, request_id: int) -> None:
+        """Learn that a request is gone; one that was not decoding says nothing."""
+        if (self._request_ids == request_id).any():
+            self._made *= self._fade
+            self._ended = self._ended * self._fade + 1.0
 
 
 def begun(
@@ -27,7 +53,6 @@ def begun(
     estimates: Estimates,
     settings: DraftPrefillSettings,
     remaining_tokens: float,
-    target_seconds: np.ndarray,
     value_of_time: float | None,
     plan: Callable[[np.ndarray, np.ndarray], LengthPlan],
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -36,16 +61,15 @@ def begun(
     K + 1].
 
     drafter, without: int [R]. remaining_tokens: that each request is expected to make yet.
-    target_seconds, value_of_time: see choice. plan: from the drafter of each row and what draft passes take to the best
-    lengths.
+    value_of_time: see planner. plan: from the drafter of each row and what draft passes take to the best lengths.
     """
     latency, max_draft_tokens = estimates.latency, estimates.max_draft_tokens
     if not estimates.models:
         return drafter, np.zeros((len(estimates.drafters), max_draft_tokens + 1))
-    # Of a row that nobody drafts for, and of model-free drafters, it is 0.
+    # Of a row without a drafter, and of model-free drafters, it is 0.
     lag = np.where(drafter >= 0, of_drafter(view.draft_lags, drafter), 0)
-    behind = lag > settings.ordinary_lag
-    if not settings.is_priced or not behind.any():
+    is_late = lag > settings.ordinary_lag
+    if not settings.is_priced or not is_late.any():
         return drafter, latency.draft_seconds(view, drafter, max_draft_tokens, estimates.width)
     up_to_date = view.with_lags_up_to(settings.ordinary_lag)
     seconds = latency.draft_seconds(up_to_date, drafter, max_draft_tokens, estimates.width)
@@ -54,12 +78,14 @@ def begun(
     steps = np.minimum(remaining_tokens / (1.0 + accepted), settings.max_steps)
     invested = _investment(drafter, lag, latency.draft_seconds(view, drafter, 1)[:, 1] - seconds[:, 1])
     price = best.goodput if value_of_time is None else value_of_time
-    gains = view.weights * accepted - price * best.lengths * _token_seconds(best, target_seconds)
-    worth_it = gains * steps * _worth_of_an_end(view) >= settings.payback * price * invested
-    begins = worth_it | ~behind
+    passes = seconds.sum(axis=0)
+    verifying = best.seconds - best.off_seconds - (passes[best.depth] - passes[0])
+    gains = view.weights * accepted - price * best.lengths * verifying / max(best.num_draft_tokens, 1)
+    worth_it = gains * steps >= settings.payback * price * invested
+    begins = worth_it | ~is_late
     seconds = latency.draft_seconds(up_to_date, np.where(begins, drafter, without), max_draft_tokens, estimates.width)
     for number in estimates.models:
-        charged = begins & behind & (drafter == number)
+        charged = begins & is_late & (drafter == number)
         seconds[number, 1:] += (invested / np.maximum(steps, 1.0))[charged].sum()
     return np.where(begins, drafter, without), seconds
 
@@ -94,16 +120,3 @@ def _investment(drafter: np.ndarray, lag: np.ndarray, seconds: np.ndarray) -> np
         lag_of_one = np.where(drafter == number, lag, 0)
         invested += seconds_of_one * lag_of_one / max(lag_of_one.sum(), 1)
     return invested
-
-
-def _token_seconds(plan: LengthPlan, target_seconds: np.ndarray) -> float:
-    """What verifying one of the plan's draft tokens adds to the target pass, on average."""
-    num_tokens = int(plan.lengths.sum())
-    return float(target_seconds[num_tokens] - target_seconds[0]) / num_tokens if num_tokens else 0.0
-
-
-def _worth_of_an_end(view: BatchView) -> np.ndarray:
-    """What it is worth that a request ends sooner, relative to the others, float [R]: half for itself, half for the
-    rest, who then need not wait while its context is read in every step, nor for its memory."""
-    total = max(view.total_context_tokens, 1)
-    return (1.0 + view.num_rows * view.context_tokens / total) / 2.0

@@ -1,4 +1,4 @@
-"""Exploration: steps that are not believed to be best, for what they teach, within a budget of step time.
+"""Exploration: steps that are not believed to be best, for what they teach, paid by the budget.
 
 Two things can only be learned by doing them: what a non-speculative step costs while every step speculates, and what
 tokens are worth that no draft reaches now (the second token of drafts that all have one; any token of a draft model
@@ -6,44 +6,45 @@ that is off). Drafts that are too short hide it: their next token is not tested,
 estimate that once spoke against them stays.
 
 One rule for both: every so many steps at a batch size (doubling, so that little is spent on what is known), one of the
-two, if the credit that grows by a share of all step time pays for what it is expected to lose. So it happens
-often where the two are close (cheap, and where a mistake is likely) and rarely where one is far better.
+two, if the budget can pay what it is expected to lose. So it happens often where the two are close (cheap, and where a
+mistake is likely) and rarely where one is far better.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from smartspec.control.goodput.choice import Choice
-from smartspec.control.goodput.settings import ExplorationSettings
+from smartspec.control.goodput.budget import Budget, size_of
+from smartspec.control.goodput.prices import Choice
+from smartspec.control.goodput.settings import BudgetSettings
 from smartspec.control.policy import Estimates, expected_accepted, no_drafts, plan_by
 from smartspec.control.records import BatchView, Plan, of_drafter
 
-NUM_SIZES = 12  # batch sizes are told apart by log2
 PLAIN_EVERY = 4  # of four explorations one is a non-speculative step: what it tells holds for longer
 NON_SPECULATIVE = "non-speculative step, to know what one costs"
 LONGER = "longer drafts, to know what they are worth"
 
 
+@dataclass
+class _Size:
+    """Of a batch size. spacing: steps between two explorations; num_steps: since the last one."""
+
+    spacing: int
+    num_steps: int = 0
+    num_explored: int = 0
+
+
 class Exploration:
-    """Decides when to explore, and how. credit: seconds of step time that may be lost."""
+    """Decides when to explore, and how; all_alike: all rows have to draft as long, so it is all or none."""
 
-    def __init__(self, settings: ExplorationSettings):
-        self.credit = 0.0
-        self._settings = settings
-        self._steps_since = [0] * NUM_SIZES
-        self._spacing = [settings.first_spacing] * NUM_SIZES
-        self._num_explored = [0] * NUM_SIZES
-        self._is_first = True
+    def __init__(self, settings: BudgetSettings, budget: Budget, *, all_alike: bool):
+        self._settings, self._budget, self._all_alike = settings, budget, all_alike
+        self._sizes: dict[int, _Size] = {}
 
-    def earn(self, num_rows: int, step_seconds: float) -> None:
-        """A step is over. What may be saved up is the time of one step: exploring in bursts teaches little more; it is
-        there at the start, where a first look is worth its price."""
-        earned = step_seconds if self._is_first else self._settings.share * step_seconds
-        self.credit = min(self.credit + earned, step_seconds)
-        self._is_first = False
-        self._steps_since[size_of(num_rows)] += 1
+    def step(self, num_rows: int) -> None:
+        """A step is over."""
+        self._sizes.setdefault(size_of(num_rows), _Size(self._settings.first_spacing)).num_steps += 1
 
     def plan(
         self,
@@ -51,60 +52,38 @@ class Exploration:
         estimates: Estimates,
         best: Choice,
         planned: Plan,
-        ask: Callable[[Estimates], Choice],
-        *,
-        all_alike: bool = False,
+        choose: Callable[[Estimates], Choice],
     ) -> Plan | None:
         """The exploratory plan of this step, with its reason; None where none is due, useful or affordable.
 
-        best: the step's choice, planned: what it comes to (no drafts where they gain too little). ask: the same
-        question, given other estimates. all_alike: all rows have to draft as long, so it is all or none.
+        best: the step's choice, planned: the plan that it comes to. choose: the choice by other estimates.
         """
-        size = size_of(view.num_rows)
-        if not self._settings.share or self._steps_since[size] < self._spacing[size] or not view.num_rows:
+        size = self._sizes.setdefault(size_of(view.num_rows), _Size(self._settings.first_spacing))
+        if size.num_steps < size.spacing or not self._settings.share:
             return None
-        self._steps_since[size] -= self._settings.first_spacing // 2  # where nothing comes of it: soon again
-        sizes = (view.num_rows,) if all_alike or planned.lengths.any() else (view.num_rows, 8, 2, 1)
+        size.num_steps -= self._settings.first_spacing // 2  # where nothing comes of it: soon again
         # A mixed step does not tell what a non-speculative one costs, and some servers have no others.
         may_be_plain = planned.lengths.any() and not view.prefill_tokens
-        is_plain = may_be_plain and self._num_explored[size] % PLAIN_EVERY == 0
-        found = self._explored(view, estimates, best, planned, ask, () if is_plain else sizes)
-        if found is not None:
-            self._steps_since[size] = 0
-            self._spacing[size] = min(2 * self._spacing[size], self._settings.longest_spacing)
-            self._num_explored[size] += 1
-        return found
+        is_plain = may_be_plain and size.num_explored % PLAIN_EVERY == 0
+        found = (
+            [replace(no_drafts(view.num_rows), reason=NON_SPECULATIVE)]
+            if is_plain
+            else self._longer(view, estimates, planned, choose)
+        )
+        bought = next((plan for plan in found if self._budget.buys(_loss(view, estimates, best, planned, plan))), None)
+        if bought is not None:
+            size.num_steps, size.num_explored = 0, size.num_explored + 1
+            size.spacing = min(2 * size.spacing, self._settings.longest_spacing)
+        return bought
 
-    def _explored(self, view, estimates, best, planned, ask, sizes) -> Plan | None:
-        if not sizes:
-            plain = no_drafts(view.num_rows)
-            is_bought = self._buy(_loss(view, estimates, best, planned, plain))
-            return replace(plain, reason=NON_SPECULATIVE) if is_bought else None
-        for survival in self._hoped(view, estimates):
-            longer = ask(replace(estimates, survival=survival)).draft_plan
-            if longer.lengths.sum() <= planned.lengths.sum():
-                continue
-            for num_rows in sizes:
-                some = _of_least_lag(view, longer, num_rows)
-                if self._buy(_loss(view, estimates, best, planned, some)):
-                    return replace(some, reason=LONGER)
-            return None
-        return None
-
-    def _hoped(self, view: BatchView, estimates: Estimates) -> Iterator[np.ndarray]:
-        """Survival if acceptance were better than it is believed to be, ever more so: float [D, R, K] each."""
-        if estimates.acceptance is None:
-            return
-        for hope in self._settings.hopes:
-            yield estimates.acceptance.survival_shifted(view, hope)
-        positions = np.arange(1, estimates.max_draft_tokens + 1)
-        yield np.maximum(estimates.survival, self._settings.good_acceptance**positions)
-
-    def _buy(self, price_seconds: float) -> bool:
-        if price_seconds > self.credit:
-            return False
-        self.credit -= max(price_seconds, 0.0)
-        return True
+    def _longer(self, view, estimates, planned, choose) -> list[Plan]:
+        """Drafts that good acceptance would make worth their price; of fewer rows, where it is about the first ones."""
+        good = self._settings.good_acceptance ** np.arange(1, estimates.max_draft_tokens + 1)
+        longer = choose(replace(estimates, survival=np.maximum(estimates.survival, good))).draft_plan
+        if longer.lengths.sum() <= planned.lengths.sum():
+            return []
+        num_rows = (view.num_rows,) if self._all_alike or planned.lengths.any() else (view.num_rows, 8, 2, 1)
+        return [replace(_of_least_lag(view, longer, num), reason=LONGER) for num in num_rows]
 
 
 def _loss(view: BatchView, estimates: Estimates, best: Choice, planned: Plan, other: Plan) -> float:
@@ -117,7 +96,7 @@ def _loss(view: BatchView, estimates: Estimates, best: Choice, planned: Plan, ot
         depth = int(plan.passes[estimates.has_passes(plan.drafter)].max(initial=0))
         seconds = float(estimates.latency.draft_seconds(view, plan.drafter, depth, plan.width)[:, -1].sum())
         seconds += float(estimates.latency.target_seconds(view, plan.lengths.sum(keepdims=True))[0])
-        values.append(emitted / best.value_of_time - seconds)
+        values.append(emitted / best.prices.time - seconds)
     return values[0] - values[1]
 
 
@@ -127,8 +106,3 @@ def _of_least_lag(view: BatchView, plan: Plan, num_rows: int) -> Plan:
     lengths = plan.lengths.copy()
     lengths[lag.argsort(kind="stable")[num_rows:]] = 0
     return replace(plan_by(plan.drafter, lengths), depths=plan.depths, width=plan.width)
-
-
-def size_of(num_rows: int) -> int:
-    """Number of a batch size, below NUM_SIZES."""
-    return min(max(num_rows, 1).bit_length() - 1, NUM_SIZES - 1)

@@ -1,27 +1,38 @@
-"""The lengths of largest predicted goodput, for every request of a step; guarded, and curious within a budget."""
+"""The lengths of largest predicted goodput, for every request of a step, within a budget of what may be lost."""
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
-from smartspec.control.goodput.asking import Asking
-from smartspec.control.goodput.choice import Choice, Settled, best_choice
+from smartspec.control.goodput.budget import Budget
+from smartspec.control.goodput.draft_prefill import Lifetime
 from smartspec.control.goodput.exploration import Exploration
-from smartspec.control.goodput.guard import Guard
-from smartspec.control.goodput.hysteresis import Hysteresis
-from smartspec.control.goodput.lifetime import Lifetime
-from smartspec.control.goodput.prefill_price import PrefillPrice
+from smartspec.control.goodput.prices import Choice, Prices, best_choice
 from smartspec.control.goodput.settings import GoodputSettings
 from smartspec.control.goodput.stopping import drafted_as_confident
-from smartspec.control.planner.lengths import LengthPlan
+from smartspec.control.goodput.uniform import Hysteresis, plan_uniform
 from smartspec.control.planner.verify_cut import convex_slopes, worth_verifying
-from smartspec.control.policy import Estimates, Policy, expected_accepted, no_drafts
+from smartspec.control.policy import Estimates, Latency, Policy, expected_accepted, no_drafts
 from smartspec.control.records import BatchView, Drafted, Outcome, Plan
 
 
+@dataclass(frozen=True)
+class Settled:
+    """What a plan was decided by. is_planned: whether the best choice was followed, and no exploration or debt.
+    weights: float [R], what one more token of each row is worth beside the choice, where drafts are cut by confidence;
+    None elsewhere. saved_seconds: what the drafts are expected to save."""
+
+    best: Choice
+    latency: Latency
+    is_planned: bool
+    weights: np.ndarray | None = None
+    saved_seconds: float = 0.0
+
+
 class Goodput(Policy):
-    """Maximises expected (weighted) tokens per second of step time; no drafts where they gain less than a margin.
+    """Maximises expected (weighted) tokens per second of step time.
 
     uniform_lengths: where given, all drafts of a step share one length out of these (or 0), as engines with captured
     graphs need; a row whose draft is shorter is padded by the engine. fairness: which mean of the requests' tokens is
@@ -39,28 +50,23 @@ class Goodput(Policy):
         self.settings = settings or GoodputSettings()
         self.uniform_lengths = uniform_lengths
         self.fairness = fairness
-        self.guard = Guard(self.settings.guard)
-        self.exploration = Exploration(self.settings.exploration)
-        self.queries: Asking = Asking(self.settings.exploration)
+        self.budget = Budget(self.settings.budget)
+        self._exploration = Exploration(self.settings.budget, self.budget, all_alike=bool(uniform_lengths))
         self._hysteresis = Hysteresis(self.settings.hysteresis)
         self._lifetime = Lifetime(self.settings.draft_prefill)
-        self._prefill_price = PrefillPrice(self.settings.prefill_price)
+
+    def queries(self, num_rows: int) -> bool:
+        return self.budget.may_query(num_rows)
 
     def plan(self, view: BatchView, estimates: Estimates) -> Plan:
-        best = self._best_choice(view, estimates)
-        if not self.guard.allows_drafts:
-            found = replace(no_drafts(view.num_rows), reason=self.guard.reason)
-            return self._settle(found, view, estimates, best)
-        planned = best.draft_plan if best.plan.gain >= self.settings.min_gain else no_drafts(view.num_rows)
-        explored = self.exploration.plan(
-            view,
-            estimates,
-            best,
-            planned,
-            lambda other: self._best_choice(view, other),
-            all_alike=bool(self.uniform_lengths),
-        )
-        return self._settle(planned if explored is None else explored, view, estimates, best)
+        best = self._choose(view, estimates)
+        planned = best.draft_plan if best.plan.gain > 0 else no_drafts(view.num_rows)
+        if self.budget.reason is not None:
+            return self._settle(replace(no_drafts(view.num_rows), reason=self.budget.reason), view, estimates, best)
+        explored = self._exploration.plan(view, estimates, best, planned, partial(self._choose, view))
+        if explored is not None:
+            return self._settle(explored, view, estimates, best)
+        return self._settle_planned(planned, view, estimates, best)
 
     def cut(self, plan: Plan, drafted: Drafted, survival: np.ndarray) -> np.ndarray:
         """What is worth verifying now that the drafts are there: their cost is spent, their confidence known (see
@@ -68,93 +74,110 @@ class Goodput(Policy):
         settled = plan.settled
         if not isinstance(settled, Settled) or settled.weights is None or drafted.confidence is None:
             return drafted.lengths
-        best = settled.best
-        seconds = best.target_seconds[: int(plan.lengths.sum()) + 1]
+        seconds = settled.best.target_seconds[: int(plan.lengths.sum()) + 1]
         gains = settled.weights[:, None] * survival
-        return worth_verifying(gains, drafted.lengths, best.value_of_time * convex_slopes(seconds))
+        return worth_verifying(gains, drafted.lengths, settled.best.prices.time * convex_slopes(seconds))
 
     def learn(self, plan: Plan, outcome: Outcome) -> None:
-        settled = plan.settled
-        assert isinstance(settled, Settled), "the plan is another policy's"
-        self.exploration.earn(outcome.view.num_rows, outcome.seconds.total)
+        view, settled = outcome.view, plan.settled
         self._lifetime.observe(outcome)
-        self._prefill_price.observe(outcome)
-        self._tell_guard(settled, outcome)
-        if self.uniform_lengths and settled.is_planned:
-            self._tell_hysteresis(settled.best.plan, outcome)
+        if view.num_rows:
+            self._exploration.step(view.num_rows)
+            self.budget.settle(
+                view.num_rows,
+                outcome.seconds,
+                queried=plan.queried,
+                saved_seconds=settled.saved_seconds if isinstance(settled, Settled) else 0.0,
+                has_prefill=view.prefill_tokens > 0,
+            )
+        if isinstance(settled, Settled):
+            self._compare(settled, outcome)
+            if self.uniform_lengths and settled.is_planned:
+                self._tell_hysteresis(settled.best, outcome)
 
     def end(self, request_id: int) -> None:
         self._lifetime.request_ended(request_id)
-        self._prefill_price.request_ended()
 
     def state(self) -> dict:
         return {
-            "guard": {"reason": self.guard.reason, "trips": self.guard.num_trips},
-            "exploration_credit_seconds": self.exploration.credit,
-            "asking_credit_seconds": self.queries.credit_by_name,
+            "budget": {
+                "seconds_for_queries": self.budget.for_queries,
+                "seconds_for_explorations": self.budget.for_explorations,
+                "reason": self.budget.reason,
+                "trips": self.budget.num_trips,
+            },
             "tokens_of_a_request": self._lifetime.remaining_tokens,
-            "arrivals_are_open": self._prefill_price.arrivals_are_open,
         }
 
-    def _settle(self, plan: Plan, view: BatchView, estimates: Estimates, best: Choice) -> Plan:
-        """The plan with what it was decided by and, where that is the best choice, drafts that end where confidence
-        says so."""
-        is_planned, weights, saved_seconds = plan.reason is None, None, 0.0
-        if is_planned and plan.lengths.any():
-            saved_seconds = best.plan.gain * float(view.weights.sum()) / best.off_value_of_time
-            if self.settings.uses_confidence and not self.uniform_lengths:
-                weights = marginal_weights(view, best)
-                plan = drafted_as_confident(view, estimates, best, weights)
-        settled = Settled(best, estimates.latency, is_planned, weights, saved_seconds)
-        alternatives = partial(self._alternatives, view, estimates, best, plan)
-        return replace(plan, settled=settled, alternatives=alternatives)
+    def _settle_planned(self, plan: Plan, view: BatchView, estimates: Estimates, best: Choice) -> Plan:
+        """The best choice; drafts end where confidence says so."""
+        if not plan.lengths.any():
+            return self._settle(plan, view, estimates, best, is_planned=True)
+        weights = None
+        if self.settings.uses_confidence and not self.uniform_lengths:
+            weights = marginal_weights(view, best)
+            plan = drafted_as_confident(view, estimates, best, weights)
+        saved_seconds = best.plan.gain * float(view.weights.sum()) / best.prices.off
+        more = {"is_planned": True, "weights": weights, "saved_seconds": saved_seconds}
+        return self._settle(plan, view, estimates, best, **more)
 
-    def _alternatives(self, view: BatchView, estimates: Estimates, best: Choice, plan: Plan) -> list[tuple[str, Plan]]:
-        """The three best other plans with a limit on the length of a draft: the question of the step, asked again
-        at the same prices. They are told apart by their number of draft tokens."""
-        prices = best.value_of_time, best.off_value_of_time
-        found: dict[int, tuple[str, Choice]] = {}
-        for limit in sorted({0, *(self.uniform_lengths or range(estimates.max_draft_tokens + 1))}, reverse=True):
-            limited = replace(view, max_draft_tokens=np.minimum(view.max_draft_tokens, limit))
-            choice = self._best_choice(limited, estimates, prices)
-            found[choice.plan.num_draft_tokens] = (f"at most {limit}" if limit else "off", choice)
-        as_planned = plan.reason is None and plan.lengths.any()
-        found.pop(best.plan.num_draft_tokens if as_planned else int(plan.lengths.sum()), None)
-        others = sorted(found.values(), key=lambda other: -other[1].plan.gain)[:3]
-        return [(label, replace(choice.draft_plan, survival=choice.survival)) for label, choice in others]
+    def _settle(self, plan: Plan, view, estimates: Estimates, best: Choice, *, is_planned=False, **more) -> Plan:
+        settled = Settled(best, estimates.latency, is_planned, **more)
+        lengths = best.plan.lengths if is_planned and plan.lengths.any() else plan.lengths
+        return replace(
+            plan, settled=settled, alternatives=self._alternatives(view, estimates, best, int(lengths.sum()))
+        )
 
-    def _tell_guard(self, settled: Settled, outcome: Outcome) -> None:
-        view, latency = outcome.view, settled.latency
+    def _alternatives(
+        self, view: BatchView, estimates: Estimates, best: Choice, num_planned: int
+    ) -> Callable[[], list[tuple[str, Plan]]]:
+        """The three best other plans with a limit on the length of a draft, by the same prices. They are told apart by
+        their number of draft tokens."""
+
+        def others() -> list[tuple[str, Plan]]:
+            found: dict[int, tuple[str, Choice]] = {}
+            for limit in sorted({0, *(self.uniform_lengths or range(estimates.max_draft_tokens + 1))}, reverse=True):
+                limited = replace(view, max_draft_tokens=np.minimum(view.max_draft_tokens, limit))
+                choice = self._choose(limited, estimates, best.prices)
+                found[choice.plan.num_draft_tokens] = (f"at most {limit}" if limit else "off", choice)
+            found.pop(num_planned, None)
+            first = sorted(found.values(), key=lambda other: -other[1].plan.gain)[:3]
+            return [(label, replace(choice.draft_plan, survival=choice.survival)) for label, choice in first]
+
+        return others
+
+    def _compare(self, settled: Settled, outcome: Outcome) -> None:
+        view, seconds, off_seconds = outcome.view, outcome.seconds.total, settled.best.plan.off_seconds
         speculated = bool(outcome.drafted.any())
-        off_tokens = float(view.weights.sum())
-        off_seconds = settled.best.plan.off_seconds
         if not speculated:
             # By what is known now: a first step that corrects a wrong profile must not count as its error for ever.
-            off_seconds = float(latency.target_seconds(view, np.zeros(1))[0]) + latency.host_seconds
-        self.guard.observe(
-            off_tokens,
-            off_tokens + float(view.weights @ outcome.accepted),
-            outcome.seconds.total,
+            off_seconds = float(settled.latency.target_seconds(view, np.zeros(1))[0]) + settled.latency.host_seconds
+        if not view.weights.any() or off_seconds <= 0:
+            return
+        self.budget.compare(
+            seconds,
             off_seconds,
-            settled.best.off_value_of_time,
-            speculated,
+            float(view.weights @ outcome.accepted),
+            settled.best.prices.off,
+            speculated=speculated,
             has_prefill=view.prefill_tokens > 0,
         )
 
-    def _tell_hysteresis(self, plan: LengthPlan, outcome: Outcome) -> None:
+    def _tell_hysteresis(self, best: Choice, outcome: Outcome) -> None:
         length = int(outcome.verified.max(initial=0))
-        excess = outcome.seconds.total - (plan.seconds if length else plan.off_seconds)
+        excess = outcome.seconds.total - (best.plan.seconds if length else best.plan.off_seconds)
         self._hysteresis.observe(length, None if outcome.view.prefill_tokens else excess)
 
-    def _best_choice(self, view: BatchView, estimates: Estimates, prices: tuple[float, float] | None = None) -> Choice:
+    def _choose(self, view: BatchView, estimates: Estimates, prices: Prices | None = None) -> Choice:
         return best_choice(
             view,
             estimates,
             self.settings,
-            uniform=(self.uniform_lengths, self._hysteresis) if self.uniform_lengths else None,
+            plan_uniform=partial(plan_uniform, self.uniform_lengths, self._hysteresis)
+            if self.uniform_lengths
+            else None,
             fairness=self.fairness,
             remaining_tokens=self._lifetime.remaining_tokens,
-            prefill_price=self._prefill_price if self.settings.prefill_price.is_on else None,
             prices=prices,
         )
 

@@ -20,7 +20,7 @@ from dataclasses import replace
 import numpy as np
 
 from smartspec.control.acceptance.logistic import log_odds_of
-from smartspec.control.goodput.choice import Choice
+from smartspec.control.goodput.prices import Choice
 from smartspec.control.policy import Estimates, length_caps, nobody
 from smartspec.control.records import MAX_TREE_NODES, BatchView, Plan, StopRule
 
@@ -48,7 +48,7 @@ def drafted_as_confident(view: BatchView, estimates: Estimates, best: Choice, we
     lengths = _lengthened(plan.lengths, caps, view.draft_token_budget)
     pass_seconds, row_seconds = _pass_seconds(view, estimates, best)
     token_seconds = best.target_seconds[: lengths.sum() + 1] + row_seconds * np.arange(lengths.sum() + 1)
-    prices = best.value_of_time * pass_seconds, best.value_of_time * token_seconds
+    prices = best.prices.time * pass_seconds, best.prices.time * token_seconds
     num_others = [int(plan.lengths[plan.drafter != number].sum()) for number in range(len(estimates.drafters))]
     rule = stop_rule(estimates, np.where(is_stopped, plan.drafter, -1), weights, *prices, num_others)
     depths = None if plan.depths is None else np.where(is_stopped, lengths, plan.depths)

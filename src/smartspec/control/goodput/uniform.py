@@ -1,26 +1,60 @@
-"""One draft length for the whole step, out of a given set: what an engine with captured graphs can run."""
+"""One draft length for the whole step, out of a given set: what an engine with captured graphs can run.
+
+An engine with captured graphs may take longer for the step after a change of the length: with a table by batch size,
+232 tokens per second fell to 24 to 157 where it crosses its threshold (vLLM issue 49548).
+"""
 
 import numpy as np
 
-from smartspec.control.goodput.hysteresis import Hysteresis
+from smartspec.control.goodput.settings import HysteresisSettings
 from smartspec.control.planner.lengths import LengthPlan, objective, relative_gain
 from smartspec.control.policy import Estimates, length_caps
 from smartspec.control.records import BatchView
+
+
+class Hysteresis:
+    """Learns what changes cost from steps that were chosen. A length that differs from the last one is charged that,
+    divided by the steps that a length has lasted lately: where lengths change often, changing must gain more."""
+
+    def __init__(self, settings: HysteresisSettings):
+        self._settings = settings
+        self._last: int | None = None
+        self._num_steps = 0  # since the last change
+        self._seconds = 0.0
+        self._lasting = settings.first_lasting
+
+    def charges(self, lengths: np.ndarray) -> np.ndarray:
+        """Seconds that a step with each of these lengths (int [n]) is charged: float [n]."""
+        if self._last is None:
+            return np.zeros(len(lengths))
+        return np.where(lengths == self._last, 0.0, max(self._seconds, 0.0) / self._lasting)
+
+    def observe(self, length: int, excess_seconds: float | None) -> None:
+        """A step is over. excess_seconds: by how much longer it took than was predicted, None where that tells nothing
+        (prefill)."""
+        if self._last is not None and length != self._last:
+            rate = self._settings.rate
+            if excess_seconds is not None:
+                self._seconds += rate * (excess_seconds - self._seconds)
+            self._lasting += rate * (self._num_steps - self._lasting)
+            self._num_steps = 0
+        self._last = length
+        self._num_steps += 1
 
 
 def plan_uniform(
     allowed_lengths: tuple[int, ...],
     hysteresis: Hysteresis,
     view: BatchView,
-    drafter: np.ndarray,
     estimates: Estimates,
-    draft_seconds: np.ndarray,
     target_seconds: np.ndarray,
-    value_of_time: float | None = None,
+    value_of_time: float | None,
+    drafter: np.ndarray,
+    draft_seconds: np.ndarray,
 ) -> LengthPlan:
     """The allowed length (or 0) of largest predicted goodput. Every row is charged the whole length: a row whose draft
     is shorter is padded, so that the pass keeps its shape. hysteresis: what a change of the length is charged.
-    drafter: int [R]; draft_seconds, target_seconds, value_of_time: see planner."""
+    drafter: int [R]; target_seconds, value_of_time: see planner; draft_seconds: float [D, K + 1], by drafter."""
     caps = length_caps(view, drafter, estimates.max_draft_tokens)
     fits = [k for k in sorted(allowed_lengths) if k * view.num_rows <= view.draft_token_budget]
     candidates = np.array([0, *fits])
@@ -29,7 +63,8 @@ def plan_uniform(
     accepted = view.weights @ np.cumsum(survival * is_drafted, axis=1)
     emitted = view.weights.sum() + accepted[candidates]
     depths = np.minimum(candidates, int(caps[estimates.has_passes(drafter)].max(initial=0)))
-    seconds = target_seconds[candidates * view.num_rows] + draft_seconds[depths] + estimates.latency.host_seconds
+    seconds = target_seconds[candidates * view.num_rows] + draft_seconds.sum(axis=0)[depths]
+    seconds += estimates.latency.host_seconds
     goodput = emitted / seconds
     values = objective(emitted, seconds + hysteresis.charges(candidates), value_of_time)
     best = int(values.argmax())

@@ -54,8 +54,8 @@ class GroundTruthTime:
     target: cost of one pass of the target. drafts: by drafter, of one of its passes, None where it has none; those at
     the end may be left out. host_seconds: everything that is neither a pass nor the controller, per step.
     throttle: (second, factor) in ascending order: from that second on, passes take factor times as long.
-    controller_seconds: the controller's part of a step, interpolated between numbers of decoding requests; empty to
-    charge none. factor: what at() has already applied.
+    controller_seconds: the controller's part of a step in which it queries drafters, interpolated between numbers of
+    decoding requests; empty to charge none. factor: what at() has already applied.
     """
 
     target: PassCost
@@ -120,7 +120,8 @@ class GroundTruthTime:
             num_fed = (np.arange(drafted.max(initial=0)) < drafted[:, None]).astype(np.int64)
         draft = self._draft_passes(view, plan.drafter, num_fed)[:, -1].sum()
         throttled = self._throttle_factor(now)
-        seconds = StepSeconds(float(draft) * throttled, float(target) * throttled, self._host_seconds(view))
+        host = self._host_seconds(view) if plan.queried else self.host_seconds
+        seconds = StepSeconds(float(draft) * throttled, float(target) * throttled, host)
         return self.noise.apply(seconds, rng)
 
     def profile(self, distortion: float | Literal["no-context"] = 1.0, seed: int = 0) -> LatencyModel:

@@ -1,0 +1,118 @@
+"""The budget: the promise that speculation costs at most a small share of step time more than plain decoding.
+
+Every step earns a share of its time. All that may be lost against plain decoding is paid from that:
+
+* queries: looking for drafts and planning take time of the host, whether or not any draft is worth verifying. A step
+  that queries the drafters pays what that takes, by measurement, and earns what its drafts are expected to save. Where
+  drafts pay, every step queries. Where they do not, their account is soon empty, and drafters are queried once the
+  share has paid for it. A draft that saves much fills the account again.
+* explorations: steps that are not believed to be best pay what they are expected to lose. Their account is one of its
+  own, as queries that do not pay would leave nothing for them.
+* distrust: expectations may be wrong. A cost model that understates a draft token explains slow steps by a slow
+  machine. So measured values are compared, too: what speculative steps took against what plain decoding would have
+  taken for the same tokens, by plain steps measured lately. If they lose beyond noise, both accounts are overdrawn.
+
+An overdrawn account means plain decoding until the share has paid the debt, twice as long every further time.
+What an account may save up is the time of one step; so much is there at the start.
+"""
+
+from collections import defaultdict
+
+from smartspec.control.goodput.settings import BudgetSettings
+from smartspec.control.latency.robust_mean import RobustMean
+from smartspec.control.records import StepSeconds
+
+
+class Budget:
+    """for_queries, for_explorations: seconds that may be lost. reason: why there are no drafts at present, None while
+    there may be some. num_trips: how often measured goodput spoke against drafts."""
+
+    def __init__(self, settings: BudgetSettings):
+        self.for_queries = self.for_explorations = 0.0
+        self.reason: str | None = None
+        self.num_trips = 0
+        self._settings = settings
+        self._is_first = True
+        self._pause = settings.memory // 2
+        # Of the host, by batch size and whether drafters were queried.
+        self._host: dict[tuple[int, bool], RobustMean] = defaultdict(RobustMean)
+        self._last: tuple[int, bool] | None = None
+        self._off_ratio = {
+            False: RobustMean(),
+            True: RobustMean(),
+        }  # measured by predicted, by whether there is prefill
+        self._sums = [0.0] * 4  # of speculative steps: number, seconds lost, their squares, seconds
+
+    def may_query(self, num_rows: int) -> bool:
+        """Whether a step of so many decoding requests can pay for queries."""
+        return not self._settings.share or self.for_queries >= self._query_seconds(size_of(num_rows))
+
+    def buys(self, seconds: float) -> bool:
+        """Whether an exploration may lose so much; it is then paid."""
+        if seconds > self.for_explorations:
+            return False
+        self.for_explorations -= max(seconds, 0.0)
+        return True
+
+    def settle(
+        self, num_rows: int, seconds: StepSeconds, *, queried: bool, saved_seconds: float, has_prefill: bool
+    ) -> None:
+        """A step of decoding requests is over. saved_seconds: what its drafts were expected to save."""
+        size = size_of(num_rows)
+        price = self._query_seconds(size) if queried else 0.0
+        earned = seconds.total if self._is_first else self._settings.share * seconds.total
+        self._is_first = False
+        self.for_queries = min(self.for_queries + earned + saved_seconds - price, max(seconds.total, price))
+        self.for_explorations = min(self.for_explorations + earned, seconds.total)
+        if self.for_explorations >= 0.0:
+            self.reason = None
+        # Prompts keep the host busy, too, and so does learning from the step before.
+        this = None if has_prefill else (size, queried)
+        if this is not None and this == self._last:
+            self._host[this].observe(seconds.host)
+        self._last = this
+
+    def compare(
+        self,
+        seconds: float,
+        off_seconds: float,
+        gained_tokens: float,
+        off_goodput: float,
+        *,
+        speculated: bool,
+        has_prefill: bool,
+    ) -> None:
+        """What a step took, and what it was predicted to take without drafts. gained_tokens: (weighted) tokens that its
+        drafts brought; off_goodput: tokens per second predicted of steps without drafts and without prefill."""
+        settings, ratio = self._settings, self._off_ratio[has_prefill]
+        if not speculated:
+            ratio.observe(seconds / off_seconds)
+            return
+        correction = ratio.mean or 1.0
+        lost = seconds - correction * (off_seconds + gained_tokens / off_goodput)
+        seen, fade = (1.0, lost, lost * lost, seconds), 1.0 - 1.0 / settings.memory
+        num, lost, squares, total = self._sums = [fade * old + new for old, new in zip(self._sums, seen, strict=True)]
+        spread = max(squares - lost * lost / num, 0.0) ** 0.5
+        is_known = num >= settings.memory / 3 and any(known.mean for known in self._off_ratio.values())
+        least = max(settings.tolerance * total, settings.significance * spread)
+        if is_known and settings.share and lost > least:
+            self._overdraw(num, lost / total, seconds)
+
+    def _overdraw(self, num_steps: float, lost_share: float, step_seconds: float) -> None:
+        self.for_queries = self.for_explorations = -self._pause * self._settings.share * step_seconds
+        self.reason = (
+            f"the last {num_steps:.0f} speculative steps lost {lost_share:.1%} of their time against plain decoding: "
+            f"no drafts for {self._pause} steps"
+        )
+        self.num_trips += 1
+        self._pause = min(2 * self._pause, 16 * self._settings.memory)
+        self._sums = [0.0] * 4
+
+    def _query_seconds(self, size: int) -> float:
+        """What queries take: all of the host's time until a step without them was measured."""
+        return max(self._host[size, True].mean - self._host[size, False].mean, 0.0)
+
+
+def size_of(num_rows: int) -> int:
+    """Batch sizes are told apart by log2."""
+    return max(num_rows, 1).bit_length() - 1

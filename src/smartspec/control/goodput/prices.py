@@ -1,0 +1,141 @@
+"""What the time of a step is worth, and which lengths, from which drafter, are best at that price.
+
+The price of time is the goodput of the best plan for the decoding requests of a step on their own: more time makes so
+many more tokens. Two costs of a step are not the price of its drafts alone:
+
+* prefill in a mixed prefill-decode batch: it has to be done whatever is drafted. Time in such a step has the price that
+  it has for the same requests without prefill (see planner, value_of_time).
+* draft prefill: an investment, of which a step is charged a part (see draft_prefill).
+"""
+
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from smartspec.control.goodput.draft_prefill import begun, without_late_starters
+from smartspec.control.goodput.settings import GoodputSettings
+from smartspec.control.planner.lengths import LengthPlan, plan_lengths
+from smartspec.control.policy import Estimates, drafter_yields, length_caps, model_free_first, nobody, plan_by
+from smartspec.control.records import BatchView, Plan
+
+
+@dataclass(frozen=True)
+class Prices:
+    """(Weighted) tokens per second. time: what the step's time is worth, its shadow price (see planner). off: what the
+    decoding requests make of time in non-speculative steps of their own."""
+
+    time: float
+    off: float
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The planner's answer and the drafter that each row may use: int [R], -1 for none.
+
+    draft_seconds: float [D, K + 1], what 0..K passes of each drafter are charged. target_seconds: float [N + 1], of the
+    target pass with 0..N draft tokens, N as many as any plan may have. survival: float [R, K], of each row's drafter.
+    fairness: of the mean that was maximised. width: of the drafts, see records.Plan.
+    """
+
+    plan: LengthPlan
+    drafter: np.ndarray
+    draft_seconds: np.ndarray
+    target_seconds: np.ndarray
+    prices: Prices
+    survival: np.ndarray
+    fairness: float
+    width: int = 1
+
+    @property
+    def draft_plan(self) -> Plan:
+        return replace(plan_by(self.drafter, self.plan.lengths), depths=self.plan.passes, width=self.width)
+
+
+def best_choice(
+    view: BatchView,
+    estimates: Estimates,
+    settings: GoodputSettings,
+    *,
+    plan_uniform=None,
+    fairness: float | None = None,
+    remaining_tokens: float = np.inf,
+    prices: Prices | None = None,
+) -> Choice:
+    """The best plan over all drafters and widths. plan_uniform: plans one length for all rows, see uniform. fairness:
+    see goodput.Goodput. remaining_tokens: that each request is expected to make yet. prices: of a choice for the same
+    mixed step, to be kept for another; None to find them."""
+    models = [number for number in estimates.models if view.drafters[number].lengths.any()]
+    if fairness is None:
+        fairness = settings.fairness if models else 0.0
+    value_of_time = None
+    if view.prefill_tokens and view.num_rows and settings.prices_mixed_steps:
+        more = {"plan_uniform": plan_uniform, "fairness": fairness, "remaining_tokens": remaining_tokens}
+        prices = prices or best_choice(view.without_prefill(), estimates, settings, **more).prices
+        value_of_time = prices.time
+    num_considered = min(view.num_rows * estimates.max_draft_tokens, view.draft_token_budget)
+    target_seconds = estimates.latency.target_seconds(view, np.arange(num_considered + 1))
+    widths = (1,) if plan_uniform or not models else settings.widths
+    planner = plan_uniform or partial(_best_lengths, fairness)
+    found = []
+    for shaped in {id(each): each for each in map(estimates.of_width, widths)}.values():
+        plan = partial(planner, view, shaped, target_seconds, value_of_time)
+        for drafter, without in _assignments(view, shaped, models):
+            drafter, draft_seconds = begun(
+                view, drafter, without, shaped, settings.draft_prefill, remaining_tokens, value_of_time, plan
+            )
+            found.append((plan(drafter, draft_seconds), drafter, draft_seconds, shaped))
+    best, drafter, draft_seconds, shaped = max(found, key=lambda option: option[0].gain)
+    if value_of_time is None or prices is None:
+        prices = Prices(best.goodput, best.off_goodput)
+    best = without_late_starters(best, drafter, view, estimates, settings.draft_prefill.ordinary_lag)
+    survival = shaped.survival_of(drafter)
+    return Choice(best, drafter, draft_seconds, target_seconds, prices, survival, fairness, shaped.width)
+
+
+def _assignments(view: BatchView, estimates: Estimates, models: list[int]) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Which drafter each row might have, int [R], and which it has instead if its KV would have to be prefilled first.
+    models: those of the drafters that can draft now.
+
+    A model-free drafter first, as it is free, or the one that yields most: with each draft model alone, and with all.
+    """
+    num_drafters = len(estimates.drafters)
+    if num_drafters < 2 or not models:
+        only = model_free_first(view, estimates)
+        return [(only, nobody(view.num_rows) if models else only)]
+    yields = drafter_yields(view, estimates)
+    is_free = np.array([not drafter.has_passes for drafter in estimates.drafters])
+    of_free = np.where(is_free[:, None] & (view.draft_lengths > 0), yields, -1.0)
+    without = np.where(of_free.max(axis=0) < 0, -1, of_free.argmax(axis=0))
+    found = {}
+    for group in [[model] for model in models] + [models] * (len(models) != 1):
+        may_draft = is_free.copy()
+        may_draft[group] = True
+        some = np.where(may_draft[:, None], yields, -1.0)
+        for drafter in (model_free_first(view, estimates, some), some.argmax(axis=0)):
+            found[drafter.tobytes()] = drafter
+    return [(drafter, without) for drafter in found.values()]
+
+
+def _best_lengths(
+    fairness: float,
+    view: BatchView,
+    estimates: Estimates,
+    target_seconds: np.ndarray,
+    value_of_time: float | None,
+    drafter: np.ndarray,
+    draft_seconds: np.ndarray,
+) -> LengthPlan:
+    """The planner's answer when each row's drafter is given. Passes of several drafters add up to the same depth."""
+    return plan_lengths(
+        estimates.survival_of(drafter),
+        length_caps(view, drafter, estimates.max_draft_tokens),
+        view.weights,
+        estimates.has_passes(drafter),
+        draft_seconds.sum(axis=0),
+        target_seconds,
+        estimates.latency.host_seconds,
+        value_of_time,
+        fairness,
+        passes=None if estimates.depths is None else estimates.passes_of(drafter),
+    )

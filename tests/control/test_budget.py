@@ -1,0 +1,190 @@
+"""The budget on numbers: queries and explorations within a share of time, and losses that are measured end in bounded
+time."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from drafter_cases import LOOKUP
+from factories import learn, make_outcome, make_view
+
+from smartspec.control.controller import Controller
+from smartspec.control.goodput.budget import Budget, size_of
+from smartspec.control.goodput.policy import Goodput
+from smartspec.control.goodput.settings import BudgetSettings, GoodputSettings
+from smartspec.control.latency.cost_curve import CostCurve
+from smartspec.control.latency.model import LatencyModel
+from smartspec.control.records import Drafted, DrafterView, StepSeconds
+
+ROWS = 8
+SETTINGS = BudgetSettings()
+TARGET, PLAIN, QUERIED = 0.006, 0.0001, 0.0004  # seconds of a pass, and of the host without and with queries
+
+
+def run(budget, num_steps, saved=0.0, rows=4, has_prefill=False):
+    """bool [num_steps], which steps queried the drafters; drafts are expected to save so many seconds."""
+    queried = []
+    for _ in range(num_steps):
+        queried.append(budget.may_query(rows))
+        seconds = StepSeconds(draft=0.0, target=TARGET, host=QUERIED if queried[-1] else PLAIN)
+        saved_seconds = saved * queried[-1]
+        budget.settle(rows, seconds, queried=queried[-1], saved_seconds=saved_seconds, has_prefill=has_prefill)
+    return np.array(queried)
+
+
+def test_where_nothing_is_saved_queries_take_their_share_of_the_time():
+    budget = Budget(SETTINGS)
+    assert run(budget, 5).all(), "at first they may cost what a step takes"
+    run(budget, 200)
+    queried = run(budget, 5000)
+    assert queried.sum() * (QUERIED - PLAIN) == pytest.approx(SETTINGS.share * 5000 * (TARGET + PLAIN), rel=0.05)
+    assert queried.mean() < 0.1
+
+
+def test_where_drafts_pay_for_it_every_step_queries():
+    budget = Budget(SETTINGS)
+    run(budget, 200)
+    assert run(budget, 3000, saved=1.1 * (QUERIED - PLAIN))[-2000:].all()
+
+
+def test_one_good_step_pays_for_those_after_it():
+    budget = Budget(SETTINGS)
+    run(budget, 300)
+    while not budget.may_query(4):
+        run(budget, 1)
+    run(budget, 1, saved=10 * (QUERIED - PLAIN))
+    assert run(budget, 10).all() and not run(budget, 5).any()
+
+
+def test_batch_sizes_have_their_own_price():
+    budget = Budget(SETTINGS)
+    run(budget, 300)
+    assert not run(budget, 3).any()
+    assert run(budget, 1, rows=64).all(), "nothing is known of this one"
+    run(budget, 100, rows=64)
+    assert not run(budget, 3, rows=64).any()
+    for rows in (4, 64):
+        assert budget._query_seconds(size_of(rows)) == pytest.approx(QUERIED - PLAIN)
+
+
+def test_steps_with_prefill_do_not_tell_what_queries_cost():
+    budget = Budget(SETTINGS)
+    run(budget, 100, has_prefill=True)
+    assert budget._query_seconds(size_of(4)) == 0.0
+
+
+def test_without_a_budget_every_step_queries():
+    assert run(Budget(replace(SETTINGS, share=0.0)), 500).all()
+
+
+def test_explorations_have_the_time_of_one_step_and_a_share_of_all_steps():
+    budget = Budget(replace(SETTINGS, share=0.01))
+    seconds = StepSeconds(draft=0.0, target=2.0, host=0.0)
+    settle = lambda: budget.settle(4, seconds, queried=True, saved_seconds=0.0, has_prefill=False)  # noqa: E731
+    assert not budget.buys(0.1)
+    settle()
+    assert not budget.buys(2.1)
+    assert budget.buys(2.0), "a first look is affordable as soon as steps are known"
+    for _ in range(20):
+        settle()
+    assert not budget.buys(0.41) and budget.buys(0.39)
+    for _ in range(10_000):
+        settle()
+    assert not budget.buys(2.1) and budget.buys(1.9), "it is not hoarded"
+
+
+def play(budget, num_steps, gain, seed=0, off_every=16, off_seconds=0.05, understated=1.0):
+    """Steps that speculate (or not, now and then) with that true gain; returns how many until the budget is overdrawn.
+
+    understated: true time without drafts over the predicted one.
+    """
+    rng = np.random.default_rng(seed)
+    true_off = off_seconds * understated
+    compare = lambda seconds, gained, speculated: budget.compare(  # noqa: E731
+        seconds, off_seconds, gained, ROWS / off_seconds, speculated=speculated, has_prefill=False
+    )
+    for step in range(num_steps):
+        noise = np.exp(0.03 * rng.standard_normal())
+        if step % off_every == 0:
+            compare(true_off * noise, 0.0, False)
+            continue
+        gained = rng.binomial(ROWS * 3, 0.4)
+        compare((ROWS + ROWS * 3 * 0.4) / gain * true_off / ROWS * noise, gained, True)
+        if budget.reason is not None:
+            return step
+    return None
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("understated", [1.0, 0.5, 2.0])
+def test_a_gain_is_left_alone_whatever_the_cost_model_says(seed, understated):
+    assert play(Budget(SETTINGS), 1000, gain=1.05, seed=seed, understated=understated) is None
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(("gain", "limit"), [(0.5, 40), (0.8, 60), (0.93, 150)])
+def test_a_loss_overdraws_the_budget_in_bounded_time_and_is_explained(seed, gain, limit):
+    budget = Budget(SETTINGS)
+    step = play(budget, 400, gain=gain, seed=seed)
+    assert step is not None and SETTINGS.memory / 3 <= step + 1 <= limit
+    assert "against plain decoding" in budget.reason
+    assert budget.num_trips == 1
+    assert not budget.may_query(ROWS) and not budget.buys(0.0)
+
+
+def test_a_debt_is_paid_by_plain_steps_and_doubles_with_the_next_one():
+    budget, pauses = Budget(SETTINGS), []
+    for seed in range(3):
+        assert play(budget, 400, gain=0.6, seed=seed) is not None
+        step_seconds = -budget.for_queries / SETTINGS.share / (SETTINGS.memory // 2 * 2**seed)
+        seconds = StepSeconds(draft=0.0, target=step_seconds, host=0.0)
+        num_steps = 0
+        budget._is_first = False
+        while budget.reason is not None:
+            budget.settle(ROWS, seconds, queried=False, saved_seconds=0.0, has_prefill=False)
+            num_steps += 1
+        assert budget.may_query(ROWS)
+        pauses.append(num_steps)
+    assert pauses == pytest.approx([SETTINGS.memory // 2, SETTINGS.memory, 2 * SETTINGS.memory], abs=1)
+
+
+def test_without_a_non_speculative_step_nothing_is_known_and_nothing_distrusted():
+    budget = Budget(SETTINGS)
+    for _ in range(200):
+        budget.compare(1.0, 0.05, 0.0, ROWS / 0.05, speculated=True, has_prefill=False)
+    assert budget.reason is None
+
+
+def test_prefill_time_is_not_held_against_drafts():
+    """A step that is long because of its prefill emits few tokens a second with or without drafts."""
+    budget = Budget(SETTINGS)
+    for step in range(200):
+        speculated = bool(step % 8)
+        seconds, gained = 1.0 + 0.002 * speculated, 0.5 * ROWS * speculated
+        budget.compare(seconds, 1.0, gained, ROWS / 0.05, speculated=speculated, has_prefill=True)
+    assert budget.reason is None
+
+
+def test_a_policy_without_a_budget_queries_all_drafters():
+    latency, queries = LatencyModel(CostCurve.linear(0.01, 0.001)), []
+    query = lambda is_queried: queries.append(is_queried) or DrafterView(np.full(3, 2 * is_queried))  # noqa: E731
+    controller = Controller("fixed:2", 4, latency, drafters=(LOOKUP,), strict=True)
+    plan = controller.plan(replace(make_view(3), queries=(query,)))
+    assert queries == [True] and plan.queried and plan.lengths.tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize(("acceptance", "share"), [(0.0, 0.0), (0.0, SETTINGS.share), (1.0, SETTINGS.share)])
+def test_a_policy_queries_as_often_as_its_drafts_pay_for(acceptance, share):
+    policy = Goodput(settings=GoodputSettings(budget=BudgetSettings(share=share)))
+    controller = Controller(policy, 4, LatencyModel(CostCurve.linear(0.004, 0.001)), drafters=(LOOKUP,), strict=True)
+    queries = []
+    for step in range(600):
+        query = lambda is_queried: queries.append(is_queried) or DrafterView(np.full(4, 2 * is_queried))  # noqa: E731
+        plan = controller.plan(replace(make_view(4, now=float(step)), queries=(query,)))
+        verified = controller.cut(plan, Drafted(plan.lengths))
+        accepted = (verified * acceptance).astype(int)
+        target = 0.004 + 0.001 * (4 + int(verified.sum()))
+        seconds = StepSeconds(draft=0.0, target=target, host=QUERIED if queries[-1] else PLAIN)
+        learn(controller, make_outcome(plan.view, plan, verified, accepted, seconds=seconds))
+    often = np.mean(queries[300:])
+    assert often == 1.0 if acceptance or not share else often < 0.15
