@@ -110,7 +110,10 @@ class LatencyModel:
         """Time of a step that drafts plan and verifies verified (int [R]) draft tokens of each row."""
         sizes = self._draft_sizes(view, plan).items()
         drafts = {number: float(self._drafts[number].seconds(size).sum()) for number, size in sizes}
-        off, target = self.target_seconds(view, np.array([0, verified.sum()])).tolist()
+        num_verified = int(verified.sum())
+        off = target = self._target.seconds_of_one(_target_size(view, 0))
+        if num_verified:
+            target = self._target.seconds_of_one(_target_size(view, num_verified))
         return PredictedSeconds(drafts, target, self.host_seconds, off=off + self.host_seconds)
 
     def observe(self, view: BatchView, plan: Plan, verified: np.ndarray, measured: StepSeconds) -> PredictedSeconds:
