@@ -62,7 +62,8 @@ def _is_sound(view: BatchView) -> bool:
         and all([getattr(view, name) >= 0 for name in _STEP_COUNTS])
         and len(set(view.request_ids.tolist())) == view.num_rows
         # A NaN is the least and the largest, and compares as false.
-        and bool(weights.min(initial=0.0) >= 0 and weights.max(initial=0.0) < np.inf and targets.min(initial=np.inf) > 0)
+        and bool(weights.min(initial=0.0) >= 0 and weights.max(initial=0.0) < np.inf)
+        and bool(targets.min(initial=np.inf) > 0)
     )
 
 
@@ -176,7 +177,8 @@ def _are_sound(free: FreeTests, num_rows: int, longest: float) -> bool:
 
 
 def _contradiction(drafted: np.ndarray, verified: np.ndarray, tested: np.ndarray, accepted: np.ndarray) -> str | None:
-    if np.concatenate((tested, accepted, verified - tested, verified - accepted, drafted - verified)).min(initial=0) >= 0:
+    differences = verified - tested, verified - accepted, drafted - verified
+    if np.concatenate((tested, accepted, *differences)).min(initial=0) >= 0:
         return None
     is_sound = (tested >= 0) & (accepted >= 0) & (tested <= verified) & (accepted <= verified) & (verified <= drafted)
     row = int(np.flatnonzero(~is_sound)[0])

@@ -16,6 +16,7 @@ steps so far have told apart.
 
 from bisect import bisect_right
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -82,13 +83,13 @@ class CostCorrection:
         return np.maximum(fixed + row * size.rows + of_prefill + of_tokens + curve, self._floor)
 
     def seconds_of_one(self, size: PassSize) -> float:
-        """The same of one pass, without arrays."""
+        """The same of one pass, whose sizes are numbers, without arrays."""
         fixed, row, context, attended, scored, prefill_pass, prefill_token = self._scalars
         of_prefill = (size.prefill_tokens > 0) * prefill_pass + prefill_token * size.prefill_tokens
         of_tokens = context * size.context_tokens + attended * size.attended_tokens + scored * size.scored_tokens
         return max(fixed + row * size.rows + of_prefill + of_tokens + self._curve_at(size.fed_tokens), self._floor)
 
-    def _curve_at(self, fed_tokens: float) -> float:
+    def _curve_at(self, fed_tokens: Any) -> float:
         """As np.interp computes it."""
         knots, heights = self._curve
         piece = bisect_right(knots, fed_tokens) - 1
