@@ -7,8 +7,8 @@ request that ends is replaced by the next prompt. Steps without prefill count, a
 time of the engine's thread, so that other programs do not count: the mean over all steps (learning is not done in every
 step, and drafters are not queried in every one), without the slowest 2 %. `propose` is what drafters do before the
 plan, `remember` what they do after the target pass. `host` is all of the step that is no pass of the target, without
-text for clients. `none drafted` is the median of that in the steps without a draft. `queried` is the share of steps that
-look for drafts.
+text for clients. `none drafted` is the median of that in the steps without a draft. `queried` is the share of steps
+that look for drafts.
 """
 
 import time
