@@ -15,8 +15,7 @@ steps so far have told apart.
 """
 
 from bisect import bisect_right
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -39,8 +38,7 @@ BEYOND = 2.0**20  # tokens behind the last knot up to which its slope holds: mor
 MAX_CORRECTIONS = 4  # rounds in which negative coefficients are put right; those left are cut off
 
 
-@dataclass(frozen=True)
-class PassSize:
+class PassSize(NamedTuple):
     """Sizes of passes, see cost_curve; all fields broadcast. prefill_tokens: how many of fed_tokens are prefill."""
 
     fed_tokens: np.ndarray | float

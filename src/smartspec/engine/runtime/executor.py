@@ -184,8 +184,10 @@ def _draft(drafter: Drafter, batch: Batch, lengths: np.ndarray, plan: Plan) -> S
 
 
 def _decode_segment(request: Request, draft: Draft) -> Segment:
-    token_ids = np.concatenate([request.token_ids[-1:], draft.token_ids])
-    start = request.num_computed_tokens
+    token_ids, start = request.token_ids[-1:], request.num_computed_tokens
+    if not len(draft):
+        return Segment(request.slot, start, token_ids, 1, None)
+    token_ids = np.concatenate([token_ids, draft.token_ids])
     # In a tree the newest token is the root that all nodes follow.
     tree = None if draft.is_chain else tree_mask(np.concatenate([[-1], draft.parents + 1]), start)
     return Segment(request.slot, start, token_ids, len(token_ids), tree)
