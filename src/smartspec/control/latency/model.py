@@ -89,6 +89,8 @@ class LatencyModel:
 
     def target_seconds(self, view: BatchView, num_draft_tokens: np.ndarray) -> np.ndarray:
         """Time of the target pass with that many draft tokens in the batch: float [N], never decreasing with them."""
+        if len(num_draft_tokens) == 1:
+            return np.array([self._target.seconds_of_one(_target_size(view, num_draft_tokens.item()))])
         return self._target.seconds(_target_size(view, num_draft_tokens))
 
     def draft_seconds(self, view: BatchView, drafter: np.ndarray, max_depth: int, width: int = 1) -> np.ndarray:
