@@ -119,12 +119,18 @@ def free_tests(drafts: Sequence[Draft], verified: np.ndarray, decoding: Sequence
     where nothing was verified. verified: int [R]."""
     if not any(drafts):
         return FreeTests(verified, no_tokens(len(verified)), no_tokens(len(verified)))
-    tested, matched = np.zeros((2, len(verified)), dtype=np.int64)
-    for row, position in enumerate(verified.tolist()):
-        emitted, draft = decoding[row].emitted_token_ids, drafts[row]
-        if not draft.is_chain:
-            if not position and emitted:
-                tested[row], matched[row] = 1, emitted[0] in draft.token_ids[draft.parents < 0]
-        elif position < min(len(emitted), len(draft)):
-            tested[row], matched[row] = 1, emitted[position] == draft.token_ids[position]
+    tests = [
+        _free_test(draft, position, verification.emitted_token_ids) if len(draft) else (0, 0)
+        for draft, position, verification in zip(drafts, verified.tolist(), decoding, strict=True)
+    ]
+    tested, matched = np.array(tests, dtype=np.int64).T
     return FreeTests(verified, tested, matched)
+
+
+def _free_test(draft: Draft, position: int, emitted: tuple[int, ...]) -> tuple[int, bool]:
+    """Whether the token at that position of a draft was tested, and whether it was right."""
+    if not draft.is_chain:
+        is_tested = not position and len(emitted) > 0
+        return is_tested, is_tested and emitted[0] in draft.token_ids[draft.parents < 0]
+    is_tested = position < min(len(emitted), len(draft))
+    return is_tested, is_tested and emitted[position] == draft.token_ids.item(position)
