@@ -6,9 +6,9 @@ One engine per policy in this process, no HTTP. They take turns step by step, so
 request that ends is replaced by the next prompt. Steps without prefill count, after the first few. Milliseconds of CPU
 time of the engine's thread, so that other programs do not count: the mean over all steps (learning is not done in every
 step, and drafters are not queried in every one), without the slowest 2 %. `propose` is what drafters do before the
-plan, `remember` what they do after the target pass. `host` is all of the step that is no pass of the target, without
-text for clients. `none drafted` is the median of that in the steps without a draft. `queried` is the share of steps
-that look for drafts.
+plan, `remember` what they do after the target pass. `host` is all of the step that is neither a pass of the
+target nor sampling, without text for clients. `none drafted` is the median of that in the steps without a draft.
+`queried` is the share of steps that look for drafts.
 """
 
 import time
@@ -25,6 +25,7 @@ from rich.table import Table
 from smartspec.control.records import BatchView, Plan
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
+from smartspec.engine.runtime import executor
 from smartspec.engine.runtime.build import Engine, build_engine
 from smartspec.engine.runtime.config import EngineConfig, parse_drafters
 from smartspec.workload.prompts import Prompt, read_prompts, shipped_prompts
@@ -81,6 +82,7 @@ class Host:
             ("cut", core.controller, "cut"),
             ("learn", core.controller, "learn"),
             ("target", core.executor.runner, "forward"),
+            ("target", executor, "verify"),
             *((("propose", drafter, "begin_step")) for drafter in core.executor.drafters),
             *((("propose", drafter, "view")) for drafter in core.executor.drafters),
             *((("remember", drafter, "observe")) for drafter in core.executor.drafters),

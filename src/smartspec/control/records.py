@@ -255,7 +255,7 @@ class FreeTests:
         if not self.tested.any():
             return self
         is_known = self.position < num_tokens
-        return replace(self, tested=self.tested * is_known, matched=self.matched * is_known)
+        return FreeTests(self.position, self.tested * is_known, self.matched * is_known)
 
 
 @dataclass(frozen=True)
