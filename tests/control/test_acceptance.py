@@ -228,6 +228,21 @@ def test_a_draft_that_is_always_right_is_nearly_sure():
     assert predict(estimator, drafter=BY_MODEL).min() > 0.97
 
 
+def test_what_is_kept_of_a_batch_is_of_its_rows_and_not_older_than_the_last_lesson():
+    estimator, rng, lengths = make_estimator(), np.random.default_rng(5), np.full(3, 4)
+    ids, permuted = np.array([4, 5, 6]), np.array([6, 4, 5])
+    before = estimator.survival(make_view(ids))[BY_LOOKUP]
+    for _ in range(3):
+        learn(estimator, rng, np.array([[0.95], [0.5], [0.1]]) * np.ones(K), lengths, ids)
+        after = estimator.survival(make_view(ids))[BY_LOOKUP]
+        assert (after[:, 0] != before[:, 0]).all(), "three requests that were seen to differ"
+        assert np.array_equal(estimator.survival(make_view(permuted))[BY_LOOKUP], after[[2, 0, 1]])
+        before = after
+    estimator.forget(4)
+    ended, never_seen = (estimator.survival(make_view(ids))[BY_LOOKUP][0] for ids in (ids, np.array([NEW_REQUEST])))
+    assert np.array_equal(ended, never_seen)
+
+
 def test_memory_is_bounded_and_forget_is_harmless(monkeypatch):
     monkeypatch.setattr(acceptance_effects, "MAX_TRACKED_REQUESTS", 16)
     rng, estimator = np.random.default_rng(9), make_estimator()

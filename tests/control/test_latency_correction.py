@@ -60,6 +60,17 @@ def test_whatever_is_measured_times_stay_positive_finite_and_monotone(curve, his
     json.dumps(model.state(), allow_nan=False)
 
 
+@given(curves(), st.lists(passes, max_size=10), st.lists(st.integers(0, 2**22), min_size=1, max_size=20))
+@settings(max_examples=60, deadline=None)
+def test_one_pass_takes_as_long_as_the_same_among_many(curve, history, fed):
+    model = CostCorrection(curve)
+    for rows, drafts, context, measured, _ in history:
+        observe(model, size(rows + drafts, context * rows, rows), measured)
+    of_many = model.seconds(size(np.array(fed), context=500.0, rows=3)).tolist()
+    of_each = [model.seconds_of_one(PassSize(n, 500.0, 3, n * 500.0 / 3, n)) for n in fed]
+    assert of_each == pytest.approx(of_many, rel=1e-14)
+
+
 def test_an_estimate_that_has_become_negative_is_put_right_by_the_next_pass():
     """A first guess, ever larger passes: the filter's own estimate for the last kind of pass is below zero. Measured
     against zero instead, it hardly moved, and times were predicted to be six times too short."""

@@ -31,6 +31,29 @@ def test_a_step_that_does_not_query_drafters_has_no_drafts_but_the_drafter_goes_
     assert steps(drafter, 1, REJECTED) == [True], "what was emitted then is known"
 
 
+def test_what_is_learned_late_is_what_would_have_been_learned_at_once():
+    rng = np.random.default_rng(0)
+    requests = [Request(number, [1, 2, 3], SamplingParams(max_tokens=500), seed=0) for number in range(3)]
+    batch = Batch(decoding=tuple(requests))
+    often, seldom = (
+        RecyclingDrafter(max_draft_tokens=4, num_entries=50),
+        RecyclingDrafter(max_draft_tokens=4, num_entries=50),
+    )
+    for step in range(200):
+        emitted = [Verification(tuple(rng.integers(0, 6, rng.integers(1, 4)).tolist()), 0) for _ in requests]
+        is_compared = step % 37 == 0
+        found = []
+        for drafter in (often, seldom):
+            drafter.begin_step(batch)
+            drafter.view(batch, is_queried=drafter is often or is_compared)
+            found.append([draft.token_ids.tolist() for draft in drafter.draft(batch, np.full(3, 4), None)])
+            drafter.observe(batch, np.zeros(3, dtype=int), emitted, [])
+        if is_compared:
+            assert found[0] == found[1]
+        for request, verification in zip(requests, emitted, strict=True):
+            request.append(verification.emitted_token_ids)
+
+
 class Literal:
     """A grammar of one text alone, of which num_said tokens are said."""
 

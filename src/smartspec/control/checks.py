@@ -7,7 +7,7 @@ from math import isfinite
 
 import numpy as np
 
-from smartspec.control.records import BatchView, Outcome
+from smartspec.control.records import BatchView, FreeTests, Outcome
 
 NO_STEP_BEFORE = -float("inf")
 _DRAFTER_COUNTS = ("lengths", "match_lengths", "lag")
@@ -30,7 +30,7 @@ def problems(
     max_draft_tokens: K, the longest draft that is configured; num_drafters: drafters there are (None: any).
     """
     if outcome is None:
-        assert view is not None, "there is neither a view nor outcome to check"
+        assert view is not None, "there is neither a view nor an outcome to check"
         return _view_problem(view, last_now, num_drafters)
     return _outcome_problem(view, outcome, max_draft_tokens)
 
@@ -51,18 +51,20 @@ def _view_problem(view: BatchView, last_now: float, num_drafters: int | None) ->
 
 
 def _is_sound(view: BatchView) -> bool:
-    """In a few reductions, as it is asked in every step."""
-    num_rows = view.num_rows
-    counts = [getattr(view, name) for name in _VIEW_COUNTS]
-    counts += [getattr(drafter, name) for drafter in view.drafters for name in _DRAFTER_COUNTS]
-    wishes = _wishes(view)
+    """In a few reductions, as it is checked in every step. What is no array is left to _what_is_wrong."""
+    shape, weights, targets = (view.num_rows,), view.weights, view.extras.get("tpot_targets")
+    counts = [view.context_tokens, view.max_draft_tokens]
+    for drafter in view.drafters:
+        counts += (drafter.lengths, drafter.match_lengths, drafter.lag)
+    columns = [*counts, weights, view.class_ids] if targets is None else [*counts, weights, view.class_ids, targets]
     return (
-        all(np.shape(column) == (num_rows,) for column in (*counts, *wishes.values()))
+        all([getattr(column, "shape", None) == shape for column in columns])
         and np.concatenate(counts).min(initial=0) >= 0
-        and all(getattr(view, name) >= 0 for name in _STEP_COUNTS)
-        and len(set(view.request_ids.tolist())) == num_rows
-        and bool(((view.weights >= 0) & (view.weights < np.inf)).all())
-        and ("tpot_targets" not in wishes or bool((wishes["tpot_targets"] > 0).all()))
+        and all([getattr(view, name) >= 0 for name in _STEP_COUNTS])
+        and len(set(view.request_ids.tolist())) == view.num_rows
+        # A NaN is the least and the largest, and compares as false.
+        and bool(weights.min(initial=0.0) >= 0 and weights.max(initial=0.0) < np.inf)
+        and (targets is None or bool(targets.min(initial=np.inf) > 0))
     )
 
 
@@ -99,9 +101,8 @@ def _outcome_problem(planned: BatchView | None, outcome: Outcome, max_draft_toke
     columns = {name: getattr(outcome, name) for name in _FEEDBACK_COUNTS}
     if problem := _shape_problem(columns, outcome.view.num_rows) or _contradiction(*columns.values()):
         return problem
-    num_drafters, drafter = len(outcome.view.drafters), outcome.plan.drafter
-    if (wrong := (outcome.verified > 0) & ((drafter < 0) | (drafter >= num_drafters))).any():
-        return f"drafter: tokens of drafters {drafter[wrong].tolist()} were verified, there are {num_drafters}"
+    if outcome.verified.any() and (problem := _unknown_drafter(outcome)):
+        return problem
     if problem := _free_tests_problem(outcome, max_draft_tokens):
         return problem
     longest = int(outcome.drafted.max(initial=0))
@@ -111,6 +112,13 @@ def _outcome_problem(planned: BatchView | None, outcome: Outcome, max_draft_toke
     if not 0 <= outcome.num_emitted <= most:
         return f"count: num_emitted is {outcome.num_emitted}, accepted drafts and prefills allow 0 to {most}"
     return None
+
+
+def _unknown_drafter(outcome: Outcome) -> str | None:
+    num_drafters, drafter = len(outcome.view.drafters), outcome.plan.drafter
+    if not (wrong := (outcome.verified > 0) & ((drafter < 0) | (drafter >= num_drafters))).any():
+        return None
+    return f"drafter: tokens of drafters {drafter[wrong].tolist()} were verified, there are {num_drafters}"
 
 
 def _seconds_problem(outcome: Outcome) -> str | None:
@@ -151,6 +159,8 @@ def _negative_count(columns: dict[str, np.ndarray], scalars: dict[str, float]) -
 def _free_tests_problem(outcome: Outcome, max_draft_tokens: int | None) -> str | None:
     longest = np.inf if max_draft_tokens is None else max_draft_tokens
     for number, free in enumerate(outcome.free_tests):
+        if _are_sound(free, outcome.view.num_rows, longest):
+            continue
         columns = {f"free_tests[{number}].{name}": column for name, column in vars(free).items()}
         if problem := _shape_problem(columns, outcome.view.num_rows):
             return problem
@@ -165,10 +175,20 @@ def _free_tests_problem(outcome: Outcome, max_draft_tokens: int | None) -> str |
     return None
 
 
+def _are_sound(free: FreeTests, num_rows: int, longest: float) -> bool:
+    """In a few reductions; False where it takes a closer look."""
+    position, tested, matched = free.position, free.tested, free.matched
+    if not all([getattr(column, "shape", None) == (num_rows,) for column in (position, tested, matched)]):
+        return False
+    least = np.concatenate((position, matched, tested - matched)).min(initial=0)
+    return bool(least >= 0 and position.max(initial=0) < longest)
+
+
 def _contradiction(drafted: np.ndarray, verified: np.ndarray, tested: np.ndarray, accepted: np.ndarray) -> str | None:
-    is_sound = (tested >= 0) & (accepted >= 0) & (tested <= verified) & (accepted <= verified) & (verified <= drafted)
-    if is_sound.all():
+    differences = verified - tested, verified - accepted, drafted - verified
+    if np.concatenate((tested, accepted, *differences)).min(initial=0) >= 0:
         return None
+    is_sound = (tested >= 0) & (accepted >= 0) & (tested <= verified) & (accepted <= verified) & (verified <= drafted)
     row = int(np.flatnonzero(~is_sound)[0])
     return (
         f"count: row {row} has drafted {drafted[row]}, verified {verified[row]}, tested {tested[row]}, accepted "

@@ -97,8 +97,8 @@ class Controller:
             return no_drafts(view.num_rows)
         self._last_now = view.now
         if not view.draft_lengths.any():  # nothing to decide, and nothing to learn but the time
-            survival = np.zeros((view.num_rows, self.max_draft_tokens))
-            return replace(no_drafts(view.num_rows), view=view, queried=queried, survival=survival)
+            plan, survival = no_drafts(view.num_rows), np.zeros((view.num_rows, self.max_draft_tokens))
+            return Plan(plan.lengths, plan.drafter, view=view, queried=queried, survival=survival)
         estimates = self._estimates(view)
         plan = self.policy.plan(view, estimates)
         survival = estimates.of_width(plan.width).survival_of(plan.drafter)

@@ -5,7 +5,7 @@ Every policy speculates without loss: lengths depend on load, history and confid
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -150,9 +150,12 @@ class Policy:
         return {}
 
 
+@lru_cache
 def no_drafts(num_rows: int) -> Plan:
-    """Plain decoding."""
-    return Plan(lengths=np.zeros(num_rows, dtype=np.int64), drafter=nobody(num_rows))
+    """Plain decoding; the same plan for all who ask."""
+    lengths, drafter = np.zeros(num_rows, dtype=np.int64), nobody(num_rows)
+    lengths.flags.writeable = drafter.flags.writeable = False
+    return Plan(lengths=lengths, drafter=drafter)
 
 
 def nobody(num_rows: int) -> np.ndarray:

@@ -265,7 +265,7 @@ class FreeTests:
         if not self.tested.any():
             return self
         is_known = self.position < num_tokens
-        return replace(self, tested=self.tested * is_known, matched=self.matched * is_known)
+        return FreeTests(self.position, self.tested * is_known, self.matched * is_known)
 
 
 @dataclass(frozen=True)
@@ -300,6 +300,8 @@ class Outcome:
         """The plan as it was carried out: a stop rule may have ended drafts early, and trees end when they cannot
         become better."""
         plan, depths = self.plan, None
+        if plan.depths is None and (self.drafted == plan.lengths).all():
+            return plan
         if plan.width > 1 and self.parents is not None:
             is_there = np.arange(self.parents.shape[1]) < self.drafted[:, None]
             depths = np.where(is_there, depths_of(self.parents), 0).max(axis=1)

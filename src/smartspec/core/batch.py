@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -101,6 +102,14 @@ def without_nodes(draft: Draft, kept: np.ndarray) -> Draft:
     numbers = np.append(np.cumsum(kept) - 1, -1).astype(np.int32)  # the last: of the text, -1
     confidence = None if draft.confidence is None else draft.confidence[kept]
     return Draft(draft.token_ids[kept], numbers[draft.parents[kept]], draft.match_length, confidence=confidence)
+
+
+@lru_cache
+def no_tokens(num_rows: int) -> np.ndarray:
+    """int64 [num_rows], all 0; the same array for all who ask, not to be written to."""
+    zeros = np.zeros(num_rows, dtype=np.int64)
+    zeros.flags.writeable = False
+    return zeros
 
 
 _CHAIN = np.arange(-1, 255, dtype=np.int32)

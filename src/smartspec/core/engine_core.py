@@ -6,7 +6,7 @@ from typing import Protocol
 import numpy as np
 
 from smartspec.control.records import BatchView, Drafted, DrafterQuery, Outcome, Plan
-from smartspec.core.batch import Batch, Draft, RequestOutput, StepOutput, StepResult, Verification, shorten
+from smartspec.core.batch import Batch, Draft, RequestOutput, StepOutput, StepResult, Verification, no_tokens, shorten
 from smartspec.core.draft_columns import confidence_of, node_tests, num_compared, parents_of
 from smartspec.core.request import Request
 from smartspec.core.scheduler import Scheduler
@@ -100,7 +100,7 @@ class EngineCore:
         drafted = _drafted(drafts, self.scheduler.max_draft_tokens)
         keep = self.controller.cut(reserved, drafted)
         self.scheduler.remember_drafts(batch, keep)
-        verified = tuple(map(shorten, drafts, keep.tolist()))
+        verified = tuple(map(shorten, drafts, keep.tolist())) if drafted.lengths.any() else drafts
         result = self.executor.verify(batch, verified)
         outputs, num_kept = self._update(batch, result)
         outcome = _outcome(plan.view or view, reserved, drafted, verified, num_kept, result)
@@ -151,6 +151,8 @@ class EngineCore:
 
 
 def _drafted(drafts: tuple[Draft, ...], max_draft_tokens: int) -> Drafted:
+    if not any(drafts):
+        return Drafted(no_tokens(len(drafts)))
     lengths = np.array([len(draft) for draft in drafts], dtype=np.int64)
     return Drafted(lengths, confidence_of(drafts, max_draft_tokens), parents_of(drafts, max_draft_tokens))
 
@@ -164,11 +166,16 @@ def _outcome(
     result: StepResult,
 ) -> Outcome:
     """num_kept: int [R], emitted tokens that were kept: a position behind the last of them was not tested."""
-    accepted = np.array([v.num_accepted for v in result.decoding], dtype=np.int64)
-    lengths = np.array([len(draft) for draft in verified], dtype=np.int64)
-    comparable, tests = np.minimum(lengths, accepted + 1), None
+    tests = None
+    lengths = tested = accepted = no_tokens(view.num_rows)
+    if any(verified):
+        accepted = np.array([v.num_accepted for v in result.decoding], dtype=np.int64)
+        lengths = np.array([len(draft) for draft in verified], dtype=np.int64)
+        tested = np.minimum(np.minimum(lengths, accepted + 1), num_kept)
+        accepted = np.minimum(accepted, num_kept)
     if drafted.parents is not None:
         comparable = np.array(list(map(num_compared, verified, result.decoding)), dtype=np.int64)
+        tested = np.minimum(comparable, num_kept)
         tests = node_tests(verified, result.decoding, num_kept, drafted.parents.shape[1])
     num_emitted = num_kept.sum() + sum(len(v.emitted_token_ids) for v in result.prefill if v is not None)
     return Outcome(
@@ -176,8 +183,8 @@ def _outcome(
         plan=plan,
         drafted=drafted.lengths,
         verified=lengths,
-        tested=np.minimum(comparable, num_kept),
-        accepted=np.minimum(accepted, num_kept),
+        tested=tested,
+        accepted=accepted,
         num_emitted=int(num_emitted),
         seconds=result.seconds,
         confidence=drafted.confidence,
@@ -189,13 +196,14 @@ def _outcome(
 
 
 def _step_output(outputs: list[RequestOutput], outcome: Outcome, predicted_seconds: float) -> StepOutput:
+    verified = tuple(outcome.verified.tolist())
     return StepOutput(
         outputs=tuple(outputs),
         num_prefill_tokens=outcome.view.prefill_tokens,
-        num_draft_tokens=int(outcome.drafted.sum()),
-        num_verified_tokens=int(outcome.verified.sum()),
-        num_accepted_tokens=int(outcome.accepted.sum()),
-        verified_lengths=tuple(outcome.verified.tolist()),
+        num_draft_tokens=sum(outcome.drafted.tolist()),
+        num_verified_tokens=sum(verified),
+        num_accepted_tokens=sum(outcome.accepted.tolist()),
+        verified_lengths=verified,
         predicted_seconds=predicted_seconds,
         seconds=outcome.seconds,
     )

@@ -5,8 +5,9 @@ to compute, and the scheduler hands out tokens so that the first catches up with
 """
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -83,10 +84,12 @@ class Scheduler:
         """What the controller may know about the batch. queries: of the drafters. now: seconds; see BatchView."""
         rows = batch.decoding
         # Not below 0: of a prompt that only is to be scored, no token may come.
-        left = np.array([max(0, r.max_num_tokens - r.num_tokens - 1) for r in rows], dtype=np.int64)
-        caps, budget = self._fit_kv(rows, np.minimum(left, self.max_draft_tokens))
-        wishes: dict[str, Any] = {}
-        if any(r.speculation is not NO_OPTIONS for r in rows):
+        most = [min(max(0, r.max_num_tokens - r.num_tokens - 1), self.max_draft_tokens) for r in rows]
+        columns = [r.request_id for r in rows], [r.num_computed_tokens for r in rows], most
+        request_ids, context_tokens, caps = np.array(columns, dtype=np.int64)
+        caps, budget = self._fit_kv(rows, caps)
+        wishes: Mapping[str, Any] = _no_wishes(len(rows))
+        if any([r.speculation is not NO_OPTIONS for r in rows]):
             caps, wishes = _wishes(rows, caps)
         chunks = [(n, r.num_computed_tokens + n) for r, n in zip(batch.prefill, batch.num_prefill_tokens, strict=True)]
         if chunks:
@@ -94,8 +97,8 @@ class Scheduler:
             # Their share even where prefill has left no room: the next step will leave it.
             budget = min(budget, max(room, self.max_batched_tokens // ROOM_FOR_DRAFTS))
         return BatchView(
-            request_ids=np.array([r.request_id for r in rows], dtype=np.int64),
-            context_tokens=np.array([r.num_computed_tokens for r in rows], dtype=np.int64),
+            request_ids=request_ids,
+            context_tokens=context_tokens,
             max_draft_tokens=caps,
             num_prefills=len(chunks),
             prefill_tokens=sum(num_tokens for num_tokens, _ in chunks),
@@ -297,7 +300,17 @@ def _chunk(request: Request, budget: int, scored: int) -> int:
 def _cut(query: DrafterQuery, caps: np.ndarray, is_queried: bool) -> DrafterView:
     """What the query finds, with drafts of at most these lengths: int [R]."""
     drafter = query(is_queried)
-    return replace(drafter, lengths=np.minimum(drafter.lengths, caps)) if drafter.lengths.any() else drafter
+    return replace(drafter, lengths=np.minimum(drafter.lengths, caps)) if (drafter.lengths > caps).any() else drafter
+
+
+@lru_cache
+def _no_wishes(num_rows: int) -> Mapping[str, Any]:
+    """As _wishes, where nobody asks for anything."""
+    return {
+        "weights": np.ones(num_rows),
+        "class_ids": np.zeros(num_rows, dtype=np.int64),
+        "tpot_targets": np.full(num_rows, np.inf),
+    }
 
 
 def _wishes(rows: tuple[Request, ...], caps: np.ndarray) -> tuple[np.ndarray, dict[str, Any]]:

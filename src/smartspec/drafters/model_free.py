@@ -1,16 +1,27 @@
 """What all drafters without a model share: drafts made from text alone, for every row of every step."""
 
 from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
 from smartspec.control.records import DrafterSpec, DrafterView, FreeTests, StopRule
-from smartspec.core.batch import NO_DRAFT, Batch, Draft, Verification, chain, shorten, without_nodes
+from smartspec.core.batch import NO_DRAFT, Batch, Draft, Verification, chain, no_tokens, shorten, without_nodes
 from smartspec.core.draft_columns import confidence_of, parents_of
 from smartspec.core.grammar import Grammar
 from smartspec.core.request import Request
 
+LEARN_STEPS = 16  # that are learned from together, where nobody asks for drafts before
 FORCED = 32  # match length of drafts that a grammar forces, longer than any match: a pool of their own
+
+
+class _Written(NamedTuple):
+    """What the target emitted in a step behind the first num_tokens tokens of each text."""
+
+    requests: Sequence[Request]
+    num_tokens: Sequence[int]
+    verifications: Sequence[Verification | None]
 
 
 class ModelFreeDrafter:
@@ -30,6 +41,7 @@ class ModelFreeDrafter:
             raise ValueError(f"max_draft_tokens must be at least 1, got {max_draft_tokens}")
         self.max_draft_tokens = max_draft_tokens
         self._drafts: tuple[Draft, ...] = ()
+        self._unlearned: list[_Written] = []
 
     def propose(self, token_ids: np.ndarray) -> Draft:
         """The draft behind a text, int32 [L]; NO_DRAFT where there is none."""
@@ -59,14 +71,18 @@ class ModelFreeDrafter:
         return draft if forced in draft.paths else chain(np.array(forced, dtype=np.int32), match_length=FORCED)
 
     def view(self, batch: Batch, is_queried: bool = True) -> DrafterView:
+        if is_queried:
+            self._learn()
+        elif all([request.grammar is None for request in batch.decoding]):
+            return _nothing_found(len(batch.decoding))
         self._drafts = tuple([self._draft_of(request, is_queried) for request in batch.decoding])
         if not any(self._drafts):
-            nothing = np.zeros(len(self._drafts), dtype=np.int64)
-            return DrafterView(nothing, nothing, nothing)
-        lengths = np.array([len(draft) for draft in self._drafts], dtype=np.int64)
+            return _nothing_found(len(self._drafts))
+        lengths = [len(draft) for draft in self._drafts]
         return DrafterView(
-            lengths,
+            np.array(lengths, dtype=np.int64),
             np.array([draft.match_length for draft in self._drafts], dtype=np.int64),
+            no_tokens(len(lengths)),
             confidence=confidence_of(self._drafts, self.max_draft_tokens),
             parents=parents_of(self._drafts, self.max_draft_tokens),
         )
@@ -81,24 +97,44 @@ class ModelFreeDrafter:
         decoding: Sequence[Verification],
         prefill: Sequence[Verification | None],
     ) -> FreeTests:
-        rows = zip((*batch.decoding, *batch.prefill), (*decoding, *prefill), strict=True)
-        for request, verification in rows:
-            if verification is not None:
-                self.of_salt(request.origin.cache_salt).learn(request.token_ids, verification.emitted_token_ids)
+        requests = (*batch.decoding, *batch.prefill)
+        num_tokens = [request.num_tokens for request in requests]
+        self._unlearned.append(_Written(requests, num_tokens, (*decoding, *prefill)))
+        if len(self._unlearned) >= LEARN_STEPS:
+            self._learn()
         return free_tests(self._drafts, verified, decoding)
+
+    def _learn(self) -> None:
+        steps, self._unlearned = self._unlearned, []
+        for step in steps:
+            for request, num_tokens, verification in zip(*step, strict=True):
+                if verification is not None:
+                    drafter = self.of_salt(request.origin.cache_salt)
+                    drafter.learn(request.tokens[:num_tokens], verification.emitted_token_ids)
+
+
+@lru_cache
+def _nothing_found(num_rows: int) -> DrafterView:
+    return DrafterView(*[no_tokens(num_rows)] * 3)
 
 
 def free_tests(drafts: Sequence[Draft], verified: np.ndarray, decoding: Sequence[Verification]) -> FreeTests:
     """Of each row's first draft token that was not verified, where the target's token there is known; of a tree only
     where nothing was verified. verified: int [R]."""
-    tested, matched = np.zeros((2, len(verified)), dtype=np.int64)
     if not any(drafts):
-        return FreeTests(verified, tested, matched)
-    for row, position in enumerate(verified.tolist()):
-        emitted, draft = decoding[row].emitted_token_ids, drafts[row]
-        if not draft.is_chain:
-            if not position and emitted:
-                tested[row], matched[row] = 1, emitted[0] in draft.token_ids[draft.parents < 0]
-        elif position < min(len(emitted), len(draft)):
-            tested[row], matched[row] = 1, emitted[position] == draft.token_ids[position]
+        return FreeTests(verified, no_tokens(len(verified)), no_tokens(len(verified)))
+    tests = [
+        _free_test(draft, position, verification.emitted_token_ids) if len(draft) else (0, 0)
+        for draft, position, verification in zip(drafts, verified.tolist(), decoding, strict=True)
+    ]
+    tested, matched = np.array(tests, dtype=np.int64).T
     return FreeTests(verified, tested, matched)
+
+
+def _free_test(draft: Draft, position: int, emitted: tuple[int, ...]) -> tuple[int, bool]:
+    """Whether the token at that position of a draft was tested, and whether it was right."""
+    if not draft.is_chain:
+        is_tested = not position and len(emitted) > 0
+        return is_tested, is_tested and emitted[0] in draft.token_ids[draft.parents < 0]
+    is_tested = position < min(len(emitted), len(draft))
+    return is_tested, is_tested and emitted[position] == draft.token_ids.item(position)

@@ -11,6 +11,8 @@ from smartspec.control.records import DrafterSpec
 from smartspec.core.batch import NO_DRAFT, Draft, chain
 from smartspec.drafters.model_free import FORCED, ModelFreeDrafter
 
+FEW = 12  # matches of the last token, so many or fewer, are compared faster one by one
+
 
 class PromptLookupDrafter(ModelFreeDrafter):
     """Drafts from a request's own prompt and output; keeps no state.
@@ -34,23 +36,33 @@ class PromptLookupDrafter(ModelFreeDrafter):
             return NO_DRAFT
         found = token_ids[source : source + self.max_draft_tokens]
         if len(found) < self.max_draft_tokens:
-            found = np.resize(found, self.max_draft_tokens)
+            found = token_ids[source + np.arange(self.max_draft_tokens) % len(found)]
         return chain(found, match_length=num_matched)
 
 
 def _longest_match(token_ids: np.ndarray, max_match: int) -> tuple[int, int]:
     """Index behind the most recent of the longest earlier matches of the suffix, and their length, at most max_match.
 
-    (0, 0) where even the last token is new. Narrows down one set of candidates, token by token towards the front.
+    (0, 0) where even the last token is new. Narrows down one set of candidates, token by token towards the front; a few
+    are compared one by one, the most recent first.
     """
     (ends,) = (token_ids[:-1] == token_ids[-1]).nonzero()
-    if not ends.size:
-        return 0, 0
-    for num_matched in range(1, max_match):
+    num_matched = min(1, ends.size)
+    while ends.size > FEW and num_matched < max_match:
         # Ends are distinct and none is below num_matched - 1, so only the first can have nothing in front of it.
         candidates = ends[int(ends[0] < num_matched) :]
         candidates = candidates[token_ids[candidates - num_matched] == token_ids[-1 - num_matched]]
         if not candidates.size:
-            return int(ends[-1]) + 1, num_matched
-        ends = candidates
-    return int(ends[-1]) + 1, max_match
+            return ends.item(-1) + 1, num_matched
+        ends, num_matched = candidates, num_matched + 1
+    best, longest = -1, 0
+    at, last = token_ids.item, len(token_ids) - 1
+    for end in reversed(ends.tolist()):
+        length = num_matched
+        while length < max_match and length <= end and at(end - length) == at(last - length):
+            length += 1
+        if length > longest:
+            best, longest = end, length
+        if longest == max_match:
+            break
+    return best + 1, longest

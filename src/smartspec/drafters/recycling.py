@@ -23,7 +23,7 @@ TOKEN_BITS = 20
 _MASKS = tuple((1 << TOKEN_BITS * num_tokens) - 1 for num_tokens in range(MAX_CONTEXT + 1))
 NUM_ENTRIES = 65521  # a prime: the remainder spreads contexts evenly
 NUM_CANDIDATES = 3  # next tokens of a context that are remembered; a chain takes the newest one
-_NONE_BEHIND = (-1,) * (NUM_CANDIDATES - 1)
+_NONE = array("i", [-1] * NUM_CANDIDATES)
 MAX_SALTS = 64  # tables besides the one of requests without a salt, 1.3 MB each
 
 
@@ -58,10 +58,20 @@ class RecyclingDrafter(ModelFreeDrafter):
 
     def learn(self, token_ids: np.ndarray, emitted_token_ids: tuple[int, ...]) -> None:
         """Remember that the target emitted these tokens behind the text token_ids, int32 [L]."""
-        context = pack(token_ids)
+        context, contexts, next_tokens = pack(token_ids), self._contexts, self._next_tokens
         for token in emitted_token_ids:
             for mask in _MASKS[1:]:
-                self._remember(context & mask, token)
+                key = context & mask
+                slot = key % len(contexts)
+                first = NUM_CANDIDATES * slot
+                if contexts[slot] != key:
+                    contexts[slot] = key
+                    next_tokens[first : first + NUM_CANDIDATES] = _NONE
+                newest = token
+                for place in range(first, first + NUM_CANDIDATES):  # to the front, those before it one place back
+                    next_tokens[place], newest = newest, next_tokens[place]
+                    if newest == token:
+                        break
             context = append(context, token)
 
     def propose(self, token_ids: np.ndarray) -> Draft:
@@ -81,29 +91,25 @@ class RecyclingDrafter(ModelFreeDrafter):
 
     def _next_token(self, context: int) -> tuple[int, int]:
         """What last followed the longest known context, and its length; (-1, 0) where none is known."""
-        candidates, num_tokens = self._candidates(context)
-        return candidates[0], num_tokens
+        slot, num_tokens = self._find(context)
+        return self._next_tokens[NUM_CANDIDATES * slot] if num_tokens else -1, num_tokens
 
     def _candidates(self, context: int) -> tuple[list[int], int]:
         """The last different tokens that followed the longest known context, newest first, -1 behind their end, and
         that context's length; 0 where none is known."""
+        slot, num_tokens = self._find(context)
+        first = NUM_CANDIDATES * slot
+        return self._next_tokens[first : first + NUM_CANDIDATES].tolist() if num_tokens else [-1], num_tokens
+
+    def _find(self, context: int) -> tuple[int, int]:
+        """Where the longest known context stands, and its length; (0, 0) where none is known."""
+        contexts = self._contexts
         for num_tokens in range(MAX_CONTEXT, 0, -1):
             key = context & _MASKS[num_tokens]
-            slot = key % len(self._contexts)
-            if self._contexts[slot] == key:
-                first = NUM_CANDIDATES * slot
-                return self._next_tokens[first : first + NUM_CANDIDATES].tolist(), num_tokens
-        return [-1], 0
-
-    def _remember(self, context: int, token: int) -> None:
-        slot = context % len(self._contexts)
-        first, tokens = NUM_CANDIDATES * slot, self._next_tokens
-        if self._contexts[slot] != context:
-            self._contexts[slot] = context
-            tokens[first : first + NUM_CANDIDATES] = array("i", (token, *_NONE_BEHIND))
-        elif tokens[first] != token:
-            others = [other for other in tokens[first : first + NUM_CANDIDATES] if other != token]
-            tokens[first : first + NUM_CANDIDATES] = array("i", [token, *others][:NUM_CANDIDATES])
+            slot = key % len(contexts)
+            if contexts[slot] == key:
+                return slot, num_tokens
+        return 0, 0
 
 
 def pack(token_ids: np.ndarray) -> int:

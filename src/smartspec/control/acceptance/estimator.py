@@ -62,9 +62,12 @@ class AcceptanceEstimator:
             number: SiblingAcceptance(settings) for number, each in enumerate(drafters) if each.makes_trees
         }
         self._idle_steps = 0  # since there was evidence
-        # A step asks for the same several times: kept for its view until something is learned or forgotten.
+        # A step asks for the same several times, and so do the next ones of the same requests: kept until something is
+        # learned or forgotten.
         self._view: BatchView | None = None
         self._kept: _History | None = None
+        self._rows_kept: tuple[bytes, bytes] | None = None
+        self._effects_kept = np.zeros((len(drafters), 0))
 
     def survival(self, view: BatchView) -> np.ndarray:
         """Survival of the drafts of each drafter, by all that is known before drafting: float [D, R, K]."""
@@ -118,7 +121,7 @@ class AcceptanceEstimator:
             rows = self._effects.rows_to_learn(evidence.request_ids, evidence.class_ids, tested[0].any(axis=0))
             information, residual = self._learn_cells(history, tested, accepted, num_steps)
             self._effects.learn(rows, history.effects, information, residual, num_steps)
-        self._view = None
+        self._view = self._rows_kept = None
 
     @property
     def siblings(self) -> dict[int, np.ndarray]:
@@ -129,7 +132,7 @@ class AcceptanceEstimator:
     def forget(self, request_id: int) -> None:
         """Drop a request that has ended; what it taught stays with its class. Unknown ones are ignored."""
         self._effects.forget(request_id)
-        self._view = None
+        self._view = self._rows_kept = None
 
     @property
     def num_tracked_requests(self) -> int:
@@ -148,9 +151,12 @@ class AcceptanceEstimator:
         return self._kept
 
     def _recall(self, request_ids: np.ndarray, class_ids: np.ndarray, match_lengths: np.ndarray) -> _History:
+        rows = request_ids.tobytes(), class_ids.tobytes()
+        if rows != self._rows_kept:
+            self._effects_kept = self._effects.of(self._effects.rows(request_ids), class_ids)
+            self._rows_kept = rows
         pools = self._pools.of(match_lengths)
-        effects = self._effects.of(self._effects.rows(request_ids), class_ids)
-        return _History(pools, effects, self._cells.of(pools) + effects)
+        return _History(pools, self._effects_kept, self._cells.of(pools) + self._effects_kept)
 
     def _learn_cells(self, history: _History, tested: np.ndarray, accepted: np.ndarray, num_steps: int) -> np.ndarray:
         """Teach the cells; returns the information and the residual that are left for each row: float [2, D, R].

@@ -14,7 +14,8 @@ on the profile could explain any one size, but not what a draft token adds; the 
 steps so far have told apart.
 """
 
-from dataclasses import dataclass
+from bisect import bisect_right
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -37,8 +38,7 @@ BEYOND = 2.0**20  # tokens behind the last knot up to which its slope holds: mor
 MAX_CORRECTIONS = 4  # rounds in which negative coefficients are put right; those left are cut off
 
 
-@dataclass(frozen=True)
-class PassSize:
+class PassSize(NamedTuple):
     """Sizes of passes, see cost_curve; all fields broadcast. prefill_tokens: how many of fed_tokens are prefill."""
 
     fed_tokens: np.ndarray | float
@@ -79,6 +79,24 @@ class CostCorrection:
         of_tokens = context * size.context_tokens + attended * size.attended_tokens + scored * size.scored_tokens
         curve = np.interp(size.fed_tokens, self._curve_knots, self._heights)
         return np.maximum(fixed + row * size.rows + of_prefill + of_tokens + curve, self._floor)
+
+    def seconds_of_one(self, size: PassSize) -> float:
+        """The same of one pass, whose sizes are numbers, without arrays."""
+        fixed, row, context, attended, scored, prefill_pass, prefill_token = self._scalars
+        of_prefill = (size.prefill_tokens > 0) * prefill_pass + prefill_token * size.prefill_tokens
+        of_tokens = context * size.context_tokens + attended * size.attended_tokens + scored * size.scored_tokens
+        return max(fixed + row * size.rows + of_prefill + of_tokens + self._curve_at(size.fed_tokens), self._floor)
+
+    def _curve_at(self, fed_tokens: Any) -> float:
+        """As np.interp computes it."""
+        knots, heights = self._curve
+        piece = bisect_right(knots, fed_tokens) - 1
+        if piece < 0:
+            return heights[0]
+        if piece >= len(knots) - 1:
+            return heights[-1]
+        slope = (heights[piece + 1] - heights[piece]) / (knots[piece + 1] - knots[piece])
+        return slope * (fed_tokens - knots[piece]) + heights[piece]
 
     @property
     def drift(self) -> float:
@@ -166,9 +184,10 @@ class CostCorrection:
         return np.maximum(theta, self._lowest)
 
     def _update_curve(self) -> None:
-        """What seconds() needs of the coefficients: scalars as floats, and the token curve at its knots."""
+        """What predictions need of the coefficients: scalars as floats, and the token curve at its knots."""
         self._scalars = self._theta[: len(NAMES)].tolist()
         np.cumsum(np.diff(self._curve_knots) * self._theta[SLOPES], out=self._heights[1:])
+        self._curve = self._curve_knots.tolist(), self._heights.tolist()
 
 
 def _prior_covariance(theta: np.ndarray, profile: CostCurve, settings: LatencySettings) -> np.ndarray:

@@ -89,6 +89,8 @@ class LatencyModel:
 
     def target_seconds(self, view: BatchView, num_draft_tokens: np.ndarray) -> np.ndarray:
         """Time of the target pass with that many draft tokens in the batch: float [N], never decreasing with them."""
+        if len(num_draft_tokens) == 1:
+            return np.array([self._target.seconds_of_one(_target_size(view, num_draft_tokens.item()))])
         return self._target.seconds(_target_size(view, num_draft_tokens))
 
     def draft_seconds(self, view: BatchView, drafter: np.ndarray, max_depth: int, width: int = 1) -> np.ndarray:
@@ -108,9 +110,14 @@ class LatencyModel:
 
     def predict(self, view: BatchView, plan: Plan, verified: np.ndarray) -> PredictedSeconds:
         """Time of a step that drafts plan and verifies verified (int [R]) draft tokens of each row."""
-        sizes = self._draft_sizes(view, plan).items()
-        drafts = {number: float(self._drafts[number].seconds(size).sum()) for number, size in sizes}
-        off, target = self.target_seconds(view, np.array([0, verified.sum()])).tolist()
+        drafts: dict[int, float] = {}
+        if self._drafts:
+            sizes = self._draft_sizes(view, plan).items()
+            drafts = {number: float(self._drafts[number].seconds(size).sum()) for number, size in sizes}
+        num_verified = sum(verified.tolist())
+        off = target = self._target.seconds_of_one(_target_size(view, 0))
+        if num_verified:
+            target = self._target.seconds_of_one(_target_size(view, num_verified))
         return PredictedSeconds(drafts, target, self.host_seconds, off=off + self.host_seconds)
 
     def observe(self, view: BatchView, plan: Plan, verified: np.ndarray, measured: StepSeconds) -> PredictedSeconds:
@@ -128,7 +135,7 @@ class LatencyModel:
         """
         for step in steps:
             _check(step.measured)
-        num_verified = [int(step.verified.sum()) for step in steps]
+        num_verified = [sum(step.verified.tolist()) for step in steps]
         fed_tokens = {step.view.ordinary_tokens + n for step, n in zip(steps, num_verified, strict=True)}
         is_first_use = not fed_tokens <= self._sizes_seen
         self._sizes_seen |= fed_tokens
@@ -249,7 +256,7 @@ def _target_size(view: BatchView, num_draft_tokens: np.ndarray | int) -> PassSiz
 
 def _stacked(sizes: list[PassSize]) -> PassSize:
     """Several passes as one: every field an array."""
-    return PassSize(*np.array([list(vars(size).values()) for size in sizes], dtype=float).T)
+    return PassSize(*np.array(sizes, dtype=float).T)
 
 
 def _check(measured: StepSeconds) -> None:

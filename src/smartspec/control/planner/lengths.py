@@ -83,20 +83,23 @@ def plan_lengths(
     gains = _slot_gains(survival, weights, fairness).ravel()[slots]
     order = (-gains).argsort(kind="stable")
     slots, gains = slots[order], gains[order]
-    rows, positions = np.divmod(slots, num_positions)
-    # The shallowest draft in which the slot exists.
-    first_depth = np.where(needs_depth[rows], positions + 1, 0) if passes is None else passes[rows, positions]
+    rows = slots // num_positions
+    first_depth = _first_depth(slots, rows, num_positions, needs_depth, passes)
     off_seconds = float(target_seconds[0] + draft_seconds[0] + host_seconds)
     best = off = objective(base, off_seconds, value_of_time)
     best_emitted, best_seconds, best_n, best_depth = base, off_seconds, 0, 0
-    # No plan of a depth is better than all slots that exist there at the price of none: most depths need no look.
-    all_emitted = _power_mean(np.bincount(first_depth, gains).cumsum(), base, fairness)
-    least_seconds = draft_seconds[: len(all_emitted)] + (target_seconds[0] + host_seconds)
-    bounds = objective(all_emitted, least_seconds, value_of_time)
-    for depth in (-bounds).argsort(kind="stable").tolist():
+    bounds, depths = np.full(1, np.inf), [0]
+    if first_depth is not None:
+        # No plan of a depth is better than all slots that exist there at the price of none: most depths need no look.
+        all_emitted = _power_mean(np.bincount(first_depth, gains).cumsum(), base, fairness)
+        least_seconds = draft_seconds[: len(all_emitted)] + (target_seconds[0] + host_seconds)
+        bounds = objective(all_emitted, least_seconds, value_of_time)
+        depths = (-bounds).argsort(kind="stable").tolist()
+    for depth in depths:
         if bounds[depth] < best - BOUND_ERROR * abs(best):
             break
-        gained = gains[first_depth <= depth][: len(target_seconds) - 1].cumsum()
+        existing = gains if first_depth is None else gains[first_depth <= depth]
+        gained = existing[: len(target_seconds) - 1].cumsum()
         if not len(gained):
             continue
         emitted = _power_mean(gained, base, fairness)
@@ -106,17 +109,27 @@ def plan_lengths(
         if (values[n], -n - 1, -depth) > (best, -best_n, -best_depth):
             best, best_n, best_depth = float(values[n]), n + 1, depth
             best_emitted, best_seconds = float(emitted[n]), float(seconds[n])
-    chosen = np.flatnonzero(first_depth <= best_depth)[:best_n]
+    chosen = slice(best_n) if first_depth is None else np.flatnonzero(first_depth <= best_depth)[:best_n]
+    rows = rows[chosen]
     return LengthPlan(
-        lengths=np.bincount(rows[chosen], minlength=len(caps)),
+        lengths=np.bincount(rows, minlength=len(caps)),
         depth=best_depth,
         goodput=best_emitted / best_seconds,
         seconds=best_seconds,
         off_goodput=base / off_seconds,
         off_seconds=off_seconds,
         gain=relative_gain(best, off, base, value_of_time),
-        passes=None if passes is None else _most(rows[chosen], first_depth[chosen], len(caps)),
+        passes=None if passes is None or first_depth is None else _most(rows, first_depth[chosen], len(caps)),
     )
+
+
+def _first_depth(
+    slots: np.ndarray, rows: np.ndarray, num_positions: int, needs_depth: np.ndarray, passes: np.ndarray | None
+) -> np.ndarray | None:
+    """The shallowest draft in which each slot exists: int [slots]; None where all drafts exist already."""
+    if passes is not None:
+        return passes.ravel()[slots]
+    return np.where(needs_depth[rows], slots - rows * num_positions + 1, 0) if needs_depth.any() else None
 
 
 def _most(rows: np.ndarray, values: np.ndarray, num_rows: int) -> np.ndarray:

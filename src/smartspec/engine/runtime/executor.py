@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from smartspec.control.records import DrafterQuery, DrafterView, Plan, StepSeconds
-from smartspec.core.batch import NO_DRAFT, Batch, Draft, StepResult, TokenLogprobs, Verification, shorten
+from smartspec.core.batch import NO_DRAFT, Batch, Draft, StepResult, TokenLogprobs, Verification, no_tokens, shorten
 from smartspec.core.blocks import Wipe
 from smartspec.core.drafter import Drafter, TreeDrafter
 from smartspec.core.request import Request
@@ -51,7 +51,7 @@ class LiveExecutor:
     def _query(self, drafter: Drafter, batch: Batch, is_queried: bool) -> DrafterView:
         self._was_queried |= is_queried
         if drafter.spec.has_passes and not is_queried:
-            return DrafterView(np.zeros(len(batch.decoding), dtype=np.int64))
+            return DrafterView(*[no_tokens(len(batch.decoding))] * 3)
         return drafter.view(batch, is_queried)
 
     def draft(self, batch: Batch, plan: Plan) -> tuple[Draft, ...]:
@@ -92,15 +92,23 @@ class LiveExecutor:
         ended = dict(zip(ending, verifications[len(drafts) :], strict=True))
         decoding = tuple(verifications[: len(drafts)])
         prefill = tuple(ended.get(request) for request in batch.prefill)
-        verified = np.array([len(draft) for draft in drafts], dtype=np.int64)
         free_tests = tuple(
-            drafter.observe(batch, np.where(self._drafter == number, verified, 0), decoding, prefill)
-            for number, drafter in enumerate(self.drafters)
+            [
+                drafter.observe(batch, own, decoding, prefill)
+                for drafter, own in zip(self.drafters, self._by_drafter(drafts), strict=True)
+            ]
         )
         if not self._was_queried:
             free_tests = ()
         seconds = self._step_seconds(target=self.clock() - began)
         return StepResult(decoding, prefill, seconds, free_tests=free_tests, prompt_logprobs=scores)
+
+    def _by_drafter(self, drafts: tuple[Draft, ...]) -> list[np.ndarray]:
+        """Verified draft tokens of each row that each drafter made: int [R] each."""
+        if not any(drafts):
+            return [no_tokens(len(drafts))] * len(self.drafters)
+        verified = np.array([len(draft) for draft in drafts], dtype=np.int64)
+        return [np.where(self._drafter == number, verified, 0) for number in range(len(self.drafters))]
 
     def _look_again(
         self, batch: Batch, drafts: tuple[Draft, ...], verifications: list[Verification]
@@ -178,8 +186,10 @@ def _draft(drafter: Drafter, batch: Batch, lengths: np.ndarray, plan: Plan) -> S
 
 
 def _decode_segment(request: Request, draft: Draft) -> Segment:
-    token_ids = np.concatenate([request.token_ids[-1:], draft.token_ids])
-    start = request.num_computed_tokens
+    token_ids, start = request.token_ids[-1:], request.num_computed_tokens
+    if not len(draft):
+        return Segment(request.slot, start, token_ids, 1, None)
+    token_ids = np.concatenate([token_ids, draft.token_ids])
     # In a tree the newest token is the root that all nodes follow.
     tree = None if draft.is_chain else tree_mask(np.concatenate([[-1], draft.parents + 1]), start)
     return Segment(request.slot, start, token_ids, len(token_ids), tree)
