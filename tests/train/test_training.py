@@ -3,7 +3,6 @@
 import errno
 import json
 import shutil
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,10 +10,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-
-sys.path.append(str(Path(__file__).parents[1] / "engine"))
-from saved_models import save_model
-from transformers import AutoTokenizer
+from tiny_training import curve
 from typer.testing import CliRunner
 
 from smartspec.cli.main import _build_app
@@ -29,25 +25,7 @@ from smartspec.train.prompts import chat_format
 from smartspec.train.shards import TokenRow, read_rows, read_shard, shard_paths, write_shard
 from smartspec.train.signals import read_signals, signals_path
 
-TEMPLATE = "{% for m in messages %}w3 w{{ 4 if m.role == 'user' else 6 }} {{ m.content }} <end> {% endfor %}"
 SETTINGS = TrainingSettings(num_tokens=20_000, draft_vocab_size=16, learning_rate=5e-2, checkpoint_seconds=1e9)
-
-
-@pytest.fixture(scope="module")
-def target(tmp_path_factory) -> Path:
-    sizes = {"num_hidden_layers": 6, "max_position_embeddings": 128, "initializer_range": 0.4}
-    folder = save_model(tmp_path_factory.mktemp("target"), eos_token_id=[2], **sizes)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    tokenizer.chat_template = TEMPLATE + "{% if add_generation_prompt %}w3 w6 {% endif %}"
-    tokenizer.save_pretrained(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def texts(target, tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("texts")
-    run.generate_texts(str(target), folder, 250, (), 0, lambda line: None)
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -55,10 +33,6 @@ def trained(target, texts, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("head")
     run.train_head(str(target), texts, folder, SETTINGS, lambda line: None)
     return folder
-
-
-def curve(folder: Path) -> list[dict]:
-    return list(map(json.loads, (folder / "curve.jsonl").read_text().splitlines()))
 
 
 def test_what_is_recorded_while_generating_is_what_a_pass_of_its_own_computes(target, texts, tmp_path):
