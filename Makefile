@@ -31,7 +31,7 @@ serve: $(VENV)/installed
 test: $(VENV)/installed-dev
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
-	$(VENV)/bin/python -m pytest
+	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(VENV)/bin/python -m pytest -n 2 --dist loadfile
 
 test-files: $(VENV)/installed-files
 	$(VENV)/bin/python -m pytest -m files $(ARGS) tests/engine

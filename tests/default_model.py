@@ -1,5 +1,7 @@
-"""The default model and its tokenizer as transformers reads them, the weights dequantised."""
+"""The default model, loaded once for all tests of a process: as the engine serves it, and as transformers reads it, the
+weights dequantised. A test that changes a model loads one of its own."""
 
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -10,6 +12,18 @@ from smartspec.engine.models.default_model import default_model_file
 from smartspec.engine.models.gguf_config import config_values
 from smartspec.engine.models.gguf_file import open_gguf
 from smartspec.engine.models.gguf_text import configuration_folder
+from smartspec.engine.models.load import load_model
+from smartspec.engine.models.loaded_model import LoadedModel
+
+
+def load_once(name: str, *, dtype: str = "auto", device: str = "cpu", quantization: str = "auto") -> LoadedModel:
+    """As load_model, one instance for all."""
+    return _loaded(name, dtype, device, quantization)
+
+
+@cache
+def _loaded(name: str, dtype: str, device: str, quantization: str) -> LoadedModel:
+    return load_model(name, dtype=dtype, device=device, quantization=quantization)
 
 
 def configuration() -> Path:
@@ -18,6 +32,7 @@ def configuration() -> Path:
     return configuration_folder(file, config_values(file)[0])
 
 
+@cache
 def stock_model() -> nn.Module:
     path = default_model_file()
     read = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)

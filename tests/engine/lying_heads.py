@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from test_head_checkpoints import CONFIG, LAYER, SIZE, VOCABULARY, random, tensors, write
+from eagle3_files import CONFIG, LAYER, SIZE, VOCABULARY, random, tensors, write
 from tiny_models import as_loaded, tiny_llama
 
 from smartspec.engine.attention.ragged import Segment

@@ -91,13 +91,6 @@ def pair_probs(table: np.ndarray, params: SamplingParams) -> np.ndarray:
     return first[:, None] * np.array(second)
 
 
-def total_variation(outputs: np.ndarray, expected: np.ndarray) -> float:
-    """Distance between the drawn pairs int [n, 2] and their distribution [V, V]."""
-    counts = np.zeros_like(expected)
-    np.add.at(counts, (outputs[:, 0], outputs[:, 1]), 1)
-    return 0.5 * np.abs(counts / len(outputs) - expected).sum()
-
-
 def p_value(statistic: float, freedom: int) -> float:
     """Of a chi-square statistic, by Wilson and Hilferty's cube root (1931)."""
     spread = 2 / (9 * freedom)

@@ -4,6 +4,7 @@ One loaded model serves all cases and none measures a profile, so that they take
 itself, whose drafts are all accepted, and its own first layers, whose drafts mostly are not.
 """
 
+import copy
 import itertools
 import json
 import re
@@ -18,11 +19,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from default_model import default_tokenizer, stock_model
+from default_model import default_tokenizer, load_once, stock_model
 from real_prompts import PROMPTS
+from transformers import AutoModelForCausalLM
 
 from smartspec.control.baselines.static import Fixed
-from smartspec.control.latency.model import LatencyModel, ProfileSample
 from smartspec.control.policy import plan_of_lengths
 from smartspec.control.records import Plan
 from smartspec.core.batch import StepOutput
@@ -33,7 +34,6 @@ from smartspec.engine.drafting.head_checkpoint import write_head
 from smartspec.engine.drafting.medusa_checkpoint import write_medusa
 from smartspec.engine.drafting.shipped_head import SHIPPED, has_shipped_head
 from smartspec.engine.models.default_model import DEFAULT_MODEL
-from smartspec.engine.models.load import load_model
 from smartspec.engine.runtime import build
 from smartspec.engine.runtime.config import EngineConfig
 from smartspec.server.structured.fields import StructuredOutputs
@@ -52,31 +52,17 @@ EAGLE, P_EAGLE, MEDUSA = "eagle", "p-eagle", "medusa"
 LOOKUP, RECYCLING, TREE = "prompt-lookup", "recycling", "ngram-tree"
 
 
-def costs(fixed: float, per_token: float) -> list[ProfileSample]:
-    """Passes of which one over few tokens costs hardly more than one over a single token, as on most machines."""
-    sizes = [(rows, new) for rows in (1, 2, 4) for new in (1, 2, 4, 8, 16, 64)]
-    return [ProfileSample(n * r, n * r + 64 * r, r, fixed + per_token * n * r, n * r) for r, n in sizes]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def loaded_once():
-    def latency(target, drafts, **options) -> LatencyModel:
-        return LatencyModel.fit(costs(0.04, 1e-4), [costs(0.004, 1e-5) for _ in drafts])
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(build, "load_model", cache(load_model))
-        patch.setattr(build, "profiled_latency", latency)
-        yield
+pytestmark = pytest.mark.usefixtures("loaded_once")
 
 
 @pytest.fixture(scope="module")
 def shallow(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A checkpoint of the model's first layers."""
-    folder = tmp_path_factory.mktemp("shallow")
-    model = stock_model()
-    model.model.layers = model.model.layers[:NUM_SHALLOW_LAYERS]
-    model.config.num_hidden_layers = NUM_SHALLOW_LAYERS
-    model.config.layer_types = None
+    folder, stock = tmp_path_factory.mktemp("shallow"), stock_model()
+    config = copy.deepcopy(stock.config)
+    config.num_hidden_layers, config.layer_types = NUM_SHALLOW_LAYERS, None
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model.load_state_dict({name: stock.state_dict()[name] for name in model.state_dict()})
     model.save_pretrained(folder)
     default_tokenizer().save_pretrained(folder)
     return str(folder)
@@ -131,9 +117,15 @@ def generate(
     return [request.output_token_ids.tolist() for request in requests], steps
 
 
+@cache
+def plainly(**options) -> list[list[int]]:
+    """The answers of plain decoding."""
+    return generate("off", (), **options)[0]
+
+
 @pytest.fixture(scope="module")
-def plain() -> list[list[int]]:
-    return generate("off", ())[0]
+def plain(loaded_once) -> list[list[int]]:
+    return plainly(temperature=0.0)
 
 
 @pytest.mark.parametrize("policy", ["fixed:4", "goodput"])
@@ -178,9 +170,8 @@ def test_greedy_output_with_heads_of_other_kinds_is_that_of_plain_decoding(
 
 def test_sampled_output_with_a_head_is_that_of_plain_decoding(head):
     """Its drafts are deterministic, and what the target draws does not depend on them."""
-    expected, _ = generate("off", (), temperature=0.8)
     outputs, steps = generate("fixed:4", (head,), temperature=0.8)
-    assert outputs == expected
+    assert outputs == plainly(temperature=0.8)
     assert sum(step.num_verified_tokens for step in steps) > 0
 
 
@@ -200,7 +191,7 @@ def any_shape(max_width: int, pause: float = 0.0) -> Callable[..., Plan]:
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_output_with_trees_of_a_head_is_that_of_plain_decoding(head, monkeypatch, temperature):
-    expected, _ = generate("off", (), temperature=temperature)
+    expected = plainly(temperature=temperature)
     monkeypatch.setattr(Fixed, "plan", any_shape(max_width=5))
     trees = []
     monkeypatch.setattr(Fixed, "learn", lambda self, plan, outcome: trees.append(outcome.parents is not None))
@@ -261,7 +252,7 @@ def test_rules_on_single_tokens_hold_at_every_draft_position(plain, drafters, te
         "stop_token_ids": (common[1],),
         "temperature": temperature,
     }
-    expected, _ = generate("off", (), **rules)
+    expected = plainly(**rules)
     outputs, steps = generate("fixed:4", drafters, **rules)
     assert sum(step.num_verified_tokens for step in steps) > 0
     if temperature == 0.0 or drafters != (DEFAULT_MODEL,):  # a draft model that samples keeps the distribution only
@@ -276,7 +267,7 @@ def test_rules_on_single_tokens_hold_at_every_draft_position(plain, drafters, te
 @pytest.mark.parametrize("drafters", [(LOOKUP, RECYCLING), (DEFAULT_MODEL,)], ids="+".join)
 def test_allowed_tokens_are_the_only_ones(plain, drafters):
     allowed = tuple(common_tokens(plain, 12))
-    expected, _ = generate("off", (), allowed_token_ids=allowed)
+    expected = plainly(allowed_token_ids=allowed)
     outputs, steps = generate("fixed:4", drafters, allowed_token_ids=allowed)
     assert outputs == expected
     assert {token for tokens in outputs for token in tokens} <= set(allowed)
@@ -298,7 +289,7 @@ LINES = r"(- [a-z]{2,12} is [0-9]{1,3}\n){2,3}"
 
 @pytest.fixture(scope="module")
 def compiler(loaded_once) -> GrammarCompiler:
-    loaded = build.load_model(DEFAULT_MODEL, dtype="auto", device="cpu")
+    loaded = load_once(DEFAULT_MODEL, dtype="auto", device="cpu")
     return GrammarCompiler(loaded.tokenizer, loaded.vocab_size, loaded.eos_token_ids)
 
 
@@ -323,7 +314,7 @@ def follows(asked: dict, text: str, is_whole: bool) -> bool:
 )
 def test_structured_output_is_that_of_plain_decoding(compiler, shallow, asked, drafters, temperature):
     grammar = compiler.compile(StructuredOutputs(**asked).definition())
-    tokenizer = build.load_model(DEFAULT_MODEL, dtype="auto", device="cpu").tokenizer
+    tokenizer = load_once(DEFAULT_MODEL, dtype="auto", device="cpu").tokenizer
     options = {"temperature": temperature, "grammar": grammar, "max_tokens": 40, "stop_token_ids": (2,)}
     expected, _ = generate("off", (), **options)
     outputs, steps = generate("fixed:4", tuple(shallow if n == SHALLOW else n for n in drafters), **options)

@@ -9,14 +9,12 @@ import itertools
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
 import pytest
 import torch
-from default_model import default_tokenizer, stock_model
+from default_model import default_tokenizer, load_once, stock_model
 from fake_server import MODEL, FakeServer, served
-from torch import nn
 
 from smartspec.control.latency.model import LatencyModel, ProfileSample
 from smartspec.engine.runtime import build
@@ -54,6 +52,7 @@ def real_server() -> Iterator[FakeServer]:
 
     config = EngineConfig(policy="fixed:4", max_batch=6, max_model_len=512, device="cpu", strict=True)
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build, "load_model", load_once)
         patch.setattr(build, "profiled_latency", latency)
         thread = EngineThread()
         engine = thread.submit(lambda: build.build_engine(config)).result()
@@ -109,15 +108,10 @@ def by_prompt_logprobs(server: FakeServer, pairs: list[Pair]) -> list[tuple[floa
     return found
 
 
-@cache
-def reference_model() -> nn.Module:
-    return stock_model()
-
-
 def reference(pairs: list[Pair]) -> list[tuple[float, float]]:
     """transformers' log-likelihood of each continuation on the dequantised weights; and by how much each token leads
     all others, at least (below 0: it is not greedy)."""
-    model = reference_model()
+    model = stock_model()
     found = []
     for pair in pairs:
         token_ids = torch.tensor(pair.token_ids)

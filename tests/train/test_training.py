@@ -3,7 +3,6 @@
 import errno
 import json
 import shutil
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,16 +10,14 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-
-sys.path.append(str(Path(__file__).parents[1] / "engine"))
-from saved_models import save_model
-from transformers import AutoTokenizer
+from tiny_training import curve
 from typer.testing import CliRunner
 
 from smartspec.cli.main import _build_app
 from smartspec.engine.drafting.head_checkpoint import read_head, write_files
 from smartspec.engine.drafting.head_kinds import is_head, load_head
 from smartspec.engine.models.load import load_model
+from smartspec.engine.models.loaded_model import LoadedModel
 from smartspec.train import run
 from smartspec.train.batches import epoch, held_out_rows
 from smartspec.train.fit import TrainingSettings
@@ -29,25 +26,7 @@ from smartspec.train.prompts import chat_format
 from smartspec.train.shards import TokenRow, read_rows, read_shard, shard_paths, write_shard
 from smartspec.train.signals import read_signals, signals_path
 
-TEMPLATE = "{% for m in messages %}w3 w{{ 4 if m.role == 'user' else 6 }} {{ m.content }} <end> {% endfor %}"
 SETTINGS = TrainingSettings(num_tokens=20_000, draft_vocab_size=16, learning_rate=5e-2, checkpoint_seconds=1e9)
-
-
-@pytest.fixture(scope="module")
-def target(tmp_path_factory) -> Path:
-    sizes = {"num_hidden_layers": 6, "max_position_embeddings": 128, "initializer_range": 0.4}
-    folder = save_model(tmp_path_factory.mktemp("target"), eos_token_id=[2], **sizes)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    tokenizer.chat_template = TEMPLATE + "{% if add_generation_prompt %}w3 w6 {% endif %}"
-    tokenizer.save_pretrained(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def texts(target, tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("texts")
-    run.generate_texts(str(target), folder, 250, (), 0, lambda line: None)
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +36,9 @@ def trained(target, texts, tmp_path_factory) -> Path:
     return folder
 
 
-def curve(folder: Path) -> list[dict]:
-    return list(map(json.loads, (folder / "curve.jsonl").read_text().splitlines()))
+@pytest.fixture(scope="module")
+def loaded(target) -> LoadedModel:
+    return load_model(str(target))
 
 
 def test_what_is_recorded_while_generating_is_what_a_pass_of_its_own_computes(target, texts, tmp_path):
@@ -84,14 +64,14 @@ def test_generation_goes_on_where_it_ended_with_other_texts(target, texts, tmp_p
     assert all(0 < row.answer_start < len(row.token_ids) for row in read_rows(folder))
 
 
-def test_prompts_of_ones_own_are_answered_once_each(target, tmp_path):
+def test_prompts_of_ones_own_are_answered_once_each(target, loaded, tmp_path):
     said, words = [], ["w10 w11", "w12 w13 w14", "w15"]
     lines = [json.dumps({"id": n, "task": "chat", "prompt": word, "turns": [word]}) for n, word in enumerate(words)]
     lines.append(json.dumps({"prompt": "w9 " * 200}))
     (tmp_path / "prompts").mkdir()
     (tmp_path / "prompts" / "some.jsonl").write_text("\n".join(lines))
     data = tmp_path / "texts"
-    chat = chat_format(load_model(str(target)).tokenizer)
+    chat = chat_format(loaded.tokenizer)
 
     def num_answers() -> list[int]:
         prompts = [tuple(row.token_ids[: row.answer_start].tolist()) for row in read_rows(data)]
@@ -120,10 +100,9 @@ def test_commands_that_do_nothing_are_refused(options, message):
         CliRunner().invoke(_build_app(), ["train-drafter", "model", *options], catch_exceptions=False)
 
 
-def test_training_teaches_and_what_it_writes_drafts(target, texts, trained):
+def test_training_teaches_and_what_it_writes_drafts(target, loaded, trained):
     assert curve(trained)[-1]["loss"] < 0.9 * np.log(16)  # what knowing nothing of its vocabulary gives
     assert is_head(str(trained)) and not is_head(str(target))
-    loaded = load_model(str(target))
     head, embedding = read_head(trained, loaded)
     assert embedding is None and len(head.target_ids) == 16
     assert "Held-out" in (trained / "README.md").read_text()
@@ -143,7 +122,7 @@ def test_rows_that_are_held_out_are_not_learned_from(target, texts):
 
 
 @pytest.mark.parametrize("kind", ["p-eagle", "medusa"])
-def test_heads_that_draft_in_one_pass_are_trained(target, texts, tmp_path, kind):
+def test_heads_that_draft_in_one_pass_are_trained(target, loaded, texts, tmp_path, kind):
     """Medusa heads read other layers: their signals are computed, and those of EAGLE-3 refused."""
     settings, data = replace(SETTINGS, kind=kind), texts
     if kind == "medusa":
@@ -157,7 +136,7 @@ def test_heads_that_draft_in_one_pass_are_trained(target, texts, tmp_path, kind)
         run.train_head(str(target), data, tmp_path / name, replace(settings, num_tokens=num_tokens), lambda line: None)
     loss = {name: curve(tmp_path / name)[-1]["loss"] for name in ("start", "head")}
     assert loss["head"] < min(0.9 * loss["start"], np.log(16))  # which is what knowing nothing of its vocabulary gives
-    head, _ = load_head(tmp_path / "head", load_model(str(target)))
+    head, _ = load_head(tmp_path / "head", loaded)
     assert len(head.target_ids) == 16 and f"--kind {kind} " in (tmp_path / "head" / "README.md").read_text()
     with pytest.raises(ValueError, match="no head of kind 'hydra': use one of eagle3, p-eagle, medusa"):
         run.train_head(str(target), data, tmp_path / "other", replace(SETTINGS, kind="hydra"), lambda line: None)
@@ -196,18 +175,17 @@ def test_interrupted_and_resumed_is_as_uninterrupted(target, texts, tmp_path, mo
         ({"draft_vocab_size": 17}, "its config says"),
     ],
 )
-def test_a_head_for_another_target_is_refused(target, trained, tmp_path, change, message):
+def test_a_head_for_another_target_is_refused(loaded, trained, tmp_path, change, message):
     config = json.loads((trained / "config.json").read_text())
     for key, value in change.items():
         config[key] = config[key] | value if isinstance(value, dict) else value
     (tmp_path / "config.json").write_text(json.dumps(config))
     (tmp_path / "model.safetensors").write_bytes((trained / "model.safetensors").read_bytes())
     with pytest.raises(ValueError, match=message):
-        load_head(tmp_path, load_model(str(target)))
+        load_head(tmp_path, loaded)
 
 
-def test_damaged_heads_are_refused(target, trained, tmp_path):
-    loaded = load_model(str(target))
+def test_damaged_heads_are_refused(loaded, trained, tmp_path):
     (tmp_path / "config.json").write_text((trained / "config.json").read_text())
     with pytest.raises(OSError, match=r"holds no model\.safetensors"):
         read_head(tmp_path, loaded)
@@ -224,14 +202,13 @@ def test_damaged_heads_are_refused(target, trained, tmp_path):
         read_head(tmp_path, loaded)
 
 
-def test_the_original_layout_is_read(target, trained, tmp_path):
+def test_the_original_layout_is_read(loaded, trained, tmp_path):
     config = json.loads((trained / "config.json").read_text())
     flat = config["transformer_layer_config"] | {"draft_vocab_size": 16, "fc_norm": True}
     (tmp_path / "config.json").write_text(json.dumps(flat))
     tensors = load_file(trained / "model.safetensors")
     renamed = {name.replace("layers.0.", "midlayer."): t for name, t in tensors.items()}
     save_file(renamed, tmp_path / "model.safetensors")
-    loaded = load_model(str(target))
     head, expected = read_head(tmp_path, loaded)[0], read_head(trained, loaded)[0]
     for name, tensor in expected.state_dict().items():
         assert torch.equal(tensor, head.state_dict()[name])
