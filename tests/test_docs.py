@@ -3,6 +3,7 @@
 import ast
 import importlib
 import inspect
+import json
 import pkgutil
 import re
 import sys
@@ -192,6 +193,21 @@ def test_figures_have_a_commit_a_date_a_machine_and_commands(page):
     assert "commit" in words and "machine" in words
     has_command = re.compile(r"^    (?:\S+=\S+ )*\S*(?:python|smartspec|taskset) ", re.MULTILINE)
     assert has_command.search(head) or all(has_command.search(section) for section in sections)
+
+
+def test_the_readmes_plot_is_of_the_figures_on_its_page(tmp_path):
+    measured = json.loads((DOCS / "results" / "latency_over_rates.json").read_text())
+    policies = ["goodput", *(name for name in measured["mean_latency_seconds"] if name != "goodput")]
+    section = (DOCS / "results" / "engine.md").read_text().partition("## Latency over the request rate\n")[2]
+    rows = re.findall(r"^\| ([\d.]+) \| (.*) \|$", section.partition("\n## ")[0], re.MULTILINE)
+    on_page = {
+        float(rate): [float(re.search(r"[\d.]+", cell).group()) for cell in cells.split("|")] for rate, cells in rows
+    }
+    in_file = zip(*(measured["mean_latency_seconds"][name] for name in policies), strict=True)
+    assert on_page == dict(zip(measured["requests_per_second"], map(list, in_file), strict=True))
+    plot = tmp_path / "plot.png"
+    subprocess.run([sys.executable, DOCS / "results" / "plot_latency.py", "--output", plot], check=True, timeout=120)
+    assert plot.read_bytes().startswith(b"\x89PNG")
 
 
 def first_cells(page: str, heading: str) -> set[str]:
