@@ -3,6 +3,7 @@
 import ast
 import importlib
 import inspect
+import json
 import pkgutil
 import re
 import sys
@@ -29,8 +30,18 @@ PAGES = [
     *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY", "benchmarks/README")),
     *sorted(DOCS.rglob("*.md")),
 ]
-# Notes are of their day: files and options they name may have gone since.
-PRESENT_PAGES = [page for page in PAGES if page.parent.name != "notes"]
+# Written by benchmarks/, whose code has their words; and a tutorial, which is mostly code.
+OTHERS = [DOCS / "extend.md", DOCS / "models.md", DOCS / "results" / "ablation.md", DOCS / "results" / "traces.md"]
+WRITTEN = [page for page in [*PAGES, ROOT / "CHANGELOG.md"] if page not in OTHERS]
+RESULTS = [page for page in WRITTEN if page.parent == DOCS / "results"]
+GUIDES = [page for page in WRITTEN if page.parent == DOCS]
+MAX_README_LINES, MAX_GUIDE_LINES, MAX_LINE = 90, 125, 100
+# Words of ours that the field says otherwise: propose or query, after, child rank, observations, outcomes, none.
+PRIVATE_WORDS = re.compile(
+    r"\b(?:ask(?:s|ed|ing)?|behind|siblings?|eldest|elders?|evidence|fates?|wishes|kindred|nobody|whoever|somebody"
+    r"|anybody|everybody|(?<!ground )truth)\b",
+    re.IGNORECASE,
+)
 COMMANDS = typer.main.get_command(_build_app()).commands
 PARTS_OF_A_STEP = ("self.scheduler", "self.executor", "self.controller")
 CLASSES_OF_A_STEP = ("core.scheduler.", "engine.runtime.executor.", "control.controller.")
@@ -106,6 +117,19 @@ def bad_command(command: str) -> str | None:
     return f"no option {', '.join(sorted(unknown))}" if unknown else None
 
 
+def long_lines(text: str) -> list[str]:
+    """Lines of prose that are too long, unless a single word or link is."""
+    text = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    lines = [line for line in text.splitlines() if not re.match(r"    |\||!\[", line)]
+    return [line for line in lines if len(line) > MAX_LINE and len(line.split()) > 2]
+
+
+def private_words(text: str) -> list[str]:
+    """Words in prose and tables that the glossary has other words for; code may still have them."""
+    text = re.sub(r"^```.*?^```$|^    .*$|`[^`]*`", "", text, flags=re.MULTILINE | re.DOTALL)
+    return PRIVATE_WORDS.findall(re.sub(r"\]\([^)\s]*\)", "]", text))
+
+
 def test_what_is_broken_is_seen():
     page = DOCS / "x.md"
     assert broken_links(page, "[a](gone.md) [b](policies.md) [c](policies.md#no-such) [d](https://x.y/z)") == [
@@ -124,6 +148,12 @@ def test_what_is_broken_is_seen():
     assert bad_command("benchmarks/step.py part") == "no command benchmarks/step.py part"
     assert bad_command("benchmarks/step.py parts") is bad_command("benchmarks/step.py") is None
     assert bad_command("smartspec serve --port 1") is bad_command("ls --all") is None
+    assert long_lines("| " + 60 * "a b " + "\n    " + 60 * "a b " + "\n" + 30 * "a b ") == [30 * "a b "]
+    assert private_words("Nobody asked `behind`; ground truth, the truth. [a](behind.md)") == [
+        "Nobody",
+        "asked",
+        "truth",
+    ]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
@@ -131,7 +161,7 @@ def test_links_lead_somewhere(page):
     assert not broken_links(page, page.read_text())
 
 
-@pytest.mark.parametrize("page", PRESENT_PAGES, ids=page_id)
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
 def test_files_and_commands_exist(page):
     text = page.read_text()
     assert not missing_files(text)
@@ -139,8 +169,49 @@ def test_files_and_commands_exist(page):
     assert not bad
 
 
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= MAX_README_LINES
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=page_id)
+def test_a_guide_is_short(page):
+    assert len(page.read_text().splitlines()) <= MAX_GUIDE_LINES
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=page_id)
+def test_a_page_is_wrapped_and_has_the_fields_words(page):
+    text = page.read_text()
+    assert not long_lines(text)
+    assert not private_words(text)
+
+
+@pytest.mark.parametrize("page", RESULTS, ids=page_id)
+def test_figures_have_a_commit_a_date_a_machine_and_commands(page):
+    head, *sections = page.read_text().split("\n## ")
+    words = head.lower()
+    assert re.search(r"\b[0-9a-f]{7}\b", words) and re.search(r"\b20\d\d-\d\d-\d\d\b", words)
+    assert "commit" in words and "machine" in words
+    has_command = re.compile(r"^    (?:\S+=\S+ )*\S*(?:python|smartspec|taskset) ", re.MULTILINE)
+    assert has_command.search(head) or all(has_command.search(section) for section in sections)
+
+
+def test_the_readmes_plot_is_of_the_figures_on_its_page(tmp_path):
+    measured = json.loads((DOCS / "results" / "latency_over_rates.json").read_text())
+    policies = ["goodput", *(name for name in measured["mean_latency_seconds"] if name != "goodput")]
+    section = (DOCS / "results" / "engine.md").read_text().partition("## Latency over the request rate\n")[2]
+    rows = re.findall(r"^\| ([\d.]+) \| (.*) \|$", section.partition("\n## ")[0], re.MULTILINE)
+    on_page = {
+        float(rate): [float(re.search(r"[\d.]+", cell).group()) for cell in cells.split("|")] for rate, cells in rows
+    }
+    in_file = zip(*(measured["mean_latency_seconds"][name] for name in policies), strict=True)
+    assert on_page == dict(zip(measured["requests_per_second"], map(list, in_file), strict=True))
+    plot = tmp_path / "plot.png"
+    subprocess.run([sys.executable, DOCS / "results" / "plot_latency.py", "--output", plot], check=True, timeout=120)
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
 def first_cells(page: str, heading: str) -> set[str]:
-    """What stands in backticks in the first column of the table behind a heading."""
+    """What stands in backticks in the first column of the table after a heading."""
     table = (DOCS / page).read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
     rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
     return {name for cell in rows for name in re.findall(r"`([^`]+)`", cell)}
@@ -160,11 +231,11 @@ def test_the_table_of_metrics_is_complete():
     core = SimpleNamespace(num_running=0, num_waiting=0, scheduler=SimpleNamespace(blocks=blocks))
     families = ServerMetrics(core).registry.collect()
     names = {family.name + "_total" * (family.type == "counter") for family in families}
-    assert first_cells("operating.md", "Metrics") == names
+    assert first_cells("monitoring.md", "Metrics") == names
 
 
 def test_every_field_of_the_controllers_state_is_explained():
-    text = (DOCS / "operating.md").read_text()
+    text = (DOCS / "monitoring.md").read_text()
     latency = LatencyModel(CostCurve.linear(0.04, 0.002))
     state = Controller("goodput", 4, latency, drafters=(DrafterSpec("lookup"),)).state()
     unexplained = [name for name in (*state, *state["policy_state"]) if f"`{name}`" not in text]

@@ -99,8 +99,8 @@ NEEDED = {"top_logprobs": {"logprobs": True}, "stream_options": {"stream": True}
 
 
 def parameter_table() -> list[tuple[str, str, str]]:
-    """(endpoint, parameter, what is done with it) of docs/http-api.md."""
-    page = (Path(__file__).parents[2] / "docs" / "http-api.md").read_text()
+    """(endpoint, parameter, what is done with it) of docs/compatibility.md."""
+    page = (Path(__file__).parents[2] / "docs" / "compatibility.md").read_text()
     section = page.partition("## Every parameter")[2].partition("\n## ")[0]
     rows = [row.split("|")[1:-1] for row in section.splitlines() if row[:2] == "| "]
     head, rows = [cell.strip(" `") for cell in rows[0]], [row for row in rows[1:] if "---" not in row[0]]

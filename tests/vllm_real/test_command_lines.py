@@ -1,4 +1,4 @@
-"""Every `vllm serve` of docs/vllm.md, and what its Helm values come to, is read by vLLM's own parser as it is meant."""
+"""Every `vllm serve` of the pages, and what their Helm values come to, is read by vLLM's own parser as it is meant."""
 
 import json
 import re
@@ -13,7 +13,8 @@ from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from smartspec.vllm_plugin.settings import Settings
 
-PAGE = (Path(__file__).parents[2] / "docs" / "vllm.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = "\n".join((DOCS / f"{name}.md").read_text() for name in ("vllm", "vllm-deploy"))
 BLOCKS = [re.sub("^    ", "", block, flags=re.MULTILINE) for block in re.findall(r"(?:^    .*\n)+", PAGE, re.MULTILINE)]
 COMMANDS = [
     line.partition("  #")[0]
