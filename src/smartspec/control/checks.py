@@ -68,17 +68,17 @@ def _is_sound(view: BatchView) -> bool:
     )
 
 
-def _wishes(view: BatchView) -> dict[str, np.ndarray]:
-    """What callers ask for, as far as it is in the view."""
-    wishes = {"weights": view.weights, "class_ids": view.class_ids}
-    return wishes | {name: view.extras[name] for name in ("tpot_targets",) if name in view.extras}
+def _options(view: BatchView) -> dict[str, np.ndarray]:
+    """Options of the requests, as far as they are in the view."""
+    options = {"weights": view.weights, "class_ids": view.class_ids}
+    return options | {name: view.extras[name] for name in ("tpot_targets",) if name in view.extras}
 
 
 def _what_is_wrong(view: BatchView) -> str | None:
     columns = {name: getattr(view, name) for name in _VIEW_COUNTS}
     for number, drafter in enumerate(view.drafters):
         columns |= {f"drafters[{number}].{name}": getattr(drafter, name) for name in _DRAFTER_COUNTS}
-    per_row = columns | _wishes(view)
+    per_row = columns | _options(view)
     if problem := _shape_problem(per_row, view.num_rows):
         return problem
     if len(set(view.request_ids.tolist())) < view.num_rows:

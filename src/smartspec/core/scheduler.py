@@ -88,9 +88,9 @@ class Scheduler:
         columns = [r.request_id for r in rows], [r.num_computed_tokens for r in rows], most
         request_ids, context_tokens, caps = np.array(columns, dtype=np.int64)
         caps, budget = self._fit_kv(rows, caps)
-        wishes: Mapping[str, Any] = _no_wishes(len(rows))
+        options: Mapping[str, Any] = _no_options(len(rows))
         if any([r.speculation is not NO_OPTIONS for r in rows]):
-            caps, wishes = _wishes(rows, caps)
+            caps, options = _request_options(rows, caps)
         chunks = [(n, r.num_computed_tokens + n) for r, n in zip(batch.prefill, batch.num_prefill_tokens, strict=True)]
         if chunks:
             room = self.max_batched_tokens - len(rows) - sum(num_tokens for num_tokens, _ in chunks)
@@ -108,7 +108,7 @@ class Scheduler:
             num_waiting=min(len(self.waiting), self.blocks.num_available_slots),
             now=now,
             queries=tuple([partial(_cut, query, caps) for query in queries]),
-            **wishes,
+            **options,
         )
 
     def reserve(self, batch: Batch, plan: Plan) -> Plan:
@@ -304,17 +304,17 @@ def _cut(query: DrafterQuery, caps: np.ndarray, is_queried: bool) -> DrafterView
 
 
 @lru_cache
-def _no_wishes(num_rows: int) -> Mapping[str, Any]:
-    """As _wishes, where nobody asks for anything."""
+def _no_options(num_rows: int) -> Mapping[str, Any]:
+    """As _request_options, where no request has any."""
     return {
         "weights": np.ones(num_rows),
         "class_ids": np.zeros(num_rows, dtype=np.int64),
-        "tpot_targets": np.full(num_rows, np.inf),
+        "extras": {"tpot_targets": np.full(num_rows, np.inf)},
     }
 
 
-def _wishes(rows: tuple[Request, ...], caps: np.ndarray) -> tuple[np.ndarray, dict[str, Any]]:
-    """caps (int [R]) cut to what callers want, and what else they ask for, by name in BatchView."""
+def _request_options(rows: tuple[Request, ...], caps: np.ndarray) -> tuple[np.ndarray, dict[str, Any]]:
+    """caps (int [R]) cut to what requests allow, and their other options, by name in BatchView."""
     options = [request.speculation for request in rows]
     wanted = [UNLIMITED if o.max_draft_tokens is None else min(o.max_draft_tokens, UNLIMITED) for o in options]
     targets = [np.inf if o.tpot_target_seconds is None else o.tpot_target_seconds for o in options]
