@@ -309,7 +309,6 @@ def _no_wishes(num_rows: int) -> Mapping[str, Any]:
     return {
         "weights": np.ones(num_rows),
         "class_ids": np.zeros(num_rows, dtype=np.int64),
-        "tpot_targets": np.full(num_rows, np.inf),
     }
 
 
