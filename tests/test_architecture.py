@@ -57,8 +57,8 @@ ORDER = {
     ),
     "server": ("__init__", "http", "live", "structured", "openai", "app"),
     "sim": (
-        "__init__", "settings", "world", "replay", "executor", "fleet", "static_load", "scenario", "simulation",
-        "controller_time", "length_table",
+        "settings", "world", "replay", "executor", "fleet", "static_load", "scenario", "simulation",
+        "controller_time", "length_table", "__init__",
     ),
 }  # fmt: skip
 MAX_LINES, MAX_ARGUMENTS = 60, 8

@@ -18,14 +18,14 @@ controller_time, simulated_trees, simulator, start = (
 
 
 def test_a_simulated_run_without_drafts_takes_a_pass_for_every_token():
-    recordings = importlib.import_module(simulator.RecordedTruth.__module__)
+    recordings = importlib.import_module(simulator.RecordedGroundTruth.__module__)
     nothing = recordings.Recording(np.zeros(9), np.zeros(9, dtype=int), np.zeros(9, dtype=int))
     curve = CostCurve.linear(0.01, 0.0)
     seconds = simulator.simulated_seconds(
         LoadPlan([], arrival_seconds=np.zeros(1)),
         [SimpleNamespace(num_prompt_tokens=10, num_output_tokens=9)],
         simulator.GroundTruthTime(curve, (), 0.0),
-        simulator.RecordedTruth([nothing], simulator.MAX_DRAFT_TOKENS),
+        simulator.RecordedGroundTruth([nothing], simulator.MAX_DRAFT_TOKENS),
         LatencyModel(curve),
     )
     assert seconds == pytest.approx(9 * 0.01)

@@ -25,12 +25,17 @@ def command(record: type, more: Iterable[Parameter] = ()) -> Callable[[Callable]
     ]
 
     def of_record(function: Callable) -> Callable[..., None]:
+        signature = Signature([*own, *more])
+
         @wraps(function)
         def typed(**given) -> None:
-            options = record(**{parameter.name: given.pop(parameter.name) for parameter in own})
-            function(options, **given)
+            bound = signature.bind(**given)
+            bound.apply_defaults()
+            values = dict(bound.arguments)
+            options = record(**{parameter.name: values.pop(parameter.name) for parameter in own})
+            function(options, **values)
 
-        typed.__signature__ = Signature([*own, *more])
+        typed.__signature__ = signature
         typed.__annotations__ = {parameter.name: parameter.annotation for parameter in (*own, *more)}
         return typed
 
