@@ -6,6 +6,7 @@ import inspect
 import json
 import pkgutil
 import re
+import subprocess
 import sys
 import textwrap
 from pathlib import Path

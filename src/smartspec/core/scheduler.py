@@ -306,11 +306,7 @@ def _cut(query: DrafterQuery, caps: np.ndarray, is_queried: bool) -> DrafterView
 @lru_cache
 def _no_wishes(num_rows: int) -> Mapping[str, Any]:
     """As _wishes, where nobody asks for anything."""
-    return {
-        "weights": np.ones(num_rows),
-        "class_ids": np.zeros(num_rows, dtype=np.int64),
-        "tpot_targets": np.full(num_rows, np.inf),
-    }
+    return {"weights": np.ones(num_rows), "class_ids": np.zeros(num_rows, dtype=np.int64)}
 
 
 def _wishes(rows: tuple[Request, ...], caps: np.ndarray) -> tuple[np.ndarray, dict[str, Any]]:
