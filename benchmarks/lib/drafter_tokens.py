@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 from smartspec.control.controller import Controller
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
-from smartspec.control.records import FreeTests
+from smartspec.control.records import DrafterView, FreeTests
 from smartspec.core.batch import Batch
 from smartspec.core.blocks import BlockManager
 from smartspec.core.drafter import Drafter
@@ -75,6 +75,10 @@ class HeadAndNgrams(WithNgrams):
     def begin_step(self, batch: Batch) -> None:
         self._ngrams.begin_step(batch)
         super().begin_step(batch)
+
+    def view(self, batch: Batch, is_queried: bool = True) -> DrafterView:
+        self._ngrams.view(batch, is_queried)
+        return super().view(batch, is_queried)
 
     def observe(self, *step) -> FreeTests:
         self._ngrams.observe(*step)
