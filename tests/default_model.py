@@ -34,8 +34,8 @@ def configuration() -> Path:
 
 @cache
 def stock_model() -> nn.Module:
-    path = default_model_file()
-    read = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
+    path, config = default_model_file(), AutoConfig.from_pretrained(configuration())
+    read = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, config=config, dtype=torch.float32)
     # A model read from GGUF cannot be saved; one with its weights can.
     model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(configuration()), dtype=torch.float32)
     model.load_state_dict(read.state_dict())
