@@ -56,7 +56,7 @@ def serve(core: EngineCore, *options: SpeculationOptions, max_tokens: int = 12) 
     return [view for view in core.controller.views if view.num_rows == len(options)]
 
 
-def test_without_wishes_everybody_is_equal():
+def test_without_options_requests_are_equal():
     view = serve(make_core(), NO_OPTIONS, NO_OPTIONS)[0]
     assert view.weights.tolist() == [1.0, 1.0] and view.class_ids.tolist() == [0, 0]
     assert not view.extras and view.draft_token_budget == UNLIMITED

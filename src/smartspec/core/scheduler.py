@@ -306,11 +306,7 @@ def _cut(query: DrafterQuery, caps: np.ndarray, is_queried: bool) -> DrafterView
 @lru_cache
 def _no_options(num_rows: int) -> Mapping[str, Any]:
     """As _request_options, where no request has any."""
-    return {
-        "weights": np.ones(num_rows),
-        "class_ids": np.zeros(num_rows, dtype=np.int64),
-        "extras": {"tpot_targets": np.full(num_rows, np.inf)},
-    }
+    return {"weights": np.ones(num_rows), "class_ids": np.zeros(num_rows, dtype=np.int64)}
 
 
 def _request_options(rows: tuple[Request, ...], caps: np.ndarray) -> tuple[np.ndarray, dict[str, Any]]:
