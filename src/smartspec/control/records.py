@@ -296,6 +296,36 @@ class Outcome:
     node_tests: np.ndarray | None = None
     extras: Mapping[str, Any] = field(default_factory=dict)
 
+    @classmethod
+    def of(
+        cls,
+        view: BatchView,
+        plan: Plan,
+        drafted: Drafted,
+        verified: np.ndarray,
+        accepted: np.ndarray,
+        seconds: StepSeconds,
+        **more: Any,
+    ) -> "Outcome":
+        """Of drafts of which so many tokens were verified and accepted: int [R] each. more: columns of which a host
+        knows better. By default a draft is compared up to its first rejected token, and each request keeps its accepted
+        tokens and one more."""
+        columns = {
+            "tested": np.minimum(verified, accepted + 1),
+            "num_emitted": int(accepted.sum()) + view.num_rows,
+            "confidence": drafted.confidence,
+            "parents": drafted.parents,
+        }
+        return cls(
+            view=view,
+            plan=plan,
+            drafted=drafted.lengths,
+            verified=verified,
+            accepted=accepted,
+            seconds=seconds,
+            **columns | more,
+        )
+
     def as_drafted(self) -> Plan:
         """The plan as it was carried out: a stop rule may have ended drafts early, and trees end when they cannot
         become better."""

@@ -178,18 +178,16 @@ def _outcome(
         tested = np.minimum(comparable, num_kept)
         tests = node_tests(verified, result.decoding, num_kept, drafted.parents.shape[1])
     num_emitted = num_kept.sum() + sum(len(v.emitted_token_ids) for v in result.prefill if v is not None)
-    return Outcome(
-        view=view,
-        plan=plan,
-        drafted=drafted.lengths,
-        verified=lengths,
+    return Outcome.of(
+        view,
+        plan,
+        drafted,
+        lengths,
+        accepted,
+        result.seconds,
         tested=tested,
-        accepted=accepted,
         num_emitted=int(num_emitted),
-        seconds=result.seconds,
-        confidence=drafted.confidence,
         free_tests=tuple(free.known(num_kept) for free in result.free_tests),
-        parents=drafted.parents,
         node_tests=tests,
         extras=result.extras,
     )

@@ -158,21 +158,10 @@ class StaticLoad:
         num_fed = None if trees is None else trees.grown.num_fed
         seconds = self.time.step_seconds(view, plan, drafted.lengths, keep, view.now, self._noise, num_fed)
         told = {
-            "tested": np.minimum(keep, accepted + 1),
             "extras": {"divergence": masked(divergence(conditional), keep)},
             "free_tests": tuple([free_tests(self._drafter, found, keep, num_right) for found in view.drafters]),
         }
-        outcome = Outcome(
-            view=view,
-            plan=plan,
-            drafted=drafted.lengths,
-            verified=keep,
-            accepted=accepted,
-            num_emitted=int(accepted.sum()) + view.num_rows,
-            seconds=seconds,
-            confidence=drafted.confidence,
-            **told | on_trees,
-        )
+        outcome = Outcome.of(view, plan, drafted, keep, accepted, seconds, **told | on_trees)
         controller.learn(plan, outcome)
         self._advance(plan, drafted.lengths, accepted)
         quiet = self._quiet_time.step_seconds(view, plan, drafted.lengths, keep, view.now, self._silence, num_fed).total
@@ -220,5 +209,5 @@ def _verified_trees(trees: SimulatedTrees, drafted: Drafted, keep: np.ndarray) -
     tests = None
     if drafted.parents is not None:
         tests = node_tests(verified, answers, accepted + 1, drafted.parents.shape[1])
-    told = {"tested": tested, "parents": drafted.parents, "node_tests": tests, "extras": {}}
+    told = {"tested": tested, "node_tests": tests, "extras": {}}
     return accepted, expected, told

@@ -96,15 +96,15 @@ def outcome_of(step: Step, tokens: EmittedTokens, seconds: StepSeconds) -> Outco
     has_passes = decision.cut_off is None
     drafted = np.full(len(verified), step.draft_length) if has_passes else verified
     drafted = np.maximum(drafted, verified)
-    return Outcome(
-        view=view,
-        plan=Plan(drafted, np.where(drafted > 0, 0, -1)),
-        drafted=drafted,
-        verified=verified,
+    return Outcome.of(
+        view,
+        Plan(drafted, np.where(drafted > 0, 0, -1)),
+        Drafted(drafted),
+        verified,
+        accepted,
+        seconds,
         tested=np.where(emitted > 0, np.minimum(valid, accepted + 1), 0),
-        accepted=accepted,
         num_emitted=min(tokens.num_emitted, view.num_rows + view.num_prefills + int(accepted.sum())),
-        seconds=seconds,
         free_tests=_free_tests(decision, tokens, verified, accepted),
     )
 

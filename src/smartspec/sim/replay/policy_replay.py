@@ -180,19 +180,17 @@ class PolicyReplay:
             tested, matched = of_drafts.free_test(position, view.drafters[number])
             tested &= is_there & (position < replayed.num_kept)
             free_tests.append(FreeTests(position, tested.astype(np.int64), (tested & matched).astype(np.int64)))
-        outcome = Outcome(
-            view=view,
-            plan=plan,
-            drafted=drafted.lengths,
-            verified=verified,
+        outcome = Outcome.of(
+            view,
+            plan,
+            drafted,
+            verified,
+            replayed.accepted,
+            then.seconds,
             tested=replayed.tested,
-            accepted=replayed.accepted,
             num_emitted=then.num_emitted + int((replayed.num_kept - _recorded_kept(then)).sum()),
-            seconds=then.seconds,
-            confidence=drafted.confidence,
             extras={name: as_recorded(record, value, plan.drafter, verified) for name, value in then.extras.items()},
             free_tests=tuple(free_tests),
-            parents=drafted.parents,
             node_tests=replayed.node_tests if drafted.parents is not None else None,
         )
         return replace(outcome, seconds=self._seconds.seconds(record, view, outcome.as_drafted(), verified))
