@@ -36,9 +36,13 @@ def parts(
     """The host's time of a step, part by part, on the live engine.
 
     One engine per policy in this process, no HTTP; they take turns step by step. A request that ends is replaced by
-    the next prompt. Steps without prefill count. Mean wall milliseconds; learning is not done in every step, and
-    drafters are not queried in every one (see the column `asked`). `propose` is what drafters do before the plan,
-    `remember` what they do after the target pass. `host` is all of the step that is no model pass.
+    the next prompt. Steps without prefill count, after the first few. Milliseconds of CPU time of the engine's thread,
+    so that other programs do not count: the mean over all steps (learning is not done in every step, and drafters are
+    not queried in every one), without the slowest 2 %.
+
+    `propose` is what drafters do before the plan, `remember` what they do after the target pass. `host` is all of the
+    step that is neither a pass of the target nor sampling, without text for clients. `none drafted` is the median of
+    that in the steps without a draft. `queried` is the share of steps that look for drafts.
     """
     from lib import step_time
 

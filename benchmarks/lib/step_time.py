@@ -1,13 +1,4 @@
-"""Where the host's time of a step goes, part by part, on the live engine: see `step.py parts`.
-
-One engine per policy in this process, no HTTP. They take turns step by step, so that all see the same machine; a
-request that ends is replaced by the next prompt. Steps without prefill count, after the first few. Milliseconds of CPU
-time of the engine's thread, so that other programs do not count: the mean over all steps (learning is not done in every
-step, and drafters are not queried in every one), without the slowest 2 %. `propose` is what drafters do before the
-plan, `remember` what they do after the target pass. `host` is all of the step that is neither a pass of the
-target nor sampling, without text for clients. `none drafted` is the median of that in the steps without a draft.
-`queried` is the share of steps that look for drafts.
-"""
+"""Where the host's time of a step goes, part by part, on the live engine: see `step.py parts`."""
 
 import time
 from collections.abc import Callable, Iterator

@@ -7,7 +7,7 @@ ABLATION = """# What each mechanism of the controller brings
     {command}
 
 Change of latency, in percent, when one mechanism of `goodput` is turned off, alone: below zero, it is faster without
-it. *core* is the planner, estimates of acceptance, corrected times and the margin, without all else. In brackets the
+it. *core* is the planner, estimates of acceptance and corrected times, without all else. In brackets the
 90 % interval (bootstrap over windows and requests, paired).
 
 {setting}
