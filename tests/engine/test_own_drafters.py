@@ -145,7 +145,7 @@ def test_the_simulator_takes_as_many_steps_as_the_engine(name, folder):
     """The engine is the truth: greedy texts, one request at a time, drafts as long as they come."""
     requests, num_steps, num_accepted = serve(make_engine(name, f"fixed:{K}"))
     (folder / "texts.jsonl").write_text(texts_of(requests))
-    scenario = Scenario(f"fixed:{K}", drafter=name, texts="texts.jsonl", batch=1, max_draft_tokens=K)
+    scenario = Scenario(policy=f"fixed:{K}", drafter=name, texts="texts.jsonl", batch=1, max_draft_tokens=K)
     totals = simulate(scenario).run.totals
     assert totals.num_row_steps == num_steps
     assert num_accepted > 5 and abs(totals.num_accepted_tokens - num_accepted) <= len(requests)  # at an answer's end
@@ -205,13 +205,13 @@ def test_what_a_simulation_cannot_do_is_said(options, told, folder):
     (folder / "odd.jsonl").write_text(line + '{"prompt_token_ids": [1, 2], "output_token_ids": [3, -4]}\n')
     (folder / "empty.jsonl").write_text("\n")
     with pytest.raises(ValueError, match=told):
-        simulate(Scenario("fixed:2", batch=1, **options))
+        simulate(Scenario(policy="fixed:2", batch=1, **options))
 
 
 def test_texts_give_requests_their_lengths_and_start_over(folder):
     lines = [{"prompt_token_ids": [7] * n, "output_token_ids": [8] * (2 * n)} for n in (3, 5)]
     (folder / "texts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    scenario = Scenario("fixed:2", drafter="prompt-lookup", texts="texts.jsonl", rate=1.0)
+    scenario = Scenario(policy="fixed:2", drafter="prompt-lookup", texts="texts.jsonl", rate=1.0)
     for change, lengths in (({}, [(3, 6), (5, 10)]), ({"num_requests": 3}, [(3, 6), (5, 10), (3, 6)])):
         records = simulate(Scenario(**(vars(scenario) | change))).run.records
         by_request = sorted(records, key=lambda record: int(record.prompt_id))

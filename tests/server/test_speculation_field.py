@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+import numpy as np
 import openai
 import pytest
 from fake_core import FixedController
@@ -51,7 +52,8 @@ def test_every_choice_of_a_call_has_them(server, views):
 @pytest.mark.parametrize("speculation", [None, {}, {"weight": None, "max_draft_tokens": None}])
 def test_null_and_nothing_mean_the_defaults(server, views, speculation):
     ask(server, "completions", speculation)
-    assert all((view.weights == 1.0).all() and not view.extras for view in views)
+    assert all((view.weights == 1.0).all() for view in views)
+    assert all(np.isinf(view.extras.get("tpot_targets", np.inf)).all() for view in views)
 
 
 @pytest.mark.parametrize("endpoint", ["completions", "chat"])
