@@ -7,7 +7,7 @@ from itertools import repeat
 
 import numpy as np
 
-from smartspec.control import BatchView, FreeTests, Outcome, Plan, StepSeconds
+from smartspec.control import BatchView, Drafted, FreeTests, Outcome, Plan, StepSeconds
 from smartspec.vllm_plugin.batch import Prefill
 
 
