@@ -27,7 +27,6 @@ class Scenario(ScenarioSettings):
     GroundTruthTime. profile: see GroundTruthTime.profile.
     """
 
-    policy: str = "goodput"
     max_model_len: int = 131072
     controller_seconds: ControllerSeconds = ()
     seed: int = 0

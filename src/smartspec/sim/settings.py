@@ -54,8 +54,9 @@ def _read_throttle(text: str) -> tuple[tuple[float, float], ...]:
 
 @dataclass(frozen=True)
 class ScenarioSettings:
-    """Exactly one of rate, trace and batch says how requests come."""
+    """Exactly one of rate, trace and batch says how requests come. policy: see Scenario; a comparison has several."""
 
+    policy: str = "goodput"
     rate: Annotated[float | None, Setting("Poisson arrivals, requests per second.")] = None
     trace: Annotated[str | None, Setting("Replay a CSV file: arrival_s,prompt_tokens,output_tokens.")] = None
     batch: Annotated[int | None, Setting("Keep so many requests under way.", 1, MAX_REQUESTS)] = None
@@ -161,11 +162,10 @@ class ScenarioSettings:
 
 
 def stated_settings() -> list[tuple[Field, Any, Setting]]:
-    """The fields of ScenarioSettings with their types and what people are told of them."""
+    """The fields that people set as options, with their types and what is told of them."""
     hints = get_type_hints(ScenarioSettings, include_extras=True)
-    return [
-        (field, hints[field.name].__origin__, hints[field.name].__metadata__[0]) for field in fields(ScenarioSettings)
-    ]
+    stated = [(field, hints[field.name]) for field in fields(ScenarioSettings) if field.name != "policy"]
+    return [(field, hint.__origin__, hint.__metadata__[0]) for field, hint in stated]
 
 
 def _check(name: str, value: float | None, least: float, largest: float) -> None:
