@@ -67,11 +67,13 @@ class RecyclingDrafter(ModelFreeDrafter):
                 if contexts[slot] != key:
                     contexts[slot] = key
                     next_tokens[first : first + NUM_CANDIDATES] = _NONE
-                newest = token
-                for place in range(first, first + NUM_CANDIDATES):  # to the front, those before it one place back
-                    next_tokens[place], newest = newest, next_tokens[place]
-                    if newest == token:
-                        break
+                    next_tokens[first] = token
+                elif next_tokens[first] != token:
+                    moved = token
+                    for place in range(first, first + NUM_CANDIDATES):  # to the front, those before it one place back
+                        next_tokens[place], moved = moved, next_tokens[place]
+                        if moved == token:
+                            break
             context = append(context, token)
 
     def propose(self, token_ids: np.ndarray) -> Draft:
@@ -115,8 +117,8 @@ class RecyclingDrafter(ModelFreeDrafter):
 def pack(token_ids: np.ndarray) -> int:
     context = 0
     for token in token_ids[-MAX_CONTEXT:].tolist():
-        context = append(context, token)
-    return context
+        context = context << TOKEN_BITS | token + 1
+    return context & _MASKS[MAX_CONTEXT]
 
 
 def append(context: int, token: int) -> int:
