@@ -30,8 +30,8 @@ class ModelFreeDrafter:
     What the grammar of a request forces is drafted where the drafter does not draft it itself, and in steps in which it
     is not queried. Drafts are deterministic, so whether they are right is known without verifying them: in every row
     whose draft was not verified, or accepted as far as it was, the next token is compared with what the target emitted
-    there. What the target emitted is learned when the drafter is queried next, or after LEARN_STEPS steps: in steps that
-    draft nothing that saves time, and several steps together take less than one by one.
+    there. What the target emitted is learned when the drafter is queried next, or after LEARN_STEPS steps. That saves
+    time in steps that draft nothing, and several steps together take less than one by one.
     """
 
     spec: DrafterSpec
