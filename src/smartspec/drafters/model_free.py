@@ -12,7 +12,7 @@ from smartspec.core.draft_columns import confidence_of, parents_of
 from smartspec.core.grammar import Grammar
 from smartspec.core.request import Request
 
-LEARN_STEPS = 16  # that are learned from together, where nobody asks for drafts before
+LEARN_STEPS = 16  # that are learned from together, where the drafter is not queried before
 FORCED = 32  # match length of drafts that a grammar forces, longer than any match: a pool of their own
 
 
@@ -30,7 +30,8 @@ class ModelFreeDrafter:
     What the grammar of a request forces is drafted where the drafter does not draft it itself, and in steps in which it
     is not queried. Drafts are deterministic, so whether they are right is known without verifying them: in every row
     whose draft was not verified, or accepted as far as it was, the next token is compared with what the target emitted
-    there.
+    there. What the target emitted is learned when the drafter is queried next, or after LEARN_STEPS steps. That saves
+    time in steps that draft nothing, and several steps together take less than one by one.
     """
 
     spec: DrafterSpec

@@ -21,6 +21,7 @@ MAX_CONTEXT = 3
 # Contexts are packed into int64, their newest token in the lowest bits. Larger token ids would only be confused.
 TOKEN_BITS = 20
 _MASKS = tuple((1 << TOKEN_BITS * num_tokens) - 1 for num_tokens in range(MAX_CONTEXT + 1))
+_LONGEST_FIRST = tuple(reversed(list(enumerate(_MASKS))[1:]))
 NUM_ENTRIES = 65521  # a prime: the remainder spreads contexts evenly
 NUM_CANDIDATES = 3  # next tokens of a context that are remembered; a chain takes the newest one
 _NONE = array("i", [-1] * NUM_CANDIDATES)
@@ -67,56 +68,51 @@ class RecyclingDrafter(ModelFreeDrafter):
                 if contexts[slot] != key:
                     contexts[slot] = key
                     next_tokens[first : first + NUM_CANDIDATES] = _NONE
-                newest = token
-                for place in range(first, first + NUM_CANDIDATES):  # to the front, those before it one place back
-                    next_tokens[place], newest = newest, next_tokens[place]
-                    if newest == token:
-                        break
+                    next_tokens[first] = token
+                elif next_tokens[first] != token:
+                    moved = token
+                    for place in range(first, first + NUM_CANDIDATES):  # to the front, those before it one place back
+                        next_tokens[place], moved = moved, next_tokens[place]
+                        if moved == token:
+                            break
             context = append(context, token)
 
     def propose(self, token_ids: np.ndarray) -> Draft:
         """Draft for a text, int32 [L], that ends in a known context, with its length, else NO_DRAFT."""
-        context = pack(token_ids)
-        token, num_known = self._next_token(context)
-        if not num_known:
-            return NO_DRAFT
-        draft = [token]
+        draft: list[int] = []
+        context, num_known = pack(token_ids), 0
+        contexts, next_tokens = self._contexts, self._next_tokens
         while len(draft) < self.max_draft_tokens:
-            context = append(context, token)
-            token, num_tokens = self._next_token(context)
-            if not num_tokens:
+            for num_tokens, mask in _LONGEST_FIRST:  # as in _candidates, without a call for every token
+                key = context & mask
+                slot = key % len(contexts)
+                if contexts[slot] == key:
+                    num_known = num_known or num_tokens
+                    break
+            else:
                 break
+            token = next_tokens[NUM_CANDIDATES * slot]
             draft.append(token)
-        return chain(np.array(draft, dtype=np.int32), match_length=num_known)
-
-    def _next_token(self, context: int) -> tuple[int, int]:
-        """What last followed the longest known context, and its length; (-1, 0) where none is known."""
-        slot, num_tokens = self._find(context)
-        return self._next_tokens[NUM_CANDIDATES * slot] if num_tokens else -1, num_tokens
+            context = append(context, token)
+        return chain(np.array(draft, dtype=np.int32), match_length=num_known) if draft else NO_DRAFT
 
     def _candidates(self, context: int) -> tuple[list[int], int]:
         """The last different tokens that followed the longest known context, newest first, -1 behind their end, and
         that context's length; 0 where none is known."""
-        slot, num_tokens = self._find(context)
-        first = NUM_CANDIDATES * slot
-        return self._next_tokens[first : first + NUM_CANDIDATES].tolist() if num_tokens else [-1], num_tokens
-
-    def _find(self, context: int) -> tuple[int, int]:
-        """Where the longest known context stands, and its length; (0, 0) where none is known."""
-        contexts = self._contexts
-        for num_tokens in range(MAX_CONTEXT, 0, -1):
-            key = context & _MASKS[num_tokens]
-            slot = key % len(contexts)
-            if contexts[slot] == key:
-                return slot, num_tokens
-        return 0, 0
+        for num_tokens, mask in _LONGEST_FIRST:
+            key = context & mask
+            slot = key % len(self._contexts)
+            if self._contexts[slot] == key:
+                first = NUM_CANDIDATES * slot
+                return self._next_tokens[first : first + NUM_CANDIDATES].tolist(), num_tokens
+        return [-1], 0
 
 
 def pack(token_ids: np.ndarray) -> int:
     context = 0
     for token in token_ids[-MAX_CONTEXT:].tolist():
-        context = append(context, token)
-    return context
+        context = context << TOKEN_BITS | token + 1
+    return context & _MASKS[MAX_CONTEXT]
 
 
 def append(context: int, token: int) -> int:

@@ -74,18 +74,28 @@ class CostCorrection:
 
     def seconds(self, size: PassSize) -> np.ndarray:
         """Corrected time of passes of these sizes, positive."""
-        fixed, row, context, attended, scored, prefill_pass, prefill_token = self._scalars
-        of_prefill = (size.prefill_tokens > 0) * prefill_pass + prefill_token * size.prefill_tokens
-        of_tokens = context * size.context_tokens + attended * size.attended_tokens + scored * size.scored_tokens
         curve = np.interp(size.fed_tokens, self._curve_knots, self._heights)
-        return np.maximum(fixed + row * size.rows + of_prefill + of_tokens + curve, self._floor)
+        return np.maximum(self._linear_part(size) + curve, self._floor)
 
     def seconds_of_one(self, size: PassSize) -> float:
         """The same of one pass, whose sizes are numbers, without arrays."""
+        return max(self._linear_part(size) + self._curve_at(size.fed_tokens), self._floor)
+
+    def _linear_part(self, size: PassSize) -> Any:
+        """Of passes of these sizes, what is not the curve over fed tokens."""
         fixed, row, context, attended, scored, prefill_pass, prefill_token = self._scalars
         of_prefill = (size.prefill_tokens > 0) * prefill_pass + prefill_token * size.prefill_tokens
         of_tokens = context * size.context_tokens + attended * size.attended_tokens + scored * size.scored_tokens
-        return max(fixed + row * size.rows + of_prefill + of_tokens + self._curve_at(size.fed_tokens), self._floor)
+        return fixed + row * size.rows + of_prefill + of_tokens
+
+    def seconds_of_more(self, size: PassSize, of_each: PassSize, numbers: np.ndarray) -> np.ndarray:
+        """Of one pass of that size, whose sizes are numbers, that grows by so many times of_each, without prefill."""
+        _, row, context, attended, scored, _, _ = self._scalars
+        slope = row * of_each.rows + context * of_each.context_tokens
+        slope += attended * of_each.attended_tokens + scored * of_each.scored_tokens
+        fed = size.fed_tokens + of_each.fed_tokens * numbers
+        curve = np.interp(fed, self._curve_knots, self._heights)
+        return np.maximum(self._linear_part(size) + slope * numbers + curve, self._floor)
 
     def _curve_at(self, fed_tokens: Any) -> float:
         """As np.interp computes it."""

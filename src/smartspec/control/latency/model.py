@@ -91,7 +91,9 @@ class LatencyModel:
         """Time of the target pass with that many draft tokens in the batch: float [N], never decreasing with them."""
         if len(num_draft_tokens) == 1:
             return np.array([self._target.seconds_of_one(_target_size(view, num_draft_tokens.item()))])
-        return self._target.seconds(_target_size(view, num_draft_tokens))
+        attended = view.total_context_tokens / max(view.num_rows, 1) + 1.0
+        of_each = PassSize(fed_tokens=1, context_tokens=1, rows=0, attended_tokens=attended, scored_tokens=1)
+        return self._target.seconds_of_more(_target_size(view, 0), of_each, num_draft_tokens)
 
     def draft_seconds(self, view: BatchView, drafter: np.ndarray, max_depth: int, width: int = 1) -> np.ndarray:
         """Time of drafts that are 0..max_depth deep of each drafter over its rows (drafter, width: see Plan):
@@ -240,7 +242,7 @@ def _passes(view: BatchView, lag: np.ndarray, num_passes: np.ndarray, width: int
     return PassSize(fed + np.where(depths == 0, lag.sum(), 0), context, rows, attended, scored_tokens=fed)
 
 
-def _target_size(view: BatchView, num_draft_tokens: np.ndarray | int) -> PassSize:
+def _target_size(view: BatchView, num_draft_tokens: int) -> PassSize:
     """The target pass with that many draft tokens, which attend to the batch's mean context."""
     context = view.total_context_tokens
     decoding = view.num_rows + num_draft_tokens
