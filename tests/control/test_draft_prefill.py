@@ -76,6 +76,11 @@ def test_who_is_hardly_accepted_does_not_begin():
     assert who_begins(make_view(1200), make_estimates(rates), 80.0)[0].tolist() == [True, True, False, False]
 
 
+def test_that_a_long_request_ends_sooner_is_worth_more():
+    assert not who_begins(make_view(5400), make_estimates(), 120.0)[0].any()
+    assert who_begins(make_view([5400, 0, 0, 0], context=[5400, 10, 10, 10]), make_estimates(), 120.0)[0].all()
+
+
 @pytest.mark.parametrize("tokens", [20.0, 400.0])
 def test_what_short_answers_do_not_pay_long_ones_do(tokens):
     plan = best_choice(make_view(3000), make_estimates(), GoodputSettings(), remaining_tokens=tokens).draft_plan

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from smartspec.control.goodput.draft_prefill import Lifetime
-from smartspec.control.goodput.prices import best_choice
+from smartspec.control.goodput.prices import PlainShare, best_choice
 from smartspec.control.goodput.settings import GoodputSettings
 from smartspec.control.policy import Estimates, Policy
 from smartspec.control.records import BatchView, Outcome, Plan
@@ -20,13 +20,20 @@ class PerfectEstimates(Policy):
         self._truth = truth
         self._settings = GoodputSettings()
         self._lifetime = Lifetime(self._settings.draft_prefill)
+        self._plain = PlainShare(self._settings.plain_memory)
 
     def plan(self, view: BatchView, estimates: Estimates) -> Plan:
-        truth, remaining_tokens = self._truth(view), self._lifetime.remaining_tokens
-        return best_choice(view, truth, self._settings, remaining_tokens=remaining_tokens).draft_plan
+        return best_choice(
+            view,
+            self._truth(view),
+            self._settings,
+            remaining_tokens=self._lifetime.remaining_tokens,
+            plain_share=self._plain.share,
+        ).draft_plan
 
     def learn(self, plan: Plan, outcome: Outcome) -> None:
         self._lifetime.observe(outcome)
+        self._plain.observe(outcome.view)
 
     def end(self, request_id: int) -> None:
         self._lifetime.request_ended(request_id)

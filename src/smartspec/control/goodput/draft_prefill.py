@@ -81,7 +81,7 @@ def begun(
     passes = seconds.sum(axis=0)
     verifying = best.seconds - best.off_seconds - (passes[best.depth] - passes[0])
     gains = view.weights * accepted - price * best.lengths * verifying / max(best.num_draft_tokens, 1)
-    worth_it = gains * steps >= settings.payback * price * invested
+    worth_it = gains * steps * _worth_of_an_end(view) >= settings.payback * price * invested
     begins = worth_it | ~is_late
     seconds = latency.draft_seconds(up_to_date, np.where(begins, drafter, without), max_draft_tokens, estimates.width)
     for number in estimates.models:
@@ -120,3 +120,10 @@ def _investment(drafter: np.ndarray, lag: np.ndarray, seconds: np.ndarray) -> np
         lag_of_one = np.where(drafter == number, lag, 0)
         invested += seconds_of_one * lag_of_one / max(lag_of_one.sum(), 1)
     return invested
+
+
+def _worth_of_an_end(view: BatchView) -> np.ndarray:
+    """What it is worth that a request ends sooner, relative to the others, float [R]: half for itself, half for the
+    rest, which then need not wait while its context is read in every step, nor for its memory."""
+    total = max(view.total_context_tokens, 1)
+    return (1.0 + view.num_rows * view.context_tokens / total) / 2.0

@@ -9,7 +9,7 @@ import numpy as np
 from smartspec.control.goodput.budget import Budget
 from smartspec.control.goodput.draft_prefill import Lifetime
 from smartspec.control.goodput.exploration import Exploration
-from smartspec.control.goodput.prices import Choice, Prices, best_choice
+from smartspec.control.goodput.prices import Choice, PlainShare, Prices, best_choice
 from smartspec.control.goodput.settings import GoodputSettings
 from smartspec.control.goodput.stopping import drafted_as_confident
 from smartspec.control.goodput.uniform import Hysteresis, plan_uniform
@@ -54,6 +54,7 @@ class Goodput(Policy):
         self._exploration = Exploration(self.settings.budget, self.budget, all_alike=bool(uniform_lengths))
         self._hysteresis = Hysteresis(self.settings.hysteresis)
         self._lifetime = Lifetime(self.settings.draft_prefill)
+        self._plain = PlainShare(self.settings.plain_memory)
 
     def queries(self, num_rows: int) -> bool:
         return self.budget.may_query(num_rows)
@@ -81,6 +82,7 @@ class Goodput(Policy):
     def learn(self, plan: Plan, outcome: Outcome) -> None:
         view, settled = outcome.view, plan.settled
         self._lifetime.observe(outcome)
+        self._plain.observe(view)
         if view.num_rows:
             self._exploration.step(view.num_rows)
             self.budget.settle(
@@ -178,6 +180,7 @@ class Goodput(Policy):
             else None,
             fairness=self.fairness,
             remaining_tokens=self._lifetime.remaining_tokens,
+            plain_share=self._plain.share,
             prices=prices,
         )
 

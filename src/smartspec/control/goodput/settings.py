@@ -51,11 +51,15 @@ class HysteresisSettings:
 class GoodputSettings:
     """fairness: with a draft model, see planner (2 is the harmonic mean, 0 the arithmetic one). uses_confidence: drafts
     end early and are cut by it. prices_mixed_steps: time beside prefill has its shadow price, else tokens per second of
-    the long step decide. widths: of drafts made in passes, see records.Plan; of those the best is taken."""
+    the long step decide; plain_memory: steps that the share of steps without prefill is learned over. projected_batch:
+    of how many times the requests under way, at most, those that wait are taken to decode together. widths: of drafts
+    made in passes, see records.Plan; of those the best is taken."""
 
     fairness: float = 2.0
     uses_confidence: bool = True
     prices_mixed_steps: bool = True
+    plain_memory: float = 256.0
+    projected_batch: float = 3.0
     widths: tuple[int, ...] = (1, 4)
     draft_prefill: DraftPrefillSettings = field(default_factory=DraftPrefillSettings)
     budget: BudgetSettings = field(default_factory=BudgetSettings)
