@@ -173,6 +173,14 @@ def test_a_policy_without_a_budget_queries_all_drafters():
     assert queries == [True] and plan.queried and plan.lengths.tolist() == [2, 2, 2]
 
 
+def test_off_looks_for_no_drafts():
+    queries = []
+    query = lambda is_queried: queries.append(is_queried) or DrafterView(np.full(3, 2 * is_queried))  # noqa: E731
+    controller = Controller("off", 4, LatencyModel(CostCurve.linear(0.01, 0.001)), drafters=(LOOKUP,), strict=True)
+    plan = controller.plan(replace(make_view(3), queries=(query,)))
+    assert queries == [False] and not plan.queried and not plan.lengths.any()
+
+
 @pytest.mark.parametrize(("acceptance", "share"), [(0.0, 0.0), (0.0, SETTINGS.share), (1.0, SETTINGS.share)])
 def test_a_policy_queries_as_often_as_its_drafts_pay_for(acceptance, share):
     policy = Goodput(settings=GoodputSettings(budget=BudgetSettings(share=share)))

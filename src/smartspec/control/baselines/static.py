@@ -9,6 +9,9 @@ from smartspec.control.records import BatchView, Plan
 class Off(Policy):
     """Never speculate."""
 
+    def queries(self, num_rows: int) -> bool:
+        return False
+
     def plan(self, view: BatchView, estimates: Estimates) -> Plan:
         return no_drafts(view.num_rows)
 
