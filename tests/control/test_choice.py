@@ -51,9 +51,20 @@ def test_prefill_does_not_make_drafts_worth_more(rate):
     alone = best_choice(view, estimates)
     mixed = best_choice(replace(view, **PREFILL), estimates)
     assert mixed.plan.num_draft_tokens <= alone.plan.num_draft_tokens
-    assert mixed.prices.time == alone.plan.goodput
+    assert mixed.prices.time >= alone.plan.goodput
     assert mixed.prices.off == alone.plan.off_goodput
     assert alone.prices.time == alone.plan.goodput
+
+
+def test_time_is_worth_more_while_many_wait_for_it():
+    """Few decode yet, but every second of theirs delays a large batch, which makes more tokens of it."""
+    estimates, view = found_accepted_at(0.6, 2), make_view(2, **PREFILL)
+    few = best_choice(view, estimates)
+    many = best_choice(replace(view, num_waiting=30), estimates)
+    assert many.prices.time > 1.5 * few.prices.time
+    assert many.plan.num_draft_tokens < few.plan.num_draft_tokens
+    # The budget compares measurements: what those who wait would make of the time is only believed.
+    assert many.prices.off == few.prices.off
 
 
 def test_a_step_of_prefill_alone_has_nothing_to_decide():

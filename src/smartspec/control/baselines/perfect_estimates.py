@@ -3,7 +3,8 @@
 from collections.abc import Callable
 
 from smartspec.control.goodput.draft_prefill import Lifetime
-from smartspec.control.goodput.prices import PlainShare, best_choice
+from smartspec.control.goodput.prefill_price import PrefillPrice
+from smartspec.control.goodput.prices import best_choice
 from smartspec.control.goodput.settings import GoodputSettings
 from smartspec.control.policy import Estimates, Policy
 from smartspec.control.records import BatchView, Outcome, Plan
@@ -20,7 +21,7 @@ class PerfectEstimates(Policy):
         self._truth = truth
         self._settings = GoodputSettings()
         self._lifetime = Lifetime(self._settings.draft_prefill)
-        self._plain = PlainShare(self._settings.plain_memory)
+        self._prefill_price = PrefillPrice(self._settings.prefill_price)
 
     def plan(self, view: BatchView, estimates: Estimates) -> Plan:
         return best_choice(
@@ -28,12 +29,13 @@ class PerfectEstimates(Policy):
             self._truth(view),
             self._settings,
             remaining_tokens=self._lifetime.remaining_tokens,
-            plain_share=self._plain.share,
+            prefill_price=self._prefill_price,
         ).draft_plan
 
     def learn(self, plan: Plan, outcome: Outcome) -> None:
         self._lifetime.observe(outcome)
-        self._plain.observe(outcome.view)
+        self._prefill_price.observe(outcome)
 
     def end(self, request_id: int) -> None:
         self._lifetime.request_ended(request_id)
+        self._prefill_price.request_ended()

@@ -9,7 +9,8 @@ import numpy as np
 from smartspec.control.goodput.budget import Budget
 from smartspec.control.goodput.draft_prefill import Lifetime
 from smartspec.control.goodput.exploration import Exploration
-from smartspec.control.goodput.prices import Choice, PlainShare, Prices, best_choice
+from smartspec.control.goodput.prefill_price import PrefillPrice
+from smartspec.control.goodput.prices import Choice, Prices, best_choice
 from smartspec.control.goodput.settings import GoodputSettings
 from smartspec.control.goodput.stopping import drafted_as_confident
 from smartspec.control.goodput.uniform import Hysteresis, plan_uniform
@@ -54,7 +55,7 @@ class Goodput(Policy):
         self._exploration = Exploration(self.settings.budget, self.budget, all_alike=bool(uniform_lengths))
         self._hysteresis = Hysteresis(self.settings.hysteresis)
         self._lifetime = Lifetime(self.settings.draft_prefill)
-        self._plain = PlainShare(self.settings.plain_memory)
+        self._prefill_price = PrefillPrice(self.settings.prefill_price)
 
     def queries(self, num_rows: int) -> bool:
         return self.budget.may_query(num_rows)
@@ -82,7 +83,7 @@ class Goodput(Policy):
     def learn(self, plan: Plan, outcome: Outcome) -> None:
         view, settled = outcome.view, plan.settled
         self._lifetime.observe(outcome)
-        self._plain.observe(view)
+        self._prefill_price.observe(outcome)
         if view.num_rows:
             self._exploration.step(view.num_rows)
             self.budget.settle(
@@ -99,6 +100,7 @@ class Goodput(Policy):
 
     def end(self, request_id: int) -> None:
         self._lifetime.request_ended(request_id)
+        self._prefill_price.request_ended()
 
     def state(self) -> dict:
         return {
@@ -109,6 +111,7 @@ class Goodput(Policy):
                 "trips": self.budget.num_trips,
             },
             "tokens_of_a_request": self._lifetime.remaining_tokens,
+            "arrivals_are_open": self._prefill_price.arrivals_are_open,
         }
 
     def _settle_planned(self, plan: Plan, view: BatchView, estimates: Estimates, best: Choice) -> Plan:
@@ -180,7 +183,7 @@ class Goodput(Policy):
             else None,
             fairness=self.fairness,
             remaining_tokens=self._lifetime.remaining_tokens,
-            plain_share=self._plain.share,
+            prefill_price=self._prefill_price,
             prices=prices,
         )
 

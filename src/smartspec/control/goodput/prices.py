@@ -7,8 +7,7 @@ many more tokens. Two costs of a step are not the price of its drafts alone:
   it has for the same requests without prefill (see planner, value_of_time): a token made now need not be made there.
   The requests that are prefilled now or wait for it will decode there, too: time is worth what that projected batch
   makes of it, if that is more.
-  Where almost every step is a mixed one, it saves less: what its row adds to another mixed step. Priced as in steps
-  that hardly come, drafts made a closed loop of long prompts and short answers 6 % slower than plain decoding.
+  In a closed loop of long prompts it is worth less (see prefill_price).
 * draft prefill: an investment, of which a step is charged a part (see draft_prefill).
 """
 
@@ -18,12 +17,11 @@ from functools import partial
 import numpy as np
 
 from smartspec.control.goodput.draft_prefill import begun, without_late_starters
+from smartspec.control.goodput.prefill_price import PrefillPrice
 from smartspec.control.goodput.settings import GoodputSettings
 from smartspec.control.planner.lengths import LengthPlan, plan_lengths
 from smartspec.control.policy import Estimates, drafter_yields, length_caps, model_free_first, nobody, plan_by
 from smartspec.control.records import BatchView, Plan
-
-NO_ROWS = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -33,19 +31,6 @@ class Prices:
 
     time: float
     off: float
-
-
-class PlainShare:
-    """share: of the steps of late that had no prefill, of which the last so many count (memory)."""
-
-    def __init__(self, memory: float):
-        self.share = 1.0
-        self._memory = memory
-
-    def observe(self, view: BatchView) -> None:
-        """Learn from a finished step."""
-        if view.num_rows:
-            self.share += (float(not view.prefill_tokens) - self.share) / self._memory
 
 
 @dataclass(frozen=True)
@@ -79,11 +64,12 @@ def best_choice(
     plan_uniform=None,
     fairness: float | None = None,
     remaining_tokens: float = np.inf,
-    plain_share: float = 1.0,
+    prefill_price: PrefillPrice | None = None,
     prices: Prices | None = None,
 ) -> Choice:
     """The best plan over all drafters and widths. plan_uniform: plans one length for all rows, see uniform. fairness:
-    see goodput.Goodput. remaining_tokens: that each request is expected to make yet. plain_share: see PlainShare.
+    see goodput.Goodput. remaining_tokens: that each request is expected to make yet. prefill_price: what was learned of
+    mixed steps.
     prices: of a choice for the same mixed step, to be kept for another; None to find them."""
     models = [number for number in estimates.models if view.drafters[number].lengths.any()]
     if fairness is None:
@@ -100,7 +86,7 @@ def best_choice(
                 remaining_tokens=remaining_tokens,
             ).prices
             usual = max(alone.time, _off_goodput_of_projected_batch(view, estimates, settings.projected_batch))
-            prices = replace(alone, time=_value_in_mixed_steps(usual, plain_share, view, estimates))
+            prices = Prices(prefill_price.value_of_time(usual, view, estimates) if prefill_price else usual, alone.off)
         value_of_time = prices.time
     num_considered = min(view.num_rows * estimates.max_draft_tokens, view.draft_token_budget)
     target_seconds = estimates.latency.target_seconds(view, np.arange(num_considered + 1))
@@ -120,24 +106,6 @@ def best_choice(
     best = without_late_starters(best, drafter, view, estimates, settings.draft_prefill.ordinary_lag)
     survival = shaped.survival_of(drafter)
     return Choice(best, drafter, draft_seconds, target_seconds, prices, survival, fairness, shaped.width)
-
-
-def _value_in_mixed_steps(usual: float, plain_share: float, view: BatchView, estimates: Estimates) -> float:
-    """(Weighted) tokens per second that the time of this mixed step is worth; usual: in steps without prefill."""
-    if plain_share == 1.0 or not usual:
-        return usual
-    prefill = BatchView(
-        request_ids=NO_ROWS,
-        context_tokens=NO_ROWS,
-        max_draft_tokens=NO_ROWS,
-        num_prefills=view.num_prefills,
-        prefill_tokens=view.prefill_tokens,
-        prefill_context_tokens=view.prefill_context_tokens,
-        prefill_attended_tokens=view.prefill_attended_tokens,
-    )
-    of_all, of_prefill = (float(estimates.latency.target_seconds(step, np.zeros(1))[0]) for step in (view, prefill))
-    row_seconds = (of_all - of_prefill) / float(view.weights.sum())
-    return 1.0 / (plain_share / usual + (1.0 - plain_share) * min(row_seconds, 1.0 / usual))
 
 
 def _off_goodput_of_projected_batch(view: BatchView, estimates: Estimates, largest: float) -> float:

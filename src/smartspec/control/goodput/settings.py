@@ -22,6 +22,16 @@ class BudgetSettings:
 
 
 @dataclass(frozen=True)
+class PrefillPriceSettings:
+    """share_memory: steps that the share of steps without prefill is learned over. open_wandering: of the number of
+    requests, above which arrivals are open; wandering_rate: of learning it, per look."""
+
+    share_memory: float = 256.0
+    open_wandering: float = 0.2
+    wandering_rate: float = 1 / 16
+
+
+@dataclass(frozen=True)
 class DraftPrefillSettings:
     """is_priced: whether draft prefill has to pay; each row that may draft begins otherwise. payback: how many times
     its cost it must be expected to bring: lifetime and acceptance are guesses, the cost is certain. max_steps: farthest
@@ -51,16 +61,16 @@ class HysteresisSettings:
 class GoodputSettings:
     """fairness: with a draft model, see planner (2 is the harmonic mean, 0 the arithmetic one). uses_confidence: drafts
     end early and are cut by it. prices_mixed_steps: time beside prefill has its shadow price, else tokens per second of
-    the long step decide; plain_memory: steps that the share of steps without prefill is learned over. projected_batch:
+    the long step decide. projected_batch:
     of how many times the requests under way, at most, those that wait are taken to decode together. widths: of drafts
     made in passes, see records.Plan; of those the best is taken."""
 
     fairness: float = 2.0
     uses_confidence: bool = True
     prices_mixed_steps: bool = True
-    plain_memory: float = 256.0
     projected_batch: float = 3.0
     widths: tuple[int, ...] = (1, 4)
+    prefill_price: PrefillPriceSettings = field(default_factory=PrefillPriceSettings)
     draft_prefill: DraftPrefillSettings = field(default_factory=DraftPrefillSettings)
     budget: BudgetSettings = field(default_factory=BudgetSettings)
     hysteresis: HysteresisSettings = field(default_factory=HysteresisSettings)

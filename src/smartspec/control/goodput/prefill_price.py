@@ -1,0 +1,88 @@
+"""What a token saves beside prefill: where almost every step is a mixed one and arrivals are closed-loop, little.
+
+In a mixed batch time is priced as in steps without prefill (see choice): a token made now is one that need not be made
+there. Under open-loop arrivals that holds even if such steps hardly come any more: a request that ends sooner leaves
+the batch sooner. In a closed loop of long prompts and short answers it does not: all time is prefill's, latency is the
+number of requests over throughput, and a token made sooner saves what its row adds to another mixed step. Priced as
+usual, drafts made such servers 6 % slower than plain decoding.
+
+Arrivals are told apart by how the number of requests wanders. Open-loop, it changes by about the root of how many came
+and went; closed-loop, every request that ends is followed by a new one, and it stays constant. The wandering of a look
+is change^2 / (requests that came + requests that went), 1 at most: 0.5 or so on average for independent Poisson
+arrivals and departures, 0 in a closed loop.
+"""
+
+import numpy as np
+
+from smartspec.control.goodput.settings import PrefillPriceSettings
+from smartspec.control.policy import Estimates
+from smartspec.control.records import BatchView, Outcome
+
+MIN_ENDED = 4  # requests after which their number is looked at again, and at least a quarter of it
+_NO_ROWS = np.zeros(0, dtype=np.int64)
+
+
+class PrefillPrice:
+    """Learns from every step and every request that ends."""
+
+    def __init__(self, settings: PrefillPriceSettings):
+        self._settings = settings
+        self._share = 1.0  # of tokens that are made in steps without prefill
+        self._wandering = 1.5 * settings.open_wandering  # open until a few looks say otherwise
+        self._num_requests = 0  # at the last look
+        self._num_ended = 0  # since then
+
+    @property
+    def arrivals_are_open(self) -> bool:
+        """Whether arrivals are independent of departures."""
+        return self._wandering > self._settings.open_wandering
+
+    @property
+    def usual_part(self) -> float:
+        """How far the price of steps without prefill holds: from 0 to 1."""
+        return 1.0 if self.arrivals_are_open else self._share
+
+    def value_of_time(self, usual: float, view: BatchView, estimates: Estimates) -> float:
+        """(Weighted) tokens per second that the time of this mixed step is worth; usual: by the price of steps
+        without."""
+        part = self.usual_part
+        if part == 1.0 or not usual:
+            return usual
+        saved_seconds = min(_row_seconds(view, estimates), 1.0 / usual)
+        return 1.0 / (part / usual + (1.0 - part) * saved_seconds)
+
+    def observe(self, outcome: Outcome) -> None:
+        """Learn from a finished step."""
+        view = outcome.view
+        if view.num_rows:
+            self._share += (float(not view.prefill_tokens) - self._share) / self._settings.share_memory
+        num_requests = view.num_rows + view.num_prefills + view.num_waiting
+        if self._num_ended >= max(MIN_ENDED, num_requests / 4):
+            change = num_requests - self._num_requests
+            num_moves = self._num_ended + max(self._num_ended + change, 0)
+            found = min(change**2 / num_moves, 1.0)
+            self._wandering += self._settings.wandering_rate * (found - self._wandering)
+            self._num_ended = 0
+        if not self._num_ended:
+            self._num_requests = num_requests
+
+    def request_ended(self) -> None:
+        """Learn that a request is gone, whatever it was doing."""
+        self._num_ended += 1
+
+
+def _row_seconds(view: BatchView, estimates: Estimates) -> float:
+    """What each weighted token of the decoding requests, without drafts, adds to the step's prefill."""
+    prefill_alone = BatchView(
+        request_ids=_NO_ROWS,
+        context_tokens=_NO_ROWS,
+        max_draft_tokens=_NO_ROWS,
+        num_prefills=view.num_prefills,
+        prefill_tokens=view.prefill_tokens,
+        prefill_context_tokens=view.prefill_context_tokens,
+        prefill_attended_tokens=view.prefill_attended_tokens,
+    )
+    of_all, of_prefill = (
+        float(estimates.latency.target_seconds(step, np.zeros(1))[0]) for step in (view, prefill_alone)
+    )
+    return (of_all - of_prefill) / float(view.weights.sum())
