@@ -251,3 +251,64 @@ def test_torch_free_layers_import_without_torch():
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip() == "[]"
+
+
+CHOSEN_VALUES = 74  # no more than there are; the goal is 40
+# Not chosen: bounds of memory and of rounding, versions of formats, what people are shown.
+NOT_CHOSEN = {
+    "MAX_TREE_NODES", "NUM_CLASSES", "MAX_RANK", "MAX_TRACKED_REQUESTS", "NUM_ERRORS", "UNLIMITED", "BEYOND", "FORMAT",
+    "ROUNDING", "BOUND_ERROR", "LEAST_SURVIVAL", "_BOUNDS", "MIDPOINTS", "NUM_BUCKETS", "NUM_DECISIONS", "MAX_KINDS",
+}  # fmt: skip
+NO_VALUES = {"log", "baselines", "policy_names.py", "checks.py"}
+
+
+def chosen_values(tree: ast.Module) -> list[str]:
+    """Numbers that people chose: fields of settings, constants of a module, literals in functions. 0, 1, 2, a half and
+    what only keeps from dividing by 0 are none."""
+    numbers = lambda node: [  # noqa: E731
+        each.value
+        for each in ast.walk(node)
+        if isinstance(each, ast.Constant) and type(each.value) in (int, float) and each.value not in (0, 1, 2, 0.5)
+    ]
+    found = []
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and node.name.endswith("Settings"):
+            fields = [each for each in node.body if isinstance(each, ast.AnnAssign) and each.value is not None]
+            is_number = lambda value: isinstance(value, ast.Constant) and type(value.value) in (int, float)  # noqa: E731
+            found += [
+                f"{node.name}.{ast.unparse(each.target)}"
+                for each in fields
+                if is_number(each.value) or numbers(each.value)
+            ]
+        elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None and numbers(node.value):
+            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+            found += [] if ast.unparse(target) in NOT_CHOSEN else [ast.unparse(target)]
+    nested = {
+        each
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef)
+        for each in ast.walk(node)
+        if each is not node
+    }
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node not in nested]
+    for function in functions:
+        literals = [value for statement in function.body for value in numbers(statement)]
+        is_text = function.name in ("table", "others")
+        found += [f"{function.name}: {value}" for value in literals if not is_text and 1e-6 < abs(value) < 1e6]
+    return found
+
+
+def test_the_controller_has_no_more_chosen_values_than_are_counted():
+    paths = {path.relative_to(SOURCE / "control"): path for path in (SOURCE / "control").rglob("*.py")}
+    found = {
+        name: chosen_values(ast.parse(path.read_text("utf-8")))
+        for name, path in paths.items()
+        if not NO_VALUES.intersection(name.parts)
+    }
+    num = sum(map(len, found.values()))
+    assert num == CHOSEN_VALUES, "\n".join(f"{name}: {', '.join(values)}" for name, values in found.items() if values)
+
+
+def test_chosen_values_are_seen():
+    text = "A = 7\nclass XSettings:\n    b: float = 0.3\n    c: bool = True\ndef f(x):\n    return 4 * x + 1"
+    assert chosen_values(ast.parse(text)) == ["A", "XSettings.b", "f: 4"]

@@ -122,7 +122,7 @@ def test_newest_divergences_come_first_and_old_ones_leave():
 def test_without_the_signal_it_says_so():
     policy, view = Dsde(), make_view(1)
     learn(policy, make_outcome(view, no_drafts(1), [0], [0]))
-    with pytest.raises(ValueError, match="'dsde' needs divergence in Outcome.extras"):
+    with pytest.raises(ValueError, match=r"'dsde' needs divergence in Outcome\.extras"):
         learn(policy, make_outcome(view, no_drafts(1), [3], [1]))
 
 

@@ -5,10 +5,12 @@ from dataclasses import replace
 import factories
 import numpy as np
 import pytest
-from drafter_cases import estimates_of
+from drafter_cases import LOOKUP, estimates_of
 
+from smartspec.control.controller import Controller
 from smartspec.control.latency.model import CostCurve, LatencyModel
-from smartspec.control.policy_names import parse_policy
+from smartspec.control.policy_names import POLICIES, parse_policy
+from smartspec.control.records import Drafted, DrafterView
 
 K = 4
 FREE = LatencyModel(CostCurve.linear(0.04, 1e-6))
@@ -107,3 +109,17 @@ def test_steps_without_decoding_requests(name):
     assert decide(parse_policy(name), make_view(np.empty(0, dtype=int)), nothing, nothing, FREE_BOTH).lengths.shape == (
         0,
     )
+
+
+@pytest.mark.parametrize("name", [*POLICIES, "fixed:3", "uniform:1,3"])
+def test_a_policy_learns_from_steps_in_which_no_row_could_have_a_draft(name):
+    """It was not called to plan them, not even the first."""
+    controller = Controller(name, K, LatencyModel(CostCurve.linear(0.01, 0.001)), drafters=(LOOKUP,), strict=True)
+    for found in (0, 0, 2, 0):
+        view = replace(factories.make_view(3), drafters=(DrafterView(np.full(3, found)),))
+        plan = controller.plan(view)
+        verified = controller.cut(plan, Drafted(plan.lengths))
+        controller.learn(
+            plan, factories.make_outcome(view, plan, verified, verified, extras={"divergence": np.zeros((3, K))})
+        )
+    assert all(controller.end(request_id) is None for request_id in range(3))

@@ -33,12 +33,14 @@ class AdaEdl(Policy):
 
     def plan(self, view: BatchView, estimates: Estimates) -> Plan:
         plan = plan_of_lengths(view, estimates, MAX_LENGTH)
-        self._has_passes = estimates.has_passes
         rows = self._requests.rows(view.request_ids)
-        return replace(plan, stop=stop_at_entropy(self.entropy_factor, self._requests["threshold"][rows]))
+        stop = stop_at_entropy(self.entropy_factor, self._requests["threshold"][rows])
+        return replace(plan, stop=stop, settled=estimates.has_passes(plan.drafter))
 
     def learn(self, plan: Plan, outcome: Outcome) -> None:
-        learns = self._has_passes(outcome.plan.drafter) & (outcome.drafted > 0)
+        if plan.settled is None:  # no row could have a draft
+            return
+        learns = plan.settled & (outcome.drafted > 0)
         rows = self._requests.rows(outcome.view.request_ids[learns])
         drafted, accepted = outcome.drafted[learns], outcome.accepted[learns]
         acceptance, thresholds = self._requests["acceptance"], self._requests["threshold"]
