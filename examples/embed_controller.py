@@ -30,9 +30,9 @@ def main(num_steps: int = 300, seed: int = 0, policy: str = "goodput") -> float:
         accepted = np.minimum(is_right.cumprod(axis=0).sum(axis=0), keep)
         predicted = truth.predict(view, plan, keep)  # this world is as it was profiled
         seconds = StepSeconds(predicted.draft, predicted.target, host=0.001)
-        tested, emitted = np.minimum(keep, accepted + 1), int(accepted.sum()) + ROWS
-        controller.learn(plan, Outcome(view, plan, plan.lengths, keep, tested, accepted, emitted, seconds))
-        context, now, num_emitted = context + accepted + 1, now + seconds.total, num_emitted + emitted
+        outcome = Outcome.of(view, plan, Drafted(plan.lengths), keep, accepted, seconds)
+        controller.learn(plan, outcome)
+        context, now, num_emitted = context + accepted + 1, now + seconds.total, num_emitted + outcome.num_emitted
     return num_emitted / now
 
 
