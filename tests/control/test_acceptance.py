@@ -10,7 +10,7 @@ from drafter_cases import LOOKUP, MODEL, RECYCLING, found, free_test, lagging
 
 from smartspec.control.acceptance import effects as acceptance_effects
 from smartspec.control.acceptance.estimator import AcceptanceEstimator
-from smartspec.control.acceptance.evidence import Evidence
+from smartspec.control.acceptance.observations import Observations
 from smartspec.control.records import FreeTests, Plan
 
 K = 8
@@ -42,7 +42,7 @@ def learn(estimator, rng, conditional, lengths, ids=None, match=3, class_ids=Non
     plan = Plan(lengths, np.broadcast_to(drafter, view.num_rows))
     outcome = factories.make_outcome(view, plan, accepted=accepted, **more)
     estimator.observe([outcome])
-    tested, hits = Evidence.of([outcome]).tests(K)
+    tested, hits = Observations.of([outcome]).tests(K)
     return tested.any(axis=1).T, hits.any(axis=1).T
 
 

@@ -80,7 +80,7 @@ def test_what_is_known_of_requests_is_dropped_with_them(name):
 
 
 @pytest.mark.parametrize("name", PARAMETERS)
-def test_numbers_behind_names_are_taken_or_refused_with_their_range(name):
+def test_numbers_after_names_are_taken_or_refused_with_their_range(name):
     _, least, largest = PARAMETERS[name]
     for value in (least, largest):
         parse_policy(f"{name}:{value}", K)
@@ -170,7 +170,7 @@ def test_adaserve_verifies_the_likeliest_tokens_of_the_batch():
     assert keep.tolist() == [3, 0, 3]
 
 
-def test_adaserve_serves_requests_behind_their_objective_first():
+def test_adaserve_serves_requests_that_lag_their_objective_first():
     confidence = np.repeat(np.array([[0.9], [0.5], [0.8]]), K, axis=1)
     view = make_view(3, extras={"tpot_targets": np.array([np.inf, 0.011, np.inf])})
     keep = adaserve_keep(AdaServe(3 + 6), view, make_estimates(3), K, confidence)
@@ -205,9 +205,9 @@ def test_adaserve_counts_time_and_tokens_of_each_request():
     view = make_view(2, extras={"tpot_targets": np.full(2, 0.021)})
     for _ in range(10):
         run_step(policy, view, make_estimates(2), np.array([1.0, 0.0]), rng)
-    ahead, behind = policy._tokens_needed(view, 0.02).tolist()
+    ahead, late = policy._tokens_needed(view, 0.02).tolist()
     assert ahead == 1.0
-    assert behind == pytest.approx((10 * 0.021 + 1.05 * 0.02) / 0.021 - 10)
+    assert late == pytest.approx((10 * 0.021 + 1.05 * 0.02) / 0.021 - 10)
 
 
 def test_adaserve_takes_its_budget_from_the_knee_and_stops_beyond():

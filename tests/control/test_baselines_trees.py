@@ -65,15 +65,15 @@ def sequoia_plan(name: str, num_rows: int, survival=0.7, drafter: DrafterSpec = 
     view = factories.make_view(num_rows, drafters=(lagging(num_rows),), max_draft_tokens=K)
     latency = LatencyModel(CostCurve.linear(0.02, 0.0004), (CostCurve.linear(0.001, 0.0),))
     chain = np.broadcast_to(np.cumprod(np.full(K, survival)), (1, num_rows, K))
-    siblings = AcceptanceEstimator(K, (drafter,)).siblings
-    estimates = Estimates((drafter,), chain, latency, siblings=siblings)
+    rank_chances = AcceptanceEstimator(K, (drafter,)).rank_chances
+    estimates = Estimates((drafter,), chain, latency, rank_chances=rank_chances)
     return parse_policy(name, K).plan(view, estimates), estimates
 
 
 def test_sequoias_tree_is_the_best_static_one():
     plan, estimates = sequoia_plan("sequoia:20", 3)
-    siblings = estimates.siblings[0]
-    ranks = np.minimum.accumulate([0.7, *(0.3 * siblings)])
+    rank_chances = estimates.rank_chances[0]
+    ranks = np.minimum.accumulate([0.7, *(0.3 * rank_chances)])
     best = best_tree(np.tile(ranks, (K, 1)), 20)
     np.testing.assert_allclose(plan.extras["chances"], np.tile(ranks, (K, 1)))
     assert plan.lengths.tolist() == [20] * 3 and plan.passes.tolist() == [best.depths.max()] * 3

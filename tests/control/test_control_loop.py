@@ -158,7 +158,7 @@ def test_a_useless_draft_model_is_left_alone():
     assert np.mean([step.sum() == 0 for step in lengths]) > 0.97
 
 
-def test_never_behind_plain_decoding_by_more_than_two_percent_even_while_learning():
+def test_never_slower_than_plain_decoding_by_more_than_two_percent_even_while_learning():
     """32 rows on a compute-bound machine: drafts at 30 % lose, and the first steps may not pay much to find out."""
     world = World(rates(*[0.3] * 32), CostCurve.linear(0.03, 0.003))
     off = world.goodput(np.zeros(32, dtype=int))

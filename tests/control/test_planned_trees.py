@@ -22,7 +22,7 @@ from smartspec.control.records import Drafted, DrafterSpec, Plan
 K = 10
 HEAD = DrafterSpec("head", has_passes=True, makes_trees=True)
 CHAINS = DrafterSpec("head", has_passes=True)
-SIBLINGS = np.array([0.47, 0.31, 0.1])
+RANK_CHANCES = np.array([0.47, 0.31, 0.1])
 
 
 def chain(rate: float) -> np.ndarray:
@@ -32,9 +32,9 @@ def chain(rate: float) -> np.ndarray:
 @pytest.mark.parametrize("num_ranks", [0, 1, 3])
 def test_the_expected_tree_is_the_best_static_one(num_ranks):
     rates = np.array([0.9, 0.55, 0.43])
-    survival, depths = expected_trees(np.stack([chain(rate) for rate in rates]), SIBLINGS[:num_ranks])
+    survival, depths = expected_trees(np.stack([chain(rate) for rate in rates]), RANK_CHANCES[:num_ranks])
     for row, rate in enumerate(rates):
-        ranks = np.minimum.accumulate([rate, *((1 - rate) * SIBLINGS[:num_ranks])])
+        ranks = np.minimum.accumulate([rate, *((1 - rate) * RANK_CHANCES[:num_ranks])])
         best = best_tree(np.tile(ranks, (K, 1)), K)
         np.testing.assert_allclose(survival[row], best.survival)
         assert sorted(depths[row].tolist()) == sorted(best.depths.tolist())
@@ -63,23 +63,24 @@ def test_slots_that_take_as_many_passes_come_for_the_price_of_one():
 
 
 class Acceptance(AcceptanceEstimator):
-    """One that knows that every chain's next token is right with this chance, and what siblings are worth."""
+    """One that knows that every chain's next token is right with this chance, and what other child ranks are worth."""
 
     def __init__(self, drafter: DrafterSpec, rate: float):
         super().__init__(K, (drafter,))
         self.rate = rate
 
     @property
-    def siblings(self) -> dict[int, np.ndarray]:
-        return {0: SIBLINGS}
+    def rank_chances(self) -> dict[int, np.ndarray]:
+        return {0: RANK_CHANCES}
 
 
 def planned(num_rows: int, drafter: DrafterSpec = HEAD, rate: float = 0.5, token=0.0004, draft=(0.004, 0.0)):
     view = factories.make_view(num_rows, drafters=(lagging(num_rows),), max_draft_tokens=K)
     latency = LatencyModel(CostCurve.linear(0.02, token), (CostCurve.linear(*draft),))
-    survival, siblings = np.broadcast_to(chain(rate), (1, num_rows, K)), {0: SIBLINGS} if drafter.makes_trees else {}
+    survival = np.broadcast_to(chain(rate), (1, num_rows, K))
+    rank_chances = {0: RANK_CHANCES} if drafter.makes_trees else {}
     settings = GoodputSettings(uses_confidence=False, budget=BudgetSettings(share=0.0))
-    estimates = Estimates((drafter,), survival, latency, Acceptance(drafter, rate), siblings=siblings)
+    estimates = Estimates((drafter,), survival, latency, Acceptance(drafter, rate), rank_chances=rank_chances)
     policy = Goodput(settings=settings)
     plan = policy.plan(view, estimates)
     return plan, plan.settled.best.plan
@@ -133,7 +134,7 @@ def test_what_the_eldest_and_younger_children_are_worth_is_learned_from_trees():
     estimator, random = AcceptanceEstimator(K, (HEAD,)), np.random.default_rng(0)
     for _ in range(300):
         estimator.observe([tree_feedback(random, view, 0.6, np.array([0.5, 0.2]))])
-    np.testing.assert_allclose(estimator.siblings[0][:2], [0.5, 0.2], atol=0.05)
+    np.testing.assert_allclose(estimator.rank_chances[0][:2], [0.5, 0.2], atol=0.05)
     survival = estimator.survival(view)[0].mean(axis=0)
     np.testing.assert_allclose(
         survival[:2], [0.6, 0.36], atol=0.05

@@ -137,7 +137,7 @@ def test_equal_slots_stay_prefixes_of_each_draft():
     assert plan.goodput == pytest.approx(5.0)
 
 
-def test_finds_the_second_peak_behind_a_fixed_cost():
+def test_finds_the_second_peak_after_a_fixed_cost():
     """Row of arXiv 2406.14066's fitted 70B model where stopping at the first drop would return no drafts."""
     survival = np.cumprod(np.full((26, 5), 0.7), axis=1)
     extra = np.arange(26 * 5 + 1)

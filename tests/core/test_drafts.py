@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from smartspec.control.planner.lengths import plan_lengths
 from smartspec.core.batch import NO_DRAFT, Draft, chain, shorten
 
-# For each node, which earlier node (or -1) it follows and how likely it is accepted behind that.
+# For each node, which earlier node (or -1) it follows and how likely it is accepted after that.
 trees = st.lists(st.tuples(st.integers(0, 100), st.sampled_from([1.0, 0.9, 0.5, 0.5, 0.25, 0.0])), max_size=6)
 
 

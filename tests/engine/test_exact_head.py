@@ -102,7 +102,7 @@ class AnyShape(RandomShapes):
 
 
 class Checking(LiveExecutor):
-    """Expects of every draft that it was right to its end: behind the last accepted node there is none."""
+    """Expects of every draft that it was right to its end: after the last accepted node there is none."""
 
     num_drafts = num_deep = num_compacted = 0
 

@@ -146,7 +146,7 @@ def resident_bytes() -> int:
     return 1024 * sum(int(size) for size in re.findall(r"^(?:Rss|Swap): +(\d+) kB$", rollup, re.MULTILINE))
 
 
-def test_a_profile_reads_context_that_was_written_and_leaves_no_memory_behind(monkeypatch):
+def test_a_profile_reads_context_that_was_written_and_leaves_no_memory(monkeypatch):
     """Memory that never was is one page of zeros to a CPU: reading it costs next to nothing."""
     runner = ModelRunner(replace(as_loaded(tiny_llama()), max_model_len=1024), num_slots=4, max_len=1024)
     forward, num_unwritten = runner.forward, []

@@ -167,7 +167,7 @@ def test_compilations_at_the_same_time_in_the_same_folder_do_not_meet(machine, m
     assert list((machine.cache / "kernels").iterdir()) == libraries[:1]
 
 
-def test_a_compilation_that_fails_leaves_nothing_behind(machine):
+def test_a_compilation_that_fails_leaves_nothing(machine):
     machine.install(text="#!/bin/sh\necho 'one' >&2; echo 'error: what is AVX?' >&2; echo >&2; exit 1\n")
     assert machine.reason().endswith("gcc failed: error: what is AVX?")
     assert list((machine.cache / "kernels").iterdir()) == []

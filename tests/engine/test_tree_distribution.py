@@ -160,7 +160,7 @@ def test_siblings_that_were_drawn_are_worth_having():
 
 
 def drops_the_unlikely(random: np.random.Generator) -> Draft:
-    """A node is dropped, with what is behind it, as its token was unlikely to be drawn."""
+    """A node is dropped, with what is after it, as its token was unlikely to be drawn."""
     draft = drawn_tree(random)
     kept: dict[int, int] = {-1: -1}
     for node, parent in enumerate(draft.parents.tolist()):
@@ -189,8 +189,8 @@ def sorts_siblings(random: np.random.Generator) -> Draft:
 def forgets_elder_siblings(random: np.random.Generator) -> Draft:
     """Drawn without replacement, said to be drawn with."""
     draft = drawn_tree(random)
-    behind = [PROMPT[-1] if parent < 0 else int(draft.token_ids[parent]) for parent in draft.parents]
-    return Draft(draft.token_ids, draft.parents, probs=DRAFT[behind])
+    after = [PROMPT[-1] if parent < 0 else int(draft.token_ids[parent]) for parent in draft.parents]
+    return Draft(draft.token_ids, draft.parents, probs=DRAFT[after])
 
 
 @pytest.mark.parametrize("make", [drops_the_unlikely, sorts_siblings, forgets_elder_siblings])

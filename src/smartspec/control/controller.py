@@ -42,7 +42,7 @@ class Controller:
     """Decides every step how many draft tokens each request gets, and learns, whatever the policy, from a few steps at
     a time.
 
-    policy: a name, see policies.names.parse_policy, or a policy. max_draft_tokens: longest draft of a request (K), at
+    policy: a name, see policy_names.parse_policy, or a policy. max_draft_tokens: longest draft of a request (K), at
     least 1. drafters: those the host has, in the order of their numbers. strict: input that cannot be true raises
     ValueError naming the value; otherwise it is counted by kind (num_ignored), and a view is decided as if there were
     no drafters, outcome is not learned from. on_record: called with the record of every finished step, if set.
@@ -164,7 +164,7 @@ class Controller:
 
     def explain(self) -> dict | None:
         """JSON-able, of the last finished step: its decision, and in what_if the goodput that its batch would be
-        expected to have, by what is known now, with the plan and with 0, 1, ..., K draft tokens for everybody. None
+        expected to have, by what is known now, with the plan and with 0, 1, ..., K draft tokens for every request. None
         before the first step. Call it between steps: it changes nothing."""
         if not self._history:
             return None
@@ -178,7 +178,7 @@ class Controller:
     def _estimates(self, view: BatchView) -> Estimates:
         acceptance = self._acceptance
         survival = acceptance.survival(view)
-        return Estimates(self.drafters, survival, self._latency, acceptance, siblings=acceptance.siblings)
+        return Estimates(self.drafters, survival, self._latency, acceptance, rank_chances=acceptance.rank_chances)
 
     def _refuse(self, problem: str | None) -> bool:
         """Whether there is a problem, which is then counted; ValueError in strict mode."""

@@ -49,7 +49,7 @@ class Estimates:
     the j-th node of a row's draft is reached and accepted (of a chain: that the first j tokens all are). acceptance:
     the estimator it comes from, None where there is none (perfect estimates have no doubts). width, depths: of drafts
     that would be made in passes, see Plan; int [D, R, K], passes that each node takes, None where all are chains.
-    siblings: of the drafters that make trees, by number, the chance that a node's second, third, ... child is right
+    rank_chances: of the drafters that make trees, by number, the chance that a node's second, third, ... child is right
     where its first is wrong, float [ranks]; without them only chains can be planned.
     """
 
@@ -59,11 +59,11 @@ class Estimates:
     acceptance: Acceptance | None = None
     width: int = 1
     depths: np.ndarray | None = None
-    siblings: Mapping[int, np.ndarray] = field(default_factory=dict)
+    rank_chances: Mapping[int, np.ndarray] = field(default_factory=dict)
 
     def of_width(self, width: int) -> "Estimates":
         """The same where drafters that make trees make them so wide; itself where there are none."""
-        if width == self.width or not self.siblings:
+        if width == self.width or not self.rank_chances:
             return self
         if width not in self._of_widths:
             self._of_widths[width] = self._as_trees(width)
@@ -76,7 +76,7 @@ class Estimates:
     def _as_trees(self, width: int) -> "Estimates":
         survival = self.survival.copy()
         depths = np.broadcast_to(np.arange(1, self.max_draft_tokens + 1), survival.shape).copy()
-        for number, chances in self.siblings.items():
+        for number, chances in self.rank_chances.items():
             survival[number], depths[number] = expected_trees(self.survival[number], chances[: width - 1])
             survival[number, :, MAX_TREE_NODES:] = 0.0
         return replace(self, survival=survival, width=width, depths=depths)
@@ -97,7 +97,7 @@ class Estimates:
 
     @cached_property
     def _has_passes(self) -> np.ndarray:
-        return np.array([*(drafter.has_passes for drafter in self.drafters), False])  # the last: of nobody, -1
+        return np.array([*(drafter.has_passes for drafter in self.drafters), False])  # the last: of no drafter, -1
 
     @cached_property
     def models(self) -> list[int]:
@@ -152,13 +152,13 @@ class Policy:
 
 @lru_cache
 def no_drafts(num_rows: int) -> Plan:
-    """Plain decoding; the same plan for all who ask."""
-    lengths, drafter = np.zeros(num_rows, dtype=np.int64), nobody(num_rows)
+    """Plain decoding; the same object for every caller."""
+    lengths, drafter = np.zeros(num_rows, dtype=np.int64), no_drafter(num_rows)
     lengths.flags.writeable = drafter.flags.writeable = False
     return Plan(lengths=lengths, drafter=drafter)
 
 
-def nobody(num_rows: int) -> np.ndarray:
+def no_drafter(num_rows: int) -> np.ndarray:
     """The drafter of rows that do not draft: int [R]."""
     return np.full(num_rows, -1)
 
@@ -179,7 +179,7 @@ def model_free_first(view: BatchView, estimates: Estimates, yields: np.ndarray |
     """The usual drafter of each row: a model-free one where one has a draft, as it is free, else one with passes; the
     one of largest yield (see drafter_yields, of which yields may leave out some as -1) of several: int [R]."""
     if len(estimates.drafters) < 2 and yields is None:
-        return nobody(view.num_rows) + len(estimates.drafters)
+        return no_drafter(view.num_rows) + len(estimates.drafters)
     yields = drafter_yields(view, estimates) if yields is None else yields
     is_free = np.array([not drafter.has_passes for drafter in estimates.drafters])
     first = (estimates.max_draft_tokens + 1) * (is_free[:, None] & (view.draft_lengths > 0))
@@ -206,5 +206,5 @@ def plan_of_lengths(view: BatchView, estimates: Estimates, lengths: np.ndarray |
 
 
 def plan_by(drafter: np.ndarray, lengths: np.ndarray) -> Plan:
-    """Drafts of these lengths by these drafters, both int [R]; nobody drafts where the length is 0."""
+    """Drafts of these lengths by these drafters, both int [R]; there is no drafter where the length is 0."""
     return Plan(lengths=lengths, drafter=np.where(lengths > 0, drafter, -1))

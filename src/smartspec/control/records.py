@@ -1,7 +1,7 @@
 """Records that cross the border between a host (engine, simulator, plugin) and the controller.
 
 Arrays are aligned by row: row i is the i-th decoding request of the step. A decoding request is one that feeds
-exactly one ordinary token in this step and may carry draft tokens behind it.
+exactly one ordinary token in this step and may carry draft tokens after it.
 
 What only some policies look at is in extras, by name, where a host has it:
 
@@ -24,12 +24,12 @@ import numpy as np
 UNLIMITED = 2**31 - 1
 MAX_TREE_NODES = 63  # a node's ancestors, the newest token and itself included, are the bits of one machine word
 
-# Asked after every pass of a drafter with one per depth: (depth, rows, confidence, entropy) -> bool [n], True where a
-# row drafts no more. depth counts from 0; rows int [n] are those that took part; confidence and entropy (nats), float
-# [n], describe the distributions their tokens of this pass were drawn from. Of a tree that is wider than a chain,
+# Called after every pass of a drafter with one pass per depth: (depth, rows, confidence, entropy) -> bool [n], True
+# where a row drafts no more. depth counts from 0; rows int [n] are those that took part; confidence and entropy (nats),
+# float [n], describe the distributions their tokens of this pass were drawn from. Of a tree that is wider than a chain,
 # confidence is the chance that one of the nodes that the next pass would be fed is right, given that one of those
-# before was (so that its product over the passes is the probability of the beam), and entropy that behind the likeliest
-# node. Stopping behind a token that is kept biases nothing. All rows of a call draft with the same drafter.
+# before was (so that its product over the passes is the probability of the beam), and entropy that after the likeliest
+# node. Stopping after a token that is kept biases nothing. All rows of a call draft with the same drafter.
 StopRule = Callable[[int, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
 
@@ -39,8 +39,8 @@ class DrafterSpec:
 
     has_passes: its drafts are made after the plan by passes of a model, one per depth, for which the latency model has
     a cost curve. Otherwise it is model-free: its drafts cost nothing and exist before the plan. match_lengths: least
-    match length of each of its pools, ascending; acceptance is learned separately per pool. makes_trees: a plan may ask
-    it for trees (see Plan), as a pass can be fed several nodes of a draft. one_pass_depth: where not 0, one pass
+    match length of each of its pools, ascending; acceptance is learned separately per pool. makes_trees: a plan may
+    want it for trees (see Plan), as a pass can be fed several nodes of a draft. one_pass_depth: where not 0, one pass
     makes the whole draft, up to so many tokens deep: another token is another entry of that pass.
     """
 
@@ -91,7 +91,7 @@ class BatchView:
     draft_token_budget: most draft tokens of the whole step (free KV, token limit of the engine). num_waiting: requests
     that wait and will find a place as soon as they are prefilled. now: seconds on the host's clock when the step began.
 
-    What callers may ask for, by row; left out, everybody is equal: weights float [R], >= 0, worth of a token; class_ids
+    Request options, by row; without them all requests are equal: weights float [R], >= 0, worth of a token; class_ids
     int [R], workload class (0: none named).
     """
 
@@ -261,7 +261,7 @@ class FreeTests:
     matched: np.ndarray
 
     def known(self, num_tokens: np.ndarray) -> "FreeTests":
-        """Without the tests that lie behind so many tokens (int [R]) of each row."""
+        """Without the tests of positions after so many tokens (int [R]) of each row."""
         if not self.tested.any():
             return self
         is_known = self.position < num_tokens

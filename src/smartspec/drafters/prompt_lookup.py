@@ -41,7 +41,7 @@ class PromptLookupDrafter(ModelFreeDrafter):
 
 
 def _longest_match(token_ids: np.ndarray, max_match: int) -> tuple[int, int]:
-    """Index behind the most recent of the longest earlier matches of the suffix, and their length, at most max_match.
+    """Index after the most recent of the longest earlier matches of the suffix, and their length, at most max_match.
 
     (0, 0) where even the last token is new. Narrows down one set of candidates, token by token towards the front; a few
     are compared one by one, the most recent first.

@@ -64,7 +64,7 @@ class SimExecutor:
         expected = self.acceptance.expected(view.request_ids, view.now, self._positions)
         survival = np.cumprod(expected, axis=1)
         siblings = true_siblings(self._drafter, self._sibling_share)
-        return Estimates((self._drafter,), survival[None], self.time.at(view), siblings=siblings)
+        return Estimates((self._drafter,), survival[None], self.time.at(view), rank_chances=siblings)
 
     def begin_step(self, batch: Batch, now: float) -> tuple[DrafterQuery, ...]:
         """How to find out what the drafter can draft."""

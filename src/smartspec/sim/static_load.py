@@ -94,7 +94,7 @@ class StaticLoad:
         """What perfect estimates know about the step that is under way."""
         survival = np.cumprod(self.acceptance.expected(view.request_ids, view.now, self._positions), axis=1)
         siblings = true_siblings(self._drafter, self._sibling_share)
-        return Estimates((self._drafter,), survival[None], self.time.at(view), siblings=siblings)
+        return Estimates((self._drafter,), survival[None], self.time.at(view), rank_chances=siblings)
 
     def run(self, controller: Controller, phases: list[Phase]) -> StaticLog:
         """All steps of all phases."""

@@ -1,4 +1,4 @@
-"""AdaServe: verified tokens go first to requests that are behind their objective, then wherever they are likeliest to
+"""AdaServe: verified tokens go first to requests that lag their objective, then wherever they are likeliest to
 be accepted (arXiv 2501.12162; constants from the paper's artifact)."""
 
 import math
@@ -12,7 +12,7 @@ from smartspec.control.policy import Estimates, Latency, Policy, no_drafts, plan
 from smartspec.control.records import BatchView, Drafted, Outcome, Plan
 
 MAX_DEPTH = 8
-STEP_MARGIN = 1.05  # on the predicted time of the step, when working out how far behind a request is
+STEP_MARGIN = 1.05  # on the predicted time of the step, when working out how much a request lags
 SHARE_LIMIT = 1.2  # of its even share of the budget that the objective phase may give to one request
 PROFILE_CONTEXT_TOKENS = 512
 PROFILE_DRAFT_TOKENS = np.array([0, 2048, 4096])
@@ -22,7 +22,7 @@ class AdaServe(Policy):
     """A budget of B tokens per target pass, one for each request, the rest for draft tokens, chosen after drafting.
 
     Every request drafts min(ceil(B / R), 8) tokens. Then requests with a target (tpot_targets of the view's extras),
-    the furthest behind first, get their best tokens until they are expected to meet it; what is left of B goes to the
+    those that lag most first, get their best tokens until they are expected to meet it; what is left of B goes to the
     likeliest tokens of all.
     Without targets only the second phase acts. A token's chance is the product of the draft's confidences, as
     published, and the controller's estimate where a draft has none (model-free ones).

@@ -34,7 +34,7 @@ class SmartSpecPaper(Policy):
     """One length for all requests (batch level): acceptance smoothed with weight 0.15 from 0.7, a new decision every 20
     steps, speculation only where it is predicted to win by 10 %.
 
-    The prototype divides accepted by drafted tokens, looking behind rejections too; hosts only see tested positions, so
+    The prototype divides accepted by drafted tokens, looking past rejections too; hosts only see tested positions, so
     accepted and tested tokens are smoothed and divided, which estimates the same rate without bias.
     """
 

@@ -20,7 +20,7 @@ from smartspec.control.goodput.draft_prefill import begun, without_late_starters
 from smartspec.control.goodput.prefill_price import PrefillPrice
 from smartspec.control.goodput.settings import GoodputSettings
 from smartspec.control.planner.lengths import LengthPlan, plan_lengths
-from smartspec.control.policy import Estimates, drafter_yields, length_caps, model_free_first, nobody, plan_by
+from smartspec.control.policy import Estimates, drafter_yields, length_caps, model_free_first, no_drafter, plan_by
 from smartspec.control.records import BatchView, Plan
 
 
@@ -133,7 +133,7 @@ def _assignments(view: BatchView, estimates: Estimates, models: list[int]) -> li
     num_drafters = len(estimates.drafters)
     if num_drafters < 2 or not models:
         only = model_free_first(view, estimates)
-        return [(only, nobody(view.num_rows) if models else only)]
+        return [(only, no_drafter(view.num_rows) if models else only)]
     yields = drafter_yields(view, estimates)
     is_free = np.array([not drafter.has_passes for drafter in estimates.drafters])
     of_free = np.where(is_free[:, None] & (view.draft_lengths > 0), yields, -1.0)

@@ -1,7 +1,7 @@
 """Ending drafts while they are made: what a draft model's confidence in its tokens so far makes of the next ones.
 
 Lengths are planned before there is a draft, so they are right on average. As each token comes with a confidence, a
-draft that goes well may go on beyond its planned length, and one that does not may end before it. Behind every pass,
+draft that goes well may go on beyond its planned length, and one that does not may end before it. After every pass,
 those rows go on whose next tokens are together worth most beyond their price, if that is more than the pass costs:
 
     sum_i w_i S_i a_i - value_of_time * (seconds of drafting and verifying so many more tokens)
@@ -9,7 +9,7 @@ those rows go on whose next tokens are together worth most beyond their price, i
 with S_i the survival of what is there, calibrated, a_i the acceptance expected of the next token and value_of_time the
 step's shadow price of time (see planner). That is one-step look-ahead. Survival only falls: what is not worth its price
 now will not be later, and in that case (where tokens do not become cheaper) no rule brings more (Chow, Robbins and
-Siegmund 1971, the monotone case). A draft that ends behind a token it keeps changes no distribution.
+Siegmund 1971, the monotone case). A draft that ends after a token it keeps changes no distribution.
 
 Of a tree the rule sees a level's best nodes as one token: they together are what the next pass goes on from. As a_i
 stands what is expected of a chain's next token, so that a tree's next level is worth that at least.
@@ -21,7 +21,7 @@ import numpy as np
 
 from smartspec.control.acceptance.logistic import log_odds_of
 from smartspec.control.goodput.prices import Choice
-from smartspec.control.policy import Estimates, length_caps, nobody
+from smartspec.control.policy import Estimates, length_caps, no_drafter
 from smartspec.control.records import MAX_TREE_NODES, BatchView, Plan, StopRule
 
 LEAST_SURVIVAL = 1e-9
@@ -64,12 +64,12 @@ def stop_rule(
     num_others: list[int],
 ) -> StopRule:
     """The rule of one step. drafter: int [R], -1 where drafts are as long as planned. Prices are in tokens: pass_price,
-    float [D, K], of a pass of each drafter at each depth, whoever takes part; token_price, float [N + 1], of drafting
-    and verifying 0..N tokens otherwise. num_others: tokens planned for the rows of all other drafters, of each. As
-    planned, not as drafted: how long another drafter's drafts became tells what was drawn (see verify_cut)."""
+    float [D, K], of a pass of each drafter at each depth, whichever rows take part; token_price, float [N + 1], of
+    drafting and verifying 0..N tokens otherwise. num_others: tokens planned for the rows of all other drafters, of
+    each. As planned, not as drafted: how long another drafter's drafts became tells what was drawn (see verify_cut)."""
     acceptance = estimates.acceptance
-    assert acceptance is not None, "without an estimator nobody has a confidence to stop by"
-    # Positions first: one is asked for at a time.
+    assert acceptance is not None, "without an estimator there is no confidence to stop by"
+    # Positions first: one is needed at a time.
     survival = np.maximum(estimates.survival_of(drafter).T, LEAST_SURVIVAL)
     expected = np.concatenate([survival[:1], survival[1:] / survival[:-1]])
     history = log_odds_of(np.minimum(expected, 1.0 - LEAST_SURVIVAL))
@@ -102,14 +102,14 @@ def stop_rule(
 
 
 def _pass_seconds(view: BatchView, estimates: Estimates, best: Choice) -> tuple[np.ndarray, float]:
-    """What a pass of each drafter at each depth takes whoever takes part, float [D, K], and what each row adds at
-    most."""
+    """What a pass of each drafter at each depth takes, whichever rows take part, float [D, K], and what each row adds
+    at most."""
     of_all, most_per_row = np.diff(best.draft_seconds, axis=1), 0.0
     for number in estimates.models:
         rows = best.drafter == number
         if (num_rows := int(rows.sum())) < 2:
             continue
-        first = nobody(view.num_rows)
+        first = no_drafter(view.num_rows)
         first[np.where(rows, view.max_draft_tokens, -1).argmax()] = number
         of_one = float(estimates.latency.draft_seconds(view.with_lags_up_to(0), first, 1)[number, 1])
         per_row = max(float(of_all[number, 1:].max(initial=0.0)) - of_one, 0.0) / (num_rows - 1)

@@ -1,6 +1,6 @@
 """Decision records: what a step was decided on, what else was possible, and what then happened.
 
-One record explains a step to a person and is enough to ask any policy the same question again (sim.replay). As text it
+One record explains a step to a person and is enough to replay the step with any policy (sim.replay). As text it
 is one line of JSON; a log of them begins with a header.
 """
 

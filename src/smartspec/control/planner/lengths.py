@@ -33,7 +33,7 @@ class LengthPlan:
     lengths: int [R]. depth: draft passes needed by the rows that need them. goodput: expected (weighted) tokens per
     second, of the fair plan by its mean. seconds: predicted step time. off_goodput, off_seconds: the same
     with no draft token at all. gain: how much better than that the plan is, as a share of the tokens emitted without
-    drafts. passes: int [R], those that the slots of each row take; None where it was not asked for.
+    drafts. passes: int [R], those that the slots of each row take; None where it is not needed.
     """
 
     lengths: np.ndarray
@@ -73,7 +73,7 @@ def plan_lengths(
     are nodes; None: as needs_depth says. draft_seconds: float [K + 1], never decreasing, time of that many draft
     passes. target_seconds: float [N + 1], positive, never decreasing, time of the target pass with that many draft
     tokens; plans of more than N tokens are not considered. The result is the exact optimum (with both
-    passes and fairness nearly: a node adds to its row what it would behind all that stand before it); ties go to fewer
+    passes and fairness nearly: a node adds to its row what it would after all that stand before it); ties go to fewer
     draft tokens. The order of equal slots decides nothing but who gets them.
     """
     num_positions = survival.shape[1]

@@ -1,10 +1,10 @@
 """Cutting drafts once their confidence is known, without bias for what was drawn.
 
 A sampled draft token is verified without loss if whether it is kept is settled before it is drawn. By then its own
-confidence is known (records.Drafted), and that of all positions up to its own. What lies behind is not: the confidence
+confidence is known (records.Drafted), and that of all positions up to its own. What comes later is not: the confidence
 of later tokens, and with it how long its own draft and those of other rows become (StopRule), tells which token it was.
-So the best cut of the drafts as they are, a maximum over the number of tokens kept, is biased where a dear first token
-opens room for cheap ones: it would be kept for the sake of those behind it, that is, for what it was.
+So the best cut of the drafts as they are, a maximum over the number of tokens kept, is biased where an expensive first
+token opens room for cheap ones: it would be kept for the sake of those after it, that is, for what it was.
 
 Drafts are therefore cut position by position, as they were drawn. At each position the rows that are still kept go on,
 most valuable first, as long as a token's gain exceeds the price of one more token in the pass:
@@ -16,7 +16,7 @@ before). Prices are settled before drafting. So, by induction over j, what is ke
 confidence and of which drafts go on at positions up to j, all of which is known before any token at j is drawn.
 
 The price of the n-th token is the slope there of the greatest convex minorant of the pass's time, over all tokens that
-were planned for: where time is convex, what the token adds; where one token is dear and the next ones cheap, their
+were planned for: where time is convex, what the token adds; where one token is expensive and the next ones cheap, their
 average. Slopes never fall, so gains that exceed them one by one exceed the minorant's rise together.
 """
 

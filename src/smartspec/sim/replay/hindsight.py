@@ -10,10 +10,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from smartspec.control.acceptance.cells import Pools
-from smartspec.control.acceptance.evidence import eldest_tests, observations
+from smartspec.control.acceptance.child_ranks import ChildRankAcceptance
+from smartspec.control.acceptance.observations import observed_positions, top_child_tests
 from smartspec.control.acceptance.settings import AcceptanceSettings
-from smartspec.control.acceptance.siblings import SiblingAcceptance
+from smartspec.control.acceptance.table import Pools
 from smartspec.control.latency.model import LatencyModel
 from smartspec.control.log.decision import DecisionRecord
 from smartspec.control.records import BatchView, DrafterSpec, Plan, StepSeconds
@@ -37,8 +37,8 @@ class HindsightAcceptance:
         self._accepted_seen: list[np.ndarray] = []
         self._cells = np.zeros((len(self._pools), max_draft_tokens))
         self._effects = np.zeros((0, len(drafters)))
-        never_forgets = replace(AcceptanceSettings(), sibling_memory=np.inf)
-        self._siblings = [SiblingAcceptance(never_forgets) for _ in drafters]
+        never_forgets = replace(AcceptanceSettings(), rank_memory=np.inf)
+        self._siblings = [ChildRankAcceptance(never_forgets) for _ in drafters]
 
     def add(self, record: DecisionRecord) -> None:
         """Note what a step observed."""
@@ -53,9 +53,9 @@ class HindsightAcceptance:
             self._groups_seen.append((requests[rows] * len(self._drafters) + drafter).astype(np.int32))
             self._accepted_seen.append(is_accepted)
 
-        is_observed, is_accepted = observations(self.max_draft_tokens, outcome.tested, outcome.accepted)
+        is_observed, is_accepted = observed_positions(self.max_draft_tokens, outcome.tested, outcome.accepted)
         if outcome.parents is not None and outcome.node_tests is not None:
-            tested, accepted = eldest_tests(outcome.parents, outcome.node_tests)
+            tested, accepted = top_child_tests(outcome.parents, outcome.node_tests)
             is_observed, is_accepted = tested.T > 0, accepted.T > 0
             for number, siblings in enumerate(self._siblings):
                 rows = outcome.plan.drafter == number
