@@ -7,7 +7,7 @@ import numpy as np
 
 from smartspec.control.controller import LEARN_STEPS
 from smartspec.control.goodput.settings import GoodputSettings
-from smartspec.control.planner.lengths import plan_lengths
+from smartspec.control.planner.lengths import StepTimes, plan_lengths
 from smartspec.sim.controller_time import TimedController
 from smartspec.sim.scenario import Scenario
 from smartspec.sim.simulation import ground_truth_acceptance, ground_truth_time, make_controller
@@ -39,7 +39,7 @@ def planning_call(num_rows: int, with_model: bool, fairness: float = 0.0) -> Cal
     draft_seconds = 0.002 * np.arange(MAX_DRAFT_TOKENS + 1)
     target_seconds = 0.036 + 0.0001 * np.arange(num_rows * MAX_DRAFT_TOKENS + 1)
     weights = np.ones(num_rows)
-    problem = (survival, caps, weights, needs_depth, draft_seconds, target_seconds, 0.001)
+    problem = (survival, caps, weights, needs_depth, StepTimes(draft_seconds, target_seconds, 0.001))
     return lambda: plan_lengths(*problem, fairness=fairness)
 
 

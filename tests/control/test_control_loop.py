@@ -9,7 +9,7 @@ from drafter_cases import LOOKUP, MODEL, found, free_test, lagging
 
 from smartspec.control.controller import Controller
 from smartspec.control.latency.model import CostCurve, LatencyModel
-from smartspec.control.planner.lengths import plan_lengths
+from smartspec.control.planner.lengths import StepTimes, plan_lengths
 from smartspec.control.records import Drafted, StepSeconds
 
 K = 8
@@ -50,9 +50,11 @@ class World:
             np.full(self.num_rows, K),
             np.ones(self.num_rows),
             np.full(self.num_rows, self.draft is not None),
-            np.array([self.draft_seconds(depth) for depth in range(K + 1)]),
-            self.target_seconds(np.arange(self.num_rows * K + 1)),
-            HOST_SECONDS,
+            StepTimes(
+                np.array([self.draft_seconds(depth) for depth in range(K + 1)]),
+                self.target_seconds(np.arange(self.num_rows * K + 1)),
+                HOST_SECONDS,
+            ),
         )
         return self.goodput(plan.lengths)
 

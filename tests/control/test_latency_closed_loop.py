@@ -8,7 +8,7 @@ import pytest
 from factories import make_view
 
 from smartspec.control.latency.model import CostCurve, LatencyModel, ProfileSample
-from smartspec.control.planner.lengths import plan_lengths
+from smartspec.control.planner.lengths import StepTimes, plan_lengths
 from smartspec.control.records import Plan, StepSeconds
 
 K = 8
@@ -102,7 +102,7 @@ class Loop:
 
     def plan(self, survival, target_seconds):
         full = np.full(self.num_rows, K)
-        return plan_lengths(survival, full, full / K, full == 0, np.zeros(1), target_seconds, HOST_SECONDS)
+        return plan_lengths(survival, full, full / K, full == 0, StepTimes(np.zeros(1), target_seconds, HOST_SECONDS))
 
     def noisy(self, seconds):
         return float(seconds * np.exp(NOISE * self.rng.standard_normal()) * (5 if self.rng.random() < OUTLIERS else 1))

@@ -15,7 +15,7 @@ from smartspec.control.goodput.settings import BudgetSettings, GoodputSettings
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
 from smartspec.control.planner.expected_tree import expected_trees
-from smartspec.control.planner.lengths import plan_lengths
+from smartspec.control.planner.lengths import StepTimes, plan_lengths
 from smartspec.control.policy import Estimates
 from smartspec.control.records import Drafted, DrafterSpec, Plan
 
@@ -52,8 +52,7 @@ def test_slots_that_take_as_many_passes_come_for_the_price_of_one():
         "caps": np.array([3]),
         "weights": np.ones(1),
         "needs_depth": np.array([True]),
-        "draft_seconds": np.array([0.0, 0.2, 0.9, 2.0]),
-        "target_seconds": np.array([1.0, 1.05, 1.1, 1.15]),
+        "times": StepTimes(draft=np.array([0.0, 0.2, 0.9, 2.0]), target=np.array([1.0, 1.05, 1.1, 1.15])),
     }
     assert plan_lengths(survival, **problem).lengths.tolist() == [1]
     plan = plan_lengths(survival, **problem, passes=np.array([[1, 1, 2]]))

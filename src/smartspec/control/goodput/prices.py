@@ -19,7 +19,7 @@ import numpy as np
 from smartspec.control.goodput.draft_prefill import begun, without_late_starters
 from smartspec.control.goodput.prefill_price import PrefillPrice
 from smartspec.control.goodput.settings import GoodputSettings
-from smartspec.control.planner.lengths import LengthPlan, plan_lengths
+from smartspec.control.planner.lengths import LengthPlan, StepTimes, plan_lengths
 from smartspec.control.policy import Estimates, drafter_yields, length_caps, model_free_first, no_drafter, plan_by
 from smartspec.control.records import BatchView, Plan
 
@@ -163,9 +163,7 @@ def _best_lengths(
         length_caps(view, drafter, estimates.max_draft_tokens),
         view.weights,
         estimates.has_passes(drafter),
-        draft_seconds.sum(axis=0),
-        target_seconds,
-        estimates.latency.host_seconds,
+        StepTimes(draft_seconds.sum(axis=0), target_seconds, estimates.latency.host_seconds),
         value_of_time,
         fairness,
         passes=None if estimates.depths is None else estimates.passes_of(drafter),
