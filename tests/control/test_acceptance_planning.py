@@ -1,4 +1,4 @@
-"""What estimates cost: goodput of plans made with them against plans made with the truth."""
+"""What estimates cost: goodput of plans made with them against plans made with the ground truth."""
 
 import factories
 import numpy as np

@@ -44,7 +44,7 @@ def test_no_policy_exceeds_what_a_row_or_the_step_can_have(name, steps, has_mode
         assert (plan.drafter < 1 + has_model).all()
         assert ((plan.drafter >= 0) == (plan.lengths > 0)).all()
         assert ((outcome.verified >= 0) & (outcome.verified <= outcome.drafted)).all()
-        if name != "fixed":  # lengths asked for by hand are the host's to cut
+        if name != "fixed":  # lengths given by hand are the host's to cut
             assert outcome.verified.sum() <= budget
 
 
@@ -90,7 +90,7 @@ def test_numbers_after_names_are_taken_or_refused_with_their_range(name):
         assert repr(f"{name}:{bad}") in str(error.value)
 
 
-def test_perfect_estimates_cannot_be_asked_for_by_name():
+def test_perfect_estimates_cannot_be_named():
     with pytest.raises(ValueError, match="only in the simulator"):
         parse_policy("perfect-estimates", K)
 
@@ -101,7 +101,7 @@ def test_names_that_are_none_list_the_others(name):
         parse_policy(name)
 
 
-def test_perfect_estimates_believe_the_truth_and_not_the_estimates():
+def test_perfect_estimates_believe_the_ground_truth_and_not_the_estimates():
     policy = new_policy("perfect-estimates")
     told_useless = policy.plan(make_view(4), make_estimates(4, acceptance=0.0))
     told_perfect = policy.plan(make_view(4), make_estimates(4, acceptance=1.0))
@@ -111,9 +111,9 @@ def test_perfect_estimates_believe_the_truth_and_not_the_estimates():
 
 def test_perfect_estimates_take_any_gain():
     """Free verification at 0.5 % acceptance: less than goodput's margin, but a gain."""
-    truth = make_estimates(1, acceptance=0.005, latency=_FreeTokens(), has_model=False)
-    policy = PerfectEstimates(lambda view: truth)
-    assert policy.plan(make_view(1, found_lengths=[1], has_model=False), truth).lengths.tolist() == [1]
+    ground_truth = make_estimates(1, acceptance=0.005, latency=_FreeTokens(), has_model=False)
+    policy = PerfectEstimates(lambda view: ground_truth)
+    assert policy.plan(make_view(1, found_lengths=[1], has_model=False), ground_truth).lengths.tolist() == [1]
 
 
 class _FreeTokens:

@@ -35,7 +35,7 @@ def test_eagle2_has_one_budget_whatever_the_load():
     assert plan_of("eagle2:16", [0]).lengths.tolist() == [16]
 
 
-def test_what_makes_no_trees_is_asked_for_chains_and_found_drafts_are_used():
+def test_what_makes_no_trees_is_planned_for_chains_and_found_drafts_are_used():
     plan = plan_of("eagle2", [0, 5], CHAINS)
     assert plan.lengths.tolist() == [8, 5] and plan.drafter.tolist() == [1, 0]
     assert plan_of("ddd", [0, 5], CHAINS).passes.tolist() == [11, 5]

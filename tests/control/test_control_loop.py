@@ -1,4 +1,4 @@
-"""The whole controller in a world whose truth is known: acceptance, times and therefore the best lengths."""
+"""The whole controller in a world whose ground truth is known: acceptance, times and therefore the best lengths."""
 
 from dataclasses import replace
 
@@ -132,7 +132,7 @@ def test_a_machine_slower_than_profiled_is_learned():
 
 
 @pytest.mark.parametrize("factor", [5.0, 10.0, 30.0])
-def test_a_wrong_profile_is_no_evidence_against_drafts(factor):
+def test_a_wrong_profile_does_not_turn_drafts_off(factor):
     """A first non-speculative step corrected the model at once, but the guard went on believing that such steps take a
     fifth of what is predicted, and stopped drafts that gain."""
     world = World(rates(0.8, 0.8, 0.8, 0.8), MEMORY_BOUND)

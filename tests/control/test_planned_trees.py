@@ -40,7 +40,7 @@ def test_the_expected_tree_is_the_best_static_one(num_ranks):
         assert sorted(depths[row].tolist()) == sorted(best.depths.tolist())
 
 
-def test_without_siblings_it_is_a_chain():
+def test_without_other_children_it_is_a_chain():
     survival, depths = expected_trees(chain(0.7)[None], np.empty(0))
     np.testing.assert_allclose(survival[0], chain(0.7))
     assert depths.tolist() == [list(range(1, K + 1))]
@@ -102,33 +102,33 @@ def test_trees_shrink_to_chains_and_to_nothing_under_load():
     assert widths[0] == 4 and 1 in widths
 
 
-def test_drafters_that_make_no_trees_are_asked_for_chains():
+def test_drafters_that_make_no_trees_are_planned_for_chains():
     plan, _ = planned(1, CHAINS)
     assert plan.width == 1 and plan.depths is None
 
 
-def tree_feedback(random: np.random.Generator, view, eldest: float, younger: np.ndarray):
-    """Trees of three children of the text and two of the eldest, and what was seen of them."""
+def tree_feedback(random: np.random.Generator, view, top: float, later: np.ndarray):
+    """Trees of three children of the text and two of its top-1 child, and what was seen of them."""
     num_rows = view.num_rows
     parents = np.tile([-1, -1, -1, 0, 0, *range(4, K - 1)], (num_rows, 1))
     tests = np.full((num_rows, K), -1)
     for row in tests:
         row[:3] = 0
-        if random.random() < eldest:
+        if random.random() < top:
             row[0], row[3:5] = 1, 0
-            if random.random() < eldest:
+            if random.random() < top:
                 row[3] = 1
-            elif random.random() < younger[0]:
+            elif random.random() < later[0]:
                 row[4] = 1
-        elif (u := random.random()) < younger[0] + younger[1]:
-            row[1 if u < younger[0] else 2] = 1
+        elif (u := random.random()) < later[0] + later[1]:
+            row[1 if u < later[0] else 2] = 1
     plan = Plan(np.full(num_rows, 5), np.zeros(num_rows, dtype=int), depths=np.full(num_rows, 2), width=3)
     accepted = np.maximum(tests, 0).sum(axis=1)
     tested = np.where(tests[:, 3] >= 0, 2, 1)
     return factories.make_outcome(view, plan, accepted=accepted, tested=tested, parents=parents, node_tests=tests)
 
 
-def test_what_the_eldest_and_younger_children_are_worth_is_learned_from_trees():
+def test_what_each_child_rank_is_worth_is_learned_from_trees():
     view = factories.make_view(8, drafters=(lagging(8),), max_draft_tokens=K)
     estimator, random = AcceptanceEstimator(K, (HEAD,)), np.random.default_rng(0)
     for _ in range(300):
@@ -141,7 +141,7 @@ def test_what_the_eldest_and_younger_children_are_worth_is_learned_from_trees():
 
 
 def test_a_controller_prices_the_passes_that_were_made():
-    """A tree that has ended early is no evidence for slower passes."""
+    """A tree that has ended early does not make passes look slower."""
     latency = LatencyModel(CostCurve.linear(0.02, 1e-4), (CostCurve.linear(0.004, 1e-4),))
     controller = Controller("goodput", K, latency, drafters=(HEAD,), strict=True)
     view = factories.make_view(1, drafters=(lagging(1),), max_draft_tokens=K)

@@ -1,7 +1,7 @@
 """A language model made of a hash, and an executor that runs it: real scheduling and step loop, no tensors.
 
 The executor keeps the text each slot holds, moves it as the memory operations say, and fails loudly if the scheduler
-ever asks it to continue from text that is not there: the sharpest check of slots, copies, rollback and preemption.
+ever makes it continue from text that is not there: the sharpest check of slots, copies, rollback and preemption.
 """
 
 import numpy as np

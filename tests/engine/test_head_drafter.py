@@ -50,7 +50,7 @@ def random_head(seed: int = 0, sure: bool = False, **variants: bool) -> Eagle3He
 
 class RandomShapes:
     """Chains, or trees up to so wide, of random lengths and depths that change every step, and pauses in which the head
-    is not asked."""
+    is not called."""
 
     predicted_seconds = 0.0
 
@@ -60,8 +60,8 @@ class RandomShapes:
 
     def plan(self, view) -> Plan:
         view = view.queried(True)
-        is_asked = self.random.random() >= self.pause
-        lengths = self.random.integers(0, np.minimum(view.max_draft_tokens, view.draft_lengths[0]) + 1) * is_asked
+        is_planned = self.random.random() >= self.pause
+        lengths = self.random.integers(0, np.minimum(view.max_draft_tokens, view.draft_lengths[0]) + 1) * is_planned
         plan = Plan(lengths=lengths, drafter=np.zeros(view.num_rows, dtype=int))
         if self.max_width == 1:
             return plan
@@ -136,7 +136,7 @@ def test_outputs_are_those_of_plain_decoding(temperature, num_blocks):
         assert any(r.num_preemptions for r in requests) == (num_blocks == 24)
 
 
-def let_some_be_right(core: EngineCore, truths: list[list[int]]) -> None:
+def let_some_be_right(core: EngineCore, expected: list[list[int]]) -> None:
     """Along some path of every draft, the first tokens become those that the request will have; an untrained head is
     hardly ever right."""
     (drafter,) = core.executor.drafters
@@ -146,7 +146,7 @@ def let_some_be_right(core: EngineCore, truths: list[list[int]]) -> None:
         made = draft_trees(batch, *rest)
         for request, draft in zip(batch.decoding, made, strict=True):
             node = -1
-            for token_id in truths[request.request_id][request.num_output_tokens :][: random.integers(0, 4)]:
+            for token_id in expected[request.request_id][request.num_output_tokens :][: random.integers(0, 4)]:
                 if len(children := np.flatnonzero(draft.parents == node)):
                     node = int(random.choice(children))
                     draft.token_ids[node] = token_id
@@ -313,7 +313,7 @@ def test_what_a_plan_takes_children_for_makes_the_shape():
     assert np.sort(of_plan.depths).tolist() == np.sort(best_tree(chances, 7).depths).tolist()
     assert of_plan.parents.tolist() == grown.parents.tolist()
     assert of_plan.confidence.tolist() == grown.confidence.tolist()
-    assert of_plan.token_ids[0] == of_head.token_ids[0], "the eldest child is the head's likeliest"
+    assert of_plan.token_ids[0] == of_head.token_ids[0], "the top-1 child is the head's likeliest"
     assert of_plan.confidence.tolist() != of_head.confidence.tolist()
 
 

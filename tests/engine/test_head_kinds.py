@@ -81,7 +81,7 @@ class AnyLength(RandomShapes):
 @pytest.fixture(params=["the kernels of this machine", "torch", "small passes"])
 def attention(request, monkeypatch):
     if request.param == "small passes":
-        monkeypatch.setattr(head_runner_module, "MAX_CHUNK", DEPTH - 1)  # less than what a draft asks of its pass
+        monkeypatch.setattr(head_runner_module, "MAX_CHUNK", DEPTH - 1)  # less than what a draft needs of its pass
         monkeypatch.setattr(native_head, "MIN_ROWS", 2)
     if request.param == "torch":
         for module in (model_runner, native_head, head_runner_module):

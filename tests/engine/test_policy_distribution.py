@@ -137,7 +137,7 @@ def test_many_texts_have_the_targets_distribution(name, drafters):
 
 
 @pytest.mark.parametrize("drafters", ["model", "lookup+model"])
-def test_nobody_who_sees_what_policies_see_can_choose_texts(drafters):
+def test_a_policy_cannot_choose_texts_by_anything_it_sees(drafters):
     assert p_of_policy(Gambler(), drafters_of(drafters), 128, seed=5)[0] > LEAST
 
 
