@@ -16,8 +16,8 @@ from smartspec.control.records import BatchView, Drafted, DrafterSpec, Outcome, 
 from smartspec.control.what_if import planned_goodput, uniform_goodput
 
 NUM_DECISIONS = 20
-# Steps that are learned from together: after a target pass the code of learning is in no cache, and running it costs
-# more than its arithmetic, however many rows there are.
+# Steps that are learned from together: after a target pass the code of learning is in no cache, so that a run of it
+# costs more than its arithmetic.
 LEARN_STEPS = 8
 SURPRISE = 0.25  # a step that took so much more or less than predicted, relative, is learned from at once
 
@@ -44,9 +44,9 @@ class Controller:
 
     policy: a name, see policy_names.parse_policy, or a policy. max_draft_tokens: longest draft of a request (K), at
     least 1. drafters: those the host has, in the order of their numbers. strict: input that cannot be true raises
-    ValueError naming the value; otherwise it is counted by kind (num_ignored), and a view is decided as if there were
-    no drafters, outcome is not learned from. on_record: called with the record of every finished step, if set.
-    ValueError on an unknown policy, a bad length, or a drafter that the latency model does not fit.
+    ValueError naming the value. Otherwise it is counted by kind (num_ignored): such a view gets no drafts, and such an
+    outcome is not learned from. on_record: called with the record of every finished step, if set. ValueError on an
+    unknown policy, a bad length, or a drafter that the latency model does not fit.
     """
 
     def __init__(
@@ -163,9 +163,9 @@ class Controller:
         }
 
     def explain(self) -> dict | None:
-        """JSON-able, of the last finished step: its decision, and in what_if the goodput that its batch would be
-        expected to have, by what is known now, with the plan and with 0, 1, ..., K draft tokens for every request. None
-        before the first step. Call it between steps: it changes nothing."""
+        """JSON-able, of the last finished step: its decision, and in what_if expected goodput of its batch with the
+        plan, and with 0, 1, ..., K draft tokens for every request. It is computed from what is known now. None before
+        the first step. Call it between steps: it changes nothing."""
         if not self._history:
             return None
         step = self._history[-1]

@@ -1,4 +1,4 @@
-"""What every policy is: from what is expected of drafts and time to how many draft tokens each request gets.
+"""The interface of all policies: from estimates of acceptance and time to the number of draft tokens of each request.
 
 Every policy speculates without loss: lengths depend on load, history and confidence, never on tokens that were sampled.
 """
@@ -43,14 +43,14 @@ class Latency(Protocol):
 
 @dataclass(frozen=True)
 class Estimates:
-    """What is believed before a decision.
+    """The estimates that a decision is made from.
 
     drafters: what is fixed about each of the D drafters. survival: float [D, R, K], by drafter, the probability that
     the j-th node of a row's draft is reached and accepted (of a chain: that the first j tokens all are). acceptance:
-    the estimator it comes from, None where there is none (perfect estimates have no doubts). width, depths: of drafts
-    that would be made in passes, see Plan; int [D, R, K], passes that each node takes, None where all are chains.
-    rank_chances: of the drafters that make trees, by number, the chance that a node's second, third, ... child is right
-    where its first is wrong, float [ranks]; without them only chains can be planned.
+    the estimator it comes from, None where there is none (perfect estimates). width, depths: of drafts that would be
+    made in passes, see Plan; int [D, R, K], passes that each node takes, None where all are chains. rank_chances: of
+    the drafters that make trees, by number, the chance that a node's second, third, ... child is right where its first
+    is wrong, float [ranks]; without them only chains can be planned.
     """
 
     drafters: tuple[DrafterSpec, ...]
@@ -131,10 +131,11 @@ class Policy:
 
         survival: float [R, K], as in Estimates, of the drafts as they turned out (confidence taken into account).
 
-        Whether a token is kept must not depend on what is known only once it is drawn: the confidence of the tokens
-        after it, how long its draft became and, if a StopRule couples rows, the same of other rows. Nothing that was
-        drawn may be seen in prices either. Else what is kept is biased, and with it the output. Where rows look at each
-        other, there must be one order in which all their tokens can be drawn, each kept or not by those before it.
+        Whether a token is kept must not depend on anything that is known only after it is drawn. That is the confidence
+        of the tokens after it, the length of its draft and, if a StopRule couples rows, the same of other rows. Prices
+        must not depend on drawn tokens either. Otherwise the output is biased. Where the choice for a row depends on
+        other rows, one order must exist in which all their tokens can be drawn: whether a token is kept may depend only
+        on those before it.
         """
         return drafted.lengths
 
@@ -146,7 +147,7 @@ class Policy:
         """Drop what is known about a request that has ended; unknown ones are ignored."""
 
     def state(self) -> dict:
-        """What a person would want to know about the policy's own state, JSON-able."""
+        """The policy's own state for people who watch it, JSON-able."""
         return {}
 
 

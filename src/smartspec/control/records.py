@@ -217,14 +217,14 @@ class Plan:
 class Drafted:
     """What was drafted. lengths: int [R], at most those of the plan.
 
-    A draft is a tree of tokens whose nodes stand so that the probability of reaching a node never increases and a
-    parent stands before its child: the first k nodes are a connected subtree for every k, so a length means the same
-    for chains and trees. K is the most nodes of a draft.
+    A draft is a tree of tokens. In node order the probability of reaching a node never increases, and a parent stands
+    before its child. So for every k the first k nodes are a connected subtree, and a length means the same for chains
+    and trees. K is the most nodes of a draft.
 
     confidence: float [R, K], largest probability of the distribution a token was drawn from, NaN where the drafter has
-    none; None if no drafter has any. It is known before the token is drawn, so cutting by it is lossless even for
-    sampled drafts (the probability of the drawn token itself would not be). Of a deterministic draft it may be whatever
-    the drafter believes the chance of a token to be, given that its parent is accepted.
+    none; None if no drafter has any. It is known before the token is drawn, so a cut by it is lossless even for sampled
+    drafts. A cut by the probability of the drawn token itself would not be. For a deterministic draft it may be any
+    estimate by the drafter of the chance of a token, given that its parent is accepted.
 
     parents: int [R, K], the node that each node follows, -1 for the text; None if all drafts are chains.
     """
@@ -278,8 +278,8 @@ class Outcome:
     free_tests: by drafter; empty where the host knows of none.
 
     Where there are trees, tested and accepted count depths: how many tokens of a path were accepted, and how often
-    there was a token to compare. parents is then as in Drafted, and node_tests, int [R, K], says whether each node was
-    accepted (1) or rejected (0), -1 where it was not compared.
+    there was a token to compare. parents is then as in Drafted. node_tests, int [R, K], is 1 for each accepted node, 0
+    for each rejected one, -1 for each that was not compared.
     """
 
     view: BatchView

@@ -1,9 +1,10 @@
 """KV memory in blocks, and which slot holds the KV of which text.
 
 Every running request has a slot: one contiguous range of max_model_len positions in the KV cache. Address space is
-cheap, memory is not, so memory is counted in blocks of block_size tokens and a slot holds only as many as its text
-needs (virtually contiguous, physically paged: vAttention, arXiv 2405.04437). A slot whose request ended keeps its
-blocks as a cached prefix until they are needed; a new request whose prompt starts with the same tokens reuses them.
+cheap, memory is not. So memory is counted in blocks of block_size tokens, and a slot holds only as many as its text
+needs. It is contiguous in virtual memory and paged in physical memory (vAttention, arXiv 2405.04437). A slot whose
+request ended keeps its blocks as a cached prefix until they are needed; a new request whose prompt starts with the same
+tokens reuses them.
 
 Invariant: the blocks held by all slots plus the free ones are all blocks there are.
 """

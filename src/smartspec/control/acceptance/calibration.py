@@ -1,13 +1,13 @@
 """What a drafter's confidence is worth: P(accepted | tested, confidence), learned online.
 
-Reliability by bucket: each bucket of confidence keeps a fading estimate of its log-odds, shrunk towards a prior halfway
-between the confidence itself and what the drafter usually reaches; isotonic regression then makes the buckets
-increase (Zadrozny and Elkan, KDD 2002), and log-odds are interpolated between their midpoints. What else is known of
-a draft (its request, class, position) shifts the result by a part of
+Reliability by bucket: each bucket of confidence keeps a fading estimate of its log-odds. The estimate is shrunk towards
+a prior, halfway between the confidence itself and the usual acceptance of the drafter. Isotonic regression then makes
+the buckets increase (Zadrozny and Elkan, KDD 2002). Log-odds are interpolated between the midpoints of buckets. What
+else is known of a draft (its request, class, position) shifts the result by a part of
 
     log-odds predicted without confidence - their mean
 
-A part only: confidence itself tells easy requests from hard ones.
+It is a part only, because confidence itself tells easy requests from hard ones.
 """
 
 import numpy as np

@@ -1,15 +1,16 @@
 """How much easier than the pool a workload class is, and a request than its class: the fast part of the estimate.
 
 Effects are shifts of the log-odds, one by drafter (of which there are D). Those of the requests of a class scatter
-around the class effect with variance 1 / strength, class effects around 0 with the same.
-With W the information a request has collected and s its score (see table), the posterior of such a random-effects model
-is exact in closed form:
+around the class effect with variance 1 / strength, class effects around 0 with the same. Let W be the information that
+a request has collected, and s its score (see table). The posterior of such a random-effects model then has a closed
+form:
 
     share of a request in its class   a = W * strength / (W + strength), at most strength, however large W
     class effect                      sum of a * (s / W) / (sum of a + strength)
     request effect                    (s + strength * class effect) / (W + strength)
 
-What a request knows fades, as its text drifts; what it has added to its class stays there, and fades more slowly.
+What is known of a request fades, because its text changes. What it has added to its class stays there, and fades more
+slowly.
 """
 
 import numpy as np

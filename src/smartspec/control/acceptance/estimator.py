@@ -141,8 +141,8 @@ class AcceptanceEstimator:
         return self._effects.num_tracked_requests
 
     def table(self) -> dict:
-        """JSON-able: by pool and position the conditional acceptance of a request without a class or a history, roughly
-        how many fading observations it rests on, and the standard deviation of its log-odds; and the calibrations."""
+        """JSON-able: by pool and position, the conditional acceptance of a request without a class or a history, and
+        roughly how many fading observations it rests on; then the calibrations."""
         pairs = zip(self._drafters, self._calibrations, strict=True)
         calibrations = {f"calibration of {drafter.name}": calibration.table() for drafter, calibration in pairs}
         return self._table.table() | calibrations

@@ -1,14 +1,14 @@
 """Acceptance by drafter pool and draft position: the slow part of the estimate, shared by all requests.
 
-A pool is a drafter with a class of match lengths. Its log-odds at a position are shrunk in two steps, from what is
-known of all pools of the drafter to those of the pool at neighbouring positions to the entry itself. Entries with few
-observations so borrow from those with many:
+A pool is a drafter with a class of match lengths. Its log-odds at a position are shrunk in two steps. The first prior
+is what is known of all pools of the drafter, the second what is known of the pool at neighbouring positions. So entries
+with few observations borrow from those with many:
 
     estimate = (sum of scores + strength * prior) / (sum of information + strength)
 
-where a Newton step per observation turns outcome y, predicted as p, into information w = p (1 - p) and score
-w * estimate + (y - p), both fading. That is the extended Kalman (Laplace) update of logistic regression under a
-Gaussian prior of variance 1 / strength.
+An observation with outcome y that was predicted as p adds, by a Newton step, information w = p (1 - p) and score w *
+estimate + (y - p). Both fade. That is the extended Kalman (Laplace) update of logistic regression under a Gaussian
+prior of variance 1 / strength.
 """
 
 import numpy as np

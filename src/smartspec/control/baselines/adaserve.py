@@ -27,10 +27,10 @@ class AdaServe(Policy):
     Without targets only the second phase acts. A token's chance is the product of the draft's confidences, as
     published, and the controller's estimate where a draft has none (model-free ones).
 
-    The cut leaves requests independent of each other. Chances never rise along a row, so the likeliest tokens of all
-    are those that would be taken one by one, each time the likeliest of the rows' next ones. Whether a token is kept
-    follows from tokens that are kept before it, of all rows, and never from how it was drawn itself. The same goes for
-    objectives, which are met row by row.
+    The cut leaves requests independent of each other. Chances never rise along a row. So to take the likeliest next
+    token of all rows, one by one, gives the likeliest tokens of all. Whether a token is kept follows from tokens that
+    are kept before it, of all rows, and never from how it was drawn itself. The same goes for objectives, which are met
+    row by row.
 
     token_budget: B; None takes the knee of the profile (fixed time over marginal time per token), where the paper sets
     it by hand per accelerator (512). Departures: chains instead of trees (width 1); tokens of prefill count towards B;

@@ -1,12 +1,11 @@
 """SmartSpec as published: one goodput-optimal length for the batch, or that budget split by acceptance.
 
 Liu et al., "Optimizing Speculative Decoding for Serving Large Language Models Using Goodput", arXiv 2406.14066, with
-the constants of the authors' prototype. What both policies keep: acceptance is one rate per token (survival a^j),
-time is a linear model fitted once, the choice is made every few steps and reused in between, acceptance is learned
-only while speculating, and draft prefill is not charged for. What they leave out because it is a
-defect of the prototype and no part of the algorithm: decode rows counted twice in the tokens fed, the search over
-lengths that ends at the first drop (it costs up to 6 %: here every length is evaluated), and requests barred from
-speculation for good once it paused.
+the constants of the authors' prototype. What both policies keep: acceptance is one rate per token (survival a^j). Time
+is a linear model that is fitted once. The choice is made every few steps and reused in between. Acceptance is learned
+only while speculating. Draft prefill has no price. What they leave out because it is a defect of the prototype and no
+part of the algorithm: decode rows counted twice in the tokens fed, the search over lengths that ends at the first drop
+(it costs up to 6 %: here every length is evaluated), and requests barred from speculation for good once it paused.
 """
 
 from collections import deque

@@ -1,11 +1,12 @@
 """Draft prefill: tokens that a draft model's KV lacks are fed once, and serve all later drafts of the request.
 
-It is an investment. What a row's drafts bring beyond their own price, in each of the steps that the request is expected
-to live, has to exceed what its draft prefill costs; other rows do without drafts of that drafter. The rows that begin
-are charged to the step by the step's share, so that together they have to pay for the draft passes too.
+It is an investment. A row's drafts bring a gain beyond their own price in each of the steps that the request still
+lives. The sum of these gains must exceed the cost of its draft prefill; other rows get no drafts of that drafter. A
+step is charged its share of the draft prefill that begins in it, so that these rows together also pay for the draft
+passes.
 
-No step prefills drafters for longer than a non-speculative step takes, or than one request needs: those with the least
-lag begin, the others wait.
+A step prefills drafters for no longer than a non-speculative step takes; one request may always begin. Requests with
+the least lag begin, the others wait.
 """
 
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from smartspec.control.records import BatchView, Outcome, of_drafter
 
 class Lifetime:
     """How many tokens a request still generates. One hazard rate for all: ends over tokens made, both fading. Requests
-    that still run count with what they have made so far, so short ones, which end first, do not bias it."""
+    that still run count with the tokens they have made so far. So the short ones, which end first, do not bias it."""
 
     def __init__(self, settings: DraftPrefillSettings):
         self._fade = 1.0 - 1.0 / settings.memory

@@ -1,4 +1,4 @@
-"""The lengths of largest predicted goodput, for every request of a step, within a budget of what may be lost."""
+"""The draft lengths of largest predicted goodput for all requests of a step, within a budget of losses."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -71,8 +71,8 @@ class Goodput(Policy):
         return self._settle_planned(planned, view, estimates, best)
 
     def cut(self, plan: Plan, drafted: Drafted, survival: np.ndarray) -> np.ndarray:
-        """What is worth verifying now that the drafts are there: their cost is spent, their confidence known (see
-        verify_cut). All of those that were made to learn from."""
+        """The tokens that are worth verifying, now that drafting is paid and confidence is known (see verify_cut).
+        Drafts of explorations are verified whole."""
         settled = plan.settled
         if not isinstance(settled, Settled) or settled.weights is None or drafted.confidence is None:
             return drafted.lengths
@@ -155,7 +155,7 @@ class Goodput(Policy):
         view, seconds, off_seconds = outcome.view, outcome.seconds.total, settled.best.plan.off_seconds
         speculated = bool(outcome.drafted.any())
         if not speculated:
-            # By what is known now: a first step that corrects a wrong profile must not count as its error for ever.
+            # By what is known now: else a first step that corrects a wrong profile would count as an error for long.
             off_seconds = float(settled.latency.target_seconds(view, np.zeros(1))[0]) + settled.latency.host_seconds
         if not view.weights.any() or off_seconds <= 0:
             return

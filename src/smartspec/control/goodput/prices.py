@@ -1,7 +1,7 @@
 """What the time of a step is worth, and which lengths, from which drafter, are best at that price.
 
-The price of time is the goodput of the best plan for the decoding requests of a step on their own: more time makes so
-many more tokens. Two costs of a step are not the price of its drafts alone:
+The price of time is the goodput of the best plan for the decoding requests of a step on their own: tokens that one more
+second makes. Two costs of a step are not caused by its drafts alone:
 
 * prefill in a mixed prefill-decode batch: it has to be done whatever is drafted. Time in such a step has the price that
   it has for the same requests without prefill (see planner, value_of_time): a token made now need not be made there.
@@ -109,9 +109,9 @@ def best_choice(
 
 
 def _off_goodput_of_projected_batch(view: BatchView, estimates: Estimates, largest: float) -> float:
-    """Weighted tokens per second of the projected batch without drafts: all that are prefilled decode too, and those
-    that wait, up to so many times the requests under way (the head of a longer queue has left before its end is
-    prefilled)."""
+    """Weighted tokens per second of the projected batch without drafts. In it the requests in prefill decode too, and
+    so do waiting ones, up to largest times the requests under way: of a longer queue the first have left before the
+    last are prefilled."""
     under_way = view.num_rows + view.num_prefills
     num_rows = min(under_way + view.num_waiting, int(largest * under_way))
     context = (view.total_context_tokens + view.prefill_context_tokens) // under_way

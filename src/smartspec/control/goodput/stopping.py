@@ -1,18 +1,19 @@
-"""Ending drafts while they are made: what a draft model's confidence in its tokens so far makes of the next ones.
+"""Ending drafts while they are made, by the draft model's confidence in the tokens so far.
 
-Lengths are planned before there is a draft, so they are right on average. As each token comes with a confidence, a
-draft that goes well may go on beyond its planned length, and one that does not may end before it. After every pass,
-those rows go on whose next tokens are together worth most beyond their price, if that is more than the pass costs:
+Lengths are planned before there is a draft, so they are right on average. Each draft token comes with a confidence. A
+draft of high confidence may become longer than planned, one of low confidence may end earlier. After every pass, the
+rule chooses the rows whose next tokens are together worth most beyond their price. They go on if that is more than the
+pass costs:
 
     sum_i w_i S_i a_i - value_of_time * (seconds of drafting and verifying so many more tokens)
 
-with S_i the survival of what is there, calibrated, a_i the acceptance expected of the next token and value_of_time the
-step's shadow price of time (see planner). That is one-step look-ahead. Survival only falls: what is not worth its price
-now will not be later, and in that case (where tokens do not become cheaper) no rule brings more (Chow, Robbins and
+S_i is the calibrated survival of the draft so far, a_i the expected acceptance of the next token, and value_of_time the
+step's shadow price of time (see planner). That is one-step look-ahead. Survival only falls: a token that is not worth
+its price now will not be later. Where tokens do not become cheaper either, no rule is better (Chow, Robbins and
 Siegmund 1971, the monotone case). A draft that ends after a token it keeps changes no distribution.
 
-Of a tree the rule sees a level's best nodes as one token: they together are what the next pass goes on from. As a_i
-stands what is expected of a chain's next token, so that a tree's next level is worth that at least.
+Of a tree the rule treats the best nodes of a level as one token: the next pass goes on from all of them. a_i is then
+the expected acceptance of a chain's next token, a lower bound for the next level of a tree.
 """
 
 from dataclasses import replace

@@ -8,10 +8,10 @@ starting from the profile with a prior that says how profiles go wrong:
 * all coefficients together (another clock rate, a busy machine);
 * each by itself: the rest. A coefficient the profile found to be zero may still turn out not to be.
 
-Observations fade by moving the covariance a little back towards that prior in every step. It is then bounded whatever
-is never excited, and what moves together in the prior moves faster than the ratios between coefficients. A single
-factor on the profile could explain any one size, but not what a draft token adds; the covariance knows which of the two
-the steps so far have told apart.
+Observations fade: in every step the covariance moves a little back towards that prior. So it stays bounded also for
+coefficients that no step tests. Coefficients that vary together in the prior move faster than the ratios between them.
+A single factor on the profile could explain any one size, but not what a draft token adds. The covariance says which of
+the two the steps so far have told apart.
 """
 
 from bisect import bisect_right
@@ -34,7 +34,7 @@ NAMES = (
 FIXED, ROWS, CONTEXT, ATTENDED, SCORED, PREFILL_PASS, PREFILL_TOKEN = range(len(NAMES))
 SLOPES = slice(len(NAMES), None)
 MIN_SHARE = 0.01  # of the smallest profiled pass: nothing is ever predicted to be faster
-BEYOND = 2.0**20  # tokens after the last knot up to which its slope holds: more than any pass is fed
+BEYOND = 2.0**20  # tokens beyond the last knot up to which its slope holds: more than any pass is fed
 MAX_CORRECTIONS = 4  # rounds in which negative coefficients are put right; those left are cut off
 
 

@@ -9,8 +9,8 @@ class RobustMean:
     """Mean of the recent values; as for passes (see cost_correction), a value counts as at most so many mean absolute
     deviations away (Huber).
 
-    The deviation follows what is seen, by steps as bounded, so it grows by 1.15 with every value of a lasting jump,
-    which is believed after some twenty.
+    The deviation follows the values, by bounded steps. It grows by a factor of 1.15 with every value of a lasting jump,
+    so the mean follows such a jump after some twenty values.
     """
 
     def __init__(self, settings: LatencySettings | None = None):

@@ -2,8 +2,8 @@
 
 The chance of a node is taken as the product of its edges. The top-1 child of a node at depth d is right with the chance
 of a chain's token there. A child of a later rank is right with the chance of its rank where the top-1 child is wrong.
-The best tree of n nodes are then the n largest products (Sequoia, arXiv 2402.12374, whose dynamic program finds the
-same), popped one by one for all rows at once.
+The best tree of n nodes then has the n largest products; the dynamic program of Sequoia (arXiv 2402.12374) finds the
+same tree. Nodes are popped one by one, for all rows at once.
 """
 
 import numpy as np

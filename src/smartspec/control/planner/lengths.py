@@ -1,22 +1,22 @@
 """The planner: the best number of draft tokens for every request of a step, from one sort and a scan of prefix sums.
 
-A slot (i, j) is "verify the j-th draft token of request i"; it is worth w_i * S_i(j) expected tokens, S_i(j) being
-the probability that the first j draft tokens of request i are all accepted. S_i falls with j, so the n most valuable
-slots of the batch always form a prefix of every draft, and the best plan with n tokens is simply the first n slots of
-the sorted list. Goodput is then evaluated for every n and every draft depth: it may have several peaks (fixed costs,
-padding staircases), and stopping at the first drop loses up to 6 % (arXiv 2406.14066, section 5 gives the objective;
-the exact per-request search is ours).
+A slot (i, j) is "verify the j-th draft token of request i"; it is worth w_i * S_i(j) expected tokens, S_i(j) being the
+probability that the first j draft tokens of request i are all accepted. S_i falls with j, so the n most valuable slots
+of the batch always form a prefix of every draft. The best plan with n tokens is then simply the first n slots of the
+sorted list. Goodput is evaluated for every n and every draft depth, because it may have several peaks (fixed costs,
+padding staircases). To stop at the first drop loses up to 6 %. The objective is that of arXiv 2406.14066, section 5;
+the exact search per request is ours.
 
-A step that also carries prefill needs another objective. Its time is mostly prefill, which has to be done whatever is
-drafted, so the ratio would call time cheap and draft tokens of hardly any worth. There, time is given the shadow price
-it has in the steps without prefill (value_of_time: the tokens per second that one more second of step time is worth),
-and emitted - value_of_time * seconds is maximised: the parametric form of the same optimum (Dinkelbach, 1967).
+A mixed prefill-decode step needs another objective. Its time is mostly prefill, which has to be done whatever is
+drafted. The ratio would make time cheap there, and draft tokens worth hardly anything. So time gets the shadow price
+that it has in steps without prefill (value_of_time: tokens that one more second of step time is worth). Maximised is
+then emitted - value_of_time * seconds, the parametric form of the same optimum (Dinkelbach, 1967).
 
-Goodput favours requests that draft well: the arithmetic mean of the requests' tokens does not care whose they are. A
-fair plan maximises another power mean of them, that of exponent 1 - fairness (alpha fairness, Mo and Walrand 2000).
-fairness 1 is the geometric mean (proportional fairness, Kelly 1997): in equilibrium, where requests that are slow stay
-longer and are therefore more, the gradient of their mean latency is that of sum_i log E_i - R log T. 2 is the harmonic
-mean, whose inverse is the mean time per token; larger values mind only the slowest.
+Goodput favours requests with high acceptance: the arithmetic mean counts a token the same for every request. A fair
+plan maximises another power mean of the requests' tokens, that of exponent 1 - fairness (alpha fairness, Mo and Walrand
+2000). Fairness 1 is the geometric mean (proportional fairness, Kelly 1997). In equilibrium slow requests stay longer,
+so there are more of them; the gradient of mean latency is then that of sum_i log E_i - R log T. Fairness 2 is the
+harmonic mean, whose inverse is the mean time per token. Larger values weigh almost only the slowest requests.
 """
 
 from dataclasses import dataclass
