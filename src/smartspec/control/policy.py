@@ -110,7 +110,7 @@ class Estimates:
 
 
 class Policy:
-    """Decides lengths. A policy that learns keeps its own state; all but plan have a default.
+    """Decides draft lengths. A policy that learns keeps its own state. All methods but plan have a default.
 
     needs: names of Outcome.extras that it cannot do without.
     """
@@ -118,12 +118,12 @@ class Policy:
     needs: tuple[str, ...] = ()
 
     def queries(self, num_rows: int) -> bool:
-        """Whether drafters are queried for drafts in a step of so many decoding requests. Where not, nothing
-        is drafted but what costs nothing."""
+        """Whether drafters are queried for drafts in a step of so many decoding requests. If not, only drafts that cost
+        nothing are made."""
         return True
 
     def plan(self, view: BatchView, estimates: Estimates) -> Plan:
-        """How many tokens to draft for each row, and by what. Not called where no row can have a draft."""
+        """How many tokens to draft for each row, and by which drafter. Not called where no row can have a draft."""
         raise NotImplementedError
 
     def cut(self, plan: Plan, drafted: Drafted, survival: np.ndarray) -> np.ndarray:
@@ -177,8 +177,8 @@ def drafter_yields(view: BatchView, estimates: Estimates) -> np.ndarray:
 
 
 def model_free_first(view: BatchView, estimates: Estimates, yields: np.ndarray | None = None) -> np.ndarray:
-    """The usual drafter of each row: a model-free one where one has a draft, as it is free, else one with passes; the
-    one of largest yield (see drafter_yields, of which yields may leave out some as -1) of several: int [R]."""
+    """The usual drafter of each row: int [R]. It is a model-free one where one has a draft, because it is free, else
+    one with passes. Of several it is the one of largest yield. yields: see drafter_yields; -1 excludes a drafter."""
     if len(estimates.drafters) < 2 and yields is None:
         return no_drafter(view.num_rows) + len(estimates.drafters)
     yields = drafter_yields(view, estimates) if yields is None else yields

@@ -62,8 +62,8 @@ ALLOWED = (
 
 
 def parse_policy(name: str, max_draft_tokens: int | None = None) -> Policy:
-    """A new policy of that name. ValueError if there is none, if its number is out of range, or if a class of one's own
-    cannot be had (see own_class)."""
+    """A new policy of that name. ValueError if there is none, if its number is out of range, or if a user's own class
+    cannot be loaded (see own_class)."""
     kind, colon, text = name.partition(":")
     if kind == "perfect-estimates":
         raise ValueError(f"policy {kind!r} must be told the true acceptance and time: it exists only in the simulator")

@@ -74,20 +74,21 @@ class DrafterView:
                 object.__setattr__(self, name, np.zeros(len(self.lengths), dtype=np.int64))
 
 
-# What one drafter can draft, found when the controller queries it, as looking for drafts takes time. Called once: with
-# True, or with False where the drafter is not queried. Then it says what is known at no cost, most often nothing.
+# What one drafter can draft, found only when the controller queries it, because the search for drafts takes time. It is
+# called once: with True, or with False where the drafter is not queried. Then it returns what is known at no cost, most
+# often nothing.
 DrafterQuery = Callable[[bool], DrafterView]
 
 
 @dataclass(frozen=True)
 class BatchView:
-    """What a controller may know about a step before it decides: numbers that are on the host anyway.
+    """What a controller may know about a step before it decides: numbers that the host has at no cost.
 
     request_ids: int [R], unique for the life of the engine. context_tokens: int [R], tokens in the target's KV.
-    max_draft_tokens: int [R], most draft tokens the row may carry (remaining output, context, KV).
-    drafters: what each drafter can draft, by its number. queries: where given instead, how to find out.
-    num_prefills, prefill_tokens: requests that are still in prefill and the tokens they feed. prefill_context_tokens:
-    sum of their contexts at the end of the step; prefill_attended_tokens: sum over fed tokens of what each attends to.
+    max_draft_tokens: int [R], most draft tokens the row may carry (remaining output, context, KV). drafters: what each
+    drafter can draft, by its number. queries: given instead of drafters, functions that find this. num_prefills,
+    prefill_tokens: requests that are still in prefill and the tokens they feed. prefill_context_tokens: sum of their
+    contexts at the end of the step; prefill_attended_tokens: sum over fed tokens of what each attends to.
     draft_token_budget: most draft tokens of the whole step (free KV, token limit of the engine). num_waiting: requests
     that wait and will find a place as soon as they are prefilled. now: seconds on the host's clock when the step began.
 
@@ -249,11 +250,11 @@ class StepSeconds:
 
 @dataclass(frozen=True)
 class FreeTests:
-    """Off-policy feedback: what a drafter would have been right about, beside its verified drafts; int [R] each.
+    """Off-policy feedback: comparisons of a drafter with the target beside its verified drafts; int [R] each.
 
-    tested tokens at that position of a draft were compared with the target's, matched of them agreed. A model-free
-    draft: its first token that was not verified, where the target's token there is known. A draft model: what it would
-    have guessed for tokens of a draft prefill, as tests of its first position.
+    tested tokens at that position of a draft were compared with the target's, matched of them agreed. For a model-free
+    draft it is the first token that was not verified, where the target's token there is known. For a draft model it is
+    what it would have guessed for tokens of a draft prefill, as tests of its first position.
     """
 
     position: np.ndarray

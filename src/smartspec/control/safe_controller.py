@@ -1,4 +1,4 @@
-"""A controller that may fail: the engine keeps serving, without drafts, whatever goes wrong in it.
+"""A controller whose failures do not stop the engine: it keeps serving, without drafts.
 
 For production. Tests and strict use give EngineCore the bare controller, where an exception ends the step.
 """
@@ -52,7 +52,7 @@ class SafeController:
         return self._call(np.zeros_like(drafted.lengths), self.controller.cut, plan, drafted)
 
     def learn(self, plan: Plan, outcome: Outcome) -> None:
-        """Passed on, unless the controller failed in this step or not long ago."""
+        """Passed on, unless the controller failed in this step or in the last retry_steps."""
         self._call(None, self.controller.learn, plan, outcome)
 
     def end(self, request_id: int) -> None:

@@ -1,4 +1,4 @@
-"""What other draft lengths would be expected to bring to the batch of a step, for people who look."""
+"""Expected goodput of other draft lengths for the batch of a step, for people who watch the server."""
 
 from dataclasses import replace
 

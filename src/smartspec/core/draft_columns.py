@@ -1,4 +1,4 @@
-"""Drafts of a step as the controller sees them: columns of numbers, and what became of each node."""
+"""Drafts of a step as the controller sees them: columns of numbers, and the outcome of each node."""
 
 from collections.abc import Sequence
 

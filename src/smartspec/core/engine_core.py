@@ -1,4 +1,4 @@
-"""The one step: scheduling, drafting, verification and learning meet here and nowhere else."""
+"""The step: scheduling, drafting, verification and learning meet here and nowhere else."""
 
 from collections.abc import Iterable
 from typing import Protocol

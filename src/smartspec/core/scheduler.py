@@ -94,7 +94,7 @@ class Scheduler:
         chunks = [(n, r.num_computed_tokens + n) for r, n in zip(batch.prefill, batch.num_prefill_tokens, strict=True)]
         if chunks:
             room = self.max_batched_tokens - len(rows) - sum(num_tokens for num_tokens, _ in chunks)
-            # Their share even where prefill has left no room: the next step will leave it.
+            # They get their share even where prefill has left no room: the next step will leave it.
             budget = min(budget, max(room, self.max_batched_tokens // ROOM_FOR_DRAFTS))
         return BatchView(
             request_ids=request_ids,
@@ -135,7 +135,7 @@ class Scheduler:
             self.blocks.shrink(request.slot, request.num_tokens)
 
     def start_over(self) -> None:
-        """A step has failed: what it was to do with the KV may be undone. Running requests are computed anew, and no
+        """A step has failed, so its changes of the KV may be incomplete. Running requests are computed anew, and no
         cached prefix is kept."""
         for request in reversed(list(self.running)):
             self._preempt(request)
@@ -220,8 +220,8 @@ class Scheduler:
         return self.blocks.num_available_slots > 0 and num_blocks <= self.blocks.num_available_blocks
 
     def _make_room_for_others(self) -> None:
-        """A client that has nothing running does not wait for one that has several: the latest of these is preempted,
-        of the client that has most for its share."""
+        """A client that has nothing running does not wait for one that has several requests. Of the client that has
+        most for its share, the latest request is preempted."""
         if not self.waiting or self._fits(self.waiting.peek()):
             return
         origin = self.waiting.peek().origin
@@ -244,8 +244,8 @@ class Scheduler:
             self.waiting.charge(request.origin, request.num_prompt_tokens)
 
     def _prefix_candidates(self, request: Request) -> list[Request]:
-        """Running requests of its salt whose text begins like this one's: only they can share anything; often there are
-        none."""
+        """Running requests of its salt whose text begins with the same token: only these can share a prefix. Often
+        there are none."""
         first, salt = request.tokens.item(0), request.origin.cache_salt
         return [other for other in self.running if other.tokens.item(0) == first and other.origin.cache_salt == salt]
 

@@ -1,4 +1,4 @@
-"""A GammaTune-style heuristic: follow the accepted length, reach beyond it when everything was accepted."""
+"""A GammaTune-style heuristic: follow the accepted length, and go beyond it when everything was accepted."""
 
 from dataclasses import replace
 

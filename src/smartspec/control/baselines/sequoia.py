@@ -10,8 +10,8 @@ from smartspec.control.records import MAX_TREE_NODES, BatchView, Plan
 
 
 class Sequoia(Policy):
-    """The size of largest expected tokens per second, and the tree of so many nodes that brings most if only depth and
-    rank say how likely a child is. Every request gets that tree, whatever its drafter believes of its tokens.
+    """The size of largest expected tokens per second, and the best tree of that size if a child's chance depends on
+    depth and rank alone. Every request gets that tree, whatever the confidence of its drafter.
 
     num_nodes: of every tree; None has it chosen in every step, 0 allowed.
 

@@ -21,8 +21,9 @@ from smartspec.control.records import BatchView, Outcome, of_drafter
 
 
 class Lifetime:
-    """How many tokens a request still generates. One hazard rate for all: ends over tokens made, both fading. Requests
-    that still run count with the tokens they have made so far. So the short ones, which end first, do not bias it."""
+    """How many tokens a request still generates. All requests have one hazard rate: ended requests over generated
+    tokens, both fading. Requests that still run count with the tokens they have made so far. So the short ones, which
+    end first, do not bias it."""
 
     def __init__(self, settings: DraftPrefillSettings):
         self._fade = 1.0 - 1.0 / settings.memory
@@ -32,7 +33,7 @@ class Lifetime:
 
     @property
     def remaining_tokens(self) -> float:
-        """Tokens that a request is expected to make yet, whatever it has made."""
+        """Tokens that a request is still expected to make, however many it has made."""
         return self._made / self._ended
 
     def observe(self, outcome: Outcome) -> None:
@@ -41,7 +42,7 @@ class Lifetime:
         self._made += outcome.view.num_rows + float(outcome.accepted.sum())
 
     def request_ended(self, request_id: int) -> None:
-        """Learn that a request is gone; one that was not decoding says nothing."""
+        """Learn that a request has ended; nothing is learned from one that was not decoding."""
         if (self._request_ids == request_id).any():
             self._made *= self._fade
             self._ended = self._ended * self._fade + 1.0
@@ -57,12 +58,12 @@ def begun(
     value_of_time: float | None,
     plan: Callable[[np.ndarray, np.ndarray], LengthPlan],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The drafter of each row, int [R]: that of drafter where its KV is or should be brought up to date, else that of
-    without; and the time of 0..K passes of each with the share of draft prefill that this step is charged, float [D,
-    K + 1].
+    """The drafter of each row, int [R], and the time of 0..K passes of each drafter, float [D, K + 1]. A row has its
+    drafter where that one's KV is up to date or is worth its draft prefill, else that of without. The times include the
+    share of draft prefill that this step is charged.
 
-    drafter, without: int [R]. remaining_tokens: that each request is expected to make yet.
-    value_of_time: see planner. plan: from the drafter of each row and what draft passes take to the best lengths.
+    drafter, without: int [R]. remaining_tokens: that each request is still expected to make. value_of_time: see
+    planner. plan: from the drafter of each row and what draft passes take to the best lengths.
     """
     latency, max_draft_tokens = estimates.latency, estimates.max_draft_tokens
     if not estimates.models:
@@ -124,7 +125,7 @@ def _investment(drafter: np.ndarray, lag: np.ndarray, seconds: np.ndarray) -> np
 
 
 def _worth_of_an_end(view: BatchView) -> np.ndarray:
-    """What it is worth that a request ends sooner, relative to the others, float [R]: half for itself, half for the
-    rest, which then need not wait while its context is read in every step, nor for its memory."""
+    """The worth of an earlier end of each request, relative to the others: float [R]. Half of it is the request's own
+    gain. Half is the gain of the others: its context is no longer read in every step, and its memory is free."""
     total = max(view.total_context_tokens, 1)
     return (1.0 + view.num_rows * view.context_tokens / total) / 2.0

@@ -36,7 +36,8 @@ class _Size:
 
 
 class Exploration:
-    """Decides when to explore, and how; all_alike: all rows have to draft as long, so it is all or none."""
+    """Decides when to explore, and how. all_alike: all rows have drafts of one length, so either all explore or none
+    does."""
 
     def __init__(self, settings: BudgetSettings, budget: Budget, *, all_alike: bool):
         self._settings, self._budget, self._all_alike = settings, budget, all_alike
@@ -54,7 +55,7 @@ class Exploration:
         planned: Plan,
         choose: Callable[[Estimates], Choice],
     ) -> Plan | None:
-        """The exploratory plan of this step, with its reason; None where none is due, useful or affordable.
+        """The exploratory plan of this step, with its reason; None if none is due, useful or within the budget.
 
         best: the step's choice, planned: the plan that it comes to. choose: the choice by other estimates.
         """
@@ -77,7 +78,8 @@ class Exploration:
         return bought
 
     def _longer(self, view, estimates, planned, choose) -> list[Plan]:
-        """Drafts that good acceptance would make worth their price; of fewer rows, where it is about the first ones."""
+        """Drafts that would be worth their price at good acceptance. Where no row drafts now, plans for fewer rows
+        follow."""
         good = self._settings.good_acceptance ** np.arange(1, estimates.max_draft_tokens + 1)
         longer = choose(replace(estimates, survival=np.maximum(estimates.survival, good))).draft_plan
         if longer.lengths.sum() <= planned.lengths.sum():
@@ -87,8 +89,8 @@ class Exploration:
 
 
 def _loss(view: BatchView, estimates: Estimates, best: Choice, planned: Plan, other: Plan) -> float:
-    """Seconds of step time that the other plan is expected to lose: its value against that of the planned one, at the
-    step's shadow price of time."""
+    """Seconds of step time that the other plan is expected to lose against the planned one, at the step's shadow price
+    of time."""
     values = []
     for plan in (planned, other):
         survival = estimates.of_width(plan.width).survival_of(plan.drafter)

@@ -21,7 +21,7 @@ from smartspec.control.records import BatchView, Drafted, Outcome, Plan
 
 @dataclass(frozen=True)
 class Settled:
-    """What a plan was decided by. is_planned: whether the best choice was followed, and no exploration or debt.
+    """What a plan was decided by. is_planned: whether the best choice was followed, not an exploration or a pause.
     weights: float [R], what one more token of each row is worth beside the choice, where drafts are cut by confidence;
     None elsewhere. saved_seconds: what the drafts are expected to save."""
 
@@ -189,8 +189,9 @@ class Goodput(Policy):
 
 
 def marginal_weights(view: BatchView, best: Choice) -> np.ndarray:
-    """What one more token of each row is worth beside the plan, float [R]: its weight or, where the plan is fair, the
-    gradient of the mean that is maximised. It depends on what a request gets on average, not on chance in a step."""
+    """The worth of one more token of each row, given the plan: float [R]. It is the row's weight or, in a fair plan,
+    the gradient of the mean that is maximised. It depends on the expected tokens of a request, not on the outcome of a
+    step."""
     if not best.fairness or not view.num_rows:
         return view.weights
     emitted = 1.0 + expected_accepted(best.survival, best.plan.lengths)

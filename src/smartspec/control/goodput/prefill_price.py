@@ -19,7 +19,7 @@ from smartspec.control.goodput.settings import PrefillPriceSettings
 from smartspec.control.policy import Estimates
 from smartspec.control.records import BatchView, Outcome
 
-MIN_ENDED = 4  # requests after which their number is looked at again, and at least a quarter of it
+MIN_ENDED = 4  # ended requests between two readings of the number of requests, and at least a quarter of it
 _NO_ROWS = np.zeros(0, dtype=np.int64)
 
 

@@ -68,9 +68,8 @@ def best_choice(
     prices: Prices | None = None,
 ) -> Choice:
     """The best plan over all drafters and widths. plan_uniform: plans one length for all rows, see uniform. fairness:
-    see goodput.Goodput. remaining_tokens: that each request is expected to make yet. prefill_price: what was learned of
-    mixed steps.
-    prices: of a choice for the same mixed step, to be kept for another; None to find them."""
+    see goodput.Goodput. remaining_tokens: tokens that each request is still expected to make. prefill_price: what was
+    learned of mixed steps. prices: those of an earlier choice for the same mixed step; None to compute them."""
     models = [number for number in estimates.models if view.drafters[number].lengths.any()]
     if fairness is None:
         fairness = settings.fairness if models else 0.0
@@ -125,10 +124,11 @@ def _off_goodput_of_projected_batch(view: BatchView, estimates: Estimates, large
 
 
 def _assignments(view: BatchView, estimates: Estimates, models: list[int]) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Which drafter each row might have, int [R], and which it has instead if its KV would have to be prefilled first.
-    models: those of the drafters that can draft now.
+    """Candidate drafters of each row, int [R], each with the drafter that replaces it where its KV would have to be
+    prefilled first, int [R]. models: those of the drafters that can draft now.
 
-    A model-free drafter first, as it is free, or the one that yields most: with each draft model alone, and with all.
+    A row gets a model-free drafter first, because it is free, or the drafter of largest yield. Both are tried with each
+    draft model alone, and with all of them.
     """
     num_drafters = len(estimates.drafters)
     if num_drafters < 2 or not models:

@@ -31,8 +31,8 @@ LEAST_SURVIVAL = 1e-9
 def drafted_as_confident(view: BatchView, estimates: Estimates, best: Choice, weights: np.ndarray) -> Plan:
     """The best plan with room for longer drafts that are made in passes, and a rule that ends them.
 
-    weights: float [R], worth of another token of each row. Drafts stay as planned where their drafter never said how
-    confident it is: a host that does not know it would not end them.
+    weights: float [R], worth of another token of each row. Drafts stay as planned where their drafter never reported
+    confidence: a host without confidence would not end them.
     """
     plan = best.draft_plan
     if estimates.acceptance is None:
@@ -67,7 +67,8 @@ def stop_rule(
     """The rule of one step. drafter: int [R], -1 where drafts are as long as planned. Prices are in tokens: pass_price,
     float [D, K], of a pass of each drafter at each depth, whichever rows take part; token_price, float [N + 1], of
     drafting and verifying 0..N tokens otherwise. num_others: tokens planned for the rows of all other drafters, of
-    each. As planned, not as drafted: how long another drafter's drafts became tells what was drawn (see verify_cut)."""
+    each. It is as planned, not as drafted: the final lengths of another drafter's drafts tell which tokens were drawn
+    (see verify_cut)."""
     acceptance = estimates.acceptance
     assert acceptance is not None, "without an estimator there is no confidence to stop by"
     # Positions first: one is needed at a time.

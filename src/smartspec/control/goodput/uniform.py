@@ -30,7 +30,7 @@ class Hysteresis:
         return np.where(lengths == self._last, 0.0, max(self._seconds, 0.0) / self._lasting)
 
     def observe(self, length: int, excess_seconds: float | None) -> None:
-        """A step is over. excess_seconds: by how much longer it took than was predicted, None where that tells nothing
+        """A step is over. excess_seconds: measured minus predicted seconds, None where the difference has other causes
         (prefill)."""
         if self._last is not None and length != self._last:
             rate = self._settings.rate

@@ -20,8 +20,8 @@ FORMAT = 3
 
 @dataclass(frozen=True)
 class PredictedSeconds:
-    """Predicted time of the parts of one step, and of the whole step had it carried no draft token, in seconds; drafts:
-    of the drafters that have passes in it, by number."""
+    """Predicted time of the parts of one step, in seconds. off: of the whole step if it had no draft token. drafts: of
+    the drafters that have passes in it, by number."""
 
     drafts: dict[int, float]
     target: float
@@ -52,7 +52,7 @@ class LatencyModel:
     """Predicts the parts of a step and learns from what they took.
 
     target: cost of one pass of the target. drafts: by drafter, cost of one of its passes, None where it has none; those
-    at the end may be left out. A guess will do where there is no profile: LatencyModel(CostCurve.linear(0.04, 0.002)).
+    at the end may be left out. Without a profile a guess is enough: LatencyModel(CostCurve.linear(0.04, 0.002)).
     """
 
     def __init__(self, target: CostCurve, drafts: tuple[CostCurve | None, ...] = ()):
