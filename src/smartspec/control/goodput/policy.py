@@ -38,7 +38,7 @@ class Goodput(Policy):
     uniform_lengths: where given, all drafts of a step share one length out of these (or 0), as engines with captured
     graphs need; a row whose draft is shorter is padded by the engine. fairness: which mean of the requests' tokens is
     maximised, see planner; None for the settings' with a draft model, and the arithmetic mean without: model-free
-    drafts come now and then, and a row without one in this step is not a slow request.
+    drafts are rare, and a row without one in this step is not a slow request.
     """
 
     def __init__(
