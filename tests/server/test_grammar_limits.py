@@ -78,7 +78,7 @@ def test_too_much_memory_ends_the_fork(check, tokenizer, tmp_path, monkeypatch):
     choices = definition(choice=[f"{i:04d}" + "x" * 1000 for i in range(1024)])  # take 7 MB
     answers = run_script(MEMORY, tmp_path, tokenizer, choices).stdout.splitlines()
     assert "'error': None" in answers[0] and answers[1] == str({"signal": int(signal.SIGABRT)})
-    monkeypatch.setattr(check, "_ask", lambda *_: {"signal": int(signal.SIGABRT)})
+    monkeypatch.setattr(check, "_query", lambda *_: {"signal": int(signal.SIGABRT)})
     for _ in range(2):
         with pytest.raises(ValueError, match="128 MB"):
             check.check(definition(json=bomb(7)), threading.Event())
@@ -89,7 +89,7 @@ def test_what_is_known_is_not_asked_again(check, monkeypatch):
         check.check(definition(regex="a+"), threading.Event())
         with pytest.raises(ValueError):
             check.check(definition(regex="(("), threading.Event())
-        monkeypatch.setattr(check, "_ask", None)
+        monkeypatch.setattr(check, "_query", None)
 
 
 def test_nobody_waits_any_more(check):

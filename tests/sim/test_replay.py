@@ -39,14 +39,14 @@ def test_the_recorded_policy_replays_to_what_was_recorded(policy, use_model, tmp
     assert again.num_emitted == recorded.num_emitted
     assert again.num_verified == recorded.num_verified
     assert again.seconds == pytest.approx(recorded.seconds, rel=1e-12)
-    assert again.evidence_share == 1.0
+    assert again.log_share == 1.0
 
 
 def test_shorter_drafts_than_recorded_are_known_exactly(long_drafts, tmp_path):
     policies = ["off", *(f"fixed:{k}" for k in range(1, K + 1))]
     for length, totals in enumerate(replayed(long_drafts, tmp_path, *policies)):
         assert totals.num_emitted == long_drafts.emitted(length)
-        assert totals.evidence_share == 1.0
+        assert totals.log_share == 1.0
         assert totals.mean_length == length
 
 
@@ -62,10 +62,10 @@ def test_time_follows_the_machine_not_its_profile(long_drafts, tmp_path):
 def test_longer_drafts_than_recorded_are_drawn_and_right_on_average(tmp_path):
     run = ToyRun("fixed:1", 700)
     short, long = replayed(run, tmp_path, "fixed:1", f"fixed:{K}")
-    assert short.evidence_share == 1.0
+    assert short.log_share == 1.0
     # From evidence alone only where all four requests had a rejection at the first or second token.
     share = np.mean((run.chains < 2).all(axis=1))
-    assert long.evidence_share == pytest.approx(share, abs=0.001)
+    assert long.log_share == pytest.approx(share, abs=0.001)
     assert long.num_emitted == pytest.approx(run.emitted(K), rel=0.05)
 
 
@@ -118,7 +118,7 @@ def test_where_a_request_ended_longer_drafts_emit_no_more(long_drafts, tmp_path)
     run.records.append(ended)
     for policy, num_emitted in (("off", 4), ("fixed:1", 8), ("fixed:2", 8), ("fixed:5", 8)):
         (totals,) = replayed(run, tmp_path, policy)
-        assert (totals.num_emitted, totals.evidence_share) == (num_emitted, 1.0), policy
+        assert (totals.num_emitted, totals.log_share) == (num_emitted, 1.0), policy
 
 
 def test_another_drafter_has_no_evidence(long_drafts):

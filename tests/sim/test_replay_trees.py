@@ -74,7 +74,7 @@ def test_the_recorded_policy_replays_to_what_was_recorded(policy, tmp_path):
     assert of_trees(records)
     then, (again,) = replay(RecordedLog(tmp_path / "log.jsonl"), [policy])
     assert then.num_emitted == sum(record.outcome.num_emitted for record in records)
-    assert again.evidence_share == 1.0
+    assert again.log_share == 1.0
     # What a policy decides by confidence or learns from it may differ: logs keep four digits.
     tolerance = 0.01 if policy in ("goodput", "sequoia:7") else 0.0
     assert again.num_emitted == pytest.approx(then.num_emitted, rel=tolerance)
@@ -87,13 +87,13 @@ def test_smaller_trees_than_recorded_are_known_exactly(large_trees):
     for size in (1, 5):
         _, (totals,) = replay(RecordedLog(path), [f"eagle2:{size}"])
         assert totals.num_emitted == emitted_of_first_nodes(records, size)
-        assert totals.evidence_share == 1.0
+        assert totals.log_share == 1.0
 
 
 def test_of_chains_a_log_of_trees_knows_the_eldest(large_trees):
     path, records = large_trees
     _, (totals,) = replay(RecordedLog(path), ["fixed:1"])
-    assert totals.num_emitted == emitted_of_first_nodes(records, 1) and totals.evidence_share == 1.0
+    assert totals.num_emitted == emitted_of_first_nodes(records, 1) and totals.log_share == 1.0
 
 
 @pytest.mark.parametrize(("policy", "other"), [("eagle2:6", "eagle2:12"), ("fixed:5", "eagle2:8"), ("ddd", "fixed:3")])
@@ -107,7 +107,7 @@ def test_what_was_not_recorded_is_drawn_and_right_on_average(policy, other, tmp_
     # Batches are the recorded ones, which shrink at another moment.
     seconds = sum(record.outcome.seconds.total for record in truth) / steps
     assert totals.seconds / totals.num_rows == pytest.approx(seconds, rel=0.12)
-    assert totals.evidence_share < 1.0 or other == "fixed:3"
+    assert totals.log_share < 1.0 or other == "fixed:3"
 
 
 def test_a_recording_holds_what_a_chain_would_have_met(large_trees):

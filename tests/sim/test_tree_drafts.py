@@ -13,7 +13,7 @@ from smartspec.sim.world.trees import (
     grow_trees,
     right_path,
     right_ranks,
-    sibling_chances,
+    later_child_chances,
     tree_survival,
 )
 
@@ -21,7 +21,7 @@ DEPTH, WIDTH = 5, 3
 
 
 def chances_of(rng, rows):
-    return child_chances(rng.uniform(0.2, 0.95, (rows, DEPTH)), sibling_chances(0.3, WIDTH))
+    return child_chances(rng.uniform(0.2, 0.95, (rows, DEPTH)), later_child_chances(0.3, WIDTH))
 
 
 def as_in_the_engine(chances, num_nodes, num_passes, stop=None):
@@ -67,7 +67,7 @@ def test_trees_are_those_of_the_engine(threshold):
 
 def test_nodes_are_right_as_often_as_their_chances_say():
     rng = np.random.default_rng(1)
-    siblings, eldest = sibling_chances(0.3, WIDTH), np.array([0.6, 0.5, 0.7, 0.4, 0.5])
+    siblings, eldest = later_child_chances(0.3, WIDTH), np.array([0.6, 0.5, 0.7, 0.4, 0.5])
     chances = child_chances(eldest, siblings)
     draft = grow_trees(chances[None], np.array([12]), np.array([DEPTH])).drafts[0]
     rounds = 20_000
@@ -110,8 +110,8 @@ def test_answers_end_where_the_traffic_says(policy):
     ("settings", "words"),
     [
         ({"drafter": "tree"}, "unknown drafter 'tree': use model, head, lookup"),
-        ({"drafter": "model", "sibling_share": 0.5}, "sibling_share 0.5 is for drafter head"),
-        ({"drafter": "head", "sibling_share": 1.5}, "sibling_share must be at least 0 and at most 1, got 1.5"),
+        ({"drafter": "model", "later_child_share": 0.5}, "later_child_share 0.5 is for drafter head"),
+        ({"drafter": "head", "later_child_share": 1.5}, "later_child_share must be at least 0 and at most 1, got 1.5"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(settings, words):

@@ -39,7 +39,7 @@ def measured_controller_seconds(scenario: Scenario, clock: Callable[[], float] =
         acceptance,
         drafter=scenario.served_drafter,
         seed=scenario.seed,
-        sibling_share=scenario.sibling_share,
+        later_child_share=scenario.later_child_share,
     )
     controller = TimedController(make_controller(scenario, time, load.true_estimates, scenario.served_drafter), clock)
     num_steps = NUM_WARM_UP_STEPS + NUM_STEPS

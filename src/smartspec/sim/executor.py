@@ -15,10 +15,10 @@ from smartspec.control.records import BatchView, DrafterQuery, DrafterSpec, Draf
 from smartspec.core.batch import NO_DRAFT, Batch, Draft, StepResult, Verification, chain
 from smartspec.core.blocks import PrefixCopy, Trim
 from smartspec.core.request import Request
-from smartspec.sim.settings import SIBLING_SHARE
+from smartspec.sim.settings import LATER_CHILD_SHARE
 from smartspec.sim.world.acceptance import GroundTruthAcceptance, count_leading, divergence
 from smartspec.sim.world.step_time import GroundTruthTime
-from smartspec.sim.world.trees import SimulatedTrees, right_path, true_siblings
+from smartspec.sim.world.trees import SimulatedTrees, right_path, true_later_child_chances
 
 EOS = 2
 LOOKUP = DrafterSpec("lookup", match_lengths=(0, 2, 3, 4, 6, 9))
@@ -31,7 +31,7 @@ class SimExecutor:
 
     drafter: LOOKUP, whose drafts are those that the ground truth finds; MODEL, depth by depth and with confidence;
     HEAD, which makes trees too; or None. seed: of the noise of time; acceptance has random numbers of its own, common
-    to all policies. sibling_share: see world.trees.
+    to all policies. later_child_share: see world.trees.
     """
 
     def __init__(
@@ -42,14 +42,14 @@ class SimExecutor:
         drafter: DrafterSpec | None,
         num_slots: int,
         seed: int,
-        sibling_share: float = SIBLING_SHARE,
+        later_child_share: float = LATER_CHILD_SHARE,
     ):
         self.time = time
         self.acceptance = acceptance
         self._drafter = drafter
         self._has_passes = drafter is not None and drafter.has_passes
         self._noise = np.random.default_rng(seed)
-        self._sibling_share = sibling_share
+        self._later_child_share = later_child_share
         self._trees: SimulatedTrees | None = None  # of the step, where its plan asks for some
         self._num_seen = np.zeros(num_slots, dtype=np.int64)  # tokens the draft model has seen, by slot
         self._slots = np.zeros(0, dtype=np.int64)
@@ -63,7 +63,7 @@ class SimExecutor:
         """What perfect estimates know about the step that is under way."""
         expected = self.acceptance.expected(view.request_ids, view.now, self._positions)
         survival = np.cumprod(expected, axis=1)
-        siblings = true_siblings(self._drafter, self._sibling_share)
+        siblings = true_later_child_chances(self._drafter, self._later_child_share)
         return Estimates((self._drafter,), survival[None], self.time.at(view), siblings=siblings)
 
     def begin_step(self, batch: Batch, now: float) -> tuple[DrafterQuery, ...]:
@@ -95,7 +95,7 @@ class SimExecutor:
             return tuple([self._drafts[k] for k in self._drafted.tolist()])
         if plan.width > 1:
             self._trees = trees = SimulatedTrees.of(
-                self.acceptance, self._sibling_share, view, plan, self._drafted, self._positions
+                self.acceptance, self._later_child_share, view, plan, self._drafted, self._positions
             )
             self._drafted = np.array([len(draft) for draft in trees.grown.drafts], dtype=np.int64)
             return trees.grown.drafts

@@ -8,7 +8,7 @@ from dataclasses import Field, dataclass, fields
 from typing import Annotated, Any, get_type_hints
 
 MAX_REQUESTS = 10_000_000
-SIBLING_SHARE = 0.2
+LATER_CHILD_SHARE = 0.2
 _FACTORS = (1e-6, 1_000_000)
 
 
@@ -111,10 +111,10 @@ class ScenarioSettings:
             "in the engine; its own time is not charged. Request i meets text i mod N."
         ),
     ] = None
-    sibling_share: Annotated[
+    later_child_share: Annotated[
         float,
         Setting("Of the cases that a node's elder siblings leave, those in which it is right (drafter head).", 0, 1),
-    ] = SIBLING_SHARE
+    ] = LATER_CHILD_SHARE
     found_share: Annotated[float, Setting("Share of output positions at which lookup finds a draft.", 0, 1)] = 1.0
     tagged: Annotated[bool, Setting("Requests name their class to the engine.")] = False
     tpot_targets: Annotated[

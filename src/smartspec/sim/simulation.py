@@ -78,7 +78,7 @@ def simulate_static(scenario: Scenario, phases: list[Phase]) -> StaticLog:
     """The scenario's controller and ground truth in steady state, see static_load; its traffic is left aside."""
     time = ground_truth_time(scenario)
     acceptance, drafter = ground_truth_acceptance(scenario), scenario.drafter_spec
-    load = StaticLoad(time, acceptance, drafter=drafter, seed=scenario.seed, sibling_share=scenario.sibling_share)
+    load = StaticLoad(time, acceptance, drafter=drafter, seed=scenario.seed, later_child_share=scenario.later_child_share)
     return load.run(make_controller(scenario, time, load.true_estimates, scenario.drafter_spec), phases)
 
 
@@ -192,7 +192,7 @@ def _make_replica(
         drafter=scenario.served_drafter,
         num_slots=scenario.max_batch,
         seed=scenario.seed + index,
-        sibling_share=scenario.sibling_share,
+        later_child_share=scenario.later_child_share,
     )
     scheduler = Scheduler(
         BlockManager(num_blocks, BLOCK_SIZE, scenario.max_batch),

@@ -16,10 +16,10 @@ from smartspec.core.batch import Verification, shorten
 from smartspec.core.draft_columns import confidence_of, node_tests, num_compared, parents_of
 from smartspec.core.engine_core import Controller
 from smartspec.sim.executor import free_tests, masked, stop_early
-from smartspec.sim.settings import SIBLING_SHARE
+from smartspec.sim.settings import LATER_CHILD_SHARE
 from smartspec.sim.world.acceptance import GroundTruthAcceptance, count_leading, divergence
 from smartspec.sim.world.step_time import NOISELESS, GroundTruthTime
-from smartspec.sim.world.trees import SimulatedTrees, right_path, tree_survival, true_siblings
+from smartspec.sim.world.trees import SimulatedTrees, right_path, tree_survival, true_later_child_chances
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class StaticLog:
 
 
 class StaticLoad:
-    """The ground truth of a steady-state batch. seed: of the noise of time; acceptance has its own. sibling_share: see
+    """The ground truth of a steady-state batch. seed: of the noise of time; acceptance has its own. later_child_share: see
     world.trees."""
 
     def __init__(
@@ -78,13 +78,13 @@ class StaticLoad:
         *,
         drafter: DrafterSpec | None,
         seed: int = 0,
-        sibling_share: float = SIBLING_SHARE,
+        later_child_share: float = LATER_CHILD_SHARE,
     ):
         self.time = time
         self.acceptance = acceptance
         self._drafter = drafter
         self._has_passes = drafter is not None and drafter.has_passes
-        self._sibling_share = sibling_share
+        self._later_child_share = later_child_share
         self._quiet_time = replace(time, noise=NOISELESS)
         self._noise, self._silence = np.random.default_rng(seed), np.random.default_rng(0)
         self._next_request_id = 0
@@ -93,7 +93,7 @@ class StaticLoad:
     def true_estimates(self, view: BatchView) -> Estimates:
         """What perfect estimates know about the step that is under way."""
         survival = np.cumprod(self.acceptance.expected(view.request_ids, view.now, self._positions), axis=1)
-        siblings = true_siblings(self._drafter, self._sibling_share)
+        siblings = true_later_child_chances(self._drafter, self._later_child_share)
         return Estimates((self._drafter,), survival[None], self.time.at(view), siblings=siblings)
 
     def run(self, controller: Controller, phases: list[Phase]) -> StaticLog:
@@ -173,7 +173,7 @@ class StaticLoad:
         lengths = np.minimum(plan.lengths_of(0), view.draft_lengths.max(axis=0, initial=0))
         if plan.width == 1 or not self._has_passes or not lengths.any():
             return None
-        return SimulatedTrees.of(self.acceptance, self._sibling_share, view, plan, lengths, self._positions)
+        return SimulatedTrees.of(self.acceptance, self._later_child_share, view, plan, lengths, self._positions)
 
     def _drafted(self, trees: SimulatedTrees) -> Drafted:
         drafts, longest = trees.grown.drafts, self.acceptance.max_draft_tokens

@@ -1,6 +1,6 @@
 """Our metrics once more under vLLM's names, so that its dashboards and autoscalers work here.
 
-They are made of ours when somebody asks, at no cost to a step. vLLM's labels `model_name` and `engine` are on all of
+They are made of ours when /metrics is read, at no cost to a step. vLLM's labels `model_name` and `engine` are on all of
 them: its dashboards select by both.
 """
 

@@ -1,4 +1,4 @@
-"""What all bodies that ask for text have in common, checked strictly: a misspelt name or a wrong value is refused."""
+"""Fields common to all bodies that request text. A misspelt name or a wrong value is refused."""
 
 from dataclasses import replace
 from typing import Annotated, Self

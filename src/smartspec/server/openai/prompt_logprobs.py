@@ -12,7 +12,7 @@ MAX_ENTRIES = 32_768  # of an answer: 2 MB
 
 
 def check_num_entries(param: str, prompts: list[list[int]], n: int, num_top: int) -> None:
-    """Raises APIError 400 where an answer would be too large. param: what asks for it."""
+    """Raises APIError 400 where an answer would be too large. param: the field that requests it."""
     num_entries = sum(map(len, prompts)) * n * (1 + num_top)
     if num_entries > MAX_ENTRIES:
         raise APIError(

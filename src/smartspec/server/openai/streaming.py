@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class AskedGrammar:
+class RequestedGrammar:
     """field: of the body. definition: as GrammarCompiler takes it."""
 
     field: str
@@ -37,7 +37,7 @@ class AskedGrammar:
 @dataclass(frozen=True)
 class Call:
     """What a request to either endpoint comes down to. prompts: token ids. report: choices say which of their text
-    was accepted draft tokens. grammar: asked_grammar, compiled. decode: the text of token ids. prompt_logprobs:
+    was accepted draft tokens. grammar: requested_grammar, compiled. decode: the text of token ids. prompt_logprobs:
     alternatives to each token of the prompts that the answer is to list, None for no list."""
 
     model: str
@@ -51,14 +51,14 @@ class Call:
     report: bool = False
     speculation: SpeculationOptions = NO_OPTIONS
     origin: Origin = UNKNOWN_ORIGIN
-    asked_grammar: AskedGrammar | None = None
+    requested_grammar: RequestedGrammar | None = None
     grammar: Grammar | None = None
     decode: Callable[[list[int]], str] = str
     prompt_logprobs: int | None = None
 
 
 class EventStream(Response):
-    """Server-sent events; whatever ends the response, the source of the events is closed with it."""
+    """Server-sent events. When the response ends, for any reason, the source of the events is closed."""
 
     media_type = "text/event-stream"
 

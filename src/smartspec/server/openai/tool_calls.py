@@ -31,7 +31,7 @@ class ToolCallReader:
         self.num_calls = 0
         self._rest = ""  # not looked at yet: the beginning of a mark, perhaps
         self._call: _Call | None = None  # that has begun
-        self._is_behind_call = False  # where spaces and line breaks are no text
+        self._is_after_call = False  # where spaces and line breaks are no text
 
     def push(self, text: str, is_last: bool) -> tuple[str, list[ToolCall]]:
         """What this piece has brought: text to show, and calls. Marks around what is no call are text."""
@@ -61,7 +61,7 @@ class ToolCallReader:
         text = "".join(self._call.pieces)
         found = parse_calls(text)
         calls.extend(found)
-        self._is_behind_call = bool(found)
+        self._is_after_call = bool(found)
         if not found:
             shown.append(f"{BEGIN}{text}{mark}")
         self._call = None
@@ -69,15 +69,15 @@ class ToolCallReader:
     def _end_text(self, shown: list[str], calls: list[ToolCall]) -> None:
         if self._call is None:
             shown.append(self._visible(self._rest))
-        else:  # some models end behind the call, without the mark
+        else:  # some models end after the call, without the mark
             self._call.pieces.append(self._rest)
             self._end_call(shown, calls, "")
         self._rest = ""
 
     def _visible(self, text: str) -> str:
-        if self._is_behind_call:
+        if self._is_after_call:
             text = text.lstrip()
-            self._is_behind_call = not text
+            self._is_after_call = not text
         return text
 
 

@@ -1,4 +1,4 @@
-"""Tools: what a conversation says about them, and how a call is asked of the model.
+"""Tools: what a conversation says about them, and how the model is told to make a call.
 
 The format is the one that Hermes, Qwen and SmolLM2 were trained on, calls between marks in the text:
 <tool_call>{"name": ..., "arguments": {...}}</tool_call>. Where a call is demanded (tool_choice "required", or a

@@ -15,7 +15,7 @@ from smartspec.control.records import Drafted, DrafterSpec, Plan
 from smartspec.core.batch import Draft, chain
 from smartspec.core.draft_columns import confidence_of, parents_of
 from smartspec.sim.replay.hindsight import HindsightAcceptance
-from smartspec.sim.world.recorded_ranks import sibling_ranks
+from smartspec.sim.world.recorded_ranks import child_ranks
 from smartspec.sim.world.trees import grow_trees
 
 
@@ -103,7 +103,7 @@ def _first_nodes(parents: np.ndarray, confidence: np.ndarray | None, row: int, l
     """parents, confidence: [R, K]."""
     of_row = parents[row, :length].astype(np.int32)
     known = None if confidence is None else confidence[row, :length]
-    return Draft(sibling_ranks(of_row).astype(np.int32), of_row, confidence=known)
+    return Draft(child_ranks(of_row).astype(np.int32), of_row, confidence=known)
 
 
 def _chain_confidence(record: DecisionRecord) -> np.ndarray | None:
@@ -111,7 +111,7 @@ def _chain_confidence(record: DecisionRecord) -> np.ndarray | None:
     confidence, parents = record.outcome.confidence, record.outcome.parents
     if confidence is None or parents is None:
         return confidence
-    of_chain, ranks = np.full(confidence.shape, np.nan), sibling_ranks(parents)
+    of_chain, ranks = np.full(confidence.shape, np.nan), child_ranks(parents)
     for row, drafted in enumerate(record.outcome.drafted.tolist()):
         last, depth = -1, 0
         for node in range(drafted):

@@ -39,23 +39,23 @@ from smartspec.sim.world.recorded_ranks import successes_of
 
 @dataclass
 class ReplayTotals:
-    """Sums over the steps of a log. num_rows: decoding requests; num_from_evidence: steps without a random draw."""
+    """Sums over the steps of a log. num_rows: decoding requests; num_from_log: steps without a random draw."""
 
     policy: str
     num_steps: int = 0
     num_rows: int = 0
     num_emitted: int = 0
     num_verified: int = 0
-    num_from_evidence: int = 0
+    num_from_log: int = 0
     seconds: float = 0.0
 
-    def add(self, outcome: Outcome, from_evidence: bool = True) -> None:
+    def add(self, outcome: Outcome, from_log: bool = True) -> None:
         """Count a step."""
         self.num_steps += 1
         self.num_rows += outcome.view.num_rows
         self.num_emitted += outcome.num_emitted
         self.num_verified += int(outcome.verified.sum())
-        self.num_from_evidence += from_evidence
+        self.num_from_log += from_log
         self.seconds += outcome.seconds.total
 
     @property
@@ -68,8 +68,8 @@ class ReplayTotals:
         return self.num_verified / max(self.num_rows, 1)
 
     @property
-    def evidence_share(self) -> float:
-        return self.num_from_evidence / max(self.num_steps, 1)
+    def log_share(self) -> float:
+        return self.num_from_log / max(self.num_steps, 1)
 
 
 def replay(log: RecordedLog, policies: list[str], seed: int = 0) -> tuple[ReplayTotals, list[ReplayTotals]]:
@@ -140,7 +140,7 @@ class PolicyReplay:
             replayed = of_trees(plan, trees, verified, draft_outcomes, self._max_draft_tokens)
         outcome = self._outcome(record, view, plan, drafted, verified, replayed, draft_outcomes)
         self._controller.learn(chosen, outcome)
-        self.totals.add(outcome, from_evidence=replayed.is_known)
+        self.totals.add(outcome, from_log=replayed.is_known)
         self._remember_seen(view, plan)
         for request_id in ended:
             self._controller.end(request_id)

@@ -22,15 +22,15 @@ from smartspec.sim.world.acceptance import GroundTruthAcceptance
 NO_RANK = -1  # none of the children is right
 
 
-def sibling_chances(share: float, width: int) -> np.ndarray:
+def later_child_chances(share: float, width: int) -> np.ndarray:
     """The chance that the second, third, ... child is right where the first is wrong: float [width - 1]. share: of the
     cases that its elders leave, those that a child takes."""
     return share * (1.0 - share) ** np.arange(width - 1)
 
 
-def true_siblings(drafter: DrafterSpec, share: float) -> dict[int, np.ndarray]:
+def true_later_child_chances(drafter: DrafterSpec, share: float) -> dict[int, np.ndarray]:
     """As control.policy.Estimates has them, of a world with this drafter alone."""
-    return {0: sibling_chances(share, MAX_TREE_NODES)} if drafter.makes_trees else {}
+    return {0: later_child_chances(share, MAX_TREE_NODES)} if drafter.makes_trees else {}
 
 
 def right_ranks(uniform: np.ndarray, eldest: np.ndarray, siblings: np.ndarray) -> np.ndarray:
@@ -84,14 +84,14 @@ class SimulatedTrees:
     @staticmethod
     def of(
         acceptance: GroundTruthAcceptance,
-        sibling_share: float,
+        later_child_share: float,
         view: BatchView,
         plan: Plan,
         lengths: np.ndarray,
         positions: np.ndarray,
     ) -> "SimulatedTrees":
         """lengths: int [R], nodes of each draft. positions: int [R], output positions, see acceptance."""
-        siblings = sibling_chances(sibling_share, plan.width)
+        siblings = later_child_chances(later_child_share, plan.width)
         conditional = acceptance.conditional(view.request_ids, view.now, positions)
         confidence, entropy = acceptance.confidence(view.request_ids, positions, conditional)
         believed = child_chances(confidence, siblings)
