@@ -80,7 +80,7 @@ def simulated_seconds(
     plan: LoadPlan,
     records: list[RequestRecord],
     time: GroundTruthTime,
-    truth: RecordedGroundTruth,
+    ground_truth: RecordedGroundTruth,
     curves: LatencyModel,
 ) -> float:
     """Mean end-to-end latency of the plan in the simulator."""
@@ -90,7 +90,7 @@ def simulated_seconds(
         np.zeros(len(records), dtype=np.int64),
         arrival_seconds=plan.arrival_seconds,
     )
-    executor = SimExecutor(time, truth, drafter=LOOKUP, num_slots=MAX_BATCH, seed=0)
+    executor = SimExecutor(time, ground_truth, drafter=LOOKUP, num_slots=MAX_BATCH, seed=0)
     controller = Controller("goodput", MAX_DRAFT_TOKENS, LatencyModel(curves.target), drafters=(LOOKUP,), strict=True)
     scheduler = Scheduler(
         BlockManager(KV_TOKENS // BLOCK_SIZE, BLOCK_SIZE, MAX_BATCH),
@@ -135,11 +135,13 @@ def validate(plan_of: Callable[[float], LoadPlan], rates: list[float], folder: P
             raise ValueError(
                 f"the log holds {len(recordings)} of {len(records)} requests: {drafts_log.name} is cut off"
             )
-        truth = RecordedGroundTruth(recordings, MAX_DRAFT_TOKENS)
+        ground_truth = RecordedGroundTruth(recordings, MAX_DRAFT_TOKENS)
         measured = fmean(record.end_to_end_seconds for record in records)
         factor = slowdown(live, curves)
         simulated, at_that_speed = (
-            simulated_seconds(plan, records, GroundTruthTime(curves.target, (), host_seconds, factor=f), truth, curves)
+            simulated_seconds(
+                plan, records, GroundTruthTime(curves.target, (), host_seconds, factor=f), ground_truth, curves
+            )
             for f in (1.0, factor)
         )
         ratios = simulated / measured, factor, at_that_speed / measured

@@ -63,7 +63,7 @@ def test_longer_drafts_than_recorded_are_drawn_and_right_on_average(tmp_path):
     run = ToyRun("fixed:1", 700)
     short, long = replayed(run, tmp_path, "fixed:1", f"fixed:{K}")
     assert short.log_share == 1.0
-    # From evidence alone only where all four requests had a rejection at the first or second token.
+    # From the log alone only where all four requests had a rejection at the first or second token.
     share = np.mean((run.chains < 2).all(axis=1))
     assert long.log_share == pytest.approx(share, abs=0.001)
     assert long.num_emitted == pytest.approx(run.emitted(K), rel=0.05)
@@ -121,10 +121,10 @@ def test_where_a_request_ended_longer_drafts_emit_no_more(long_drafts, tmp_path)
         assert (totals.num_emitted, totals.log_share) == (num_emitted, 1.0), policy
 
 
-def test_another_drafter_has_no_evidence(long_drafts):
-    chances, siblings = (np.full((4, K), value) for value in (0.5, 0.4)), np.empty(0)
+def test_another_drafter_has_no_recorded_outcome(long_drafts):
+    chances, later_chances = (np.full((4, K), value) for value in (0.5, 0.4)), np.empty(0)
     conditional, uniform = chances
-    draft_outcomes = draft_outcomes_of(long_drafts.records[0], 1, MODEL, conditional, siblings, uniform)
+    draft_outcomes = draft_outcomes_of(long_drafts.records[0], 1, MODEL, conditional, later_chances, uniform)
     assert draft_outcomes.num_known.tolist() == [0] * 4 and draft_outcomes.num_accepted.tolist() == [K] * 4
 
 

@@ -90,7 +90,7 @@ def test_smaller_trees_than_recorded_are_known_exactly(large_trees):
         assert totals.log_share == 1.0
 
 
-def test_of_chains_a_log_of_trees_knows_the_eldest(large_trees):
+def test_of_chains_a_log_of_trees_knows_the_top_1_child(large_trees):
     path, records = large_trees
     _, (totals,) = replay(RecordedLog(path), ["fixed:1"])
     assert totals.num_emitted == emitted_of_first_nodes(records, 1) and totals.log_share == 1.0

@@ -11,9 +11,9 @@ from smartspec.sim.static_load import Phase
 from smartspec.sim.world.trees import (
     NO_RANK,
     grow_trees,
+    later_child_chances,
     right_path,
     right_ranks,
-    later_child_chances,
     tree_survival,
 )
 
@@ -67,11 +67,11 @@ def test_trees_are_those_of_the_engine(threshold):
 
 def test_nodes_are_right_as_often_as_their_chances_say():
     rng = np.random.default_rng(1)
-    siblings, eldest = later_child_chances(0.3, WIDTH), np.array([0.6, 0.5, 0.7, 0.4, 0.5])
-    chances = child_chances(eldest, siblings)
+    later_chances, top_chances = later_child_chances(0.3, WIDTH), np.array([0.6, 0.5, 0.7, 0.4, 0.5])
+    chances = child_chances(top_chances, later_chances)
     draft = grow_trees(chances[None], np.array([12]), np.array([DEPTH])).drafts[0]
     rounds = 20_000
-    ranks = right_ranks(rng.random((rounds, DEPTH)), np.tile(eldest, (rounds, 1)), siblings)
+    ranks = right_ranks(rng.random((rounds, DEPTH)), np.tile(top_chances, (rounds, 1)), later_chances)
     hits = np.zeros(len(draft))
     for of_round in ranks:
         hits[list(right_path(draft, of_round))] += 1

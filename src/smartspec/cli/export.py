@@ -22,7 +22,7 @@ class Engine(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """What is asked of a table, beside the scenario it is for."""
+    """The options of a table, beside the scenario it is for."""
 
     engine: Annotated[Engine, typer.Argument(help="Whose form of the table to print.")]
     acceptance: Annotated[float, typer.Option(min=0.0, max=1.0, help="Acceptance of a draft token.")] = 0.7
@@ -61,8 +61,8 @@ class Table:
 def export(options: Table, **given) -> None:
     """Print the best draft length by batch size as JSON, in the form another engine reads.
 
-    A length of 0 is not written unless asked for: while it holds, these engines feed the drafter nothing, its KV lacks
-    what is generated meanwhile, and its drafts are bad for the rest of every request that is under way.
+    A length of 0 is not written without --allow-zero. With a length of 0 these engines feed the drafter nothing, so
+    its KV lacks the tokens of that time. Its drafts are then bad for the rest of every request under way.
 
     Example: smartspec export vllm --hardware h100 --model 70b --tensor-parallel 4
     """

@@ -162,7 +162,7 @@ class Fleet:
         return num_finished
 
     def _go_on(self, which: int, now: float, num_finished: int) -> None:
-        """Begin the replica's next step. In a closed loop those who take the place of the finished come first."""
+        """Begin the replica's next step. In a closed loop, the requests that replace finished ones come first."""
         replica = self.replicas[which]
         num_new = self._open_places(now, num_finished)
         if num_new:
@@ -213,7 +213,7 @@ def _arrival_list(traffic: Traffic) -> deque[float]:
 
 
 def _request(traffic: Traffic, index: int, max_draft_tokens: int) -> Request:
-    """Prompts are made of the request's own number, so no two share a prefix. Its limit lies behind EOS."""
+    """Prompts are made of the request's own number, so no two share a prefix. Its limit lies after EOS."""
     prompt = np.broadcast_to(np.int32(index), int(traffic.num_prompt_tokens[index]))
     params = SamplingParams(max_tokens=int(traffic.num_output_tokens[index]) + max_draft_tokens, temperature=0.0)
     options = NO_OPTIONS

@@ -41,11 +41,11 @@ def length_table(scenario: Scenario, acceptance: float) -> list[LengthRange]:
 
 
 def with_lengths(table: list[LengthRange], lengths: tuple[int, ...], least: int = 0) -> list[LengthRange]:
-    """The table with these lengths, and least (0 or the shortest of them) where it names a shorter one.
+    """The table with these lengths. least (0 or the shortest of them) replaces shorter ones.
 
-    Each of lengths is in it: vLLM captures graphs for lengths that its table names, and a scheduler may then use any of
-    them at any batch size. Those that no batch size wants stand at the largest ones, one each. ValueError if there are
-    not as many batch sizes."""
+    The table names all of lengths: vLLM captures graphs for lengths in its table, and a scheduler may then use any
+    of them at any batch size. Lengths that are best for no batch size stand at the largest sizes, one each.
+    ValueError if there are not as many batch sizes."""
     last = table[-1].last
     allowed = {r.length: max((k for k in lengths if k <= r.length), default=least) for r in table}
     by_size = [allowed[r.length] for r in table for _ in range(r.first, r.last + 1)]

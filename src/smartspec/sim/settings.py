@@ -14,8 +14,8 @@ _FACTORS = (1e-6, 1_000_000)
 
 @dataclass(frozen=True)
 class Setting:
-    """help: for a person. least, largest: what is outside is a slip of the keyboard, far beyond anything that exists,
-    and it would overflow or fill the memory. option, read: name of the option and what makes a value of its text, for
+    """help: for a person. least, largest: values outside are typing errors, far beyond anything that exists;
+    they would overflow or fill the memory. option, read: name of the option and what makes a value of its text, for
     settings that people write otherwise than the record holds them. shown: its default, as people write it."""
 
     help: str
@@ -113,7 +113,9 @@ class ScenarioSettings:
     ] = None
     later_child_share: Annotated[
         float,
-        Setting("Of the cases that a node's elder siblings leave, those in which it is right (drafter head).", 0, 1),
+        Setting(
+            "Share of the cases, where all likelier children are wrong, that a child is right in (drafter head).", 0, 1
+        ),
     ] = LATER_CHILD_SHARE
     found_share: Annotated[float, Setting("Share of output positions at which lookup finds a draft.", 0, 1)] = 1.0
     tagged: Annotated[bool, Setting("Requests name their class to the engine.")] = False

@@ -1,4 +1,4 @@
-"""A decision of the controller, from the step it was asked in to the step whose outcome it is told."""
+"""A decision of the controller, from the step in which it is made to the step whose outcome the controller learns."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

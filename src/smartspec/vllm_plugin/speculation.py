@@ -1,10 +1,9 @@
-"""Between vLLM's scheduler and the controller: what is asked before a step, and what is learned from it while the next
-one runs.
+"""Between vLLM's scheduler and the controller: it decides before a step, and learns from it while the next one runs.
 
-vLLM makes the drafts of a step at the end of the one before, and with asynchronous scheduling schedules a step before
-the last one's outcome is known. The controller is asked whenever it has been told what came of its last decision, and
-its lengths hold until it is asked again. A decision is carried out by the first step for which drafts as long as it
-wants have been made: model-free drafts exist already, so that is the step it was asked in.
+vLLM makes the drafts of a step at the end of the step before. With asynchronous scheduling it schedules a step before
+the outcome of the last one is known. The controller makes a new decision once it knows the outcome of its last one.
+Until then the old lengths hold. A decision is carried out by the first step whose drafts are as long as decided.
+Model-free drafts exist already, so they need no wait: that is the step of the decision itself.
 """
 
 import time
@@ -30,8 +29,8 @@ from smartspec.vllm_plugin.decision import Decision, EmittedTokens, Step, outcom
 
 # Methods whose drafts are there, of configured length, whatever is decided: only verification can be saved.
 MODEL_FREE = ("ngram", "ngram_gpu", "suffix", "medusa", "custom_class")
-# Steps that are counted together: behind a pass of the model nothing of the code that counts is in the processor's
-# caches, and to fetch it takes longer than to run it.
+# Steps that are counted together. After a pass of the model the counting code is no longer in the processor's caches,
+# and to fetch it takes longer than to run it.
 REPORT_STEPS = 16
 MAX_UNDER_WAY = 16  # steps that wait for their outcome; vLLM has two at a time
 
@@ -42,7 +41,7 @@ class Speculation:
     all requests of a step have to share one, None where lengths may differ.
 
     on_steps: called with steps that have finished, a few at a time and whenever vLLM is about to wait for requests, and
-    with the controller if there is one. on_costs: called with the costs of all steps, behind decoding step 64, 128,
+    with the controller if there is one. on_costs: called with the costs of all steps, at decoding step 64, 128,
     256, ... or soon after.
     """
 
@@ -81,7 +80,7 @@ class Speculation:
         self._unreported: list[tuple[Step, EmittedTokens]] = []
 
     def before_schedule(self) -> None:
-        """Ask the controller, unless its last decision is under way, and cut drafts to what is to be verified."""
+        """Make a decision, unless the last one is under way, and cut drafts to what is to be verified."""
         rows = batch.decoding(self._scheduler)
         if not self._is_open and (rows or len(self._scheduler.running) or len(self._scheduler.waiting)):
             self._decision, self._is_open = self._decide(rows), True
@@ -124,7 +123,7 @@ class Speculation:
         """Of a scheduled step: requests that decode, its prefill, and the tokens in the KV of all its requests."""
         decision, requests = self._decision, self._scheduler.requests
         assert decision is not None, "a step without a decision is not noted"
-        if self._is_open and tuple(scheduled) == decision.names:  # those that were asked about, and nobody else
+        if self._is_open and tuple(scheduled) == decision.names:  # exactly the requests of the decision
             return len(scheduled), batch.NO_PREFILL, decision.view.total_context_tokens
         fed = {name: n - verified.get(name, 0) for name, n in scheduled.items()}
         decoding = set(decision.names) & set(fed) if self._is_open else {n for n in fed if fed[n] == 1}
@@ -132,7 +131,7 @@ class Speculation:
         return len(decoding), prefill, sum(requests[name].num_computed_tokens for name in fed)
 
     def while_running(self) -> None:
-        """A step has been handed to the workers: learn from those before it, as nobody waits for that now."""
+        """A step has been handed to the workers: learn from those before it, as no step waits for that now."""
         for step, outcome in self._unlearned:
             self._learn(step, outcome)
         self._unlearned.clear()
@@ -177,8 +176,8 @@ class Speculation:
             self._report()
 
     def start_over(self) -> None:
-        """Begin anew where something failed half way: nothing is left that waits for what will not come. What is known
-        about time and acceptance stays; requests are met again."""
+        """Begin anew after a failure in the middle of a step. Steps that wait for an outcome are dropped. What is known
+        about time and acceptance is kept. Requests count as new."""
         self._steps.clear()
         for waiting in (self._unlearned, self._unreported, self._ended, self._to_forget):
             waiting.clear()
@@ -189,7 +188,7 @@ class Speculation:
                 self._controller.end(number)
 
     def _lose_oldest(self) -> None:
-        """Nothing will come of the oldest step, nor of the decision it carries out: another one may be made."""
+        """Drop the oldest step and the decision that it carries out. A new decision may be made."""
         if self._steps.pop(next(iter(self._steps))).decision is not None:
             self._is_open = False
 
@@ -212,11 +211,11 @@ class Speculation:
             self._controller = self._make_controller(self._latency)
 
     def _lengths_of(self, rows: list) -> list[int]:
-        """What was decided for these requests; those that were not asked about have no drafts, or those of the tier."""
+        """Lengths decided for these requests. Requests without a decision have no drafts, or those of the tier."""
         assert self._decision is not None
         by_name = dict(zip(self._decision.names, self._decision.lengths.tolist(), strict=True))
-        unasked = self._decision.draft_length if self._tiers else 0
-        return [by_name.get(request.request_id, unasked) for request in rows]
+        undecided = self._decision.draft_length if self._tiers else 0
+        return [by_name.get(request.request_id, undecided) for request in rows]
 
     def _decide(self, rows: list) -> Decision:
         columns = self._callers.columns(rows)

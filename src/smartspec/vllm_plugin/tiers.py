@@ -24,7 +24,7 @@ def captured_lengths(vllm_config) -> tuple[int, ...] | None:
 
 
 def policy_name(policy: str, lengths: tuple[int, ...] | None) -> str:
-    """The policy that was asked for, or its form for tiers."""
+    """The policy of the settings, or its form for tiers."""
     if policy != AUTOMATIC or lengths is None:
         return policy
     return f"uniform:{','.join(map(str, lengths))}"

@@ -1,21 +1,22 @@
-"""Any policy on a recorded log: what it would have chosen in every recorded step, and what that would have brought.
+"""Any policy on a recorded log: what it would have chosen in every recorded step, and the outcome of that.
 
-A policy is run by a controller of its own, which starts from the log's profile and learns from what the replay tells
-it. What happens to its drafts is told by the log wherever the log knows it (draft_outcomes). A draft by the same
+A policy is run by a controller of its own, which starts from the log's profile and learns from the replayed outcomes.
+The log tells the outcome of its drafts where it can (draft_outcomes). A draft by the same
 drafter begins with the same tokens, and its tree with the same nodes, so what was tested then is tested now. That is
 exact where drafts are deterministic, and for sampled chains where randomness is keyed by position, as in our engine.
 Beyond that, acceptance is drawn from what the whole log says in hindsight, with the same random numbers for every
 policy; see hindsight for the time of a step. Plans for trees of other widths or depths than the recorded ones get the
 recorded nodes all the same.
 
-What a replay can tell: how policies compare, step for step, in the situations that were recorded, and how much of the
-answer is evidence. What it cannot tell: where another policy would have led. Batches, contexts and arrivals follow the
-recorded run, whatever a policy emits. Where easy requests left early, the log is full of small batches, in which drafts
-pay; plain decoding would have kept those requests, and the batch large. So compare speeds within one table, and take
-them for the speed of a whole run only where the load was steady.
-Tokens that were never drafted have no replayed in the log: a log of a server with drafts off says little about drafts,
-and a policy that differs much from the recorded one is judged by the hindsight model (the share of steps in which
-nothing was drawn is reported). Policies that stop drafting by the entropy of the draft model never stop here, as logs
+What a replay can tell: how policies compare, step by step, in the recorded situations, and how much of the answer was
+observed. What it cannot tell: the situations to which another policy would have led. Batches, contexts and arrivals
+follow the recorded run, whatever a policy emits. Where easy requests left early, the log has many small batches, in
+which drafts pay. Plain decoding would have kept those requests, and the batch large. So compare speeds within one
+table. They are the speed of a whole run only where the load was steady.
+
+Tokens that were never drafted have no outcome in the log, so a log of a server with drafts off says little about
+drafts. A policy that differs much from the recorded one is judged by the hindsight model. The share of steps that need
+no random draw is reported. Policies that stop drafting by the entropy of the draft model never stop here, as logs
 do not hold it; confidence is known only where the draft model drafted.
 """
 
@@ -122,7 +123,8 @@ class PolicyReplay:
         self._num_seen: dict[tuple[int, int], int] = {}  # tokens in the KV of drafters, by drafter and request
 
     def step(self, record: DecisionRecord, uniform: np.ndarray, ended: list[int]) -> None:
-        """Ask for a plan, tell what came of it. uniform: float [R, K] in [0, 1); ended: requests seen last here."""
+        """Get a plan, and tell the controller its outcome. uniform: float [R, K] in [0, 1); ended: requests last seen
+        here."""
         view = self._view(record)
         chosen = self._controller.plan(view)
         plan = self._possible(view, chosen)
@@ -157,7 +159,7 @@ class PolicyReplay:
         """By drafter."""
         conditional = self._acceptance.conditional(record.view)
         return [
-            draft_outcomes_of(record, n, spec, conditional[n], self._acceptance.siblings(n), uniform)
+            draft_outcomes_of(record, n, spec, conditional[n], self._acceptance.later_child_chances(n), uniform)
             for n, spec in enumerate(self._drafters)
         ]
 

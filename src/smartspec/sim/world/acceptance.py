@@ -10,8 +10,8 @@ it were, is then decided by a uniform random number:
 All of it is keyed by (seed, request, output position), see keyed_random: every policy meets the same easy and hard
 tokens, and the same random numbers. A draft model and a model-free drafter are two ground truths with two seeds.
 
-Output position p is the number of tokens the request has emitted; draft token j = 0..K-1 behind it is output token
-p + 1 + j. A position is decided at most once in the life of a request: what lies behind a rejection is drafted anew.
+Output position p is the number of tokens the request has emitted; draft token j = 0..K-1 after it is output token
+p + 1 + j. A position is decided at most once in the life of a request: tokens after a rejection are drafted anew.
 """
 
 import math
@@ -203,7 +203,7 @@ class GroundTruthAcceptance:
         return DrafterView(self.max_draft_tokens * found, MATCH_LENGTH * found)
 
     def _rows(self, request_ids: np.ndarray) -> "_Rows":
-        """What is constant about these requests. A batch is asked about several times a step, and rarely changes."""
+        """What is constant about these requests. A batch is looked up several times a step, and rarely changes."""
         ids = request_ids.tobytes()
         if self._last_rows is None or self._last_rows.ids != ids:
             try:

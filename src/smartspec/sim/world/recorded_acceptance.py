@@ -20,7 +20,7 @@ from smartspec.sim.world.recorded_ranks import ALL, UNKNOWN, recorded_ranks
 
 @dataclass(frozen=True)
 class Recording:
-    """One request, by output token behind its first.
+    """One request, by output token after its first.
 
     outcomes: float [N], 1 accepted, 0 rejected, NaN unknown. found, match_lengths: int [N], lengths of the model-free
     draft there was in the step that emitted the token and of its match, see control.records.DrafterView.
@@ -40,8 +40,8 @@ class Recording:
 
 def read_recordings(log: Iterable[DecisionRecord]) -> list[Recording]:
     """The requests of a decision log, in order of their ids. A log of the longest fixed length knows most: a step that
-    accepts all it verifies emits a bonus token of which nothing is known. Of a tree it counts whether the eldest child
-    was right, as a chain has no other. What was found is that of the row's drafter, or of the one with the longest
+    accepts all it verifies emits a bonus token of which nothing is known. Of a tree, only the top-1 child counts, as a
+    chain has no other. What was found is that of the row's drafter, or of the one with the longest
     match where none drafted."""
     outcomes, lengths, matches = defaultdict(list), defaultdict(list), defaultdict(list)
     for record in log:
@@ -117,5 +117,5 @@ class RecordedGroundTruth(GroundTruthAcceptance):
     def _index(self, request_ids: np.ndarray, output_positions: np.ndarray) -> np.ndarray:
         """Where these output positions, int [R, N], lie in all recordings: int [R, N]."""
         recording = (request_ids % len(self._lengths))[:, None]
-        # The first token of an output comes from the prefill; the recording begins with the one behind it.
+        # The first token of an output comes from the prefill; the recording begins with the next one.
         return self._starts[recording] + (output_positions - 1) % self._lengths[recording]

@@ -41,7 +41,7 @@ def successes_of(outcome: Outcome) -> tuple[np.ndarray, np.ndarray]:
 
 
 def child_ranks(parents: np.ndarray) -> np.ndarray:
-    """How many elder siblings each node has: int [..., K], as parents."""
+    """Child rank of each node, 0 for the top-1 child: int [..., K], as parents."""
     return np.tril(parents[..., :, None] == parents[..., None, :], -1).sum(axis=-1)
 
 

@@ -176,7 +176,7 @@ class GroundTruthTime:
                 continue
             takes_part = nodes > 0
             rows, scored = takes_part.sum(axis=0), nodes.sum(axis=0)
-            held = np.cumsum(nodes, axis=1) * takes_part  # in the drafter's KV behind the text
+            held = np.cumsum(nodes, axis=1) * takes_part  # in the drafter's KV after the text
             context = view.context_tokens @ takes_part + held.sum(axis=0)
             lag = np.where(takes_part[:, 0], view.drafters[number].lag, 0)
             fed = scored + is_first * lag.sum()

@@ -19,7 +19,7 @@ from smartspec.sim.world.acceptance import AcceptanceClass, Constant, GroundTrut
 
 @dataclass(frozen=True)
 class Text:
-    """What a target wrote behind a prompt: int32 each, neither empty."""
+    """What a target wrote after a prompt: int32 each, neither empty."""
 
     prompt: np.ndarray
     output: np.ndarray
@@ -116,12 +116,12 @@ class TextAcceptance(GroundTruthAcceptance):
         return draft
 
     def _following(self, request_id: int, position: int) -> np.ndarray:
-        """The text behind so many output tokens; a request that runs longer begins again."""
+        """The text after so many output tokens; a request that runs longer begins again."""
         output = self._outputs[request_id % len(self._outputs)]
         return output[position % len(output) :] if position > len(output) else output[position:]
 
     def _tell(self, request_id: int, position: int) -> None:
-        """The drafter learns what has been emitted, in the portions in which it was."""
+        """The drafter learns what has been emitted, in the same portions."""
         told = self._num_told[request_id]
         number = request_id % len(self._outputs)
         output, text = self._outputs[number], self._token_ids[number]
