@@ -34,8 +34,8 @@ def check(tokenizer):
     check.close()
 
 
-def definition(**asked) -> str:
-    return StructuredOutputs(**asked).definition()
+def definition(**requested) -> str:
+    return StructuredOutputs(**requested).definition()
 
 
 def helper_pid(check) -> int:
@@ -43,9 +43,9 @@ def helper_pid(check) -> int:
 
 
 def test_too_much_is_refused_and_the_helper_goes_on(check):
-    for asked in ({"json": bomb(999983)}, {"regex": "a?" * 1300 + "a" * 1300}):
+    for requested in ({"json": bomb(999983)}, {"regex": "a?" * 1300 + "a" * 1300}):
         with pytest.raises(ValueError, match=r"more than the 0\.5 s .*: ask for less"):
-            check.check(definition(**asked), threading.Event())
+            check.check(definition(**requested), threading.Event())
     pid = helper_pid(check)
     with pytest.raises(ValueError, match="unclosed"):
         check.check(definition(regex="(("), threading.Event())
@@ -84,7 +84,7 @@ def test_too_much_memory_ends_the_fork(check, tokenizer, tmp_path, monkeypatch):
             check.check(definition(json=bomb(7)), threading.Event())
 
 
-def test_what_is_known_is_not_asked_again(check, monkeypatch):
+def test_what_is_known_is_not_computed_again(check, monkeypatch):
     for _ in range(2):
         check.check(definition(regex="a+"), threading.Event())
         with pytest.raises(ValueError):
@@ -92,7 +92,7 @@ def test_what_is_known_is_not_asked_again(check, monkeypatch):
         monkeypatch.setattr(check, "_query", None)
 
 
-def test_nobody_waits_any_more(check):
+def test_a_cancelled_caller(check):
     check.check(definition(regex="a"), threading.Event())
     pid = helper_pid(check)
     given_up = threading.Event()

@@ -1,4 +1,4 @@
-"""Replays of logs whose truth is known: exact where the log holds the answer, close where hindsight must do."""
+"""Replays of logs whose ground truth is known: exact where the log holds the answer, close where hindsight must do."""
 
 import json
 from dataclasses import replace
@@ -52,11 +52,11 @@ def test_shorter_drafts_than_recorded_are_known_exactly(long_drafts, tmp_path):
 
 def test_time_follows_the_machine_not_its_profile(long_drafts, tmp_path):
     (off,) = replayed(long_drafts, tmp_path, "off")
-    truth = sum(
+    ground_truth = sum(
         long_drafts.seconds(record.view, no_drafts(4), np.zeros(4, dtype=int)).total for record in long_drafts.records
     )
-    assert off.seconds == pytest.approx(truth, rel=0.03)
-    assert off.seconds > 1.3 * truth / SLOWDOWN
+    assert off.seconds == pytest.approx(ground_truth, rel=0.03)
+    assert off.seconds > 1.3 * ground_truth / SLOWDOWN
 
 
 def test_longer_drafts_than_recorded_are_drawn_and_right_on_average(tmp_path):
@@ -72,12 +72,12 @@ def test_longer_drafts_than_recorded_are_drawn_and_right_on_average(tmp_path):
 def test_speeds_are_as_in_truth(long_drafts, tmp_path):
     lengths = range(1, K + 1)
     by_replay = [t.tokens_per_second for t in replayed(long_drafts, tmp_path, *(f"fixed:{k}" for k in lengths))]
-    truth = []
+    ground_truth = []
     for k in lengths:
         plan = Plan(np.full(4, k), np.zeros(4, dtype=int))
         seconds = sum(long_drafts.seconds(record.view, plan, plan.lengths).total for record in long_drafts.records)
-        truth.append(long_drafts.emitted(k) / seconds)
-    np.testing.assert_allclose(by_replay, truth, rtol=0.03)
+        ground_truth.append(long_drafts.emitted(k) / seconds)
+    np.testing.assert_allclose(by_replay, ground_truth, rtol=0.03)
 
 
 def test_goodput_learns_during_the_replay(long_drafts, tmp_path):
@@ -122,9 +122,9 @@ def test_where_a_request_ended_longer_drafts_emit_no_more(long_drafts, tmp_path)
 
 
 def test_another_drafter_has_no_recorded_outcome(long_drafts):
-    chances, later_chances = (np.full((4, K), value) for value in (0.5, 0.4)), np.empty(0)
+    chances, rank_chances = (np.full((4, K), value) for value in (0.5, 0.4)), np.empty(0)
     conditional, uniform = chances
-    draft_outcomes = draft_outcomes_of(long_drafts.records[0], 1, MODEL, conditional, later_chances, uniform)
+    draft_outcomes = draft_outcomes_of(long_drafts.records[0], 1, MODEL, conditional, rank_chances, uniform)
     assert draft_outcomes.num_known.tolist() == [0] * 4 and draft_outcomes.num_accepted.tolist() == [K] * 4
 
 

@@ -1,4 +1,4 @@
-"""Simulated trees: grown as the engine grows them, right as often as the truth says, paid for pass by pass."""
+"""Simulated trees: grown as the engine grows them, right as often as the ground truth says, paid for pass by pass."""
 
 import numpy as np
 import pytest
@@ -10,8 +10,8 @@ from smartspec.sim.simulation import simulate, simulate_static
 from smartspec.sim.static_load import Phase
 from smartspec.sim.world.trees import (
     NO_RANK,
+    chances_of_ranks,
     grow_trees,
-    later_child_chances,
     right_path,
     right_ranks,
     tree_survival,
@@ -21,7 +21,7 @@ DEPTH, WIDTH = 5, 3
 
 
 def chances_of(rng, rows):
-    return child_chances(rng.uniform(0.2, 0.95, (rows, DEPTH)), later_child_chances(0.3, WIDTH))
+    return child_chances(rng.uniform(0.2, 0.95, (rows, DEPTH)), chances_of_ranks(0.3, WIDTH))
 
 
 def as_in_the_engine(chances, num_nodes, num_passes, stop=None):
@@ -67,11 +67,11 @@ def test_trees_are_those_of_the_engine(threshold):
 
 def test_nodes_are_right_as_often_as_their_chances_say():
     rng = np.random.default_rng(1)
-    later_chances, top_chances = later_child_chances(0.3, WIDTH), np.array([0.6, 0.5, 0.7, 0.4, 0.5])
-    chances = child_chances(top_chances, later_chances)
+    rank_chances, top_chances = chances_of_ranks(0.3, WIDTH), np.array([0.6, 0.5, 0.7, 0.4, 0.5])
+    chances = child_chances(top_chances, rank_chances)
     draft = grow_trees(chances[None], np.array([12]), np.array([DEPTH])).drafts[0]
     rounds = 20_000
-    ranks = right_ranks(rng.random((rounds, DEPTH)), np.tile(top_chances, (rounds, 1)), later_chances)
+    ranks = right_ranks(rng.random((rounds, DEPTH)), np.tile(top_chances, (rounds, 1)), rank_chances)
     hits = np.zeros(len(draft))
     for of_round in ranks:
         hits[list(right_path(draft, of_round))] += 1

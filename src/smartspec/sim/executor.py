@@ -19,7 +19,7 @@ from smartspec.core.request import Request
 from smartspec.sim.settings import LATER_CHILD_SHARE
 from smartspec.sim.world.acceptance import GroundTruthAcceptance, count_leading, divergence
 from smartspec.sim.world.step_time import GroundTruthTime
-from smartspec.sim.world.trees import SimulatedTrees, right_path, true_later_child_chances
+from smartspec.sim.world.trees import SimulatedTrees, right_path, true_rank_chances
 
 EOS = 2
 LOOKUP = DrafterSpec("lookup", match_lengths=(0, 2, 3, 4, 6, 9))
@@ -64,8 +64,8 @@ class SimExecutor:
         """What perfect estimates know about the step that is under way."""
         expected = self.acceptance.expected(view.request_ids, view.now, self._positions)
         survival = np.cumprod(expected, axis=1)
-        later_children = true_later_child_chances(self._drafter, self._later_child_share)
-        return Estimates((self._drafter,), survival[None], self.time.at(view), siblings=later_children)
+        rank_chances = true_rank_chances(self._drafter, self._later_child_share)
+        return Estimates((self._drafter,), survival[None], self.time.at(view), siblings=rank_chances)
 
     def begin_step(self, batch: Batch, now: float) -> tuple[DrafterQuery, ...]:
         """How to find out what the drafter can draft."""

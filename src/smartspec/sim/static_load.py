@@ -19,7 +19,7 @@ from smartspec.sim.executor import free_tests, masked, stop_early
 from smartspec.sim.settings import LATER_CHILD_SHARE
 from smartspec.sim.world.acceptance import GroundTruthAcceptance, count_leading, divergence
 from smartspec.sim.world.step_time import NOISELESS, GroundTruthTime
-from smartspec.sim.world.trees import SimulatedTrees, right_path, tree_survival, true_later_child_chances
+from smartspec.sim.world.trees import SimulatedTrees, right_path, tree_survival, true_rank_chances
 
 
 @dataclass(frozen=True)
@@ -93,8 +93,8 @@ class StaticLoad:
     def true_estimates(self, view: BatchView) -> Estimates:
         """What perfect estimates know about the step that is under way."""
         survival = np.cumprod(self.acceptance.expected(view.request_ids, view.now, self._positions), axis=1)
-        later_children = true_later_child_chances(self._drafter, self._later_child_share)
-        return Estimates((self._drafter,), survival[None], self.time.at(view), siblings=later_children)
+        rank_chances = true_rank_chances(self._drafter, self._later_child_share)
+        return Estimates((self._drafter,), survival[None], self.time.at(view), siblings=rank_chances)
 
     def run(self, controller: Controller, phases: list[Phase]) -> StaticLog:
         """All steps of all phases."""

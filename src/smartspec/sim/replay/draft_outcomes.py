@@ -73,11 +73,11 @@ def draft_outcomes_of(
     drafter: int,
     spec: DrafterSpec,
     conditional: np.ndarray,
-    later_chances: np.ndarray,
+    rank_chances: np.ndarray,
     uniform: np.ndarray,
 ) -> DraftOutcomes:
     """conditional, uniform: float [R, K]; a chain's token is accepted where uniform is below its conditional
-    acceptance. later_chances: float [ranks], chance of a second, third, ... child where the first is wrong."""
+    acceptance. rank_chances: float [ranks], chance of a second, third, ... child where the first is wrong."""
     outcome = record.outcome
     is_own = outcome.plan.drafter == drafter
     nothing = np.array([UNKNOWN, 0])[:, None, None]
@@ -85,7 +85,7 @@ def draft_outcomes_of(
     successes, has_ended = successes_of(outcome)
     if drafter < len(outcome.free_tests) and not spec.has_passes:
         _add_free_tests(record, drafter, rank, wrong)
-    edges = np.cumsum(child_chances(conditional, later_chances), axis=-1)
+    edges = np.cumsum(child_chances(conditional, rank_chances), axis=-1)
     known_wrong = np.concatenate([np.zeros((*wrong.shape, 1)), edges, np.ones((*wrong.shape, 1))], axis=-1)
     floor = np.take_along_axis(known_wrong, np.minimum(wrong, edges.shape[-1] + 1)[:, :, None], axis=-1)[:, :, 0]
     drawn = ((floor + uniform * (1.0 - floor))[:, :, None] >= edges).sum(axis=-1)

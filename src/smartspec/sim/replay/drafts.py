@@ -91,8 +91,8 @@ def _recorded(record: DecisionRecord, plan: Plan, row: int) -> Draft | None:
 def _grown(record: DecisionRecord, plan: Plan, row: int, acceptance: HindsightAcceptance) -> Draft:
     number, chances = int(plan.drafter[row]), plan.extras.get("chances")
     if chances is None:
-        later_chances = acceptance.later_child_chances(number)[: plan.width - 1]
-        chances = child_chances(acceptance.conditional(record.view)[number, row], later_chances)
+        rank_chances = acceptance.rank_chances(number)[: plan.width - 1]
+        chances = child_chances(acceptance.conditional(record.view)[number, row], rank_chances)
     # A stop rule knows the rows of the whole step only, so each tree passes on its own row.
     stop = plan.stop and (lambda depth, rows, *what: plan.stop(depth, rows + row, *what))
     unknown = np.full((1, len(chances)), np.nan)

@@ -90,7 +90,7 @@ class HindsightAcceptance:
         effect = effects[np.array(requests, dtype=np.intp)].T
         return _sigmoid(self._table[self._pools.of(view.match_lengths)] + effect[:, :, None])
 
-    def later_child_chances(self, drafter: int) -> np.ndarray:
+    def rank_chances(self, drafter: int) -> np.ndarray:
         """The chance that a node's second, third, ... child by that drafter is right where the first is wrong: float
         [ranks]."""
         return self._siblings[drafter].chances

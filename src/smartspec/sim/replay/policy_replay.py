@@ -159,7 +159,7 @@ class PolicyReplay:
         """By drafter."""
         conditional = self._acceptance.conditional(record.view)
         return [
-            draft_outcomes_of(record, n, spec, conditional[n], self._acceptance.later_child_chances(n), uniform)
+            draft_outcomes_of(record, n, spec, conditional[n], self._acceptance.rank_chances(n), uniform)
             for n, spec in enumerate(self._drafters)
         ]
 

@@ -22,23 +22,23 @@ from smartspec.sim.world.acceptance import GroundTruthAcceptance
 NO_RANK = -1  # none of the children is right
 
 
-def later_child_chances(share: float, width: int) -> np.ndarray:
+def chances_of_ranks(share: float, width: int) -> np.ndarray:
     """The chance that the second, third, ... child is right where the first is wrong: float [width - 1]. share: of the
     cases in which all children before it are wrong, those in which a child is right."""
     return share * (1.0 - share) ** np.arange(width - 1)
 
 
-def true_later_child_chances(drafter: DrafterSpec, share: float) -> dict[int, np.ndarray]:
+def true_rank_chances(drafter: DrafterSpec, share: float) -> dict[int, np.ndarray]:
     """As control.policy.Estimates has them, of a world with this drafter alone."""
-    return {0: later_child_chances(share, MAX_TREE_NODES)} if drafter.makes_trees else {}
+    return {0: chances_of_ranks(share, MAX_TREE_NODES)} if drafter.makes_trees else {}
 
 
-def right_ranks(uniform: np.ndarray, top_chance: np.ndarray, later_chances: np.ndarray) -> np.ndarray:
+def right_ranks(uniform: np.ndarray, top_chance: np.ndarray, rank_chances: np.ndarray) -> np.ndarray:
     """Which child is right after a right node of each depth, NO_RANK where none of so many: int [R, K]. uniform: float
     [R, K] in [0, 1); where it is below top_chance (float [R, K]), the top-1 child is right."""
     left = (uniform - top_chance) / np.maximum(1.0 - top_chance, 1e-12)  # uniform too, where the first is wrong
-    ranks = 1 + np.searchsorted(np.cumsum(later_chances), left, side="right")
-    return np.where(left < 0, 0, np.where(ranks > len(later_chances), NO_RANK, ranks))
+    ranks = 1 + np.searchsorted(np.cumsum(rank_chances), left, side="right")
+    return np.where(left < 0, 0, np.where(ranks > len(rank_chances), NO_RANK, ranks))
 
 
 def right_path(draft: Draft, ranks: np.ndarray) -> tuple[int, ...]:
@@ -91,15 +91,15 @@ class SimulatedTrees:
         positions: np.ndarray,
     ) -> "SimulatedTrees":
         """lengths: int [R], nodes of each draft. positions: int [R], output positions, see acceptance."""
-        later_chances = later_child_chances(later_child_share, plan.width)
+        rank_chances = chances_of_ranks(later_child_share, plan.width)
         conditional = acceptance.conditional(view.request_ids, view.now, positions)
         confidence, entropy = acceptance.confidence(view.request_ids, positions, conditional)
-        believed = child_chances(confidence, later_chances)
+        believed = child_chances(confidence, rank_chances)
         if "chances" in plan.extras:
             believed = np.broadcast_to(plan.extras["chances"][: believed.shape[1], : plan.width], believed.shape)
         grown = grow_trees(believed, lengths, plan.passes, plan.stop, entropy)
-        right = right_ranks(acceptance.uniform(view.request_ids, positions), conditional, later_chances)
-        return SimulatedTrees(grown, right, child_chances(conditional, later_chances))
+        right = right_ranks(acceptance.uniform(view.request_ids, positions), conditional, rank_chances)
+        return SimulatedTrees(grown, right, child_chances(conditional, rank_chances))
 
 
 def grow_trees(
