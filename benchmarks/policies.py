@@ -68,7 +68,7 @@ def trees(
     batches: Annotated[str, typer.Option(help="Requests under way, separated by commas.")] = "1,2,4,8,16,32,64,128,256",
     nodes: Annotated[int, typer.Option(help="Most nodes of a draft.", min=5)] = 60,
     later_child_share: Annotated[
-        float, typer.Option(help="Share of the cases, where all likelier children are wrong, that a child is right in.")
+        float, typer.Option(help="Chance that a child is right if all likelier children are wrong.")
     ] = LATER_CHILD_SHARE,
     context: Annotated[int, typer.Option(help="Tokens of each request's context.", min=1)] = 1024,
     pairs: Annotated[int, typer.Option(help="Requests times steps of each run, at least 60 steps.", min=1)] = 3000,

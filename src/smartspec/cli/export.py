@@ -24,7 +24,7 @@ class Engine(StrEnum):
 class Table:
     """The options of a table, beside the scenario it is for."""
 
-    engine: Annotated[Engine, typer.Argument(help="Whose form of the table to print.")]
+    engine: Annotated[Engine, typer.Argument(help="Engine whose table format is printed.")]
     acceptance: Annotated[float, typer.Option(min=0.0, max=1.0, help="Acceptance of a draft token.")] = 0.7
     max_draft_tokens: Annotated[int, typer.Option(min=1, help="Longest draft.")] = 5
     lengths: Annotated[
@@ -43,7 +43,10 @@ class Table:
         ),
     ] = 256
     allow_zero: Annotated[
-        bool, typer.Option("--allow-zero", help="Write a length of 0 where no drafts are best, instead of the least.")
+        bool,
+        typer.Option(
+            "--allow-zero", help="Write a length of 0 where no drafts are best, instead of the shortest length."
+        ),
     ] = False
 
     @property
