@@ -24,8 +24,8 @@ class Training:
     prompts: Annotated[
         list[Path] | None,
         typer.Option(
-            help="JSONL files, or folders of them, of prompts to answer first (with --generate); all others the target "
-            "writes."
+            help="JSONL files, or folders of them, of prompts to answer first (with --generate); the target "
+            "writes all others."
         ),
     ] = None
     out: Annotated[Path | None, typer.Option(help="Train a head on the texts and write it to this folder.")] = None

@@ -99,8 +99,8 @@ def loss_of(head: TrainedHead, embedding: torch.Tensor, batch: TrainingBatch, nu
 
 @torch.no_grad()
 def chain_matches(head: TrainedHead, embedding: torch.Tensor, batch: TrainingBatch, num_steps: int) -> torch.Tensor:
-    """int64 [num_steps, 2]: of chains whose first s tokens were what the target went on with, how many there were, and
-    how many also had the next one right."""
+    """int64 [num_steps, 2]: the number of chains whose first s tokens are the target's, and how many of these also have
+    the next token right."""
     counts = torch.zeros(num_steps, 2, dtype=torch.int64)
     right = torch.ones_like(batch.token_ids[:, 1:], dtype=torch.bool)
     for step, (normed, output) in enumerate(outputs(head, embedding, batch, num_steps)):

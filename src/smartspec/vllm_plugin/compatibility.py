@@ -1,4 +1,4 @@
-"""What this plugin relies on in vLLM, checked once, at start: a reason to leave the stock scheduler alone, or none."""
+"""Checks at start that vLLM has what this plugin needs. Each returns a reason to keep the stock scheduler, or None."""
 
 import inspect
 import re

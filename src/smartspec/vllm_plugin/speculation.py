@@ -27,7 +27,7 @@ from smartspec.vllm_plugin.copying import COPYING, Followed
 from smartspec.vllm_plugin.costs import StepCosts, StepSize
 from smartspec.vllm_plugin.decision import Decision, EmittedTokens, Step, outcome_of
 
-# Methods whose drafts are there, of configured length, whatever is decided: only verification can be saved.
+# Methods whose drafts always have the configured length: a decision can save only their verification.
 MODEL_FREE = ("ngram", "ngram_gpu", "suffix", "medusa", "custom_class")
 # Steps that are counted together. After a pass of the model the counting code is no longer in the processor's caches,
 # and to fetch it takes longer than to run it.
@@ -37,11 +37,11 @@ MAX_UNDER_WAY = 16  # steps that wait for their outcome; vLLM has two at a time
 
 class Speculation:
     """Decides for one scheduler of vLLM. drafter: as the controller names it. controller: made from a cost model, as
-    soon as there is one. latency: the one to begin with, None to learn it from the first steps. tiers: lengths of which
-    all requests of a step have to share one, None where lengths may differ.
+    soon as there is one. latency: the first cost model, None to learn it from the first steps. tiers: all requests of a
+    step share one of these lengths; None where lengths may differ.
 
-    on_steps: called with steps that have finished, a few at a time and whenever vLLM is about to wait for requests, and
-    with the controller if there is one. on_costs: called with the costs of all steps, at decoding step 64, 128,
+    on_steps: called with finished steps and with the controller, if there is one. It is called every few steps, and
+    before vLLM waits for requests. on_costs: called with the costs of all steps, at decoding step 64, 128,
     256, ... or soon after.
     """
 

@@ -38,8 +38,8 @@ class RequestRecord:
 
     @property
     def met_target(self) -> bool | None:
-        """Whether its first token and its time per output token came as wanted, as far as something was wanted of them
-        and there were such tokens; None where neither."""
+        """Whether the time to the first token and the time per output token met their targets. Only those with a target
+        and a value count; None if there are none."""
         pairs = ((self.ttft_seconds, self.ttft_target_seconds), (self.tpot_seconds, self.tpot_target_seconds))
         met = [seconds <= target for seconds, target in pairs if seconds is not None and target is not None]
         return all(met) if met else None

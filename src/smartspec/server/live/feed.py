@@ -20,7 +20,7 @@ MAX_CLASSES = 8  # shown of one period, those with most draft tokens
 
 @dataclass
 class Recent:
-    """What happened since the last event. verified, accepted: draft tokens by workload class, "" for none."""
+    """The steps since the last event. verified, accepted: draft tokens by workload class, "" for none."""
 
     num_steps: int = 0
     num_generated_tokens: int = 0

@@ -89,8 +89,8 @@ class ServerMetrics:
     async def observe_call(
         self, deltas: AsyncIterator[TextDelta], num_prompts: int, n: int = 1, wanted: SpeculationOptions = NO_OPTIONS
     ) -> AsyncIterator[TextDelta]:
-        """Pass the deltas of a call (n choices of each prompt) on, count their tokens as its usage will, and note the
-        latencies and the outcome of each."""
+        """Pass on the deltas of a call (n choices of each prompt). Count their tokens as its usage will; note latencies
+        and outcomes."""
         start = time.monotonic()
         first: dict[int, float] = {}
         latest: dict[int, float] = {}

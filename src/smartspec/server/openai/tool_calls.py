@@ -21,10 +21,10 @@ class ToolCall:
 
 
 class ToolCallReader:
-    """Takes the text of one choice piece by piece; tells what is said from what is called.
+    """Takes the text of one choice piece by piece; separates text from calls.
 
-    However the text is cut into pieces, the same comes out, and each character is looked at a few times at most. What
-    is held back is a call that is not at its end, or a few characters that may begin a mark.
+    The result does not depend on how the text is cut into pieces, and each character is read a few times at most. Held
+    back are only a call that has not ended and a few characters that may begin a mark.
     """
 
     def __init__(self):
@@ -34,7 +34,7 @@ class ToolCallReader:
         self._is_after_call = False  # where spaces and line breaks are no text
 
     def push(self, text: str, is_last: bool) -> tuple[str, list[ToolCall]]:
-        """What this piece has brought: text to show, and calls. Marks around what is no call are text."""
+        """New text to show and new calls. Marks around anything but a call are text."""
         text, at = self._rest + text, 0
         shown: list[str] = []
         calls: list[ToolCall] = []

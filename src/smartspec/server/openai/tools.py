@@ -133,7 +133,7 @@ class CallGrammar:
 
 
 def _closed(schema: JsonValue) -> JsonValue:
-    """The schema without arguments that it does not name: where it says nothing, JSON schemas allow any."""
+    """The schema with no arguments but those that it names: by default, JSON schemas allow any others."""
     if isinstance(schema, list):
         return [_closed(part) for part in schema]
     if not isinstance(schema, dict):

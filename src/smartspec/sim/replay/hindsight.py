@@ -1,9 +1,9 @@
 """What a whole log says about acceptance and time, looking back: the judge in a replay, never seen by a policy.
 
-Acceptance is the model of control.acceptance without its forgetting: the j-th draft token of a request, given that
-those before it were accepted, is accepted with probability sigmoid(table[pool, j] + effect[request, drafter]), fitted
-to all observations at once by maximum likelihood with Gaussian priors (iteratively reweighted least squares). In a tree
-the top-1 children are what a chain would have been. The acceptance of later children is counted by rank.
+Acceptance is the model of control.acceptance without its forgetting. If the tokens before it were accepted, the j-th
+draft token of a request is accepted with probability sigmoid(table[pool, j] + effect[request, drafter]). The model is
+fitted to all observations at once by maximum likelihood with Gaussian priors (iteratively reweighted least squares).
+In a tree the top-1 children are what a chain would have been. The acceptance of later children is counted by rank.
 """
 
 from dataclasses import replace

@@ -2,7 +2,7 @@
 
 A policy is run by a controller of its own, which starts from the log's profile and learns from the replayed outcomes.
 The log tells the outcome of its drafts where it can (draft_outcomes). A draft by the same
-drafter begins with the same tokens, and its tree with the same nodes, so what was tested then is tested now. That is
+drafter begins with the same tokens, and its tree with the same nodes. So recorded tests hold for the new draft. That is
 exact where drafts are deterministic, and for sampled chains where randomness is keyed by position, as in our engine.
 Beyond that, acceptance is drawn from what the whole log says in hindsight, with the same random numbers for every
 policy; see hindsight for the time of a step. Plans for trees of other widths or depths than the recorded ones get the

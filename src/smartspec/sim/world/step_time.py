@@ -1,8 +1,8 @@
 """What a simulated step really takes.
 
-The ground truth is made of costs of single passes (a roofline of known hardware, or curves measured on a live engine),
-noise around them, and a schedule of throttling. The controller sees none of it: it gets a start-up profile, noisy and
-maybe wrong, and then measured steps, as on a real machine.
+The ground truth has three parts: costs of single passes, noise around them, and a schedule of throttling. The costs are
+a roofline of known hardware, or curves measured on a live engine. The controller sees none of this. As on a real
+machine, it gets a start-up profile, which is noisy and maybe wrong, and then measured steps.
 """
 
 from dataclasses import dataclass, replace
@@ -127,8 +127,8 @@ class GroundTruthTime:
     def profile(self, distortion: float | Literal["no-context"] = 1.0, seed: int = 0) -> LatencyModel:
         """What a start-up profile on the unthrottled machine would give the controller.
 
-        distortion: 1 for an honest profile, another number if all times come out so many times too long, or
-        "no-context" if the profile knows nothing of the length of contexts.
+        distortion: 1 for a correct profile. Another number: all times are too long by this factor. "no-context": the
+        profile ignores the length of contexts.
         """
         rng = np.random.default_rng(seed)
         factor = 1.0 if distortion == "no-context" else float(distortion)
