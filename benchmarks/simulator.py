@@ -3,11 +3,11 @@
     python benchmarks/simulator.py --rates 0.5,1.5,3
 
 A first live run at the longest fixed length records which drafts exist and which of their tokens are right. Then the
-live engine serves Poisson arrivals under `goodput`, and the simulator the same arrivals with the same numbers of
-tokens, the recorded acceptance, and as step times the profile that the engine itself measured at the start of that run
-(a profile of earlier would be of a machine that was faster or slower then). Where the speed still changes, the live run
-is not as fast as the profile: how much longer its passes took is a column, and the last ratio is of a simulation in
-which they take as long.
+live engine serves Poisson arrivals under `goodput`. The simulator gets the same arrivals, the same numbers of tokens
+and the recorded acceptance. Its step times are the profile that the engine measured at the start of that run; the
+machine may have been faster or slower when an earlier profile was made. If the speed changes during the run, the live
+passes take longer than the profile says. A column shows by how much. The last ratio is of a simulation with passes of
+that length.
 """
 
 import asyncio
