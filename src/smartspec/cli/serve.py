@@ -224,7 +224,7 @@ def run(
 
 
 def ready_text(url: str, model: str, needs_key: bool, has_page: bool = True) -> str:
-    """What to do with the server now that it runs."""
+    """The lines that are printed when the server is ready."""
     key = " -H 'Authorization: Bearer YOUR_KEY'" if needs_key else ""
     body = '{"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 64}'
     return (

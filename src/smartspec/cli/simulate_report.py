@@ -1,4 +1,4 @@
-"""What `smartspec simulate` saves, draws and prints of its runs."""
+"""Saves, draws and prints the runs of `smartspec simulate`."""
 
 from collections import Counter
 from pathlib import Path
@@ -68,7 +68,7 @@ def _label(outcome: "SimulationResult") -> str:
 
 
 def _notes(outcomes: list["SimulationResult"], num_planned: int) -> list[str]:
-    """What a reader must know beside the table: requests that were refused, runs that were cut short or never begun."""
+    """Notes below the table: requests that were refused, runs that were cut short or never begun."""
     lines = _refusals(outcomes) + _charged(outcomes)
     for outcome in outcomes:
         if outcome.is_interrupted:
@@ -84,7 +84,7 @@ def _notes(outcomes: list["SimulationResult"], num_planned: int) -> list[str]:
 
 
 def _charged(outcomes: list["SimulationResult"]) -> list[str]:
-    """What the policies were charged for their own decisions."""
+    """Time that the policies were charged for their own decisions."""
     tables = {outcome.scenario.policy: outcome.scenario.controller_seconds for outcome in outcomes}
     if not any(tables.values()):
         return ["the controller's own time is not charged"]

@@ -34,7 +34,7 @@ METRICS_MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 @dataclass(frozen=True)
 class About:
-    """What the server tells of its engine. policy, drafters: their names. kernels: what computes, see
+    """Facts about the engine that the server reports. policy, drafters: their names. kernels: see
     engine.kernel_report."""
 
     model: str
@@ -120,7 +120,7 @@ def _generation_routes(reader: CallReader, engine: AsyncEngine, metrics: ServerM
 
 
 def _tokenizer_routes(prompts: PromptReader, engine: AsyncEngine, model_name: str) -> APIRouter:
-    """As vLLM has them."""
+    """POST /tokenize and /detokenize, as in vLLM."""
     router = APIRouter()
 
     def tokenized(data: bytes) -> JSONResponse:

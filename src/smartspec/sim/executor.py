@@ -180,7 +180,7 @@ class SimExecutor:
 
 
 def free_tests(drafter: DrafterSpec, found: DrafterView, verified: np.ndarray, num_right: np.ndarray) -> FreeTests:
-    """Of drafts of which num_right tokens (int [R]) are right: those of a model-free drafter are known unverified."""
+    """Free tests of drafts with num_right right tokens (int [R]). A model-free draft is known before verification."""
     tested = (num_right >= verified) & (verified < found.lengths) & (not drafter.has_passes)
     return FreeTests(verified, tested.astype(np.int64), (tested & (num_right > verified)).astype(np.int64))
 

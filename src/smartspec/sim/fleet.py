@@ -46,7 +46,7 @@ class Totals:
 
 @dataclass
 class Run:
-    """What a simulation has yielded so far; records in order of completion."""
+    """Results of a simulation so far; records in order of completion."""
 
     records: list[RequestRecord] = field(default_factory=list)
     totals: Totals = field(default_factory=Totals)
@@ -76,7 +76,7 @@ class Replica:
         self.load += 1
 
     def take_outputs(self) -> tuple[RequestOutput, ...]:
-        """What the step that has just ended emitted."""
+        """Outputs of the step that has just ended."""
         outputs, self._outputs = self._outputs, ()
         return outputs
 

@@ -71,7 +71,7 @@ def without_zeros(table: list[LengthRange]) -> list[LengthRange]:
 
 
 def vllm_config(table: list[LengthRange]) -> dict:
-    """What belongs into vLLM's --speculative-config beside method and model (vLLM 0.30 and later)."""
+    """Fields of vLLM's --speculative-config beside method and model (vLLM 0.30 and later)."""
     return {
         "num_speculative_tokens": max(max(r.length for r in table), 1),
         "num_speculative_tokens_per_batch_size": [[r.first, r.last, r.length] for r in table],
@@ -87,7 +87,7 @@ def sglang_config(tables: list[list[LengthRange]]) -> dict:
 
 
 def tensorrt_llm_config(table: list[LengthRange]) -> dict:
-    """What belongs into TensorRT-LLM's speculative_config (1.3 and later): keys are the largest batch of each length,
+    """Fields of TensorRT-LLM's speculative_config (1.3 and later): keys are the largest batch of each length,
     and beyond the last there are no drafts. The first length must be the longest. ValueError if no length pays."""
     longest = table[0].length
     if not longest:

@@ -1,4 +1,4 @@
-"""What a person says of a simulated run: every setting with its default, its range and its help, stated once.
+"""The settings of a simulated run: each with its default, its range and its help, stated once.
 
 `smartspec simulate` makes its options of this record, so it imports nothing that takes time.
 """

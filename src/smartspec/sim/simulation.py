@@ -56,7 +56,7 @@ class SimulationResult:
 
     @property
     def is_interrupted(self) -> bool:
-        """Whether Ctrl-C cut the run short: of requests that came together the shorter ones have ended."""
+        """Whether Ctrl-C ended the run early. Then shorter requests are over-represented among those that ended."""
         return self.summary.num_unfinished > 0
 
 
@@ -115,7 +115,7 @@ def _make_traffic(scenario: Scenario) -> Traffic:
 
 
 def _lengths_of(texts: list[Text], count: int) -> dict[str, np.ndarray]:
-    """By name in Traffic, of requests that meet the texts in turn."""
+    """Token counts of requests that get the texts in turn, by field of Traffic."""
     index = np.arange(count) % len(texts)
     lengths = np.array([(len(text.prompt), len(text.output)) for text in texts], dtype=np.int64)[index]
     return {"num_prompt_tokens": lengths[:, 0], "num_output_tokens": lengths[:, 1]}

@@ -169,7 +169,7 @@ class StaticLoad:
         return num_drafted, num_verified, outcome.num_emitted, seconds.total, view.num_rows + expected, quiet
 
     def _trees(self, view: BatchView, plan: Plan) -> SimulatedTrees | None:
-        """What the drafter makes of a plan for trees."""
+        """The trees that the drafter makes for a plan."""
         lengths = np.minimum(plan.lengths_of(0), view.draft_lengths.max(axis=0, initial=0))
         if plan.width == 1 or not self._has_passes or not lengths.any():
             return None
@@ -198,7 +198,7 @@ class StaticLoad:
 
 
 def _verified_trees(trees: SimulatedTrees, drafted: Drafted, keep: np.ndarray) -> tuple[np.ndarray, float, dict]:
-    """Of the first keep[i] nodes of each tree: how many were accepted, int [R]; how many were to be expected; and the
+    """For the first keep[i] nodes of each tree: accepted nodes, int [R]; the expected number of these; and the
     other fields of an Outcome about trees."""
     verified = list(map(shorten, trees.grown.drafts, keep.tolist()))
     paths = list(map(right_path, verified, trees.right))

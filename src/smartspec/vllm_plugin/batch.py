@@ -43,7 +43,7 @@ def decoding(scheduler) -> list:
 
 
 def expected_prefill(scheduler, num_decoding: int) -> Prefill:
-    """What vLLM will probably prefill in the next step: it has not decided yet. Cached prefixes are not seen."""
+    """The prefill that vLLM will probably do in the next step: it is not decided yet. Cached prefixes are unknown."""
     num_running = len(scheduler.running)
     if num_running == num_decoding and not scheduler.waiting:
         return NO_PREFILL

@@ -38,7 +38,7 @@ class Caller:
 
 @dataclass(frozen=True)
 class Columns:
-    """By row: vLLM's ids of requests, and int [R] or float [R] of each field of Caller."""
+    """Values by row: vLLM's ids of requests, and int [R] or float [R] of each field of Caller."""
 
     names: tuple[str, ...]
     numbers: np.ndarray
@@ -72,7 +72,7 @@ class Callers:
         return len(self._known)
 
     def columns(self, rows: list) -> Columns:
-        """Of these requests of vLLM's, in their order."""
+        """The columns of these vLLM requests, in their order."""
         names = tuple([request.request_id for request in rows])
         if names != self._last.names:
             self._last = Columns.of(names, [self._known.get(r.request_id) or self._meet(r) for r in rows])

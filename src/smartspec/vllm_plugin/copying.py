@@ -27,8 +27,8 @@ class Followed:
         return np.fromiter(map(self._tokens.get, names, repeat(0)), np.int64, len(names))
 
     def observe(self, decision: Decision, step: Step, outcome: EmittedTokens) -> None:
-        """What came of the drafts of a step: of those that were accepted as a whole, whether the token after them was
-        the draft's next one too. Where there was no next one it counts as such. It is a loop because the next step
+        """Note the outcome of the drafts of a step: for those that were accepted as a whole, whether the token after
+        them was the draft's next one too. If there was no next one, it counts as such. It is a loop because the next step
         waits for it: right after a pass of the model, a few rows take less time than a few calls of numpy."""
         assert decision.cut_off is not None, "drafts that are copied exist before they are decided on"
         found = {}

@@ -50,8 +50,8 @@ class Step:
 
 @dataclass(frozen=True)
 class EmittedTokens:
-    """What came of a step. emitted: tokens by request, at least one, of those whose output counts. newest: the last of
-    each, where a decision with cut_off was carried out. invalid: draft tokens that broke a grammar, by request."""
+    """The outcome of a step. emitted: tokens by request, at least one, of those whose output counts. newest: the last
+    of each, where a decision with cut_off was carried out. invalid: draft tokens that broke a grammar, by request."""
 
     emitted: Mapping[str, int]
     newest: Mapping[str, int] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class EmittedTokens:
 
 
 def outcome_of(step: Step, tokens: EmittedTokens, seconds: StepSeconds) -> Outcome:
-    """What the controller is told of the step that carried out its decision."""
+    """The outcome, for the controller, of the step that carried out its decision."""
     decision = step.decision
     assert decision is not None, "the step carries out no decision"
     # Most steps are as expected. Then the same object is kept, with its cached values.

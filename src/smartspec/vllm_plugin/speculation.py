@@ -69,11 +69,11 @@ class Speculation:
         self._next_report = 64
         self._callers = Callers(self._max_draft_tokens)
         self._followed = Followed() if drafter.name in COPYING else None
-        self._ended: list[str] = []  # requests that are to be forgotten once no decision is about them
+        self._ended: list[str] = []  # ended requests, kept until no decision is about them
         self._to_forget: list[str] = []  # those of which none is
         self._decision: Decision | None = None  # the last one
         self._is_open = False  # whether its outcome has not been told yet
-        self._last_draft_length = 0  # draft tokens that were made in the last scheduled step
+        self._last_draft_length = 0  # draft tokens made in the last scheduled step
         self._steps: dict[int, Step] = {}  # scheduled and not finished, by identity of their output
         self._last_completion: float | None = None  # None while vLLM waits for requests
         self._unlearned: list[tuple[Step, EmittedTokens]] = []
@@ -120,7 +120,7 @@ class Speculation:
         self._last_draft_length = self._decision.draft_length
 
     def _fed(self, scheduled: dict[str, int], verified: dict[str, int]) -> tuple[int, batch.Prefill, int]:
-        """Of a scheduled step: requests that decode, its prefill, and the tokens in the KV of all its requests."""
+        """For a scheduled step: requests that decode, its prefill, and the tokens in the KV of all its requests."""
         decision, requests = self._decision, self._scheduler.requests
         assert decision is not None, "a step without a decision is not noted"
         if self._is_open and tuple(scheduled) == decision.names:  # exactly the requests of the decision
@@ -169,7 +169,7 @@ class Speculation:
             self._to_forget += self._ended
             self._ended.clear()
         is_idle = not self._scheduler.has_unfinished_requests()
-        if is_idle or self._controller is None:  # steps that try lengths take turns by what has been seen
+        if is_idle or self._controller is None:  # the steps that try lengths use the number of measured steps
             self.while_running()
         if is_idle:
             self._last_completion = None
@@ -263,7 +263,7 @@ class Speculation:
         )
 
     def _split(self, step: Step) -> StepSeconds:
-        """Only the whole step can be timed: draft passes get the share that was predicted for them."""
+        """Splits a measured time. Only the whole step can be timed, so draft passes get their predicted share."""
         if not self._drafter.has_passes or not step.draft_length or self._latency is None or step.decision is None:
             return StepSeconds(draft=0.0, target=step.seconds, host=0.0)
         rows = step.decision.view.num_rows

@@ -1,4 +1,4 @@
-"""What is known of one request of a run, and of speculation over the run: the same for servers and simulations."""
+"""Records of one request of a run, and of speculation over the run. Servers and simulations use the same ones."""
 
 from dataclasses import dataclass
 

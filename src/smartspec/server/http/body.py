@@ -1,4 +1,4 @@
-"""What happens to a request before and while the application works on it: its size, and its client going away."""
+"""Checks of a request around the application: the size of its body, and whether its client has disconnected."""
 
 import asyncio
 import zlib

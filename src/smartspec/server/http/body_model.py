@@ -1,4 +1,4 @@
-"""What all bodies have in common."""
+"""The base class and field types of all bodies."""
 
 import json
 from typing import Annotated, Any, Literal

@@ -74,7 +74,7 @@ class LimitedConnection(HttpToolsProtocol):
 
     @property
     def _is_spare(self) -> bool:
-        """Whether nothing is being answered on it."""
+        """Whether no request on it is being answered."""
         return self._deadline is not None or self.cycle is None or self.cycle.response_complete
 
     def _expect(self, seconds: float | None) -> None:

@@ -65,7 +65,7 @@ class Recent:
 
 
 class LiveFeed:
-    """The same events for all who watch. about: what does not change, JSON-able, part of every event."""
+    """Sends the same events to all clients that watch. about: constant facts, JSON-able, part of every event."""
 
     def __init__(self, engine: AsyncEngine, about: dict):
         self._engine = engine
@@ -93,7 +93,7 @@ class LiveFeed:
         self._recent.add(output)
 
     async def _next(self) -> bytes | None:
-        """The event that all wait for."""
+        """The next event, which all clients wait for."""
         if self._coming is None or self._coming.done():
             self._coming = asyncio.create_task(self._make())
         return await asyncio.shield(self._coming)

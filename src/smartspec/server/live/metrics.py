@@ -140,7 +140,7 @@ class ServerMetrics:
             self.cached_prompt_tokens.inc(delta.num_cached_tokens)
 
     def _finish_prompt(self, number: int, last: dict[int, TextDelta], n: int) -> None:
-        """Once all choices of a prompt have ended."""
+        """Counts a prompt. Called when all its choices have ended."""
         choices = [last.get(index) for index in range(number * n, (number + 1) * n)]
         if all(choice is not None and choice.finish_reason is not None for choice in choices):
             self.longest_output.observe(max(choice.num_output_tokens for choice in choices))

@@ -39,7 +39,7 @@ FINISH_REASONS = {"stop": "stop", "length": "length", "aborted": "abort", "error
 
 
 class VllmMetrics:
-    """What generate_latest takes for a registry. ours: where the metrics come from."""
+    """A registry for generate_latest. ours: the registry of the metrics that are renamed."""
 
     def __init__(self, ours: CollectorRegistry, model_name: str):
         self._ours = ours

@@ -1,4 +1,4 @@
-"""From the bytes of a body to a Call for the engine."""
+"""Makes a Call for the engine from the bytes of a body."""
 
 import itertools
 from dataclasses import replace

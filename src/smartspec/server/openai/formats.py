@@ -135,7 +135,7 @@ class ChatFormat:
         return {"prompt_logprobs": prompts[0].written}
 
     def _read(self, delta: TextDelta) -> tuple[TextDelta, list[ToolCall]]:
-        """What is said, and the tools that are called."""
+        """The delta without its calls, and the calls."""
         if self._readers is None:
             return delta, []
         reader = self._readers[delta.index]
@@ -160,7 +160,7 @@ def _chat_token(token: TokenText) -> dict:
 
 
 def finite(logprob: float | None) -> float | None:
-    """As JSON can have it."""
+    """The value with -inf replaced, which JSON cannot hold."""
     return None if logprob is None else max(logprob, LOWEST_LOGPROB)
 
 

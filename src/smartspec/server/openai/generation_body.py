@@ -78,7 +78,7 @@ BadWord = Annotated[str, Field(min_length=1, max_length=MAX_BAD_WORD_CHARACTERS)
 
 
 class GenerationBody(HarmlessFields, StructuredFields):
-    """What both endpoints have in common. The ranges of sampling options are checked by SamplingParams."""
+    """Fields of both endpoints. The ranges of sampling options are checked by SamplingParams."""
 
     model: str | None = None
     n: int = Field(1, ge=1, le=MAX_CHOICES)

@@ -35,7 +35,7 @@ class Prediction(Body):
 
 
 class HarmlessChatFields(Body):
-    """Those of chats alone."""
+    """Fields of chats only."""
 
     verbosity: Literal["low", "medium", "high"] | None = None
     prediction: Prediction | None = None

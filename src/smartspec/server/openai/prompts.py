@@ -70,7 +70,7 @@ class PromptReader:
         return [text for text in texts for _ in range(body.n)]
 
     def echo_reader(self, body: CompletionBody) -> EchoReader | None:
-        """What reads the tokens of the echoed prompts, None unless they are requested."""
+        """Reads the tokens of echoed prompts. None unless they are requested."""
         if not body.echo or body.logprobs is None:
             return None
         return EchoReader(self._token_texts, body.logprobs)
@@ -94,7 +94,7 @@ class PromptReader:
         return self.decode(token_ids)
 
     def decode(self, token_ids: list[int]) -> str:
-        """The same of token ids that are known to be some."""
+        """The text of token ids that have been checked."""
         return self._tokenizer.decode(token_ids)
 
     def max_tokens(

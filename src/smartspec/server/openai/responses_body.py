@@ -46,7 +46,7 @@ class InputItem(Body):
 
 
 class TextFormat(JsonSchema):
-    """As response_format of chats, flat."""
+    """Like response_format of chats, but flat."""
 
     type: Literal["text", "json_object", "json_schema"] = "text"
     name: str = Field("answer", min_length=1, max_length=64)

@@ -1,4 +1,4 @@
-"""From a call to its HTTP answer: the same deltas make server-sent events or one JSON object."""
+"""Answers a call over HTTP: its deltas become server-sent events or one JSON object."""
 
 import asyncio
 import json
@@ -36,9 +36,9 @@ class RequestedGrammar:
 
 @dataclass(frozen=True)
 class Call:
-    """What a request to either endpoint comes down to. prompts: token ids. report: choices say which of their text
-    was accepted draft tokens. grammar: requested_grammar, compiled. decode: the text of token ids. prompt_logprobs:
-    alternatives to each token of the prompts that the answer is to list, None for no list."""
+    """A request to either endpoint, ready for the engine. prompts: token ids. report: choices tell which parts of their
+    text were accepted draft tokens. grammar: requested_grammar, compiled. decode: the text of token ids.
+    prompt_logprobs: how many alternatives to list for each token of the prompts, None for no list."""
 
     model: str
     prompts: list[list[int]]

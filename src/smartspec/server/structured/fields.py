@@ -56,7 +56,7 @@ class ResponseFormat(Body):
         return self
 
     def definition(self) -> str:
-        """Of anything but plain text. Raises ValueError if it is too long."""
+        """The grammar of any format but plain text. Raises ValueError if it is too long."""
         return json_grammar(self.schema)
 
     @property

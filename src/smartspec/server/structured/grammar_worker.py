@@ -79,7 +79,7 @@ def _compile_in_fork(tables: LLTokenizer, definition: str) -> dict:
 
 
 def _compile(tables: LLTokenizer, definition: str, answer: int) -> None:
-    """In the fork, which it ends."""
+    """Compiles a definition in the fork, then ends the fork."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # allocations that fail are told there
     num_bytes = _memory()

@@ -41,7 +41,7 @@ class GrammarCompiler:
         self._num_bytes = 0  # of the grammars that requests hold
 
     async def compiled(self, definition: str) -> TokenGrammar:
-        """As compile, in a thread. Stops when the caller is cancelled."""
+        """Runs compile in a thread. Stops when the caller is cancelled."""
         if self._num_waiting >= MAX_WAITING:
             raise QueueFull(f"{self._num_waiting} grammars wait to be compiled")
         given_up = threading.Event()
@@ -67,7 +67,7 @@ class GrammarCompiler:
         return TokenGrammar(output, Matchers(build), self._vocab_size)
 
     def _take_memory(self, num_bytes: int, matchers: Matchers) -> None:
-        """As long as its matchers are there. Raises QueueFull where all grammars would take too much."""
+        """Counts memory as used while the matchers exist. Raises QueueFull if all grammars would take too much."""
         with self._memory_lock:
             if self._num_bytes + num_bytes > MAX_BYTES:
                 raise QueueFull(f"the grammars of requests that are here take {self._num_bytes >> 20} MB")
@@ -84,7 +84,7 @@ class GrammarCompiler:
         self._check.close()
 
     def _vocabulary(self) -> dict:
-        """As read_tables takes it."""
+        """The arguments of read_tables."""
         backend = copy(self._backend)
         backend.no_padding()
         backend.no_truncation()
@@ -92,7 +92,7 @@ class GrammarCompiler:
         return {"tokenizer_json": text, "vocab_size": self._vocab_size, "eos_token_ids": self._eos_token_ids}
 
     def _tables(self) -> LLTokenizer | None:
-        """None where llguidance cannot read the tokenizer."""
+        """Tables of the vocabulary; None if llguidance cannot read the tokenizer."""
         with self._tables_lock:
             return self._tables_once
 

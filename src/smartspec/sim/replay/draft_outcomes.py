@@ -20,7 +20,7 @@ from smartspec.sim.world.trees import NO_RANK, right_path
 
 @dataclass(frozen=True)
 class DraftOutcomes:
-    """Of drafts by one drafter in all rows of a step.
+    """Outcomes of drafts by one drafter, in all rows of a step.
 
     rank: int [R, K], the right child after a right node of each depth as far as the log tells, else UNKNOWN; wrong:
     int [R, K], children of lower ranks are known to be wrong. right: int [R, K], rank with what is unknown drawn,

@@ -66,7 +66,7 @@ def as_columns(drafts: tuple[Draft, ...], num_nodes: int) -> Drafted:
 def as_recorded(
     record: DecisionRecord, values: np.ndarray | None, drafter: np.ndarray, lengths: np.ndarray
 ) -> np.ndarray | None:
-    """What was recorded of the first lengths[i] tokens of drafts by the same drafter: float [R, K], NaN elsewhere."""
+    """Recorded values of the first lengths[i] tokens of drafts by the same drafter: float [R, K], NaN elsewhere."""
     if values is None:
         return None
     is_same = (drafter == record.outcome.plan.drafter)[:, None]

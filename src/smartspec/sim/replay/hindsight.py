@@ -1,4 +1,4 @@
-"""What a whole log says about acceptance and time, looking back: the judge in a replay, never seen by a policy.
+"""Acceptance and time in a whole log, fitted afterwards. A replay draws outcomes from it; policies never see it.
 
 Acceptance is the model of control.acceptance without its forgetting. If the tokens before it were accepted, the j-th
 draft token of a request is accepted with probability sigmoid(table[pool, j] + effect[request, drafter]). The model is
@@ -111,7 +111,7 @@ class HindsightSeconds:
         self._latency.observe(record.view, record.outcome.as_drafted(), outcome.verified, outcome.seconds)
 
     def seconds(self, record: DecisionRecord, view: BatchView, plan: Plan, verified: np.ndarray) -> StepSeconds:
-        """What the recorded step would have taken with another plan. view: the record's, as the plan finds it."""
+        """Time of the recorded step with another plan. view: the record's, as the plan finds it."""
         measured = record.outcome.seconds
         then = self._latency.predict(record.view, record.outcome.as_drafted(), record.outcome.verified)
         now = self._latency.predict(view, plan, verified)
@@ -125,7 +125,7 @@ def _joined(parts: list[np.ndarray], dtype: type) -> np.ndarray:
 
 
 def _log_odds(accepted: np.ndarray) -> float:
-    """Of the mean, with one success and one failure added."""
+    """Log-odds of the mean, with one success and one failure added."""
     rate = (accepted.sum() + 1.0) / (len(accepted) + 2.0)
     return float(np.log(rate / (1.0 - rate)))
 

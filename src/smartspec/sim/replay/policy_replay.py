@@ -74,7 +74,7 @@ class ReplayTotals:
 
 
 def replay(log: RecordedLog, policies: list[str], seed: int = 0) -> tuple[ReplayTotals, list[ReplayTotals]]:
-    """What was recorded, and what each policy (see control.policies.names) would have brought.
+    """Totals of the recorded run, and of each policy (see control.policies.names).
 
     Reads the log twice. ValueError on an unknown policy, a corrupt log, or one without a token.
     """
@@ -156,7 +156,7 @@ class PolicyReplay:
         return replace(plan, lengths=np.clip(lengths, 0, np.maximum(room, 0)))
 
     def _draft_outcomes(self, record: DecisionRecord, uniform: np.ndarray) -> list[DraftOutcomes]:
-        """By drafter."""
+        """Outcomes of drafts, by drafter."""
         conditional = self._acceptance.conditional(record.view)
         return [
             draft_outcomes_of(record, n, spec, conditional[n], self._acceptance.rank_chances(n), uniform)
@@ -173,7 +173,7 @@ class PolicyReplay:
         replayed: ReplayedOutcome,
         draft_outcomes: list[DraftOutcomes],
     ) -> Outcome:
-        """What happens."""
+        """The outcome of the replayed step, for the controller."""
         then = record.outcome
         free_tests = []
         for number, (spec, of_drafts) in enumerate(zip(self._drafters, draft_outcomes, strict=True)):

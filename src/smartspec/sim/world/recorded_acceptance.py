@@ -99,18 +99,18 @@ class RecordedGroundTruth(GroundTruthAcceptance):
         return np.repeat(rates[:, None], self.max_draft_tokens, axis=1)
 
     def conditional(self, request_ids: np.ndarray, now: float, output_positions: np.ndarray) -> np.ndarray:
-        """What was recorded: float [R, K], 0 or 1, or the recording's rate where nothing was tested."""
+        """The recorded outcomes: float [R, K], 0 or 1, or the recording's rate where nothing was tested."""
         return self._outcomes[self._index(request_ids, output_positions[:, None] + self._depths)]
 
     def found(self, request_ids: np.ndarray, output_positions: np.ndarray) -> DrafterView:
-        """What was found there."""
+        """The recorded lengths of drafts and matches."""
         index = self._index(request_ids, output_positions[:, None])[:, 0]
         return DrafterView(np.minimum(self._found[index], self.max_draft_tokens), self._match_lengths[index])
 
     def confidence(
         self, request_ids: np.ndarray, output_positions: np.ndarray, conditional: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Around the recording's rate, not around the outcome, which no drafter knows beforehand."""
+        """Confidence around the recording's rate. It is not around the outcome: no drafter knows that in advance."""
         expected = self.expected(request_ids, 0.0, output_positions)
         return super().confidence(request_ids, output_positions, expected)
 

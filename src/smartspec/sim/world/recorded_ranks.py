@@ -1,4 +1,4 @@
-"""What a recorded step tells about its drafts: after every right node, the rank of the right child.
+"""Ranks that a recorded step tells about its drafts: after every right node, the rank of the right child.
 
 A drafter's children stand likeliest first (see trees). What was tested says for some depths which rank is right, for
 others how many of the first are wrong.

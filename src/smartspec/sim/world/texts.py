@@ -55,8 +55,8 @@ def _text(place: str, line: str) -> Text:
 
 
 class TextAcceptance(GroundTruthAcceptance):
-    """What one drafter finds in texts, and whether it is right. drafter: proposes and learns as in the engine; all
-    replicas share it. ValueError where it drafts a tree."""
+    """The drafts that one drafter finds in texts, and whether they are right. drafter: proposes and learns as in the
+    engine; all replicas share it. ValueError where it drafts a tree."""
 
     def __init__(self, texts: Sequence[Text], drafter: ModelFreeDrafter, *, seed: int = 0):
         super().__init__((AcceptanceClass(Constant(0.0)),), drafter.max_draft_tokens, seed=seed)
@@ -94,7 +94,7 @@ class TextAcceptance(GroundTruthAcceptance):
         return is_right
 
     def found(self, request_ids: np.ndarray, output_positions: np.ndarray) -> DrafterView:
-        """What the drafter finds there."""
+        """The drafts that the drafter finds at these positions."""
         drafts = []
         for request_id, position in _pairs(request_ids, output_positions):
             self._tell(request_id, position)

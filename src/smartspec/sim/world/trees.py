@@ -29,7 +29,7 @@ def chances_of_ranks(share: float, width: int) -> np.ndarray:
 
 
 def true_rank_chances(drafter: DrafterSpec, share: float) -> dict[int, np.ndarray]:
-    """As control.policy.Estimates has them, of a world with this drafter alone."""
+    """The true values for control.policy.Estimates, of a world with this drafter alone."""
     return {0: chances_of_ranks(share, MAX_TREE_NODES)} if drafter.makes_trees else {}
 
 
