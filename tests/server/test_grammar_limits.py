@@ -92,7 +92,7 @@ def test_what_is_known_is_not_computed_again(check, monkeypatch):
         monkeypatch.setattr(check, "_query", None)
 
 
-def test_a_cancelled_caller(check):
+def test_a_cancelled_caller_leaves_the_helper_usable(check):
     check.check(definition(regex="a"), threading.Event())
     pid = helper_pid(check)
     given_up = threading.Event()

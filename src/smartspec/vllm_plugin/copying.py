@@ -27,9 +27,9 @@ class Followed:
         return np.fromiter(map(self._tokens.get, names, repeat(0)), np.int64, len(names))
 
     def observe(self, decision: Decision, step: Step, outcome: EmittedTokens) -> None:
-        """Note the outcome of the drafts of a step: for those that were accepted as a whole, whether the token after
-        them was the draft's next one too. If there was no next one, it counts as such. It is a loop because the next step
-        waits for it: right after a pass of the model, a few rows take less time than a few calls of numpy."""
+        """Note the outcome of the drafts of a step. If a draft was accepted as a whole: was the token after it the
+        draft's next one too? Without a next one it counts as such. It is a loop because the next step waits for it:
+        right after a pass of the model, a few rows take less time than a few calls of numpy."""
         assert decision.cut_off is not None, "drafts that are copied exist before they are decided on"
         found = {}
         columns = decision.names, decision.lengths.tolist(), decision.cut_off.tolist()
