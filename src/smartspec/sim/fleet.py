@@ -1,4 +1,4 @@
-"""Replicas behind a router, in virtual time: an event loop over arrivals and ends of steps.
+"""Replicas and their router, in virtual time: an event loop over arrivals and ends of steps.
 
 A replica is one real EngineCore whose steps take as long as its executor says. What a step emits becomes known, to
 clients and to the router, when the step ends.

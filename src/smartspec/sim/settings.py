@@ -146,7 +146,7 @@ class ScenarioSettings:
         tuple[tuple[float, float], ...],
         Setting("Passes take longer from a second on: 60:1.3, 1.3 times as long from second 60.", read=_read_throttle),
     ] = ()
-    replicas: Annotated[int, Setting("Engines behind a router.", 1, 1000)] = 1
+    replicas: Annotated[int, Setting("Engines that share the requests of one router.", 1, 1000)] = 1
     router: Annotated[str, Setting("least-loaded or round-robin.")] = "least-loaded"
 
     def check_limits(self) -> None:

@@ -18,7 +18,7 @@ def check_num_entries(param: str, prompts: list[list[int]], n: int, num_top: int
         raise APIError(
             400,
             f"{param} {num_top} of these prompts are {num_entries} entries, and an answer has at most "
-            f"{MAX_ENTRIES}: ask for fewer alternatives, or send less in one call",
+            f"{MAX_ENTRIES}: request fewer alternatives, or send less in one call",
             param,
             "invalid_value",
         )

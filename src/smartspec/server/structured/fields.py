@@ -78,7 +78,7 @@ class StructuredOutputs(Body):
     @model_validator(mode="after")
     def _is_one(self) -> Self:
         if len(self.model_fields_set) != 1 or self.json_object is False:
-            raise ValueError("must ask for one of json, json_object, regex and choice")
+            raise ValueError("must have exactly one of json, json_object, regex and choice")
         return self
 
     def definition(self) -> str:

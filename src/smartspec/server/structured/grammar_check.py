@@ -23,7 +23,9 @@ MAX_HELPERS = 2
 MAX_REMEMBERED = 1024  # definitions
 MAX_START_SECONDS = 60.0
 POLL_SECONDS = 0.02  # how soon a helper stops after the caller was cancelled
-REMEDY = "ask for less: fewer alternatives, smaller counts in {m,n}, minLength, maxItems or multipleOf, less nesting"
+REMEDY = (
+    "use a simpler one: fewer alternatives, smaller counts in {m,n}, minLength, maxItems or multipleOf, less nesting"
+)
 
 
 class GrammarCheckFailed(Exception):
