@@ -38,7 +38,7 @@ class HindsightAcceptance:
         self._table = np.zeros((len(self._pools), max_draft_tokens))
         self._effects = np.zeros((0, len(drafters)))
         never_forgets = replace(AcceptanceSettings(), sibling_memory=np.inf)
-        self._siblings = [SiblingAcceptance(never_forgets) for _ in drafters]
+        self._ranks = [SiblingAcceptance(never_forgets) for _ in drafters]
 
     def add(self, record: DecisionRecord) -> None:
         """Note what a step observed."""
@@ -57,9 +57,9 @@ class HindsightAcceptance:
         if outcome.parents is not None and outcome.node_tests is not None:
             tested, accepted = eldest_tests(outcome.parents, outcome.node_tests)
             is_observed, is_accepted = tested.T > 0, accepted.T > 0
-            for number, siblings in enumerate(self._siblings):
+            for number, ranks in enumerate(self._ranks):
                 rows = outcome.plan.drafter == number
-                siblings.learn(outcome.parents[rows], outcome.node_tests[rows])
+                ranks.learn(outcome.parents[rows], outcome.node_tests[rows])
         rows, positions = np.nonzero(is_observed)
         see(outcome.plan.drafter[rows], rows, positions, is_accepted[rows, positions])
         for number, free in enumerate(outcome.free_tests):
@@ -93,7 +93,7 @@ class HindsightAcceptance:
     def rank_chances(self, drafter: int) -> np.ndarray:
         """The chance that a node's second, third, ... child by that drafter is right where the first is wrong: float
         [ranks]."""
-        return self._siblings[drafter].chances
+        return self._ranks[drafter].chances
 
 
 class HindsightSeconds:
