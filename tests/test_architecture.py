@@ -41,7 +41,7 @@ LIBRARIES = {
     "vllm_plugin": {"numpy", "vllm", "prometheus_client"},
     "cli": {"numpy", "typer", "rich"},
 }  # fmt: skip
-# Within a layer: what a folder (or file) may import of its siblings is what stands before it. The rest is on top.
+# Within a layer: what a folder (or file) may import from its own level is what stands before it. The rest is on top.
 ORDER = {
     "control": (
         "records", "checks", "log", "planner", "acceptance", "latency", "policy", "goodput", "baselines",
