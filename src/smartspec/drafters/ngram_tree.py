@@ -1,14 +1,15 @@
 """N-gram trees: several continuations that the text itself and the recycling table propose, merged into one tree.
 
-The tree grows best first. The children of a node are what followed the same last tokens in the request's own text (as
-in prompt lookup, from the most recent of the longest matches) and what the target wrote after them in any request (as
-in recycling, several tokens a context). The likeliest node that is not yet in the tree by the product of the
-probabilities on its path comes next, so that every prefix of the nodes is the best tree of its size. That is the
-expansion of EAGLE-2 (arXiv 2406.16858) with counts in place of a head's probabilities. SuffixDecoding (arXiv
-2411.04975) expands best first over counts, too, in suffix trees of earlier texts; here there is no suffix tree.
+The tree grows best first. The children of a node come from two places. One is the request's own text: what followed the
+same last tokens there, as in prompt lookup, from the most recent of the longest matches. The other is what the target
+wrote after these tokens in any request, as in recycling, several tokens a context. The next node is the likeliest one
+that is not yet in the tree, by the product of the probabilities on its path. So every prefix of the nodes is the best
+tree of its size. That is the expansion of EAGLE-2 (arXiv 2406.16858) with counts in place of a head's probabilities.
+SuffixDecoding (arXiv 2411.04975) expands best first over counts, too, in suffix trees of earlier texts; here there is
+no suffix tree.
 
-What a child's probability is, is counted: how often children found the same way (length of the match, context and place
-in the table, child rank) were what the target said, verified or not.
+The probability of a child is counted: how often the target emitted children that were found in the same way, verified
+or not. The way is the length of the match, context and place in the table, and child rank.
 """
 
 import heapq

@@ -1,8 +1,8 @@
 """Prompt lookup: propose what followed the last tokens of the text when they occurred before.
 
 Source: prompt-lookup decoding (Saxena, 2023). Differences: the most recent of the longest matches is taken, not the
-first, and a match that runs into the end of the text is copied on from the draft itself (as in LZ77): a text that
-repeats with some period keeps repeating.
+first. A match that reaches the end of the text goes on with the draft itself (as in LZ77): a text that repeats with
+some period keeps repeating.
 """
 
 import numpy as np

@@ -228,8 +228,8 @@ def _one_pass(view: BatchView, lag: np.ndarray, num_entries: np.ndarray, limits:
 
 
 def _passes(view: BatchView, lag: np.ndarray, num_passes: np.ndarray, width: int) -> PassSize:
-    """The draft passes in which row i takes part in the first num_passes[i] (int [R], not all 0), with width nodes in
-    all but the first. lag: int [R]."""
+    """The draft passes. Row i takes part in the first num_passes[i] (int [R], not all 0), with width nodes in all but
+    the first of them. lag: int [R]."""
     # Rows that take part at a depth are those of more passes: sums from the end over rows by their number of passes.
     rows, context = (np.bincount(num_passes, of_row)[:0:-1].cumsum()[::-1] for of_row in (None, view.context_tokens))
     depths = np.arange(len(rows))
