@@ -27,11 +27,11 @@ class _Written(NamedTuple):
 class ModelFreeDrafter:
     """Implements core.drafter.Drafter for classes that say what they are (spec) and how they draft (propose).
 
-    Tokens that a request's grammar forces are drafted where the drafter has no draft, and in steps in which it is not
-    queried. Drafts are deterministic, so they can be judged without verification. Where all verified tokens of a row
-    were accepted, or none was verified, the next draft token is compared with the token that the target emitted.
-    Emitted tokens are learned when the drafter is queried next, or after LEARN_STEPS steps. That saves time in steps
-    that draft nothing, and several steps together take less time than one by one.
+    Tokens that a request's grammar forces are drafted where the drafter's own draft lacks them, and in steps in which
+    it is not queried. Drafts are deterministic, so they can be judged without verification. Where all verified tokens
+    of a row were accepted, or none was verified, the next draft token is compared with the token that the target
+    emitted. Emitted tokens are learned when the drafter is queried next, or after LEARN_STEPS steps. That saves time in
+    steps that draft nothing, and several steps together take less time than one by one.
     """
 
     spec: DrafterSpec
