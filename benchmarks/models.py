@@ -23,9 +23,10 @@ def architectures(
 ) -> None:
     """Every causal language model of the installed transformers, tiny, against transformers' own pass.
 
-    A tiny model with random weights is loaded as a server would and computes two texts in chunks, beside each other and
-    with wrong drafts rolled back, against transformers under eager attention. What is right is tried again in variants:
-    bfloat16, layers with and without sliding windows, LongRoPE, half of each head rotated. Takes about five minutes.
+    A tiny model with random weights is loaded as in a server. It computes two texts at the same time, in chunks and
+    with wrong drafts rolled back. The reference is transformers with eager attention. What is right is tried again in
+    variants: bfloat16, layers with and without sliding windows, LongRoPE, half of each head rotated. Takes about five
+    minutes.
     """
     from lib.architectures import check
 
@@ -36,8 +37,8 @@ def architectures(
 def gguf(output: Output = Path("docs/models.md")) -> None:
     """Every key of GGUF files that is applied, against llama.cpp.
 
-    Writes tiny files that say unusual things, computes the logits of a text on what is read of them here and in
-    llama.cpp, and writes the table of both under its heading of the page. Takes a minute.
+    Writes tiny files with unusual values. This engine and llama.cpp both load them and compute the logits of a text.
+    The table of both goes under its heading of the page. Takes a minute.
     """
     from lib.gguf_files import check
 

@@ -218,15 +218,15 @@ def throughput(
 ) -> None:
     """Tokens per second of each server against the first, the worst cell first.
 
-    A cell is a task and a concurrency. Every round of a cell gives the same prompts to each server in turn (first to
-    last, then last to first, so that a drifting machine favours none), closed loop, greedy, a fixed number of new
-    tokens. The ratio is that of the medians over the rounds; beside it stand the standard error of the rounds' ratios,
-    and the lowest and highest of them.
+    A cell is a task and a concurrency. Every round of a cell gives the same prompts to each server in turn. The order
+    is first to last, then last to first, so that a drifting machine favours no server. Closed loop, greedy, a fixed
+    number of new tokens. The ratio is that of the medians over the rounds; beside it stand the standard error of the
+    rounds' ratios, and the lowest and highest of them.
 
     A server is started anew for every round: two processes of one program differ by 1 to 2 % for as long as they live,
-    and some drafters remember what they have read. It is alone: on a virtual machine the second of two gets memory that
-    the host has to find first, and was 4 to 8 % slower in its first wave. Where a prompt has to be used again that is
-    said, and a session number in the system message comes before it, so prefix caches help no server.
+    and some drafters remember what they have read. It runs alone. On a virtual machine, the host had to
+    find memory for the second of two servers, which was 4 to 8 % slower in its first wave. A note says if a prompt has
+    to be used again. It then has a session number in the system message, so that prefix caches help no server.
     """
     settings = Settings(servers.split(","), model_path, rounds, per_slot, max_tokens, seed, prompts and str(prompts))
     content = read_kept(output, asdict(settings), cells=[])

@@ -4,7 +4,7 @@ All of it is simulated: recorded traffic, each mechanism of goodput off alone, a
 
     python benchmarks/policies.py ablation --traces FOLDER --results docs/results
     python benchmarks/policies.py traces --traces FOLDER --results docs/results
-    python benchmarks/policies.py trees --models 8b --batches 1,8,64 --sibling-share 0.1
+    python benchmarks/policies.py trees --models 8b --batches 1,8,64 --later-child-share 0.1
 """
 
 from pathlib import Path
@@ -16,7 +16,7 @@ from lib.commands import application, run
 from lib.trace_scenarios import TRACES, ablation_jobs, trace_jobs
 
 from smartspec.bench.report import write_json
-from smartspec.sim.executor import SIBLING_SHARE
+from smartspec.sim.executor import LATER_CHILD_SHARE
 
 Folder = Annotated[Path, typer.Option(exists=True, file_okay=False, help=f"folder of {', '.join(TRACES)}")]
 Half = Annotated[Literal["choose", "report"], typer.Option(help="of each recording's time: the first or the second")]
@@ -67,9 +67,9 @@ def trees(
     ),
     batches: Annotated[str, typer.Option(help="Requests under way, separated by commas.")] = "1,2,4,8,16,32,64,128,256",
     nodes: Annotated[int, typer.Option(help="Most nodes of a draft.", min=5)] = 60,
-    sibling_share: Annotated[
-        float, typer.Option(help="Share of the cases, where all likelier children are wrong, that a child is right in.")
-    ] = SIBLING_SHARE,
+    later_child_share: Annotated[
+        float, typer.Option(help="Chance that a child is right if all likelier children are wrong.")
+    ] = LATER_CHILD_SHARE,
     context: Annotated[int, typer.Option(help="Tokens of each request's context.", min=1)] = 1024,
     pairs: Annotated[int, typer.Option(help="Requests times steps of each run, at least 60 steps.", min=1)] = 3000,
     output: Annotated[Path | None, typer.Option(help="JSON file to write.")] = None,
@@ -81,11 +81,11 @@ def trees(
     seconds of the second half of the steps, without noise and without the controller's own time.
     """
     rows = simulated_trees.rows_of(
-        models.split(","), map(int, batches.split(",")), nodes, sibling_share, context, pairs
+        models.split(","), map(int, batches.split(",")), nodes, later_child_share, context, pairs
     )
     simulated_trees.print_table(rows)
     if output is not None:
-        write_json(output, {"sibling_share": sibling_share, "context": context, "pairs": pairs, "rows": rows})
+        write_json(output, {"later_child_share": later_child_share, "context": context, "pairs": pairs, "rows": rows})
 
 
 if __name__ == "__main__":

@@ -40,8 +40,8 @@ def stress(
 
     Prints a table for each part, at the end one for docs/reliability.md. With --record what is done is kept by tenths:
     a run that was interrupted goes on where it ended when it is called again. The promises: no answer of status 5xx but
-    503, nothing left in the engine when all is answered, memory flat after the first tenth, and under overload 429 with
-    bounded times for the rest. Exit status 1 if one is broken.
+    503; nothing left in the engine when all is answered; memory constant after the first tenth. Under overload, some
+    requests get 429 and the others have bounded times. Exit status 1 if one is broken.
     """
     if broken_promises(Load(fuzzed, cancelled, overload_seconds, soak_seconds), policy, seed, record):
         raise typer.Exit(1)

@@ -3,11 +3,11 @@
     python benchmarks/simulator.py --rates 0.5,1.5,3
 
 A first live run at the longest fixed length records which drafts exist and which of their tokens are right. Then the
-live engine serves Poisson arrivals under `goodput`, and the simulator the same arrivals with the same numbers of
-tokens, the recorded acceptance, and as step times the profile that the engine itself measured at the start of that run
-(a profile of earlier would be of a machine that was faster or slower then). Where the speed still changes, the live run
-is not as fast as the profile: how much longer its passes took is a column, and the last ratio is of a simulation in
-which they take as long.
+live engine serves Poisson arrivals under `goodput`. The simulator gets the same arrivals, the same numbers of tokens
+and the recorded acceptance. Its step times are the profile that the engine measured at the start of that run; the
+machine may have been faster or slower when an earlier profile was made. If the speed changes during the run, the live
+passes take longer than the profile says. A column shows by how much. The last ratio is of a simulation with passes of
+that length.
 """
 
 import asyncio
@@ -80,7 +80,7 @@ def simulated_seconds(
     plan: LoadPlan,
     records: list[RequestRecord],
     time: GroundTruthTime,
-    truth: RecordedGroundTruth,
+    ground_truth: RecordedGroundTruth,
     curves: LatencyModel,
 ) -> float:
     """Mean end-to-end latency of the plan in the simulator."""
@@ -90,7 +90,7 @@ def simulated_seconds(
         np.zeros(len(records), dtype=np.int64),
         arrival_seconds=plan.arrival_seconds,
     )
-    executor = SimExecutor(time, truth, drafter=LOOKUP, num_slots=MAX_BATCH, seed=0)
+    executor = SimExecutor(time, ground_truth, drafter=LOOKUP, num_slots=MAX_BATCH, seed=0)
     controller = Controller("goodput", MAX_DRAFT_TOKENS, LatencyModel(curves.target), drafters=(LOOKUP,), strict=True)
     scheduler = Scheduler(
         BlockManager(KV_TOKENS // BLOCK_SIZE, BLOCK_SIZE, MAX_BATCH),
@@ -135,11 +135,13 @@ def validate(plan_of: Callable[[float], LoadPlan], rates: list[float], folder: P
             raise ValueError(
                 f"the log holds {len(recordings)} of {len(records)} requests: {drafts_log.name} is cut off"
             )
-        truth = RecordedGroundTruth(recordings, MAX_DRAFT_TOKENS)
+        ground_truth = RecordedGroundTruth(recordings, MAX_DRAFT_TOKENS)
         measured = fmean(record.end_to_end_seconds for record in records)
         factor = slowdown(live, curves)
         simulated, at_that_speed = (
-            simulated_seconds(plan, records, GroundTruthTime(curves.target, (), host_seconds, factor=f), truth, curves)
+            simulated_seconds(
+                plan, records, GroundTruthTime(curves.target, (), host_seconds, factor=f), ground_truth, curves
+            )
             for f in (1.0, factor)
         )
         ratios = simulated / measured, factor, at_that_speed / measured

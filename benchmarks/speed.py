@@ -38,8 +38,8 @@ def tasks(
 ) -> None:
     """Tokens per second by task and load, of policies against off, on the live engine.
 
-    One engine per policy in this process, no HTTP; they take turns step by step, so that all see the same machine. A
-    request that ends is replaced by the next prompt, so the load stays what it is. Steps without prefill count.
+    One engine per policy in this process, no HTTP; they take turns step by step, so that all see the same machine. The
+    next prompt replaces a request that ends, so the load is constant. Steps without prefill count.
 
     Policies are those of `smartspec serve`; goodput-chains is goodput that drafts no trees. A cell, a task and a number
     of requests at once, is measured in --parts; the ratio to off is that of all of them, in brackets the least and the
@@ -73,11 +73,11 @@ def rates(
 ) -> None:
     """Mean latency over Poisson arrival rates of our server, policies side by side.
 
-    All servers are up at once but only one works at a time: for every rate and round the same requests arrive at the
-    same moments at each server in turn, first to last and then last to first. Servers are started anew for every round:
-    two processes of one program differ in speed by one percent or two for as long as they live, as their pages lie
-    elsewhere. A session number in the system message keeps prefix caches from helping; a prompt may come again at
-    another rate, which drafters that remember have easier.
+    All servers are up at once but only one works at a time: for every rate and round, each server in turn gets
+    the same requests at the same moments. The order is first to last, then last to first. Servers are started anew for
+    every round: two processes of one program differ in speed by 1 to 2 % for as long as they live, because their memory
+    pages differ. A session number in the system message keeps prefix caches from helping. A prompt may come again at
+    another rate; this helps drafters that remember.
 
     The table gives the mean end-to-end latency of each policy and, as noise, the lowest and highest ratio to goodput's
     of a single round.

@@ -66,12 +66,12 @@ def policies(
 
     Every policy is a vLLM server with ngram drafts, or with those of an EAGLE-3 head; `off` has no drafter at all. All
     are started before anything is measured and stand idle while another one serves; each takes some 3 GB, so where
-    memory is short, name fewer policies. A round of a cell, a task and a concurrency, gives the same new prompts to
-    each server in turn, and each begins with another server. Closed loop, greedy; a request makes half to one and a
-    half times --max-tokens new tokens, whatever the model says: were all equal, those that begin together would end
-    together, without drafts. A session number keeps prefix caches from helping. There are --waves times as many
-    requests as run at a time, four at least: once none are waiting, a step is as long as its slowest request makes it,
-    whatever the others draft.
+    memory is short, name fewer policies. A cell is a task and a concurrency. A round of a cell gives the same new
+    prompts to each server in turn; each round begins with another server. Closed loop, greedy; a request makes half to
+    one and a half times --max-tokens new tokens, whatever the model says. With equal lengths, requests that begin
+    together would also end together without drafts. A session number keeps prefix caches from helping. There are
+    --waves times as many requests as run at a time, four at least: once none are waiting, a step is as long as its
+    slowest request makes it, whatever the others draft.
 
     First a server of SmartSpec's alone serves every cell once, without a queue: what it learned of step times is where
     SmartSpec starts from, and with the acceptance it saw makes the table of Dynamic SD
@@ -122,8 +122,8 @@ def rates(
     """Mean request latency over Poisson arrival rates: SmartSpec, no drafts, fixed lengths and Dynamic SD.
 
     The policies are those of `policies`, whose folder must hold a Dynamic SD table and what SmartSpec learned. All
-    servers are started before anything is measured; for every rate and round the same requests arrive at the same
-    moments at each server in turn, first to last and then last to first. Rates that the folder holds are kept.
+    servers are started before anything is measured; for every rate and round, each server in turn gets the same
+    requests at the same moments. The order is first to last, then last to first. Rates that the folder holds are kept.
     """
     names, by_task = policies.split(","), prompts_by_task(prompts)
     check_task(task, by_task)
@@ -154,10 +154,10 @@ def head(
 ) -> None:
     """One EAGLE-3 head in stock vLLM and in our engine: does it load in both, and is as much of its drafts accepted?
 
-    Chains of a fixed length, greedy, on the same prompts of each task, one target in float32 for both. Printed is the
+    Both use chains of a fixed length, greedy, the same prompts of each task and one target in float32. Printed is the
     chance that at least 1, 2, ... tokens of a draft are accepted, and emitted tokens per step. The exit status is 1 if
-    those differ by more than the tolerance. vLLM also counts what a last draft has beyond the end of an answer; long
-    answers make that little.
+    those differ by more than the tolerance. vLLM also counts tokens of a last draft beyond the end of an answer;
+    with long answers these are few.
     """
     from lib.vllm_head import in_our_engine, in_vllm, print_table, tokenized
 
@@ -177,9 +177,10 @@ def head(
 def hooks(vllm_python: VllmPython, model_path: ModelPath) -> None:
     """What SmartSpec takes of a step after real passes of a model, where little of its code is in the caches.
 
-    `overhead`, where nothing else runs, says less. By the number of requests that decode: the median step, and
-    milliseconds on average that the next step waits for the scheduler's hooks, those of the controller and the others,
-    and that are spent on learning while a step runs. ngram drafts, greedy, shipped chat prompts, vLLM in one process.
+    `overhead`, where nothing else runs, says less. The table has, by the number of requests that decode: the median
+    step; the mean milliseconds that the next step waits for the scheduler's hooks, for those of the controller and for
+    the others; and the mean milliseconds of learning while a step runs. ngram drafts, greedy, shipped chat prompts,
+    vLLM in one process.
     """
     script = Path(__file__).with_name("lib") / "vllm_hooks.py"
     raise typer.Exit(subprocess.run([vllm_python, str(script), model_path]).returncode)
@@ -208,13 +209,13 @@ def lengths(
     """What the decisions are worth with ngram drafts, without a machine's noise: the worst cell first.
 
     The plugin itself decides, around a stand-in for vLLM's scheduler. Texts are greedy answers of the default model,
-    made by our engine and kept in a file; drafts follow vLLM's rule of lookup on these texts. Time is virtual: a pass
-    takes what it took in vLLM 0.32 on two cores (--constant and --per-token), give or take some noise, or what a cost
-    model says that the plugin has kept (--costs, a file of its cache), and the scheduler's own work takes none.
+    made by our engine and kept in a file; drafts follow vLLM's rule of lookup on these texts. Time is virtual. A
+    pass takes as long as in vLLM 0.32 on two cores (--constant and --per-token), with some noise. With --costs it takes
+    the times of a cost model that the plugin has kept, a file of its cache. The scheduler's own work takes no time.
 
-    Closed loop: so many requests at a time, until some times as many have been served, each with half to one and a half
-    times --max-tokens new tokens or to the end of its answer. SmartSpec serves every cell once before anything counts.
-    Tokens per second are geometric means over rounds.
+    Closed loop: a fixed number of requests at a time, until a multiple of it has been served. Each makes half to one
+    and a half times --max-tokens new tokens, or fewer if its answer ends. SmartSpec serves every cell once before
+    anything counts. Tokens per second are geometric means over rounds.
     """
     from lib import vllm_lengths
 
@@ -237,10 +238,10 @@ def overhead(
     """What SmartSpec adds to a step of vLLM's scheduler.
 
     The plugin runs around a stand-in for vLLM's scheduler, which feeds requests as vLLM's does, with a target whose
-    text and times are known. The time of all calls of SmartSpec is added up step by step: what the next step waits for,
-    `plugin` and apart from it `controller` (checks, estimates, plan), and `meanwhile`, what is done while a step runs
-    (learning, reports, with those of the controller). Milliseconds, median and 95th percentile over steps in which all
-    requests decode. CPU time of the thread: what other programs take does not count.
+    text and times are known. The time of all calls of SmartSpec is added up step by step. The next step waits for
+    `controller` (checks, estimates, plan) and for `plugin`, all other calls. `meanwhile` is the time of calls while a
+    step runs (learning, reports, with those of the controller). Milliseconds, median and 95th percentile over steps in
+    which all requests decode. CPU time of the thread: what other programs take does not count.
     """
     from lib import vllm_overhead
 

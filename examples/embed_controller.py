@@ -18,8 +18,8 @@ def main(num_steps: int = 300, seed: int = 0, policy: str = "goodput") -> float:
     """Tokens per second of that many steps."""
     random, rows = np.random.default_rng(seed), np.arange(ROWS)
     drafters = (DrafterSpec("n-gram"), DrafterSpec("small model", has_passes=True))
-    truth = LatencyModel(CostCurve.linear(0.02, 0.0005), (None, CostCurve.linear(0.001, 0.0001)))
-    controller = Controller(policy, K, LatencyModel.from_dict(truth.to_dict()), drafters=drafters, strict=True)
+    true_latency = LatencyModel(CostCurve.linear(0.02, 0.0005), (None, CostCurve.linear(0.001, 0.0001)))
+    controller = Controller(policy, K, LatencyModel.from_dict(true_latency.to_dict()), drafters=drafters, strict=True)
     context, now, num_emitted = np.full(ROWS, 100), 0.0, 0
     for _ in range(num_steps):
         offered = DrafterView(K * random.integers(0, 2, ROWS)), DrafterView(np.full(ROWS, K))
@@ -28,7 +28,7 @@ def main(num_steps: int = 300, seed: int = 0, policy: str = "goodput") -> float:
         keep = controller.cut(plan, Drafted(plan.lengths))
         is_right = random.random((K, ROWS)) < RATES[plan.drafter, rows]
         accepted = np.minimum(is_right.cumprod(axis=0).sum(axis=0), keep)
-        predicted = truth.predict(view, plan, keep)  # this world is as it was profiled
+        predicted = true_latency.predict(view, plan, keep)  # this world is as it was profiled
         seconds = StepSeconds(predicted.draft, predicted.target, host=0.001)
         outcome = Outcome.of(view, plan, Drafted(plan.lengths), keep, accepted, seconds)
         controller.learn(plan, outcome)

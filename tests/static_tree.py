@@ -22,7 +22,7 @@ class StaticTree:
 
     @property
     def tokens_per_step(self) -> float:
-        """Expected emitted tokens, that behind the accepted path included."""
+        """Expected emitted tokens, that after the accepted path included."""
         return 1.0 + float(self.survival.sum())
 
     @property

@@ -86,7 +86,7 @@ def test_seeded_sampling_is_repeatable_and_speculation_is_seen(server):
     assert all(text.startswith(("compiled with ", "torch's, because ")) for text in state["kernels"].values())
 
 
-def test_bad_requests_disturb_nobody(server):
+def test_bad_requests_disturb_no_other_request(server):
     client = openai.OpenAI(base_url=f"{server}/v1", api_key="unused", max_retries=0)
     model = client.models.list().data[0].id
     with pytest.raises(openai.BadRequestError, match="context"):

@@ -50,8 +50,8 @@ BODIES: dict[str, tuple[str, Callable[[], dict | bytes]]] = {
 class HealthPoll:
     """Calls `/health` of a server while the block runs. longest: seconds of the slowest answer.
 
-    It calls from a process of its own: httpx copies what is left of a body for every piece that it sends, 50 MB a time,
-    and no other thread of the sender runs meanwhile.
+    It calls from a process of its own. For every piece of a body that it sends, httpx copies the rest, up to 50 MB.
+    No other thread of the sender runs during that time.
     """
 
     def __init__(self, base_url: str):

@@ -7,7 +7,7 @@ import numpy as np
 
 from smartspec.control.controller import LEARN_STEPS
 from smartspec.control.goodput.settings import GoodputSettings
-from smartspec.control.planner.lengths import plan_lengths
+from smartspec.control.planner.lengths import StepTimes, plan_lengths
 from smartspec.sim.controller_time import TimedController
 from smartspec.sim.scenario import Scenario
 from smartspec.sim.simulation import ground_truth_acceptance, ground_truth_time, make_controller
@@ -39,7 +39,7 @@ def planning_call(num_rows: int, with_model: bool, fairness: float = 0.0) -> Cal
     draft_seconds = 0.002 * np.arange(MAX_DRAFT_TOKENS + 1)
     target_seconds = 0.036 + 0.0001 * np.arange(num_rows * MAX_DRAFT_TOKENS + 1)
     weights = np.ones(num_rows)
-    problem = (survival, caps, weights, needs_depth, draft_seconds, target_seconds, 0.001)
+    problem = (survival, caps, weights, needs_depth, StepTimes(draft_seconds, target_seconds, 0.001))
     return lambda: plan_lengths(*problem, fairness=fairness)
 
 
@@ -47,9 +47,9 @@ def step_seconds(policy: str, drafter: str, num_rows: int) -> float:
     """Seconds that a step spends in the controller; a third of the requests each are accepted to 0.8, 0.6 and
     0.4, which differs from token to token."""
     scenario = Scenario(policy=policy, drafter=drafter, batch=num_rows, acceptance="0.8/8/2,0.6/8/2,0.4/8/2")
-    truth = ground_truth_time(scenario)
-    load = StaticLoad(truth, ground_truth_acceptance(scenario), drafter=scenario.served_drafter)
-    controller = TimedController(make_controller(scenario, truth, load.true_estimates, scenario.served_drafter))
+    ground_truth = ground_truth_time(scenario)
+    load = StaticLoad(ground_truth, ground_truth_acceptance(scenario), drafter=scenario.served_drafter)
+    controller = TimedController(make_controller(scenario, ground_truth, load.true_estimates, scenario.served_drafter))
     steps = NUM_WARM_UP_STEPS + NUM_STEPS
     load.run(controller, [Phase(num_rows=num_rows, num_steps=steps, class_ids=(0, 1, 2))])
     groups = np.array(controller.step_seconds[NUM_WARM_UP_STEPS:steps]).reshape(-1, LEARN_STEPS)

@@ -43,7 +43,7 @@ class Batches:
             str(file), scheduler, "CPU", {"INFERENCE_NUM_THREADS": threads}
         )
         self.tokenizer = self._pipeline.get_tokenizer()
-        self._asked: queue.SimpleQueue = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue = queue.SimpleQueue()
         threading.Thread(target=self._run, daemon=True).start()
 
     async def tokens(self, prompt: str, max_tokens: int) -> AsyncIterator[int]:
@@ -52,7 +52,7 @@ class Batches:
         config.max_new_tokens, config.ignore_eos, config.do_sample = max_tokens, True, False
         got: asyncio.Queue[list[int]] = asyncio.Queue()
         loop = asyncio.get_running_loop()
-        self._asked.put((prompt, config, lambda ids: loop.call_soon_threadsafe(got.put_nowait, ids)))
+        self._requests.put((prompt, config, lambda ids: loop.call_soon_threadsafe(got.put_nowait, ids)))
         num_left = max_tokens
         while num_left > 0:
             for token_id in await got.get():
@@ -63,8 +63,8 @@ class Batches:
         handles: list = []
         numbers = count()
         while True:
-            while not handles or not self._asked.empty():
-                prompt, config, give = self._asked.get()
+            while not handles or not self._requests.empty():
+                prompt, config, give = self._requests.get()
                 handles.append((self._pipeline.add_request(next(numbers), prompt, config), give))
             self._pipeline.step()
             for handle, give in handles:

@@ -22,7 +22,7 @@ COLUMNS = {
 
 
 def rows_of(
-    models: Iterable[str], batches: Iterable[int], nodes: int, sibling_share: float, context: int, pairs: int
+    models: Iterable[str], batches: Iterable[int], nodes: int, later_child_share: float, context: int, pairs: int
 ) -> list[dict]:
     """Of each model and batch size, by column: tokens per second, and draft tokens verified."""
     rows = []
@@ -37,7 +37,7 @@ def rows_of(
         steps = max(60, pairs // batch)
         row = {"model": model, "batch": batch, "off": speed(Scenario(policy="off", **shared), context, steps)[0]}
         for name, (drafter, policy) in COLUMNS.items():
-            share = {"sibling_share": sibling_share} if drafter == "head" else {}
+            share = {"later_child_share": later_child_share} if drafter == "head" else {}
             scenario = Scenario(policy=policy, drafter=drafter, **shared, **share)
             row[name], row[f"{name}: verified"] = speed(scenario, context, steps)
         rows.append(row)

@@ -91,7 +91,7 @@ def test_a_request_that_takes_too_long_is_an_error(fake):
 
 
 def test_closed_loop_keeps_the_concurrency(fake):
-    fake.answers_from = 3  # the server answers nobody before three requests are under way
+    fake.answers_from = 3  # the server answers no request before three requests are under way
     _, summary = measure(Target(fake.url, "m"), LoadPlan(requests(*["hello"] * 8), concurrency=3))
     assert summary.num_completed == 8
     assert fake.most_under_way == 3

@@ -32,7 +32,7 @@ def test_a_simulated_run_without_drafts_takes_a_pass_for_every_token():
 
 
 def test_simulated_trees_have_the_nodes_that_they_are_allowed():
-    (row,) = simulated_trees.rows_of(["8b"], [1], nodes=5, sibling_share=0.2, context=256, pairs=60)
+    (row,) = simulated_trees.rows_of(["8b"], [1], nodes=5, later_child_share=0.2, context=256, pairs=60)
     assert row["chain of 5: verified"] == row["eagle2:60: verified"] == 5.0
     assert 0 < row["goodput, trees too: verified"] <= 5.0
     assert row["off"] < row["chain of 5"]

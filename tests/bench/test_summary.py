@@ -107,7 +107,7 @@ def test_a_link_stays_a_link_and_its_file_is_written(tmp_path):
     file.parent.mkdir()
     link.symlink_to(file)
     check_writable(link)
-    assert not file.exists(), "checking leaves nothing behind"
+    assert not file.exists(), "checking leaves no file"
     write_json(link, {"a": 1})
     assert link.is_symlink() and json.loads(file.read_text()) == {"a": 1}
     assert list(file.parent.iterdir()) == [file]

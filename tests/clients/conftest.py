@@ -46,7 +46,7 @@ def url() -> Iterator[str]:
 
 @pytest.fixture
 def short_url() -> Iterator[str]:
-    """A server whose answers are short, whatever is asked."""
+    """A server whose answers are short, whatever the request."""
     with served(64) as address:
         yield address
 

@@ -38,7 +38,7 @@ def make_estimates(num_rows, acceptance=0.7, latency=None, *, max_draft_tokens=K
 
 
 def draft(plan, confidence, entropy):
-    """Lengths that come out when the plan's stop rule is asked after every pass: int [R]."""
+    """Lengths that come out when the plan's stop rule is called after every pass: int [R]."""
     lengths = np.where(plan.drafter == 1, 0, plan.lengths)
     active = plan.drafter == 1
     for depth in range(int(plan.lengths.max(initial=0))):

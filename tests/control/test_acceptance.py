@@ -10,7 +10,7 @@ from drafter_cases import LOOKUP, MODEL, RECYCLING, found, free_test, lagging
 
 from smartspec.control.acceptance import effects as acceptance_effects
 from smartspec.control.acceptance.estimator import AcceptanceEstimator
-from smartspec.control.acceptance.evidence import Evidence
+from smartspec.control.acceptance.observations import Observations
 from smartspec.control.records import FreeTests, Plan
 
 K = 8
@@ -42,7 +42,7 @@ def learn(estimator, rng, conditional, lengths, ids=None, match=3, class_ids=Non
     plan = Plan(lengths, np.broadcast_to(drafter, view.num_rows))
     outcome = factories.make_outcome(view, plan, accepted=accepted, **more)
     estimator.observe([outcome])
-    tested, hits = Evidence.of([outcome]).tests(K)
+    tested, hits = Observations.of([outcome]).tests(K)
     return tested.any(axis=1).T, hits.any(axis=1).T
 
 
@@ -63,15 +63,15 @@ def sigmoid(log_odds):
 def test_estimates_are_unbiased_under_censoring():
     """True conditional acceptance is recovered at every position although deep ones are rarely seen."""
     rng, estimator = np.random.default_rng(0), make_estimator()
-    truth = np.array([0.5, 0.7, 0.8, 0.85, 0.9, 0.9, 0.9, 0.9])
+    ground_truth = np.array([0.5, 0.7, 0.8, 0.85, 0.9, 0.9, 0.9, 0.9])
     for step in range(400):
         ids = np.arange(16) + 16 * step  # new requests every step: no request effect can hide a bias
-        learn(estimator, rng, np.tile(truth, (16, 1)), rng.integers(0, K + 1, 16), ids)
+        learn(estimator, rng, np.tile(ground_truth, (16, 1)), rng.integers(0, K + 1, 16), ids)
         for request_id in ids.tolist():
             estimator.forget(request_id)
     estimates = predict(estimator)
-    assert estimates[:4] == pytest.approx(truth[:4], abs=0.05)
-    assert estimates[4:] == pytest.approx(truth[4:], abs=0.06)
+    assert estimates[:4] == pytest.approx(ground_truth[:4], abs=0.05)
+    assert estimates[4:] == pytest.approx(ground_truth[4:], abs=0.06)
 
 
 def test_a_constant_rate_is_not_confused_with_accepted_over_drafted():
@@ -259,9 +259,9 @@ def test_requests_given_up_while_preempted_leave_their_class_sound():
     """Taken from sums they were no longer part of, they would make the weight of their class negative."""
     rng, estimator = np.random.default_rng(11), make_estimator()
     ids = np.arange(40)
-    truth = np.tile(rng.uniform(0.4, 0.7, 40)[:, None], (1, K))
+    ground_truth = np.tile(rng.uniform(0.4, 0.7, 40)[:, None], (1, K))
     for _ in range(10):
-        learn(estimator, rng, truth, np.full(40, K), ids)
+        learn(estimator, rng, ground_truth, np.full(40, K), ids)
     before = predict(estimator)
     learn(estimator, rng, np.full((1, K), 0.6), np.full(1, K), np.array([NEW_REQUEST]))
     for request_id in ids.tolist():

@@ -1,4 +1,4 @@
-"""What estimates cost: goodput of plans made with them against plans made with the truth."""
+"""What estimates cost: goodput of plans made with them against plans made with the ground truth."""
 
 import factories
 import numpy as np
@@ -6,7 +6,7 @@ import pytest
 from drafter_cases import LOOKUP, found, free_test
 
 from smartspec.control.acceptance.estimator import AcceptanceEstimator
-from smartspec.control.planner.lengths import plan_lengths
+from smartspec.control.planner.lengths import StepTimes, plan_lengths
 from smartspec.control.records import Plan
 
 K = 8
@@ -51,7 +51,7 @@ class World:
         num_rows = len(survival)
         free = np.zeros(num_rows, dtype=bool)
         caps, weights = np.full(num_rows, K), np.ones(num_rows)
-        return plan_lengths(survival, caps, weights, free, np.zeros(1), self.target_seconds).lengths
+        return plan_lengths(survival, caps, weights, free, StepTimes(np.zeros(1), self.target_seconds)).lengths
 
     def _goodput(self, lengths):
         is_verified = np.arange(K) < lengths[:, None]

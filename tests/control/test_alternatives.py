@@ -21,8 +21,8 @@ ESTIMATES = estimates_of(LatencyModel(TARGET, (DRAFT,)), model=SURVIVAL)
 PREFILL = {"num_prefills": 1, "prefill_tokens": 400, "prefill_context_tokens": 400, "prefill_attended_tokens": 80_000.0}
 
 
-def make_view(prefill=False, behind=False):
-    lag = np.where(np.arange(ROWS) % 3, 300, 0) if behind else NONE
+def make_view(prefill=False, lags=False):
+    lag = np.where(np.arange(ROWS) % 3, 300, 0) if lags else NONE
     more = PREFILL | {"num_waiting": 20} if prefill else {}
     return factories.make_view(ROWS, lag=lag, context_tokens=300, max_draft_tokens=K, **more)
 
@@ -35,10 +35,10 @@ def make_policy(uniform=None, overdrawn=False):
 
 
 @pytest.mark.parametrize("prefill", [False, True])
-@pytest.mark.parametrize("behind", [False, True])
+@pytest.mark.parametrize("lags", [False, True])
 @pytest.mark.parametrize("uniform", [None, (1, 3)])
-def test_where_the_budget_is_overdrawn_the_first_alternative_is_what_would_have_been_done(prefill, behind, uniform):
-    view = make_view(prefill, behind)
+def test_where_the_budget_is_overdrawn_the_first_alternative_is_what_would_have_been_done(prefill, lags, uniform):
+    view = make_view(prefill, lags)
     wanted = make_policy(uniform).plan(view, ESTIMATES)
     policy = make_policy(uniform, overdrawn=True)
     assert not policy.plan(view, ESTIMATES).lengths.any()
@@ -79,10 +79,10 @@ def recorded(policy, view):
 
 
 @pytest.mark.parametrize("prefill", [False, True])
-@pytest.mark.parametrize("behind", [False, True])
-def test_an_alternative_has_the_goodput_it_would_have_if_it_were_chosen(prefill, behind):
+@pytest.mark.parametrize("lags", [False, True])
+def test_an_alternative_has_the_goodput_it_would_have_if_it_were_chosen(prefill, lags):
     """Also after a step that took much longer than predicted."""
-    view = make_view(prefill, behind)
+    view = make_view(prefill, lags)
     chosen, stopped = recorded(make_policy(), view), recorded(make_policy(overdrawn=True), view)
     assert chosen.lengths.any() and not stopped.lengths.any()
     assert stopped.alternatives[0].num_draft_tokens == chosen.lengths.sum()

@@ -44,7 +44,7 @@ def test_no_policy_exceeds_what_a_row_or_the_step_can_have(name, steps, has_mode
         assert (plan.drafter < 1 + has_model).all()
         assert ((plan.drafter >= 0) == (plan.lengths > 0)).all()
         assert ((outcome.verified >= 0) & (outcome.verified <= outcome.drafted)).all()
-        if name != "fixed":  # lengths asked for by hand are the host's to cut
+        if name != "fixed":  # lengths given by hand are the host's to cut
             assert outcome.verified.sum() <= budget
 
 
@@ -80,7 +80,7 @@ def test_what_is_known_of_requests_is_dropped_with_them(name):
 
 
 @pytest.mark.parametrize("name", PARAMETERS)
-def test_numbers_behind_names_are_taken_or_refused_with_their_range(name):
+def test_numbers_after_names_are_taken_or_refused_with_their_range(name):
     _, least, largest = PARAMETERS[name]
     for value in (least, largest):
         parse_policy(f"{name}:{value}", K)
@@ -90,7 +90,7 @@ def test_numbers_behind_names_are_taken_or_refused_with_their_range(name):
         assert repr(f"{name}:{bad}") in str(error.value)
 
 
-def test_perfect_estimates_cannot_be_asked_for_by_name():
+def test_perfect_estimates_cannot_be_named():
     with pytest.raises(ValueError, match="only in the simulator"):
         parse_policy("perfect-estimates", K)
 
@@ -101,7 +101,7 @@ def test_names_that_are_none_list_the_others(name):
         parse_policy(name)
 
 
-def test_perfect_estimates_believe_the_truth_and_not_the_estimates():
+def test_perfect_estimates_believe_the_ground_truth_and_not_the_estimates():
     policy = new_policy("perfect-estimates")
     told_useless = policy.plan(make_view(4), make_estimates(4, acceptance=0.0))
     told_perfect = policy.plan(make_view(4), make_estimates(4, acceptance=1.0))
@@ -111,9 +111,9 @@ def test_perfect_estimates_believe_the_truth_and_not_the_estimates():
 
 def test_perfect_estimates_take_any_gain():
     """Free verification at 0.5 % acceptance: less than goodput's margin, but a gain."""
-    truth = make_estimates(1, acceptance=0.005, latency=_FreeTokens(), has_model=False)
-    policy = PerfectEstimates(lambda view: truth)
-    assert policy.plan(make_view(1, found_lengths=[1], has_model=False), truth).lengths.tolist() == [1]
+    ground_truth = make_estimates(1, acceptance=0.005, latency=_FreeTokens(), has_model=False)
+    policy = PerfectEstimates(lambda view: ground_truth)
+    assert policy.plan(make_view(1, found_lengths=[1], has_model=False), ground_truth).lengths.tolist() == [1]
 
 
 class _FreeTokens:
@@ -170,7 +170,7 @@ def test_adaserve_verifies_the_likeliest_tokens_of_the_batch():
     assert keep.tolist() == [3, 0, 3]
 
 
-def test_adaserve_serves_requests_behind_their_objective_first():
+def test_adaserve_serves_requests_that_lag_their_objective_first():
     confidence = np.repeat(np.array([[0.9], [0.5], [0.8]]), K, axis=1)
     view = make_view(3, extras={"tpot_targets": np.array([np.inf, 0.011, np.inf])})
     keep = adaserve_keep(AdaServe(3 + 6), view, make_estimates(3), K, confidence)
@@ -205,9 +205,9 @@ def test_adaserve_counts_time_and_tokens_of_each_request():
     view = make_view(2, extras={"tpot_targets": np.full(2, 0.021)})
     for _ in range(10):
         run_step(policy, view, make_estimates(2), np.array([1.0, 0.0]), rng)
-    ahead, behind = policy._tokens_needed(view, 0.02).tolist()
+    ahead, late = policy._tokens_needed(view, 0.02).tolist()
     assert ahead == 1.0
-    assert behind == pytest.approx((10 * 0.021 + 1.05 * 0.02) / 0.021 - 10)
+    assert late == pytest.approx((10 * 0.021 + 1.05 * 0.02) / 0.021 - 10)
 
 
 def test_adaserve_takes_its_budget_from_the_knee_and_stops_beyond():

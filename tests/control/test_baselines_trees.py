@@ -35,7 +35,7 @@ def test_eagle2_has_one_budget_whatever_the_load():
     assert plan_of("eagle2:16", [0]).lengths.tolist() == [16]
 
 
-def test_what_makes_no_trees_is_asked_for_chains_and_found_drafts_are_used():
+def test_what_makes_no_trees_is_planned_for_chains_and_found_drafts_are_used():
     plan = plan_of("eagle2", [0, 5], CHAINS)
     assert plan.lengths.tolist() == [8, 5] and plan.drafter.tolist() == [1, 0]
     assert plan_of("ddd", [0, 5], CHAINS).passes.tolist() == [11, 5]
@@ -65,15 +65,15 @@ def sequoia_plan(name: str, num_rows: int, survival=0.7, drafter: DrafterSpec = 
     view = factories.make_view(num_rows, drafters=(lagging(num_rows),), max_draft_tokens=K)
     latency = LatencyModel(CostCurve.linear(0.02, 0.0004), (CostCurve.linear(0.001, 0.0),))
     chain = np.broadcast_to(np.cumprod(np.full(K, survival)), (1, num_rows, K))
-    siblings = AcceptanceEstimator(K, (drafter,)).siblings
-    estimates = Estimates((drafter,), chain, latency, siblings=siblings)
+    rank_chances = AcceptanceEstimator(K, (drafter,)).rank_chances
+    estimates = Estimates((drafter,), chain, latency, rank_chances=rank_chances)
     return parse_policy(name, K).plan(view, estimates), estimates
 
 
 def test_sequoias_tree_is_the_best_static_one():
     plan, estimates = sequoia_plan("sequoia:20", 3)
-    siblings = estimates.siblings[0]
-    ranks = np.minimum.accumulate([0.7, *(0.3 * siblings)])
+    rank_chances = estimates.rank_chances[0]
+    ranks = np.minimum.accumulate([0.7, *(0.3 * rank_chances)])
     best = best_tree(np.tile(ranks, (K, 1)), 20)
     np.testing.assert_allclose(plan.extras["chances"], np.tile(ranks, (K, 1)))
     assert plan.lengths.tolist() == [20] * 3 and plan.passes.tolist() == [best.depths.max()] * 3

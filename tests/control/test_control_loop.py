@@ -1,4 +1,4 @@
-"""The whole controller in a world whose truth is known: acceptance, times and therefore the best lengths."""
+"""The whole controller in a world whose ground truth is known: acceptance, times and therefore the best lengths."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ from drafter_cases import LOOKUP, MODEL, found, free_test, lagging
 
 from smartspec.control.controller import Controller
 from smartspec.control.latency.model import CostCurve, LatencyModel
-from smartspec.control.planner.lengths import plan_lengths
+from smartspec.control.planner.lengths import StepTimes, plan_lengths
 from smartspec.control.records import Drafted, StepSeconds
 
 K = 8
@@ -50,9 +50,11 @@ class World:
             np.full(self.num_rows, K),
             np.ones(self.num_rows),
             np.full(self.num_rows, self.draft is not None),
-            np.array([self.draft_seconds(depth) for depth in range(K + 1)]),
-            self.target_seconds(np.arange(self.num_rows * K + 1)),
-            HOST_SECONDS,
+            StepTimes(
+                np.array([self.draft_seconds(depth) for depth in range(K + 1)]),
+                self.target_seconds(np.arange(self.num_rows * K + 1)),
+                HOST_SECONDS,
+            ),
         )
         return self.goodput(plan.lengths)
 
@@ -130,7 +132,7 @@ def test_a_machine_slower_than_profiled_is_learned():
 
 
 @pytest.mark.parametrize("factor", [5.0, 10.0, 30.0])
-def test_a_wrong_profile_is_no_evidence_against_drafts(factor):
+def test_a_wrong_profile_does_not_turn_drafts_off(factor):
     """A first non-speculative step corrected the model at once, but the guard went on believing that such steps take a
     fifth of what is predicted, and stopped drafts that gain."""
     world = World(rates(0.8, 0.8, 0.8, 0.8), MEMORY_BOUND)
@@ -158,7 +160,7 @@ def test_a_useless_draft_model_is_left_alone():
     assert np.mean([step.sum() == 0 for step in lengths]) > 0.97
 
 
-def test_never_behind_plain_decoding_by_more_than_two_percent_even_while_learning():
+def test_never_slower_than_plain_decoding_by_more_than_two_percent_even_while_learning():
     """32 rows on a compute-bound machine: drafts at 30 % lose, and the first steps may not pay much to find out."""
     world = World(rates(*[0.3] * 32), CostCurve.linear(0.03, 0.003))
     off = world.goodput(np.zeros(32, dtype=int))

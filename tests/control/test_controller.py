@@ -174,7 +174,7 @@ def test_prefill_only_steps_teach_time():
     json.dumps(controller.state(), allow_nan=False)
 
 
-def test_what_is_asked_for_is_known_from_all_steps_so_far():
+def test_what_is_read_is_known_from_all_steps_so_far():
     """Learning in groups of steps is not seen from outside."""
     controller, view = make_controller("fixed:2"), make_view(2)
     first = controller.acceptance.survival(view)[0, 0, 0]
@@ -185,7 +185,7 @@ def test_what_is_asked_for_is_known_from_all_steps_so_far():
         first = now
 
 
-def test_a_group_of_steps_is_learned_from_without_being_asked():
+def test_a_group_of_steps_is_learned_from_without_being_read():
     controller, view = make_controller("fixed:2"), make_view(2)
     planned_with = []
     for _ in range(2 * LEARN_STEPS):

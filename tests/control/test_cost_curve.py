@@ -46,8 +46,8 @@ def test_nnls_meets_the_optimality_conditions(num_columns, seed):
 
 def test_nnls_recovers_exact_non_negative_coefficients():
     design = np.random.default_rng(1).random((20, 4))
-    truth = np.array([0.0, 2.0, 0.5, 0.0])
-    assert solve_nnls(design, design @ truth) == pytest.approx(truth, abs=1e-9)
+    ground_truth = np.array([0.0, 2.0, 0.5, 0.0])
+    assert solve_nnls(design, design @ ground_truth) == pytest.approx(ground_truth, abs=1e-9)
 
 
 def test_fit_follows_a_bend_and_attention():
@@ -62,10 +62,10 @@ def test_fit_follows_a_bend_and_attention():
 
 def test_fit_of_noisy_samples_is_monotone_and_close():
     curve = CostCurve.fit(measured_samples(noise=0.05))
-    truth = np.array([sample.seconds for sample in measured_samples()])
+    ground_truth = np.array([sample.seconds for sample in measured_samples()])
     predicted = curve.relative_errors(measured_samples())
     assert np.median(np.abs(predicted)) < 0.03
-    assert len(truth) == len(predicted)
+    assert len(ground_truth) == len(predicted)
     assert (np.diff(curve.seconds(np.arange(1, 600), 2000.0, 8.0)) >= 0).all()
 
 

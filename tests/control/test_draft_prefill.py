@@ -19,7 +19,7 @@ NOT_EXPLORING = GoodputSettings(budget=BudgetSettings(share=0.0))
 # Memory-bound up to 256 tokens: the first of them cost nothing.
 DRAFT = CostCurve(knots=(1.0, 256.0), slopes=(0.0, 1e-4), constant=0.002)
 LATENCY = LatencyModel(CostCurve(knots=(1.0, 256.0), slopes=(0.0, 1e-4), constant=0.03), (DRAFT,))
-EVERYBODY, NOBODY = np.zeros(R, dtype=int), np.full(R, -1)
+THE_MODEL, NO_DRAFTER = np.zeros(R, dtype=int), np.full(R, -1)
 
 
 def make_view(lag, context=3000, rows=R):
@@ -38,17 +38,17 @@ def who_begins(view, estimates, remaining_tokens=np.inf, length=K):
         seconds = 0.03 + draft_seconds[:, length].sum()  # verifying costs nothing
         return LengthPlan(np.where(drafter >= 0, length, 0), length, 100.0, seconds, 100.0, 0.03, 0.1)
 
-    drafter, seconds = begun(view, EVERYBODY, NOBODY, estimates, SETTINGS, remaining_tokens, 100.0, plan)
+    drafter, seconds = begun(view, THE_MODEL, NO_DRAFTER, estimates, SETTINGS, remaining_tokens, 100.0, plan)
     return drafter >= 0, seconds[0]
 
 
 def test_a_step_is_charged_its_share_of_the_whole_draft_prefill():
     """Not the time of a share of the tokens: a small pass is memory-bound, and a long prompt would seem free."""
-    estimates, up_to_date, behind = make_estimates(), make_view(0), make_view(3000)
-    ordinary = LATENCY.draft_seconds(up_to_date, EVERYBODY, K)[0]
-    whole = LATENCY.draft_seconds(behind, EVERYBODY, 1)[0, 1] - ordinary[1]
+    estimates, up_to_date, lagging = make_estimates(), make_view(0), make_view(3000)
+    ordinary = LATENCY.draft_seconds(up_to_date, THE_MODEL, K)[0]
+    whole = LATENCY.draft_seconds(lagging, THE_MODEL, 1)[0, 1] - ordinary[1]
     assert whole > 1.0
-    rows, charged = who_begins(behind, estimates)
+    rows, charged = who_begins(lagging, estimates)
     assert rows.all()
     assert charged[0] == 0.0
     assert charged[1:] - ordinary[1:] == pytest.approx(whole / SETTINGS.max_steps, rel=0.01)

@@ -134,7 +134,7 @@ def test_where_every_step_is_mixed_drafts_that_pay_are_explored_too():
 
 
 @pytest.mark.parametrize("prefill", [0, 200])
-def test_requests_that_nobody_values_are_not_drafted_for(prefill):
+def test_requests_without_weight_are_not_drafted_for(prefill):
     more = {"num_prefills": int(prefill > 0), "prefill_tokens": prefill, "prefill_context_tokens": prefill}
     view = factories.make_view(ROWS, lag=0, max_draft_tokens=K, weights=np.zeros(ROWS), **more)
     controller = Controller("goodput", K, LatencyModel(TARGET, (DRAFT,)), drafters=(MODEL,), strict=True)

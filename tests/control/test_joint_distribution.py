@@ -150,19 +150,19 @@ def test_two_texts_are_as_likely_together_as_the_product_of_their_targets_says(n
 
 
 class BothOrNeither(Policy):
-    """Keeps the drafts of both where the same confidence lies behind their first tokens. Each text alone has its
+    """Keeps the drafts of both where the same confidence lies after their first tokens. Each text alone has its
     target's distribution where the other's draft is even, as half of the drafts are kept whatever was drawn."""
 
     def plan(self, view, estimates):
         return plan_of_lengths(view, estimates, K)
 
     def cut(self, plan, drafted, survival):
-        behind = drafted.confidence[:, 1]
-        return drafted.lengths * (behind.max() - behind.min() < 1e-9)
+        after = drafted.confidence[:, 1]
+        return drafted.lengths * (after.max() - after.min() < 1e-9)
 
 
 class BestAsTheyAre(BothOrNeither):
-    """The best cut of the drafts as they turned out, so that a token is kept for the sake of those behind it."""
+    """The best cut of the drafts as they turned out, so that a token is kept for the sake of those after it."""
 
     def cut(self, plan, drafted, survival):
         chances = np.cumprod(drafted.confidence, axis=1)

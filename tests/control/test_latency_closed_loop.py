@@ -1,5 +1,5 @@
 """The cost model as the planner lives with it: it starts wrong, sees only what the planner chooses, and must end up
-choosing what one who knows the truth would choose."""
+choosing what one who knows the ground truth would choose."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ import pytest
 from factories import make_view
 
 from smartspec.control.latency.model import CostCurve, LatencyModel, ProfileSample
-from smartspec.control.planner.lengths import plan_lengths
+from smartspec.control.planner.lengths import StepTimes, plan_lengths
 from smartspec.control.records import Plan, StepSeconds
 
 K = 8
@@ -33,7 +33,7 @@ def _soft_maximum(one, other):
     return np.maximum(one, other) + 0.5 * np.minimum(one, other)
 
 
-def profile(truth):
+def profile(ground_truth):
     """Best of three noisy measurements on a grid of sizes."""
     rng = np.random.default_rng(0)
     grid = [(rows, new, 256) for rows in (1, 2, 4, 8, 16, 32, 64, 128, 256) for new in (1, 2, 4, 8)]
@@ -42,7 +42,7 @@ def profile(truth):
     for rows, new, context in grid:
         size = (rows * new, rows * (context + new), rows)
         noise = np.exp(0.02 * rng.standard_normal(3)).min()
-        samples.append(ProfileSample(*size, float(truth.seconds(*map(float, size))) * noise))
+        samples.append(ProfileSample(*size, float(ground_truth.seconds(*map(float, size))) * noise))
     return CostCurve.fit(samples)
 
 
@@ -68,8 +68,8 @@ WRONG = {
 class Loop:
     """Requests come and go, each with its own acceptance and context; drafts exist already (prompt lookup)."""
 
-    def __init__(self, truth, start, num_rows, seed=0):
-        self.truth, self.model, self.num_rows = truth, LatencyModel(start), num_rows
+    def __init__(self, ground_truth, start, num_rows, seed=0):
+        self.ground_truth, self.model, self.num_rows = ground_truth, LatencyModel(start), num_rows
         self.rng = np.random.default_rng(seed)
         self.acceptance = self.rng.beta(4, 2, num_rows)
         self.context = self.rng.integers(250, 2000, num_rows)
@@ -82,7 +82,7 @@ class Loop:
         fed = self.num_rows + num_draft_tokens
         context = float(self.context.sum())
         attended = fed * (context / self.num_rows + 1)
-        return self.truth.seconds(fed, context + fed, self.num_rows, attended) / self.speed
+        return self.ground_truth.seconds(fed, context + fed, self.num_rows, attended) / self.speed
 
     def step(self):
         """Plan, measure and learn; returns the true goodput of the plan as a share of the best possible."""
@@ -102,7 +102,7 @@ class Loop:
 
     def plan(self, survival, target_seconds):
         full = np.full(self.num_rows, K)
-        return plan_lengths(survival, full, full / K, full == 0, np.zeros(1), target_seconds, HOST_SECONDS)
+        return plan_lengths(survival, full, full / K, full == 0, StepTimes(np.zeros(1), target_seconds, HOST_SECONDS))
 
     def noisy(self, seconds):
         return float(seconds * np.exp(NOISE * self.rng.standard_normal()) * (5 if self.rng.random() < OUTLIERS else 1))
@@ -116,10 +116,10 @@ class Loop:
         return np.array([self.step() for _ in range(num_steps)])
 
 
-@pytest.mark.parametrize("truth", [Accelerator(), CPU], ids=["accelerator", "cpu"])
+@pytest.mark.parametrize("ground_truth", [Accelerator(), CPU], ids=["accelerator", "cpu"])
 @pytest.mark.parametrize("wrong", WRONG)
-def test_a_wrong_profile_costs_at_most_three_percent_after_a_hundred_steps(truth, wrong):
-    shares = {rows: Loop(truth, WRONG[wrong](profile(truth)), rows).run(130) for rows in BATCHES}
+def test_a_wrong_profile_costs_at_most_three_percent_after_a_hundred_steps(ground_truth, wrong):
+    shares = {rows: Loop(ground_truth, WRONG[wrong](profile(ground_truth)), rows).run(130) for rows in BATCHES}
     assert min(share[100:].mean() for share in shares.values()) >= 0.97, shares
 
 

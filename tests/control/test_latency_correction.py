@@ -76,7 +76,7 @@ def test_one_pass_takes_as_long_as_the_same_among_many(curve, history, fed):
 def test_an_estimate_that_has_become_negative_is_put_right_by_the_next_pass():
     """A first guess, ever larger passes: the filter's own estimate for the last kind of pass is below zero. Measured
     against zero instead, it hardly moved, and times were predicted to be six times too short."""
-    truth = CostCorrection(
+    ground_truth = CostCorrection(
         CostCurve((1.0, 64.0, 256.0), (1e-5, 3e-5, 1e-4), 0.02, 2e-8, 1e-5, per_attended_token=1e-10)
     )
     small, large = size(28, 4_000.0, 8), size(124, 6_400_000.0, 64)
@@ -84,19 +84,19 @@ def test_an_estimate_that_has_become_negative_is_put_right_by_the_next_pass():
     model = CostCorrection(CostCurve.linear(0.04, 0.002))
     passes = [small] * 10 + [prefill_small] * 3 + [large] * 2 + [prefill_large] * 4
     for pass_size in passes:
-        observe(model, pass_size, float(truth.seconds(pass_size)))
-    assert float(model.seconds(prefill_large)) == pytest.approx(float(truth.seconds(prefill_large)), rel=0.05)
+        observe(model, pass_size, float(ground_truth.seconds(pass_size)))
+    assert float(model.seconds(prefill_large)) == pytest.approx(float(ground_truth.seconds(prefill_large)), rel=0.05)
 
 
 def test_a_covariance_that_rounding_has_spoilt_is_begun_anew():
     """Passes of very different sizes can make a variance negative; it then was the root of a negative number."""
-    model, truth = CostCorrection(PROFILE), CostCorrection(PROFILE)
+    model, ground_truth = CostCorrection(PROFILE), CostCorrection(PROFILE)
     features = model.features(size(40))[0]
     model._covariance -= 2.0 * np.outer(model._theta, model._theta)
     assert features @ model._covariance @ features < 0.0
     for _ in range(10):
-        observe(model, size(40), 1.8 * seconds(truth, 40))
-    assert seconds(model, 40) == pytest.approx(1.8 * seconds(truth, 40), rel=0.02)
+        observe(model, size(40), 1.8 * seconds(ground_truth, 40))
+    assert seconds(model, 40) == pytest.approx(1.8 * seconds(ground_truth, 40), rel=0.02)
 
 
 @given(curves(), st.integers(1, 700), st.integers(0, 100_000), st.integers(1, 64))
@@ -117,24 +117,28 @@ def test_one_factor_explains_a_slower_machine():
 
 def test_two_sizes_tell_a_wrong_slope_from_a_slower_machine():
     model = CostCorrection(CostCurve((1.0, 8.0), (0.0005, 0.0011), 0.036, per_context_token=1e-6, per_row=1e-5))
-    truth = CostCorrection(PROFILE)
+    ground_truth = CostCorrection(PROFILE)
     rng = np.random.default_rng(0)
     for step in range(60):
         fed = 4 if step % 16 == 15 else 40
-        observe(model, size(fed), seconds(truth, fed) * np.exp(0.03 * rng.standard_normal()))
+        observe(model, size(fed), seconds(ground_truth, fed) * np.exp(0.03 * rng.standard_normal()))
     extra = seconds(model, 40) - seconds(model, 4)
-    assert extra == pytest.approx(seconds(truth, 40) - seconds(truth, 4), rel=0.1)
+    assert extra == pytest.approx(seconds(ground_truth, 40) - seconds(ground_truth, 4), rel=0.1)
 
 
 def test_a_context_the_profile_thought_free_is_learned():
-    truth = CostCorrection(PROFILE)
+    ground_truth = CostCorrection(PROFILE)
     model = CostCorrection(CostCurve(PROFILE.knots, PROFILE.slopes, PROFILE.constant, per_row=1e-5))
     rng = np.random.default_rng(0)
     for _ in range(100):
         fed, context = int(rng.integers(4, 36)), float(rng.uniform(4_000, 40_000))
-        observe(model, size(fed, context), seconds(truth, fed, context=context) * np.exp(0.03 * rng.standard_normal()))
+        observe(
+            model,
+            size(fed, context),
+            seconds(ground_truth, fed, context=context) * np.exp(0.03 * rng.standard_normal()),
+        )
     for context in (4_000.0, 20_000.0, 40_000.0):
-        assert seconds(model, 8, context=context) == pytest.approx(seconds(truth, 8, context=context), rel=0.05)
+        assert seconds(model, 8, context=context) == pytest.approx(seconds(ground_truth, 8, context=context), rel=0.05)
 
 
 def test_outliers_are_bounded_and_a_lasting_change_is_believed():
@@ -174,14 +178,14 @@ def test_doubt_stays_bounded_where_nothing_is_ever_measured():
 
 
 def test_prefill_deviates_without_moving_decoding():
-    model, truth = CostCorrection(PROFILE), CostCorrection(PROFILE)
+    model, ground_truth = CostCorrection(PROFILE), CostCorrection(PROFILE)
     rng = np.random.default_rng(0)
     for _ in range(100):
-        observe(model, size(4), seconds(truth, 4))
+        observe(model, size(4), seconds(ground_truth, 4))
         prefill = int(rng.integers(50, 500))
-        observe(model, size(4 + prefill, prefill=prefill), 0.8 * seconds(truth, 4 + prefill))
-    assert seconds(model, 4) == pytest.approx(seconds(truth, 4), rel=0.02)
-    assert seconds(model, 304, prefill=300) == pytest.approx(0.8 * seconds(truth, 304), rel=0.05)
+        observe(model, size(4 + prefill, prefill=prefill), 0.8 * seconds(ground_truth, 4 + prefill))
+    assert seconds(model, 4) == pytest.approx(seconds(ground_truth, 4), rel=0.02)
+    assert seconds(model, 304, prefill=300) == pytest.approx(0.8 * seconds(ground_truth, 304), rel=0.05)
 
 
 def test_a_running_mean_shrugs_at_outliers_and_follows_jumps():

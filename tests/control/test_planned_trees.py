@@ -15,14 +15,14 @@ from smartspec.control.goodput.settings import BudgetSettings, GoodputSettings
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
 from smartspec.control.planner.expected_tree import expected_trees
-from smartspec.control.planner.lengths import plan_lengths
+from smartspec.control.planner.lengths import StepTimes, plan_lengths
 from smartspec.control.policy import Estimates
 from smartspec.control.records import Drafted, DrafterSpec, Plan
 
 K = 10
 HEAD = DrafterSpec("head", has_passes=True, makes_trees=True)
 CHAINS = DrafterSpec("head", has_passes=True)
-SIBLINGS = np.array([0.47, 0.31, 0.1])
+RANK_CHANCES = np.array([0.47, 0.31, 0.1])
 
 
 def chain(rate: float) -> np.ndarray:
@@ -32,15 +32,15 @@ def chain(rate: float) -> np.ndarray:
 @pytest.mark.parametrize("num_ranks", [0, 1, 3])
 def test_the_expected_tree_is_the_best_static_one(num_ranks):
     rates = np.array([0.9, 0.55, 0.43])
-    survival, depths = expected_trees(np.stack([chain(rate) for rate in rates]), SIBLINGS[:num_ranks])
+    survival, depths = expected_trees(np.stack([chain(rate) for rate in rates]), RANK_CHANCES[:num_ranks])
     for row, rate in enumerate(rates):
-        ranks = np.minimum.accumulate([rate, *((1 - rate) * SIBLINGS[:num_ranks])])
+        ranks = np.minimum.accumulate([rate, *((1 - rate) * RANK_CHANCES[:num_ranks])])
         best = best_tree(np.tile(ranks, (K, 1)), K)
         np.testing.assert_allclose(survival[row], best.survival)
         assert sorted(depths[row].tolist()) == sorted(best.depths.tolist())
 
 
-def test_without_siblings_it_is_a_chain():
+def test_without_other_children_it_is_a_chain():
     survival, depths = expected_trees(chain(0.7)[None], np.empty(0))
     np.testing.assert_allclose(survival[0], chain(0.7))
     assert depths.tolist() == [list(range(1, K + 1))]
@@ -52,8 +52,7 @@ def test_slots_that_take_as_many_passes_come_for_the_price_of_one():
         "caps": np.array([3]),
         "weights": np.ones(1),
         "needs_depth": np.array([True]),
-        "draft_seconds": np.array([0.0, 0.2, 0.9, 2.0]),
-        "target_seconds": np.array([1.0, 1.05, 1.1, 1.15]),
+        "times": StepTimes(draft=np.array([0.0, 0.2, 0.9, 2.0]), target=np.array([1.0, 1.05, 1.1, 1.15])),
     }
     assert plan_lengths(survival, **problem).lengths.tolist() == [1]
     plan = plan_lengths(survival, **problem, passes=np.array([[1, 1, 2]]))
@@ -63,23 +62,24 @@ def test_slots_that_take_as_many_passes_come_for_the_price_of_one():
 
 
 class Acceptance(AcceptanceEstimator):
-    """One that knows that every chain's next token is right with this chance, and what siblings are worth."""
+    """One that knows that every chain's next token is right with this chance, and what other child ranks are worth."""
 
     def __init__(self, drafter: DrafterSpec, rate: float):
         super().__init__(K, (drafter,))
         self.rate = rate
 
     @property
-    def siblings(self) -> dict[int, np.ndarray]:
-        return {0: SIBLINGS}
+    def rank_chances(self) -> dict[int, np.ndarray]:
+        return {0: RANK_CHANCES}
 
 
 def planned(num_rows: int, drafter: DrafterSpec = HEAD, rate: float = 0.5, token=0.0004, draft=(0.004, 0.0)):
     view = factories.make_view(num_rows, drafters=(lagging(num_rows),), max_draft_tokens=K)
     latency = LatencyModel(CostCurve.linear(0.02, token), (CostCurve.linear(*draft),))
-    survival, siblings = np.broadcast_to(chain(rate), (1, num_rows, K)), {0: SIBLINGS} if drafter.makes_trees else {}
+    survival = np.broadcast_to(chain(rate), (1, num_rows, K))
+    rank_chances = {0: RANK_CHANCES} if drafter.makes_trees else {}
     settings = GoodputSettings(uses_confidence=False, budget=BudgetSettings(share=0.0))
-    estimates = Estimates((drafter,), survival, latency, Acceptance(drafter, rate), siblings=siblings)
+    estimates = Estimates((drafter,), survival, latency, Acceptance(drafter, rate), rank_chances=rank_chances)
     policy = Goodput(settings=settings)
     plan = policy.plan(view, estimates)
     return plan, plan.settled.best.plan
@@ -102,38 +102,38 @@ def test_trees_shrink_to_chains_and_to_nothing_under_load():
     assert widths[0] == 4 and 1 in widths
 
 
-def test_drafters_that_make_no_trees_are_asked_for_chains():
+def test_drafters_that_make_no_trees_are_planned_for_chains():
     plan, _ = planned(1, CHAINS)
     assert plan.width == 1 and plan.depths is None
 
 
-def tree_feedback(random: np.random.Generator, view, eldest: float, younger: np.ndarray):
-    """Trees of three children of the text and two of the eldest, and what was seen of them."""
+def tree_feedback(random: np.random.Generator, view, top: float, later: np.ndarray):
+    """Trees of three children of the text and two of its top-1 child, and what was seen of them."""
     num_rows = view.num_rows
     parents = np.tile([-1, -1, -1, 0, 0, *range(4, K - 1)], (num_rows, 1))
     tests = np.full((num_rows, K), -1)
     for row in tests:
         row[:3] = 0
-        if random.random() < eldest:
+        if random.random() < top:
             row[0], row[3:5] = 1, 0
-            if random.random() < eldest:
+            if random.random() < top:
                 row[3] = 1
-            elif random.random() < younger[0]:
+            elif random.random() < later[0]:
                 row[4] = 1
-        elif (u := random.random()) < younger[0] + younger[1]:
-            row[1 if u < younger[0] else 2] = 1
+        elif (u := random.random()) < later[0] + later[1]:
+            row[1 if u < later[0] else 2] = 1
     plan = Plan(np.full(num_rows, 5), np.zeros(num_rows, dtype=int), depths=np.full(num_rows, 2), width=3)
     accepted = np.maximum(tests, 0).sum(axis=1)
     tested = np.where(tests[:, 3] >= 0, 2, 1)
     return factories.make_outcome(view, plan, accepted=accepted, tested=tested, parents=parents, node_tests=tests)
 
 
-def test_what_the_eldest_and_younger_children_are_worth_is_learned_from_trees():
+def test_what_each_child_rank_is_worth_is_learned_from_trees():
     view = factories.make_view(8, drafters=(lagging(8),), max_draft_tokens=K)
     estimator, random = AcceptanceEstimator(K, (HEAD,)), np.random.default_rng(0)
     for _ in range(300):
         estimator.observe([tree_feedback(random, view, 0.6, np.array([0.5, 0.2]))])
-    np.testing.assert_allclose(estimator.siblings[0][:2], [0.5, 0.2], atol=0.05)
+    np.testing.assert_allclose(estimator.rank_chances[0][:2], [0.5, 0.2], atol=0.05)
     survival = estimator.survival(view)[0].mean(axis=0)
     np.testing.assert_allclose(
         survival[:2], [0.6, 0.36], atol=0.05
@@ -141,7 +141,7 @@ def test_what_the_eldest_and_younger_children_are_worth_is_learned_from_trees():
 
 
 def test_a_controller_prices_the_passes_that_were_made():
-    """A tree that has ended early is no evidence for slower passes."""
+    """A tree that has ended early does not make passes look slower."""
     latency = LatencyModel(CostCurve.linear(0.02, 1e-4), (CostCurve.linear(0.004, 1e-4),))
     controller = Controller("goodput", K, latency, drafters=(HEAD,), strict=True)
     view = factories.make_view(1, drafters=(lagging(1),), max_draft_tokens=K)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from smartspec.control.planner.lengths import plan_lengths
+from smartspec.control.planner.lengths import StepTimes, plan_lengths
 
 
 @st.composite
@@ -24,9 +24,11 @@ def problems(draw):
         "caps": array(num_rows, st.integers(0, num_positions)),
         "weights": array(num_rows, st.sampled_from([0.5, 1.0, 1.0, 3.0])),
         "needs_depth": array(num_rows, st.booleans()),
-        "draft_seconds": np.concatenate([[0.0], np.cumsum(array(num_positions, increments))]),
-        "target_seconds": 0.05 + np.cumsum(array(num_rows * num_positions + 1, increments)),
-        "host_seconds": draw(st.sampled_from([0.0, 0.02])),
+        "times": StepTimes(
+            draft=np.concatenate([[0.0], np.cumsum(array(num_positions, increments))]),
+            target=0.05 + np.cumsum(array(num_rows * num_positions + 1, increments)),
+            host=draw(st.sampled_from([0.0, 0.02])),
+        ),
     }
 
 
@@ -39,7 +41,11 @@ def goodput(problem, lengths):
 
 def goodput_seconds(problem, lengths):
     depth = max((k for k, needs in zip(lengths, problem["needs_depth"], strict=True) if needs), default=0)
-    return problem["draft_seconds"][depth] + problem["target_seconds"][sum(lengths)] + problem["host_seconds"]
+    return seconds_of(problem["times"], depth, sum(lengths))
+
+
+def seconds_of(times, depth, num_tokens):
+    return times.draft[depth] + times.target[num_tokens] + times.host
 
 
 @given(problems())
@@ -105,7 +111,7 @@ def test_the_plan_for_trees_is_the_best_of_all_sets_of_nodes(problem, data):
     best = 0.0
     for chosen in chain.from_iterable(combinations(slots, n) for n in range(len(slots) + 1)):
         deepest = max((passes[slot] for slot in chosen), default=0)
-        seconds = problem["draft_seconds"][deepest] + problem["target_seconds"][len(chosen)] + problem["host_seconds"]
+        seconds = seconds_of(problem["times"], deepest, len(chosen))
         best = max(best, (weights.sum() + sum(weights[slot[0]] * survival[slot] for slot in chosen)) / seconds)
     assert plan.goodput == pytest.approx(best, rel=1e-9)
     assert (plan.lengths <= caps).all() and (plan.passes <= plan.depth).all()
@@ -119,8 +125,10 @@ def simple_problem(survival, target_seconds, draft_seconds=None, needs_depth=Fal
         "caps": np.full(num_rows, num_positions),
         "weights": np.ones(num_rows),
         "needs_depth": np.full(num_rows, needs_depth),
-        "draft_seconds": np.zeros(num_positions + 1) if draft_seconds is None else np.array(draft_seconds),
-        "target_seconds": np.array(target_seconds, dtype=float),
+        "times": StepTimes(
+            draft=np.zeros(num_positions + 1) if draft_seconds is None else np.array(draft_seconds),
+            target=np.array(target_seconds, dtype=float),
+        ),
     }
 
 
@@ -137,7 +145,7 @@ def test_equal_slots_stay_prefixes_of_each_draft():
     assert plan.goodput == pytest.approx(5.0)
 
 
-def test_finds_the_second_peak_behind_a_fixed_cost():
+def test_finds_the_second_peak_after_a_fixed_cost():
     """Row of arXiv 2406.14066's fitted 70B model where stopping at the first drop would return no drafts."""
     survival = np.cumprod(np.full((26, 5), 0.7), axis=1)
     extra = np.arange(26 * 5 + 1)

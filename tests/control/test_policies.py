@@ -95,7 +95,7 @@ def test_goodput_falls_back_to_free_drafts_when_the_draft_model_is_slow():
 
 
 def test_rows_without_drafts_are_never_marked_for_the_model():
-    """They draft with nobody, whatever the others do."""
+    """They draft with no drafter, whatever the others do."""
     view = make_view([0, 4])
     view = replace(view, max_draft_tokens=np.array([0, 4]))
     plan = decide(parse_policy("goodput"), view, survival(0.9, 0.9), survival(0.95, 0.95), FREE_BOTH)

@@ -31,7 +31,7 @@ def view_of(num_rows: int, confidence: np.ndarray, parents=PARENTS) -> BatchView
     return BatchView(rows, np.full(num_rows, 50), np.full(num_rows, K), drafters=(drafter,))
 
 
-def outcome(random: np.random.Generator, truth: np.ndarray) -> tuple[np.ndarray, int, int]:
+def outcome(random: np.random.Generator, ground_truth: np.ndarray) -> tuple[np.ndarray, int, int]:
     """What is seen of one tree whose nodes are accepted with these chances if their parents are: node tests, tested
     depths, accepted depths."""
     tests, at, depth = np.full(K, -1), -1, 0
@@ -39,7 +39,7 @@ def outcome(random: np.random.Generator, truth: np.ndarray) -> tuple[np.ndarray,
         tests[children] = 0
         u, total = random.random(), 0.0
         for child in children:
-            total += truth[child]
+            total += ground_truth[child]
             if u < total:
                 tests[child], at = 1, child
                 break
@@ -49,9 +49,9 @@ def outcome(random: np.random.Generator, truth: np.ndarray) -> tuple[np.ndarray,
     return tests, depth, depth
 
 
-def outcome_of(random: np.random.Generator, num_rows: int, truth: np.ndarray, claimed: np.ndarray) -> Outcome:
+def outcome_of(random: np.random.Generator, num_rows: int, ground_truth: np.ndarray, claimed: np.ndarray) -> Outcome:
     view = view_of(num_rows, claimed)
-    tests, tested, accepted = zip(*(outcome(random, truth) for _ in range(num_rows)), strict=True)
+    tests, tested, accepted = zip(*(outcome(random, ground_truth) for _ in range(num_rows)), strict=True)
     everything = np.full(num_rows, K)
     return Outcome(
         view,
@@ -73,23 +73,23 @@ def test_depths_follow_parents():
     assert depths_of(np.array([[-1, 0, 1], [-1, -1, -1]])).tolist() == [[1, 2, 3], [1, 1, 1]]
 
 
-def true_survival(truth: np.ndarray) -> np.ndarray:
+def true_survival(ground_truth: np.ndarray) -> np.ndarray:
     survival = []
-    for parent, chance in zip(PARENTS[0], truth, strict=True):
+    for parent, chance in zip(PARENTS[0], ground_truth, strict=True):
         survival.append(chance * (survival[parent] if parent >= 0 else 1.0))
     return np.minimum.accumulate(survival)
 
 
 @pytest.mark.parametrize("bias", [1.0, 0.6])
 def test_node_survival_is_learned_also_from_a_drafter_that_errs(bias):
-    """A drafter that claims too little (bias below 1) is corrected, though siblings exclude each other."""
+    """A drafter that claims too little (bias below 1) is corrected, though children of one node exclude each other."""
     estimator, random = AcceptanceEstimator(K, (DrafterSpec("trees"),)), np.random.default_rng(0)
-    truth = CHANCES[0]
+    ground_truth = CHANCES[0]
     for _ in range(150):
-        estimator.observe([outcome_of(random, 8, truth, bias * truth)])
-    survival = estimator.survival(view_of(3, bias * truth))
+        estimator.observe([outcome_of(random, 8, ground_truth, bias * ground_truth)])
+    survival = estimator.survival(view_of(3, bias * ground_truth))
     assert survival.shape == (1, 3, K) and (np.diff(survival, axis=2) <= 0).all()
-    np.testing.assert_allclose(survival[0, 0], true_survival(truth), atol=0.06)
+    np.testing.assert_allclose(survival[0, 0], true_survival(ground_truth), atol=0.06)
 
 
 def test_chains_with_and_without_parents_are_the_same():

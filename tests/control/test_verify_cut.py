@@ -117,8 +117,8 @@ def drafted_lengths(plan, confidence):
 @pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=12)
 @given(slopes=st.tuples(*[st.sampled_from([0.0, 2e-4, 2e-3, 1e-2, 2e-2])] * 6), seed=st.integers(0, 10_000))
-def test_whether_a_token_is_kept_does_not_depend_on_what_comes_behind_it(name, slopes, seed):
-    """All confidence behind a position, and how long drafts are that reach it, is drawn again: the tokens up to there
+def test_whether_a_token_is_kept_does_not_depend_on_what_comes_after_it(name, slopes, seed):
+    """All confidence after a position, and how long drafts are that reach it, is drawn again: the tokens up to there
     stay or go as before. Also where that of other rows is, as a rule that stops drafts may look at all rows."""
     controller, rng = learned_controller(name, slopes, seed), np.random.default_rng(seed + 1)
     view, confidence = make_view(NUM_LEARNED), rng.uniform(0.05, 1.0, (R, K))
@@ -132,8 +132,8 @@ def test_whether_a_token_is_kept_does_not_depend_on_what_comes_behind_it(name, s
     first = kept(lengths, confidence)
     for position in np.repeat(np.arange(K), 5):
         rows = np.arange(R) == rng.integers(R) if name in WITHOUT_COUPLED_DRAFTS else np.ones(R, dtype=bool)
-        is_behind = rows[:, None] & (np.arange(K) > position)
-        others = np.where(is_behind, rng.choice([0.05, 0.5, 1.0], (R, K)), confidence)
+        is_after = rows[:, None] & (np.arange(K) > position)
+        others = np.where(is_after, rng.choice([0.05, 0.5, 1.0], (R, K)), confidence)
         redrawn = rng.integers(np.minimum(position + 1, plan.lengths), plan.lengths + 1)
         now = kept(np.where(rows & (lengths > position), redrawn, lengths), others)
         assert np.array_equal(np.minimum(now, position + 1)[rows], np.minimum(first, position + 1)[rows])

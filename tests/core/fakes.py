@@ -1,7 +1,7 @@
 """A language model made of a hash, and an executor that runs it: real scheduling and step loop, no tensors.
 
 The executor keeps the text each slot holds, moves it as the memory operations say, and fails loudly if the scheduler
-ever asks it to continue from text that is not there: the sharpest check of slots, copies, rollback and preemption.
+ever makes it continue from text that is not there: the sharpest check of slots, copies, rollback and preemption.
 """
 
 import numpy as np
@@ -35,7 +35,7 @@ class FakeExecutor:
     """accuracy: chance that a draft token is the right one. Seconds are made up: 1 per token.
 
     failing: what raises, once: "begin_step" (before any memory operation), "draft", "verify". bad: requests by id, and
-    the length of text behind which the model has no prediction for them.
+    the length of text after which the model has no prediction for them.
     """
 
     def __init__(self, num_slots: int, accuracy: float = 0.7, seed: int = 0):

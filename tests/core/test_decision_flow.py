@@ -31,9 +31,9 @@ def make_core(controller, num_blocks: int = 24) -> EngineCore:
 
 
 def make_requests() -> list[Request]:
-    wishes = [NO_OPTIONS, SpeculationOptions("code", 2, 3.0, 0.1)]
+    options = [NO_OPTIONS, SpeculationOptions("code", 2, 3.0, 0.1)]
     return [
-        Request(i, [i, 1, 2, 3][: 1 + i % 4], SamplingParams(max_tokens=4 + 3 * i), seed=0, speculation=wishes[i % 2])
+        Request(i, [i, 1, 2, 3][: 1 + i % 4], SamplingParams(max_tokens=4 + 3 * i), seed=0, speculation=options[i % 2])
         for i in range(8)
     ]
 

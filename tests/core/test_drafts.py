@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smartspec.control.planner.lengths import plan_lengths
+from smartspec.control.planner.lengths import StepTimes, plan_lengths
 from smartspec.core.batch import NO_DRAFT, Draft, chain, shorten
 
-# For each node, which earlier node (or -1) it follows and how likely it is accepted behind that.
+# For each node, which earlier node (or -1) it follows and how likely it is accepted after that.
 trees = st.lists(st.tuples(st.integers(0, 100), st.sampled_from([1.0, 0.9, 0.5, 0.5, 0.25, 0.0])), max_size=6)
 
 
@@ -50,9 +50,9 @@ def test_the_plan_is_the_best_choice_of_connected_subtrees(shapes, token_seconds
     survival = np.zeros((len(drafts), width))
     for row, values in enumerate(survivals):
         survival[row, : len(values)] = values
-    target_seconds = 0.02 + token_seconds * np.arange(len(drafts) * width + 1)
+    times = StepTimes(np.zeros(width + 1), 0.02 + token_seconds * np.arange(len(drafts) * width + 1))
     caps, no_depth = np.array([len(draft) for draft in drafts]), np.zeros(len(drafts), dtype=bool)
-    plan = plan_lengths(survival, caps, np.ones(len(drafts)), no_depth, np.zeros(width + 1), target_seconds)
+    plan = plan_lengths(survival, caps, np.ones(len(drafts)), no_depth, times)
 
     def subtrees(draft, values):
         for size in range(len(draft) + 1):
@@ -63,7 +63,7 @@ def test_the_plan_is_the_best_choice_of_connected_subtrees(shapes, token_seconds
     choices = [(0, 0.0)]
     for draft, values in zip(drafts, survivals, strict=True):
         choices = [(n + size, gained + gain) for n, gained in choices for size, gain in subtrees(draft, values)]
-    best = max((len(drafts) + gained) / target_seconds[n] for n, gained in choices)
+    best = max((len(drafts) + gained) / times.target[n] for n, gained in choices)
     assert plan.goodput == pytest.approx(best)
     assert (plan.lengths <= caps).all()
 

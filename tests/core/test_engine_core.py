@@ -103,7 +103,7 @@ def test_stop_token_inside_a_draft_ends_the_request_there():
 
 
 @given(st.integers(0, 500))
-def test_abort_at_any_moment_frees_everything_and_disturbs_nobody(seed):
+def test_abort_at_any_moment_frees_everything_and_disturbs_no_other(seed):
     random = np.random.default_rng(seed)
     core = make_core(num_blocks=16, num_slots=3, seed=seed)
     requests = [make_request(i, random.integers(0, 3, random.integers(1, 20)).tolist(), 12) for i in range(6)]
@@ -208,7 +208,7 @@ def test_a_request_without_a_prediction_ends_alone_and_nothing_of_it_is_cached(n
     assert alone.scheduler.blocks.find_cached_prefix(np.array(prompt, dtype=np.int32)) is None
     emitted = sum(f.num_emitted for f in alone.controller.outcomes)
     assert emitted == num_good
-    alone.step(0.0)  # nothing to run: nobody would carry memory operations out
+    alone.step(0.0)  # nothing to run: memory operations would not be carried out
     assert isinstance(alone.scheduler.blocks.take_memory_ops()[0], Wipe)
 
 

@@ -1,4 +1,4 @@
-"""Whose request is next, and that nobody waits for one who has more."""
+"""Whose request is next, and that no client waits for one that has more."""
 
 import pytest
 from fakes import FakeExecutor, RandomController
@@ -90,7 +90,7 @@ def make_core(num_slots: int = 4, num_blocks: int = 40) -> EngineCore:
 
 
 @pytest.mark.parametrize("limits", [{"num_slots": 4}, {"num_slots": 8, "num_blocks": 24}])
-def test_a_client_without_any_running_waits_for_nobody_who_has_several(limits):
+def test_a_client_without_any_running_does_not_wait_for_one_that_has_several(limits):
     core = make_core(**limits)
     for i in range(12):
         core.add_request(make_request(i, "crowd", max_tokens=40))

@@ -92,7 +92,7 @@ def test_the_bare_controller_ends_the_step():
         add_and_run(make_core(FailingController("plan")))
 
 
-def test_it_is_asked_again_after_the_pause_and_speculation_comes_back():
+def test_it_is_called_again_after_the_pause_and_speculation_comes_back():
     controller = FailingController("plan")
     safe = SafeController(controller, lambda text: None, RETRY_STEPS)
     core = make_core(safe)

@@ -1,4 +1,4 @@
-"""What callers ask of speculation reaches the controller's view; free KV bounds its drafts."""
+"""Options of speculation reach the controller's view; free KV bounds its drafts."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ K = 5
 
 
 class ViewKeeper(RandomController):
-    """Keeps the views it is asked about."""
+    """Keeps the views it plans for."""
 
     def __init__(self):
         super().__init__()
@@ -42,8 +42,8 @@ def make_core(num_blocks: int = 40, block_size: int = 4) -> EngineCore:
 def serve(core: EngineCore, *options: SpeculationOptions, max_tokens: int = 12) -> list[BatchView]:
     """Serve one request per options and return the views with all of them decoding."""
     requests = [
-        Request(i, [i + 1, 2], SamplingParams(max_tokens=max_tokens), seed=0, speculation=asked)
-        for i, asked in enumerate(options)
+        Request(i, [i + 1, 2], SamplingParams(max_tokens=max_tokens), seed=0, speculation=option)
+        for i, option in enumerate(options)
     ]
     for request in requests:
         core.add_request(request)
@@ -63,8 +63,8 @@ def test_without_options_requests_are_equal():
 
 
 def test_wishes_reach_the_view_row_by_row():
-    asked = SpeculationOptions(workload_class="code", max_draft_tokens=2, weight=2.5, tpot_target_seconds=0.05)
-    views = serve(make_core(), NO_OPTIONS, asked, SpeculationOptions("chat"), SpeculationOptions("code"))
+    wanted = SpeculationOptions(workload_class="code", max_draft_tokens=2, weight=2.5, tpot_target_seconds=0.05)
+    views = serve(make_core(), NO_OPTIONS, wanted, SpeculationOptions("chat"), SpeculationOptions("code"))
     assert views
     for view in views:
         rows = dict(zip(view.request_ids.tolist(), range(4), strict=True))
@@ -98,7 +98,7 @@ def test_free_kv_bounds_drafts_when_it_is_scarce():
 
 
 class OneTokenDrafts(ViewKeeper):
-    """Plans one draft token for everybody."""
+    """Plans one draft token for every request."""
 
     def plan(self, view):
         view = view.queried(True)

@@ -21,7 +21,7 @@ def path_probabilities(draft) -> list[float]:
 
 
 @given(learned=tokens, text=tokens, num_nodes=st.integers(1, 20))
-def test_a_tree_stands_in_node_order_with_distinct_siblings(learned, text, num_nodes):
+def test_a_tree_stands_in_node_order_with_distinct_children(learned, text, num_nodes):
     drafter = NgramTreeDrafter(max_draft_tokens=num_nodes)
     drafter.learn(as_text(learned[:1]), tuple(learned[1:]))
     draft = drafter.propose(as_text(text))
@@ -37,7 +37,7 @@ def test_a_tree_stands_in_node_order_with_distinct_siblings(learned, text, num_n
 
 
 def test_the_text_and_the_table_make_one_tree():
-    """Behind 5 6 the text went on with 7 and, before that, with 9; other requests with 8."""
+    """After 5 6 the text went on with 7 and, before that, with 9; other requests with 8."""
     drafter = NgramTreeDrafter(max_draft_tokens=40)
     drafter.learn(as_text([5, 6]), (8, 4))
     draft = drafter.propose(as_text([5, 6, 9, 1, 5, 6, 7, 2, 5, 6]))
@@ -53,14 +53,14 @@ def test_a_period_goes_on():
     assert draft.is_chain and draft.token_ids.tolist() == [1, 2, 1, 2, 1, 2]
 
 
-def test_nothing_is_proposed_behind_new_tokens():
+def test_nothing_is_proposed_after_new_tokens():
     drafter = NgramTreeDrafter(max_draft_tokens=6)
     assert drafter.propose(as_text([1, 2, 3])) is NO_DRAFT
     assert drafter.propose(as_text([1])) is NO_DRAFT
 
 
 def test_probabilities_are_counted():
-    """The younger sibling is right every time, so it becomes the elder."""
+    """The second child is right every time, so it becomes the first."""
     drafter = NgramTreeDrafter(max_draft_tokens=4)
     text = as_text([5, 6, 9, 1, 5, 6, 7, 2, 5, 6])
     first = drafter.propose(text)

@@ -39,7 +39,7 @@ def write_llama(
     tied: bool = True,
     tensors: dict[str, np.ndarray] | None = None,
 ) -> Path:
-    """types: block types by the part of a tensor's name behind its layer, such as {"attn_v": "Q6_K"}; tensors: others,
+    """types: block types by the part of a tensor's name after its layer, such as {"attn_v": "Q6_K"}; tensors: others,
     in fp32."""
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_block_count(CONFIG.num_hidden_layers)

@@ -1,4 +1,4 @@
-"""Heads whose config.json or weights lie at random, loaded and asked for drafts: python lying_heads.py SEED COUNT.
+"""Heads whose config.json or weights lie at random, loaded and run for drafts: python lying_heads.py SEED COUNT.
 
 Prints a line for each: refused, with the reason, or drafted. Memory that is read or written out of bounds ends the
 process.

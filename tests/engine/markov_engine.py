@@ -72,8 +72,8 @@ class TableHead:
                 confidence = tree.add(nodes, token_lists, chance_lists)
                 entropy = float(torch.special.entr(self.logits[token_ids[0]].exp()).sum())
                 nodes = tree.frontier()
-                asked = depth, np.array([row]), np.array([confidence]), np.array([entropy])
-                if not nodes or (stop is not None and stop(*asked)[0]):
+                of_pass = depth, np.array([row]), np.array([confidence]), np.array([entropy])
+                if not nodes or (stop is not None and stop(*of_pass)[0]):
                     break
                 tree.feed(nodes, request.num_tokens + depth)
                 token_ids = tree.token_ids(nodes)

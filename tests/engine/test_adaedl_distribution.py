@@ -17,7 +17,7 @@ from smartspec.engine.drafting.draft_model import DraftModel
 from smartspec.engine.sampling import sampler
 
 K, BATCH, NUM = 20, 32, 240
-SURE = list(range(138))  # six drafts of K tokens that are all accepted, a token behind each, and half a draft
+SURE = list(range(138))  # six drafts of K tokens that are all accepted, a token after each, and half a draft
 WRONG = list(range(138, 142))  # what the drafter takes for the way on
 RIGHT, BEFORE_EVEN, FIRST, SECOND = 142, 143, 144, 145
 SPREAD, EVEN, BEHIND = list(range(146, 162)), list(range(162, 178)), list(range(178, 194))

@@ -23,7 +23,7 @@ from smartspec.engine.runtime.executor import LiveExecutor
 
 BAD_TOKEN = VOCABULARY - 1
 LONG, SHORT = [i * 7 % 50 for i in range(60)], [3, 1, 4, 1, 5]
-BAD = [BAD_TOKEN, *range(50)]  # whatever comes behind the bad token attends to it
+BAD = [BAD_TOKEN, *range(50)]  # whatever comes after the bad token attends to it
 
 
 def make_core(with_kernel: bool, draft_length: int = 4, taps: tuple[int, ...] = ()) -> EngineCore:
@@ -142,7 +142,7 @@ def test_a_pass_without_bad_drafts_leaves_every_request_its_features(with_kernel
 
 
 class NaNBehind(TableRunner):
-    """Has no numbers behind BAD; with_neighbours: nor, in the same pass, for any other token of that request, as where
+    """Has no numbers after BAD; with_neighbours: nor, in the same pass, for any other token of that request, as where
     attention reads what its mask hides."""
 
     BAD, with_neighbours = 3, False

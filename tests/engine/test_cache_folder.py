@@ -1,4 +1,4 @@
-"""What is made once: complete or not there, whoever makes it."""
+"""What is made once: complete or not there, by whichever process."""
 
 import threading
 from pathlib import Path

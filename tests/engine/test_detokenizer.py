@@ -65,8 +65,8 @@ def test_a_space_is_kept_after_a_prompt():
 
 
 @given(st.lists(st.integers(0, 259), max_size=12), st.lists(st.integers(0, 259), max_size=12))
-def test_no_tokens_make_it_fail_and_good_ones_have_text_behind_any(prompt, token_ids):
-    """Bytes that are no character may hold back the letters right behind them, but not for longer."""
+def test_no_tokens_make_it_fail_and_good_ones_have_text_after_any(prompt, token_ids):
+    """Bytes that are no character may hold back the letters right after them, but not for longer."""
     letters = ["a"] * 4
     for tokenizer in (PIECES, BYTES):
         known = tokenizer.get_vocab_size()

@@ -19,7 +19,7 @@ from smartspec.engine.runtime.executor import LiveExecutor
 
 
 class ModelController:
-    """Random lengths for the draft model, with pauses in which it is not asked at all."""
+    """Random lengths for the draft model, with pauses in which it is not used at all."""
 
     predicted_seconds = 0.0
 
@@ -60,7 +60,7 @@ def make_core(draft_seed: int, num_blocks: int = 60, seed: int = 0) -> EngineCor
 
 
 class ShortSighted:
-    """A grammar that allows every token, and cannot tell what may come behind every third one of a draft."""
+    """A grammar that allows every token, and cannot tell what may come after every third one of a draft."""
 
     def accept(self, token_ids):
         pass
@@ -117,12 +117,12 @@ def test_another_draft_changes_no_greedy_token():
         assert core.controller.num_accepted < core.controller.num_tested
 
 
-def test_a_stop_rule_ends_drafts_behind_the_pass_it_was_asked_about():
+def test_a_stop_rule_ends_drafts_after_the_pass_it_was_called_for():
     core = make_core(draft_seed=1)
-    asked, drafted = [], []
+    called, drafted = [], []
 
     def stop(depth, rows, confidence, entropy):
-        asked.append(depth)
+        called.append(depth)
         assert len(rows) == len(confidence) == len(entropy)
         assert ((confidence > 0) & (confidence <= 1) & (entropy >= 0)).all()
         return np.full(len(rows), depth == 1)
@@ -134,11 +134,11 @@ def test_a_stop_rule_ends_drafts_behind_the_pass_it_was_asked_about():
     assert [r.output_token_ids.tolist() for r in requests] == [
         r.output_token_ids.tolist() for r in generate(make_core(draft_seed=1))
     ]
-    assert max(asked) == 1 and max(drafted) == 2
+    assert max(called) == 1 and max(drafted) == 2
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_draft_ends_behind_a_token_that_the_grammar_cannot_look_behind(temperature):
+def test_a_draft_ends_after_a_token_that_the_grammar_cannot_see_past(temperature):
     """The target drafts for itself, so all that is drafted is accepted, and nothing is drafted from no distribution."""
     core = make_core(draft_seed=0)
     requests = generate(core, temperature, grammar=ShortSighted())

@@ -42,7 +42,7 @@ FIRST_TOKEN = 0  # of every text
 ONE, IS_FIRST = 0, 1  # places in an embedding: 1 for all tokens, 1 for the first alone
 UNSEEN = 30.0  # query and key whose product is a weight of zero
 DEPTH = 4  # of Medusa's drafts
-DOUBT = 0.1  # scale of the logits: so that nodes of a path do not stand before all their siblings
+DOUBT = 0.1  # scale of the logits: so that nodes of a path do not stand before all other children of their parents
 
 
 def eagle_pair() -> tuple[LoadedModel, EagleHead]:
@@ -102,7 +102,7 @@ class AnyShape(RandomShapes):
 
 
 class Checking(LiveExecutor):
-    """Expects of every draft that it was right to its end: behind the last accepted node there is none."""
+    """Expects of every draft that it was right to its end: after the last accepted node there is none."""
 
     num_drafts = num_deep = num_compacted = 0
 

@@ -34,11 +34,11 @@ def test_no_draft_token_is_drawn_with_a_number_of_another(monkeypatch, policy, d
     serve(new_policy(policy), requests, executor, batch=BATCH, max_draft_tokens=K)
     assert len(drawn) > 3 * BATCH and max(drawn.values()) == 1
     positions = Counter((seed, place) for seed, place, _ in drawn)
-    assert max(positions.values()) > 1, "behind rejections positions are drafted again"
+    assert max(positions.values()) > 1, "after rejections positions are drafted again"
 
 
 @pytest.mark.parametrize("make", [drawn_chain, drawn_tree, best_first_tree, arbitrary_tree])
-def test_what_would_be_decided_behind_the_first_rejection_shows_nowhere(monkeypatch, make):
+def test_what_would_be_decided_after_the_first_rejection_shows_nowhere(monkeypatch, make):
     random, requests = np.random.default_rng(3), make_requests(300, logprobs=1)
     drafts = [make(random) for _ in requests]
     last = [[PROMPT[-1], *draft.token_ids] for draft in drafts]

@@ -94,7 +94,7 @@ def test_what_is_missing_is_named(tmp_path: Path, described: Described, problem:
 
 
 @pytest.mark.parametrize("key", ["suppress_tokens", "add_something"])
-def test_a_key_that_nobody_reads_is_refused_by_its_name(tmp_path: Path, key: str):
+def test_a_key_that_no_code_reads_is_refused_by_its_name(tmp_path: Path, key: str):
     with pytest.raises(UnsupportedModelError, match=f"its key tokenizer.ggml.{key} is not known"):
         read(tmp_path, TINY.having(**{key: 1}))
 

@@ -50,7 +50,7 @@ def random_head(seed: int = 0, sure: bool = False, **variants: bool) -> Eagle3He
 
 class RandomShapes:
     """Chains, or trees up to so wide, of random lengths and depths that change every step, and pauses in which the head
-    is not asked."""
+    is not called."""
 
     predicted_seconds = 0.0
 
@@ -60,8 +60,8 @@ class RandomShapes:
 
     def plan(self, view) -> Plan:
         view = view.queried(True)
-        is_asked = self.random.random() >= self.pause
-        lengths = self.random.integers(0, np.minimum(view.max_draft_tokens, view.draft_lengths[0]) + 1) * is_asked
+        is_planned = self.random.random() >= self.pause
+        lengths = self.random.integers(0, np.minimum(view.max_draft_tokens, view.draft_lengths[0]) + 1) * is_planned
         plan = Plan(lengths=lengths, drafter=np.zeros(view.num_rows, dtype=int))
         if self.max_width == 1:
             return plan
@@ -136,7 +136,7 @@ def test_outputs_are_those_of_plain_decoding(temperature, num_blocks):
         assert any(r.num_preemptions for r in requests) == (num_blocks == 24)
 
 
-def let_some_be_right(core: EngineCore, truths: list[list[int]]) -> None:
+def let_some_be_right(core: EngineCore, expected: list[list[int]]) -> None:
     """Along some path of every draft, the first tokens become those that the request will have; an untrained head is
     hardly ever right."""
     (drafter,) = core.executor.drafters
@@ -146,7 +146,7 @@ def let_some_be_right(core: EngineCore, truths: list[list[int]]) -> None:
         made = draft_trees(batch, *rest)
         for request, draft in zip(batch.decoding, made, strict=True):
             node = -1
-            for token_id in truths[request.request_id][request.num_output_tokens :][: random.integers(0, 4)]:
+            for token_id in expected[request.request_id][request.num_output_tokens :][: random.integers(0, 4)]:
                 if len(children := np.flatnonzero(draft.parents == node)):
                     node = int(random.choice(children))
                     draft.token_ids[node] = token_id
@@ -159,7 +159,7 @@ def let_some_be_right(core: EngineCore, truths: list[list[int]]) -> None:
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("num_blocks", [60, 24])
 def test_outputs_with_trees_are_those_of_plain_decoding(temperature, num_blocks):
-    """Other shapes in every step, cut at random behind drafting, through preemption, prefix hits and catch-up."""
+    """Other shapes in every step, cut at random after drafting, through preemption, prefix hits and catch-up."""
     expected = [r.output_token_ids.tolist() for r in generate(make_core(pause=1.0), temperature)]
     for seed in range(2):
         core = make_core(num_blocks=num_blocks, seed=seed, max_width=6, max_draft_tokens=12, sure=True)
@@ -171,7 +171,7 @@ def test_outputs_with_trees_are_those_of_plain_decoding(temperature, num_blocks)
 
 
 def reference_logits(head: Eagle3Head, token_ids: list[int], drafted: list[int]) -> torch.Tensor:
-    """Behind a text and what was drafted behind it, by the code that trains the head, from one pass of the target over
+    """After a text and what was drafted after it, by the code that trains the head, from one pass of the target over
     the text: [draft_vocab_size]."""
     target = ModelRunner(as_loaded(tiny_llama(0)), num_slots=1, max_len=128, taps=TAPS)
     target.forward([Segment(0, 0, np.array(token_ids[:-1], dtype=np.int32), 1)])
@@ -183,7 +183,7 @@ def reference_logits(head: Eagle3Head, token_ids: list[int], drafted: list[int])
 
 
 def reference_draft(head: Eagle3Head, token_ids: list[int], length: int) -> list[int]:
-    """The chain that the head drafts behind a text."""
+    """The chain that the head drafts after a text."""
     drafted: list[int] = []
     while len(drafted) < length:
         drafted.append(int(head.target_ids[reference_logits(head, token_ids, drafted).argmax()]))
@@ -208,7 +208,7 @@ def noted_drafts(core: EngineCore) -> list[tuple[list[int], Draft]]:
 @pytest.mark.usefixtures("attention")
 @pytest.mark.parametrize("variant", [None, "norm_before_residual", "norm_before_fc", "fc_norm", "norm_output"])
 def test_drafts_are_those_of_the_code_that_trains_it(variant):
-    """Behind catch-ups, rejections, preemptions and prefixes taken over from other slots."""
+    """After catch-ups, rejections, preemptions and prefixes taken over from other slots."""
     variants = {} if variant is None else {variant: True}
     core, head = make_core(num_blocks=24, **variants), random_head(**variants)
     drafts = noted_drafts(core)
@@ -221,7 +221,7 @@ def test_drafts_are_those_of_the_code_that_trains_it(variant):
 
 @pytest.mark.usefixtures("attention")
 def test_nodes_of_a_tree_know_their_ancestors_and_nothing_else():
-    """Each is as likely as the code that trains the head says behind the path to it."""
+    """Each is as likely as the code that trains the head says after the path to it."""
     core, head = make_core(0.0, num_blocks=24, max_width=4, max_draft_tokens=12, sure=True), random_head(sure=True)
     drafts = noted_drafts(core)
     generate(core)
@@ -256,7 +256,7 @@ def test_a_plan_of_width_two_beats_a_chain_by_its_own_account():
 
 
 def test_our_kernel_proposes_what_torch_does(monkeypatch):
-    """Of features and behind its own draft, in a tree and beside others; rounded to blocks nearly so."""
+    """Of features and after its own draft, in a tree and beside others; rounded to blocks nearly so."""
     need_kernels(native_head.LIBRARY)
     target = ModelRunner(as_loaded(tiny_llama(0)), num_slots=4, max_len=128, taps=TAPS)
     options = {"name": "head", "num_slots": 4}
@@ -313,14 +313,14 @@ def test_what_a_plan_takes_children_for_makes_the_shape():
     assert np.sort(of_plan.depths).tolist() == np.sort(best_tree(chances, 7).depths).tolist()
     assert of_plan.parents.tolist() == grown.parents.tolist()
     assert of_plan.confidence.tolist() == grown.confidence.tolist()
-    assert of_plan.token_ids[0] == of_head.token_ids[0], "the eldest child is the head's likeliest"
+    assert of_plan.token_ids[0] == of_head.token_ids[0], "the top-1 child is the head's likeliest"
     assert of_plan.confidence.tolist() != of_head.confidence.tolist()
 
 
 def test_a_tree_that_is_too_large_is_refused():
     core = make_core()
     (drafter,) = core.executor.drafters
-    with pytest.raises(ValueError, match="a draft tree of 64 nodes: the limit is 63, ask for fewer nodes"):
+    with pytest.raises(ValueError, match="a draft tree of 64 nodes: the limit is 63, use fewer nodes"):
         request = Request(0, [1, 2, 3], SamplingParams(max_tokens=9), seed=0)
         drafter.draft_trees(Batch(decoding=(request,)), np.array([64]), np.array([4]), 8)
 
@@ -335,5 +335,5 @@ def test_of_a_tree_the_features_of_the_accepted_path_are_kept():
     core.executor.runner.features = [rows]
     verification = Verification((7, 8, 9), 2, accepted_nodes=(1, 3))
     drafter.observe(Batch(decoding=(request,)), np.array([4]), (verification,), ())
-    assert drafter.runner.features[2, 2:5, 0].tolist() == [0.0, 2.0, 4.0]  # the newest token, and these nodes behind it
+    assert drafter.runner.features[2, 2:5, 0].tolist() == [0.0, 2.0, 4.0]  # the newest token, and these nodes after it
     assert drafter._num_known[2] == 5

@@ -81,7 +81,7 @@ class AnyLength(RandomShapes):
 @pytest.fixture(params=["the kernels of this machine", "torch", "small passes"])
 def attention(request, monkeypatch):
     if request.param == "small passes":
-        monkeypatch.setattr(head_runner_module, "MAX_CHUNK", DEPTH - 1)  # less than what a draft asks of its pass
+        monkeypatch.setattr(head_runner_module, "MAX_CHUNK", DEPTH - 1)  # less than what a draft needs of its pass
         monkeypatch.setattr(native_head, "MIN_ROWS", 2)
     if request.param == "torch":
         for module in (model_runner, native_head, head_runner_module):
@@ -112,7 +112,7 @@ def last_hidden_states(token_ids: list[int]) -> torch.Tensor:
 
 
 def eagle_logits(head: EagleHead, text: list[int], drafted: list[int]) -> torch.Tensor:
-    """Behind a text and a chain drafted behind it, by transformers' layer: [V]."""
+    """After a text and a chain drafted after it, by transformers' layer: [V]."""
     target = tiny_llama(0, attention="eager")
     head.config.layer._attn_implementation = "eager"
     layer = LlamaDecoderLayer(head.config.layer, 0)
@@ -133,7 +133,7 @@ def eagle_logits(head: EagleHead, text: list[int], drafted: list[int]) -> torch.
 def p_eagle_logits(head: PEagleHead, text: list[int], depth: int) -> torch.Tensor:
     """By the code that trains it: [draft_vocab_size]."""
     states = tiny_llama(0, attention="eager").model(torch.tensor([text[:-1]]), output_hidden_states=True).hidden_states
-    # The second of two layers' own output, which transformers only gives behind the final norm.
+    # The second of two layers' own output, which transformers only gives after the final norm.
     captured = []
     model = tiny_llama(0, attention="eager")
     model.model.layers[1].register_forward_hook(lambda module, args, output: captured.append(output))
@@ -157,7 +157,7 @@ def medusa_logits(head: MedusaHead, text: list[int], depth: int) -> torch.Tensor
 
 
 def reference(head: Head, text: list[int], path: list[int]) -> torch.Tensor:
-    """Probabilities of the draft vocabulary's tokens behind a path drafted behind a text."""
+    """Probabilities of the draft vocabulary's tokens after a path drafted after a text."""
     if isinstance(head, EagleHead):
         return eagle_logits(head, text, path).softmax(-1)
     if isinstance(head, PEagleHead):
@@ -169,8 +169,8 @@ def reference(head: Head, text: list[int], path: list[int]) -> torch.Tensor:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("max_width", [1, 4])
 def test_drafts_are_those_of_plain_torch(kind, max_width):
-    """Behind catch-ups, rejections, preemptions and prefixes taken over from other slots; every node is as likely as it
-    should be behind its path, and no better one was left out of the chain."""
+    """After catch-ups, rejections, preemptions and prefixes taken over from other slots; every node is as likely as it
+    should be after its path, and no better one was left out of the chain."""
     max_draft_tokens, head = 5 if max_width == 1 else 12, random_head(kind)
     core = make_core(kind, pause=0.2, max_width=max_width, max_draft_tokens=max_draft_tokens)
     drafts = noted_drafts(core)

@@ -40,7 +40,7 @@ def kernels(request, monkeypatch):
 
 
 def reference(found: dict, config: dict, features: torch.Tensor, embeds: torch.Tensor) -> torch.Tensor:
-    """Probabilities behind the last position, by transformers' Qwen3 layer, as speculators' own code makes a head of
+    """Probabilities after the last position, by transformers' Qwen3 layer, as speculators' own code makes a head of
     it; without its norms of query and key that is Llama's."""
     rms = torch.nn.functional.rms_norm
     size = found["norm.weight"].shape[0]

@@ -18,7 +18,7 @@ SETTING = huge_pages._SETTING.read_text() if huge_pages._SETTING.is_file() else 
 CAN_COLLAPSE = tuple(map(int, re.findall(r"\d+", platform.release())[:2])) >= (6, 1) and any(
     f"[{choice}]" in SETTING for choice in ("always", "madvise")
 )
-BEGINS_SMALL = "[madvise]" in SETTING  # else memory is in huge pages before anybody asks
+BEGINS_SMALL = "[madvise]" in SETTING  # else memory is in huge pages from the start
 
 
 def huge_bytes(address: int) -> int:

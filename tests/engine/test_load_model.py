@@ -89,17 +89,17 @@ def test_a_file_that_is_no_gguf_file_is_called_so(tmp_path: Path):
         load_model(str(tmp_path / "model.gguf"))
 
 
-def test_a_hub_that_cannot_be_reached_is_not_asked_again_and_again(monkeypatch):
-    asked = []
+def test_a_hub_that_cannot_be_reached_is_not_tried_again_and_again(monkeypatch):
+    tried = []
 
     def refuse(name, timeout):
-        asked.append(name)
+        tried.append(name)
         raise ConnectionError("no route")
 
     monkeypatch.setattr(checkpoint, "model_info", refuse)
     with pytest.raises(OSError, match=r"unknown model 'no-such/model'.*no route"):
         load_model("no-such/model")
-    assert asked == ["no-such/model"]
+    assert tried == ["no-such/model"]
 
 
 def test_a_gguf_file_tells_its_context_before_it_is_loaded(tmp_path: Path):
@@ -195,8 +195,8 @@ def test_encoder_decoder_is_refused(tmp_path: Path):
         load_model(str(tmp_path), device="cpu")
 
 
-def test_a_masked_language_model_is_refused(tmp_path: Path):
-    config = {"architectures": ["BertForMaskedLM"], "model_type": "bert"}
+def test_a_mtried_language_model_is_refused(tmp_path: Path):
+    config = {"architectures": ["BertForMtriedLM"], "model_type": "bert"}
     (tmp_path / "config.json").write_text(json.dumps(config))
     (tmp_path / "pytorch_model.bin").write_bytes(b"")
     with pytest.raises(ValueError, match="not a causal language model"):

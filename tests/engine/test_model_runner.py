@@ -67,7 +67,7 @@ def test_chunks_of_any_size_in_any_slots(make_model, slots, max_tile_tokens):
 
 
 def test_padding_changes_no_logits_and_writes_nowhere():
-    """Rows beyond the tokens, as linears like them, are no tokens of anybody; slot 0 would be the first to suffer."""
+    """Rows beyond the tokens, as linears like them, are tokens of no request; slot 0 would be the first to suffer."""
     need_kernels(LIBRARY)  # without them a pass is not padded
     loaded = replace(as_loaded(tiny_llama()), min_rows=32)
     runner, reference = ModelRunner(loaded, num_slots=2, max_len=64), tiny_llama(attention="eager")
@@ -146,7 +146,7 @@ def resident_bytes() -> int:
     return 1024 * sum(int(size) for size in re.findall(r"^(?:Rss|Swap): +(\d+) kB$", rollup, re.MULTILINE))
 
 
-def test_a_profile_reads_context_that_was_written_and_leaves_no_memory_behind(monkeypatch):
+def test_a_profile_reads_context_that_was_written_and_leaves_no_memory(monkeypatch):
     """Memory that never was is one page of zeros to a CPU: reading it costs next to nothing."""
     runner = ModelRunner(replace(as_loaded(tiny_llama()), max_model_len=1024), num_slots=4, max_len=1024)
     forward, num_unwritten = runner.forward, []
@@ -165,7 +165,7 @@ def test_a_profile_reads_context_that_was_written_and_leaves_no_memory_behind(mo
 
 def test_measuring_ends_when_somebody_waits_and_leaves_nothing():
     runner = ModelRunner(replace(as_loaded(tiny_llama()), max_model_len=1024), num_slots=2, max_len=1024)
-    asked = iter([False, False, True])
+    answers = iter([False, False, True])
     with pytest.raises(Interrupted):
         measure_passes(
             TargetPasses(runner),
@@ -173,9 +173,9 @@ def test_measuring_ends_when_somebody_waits_and_leaves_nothing():
             max_batch=2,
             kv_tokens=2048,
             max_seconds=60.0,
-            interrupted=lambda: next(asked),
+            interrupted=lambda: next(answers),
         )
-    assert next(asked, None) is None
+    assert next(answers, None) is None
     assert all((t == 0.0).all() for t in (*runner.cache.keys, *runner.cache.values))
 
 

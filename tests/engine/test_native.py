@@ -105,7 +105,7 @@ def test_what_is_compiled_is_used_where_there_is_no_compiler(machine, built_by, 
     if built_by == "gcc-12":
         machine.set_cc(str(compiler))
     library, calls = machine.library(), machine.calls
-    assert machine.library() == library and machine.calls == calls, "nor is a compiler asked where there is one"
+    assert machine.library() == library and machine.calls == calls, "nor is a compiler called where there is one"
     compiler.unlink()
     machine.monkeypatch.delenv("CC", raising=False)
     if missing:
@@ -167,7 +167,7 @@ def test_compilations_at_the_same_time_in_the_same_folder_do_not_meet(machine, m
     assert list((machine.cache / "kernels").iterdir()) == libraries[:1]
 
 
-def test_a_compilation_that_fails_leaves_nothing_behind(machine):
+def test_a_compilation_that_fails_leaves_nothing(machine):
     machine.install(text="#!/bin/sh\necho 'one' >&2; echo 'error: what is AVX?' >&2; echo >&2; exit 1\n")
     assert machine.reason().endswith("gcc failed: error: what is AVX?")
     assert list((machine.cache / "kernels").iterdir()) == []
@@ -238,7 +238,7 @@ def test_without_kernels_the_report_says_why_and_torch_computes_the_same(machine
 
 def plant(library: Path) -> bytes:
     """Another's library in the place of ours, whole by its own digest."""
-    content = b"of somebody else"
+    content = b"of another user"
     planted = content + hashlib.sha256(content).digest()
     library.write_bytes(planted)
     return planted

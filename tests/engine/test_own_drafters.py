@@ -49,7 +49,7 @@ class Learner(LastSeen):
 
 
 class Again:
-    '''Has passes: of the target itself, which is not asked; says the newest token again.'''
+    '''Has passes: of the target itself, which is not run; says the newest token again.'''
 
     taps = (1,)
 
@@ -142,7 +142,7 @@ def texts_of(requests: list[Request]) -> str:
 
 @pytest.mark.parametrize("name", ["drafts_of_mine:LastSeen", "drafts_of_mine:Learner", "recycling", "prompt-lookup"])
 def test_the_simulator_takes_as_many_steps_as_the_engine(name, folder):
-    """The engine is the truth: greedy texts, one request at a time, drafts as long as they come."""
+    """The engine is the ground truth: greedy texts, one request at a time, drafts as long as they come."""
     requests, num_steps, num_accepted = serve(make_engine(name, f"fixed:{K}"))
     (folder / "texts.jsonl").write_text(texts_of(requests))
     scenario = Scenario(policy=f"fixed:{K}", drafter=name, texts="texts.jsonl", batch=1, max_draft_tokens=K)
@@ -153,7 +153,7 @@ def test_the_simulator_takes_as_many_steps_as_the_engine(name, folder):
     assert [r.output_token_ids.tolist() for r in plain] == [r.output_token_ids.tolist() for r in requests]
 
 
-def test_a_drafter_with_passes_is_made_beside_the_target_timed_and_asked(folder):
+def test_a_drafter_with_passes_is_made_beside_the_target_timed_and_called(folder):
     engine = make_engine("drafts_of_mine:Again:3", f"fixed:{K}")
     (drafter,) = engine.core.executor.drafters
     assert drafter.repeats == 3 and drafter.target is engine.core.executor.runner and drafter.target.taps == (1,)

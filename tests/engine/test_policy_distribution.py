@@ -1,8 +1,8 @@
 """Whatever a policy makes of what it has seen, texts have the target's distribution: chi-square tests of every policy.
 
-The target goes round in circles of four tokens. In each the drafter is mostly wrong about the first one, and behind it
+The target goes round in circles of four tokens. In each the drafter is mostly wrong about the first one, and after it
 stands a fork, FIRST or SECOND, evenly: at the same position, whatever was before it. Which one was drawn shows in what
-is drafted behind it (the drafter is sure of one path and knows nothing of the other), in how long drafts become, and in
+is drafted after it (the drafter is sure of one path and knows nothing of the other), in how long drafts become, and in
 the time that they take. After the rejection the fork is drafted again.
 """
 
@@ -27,7 +27,7 @@ VOCABULARY, CIRCLE, BATCH, K = 10, 4, 32, 6
 LEAST = 1e-4  # of the p-values of right texts one in ten thousand is smaller
 BIASED = 1e-8
 
-# Each name with what brings its thresholds to where the tables are: confidence 0.5 at the fork, 0.25 or 1 behind it.
+# Each name with what brings its thresholds to where the tables are: confidence 0.5 at the fork, 0.25 or 1 after it.
 SETTINGS = [
     *("fixed:3", "uniform:1,3", "fair:2", "hf:0.45", "gammatune:0.45", "specdec++:0.6", "adaedl:0.36", "dsde:1"),
     *("adaserve:40", "adaserve:96", "eagle2:6", "ddd:0.5", "sequoia:4", "smartspec-paper:2", "smartspec-request:2"),
@@ -40,8 +40,8 @@ def tables() -> tuple[np.ndarray, np.ndarray]:
     target[START, [RIGHT, WRONG]] = 0.7, 0.3
     draft[START, [RIGHT, WRONG]] = 0.2, 0.8
     for table in (target, draft):
-        for behind_start in (RIGHT, WRONG):
-            table[behind_start, [FIRST, SECOND]] = 0.5
+        for after_start in (RIGHT, WRONG):
+            table[after_start, [FIRST, SECOND]] = 0.5
         table[FIRST, SURE] = 1.0
         table[[SURE, *range(VOCABULARY)[FLAT]], START] = 1.0
     target[SECOND, FLAT] = 0.4, 0.3, 0.2, 0.1
@@ -137,7 +137,7 @@ def test_many_texts_have_the_targets_distribution(name, drafters):
 
 
 @pytest.mark.parametrize("drafters", ["model", "lookup+model"])
-def test_nobody_who_sees_what_policies_see_can_choose_texts(drafters):
+def test_a_policy_cannot_choose_texts_by_anything_it_sees(drafters):
     assert p_of_policy(Gambler(), drafters_of(drafters), 128, seed=5)[0] > LEAST
 
 
@@ -149,7 +149,7 @@ def test_drafting_with_the_same_numbers_again_fails_the_same_test(monkeypatch, d
 
 
 class BothOrNeither(Policy):
-    """Of neighbours it verifies both forks where the same lies behind them, and else none. Each text alone has its
+    """Of neighbours it verifies both forks where the same lies after them, and else none. Each text alone has its
     distribution, as half of the forks are verified whatever they are."""
 
     def plan(self, view, estimates):
@@ -157,8 +157,8 @@ class BothOrNeither(Policy):
 
     def cut(self, plan, drafted, survival):
         view = plan.view
-        behind = {request_id: drafted.confidence[row, 2] for row, request_id in enumerate(view.request_ids.tolist())}
-        alike = [abs(behind[i] - behind.get(i ^ 1, np.nan)) < 0.1 for i in behind]
+        after = {request_id: drafted.confidence[row, 2] for row, request_id in enumerate(view.request_ids.tolist())}
+        alike = [abs(after[i] - after.get(i ^ 1, np.nan)) < 0.1 for i in after]
         return np.where((drafted.lengths == 3) & (view.context_tokens % CIRCLE == 0), drafted.lengths * alike, 0)
 
 

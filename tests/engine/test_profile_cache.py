@@ -233,9 +233,9 @@ def test_a_running_engine_measures_again_when_the_machine_is_idle(machine, monke
     models, load = (make_runner(), ()), [8.0 * os.cpu_count()]
     monkeypatch.setattr(os, "getloadavg", lambda: (load[0], 0.0, 0.0))
 
-    def again(is_asked=False):
+    def again(is_busy=False):
         limits = {"max_batch": 4, "kv_tokens": 4096}
-        return profile.measured_again(*models, **limits, interrupted=lambda: is_asked, report=machine.reports.append)
+        return profile.measured_again(*models, **limits, interrupted=lambda: is_busy, report=machine.reports.append)
 
     assert not profile.could_be_better(*models, 4), "there is none"
     machine.waiting = 0.3
@@ -243,7 +243,7 @@ def test_a_running_engine_measures_again_when_the_machine_is_idle(machine, monke
     assert not profile.could_be_better(*models, 4), "the machine is busy still"
     load[0], machine.waiting = 0.0, 0.01
     assert profile.could_be_better(*models, 4)
-    assert again(is_asked=True) is None and profile.could_be_better(*models, 4)
+    assert again(is_busy=True) is None and profile.could_be_better(*models, 4)
     assert again().target == machine.start().target and machine.num_measured == 2
     assert not profile.could_be_better(*models, 4)
 

@@ -138,7 +138,7 @@ def written_by_others(file: Path) -> None:
 
 
 def rewrite(file: Path, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    """By somebody who copies what the file says of itself."""
+    """By another program, which copies what the file says of itself."""
     with safe_open(file, framework="pt") as opened:
         metadata = opened.metadata()
     save_file({name: change(tensor) for name, tensor in load_file(file).items()}, file, metadata=metadata)

@@ -181,8 +181,8 @@ def any_shape(max_width: int, pause: float = 0.0) -> Callable[..., Plan]:
     random = np.random.default_rng(0)
 
     def plan(self, view, estimates) -> Plan:
-        is_asked = random.random() >= pause
-        plan = plan_of_lengths(view, estimates, random.integers(0, 11, view.num_rows) * is_asked)
+        is_planned = random.random() >= pause
+        plan = plan_of_lengths(view, estimates, random.integers(0, 11, view.num_rows) * is_planned)
         depths = random.integers(1, 5, view.num_rows)
         return replace(plan, depths=depths, width=int(random.integers(min(2, max_width), max_width + 1)))
 
@@ -293,14 +293,14 @@ def compiler(loaded_once) -> GrammarCompiler:
     return GrammarCompiler(loaded.tokenizer, loaded.vocab_size, loaded.eos_token_ids)
 
 
-def follows(asked: dict, text: str, is_whole: bool) -> bool:
-    if "regex" in asked:
-        return re.fullmatch(asked["regex"], text) is not None or not is_whole
+def follows(wanted: dict, text: str, is_whole: bool) -> bool:
+    if "regex" in wanted:
+        return re.fullmatch(wanted["regex"], text) is not None or not is_whole
     return not is_whole or json.loads(text).keys() == SCHEMA["properties"].keys()
 
 
 @pytest.mark.parametrize(
-    ("asked", "drafters", "temperature"),
+    ("wanted", "drafters", "temperature"),
     [
         ({"json": SCHEMA}, (LOOKUP, RECYCLING), 0.0),
         ({"json": SCHEMA}, (TREE,), 0.9),
@@ -312,8 +312,8 @@ def follows(asked: dict, text: str, is_whole: bool) -> bool:
     ],
     ids=lambda value: min(value) if isinstance(value, dict) else None,
 )
-def test_structured_output_is_that_of_plain_decoding(compiler, shallow, asked, drafters, temperature):
-    grammar = compiler.compile(StructuredOutputs(**asked).definition())
+def test_structured_output_is_that_of_plain_decoding(compiler, shallow, wanted, drafters, temperature):
+    grammar = compiler.compile(StructuredOutputs(**wanted).definition())
     tokenizer = load_once(DEFAULT_MODEL, dtype="auto", device="cpu").tokenizer
     options = {"temperature": temperature, "grammar": grammar, "max_tokens": 40, "stop_token_ids": (2,)}
     expected, _ = generate("off", (), **options)
@@ -321,12 +321,12 @@ def test_structured_output_is_that_of_plain_decoding(compiler, shallow, asked, d
     if temperature == 0.0 or drafters != (DEFAULT_MODEL,):  # a draft model that samples keeps the distribution only
         assert outputs == expected
     for tokens in outputs:
-        assert follows(asked, tokenizer.decode(tokens, skip_special_tokens=True), is_whole=tokens[-1] == 2)
+        assert follows(wanted, tokenizer.decode(tokens, skip_special_tokens=True), is_whole=tokens[-1] == 2)
     assert any(tokens[-1] == 2 for tokens in outputs)
     num_verified = sum(step.num_verified_tokens for step in steps)
     num_accepted = sum(step.num_accepted_tokens for step in steps)
     assert num_verified > 0
-    if asked == {"regex": FORCING}:  # what a grammar forces is drafted, and nearly always right
+    if wanted == {"regex": FORCING}:  # what a grammar forces is drafted, and nearly always right
         assert num_accepted > 0.7 * num_verified and num_accepted > 8 * len(outputs)
     if drafters == (DEFAULT_MODEL,):  # it drafts under the same grammar, with the same distribution
         assert num_accepted >= num_verified - 4 * len(outputs)

@@ -23,7 +23,7 @@ NUM_REQUESTS, MAX_TOKENS = 6, 24
 
 
 class WholeDrafts:
-    """Every row drafts with whoever has the longest match, in full length."""
+    """Every row drafts with the drafter of the longest match, in full length."""
 
     predicted_seconds = 0.0
 

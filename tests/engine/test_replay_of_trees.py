@@ -54,7 +54,7 @@ def test_the_recorded_policy_replays_to_what_was_recorded(policy, tmp_path):
     assert again.num_emitted == then.num_emitted == emitted
     assert again.num_verified == then.num_verified
     assert again.seconds == pytest.approx(then.seconds, rel=1e-9)
-    assert again.evidence_share == 1.0
+    assert again.log_share == 1.0
 
 
 def test_shorter_trees_than_recorded_are_known(tmp_path):
@@ -65,4 +65,4 @@ def test_shorter_trees_than_recorded_are_known(tmp_path):
     accepted += sum(int(np.minimum(s.outcome.accepted, 3).sum()) for s in log if s.outcome.node_tests is None)
     assert off.num_emitted == then.num_emitted - sum(int(s.outcome.accepted.sum()) for s in log)
     assert shorter.num_emitted == off.num_emitted + accepted
-    assert shorter.evidence_share == off.evidence_share == 1.0
+    assert shorter.log_share == off.log_share == 1.0

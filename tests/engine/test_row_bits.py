@@ -1,6 +1,6 @@
 """A row's logits have the same bits in every pass: what makes a sampled text independent of drafts and neighbours.
 
-One text, its logits as one pass gives them, and the same text in chunks, token by token, behind drafts that were rolled
+One text, its logits as one pass gives them, and the same text in chunks, token by token, after drafts that were rolled
 back, beside neighbours, and as the path of draft trees. Kernels for other processors are built from the same source
 where the compiler can.
 """
@@ -54,7 +54,7 @@ def token_by_token(runner: ModelRunner, text: np.ndarray, random: np.random.Gene
 
 
 def as_drafts(runner: ModelRunner, text: np.ndarray, random: np.random.Generator) -> Iterator[Rows]:
-    """Of which some tokens are right; what is behind them is rolled back."""
+    """Of which some tokens are right; what is after them is rolled back."""
     start = len(text) // 3
     runner.forward([chunk(text, 2, 0, start)])
     while start < len(text):

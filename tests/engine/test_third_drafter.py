@@ -19,7 +19,7 @@ from smartspec.engine.runtime.config import EngineConfig
 
 
 class SayAgain(ModelFreeDrafter):
-    """Drafts what the target wrote last, whoever asks."""
+    """Drafts what the target wrote last, for every request."""
 
     spec = DrafterSpec("say-again", match_lengths=(0, 2))
 

@@ -41,7 +41,7 @@ def logits_of_path(runner: ModelRunner, text: np.ndarray, path: list[int]) -> to
 
 
 def tree_segment(text: np.ndarray, draft: Draft, slot: int = 0) -> Segment:
-    """The text's last token and the tree behind it."""
+    """The text's last token and the tree after it."""
     token_ids = np.concatenate([text[-1:], draft.token_ids])
     parents = np.concatenate([[-1], draft.parents + 1])
     return Segment(slot, len(text) - 1, token_ids, len(token_ids), tree_mask(parents, len(text) - 1))

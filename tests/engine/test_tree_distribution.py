@@ -154,13 +154,13 @@ def test_what_is_emitted_has_the_targets_distribution_and_is_as_much_as_the_rule
     assert sum(map(len, emitted)) > 1.2 * NUM
 
 
-def test_siblings_that_were_drawn_are_worth_having():
+def test_later_children_that_were_drawn_are_worth_having():
     num_of_tree, num_of_chain = (sum(map(len, by_engine(make)[1])) - NUM for make in (drawn_tree, drawn_chain))
     assert num_of_tree > 1.1 * num_of_chain
 
 
 def drops_the_unlikely(random: np.random.Generator) -> Draft:
-    """A node is dropped, with what is behind it, as its token was unlikely to be drawn."""
+    """A node is dropped, with what is after it, as its token was unlikely to be drawn."""
     draft = drawn_tree(random)
     kept: dict[int, int] = {-1: -1}
     for node, parent in enumerate(draft.parents.tolist()):
@@ -173,7 +173,7 @@ def drops_the_unlikely(random: np.random.Generator) -> Draft:
     return as_draft(draft.token_ids[nodes].tolist(), parents, [draft.probs[node].numpy() for node in nodes])
 
 
-def sorts_siblings(random: np.random.Generator) -> Draft:
+def sorts_children(random: np.random.Generator) -> Draft:
     """The text's children stand by their probability, as if they had been drawn in that order."""
     draft = drawn_tree(random)
     q = DRAFT[PROMPT[-1]].double().numpy().copy()
@@ -186,14 +186,14 @@ def sorts_siblings(random: np.random.Generator) -> Draft:
     return as_draft(token_ids, [-1] * len(token_ids), probs)
 
 
-def forgets_elder_siblings(random: np.random.Generator) -> Draft:
+def forgets_earlier_children(random: np.random.Generator) -> Draft:
     """Drawn without replacement, said to be drawn with."""
     draft = drawn_tree(random)
-    behind = [PROMPT[-1] if parent < 0 else int(draft.token_ids[parent]) for parent in draft.parents]
-    return Draft(draft.token_ids, draft.parents, probs=DRAFT[behind])
+    after = [PROMPT[-1] if parent < 0 else int(draft.token_ids[parent]) for parent in draft.parents]
+    return Draft(draft.token_ids, draft.parents, probs=DRAFT[after])
 
 
-@pytest.mark.parametrize("make", [drops_the_unlikely, sorts_siblings, forgets_elder_siblings])
+@pytest.mark.parametrize("make", [drops_the_unlikely, sorts_children, forgets_earlier_children])
 def test_biased_trees_fail_the_same_tests(make):
     """In the engine and in the rule by hand: nothing but the drafts is wrong."""
     (outputs, of_engine), of_rule = by_engine(make), by_hand(make)

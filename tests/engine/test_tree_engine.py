@@ -24,20 +24,20 @@ NUM_REQUESTS, MAX_TOKENS, K = 6, 24, 9
 
 
 class RandomTrees(ModelFreeDrafter):
-    """Another tree in every step; truths: what plain decoding says after each prompt."""
+    """Another tree in every step; plain: what plain decoding says after each prompt."""
 
     spec = DrafterSpec("random-trees")
 
-    def __init__(self, truths: dict[tuple[int, ...], list[int]]):
+    def __init__(self, plain: dict[tuple[int, ...], list[int]]):
         super().__init__(max_draft_tokens=K)
-        self.truths = truths
+        self.plain = plain
         self.random = np.random.default_rng(3)
 
     def propose(self, token_ids: np.ndarray) -> Draft:
         text = token_ids.tolist()
-        prompt = next(prompt for prompt in self.truths if text[: len(prompt)] == [*prompt])
-        truth = self.truths[prompt][len(text) - len(prompt) :]
-        return random_tree(self.random, int(self.random.integers(0, K + 1)), truth, VOCABULARY)
+        prompt = next(prompt for prompt in self.plain if text[: len(prompt)] == [*prompt])
+        ground_truth = self.plain[prompt][len(text) - len(prompt) :]
+        return random_tree(self.random, int(self.random.integers(0, K + 1)), ground_truth, VOCABULARY)
 
 
 class AnyLength:
@@ -67,12 +67,12 @@ class AnyLength:
 
 
 def run(
-    model, temperature: float, truths=None, with_model: bool = True
+    model, temperature: float, plain=None, with_model: bool = True
 ) -> tuple[dict[tuple[int, ...], list[int]], EngineCore, int]:
     """Output by prompt, the core, and how often requests were preempted."""
     drafters = ()
-    if truths is not None:
-        drafters = (RandomTrees(truths),)
+    if plain is not None:
+        drafters = (RandomTrees(plain),)
         if with_model:
             drafters += (DraftModel(ModelRunner(as_loaded(model), num_slots=3, max_len=128), 3),)
     executor = LiveExecutor(ModelRunner(as_loaded(model), num_slots=3, max_len=128), drafters)
@@ -94,16 +94,16 @@ def run(
 @pytest.mark.parametrize("make_model", [tiny_llama, tiny_mistral])
 def test_greedy_output_is_that_of_plain_decoding(make_model):
     model = make_model()
-    truths, _, _ = run(model, 0.0)
-    outputs, core, num_preempted = run(model, 0.0, truths)
-    assert outputs == truths
+    plain, _, _ = run(model, 0.0)
+    outputs, core, num_preempted = run(model, 0.0, plain)
+    assert outputs == plain
     assert core.controller.num_accepted > NUM_REQUESTS * MAX_TOKENS // 4 and num_preempted
 
 
 def test_sampled_output_is_that_of_plain_decoding_too():
     """The draft model's samples keep the distribution only, so here all drafts are trees."""
     model = tiny_llama()
-    truths, _, _ = run(model, 0.9)
-    outputs, core, _ = run(model, 0.9, truths, with_model=False)
-    assert outputs == truths
+    plain, _, _ = run(model, 0.9)
+    outputs, core, _ = run(model, 0.9, plain, with_model=False)
+    assert outputs == plain
     assert core.controller.num_accepted > NUM_REQUESTS * MAX_TOKENS // 4

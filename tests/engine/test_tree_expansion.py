@@ -30,14 +30,14 @@ def grow(runner: ModelRunner, width: int, depth: int, num_nodes: int):
 def test_the_draft_is_the_likeliest_tree():
     runner = ModelRunner(as_loaded(tiny_llama()), num_slots=2, max_len=128)
     draft = grow(runner, WIDTH, DEPTH, num_nodes=10)
-    probs_behind = {}
+    next_probs = {}
     for depth in range(DEPTH):
         for path in itertools.product(range(WIDTH), repeat=depth):
             tokens = []
             for number in path:
-                tokens.append(int(probs_behind[tuple(tokens)].topk(WIDTH).indices[number]))
+                tokens.append(int(next_probs[tuple(tokens)].topk(WIDTH).indices[number]))
             text = np.concatenate([TEXT, np.array(tokens, dtype=np.int32)])
-            probs_behind[tuple(tokens)] = runner.forward([Segment(1, 0, text, 1)])[0].softmax(-1)
+            next_probs[tuple(tokens)] = runner.forward([Segment(1, 0, text, 1)])[0].softmax(-1)
     # All paths of the children that may be: of every level the WIDTH likeliest nodes have children.
     level, everything = {(): 1.0}, {}
     for _ in range(DEPTH):
@@ -45,7 +45,7 @@ def test_the_draft_is_the_likeliest_tree():
         level = {
             (*path, token): level[path] * chance
             for path in kept
-            for chance, token in zip(*(top.tolist() for top in probs_behind[path].topk(WIDTH)), strict=True)
+            for chance, token in zip(*(top.tolist() for top in next_probs[path].topk(WIDTH)), strict=True)
         }
         everything |= level
     best = sorted(everything, key=lambda path: -everything[path])[:10]

@@ -41,14 +41,14 @@ def test_trees_of_point_masses_never_change_a_token():
     """Greedy and sampled requests, with penalties, rules and filters; another random tree in every step."""
     plain, requests, random = mixed_requests(), mixed_requests(), np.random.default_rng(0)
     decode_trees(plain, lambda request: NO_DRAFT)
-    truths = [request.output_token_ids.tolist() for request in plain]
+    expected = [request.output_token_ids.tolist() for request in plain]
 
     def draft_of(request):
-        truth = truths[request.request_id][request.num_output_tokens :]
-        return random_tree(random, int(random.integers(0, 12)), truth, VOCABULARY)
+        ground_truth = expected[request.request_id][request.num_output_tokens :]
+        return random_tree(random, int(random.integers(0, 12)), ground_truth, VOCABULARY)
 
     assert decode_trees(requests, draft_of) > 100
-    assert [request.output_token_ids.tolist() for request in requests] == truths
+    assert [request.output_token_ids.tolist() for request in requests] == expected
 
 
 def test_logprobs_are_those_of_the_path():

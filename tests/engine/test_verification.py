@@ -174,7 +174,7 @@ def test_bad_logits_end_their_request_where_they_are_and_no_other(bad_value, bad
             results = verify_chains(spoiled, requests, good_drafts, probs)
             assert [r for j, r in enumerate(results) if j != i] == [r for j, r in enumerate(expected) if j != i]
             if expected[i].num_accepted < bad_position:
-                assert results[i] == expected[i], "a drawn draft was rejected before: nobody looks at the bad row"
+                assert results[i] == expected[i], "a drawn draft was rejected before: the bad row is not read"
                 continue
             assert results[i].emitted_token_ids == tuple(good_drafts[i][:bad_position].tolist())
             assert results[i].num_accepted == bad_position

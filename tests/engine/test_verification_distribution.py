@@ -69,7 +69,7 @@ def drawn_draft(requests, lengths, keep=lambda token_ids, probs: len(token_ids))
 
 
 def confident_draft(requests, lengths):
-    """Sampled, and ended behind the first token that was drawn from a distribution without a likely token."""
+    """Sampled, and ended after the first token that was drawn from a distribution without a likely token."""
 
     def first_doubt(token_ids, probs):
         doubts = np.flatnonzero(probs.amax(dim=1).numpy() < 0.6)
@@ -117,7 +117,7 @@ def test_emitted_tokens_have_the_targets_distribution(drafter, name):
 
 
 class ShortSighted:
-    """A grammar that allows every token, and cannot tell what may come behind some draft tokens."""
+    """A grammar that allows every token, and cannot tell what may come after some draft tokens."""
 
     def accept(self, token_ids):
         pass
@@ -128,7 +128,7 @@ class ShortSighted:
 
 @pytest.mark.parametrize("drafter", [likely_draft, drawn_draft])
 def test_a_draft_that_ends_where_a_grammar_cannot_tell_keeps_the_distribution(drafter):
-    """The tokens it cannot look behind are accepted like others: what ends is what comes behind them."""
+    """The tokens it cannot see past are accepted like others: what ends is what comes after them."""
     requests = make_requests(NUM, max_tokens=2)
     for request in requests:
         request.grammar = ShortSighted()

@@ -1,7 +1,7 @@
 """The controller's cut of sampled drafts does not change what is sampled.
 
 Draft tokens are made so that the first one of a step is dear and the next ones are cheap: it is worth its price only
-for the sake of those behind it, whose confidence tells which token it was.
+for the sake of those after it, whose confidence tells which token it was.
 """
 
 import numpy as np
@@ -28,8 +28,8 @@ MAX_DEVIATION = 4.5  # standard deviations: chance exceeds it once in 150,000 ru
 
 
 def bigram_models():
-    """FORK is followed by SURE or DOUBTFUL, evenly in both models. Behind SURE the draft model knows the target's way
-    back to FORK, behind DOUBTFUL it has no idea."""
+    """FORK is followed by SURE or DOUBTFUL, evenly in both models. After SURE the draft model knows the target's way
+    back to FORK, after DOUBTFUL it has no idea."""
     target, draft = np.full((2, VOCABULARY, VOCABULARY), 1e-6)
     for model in (target, draft):
         model[FORK, [SURE, DOUBTFUL]] = 0.5
@@ -70,8 +70,8 @@ def test_what_is_cut_does_not_depend_on_what_was_drawn():
         output = core.step(now=0.02 * num_steps)
         num_cut += output.num_draft_tokens > output.num_verified_tokens
         num_steps += 1
-    behind_fork = request.token_ids[1:][request.token_ids[:-1] == FORK]
-    num_sure = int((behind_fork == SURE).sum())
-    deviation = (2 * num_sure - len(behind_fork)) / np.sqrt(len(behind_fork))
+    after_fork = request.token_ids[1:][request.token_ids[:-1] == FORK]
+    num_sure = int((after_fork == SURE).sum())
+    deviation = (2 * num_sure - len(after_fork)) / np.sqrt(len(after_fork))
     assert num_cut > num_steps / 4
-    assert abs(deviation) < MAX_DEVIATION, f"{num_sure} of {len(behind_fork)}"
+    assert abs(deviation) < MAX_DEVIATION, f"{num_sure} of {len(after_fork)}"

@@ -1,4 +1,4 @@
-"""Trees of a head and of n-grams in one: by path probability, whoever proposed a node."""
+"""Trees of a head and of n-grams in one: by path probability, whichever drafter proposed a node."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ def test_one_alone_stays_what_it_is():
         for both in (merged(draft, NO_DRAFT, 9), merged(NO_DRAFT, draft, 9)):
             assert sorted(both.paths) == sorted(draft.paths)
     assert merged(NO_DRAFT, NO_DRAFT, 9) is NO_DRAFT
-    forced = chain(np.array([7], np.int32))  # by a grammar: nobody says how likely
+    forced = chain(np.array([7], np.int32))  # by a grammar: how likely is not known
     assert merged(HEAD, forced, 9).paths == HEAD.paths
 
 

@@ -18,7 +18,7 @@ OTHER_TOKEN_ID = 100
 class EchoExecutor:
     """Emits the prompt's tokens, over and over with an end of sequence between; drafts are always right.
 
-    num_steps: steps begun. bad_token_id: prompts that hold it have no prediction behind their third output token, which
+    num_steps: steps begun. bad_token_id: prompts that hold it have no prediction after their third output token, which
     is_callers says to be their own fault or the model's.
     """
 
@@ -100,7 +100,7 @@ def _logprobs(token_id: int, num_top: int) -> TokenLogprobs:
 
 
 class FixedController:
-    """The same draft length for everybody."""
+    """The same draft length for all requests."""
 
     predicted_seconds = 0.002
 

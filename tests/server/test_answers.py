@@ -168,7 +168,7 @@ def test_prompt_logprobs_of_a_chat_are_beside_its_choices(server):
     assert all(len(entry) == 1 for entry in answer["prompt_logprobs"][1:])
 
 
-def test_no_logprobs_unless_asked_for(server):
+def test_no_logprobs_unless_requested(server):
     answer = server.client.completions.create(model=MODEL, prompt="One")
     assert answer.choices[0].logprobs is None
 
@@ -188,7 +188,7 @@ def test_stop_strings(request, name, stream, stop, expected):
         assert answer.choices[0].finish_reason == "stop"
 
 
-def test_tokens_behind_a_stop_string_do_not_count(server, burst_server):
+def test_tokens_after_a_stop_string_do_not_count(server, burst_server):
     body = {"model": MODEL, "prompt": "alpha beta gamma delta epsilon", "stop": " gamma", "max_tokens": 64}
     plain, burst = (s.client.completions.create(**body).usage for s in (server, burst_server))
     assert plain.completion_tokens == burst.completion_tokens < plain.prompt_tokens

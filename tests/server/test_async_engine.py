@@ -131,7 +131,7 @@ def test_closing_the_iterator_aborts_what_is_left(tokenizer):
         params = SamplingParams(max_tokens=400, ignore_eos=True)
         async with aclosing(engine.generate([[5], [6]], params)) as deltas:
             await anext(deltas)
-        # A call is answered between two steps, after the abort that was asked for before it.
+        # A call is answered between two steps, after the abort that was requested before it.
         assert await engine.call(lambda: (engine.core.num_running, engine.core.num_waiting)) == (0, 0)
         assert sorted(engine.core.executor.released) == [0, 1]
 
@@ -168,7 +168,7 @@ def test_stop_ends_what_is_under_way(tokenizer):
     run(tokenizer, scenario)
 
 
-def test_calls_after_stop_raise_and_those_asked_for_earlier_are_answered(tokenizer):
+def test_calls_after_stop_raise_and_earlier_ones_are_answered(tokenizer):
     async def scenario(engine):
         engine.core.executor.hold()
         request = asyncio.create_task(collect(engine, [[5]]))
@@ -345,14 +345,14 @@ def test_the_profile_is_checked_once_after_the_first_steps(tokenizer):
     assert len(checks) == 1 and checks[0] >= FIRST_STEPS
 
 
-def test_long_waits_are_for_measuring_again_until_somebody_asks(tokenizer, monkeypatch):
+def test_long_waits_are_for_measuring_again_until_a_call_comes(tokenizer, monkeypatch):
     monkeypatch.setattr(async_engine, "IDLE_SECONDS", 1e-6)
     begun, interrupted = threading.Event(), threading.Event()
 
     async def scenario(engine):
-        def measure_again(is_asked):
+        def measure_again(is_wanted):
             begun.set()
-            while not is_asked():
+            while not is_wanted():
                 pass
             interrupted.set()
             raise RuntimeError("whatever goes wrong")

@@ -22,7 +22,7 @@ HARMLESS = {
 VLLMS = {"use_beam_search": False, "length_penalty": 1.0, "detokenize": True, "return_token_ids": False}
 
 
-def test_fields_that_ask_for_nothing(server):
+def test_fields_that_request_nothing(server):
     extra = {"extra_body": {"tools": [], "tool_choice": "none", "parallel_tool_calls": True, "modalities": ["text"]}}
     extra["extra_body"] |= {"best_of": 1} | VLLMS
     chat = server.client.chat.completions.create(model=MODEL, messages=[USER], max_tokens=3, **HARMLESS, **extra)
@@ -228,7 +228,7 @@ def test_echo(server, tokenizer, stream):
         ({"stop_token_ids": "three"}, "One two three"),
     ],
 )
-def test_stops_are_part_of_the_text_if_asked_for(request, name, tokenizer, body, text):
+def test_stops_are_part_of_the_text_if_requested(request, name, tokenizer, body, text):
     server = request.getfixturevalue(name)
     if "stop_token_ids" in body:
         body = {"stop_token_ids": tokenizer(" three")["input_ids"]}
@@ -236,7 +236,7 @@ def test_stops_are_part_of_the_text_if_asked_for(request, name, tokenizer, body,
     assert answer.json()["choices"][0]["text"] == text
 
 
-def test_special_tokens_are_shown_if_asked_for(server):
+def test_special_tokens_are_shown_if_requested(server):
     hidden, shown = (
         server.chat(messages=[USER], skip_special_tokens=skip, max_tokens=3).json()["choices"][0]["message"]["content"]
         for skip in (True, False)

@@ -1,4 +1,4 @@
-"""Limits of connections: slow and endless requests are closed, and nobody is locked out by them."""
+"""Limits of connections: slow and endless requests are closed, and no client is locked out by them."""
 
 import socket
 import time
@@ -83,7 +83,7 @@ def test_a_head_that_is_too_large_is_refused(quick_server, end):
     check_serves(quick_server)
 
 
-def test_many_half_open_requests_lock_nobody_out(quick_server):
+def test_many_half_open_requests_lock_no_client_out(quick_server):
     with ExitStack() as stack:
         for _ in range(30):
             stack.enter_context(connect(quick_server)).sendall(HEAD)

@@ -1,4 +1,4 @@
-"""`echo` with `logprobs` in completions, as evaluation harnesses ask for it; here of the fake model."""
+"""`echo` with `logprobs` in completions, as evaluation harnesses request it; here of the fake model."""
 
 import pytest
 from fake_core import OTHER_TOKEN_ID
@@ -66,7 +66,7 @@ def test_several_prompts_and_choices(server, tokenizer):
     assert answer.usage.prompt_tokens == sum(lengths) and answer.usage.completion_tokens == 18
 
 
-def test_alternatives_are_as_many_as_each_field_asks_for(server, tokenizer):
+def test_alternatives_are_as_many_as_each_field_requests(server, tokenizer):
     token_ids = tokenizer("One two three")["input_ids"]
     other = tokenizer.decode([OTHER_TOKEN_ID])
     for logprobs, listed in ((0, 1), (1, 0), (0, None), (1, None)):

@@ -34,8 +34,8 @@ def check(tokenizer):
     check.close()
 
 
-def definition(**asked) -> str:
-    return StructuredOutputs(**asked).definition()
+def definition(**requested) -> str:
+    return StructuredOutputs(**requested).definition()
 
 
 def helper_pid(check) -> int:
@@ -43,9 +43,9 @@ def helper_pid(check) -> int:
 
 
 def test_too_much_is_refused_and_the_helper_goes_on(check):
-    for asked in ({"json": bomb(999983)}, {"regex": "a?" * 1300 + "a" * 1300}):
-        with pytest.raises(ValueError, match=r"more than the 0\.5 s .*: ask for less"):
-            check.check(definition(**asked), threading.Event())
+    for requested in ({"json": bomb(999983)}, {"regex": "a?" * 1300 + "a" * 1300}):
+        with pytest.raises(ValueError, match=r"more than the 0\.5 s .*: use a simpler one"):
+            check.check(definition(**requested), threading.Event())
     pid = helper_pid(check)
     with pytest.raises(ValueError, match="unclosed"):
         check.check(definition(regex="(("), threading.Event())
@@ -78,21 +78,21 @@ def test_too_much_memory_ends_the_fork(check, tokenizer, tmp_path, monkeypatch):
     choices = definition(choice=[f"{i:04d}" + "x" * 1000 for i in range(1024)])  # take 7 MB
     answers = run_script(MEMORY, tmp_path, tokenizer, choices).stdout.splitlines()
     assert "'error': None" in answers[0] and answers[1] == str({"signal": int(signal.SIGABRT)})
-    monkeypatch.setattr(check, "_ask", lambda *_: {"signal": int(signal.SIGABRT)})
+    monkeypatch.setattr(check, "_query", lambda *_: {"signal": int(signal.SIGABRT)})
     for _ in range(2):
         with pytest.raises(ValueError, match="128 MB"):
             check.check(definition(json=bomb(7)), threading.Event())
 
 
-def test_what_is_known_is_not_asked_again(check, monkeypatch):
+def test_what_is_known_is_not_computed_again(check, monkeypatch):
     for _ in range(2):
         check.check(definition(regex="a+"), threading.Event())
         with pytest.raises(ValueError):
             check.check(definition(regex="(("), threading.Event())
-        monkeypatch.setattr(check, "_ask", None)
+        monkeypatch.setattr(check, "_query", None)
 
 
-def test_nobody_waits_any_more(check):
+def test_a_cancelled_caller_leaves_the_helper_usable(check):
     check.check(definition(regex="a"), threading.Event())
     pid = helper_pid(check)
     given_up = threading.Event()
@@ -179,7 +179,7 @@ def test_a_bomb_is_refused_while_another_request_streams(server, path, fields, p
         who = {"input": "Hi"} if path == "responses" else {"messages": [USER]}
         answer = server.http.post(f"/v1/{path}", json=who | fields)
         assert answer.status_code == 400 and answer.json()["error"]["param"] == param, answer.text
-        assert "0.5 s" in answer.json()["error"]["message"] and "ask for less" in answer.json()["error"]["message"]
+        assert "0.5 s" in answer.json()["error"]["message"] and "use a simpler one" in answer.json()["error"]["message"]
         server.executor.let_go()
         text = first.choices[0].text + "".join(chunk.choices[0].text for chunk in stream)
     assert text == "One two three"

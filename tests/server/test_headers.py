@@ -21,15 +21,17 @@ def test_every_answer_has_a_request_id(server, guarded_server):
 
 
 def test_other_sites(tokenizer, server):
-    asks = {"Origin": "https://a.example", "Access-Control-Request-Method": "POST"}
+    preflight = {"Origin": "https://a.example", "Access-Control-Request-Method": "POST"}
     options = {"cors_origins": ["https://a.example"], "keys": ApiKeys({"right": 1.0})}
     with running_server(tokenizer, **options) as open_server:
-        answer = open_server.http.options("/v1/completions", headers=asks)
+        answer = open_server.http.options("/v1/completions", headers=preflight)
         assert answer.status_code == 200 and answer.headers["access-control-allow-origin"] == "https://a.example"
         refused = open_server.complete(headers={"Origin": "https://a.example"}, prompt="a")
         assert refused.status_code == 401 and refused.headers["access-control-allow-origin"] == "https://a.example"
-        assert open_server.http.options("/v1/completions", headers=asks | {"Origin": "https://b"}).status_code == 400
-    assert "access-control-allow-origin" not in server.http.options("/v1/completions", headers=asks).headers
+        assert (
+            open_server.http.options("/v1/completions", headers=preflight | {"Origin": "https://b"}).status_code == 400
+        )
+    assert "access-control-allow-origin" not in server.http.options("/v1/completions", headers=preflight).headers
 
 
 def send(server, content: bytes, encoding: str = "gzip"):

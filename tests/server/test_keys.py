@@ -58,7 +58,7 @@ def test_keys_of_a_file(tmp_path):
 
 
 @pytest.mark.parametrize("key", ["", "two words", "tab\t"])
-def test_keys_that_nobody_can_send_are_refused(key):
+def test_keys_that_no_client_can_send_are_refused(key):
     for options in ((key, None, None), (None, None, key)):
         with pytest.raises(ValueError, match="an API key"):
             api_keys(*options, shared_cache=False)

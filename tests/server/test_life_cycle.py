@@ -125,7 +125,7 @@ def test_rules_that_leave_no_token_are_a_bad_request(server, tokenizer):
 
 
 def test_an_unforeseen_error_is_a_plain_500(server, monkeypatch):
-    monkeypatch.setattr("smartspec.server.openai.calls.check_model", lambda asked, served: 1 / 0)
+    monkeypatch.setattr("smartspec.server.openai.calls.check_model", lambda requested, served: 1 / 0)
     answer = server.complete(prompt="One two")
     assert (answer.status_code, answer.json()["error"]["code"]) == (500, "internal_error")
     assert "division" not in answer.text

@@ -1,4 +1,4 @@
-"""The live page: its events, what it costs while nobody looks, and the page itself in a browser."""
+"""The live page: its events, what it costs while no client watches, and the page itself in a browser."""
 
 import json
 
@@ -44,7 +44,7 @@ def test_events_tell_what_the_engine_did(burst_server):
     assert last["seconds"] >= 0.2
 
 
-def test_nothing_is_computed_while_nobody_looks(server):
+def test_nothing_is_computed_while_no_client_watches(server):
     idle = list(server.engine.listeners)
     events_until(server, lambda event: len(server.engine.listeners) > len(idle))
     eventually(lambda: server.engine.listeners == idle)
@@ -97,7 +97,7 @@ def test_report_says_which_text_was_drafted(burst_server, stream):
     assert "".join(piece["text"] for piece in pieces) == "One two three four five six"
 
 
-def test_no_report_unless_asked_for(burst_server):
+def test_no_report_unless_requested(burst_server):
     assert "speculation" not in burst_server.complete(prompt="One two").json()["choices"][0]
 
 
@@ -110,7 +110,7 @@ def test_the_page_shows_a_chat_and_survives_its_server(tokenizer):
         page.wait_for("document.querySelector('#log .about')")
         assert "helpful AI assistant" in page.text("#log .assistant")  # the fake model says its prompt
         marked = page.run("[...document.querySelectorAll('#log mark')].map(mark => mark.textContent).join('')")
-        assert "a helpful" in marked and " AI" not in marked  # which was the target's own token behind six drafts
+        assert "a helpful" in marked and " AI" not in marked  # which was the target's own token after six drafts
         page.wait_for("steps.length > 2 && find('what-if').rows.length === 10")
         assert "300 tokens per second were expected" in page.text("#why")
         assert page.text("#what-if .planned th") == "as decided"
@@ -138,7 +138,7 @@ def test_a_new_chat_knows_nothing_of_the_answer_it_ended(tokenizer):
 
 
 @in_browser
-def test_the_page_asks_for_the_key_and_keeps_it(tokenizer):
+def test_the_page_prompts_for_the_key_and_keeps_it(tokenizer):
     keys = ApiKeys({"schlüssel": 1.0})
     with running_server(tokenizer, keys=keys) as server, chromium.chromium(server.url) as page:
         page.wait_for("document.readyState === 'complete' && find('key').open")

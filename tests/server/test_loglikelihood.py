@@ -123,16 +123,16 @@ def reference(pairs: list[Pair]) -> list[tuple[float, float]]:
     return found
 
 
-@pytest.mark.parametrize("ask", [as_lm_eval, by_prompt_logprobs])
+@pytest.mark.parametrize("score", [as_lm_eval, by_prompt_logprobs])
 @pytest.mark.parametrize(("count", "max_tokens"), [(6, 40), pytest.param(200, 160, marks=pytest.mark.slow)])
-def test_log_likelihoods_are_those_of_transformers(real_server, ask, count, max_tokens):
+def test_log_likelihoods_are_those_of_transformers(real_server, score, count, max_tokens):
     pairs = make_pairs(count, max_tokens)
     batches = in_batches(pairs)
 
     def work(number: int) -> list[tuple[float, bool]]:
         if number % 2:  # others meanwhile, whose prefixes are cached: they generate with drafts
             real_server.complete(prompt=batches[number][0].token_ids, max_tokens=8, temperature=0)
-        return ask(real_server, batches[number])
+        return score(real_server, batches[number])
 
     with ThreadPoolExecutor(3) as pool:
         found = [pair for batch in pool.map(work, range(len(batches))) for pair in batch]

@@ -23,12 +23,12 @@ from smartspec.engine.sampling.verification import verify
 from smartspec.server.structured.fields import StructuredOutputs
 from smartspec.server.structured.token_grammar import MAX_BUILDS
 
-# Behind "x" the lexer has to remember which of the last 100 letters were an "a": a few tokens of that exhaust its fuel.
+# After "x" the lexer has to remember which of the last 100 letters were an "a": a few tokens of that exhaust its fuel.
 REGEX = r"ok(( fine)*|x([a-z ]*a[a-z ]{100}b)+)"
 
 
 class Table:
-    """A target that says one token behind each last token."""
+    """A target that says one token after each last token."""
 
     taps, features, max_len = (), [], 4096
 
@@ -67,15 +67,15 @@ def too_far(ids):
 def test_looking_too_far_changes_nothing(compiled, ids, too_far):
     grammar, other = compiled.copy(), compiled.copy()
     grammar.accept(ids("ok"))
-    before, behind = grammar.allowed().copy(), grammar.allowed(ids(" fine")).copy()
+    before, after = grammar.allowed().copy(), grammar.allowed(ids(" fine")).copy()
     assert any(not grammar.allowed(too_far[:end]).any() for end in range(1, len(too_far))), "the limit is met"
-    assert (grammar.allowed() == before).all() and (grammar.allowed(ids(" fine")) == behind).all()
+    assert (grammar.allowed() == before).all() and (grammar.allowed(ids(" fine")) == after).all()
     assert grammar.num_allowed(ids(" fine fine")) == 2
     later = compiled.copy()
     for one in (other, later):
         assert one.allowed()[ids("ok")[0]] and (one.allowed(ids("ok")) == before).all()
         one.accept(ids("ok fine"))
-        assert (one.allowed() == behind).all()
+        assert (one.allowed() == after).all()
 
 
 def test_after_some_errors_there_is_no_looking_ahead_and_the_output_goes_on(compiled, ids, too_far):

@@ -25,7 +25,7 @@ from smartspec.server.openai.workload_classes import WorkloadClasses
 ROOT = Path(__file__).parents[2]
 
 
-# What vLLM's own Grafana dashboards ask for (examples/observability of its repository).
+# What vLLM's own Grafana dashboards query (examples/observability of its repository).
 VLLM_HISTOGRAMS = (
     "e2e_request_latency_seconds",
     "time_to_first_token_seconds",
@@ -106,7 +106,7 @@ def test_an_address_from_a_proxy_is_one_printable_word(tokenizer, caplog, raw):
     JsonLines().format(lines[0])
 
 
-def test_no_lines_unless_asked_for(server, caplog):
+def test_no_lines_unless_requested(server, caplog):
     with caplog.at_level(logging.INFO):
         server.complete(prompt="One two")
     assert not [record for record in caplog.records if record.name == "smartspec.access"]
@@ -153,12 +153,12 @@ def test_a_request_of_a_class_has_its_settings(tokenizer, name, expected, monkey
     assert SpeculationBody(workload_class=name).max_draft_tokens is None
 
 
-def test_the_dashboard_asks_for_metrics_there_are():
+def test_the_dashboard_shows_metrics_that_exist():
     dashboard = (ROOT / "deploy" / "grafana.json").read_text()
-    asked = set(re.findall(r"smartspec_[a-z0-9_]+", dashboard))
+    metrics = set(re.findall(r"smartspec_[a-z0-9_]+", dashboard))
     families = list(ServerMetrics(make_core(2)).registry.collect())
     known = {family.name + suffix for family in families for suffix in ("", "_total", "_bucket", "_sum", "_count")}
-    assert len(asked) > 10 and asked <= known
+    assert len(metrics) > 10 and metrics <= known
 
 
 def test_the_example_configuration_is_accepted():

@@ -6,20 +6,20 @@ from fake_server import MODEL
 SAID = "system\nOne two three"
 
 
-def ask(server, **fields):
+def send(server, **fields):
     return server.client.responses.create(model=MODEL, instructions="One two three", input="Hi", **fields)
 
 
 def test_a_whole_response(server):
-    response = ask(server, store=False, metadata={"a": "b"})
+    response = send(server, store=False, metadata={"a": "b"})
     assert response.output_text == SAID and response.status == "completed" and response.error is None
     assert response.metadata == {"a": "b"} and response.usage.total_tokens > response.usage.input_tokens > 0
-    cut = ask(server, max_output_tokens=2)
+    cut = send(server, max_output_tokens=2)
     assert cut.status == "incomplete" and cut.incomplete_details.reason == "max_output_tokens"
 
 
 def test_a_streamed_response(burst_server):
-    events = list(ask(burst_server, stream=True))
+    events = list(send(burst_server, stream=True))
     assert [event.sequence_number for event in events] == list(range(len(events)))
     assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == SAID
     kinds = [event.type for event in events]
@@ -39,8 +39,8 @@ def test_structured_output(server):
     server.core.add_request = lambda request: (seen.append(request.grammar), observe(request))
     try:
         schema = {"type": "json_schema", "name": "x", "schema": {"type": "object"}, "strict": True}
-        ask(server, text={"format": schema})
-        ask(server, text={"format": {"type": "text"}})
+        send(server, text={"format": schema})
+        send(server, text={"format": {"type": "text"}})
     finally:
         del server.core.add_request
     assert seen[0] is not None and seen[1] is None

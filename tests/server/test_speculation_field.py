@@ -14,7 +14,7 @@ MESSAGES = [{"role": "user", "content": "Hello"}]
 OPTIONS = {"workload_class": "code", "max_draft_tokens": 3, "weight": 2.5, "tpot_target_ms": 40}
 
 
-def ask(server, endpoint: str, speculation: object):
+def send(server, endpoint: str, speculation: object):
     body = {"model": MODEL, "max_tokens": 8, "extra_body": {"speculation": speculation}}
     if endpoint == "chat":
         return server.client.chat.completions.create(messages=MESSAGES, **body)
@@ -31,7 +31,7 @@ def views(server, monkeypatch) -> list:
 
 @pytest.mark.parametrize("endpoint", ["completions", "chat"])
 def test_options_reach_the_controller(server, views, endpoint):
-    answer = ask(server, endpoint, OPTIONS)
+    answer = send(server, endpoint, OPTIONS)
     assert answer.usage.completion_tokens > 1
     decoding = [view for view in views if view.num_rows]
     assert decoding
@@ -51,7 +51,7 @@ def test_every_choice_of_a_call_has_them(server, views):
 
 @pytest.mark.parametrize("speculation", [None, {}, {"weight": None, "max_draft_tokens": None}])
 def test_null_and_nothing_mean_the_defaults(server, views, speculation):
-    ask(server, "completions", speculation)
+    send(server, "completions", speculation)
     assert all((view.weights == 1.0).all() for view in views)
     assert all(np.isinf(view.extras.get("tpot_targets", np.inf)).all() for view in views)
 
@@ -78,7 +78,7 @@ def test_null_and_nothing_mean_the_defaults(server, views, speculation):
 )
 def test_bad_options_are_answered_400_with_field_and_range(server, endpoint, speculation, param, words):
     with pytest.raises(openai.BadRequestError) as caught:
-        ask(server, endpoint, speculation)
+        send(server, endpoint, speculation)
     error = caught.value.body
     assert error["param"] == param and error["type"] == "invalid_request_error"
     assert words in error["message"]
@@ -87,7 +87,7 @@ def test_bad_options_are_answered_400_with_field_and_range(server, endpoint, spe
 @pytest.mark.parametrize("policy", ["goodput", "adaserve"])
 def test_targets_are_counted_as_met_or_missed(tokenizer, policy):
     with running_server(tokenizer, policy=policy) as server:
-        ask(server, "completions", {"tpot_target_ms": 3_600_000, "ttft_target_ms": 0.002})
+        send(server, "completions", {"tpot_target_ms": 3_600_000, "ttft_target_ms": 0.002})
         text = server.http.get("/metrics").text
     assert 'smartspec_objectives_total{objective="tpot",outcome="met"} 1.0' in text
     assert 'smartspec_objectives_total{objective="ttft",outcome="missed"} 1.0' in text
@@ -101,7 +101,7 @@ class FailingController(FixedController):
 def test_a_failing_controller_is_counted_and_requests_are_served(tokenizer):
     with running_server(tokenizer) as server:
         server.core.controller = SafeController(FailingController(3), lambda text: None, retry_steps=1)
-        answer = ask(server, "completions", None)
+        answer = send(server, "completions", None)
         assert answer.choices[0].text.startswith("One two three")
         lines = server.http.get("/metrics").text.splitlines()
         count = next(float(line.split()[1]) for line in lines if line.startswith("smartspec_controller_errors_total"))
@@ -115,9 +115,9 @@ def test_ignored_input_is_counted_by_kind(tokenizer):
         controller = FixedController(3)
         controller.num_ignored = Counter(clock=2)
         server.core.controller = SafeController(controller, lambda text: None)
-        ask(server, "completions", None)
+        send(server, "completions", None)
         controller.num_ignored["seconds"] += 3
-        ask(server, "completions", None)
+        send(server, "completions", None)
         lines = server.http.get("/metrics").text.splitlines()
         assert sorted(line for line in lines if line.startswith("smartspec_ignored_input_total")) == [
             'smartspec_ignored_input_total{kind="clock"} 2.0',

@@ -1,4 +1,4 @@
-"""Fields that ask for structured output, and the grammars behind them."""
+"""Fields that request structured output, and their grammars."""
 
 import json
 
@@ -40,7 +40,7 @@ def test_looking_ahead_changes_nothing_and_copies_are_apart(tokenizer):
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "requested",
     [
         {"regex": "(("},
         {"regex": r"[^\s\S]"},
@@ -51,9 +51,9 @@ def test_looking_ahead_changes_nothing_and_copies_are_apart(tokenizer):
     ],
     ids=str,
 )
-def test_what_cannot_be_compiled_is_said(tokenizer, asked):
+def test_what_cannot_be_compiled_is_said(tokenizer, requested):
     with pytest.raises(ValueError, match=r"\w+"):
-        grammar_compiler(tokenizer).compile(StructuredOutputs(**asked).definition())
+        grammar_compiler(tokenizer).compile(StructuredOutputs(**requested).definition())
 
 
 def test_a_tokenizer_that_cannot_be_read_leaves_the_rest_to_be_served(tokenizer):

@@ -110,8 +110,8 @@ def body(**fields) -> ChatBody:
 def test_a_demanded_call_is_held_to_its_schema(tokenizer):
     named = {"type": "function", "function": {"name": "weather"}}
     for choice, other in (("required", True), (named, False)):
-        asked = body(tools=[TOOL, OTHER], tool_choice=choice).grammars()["tool_choice"]
-        grammar = grammar_compiler(tokenizer).compile(asked.definition())
+        requested = body(tools=[TOOL, OTHER], tool_choice=choice).grammars()["tool_choice"]
+        grammar = grammar_compiler(tokenizer).compile(requested.definition())
         for text, is_allowed in ((CALL, True), (CALL.replace("weather", "time"), other), ("I look", False)):
             token_ids = tokenizer(text)["input_ids"]
             assert (grammar.num_allowed(token_ids) == len(token_ids)) == is_allowed, (choice, text)
@@ -124,9 +124,9 @@ def test_a_demanded_call_is_held_to_its_schema(tokenizer):
 def test_an_answer_in_a_format_may_be_a_call_instead(tokenizer):
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
     answer = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
-    (asked,) = body(tools=[TOOL], response_format=answer).grammars().values()
-    assert isinstance(asked, CallGrammar)
-    grammar = grammar_compiler(tokenizer).compile(asked.definition())
+    (requested,) = body(tools=[TOOL], response_format=answer).grammars().values()
+    assert isinstance(requested, CallGrammar)
+    grammar = grammar_compiler(tokenizer).compile(requested.definition())
     for text in (CALL, '{"a": 3}'):
         token_ids = tokenizer(text)["input_ids"]
         assert grammar.num_allowed(token_ids) == len(token_ids)

@@ -138,7 +138,7 @@ def test_no_view_tells_where_an_answer_ends_and_a_draft_model_draws_eos(drafter,
     core = fleet.replicas[0].core
     core.controller = SeesViews(core.controller)
     records, totals = serve(fleet, traffic_of([10], [11], [0.0]))
-    # One token from the prefill, seven, then three of which the last is EOS; a lookup draft runs on behind it.
+    # One token from the prefill, seven, then three of which the last is EOS; a lookup draft runs on after it.
     assert core.controller.allowed == [8, 8]
     assert core.controller.drafted == [6, last]
     assert (records[0].num_output_tokens, records[0].finish_reason) == (11, "stop")

@@ -99,27 +99,27 @@ def entries(engine: str, config: dict) -> tuple[list[int], int]:
 @pytest.mark.parametrize("drafter", ["model", "head", "lookup"])
 @pytest.mark.parametrize("acceptance", [0.0, 0.2, 0.5])
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
-def test_no_length_of_0_is_written_unless_asked(engine, acceptance, drafter):
+def test_no_length_of_0_is_written_unless_allowed(engine, acceptance, drafter):
     """Also none that is implied: TensorRT-LLM drafts nothing beyond the last key."""
     options = [engine, "--acceptance", str(acceptance), "--max-batch", "500", "--drafter", drafter]
     result = CliRunner().invoke(_build_app(), ["export", *options], catch_exceptions=False)
     lengths, largest = entries(engine, json.loads(result.stdout))
     assert min(lengths) >= 1 and largest >= 500
-    asked = CliRunner().invoke(_build_app(), ["export", *options, "--allow-zero"])
+    allowed = CliRunner().invoke(_build_app(), ["export", *options, "--allow-zero"])
     if acceptance == 0.0 and engine == "tensorrt-llm":
-        assert "leave speculation off" in str(asked.exception)
+        assert "leave speculation off" in str(allowed.exception)
         assert "no drafts are best for some batches of 1 to 500 requests, and 1 is written" in result.stderr
         return
-    lengths, largest = entries(engine, json.loads(asked.stdout))
+    lengths, largest = entries(engine, json.loads(allowed.stdout))
     has_zero = 0 in lengths or largest < 500
-    assert has_zero == ("no drafts are best" in asked.stderr) == ("no drafts are best" in result.stderr)
+    assert has_zero == ("no drafts are best" in allowed.stderr) == ("no drafts are best" in result.stderr)
     assert has_zero == ("--allow-zero writes 0" in result.stderr)
     assert ("no harm to a lookup" in result.stderr) == (has_zero and drafter == "lookup")
     if not has_zero:
-        assert asked.stdout == result.stdout
+        assert allowed.stdout == result.stdout
 
 
-def test_lengths_to_choose_from_have_a_0_if_asked():
+def test_lengths_to_choose_from_have_a_0_if_allowed():
     command = ["export", "vllm", "--acceptance", "0.2", "--lengths", "3,5", "--max-batch", "64"]
     tables = [
         json.loads(CliRunner().invoke(_build_app(), [*command, *more]).stdout)["num_speculative_tokens_per_batch_size"]

@@ -1,4 +1,4 @@
-"""Replays of logs whose truth is known: exact where the log holds the answer, close where hindsight must do."""
+"""Replays of logs whose ground truth is known: exact where the log holds the answer, close where hindsight must do."""
 
 import json
 from dataclasses import replace
@@ -39,45 +39,45 @@ def test_the_recorded_policy_replays_to_what_was_recorded(policy, use_model, tmp
     assert again.num_emitted == recorded.num_emitted
     assert again.num_verified == recorded.num_verified
     assert again.seconds == pytest.approx(recorded.seconds, rel=1e-12)
-    assert again.evidence_share == 1.0
+    assert again.log_share == 1.0
 
 
 def test_shorter_drafts_than_recorded_are_known_exactly(long_drafts, tmp_path):
     policies = ["off", *(f"fixed:{k}" for k in range(1, K + 1))]
     for length, totals in enumerate(replayed(long_drafts, tmp_path, *policies)):
         assert totals.num_emitted == long_drafts.emitted(length)
-        assert totals.evidence_share == 1.0
+        assert totals.log_share == 1.0
         assert totals.mean_length == length
 
 
 def test_time_follows_the_machine_not_its_profile(long_drafts, tmp_path):
     (off,) = replayed(long_drafts, tmp_path, "off")
-    truth = sum(
+    ground_truth = sum(
         long_drafts.seconds(record.view, no_drafts(4), np.zeros(4, dtype=int)).total for record in long_drafts.records
     )
-    assert off.seconds == pytest.approx(truth, rel=0.03)
-    assert off.seconds > 1.3 * truth / SLOWDOWN
+    assert off.seconds == pytest.approx(ground_truth, rel=0.03)
+    assert off.seconds > 1.3 * ground_truth / SLOWDOWN
 
 
 def test_longer_drafts_than_recorded_are_drawn_and_right_on_average(tmp_path):
     run = ToyRun("fixed:1", 700)
     short, long = replayed(run, tmp_path, "fixed:1", f"fixed:{K}")
-    assert short.evidence_share == 1.0
-    # From evidence alone only where all four requests had a rejection at the first or second token.
+    assert short.log_share == 1.0
+    # From the log alone only where all four requests had a rejection at the first or second token.
     share = np.mean((run.chains < 2).all(axis=1))
-    assert long.evidence_share == pytest.approx(share, abs=0.001)
+    assert long.log_share == pytest.approx(share, abs=0.001)
     assert long.num_emitted == pytest.approx(run.emitted(K), rel=0.05)
 
 
 def test_speeds_are_as_in_truth(long_drafts, tmp_path):
     lengths = range(1, K + 1)
     by_replay = [t.tokens_per_second for t in replayed(long_drafts, tmp_path, *(f"fixed:{k}" for k in lengths))]
-    truth = []
+    ground_truth = []
     for k in lengths:
         plan = Plan(np.full(4, k), np.zeros(4, dtype=int))
         seconds = sum(long_drafts.seconds(record.view, plan, plan.lengths).total for record in long_drafts.records)
-        truth.append(long_drafts.emitted(k) / seconds)
-    np.testing.assert_allclose(by_replay, truth, rtol=0.03)
+        ground_truth.append(long_drafts.emitted(k) / seconds)
+    np.testing.assert_allclose(by_replay, ground_truth, rtol=0.03)
 
 
 def test_goodput_learns_during_the_replay(long_drafts, tmp_path):
@@ -118,13 +118,13 @@ def test_where_a_request_ended_longer_drafts_emit_no_more(long_drafts, tmp_path)
     run.records.append(ended)
     for policy, num_emitted in (("off", 4), ("fixed:1", 8), ("fixed:2", 8), ("fixed:5", 8)):
         (totals,) = replayed(run, tmp_path, policy)
-        assert (totals.num_emitted, totals.evidence_share) == (num_emitted, 1.0), policy
+        assert (totals.num_emitted, totals.log_share) == (num_emitted, 1.0), policy
 
 
-def test_another_drafter_has_no_evidence(long_drafts):
-    chances, siblings = (np.full((4, K), value) for value in (0.5, 0.4)), np.empty(0)
+def test_another_drafter_has_no_recorded_outcome(long_drafts):
+    chances, rank_chances = (np.full((4, K), value) for value in (0.5, 0.4)), np.empty(0)
     conditional, uniform = chances
-    draft_outcomes = draft_outcomes_of(long_drafts.records[0], 1, MODEL, conditional, siblings, uniform)
+    draft_outcomes = draft_outcomes_of(long_drafts.records[0], 1, MODEL, conditional, rank_chances, uniform)
     assert draft_outcomes.num_known.tolist() == [0] * 4 and draft_outcomes.num_accepted.tolist() == [K] * 4
 
 

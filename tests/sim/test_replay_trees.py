@@ -26,8 +26,8 @@ K, NUM_ROWS = 12, 4
 def recorded(policy: str, path, num_tokens: int = 120) -> list[DecisionRecord]:
     """A log, written to path, of NUM_ROWS requests that get so many tokens each; its records."""
     scenario = Scenario(policy=policy, drafter="head", acceptance="eagle3", batch=NUM_ROWS, max_draft_tokens=K)
-    time, truth = ground_truth_time(scenario), ground_truth_acceptance(scenario)
-    executor = SimExecutor(time, truth, drafter=HEAD, num_slots=NUM_ROWS, seed=0)
+    time, ground_truth = ground_truth_time(scenario), ground_truth_acceptance(scenario)
+    executor = SimExecutor(time, ground_truth, drafter=HEAD, num_slots=NUM_ROWS, seed=0)
     controller = make_controller(scenario, time, executor.true_estimates, HEAD)
     lines = [LogHeader("toy", policy, K, (HEAD,), controller.latency.to_dict()).to_json()]
     records: list[DecisionRecord] = []
@@ -36,7 +36,7 @@ def recorded(policy: str, path, num_tokens: int = 120) -> list[DecisionRecord]:
     scheduler = Scheduler(blocks, max_batched_tokens=512, max_model_len=4096, max_draft_tokens=K)
     core = EngineCore(scheduler, executor, controller)
     for number in range(NUM_ROWS):
-        truth.begin(number)
+        ground_truth.begin(number)
         params = SamplingParams(max_tokens=num_tokens + K, temperature=0.0)
         core.add_request(Request(number, [number] * 50, params, seed=0, stop_token_ids=frozenset({EOS})))
     now = 0.0
@@ -74,7 +74,7 @@ def test_the_recorded_policy_replays_to_what_was_recorded(policy, tmp_path):
     assert of_trees(records)
     then, (again,) = replay(RecordedLog(tmp_path / "log.jsonl"), [policy])
     assert then.num_emitted == sum(record.outcome.num_emitted for record in records)
-    assert again.evidence_share == 1.0
+    assert again.log_share == 1.0
     # What a policy decides by confidence or learns from it may differ: logs keep four digits.
     tolerance = 0.01 if policy in ("goodput", "sequoia:7") else 0.0
     assert again.num_emitted == pytest.approx(then.num_emitted, rel=tolerance)
@@ -87,27 +87,27 @@ def test_smaller_trees_than_recorded_are_known_exactly(large_trees):
     for size in (1, 5):
         _, (totals,) = replay(RecordedLog(path), [f"eagle2:{size}"])
         assert totals.num_emitted == emitted_of_first_nodes(records, size)
-        assert totals.evidence_share == 1.0
+        assert totals.log_share == 1.0
 
 
-def test_of_chains_a_log_of_trees_knows_the_eldest(large_trees):
+def test_of_chains_a_log_of_trees_knows_the_top_1_child(large_trees):
     path, records = large_trees
     _, (totals,) = replay(RecordedLog(path), ["fixed:1"])
-    assert totals.num_emitted == emitted_of_first_nodes(records, 1) and totals.evidence_share == 1.0
+    assert totals.num_emitted == emitted_of_first_nodes(records, 1) and totals.log_share == 1.0
 
 
 @pytest.mark.parametrize(("policy", "other"), [("eagle2:6", "eagle2:12"), ("fixed:5", "eagle2:8"), ("ddd", "fixed:3")])
 def test_what_was_not_recorded_is_drawn_and_right_on_average(policy, other, tmp_path):
     recorded(policy, tmp_path / "log.jsonl", num_tokens=400)
     _, (totals,) = replay(RecordedLog(tmp_path / "log.jsonl"), [other])
-    truth = recorded(other, tmp_path / "other.jsonl", num_tokens=400)
-    steps = sum(record.view.num_rows for record in truth)
-    per_step = sum(record.outcome.num_emitted for record in truth) / steps
+    ground_truth = recorded(other, tmp_path / "other.jsonl", num_tokens=400)
+    steps = sum(record.view.num_rows for record in ground_truth)
+    per_step = sum(record.outcome.num_emitted for record in ground_truth) / steps
     assert totals.num_emitted / totals.num_rows == pytest.approx(per_step, rel=0.06)
     # Batches are the recorded ones, which shrink at another moment.
-    seconds = sum(record.outcome.seconds.total for record in truth) / steps
+    seconds = sum(record.outcome.seconds.total for record in ground_truth) / steps
     assert totals.seconds / totals.num_rows == pytest.approx(seconds, rel=0.12)
-    assert totals.evidence_share < 1.0 or other == "fixed:3"
+    assert totals.log_share < 1.0 or other == "fixed:3"
 
 
 def test_a_recording_holds_what_a_chain_would_have_met(large_trees):

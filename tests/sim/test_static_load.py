@@ -73,7 +73,7 @@ def test_classes_are_dealt_to_the_rows():
 
 
 def lags(**phase) -> list[int]:
-    """Of the draft model's KV behind the text of the first row, step by step, while nothing is drafted."""
+    """Of the draft model's KV after the text of the first row, step by step, while nothing is drafted."""
     scenario, found = Scenario(policy="off", batch=1, jitter=0.0), []
     time = ground_truth_time(scenario)
     load = StaticLoad(time, ground_truth_acceptance(scenario), drafter=scenario.drafter_spec)

@@ -1,4 +1,4 @@
-"""Simulated trees: grown as the engine grows them, right as often as the truth says, paid for pass by pass."""
+"""Simulated trees: grown as the engine grows them, right as often as the ground truth says, paid for pass by pass."""
 
 import numpy as np
 import pytest
@@ -10,10 +10,10 @@ from smartspec.sim.simulation import simulate, simulate_static
 from smartspec.sim.static_load import Phase
 from smartspec.sim.world.trees import (
     NO_RANK,
+    chances_of_ranks,
     grow_trees,
     right_path,
     right_ranks,
-    sibling_chances,
     tree_survival,
 )
 
@@ -21,7 +21,7 @@ DEPTH, WIDTH = 5, 3
 
 
 def chances_of(rng, rows):
-    return child_chances(rng.uniform(0.2, 0.95, (rows, DEPTH)), sibling_chances(0.3, WIDTH))
+    return child_chances(rng.uniform(0.2, 0.95, (rows, DEPTH)), chances_of_ranks(0.3, WIDTH))
 
 
 def as_in_the_engine(chances, num_nodes, num_passes, stop=None):
@@ -67,11 +67,11 @@ def test_trees_are_those_of_the_engine(threshold):
 
 def test_nodes_are_right_as_often_as_their_chances_say():
     rng = np.random.default_rng(1)
-    siblings, eldest = sibling_chances(0.3, WIDTH), np.array([0.6, 0.5, 0.7, 0.4, 0.5])
-    chances = child_chances(eldest, siblings)
+    rank_chances, top_chances = chances_of_ranks(0.3, WIDTH), np.array([0.6, 0.5, 0.7, 0.4, 0.5])
+    chances = child_chances(top_chances, rank_chances)
     draft = grow_trees(chances[None], np.array([12]), np.array([DEPTH])).drafts[0]
     rounds = 20_000
-    ranks = right_ranks(rng.random((rounds, DEPTH)), np.tile(eldest, (rounds, 1)), siblings)
+    ranks = right_ranks(rng.random((rounds, DEPTH)), np.tile(top_chances, (rounds, 1)), rank_chances)
     hits = np.zeros(len(draft))
     for of_round in ranks:
         hits[list(right_path(draft, of_round))] += 1
@@ -110,8 +110,8 @@ def test_answers_end_where_the_traffic_says(policy):
     ("settings", "words"),
     [
         ({"drafter": "tree"}, "unknown drafter 'tree': use model, head, lookup"),
-        ({"drafter": "model", "sibling_share": 0.5}, "sibling_share 0.5 is for drafter head"),
-        ({"drafter": "head", "sibling_share": 1.5}, "sibling_share must be at least 0 and at most 1, got 1.5"),
+        ({"drafter": "model", "later_child_share": 0.5}, "later_child_share 0.5 is for drafter head"),
+        ({"drafter": "head", "later_child_share": 1.5}, "later_child_share must be at least 0 and at most 1, got 1.5"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(settings, words):

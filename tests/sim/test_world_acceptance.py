@@ -26,22 +26,22 @@ MIXED = (
 )
 
 
-def make_truth(*classes, num_requests=400, seed=0, **options):
-    truth = GroundTruthAcceptance(classes, K, seed=seed, **options)
+def make_ground_truth(*classes, num_requests=400, seed=0, **options):
+    ground_truth = GroundTruthAcceptance(classes, K, seed=seed, **options)
     for request_id in range(num_requests):
-        truth.begin(request_id, request_id % len(classes))
-    return truth, np.arange(num_requests)
+        ground_truth.begin(request_id, request_id % len(classes))
+    return ground_truth, np.arange(num_requests)
 
 
 def at(request_ids, position):
     return np.full(len(request_ids), position)
 
 
-def many_positions(truth, request_ids, num_steps=200):
+def many_positions(ground_truth, request_ids, num_steps=200):
     """conditional and uniform of non-overlapping drafts: two float [num_steps, R, K]."""
     drafts = [(at(request_ids, K * i)) for i in range(num_steps)]
-    conditional = np.stack([truth.conditional(request_ids, 0.0, positions) for positions in drafts])
-    return conditional, np.stack([truth.uniform(request_ids, positions) for positions in drafts])
+    conditional = np.stack([ground_truth.conditional(request_ids, 0.0, positions) for positions in drafts])
+    return conditional, np.stack([ground_truth.uniform(request_ids, positions) for positions in drafts])
 
 
 def assert_close_in_std_errors(values, expected, num_std_errors=4.5):
@@ -82,18 +82,18 @@ def test_beta_table_of_uniform_and_of_no_spread():
 
 
 def test_stationary_acceptance_is_the_same_everywhere():
-    truth, ids = make_truth(AcceptanceClass(Constant(0.7)))
-    assert (truth.conditional(ids, 5.0, at(ids, 3)) == 0.7).all()
+    ground_truth, ids = make_ground_truth(AcceptanceClass(Constant(0.7)))
+    assert (ground_truth.conditional(ids, 5.0, at(ids, 3)) == 0.7).all()
 
 
 def test_decay_lowers_each_depth():
-    truth, ids = make_truth(AcceptanceClass(Constant(0.8), decay=0.9))
-    assert truth.conditional(ids, 0.0, at(ids, 0))[7] == pytest.approx(0.8 * 0.9 ** np.arange(K))
+    ground_truth, ids = make_ground_truth(AcceptanceClass(Constant(0.8), decay=0.9))
+    assert ground_truth.conditional(ids, 0.0, at(ids, 0))[7] == pytest.approx(0.8 * 0.9 ** np.arange(K))
 
 
 def test_mixture_has_the_means_and_spread_of_its_classes():
-    truth, ids = make_truth(*MIXED, num_requests=4000)
-    expected = truth.expected(ids, 0.0, at(ids, 0))
+    ground_truth, ids = make_ground_truth(*MIXED, num_requests=4000)
+    expected = ground_truth.expected(ids, 0.0, at(ids, 0))
     for class_id, (mean, concentration) in enumerate([(0.8, 10), (0.4, 6)]):
         first = expected[class_id::2, 0]
         assert_close_in_std_errors(first, mean)
@@ -101,9 +101,9 @@ def test_mixture_has_the_means_and_spread_of_its_classes():
 
 
 def test_tokens_spread_around_the_mean_of_their_request():
-    truth, ids = make_truth(*MIXED, num_requests=40)
-    conditional, _ = many_positions(truth, ids, 500)
-    expected = truth.expected(ids, 0.0, at(ids, 0))
+    ground_truth, ids = make_ground_truth(*MIXED, num_requests=40)
+    conditional, _ = many_positions(ground_truth, ids, 500)
+    expected = ground_truth.expected(ids, 0.0, at(ids, 0))
     std_errors = conditional.std(axis=0) / math.sqrt(len(conditional))
     z = (conditional.mean(axis=0) - expected) / np.maximum(std_errors, 1e-9)
     assert z.std() == pytest.approx(1.0, abs=0.25) and abs(z).max() < 5
@@ -113,10 +113,10 @@ def test_tokens_spread_around_the_mean_of_their_request():
 
 
 def test_drawn_acceptance_matches_survival():
-    truth, ids = make_truth(*MIXED)
-    conditional, uniform = many_positions(truth, ids)
+    ground_truth, ids = make_ground_truth(*MIXED)
+    conditional, uniform = many_positions(ground_truth, ids)
     survived = np.cumprod(uniform < conditional, axis=2)
-    survival = np.cumprod(truth.expected(ids, 0.0, at(ids, 0)), axis=1)
+    survival = np.cumprod(ground_truth.expected(ids, 0.0, at(ids, 0)), axis=1)
     for class_id in (0, 1):
         for depth in range(K):
             drawn, probability = survived[:, class_id::2, depth], survival[class_id::2, depth]
@@ -125,47 +125,49 @@ def test_drawn_acceptance_matches_survival():
 
 
 def test_steps_jump():
-    steps, ids = make_truth(AcceptanceClass(Steps(((5.0, 0.9), (10.0, 0.1), (15.0, 0.5)))))
+    steps, ids = make_ground_truth(AcceptanceClass(Steps(((5.0, 0.9), (10.0, 0.1), (15.0, 0.5)))))
     values = [steps.conditional(ids, now, at(ids, 0))[0, 0] for now in (0.0, 9.9, 10.0, 15.0)]
     assert values == pytest.approx([0.9, 0.9, 0.1, 0.5])
 
 
 def test_drift_moves_requests_of_its_class_only_and_keeps_their_order():
     drifting = AcceptanceClass(Steps(((0.0, 0.8), (10.0, 0.3))), request_concentration=8)
-    truth, ids = make_truth(drifting, MIXED[1], num_requests=200)
-    before, after = (truth.expected(ids, now, at(ids, 0))[:, 0] for now in (0.0, 10.0))
+    ground_truth, ids = make_ground_truth(drifting, MIXED[1], num_requests=200)
+    before, after = (ground_truth.expected(ids, now, at(ids, 0))[:, 0] for now in (0.0, 10.0))
     assert (before[0::2] > after[0::2]).all() and (before[1::2] == after[1::2]).all()
     assert (np.argsort(before[0::2]) == np.argsort(after[0::2])).mean() > 0.9
 
 
 def test_common_random_numbers_do_not_depend_on_the_way_there():
     """Drafts that overlap, other batches, other begin order, other runs: a position stays what it is."""
-    truth, ids = make_truth(*MIXED, num_requests=10)
+    ground_truth, ids = make_ground_truth(*MIXED, num_requests=10)
     other = GroundTruthAcceptance(MIXED, K)
     for request_id in (8, 3, 4, 99):
         other.begin(request_id, request_id % 2)
     some = np.array([3, 8])
-    for ask in (GroundTruthAcceptance.uniform, lambda t, i, p: t.conditional(i, 0.0, p) / t.expected(i, 0.0, p)):
-        long, short = ask(truth, ids, at(ids, 20)), ask(other, some, at(some, 23))
-        if ask is GroundTruthAcceptance.uniform:
+    for values_of in (GroundTruthAcceptance.uniform, lambda t, i, p: t.conditional(i, 0.0, p) / t.expected(i, 0.0, p)):
+        long, short = values_of(ground_truth, ids, at(ids, 20)), values_of(other, some, at(some, 23))
+        if values_of is GroundTruthAcceptance.uniform:
             assert (long[some, 3:] == short[:, :-3]).all()
-        assert (ask(other, some, at(some, 20)) == long[some]).all()
-    assert (truth.uniform(ids, at(ids, 20)) != make_truth(*MIXED, seed=1)[0].uniform(ids, at(ids, 20))).all()
+        assert (values_of(other, some, at(some, 20)) == long[some]).all()
+    assert (
+        ground_truth.uniform(ids, at(ids, 20)) != make_ground_truth(*MIXED, seed=1)[0].uniform(ids, at(ids, 20))
+    ).all()
 
 
 def test_without_decay_the_latent_acceptance_belongs_to_the_position():
-    truth, ids = make_truth(MIXED[1])
-    early, late = truth.conditional(ids, 0.0, at(ids, 20)), truth.conditional(ids, 0.0, at(ids, 23))
+    ground_truth, ids = make_ground_truth(MIXED[1])
+    early, late = ground_truth.conditional(ids, 0.0, at(ids, 20)), ground_truth.conditional(ids, 0.0, at(ids, 23))
     assert (early[:, 3:] == late[:, :-3]).all() and early.std() > 0.1
 
 
 def test_confidence_is_informative_noisy_and_miscalibrated():
-    truth, ids = make_truth(MIXED[1])
+    ground_truth, ids = make_ground_truth(MIXED[1])
     positions = at(ids, 0)
-    conditional = truth.conditional(ids, 0.0, positions)
-    confidence, disorder = truth.confidence(ids, positions, conditional)
+    conditional = ground_truth.conditional(ids, 0.0, positions)
+    confidence, disorder = ground_truth.confidence(ids, positions, conditional)
     assert confidence.shape == (len(ids), K) and confidence.min() > 0 and confidence.max() < 1
-    accepted = truth.uniform(ids, positions) < conditional
+    accepted = ground_truth.uniform(ids, positions) < conditional
     assert np.corrcoef(confidence.ravel(), accepted.ravel())[0, 1] > 0.4
     assert np.corrcoef(disorder.ravel(), accepted.ravel())[0, 1] < -0.3
     middle = (conditional > 0.3) & (conditional < 0.5)
@@ -173,15 +175,17 @@ def test_confidence_is_informative_noisy_and_miscalibrated():
 
 
 def test_noiseless_unbiased_confidence_is_the_acceptance_itself():
-    truth, ids = make_truth(MIXED[1], confidence=Confidence(slope=1.0, bias=0.0, noise=0.0))
-    conditional = truth.conditional(ids, 0.0, at(ids, 0))
-    assert truth.confidence(ids, at(ids, 0), conditional)[0] == pytest.approx(np.clip(conditional, 1e-4, 1 - 1e-4))
+    ground_truth, ids = make_ground_truth(MIXED[1], confidence=Confidence(slope=1.0, bias=0.0, noise=0.0))
+    conditional = ground_truth.conditional(ids, 0.0, at(ids, 0))
+    assert ground_truth.confidence(ids, at(ids, 0), conditional)[0] == pytest.approx(
+        np.clip(conditional, 1e-4, 1 - 1e-4)
+    )
 
 
 def test_confidence_tells_nothing_where_tokens_do_not_differ():
-    truth, ids = make_truth(AcceptanceClass(Constant(0.6)), num_requests=2000)
-    confidence, _ = truth.confidence(ids, at(ids, 0), truth.conditional(ids, 0.0, at(ids, 0)))
-    accepted = truth.uniform(ids, at(ids, 0)) < 0.6
+    ground_truth, ids = make_ground_truth(AcceptanceClass(Constant(0.6)), num_requests=2000)
+    confidence, _ = ground_truth.confidence(ids, at(ids, 0), ground_truth.conditional(ids, 0.0, at(ids, 0)))
+    accepted = ground_truth.uniform(ids, at(ids, 0)) < 0.6
     assert abs(np.corrcoef(confidence.ravel(), accepted.ravel())[0, 1]) < 4.5 / math.sqrt(confidence.size)
 
 
@@ -196,8 +200,8 @@ def test_entropy_and_divergence():
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
 def test_what_is_found_has_its_share_and_come_in_stretches(share):
-    truth, ids = make_truth(AcceptanceClass(Constant(0.5), found_share=share, found_run_tokens=10))
-    found = np.stack([truth.found(ids, at(ids, p)).lengths > 0 for p in range(200)])
+    ground_truth, ids = make_ground_truth(AcceptanceClass(Constant(0.5), found_share=share, found_run_tokens=10))
+    found = np.stack([ground_truth.found(ids, at(ids, p)).lengths > 0 for p in range(200)])
     num_stretches = found.size / 10
     assert abs(found.mean() - share) <= 4.5 * math.sqrt(share * (1 - share) / num_stretches)
     changes = (found[1:] != found[:-1]).mean()  # at one position of ten, where the two sides differ
@@ -207,24 +211,24 @@ def test_what_is_found_has_its_share_and_come_in_stretches(share):
 
 
 def test_requests_must_be_begun_and_are_forgotten():
-    truth, ids = make_truth(*MIXED, num_requests=3)
-    truth.conditional(ids, 0.0, at(ids, 0))
-    truth.end(1)
-    truth.end(77)
+    ground_truth, ids = make_ground_truth(*MIXED, num_requests=3)
+    ground_truth.conditional(ids, 0.0, at(ids, 0))
+    ground_truth.end(1)
+    ground_truth.end(77)
     with pytest.raises(ValueError, match=r"unknown request 1: call begin\(\) first"):
-        truth.conditional(ids, 0.0, at(ids, 0))
-    before = truth.expected(np.array([2]), 0.0, np.zeros(1, int)).copy()
-    truth.begin(2, 1)
-    assert (truth.expected(np.array([2]), 0.0, np.zeros(1, int)) != before).all()
+        ground_truth.conditional(ids, 0.0, at(ids, 0))
+    before = ground_truth.expected(np.array([2]), 0.0, np.zeros(1, int)).copy()
+    ground_truth.begin(2, 1)
+    assert (ground_truth.expected(np.array([2]), 0.0, np.zeros(1, int)) != before).all()
     with pytest.raises(ValueError, match="request 5 has class 2: there are 2 classes"):
-        truth.begin(5, 2)
+        ground_truth.begin(5, 2)
 
 
 def test_an_empty_batch_is_no_problem():
-    truth, _ = make_truth(*MIXED)
+    ground_truth, _ = make_ground_truth(*MIXED)
     empty = np.zeros(0, dtype=np.int64)
-    assert truth.conditional(empty, 0.0, empty).shape == truth.uniform(empty, empty).shape == (0, K)
-    assert truth.found(empty, empty).lengths.shape == (0,)
+    assert ground_truth.conditional(empty, 0.0, empty).shape == ground_truth.uniform(empty, empty).shape == (0, K)
+    assert ground_truth.found(empty, empty).lengths.shape == (0,)
 
 
 def test_recordings_of_a_log():
@@ -249,28 +253,31 @@ def make_recording(*outcomes: float, length: int = 4, match: int = 2) -> Recordi
 
 def test_a_recording_is_replayed_position_by_position():
     recordings = [make_recording(1, 1, 0, 0), make_recording(1, np.nan, 1, 1, 1, 1, 0, length=0, match=0)]
-    truth = RecordedGroundTruth([*recordings, make_recording(np.nan, length=9, match=7)], 4)
+    ground_truth = RecordedGroundTruth([*recordings, make_recording(np.nan, length=9, match=7)], 4)
     for request_id in (3, 4, 5):
-        truth.begin(request_id, class_id=3)
+        ground_truth.begin(request_id, class_id=3)
     ids = np.array([3, 4, 5])
-    first = truth.conditional(ids, 0.0, at(ids, 1))
+    first = ground_truth.conditional(ids, 0.0, at(ids, 1))
     overall = 7 / 10
     assert first.tolist() == [[1, 1, 0, 0], [1, pytest.approx(5 / 6), 1, 1], [pytest.approx(overall)] * 4]
-    assert truth.conditional(ids[:2], 9.0, np.array([4, 6])).tolist() == [[0, 1, 1, 0], [1, 0, 1, pytest.approx(5 / 6)]]
-    rates = truth.expected(ids, 0.0, at(ids, 1))[:, 0].tolist()
+    assert ground_truth.conditional(ids[:2], 9.0, np.array([4, 6])).tolist() == [
+        [0, 1, 1, 0],
+        [1, 0, 1, pytest.approx(5 / 6)],
+    ]
+    rates = ground_truth.expected(ids, 0.0, at(ids, 1))[:, 0].tolist()
     assert rates == pytest.approx([0.5, 5 / 6, overall])
-    found = truth.found(ids, at(ids, 7))
+    found = ground_truth.found(ids, at(ids, 7))
     assert found.lengths.tolist() == [4, 0, 4] and found.match_lengths.tolist() == [2, 0, 7]
 
 
 def test_confidence_of_a_recording_does_not_know_the_outcome():
     rng = np.random.default_rng(0)
-    truth = RecordedGroundTruth([make_recording(*(rng.random(500) < 0.6)) for _ in range(200)], K)
+    ground_truth = RecordedGroundTruth([make_recording(*(rng.random(500) < 0.6)) for _ in range(200)], K)
     ids = np.arange(200)
     for request_id in ids.tolist():
-        truth.begin(request_id)
-    conditional = truth.conditional(ids, 0.0, at(ids, 1))
-    confidence, _ = truth.confidence(ids, at(ids, 1), conditional)
+        ground_truth.begin(request_id)
+    conditional = ground_truth.conditional(ids, 0.0, at(ids, 1))
+    confidence, _ = ground_truth.confidence(ids, at(ids, 1), conditional)
     assert abs(np.corrcoef(confidence.ravel(), conditional.ravel())[0, 1]) < 4.5 / math.sqrt(conditional.size) + 0.05
 
 

@@ -22,17 +22,17 @@ def make_view(contexts, *, lag=0, **prefill):
     return factories.make_view(len(contexts), lag=lag, context_tokens=contexts, max_draft_tokens=K, **prefill)
 
 
-def step(truth, view, drafted, verified=None, drafter=0, now=0.0, seed=0):
+def step(ground_truth, view, drafted, verified=None, drafter=0, now=0.0, seed=0):
     drafted = np.array(drafted)
     plan = Plan(drafted, np.full(view.num_rows, drafter))
     verified = drafted if verified is None else np.array(verified)
-    return truth.step_seconds(view, plan, drafted, verified, now, np.random.default_rng(seed))
+    return ground_truth.step_seconds(view, plan, drafted, verified, now, np.random.default_rng(seed))
 
 
 def test_a_target_pass_reads_contexts_and_feeds_newest_and_draft_tokens():
-    truth = GroundTruthTime(CURVE, (), 1e-3)
+    ground_truth = GroundTruthTime(CURVE, (), 1e-3)
     contexts, verified = np.array([100, 300]), np.array([3, 0])
-    seconds = step(truth, make_view(contexts), verified, drafter=-1)
+    seconds = step(ground_truth, make_view(contexts), verified, drafter=-1)
     attended = 101 + 102 + 103 + 104 + 301
     expected = 0.03 + 5 * 2e-3 + (400 + 5) * 1e-6 + 2 * 1e-4 + attended * 1e-7
     assert seconds.target == pytest.approx(expected, rel=1e-12)
@@ -40,25 +40,27 @@ def test_a_target_pass_reads_contexts_and_feeds_newest_and_draft_tokens():
 
 
 def test_a_pass_of_a_tree_is_fed_several_nodes_of_a_row():
-    truth = GroundTruthTime(CURVE, (CURVE,), 1e-3)
+    ground_truth = GroundTruthTime(CURVE, (CURVE,), 1e-3)
     view, lengths = make_view(np.array([100, 300]), lag=2), np.array([4, 4])
     plan, fed = Plan(lengths, np.zeros(2, dtype=np.int64), width=3), np.array([[1, 3], [1, 0]])
-    seconds = truth.step_seconds(view, plan, lengths, lengths, 0.0, np.random.default_rng(0), fed)
+    seconds = ground_truth.step_seconds(view, plan, lengths, lengths, 0.0, np.random.default_rng(0), fed)
     attended = 101 + 301 + 2 * (100 + 300), 3 * (100 + 1 + 3)
     first = 0.03 + (2 + 4) * 2e-3 + (400 + 2) * 1e-6 + 2 * 1e-4 + attended[0] * 1e-7
     second = 0.03 + 3 * 2e-3 + (100 + 1 + 3) * 1e-6 + 1e-4 + attended[1] * 1e-7
     assert seconds.draft == pytest.approx(first + second, rel=1e-12)
-    of_all = truth.draft_seconds(view, np.zeros(2, dtype=np.int64), 2, width=3)[0]
+    of_all = ground_truth.draft_seconds(view, np.zeros(2, dtype=np.int64), 2, width=3)[0]
     assert of_all[1] == pytest.approx(first, rel=1e-12) and of_all[2] > of_all[1] + second
 
 
 def test_prefill_is_charged():
-    truth = GroundTruthTime(CURVE)
+    ground_truth = GroundTruthTime(CURVE)
     prefill = {"num_prefills": 1, "prefill_tokens": 50, "prefill_context_tokens": 250, "prefill_attended_tokens": 11275}
-    extra = step(truth, make_view([100], **prefill), [0]).target - step(truth, make_view([100]), [0]).target
+    extra = (
+        step(ground_truth, make_view([100], **prefill), [0]).target - step(ground_truth, make_view([100]), [0]).target
+    )
     assert extra == pytest.approx(50 * 2e-3 + 250e-6 + 1e-4 + 11275e-7)
     only_prefill = make_view([], **prefill)
-    assert step(truth, only_prefill, np.zeros(0, int)).target == pytest.approx(0.03 + extra)
+    assert step(ground_truth, only_prefill, np.zeros(0, int)).target == pytest.approx(0.03 + extra)
 
 
 def test_it_is_the_noise_free_latency_of_its_own_steps():
@@ -74,14 +76,14 @@ def test_it_is_the_noise_free_latency_of_its_own_steps():
 
 
 def test_draft_passes_charge_rows_that_take_part_and_the_draft_prefill_once():
-    truth = GroundTruthTime(CURVE, (DRAFT,))
+    ground_truth = GroundTruthTime(CURVE, (DRAFT,))
     view = make_view([100, 100, 100], lag=10)
     passes = [5e-3 + (3 + 30) * 1e-3, 5e-3 + 2e-3, 5e-3 + 1e-3]
-    assert step(truth, view, [3, 1, 2]).draft == pytest.approx(sum(passes))
-    upper = truth.draft_seconds(view, np.array([0, -1, 0]), 2)[0]
+    assert step(ground_truth, view, [3, 1, 2]).draft == pytest.approx(sum(passes))
+    upper = ground_truth.draft_seconds(view, np.array([0, -1, 0]), 2)[0]
     assert upper == pytest.approx([0.0, 5e-3 + 22e-3, 5e-3 + 22e-3 + 7e-3])
-    assert step(truth, view, [3, 1, 2], drafter=-1).draft == 0.0
-    assert truth.draft_seconds(view, np.full(3, -1), 2).tolist() == [[0.0, 0.0, 0.0]]
+    assert step(ground_truth, view, [3, 1, 2], drafter=-1).draft == 0.0
+    assert ground_truth.draft_seconds(view, np.full(3, -1), 2).tolist() == [[0.0, 0.0, 0.0]]
     assert GroundTruthTime(CURVE).draft_seconds(view, np.zeros(3, int), 1).tolist() == [[0.0, 0.0]]
 
 
@@ -113,25 +115,28 @@ def test_noise_is_reproducible():
 
 
 def test_throttling_slows_passes_from_its_second_on():
-    truth = GroundTruthTime(CURVE, (DRAFT,), 1e-3, throttle=((10.0, 1.3), (20.0, 1.0)))
+    ground_truth = GroundTruthTime(CURVE, (DRAFT,), 1e-3, throttle=((10.0, 1.3), (20.0, 1.0)))
     view = make_view([100, 200])
-    before, during, after = (step(truth, view, [2, 2], now=now) for now in (9.9, 10.0, 20.0))
+    before, during, after = (step(ground_truth, view, [2, 2], now=now) for now in (9.9, 10.0, 20.0))
     assert during.target == pytest.approx(1.3 * before.target) and during.draft == pytest.approx(1.3 * before.draft)
     assert during.host == before.host and after == before
     slow, late = replace(view, now=15.0), replace(view, now=25.0)
-    none, throttled = truth.target_seconds(view, np.array([4])), truth.at(slow).target_seconds(view, np.array([4]))
+    none, throttled = (
+        ground_truth.target_seconds(view, np.array([4])),
+        ground_truth.at(slow).target_seconds(view, np.array([4])),
+    )
     assert throttled == pytest.approx(1.3 * none)
-    assert truth.at(slow).draft_seconds(view, np.zeros(2, int), 2)[0, 2] == pytest.approx(during.draft)
-    assert truth.at(late).target_seconds(view, np.array([4])) == pytest.approx(none)
-    assert truth.at(slow).at(slow).factor == 1.3  # not twice
+    assert ground_truth.at(slow).draft_seconds(view, np.zeros(2, int), 2)[0, 2] == pytest.approx(during.draft)
+    assert ground_truth.at(late).target_seconds(view, np.array([4])) == pytest.approx(none)
+    assert ground_truth.at(slow).at(slow).factor == 1.3  # not twice
 
 
 def test_the_controller_is_charged_by_number_of_requests():
-    truth = GroundTruthTime(CURVE, (DRAFT,), 1e-3, controller_seconds=((1, 1e-3), (4, 4e-3)))
+    ground_truth = GroundTruthTime(CURVE, (DRAFT,), 1e-3, controller_seconds=((1, 1e-3), (4, 4e-3)))
     one, two, ten = (make_view([100] * size) for size in (1, 2, 10))
-    hosts = [step(truth, view, [0] * view.num_rows).host for view in (one, two, ten)]
+    hosts = [step(ground_truth, view, [0] * view.num_rows).host for view in (one, two, ten)]
     assert hosts == pytest.approx([2e-3, 3e-3, 5e-3])
-    assert truth.at(two).host_seconds == truth.at(two).at(ten).host_seconds == pytest.approx(3e-3)
+    assert ground_truth.at(two).host_seconds == ground_truth.at(two).at(ten).host_seconds == pytest.approx(3e-3)
 
 
 @pytest.mark.parametrize("rows", [1, 4, 16, 64, 128])
@@ -144,7 +149,7 @@ def test_an_honest_profile_is_close(rows):
     assert model.draft_seconds(view, ones, K) == pytest.approx(H100.draft_seconds(view, ones, K), rel=0.05)
 
 
-def test_distorted_profiles_are_wrong_as_asked():
+def test_distorted_profiles_are_wrong_as_stated():
     view, lengths = make_view([600] * 16), np.array([0, 16, 64])
     honest = H100.profile().target_seconds(view, lengths)
     for factor in (0.5, 2.0):
@@ -162,10 +167,10 @@ def test_a_profile_is_a_measurement():
     assert GroundTruthTime(CURVE).profile().drafts == ()
 
 
-def test_a_live_profile_is_a_truth():
+def test_a_live_profile_is_a_ground_truth():
     data = LatencyModel(CURVE, (DRAFT,)).to_dict()
-    truth = GroundTruthTime(CostCurve.from_dict(data["target"]), (CostCurve.from_dict(data["drafts"][0]),), 2e-3)
-    assert (truth.target, truth.drafts, truth.host_seconds) == (CURVE, (DRAFT,), 2e-3)
+    ground_truth = GroundTruthTime(CostCurve.from_dict(data["target"]), (CostCurve.from_dict(data["drafts"][0]),), 2e-3)
+    assert (ground_truth.target, ground_truth.drafts, ground_truth.host_seconds) == (CURVE, (DRAFT,), 2e-3)
 
 
 @pytest.mark.parametrize(

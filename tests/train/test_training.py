@@ -279,7 +279,7 @@ def test_exported_rows_are_what_speculators_reads(target, texts, tmp_path):
         arrays = load_file(tmp_path / "export" / "hidden_states" / f"hs_{index}.safetensors")
         assert torch.equal(arrays["token_ids"], exported[index]["input_ids"])  # which is how it checks them
         assert arrays["hidden_states"].shape == (len(row.token_ids), 4, 32)
-        taps = arrays["hidden_states"][:-1, :3].float().flatten(1)  # the last one is behind the last layer
+        taps = arrays["hidden_states"][:-1, :3].float().flatten(1)  # the last one is after the last layer
         np.testing.assert_allclose(taps, recorded.features.astype(np.float32), rtol=2e-2, atol=0.1)
     with pytest.raises(ValueError, match="is not empty"):
         run.export_data(str(target), texts, tmp_path / "export", lambda line: None)

@@ -28,7 +28,7 @@ def test_contexts_of_one_length_are_not_what_a_step_costs():
     for step in range(TRIAL_STEPS):
         fed = 1 + step % 6
         costs.add(StepSize(1, fed, fed), 300 + step, seconds(fed, 300 + step))
-    assert costs.fit().target.seconds(32.0, 32 * 400, 32) < 0.3  # the truth is 0.24
+    assert costs.fit().target.seconds(32.0, 32 * 400, 32) < 0.3  # the true value is 0.24
     for rows in (2, 4, 8):
         for fed, context in ((rows, 900 * rows), (2 * rows, 300 * rows)):
             costs.add(StepSize(rows, fed, fed), context, seconds(fed, context))

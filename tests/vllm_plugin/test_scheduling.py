@@ -136,7 +136,7 @@ def test_other_policies_and_model_free_drafts_are_not_bound_to_graphs(changes, t
     assert "uniform" not in caplog.text
 
 
-def test_callers_may_ask_for_shorter_drafts(tmp_path):
+def test_callers_may_request_shorter_drafts(tmp_path):
     engine = ToyEngine(Scheduler(make_config(tmp_path, settings={"policy": "fixed:4"})), acceptance=0.9)
     engine.add(0, 20, 60, smartspec_max_draft_tokens=0)
     engine.add(1, 20, 60, smartspec_max_draft_tokens=2)
@@ -159,9 +159,9 @@ def test_callers_may_name_a_class_and_a_weight(tmp_path, monkeypatch):
     plan = Controller.plan
     monkeypatch.setattr(Controller, "plan", lambda self, view: views.append(view) or plan(self, view))
     engine = ToyEngine(Scheduler(make_config(tmp_path, settings={"policy": "fixed:2"})))
-    asked = [{}, {"smartspec_class": "code"}, {"smartspec_class": "code", "smartspec_weight": 3}]
+    options = [{}, {"smartspec_class": "code"}, {"smartspec_class": "code", "smartspec_weight": 3}]
     wrong = [{"smartspec_class": 7, "smartspec_weight": -1}, {"smartspec_class": "x" * 65, "smartspec_weight": True}]
-    for number, extra_args in enumerate(asked + wrong):
+    for number, extra_args in enumerate(options + wrong):
         engine.add(number, 20, 30, **extra_args)
     engine.run()
     whole = next(view for view in views if view.num_rows == 5)
@@ -219,14 +219,14 @@ def test_odd_values_of_one_request_count_as_not_given(case, tmp_path, monkeypatc
     config = make_config(tmp_path, **CASES[case])
     engine = ToyEngine(Scheduler(config), acceptance=0.9, has_passes=config.speculative_config.method == "draft_model")
     weights, classes = [0, 1e-320, 100.5], ["", "\udc80" * 65, 3]
-    asked = [{"smartspec_weight": value} for value in ODD + weights]
-    asked += [{"smartspec_max_draft_tokens": value} for value in ODD] + [
+    options = [{"smartspec_weight": value} for value in ODD + weights]
+    options += [{"smartspec_max_draft_tokens": value} for value in ODD] + [
         {"smartspec_class": value} for value in classes
     ]
-    for number, extra_args in enumerate(asked):
+    for number, extra_args in enumerate(options):
         engine.add(number, 20, 60, **extra_args)
-    engine.add(len(asked), 20, 60)
-    engine.scheduler.requests[str(len(asked))].sampling_params.extra_args = ["no mapping"]
+    engine.add(len(options), 20, 60)
+    engine.scheduler.requests[str(len(options))].sampling_params.extra_args = ["no mapping"]
     with caplog.at_level(logging.WARNING, "vllm.smartspec"):
         engine.run()
     assert_texts_are_right(engine)
@@ -277,7 +277,7 @@ def test_a_failing_plugin_leaves_it_to_vllm_and_begins_anew(hook, case, tmp_path
     assert set(lengths[120:-3]) == {2}
 
 
-def test_a_plugin_that_fails_again_and_again_is_asked_ever_more_seldom(tmp_path, monkeypatch, caplog):
+def test_a_plugin_that_fails_again_and_again_is_called_ever_more_seldom(tmp_path, monkeypatch, caplog):
     engine = ToyEngine(Scheduler(make_config(tmp_path)), acceptance=0.0)
     engine.scheduler.max_model_len = 10**9
     monkeypatch.setattr("smartspec.vllm_plugin.batch.decoding", lambda scheduler: 1 / 0)

@@ -88,7 +88,7 @@ def scheduler_of(llm: LLM):
 
 
 def free_blocks(llm: LLM) -> int:
-    """KV blocks that nobody holds; cached prefixes count as free."""
+    """Free KV blocks; cached prefixes count as free."""
     return scheduler_of(llm).kv_cache_manager.block_pool.get_num_free_blocks()
 
 

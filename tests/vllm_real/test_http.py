@@ -1,4 +1,4 @@
-"""vLLM's own server with our scheduler, asked by the openai client; metrics come through to /metrics."""
+"""vLLM's own server with our scheduler, called by the openai client; metrics come through to /metrics."""
 
 import json
 import os

@@ -41,7 +41,7 @@ def test_preemption(model, few, expected, tmp_path, monkeypatch):
         assert scheduler_of(llm).speculation is not None
 
 
-def test_aborted_requests_leave_nothing_behind(model, few, tmp_path, monkeypatch):
+def test_aborted_requests_leave_nothing_in_memory(model, few, tmp_path, monkeypatch):
     restless(monkeypatch)
     with serving(model, NGRAM, tmp_path) as llm:
         free, engine = free_blocks(llm), llm.llm_engine

@@ -35,7 +35,7 @@ class Target:
 
 @dataclass(frozen=True)
 class LoadRequest:
-    """What one request asks for. seed is sent when it samples; system, a system message, with chat only."""
+    """What one request sends. seed is sent when it samples; system, a system message, with chat only."""
 
     prompt_id: str
     task: str

@@ -22,7 +22,7 @@ def normalize_base_url(base_url: str) -> str:
 
 
 def find_model(base_url: str, model: str | None = None, api_key: str | None = None) -> str:
-    """The model to ask for: the one named, else the server's first. Raises ValueError when there is none."""
+    """The model to request: the one named, else the server's first. Raises ValueError when there is none."""
     answer = _get(base_url, "/v1/models", api_key)
     if answer.status_code != 200:
         raise ValueError(f"{base_url}/v1/models answered {answer.status_code}: {answer.text[:200]}")

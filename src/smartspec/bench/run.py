@@ -95,7 +95,7 @@ def measure(
 
     before = read_counters(target.base_url, target.api_key)
     load = run_load(target, plan.requests, keep, concurrency=plan.concurrency, arrival_seconds=plan.arrival_seconds)
-    with suppress(KeyboardInterrupt):  # a person's wish to see what there is so far
+    with suppress(KeyboardInterrupt):  # Ctrl-C: the person wants the results so far
         asyncio.run(load)
     speculation = summarize_speculation(before, read_counters(target.base_url, target.api_key))
     num_unfinished = len(plan.requests) - len(records)

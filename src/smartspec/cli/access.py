@@ -14,7 +14,7 @@ KEY_VARIABLES = ("SMARTSPEC_API_KEY", "SMARTSPEC_API_KEY_FILE", "SMARTSPEC_ADMIN
 
 
 def api_keys(api_key: str | None, key_file: Path | None, admin_key: str | None, shared_cache: bool) -> "ApiKeys":
-    """The keys of the options. Raises ValueError for an empty one: whoever set it meant to have a key."""
+    """The keys of the options. Raises ValueError for an empty one: the operator meant to set a key."""
     from smartspec.server.http.keys import ApiKeys, read_key_file
 
     for variable in KEY_VARIABLES:
@@ -27,7 +27,7 @@ def api_keys(api_key: str | None, key_file: Path | None, admin_key: str | None, 
 
 
 def check_exposure(listener: socket.socket, has_keys: bool, no_api_key: bool) -> None:
-    """Raises ValueError if other machines could use the server without a key, and nobody said that they may."""
+    """Raises ValueError if other machines could use the server without a key, and no option allows that."""
     address = listener.getsockname()[0]
     if not (has_keys or no_api_key or ipaddress.ip_address(address.partition("%")[0]).is_loopback):
         raise ValueError(

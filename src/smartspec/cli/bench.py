@@ -27,7 +27,9 @@ class Measurement:
             "Default: the prompts that come with smartspec."
         ),
     ] = None
-    concurrency: Annotated[int | None, typer.Option(min=1, help="Keep so many requests under way (default 1).")] = None
+    concurrency: Annotated[
+        int | None, typer.Option(min=1, help="Number of requests under way at all times (default 1).")
+    ] = None
     rate: Annotated[float | None, typer.Option(help="Poisson arrivals, requests per second.")] = None
     trace: Annotated[
         Path | None,
@@ -43,7 +45,7 @@ class Measurement:
         int | None, typer.Option(min=1, help="New tokens per request (default 64; with a trace, a cap on its lengths).")
     ] = None
     temperature: Annotated[float, typer.Option(min=0.0, max=1000.0, help="0 is greedy.")] = 0.0
-    seed: Annotated[int, typer.Option(min=0, help="Of prompt order, arrivals and sampled requests.")] = 0
+    seed: Annotated[int, typer.Option(min=0, help="Seed of prompt order, arrivals and sampled requests.")] = 0
     output: Annotated[Path | None, typer.Option(help="Save settings, summary and every request as JSON.")] = None
     model: Annotated[str | None, typer.Option(help="Model name (default: the server's first).")] = None
     task: Annotated[str | None, typer.Option(help="Only prompts whose `task` starts with this.")] = None

@@ -22,9 +22,9 @@ class Engine(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """What is asked of a table, beside the scenario it is for."""
+    """The options of a table, beside the scenario it is for."""
 
-    engine: Annotated[Engine, typer.Argument(help="Whose form of the table to print.")]
+    engine: Annotated[Engine, typer.Argument(help="Engine whose table format is printed.")]
     acceptance: Annotated[float, typer.Option(min=0.0, max=1.0, help="Acceptance of a draft token.")] = 0.7
     max_draft_tokens: Annotated[int, typer.Option(min=1, help="Longest draft.")] = 5
     lengths: Annotated[
@@ -43,7 +43,10 @@ class Table:
         ),
     ] = 256
     allow_zero: Annotated[
-        bool, typer.Option("--allow-zero", help="Write a length of 0 where no drafts are best, instead of the least.")
+        bool,
+        typer.Option(
+            "--allow-zero", help="Write a length of 0 where no drafts are best, instead of the shortest length."
+        ),
     ] = False
 
     @property
@@ -61,8 +64,8 @@ class Table:
 def export(options: Table, **given) -> None:
     """Print the best draft length by batch size as JSON, in the form another engine reads.
 
-    A length of 0 is not written unless asked for: while it holds, these engines feed the drafter nothing, its KV lacks
-    what is generated meanwhile, and its drafts are bad for the rest of every request that is under way.
+    A length of 0 is not written without --allow-zero. With a length of 0 these engines feed the drafter nothing, so
+    its KV lacks the tokens of that time. Its drafts are then bad for the rest of every request under way.
 
     Example: smartspec export vllm --hardware h100 --model 70b --tensor-parallel 4
     """

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What is asked, and of which engine."""
+    """The prompt, and the options of the engine."""
 
     prompt: Annotated[str | None, typer.Argument(help="The prompt; or use --file.")] = None
     file: Annotated[Path | None, typer.Option(help="Read the prompt from a text file (- for standard input).")] = None

@@ -40,7 +40,7 @@ class Window:
         self._past: deque[tuple[float, StepTotals]] = deque()
 
     def slide(self, now: float) -> tuple[StepTotals, float]:
-        """What happened within the window that ends now, and its length in seconds."""
+        """Totals within the window that ends now, and its length in seconds."""
         self._past.append((now, replace(self._totals)))
         while now - self._past[0][0] > WINDOW_SECONDS:
             self._past.popleft()

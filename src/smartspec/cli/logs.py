@@ -1,4 +1,4 @@
-"""What the lines of a server's log look like."""
+"""The format of a server's log lines."""
 
 import json
 import logging

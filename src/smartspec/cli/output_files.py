@@ -1,4 +1,4 @@
-"""Files that a command is asked to write: refused before the work is done, not after."""
+"""Output files of a command: refused before the work is done, not after."""
 
 import os
 from pathlib import Path

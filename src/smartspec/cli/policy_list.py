@@ -6,7 +6,7 @@ import re
 def policy_list(text: str) -> list[str]:
     """Names separated by commas, each once, in their order.
 
-    Numbers behind a comma belong to the policy before it: "uniform:2,4,off" are two.
+    Numbers after a comma belong to the policy before it: "uniform:2,4,off" are two.
     """
     without_spaces = re.sub(r"\s*,\s*", ",", text.strip())
     return list(dict.fromkeys(re.split(r",(?!\d)", without_spaces)))

@@ -39,7 +39,7 @@ def _print_table(title: str, recorded: "ReplayTotals", replayed: "list[ReplayTot
         caption="Steps follow the recorded run: see smartspec.sim.replay.policy_replay for what that can tell.",
     )
     table.add_column("policy")
-    for heading in ("tokens/s", "vs recorded", "vs off", "mean k", "steps", "from evidence alone"):
+    for heading in ("tokens/s", "vs recorded", "vs off", "mean k", "steps", "from the log alone"):
         table.add_column(heading, justify="right")
     off = replayed[0].tokens_per_second
     for totals in (recorded, *replayed):
@@ -51,6 +51,6 @@ def _print_table(title: str, recorded: "ReplayTotals", replayed: "list[ReplayTot
             f"{speed / off:.3f}" if off else "-",
             f"{totals.mean_length:.2f}",
             str(totals.num_steps),
-            f"{totals.evidence_share:.0%}",
+            f"{totals.log_share:.0%}",
         )
     Console().print(table)

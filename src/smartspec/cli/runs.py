@@ -1,4 +1,4 @@
-"""Simulated runs, one after the other or at once in processes of their own; what has ended is never lost."""
+"""Simulated runs, one after the other or at once in processes of their own; runs that have ended are never lost."""
 
 import signal
 from collections.abc import Callable, Iterable, Iterator
@@ -29,7 +29,7 @@ def play(scenarios: list["Scenario"], processes: int = 1) -> tuple[list["Simulat
 
 
 def one_by_one(scenarios: list["Scenario"]) -> Iterator[tuple[int, "SimulationResult"]]:
-    """Runs with their numbers. KeyboardInterrupt behind a run that Ctrl-C has cut short."""
+    """Runs with their numbers. KeyboardInterrupt after a run that Ctrl-C has cut short."""
     from smartspec.sim.simulation import simulate
 
     for number, scenario in enumerate(scenarios):
@@ -45,7 +45,7 @@ def in_processes(scenarios: list["Scenario"], processes: int) -> Iterator[tuple[
     """Runs with their numbers, as they end."""
     from smartspec.sim.simulation import simulate
 
-    # At a terminal Ctrl-C goes to everybody: the workers leave it to this process, which ends them.
+    # At a terminal Ctrl-C goes to all processes: the workers ignore it, and this process ends them.
     deaf = {"initializer": signal.signal, "initargs": (signal.SIGINT, signal.SIG_IGN)}
     with ProcessPoolExecutor(min(processes, len(scenarios)), **deaf) as pool:
         try:

@@ -9,7 +9,7 @@ PANEL = "Scenario"
 
 
 def scenario_options(*names: str) -> list[Parameter]:
-    """Of these settings, of all without a name."""
+    """Options for these settings; for all of them if no name is given."""
     from smartspec.sim.settings import stated_settings
 
     stated = stated_settings()
@@ -33,7 +33,7 @@ def settings_of(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _option(field, kind, setting) -> Parameter:
-    """Bounds of 0 and 1 are told; the others are far off, and the scenario refuses what is beyond."""
+    """Shows bounds of 0 and 1. Other bounds are far off, and the scenario refuses values beyond them."""
     told = {
         "min": setting.least if setting.least in (0, 1) else None,
         "max": setting.largest if setting.largest == 1 else None,

@@ -66,7 +66,7 @@ class ServerOptions:
         bool, typer.Option("--shared-cache", help="Clients with different keys share cached prefixes and drafts.")
     ] = False
     no_api_key: Annotated[
-        bool, typer.Option("--no-api-key", help="Serve other machines without a key, if --host lets them.")
+        bool, typer.Option("--no-api-key", help="Let other machines use the server without a key (see --host).")
     ] = False
     max_draft_tokens: Annotated[int | None, typer.Option(help="Longest draft of a request.")] = None
     max_queue: Annotated[int, typer.Option(help="Requests that may wait; more are answered 429.")] = 1024
@@ -76,12 +76,12 @@ class ServerOptions:
     ignore_unknown_fields: Annotated[
         bool, typer.Option("--ignore-unknown-fields", help="Ignore unknown fields of requests.")
     ] = False
-    no_page: Annotated[bool, typer.Option("--no-page", help="Do not show what the server does at /.")] = False
+    no_page: Annotated[bool, typer.Option("--no-page", help="Do not serve the live page at /.")] = False
     cors_origin: Annotated[
         str | None, typer.Option(help="Sites (a,b) whose pages may call this server; * for all.")
     ] = None
     drain_seconds: Annotated[
-        float, typer.Option(min=0.0, help="After SIGTERM, requests under way may take so long to finish.")
+        float, typer.Option(min=0.0, help="Seconds that requests under way have to finish after SIGTERM.")
     ] = 30.0
     access_log: Annotated[bool, typer.Option("--access-log", help="Log a line for every request.")] = False
     log_format: Annotated[LogFormat, typer.Option(help="text, or json: an object a line.")] = LogFormat.TEXT
@@ -92,7 +92,7 @@ class ServerOptions:
 
 @command(ServerOptions)
 def serve(options: ServerOptions) -> None:
-    """Serve a model over HTTP, compatible with OpenAI's API. Ctrl-C stops it, SIGTERM when its requests are done."""
+    """Serve a model over HTTP, compatible with OpenAI's API. Ctrl-C stops it at once, SIGTERM after its requests."""
     engine_config = engine_config_of(options)
     classes = read_classes(options.config)
     keys = api_keys(options.api_key, options.api_key_file, options.admin_key, options.shared_cache)
@@ -224,7 +224,7 @@ def run(
 
 
 def ready_text(url: str, model: str, needs_key: bool, has_page: bool = True) -> str:
-    """What to do with the server now that it runs."""
+    """The lines that are printed when the server is ready."""
     key = " -H 'Authorization: Bearer YOUR_KEY'" if needs_key else ""
     body = '{"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 64}'
     return (

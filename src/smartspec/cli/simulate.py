@@ -41,7 +41,7 @@ class Comparison:
     ] = "measured"
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each policy.")] = 1
     seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = 0
-    processes: Annotated[int, typer.Option(min=1, help="Runs that are played at once.")] = 1
+    processes: Annotated[int, typer.Option(min=1, help="Runs that execute at the same time.")] = 1
     output: Annotated[Path | None, typer.Option(help="Save settings, summaries and every request as JSON.")] = None
     plot: Annotated[Path | None, typer.Option(help="Draw the distributions of latency: .png, .pdf, .svg or .jpg.")] = (
         None

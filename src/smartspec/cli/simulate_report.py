@@ -1,4 +1,4 @@
-"""What `smartspec simulate` saves, draws and prints of its runs."""
+"""Saves, draws and prints the runs of `smartspec simulate`."""
 
 from collections import Counter
 from pathlib import Path
@@ -12,11 +12,11 @@ MAX_REASONS = 5
 
 
 def report(outcomes: list["SimulationResult"], num_planned: int, output: Path | None, plot: Path | None) -> None:
-    """Save and draw at least one run where that is asked for, then print. num_planned: runs there should have been."""
+    """Save and draw at least one run if an option says so, then print. num_planned: runs that were to be made."""
     from smartspec.bench.report import run_json, write_json
 
     written = []
-    try:  # before the table: whoever reads it may stop early (`| head`), and whatever fails must not cost the table
+    try:  # before the table, as its reader may stop early (`| head`); a failure here must not lose the table
         if output is not None:
             runs = [run_json(outcome.settings, outcome.summary, outcome.run.records) for outcome in outcomes]
             write_json(output, {"runs": runs})
@@ -62,13 +62,13 @@ def _print(outcomes: list["SimulationResult"], lines: list[str]) -> None:
 
 
 def _label(outcome: "SimulationResult") -> str:
-    """A run that was cut short stands for itself: only its short requests ended, which makes it look better."""
+    """Names a run that was cut short as such: only its short requests ended, which makes it look better."""
     policy = outcome.scenario.policy
     return f"{policy} (interrupted)" if outcome.is_interrupted else policy
 
 
 def _notes(outcomes: list["SimulationResult"], num_planned: int) -> list[str]:
-    """What a reader must know beside the table: requests that were refused, runs that were cut short or never begun."""
+    """Notes below the table: requests that were refused, runs that were cut short or never begun."""
     lines = _refusals(outcomes) + _charged(outcomes)
     for outcome in outcomes:
         if outcome.is_interrupted:
@@ -84,7 +84,7 @@ def _notes(outcomes: list["SimulationResult"], num_planned: int) -> list[str]:
 
 
 def _charged(outcomes: list["SimulationResult"]) -> list[str]:
-    """What the policies were charged for their own decisions."""
+    """Time that the policies were charged for their own decisions."""
     tables = {outcome.scenario.policy: outcome.scenario.controller_seconds for outcome in outcomes}
     if not any(tables.values()):
         return ["the controller's own time is not charged"]
@@ -123,5 +123,5 @@ def _title(scenario: "Scenario") -> str:
     where = f"{scenario.model} on {scenario.replicas} x {scenario.tensor_parallel} {name}"
     if scenario.is_measured:
         where = f"{scenario.replicas} x the machine and model of {name}"
-    truth = f"acceptance {scenario.acceptance}" if scenario.texts is None else f"texts {scenario.texts}"
-    return f"{where}, {load}, drafter {scenario.drafter}, {truth}"
+    acceptance = f"acceptance {scenario.acceptance}" if scenario.texts is None else f"texts {scenario.texts}"
+    return f"{where}, {load}, drafter {scenario.drafter}, {acceptance}"

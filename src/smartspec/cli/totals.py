@@ -26,7 +26,7 @@ class StepTotals:
         self.num_drafts += sum(length > 0 for length in output.verified_lengths)
 
     def since(self, past: "StepTotals") -> "StepTotals":
-        """What was added after the past totals."""
+        """The difference to past totals."""
         return StepTotals(*(now - then for now, then in zip(astuple(self), astuple(past), strict=True)))
 
     @property

@@ -24,8 +24,8 @@ class Training:
     prompts: Annotated[
         list[Path] | None,
         typer.Option(
-            help="JSONL files, or folders of them, of prompts to answer first (with --generate); all others the target "
-            "writes."
+            help="JSONL files, or folders of them, of prompts to answer first (with --generate); the target "
+            "writes all others."
         ),
     ] = None
     out: Annotated[Path | None, typer.Option(help="Train a head on the texts and write it to this folder.")] = None
@@ -33,12 +33,15 @@ class Training:
         Path | None, typer.Option(help="Write the texts as `speculators train` reads them to this folder (for a GPU).")
     ] = None
     kind: Annotated[
-        str, typer.Option(help="Of head: eagle3, p-eagle (drafts in one pass) or medusa (the same, without attention).")
+        str,
+        typer.Option(
+            help="Kind of head: eagle3, p-eagle (drafts in one pass) or medusa (the same, without attention)."
+        ),
     ] = "eagle3"
     tokens: Annotated[int, typer.Option(min=1, help="Answer tokens to train on, repeated ones included.")] = 1_000_000
     vocabulary: Annotated[int, typer.Option(min=1, help="Tokens the head can draft.")] = 8192
-    learning_rate: Annotated[float, typer.Option(min=0.0, max=1.0, help="At its peak.")] = 1e-2
-    seed: Annotated[int, typer.Option(help="Of what is sampled.")] = 0
+    learning_rate: Annotated[float, typer.Option(min=0.0, max=1.0, help="Peak learning rate.")] = 1e-2
+    seed: Annotated[int, typer.Option(help="Seed of what is sampled.")] = 0
 
 
 @command(Training)

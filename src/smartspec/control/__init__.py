@@ -1,4 +1,4 @@
-"""The controller: numpy only, no clock, no output. A host asks it twice a step, then tells it what happened.
+"""The controller: numpy only, no clock, no output. A host calls it twice a step, then tells it what happened.
 
     controller = Controller("goodput", 8, LatencyModel(CostCurve.linear(0.04, 0.002)),
                             drafters=(DrafterSpec("ngram", match_lengths=(0, 3)),))

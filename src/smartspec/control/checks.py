@@ -1,4 +1,4 @@
-"""Input that cannot be true: what is wrong with a step's view, or with what is said to have happened in it.
+"""Checks of input that cannot be true: problems of a step's view, or of its outcome.
 
 A problem is one line, "kind: what, with the value", so that a host may raise it, or count it by kind and go on.
 """
@@ -23,7 +23,8 @@ def problems(
     max_draft_tokens: int | None = None,
     num_drafters: int | None = None,
 ) -> str | None:
-    """The first problem of a view that is to be planned, or, given outcome, of what happened in it; None if sound.
+    """The first problem of a view that is to be planned or, if an outcome is given, of that outcome; None if there is
+    none.
 
     view: with an outcome, the one it was planned for (None: there is none). last_now: seconds, when the step before
     began.
@@ -51,7 +52,8 @@ def _view_problem(view: BatchView, last_now: float, num_drafters: int | None) ->
 
 
 def _is_sound(view: BatchView) -> bool:
-    """In a few reductions, as it is checked in every step. What is no array is left to _what_is_wrong."""
+    """Whether a view is sound, in a few reductions, because every step is checked. Columns that are no arrays are left
+    to _what_is_wrong."""
     shape, weights, targets = (view.num_rows,), view.weights, view.extras.get("tpot_targets")
     counts = [view.context_tokens, view.max_draft_tokens]
     for drafter in view.drafters:
@@ -176,7 +178,7 @@ def _free_tests_problem(outcome: Outcome, max_draft_tokens: int | None) -> str |
 
 
 def _are_sound(free: FreeTests, num_rows: int, longest: float) -> bool:
-    """In a few reductions; False where it takes a closer look."""
+    """Whether the tests are sound, in a few reductions; False where each column has to be checked."""
     position, tested, matched = free.position, free.tested, free.matched
     if not all([getattr(column, "shape", None) == (num_rows,) for column in (position, tested, matched)]):
         return False

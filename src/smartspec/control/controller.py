@@ -1,4 +1,5 @@
-"""The controller: estimates in, lengths out, and what happened back in. It reads no clock and prints nothing."""
+"""The controller: it plans draft lengths from estimates, and learns from outcomes. It reads no clock and prints
+nothing."""
 
 from collections import Counter, deque
 from collections.abc import Callable
@@ -16,10 +17,10 @@ from smartspec.control.records import BatchView, Drafted, DrafterSpec, Outcome, 
 from smartspec.control.what_if import planned_goodput, uniform_goodput
 
 NUM_DECISIONS = 20
-# Steps that are learned from together: after a target pass the code of learning is in no cache, and running it costs
-# more than its arithmetic, however many rows there are.
+# Steps that are learned from together: after a target pass the code of learning is in no cache, so that a run of it
+# costs more than its arithmetic.
 LEARN_STEPS = 8
-SURPRISE = 0.25  # a step that took so much more or less than predicted, relative, is learned from at once
+SURPRISE = 0.25  # of predicted time: a step that is further from its prediction is learned from at once
 
 
 @dataclass(frozen=True)
@@ -39,14 +40,14 @@ class _Finished:
 
 
 class Controller:
-    """Decides every step how many draft tokens each request gets, and learns, whatever the policy, from a few steps at
-    a time.
+    """Decides in every step how many draft tokens each request gets. It learns from a few steps at a time, with any
+    policy.
 
-    policy: a name, see policies.names.parse_policy, or a policy. max_draft_tokens: longest draft of a request (K), at
+    policy: a name, see policy_names.parse_policy, or a policy. max_draft_tokens: longest draft of a request (K), at
     least 1. drafters: those the host has, in the order of their numbers. strict: input that cannot be true raises
-    ValueError naming the value; otherwise it is counted by kind (num_ignored), and a view is decided as if there were
-    no drafters, outcome is not learned from. on_record: called with the record of every finished step, if set.
-    ValueError on an unknown policy, a bad length, or a drafter that the latency model does not fit.
+    ValueError naming the value. Otherwise it is counted by kind (num_ignored): such a view gets no drafts, and such an
+    outcome is not learned from. on_record: called with the record of every finished step, if set. ValueError on an
+    unknown policy, a bad length, or a drafter that the latency model does not fit.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class Controller:
         return self._acceptance
 
     def plan(self, view: BatchView) -> Plan:
-        """How many draft tokens to make for each row, and by what. All zero: no drafter need run."""
+        """How many draft tokens to make for each row, and by which drafter. If all are 0, no drafter needs to run."""
         queried = not view.queries or self.policy.queries(view.num_rows)
         view = view.queried(queried)
         if self._refuse(problems(view, last_now=self._last_now, num_drafters=len(self.drafters))):
@@ -107,7 +108,7 @@ class Controller:
     def cut(self, plan: Plan, drafted: Drafted) -> np.ndarray:
         """How many of the drafted tokens to verify: int [R], never more than planned or drafted.
 
-        Nothing here may depend on tokens that were sampled: dropping a token for its own probability biases the output.
+        Nothing here may depend on sampled tokens: to drop a token for its own probability would bias the output.
         """
         if plan.view is None or not drafted.lengths.any():
             return np.zeros_like(drafted.lengths)
@@ -115,8 +116,8 @@ class Controller:
         return np.minimum(keep, np.minimum(plan.lengths, drafted.lengths))
 
     def learn(self, plan: Plan, outcome: Outcome) -> None:
-        """Learn from what came of a plan, any number of steps later and in any order; from several steps together, at
-        the latest when there are LEARN_STEPS."""
+        """Learn from the outcome of a plan, any number of steps later and in any order. Several steps are learned from
+        together, at most LEARN_STEPS."""
         if self._refuse(problems(plan.view, outcome, max_draft_tokens=self.max_draft_tokens)):
             return
         drafted = outcome.as_drafted()
@@ -163,9 +164,9 @@ class Controller:
         }
 
     def explain(self) -> dict | None:
-        """JSON-able, of the last finished step: its decision, and in what_if the goodput that its batch would be
-        expected to have, by what is known now, with the plan and with 0, 1, ..., K draft tokens for everybody. None
-        before the first step. Call it between steps: it changes nothing."""
+        """JSON-able, of the last finished step: its decision, and in what_if expected goodput of its batch with the
+        plan, and with 0, 1, ..., K draft tokens for every request. It is computed from what is known now. None before
+        the first step. Call it between steps: it changes nothing."""
         if not self._history:
             return None
         step = self._history[-1]
@@ -178,7 +179,7 @@ class Controller:
     def _estimates(self, view: BatchView) -> Estimates:
         acceptance = self._acceptance
         survival = acceptance.survival(view)
-        return Estimates(self.drafters, survival, self._latency, acceptance, siblings=acceptance.siblings)
+        return Estimates(self.drafters, survival, self._latency, acceptance, rank_chances=acceptance.rank_chances)
 
     def _refuse(self, problem: str | None) -> bool:
         """Whether there is a problem, which is then counted; ValueError in strict mode."""
@@ -197,7 +198,7 @@ class Controller:
         return self._acceptance.survival_given_confidence(_view_of(plan), plan.drafter, confidence, parents)
 
     def _record(self, step: _Finished, alternatives: tuple[Alternative, ...] = ()) -> DecisionRecord:
-        """For people, logs and replays. Chances by what is known now."""
+        """The record of a step, for people, logs and replays. Survival is computed from what is known now."""
         plan, view, outcome = step.plan, _view_of(step.plan), step.outcome
         survival = self._survival(plan, outcome.confidence, outcome.parents)
         return decision_record(
@@ -212,7 +213,7 @@ class Controller:
         )
 
     def _alternatives(self, plan: Plan) -> tuple[Alternative, ...]:
-        """What the policy might have chosen, with the goodput a record would say of it if all of it was verified."""
+        """The alternatives of the policy, each with its goodput in a record if all its drafts are verified."""
         others, view = [], _view_of(plan)
         for label, other in plan.alternatives():
             assert other.survival is not None, "a policy says how likely the drafts of its alternatives are"

@@ -1,4 +1,4 @@
-"""What every policy is: from what is expected of drafts and time to how many draft tokens each request gets.
+"""The interface of all policies: from estimates of acceptance and time to the number of draft tokens of each request.
 
 Every policy speculates without loss: lengths depend on load, history and confidence, never on tokens that were sampled.
 """
@@ -43,14 +43,14 @@ class Latency(Protocol):
 
 @dataclass(frozen=True)
 class Estimates:
-    """What is believed before a decision.
+    """The estimates that a decision is made from.
 
     drafters: what is fixed about each of the D drafters. survival: float [D, R, K], by drafter, the probability that
     the j-th node of a row's draft is reached and accepted (of a chain: that the first j tokens all are). acceptance:
-    the estimator it comes from, None where there is none (perfect estimates have no doubts). width, depths: of drafts
-    that would be made in passes, see Plan; int [D, R, K], passes that each node takes, None where all are chains.
-    siblings: of the drafters that make trees, by number, the chance that a node's second, third, ... child is right
-    where its first is wrong, float [ranks]; without them only chains can be planned.
+    the estimator it comes from, None where there is none (perfect estimates). width, depths: of drafts that would be
+    made in passes, see Plan; int [D, R, K], passes that each node takes, None where all are chains. rank_chances: of
+    the drafters that make trees, by number, the chance that a node's second, third, ... child is right where its first
+    is wrong, float [ranks]; without them only chains can be planned.
     """
 
     drafters: tuple[DrafterSpec, ...]
@@ -59,11 +59,11 @@ class Estimates:
     acceptance: Acceptance | None = None
     width: int = 1
     depths: np.ndarray | None = None
-    siblings: Mapping[int, np.ndarray] = field(default_factory=dict)
+    rank_chances: Mapping[int, np.ndarray] = field(default_factory=dict)
 
     def of_width(self, width: int) -> "Estimates":
         """The same where drafters that make trees make them so wide; itself where there are none."""
-        if width == self.width or not self.siblings:
+        if width == self.width or not self.rank_chances:
             return self
         if width not in self._of_widths:
             self._of_widths[width] = self._as_trees(width)
@@ -76,7 +76,7 @@ class Estimates:
     def _as_trees(self, width: int) -> "Estimates":
         survival = self.survival.copy()
         depths = np.broadcast_to(np.arange(1, self.max_draft_tokens + 1), survival.shape).copy()
-        for number, chances in self.siblings.items():
+        for number, chances in self.rank_chances.items():
             survival[number], depths[number] = expected_trees(self.survival[number], chances[: width - 1])
             survival[number, :, MAX_TREE_NODES:] = 0.0
         return replace(self, survival=survival, width=width, depths=depths)
@@ -97,7 +97,7 @@ class Estimates:
 
     @cached_property
     def _has_passes(self) -> np.ndarray:
-        return np.array([*(drafter.has_passes for drafter in self.drafters), False])  # the last: of nobody, -1
+        return np.array([*(drafter.has_passes for drafter in self.drafters), False])  # the last: of no drafter, -1
 
     @cached_property
     def models(self) -> list[int]:
@@ -110,7 +110,7 @@ class Estimates:
 
 
 class Policy:
-    """Decides lengths. A policy that learns keeps its own state; all but plan have a default.
+    """Decides draft lengths. A policy that learns keeps its own state. All methods but plan have a default.
 
     needs: names of Outcome.extras that it cannot do without.
     """
@@ -118,12 +118,12 @@ class Policy:
     needs: tuple[str, ...] = ()
 
     def queries(self, num_rows: int) -> bool:
-        """Whether drafters are queried for drafts in a step of so many decoding requests. Where not, nothing
-        is drafted but what costs nothing."""
+        """Whether drafters are queried for drafts in a step of so many decoding requests. If not, only drafts that cost
+        nothing are made."""
         return True
 
     def plan(self, view: BatchView, estimates: Estimates) -> Plan:
-        """How many tokens to draft for each row, and by what. Not called where no row can have a draft."""
+        """How many tokens to draft for each row, and by which drafter. Not called where no row can have a draft."""
         raise NotImplementedError
 
     def cut(self, plan: Plan, drafted: Drafted, survival: np.ndarray) -> np.ndarray:
@@ -131,10 +131,11 @@ class Policy:
 
         survival: float [R, K], as in Estimates, of the drafts as they turned out (confidence taken into account).
 
-        Whether a token is kept must not depend on what is known only once it is drawn: the confidence of the tokens
-        after it, how long its draft became and, if a StopRule couples rows, the same of other rows. Nothing that was
-        drawn may be seen in prices either. Else what is kept is biased, and with it the output. Where rows look at each
-        other, there must be one order in which all their tokens can be drawn, each kept or not by those before it.
+        Whether a token is kept must not depend on anything that is known only after it is drawn. That is the confidence
+        of the tokens after it, the length of its draft and, if a StopRule couples rows, the same of other rows. Prices
+        must not depend on drawn tokens either. Otherwise the output is biased. Where the choice for a row depends on
+        other rows, one order must exist in which all their tokens can be drawn: whether a token is kept may depend only
+        on those before it.
         """
         return drafted.lengths
 
@@ -146,19 +147,19 @@ class Policy:
         """Drop what is known about a request that has ended; unknown ones are ignored."""
 
     def state(self) -> dict:
-        """What a person would want to know about the policy's own state, JSON-able."""
+        """The policy's own state for people who watch it, JSON-able."""
         return {}
 
 
 @lru_cache
 def no_drafts(num_rows: int) -> Plan:
-    """Plain decoding; the same plan for all who ask."""
-    lengths, drafter = np.zeros(num_rows, dtype=np.int64), nobody(num_rows)
+    """Plain decoding; the same object for every caller."""
+    lengths, drafter = np.zeros(num_rows, dtype=np.int64), no_drafter(num_rows)
     lengths.flags.writeable = drafter.flags.writeable = False
     return Plan(lengths=lengths, drafter=drafter)
 
 
-def nobody(num_rows: int) -> np.ndarray:
+def no_drafter(num_rows: int) -> np.ndarray:
     """The drafter of rows that do not draft: int [R]."""
     return np.full(num_rows, -1)
 
@@ -176,10 +177,10 @@ def drafter_yields(view: BatchView, estimates: Estimates) -> np.ndarray:
 
 
 def model_free_first(view: BatchView, estimates: Estimates, yields: np.ndarray | None = None) -> np.ndarray:
-    """The usual drafter of each row: a model-free one where one has a draft, as it is free, else one with passes; the
-    one of largest yield (see drafter_yields, of which yields may leave out some as -1) of several: int [R]."""
+    """The usual drafter of each row: int [R]. It is a model-free one where one has a draft, because it is free, else
+    one with passes. Of several it is the one of largest yield. yields: see drafter_yields; -1 excludes a drafter."""
     if len(estimates.drafters) < 2 and yields is None:
-        return nobody(view.num_rows) + len(estimates.drafters)
+        return no_drafter(view.num_rows) + len(estimates.drafters)
     yields = drafter_yields(view, estimates) if yields is None else yields
     is_free = np.array([not drafter.has_passes for drafter in estimates.drafters])
     first = (estimates.max_draft_tokens + 1) * (is_free[:, None] & (view.draft_lengths > 0))
@@ -206,5 +207,5 @@ def plan_of_lengths(view: BatchView, estimates: Estimates, lengths: np.ndarray |
 
 
 def plan_by(drafter: np.ndarray, lengths: np.ndarray) -> Plan:
-    """Drafts of these lengths by these drafters, both int [R]; nobody drafts where the length is 0."""
+    """Drafts of these lengths by these drafters, both int [R]; there is no drafter where the length is 0."""
     return Plan(lengths=lengths, drafter=np.where(lengths > 0, drafter, -1))

@@ -37,7 +37,7 @@ POLICIES: dict[str, Callable[..., Policy]] = {
     "ddd": DynamicDepth,
     "sequoia": Sequoia,
 }
-# The parameter a name may carry behind a colon: type, least and largest value.
+# The parameter a name may carry after a colon: type, least and largest value.
 PARAMETERS = {
     "fair": (float, 0, 5),  # 0: the arithmetic mean, 1: the geometric, 2: the harmonic, ...
     "batch-table": (float, 0, 1),  # acceptance while profiling
@@ -62,8 +62,8 @@ ALLOWED = (
 
 
 def parse_policy(name: str, max_draft_tokens: int | None = None) -> Policy:
-    """A new policy of that name. ValueError if there is none, if its number is out of range, or if a class of one's own
-    cannot be had (see own_class)."""
+    """A new policy of that name. ValueError if there is none, if its number is out of range, or if a user's own class
+    cannot be loaded (see own_class)."""
     kind, colon, text = name.partition(":")
     if kind == "perfect-estimates":
         raise ValueError(f"policy {kind!r} must be told the true acceptance and time: it exists only in the simulator")
@@ -95,7 +95,7 @@ def _lengths(name: str, text: str, max_draft_tokens: int | None) -> tuple[int, .
     """The allowed lengths of uniform:1,3,5."""
     parts = text.split(",")
     if not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
-        raise ValueError(f"policy {name!r}: behind the colon name lengths to choose from, for example uniform:1,3,5")
+        raise ValueError(f"policy {name!r}: after the colon name lengths to choose from, for example uniform:1,3,5")
     for part in parts:
         _check_length(name, int(part), max_draft_tokens)
     return tuple(sorted({int(part) for part in parts}))
@@ -103,7 +103,7 @@ def _lengths(name: str, text: str, max_draft_tokens: int | None) -> tuple[int, .
 
 def _check_length(name: str, length: int, max_draft_tokens: int | None) -> None:
     if max_draft_tokens is not None and length > max_draft_tokens:
-        raise ValueError(f"policy {name!r} asks for more than the {max_draft_tokens} draft tokens allowed per request")
+        raise ValueError(f"policy {name!r} needs more than the {max_draft_tokens} draft tokens allowed per request")
 
 
 def _parameter(name: str, kind: str, text: str) -> float:
@@ -115,5 +115,5 @@ def _parameter(name: str, kind: str, text: str) -> float:
         value = None
     if value is None or not least <= value <= largest:
         what = "whole number" if number is int else "number"
-        raise ValueError(f"policy {name!r}: behind the colon use a {what} from {least} to {largest}, or leave it out")
+        raise ValueError(f"policy {name!r}: after the colon use a {what} from {least} to {largest}, or leave it out")
     return value

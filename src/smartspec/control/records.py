@@ -1,7 +1,7 @@
 """Records that cross the border between a host (engine, simulator, plugin) and the controller.
 
 Arrays are aligned by row: row i is the i-th decoding request of the step. A decoding request is one that feeds
-exactly one ordinary token in this step and may carry draft tokens behind it.
+exactly one ordinary token in this step and may carry draft tokens after it.
 
 What only some policies look at is in extras, by name, where a host has it:
 
@@ -24,12 +24,12 @@ import numpy as np
 UNLIMITED = 2**31 - 1
 MAX_TREE_NODES = 63  # a node's ancestors, the newest token and itself included, are the bits of one machine word
 
-# Asked after every pass of a drafter with one per depth: (depth, rows, confidence, entropy) -> bool [n], True where a
-# row drafts no more. depth counts from 0; rows int [n] are those that took part; confidence and entropy (nats), float
-# [n], describe the distributions their tokens of this pass were drawn from. Of a tree that is wider than a chain,
+# Called after every pass of a drafter with one pass per depth: (depth, rows, confidence, entropy) -> bool [n], True
+# where a row drafts no more. depth counts from 0; rows int [n] are those that took part; confidence and entropy (nats),
+# float [n], describe the distributions their tokens of this pass were drawn from. Of a tree that is wider than a chain,
 # confidence is the chance that one of the nodes that the next pass would be fed is right, given that one of those
-# before was (so that its product over the passes is the probability of the beam), and entropy that behind the likeliest
-# node. Stopping behind a token that is kept biases nothing. All rows of a call draft with the same drafter.
+# before was (so that its product over the passes is the probability of the beam), and entropy that after the likeliest
+# node. Stopping after a token that is kept biases nothing. All rows of a call draft with the same drafter.
 StopRule = Callable[[int, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
 
@@ -39,8 +39,8 @@ class DrafterSpec:
 
     has_passes: its drafts are made after the plan by passes of a model, one per depth, for which the latency model has
     a cost curve. Otherwise it is model-free: its drafts cost nothing and exist before the plan. match_lengths: least
-    match length of each of its pools, ascending; acceptance is learned separately per pool. makes_trees: a plan may ask
-    it for trees (see Plan), as a pass can be fed several nodes of a draft. one_pass_depth: where not 0, one pass
+    match length of each of its pools, ascending; acceptance is learned separately per pool. makes_trees: a plan may
+    want it for trees (see Plan), as a pass can be fed several nodes of a draft. one_pass_depth: where not 0, one pass
     makes the whole draft, up to so many tokens deep: another token is another entry of that pass.
     """
 
@@ -74,24 +74,25 @@ class DrafterView:
                 object.__setattr__(self, name, np.zeros(len(self.lengths), dtype=np.int64))
 
 
-# What one drafter can draft, found when the controller queries it, as looking for drafts takes time. Called once: with
-# True, or with False where the drafter is not queried. Then it says what is known at no cost, most often nothing.
+# What one drafter can draft, found only when the controller queries it, because the search for drafts takes time. It is
+# called once: with True, or with False where the drafter is not queried. Then it returns what is known at no cost, most
+# often nothing.
 DrafterQuery = Callable[[bool], DrafterView]
 
 
 @dataclass(frozen=True)
 class BatchView:
-    """What a controller may know about a step before it decides: numbers that are on the host anyway.
+    """What a controller may know about a step before it decides: numbers that the host has at no cost.
 
     request_ids: int [R], unique for the life of the engine. context_tokens: int [R], tokens in the target's KV.
-    max_draft_tokens: int [R], most draft tokens the row may carry (remaining output, context, KV).
-    drafters: what each drafter can draft, by its number. queries: where given instead, how to find out.
-    num_prefills, prefill_tokens: requests that are still in prefill and the tokens they feed. prefill_context_tokens:
-    sum of their contexts at the end of the step; prefill_attended_tokens: sum over fed tokens of what each attends to.
+    max_draft_tokens: int [R], most draft tokens the row may carry (remaining output, context, KV). drafters: what each
+    drafter can draft, by its number. queries: given instead of drafters, functions that find this. num_prefills,
+    prefill_tokens: requests that are still in prefill and the tokens they feed. prefill_context_tokens: sum of their
+    contexts at the end of the step; prefill_attended_tokens: sum over fed tokens of what each attends to.
     draft_token_budget: most draft tokens of the whole step (free KV, token limit of the engine). num_waiting: requests
     that wait and will find a place as soon as they are prefilled. now: seconds on the host's clock when the step began.
 
-    What callers may ask for, by row; left out, everybody is equal: weights float [R], >= 0, worth of a token; class_ids
+    Request options, by row; without them all requests are equal: weights float [R], >= 0, worth of a token; class_ids
     int [R], workload class (0: none named).
     """
 
@@ -217,14 +218,14 @@ class Plan:
 class Drafted:
     """What was drafted. lengths: int [R], at most those of the plan.
 
-    A draft is a tree of tokens whose nodes stand so that the probability of reaching a node never increases and a
-    parent stands before its child: the first k nodes are a connected subtree for every k, so a length means the same
-    for chains and trees. K is the most nodes of a draft.
+    A draft is a tree of tokens. In node order the probability of reaching a node never increases, and a parent stands
+    before its child. So for every k the first k nodes are a connected subtree, and a length means the same for chains
+    and trees. K is the most nodes of a draft.
 
     confidence: float [R, K], largest probability of the distribution a token was drawn from, NaN where the drafter has
-    none; None if no drafter has any. It is known before the token is drawn, so cutting by it is lossless even for
-    sampled drafts (the probability of the drawn token itself would not be). Of a deterministic draft it may be whatever
-    the drafter believes the chance of a token to be, given that its parent is accepted.
+    none; None if no drafter has any. It is known before the token is drawn, so a cut by it is lossless even for sampled
+    drafts. A cut by the probability of the drawn token itself would not be. For a deterministic draft it may be any
+    estimate by the drafter of the chance of a token, given that its parent is accepted.
 
     parents: int [R, K], the node that each node follows, -1 for the text; None if all drafts are chains.
     """
@@ -249,11 +250,11 @@ class StepSeconds:
 
 @dataclass(frozen=True)
 class FreeTests:
-    """Off-policy feedback: what a drafter would have been right about, beside its verified drafts; int [R] each.
+    """Off-policy feedback: comparisons of a drafter with the target beside its verified drafts; int [R] each.
 
-    tested tokens at that position of a draft were compared with the target's, matched of them agreed. A model-free
-    draft: its first token that was not verified, where the target's token there is known. A draft model: what it would
-    have guessed for tokens of a draft prefill, as tests of its first position.
+    tested tokens at that position of a draft were compared with the target's, matched of them agreed. For a model-free
+    draft it is the first token that was not verified, where the target's token there is known. For a draft model it is
+    what it would have guessed for tokens of a draft prefill, as tests of its first position.
     """
 
     position: np.ndarray
@@ -261,7 +262,7 @@ class FreeTests:
     matched: np.ndarray
 
     def known(self, num_tokens: np.ndarray) -> "FreeTests":
-        """Without the tests that lie behind so many tokens (int [R]) of each row."""
+        """Without the tests of positions after so many tokens (int [R]) of each row."""
         if not self.tested.any():
             return self
         is_known = self.position < num_tokens
@@ -278,8 +279,8 @@ class Outcome:
     free_tests: by drafter; empty where the host knows of none.
 
     Where there are trees, tested and accepted count depths: how many tokens of a path were accepted, and how often
-    there was a token to compare. parents is then as in Drafted, and node_tests, int [R, K], says whether each node was
-    accepted (1) or rejected (0), -1 where it was not compared.
+    there was a token to compare. parents is then as in Drafted. node_tests, int [R, K], is 1 for each accepted node, 0
+    for each rejected one, -1 for each that was not compared.
     """
 
     view: BatchView

@@ -1,4 +1,4 @@
-"""A controller that may fail: the engine keeps serving, without drafts, whatever goes wrong in it.
+"""A controller whose failures do not stop the engine: it keeps serving, without drafts.
 
 For production. Tests and strict use give EngineCore the bare controller, where an exception ends the step.
 """
@@ -17,7 +17,7 @@ MAX_KINDS = 32  # texts of exceptions may hold numbers: beyond this many kinds t
 
 
 class SafeController:
-    """Asks controller; if that raises, speculation is off for retry_steps steps, and then it is asked again.
+    """Calls controller. If that raises, speculation is off for retry_steps steps; then it is called again.
 
     report: called with one line for every new kind of failure (type and text of the exception). errors: how often each
     kind occurred; num_errors: all of them (another thread may read it).
@@ -33,8 +33,8 @@ class SafeController:
 
     @property
     def predicted_seconds(self) -> float:
-        """As the controller says, 0 while it is not asked."""
-        return self._ask(0.0, lambda: self.controller.predicted_seconds)
+        """As the controller says; 0 while it is not called."""
+        return self._call(0.0, lambda: self.controller.predicted_seconds)
 
     @property
     def num_ignored(self) -> Counter[str]:
@@ -45,15 +45,15 @@ class SafeController:
         """The controller's plan, or no drafts."""
         if self._steps_to_retry:
             self._steps_to_retry -= 1
-        return self._ask(no_drafts(view.num_rows), self.controller.plan, view)
+        return self._call(no_drafts(view.num_rows), self.controller.plan, view)
 
     def cut(self, plan: Plan, drafted: Drafted) -> np.ndarray:
         """The controller's lengths, or none verified: int [R]."""
-        return self._ask(np.zeros_like(drafted.lengths), self.controller.cut, plan, drafted)
+        return self._call(np.zeros_like(drafted.lengths), self.controller.cut, plan, drafted)
 
     def learn(self, plan: Plan, outcome: Outcome) -> None:
-        """Passed on, unless the controller failed in this step or not long ago."""
-        self._ask(None, self.controller.learn, plan, outcome)
+        """Passed on, unless the controller failed in this step or in the last retry_steps."""
+        self._call(None, self.controller.learn, plan, outcome)
 
     def end(self, request_id: int) -> None:
         """Always passed on, or a controller that recovers would remember requests forever."""
@@ -79,8 +79,8 @@ class SafeController:
             self._note(error)
             return None
 
-    def _ask(self, fallback, function: Callable, *arguments):
-        """function(*arguments), or fallback when it raises or the controller is not being asked."""
+    def _call(self, fallback, function: Callable, *arguments):
+        """function(*arguments), or fallback when it raises or speculation is off after a failure."""
         if self._steps_to_retry:
             return fallback
         try:

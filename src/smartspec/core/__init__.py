@@ -1,4 +1,4 @@
-"""Requests, batches and the step loop, without tensors. What somebody who writes a drafter needs is here; other names
+"""Requests, batches and the step loop, without tensors. What the author of a drafter needs is here; other names
 are internal."""
 
 from smartspec.core.batch import NO_DRAFT, Batch, Draft, Verification, chain

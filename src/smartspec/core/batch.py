@@ -16,7 +16,7 @@ from smartspec.core.request import Request
 class Batch:
     """The ordinary tokens of a step.
 
-    decoding: requests that feed one token, sample behind it, and may carry draft tokens. prefill: requests that feed
+    decoding: requests that feed one token, sample after it, and may carry draft tokens. prefill: requests that feed
     num_prefill_tokens[i] tokens of their prompt (or of their recomputed text after a preemption). memory_ops: KV
     copies, trims and wipes to carry out, in order, before anything is computed.
     """
@@ -33,14 +33,14 @@ class Batch:
 
 @dataclass(frozen=True)
 class Draft:
-    """A tree of draft tokens behind the text of one request; of n nodes, those that are likeliest to be reached first.
+    """A tree of draft tokens after the text of one request; of n nodes, those that are likeliest to be reached first.
 
     token_ids: int32 [n]. parents: int32 [n], the node each one follows, -1 for the text itself. A parent stands before
     its children, and the chance that a node is reached and accepted never increases along the order: the first k nodes
     are a connected subtree for every k, and the best one of k nodes. The parents of a chain are -1, 0, 1, ...
     match_length: see control.records.DrafterView. probs: None for a deterministic draft (a point mass), else whatever
-    the host keeps of the distributions the tokens were drawn from, [n, vocabulary]; siblings stand in the order they
-    were drawn, and what one was drawn from may exclude its elders. confidence: float [n], see
+    the host keeps of the distributions the tokens were drawn from, [n, vocabulary]; children of a node stand in the
+    order they were drawn, and the distribution of one may exclude those drawn before it. confidence: float [n], see
     control.records.Drafted; None where the drafter has none.
     """
 
@@ -55,7 +55,7 @@ class Draft:
 
     @property
     def is_chain(self) -> bool:
-        if self.parents.base is _CHAIN:  # asked of every row several times a step, and nearly all are this
+        if self.parents.base is _CHAIN:  # needed of every row several times a step, and nearly all are this
             return not len(self) or self.parents[0] < 0
         return np.array_equal(self.parents, chain_parents(len(self)))
 
@@ -69,7 +69,7 @@ class Draft:
 
     @property
     def paths(self) -> list[tuple[int, ...]]:
-        """Draft tokens that lead from the text to each place behind it: none, then those up to every node."""
+        """Draft tokens that lead from the text to each place after it: none, then those up to every node."""
         paths: list[tuple[int, ...]] = [()]
         for parent, token_id in zip(self.parents.tolist(), self.token_ids.tolist(), strict=True):
             paths.append((*paths[parent + 1], token_id))
@@ -106,7 +106,7 @@ def without_nodes(draft: Draft, kept: np.ndarray) -> Draft:
 
 @lru_cache
 def no_tokens(num_rows: int) -> np.ndarray:
-    """int64 [num_rows], all 0; the same array for all who ask, not to be written to."""
+    """int64 [num_rows], all 0; the same array for every caller, not to be written to."""
     zeros = np.zeros(num_rows, dtype=np.int64)
     zeros.flags.writeable = False
     return zeros
@@ -131,7 +131,7 @@ class TokenLogprobs:
 class Verification:
     """What the target said about one request: emitted tokens = accepted drafts, then one recovered or bonus token.
 
-    error: why there is no token behind the accepted drafts, None if there is one. accepted_nodes: of a tree, the nodes
+    error: why there is no token after the accepted drafts, None if there is one. accepted_nodes: of a tree, the nodes
     that were accepted, root first; None where they are the first num_accepted. is_callers: whether it was the request's
     own rules that left no token, not the model.
     """
@@ -149,7 +149,7 @@ class StepResult:
     """decoding[i] belongs to batch.decoding[i]; prefill[i] to batch.prefill[i], None where its prompt goes on.
 
     free_tests, extras: as in control.records.Outcome. prompt_logprobs[i]: of the next tokens of the prompt of
-    batch.prefill[i], as far as they are wanted; empty where nobody wants any.
+    batch.prefill[i], as far as they are wanted; empty where none are wanted.
     """
 
     decoding: tuple[Verification, ...]

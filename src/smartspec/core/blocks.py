@@ -1,9 +1,10 @@
 """KV memory in blocks, and which slot holds the KV of which text.
 
 Every running request has a slot: one contiguous range of max_model_len positions in the KV cache. Address space is
-cheap, memory is not, so memory is counted in blocks of block_size tokens and a slot holds only as many as its text
-needs (virtually contiguous, physically paged: vAttention, arXiv 2405.04437). A slot whose request ended keeps its
-blocks as a cached prefix until somebody needs them; a new request whose prompt starts with the same tokens reuses them.
+cheap, memory is not. So memory is counted in blocks of block_size tokens, and a slot holds only as many as its text
+needs. It is contiguous in virtual memory and paged in physical memory (vAttention, arXiv 2405.04437). A slot whose
+request ended keeps its blocks as a cached prefix until they are needed; a new request whose prompt starts with the same
+tokens reuses them.
 
 Invariant: the blocks held by all slots plus the free ones are all blocks there are.
 """
@@ -48,7 +49,7 @@ MemoryOp = PrefixCopy | Trim | Wipe
 
 @dataclass(frozen=True)
 class Prefix:
-    """The best cached prefix of a text: its first num_tokens tokens lie in slot; cached: nobody runs there."""
+    """The best cached prefix of a text: its first num_tokens tokens lie in slot; cached: no request runs there."""
 
     slot: int
     num_tokens: int
@@ -56,7 +57,7 @@ class Prefix:
 
 
 class CachedText(NamedTuple):
-    """What a slot nobody runs in holds the KV of: token_ids, int32 [L], for requests of this cache_salt."""
+    """The text whose KV a slot without a request holds: token_ids, int32 [L], for requests of this cache_salt."""
 
     token_ids: np.ndarray
     cache_salt: str
@@ -147,7 +148,7 @@ class BlockManager:
         return True
 
     def shrink(self, slot: int, num_tokens: int) -> None:
-        """Give back the blocks behind the first num_tokens tokens.
+        """Give back the blocks after the first num_tokens tokens.
 
         No memory operation follows: these are lookahead blocks of rejected drafts, which the slot will soon need again.
         """

@@ -1,4 +1,4 @@
-"""Drafts of a step as the controller sees them: columns of numbers, and what became of each node."""
+"""Drafts of a step as the controller sees them: columns of numbers, and the outcome of each node."""
 
 from collections.abc import Sequence
 
@@ -19,7 +19,7 @@ def confidence_of(drafts: Sequence[Draft], num_nodes: int) -> np.ndarray | None:
 
 
 def parents_of(drafts: Sequence[Draft], num_nodes: int) -> np.ndarray | None:
-    """int [R, num_nodes], behind the end of a draft those of a chain; None where all drafts are chains."""
+    """int [R, num_nodes], after the end of a draft those of a chain; None where all drafts are chains."""
     trees = [row for row, draft in enumerate(drafts) if not draft.is_chain]
     if not trees:
         return None
@@ -39,7 +39,7 @@ def node_tests(
     drafts: Sequence[Draft], verifications: Sequence[Verification], num_kept: np.ndarray, num_nodes: int
 ) -> np.ndarray:
     """Whether each node of the verified drafts was accepted (1) or rejected (0): int [R, num_nodes], -1 where it was
-    not compared, or is behind the tokens that were kept (int [R])."""
+    not compared, or is after the tokens that were kept (int [R])."""
     tests = np.full((len(drafts), num_nodes), -1)
     for of_row, draft, verification, num in zip(tests, drafts, verifications, num_kept.tolist(), strict=True):
         path = list(_accepted_nodes(verification))

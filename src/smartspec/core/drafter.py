@@ -10,7 +10,7 @@ from smartspec.core.batch import Batch, Draft, Verification
 
 
 class Drafter(Protocol):
-    """Asked in every step, in this order. Rows are those of batch.decoding."""
+    """Called in every step, in this order. Rows are those of batch.decoding."""
 
     spec: DrafterSpec
 
@@ -22,8 +22,8 @@ class Drafter(Protocol):
         a drafter with passes is then not called."""
 
     def draft(self, batch: Batch, lengths: np.ndarray, stop: StopRule | None) -> Sequence[Draft]:
-        """One draft per row, of at most lengths[i] nodes (int [R]; 0: it does not draft there). Not asked where all
-        lengths are 0. stop: see control.records.StopRule; a model-free drafter need not ask it."""
+        """One draft per row, of at most lengths[i] nodes (int [R]; 0: it does not draft there). Not called where all
+        lengths are 0. stop: see control.records.StopRule; a model-free drafter need not call it."""
 
     def observe(
         self,

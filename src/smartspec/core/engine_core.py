@@ -1,4 +1,4 @@
-"""The one step: scheduling, drafting, verification and learning meet here and nowhere else."""
+"""The step: scheduling, drafting, verification and learning meet here and nowhere else."""
 
 from collections.abc import Iterable
 from typing import Protocol
@@ -165,7 +165,7 @@ def _outcome(
     num_kept: np.ndarray,
     result: StepResult,
 ) -> Outcome:
-    """num_kept: int [R], emitted tokens that were kept: a position behind the last of them was not tested."""
+    """num_kept: int [R], emitted tokens that were kept: a position after the last of them was not tested."""
     tests = None
     lengths = tested = accepted = no_tokens(view.num_rows)
     if any(verified):

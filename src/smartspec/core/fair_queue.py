@@ -1,8 +1,8 @@
-"""Waiting requests, of which none comes before those of clients that were served less.
+"""The queue of waiting requests: the client that was served least comes first.
 
 Source: start-time fair queueing (Goyal, Vin, Cheng, 1996), as the virtual token counter (Sheng et al., 2024, arXiv
 2401.00588) uses it for tokens: each client has a counter of the tokens it was served over its share. A client that
-comes back starts where the others are now: what it left unused is not owed to it.
+comes back starts where the others are now: it gets no credit for the time it was away.
 """
 
 from collections import deque

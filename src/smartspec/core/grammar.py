@@ -1,4 +1,4 @@
-"""What the output of a request is held to where it asked for structure: a machine over tokens that follows its text."""
+"""The grammar of a request with structured output: a state machine over tokens that follows its text."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -16,10 +16,10 @@ class Grammar(Protocol):
         """The output goes on with these tokens, for good."""
 
     def allowed(self, token_ids: Sequence[int] = ()) -> np.ndarray:
-        """Tokens that may follow the output and token_ids behind it: bool [V].
+        """Tokens that may follow the output and token_ids after it: bool [V].
 
         Where token_ids break the grammar themselves, all may: that place is never reached. Where the grammar is too
-        complex to go on, none may; behind token_ids that says nothing of the output, which goes on as it would have.
+        complex to go on, none may; after token_ids that says nothing of the output, which goes on as it would have.
         """
 
     def forced(self) -> list[int]:

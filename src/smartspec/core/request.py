@@ -23,7 +23,7 @@ class Request:
 
     request_id: int, unique for the life of the engine. tokens: int32 [capacity], prompt then output; only the first
     num_tokens are meaningful. slot: index of its place in the KV cache while running, else None. grammar: what its
-    output is held to, its own copy. prompt_logprobs: where wanted, of the prompt's second token and those behind it, as
+    output is held to, its own copy. prompt_logprobs: where wanted, of the prompt's second token and those after it, as
     far as they are known (core.batch.TokenLogprobs).
     """
 
@@ -63,7 +63,7 @@ class Request:
         self.prompt_logprobs: list = []
         self.finish_reason: str | None = None
         self.error: str | None = None  # what went wrong, where finish_reason is "error"
-        self.error_is_callers = False  # it asked for what cannot be
+        self.error_is_callers = False  # its own options are the cause
 
     @property
     def token_ids(self) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""How a request wants its tokens chosen, and when it wants to stop."""
+"""Sampling options of a request: how its tokens are chosen, and when it stops."""
 
 import math
 from dataclasses import dataclass

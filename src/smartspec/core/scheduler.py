@@ -94,7 +94,7 @@ class Scheduler:
         chunks = [(n, r.num_computed_tokens + n) for r, n in zip(batch.prefill, batch.num_prefill_tokens, strict=True)]
         if chunks:
             room = self.max_batched_tokens - len(rows) - sum(num_tokens for num_tokens, _ in chunks)
-            # Their share even where prefill has left no room: the next step will leave it.
+            # They get their share even where prefill has left no room: the next step will leave it.
             budget = min(budget, max(room, self.max_batched_tokens // ROOM_FOR_DRAFTS))
         return BatchView(
             request_ids=request_ids,
@@ -112,7 +112,7 @@ class Scheduler:
         )
 
     def reserve(self, batch: Batch, plan: Plan) -> Plan:
-        """Hold lookahead blocks for the planned drafts; shorten what does not fit. Never preempts anybody."""
+        """Hold lookahead blocks for the planned drafts; shorten what does not fit. Never preempts a request."""
         lengths = plan.lengths.tolist()
         is_cut = False
         for row, request in enumerate(batch.decoding):
@@ -135,7 +135,7 @@ class Scheduler:
             self.blocks.shrink(request.slot, request.num_tokens)
 
     def start_over(self) -> None:
-        """A step has failed: what it was to do with the KV may be undone. Running requests are computed anew, and no
+        """A step has failed, so its changes of the KV may be incomplete. Running requests are computed anew, and no
         cached prefix is kept."""
         for request in reversed(list(self.running)):
             self._preempt(request)
@@ -163,7 +163,7 @@ class Scheduler:
     def _hold_blocks_of_decodes(self) -> tuple[list[Request], bool]:
         """Every decoding request needs room for its newest token; the latest arrivals make room.
 
-        Returns the decoding requests, and whether anybody had to make room.
+        Returns the decoding requests, and whether any was preempted to make room.
         """
         decoding = [r for r in self.running if r.num_uncomputed_tokens == 1]
         preempted = False
@@ -198,9 +198,9 @@ class Scheduler:
             request = self.waiting.peek()
             if not self._fits(request):
                 return
-            kindred = self._kindred(request)
-            prefix = self._longest_prefix(request, kindred)
-            if self._worth_waiting_for(request, prefix, kindred):
+            candidates = self._prefix_candidates(request)
+            prefix = self._longest_prefix(request, candidates)
+            if self._worth_waiting_for(request, prefix, candidates):
                 return
             self.waiting.pop()
             self._start(request, prefix)
@@ -220,8 +220,8 @@ class Scheduler:
         return self.blocks.num_available_slots > 0 and num_blocks <= self.blocks.num_available_blocks
 
     def _make_room_for_others(self) -> None:
-        """A client that has nothing running does not wait for one that has several: the latest of these is preempted,
-        of the client that has most for its share."""
+        """A client that has nothing running does not wait for one that has several requests. Of the client that has
+        most for its share, the latest request is preempted."""
         if not self.waiting or self._fits(self.waiting.peek()):
             return
         origin = self.waiting.peek().origin
@@ -243,32 +243,32 @@ class Scheduler:
         if not request.num_preemptions:
             self.waiting.charge(request.origin, request.num_prompt_tokens)
 
-    def _kindred(self, request: Request) -> list[Request]:
-        """Running requests of its salt whose text begins like this one's: only they can share anything; often there are
-        none."""
+    def _prefix_candidates(self, request: Request) -> list[Request]:
+        """Running requests of its salt whose text begins with the same token: only these can share a prefix. Often
+        there are none."""
         first, salt = request.tokens.item(0), request.origin.cache_salt
         return [other for other in self.running if other.tokens.item(0) == first and other.origin.cache_salt == salt]
 
-    def _longest_prefix(self, request: Request, kindred: list[Request]) -> Prefix | None:
+    def _longest_prefix(self, request: Request, candidates: list[Request]) -> Prefix | None:
         """The longest reusable prefix in any slot, running or cached; the last token is always computed anew, and so
         is everything where the prompt's log-probabilities are wanted."""
         if request.num_unscored_tokens:
             return None
         token_ids = request.token_ids[:-1]
         best = self.blocks.find_cached_prefix(token_ids, request.origin.cache_salt)
-        for other in kindred:
+        for other in candidates:
             num_shared = common_prefix(other.tokens[: other.num_computed_tokens], token_ids)
             if num_shared >= self.blocks.block_size and (best is None or num_shared > best.num_tokens):
                 best = Prefix(other.slot, num_shared, cached=False)
         return best
 
-    def _worth_waiting_for(self, request: Request, prefix: Prefix | None, kindred: list[Request]) -> bool:
+    def _worth_waiting_for(self, request: Request, prefix: Prefix | None, candidates: list[Request]) -> bool:
         """True if a running prefill is about to compute a longer common prefix (n > 1, shared prompts)."""
         num_tokens = 0 if prefix is None else prefix.num_tokens
         return not request.num_unscored_tokens and any(
             other.num_uncomputed_tokens > 1
             and common_prefix(other.token_ids, request.token_ids[:-1]) >= num_tokens + self.blocks.block_size
-            for other in kindred
+            for other in candidates
         )
 
     def _preempt(self, request: Request) -> None:

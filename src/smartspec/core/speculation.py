@@ -1,4 +1,4 @@
-"""What a caller may ask of speculation for one request. It changes how fast tokens come, never which."""
+"""Options of speculation for one request. They change how fast tokens come, never which."""
 
 import math
 from dataclasses import dataclass

@@ -24,7 +24,7 @@ class TokenRules:
     longest: int
 
     def completing(self, token_ids: tuple[int, ...]) -> list[int]:
-        """Tokens that would complete a bad word behind these, of which the last `longest` matter."""
+        """Tokens that would complete a bad word after these, of which the last `longest` matter."""
         found = list(self.endings.get((), ()))
         if token_ids:
             for num in self.num_before.get(token_ids[-1], ()):

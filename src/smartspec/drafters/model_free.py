@@ -17,7 +17,7 @@ FORCED = 32  # match length of drafts that a grammar forces, longer than any mat
 
 
 class _Written(NamedTuple):
-    """What the target emitted in a step behind the first num_tokens tokens of each text."""
+    """What the target emitted in a step after the first num_tokens tokens of each text."""
 
     requests: Sequence[Request]
     num_tokens: Sequence[int]
@@ -25,13 +25,13 @@ class _Written(NamedTuple):
 
 
 class ModelFreeDrafter:
-    """Implements core.drafter.Drafter for whoever says what it is (spec) and how it drafts (propose).
+    """Implements core.drafter.Drafter for classes that say what they are (spec) and how they draft (propose).
 
-    What the grammar of a request forces is drafted where the drafter does not draft it itself, and in steps in which it
-    is not queried. Drafts are deterministic, so whether they are right is known without verifying them: in every row
-    whose draft was not verified, or accepted as far as it was, the next token is compared with what the target emitted
-    there. What the target emitted is learned when the drafter is queried next, or after LEARN_STEPS steps. That saves
-    time in steps that draft nothing, and several steps together take less than one by one.
+    Tokens that a request's grammar forces are drafted where the drafter has no draft, and in steps in which it is not
+    queried. Drafts are deterministic, so they can be judged without verification. Where all verified tokens of a row
+    were accepted, or none was verified, the next draft token is compared with the token that the target emitted.
+    Emitted tokens are learned when the drafter is queried next, or after LEARN_STEPS steps. That saves time in steps
+    that draft nothing, and several steps together take less time than one by one.
     """
 
     spec: DrafterSpec
@@ -45,14 +45,14 @@ class ModelFreeDrafter:
         self._unlearned: list[_Written] = []
 
     def propose(self, token_ids: np.ndarray) -> Draft:
-        """The draft behind a text, int32 [L]; NO_DRAFT where there is none."""
+        """The draft after a text, int32 [L]; NO_DRAFT where there is none."""
         raise NotImplementedError
 
     def learn(self, token_ids: np.ndarray, emitted_token_ids: tuple[int, ...]) -> None:
-        """The target emitted these tokens behind that text, int32 [L]."""
+        """The target emitted these tokens after that text, int32 [L]."""
 
     def of_salt(self, cache_salt: str) -> "ModelFreeDrafter":
-        """Who proposes and learns for requests of this salt: somebody of its own where drafters remember texts."""
+        """The object that proposes and learns for requests of this salt: its own where drafters remember texts."""
         return self
 
     def begin_step(self, batch: Batch) -> None:

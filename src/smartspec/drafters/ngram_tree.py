@@ -1,14 +1,15 @@
 """N-gram trees: several continuations that the text itself and the recycling table propose, merged into one tree.
 
-The tree grows best first. The children of a node are what followed the same last tokens in the request's own text (as
-in prompt lookup, from the most recent of the longest matches) and what the target wrote behind them in any request (as
-in recycling, several tokens a context). The likeliest node that is not yet in the tree by the product of the
-probabilities on its path comes next, so that every prefix of the nodes is the best tree of its size. That is the
-expansion of EAGLE-2 (arXiv 2406.16858) with counts in place of a head's probabilities, and its tree of a suffix's
-continuations is that of SuffixDecoding (arXiv 2411.04975) but for the merge.
+The tree grows best first. The children of a node come from two places. One is the request's own text: what followed the
+same last tokens there, as in prompt lookup, from the most recent of the longest matches. The other is what the target
+wrote after these tokens in any request, as in recycling, several tokens a context. The next node is the likeliest one
+that is not yet in the tree, by the product of the probabilities on its path. So every prefix of the nodes is the best
+tree of its size. That is the expansion of EAGLE-2 (arXiv 2406.16858) with counts in place of a head's probabilities.
+SuffixDecoding (arXiv 2411.04975) expands best first over counts, too, in suffix trees of earlier texts; here there is
+no suffix tree.
 
-What a child's probability is, is counted: how often children found the same way (length of the match, context and place
-in the table, rank among its siblings) were what the target said, verified or not.
+The probability of a child is counted: how often the target emitted children that were found in the same way, verified
+or not. The way is the length of the match, context and place in the table, and child rank.
 """
 
 import heapq
@@ -34,7 +35,7 @@ MEMORY = 0.999  # per observation of a kind
 
 
 # Before anything is counted: by length of the match in the text, by length of the table's context and place in it, and
-# the share that is left of both for younger siblings.
+# the share that is left of both for later ranks.
 BY_MATCH = (0.0, 0.3, 0.45, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9)
 BY_CONTEXT = (0.0, 0.15, 0.3, 0.45)
 BY_PLACE = (1.0, 0.35, 0.2)
@@ -52,8 +53,8 @@ class CountedDraft(Draft):
 
 
 class _Child(NamedTuple):
-    """A node that may come next; the least is the likeliest. rank: among its siblings. places: of the text that go on
-    with it, and the length of the match behind each."""
+    """A node that may come next; the least is the likeliest. rank: among the children of its parent. places: of the
+    text that go on with it, and the length of the match after each."""
 
     cost: float  # minus the probability of its path
     rank: int
@@ -90,7 +91,7 @@ class NgramTreeDrafter(RecyclingDrafter):
         super().begin_step(batch)
 
     def propose(self, token_ids: np.ndarray) -> Draft:
-        """The best tree behind a text, int32 [L]."""
+        """The best tree after a text, int32 [L]."""
         text, places = token_ids.tolist(), _matches(token_ids)
         nodes: list[_Child] = []
         frontier = self._children(text, -1, 1.0, pack(token_ids), places, 0)
@@ -159,7 +160,7 @@ class NgramTreeDrafter(RecyclingDrafter):
         children, chance, left = [], 1.0, 1.0
         for rank, (_, token, first_kind) in enumerate(found):
             kind = first_kind + min(rank, MAX_RANK)
-            # No likelier than an elder sibling, and of all of them only one can be right.
+            # No likelier than a child of an earlier rank, and of all of them only one can be right.
             chance = min(self._hits[kind] / self._tries[kind], chance, left)
             left -= chance
             if (path := probability * chance) < LEAST_PROBABILITY:
@@ -180,7 +181,7 @@ def _priors() -> np.ndarray:
 
 
 def _matches(token_ids: np.ndarray) -> list[tuple[int, int]]:
-    """Places behind earlier matches of the text's end and their lengths, the longest and most recent first."""
+    """Places after earlier matches of the text's end and their lengths, the longest and most recent first."""
     ends = np.flatnonzero(token_ids[:-1] == token_ids[-1])[-MAX_SCANNED:]
     if not len(ends):
         return []

@@ -1,8 +1,8 @@
 """Prompt lookup: propose what followed the last tokens of the text when they occurred before.
 
 Source: prompt-lookup decoding (Saxena, 2023). Differences: the most recent of the longest matches is taken, not the
-first, and a match that runs into the end of the text is copied on from the draft itself (as in LZ77): a text that
-repeats with some period keeps repeating.
+first. A match that reaches the end of the text goes on with the draft itself (as in LZ77): a text that repeats with
+some period keeps repeating.
 """
 
 import numpy as np
@@ -41,7 +41,7 @@ class PromptLookupDrafter(ModelFreeDrafter):
 
 
 def _longest_match(token_ids: np.ndarray, max_match: int) -> tuple[int, int]:
-    """Index behind the most recent of the longest earlier matches of the suffix, and their length, at most max_match.
+    """Index after the most recent of the longest earlier matches of the suffix, and their length, at most max_match.
 
     (0, 0) where even the last token is new. Narrows down one set of candidates, token by token towards the front; a few
     are compared one by one, the most recent first.

@@ -1,9 +1,9 @@
-"""Recycling: propose what the target wrote behind the same last tokens before, for whichever request.
+"""Recycling: propose what the target wrote earlier after the same last tokens, in any request.
 
 Source: Token Recycling (Luo et al., 2024, arXiv 2408.08696), which keeps the target's likeliest next tokens of every
 token, shared by all requests, and chains them into a tree. Differences: contexts of one to three tokens, of which the
 longest known one speaks; only the most recent next tokens, of which a chain takes the newest (ngram_tree: trees);
-and only what was emitted is learned, for the target's predictions behind rejected draft tokens brought nothing. A table
+and only what was emitted is learned, for the target's predictions after rejected draft tokens brought nothing. A table
 is shared by the requests of one cache salt: how fast a request is may tell that another one of them had similar text,
 what it reads never does.
 """
@@ -58,7 +58,7 @@ class RecyclingDrafter(ModelFreeDrafter):
         return self._of_salt[cache_salt]
 
     def learn(self, token_ids: np.ndarray, emitted_token_ids: tuple[int, ...]) -> None:
-        """Remember that the target emitted these tokens behind the text token_ids, int32 [L]."""
+        """Remember that the target emitted these tokens after the text token_ids, int32 [L]."""
         context, contexts, next_tokens = pack(token_ids), self._contexts, self._next_tokens
         for token in emitted_token_ids:
             for mask in _MASKS[1:]:
@@ -97,7 +97,7 @@ class RecyclingDrafter(ModelFreeDrafter):
         return chain(np.array(draft, dtype=np.int32), match_length=num_known) if draft else NO_DRAFT
 
     def _candidates(self, context: int) -> tuple[list[int], int]:
-        """The last different tokens that followed the longest known context, newest first, -1 behind their end, and
+        """The last different tokens that followed the longest known context, newest first, -1 after their end, and
         that context's length; 0 where none is known."""
         for num_tokens, mask in _LONGEST_FIRST:
             key = context & mask

@@ -13,7 +13,7 @@ _MARKS = ("disable", "allow_in_graph", "assume_constant_result")
 
 
 def import_transformers() -> None:
-    """Import the part of transformers that models need. Does nothing where somebody has imported it already."""
+    """Import the part of transformers that models need. Does nothing where it was imported already."""
     if "transformers" in sys.modules or COMPILER in sys.modules:
         return
     _defer_compiler()
@@ -48,7 +48,7 @@ def _unmarked(function=None, *_, **__):
 
 
 def _say_there_is_no_distributed() -> None:
-    """transformers asks torch once and remembers the answer; it can do without."""
+    """transformers queries torch once and remembers the answer; it can do without."""
     import torch
     from transformers.utils import is_torch_distributed_available
 

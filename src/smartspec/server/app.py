@@ -34,7 +34,7 @@ METRICS_MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 @dataclass(frozen=True)
 class About:
-    """What the server tells of its engine. policy, drafters: their names. kernels: what computes, see
+    """Facts about the engine that the server reports. policy, drafters: their names. kernels: see
     engine.kernel_report."""
 
     model: str
@@ -45,7 +45,7 @@ class About:
 
 @dataclass(frozen=True)
 class AppOptions:
-    """What an operator chooses. keys: who may use it, by default everybody. ignore_unknown_fields: instead of refusing
+    """What an operator chooses. keys: who may use it, by default all. ignore_unknown_fields: instead of refusing
     them. has_page: whether `/` shows what the server does. classes: what is said of requests by their workload class.
     access_log: whether there is a line in the log for every request. cors_origins: sites whose pages may call this
     server, `*` for all."""
@@ -76,10 +76,10 @@ def create_app(
 
     app = FastAPI(title="SmartSpec", lifespan=lifespan, openapi_url=None, redirect_slashes=False)
     app.add_middleware(RequestBody, max_bytes=options.max_body_bytes)
-    # Around what reads the body. The page's files hold nothing of anybody: what it shows comes from guarded paths.
+    # Keys are checked before the body is read. The page's files hold no user data: that comes from paths with a key.
     app.add_middleware(KeyCheck, keys=options.keys, open_paths={*OPEN_PATHS, *FILES})
     app.add_middleware(AccessLog, count=metrics.observe_answer, log=options.access_log)
-    if options.cors_origins:  # browsers ask first without a key, so this is around the check of keys
+    if options.cors_origins:  # a browser's preflight request has no key, so CORS comes before the check of keys
         allowed = {"allow_methods": ["*"], "allow_headers": ["*"], "expose_headers": ["X-Request-Id"]}
         app.add_middleware(CORSMiddleware, allow_origins=list(options.cors_origins), **allowed)
     app.add_middleware(RequestIds)
@@ -120,7 +120,7 @@ def _generation_routes(reader: CallReader, engine: AsyncEngine, metrics: ServerM
 
 
 def _tokenizer_routes(prompts: PromptReader, engine: AsyncEngine, model_name: str) -> APIRouter:
-    """As vLLM has them."""
+    """POST /tokenize and /detokenize, as in vLLM."""
     router = APIRouter()
 
     def tokenized(data: bytes) -> JSONResponse:

@@ -1,4 +1,4 @@
-"""What the controller itself takes of a step: measured before a run, charged in it.
+"""The controller's own time of a step: measured before a run, charged in it.
 
 Seconds measured while a run is played would make every run another, and a garbage collection or a busy neighbour would
 decide. So the controller's part of a step is measured beforehand in steady state, as a median per number of decoding
@@ -30,8 +30,8 @@ NUM_ROUNDS, NUM_WARM_UP_STEPS, NUM_STEPS = (
 
 
 def measured_controller_seconds(scenario: Scenario, clock: Callable[[], float] = perf_counter) -> ControllerSeconds:
-    """Of the scenario's policy on this machine, for 1, 2, 4, ... max_batch requests. clock: time.thread_time leaves out
-    what other programs take of a busy machine."""
+    """The time of the scenario's policy on this machine, for 1, 2, 4, ... max_batch requests. clock: with
+    time.thread_time, the time of other programs on a busy machine does not count."""
     sizes = [2**i for i in range(scenario.max_batch.bit_length()) if 2**i < scenario.max_batch] + [scenario.max_batch]
     time, acceptance = ground_truth_time(scenario), ground_truth_acceptance(scenario)
     load = StaticLoad(
@@ -39,7 +39,7 @@ def measured_controller_seconds(scenario: Scenario, clock: Callable[[], float] =
         acceptance,
         drafter=scenario.served_drafter,
         seed=scenario.seed,
-        sibling_share=scenario.sibling_share,
+        later_child_share=scenario.later_child_share,
     )
     controller = TimedController(make_controller(scenario, time, load.true_estimates, scenario.served_drafter), clock)
     num_steps = NUM_WARM_UP_STEPS + NUM_STEPS
@@ -53,7 +53,8 @@ def measured_controller_seconds(scenario: Scenario, clock: Callable[[], float] =
 
 
 def read_controller_seconds(path: Path) -> dict[str, ControllerSeconds]:
-    """What the runs in a file of `smartspec simulate --output` were charged, by policy. ValueError if it is another."""
+    """Controller time that the runs in a file of `smartspec simulate --output` were charged, by policy. ValueError if
+    it is another file."""
     try:
         settings = [run["settings"] for run in json.loads(path.read_text(encoding="utf-8"))["runs"]]
         return {

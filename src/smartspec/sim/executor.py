@@ -1,8 +1,9 @@
 """An executor that computes time and acceptance instead of running kernels.
 
-It sits where the live engine's executor sits: EngineCore, scheduler, blocks and controller are the real ones. Token ids
-are dummies, but for the EOS at an answer's end. A request's limit lies max_draft_tokens behind that end, so no view
-tells where it is: a draft model's draft ends with the EOS it draws, a model-free one and a tree run on in vain.
+It takes the place of the live engine's executor; EngineCore, scheduler, blocks and controller are the real ones. Token
+ids are dummies, except for the EOS at an answer's end. A request's limit is max_draft_tokens after that end, so that no
+view tells where the end is. A draft model's draft ends with the EOS it draws; a model-free draft or a tree goes on past
+the end, and those tokens are rejected.
 """
 
 from dataclasses import replace
@@ -15,10 +16,10 @@ from smartspec.control.records import BatchView, DrafterQuery, DrafterSpec, Draf
 from smartspec.core.batch import NO_DRAFT, Batch, Draft, StepResult, Verification, chain
 from smartspec.core.blocks import PrefixCopy, Trim
 from smartspec.core.request import Request
-from smartspec.sim.settings import SIBLING_SHARE
+from smartspec.sim.settings import LATER_CHILD_SHARE
 from smartspec.sim.world.acceptance import GroundTruthAcceptance, count_leading, divergence
 from smartspec.sim.world.step_time import GroundTruthTime
-from smartspec.sim.world.trees import SimulatedTrees, right_path, true_siblings
+from smartspec.sim.world.trees import SimulatedTrees, right_path, true_rank_chances
 
 EOS = 2
 LOOKUP = DrafterSpec("lookup", match_lengths=(0, 2, 3, 4, 6, 9))
@@ -31,7 +32,7 @@ class SimExecutor:
 
     drafter: LOOKUP, whose drafts are those that the ground truth finds; MODEL, depth by depth and with confidence;
     HEAD, which makes trees too; or None. seed: of the noise of time; acceptance has random numbers of its own, common
-    to all policies. sibling_share: see world.trees.
+    to all policies. later_child_share: see world.trees.
     """
 
     def __init__(
@@ -42,15 +43,15 @@ class SimExecutor:
         drafter: DrafterSpec | None,
         num_slots: int,
         seed: int,
-        sibling_share: float = SIBLING_SHARE,
+        later_child_share: float = LATER_CHILD_SHARE,
     ):
         self.time = time
         self.acceptance = acceptance
         self._drafter = drafter
         self._has_passes = drafter is not None and drafter.has_passes
         self._noise = np.random.default_rng(seed)
-        self._sibling_share = sibling_share
-        self._trees: SimulatedTrees | None = None  # of the step, where its plan asks for some
+        self._later_child_share = later_child_share
+        self._trees: SimulatedTrees | None = None  # of the step, if its plan has trees
         self._num_seen = np.zeros(num_slots, dtype=np.int64)  # tokens the draft model has seen, by slot
         self._slots = np.zeros(0, dtype=np.int64)
         self._offered: tuple[DrafterView, ...] = ()
@@ -63,8 +64,8 @@ class SimExecutor:
         """What perfect estimates know about the step that is under way."""
         expected = self.acceptance.expected(view.request_ids, view.now, self._positions)
         survival = np.cumprod(expected, axis=1)
-        siblings = true_siblings(self._drafter, self._sibling_share)
-        return Estimates((self._drafter,), survival[None], self.time.at(view), siblings=siblings)
+        rank_chances = true_rank_chances(self._drafter, self._later_child_share)
+        return Estimates((self._drafter,), survival[None], self.time.at(view), rank_chances=rank_chances)
 
     def begin_step(self, batch: Batch, now: float) -> tuple[DrafterQuery, ...]:
         """How to find out what the drafter can draft."""
@@ -95,7 +96,7 @@ class SimExecutor:
             return tuple([self._drafts[k] for k in self._drafted.tolist()])
         if plan.width > 1:
             self._trees = trees = SimulatedTrees.of(
-                self.acceptance, self._sibling_share, view, plan, self._drafted, self._positions
+                self.acceptance, self._later_child_share, view, plan, self._drafted, self._positions
             )
             self._drafted = np.array([len(draft) for draft in trees.grown.drafts], dtype=np.int64)
             return trees.grown.drafts
@@ -170,8 +171,8 @@ class SimExecutor:
         self._num_seen[self._slots] = np.minimum(self._num_seen[self._slots], computed)
 
     def _remember_seen(self, accepted: np.ndarray) -> None:
-        """A draft model has seen all it drafted but the last token, and keeps of it what was accepted. A head computes
-        that anew, from the target's features."""
+        """A draft model has seen all tokens that it drafted, except the last, and keeps the accepted ones. A head
+        computes those anew, from the target's features."""
         kept = 0 if self._drafter is not None and self._drafter.makes_trees else np.minimum(accepted, self._drafted - 1)
         seen = self._view.context_tokens + 1 + kept
         rows = self._drafted > 0
@@ -179,18 +180,18 @@ class SimExecutor:
 
 
 def free_tests(drafter: DrafterSpec, found: DrafterView, verified: np.ndarray, num_right: np.ndarray) -> FreeTests:
-    """Of drafts of which num_right tokens (int [R]) are right: those of a model-free drafter are known unverified."""
+    """Free tests of drafts with num_right right tokens (int [R]). A model-free draft is known before verification."""
     tested = (num_right >= verified) & (verified < found.lengths) & (not drafter.has_passes)
     return FreeTests(verified, tested.astype(np.int64), (tested & (num_right > verified)).astype(np.int64))
 
 
 def masked(values: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """values (float [R, K]), NaN behind the first lengths[i] of each row."""
+    """values (float [R, K]), NaN after the first lengths[i] of each row."""
     return np.where(np.arange(values.shape[1]) < lengths[:, None], values, np.nan)
 
 
 def stop_early(stop: StopRule, lengths: np.ndarray, confidence: np.ndarray, entropy: np.ndarray) -> np.ndarray:
-    """What is left of drafts of these lengths (int [R]) when the rule is asked behind every pass: int [R]."""
+    """Lengths of drafts (int [R]) when the stop rule is applied after every pass: int [R]."""
     drafted = lengths.copy()
     for depth in range(int(lengths.max(initial=0))):
         rows = np.flatnonzero(drafted > depth)

@@ -1,4 +1,4 @@
-"""Replicas behind a router, in virtual time: an event loop over arrivals and ends of steps.
+"""Replicas and their router, in virtual time: an event loop over arrivals and ends of steps.
 
 A replica is one real EngineCore whose steps take as long as its executor says. What a step emits becomes known, to
 clients and to the router, when the step ends.
@@ -46,7 +46,7 @@ class Totals:
 
 @dataclass
 class Run:
-    """What a simulation has yielded so far; records in order of completion."""
+    """Results of a simulation so far; records in order of completion."""
 
     records: list[RequestRecord] = field(default_factory=list)
     totals: Totals = field(default_factory=Totals)
@@ -76,7 +76,7 @@ class Replica:
         self.load += 1
 
     def take_outputs(self) -> tuple[RequestOutput, ...]:
-        """What the step that has just ended emitted."""
+        """Outputs of the step that has just ended."""
         outputs, self._outputs = self._outputs, ()
         return outputs
 
@@ -162,7 +162,7 @@ class Fleet:
         return num_finished
 
     def _go_on(self, which: int, now: float, num_finished: int) -> None:
-        """Begin the replica's next step. In a closed loop those who take the place of the finished come first."""
+        """Begin the replica's next step. In a closed loop, the requests that replace finished ones come first."""
         replica = self.replicas[which]
         num_new = self._open_places(now, num_finished)
         if num_new:
@@ -213,7 +213,7 @@ def _arrival_list(traffic: Traffic) -> deque[float]:
 
 
 def _request(traffic: Traffic, index: int, max_draft_tokens: int) -> Request:
-    """Prompts are made of the request's own number, so no two share a prefix. Its limit lies behind EOS."""
+    """Prompts are made of the request's own number, so no two share a prefix. Its limit lies after EOS."""
     prompt = np.broadcast_to(np.int32(index), int(traffic.num_prompt_tokens[index]))
     params = SamplingParams(max_tokens=int(traffic.num_output_tokens[index]) + max_draft_tokens, temperature=0.0)
     options = NO_OPTIONS

@@ -41,11 +41,11 @@ def length_table(scenario: Scenario, acceptance: float) -> list[LengthRange]:
 
 
 def with_lengths(table: list[LengthRange], lengths: tuple[int, ...], least: int = 0) -> list[LengthRange]:
-    """The table with these lengths, and least (0 or the shortest of them) where it names a shorter one.
+    """The table with these lengths. least (0 or the shortest of them) replaces shorter ones.
 
-    Each of lengths is in it: vLLM captures graphs for lengths that its table names, and a scheduler may then use any of
-    them at any batch size. Those that no batch size wants stand at the largest ones, one each. ValueError if there are
-    not as many batch sizes."""
+    The table names all of lengths: vLLM captures graphs for lengths in its table, and a scheduler may then use any
+    of them at any batch size. Lengths that are best for no batch size stand at the largest sizes, one each.
+    ValueError if there are not as many batch sizes."""
     last = table[-1].last
     allowed = {r.length: max((k for k in lengths if k <= r.length), default=least) for r in table}
     by_size = [allowed[r.length] for r in table for _ in range(r.first, r.last + 1)]
@@ -71,7 +71,7 @@ def without_zeros(table: list[LengthRange]) -> list[LengthRange]:
 
 
 def vllm_config(table: list[LengthRange]) -> dict:
-    """What belongs into vLLM's --speculative-config beside method and model (vLLM 0.30 and later)."""
+    """Fields of vLLM's --speculative-config beside method and model (vLLM 0.30 and later)."""
     return {
         "num_speculative_tokens": max(max(r.length for r in table), 1),
         "num_speculative_tokens_per_batch_size": [[r.first, r.last, r.length] for r in table],
@@ -87,7 +87,7 @@ def sglang_config(tables: list[list[LengthRange]]) -> dict:
 
 
 def tensorrt_llm_config(table: list[LengthRange]) -> dict:
-    """What belongs into TensorRT-LLM's speculative_config (1.3 and later): keys are the largest batch of each length,
+    """Fields of TensorRT-LLM's speculative_config (1.3 and later): keys are the largest batch of each length,
     and beyond the last there are no drafts. The first length must be the longest. ValueError if no length pays."""
     longest = table[0].length
     if not longest:

@@ -9,7 +9,7 @@ from smartspec.core.speculation import MAX_TPOT_SECONDS
 from smartspec.drafters.drafter_names import is_model_free, model_free_drafter
 from smartspec.sim.executor import HEAD, LOOKUP, MODEL
 from smartspec.sim.fleet import ROUTERS
-from smartspec.sim.settings import SIBLING_SHARE, ScenarioSettings
+from smartspec.sim.settings import LATER_CHILD_SHARE, ScenarioSettings
 from smartspec.sim.world.step_time import ControllerSeconds
 from smartspec.workload.arrivals import check_rate
 
@@ -48,9 +48,9 @@ class Scenario(ScenarioSettings):
             raise ValueError(
                 f"draft_tensor_parallel {self.draft_tensor_parallel} is for a draft model on named hardware: omit it"
             )
-        if self.sibling_share != SIBLING_SHARE and self.drafter != "head":
+        if self.later_child_share != LATER_CHILD_SHARE and self.drafter != "head":
             raise ValueError(
-                f"sibling_share {self.sibling_share:g} is for drafter head, which makes trees: leave it out"
+                f"later_child_share {self.later_child_share:g} is for drafter head, which makes trees: leave it out"
             )
         if self.found_share != 1 and (self.drafter != "lookup" or is_log(self.acceptance)):
             raise ValueError(

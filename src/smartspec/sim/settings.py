@@ -1,4 +1,4 @@
-"""What a person says of a simulated run: every setting with its default, its range and its help, stated once.
+"""The settings of a simulated run: each with its default, its range and its help, stated once.
 
 `smartspec simulate` makes its options of this record, so it imports nothing that takes time.
 """
@@ -8,14 +8,14 @@ from dataclasses import Field, dataclass, fields
 from typing import Annotated, Any, get_type_hints
 
 MAX_REQUESTS = 10_000_000
-SIBLING_SHARE = 0.2
+LATER_CHILD_SHARE = 0.2
 _FACTORS = (1e-6, 1_000_000)
 
 
 @dataclass(frozen=True)
 class Setting:
-    """help: for a person. least, largest: what is outside is a slip of the keyboard, far beyond anything that exists,
-    and it would overflow or fill the memory. option, read: name of the option and what makes a value of its text, for
+    """help: for a person. least, largest: values outside are typing errors, far beyond anything that exists;
+    they would overflow or fill the memory. option, read: name of the option and what makes a value of its text, for
     settings that people write otherwise than the record holds them. shown: its default, as people write it."""
 
     help: str
@@ -59,7 +59,7 @@ class ScenarioSettings:
     policy: str = "goodput"
     rate: Annotated[float | None, Setting("Poisson arrivals, requests per second.")] = None
     trace: Annotated[str | None, Setting("Replay a CSV file: arrival_s,prompt_tokens,output_tokens.")] = None
-    batch: Annotated[int | None, Setting("Keep so many requests under way.", 1, MAX_REQUESTS)] = None
+    batch: Annotated[int | None, Setting("Number of requests under way at all times.", 1, MAX_REQUESTS)] = None
     num_requests: Annotated[
         int | None,
         Setting(
@@ -69,7 +69,7 @@ class ScenarioSettings:
             MAX_REQUESTS,
         ),
     ] = None
-    seconds: Annotated[float | None, Setting("Only requests that arrive before.", 1e-6, 10**9)] = None
+    seconds: Annotated[float | None, Setting("Only requests that arrive before this second.", 1e-6, 10**9)] = None
     time_scale: Annotated[float, Setting("Replay the trace this many times faster.")] = 1.0
     prompt_tokens: Annotated[int, Setting("Mean prompt length (without a trace).", 1, 1_000_000)] = 512
     output_tokens: Annotated[int, Setting("Mean output length (without a trace).", 1, 1_000_000)] = 200
@@ -111,10 +111,10 @@ class ScenarioSettings:
             "in the engine; its own time is not charged. Request i meets text i mod N."
         ),
     ] = None
-    sibling_share: Annotated[
+    later_child_share: Annotated[
         float,
-        Setting("Of the cases that a node's elder siblings leave, those in which it is right (drafter head).", 0, 1),
-    ] = SIBLING_SHARE
+        Setting("Chance that a child is right if all likelier children are wrong (drafter head).", 0, 1),
+    ] = LATER_CHILD_SHARE
     found_share: Annotated[float, Setting("Share of output positions at which lookup finds a draft.", 0, 1)] = 1.0
     tagged: Annotated[bool, Setting("Requests name their class to the engine.")] = False
     tpot_targets: Annotated[
@@ -136,7 +136,7 @@ class ScenarioSettings:
         int | None, Setting("KV memory in tokens (default: what the devices hold).", 16, 10**12)  # at least one block
     ] = None
     captured_graphs: Annotated[bool, Setting("Pad passes to the sizes of captured graphs.")] = False
-    host_seconds: Annotated[float, Setting("Time of a step that is no pass of a model.", 0, 10_000)] = 0.001
+    host_seconds: Annotated[float, Setting("Seconds of a step outside the passes of models.", 0, 10_000)] = 0.001
     jitter: Annotated[float, Setting("Noise of times: standard deviation of their logarithm.", 0, 10)] = 0.02
     profile: Annotated[
         float | str,
@@ -144,9 +144,9 @@ class ScenarioSettings:
     ] = 1.0
     throttle: Annotated[
         tuple[tuple[float, float], ...],
-        Setting("From a second on passes take longer: 60:1.3.", read=_read_throttle),
+        Setting("Passes take longer from a second on: 60:1.3, 1.3 times as long from second 60.", read=_read_throttle),
     ] = ()
-    replicas: Annotated[int, Setting("Engines behind a router.", 1, 1000)] = 1
+    replicas: Annotated[int, Setting("Engines that share the requests of one router.", 1, 1000)] = 1
     router: Annotated[str, Setting("least-loaded or round-robin.")] = "least-loaded"
 
     def check_limits(self) -> None:

@@ -56,7 +56,7 @@ class SimulationResult:
 
     @property
     def is_interrupted(self) -> bool:
-        """Whether Ctrl-C cut the run short: of requests that came together the shorter ones have ended."""
+        """Whether Ctrl-C ended the run early. Then shorter requests are over-represented among those that ended."""
         return self.summary.num_unfinished > 0
 
 
@@ -65,7 +65,7 @@ def simulate(scenario: Scenario, on_finished: Callable[[int], None] = lambda num
     traffic = make_traffic(scenario)
     fleet, run = make_fleet(scenario), Run()
     began = perf_counter()
-    with suppress(KeyboardInterrupt):  # a person's wish to see what there is so far
+    with suppress(KeyboardInterrupt):  # Ctrl-C: the person wants the results so far
         fleet.serve(traffic, run, on_finished)
     wall_seconds = perf_counter() - began
     speculation = summarize_speculation(SpeculationCounters(0, 0, 0, 0), run.totals.counters)
@@ -75,18 +75,20 @@ def simulate(scenario: Scenario, on_finished: Callable[[int], None] = lambda num
 
 
 def simulate_static(scenario: Scenario, phases: list[Phase]) -> StaticLog:
-    """The scenario's controller and ground truth in steady state, see static_load; its traffic is left aside."""
+    """The scenario's controller and ground truth in steady state, see static_load; its traffic is not used."""
     time = ground_truth_time(scenario)
     acceptance, drafter = ground_truth_acceptance(scenario), scenario.drafter_spec
-    load = StaticLoad(time, acceptance, drafter=drafter, seed=scenario.seed, sibling_share=scenario.sibling_share)
+    load = StaticLoad(
+        time, acceptance, drafter=drafter, seed=scenario.seed, later_child_share=scenario.later_child_share
+    )
     return load.run(make_controller(scenario, time, load.true_estimates, scenario.drafter_spec), phases)
 
 
 def make_traffic(scenario: Scenario) -> Traffic:
     """Requests of the scenario; the same for every policy."""
-    asked = {"tagged": scenario.tagged, "tpot_targets": scenario.tpot_targets}
-    asked["ttft_target"] = scenario.ttft_target
-    return replace(_make_traffic(scenario), **asked).before(scenario.seconds)
+    options = {"tagged": scenario.tagged, "tpot_targets": scenario.tpot_targets}
+    options["ttft_target"] = scenario.ttft_target
+    return replace(_make_traffic(scenario), **options).before(scenario.seconds)
 
 
 def _make_traffic(scenario: Scenario) -> Traffic:
@@ -98,7 +100,7 @@ def _make_traffic(scenario: Scenario) -> Traffic:
         trace = read_trace(scenario.trace, time_scale=scenario.time_scale)
     count = scenario.num_requests or (default_count(scenario.rate, scenario.seconds) if trace is None else len(trace))
     if texts is not None and scenario.num_requests is None and scenario.seconds is None:
-        count = min(count, len(texts))  # a drafter that learns would know them by heart the second time
+        count = min(count, len(texts))  # a drafter that learns would remember the texts of the first run
     class_ids = np.random.default_rng([scenario.seed, 0]).integers(0, num_classes, size=count)
     if trace is not None:
         traffic = trace_traffic(trace, class_ids, count)
@@ -113,7 +115,7 @@ def _make_traffic(scenario: Scenario) -> Traffic:
 
 
 def _lengths_of(texts: list[Text], count: int) -> dict[str, np.ndarray]:
-    """By name in Traffic, of requests that meet the texts in turn."""
+    """Token counts of requests that get the texts in turn, by field of Traffic."""
     index = np.arange(count) % len(texts)
     lengths = np.array([(len(text.prompt), len(text.output)) for text in texts], dtype=np.int64)[index]
     return {"num_prompt_tokens": lengths[:, 0], "num_output_tokens": lengths[:, 1]}
@@ -192,7 +194,7 @@ def _make_replica(
         drafter=scenario.served_drafter,
         num_slots=scenario.max_batch,
         seed=scenario.seed + index,
-        sibling_share=scenario.sibling_share,
+        later_child_share=scenario.later_child_share,
     )
     scheduler = Scheduler(
         BlockManager(num_blocks, BLOCK_SIZE, scenario.max_batch),

@@ -1,8 +1,8 @@
-"""A controller in steady state: a fixed batch of requests decodes for ever, nobody arrives, nobody leaves.
+"""A controller in steady state: a fixed batch of requests decodes for ever; none arrives and none ends.
 
-The controller meets the same ground truth as in a whole simulation, but straight from BatchViews, one vectorised step
-after the other, without requests, blocks or a scheduler. Every step also logs what it was worth in expectation, which
-takes the noise out of comparisons: expected tokens are sums of products of true acceptance, expected seconds have no
+The controller meets the same ground truth as in a whole simulation. It gets BatchViews directly, one vectorised step
+after the other: there are no requests, blocks or scheduler. Every step also logs its expected tokens and seconds, which
+takes the noise out of comparisons. Expected tokens are sums of products of true acceptance; expected seconds have no
 noise.
 """
 
@@ -16,18 +16,18 @@ from smartspec.core.batch import Verification, shorten
 from smartspec.core.draft_columns import confidence_of, node_tests, num_compared, parents_of
 from smartspec.core.engine_core import Controller
 from smartspec.sim.executor import free_tests, masked, stop_early
-from smartspec.sim.settings import SIBLING_SHARE
+from smartspec.sim.settings import LATER_CHILD_SHARE
 from smartspec.sim.world.acceptance import GroundTruthAcceptance, count_leading, divergence
 from smartspec.sim.world.step_time import NOISELESS, GroundTruthTime
-from smartspec.sim.world.trees import SimulatedTrees, right_path, tree_survival, true_siblings
+from smartspec.sim.world.trees import SimulatedTrees, right_path, tree_survival, true_rank_chances
 
 
 @dataclass(frozen=True)
 class Phase:
     """num_steps steps of num_rows new requests with a context of context_tokens each (it does not grow).
 
-    class_ids: workload classes, dealt to the rows in turn. output_tokens: a request is replaced by a new one after so
-    many; None for never. tagged: the controller is told the classes. The KV of drafters holds all prompts.
+    class_ids: workload classes, given to the rows in turn. output_tokens: after so many tokens a new request replaces
+    the old one; None for never. tagged: the controller is told the classes. The KV of drafters holds all prompts.
     """
 
     num_steps: int
@@ -68,8 +68,8 @@ class StaticLog:
 
 
 class StaticLoad:
-    """The ground truth of a steady-state batch. seed: of the noise of time; acceptance has its own. sibling_share: see
-    world.trees."""
+    """The ground truth of a steady-state batch. seed: of the noise of time; acceptance has its own.
+    later_child_share: see world.trees."""
 
     def __init__(
         self,
@@ -78,13 +78,13 @@ class StaticLoad:
         *,
         drafter: DrafterSpec | None,
         seed: int = 0,
-        sibling_share: float = SIBLING_SHARE,
+        later_child_share: float = LATER_CHILD_SHARE,
     ):
         self.time = time
         self.acceptance = acceptance
         self._drafter = drafter
         self._has_passes = drafter is not None and drafter.has_passes
-        self._sibling_share = sibling_share
+        self._later_child_share = later_child_share
         self._quiet_time = replace(time, noise=NOISELESS)
         self._noise, self._silence = np.random.default_rng(seed), np.random.default_rng(0)
         self._next_request_id = 0
@@ -93,8 +93,8 @@ class StaticLoad:
     def true_estimates(self, view: BatchView) -> Estimates:
         """What perfect estimates know about the step that is under way."""
         survival = np.cumprod(self.acceptance.expected(view.request_ids, view.now, self._positions), axis=1)
-        siblings = true_siblings(self._drafter, self._sibling_share)
-        return Estimates((self._drafter,), survival[None], self.time.at(view), siblings=siblings)
+        rank_chances = true_rank_chances(self._drafter, self._later_child_share)
+        return Estimates((self._drafter,), survival[None], self.time.at(view), rank_chances=rank_chances)
 
     def run(self, controller: Controller, phases: list[Phase]) -> StaticLog:
         """All steps of all phases."""
@@ -169,11 +169,11 @@ class StaticLoad:
         return num_drafted, num_verified, outcome.num_emitted, seconds.total, view.num_rows + expected, quiet
 
     def _trees(self, view: BatchView, plan: Plan) -> SimulatedTrees | None:
-        """What the drafter makes of a plan for trees."""
+        """The trees that the drafter makes for a plan."""
         lengths = np.minimum(plan.lengths_of(0), view.draft_lengths.max(axis=0, initial=0))
         if plan.width == 1 or not self._has_passes or not lengths.any():
             return None
-        return SimulatedTrees.of(self.acceptance, self._sibling_share, view, plan, lengths, self._positions)
+        return SimulatedTrees.of(self.acceptance, self._later_child_share, view, plan, lengths, self._positions)
 
     def _drafted(self, trees: SimulatedTrees) -> Drafted:
         drafts, longest = trees.grown.drafts, self.acceptance.max_draft_tokens
@@ -190,16 +190,16 @@ class StaticLoad:
         return Drafted(lengths, masked(confidence, lengths))
 
     def _advance(self, plan: Plan, drafted: np.ndarray, accepted: np.ndarray) -> None:
-        """The drafter's KV holds what it drafted but the last token, a head's nothing of it; of the rest it lacks what
-        was emitted."""
+        """A draft model's KV holds the tokens that it drafted, except the last; a head's KV holds none of them. Of the
+        other tokens, it lacks those that were emitted."""
         self._positions += 1 + accepted
         kept = 0 if self._drafter is not None and self._drafter.makes_trees else drafted - 1
         self._lag = np.where(drafted > 0, np.maximum(accepted - kept, 0), self._lag + 1 + accepted)
 
 
 def _verified_trees(trees: SimulatedTrees, drafted: Drafted, keep: np.ndarray) -> tuple[np.ndarray, float, dict]:
-    """Of the first keep[i] nodes of each tree: how many were accepted, int [R]; how many were to be expected; and what
-    a Outcome says of trees beside that."""
+    """For the first keep[i] nodes of each tree: accepted nodes, int [R]; the expected number of these; and the
+    other fields of an Outcome about trees."""
     verified = list(map(shorten, trees.grown.drafts, keep.tolist()))
     paths = list(map(right_path, verified, trees.right))
     answers = [Verification((), len(path), accepted_nodes=path) for path in paths]

@@ -15,7 +15,7 @@ from smartspec.train.shards import TokenRow, read_rows
 def export_rows(runner: ModelRunner, data: Path, out: Path, report: Callable[[str], None]) -> None:
     """Write a `datasets` folder of the rows and, beside it, hidden_states/hs_<i>.safetensors of each of them.
 
-    runner: of the target, tapped at the head's layers and behind the last layer. Raises ValueError where there are no
+    runner: of the target, tapped at the head's layers and after the last layer. Raises ValueError where there are no
     rows, `datasets` is not installed, or out holds something already.
     """
     try:

@@ -20,9 +20,9 @@ from smartspec.train.shards import TokenRow, num_answer_tokens, shard_paths, wri
 from smartspec.train.signals import Signals, signals_path, write_signals
 
 ROWS_PER_SHARD = 64
-TEMPERATURES = (0.0, 0.8)  # of answers, in equal shares: users ask for both
+TEMPERATURES = (0.0, 0.8)  # of answers, in equal shares: users request both
 BLOCK_SIZE = 16  # of KV memory
-SHARE_OF_TEXTS = 0.3  # of new conversations that ask for a text; the others are what the target expects users to write
+SHARE_OF_TEXTS = 0.3  # of new conversations that request a text; the others are what the target expects users to write
 SHARE_OF_TASKS = 0.35  # of answers that are worked on in another conversation
 MIN_TASK_TOKENS, MAX_TASK_TOKENS = 24, 320  # of a text to work on
 MIN_USER_TOKENS = 4

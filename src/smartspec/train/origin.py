@@ -1,5 +1,6 @@
-"""Which model training data come from: the texts of another tokenizer, or what another target computed of them, are not
-what a head of this one meets."""
+"""Checks that training data come from the target: from its tokenizer and from its own passes.
+
+A head trained on data of another model would meet other texts and features in use."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""Prompts the target writes itself: user turns sampled behind its own user header, and tasks on texts it has written.
+"""Prompts the target writes itself: user turns sampled after its own user header, and tasks on texts it has written.
 
 The method for user turns is Magpie's (arXiv 2406.08464): an instruction-tuned model that is given a conversation up to
 the user's header writes what users write there.
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-# What a text is asked for, so that texts to work on differ in kind as well as in words.
+# Kinds of requested texts, so that texts to work on differ in kind as well as in words.
 TEXTS = (
     "Write a short newspaper article about {}.",
     "Write an encyclopedia paragraph about {}.",
@@ -78,10 +78,10 @@ def chat_format(tokenizer: PreTrainedTokenizerBase) -> ChatFormat:
 
 
 def text_request(rng: np.random.Generator) -> str:
-    """A prompt that asks for a text of some kind, for a task to work on later."""
+    """A prompt that requests a text of some kind, for a task to work on later."""
     return str(rng.choice(TEXTS)).format(rng.choice(SUBJECTS))
 
 
 def task_on(text: str, rng: np.random.Generator) -> str:
-    """A prompt that gives a text and asks for something to be done with it."""
+    """A prompt with a text and a task on it."""
     return str(rng.choice(TASKS)).format(text)

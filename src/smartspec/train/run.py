@@ -69,8 +69,8 @@ def _generator(
 
 
 def record_missing(model: str, data: Path, kind: str, report: Callable[[str], None]) -> None:
-    """Compute the signals of shards that have none (texts that came without them, or without those that a head of this
-    kind reads), in a pass over each row.
+    """Compute the missing signals of shards, in a pass over each row: texts may come without signals, or without those
+    that a head of this kind reads.
 
     Raises ValueError where there is nothing to learn from, or it was written by another model."""
     next(read_rows(data))

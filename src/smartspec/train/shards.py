@@ -30,7 +30,7 @@ def shard_paths(folder: Path) -> list[Path]:
 
 
 def next_shard(folder: Path) -> Path:
-    """Where the next shard goes: behind the highest number."""
+    """Where the next shard goes: after the highest number."""
     paths = shard_paths(folder)
     return folder / "tokens" / f"{int(paths[-1].stem) + 1 if paths else 0:05d}.npz"
 

@@ -38,7 +38,7 @@ def signals_of(shard: Path) -> Path:
 
 
 def signals_path(folder: Path, index: int) -> Path:
-    """The same by the place of the shard in shard_paths; behind the last one, of the shard that is written next."""
+    """The same by the place of the shard in shard_paths; after the last one, of the shard that is written next."""
     paths = shard_paths(folder)
     return signals_of(paths[index] if index < len(paths) else next_shard(folder))
 

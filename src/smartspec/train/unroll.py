@@ -1,4 +1,4 @@
-"""What a head drafts behind every place of a text at once, and how well that agrees with the target.
+"""What a head drafts after every place of a text at once, and how well that agrees with the target.
 
 EAGLE-3 heads go several steps of their own drafting (training-time test, arXiv 2503.01840), heads that draft in one
 pass as many depths of that.
@@ -42,7 +42,7 @@ class TrainingBatch:
 
 
 def unroll(head: Eagle3Head, embedding: torch.Tensor, batch: TrainingBatch, num_steps: int) -> Iterator[torch.Tensor]:
-    """Hidden states behind the norm, [B, L, hidden_size], of num_steps steps. In step s, entry p has gone s tokens
+    """Hidden states after the norm, [B, L, hidden_size], of num_steps steps. In step s, entry p has gone s tokens
     beyond the features it knows and predicts token p + 2 + s; what it drafted is taken to have been right. A P-EAGLE
     head knows neither those tokens nor what it computed of them.
 
@@ -99,8 +99,8 @@ def loss_of(head: TrainedHead, embedding: torch.Tensor, batch: TrainingBatch, nu
 
 @torch.no_grad()
 def chain_matches(head: TrainedHead, embedding: torch.Tensor, batch: TrainingBatch, num_steps: int) -> torch.Tensor:
-    """int64 [num_steps, 2]: of chains whose first s tokens were what the target went on with, how many there were, and
-    how many also had the next one right."""
+    """int64 [num_steps, 2]: the number of chains whose first s tokens are the target's, and how many of these also have
+    the next token right."""
     counts = torch.zeros(num_steps, 2, dtype=torch.int64)
     right = torch.ones_like(batch.token_ids[:, 1:], dtype=torch.bool)
     for step, (normed, output) in enumerate(outputs(head, embedding, batch, num_steps)):

@@ -43,7 +43,7 @@ def decoding(scheduler) -> list:
 
 
 def expected_prefill(scheduler, num_decoding: int) -> Prefill:
-    """What vLLM will probably prefill in the next step: it has not decided yet. Cached prefixes are not seen."""
+    """The prefill that vLLM will probably do in the next step: it is not decided yet. Cached prefixes are unknown."""
     num_running = len(scheduler.running)
     if num_running == num_decoding and not scheduler.waiting:
         return NO_PREFILL
@@ -61,7 +61,7 @@ def expected_prefill(scheduler, num_decoding: int) -> Prefill:
 
 
 def longest_useful(rows: list, context_tokens: np.ndarray, max_model_len: int, *, until_they_end: bool) -> np.ndarray:
-    """Draft tokens that fit before the model's length ends, and before what requests may still emit does: int [R].
+    """Draft tokens that fit into the model's length and into what requests may still emit: int [R].
     context_tokens: int [R], computed ones of rows that decode. until_they_end: false lets drafts reach beyond that, as
     vLLM's own do, so that all have one length."""
     # Known tokens but one are computed, and placeholders of steps under way.
@@ -74,6 +74,6 @@ def longest_useful(rows: list, context_tokens: np.ndarray, max_model_len: int, *
 
 
 def free_kv_tokens(scheduler) -> int:
-    """Tokens that fit into KV blocks nobody holds."""
+    """Tokens that fit into the free KV blocks."""
     cache = scheduler.cache_config
     return int((1.0 - scheduler.get_kv_cache_usage()) * cache.num_gpu_blocks) * cache.block_size

@@ -1,4 +1,4 @@
-"""What a scheduler needs to decide: drafter, cost model, controller, decision log, metrics."""
+"""Builds the parts that decide for a scheduler: drafter, cost model, controller, decision log, metrics."""
 
 import logging
 import os
@@ -65,7 +65,7 @@ def make_speculation(scheduler, settings: Settings) -> Speculation:
 def _controllers(
     config, settings: Settings, max_draft_tokens: int, drafter: DrafterSpec, engine_index: int
 ) -> Callable[[LatencyModel], SafeController]:
-    """Makes the controller, once there is a cost model for it. What is wrong with policy or log is raised now."""
+    """Makes the controller, once there is a cost model for it. Errors of the policy or the log are raised now."""
     Controller(settings.policy, max_draft_tokens, StepCosts(drafter.has_passes).fit(), drafters=(drafter,))
     path = settings.decision_log
     if path is not None and engine_index:

@@ -1,7 +1,7 @@
-"""What callers ask for their requests in `vllm_xargs` (`SamplingParams.extra_args`), as columns of a batch.
+"""Request options of callers, from `vllm_xargs` (`SamplingParams.extra_args`), as columns of a batch.
 
-It is read once for each request, and the columns are kept from step to step: batches seldom change. Nobody has checked
-the values before: what is not of its type, or out of its range, counts as not asked.
+They are read once for each request. The columns are kept from step to step, as batches seldom change. vLLM does not
+check the values: a value of a wrong type or out of its range counts as not given.
 """
 
 import logging
@@ -28,7 +28,7 @@ RANGES = {
 
 @dataclass(frozen=True)
 class Caller:
-    """number: the controller's, of the request. The rest is what was asked, or its default."""
+    """number: the controller's, of the request. The rest are its options, or their defaults."""
 
     number: int
     max_draft_tokens: int
@@ -38,7 +38,7 @@ class Caller:
 
 @dataclass(frozen=True)
 class Columns:
-    """By row: vLLM's ids of requests, and int [R] or float [R] of each field of Caller."""
+    """Values by row: vLLM's ids of requests, and int [R] or float [R] of each field of Caller."""
 
     names: tuple[str, ...]
     numbers: np.ndarray
@@ -58,7 +58,7 @@ class Columns:
 
 
 class Callers:
-    """Knows the requests that have been asked about and not forgotten. max_draft_tokens: of those that ask nothing."""
+    """Knows the requests of earlier batches until they are forgotten. max_draft_tokens: the default of that option."""
 
     def __init__(self, max_draft_tokens: int):
         self._max_draft_tokens = max_draft_tokens
@@ -72,14 +72,14 @@ class Callers:
         return len(self._known)
 
     def columns(self, rows: list) -> Columns:
-        """Of these requests of vLLM's, in their order."""
+        """The columns of these vLLM requests, in their order."""
         names = tuple([request.request_id for request in rows])
         if names != self._last.names:
             self._last = Columns.of(names, [self._known.get(r.request_id) or self._meet(r) for r in rows])
         return self._last
 
     def forget(self, name: str) -> int | None:
-        """The number of a request that has ended, None if nobody asked about it."""
+        """The number of a request that has ended, None if it was in no batch."""
         caller = self._known.pop(name, None)
         if caller is not None and name in self._last.names:
             self._last = Columns.of((), [])
@@ -94,8 +94,8 @@ class Callers:
 
     def _meet(self, request) -> Caller:
         extra = getattr(request.sampling_params, "extra_args", None)
-        asked = extra if isinstance(extra, Mapping) else {}
-        longest, weight, name = (asked.get(field) for field in (MAX_DRAFT_TOKENS, WEIGHT, WORKLOAD_CLASS))
+        given = extra if isinstance(extra, Mapping) else {}
+        longest, weight, name = (given.get(field) for field in (MAX_DRAFT_TOKENS, WEIGHT, WORKLOAD_CLASS))
         # Compared before they are converted: whole numbers may be too large for a float, and floats for an integer.
         is_length = _is_number(longest) and longest >= 0
         is_weight = _is_number(weight) and MIN_WEIGHT <= weight <= MAX_WEIGHT
@@ -107,8 +107,8 @@ class Callers:
             class_id=self._class_ids.of(name) if is_class else 0,
         )
         for field, is_sound in ((MAX_DRAFT_TOKENS, is_length), (WEIGHT, is_weight), (WORKLOAD_CLASS, is_class)):
-            if asked.get(field) is not None and not is_sound:
-                self._warn(field, asked[field])
+            if given.get(field) is not None and not is_sound:
+                self._warn(field, given[field])
         self._known[request.request_id] = caller
         return caller
 

@@ -1,4 +1,4 @@
-"""What this plugin relies on in vLLM, checked once, at start: a reason to leave the stock scheduler alone, or none."""
+"""Checks at start that vLLM has what this plugin needs. Each returns a reason to keep the stock scheduler, or None."""
 
 import inspect
 import re
@@ -22,7 +22,7 @@ ATTRIBUTES = (
 
 
 def version_problem(version: str) -> str | None:
-    """Why this version of vLLM is not touched. version: vllm.__version__ ("0.32.0+cpu")."""
+    """Says why this version of vLLM is not supported. version: vllm.__version__ ("0.32.0+cpu")."""
     found = re.match(r"(\d+)\.(\d+)", version)
     if found and VERSIONS[0] <= tuple(map(int, found.groups())) < VERSIONS[1]:
         return None
@@ -31,7 +31,7 @@ def version_problem(version: str) -> str | None:
 
 
 def signature_problem(scheduler: type) -> str | None:
-    """What is different about a method that is relied on. scheduler: vLLM's own class."""
+    """Names the first method of vLLM that is missing or has other parameters. scheduler: vLLM's own class."""
     for name, expected in METHODS.items():
         method = getattr(scheduler, name, None)
         if method is None:
@@ -43,21 +43,21 @@ def signature_problem(scheduler: type) -> str | None:
 
 
 def attribute_problem(scheduler: object) -> str | None:
-    """What a scheduler that has been made lacks."""
+    """Names the attributes that a scheduler object lacks."""
     missing = [name for name in ATTRIBUTES if not hasattr(scheduler, name)]
     return f"{type(scheduler).__name__} has no {', '.join(missing)} in this version of vLLM" if missing else None
 
 
 def slowness(method: str, is_cpu: bool, environment: Mapping[str, str]) -> str | None:
-    """What makes vLLM slower than it could be, if anything. Importing numba's parallel code in a process that is bound
-    to cores sets OpenMP's number of threads, with which vLLM's kernels compute, to one."""
+    """Names a setting that makes vLLM slower than necessary, if there is one. In a process that is bound to cores, the
+    import of numba's parallel code sets OpenMP's number of threads to one. vLLM's kernels use these threads."""
     if method == "ngram" and is_cpu and not {"NUMBA_THREADING_LAYER", "NUMBA_NUM_THREADS"} & environment.keys():
         return "vLLM's ngram drafter leaves its kernels one thread on CPUs: set NUMBA_THREADING_LAYER=workqueue"
     return None
 
 
 def setup_problem(vllm_config) -> str | None:
-    """Why nothing can be decided in this set-up. vllm_config: vLLM's configuration."""
+    """Says why draft lengths cannot be decided in this set-up. vllm_config: vLLM's configuration."""
     speculation, parallel = vllm_config.speculative_config, vllm_config.parallel_config
     if speculation is None:
         return "no speculation is configured (--speculative-config)"

@@ -1,4 +1,4 @@
-"""How long each text has followed its drafts: how strong a match is behind a draft that was copied from somewhere.
+"""How long each text has followed its drafts: how long the match of a copied draft is.
 
 vLLM's scheduler gets the drafts of its lookups, but not how much of the text they continue. What it can see is whether
 the text went on as the last draft said: then the next one continues the same passage, or one that is as long.
@@ -11,8 +11,8 @@ import numpy as np
 from smartspec.vllm_plugin.decision import Decision, EmittedTokens, Step
 
 COPYING = ("ngram", "suffix")  # methods whose drafts are copied
-# Tokens followed, from which on acceptance is learned apart; those that our engine's prompt lookup has, whose shortest
-# match is 2, less that.
+# Acceptance is learned separately from these numbers of followed tokens on. They are the match lengths of our engine's
+# prompt lookup, less its shortest match, 2.
 LEAST_FOLLOWED = (0, 1, 2, 4, 7)
 
 
@@ -27,9 +27,9 @@ class Followed:
         return np.fromiter(map(self._tokens.get, names, repeat(0)), np.int64, len(names))
 
     def observe(self, decision: Decision, step: Step, outcome: EmittedTokens) -> None:
-        """What came of the drafts of a step: of those that were accepted as a whole, whether the token behind them was
-        the draft's next one too. Where there was no next one it counts as such. A loop: the next step waits for it, and
-        behind a pass of the model a few rows take less time than a few calls of numpy."""
+        """Note the outcome of the drafts of a step. If a draft was accepted as a whole: was the token after it the
+        draft's next one too? Without a next one it counts as such. It is a loop because the next step waits for it:
+        right after a pass of the model, a few rows take less time than a few calls of numpy."""
         assert decision.cut_off is not None, "drafts that are copied exist before they are decided on"
         found = {}
         columns = decision.names, decision.lengths.tolist(), decision.cut_off.tolist()

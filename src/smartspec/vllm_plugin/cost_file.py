@@ -53,7 +53,7 @@ class CostFile:
 
 
 def setup_key(vllm_config, vllm_version: str, device: str, tiers: tuple[int, ...] | None) -> dict:
-    """What step times depend on, by name. tiers: draft lengths with graphs."""
+    """Everything that step times depend on, by name. tiers: draft lengths with graphs."""
     model, parallel, speculation = vllm_config.model_config, vllm_config.parallel_config, vllm_config.speculative_config
     draft_model = getattr(speculation, "model", None)
     return {

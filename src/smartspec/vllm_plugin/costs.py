@@ -1,7 +1,7 @@
-"""What steps take, learned from the steps themselves: vLLM's scheduler can run no passes of its own to measure them.
+"""Costs of steps, learned from the steps themselves: a vLLM scheduler cannot run passes just to measure them.
 
-A set-up that is new gets its cost model from its first steps, which try all lengths in turn (see trial_length). From
-then on the controller corrects it, and it is fitted anew, ever more seldom, and kept for the next start.
+A new set-up gets its cost model from its first steps, which try all lengths in turn (see trial_length). After that the
+controller corrects the model. The model is also fitted again, less and less often, and stored for the next start.
 """
 
 from collections import deque
@@ -21,8 +21,8 @@ GUESS = CostCurve.linear(0.02, 0.0005)
 
 @dataclass(frozen=True)
 class StepSize:
-    """A step without prefill, or with nothing else. depth: draft tokens its draft passes made (0: none ran, but the
-    one that keeps a drafter's KV in step, which every step has)."""
+    """A step without prefill, or of prefill alone. depth: draft tokens that its draft passes made. With 0 only one
+    draft pass ran, which every step has: it keeps the drafter's KV up to date."""
 
     rows: int
     fed_tokens: int
@@ -50,17 +50,19 @@ class StepCosts:
         return self.num_decoding >= TRIAL_STEPS
 
     def trial_length(self, lengths: Sequence[int]) -> int:
-        """Draft length of the next step of a trial, of these ascending ones: the first, the last, the second, ... for
-        two steps each, so that steps are seen that verify drafts without making new ones, and the other way round."""
+        """Draft length of the next step of a trial, out of these ascending ones: the first, the last, the second, ...
+        Each is used for two steps. So some steps verify drafts without making new ones, and some only make drafts."""
         turn = (self.num_decoding // 2) % len(lengths)
         return lengths[turn // 2 if turn % 2 == 0 else -1 - turn // 2]
 
     def fit(self) -> LatencyModel:
-        """The model of the steps seen. Where drafts have passes, seconds are split by least squares into what the
-        tokens of the target and the rows of draft passes beyond the first explain."""
+        """The model of the measured steps. If drafts have passes, least squares split the seconds into two parts: one
+        for the target's tokens, and one for the rows of draft passes after the first."""
         samples = [(size, *map(median, zip(*seen, strict=True))) for size, seen in self._seconds.items()]
         lengths = [context / size.rows for size, context, _ in samples]
-        if samples and max(lengths) < 2.0 * min(lengths):  # nothing tells what a context costs from what a step costs
+        if samples and max(lengths) < 2.0 * min(
+            lengths
+        ):  # the cost of contexts cannot be told from the constant cost of a step
             samples = [(size, 0.0, seconds) for size, _, seconds in samples]
         if not samples:
             return LatencyModel(GUESS, (CostCurve.linear(GUESS.constant / 10, 0.0),) if self.has_passes else ())

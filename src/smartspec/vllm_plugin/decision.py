@@ -1,4 +1,4 @@
-"""A decision of the controller, from the step it was asked in to the step whose outcome it is told."""
+"""A decision of the controller, from the step in which it is made to the step whose outcome the controller learns."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,9 +29,10 @@ class Decision:
 @dataclass
 class Step:
     """A step that vLLM has scheduled. verified: draft tokens by request; num_verified: of all of them. decision: the
-    one it carries out, None where that is left to a later step or was done by an earlier one. draft_length: draft
-    tokens made in it. Once it has finished: seconds it took and was predicted to, None if it was not, and whether its
-    lengths were not what the policy's rule alone would have chosen."""
+    one it carries out, None if another step does that. draft_length: draft tokens made in it.
+
+    Set once it has finished: seconds, measured; predicted_seconds, None without a prediction; is_overruled, whether
+    its lengths differ from those of the policy's rule alone."""
 
     output: object
     scheduled_at: float
@@ -49,8 +50,8 @@ class Step:
 
 @dataclass(frozen=True)
 class EmittedTokens:
-    """What came of a step. emitted: tokens by request, at least one, of those whose output counts. newest: the last of
-    each, where a decision with cut_off was carried out. invalid: draft tokens that broke a grammar, by request."""
+    """The outcome of a step. emitted: tokens by request, at least one, of those whose output counts. newest: the last
+    of each, where a decision with cut_off was carried out. invalid: draft tokens that broke a grammar, by request."""
 
     emitted: Mapping[str, int]
     newest: Mapping[str, int] = field(default_factory=dict)
@@ -68,8 +69,8 @@ class EmittedTokens:
 
     @staticmethod
     def of(step: Step, model_output, requests: Mapping) -> "EmittedTokens":
-        """From vLLM's output of the model, before vLLM has applied it to its requests, and shortened it. Requests that
-        were aborted or preempted meanwhile are left out."""
+        """From the model's output, before vLLM applies it to its requests and shortens it. Requests that were aborted
+        or preempted meanwhile are left out."""
         sampled: Sequence = model_output.sampled_token_ids
         rows = model_output.req_id_to_index.items() if sampled else ()
         tokens = {
@@ -84,10 +85,10 @@ class EmittedTokens:
 
 
 def outcome_of(step: Step, tokens: EmittedTokens, seconds: StepSeconds) -> Outcome:
-    """What the controller is told of the step that carried out its decision."""
+    """The outcome, for the controller, of the step that carried out its decision."""
     decision = step.decision
     assert decision is not None, "the step carries out no decision"
-    # Most steps are what was expected; the same object keeps what was computed of it.
+    # Most steps are as expected. Then the same object is kept, with its cached values.
     view = decision.view if step.prefill == decision.prefill else replace(decision.view, **vars(step.prefill))
     verified = _column(decision, step.verified)
     emitted = _column(decision, tokens.emitted)

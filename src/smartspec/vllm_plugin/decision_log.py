@@ -10,8 +10,8 @@ logger = logging.getLogger("vllm.smartspec")
 
 
 class DecisionLog:
-    """A new log file, of which all that was added is on disk whenever vLLM is killed. ValueError if there is such a
-    file or none can be made; what cannot be written later ends the log, with a warning, and not the serving."""
+    """A new log file. Added records are on disk even if vLLM is killed. ValueError if the file exists or cannot be
+    made. A failed write later ends the log with a warning; serving goes on."""
 
     def __init__(self, path: Path):
         try:

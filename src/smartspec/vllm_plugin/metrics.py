@@ -1,5 +1,5 @@
-"""Prometheus metrics of decisions. They are made where vLLM schedules and read where it answers /metrics, which is
-another process: they pass through a file, as text (see stat_logger)."""
+"""Prometheus metrics of decisions. One process of vLLM schedules and makes them; another answers /metrics. They pass
+through a file, as text (see stat_logger)."""
 
 import logging
 import os
@@ -23,7 +23,7 @@ COUNTERS = {
     "accepted_tokens": "Draft tokens accepted",
     "emitted_tokens": "Tokens emitted",
     "controller_errors": "Failures of the controller (served without drafts)",
-    "overruled_steps": "Steps decided by a guard, or in order to learn",
+    "overruled_steps": "Steps without drafts by the budget, or in order to learn",
 }
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.0)
 
@@ -34,7 +34,7 @@ def metrics_path(folder: Path, instance_id: str, engine_index: int) -> Path:
 
 
 class Metrics:
-    """Metrics of one engine, written to path at most every interval_seconds, and behind the first step."""
+    """Metrics of one engine, written to path after the first step, then at most every interval_seconds."""
 
     def __init__(self, path: Path, engine_index: int, interval_seconds: float):
         self._path, self._interval, self._written_at = path, interval_seconds, -float("inf")
@@ -42,7 +42,7 @@ class Metrics:
         self._engine = str(engine_index)
         self._errors_seen = 0
         self._is_unwritable = False
-        # Since the last write: Prometheus' own objects lock at every call, which is too dear for every step.
+        # Since the last write: Prometheus' own objects lock at every call, which takes too long for every step.
         self._unwritten: Counts[str] = Counts()
         self._unwritten_lengths: Counts[int] = Counts()
         self._unwritten_seconds: dict[str, list[float]] = {"predicted": [], "measured": []}
@@ -56,7 +56,7 @@ class Metrics:
         self._goodput = self._gauge("goodput_tokens_per_second", "Tokens per second of the last step")
         path.parent.mkdir(parents=True, exist_ok=True)
         for old in path.parent.glob("*.prom"):  # every start of vLLM has a name of its own
-            with suppress(FileNotFoundError):  # another engine may be as tidy
+            with suppress(FileNotFoundError):  # another engine may remove it too
                 if time.time() - old.stat().st_mtime > MAX_AGE_SECONDS:
                     old.unlink()
 
@@ -101,7 +101,7 @@ class Metrics:
         self._unwritten_lengths.clear()
         try:
             write_to_textfile(os.fspath(self._path), self._registry)
-        except OSError as error:  # counted on, and written as soon as that is possible again
+        except OSError as error:  # counting goes on; they are written as soon as that is possible again
             if not self._is_unwritable:
                 logger.warning("metrics cannot be written to %s (%s): /metrics shows old ones", self._path, error)
             self._is_unwritable = True

@@ -49,8 +49,8 @@ class Rest:
 
 
 def controlled(stock: type) -> type:
-    """A subclass of one of vLLM's schedulers that asks Speculation. Whatever fails in that, vLLM's own way goes on, and
-    after a Rest it is asked again."""
+    """A subclass of one of vLLM's schedulers that calls Speculation. If that fails, vLLM's own way goes on, and
+    Speculation is called again after a Rest."""
 
     class Controlled(stock):
         speculation: Speculation | None = None
@@ -63,31 +63,31 @@ def controlled(stock: type) -> type:
                 logger.warning("SmartSpec is not in use: %s. Draft lengths are vLLM's own.", problem)
                 return
             self.speculation = make_speculation(self, settings)
-            # With a table vLLM does not fill requests of one token up with drafts that nobody made.
+            # With a table vLLM does not pad requests of one token with drafts that do not exist.
             self.dynamic_sd_lookup = [self.num_spec_tokens] * (self.max_num_running_reqs + 1)
 
         def schedule(self, *arguments, **options):
             self.rest.pass_step()
-            self._ask("before_schedule")
+            self._call_speculation("before_schedule")
             return super().schedule(*arguments, **options)
 
         def _update_after_schedule(self, scheduler_output):
-            self._ask("after_schedule", scheduler_output)
+            self._call_speculation("after_schedule", scheduler_output)
             super()._update_after_schedule(scheduler_output)
 
         def get_grammar_bitmask(self, *arguments, **options):
-            # vLLM asks for it when it has handed a step to the workers, and whether or not there are grammars.
+            # vLLM calls this after it has handed a step to the workers, with grammars or without.
             bitmask = super().get_grammar_bitmask(*arguments, **options)
-            self._ask("while_running")
+            self._call_speculation("while_running")
             return bitmask
 
         def update_from_output(self, scheduler_output, model_runner_output):
-            finished = self._ask("before_update", scheduler_output, model_runner_output)
+            finished = self._call_speculation("before_update", scheduler_output, model_runner_output)
             outputs = super().update_from_output(scheduler_output, model_runner_output)
-            self._ask("after_update", finished)
+            self._call_speculation("after_update", finished)
             return outputs
 
-        def _ask(self, name: str, *arguments):
+        def _call_speculation(self, name: str, *arguments):
             if self.speculation is None or self.rest.steps:
                 return None
             try:

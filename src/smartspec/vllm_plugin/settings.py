@@ -1,4 +1,4 @@
-"""What a person may set, in `--additional-config '{"smartspec": {...}}'` or the environment (docs/vllm.md)."""
+"""The settings of a person, in `--additional-config '{"smartspec": {...}}'` or the environment (docs/vllm.md)."""
 
 import os
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ class Settings:
 
     @staticmethod
     def read(additional_config: object, environment: Mapping[str, str] = os.environ) -> "Settings":
-        """From vLLM's additional configuration, else the environment, else the defaults. ValueError names what is
+        """Reads vLLM's additional configuration, else the environment, else the defaults. ValueError names what is
         unknown or not of its type."""
         section = additional_config.get(SECTION, {}) if isinstance(additional_config, dict) else {}
         if not isinstance(section, dict):
@@ -40,7 +40,7 @@ class Settings:
 
     @property
     def learns_times(self) -> bool:
-        """Whether the policy compares predicted times, and so has to know what a step takes."""
+        """Whether the policy compares predicted times, and so needs a cost model."""
         return self.policy != "off" and not self.policy.startswith("fixed:")
 
 

@@ -1,10 +1,9 @@
-"""Between vLLM's scheduler and the controller: what is asked before a step, and what is learned from it while the next
-one runs.
+"""Between vLLM's scheduler and the controller: it decides before a step, and learns from it while the next one runs.
 
-vLLM makes the drafts of a step at the end of the one before, and with asynchronous scheduling schedules a step before
-the last one's outcome is known. The controller is asked whenever it has been told what came of its last decision, and
-its lengths hold until it is asked again. A decision is carried out by the first step for which drafts as long as it
-wants have been made: model-free drafts exist already, so that is the step it was asked in.
+vLLM makes the drafts of a step at the end of the step before. With asynchronous scheduling it schedules a step before
+the outcome of the last one is known. The controller makes a new decision once it knows the outcome of its last one.
+Until then the old lengths hold. A decision is carried out by the first step whose drafts are as long as decided.
+Model-free drafts exist already, so they need no wait: that is the step of the decision itself.
 """
 
 import time
@@ -28,21 +27,21 @@ from smartspec.vllm_plugin.copying import COPYING, Followed
 from smartspec.vllm_plugin.costs import StepCosts, StepSize
 from smartspec.vllm_plugin.decision import Decision, EmittedTokens, Step, outcome_of
 
-# Methods whose drafts are there, of configured length, whatever is decided: only verification can be saved.
+# Methods whose drafts always have the configured length: a decision can save only their verification.
 MODEL_FREE = ("ngram", "ngram_gpu", "suffix", "medusa", "custom_class")
-# Steps that are counted together: behind a pass of the model nothing of the code that counts is in the processor's
-# caches, and to fetch it takes longer than to run it.
+# Steps that are counted together. After a pass of the model the counting code is no longer in the processor's caches,
+# and to fetch it takes longer than to run it.
 REPORT_STEPS = 16
 MAX_UNDER_WAY = 16  # steps that wait for their outcome; vLLM has two at a time
 
 
 class Speculation:
     """Decides for one scheduler of vLLM. drafter: as the controller names it. controller: made from a cost model, as
-    soon as there is one. latency: the one to begin with, None to learn it from the first steps. tiers: lengths of which
-    all requests of a step have to share one, None where lengths may differ.
+    soon as there is one. latency: the first cost model, None to learn it from the first steps. tiers: all requests of a
+    step share one of these lengths; None where lengths may differ.
 
-    on_steps: called with steps that have finished, a few at a time and whenever vLLM is about to wait for requests, and
-    with the controller if there is one. on_costs: called with the costs of all steps, behind decoding step 64, 128,
+    on_steps: called with finished steps and with the controller, if there is one. It is called every few steps, and
+    before vLLM waits for requests. on_costs: called with the costs of all steps, at decoding step 64, 128,
     256, ... or soon after.
     """
 
@@ -70,18 +69,18 @@ class Speculation:
         self._next_report = 64
         self._callers = Callers(self._max_draft_tokens)
         self._followed = Followed() if drafter.name in COPYING else None
-        self._ended: list[str] = []  # requests that are to be forgotten once no decision is about them
+        self._ended: list[str] = []  # ended requests, kept until no decision is about them
         self._to_forget: list[str] = []  # those of which none is
         self._decision: Decision | None = None  # the last one
         self._is_open = False  # whether its outcome has not been told yet
-        self._last_draft_length = 0  # draft tokens that were made in the last scheduled step
+        self._last_draft_length = 0  # draft tokens made in the last scheduled step
         self._steps: dict[int, Step] = {}  # scheduled and not finished, by identity of their output
         self._last_completion: float | None = None  # None while vLLM waits for requests
         self._unlearned: list[tuple[Step, EmittedTokens]] = []
         self._unreported: list[tuple[Step, EmittedTokens]] = []
 
     def before_schedule(self) -> None:
-        """Ask the controller, unless its last decision is under way, and cut drafts to what is to be verified."""
+        """Make a decision, unless the last one is under way, and cut drafts to what is to be verified."""
         rows = batch.decoding(self._scheduler)
         if not self._is_open and (rows or len(self._scheduler.running) or len(self._scheduler.waiting)):
             self._decision, self._is_open = self._decide(rows), True
@@ -121,10 +120,10 @@ class Speculation:
         self._last_draft_length = self._decision.draft_length
 
     def _fed(self, scheduled: dict[str, int], verified: dict[str, int]) -> tuple[int, batch.Prefill, int]:
-        """Of a scheduled step: requests that decode, its prefill, and the tokens in the KV of all its requests."""
+        """For a scheduled step: requests that decode, its prefill, and the tokens in the KV of all its requests."""
         decision, requests = self._decision, self._scheduler.requests
         assert decision is not None, "a step without a decision is not noted"
-        if self._is_open and tuple(scheduled) == decision.names:  # those that were asked about, and nobody else
+        if self._is_open and tuple(scheduled) == decision.names:  # exactly the requests of the decision
             return len(scheduled), batch.NO_PREFILL, decision.view.total_context_tokens
         fed = {name: n - verified.get(name, 0) for name, n in scheduled.items()}
         decoding = set(decision.names) & set(fed) if self._is_open else {n for n in fed if fed[n] == 1}
@@ -132,7 +131,7 @@ class Speculation:
         return len(decoding), prefill, sum(requests[name].num_computed_tokens for name in fed)
 
     def while_running(self) -> None:
-        """A step has been handed to the workers: learn from those before it, as nobody waits for that now."""
+        """A step has been handed to the workers: learn from those before it, as no step waits for that now."""
         for step, outcome in self._unlearned:
             self._learn(step, outcome)
         self._unlearned.clear()
@@ -170,15 +169,15 @@ class Speculation:
             self._to_forget += self._ended
             self._ended.clear()
         is_idle = not self._scheduler.has_unfinished_requests()
-        if is_idle or self._controller is None:  # steps that try lengths take turns by what has been seen
+        if is_idle or self._controller is None:  # the steps that try lengths use the number of measured steps
             self.while_running()
         if is_idle:
             self._last_completion = None
             self._report()
 
     def start_over(self) -> None:
-        """Begin anew where something failed half way: nothing is left that waits for what will not come. What is known
-        about time and acceptance stays; requests are met again."""
+        """Begin anew after a failure in the middle of a step. Steps that wait for an outcome are dropped. What is known
+        about time and acceptance is kept. Requests count as new."""
         self._steps.clear()
         for waiting in (self._unlearned, self._unreported, self._ended, self._to_forget):
             waiting.clear()
@@ -189,7 +188,7 @@ class Speculation:
                 self._controller.end(number)
 
     def _lose_oldest(self) -> None:
-        """Nothing will come of the oldest step, nor of the decision it carries out: another one may be made."""
+        """Drop the oldest step and the decision that it carries out. A new decision may be made."""
         if self._steps.pop(next(iter(self._steps))).decision is not None:
             self._is_open = False
 
@@ -212,11 +211,11 @@ class Speculation:
             self._controller = self._make_controller(self._latency)
 
     def _lengths_of(self, rows: list) -> list[int]:
-        """What was decided for these requests; those that were not asked about have no drafts, or those of the tier."""
+        """Lengths decided for these requests. Requests without a decision have no drafts, or those of the tier."""
         assert self._decision is not None
         by_name = dict(zip(self._decision.names, self._decision.lengths.tolist(), strict=True))
-        unasked = self._decision.draft_length if self._tiers else 0
-        return [by_name.get(request.request_id, unasked) for request in rows]
+        undecided = self._decision.draft_length if self._tiers else 0
+        return [by_name.get(request.request_id, undecided) for request in rows]
 
     def _decide(self, rows: list) -> Decision:
         columns = self._callers.columns(rows)
@@ -264,7 +263,7 @@ class Speculation:
         )
 
     def _split(self, step: Step) -> StepSeconds:
-        """Only the whole step can be timed: draft passes get the share that was predicted for them."""
+        """Splits a measured time. Only the whole step can be timed, so draft passes get their predicted share."""
         if not self._drafter.has_passes or not step.draft_length or self._latency is None or step.decision is None:
             return StepSeconds(draft=0.0, target=step.seconds, host=0.0)
         rows = step.decision.view.num_rows

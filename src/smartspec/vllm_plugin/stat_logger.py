@@ -19,8 +19,8 @@ SCHEDULER = "smartspec.vllm_plugin.Scheduler"
 
 
 class MetricsFiles(Collector):
-    """What the engines have written last, read whenever somebody asks. A file that cannot be read is left out, which
-    the log says once; all other metrics, vLLM's own among them, are shown."""
+    """The metrics that the engines wrote last, read on every collection. A file that cannot be read is left out, and
+    the log says so once. All other metrics, vLLM's own among them, are shown."""
 
     def __init__(self, paths: list[Path]):
         self._paths = paths

@@ -6,8 +6,8 @@ AUTOMATIC = "goodput"  # the policy that gives way to tiers
 
 
 def captured_lengths(vllm_config) -> tuple[int, ...] | None:
-    """Lengths whose steps keep the full graph if all requests share one; None where lengths may differ without loss:
-    there are no such graphs, or drafts are of any length anyway.
+    """Lengths whose steps keep the full graph if all requests share one. None where lengths may differ without loss:
+    there are no such graphs, or drafts have different lengths in any case.
 
     The V1 runner has graphs of the configured length alone, and none beside a batch-size table. The V2 runner captures
     them for all lengths in the table (vLLM 0.32: v1/worker/gpu/cudagraph_utils.py, config/vllm.py).
@@ -24,7 +24,7 @@ def captured_lengths(vllm_config) -> tuple[int, ...] | None:
 
 
 def policy_name(policy: str, lengths: tuple[int, ...] | None) -> str:
-    """The policy that was asked for, or its form for tiers."""
+    """The policy of the settings, or its form for tiers."""
     if policy != AUTOMATIC or lengths is None:
         return policy
     return f"uniform:{','.join(map(str, lengths))}"

@@ -44,8 +44,8 @@ def read_trace(path: str | Path, *, time_scale: float = 1.0, limit: int | None =
     """Read a CSV with the columns arrival_s, prompt_tokens and output_tokens, sorted by arrival.
 
     time_scale: the replay is this many times faster than the recording. limit: only the first rows.
-    Raises ValueError naming the file and the line for a row that is not three numbers, for counts below 1 or beyond
-    MAX_TOKENS, and for arrivals that go back in time.
+    Raises ValueError naming the file and the line: a row is not three numbers, a count is below 1 or beyond MAX_TOKENS,
+    or an arrival goes back in time.
     """
     if not MIN_RATE <= time_scale <= MAX_RATE:
         raise ValueError(

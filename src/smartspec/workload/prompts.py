@@ -31,8 +31,8 @@ def read_prompts(path: str | Path, task: str | None = None) -> list[Prompt]:
     """The prompts of a file in file order, or of a folder's *.jsonl files in the order of their names; with task, only
     those whose task starts with it.
 
-    Raises ValueError naming the file and the line for a row that is not a JSON object with a non-empty string
-    `prompt`, and naming the file or folder when it cannot be read or nothing is left.
+    Raises ValueError naming the file and the line of a row that is not a JSON object with a non-empty string `prompt`.
+    Raises it naming the file or folder that cannot be read, or has no prompt left.
     """
     paths = sorted(Path(path).glob("*.jsonl")) if Path(path).is_dir() else [Path(path)]
     prompts = [prompt for file in paths for prompt in _read_file(file)]

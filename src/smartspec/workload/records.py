@@ -1,4 +1,4 @@
-"""What is known of one request of a run, and of speculation over the run: the same for servers and simulations."""
+"""Records of one request of a run, and of speculation over the run. Servers and simulations use the same ones."""
 
 from dataclasses import dataclass
 
@@ -38,8 +38,8 @@ class RequestRecord:
 
     @property
     def met_target(self) -> bool | None:
-        """Whether its first token and its time per output token came as wanted, as far as something was wanted of them
-        and there were such tokens; None where neither."""
+        """Whether the time to the first token and the time per output token met their targets. Only those with a target
+        and a value count; None if there are none."""
         pairs = ((self.ttft_seconds, self.ttft_target_seconds), (self.tpot_seconds, self.tpot_target_seconds))
         met = [seconds <= target for seconds, target in pairs if seconds is not None and target is not None]
         return all(met) if met else None

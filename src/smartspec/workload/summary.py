@@ -55,7 +55,7 @@ class Summary:
 
 
 def distribution(values: Iterable[float | None]) -> Distribution | None:
-    """Of the values that are not None; None if there are none."""
+    """Distribution of the values that are not None; None if there are none."""
     array = np.array([value for value in values if value is not None], dtype=np.float64)
     if not len(array):
         return None

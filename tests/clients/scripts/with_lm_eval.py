@@ -26,8 +26,8 @@ def expected(lm: LocalCompletionsAPI, context: str, continuation: str) -> float:
         token_ids = lm.tok_encode(context + continuation)
     body = {"model": model, "prompt": token_ids, "prompt_logprobs": 0, "max_tokens": 0}
     entries = requests.post(url, json=body, timeout=600).json()["choices"][0]["prompt_logprobs"]
-    behind = list(zip(entries, token_ids, strict=True))[len(context_ids) :]
-    return sum(entry[str(token_id)]["logprob"] for entry, token_id in behind)
+    after = list(zip(entries, token_ids, strict=True))[len(context_ids) :]
+    return sum(entry[str(token_id)]["logprob"] for entry, token_id in after)
 
 
 for tokenized, batch_size, num_concurrent in ((True, 1, 1), (True, 2, 4), (False, 2, 1)):
@@ -40,8 +40,8 @@ for tokenized, batch_size, num_concurrent in ((True, 1, 1), (True, 2, 4), (False
         batch_size=batch_size,
         num_concurrent=num_concurrent,
     )
-    asked = [Instance("loglikelihood", {}, pair, number) for number, pair in enumerate(pairs)]
-    for pair, (loglikelihood, is_greedy) in zip(pairs, lm.loglikelihood(asked), strict=True):
+    instances = [Instance("loglikelihood", {}, pair, number) for number, pair in enumerate(pairs)]
+    for pair, (loglikelihood, is_greedy) in zip(pairs, lm.loglikelihood(instances), strict=True):
         assert abs(loglikelihood - expected(lm, *pair)) < 1e-3, (pair, loglikelihood)
         assert is_greedy == (pair[1] in (" Paris", " five, six, seven")), pair
 

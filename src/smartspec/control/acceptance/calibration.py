@@ -1,18 +1,18 @@
 """What a drafter's confidence is worth: P(accepted | tested, confidence), learned online.
 
-Reliability by bucket: each bucket of confidence keeps fading evidence of its log-odds, shrunk towards a prior halfway
-between the confidence itself and what the drafter usually reaches; isotonic regression then makes the buckets
-increase (Zadrozny and Elkan, KDD 2002), and log-odds are interpolated between their midpoints. What else is known of
-a draft (its request, class, position) shifts the result by a part of
+Reliability by bucket: each bucket of confidence keeps a fading estimate of its log-odds. The estimate is shrunk towards
+a prior, halfway between the confidence itself and the usual acceptance of the drafter. Isotonic regression then makes
+the buckets increase (Zadrozny and Elkan, KDD 2002). Log-odds are interpolated between the midpoints of buckets. What
+else is known of a draft (its request, class, position) shifts the result by a part of
 
     log-odds predicted without confidence - their mean
 
-A part only: confidence itself tells easy requests from hard ones.
+It is a part only, because confidence itself tells easy requests from hard ones.
 """
 
 import numpy as np
 
-from smartspec.control.acceptance.logistic import log_odds_of, newton_evidence, sigmoid
+from smartspec.control.acceptance.logistic import log_odds_of, newton_terms, sigmoid
 from smartspec.control.acceptance.settings import AcceptanceSettings
 
 EDGES = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99])
@@ -52,14 +52,14 @@ class ConfidenceCalibration:
         self._centre = weight * self._centre + (1.0 - weight) * float(history.mean())
         self.has_learned = True
         buckets = EDGES.searchsorted(confidence)
-        information, residual = newton_evidence(sigmoid(self.log_odds(confidence, history)), 1.0, accepted)
+        information, residual = newton_terms(sigmoid(self.log_odds(confidence, history)), 1.0, accepted)
         added = np.bincount(buckets, information, NUM_BUCKETS)
         self._information = self._information * fade + added
         self._score = self._score * fade + np.bincount(buckets, residual, NUM_BUCKETS) + added * self._values
         self._values = self._estimate()
 
     def table(self) -> dict:
-        """JSON-able: acceptance by confidence, and roughly how many fading observations are behind it."""
+        """JSON-able: acceptance by confidence, and roughly how many fading observations it rests on."""
         return {
             "confidence": MIDPOINTS.round(3).tolist(),
             "acceptance": self.acceptance.round(4).tolist(),
@@ -67,7 +67,7 @@ class ConfidenceCalibration:
         }
 
     def _estimate(self) -> np.ndarray:
-        trust, strength = self._settings.confidence_trust, self._settings.cell_strength
+        trust, strength = self._settings.confidence_trust, self._settings.entry_strength
         prior = trust * _MIDPOINT_LOG_ODDS + (1.0 - trust) * self._centre
         weights = self._information + strength
         return isotonic((self._score + strength * prior) / weights, weights)

@@ -9,8 +9,8 @@ class ClassIds:
     """Small numbers for the names of workload classes: 1 to NUM_CLASSES - 1, in order of first use; 0 stands for no
     class.
 
-    When all are taken, a new name gets the number of the one that was not used for longest, and begins with what is
-    known of that; the estimator sees the change and forgets.
+    When all are taken, a new name gets the number of the least recently used one. It begins with what is known of that
+    class; the estimator observes the change and forgets.
     """
 
     def __init__(self):

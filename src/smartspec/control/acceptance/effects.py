@@ -1,15 +1,16 @@
 """How much easier than the pool a workload class is, and a request than its class: the fast part of the estimate.
 
 Effects are shifts of the log-odds, one by drafter (of which there are D). Those of the requests of a class scatter
-around the class effect with variance 1 / strength, class effects around 0 with the same.
-With W the information a request has collected and s its score (see cells), the posterior of such a random-effects model
-is exact in closed form:
+around the class effect with variance 1 / strength, class effects around 0 with the same. Let W be the information that
+a request has collected, and s its score (see table). The posterior of such a random-effects model then has a closed
+form:
 
     share of a request in its class   a = W * strength / (W + strength), at most strength, however large W
     class effect                      sum of a * (s / W) / (sum of a + strength)
     request effect                    (s + strength * class effect) / (W + strength)
 
-What a request knows fades, as its text drifts; what it has added to its class stays there, and fades more slowly.
+What is known of a request fades, because its text changes. What it has added to its class stays there, and fades more
+slowly.
 """
 
 import numpy as np
@@ -18,7 +19,7 @@ from smartspec.control.acceptance.settings import AcceptanceSettings
 
 MAX_TRACKED_REQUESTS = 4096  # a power of two
 NUM_CLASSES = 64  # with 0, of requests that name none; a power of two: class ids beyond share
-_NOBODY = np.iinfo(np.int64).min
+_NO_REQUEST = np.iinfo(np.int64).min
 
 
 class AcceptanceEffects:
@@ -32,24 +33,24 @@ class AcceptanceEffects:
     def __init__(self, num_drafters: int, settings: AcceptanceSettings):
         self._settings = settings
         self._num_rows = MAX_TRACKED_REQUESTS
-        self._ids = np.full(self._num_rows + 1, _NOBODY)
+        self._ids = np.full(self._num_rows + 1, _NO_REQUEST)
         self._classes = np.zeros(self._num_rows + 1, dtype=np.int64)
         self._state = np.zeros((2, num_drafters, self._num_rows + 1))  # information and score
         self._shares = np.zeros((2, num_drafters, NUM_CLASSES))  # sums of a, and of a * (s / W)
 
     @property
     def num_tracked_requests(self) -> int:
-        return int(np.count_nonzero(self._ids != _NOBODY))
+        return int(np.count_nonzero(self._ids != _NO_REQUEST))
 
     def rows(self, request_ids: np.ndarray) -> np.ndarray:
         """Table row of each request: int [R]."""
         rows = request_ids & (self._num_rows - 1)
         return np.where(self._ids.take(rows) == request_ids, rows, self._num_rows)
 
-    def rows_to_learn(self, request_ids: np.ndarray, class_ids: np.ndarray, has_evidence: np.ndarray) -> np.ndarray:
-        """As rows(), with a row made for every request that has evidence (bool [R]) for the first time."""
+    def rows_to_learn(self, request_ids: np.ndarray, class_ids: np.ndarray, has_tests: np.ndarray) -> np.ndarray:
+        """As rows(), with a row made for every request that was tested (bool [R]) for the first time."""
         rows = self.rows(request_ids)
-        is_new = has_evidence & (rows == self._num_rows)
+        is_new = has_tests & (rows == self._num_rows)
         if is_new.any():
             claimed = request_ids[is_new] & (self._num_rows - 1)
             self._state[:, :, claimed] = 0.0
@@ -69,15 +70,15 @@ class AcceptanceEffects:
     def learn(
         self, rows: np.ndarray, effects: np.ndarray, information: np.ndarray, residual: np.ndarray, num_steps: int = 1
     ) -> None:
-        """The evidence of num_steps steps: of these table rows (int [R], each once for every step it was in), predicted
-        with these effects, all float [D, R]; 0 where none."""
+        """The observations of num_steps steps: of these table rows (int [R], each once for every step it was in),
+        predicted with these effects, all float [D, R]; 0 where none."""
         settings = self._settings
         is_tracked = rows < self._num_rows  # of two requests that claim one row, the loser is not
-        evidence = np.array([information, residual + information * effects]) * is_tracked
+        added = np.array([information, residual + information * effects]) * is_tracked
         rows, inverse = np.unique(rows, return_inverse=True)
-        evidence = _sums(evidence, inverse, len(rows))
+        added = _sums(added, inverse, len(rows))
         known = self._state.take(rows, axis=2) * np.exp(-num_steps / settings.request_memory)
-        now = known + evidence
+        now = known + added
         self._state[:, :, rows] = now
         added = _sums(self._share_of(now) - self._share_of(known), self._classes.take(rows), NUM_CLASSES)
         self._shares *= np.exp(-num_steps / settings.workload_memory)
@@ -86,9 +87,9 @@ class AcceptanceEffects:
     def forget(self, request_id: int) -> None:
         """Drop a request; what it taught stays with its class. Unknown ones are ignored."""
         row = request_id & (self._num_rows - 1)
-        if self._ids[row] == request_id and request_id != _NOBODY:
+        if self._ids[row] == request_id and request_id != _NO_REQUEST:
             self._state[:, :, row] = 0.0
-            self._ids[row] = _NOBODY
+            self._ids[row] = _NO_REQUEST
 
     def _share_of(self, state: np.ndarray) -> np.ndarray:
         """a and a * (s / W) of information W and score s, float [2, D, R] both."""

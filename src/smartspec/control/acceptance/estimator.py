@@ -3,16 +3,18 @@
 The model is a logistic one: the j-th draft token of request r, given that those before it were accepted, is accepted
 with probability
 
-    sigmoid(cell[pool, j] + class effect + request effect)
+    sigmoid(table[pool, j] + class effect + request effect)
 
-(cells, effects). Conditioning on "was tested" makes the estimate unbiased under censoring: a rejection hides everything
-behind it, so only positions up to the first rejection are observations (the maximum-likelihood estimate of a truncated
-geometric; plugging accepted / drafted in as a rate gives 0.54 for a true 0.8 at five draft tokens). Once drafts exist,
-the confidence of their drafter replaces the cell (calibration).
+(modules table and effects). Only tested positions count as observations, which makes the estimate unbiased under
+censoring: a rejection hides everything after it, so positions up to the first rejection are observations. This is the
+maximum-likelihood estimate of a truncated geometric distribution. The rate accepted / drafted would be biased: it gives
+0.54 for a true 0.8 at five draft tokens. Once drafts exist, the confidence of their drafter replaces the entry of the
+table (calibration).
 
-Of a tree the cells know depths: whether the path went on there or, where trees are made in passes and have to be
-planned, whether it did so by the eldest child, as a chain would have (what the others are worth: siblings). What a node
-is worth its drafter's confidence says, calibrated, times the same of all its ancestors.
+Of a tree the table knows depths: whether the accepted path went on at a depth. Trees made in passes are planned before
+they exist. For them the table counts whether the top-1 child was accepted, as in a chain; the chances of the other
+children are learned by rank (child_ranks). The worth of a node is its drafter's calibrated confidence, times that of
+all its ancestors.
 """
 
 from collections.abc import Sequence
@@ -21,12 +23,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from smartspec.control.acceptance.calibration import ConfidenceCalibration
-from smartspec.control.acceptance.cells import AcceptanceCells, Pools
+from smartspec.control.acceptance.child_ranks import ChildRankAcceptance
 from smartspec.control.acceptance.effects import AcceptanceEffects
-from smartspec.control.acceptance.evidence import Evidence, eldest_tests
-from smartspec.control.acceptance.logistic import newton_evidence, sigmoid
+from smartspec.control.acceptance.logistic import newton_terms, sigmoid
+from smartspec.control.acceptance.observations import Observations, top_child_tests
 from smartspec.control.acceptance.settings import AcceptanceSettings
-from smartspec.control.acceptance.siblings import SiblingAcceptance
+from smartspec.control.acceptance.table import AcceptanceTable, Pools
 from smartspec.control.records import BatchView, DrafterSpec, Outcome, depths_of, of_drafter
 
 
@@ -55,15 +57,15 @@ class AcceptanceEstimator:
         self.max_draft_tokens = max_draft_tokens
         self._drafters = drafters
         self._pools = Pools(drafters)
-        self._cells = AcceptanceCells(max_draft_tokens, self._pools, settings)
+        self._table = AcceptanceTable(max_draft_tokens, self._pools, settings)
         self._effects = AcceptanceEffects(len(drafters), settings)
         self._calibrations = tuple(ConfidenceCalibration(settings) for _ in drafters)
-        self._siblings = {
-            number: SiblingAcceptance(settings) for number, each in enumerate(drafters) if each.makes_trees
+        self._child_ranks = {
+            number: ChildRankAcceptance(settings) for number, each in enumerate(drafters) if each.makes_trees
         }
-        self._idle_steps = 0  # since there was evidence
-        # A step asks for the same several times, and so do the next ones of the same requests: kept until something is
-        # learned or forgotten.
+        self._idle_steps = 0  # since something was tested
+        # A step needs the same values several times, and so do the next steps of the same requests: they are kept until
+        # something is learned or forgotten.
         self._view: BatchView | None = None
         self._kept: _History | None = None
         self._rows_kept: tuple[bytes, bytes] | None = None
@@ -108,26 +110,26 @@ class AcceptanceEstimator:
 
     def observe(self, steps: Sequence[Outcome]) -> None:
         """Learn from finished steps, all at once."""
-        evidence = Evidence.of(steps)
-        tested, accepted = evidence.tests(self.max_draft_tokens)
-        for number, siblings in self._siblings.items():
-            self._learn_trees(number, siblings, evidence, tested, accepted)
-        history = self._recall(evidence.request_ids, evidence.class_ids, evidence.match_lengths)
-        self._learn_confidence(evidence, history, tested, accepted)
-        evidence.add_free_tests(tested, accepted)
-        self._idle_steps += evidence.num_steps
+        observations = Observations.of(steps)
+        tested, accepted = observations.tests(self.max_draft_tokens)
+        for number, child_ranks in self._child_ranks.items():
+            self._learn_trees(number, child_ranks, observations, tested, accepted)
+        history = self._recall(observations.request_ids, observations.class_ids, observations.match_lengths)
+        self._learn_confidence(observations, history, tested, accepted)
+        observations.add_free_tests(tested, accepted)
+        self._idle_steps += observations.num_steps
         if tested.any():
             num_steps, self._idle_steps = self._idle_steps, 0  # what is known fades, but is not forgotten for nothing
-            rows = self._effects.rows_to_learn(evidence.request_ids, evidence.class_ids, tested[0].any(axis=0))
-            information, residual = self._learn_cells(history, tested, accepted, num_steps)
+            rows = self._effects.rows_to_learn(observations.request_ids, observations.class_ids, tested[0].any(axis=0))
+            information, residual = self._learn_table(history, tested, accepted, num_steps)
             self._effects.learn(rows, history.effects, information, residual, num_steps)
         self._view = self._rows_kept = None
 
     @property
-    def siblings(self) -> dict[int, np.ndarray]:
+    def rank_chances(self) -> dict[int, np.ndarray]:
         """Of the drafters that make trees, by number, the chance that a node's second, third, ... child is right where
         its first is wrong: float [ranks]."""
-        return {number: siblings.chances for number, siblings in self._siblings.items()}
+        return {number: child_ranks.chances for number, child_ranks in self._child_ranks.items()}
 
     def forget(self, request_id: int) -> None:
         """Drop a request that has ended; what it taught stays with its class. Unknown ones are ignored."""
@@ -139,11 +141,11 @@ class AcceptanceEstimator:
         return self._effects.num_tracked_requests
 
     def table(self) -> dict:
-        """JSON-able: by pool and position the conditional acceptance of a request without a class or a history, roughly
-        how many fading observations are behind it and the standard deviation of its log-odds; and the calibrations."""
+        """JSON-able: by pool and position, the conditional acceptance of a request without a class or a history, and
+        roughly how many fading observations it rests on; then the calibrations."""
         pairs = zip(self._drafters, self._calibrations, strict=True)
         calibrations = {f"calibration of {drafter.name}": calibration.table() for drafter, calibration in pairs}
-        return self._cells.table() | calibrations
+        return self._table.table() | calibrations
 
     def _history(self, view: BatchView) -> _History:
         if self._kept is None or view is not self._view:
@@ -156,53 +158,53 @@ class AcceptanceEstimator:
             self._effects_kept = self._effects.of(self._effects.rows(request_ids), class_ids)
             self._rows_kept = rows
         pools = self._pools.of(match_lengths)
-        return _History(pools, self._effects_kept, self._cells.of(pools) + self._effects_kept)
+        return _History(pools, self._effects_kept, self._table.of(pools) + self._effects_kept)
 
-    def _learn_cells(self, history: _History, tested: np.ndarray, accepted: np.ndarray, num_steps: int) -> np.ndarray:
-        """Teach the cells; returns the information and the residual that are left for each row: float [2, D, R].
+    def _learn_table(self, history: _History, tested: np.ndarray, accepted: np.ndarray, num_steps: int) -> np.ndarray:
+        """Teach the table; returns the information and the residual that are left for each row: float [2, D, R].
 
-        Cells first, then rows given the new cells: both at once would each explain the same residual in full.
+        The table learns first, then the rows given the new table: otherwise both would explain the whole residual.
         """
-        information, residual = newton_evidence(sigmoid(history.log_odds), tested, accepted)
-        moved = self._cells.learn(history.pools, information, residual, num_steps)
+        information, residual = newton_terms(sigmoid(history.log_odds), tested, accepted)
+        moved = self._table.learn(history.pools, information, residual, num_steps)
         residual -= information * moved.take(history.pools, axis=1)
         return np.array([information.sum(axis=0), residual.sum(axis=0)])
 
     def _learn_trees(
         self,
         number: int,
-        siblings: SiblingAcceptance,
-        evidence: Evidence,
+        child_ranks: ChildRankAcceptance,
+        observations: Observations,
         tested: np.ndarray,
         accepted: np.ndarray,
     ) -> None:
-        """Teach what ranks are worth, and write into tested and accepted (float [K, D, R]) what a chain of the eldest
-        would have shown."""
-        rows = np.flatnonzero(evidence.drafter == number)
-        if evidence.parents is None or evidence.node_tests is None or not len(rows):
+        """Learn the chances by child rank, and write into tested and accepted (float [K, D, R]) what a chain of top-1
+        children would have shown."""
+        rows = np.flatnonzero(observations.drafter == number)
+        if observations.parents is None or observations.node_tests is None or not len(rows):
             return
-        parents, node_tests = evidence.parents[rows], evidence.node_tests[rows]
-        siblings.learn(parents, node_tests)
-        tested[:, number, rows], accepted[:, number, rows] = eldest_tests(parents, node_tests)
+        parents, node_tests = observations.parents[rows], observations.node_tests[rows]
+        child_ranks.learn(parents, node_tests)
+        tested[:, number, rows], accepted[:, number, rows] = top_child_tests(parents, node_tests)
 
     def _learn_confidence(
-        self, evidence: Evidence, history: _History, tested: np.ndarray, accepted: np.ndarray
+        self, observations: Observations, history: _History, tested: np.ndarray, accepted: np.ndarray
     ) -> None:
-        """Teach the calibrations; then fill in, in tested and accepted (float [K, D, R]), what the first draft token
-        that was cut would have done. Else the history, which plans drafts before they exist, would know confident ones
-        only."""
-        if evidence.confidence is None:
+        """Teach the calibrations. Then write into tested and accepted (float [K, D, R]) the expected outcome of the
+        first draft token that was cut. Without that, the history would know confident tokens only; it plans drafts
+        before they exist."""
+        if observations.confidence is None:
             return
-        drafter, confidence = evidence.drafter, evidence.confidence.T
-        log_odds = _by_node(_of_drafter(history.log_odds, drafter), evidence.parents)
-        is_known, is_cut = ~np.isnan(confidence), evidence.first_cut(len(tested))
-        outcomes = evidence.outcomes(len(tested))
+        drafter, confidence = observations.drafter, observations.confidence.T
+        log_odds = _by_node(_of_drafter(history.log_odds, drafter), observations.parents)
+        is_known, is_cut = ~np.isnan(confidence), observations.first_cut(len(tested))
+        outcomes = observations.outcomes(len(tested))
         for number, calibration in enumerate(self._calibrations):
             known = is_known & (drafter == number)
             if not known.any():
                 continue
             seen = known & (outcomes >= 0)
-            calibration.learn(confidence[seen], log_odds[seen], outcomes[seen].astype(float), evidence.num_steps)
+            calibration.learn(confidence[seen], log_odds[seen], outcomes[seen].astype(float), observations.num_steps)
             if (cut := known & is_cut).any():
                 tested[:, number][cut] = 1.0
                 accepted[:, number][cut] = sigmoid(calibration.log_odds(confidence[cut], log_odds[cut]))

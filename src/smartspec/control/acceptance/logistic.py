@@ -17,7 +17,7 @@ def log_odds_of(probability: np.ndarray | float) -> np.ndarray:
     return np.log(probability) - np.log1p(-probability)
 
 
-def newton_evidence(
+def newton_terms(
     predicted: np.ndarray, tested: np.ndarray | float, accepted: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Information n p (1 - p) and residual y - n p of y accepted out of n tested that were predicted as p.

@@ -5,24 +5,28 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class AcceptanceSettings:
-    """What is believed before anything is seen, and how fast it is forgotten.
+    """What is assumed before there are observations, and how fast observations are forgotten.
 
-    prior: acceptance of an untested drafter, a little more often right than not: a try costs little, never trying costs
-    the whole gain. Strengths are information of a prior (an observation has 0.25 at most): of all positions of a
-    drafter; of a cell in view of its neighbours and of a bucket of the calibration (more: noise at a position that few
-    drafts reach must not keep all drafts short of it); of a class, and of a request in its class. neighbour_decay:
-    weight of a neighbouring position's evidence, per position of distance. request_memory and workload_memory: steps
-    after which a part 1/e of what was known counts beside new evidence, of one request (its text may turn from prose
-    to code) and of everything that requests share. confidence_trust: of the prior of a calibration, the part that is
-    the confidence; the rest is what the drafter usually reaches. history_slope: how much of what is known of a request
-    shifts the acceptance that a confidence stands for. second_child, sibling_fall: chance that a node's second child is
-    right where the first is wrong, and how it falls with every further one; sibling_strength: of that, in observations;
-    sibling_memory: the same for what is learned of them.
+    prior: acceptance of an untested drafter. It is above one half: a try costs little, and never to try costs the whole
+    gain. Strengths are the information of a prior (an observation has at most 0.25). shared_strength: of all positions
+    of a drafter. entry_strength: of an entry of the table in view of its neighbours, and of a bucket of the
+    calibration. It is larger: noise at a position that few drafts reach must not keep all drafts shorter than that.
+    request_strength: of a class, and of a request in its class.
+
+    neighbour_decay: weight of a neighbouring position's observations, per position of distance. request_memory: steps
+    after which 1/e of what was known of one request counts beside new observations (its text may turn from prose to
+    code); workload_memory: the same for everything that requests share.
+
+    confidence_trust: the part of a calibration's prior that is the confidence; the rest is the usual acceptance of the
+    drafter. history_slope: how much of what is known of a request shifts the acceptance that belongs to a confidence.
+
+    second_child: chance that a node's second child is right where the first is wrong; rank_fall: factor from each rank
+    to the next. rank_strength: weight of this prior, in observations; rank_memory: observations of a rank that count.
     """
 
     prior: float = 0.6
     shared_strength: float = 1.0
-    cell_strength: float = 2.5
+    entry_strength: float = 2.5
     request_strength: float = 1.5
     neighbour_decay: float = 0.6
     request_memory: float = 80.0
@@ -30,6 +34,6 @@ class AcceptanceSettings:
     confidence_trust: float = 0.5
     history_slope: float = 0.5
     second_child: float = 0.3
-    sibling_fall: float = 0.55
-    sibling_strength: float = 20.0
-    sibling_memory: float = 2000.0
+    rank_fall: float = 0.55
+    rank_strength: float = 20.0
+    rank_memory: float = 2000.0

@@ -60,7 +60,7 @@ def acceptance_bound(entropy: np.ndarray, entropy_factor: float = ENTROPY_FACTOR
 
 
 def stop_at_entropy(entropy_factor: float, thresholds: np.ndarray) -> StopRule:
-    """Stop behind a token whose bound is below its row's threshold (float [R]); never where entropy is unknown."""
+    """Stop after a token whose bound is below its row's threshold (float [R]); never where entropy is unknown."""
 
     def stop(depth: int, rows: np.ndarray, confidence: np.ndarray, entropy: np.ndarray) -> np.ndarray:
         return acceptance_bound(entropy, entropy_factor) < thresholds[rows]

@@ -1,4 +1,4 @@
-"""AdaServe: verified tokens go first to requests that are behind their objective, then wherever they are likeliest to
+"""AdaServe: verified tokens go first to requests that lag their objective, then wherever they are likeliest to
 be accepted (arXiv 2501.12162; constants from the paper's artifact)."""
 
 import math
@@ -12,7 +12,7 @@ from smartspec.control.policy import Estimates, Latency, Policy, no_drafts, plan
 from smartspec.control.records import BatchView, Drafted, Outcome, Plan
 
 MAX_DEPTH = 8
-STEP_MARGIN = 1.05  # on the predicted time of the step, when working out how far behind a request is
+STEP_MARGIN = 1.05  # on the predicted time of the step, when working out how much a request lags
 SHARE_LIMIT = 1.2  # of its even share of the budget that the objective phase may give to one request
 PROFILE_CONTEXT_TOKENS = 512
 PROFILE_DRAFT_TOKENS = np.array([0, 2048, 4096])
@@ -22,15 +22,15 @@ class AdaServe(Policy):
     """A budget of B tokens per target pass, one for each request, the rest for draft tokens, chosen after drafting.
 
     Every request drafts min(ceil(B / R), 8) tokens. Then requests with a target (tpot_targets of the view's extras),
-    the furthest behind first, get their best tokens until they are expected to meet it; what is left of B goes to the
+    those that lag most first, get their best tokens until they are expected to meet it; what is left of B goes to the
     likeliest tokens of all.
     Without targets only the second phase acts. A token's chance is the product of the draft's confidences, as
     published, and the controller's estimate where a draft has none (model-free ones).
 
-    The cut leaves requests independent of each other. Chances never rise along a row, so the likeliest tokens of all
-    are those that would be taken one by one, each time the likeliest of the rows' next ones. Whether a token is kept
-    follows from tokens that are kept before it, of all rows, and never from how it was drawn itself. The same goes for
-    objectives, which are met row by row.
+    The cut leaves requests independent of each other. Chances never rise along a row. So to take the likeliest next
+    token of all rows, one by one, gives the likeliest tokens of all. Whether a token is kept follows from tokens that
+    are kept before it, of all rows, and never from how it was drawn itself. The same goes for objectives, which are met
+    row by row.
 
     token_budget: B; None takes the knee of the profile (fixed time over marginal time per token), where the paper sets
     it by hand per accelerator (512). Departures: chains instead of trees (width 1); tokens of prefill count towards B;

@@ -15,11 +15,11 @@ PROFILE_ACCEPTANCE = 0.7
 class BatchTable(Policy):
     """One length for the whole batch, looked up by the number of decoding requests, rounded up to a power of two.
 
-    As published, the table is made once and nothing is learned afterwards: it keeps the acceptance of the profiling
-    prompts (here a given rate per token), whatever is served. Departures: times are read from the profile at the first
-    step, at 512 tokens of context per request, instead of being measured for every size; tokens emitted per position
-    come from that rate (geometric) instead of a curve fitted to the profiling prompts; 0 is a candidate, so that the
-    table may turn speculation off. The first two only replace measurements by the model of them, the third helps.
+    As published, the table is made once and never changed: it keeps the acceptance of the profiling prompts (here a
+    given rate per token) for all later requests. Departures: times are read from the profile at the first step, at 512
+    tokens of context per request, instead of being measured for every size; tokens emitted per position come from that
+    rate (geometric) instead of a curve fitted to the profiling prompts; 0 is a candidate, so that the table may turn
+    speculation off. The first two only replace measurements by the model of them, the third helps.
     """
 
     def __init__(self, acceptance: float = PROFILE_ACCEPTANCE):

@@ -1,4 +1,4 @@
-"""DSDE: draft length from how stable the divergence of draft from target is (arXiv 2509.01083; constants from the
+"""DSDE: draft length by the stability of the divergence of draft from target (arXiv 2509.01083; constants from the
 authors' code, vllm/spec_decode/dynamic_scheduler.py of their fork)."""
 
 import numpy as np
@@ -20,11 +20,12 @@ class Dsde(Policy):
     """Length per request by divergence of the last step and its recent instability, cut at the batch's mean.
 
     min_length: shortest draft after the warm-up. By default the published range 6 to 20 is scaled to the longest draft
-    the host allows (20 gives 6, 8 gives 2): 6 of 8 would leave it nothing to decide. Departures: the temperature is not
-    known here, so divergence is not divided by it (no difference at 0 and 1); the cut at the mean is over rows of the
-    draft model, the only ones that wait for each other. For model-free drafts the divergence of a point mass is used.
+    the host allows (20 gives 6, 8 gives 2). A minimum of 6 of 8 would leave little to decide. Departures: the
+    temperature is not known here, so divergence is not divided by it (no difference at 0 and 1); the cut at the mean is
+    over rows of the draft model, the only ones that wait for each other. For model-free drafts the divergence of a
+    point mass is used.
 
-    There is no substitute for the signal: where the host reports no divergence, observe raises ValueError.
+    There is no substitute for the signal: where the host reports no divergence, learn raises ValueError.
     """
 
     needs = ("divergence",)

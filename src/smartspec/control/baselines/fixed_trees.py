@@ -1,4 +1,4 @@
-"""Trees of one shape for everybody: EAGLE-2's fixed budget (arXiv 2406.16858), and DDD's rule for its depth (arXiv
+"""Trees of one shape for all requests: EAGLE-2's fixed budget (arXiv 2406.16858), and DDD's rule for its depth (arXiv
 2409.00142)."""
 
 from dataclasses import replace
@@ -9,7 +9,7 @@ from smartspec.control.policy import Estimates, Policy, model_free_first, plan_o
 from smartspec.control.records import BatchView, Plan, StopRule
 
 NUM_NODES, WIDTH = 60, 10  # EAGLE-2's published constants
-EAGLE2_PASSES = 8  # one for the text, seven behind it
+EAGLE2_PASSES = 8  # one for the text, seven after it
 DDD_PASSES = 11
 BEAM_THRESHOLD = 0.4
 

@@ -1,4 +1,4 @@
-"""A GammaTune-style heuristic: follow the accepted length, reach beyond it when everything was accepted."""
+"""A GammaTune-style heuristic: follow the accepted length, and go beyond it when everything was accepted."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ class GammaTune(Policy):
     smoothing and a switch between modes, and the rule and constants here are one reading of that. Results should be
     labelled "GammaTune-style". It served one sequence: here each request has its length, and drafts of the draft model
     are cut at their mean over the batch as in DSDE. stop_threshold: where given (GammaTune+ style, 0.3), they also end
-    behind a token of smaller largest probability.
+    after a token of smaller largest probability.
     """
 
     def __init__(self, stop_threshold: float = 0.0):

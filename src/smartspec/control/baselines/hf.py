@@ -15,7 +15,7 @@ STEP_UP, STEP_DOWN, MIN_LENGTH = 2, 1, 1
 class HuggingFace(Policy):
     """Length per request: start at 20, +2 if every draft token was accepted, else -1, at least 1.
 
-    confidence_threshold: where given, drafts of the draft model also end behind a token of smaller largest probability
+    confidence_threshold: where given, drafts of the draft model also end after a token of smaller largest probability
     (the library's own default is 0.4; 0: never). Departures: the library serves one sequence, here each request has its
     length; it lets lengths grow without limit, here they stop at the longest draft, so that they need no hundred
     rejections to come back.
@@ -42,7 +42,7 @@ class HuggingFace(Policy):
 
 
 def stop_below(threshold: float) -> StopRule:
-    """Stop behind a token that was drawn from a distribution of smaller largest probability."""
+    """Stop after a token that was drawn from a distribution of smaller largest probability."""
 
     def stop(depth: int, rows: np.ndarray, confidence: np.ndarray, entropy: np.ndarray) -> np.ndarray:
         return confidence < threshold

@@ -35,7 +35,8 @@ class LinearLatency:
 
     @staticmethod
     def fit(estimates: Estimates) -> "LinearLatency":
-        """Least squares over the prototype's grid, asked of the profile as it is now; later corrections are not seen.
+        """Least squares over the prototype's grid, of times predicted by the profile as it is now, without later
+        corrections.
 
         The coefficients are kept non-negative: the prototype's negative one per request explodes beyond its grid.
         """
@@ -74,9 +75,9 @@ def _profile_draft(estimates: Estimates) -> tuple[np.ndarray, np.ndarray]:
     for context in PROFILE_CONTEXT_TOKENS:
         for num_rows in PROFILE_BATCH_SIZES:
             view = even_view(num_rows, context, len(estimates.drafters))
-            everybody = np.full(num_rows, estimates.models[0])
+            all_rows = np.full(num_rows, estimates.models[0])
             design += [(1.0, d, d * num_rows, d * num_rows * context) for d in depths.tolist()]
-            seconds.append(estimates.latency.draft_seconds(view, everybody, depths[-1])[estimates.models[0], 1:])
+            seconds.append(estimates.latency.draft_seconds(view, all_rows, depths[-1])[estimates.models[0], 1:])
     return np.array(design), np.concatenate(seconds)
 
 

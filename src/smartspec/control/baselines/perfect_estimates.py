@@ -1,4 +1,4 @@
-"""The planner told the truth, greedy in the step: no bound, as it does not look ahead."""
+"""The planner with true estimates, greedy in the step. It is no upper bound: it does not look ahead."""
 
 from collections.abc import Callable
 
@@ -13,12 +13,12 @@ from smartspec.control.records import BatchView, Outcome, Plan
 class PerfectEstimates(Policy):
     """The exact plan for the true acceptance and the true time, with no budget and no exploration.
 
-    truth: the true Estimates of a step; only a simulator has them. Whatever was drafted is verified: acceptance is
-    known before drafting, and confidence is not looked at.
+    ground_truth: the true Estimates of a step; only a simulator has them. Everything drafted is verified: acceptance
+    is known before drafting, and confidence is not used.
     """
 
-    def __init__(self, truth: Callable[[BatchView], Estimates]):
-        self._truth = truth
+    def __init__(self, ground_truth: Callable[[BatchView], Estimates]):
+        self._ground_truth = ground_truth
         self._settings = GoodputSettings()
         self._lifetime = Lifetime(self._settings.draft_prefill)
         self._prefill_price = PrefillPrice(self._settings.prefill_price)
@@ -26,7 +26,7 @@ class PerfectEstimates(Policy):
     def plan(self, view: BatchView, estimates: Estimates) -> Plan:
         return best_choice(
             view,
-            self._truth(view),
+            self._ground_truth(view),
             self._settings,
             remaining_tokens=self._lifetime.remaining_tokens,
             prefill_price=self._prefill_price,

@@ -1,4 +1,4 @@
-"""Sequoia (arXiv 2402.12374): one static tree for everybody, the best of the size that hardware and batch favour."""
+"""Sequoia (arXiv 2402.12374): one static tree for all requests, the best of the size that hardware and batch favour."""
 
 from dataclasses import replace
 
@@ -10,8 +10,8 @@ from smartspec.control.records import MAX_TREE_NODES, BatchView, Plan
 
 
 class Sequoia(Policy):
-    """The size of largest expected tokens per second, and the tree of so many nodes that brings most if only depth and
-    rank say how likely a child is. Every request gets that tree, whatever its drafter believes of its tokens.
+    """The size of largest expected tokens per second, and the best tree of that size if a child's chance depends on
+    depth and rank alone. Every request gets that tree, whatever the confidence of its drafter.
 
     num_nodes: of every tree; None has it chosen in every step, 0 allowed.
 
@@ -27,14 +27,14 @@ class Sequoia(Policy):
     def plan(self, view: BatchView, estimates: Estimates) -> Plan:
         drafter, longest = model_free_first(view, estimates), estimates.max_draft_tokens
         survival, passes, chances = estimates.survival_of(drafter), np.arange(1, longest + 1), None
-        if makers := [number for number in estimates.siblings if (drafter == number).any()]:
+        if makers := [number for number in estimates.rank_chances if (drafter == number).any()]:
             rows = np.isin(drafter, makers)
-            chain, siblings = survival[rows].mean(axis=0), estimates.siblings[makers[0]]
-            nodes, depths = expected_trees(chain[None], siblings)
+            chain, rank_chances = survival[rows].mean(axis=0), estimates.rank_chances[makers[0]]
+            nodes, depths = expected_trees(chain[None], rank_chances)
             survival, passes = np.where(rows[:, None], nodes, survival), np.maximum.accumulate(depths[0])
             before = np.concatenate([[1.0], chain[:-1]])
-            eldest = np.divide(chain, before, out=np.zeros_like(chain), where=before > 0)
-            chances = np.minimum.accumulate(child_chances(eldest, siblings), axis=1)
+            top = np.divide(chain, before, out=np.zeros_like(chain), where=before > 0)
+            chances = np.minimum.accumulate(child_chances(top, rank_chances), axis=1)
         width = 1 if chances is None else chances.shape[1]
         size = self.num_nodes
         if size is None:

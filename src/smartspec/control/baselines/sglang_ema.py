@@ -38,8 +38,8 @@ class SglangEma(Policy):
     """One length for the batch, max(1, round(average accepted length) + 1), an average per batch size up to a power of
     two.
 
-    It looks at acceptance alone and never turns off. Departure: SGLang picks from a few step counts that have captured
-    graphs (1, 3 and 7); here every count is allowed, which can only help it.
+    It depends on acceptance alone and never turns speculation off. Departure: SGLang picks from a few step counts that
+    have captured graphs (1, 3 and 7); here every count is allowed, which can only help it.
     """
 
     def __init__(self):

@@ -1,12 +1,11 @@
 """SmartSpec as published: one goodput-optimal length for the batch, or that budget split by acceptance.
 
 Liu et al., "Optimizing Speculative Decoding for Serving Large Language Models Using Goodput", arXiv 2406.14066, with
-the constants of the authors' prototype. What both policies keep: acceptance is one rate per token (survival a^j),
-time is a linear model fitted once, the choice is made every few steps and reused in between, acceptance is learned
-only while speculating, and draft prefill is not charged for. What they leave out because it is a
-defect of the prototype and no part of the algorithm: decode rows counted twice in the tokens fed, the search over
-lengths that ends at the first drop (it costs up to 6 %: here every length is evaluated), and requests barred from
-speculation for good once it paused.
+the constants of the authors' prototype. What both policies keep: acceptance is one rate per token (survival a^j). Time
+is a linear model that is fitted once. The choice is made every few steps and reused in between. Acceptance is learned
+only while speculating. Draft prefill has no price. What they leave out because it is a defect of the prototype and no
+part of the algorithm: decode rows counted twice in the tokens fed, the search over lengths that ends at the first drop
+(it costs up to 6 %: here every length is evaluated), and requests barred from speculation for good once it paused.
 """
 
 from collections import deque
@@ -34,7 +33,7 @@ class SmartSpecPaper(Policy):
     """One length for all requests (batch level): acceptance smoothed with weight 0.15 from 0.7, a new decision every 20
     steps, speculation only where it is predicted to win by 10 %.
 
-    The prototype divides accepted by drafted tokens, looking behind rejections too; hosts only see tested positions, so
+    The prototype divides accepted by drafted tokens, looking past rejections too; hosts only see tested positions, so
     accepted and tested tokens are smoothed and divided, which estimates the same rate without bias.
     """
 

@@ -1,4 +1,4 @@
-"""SpecDec++: stop drafting when it has become likely that something will be rejected (arXiv 2405.19715)."""
+"""SpecDec++: stop drafting when a rejection has become likely (arXiv 2405.19715)."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Policies that do not decide anything: plain decoding, and one length for everybody."""
+"""Policies that do not decide anything: plain decoding, and one length for all requests."""
 
 from dataclasses import dataclass
 

@@ -1,10 +1,10 @@
-"""The budget: the promise that speculation costs at most a small share of step time more than plain decoding.
+"""The budget: speculation may cost at most a small share of step time more than plain decoding.
 
-Every step earns a share of its time. All that may be lost against plain decoding is paid from that:
+Every step earns a share of its time. All possible losses against plain decoding are paid from that:
 
 * queries: looking for drafts and planning take time of the host, whether or not any draft is worth verifying. A step
   that queries the drafters pays what that takes, by measurement, and earns what its drafts are expected to save. Where
-  drafts pay, every step queries. Where they do not, their account is soon empty, and drafters are queried once the
+  drafts pay, every step queries. Where they do not, their account is soon empty, and drafters are queried only when the
   share has paid for it. A draft that saves much fills the account again.
 * explorations: steps that are not believed to be best pay what they are expected to lose. Their account is one of its
   own, as queries that do not pay would leave nothing for them.

@@ -1,11 +1,12 @@
 """Draft prefill: tokens that a draft model's KV lacks are fed once, and serve all later drafts of the request.
 
-It is an investment. What a row's drafts bring beyond their own price, in each of the steps that the request is expected
-to live, has to exceed what its draft prefill costs; other rows do without drafts of that drafter. The rows that begin
-are charged to the step by the step's share, so that together they have to pay for the draft passes too.
+It is an investment. A row's drafts bring a gain beyond their own price in each of the steps that the request still
+lives. The sum of these gains must exceed the cost of its draft prefill; other rows get no drafts of that drafter. A
+step is charged its share of the draft prefill that begins in it, so that these rows together also pay for the draft
+passes.
 
-No step prefills drafters for longer than a non-speculative step takes, or than one request needs: those with the least
-lag begin, the others wait.
+A step prefills drafters for no longer than a non-speculative step takes; one request may always begin. Requests with
+the least lag begin, the others wait.
 """
 
 from collections.abc import Callable
@@ -20,8 +21,9 @@ from smartspec.control.records import BatchView, Outcome, of_drafter
 
 
 class Lifetime:
-    """How many tokens a request still generates. One hazard rate for all: ends over tokens made, both fading. Requests
-    that still run count with what they have made so far, so short ones, which end first, do not bias it."""
+    """How many tokens a request still generates. All requests have one hazard rate: ended requests over generated
+    tokens, both fading. Requests that still run count with the tokens they have made so far. So the short ones, which
+    end first, do not bias it."""
 
     def __init__(self, settings: DraftPrefillSettings):
         self._fade = 1.0 - 1.0 / settings.memory
@@ -31,7 +33,7 @@ class Lifetime:
 
     @property
     def remaining_tokens(self) -> float:
-        """Tokens that a request is expected to make yet, whatever it has made."""
+        """Tokens that a request is still expected to make, however many it has made."""
         return self._made / self._ended
 
     def observe(self, outcome: Outcome) -> None:
@@ -40,7 +42,7 @@ class Lifetime:
         self._made += outcome.view.num_rows + float(outcome.accepted.sum())
 
     def request_ended(self, request_id: int) -> None:
-        """Learn that a request is gone; one that was not decoding says nothing."""
+        """Learn that a request has ended; nothing is learned from one that was not decoding."""
         if (self._request_ids == request_id).any():
             self._made *= self._fade
             self._ended = self._ended * self._fade + 1.0
@@ -56,12 +58,12 @@ def begun(
     value_of_time: float | None,
     plan: Callable[[np.ndarray, np.ndarray], LengthPlan],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The drafter of each row, int [R]: that of drafter where its KV is or should be brought up to date, else that of
-    without; and the time of 0..K passes of each with the share of draft prefill that this step is charged, float [D,
-    K + 1].
+    """The drafter of each row, int [R], and the time of 0..K passes of each drafter, float [D, K + 1]. A row has its
+    drafter where that one's KV is up to date or is worth its draft prefill, else that of without. The times include the
+    share of draft prefill that this step is charged.
 
-    drafter, without: int [R]. remaining_tokens: that each request is expected to make yet.
-    value_of_time: see planner. plan: from the drafter of each row and what draft passes take to the best lengths.
+    drafter, without: int [R]. remaining_tokens: that each request is still expected to make. value_of_time: see
+    planner. plan: from the drafter of each row and what draft passes take to the best lengths.
     """
     latency, max_draft_tokens = estimates.latency, estimates.max_draft_tokens
     if not estimates.models:
@@ -123,7 +125,7 @@ def _investment(drafter: np.ndarray, lag: np.ndarray, seconds: np.ndarray) -> np
 
 
 def _worth_of_an_end(view: BatchView) -> np.ndarray:
-    """What it is worth that a request ends sooner, relative to the others, float [R]: half for itself, half for the
-    rest, which then need not wait while its context is read in every step, nor for its memory."""
+    """The worth of an earlier end of each request, relative to the others: float [R]. Half of it is the request's own
+    gain. Half is the gain of the others: its context is no longer read in every step, and its memory is free."""
     total = max(view.total_context_tokens, 1)
     return (1.0 + view.num_rows * view.context_tokens / total) / 2.0

@@ -1,13 +1,13 @@
-"""Exploration: steps that are not believed to be best, for what they teach, paid by the budget.
+"""Exploration: steps that are not expected to be the best, but from which the controller learns. The budget pays them.
 
-Two things can only be learned by doing them: what a non-speculative step costs while every step speculates, and what
-tokens are worth that no draft reaches now (the second token of drafts that all have one; any token of a draft model
-that is off). Drafts that are too short hide it: their next token is not tested, larger passes are not timed, and the
-estimate that once spoke against them stays.
+Two things can only be learned by trying them. One is the cost of a non-speculative step while every step speculates.
+The other is the worth of tokens that no draft reaches now: the second token where all drafts have one, or any token of
+a draft model that is off. Drafts that are too short hide it. Their next token is not tested, larger passes are not
+timed, and a wrong estimate is never corrected.
 
-One rule for both: every so many steps at a batch size (doubling, so that little is spent on what is known), one of the
-two, if the budget can pay what it is expected to lose. So it happens often where the two are close (cheap, and where a
-mistake is likely) and rarely where one is far better.
+One rule serves both. After a number of steps at a batch size, one of the two is tried if the budget can pay its
+expected loss. The number doubles every time, so that little is spent on what is known. Where the alternatives are
+close, a trial is cheap and a mistake is likely, so trials are frequent. Where one is far better, they are rare.
 """
 
 from collections.abc import Callable
@@ -36,7 +36,8 @@ class _Size:
 
 
 class Exploration:
-    """Decides when to explore, and how; all_alike: all rows have to draft as long, so it is all or none."""
+    """Decides when to explore, and how. all_alike: all rows have drafts of one length, so either all explore or none
+    does."""
 
     def __init__(self, settings: BudgetSettings, budget: Budget, *, all_alike: bool):
         self._settings, self._budget, self._all_alike = settings, budget, all_alike
@@ -54,14 +55,14 @@ class Exploration:
         planned: Plan,
         choose: Callable[[Estimates], Choice],
     ) -> Plan | None:
-        """The exploratory plan of this step, with its reason; None where none is due, useful or affordable.
+        """The exploratory plan of this step, with its reason; None if none is due, useful or within the budget.
 
         best: the step's choice, planned: the plan that it comes to. choose: the choice by other estimates.
         """
         size = self._sizes.setdefault(size_of(view.num_rows), _Size(self._settings.first_spacing))
         if size.num_steps < size.spacing or not self._settings.share:
             return None
-        size.num_steps -= self._settings.first_spacing // 2  # where nothing comes of it: soon again
+        size.num_steps -= self._settings.first_spacing // 2  # if nothing is explored now: soon again
         # A mixed step does not tell what a non-speculative one costs, and some servers have no others.
         may_be_plain = planned.lengths.any() and not view.prefill_tokens
         is_plain = may_be_plain and size.num_explored % PLAIN_EVERY == 0
@@ -77,7 +78,8 @@ class Exploration:
         return bought
 
     def _longer(self, view, estimates, planned, choose) -> list[Plan]:
-        """Drafts that good acceptance would make worth their price; of fewer rows, where it is about the first ones."""
+        """Drafts that would be worth their price at good acceptance. Where no row drafts now, plans for fewer rows
+        follow."""
         good = self._settings.good_acceptance ** np.arange(1, estimates.max_draft_tokens + 1)
         longer = choose(replace(estimates, survival=np.maximum(estimates.survival, good))).draft_plan
         if longer.lengths.sum() <= planned.lengths.sum():
@@ -87,8 +89,8 @@ class Exploration:
 
 
 def _loss(view: BatchView, estimates: Estimates, best: Choice, planned: Plan, other: Plan) -> float:
-    """Seconds of step time that the other plan is expected to lose: its value against that of the planned one, at the
-    step's shadow price of time."""
+    """Seconds of step time that the other plan is expected to lose against the planned one, at the step's shadow price
+    of time."""
     values = []
     for plan in (planned, other):
         survival = estimates.of_width(plan.width).survival_of(plan.drafter)

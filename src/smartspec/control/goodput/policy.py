@@ -1,4 +1,4 @@
-"""The lengths of largest predicted goodput, for every request of a step, within a budget of what may be lost."""
+"""The draft lengths of largest predicted goodput for all requests of a step, within a budget of losses."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ from smartspec.control.records import BatchView, Drafted, Outcome, Plan
 
 @dataclass(frozen=True)
 class Settled:
-    """What a plan was decided by. is_planned: whether the best choice was followed, and no exploration or debt.
+    """What a plan was decided by. is_planned: whether the best choice was followed, not an exploration or a pause.
     weights: float [R], what one more token of each row is worth beside the choice, where drafts are cut by confidence;
     None elsewhere. saved_seconds: what the drafts are expected to save."""
 
@@ -38,7 +38,7 @@ class Goodput(Policy):
     uniform_lengths: where given, all drafts of a step share one length out of these (or 0), as engines with captured
     graphs need; a row whose draft is shorter is padded by the engine. fairness: which mean of the requests' tokens is
     maximised, see planner; None for the settings' with a draft model, and the arithmetic mean without: model-free
-    drafts come now and then, and a row without one in this step is not a slow request.
+    drafts are rare, and a row without one in this step is not a slow request.
     """
 
     def __init__(
@@ -71,8 +71,8 @@ class Goodput(Policy):
         return self._settle_planned(planned, view, estimates, best)
 
     def cut(self, plan: Plan, drafted: Drafted, survival: np.ndarray) -> np.ndarray:
-        """What is worth verifying now that the drafts are there: their cost is spent, their confidence known (see
-        verify_cut). All of those that were made to learn from."""
+        """The tokens that are worth verifying, now that drafting is paid and confidence is known (see verify_cut).
+        Drafts of explorations are verified whole."""
         settled = plan.settled
         if not isinstance(settled, Settled) or settled.weights is None or drafted.confidence is None:
             return drafted.lengths
@@ -155,7 +155,7 @@ class Goodput(Policy):
         view, seconds, off_seconds = outcome.view, outcome.seconds.total, settled.best.plan.off_seconds
         speculated = bool(outcome.drafted.any())
         if not speculated:
-            # By what is known now: a first step that corrects a wrong profile must not count as its error for ever.
+            # By what is known now: else a first step that corrects a wrong profile would count as an error for long.
             off_seconds = float(settled.latency.target_seconds(view, np.zeros(1))[0]) + settled.latency.host_seconds
         if not view.weights.any() or off_seconds <= 0:
             return
@@ -189,8 +189,9 @@ class Goodput(Policy):
 
 
 def marginal_weights(view: BatchView, best: Choice) -> np.ndarray:
-    """What one more token of each row is worth beside the plan, float [R]: its weight or, where the plan is fair, the
-    gradient of the mean that is maximised. It depends on what a request gets on average, not on chance in a step."""
+    """The worth of one more token of each row, given the plan: float [R]. It is the row's weight or, in a fair plan,
+    the gradient of the mean that is maximised. It depends on the expected tokens of a request, not on the outcome of a
+    step."""
     if not best.fairness or not view.num_rows:
         return view.weights
     emitted = 1.0 + expected_accepted(best.survival, best.plan.lengths)

@@ -1,15 +1,16 @@
-"""What a token saves beside prefill: where almost every step is a mixed one and arrivals are closed-loop, little.
+"""The price of time in mixed steps. It is low where almost every step is mixed and arrivals are closed-loop.
 
-In a mixed batch time is priced as in steps without prefill (see choice): a token made now is one that need not be made
-there. Under open-loop arrivals that holds even if such steps hardly come any more: a request that ends sooner leaves
-the batch sooner. In a closed loop of long prompts and short answers it does not: all time is prefill's, latency is the
-number of requests over throughput, and a token made sooner saves what its row adds to another mixed step. Priced as
-usual, drafts made such servers 6 % slower than plain decoding.
+In a mixed batch time usually has the price of steps without prefill (see prices): a token made now need not be made
+there. Under open-loop arrivals that holds even if such steps are rare, because a request that ends sooner leaves the
+batch sooner. In a closed loop of long prompts and short answers it does not hold. Nearly all time is spent on prefill,
+and latency is the number of requests over throughput. A token made sooner then saves only what its row adds to another
+mixed step. At the usual price, drafts made such servers 6 % slower than plain decoding.
 
-Arrivals are told apart by how the number of requests wanders. Open-loop, it changes by about the root of how many came
-and went; closed-loop, every request that ends is followed by a new one, and it stays constant. The wandering of a look
-is change^2 / (requests that came + requests that went), 1 at most: 0.5 or so on average for independent Poisson
-arrivals and departures, 0 in a closed loop.
+Arrivals are told apart by the change of the number of requests. Open-loop, it changes by about the square root of the
+number of requests that came and went. Closed-loop, every request that ends is followed by a new one, and the number
+stays constant. The number is read from time to time. Its wandering between two readings is change^2 / (requests that
+came + requests that went), at most 1. The mean is about 0.5 for independent Poisson arrivals and departures, and 0 in a
+closed loop.
 """
 
 import numpy as np
@@ -18,7 +19,7 @@ from smartspec.control.goodput.settings import PrefillPriceSettings
 from smartspec.control.policy import Estimates
 from smartspec.control.records import BatchView, Outcome
 
-MIN_ENDED = 4  # requests after which their number is looked at again, and at least a quarter of it
+MIN_ENDED = 4  # ended requests between two readings of the number of requests, and at least a quarter of it
 _NO_ROWS = np.zeros(0, dtype=np.int64)
 
 

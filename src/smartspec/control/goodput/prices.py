@@ -1,7 +1,7 @@
 """What the time of a step is worth, and which lengths, from which drafter, are best at that price.
 
-The price of time is the goodput of the best plan for the decoding requests of a step on their own: more time makes so
-many more tokens. Two costs of a step are not the price of its drafts alone:
+The price of time is the goodput of the best plan for the decoding requests of a step on their own: tokens that one more
+second makes. Two costs of a step are not caused by its drafts alone:
 
 * prefill in a mixed prefill-decode batch: it has to be done whatever is drafted. Time in such a step has the price that
   it has for the same requests without prefill (see planner, value_of_time): a token made now need not be made there.
@@ -19,8 +19,8 @@ import numpy as np
 from smartspec.control.goodput.draft_prefill import begun, without_late_starters
 from smartspec.control.goodput.prefill_price import PrefillPrice
 from smartspec.control.goodput.settings import GoodputSettings
-from smartspec.control.planner.lengths import LengthPlan, plan_lengths
-from smartspec.control.policy import Estimates, drafter_yields, length_caps, model_free_first, nobody, plan_by
+from smartspec.control.planner.lengths import LengthPlan, StepTimes, plan_lengths
+from smartspec.control.policy import Estimates, drafter_yields, length_caps, model_free_first, no_drafter, plan_by
 from smartspec.control.records import BatchView, Plan
 
 
@@ -68,9 +68,8 @@ def best_choice(
     prices: Prices | None = None,
 ) -> Choice:
     """The best plan over all drafters and widths. plan_uniform: plans one length for all rows, see uniform. fairness:
-    see goodput.Goodput. remaining_tokens: that each request is expected to make yet. prefill_price: what was learned of
-    mixed steps.
-    prices: of a choice for the same mixed step, to be kept for another; None to find them."""
+    see goodput.Goodput. remaining_tokens: tokens that each request is still expected to make. prefill_price: what was
+    learned of mixed steps. prices: those of an earlier choice for the same mixed step; None to compute them."""
     models = [number for number in estimates.models if view.drafters[number].lengths.any()]
     if fairness is None:
         fairness = settings.fairness if models else 0.0
@@ -109,9 +108,9 @@ def best_choice(
 
 
 def _off_goodput_of_projected_batch(view: BatchView, estimates: Estimates, largest: float) -> float:
-    """Weighted tokens per second of the projected batch without drafts: all that are prefilled decode too, and those
-    that wait, up to so many times the requests under way (the head of a longer queue has left before its end is
-    prefilled)."""
+    """Weighted tokens per second of the projected batch without drafts. In it the requests in prefill decode too, and
+    so do waiting ones, up to largest times the requests under way: of a longer queue the first have left before the
+    last are prefilled."""
     under_way = view.num_rows + view.num_prefills
     num_rows = min(under_way + view.num_waiting, int(largest * under_way))
     context = (view.total_context_tokens + view.prefill_context_tokens) // under_way
@@ -125,15 +124,16 @@ def _off_goodput_of_projected_batch(view: BatchView, estimates: Estimates, large
 
 
 def _assignments(view: BatchView, estimates: Estimates, models: list[int]) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Which drafter each row might have, int [R], and which it has instead if its KV would have to be prefilled first.
-    models: those of the drafters that can draft now.
+    """Candidate drafters of each row, int [R], each with the drafter that replaces it where its KV would have to be
+    prefilled first, int [R]. models: those of the drafters that can draft now.
 
-    A model-free drafter first, as it is free, or the one that yields most: with each draft model alone, and with all.
+    A row gets a model-free drafter first, because it is free, or the drafter of largest yield. Both are tried with each
+    draft model alone, and with all of them.
     """
     num_drafters = len(estimates.drafters)
     if num_drafters < 2 or not models:
         only = model_free_first(view, estimates)
-        return [(only, nobody(view.num_rows) if models else only)]
+        return [(only, no_drafter(view.num_rows) if models else only)]
     yields = drafter_yields(view, estimates)
     is_free = np.array([not drafter.has_passes for drafter in estimates.drafters])
     of_free = np.where(is_free[:, None] & (view.draft_lengths > 0), yields, -1.0)
@@ -163,9 +163,7 @@ def _best_lengths(
         length_caps(view, drafter, estimates.max_draft_tokens),
         view.weights,
         estimates.has_passes(drafter),
-        draft_seconds.sum(axis=0),
-        target_seconds,
-        estimates.latency.host_seconds,
+        StepTimes(draft_seconds.sum(axis=0), target_seconds, estimates.latency.host_seconds),
         value_of_time,
         fairness,
         passes=None if estimates.depths is None else estimates.passes_of(drafter),

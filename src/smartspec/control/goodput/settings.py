@@ -8,9 +8,10 @@ class BudgetSettings:
     """share: of step time that may be lost against plain decoding; 0: drafters are queried in every step, nothing is
     explored and nothing is distrusted. first_spacing, longest_spacing: steps at a batch size between two explorations,
     doubling from one to the other. good_acceptance: what acceptance may be after all, for explorations. memory:
-    speculative steps that measured goodput is compared over; a third of it says enough, and drafts pause for half of it
-    where it speaks against them, twice as long every further time, up to 16 times memory. tolerance: a loss below this
-    share of time is noise of the comparison. significance: standard errors by which plain decoding must lead."""
+    speculative steps that measured goodput is compared over; a third of it is enough to decide. Where measured goodput
+    speaks against drafts, they pause for half of memory, and twice as long every further time, up to 16 times memory.
+    tolerance: a loss below this share of time is noise of the comparison. significance: standard errors by which plain
+    decoding must lead."""
 
     share: float = 0.003
     first_spacing: int = 16
@@ -24,7 +25,7 @@ class BudgetSettings:
 @dataclass(frozen=True)
 class PrefillPriceSettings:
     """share_memory: steps that the share of steps without prefill is learned over. open_wandering: of the number of
-    requests, above which arrivals are open; wandering_rate: of learning it, per look."""
+    requests, above which arrivals are open; wandering_rate: of learning it, per reading."""
 
     share_memory: float = 256.0
     open_wandering: float = 0.2
@@ -34,10 +35,10 @@ class PrefillPriceSettings:
 @dataclass(frozen=True)
 class DraftPrefillSettings:
     """is_priced: whether draft prefill has to pay; each row that may draft begins otherwise. payback: how many times
-    its cost it must be expected to bring: lifetime and acceptance are guesses, the cost is certain. max_steps: farthest
-    ahead that it is paid back over: loads change. ordinary_lag: tokens that a row lacks which drafts in every step: no
-    investment. prior_tokens, prior_requests: tokens of an answer believed before any has ended, and how many ended ones
-    that is worth; memory: ended requests that count."""
+    its cost it must be expected to bring, because lifetime and acceptance are guesses and the cost is certain.
+    max_steps: most steps that may pay it back, because loads change. ordinary_lag: tokens that the KV of a row lacks
+    that drafts in every step; they are no investment. prior_tokens: expected tokens of an answer before any has ended;
+    prior_requests: ended requests that this prior counts as. memory: ended requests that count."""
 
     is_priced: bool = True
     payback: float = 2.5
@@ -60,10 +61,9 @@ class HysteresisSettings:
 @dataclass(frozen=True)
 class GoodputSettings:
     """fairness: with a draft model, see planner (2 is the harmonic mean, 0 the arithmetic one). uses_confidence: drafts
-    end early and are cut by it. prices_mixed_steps: time beside prefill has its shadow price, else tokens per second of
-    the long step decide. projected_batch:
-    of how many times the requests under way, at most, those that wait are taken to decode together. widths: of drafts
-    made in passes, see records.Plan; of those the best is taken."""
+    end early and are cut by it. prices_mixed_steps: time in mixed steps has its shadow price; otherwise their tokens
+    per second decide. projected_batch: largest size of the projected batch (see prices), as a multiple of the requests
+    under way. widths: of drafts made in passes, see records.Plan; the best of these is taken."""
 
     fairness: float = 2.0
     uses_confidence: bool = True

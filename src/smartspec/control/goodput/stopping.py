@@ -1,18 +1,19 @@
-"""Ending drafts while they are made: what a draft model's confidence in its tokens so far makes of the next ones.
+"""Ending drafts while they are made, by the draft model's confidence in the tokens so far.
 
-Lengths are planned before there is a draft, so they are right on average. As each token comes with a confidence, a
-draft that goes well may go on beyond its planned length, and one that does not may end before it. Behind every pass,
-those rows go on whose next tokens are together worth most beyond their price, if that is more than the pass costs:
+Lengths are planned before there is a draft, so they are right on average. Each draft token comes with a confidence. A
+draft of high confidence may become longer than planned, one of low confidence may end earlier. After every pass, the
+rule chooses the rows whose next tokens are together worth most beyond their price. They go on if that is more than the
+pass costs:
 
     sum_i w_i S_i a_i - value_of_time * (seconds of drafting and verifying so many more tokens)
 
-with S_i the survival of what is there, calibrated, a_i the acceptance expected of the next token and value_of_time the
-step's shadow price of time (see planner). That is one-step look-ahead. Survival only falls: what is not worth its price
-now will not be later, and in that case (where tokens do not become cheaper) no rule brings more (Chow, Robbins and
-Siegmund 1971, the monotone case). A draft that ends behind a token it keeps changes no distribution.
+S_i is the calibrated survival of the draft so far, a_i the expected acceptance of the next token, and value_of_time the
+step's shadow price of time (see planner). That is one-step look-ahead. Survival only falls: a token that is not worth
+its price now will not be later. Where tokens do not become cheaper either, no rule is better (Chow, Robbins and
+Siegmund 1971, the monotone case). A draft that ends after a token it keeps changes no distribution.
 
-Of a tree the rule sees a level's best nodes as one token: they together are what the next pass goes on from. As a_i
-stands what is expected of a chain's next token, so that a tree's next level is worth that at least.
+Of a tree the rule treats the best nodes of a level as one token: the next pass goes on from all of them. a_i is then
+the expected acceptance of a chain's next token, a lower bound for the next level of a tree.
 """
 
 from dataclasses import replace
@@ -21,7 +22,7 @@ import numpy as np
 
 from smartspec.control.acceptance.logistic import log_odds_of
 from smartspec.control.goodput.prices import Choice
-from smartspec.control.policy import Estimates, length_caps, nobody
+from smartspec.control.policy import Estimates, length_caps, no_drafter
 from smartspec.control.records import MAX_TREE_NODES, BatchView, Plan, StopRule
 
 LEAST_SURVIVAL = 1e-9
@@ -30,8 +31,8 @@ LEAST_SURVIVAL = 1e-9
 def drafted_as_confident(view: BatchView, estimates: Estimates, best: Choice, weights: np.ndarray) -> Plan:
     """The best plan with room for longer drafts that are made in passes, and a rule that ends them.
 
-    weights: float [R], worth of another token of each row. Drafts stay as planned where their drafter never said how
-    confident it is: a host that does not know it would not end them.
+    weights: float [R], worth of another token of each row. Drafts stay as planned where their drafter never reported
+    confidence: a host without confidence would not end them.
     """
     plan = best.draft_plan
     if estimates.acceptance is None:
@@ -64,12 +65,13 @@ def stop_rule(
     num_others: list[int],
 ) -> StopRule:
     """The rule of one step. drafter: int [R], -1 where drafts are as long as planned. Prices are in tokens: pass_price,
-    float [D, K], of a pass of each drafter at each depth, whoever takes part; token_price, float [N + 1], of drafting
-    and verifying 0..N tokens otherwise. num_others: tokens planned for the rows of all other drafters, of each. As
-    planned, not as drafted: how long another drafter's drafts became tells what was drawn (see verify_cut)."""
+    float [D, K], of a pass of each drafter at each depth, whichever rows take part; token_price, float [N + 1], of
+    drafting and verifying 0..N tokens otherwise. num_others: tokens planned for the rows of all other drafters, of
+    each. It is as planned, not as drafted: the final lengths of another drafter's drafts tell which tokens were drawn
+    (see verify_cut)."""
     acceptance = estimates.acceptance
-    assert acceptance is not None, "without an estimator nobody has a confidence to stop by"
-    # Positions first: one is asked for at a time.
+    assert acceptance is not None, "without an estimator there is no confidence to stop by"
+    # Positions first: one is needed at a time.
     survival = np.maximum(estimates.survival_of(drafter).T, LEAST_SURVIVAL)
     expected = np.concatenate([survival[:1], survival[1:] / survival[:-1]])
     history = log_odds_of(np.minimum(expected, 1.0 - LEAST_SURVIVAL))
@@ -102,14 +104,14 @@ def stop_rule(
 
 
 def _pass_seconds(view: BatchView, estimates: Estimates, best: Choice) -> tuple[np.ndarray, float]:
-    """What a pass of each drafter at each depth takes whoever takes part, float [D, K], and what each row adds at
-    most."""
+    """What a pass of each drafter at each depth takes, whichever rows take part, float [D, K], and what each row adds
+    at most."""
     of_all, most_per_row = np.diff(best.draft_seconds, axis=1), 0.0
     for number in estimates.models:
         rows = best.drafter == number
         if (num_rows := int(rows.sum())) < 2:
             continue
-        first = nobody(view.num_rows)
+        first = no_drafter(view.num_rows)
         first[np.where(rows, view.max_draft_tokens, -1).argmax()] = number
         of_one = float(estimates.latency.draft_seconds(view.with_lags_up_to(0), first, 1)[number, 1])
         per_row = max(float(of_all[number, 1:].max(initial=0.0)) - of_one, 0.0) / (num_rows - 1)

@@ -1,4 +1,4 @@
-"""One draft length for the whole step, out of a given set: what an engine with captured graphs can run.
+"""One draft length for the whole step, out of a given set, for engines with captured graphs.
 
 An engine with captured graphs may take longer for the step after a change of the length: with a table by batch size,
 232 tokens per second fell to 24 to 157 where it crosses its threshold (vLLM issue 49548).
@@ -13,8 +13,8 @@ from smartspec.control.records import BatchView
 
 
 class Hysteresis:
-    """Learns what changes cost from steps that were chosen. A length that differs from the last one is charged that,
-    divided by the steps that a length has lasted lately: where lengths change often, changing must gain more."""
+    """Learns the cost of a change of the length. A length that differs from the last one is charged this cost, divided
+    by the number of steps that a length has lasted lately. So where lengths change often, a change must gain more."""
 
     def __init__(self, settings: HysteresisSettings):
         self._settings = settings
@@ -30,7 +30,7 @@ class Hysteresis:
         return np.where(lengths == self._last, 0.0, max(self._seconds, 0.0) / self._lasting)
 
     def observe(self, length: int, excess_seconds: float | None) -> None:
-        """A step is over. excess_seconds: by how much longer it took than was predicted, None where that tells nothing
+        """A step is over. excess_seconds: measured minus predicted seconds, None where the difference has other causes
         (prefill)."""
         if self._last is not None and length != self._last:
             rate = self._settings.rate

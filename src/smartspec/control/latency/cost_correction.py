@@ -1,17 +1,17 @@
 """A profiled cost curve that every measured pass corrects: recursive least squares over its coefficients.
 
-The seconds of a pass are linear in the coefficients theta of its size x: those of the profiled curve, one slope for
-every piece of it, and two deviations of passes that hold prefill (one per pass, one per token). A Kalman filter tracks
-them (Huber's bound on outliers apart, any textbook: P <- P - P x x' P / S, theta <- theta + P x (y - x' theta) / S),
-starting from the profile with a prior that says how profiles go wrong:
+The seconds of a pass are linear in coefficients theta, with factors x that its size gives. The coefficients are those
+of the profiled curve (one slope for every piece) and two deviations of passes with prefill: one per pass, one per
+token. A Kalman filter tracks them: P <- P - P x x' P / S, theta <- theta + P x (y - x' theta) / S, with Huber's bound
+on outliers. It starts from the profile. Its prior says how profiles go wrong:
 
 * all coefficients together (another clock rate, a busy machine);
 * each by itself: the rest. A coefficient the profile found to be zero may still turn out not to be.
 
-Evidence fades by moving the covariance a little back towards that prior in every step. It is then bounded whatever is
-never excited, and what moves together in the prior moves faster than the ratios between coefficients. A single factor
-on the profile could explain any one size, but not what a draft token adds; the covariance knows which of the two the
-steps so far have told apart.
+Observations fade: in every step the covariance moves a little back towards that prior. So it stays bounded also for
+coefficients that no step tests. Coefficients that vary together in the prior move faster than the ratios between them.
+A single factor on the profile could explain any one size, but not what a draft token adds. The covariance says which of
+the two the steps so far have told apart.
 """
 
 from bisect import bisect_right
@@ -34,7 +34,7 @@ NAMES = (
 FIXED, ROWS, CONTEXT, ATTENDED, SCORED, PREFILL_PASS, PREFILL_TOKEN = range(len(NAMES))
 SLOPES = slice(len(NAMES), None)
 MIN_SHARE = 0.01  # of the smallest profiled pass: nothing is ever predicted to be faster
-BEYOND = 2.0**20  # tokens behind the last knot up to which its slope holds: more than any pass is fed
+BEYOND = 2.0**20  # tokens beyond the last knot up to which its slope holds: more than any pass is fed
 MAX_CORRECTIONS = 4  # rounds in which negative coefficients are put right; those left are cut off
 
 
@@ -188,13 +188,13 @@ class CostCorrection:
             held |= negative
             columns = self._covariance[:, held]
             block = columns[held]
-            block.flat[:: len(block) + 1] *= 1.0 + 1e-9  # keeps coefficients apart that are all but one
+            block.flat[:: len(block) + 1] *= 1.0 + 1e-9  # keeps it invertible where coefficients are nearly the same
             theta = self._estimate - columns @ np.linalg.solve(block, self._estimate[held])
             theta[held] = 0.0
         return np.maximum(theta, self._lowest)
 
     def _update_curve(self) -> None:
-        """What predictions need of the coefficients: scalars as floats, and the token curve at its knots."""
+        """Prepare the coefficients for predictions: scalars as floats, and the token curve at its knots."""
         self._scalars = self._theta[: len(NAMES)].tolist()
         np.cumsum(np.diff(self._curve_knots) * self._theta[SLOPES], out=self._heights[1:])
         self._curve = self._curve_knots.tolist(), self._heights.tolist()

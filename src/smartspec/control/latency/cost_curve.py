@@ -3,12 +3,12 @@
     seconds = constant + curve(fed tokens) + per_context_token * context tokens + per_row * rows + per_attended_token
     * attended tokens + per_scored_token * scored tokens
 
-curve is piecewise linear with non-negative slopes, so memory-bound plateaus, the bend to compute-bound and steps in
-between all fit; context tokens (the KV that is read) and attended tokens (sum over fed tokens of the context each
-attends to) carry attention; scored tokens are those whose logits are computed: newest and draft tokens, but not the
-inside of a prompt, which makes prompt tokens cheaper (by a fifth in a small model with a large vocabulary). All
-coefficients are non-negative: a negative one is a collinearity artefact that explodes outside the profiled range
-(arXiv 2406.14066's prototype has a negative per-request term).
+curve is piecewise linear with non-negative slopes. It fits memory-bound plateaus, the bend to compute-bound, and steps
+in between. Two terms are the time of attention: context tokens (the KV that is read) and attended tokens (sum over fed
+tokens of the context each attends to). Scored tokens are those whose logits are computed: newest and draft tokens, but
+not the inside of a prompt. That makes prompt tokens cheaper (by a fifth in a small model with a large vocabulary). All
+coefficients are non-negative: a negative one is a collinearity artefact that explodes outside the profiled range (arXiv
+2406.14066's prototype has a negative per-request term).
 """
 
 from dataclasses import dataclass

@@ -20,8 +20,8 @@ FORMAT = 3
 
 @dataclass(frozen=True)
 class PredictedSeconds:
-    """Predicted time of the parts of one step, and of the whole step had it carried no draft token, in seconds; drafts:
-    of the drafters that have passes in it, by number."""
+    """Predicted time of the parts of one step, in seconds. off: of the whole step if it had no draft token. drafts: of
+    the drafters that have passes in it, by number."""
 
     drafts: dict[int, float]
     target: float
@@ -52,7 +52,7 @@ class LatencyModel:
     """Predicts the parts of a step and learns from what they took.
 
     target: cost of one pass of the target. drafts: by drafter, cost of one of its passes, None where it has none; those
-    at the end may be left out. A guess will do where there is no profile: LatencyModel(CostCurve.linear(0.04, 0.002)).
+    at the end may be left out. Without a profile a guess is enough: LatencyModel(CostCurve.linear(0.04, 0.002)).
     """
 
     def __init__(self, target: CostCurve, drafts: tuple[CostCurve | None, ...] = ()):
@@ -228,8 +228,8 @@ def _one_pass(view: BatchView, lag: np.ndarray, num_entries: np.ndarray, limits:
 
 
 def _passes(view: BatchView, lag: np.ndarray, num_passes: np.ndarray, width: int) -> PassSize:
-    """The draft passes in which row i takes part in the first num_passes[i] (int [R], not all 0), with width nodes in
-    all but the first. lag: int [R]."""
+    """The draft passes. Row i takes part in the first num_passes[i] (int [R], not all 0), with width nodes in all but
+    the first of them. lag: int [R]."""
     # Rows that take part at a depth are those of more passes: sums from the end over rows by their number of passes.
     rows, context = (np.bincount(num_passes, of_row)[:0:-1].cumsum()[::-1] for of_row in (None, view.context_tokens))
     depths = np.arange(len(rows))

@@ -6,11 +6,11 @@ MIN_DEVIATION = 0.05  # of the mean
 
 
 class RobustMean:
-    """Mean of the recent values; as for passes (see cost_correction), a value counts as at most so many mean absolute
-    deviations away (Huber).
+    """Mean of the recent values. A value counts as at most max_deviations mean absolute deviations from the mean
+    (Huber), as for passes (see cost_correction).
 
-    The deviation follows what is seen, by steps as bounded, so it grows by 1.15 with every value of a lasting jump,
-    which is believed after some twenty.
+    The deviation follows the values, by bounded steps. It grows by a factor of 1.15 with every value of a lasting jump,
+    so the mean follows such a jump after some twenty values.
     """
 
     def __init__(self, settings: LatencySettings | None = None):

@@ -8,13 +8,13 @@ class LatencySettings:
     """How a profile goes wrong, and how fast a machine changes.
 
     common_std, single_std: of all profiled coefficients together (another clock rate, a busy machine) and of each by
-    itself, relative. attention_tokens: where the profile saw no cost of context, so many tokens are plausibly as much
-    to read as the weights, and to attend to them as much to compute as the rest of a token's pass. forgetting: part of
-    the way back to that prior in every step; the speed as a whole may then wander by 0.35 % a step, a coefficient by
-    itself by 0.08 %. noise: standard deviation of a measurement, relative; first_use_noise: times that for a size that
-    was never run (code generation, allocation, cold caches). max_deviations: of an innovation, in standard deviations;
-    its influence is bounded there (Huber). change_run: so many beyond that in a row and of one sign are no outliers:
-    the machine has changed. host_rate: of learning the host's time, per step.
+    itself, relative. attention_tokens: for a profile that measured no cost of context: so many tokens plausibly take as
+    long to read as the weights, and attention to them as long as the rest of a token's pass. forgetting: part of the
+    way back to that prior in every step; the speed as a whole may then wander by 0.35 % a step, a coefficient by itself
+    by 0.08 %. noise: standard deviation of a measurement, relative; first_use_noise: times that for a size that was
+    never run (code generation, allocation, cold caches). max_deviations: of an innovation, in standard deviations; its
+    influence is bounded there (Huber). change_run: so many beyond that in a row and of one sign are no outliers: the
+    machine has changed. host_rate: of learning the host's time, per step.
     """
 
     common_std: float = 0.7

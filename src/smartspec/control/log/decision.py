@@ -1,6 +1,6 @@
-"""Decision records: what a step was decided on, what else was possible, and what then happened.
+"""Decision records: the view a step was decided on, the alternatives, and the outcome.
 
-One record explains a step to a person and is enough to ask any policy the same question again (sim.replay). As text it
+One record explains a step to a person and is enough to replay the step with any policy (sim.replay). As text it
 is one line of JSON; a log of them begins with a header.
 """
 
@@ -35,10 +35,11 @@ class Alternative:
 class DecisionRecord:
     """One step. outcome: the view it was decided on and all that happened (its plan: what was left of the chosen one).
 
-    lengths, drafter: int [R], the draft plan the policy chose. goodput, off_goodput: predicted (weighted)
-    tokens per second of what was verified, and of no drafts at all. predicted_seconds: of the step. survival: float
-    [R, K], the estimates used, of the drafter of each row. alternatives: the best of those not chosen, by what the
-    policy maximises, best first. reason: why the planner was overruled (guard, probe), None where it was not.
+    lengths, drafter: int [R], the draft plan the policy chose. goodput, off_goodput: predicted (weighted) tokens per
+    second of what was verified, and of no drafts at all. predicted_seconds: of the step. survival: float [R, K], the
+    estimates used, of the drafter of each row. alternatives: the best of those not chosen, by what the policy
+    maximises, best first. reason: why the planner's choice was not followed (exploration, a budget that is overdrawn),
+    None where it was.
     """
 
     outcome: Outcome

@@ -40,12 +40,12 @@ def read_view(fields: Fields) -> BatchView:
     """Inverse of view_dict. ValueError names the field and what is wrong with it."""
     request_ids = fields.integers("request_ids")
     num_rows = len(request_ids)
-    wishes: dict[str, Any] = {"weights": fields.numbers("weights", num_rows)} if fields.has("weights") else {}
+    options: dict[str, Any] = {"weights": fields.numbers("weights", num_rows)} if fields.has("weights") else {}
     if fields.has("tpot_targets"):
         targets = fields.numbers("tpot_targets", num_rows)
-        wishes["extras"] = {"tpot_targets": np.where(np.isnan(targets), np.inf, targets)}
+        options["extras"] = {"tpot_targets": np.where(np.isnan(targets), np.inf, targets)}
     if fields.has("class_ids"):
-        wishes["class_ids"] = fields.integers("class_ids", num_rows)
+        options["class_ids"] = fields.integers("class_ids", num_rows)
     columns = fields.tables("drafters", len(_DRAFTER_COLUMNS), num_rows)
     return BatchView(
         request_ids=request_ids,
@@ -59,7 +59,7 @@ def read_view(fields: Fields) -> BatchView:
         draft_token_budget=fields.integer("draft_token_budget", default=UNLIMITED),
         num_waiting=fields.integer("num_waiting", default=0),
         now=fields.number("now"),
-        **wishes,
+        **options,
     )
 
 

@@ -1,25 +1,25 @@
 """What trees would bring before there are any: the likeliest nodes of each row, by acceptance of depth and rank.
 
-The chance of a node is taken as the product of its edges: the eldest child of a node at depth d is right with the
-chance of a chain's token there, a younger one with what its rank is worth where the eldest is wrong. The best tree of n
-nodes are then the n largest products (Sequoia, arXiv 2402.12374, whose dynamic program finds the same), popped one by
-one for all rows at once.
+The chance of a node is taken as the product of its edges. The top-1 child of a node at depth d is right with the chance
+of a chain's token there. A child of a later rank is right with the chance of its rank where the top-1 child is wrong.
+The best tree of n nodes then has the n largest products; the dynamic program of Sequoia (arXiv 2402.12374) finds the
+same tree. Nodes are popped one by one, for all rows at once.
 """
 
 import numpy as np
 
 
-def expected_trees(survival: np.ndarray, siblings: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def expected_trees(survival: np.ndarray, rank_chances: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Survival of the likeliest K nodes of each row, likeliest first, and how deep they lie, 1 for those that follow
     the text: float and int [R, K].
 
-    survival: float [R, K], of chains. siblings: float [W], chance of the second, third, ... child of a node where the
-    first is wrong.
+    survival: float [R, K], of chains. rank_chances: float [W], chance of the second, third, ... child of a node where
+    the first is wrong.
     """
     num_rows, num_nodes = survival.shape
-    edges = _edges(survival, siblings)
+    edges = _edges(survival, rank_chances)
     rows = np.arange(num_rows)
-    # What may be popped next: of each node that was popped its next sibling, and its eldest child.
+    # What may be popped next: of each node that was popped the child of next rank, and its own top-1 child.
     values = np.zeros((num_rows, num_nodes + 1))
     of_parent = np.ones((num_rows, num_nodes + 1))
     depths, ranks = np.ones((2, num_rows, num_nodes + 1), dtype=np.int64)
@@ -37,20 +37,20 @@ def expected_trees(survival: np.ndarray, siblings: np.ndarray) -> tuple[np.ndarr
     return found, at_depth
 
 
-def child_chances(eldest: np.ndarray, siblings: np.ndarray) -> np.ndarray:
-    """The chance of each child, given that its parent is right: float [..., width]. eldest: float [...], that of the
-    first; siblings: float [width - 1], of the others where the first is wrong."""
-    return np.concatenate([eldest[..., None], (1.0 - eldest[..., None]) * siblings], axis=-1)
+def child_chances(top: np.ndarray, rank_chances: np.ndarray) -> np.ndarray:
+    """The chance of each child, given that its parent is right: float [..., width]. top: float [...], that of the
+    first; rank_chances: float [width - 1], of the others where the first is wrong."""
+    return np.concatenate([top[..., None], (1.0 - top[..., None]) * rank_chances], axis=-1)
 
 
-def _edges(survival: np.ndarray, siblings: np.ndarray) -> np.ndarray:
+def _edges(survival: np.ndarray, rank_chances: np.ndarray) -> np.ndarray:
     """Chance of a child by depth and rank, given that its parent is accepted: float [K + 1, ranks + 1, R], the last of
     depths and ranks 0."""
     num_rows, num_nodes = survival.shape
     before = np.concatenate([np.ones((num_rows, 1)), survival[:, :-1]], axis=1)
-    eldest = np.divide(survival, before, out=np.zeros_like(survival), where=before > 0).T
+    top = np.divide(survival, before, out=np.zeros_like(survival), where=before > 0).T
     edges = np.zeros((num_nodes + 1, num_nodes + 1, num_rows))
-    younger = siblings[: num_nodes - 1]
-    edges[:-1, 0] = eldest
-    edges[:-1, 1 : 1 + len(younger)] = (1.0 - eldest[:, None]) * younger[:, None]
+    later = rank_chances[: num_nodes - 1]
+    edges[:-1, 0] = top
+    edges[:-1, 1 : 1 + len(later)] = (1.0 - top[:, None]) * later[:, None]
     return np.minimum.accumulate(edges, axis=1)

@@ -1,25 +1,26 @@
 """The planner: the best number of draft tokens for every request of a step, from one sort and a scan of prefix sums.
 
-A slot (i, j) is "verify the j-th draft token of request i"; it is worth w_i * S_i(j) expected tokens, S_i(j) being
-the probability that the first j draft tokens of request i are all accepted. S_i falls with j, so the n most valuable
-slots of the batch always form a prefix of every draft, and the best plan with n tokens is simply the first n slots of
-the sorted list. Goodput is then evaluated for every n and every draft depth: it may have several peaks (fixed costs,
-padding staircases), and stopping at the first drop loses up to 6 % (arXiv 2406.14066, section 5 gives the objective;
-the exact per-request search is ours).
+A slot (i, j) is "verify the j-th draft token of request i"; it is worth w_i * S_i(j) expected tokens, S_i(j) being the
+probability that the first j draft tokens of request i are all accepted. S_i falls with j, so the n most valuable slots
+of the batch always form a prefix of every draft. The best plan with n tokens is then simply the first n slots of the
+sorted list. Goodput is evaluated for every n and every draft depth, because it may have several peaks (fixed costs,
+padding staircases). To stop at the first drop loses up to 6 %. The objective is that of arXiv 2406.14066, section 5;
+the exact search per request is ours.
 
-A step that also carries prefill needs another objective. Its time is mostly prefill, which has to be done whatever is
-drafted, so the ratio would call time cheap and draft tokens of hardly any worth. There, time is given the shadow price
-it has in the steps without prefill (value_of_time: the tokens per second that one more second of step time is worth),
-and emitted - value_of_time * seconds is maximised: the parametric form of the same optimum (Dinkelbach, 1967).
+A mixed prefill-decode step needs another objective. Its time is mostly prefill, which has to be done whatever is
+drafted. The ratio would make time cheap there, and draft tokens worth hardly anything. So time gets the shadow price
+that it has in steps without prefill (value_of_time: tokens that one more second of step time is worth). Maximised is
+then emitted - value_of_time * seconds, the parametric form of the same optimum (Dinkelbach, 1967).
 
-Goodput favours requests that draft well: the arithmetic mean of the requests' tokens does not care whose they are. A
-fair plan maximises another power mean of them, that of exponent 1 - fairness (alpha fairness, Mo and Walrand 2000).
-fairness 1 is the geometric mean (proportional fairness, Kelly 1997): in equilibrium, where requests that are slow stay
-longer and are therefore more, the gradient of their mean latency is that of sum_i log E_i - R log T. 2 is the harmonic
-mean, whose inverse is the mean time per token; larger values mind only the slowest.
+Goodput favours requests with high acceptance: the arithmetic mean counts a token the same for every request. A fair
+plan maximises another power mean of the requests' tokens, that of exponent 1 - fairness (alpha fairness, Mo and Walrand
+2000). Fairness 1 is the geometric mean (proportional fairness, Kelly 1997). In equilibrium slow requests stay longer,
+so there are more of them; the gradient of mean latency is then that of sum_i log E_i - R log T. Fairness 2 is the
+harmonic mean, whose inverse is the mean time per token. Larger values weigh almost only the slowest requests.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -33,7 +34,7 @@ class LengthPlan:
     lengths: int [R]. depth: draft passes needed by the rows that need them. goodput: expected (weighted) tokens per
     second, of the fair plan by its mean. seconds: predicted step time. off_goodput, off_seconds: the same
     with no draft token at all. gain: how much better than that the plan is, as a share of the tokens emitted without
-    drafts. passes: int [R], those that the slots of each row take; None where it was not asked for.
+    drafts. passes: int [R], those that the slots of each row take; None where it is not needed.
     """
 
     lengths: np.ndarray
@@ -50,77 +51,114 @@ class LengthPlan:
         return int(self.lengths.sum())
 
 
+@dataclass(frozen=True)
+class StepTimes:
+    """What the parts of a step take, in seconds.
+
+    draft: float [K + 1], of 0..K draft passes, never decreasing. target: float [N + 1], of the target pass with 0..N
+    draft tokens, positive and never decreasing; plans of more than N tokens are not considered. host: all the rest.
+    """
+
+    draft: np.ndarray
+    target: np.ndarray
+    host: float = 0.0
+
+
+class _Found(NamedTuple):
+    """A plan of the num_tokens most valuable slots that exist after depth draft passes."""
+
+    value: float  # of the objective
+    num_tokens: int
+    depth: int
+    emitted: float
+    seconds: float
+
+
 def plan_lengths(
     survival: np.ndarray,
     caps: np.ndarray,
     weights: np.ndarray,
     needs_depth: np.ndarray,
-    draft_seconds: np.ndarray,
-    target_seconds: np.ndarray,
-    host_seconds: float = 0.0,
+    times: StepTimes,
     value_of_time: float | None = None,
     fairness: float = 0.0,
     passes: np.ndarray | None = None,
 ) -> LengthPlan:
-    """Maximise sum_i w_i * E_i / (draft_seconds[depth] + target_seconds[sum k_i] + host_seconds) with E_i = 1 +
-    sum_{j<=k_i} S_i(j), or, where value_of_time is given, the same numerator minus value_of_time times the same
-    denominator. fairness: where not 0, the numerator is sum_i w_i times the weighted power mean of E_i with exponent
-    1 - fairness.
+    """Maximise sum_i w_i * E_i / (draft[depth] + target[sum k_i] + host) with E_i = 1 + sum_{j<=k_i} S_i(j), and the
+    seconds those of times. value_of_time: where given, the numerator minus value_of_time times the denominator is
+    maximised instead. fairness: where not 0, the numerator is sum_i w_i times the weighted power mean of E_i with
+    exponent 1 - fairness.
 
     survival: float [R, K], never increasing along a row. caps: int [R], longest draft of each row. weights: float
     [R], >= 0. needs_depth: bool [R], True where a draft of length k takes k draft passes, False where it exists
     already. passes: int [R, K], draft passes that each slot takes where it is not that number, as in trees, whose slots
-    are nodes; None: as needs_depth says. draft_seconds: float [K + 1], never decreasing, time of that many draft
-    passes. target_seconds: float [N + 1], positive, never decreasing, time of the target pass with that many draft
-    tokens; plans of more than N tokens are not considered. The result is the exact optimum (with both
-    passes and fairness nearly: a node adds to its row what it would behind all that stand before it); ties go to fewer
-    draft tokens. The order of equal slots decides nothing but who gets them.
+    are nodes; None: as needs_depth says.
+
+    The result is the exact optimum. With passes and fairness together it is nearly so: what a node adds to its row is
+    computed as if all nodes before it were in the plan. Ties go to fewer draft tokens. The order of equal slots only
+    decides which row gets them.
     """
     num_positions = survival.shape[1]
-    admissible = np.arange(num_positions) < caps[:, None]
-    slots = np.flatnonzero(admissible)
+    slots = np.flatnonzero(np.arange(num_positions) < caps[:, None])
     base = float(weights.sum())
     gains = _slot_gains(survival, weights, fairness).ravel()[slots]
     order = (-gains).argsort(kind="stable")
     slots, gains = slots[order], gains[order]
     rows = slots // num_positions
     first_depth = _first_depth(slots, rows, num_positions, needs_depth, passes)
-    off_seconds = float(target_seconds[0] + draft_seconds[0] + host_seconds)
-    best = off = objective(base, off_seconds, value_of_time)
-    best_emitted, best_seconds, best_n, best_depth = base, off_seconds, 0, 0
+    off_seconds = float(times.target[0] + times.draft[0] + times.host)
+    off = _Found(objective(base, off_seconds, value_of_time), 0, 0, base, off_seconds)
+    best = _best(off, gains, first_depth, times, value_of_time, fairness)
+    chosen = slice(best.num_tokens) if first_depth is None else _slots_of(best, first_depth)
+    rows = rows[chosen]
+    return LengthPlan(
+        lengths=np.bincount(rows, minlength=len(caps)),
+        depth=best.depth,
+        goodput=best.emitted / best.seconds,
+        seconds=best.seconds,
+        off_goodput=base / off_seconds,
+        off_seconds=off_seconds,
+        gain=relative_gain(best.value, off.value, base, value_of_time),
+        passes=None if passes is None or first_depth is None else _most(rows, first_depth[chosen], len(caps)),
+    )
+
+
+def _best(
+    off: _Found,
+    gains: np.ndarray,
+    first_depth: np.ndarray | None,
+    times: StepTimes,
+    value_of_time: float | None,
+    fairness: float,
+) -> _Found:
+    """The best plan. off: that without drafts. gains: float [slots], largest first; first_depth: int [slots]."""
+    best, base = off, off.emitted
     bounds, depths = np.full(1, np.inf), [0]
     if first_depth is not None:
         # No plan of a depth is better than all slots that exist there at the price of none: most depths need no look.
         all_emitted = _power_mean(np.bincount(first_depth, gains).cumsum(), base, fairness)
-        least_seconds = draft_seconds[: len(all_emitted)] + (target_seconds[0] + host_seconds)
+        least_seconds = times.draft[: len(all_emitted)] + (times.target[0] + times.host)
         bounds = objective(all_emitted, least_seconds, value_of_time)
         depths = (-bounds).argsort(kind="stable").tolist()
     for depth in depths:
-        if bounds[depth] < best - BOUND_ERROR * abs(best):
+        if bounds[depth] < best.value - BOUND_ERROR * abs(best.value):
             break
         existing = gains if first_depth is None else gains[first_depth <= depth]
-        gained = existing[: len(target_seconds) - 1].cumsum()
+        gained = existing[: len(times.target) - 1].cumsum()
         if not len(gained):
             continue
         emitted = _power_mean(gained, base, fairness)
-        seconds = target_seconds[1 : len(emitted) + 1] + (draft_seconds[depth] + host_seconds)
+        seconds = times.target[1 : len(emitted) + 1] + (times.draft[depth] + times.host)
         values = objective(emitted, seconds, value_of_time)
         n = int(values.argmax())
-        if (values[n], -n - 1, -depth) > (best, -best_n, -best_depth):
-            best, best_n, best_depth = float(values[n]), n + 1, depth
-            best_emitted, best_seconds = float(emitted[n]), float(seconds[n])
-    chosen = slice(best_n) if first_depth is None else np.flatnonzero(first_depth <= best_depth)[:best_n]
-    rows = rows[chosen]
-    return LengthPlan(
-        lengths=np.bincount(rows, minlength=len(caps)),
-        depth=best_depth,
-        goodput=best_emitted / best_seconds,
-        seconds=best_seconds,
-        off_goodput=base / off_seconds,
-        off_seconds=off_seconds,
-        gain=relative_gain(best, off, base, value_of_time),
-        passes=None if passes is None or first_depth is None else _most(rows, first_depth[chosen], len(caps)),
-    )
+        if (values[n], -n - 1, -depth) > (best.value, -best.num_tokens, -best.depth):
+            best = _Found(float(values[n]), n + 1, depth, float(emitted[n]), float(seconds[n]))
+    return best
+
+
+def _slots_of(found: _Found, first_depth: np.ndarray) -> np.ndarray:
+    """Places of the plan's slots among all, most valuable first: int [num_tokens]."""
+    return np.flatnonzero(first_depth <= found.depth)[: found.num_tokens]
 
 
 def _first_depth(

@@ -1,23 +1,24 @@
 """Cutting drafts once their confidence is known, without bias for what was drawn.
 
-A sampled draft token is verified without loss if whether it is kept is settled before it is drawn. By then its own
-confidence is known (records.Drafted), and that of all positions up to its own. What lies behind is not: the confidence
-of later tokens, and with it how long its own draft and those of other rows become (StopRule), tells which token it was.
-So the best cut of the drafts as they are, a maximum over the number of tokens kept, is biased where a dear first token
-opens room for cheap ones: it would be kept for the sake of those behind it, that is, for what it was.
+Verification of a sampled draft token is lossless only if it is decided before the token is drawn whether it is kept. At
+that time its own confidence is known (records.Drafted), and that of all earlier positions. The confidence of later
+tokens is not known: it tells which token was drawn. So do the final lengths of its own draft and of other rows' drafts,
+because the StopRule depends on confidence. The best cut of finished drafts, a maximum over the number of tokens kept,
+is therefore biased. An expensive first token may open room for cheap ones; it would be kept for the tokens after it,
+that is, for what it was.
 
-Drafts are therefore cut position by position, as they were drawn. At each position the rows that are still kept go on,
-most valuable first, as long as a token's gain exceeds the price of one more token in the pass:
+Drafts are therefore cut position by position, as they were drawn. At each position, the rows whose earlier tokens are
+all kept are sorted by gain. A token is kept as long as its gain exceeds the price of one more token in the pass:
 
     (i, j) is kept  iff  (i, j - 1) is kept  and  gain[i, j] > price[tokens kept so far]
 
-where "so far" is at earlier positions, or at this one in rows of larger gain (of equal gain, in rows that came first
-before). Prices are settled before drafting. So, by induction over j, what is kept at position j is a function of
-confidence and of which drafts go on at positions up to j, all of which is known before any token at j is drawn.
+"So far" means: at earlier positions, or at this one in rows of larger gain (of equal gain: in rows that came first).
+Prices are settled before drafting. By induction over j, what is kept at position j depends only on confidence at
+positions up to j, and on which drafts go on there. All of that is known before any token at j is drawn.
 
-The price of the n-th token is the slope there of the greatest convex minorant of the pass's time, over all tokens that
-were planned for: where time is convex, what the token adds; where one token is dear and the next ones cheap, their
-average. Slopes never fall, so gains that exceed them one by one exceed the minorant's rise together.
+The price of the n-th token is the slope at n of the greatest convex minorant of the pass's time over all planned
+tokens. Where time is convex, it is what the token adds. Where one token is expensive and the next ones are cheap, it is
+their average. Slopes never fall. So gains that exceed them one by one also exceed the minorant's rise together.
 """
 
 import numpy as np

@@ -106,6 +106,6 @@ def map_anonymous(shape: tuple[int, ...], dtype: torch.dtype) -> tuple[mmap.mmap
     num_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
     mapping = mmap.mmap(-1, num_bytes, flags=flags)
-    with suppress(OSError):  # of a kernel without huge pages, which take memory for positions nobody has written
+    with suppress(OSError):  # of a kernel without huge pages, which take memory for positions that were never written
         mapping.madvise(mmap.MADV_NOHUGEPAGE)
     return mapping, torch.frombuffer(mapping, dtype=dtype).view(shape)

@@ -1,7 +1,7 @@
 """What a model hands to the attention interface, found by running it once with a stand-in that only takes notes.
 
 What a layer may see is said by transformers in the mask alone (a model may or may not also pass its sliding window as
-an option), so the stand-in has masks of its own, which know the window they were asked for.
+an option), so the stand-in has masks of its own, which know the window they were made for.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ from transformers.masking_utils import causal_mask_function, sliding_window_caus
 PROBE_NAME = "smartspec_probe"
 # A pass over tokens 0 at these positions; the last one may be elsewhere, see `probe`.
 PROBE_POSITIONS = (4, 5, 6, 7)
-FAR = 1 << 20  # positions at which a mask is asked what it shows
+FAR = 1 << 20  # positions at which it is checked what a mask shows
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def _no_attention(*args: object, **kwargs: object) -> None:
 def _noted_mask(
     batch_size: int, q_length: int, kv_length: int, *, mask_function: Callable, dtype=torch.float32, **kwargs: object
 ) -> torch.Tensor:
-    """A mask of transformers' mask interface that hides nothing, with what it was asked for as attributes."""
+    """A mask of transformers' mask interface that hides nothing, with the arguments it was made with as attributes."""
     mask = torch.zeros(batch_size, 1, q_length, kv_length, dtype=dtype, device=kwargs.get("device"))
     size = kwargs.get("local_size")
     mask.window, mask.is_known = None, _agree(mask_function, causal_mask_function)

@@ -1,4 +1,4 @@
-"""Ragged cached attention behind transformers' attention interface.
+"""Ragged cached attention for transformers' attention interface.
 
 A step feeds a ragged row of tokens: for each segment (one request) some new tokens at some position of its slot. Keys
 and values are written into the slot and attended to there, without a gather. On a processor our kernel takes the whole
@@ -116,7 +116,7 @@ class AttentionPlan:
 
     segments: in slot order, as they lie in the ragged row. windows: of every layer, its sliding window in tokens or
     None. max_tile_tokens: how many tokens of a request our kernel takes at once, 0 where it does not apply and torch
-    attends in groups. num_padding: ragged rows behind the last segment that are no tokens and attend to nothing; only
+    attends in groups. num_padding: ragged rows after the last segment that are no tokens and attend to nothing; only
     with our kernel.
     """
 
@@ -145,7 +145,7 @@ class AttentionPlan:
         self._made: dict[Hashable, object] = {}
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What make returns, made by the first layer that asks for this key."""
+        """What make returns, made by the first layer that needs this key."""
         if key not in self._made:
             self._made[key] = make()
         return self._made[key]

@@ -1,6 +1,6 @@
 """Which tokens a token of a draft tree sees: one description for our kernel, torch's masks, and position ids.
 
-Tokens of a tree lie in the KV in node order, behind the text, while their positions go by depth. A token sees the whole
+Tokens of a tree lie in the KV in node order, after the text, while their positions go by depth. A token sees the whole
 text and, of the tree, its ancestors and itself: a set of at most 64 places, one machine word. That word says all there
 is to know: its number of bits is the token's depth, and what a sliding window leaves of a path are the word's highest
 bits, because parents stand before their children.
@@ -19,7 +19,7 @@ MAX_TREE_TOKENS = MAX_TREE_NODES + 1  # bits of a word
 class TreeMask:
     """What new tokens of one request see from place base on; all places before are seen by all.
 
-    base: the first place in the KV that not everybody sees; position and place are the same up to there. ancestors:
+    base: the first place in the KV that not every token sees; position and place are the same up to there. ancestors:
     uint64 [n], bit b of which says whether a token sees place base + b; its own bit is set.
     """
 

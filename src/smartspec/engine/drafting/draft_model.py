@@ -1,6 +1,6 @@
 """A smaller model as drafter: batched over requests, with its own KV cache in the same slots.
 
-The draft model keeps, per slot, how many tokens of the committed text its KV holds. When it was not asked for a while
+The draft model keeps, per slot, how many tokens of the committed text its KV holds. When it was not used for a while
 that lags, and its next draft begins with a draft prefill: one pass over everything it missed. When its drafts were
 rejected, the count falls back.
 """
@@ -63,7 +63,7 @@ class DraftModel:
         return DrafterView(np.full(len(lag), UNLIMITED), lag=lag)
 
     def draft(self, batch: Batch, lengths: np.ndarray, stop: StopRule | None = None) -> list[Draft]:
-        """Draft lengths[i] tokens behind the text of row i (int [R]), fewer where stop says so; a row of length 0 costs
+        """Draft lengths[i] tokens after the text of row i (int [R]), fewer where stop says so; a row of length 0 costs
         nothing."""
         requests = batch.decoding
         made = [_Row([], [], []) for _ in requests]
@@ -118,7 +118,7 @@ class DraftModel:
     def _pass(
         self, requests: list[Request], feeds: list[np.ndarray], depth: int
     ) -> tuple[torch.Tensor, list[np.ndarray]]:
-        """Logits behind what is fed, [n, V]; in the first pass also, per request, what the model would have guessed for
+        """Logits after what is fed, [n, V]; in the first pass also, per request, what the model would have guessed for
         the last tokens of its draft prefill."""
         num_logits = [1] * len(feeds)
         if depth == 0:
@@ -158,8 +158,8 @@ class _Row:
 
 
 def _num_guesses(request: Request, feed: np.ndarray) -> int:
-    """Tokens of this feed whose guess is evidence: emitted ones (a prompt is not the target's), and only of greedy
-    requests (a sampled token is a random draw)."""
+    """Tokens of this feed whose guess is an observation: emitted ones (a prompt is not the target's), and only of
+    greedy requests (a sampled token is a random draw)."""
     return min(len(feed) - 1, request.num_output_tokens, MAX_GUESSES) if request.params.greedy else 0
 
 

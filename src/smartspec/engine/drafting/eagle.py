@@ -60,7 +60,7 @@ class _Layer(nn.Module):
 
 
 class PackedEagle(nn.Module):
-    """An EAGLE head for drafting alone: the modules of fusion and linear, as HeadRunner asks for them. output: the
+    """An EAGLE head for drafting alone: the modules of fusion and linear, as HeadRunner needs them. output: the
     target's output embedding."""
 
     def __init__(self, head: EagleHead, output: nn.Module):

@@ -1,7 +1,7 @@
 """A trained head as drafter: chains and trees of its likeliest tokens, made from what the target has computed anyway.
 
 Per slot it keeps how far the target's features are known and how far its own KV holds them; the latter lags when it was
-not asked, and its next draft begins with one pass over what it missed. The KV of its drafts is never kept: their
+not used, and its next draft begins with one pass over what it missed. The KV of its drafts is never kept: their
 entries are computed anew from the target's features, which are better than its own.
 """
 
@@ -50,7 +50,7 @@ class HeadDrafter:
             self._forget(request.slot, request.num_computed_tokens)
 
     def _forget(self, slot: int, num_tokens: int) -> None:
-        """Nothing is known behind so many tokens. The entry of the last one has read the token behind it, which may be
+        """Nothing is known after so many tokens. The entry of the last one has read the token after it, which may be
         another now."""
         self._num_known[slot] = min(self._num_known[slot], num_tokens)
         self._num_seen[slot] = min(self._num_seen[slot], max(num_tokens - 1, 0))
@@ -65,7 +65,7 @@ class HeadDrafter:
         return partial(self.runner.propose, [replace(segment, num_logits=1) for segment in segments])
 
     def view(self, batch: Batch, is_queried: bool = True) -> DrafterView:
-        """Drafts of any length where all features are known; how far its KV lags behind its next draft."""
+        """Drafts of any length where all features are known; how far its KV lags its next draft."""
         slots = [request.slot for request in batch.decoding]
         computed = np.array([request.num_computed_tokens for request in batch.decoding], dtype=np.int64)
         can_draft = (self._num_known[slots] == computed) & (computed > 0)
@@ -73,7 +73,7 @@ class HeadDrafter:
         return DrafterView(np.where(can_draft, UNLIMITED, 0), lag=lag)
 
     def draft(self, batch: Batch, lengths: np.ndarray, stop: StopRule | None = None) -> list[Draft]:
-        """Draft lengths[i] tokens behind the text of row i (int [R]), fewer where stop says so; a row of length 0 costs
+        """Draft lengths[i] tokens after the text of row i (int [R]), fewer where stop says so; a row of length 0 costs
         nothing."""
         return self.draft_trees(batch, lengths, lengths, 1, stop)
 
@@ -163,7 +163,7 @@ def _grow(feeds: list[_Feed], proposals: Proposals) -> list[float]:
 
 
 def _next_feeds(feeds: list[_Feed], is_done: list[bool]) -> tuple[list[_Feed], list[int]]:
-    """Of the rows that are not done and whose trees can become better: what they are fed next, and behind which logits
+    """Of the rows that are not done and whose trees can become better: what they are fed next, and after which logits
     of this pass each of these nodes stands."""
     following, parents, first = [], [], 0
     for feed, done in zip(feeds, is_done, strict=True):
@@ -180,6 +180,6 @@ def _next_feeds(feeds: list[_Feed], is_done: list[bool]) -> tuple[list[_Feed], l
 
 
 def _text_rows(verification: Verification) -> slice | list[int]:
-    """Of the newest token and the nodes of a draft behind it, those that are text now."""
+    """Of the newest token and the nodes of a draft after it, those that are text now."""
     nodes = verification.accepted_nodes
     return slice(1 + verification.num_accepted) if nodes is None else [0, *(1 + node for node in nodes)]

@@ -99,10 +99,10 @@ class HeadRunner:
             self._rows.apply(op)
 
     def propose(self, segments: list[Segment], earlier_rows: list[int] | None = None, width: int = 1) -> Proposals:
-        """One pass: what follows each row whose logits the segments ask for, in their order.
+        """One pass: what follows each row whose logits the segments need, in their order.
 
-        A segment's token_ids are those behind its positions (token p + 1 at position p). earlier_rows: for each token,
-        which row of the last pass's proposals it stands behind, whose hidden state takes the place of features; None:
+        A segment's token_ids are those after its positions (token p + 1 at position p). earlier_rows: for each token,
+        which row of the last pass's proposals it stands after, whose hidden state takes the place of features; None:
         the features of those positions are read, of long segments in several passes.
         """
         if earlier_rows is None:
@@ -110,7 +110,7 @@ class HeadRunner:
         return self._pass(segments, earlier_rows, width)
 
     def _last_chunk(self, segment: Segment) -> Segment:
-        """Feed all but the last chunk, which is returned, and with it every token whose logits are asked for."""
+        """Feed all but the last chunk, which is returned, and with it every token whose logits are needed."""
         while (num_more := segment.num_tokens - max(MAX_CHUNK, segment.num_logits)) > 0:
             num = min(MAX_CHUNK, num_more)
             self._pass([replace(segment, token_ids=segment.token_ids[:num], num_logits=0)], None, 1)

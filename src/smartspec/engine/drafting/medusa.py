@@ -1,4 +1,4 @@
-"""Medusa heads (arXiv 2401.10774): the k-th reads the target's last hidden state and predicts the token k places behind
+"""Medusa heads (arXiv 2401.10774): the k-th reads the target's last hidden state and predicts the token k places after
 the next one.
 
 They have no attention and so no KV: what the target computed of its newest position is all they read, and one pass of

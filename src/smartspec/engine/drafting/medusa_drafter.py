@@ -88,7 +88,7 @@ class MedusaDrafter:
         return DrafterView(np.where((self._num_known[slots] == computed) & (computed > 0), UNLIMITED, 0))
 
     def draft(self, batch: Batch, lengths: np.ndarray, stop: StopRule | None = None) -> list[Draft]:
-        """Draft lengths[i] tokens behind the text of row i (int [R]), fewer where there are fewer heads; a row of
+        """Draft lengths[i] tokens after the text of row i (int [R]), fewer where there are fewer heads; a row of
         length 0 costs nothing."""
         return self.draft_trees(batch, lengths, lengths, 1, stop)
 
@@ -102,7 +102,7 @@ class MedusaDrafter:
         chances: np.ndarray | None = None,
     ) -> list[Draft]:
         """The best lengths[i] nodes of at most depths[i] levels (int [R] each) of the product of what the heads
-        propose. stop is not asked: there is one pass."""
+        propose. stop is not called: there is one pass."""
         active = np.flatnonzero((lengths > 0) & (depths > 0)).tolist()
         drafts = [NO_DRAFT] * len(lengths)
         if not active:

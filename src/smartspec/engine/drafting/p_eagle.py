@@ -1,6 +1,6 @@
 """P-EAGLE: an EAGLE-3 head that drafts all tokens in one pass (parallel EAGLE, `peagle` in the `speculators` format).
 
-Its entry at the text's last position predicts the next token as in EAGLE-3. Behind it stand entries that know neither a
+Its entry at the text's last position predicts the next token as in EAGLE-3. After it stand entries that know neither a
 token nor features: a mask token's embedding and a learned stand-in for the features. The d-th of them predicts the
 token d places further on, whatever those between will be.
 """

@@ -49,7 +49,7 @@ class PEagleDrafter(HeadDrafter):
         chances: np.ndarray | None = None,
     ) -> list[Draft]:
         """The best lengths[i] nodes of at most depths[i] levels (int [R] each) of the product of what the entries
-        propose. stop is not asked: there is one pass."""
+        propose. stop is not called: there is one pass."""
         active = np.flatnonzero((lengths > 0) & (depths > 0)).tolist()
         drafts = [NO_DRAFT] * len(lengths)
         if not active:
@@ -65,7 +65,7 @@ class PEagleDrafter(HeadDrafter):
         return drafts
 
     def _masked(self, segment: Segment, depth: int) -> Segment:
-        """The segment with entries behind it for the tokens after the next one. Their features and KV lie where those
+        """The segment with entries after it for the tokens after the next one. Their features and KV lie where those
         of text will."""
         num_masks = min(depth, self.spec.one_pass_depth, 1 + self.runner.max_len - segment.end) - 1
         self.runner.features[segment.slot, segment.end : segment.end + num_masks] = self.runner.mask_features

@@ -34,7 +34,7 @@ class LogitsRunner(Runner, Protocol):
 
 
 def segments_of_size(runner: Runner, num_rows: int, num_new: int, context: int) -> list[Segment]:
-    """num_new tokens of each row behind a cache that has been written: memory that never was is one page of zeros to a
+    """num_new tokens of each row after a cache that has been written: memory that never was is one page of zeros to a
     CPU, and reads 4 rows of context in a tenth less time."""
     for slot in range(num_rows):
         runner.cache.fill_with_ones(slot, context)

@@ -1,8 +1,8 @@
 """The likeliest tree of a head that proposes the tokens of each depth on their own, as Medusa heads do.
 
-Such a head says how likely a token is so many places behind the text, whatever stands between. The chance of a path is
+Such a head says how likely a token is so many places after the text, whatever stands between. The chance of a path is
 taken as the product of its tokens', and the best tree of n nodes are the n largest products, popped one by one: of each
-node that was taken its next sibling and its eldest child may be next.
+node that was taken the child of next rank and its own top-1 child may be next.
 """
 
 import heapq
@@ -20,7 +20,7 @@ def product_trees(proposals: Proposals, num_depths: list[int], num_nodes: list[i
     tree of more nodes than a mask holds."""
     token_ids, chances = proposals.lists
     if len(token_ids[0]) > 1 and max(num_nodes) > MAX_TREE_NODES:
-        raise ValueError(f"a draft tree of {max(num_nodes)} nodes: the limit is {MAX_TREE_NODES}, ask for fewer nodes")
+        raise ValueError(f"a draft tree of {max(num_nodes)} nodes: the limit is {MAX_TREE_NODES}, use fewer nodes")
     made, first = [], 0
     for depths, nodes in zip(num_depths, num_nodes, strict=True):
         of_row = slice(first, first + depths)
@@ -39,8 +39,8 @@ def product_tree(token_ids: list[list[int]], chances: list[list[float]], num_nod
         worth, _, parent, depth, rank, of_parent = heapq.heappop(open_nodes)
         taken.append((parent, token_ids[depth][rank], chances[depth][rank]))
         if rank + 1 < len(chances[depth]):
-            sibling = -of_parent * chances[depth][rank + 1]
-            heapq.heappush(open_nodes, (sibling, number, parent, depth, rank + 1, of_parent))
+            next_rank = -of_parent * chances[depth][rank + 1]
+            heapq.heappush(open_nodes, (next_rank, number, parent, depth, rank + 1, of_parent))
         if depth + 1 < len(chances):
             child = worth * chances[depth + 1][0]
             heapq.heappush(open_nodes, (child, number + 1, len(taken) - 1, depth + 1, 0, -worth))

@@ -1,4 +1,4 @@
-"""What a pass of a head proposes: of every row the likeliest tokens behind it."""
+"""What a pass of a head proposes: of every row the likeliest tokens after it."""
 
 from dataclasses import dataclass, replace
 
@@ -26,7 +26,7 @@ class Proposals:
 
     @property
     def lists(self) -> tuple[list[list[int]], list[list[float]]]:
-        """token_ids and chances. Behind features that are NaN the latter are no probabilities, and nothing could be
+        """token_ids and chances. After features that are NaN the latter are no probabilities, and nothing could be
         sorted by them: they are 0 here."""
         return self.token_ids.tolist(), np.clip(np.nan_to_num(self.chances), 0.0, 1.0).tolist()
 

@@ -19,7 +19,7 @@ def head_folder(name: str, model: str) -> Path:
         return Path(name).expanduser()
     if not has_shipped_head(model):
         raise ValueError(
-            f"no head comes with {model!r}: leave {SHIPPED!r} out, or give the folder of a head (docs/drafters.md says "
+            f"no head comes with {model!r}: leave {SHIPPED!r} out, or give the folder of a head (docs/training.md says "
             f"how to train one; ./{SHIPPED} is a folder of that name)"
         )
     return HEADS / model

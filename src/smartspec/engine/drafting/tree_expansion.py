@@ -11,12 +11,12 @@ not fed. A width of 1 makes a chain.
     growing = TreeExpansion(width=4, num_nodes=16)
     growing.add([-1], *best_children(logits of the text's last token, 4))   # of the pass over what the KV lacks
     while fed := growing.frontier():
-        token_ids, mask = growing.token_ids(fed), growing.feed(fed, place)     # place: behind what the KV holds
+        token_ids, mask = growing.token_ids(fed), growing.feed(fed, place)     # place: after what the KV holds
         logits = a pass over the segment (slot, place, token_ids, tree=mask)
         growing.add(fed, *best_children(logits, 4))
     draft = growing.draft()
 
-The drafter's KV then holds fed nodes in the order of feeding behind the text, not a path: what is accepted is fed again
+The drafter's KV then holds fed nodes in the order of feeding after the text, not a path: what is accepted is fed again
 with the next draft's first pass.
 """
 
@@ -31,7 +31,7 @@ from smartspec.engine.attention.tree_mask import MAX_TREE_TOKENS, TreeMask, tree
 
 
 def best_children(logits: torch.Tensor, width: int) -> tuple[list[list[int]], list[list[float]]]:
-    """The tokens that are likeliest behind each row of logits [n, V], the first best, and their probabilities."""
+    """The tokens that are likeliest after each row of logits [n, V], the first best, and their probabilities."""
     top = logits.float().topk(min(width, logits.shape[-1]), dim=-1)
     chances = torch.exp(top.values - torch.logsumexp(logits.float(), dim=-1, keepdim=True))
     return top.indices.tolist(), chances.tolist()
@@ -46,7 +46,7 @@ class TreeExpansion:
 
     def __init__(self, width: int, num_nodes: int, max_fed: int = MAX_TREE_TOKENS):
         if width > 1 and num_nodes > MAX_TREE_NODES:
-            raise ValueError(f"a draft tree of {num_nodes} nodes: the limit is {MAX_TREE_NODES}, ask for fewer nodes")
+            raise ValueError(f"a draft tree of {num_nodes} nodes: the limit is {MAX_TREE_NODES}, use fewer nodes")
         self.width, self.num_nodes = width, num_nodes
         # Without a mask, as chains are fed, there is no limit but theirs.
         self._max_fed = max_fed if width == 1 else min(max_fed, MAX_TREE_TOKENS)
@@ -60,7 +60,7 @@ class TreeExpansion:
         self._beam = 1.0  # that one of the newest level's likeliest nodes is reached and accepted
 
     def add(self, nodes: list[int], token_ids: list[list[int]], chances: list[list[float]]) -> float:
-        """Children of each of these nodes (-1: the text), the likeliest first, and the probability of each behind it;
+        """Children of each of these nodes (-1: the text), the likeliest first, and the probability of each after it;
         of more than width the rest is left out. Returns the probability that one of the likeliest width of all is
         right, given that one of those of the level before is."""
         first = len(self._tokens)
@@ -93,7 +93,7 @@ class TreeExpansion:
         return [self._parents[node] for node in nodes]
 
     def feed(self, nodes: list[int], place: int) -> TreeMask | None:
-        """What these nodes see when they are fed in places place.. of the KV, behind those fed before; None where that
+        """What these nodes see when they are fed in places place.. of the KV, after those fed before; None where that
         is everything. Raises ValueError where more are fed than a mask holds."""
         if self.width == 1:
             self._fed += nodes

@@ -1,4 +1,4 @@
-"""One draft tree of what a head and the n-gram tree propose behind the same text."""
+"""One draft tree of what a head and the n-gram tree propose after the same text."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,8 @@ from smartspec.drafters.ngram_tree import NgramTreeDrafter
 
 class WithNgrams:
     """A drafter into whose trees those of the n-gram drafter go, which cost nothing more: it is a drafter of the same
-    engine and has made its own when this one is asked. Chains stay as they are. Implements core.drafter.TreeDrafter."""
+    engine and has made its own when this one is called. Chains stay as they are. Implements
+    core.drafter.TreeDrafter."""
 
     def __init__(self, drafter: TreeDrafter, ngrams: NgramTreeDrafter):
         self.spec = drafter.spec

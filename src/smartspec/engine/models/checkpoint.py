@@ -170,7 +170,7 @@ def _stock_model(name: str, source: str, dtype: torch.dtype | None) -> nn.Module
 def _read_gguf(
     name: str, file: GGUFFile, dtype: torch.dtype, keep_blocks: bool
 ) -> tuple[nn.Module, PreTrainedTokenizerBase]:
-    """keep_blocks is asked for; where weights cannot stay in their blocks, a line says so and they are unpacked."""
+    """keep_blocks: as in read_checkpoint. Weights that cannot stay in their blocks are unpacked, and a line says so."""
     try:
         values, known = config_values(file)
         folder = configuration_folder(file, values)

@@ -30,7 +30,7 @@ def end_token_ids(model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> froze
 def template_end(tokenizer: PreTrainedTokenizerBase) -> int | None:
     """The special token that the chat template writes directly after an assistant's answer, where it writes one.
 
-    What opens a turn is none: a template may begin the next one, asked or not.
+    What opens a turn is none: a template may begin the next one without being told to.
     """
     user, assistant = {"role": "user", "content": "Hello"}, {"role": "assistant", "content": _ANSWER}
     special = _special_tokens(tokenizer)
@@ -46,9 +46,9 @@ def template_end(tokenizer: PreTrainedTokenizerBase) -> int | None:
         if not tokenizer.chat_template:
             return None
         end = next_special(user, assistant)
-        asked, begun = render(user), render(user, add_generation_prompt=True)
-        opens = _first(special, begun.removeprefix(asked)) if begun != asked else None
-        if begun == asked and end != next_special(user, assistant, user):
+        plain, begun = render(user), render(user, add_generation_prompt=True)
+        opens = _first(special, begun.removeprefix(plain)) if begun != plain else None
+        if begun == plain and end != next_special(user, assistant, user):
             return None
     except Exception as error:  # a template is a program of its author's: it is told when it is used
         logger.debug("the chat template does not render a conversation: %s", error)

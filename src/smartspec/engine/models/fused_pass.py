@@ -23,7 +23,7 @@ from smartspec.engine.models.taps import decoder_layers
 
 @dataclass(frozen=True)
 class FusedPass:
-    """The parts of a model: what it embeds tokens and positions with, its layers, and what is behind them."""
+    """The parts of a model: what it embeds tokens and positions with, its layers, and what follows them."""
 
     embedding: nn.Module
     rotary: Rotary

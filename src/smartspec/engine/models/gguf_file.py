@@ -169,7 +169,7 @@ def _damaged(path: Path, problem: str) -> OSError:
 
 
 class _Cursor:
-    """Reads little-endian values one behind the other; what lies beyond the end raises."""
+    """Reads little-endian values one after the other; what lies beyond the end raises."""
 
     def __init__(self, path: Path, content: mmap.mmap):
         self.path, self.content, self.place = path, content, 0

@@ -1,7 +1,7 @@
 """What a GGUF file says of its model: every key is applied, or changes nothing, or the file is refused by its name.
 
 Why: transformers reads a few keys and drops the others without a word, so that a model is served that is not the
-file's. Here whoever applies a key takes it; what nobody took is refused. Unknown keys are refused, too.
+file's. Here the code that applies a key takes it; a key that no code took is refused. Unknown keys are refused, too.
 
 Names and meanings: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md and llama.cpp, which defines the rest.
 """

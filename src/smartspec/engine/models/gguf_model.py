@@ -26,7 +26,7 @@ ROWWISE = (TensorProcessor, LlamaTensorProcessor, Gemma2TensorProcessor)
 
 
 class BlocksNotKept(Exception):
-    """The message says why, so that it reads behind "because"."""
+    """The message says why, so that it reads after "because"."""
 
 
 def read_gguf_model(

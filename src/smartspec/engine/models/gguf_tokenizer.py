@@ -34,7 +34,7 @@ def make_tokenizer(vocabulary: Vocabulary) -> PreTrainedTokenizerFast:
 
 
 def _ends_of_texts(vocabulary: Vocabulary) -> processors.TemplateProcessing:
-    """bos before a text and eos after it, where the file asks for them."""
+    """bos before a text and eos after it, where the file says so."""
     bos = [("bos", vocabulary.bos)] if vocabulary.adds_bos else []
     eos = [("eos", vocabulary.eos)] if vocabulary.adds_eos else []
     parts = [name for name, _ in bos] + ["$A"] + [name for name, _ in eos]
@@ -64,7 +64,7 @@ def _split_first(vocabulary: Vocabulary, split: Split) -> Tokenizer:
 
 def _sentencepiece(vocabulary: Vocabulary) -> Tokenizer:
     """Of two neighbours whose text is a token the pair merges whose token has the best score; what is no token is
-    written in bytes. After a special token a text begins anew, with a space where the file asks for one."""
+    written in bytes. After a special token a text begins anew, with a space where the file says so."""
     ids = {token: i for i, token in enumerate(vocabulary.tokens)}
     unknown = None if vocabulary.unknown is None else vocabulary.tokens[vocabulary.unknown]
     merges = _score_merges(vocabulary, ids)

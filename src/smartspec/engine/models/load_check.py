@@ -1,6 +1,6 @@
 """Whether a loaded model computes in ragged, cached passes what transformers computes under eager attention.
 
-Every model is asked, on its own weights, before it serves: transformers' models differ in too many ways to be told
+Every model is checked, on its own weights, before it serves: transformers' models differ in too many ways to be told
 apart by their configuration. Before anything is replaced the stock model computes two short texts, its sliding windows
 made so small that the texts are longer; what was made of it then computes them in chunks, beside each other, with
 wrong drafts rolled back.
@@ -140,7 +140,7 @@ def _run_pass(
         if not len(tokens):
             continue
         wrong = reference.texts[text][:NUM_WRONG][: runner.max_len - end] if has_wrong else tokens[:0]
-        # Also without drafts not every row's logits are asked for, as in prefill.
+        # Also without drafts not every row's logits are needed, as in prefill.
         num_wanted = (len(tokens) + 1) // 2
         segments.append(Segment(2 - text, start, np.concatenate([tokens, wrong]), num_wanted + len(wrong)))
         expected.append(reference.logits[text][start + len(tokens) - num_wanted : start + len(tokens)])

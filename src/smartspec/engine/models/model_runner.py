@@ -114,7 +114,7 @@ def logit_rows(ordered: list[Segment], order: list[int]) -> np.ndarray:
 
 
 def _by_segment(rows: torch.Tensor, ordered: list[Segment], order: list[int]) -> list[torch.Tensor]:
-    """The ragged rows [N, ...] of each segment, in the caller's order; padding behind the last one belongs to none."""
+    """The ragged rows [N, ...] of each segment, in the caller's order; padding after the last one belongs to none."""
     pieces: list[torch.Tensor] = [rows] * len(ordered)
     ends = np.cumsum([s.num_tokens for s in ordered]).tolist()
     for segment, end, index in zip(ordered, ends, order, strict=True):

@@ -19,7 +19,7 @@ class PanelLinear(nn.Module):
 
     @property
     def weight(self) -> torch.Tensor:
-        """Shape and dtype of the weight, for models that ask; it holds no values, computing with it raises."""
+        """Shape and dtype of the weight, for models that read it; it holds no values, computing with it raises."""
         return torch.empty(self.out_features, self.in_features, device="meta")
 
     @property

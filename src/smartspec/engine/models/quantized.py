@@ -68,7 +68,8 @@ class QuantizedLinear(nn.Module):
 
     @property
     def weight(self) -> torch.Tensor:
-        """Shape, dtype and device of the weight, for models that ask; its values are NaN: they are in the blocks."""
+        """Shape, dtype and device of the weight, for models that read it; its values are NaN: they are in the
+        blocks."""
         return torch.full((), torch.nan).expand(self.out_features, self.in_features)
 
     @property
@@ -201,7 +202,7 @@ def _multiply_unpacked(rows: torch.Tensor, weight: kernels.Weight, output: torch
 
 
 def _merged(parts: list[QuantizedWeight]) -> list[QuantizedWeight]:
-    """Neighbours of one type as one weight, whose rows of blocks lie behind each other."""
+    """Neighbours of one type as one weight, whose rows of blocks follow each other."""
     merged: list[list[QuantizedWeight]] = []
     for part in parts:
         if merged and merged[-1][0].type == part.type:

@@ -1,7 +1,7 @@
 """What chosen layers of a model compute, read in a pass that runs anyway.
 
 Tap i is what the first i layers have computed; one more than there are layers is what the output embedding reads,
-behind the final norm.
+after the final norm.
 """
 
 from collections.abc import Iterator

@@ -95,7 +95,7 @@ class AsyncEngine:
     listeners are called in the event loop with every StepOutput. clock: the one the core's executor measures with, in
     seconds.
     check_profile: called in the event loop after FIRST_STEPS steps. measure_again: called in the engine thread when
-    nothing has been asked for IDLE_SECONDS, then for twice as long, and so on, with what says whether something is.
+    no request has come for IDLE_SECONDS, then for twice as long, and so on; its argument says whether one has come.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class AsyncEngine:
         """Text of n choices for each prompt (token ids) as it comes, until every choice has a finish_reason.
 
         Without a seed all choices are independent. With one, the choices of a prompt differ from each other, and are
-        what they would be in a call of its own: equal prompts get equal choices (n is the way to ask for several).
+        what they would be in a call of its own: equal prompts get equal choices (n gives several).
         grammar: what every choice is held to.
         Closing or cancelling the iterator aborts what is left before the next step. Raises QueueFull when there is no
         room for all choices, ValueError when one could never run, EngineError when the engine or a choice failed,
@@ -293,7 +293,7 @@ class AsyncEngine:
         self._fail_all(EngineStopped("the server was stopped before this request was done"))
 
     def _use_idle_time(self) -> None:
-        """Work that can wait, until something is asked for."""
+        """Work that can wait, until a command comes."""
         while self._commands.empty():
             try:
                 next(self._idle_work)
@@ -304,7 +304,7 @@ class AsyncEngine:
                 self._idle_work = iter(())
 
     def _run_commands(self, wait: bool) -> None:
-        """Do what was asked for. wait: there is nothing else to do, so wait until something is asked for."""
+        """Run the commands that have come. wait: there is nothing else to do, so wait for one."""
         while wait or not self._commands.empty():
             command = self._next_command()
             if wait:

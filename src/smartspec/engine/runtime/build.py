@@ -47,7 +47,7 @@ class Engine:
     """A core that is ready to step, and what a host needs to talk to it. kernels: see kernel_report, of the target.
     check_profile: to be called after the first steps, see profile.note_drift. measure_again: to be called in the engine
     thread when there has been no request for a while, for a profile that could be better; its argument says whether
-    somebody waits."""
+    a request waits."""
 
     core: EngineCore
     loaded: LoadedModel
@@ -69,7 +69,7 @@ class Engine:
 
 
 def build_engine(config: EngineConfig, report: Callable[[str], None] = lambda text: None) -> Engine:
-    """Load and profile everything config asks for; report gets a line per thing that takes time.
+    """Load and profile everything config names; report gets a line per thing that takes time.
 
     Raises ValueError or OSError naming what is wrong with the configuration or a checkpoint.
     """

@@ -64,7 +64,7 @@ class EngineConfig:
 
     @property
     def active_drafters(self) -> tuple[str, ...]:
-        """Those that run: none where the policy will never ask for a draft."""
+        """Those that run: none where the policy never drafts."""
         return () if self.policy == "off" else self.drafters
 
     @property

@@ -1,4 +1,4 @@
-"""Decision records on disk: one line of JSON each, behind a header, written in batches.
+"""Decision records on disk: a header, then one line of JSON each, written in batches.
 
 What goes wrong with the file at start is an error; later it is a warning and a count of what is missing, because
 serving matters more than its log.

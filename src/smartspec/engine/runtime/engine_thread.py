@@ -29,5 +29,5 @@ class EngineThread(threading.Thread):
             function, future = self._jobs.get()
             try:
                 future.set_result(function())
-            except BaseException as error:  # whoever waits for the future gets it, whatever it is
+            except BaseException as error:  # the waiter of the future gets it, whatever it is
                 future.set_exception(error)

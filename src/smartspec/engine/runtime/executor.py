@@ -19,7 +19,7 @@ from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.engine.sampling.logprobs import prompt_logprobs
 from smartspec.engine.sampling.verification import verify
 
-MAX_WRITTEN_TOKENS = 256  # behind the computed text of a request: no draft is longer
+MAX_WRITTEN_TOKENS = 256  # after the computed text of a request: no draft is longer
 
 
 class LiveExecutor:
@@ -55,7 +55,7 @@ class LiveExecutor:
         return drafter.view(batch, is_queried)
 
     def draft(self, batch: Batch, plan: Plan) -> tuple[Draft, ...]:
-        """Each drafter runs only for rows whose plan asks for it."""
+        """Each drafter runs only for the rows it is planned for."""
         began = self.clock()
         self._drafter = plan.drafter
         drafts = [NO_DRAFT] * len(batch.decoding)
@@ -85,7 +85,7 @@ class LiveExecutor:
             [*batch.decoding, *ending],
             [*drafts, *[NO_DRAFT] * len(ending)],
         )
-        verifications[: len(drafts)] = self._look_again(batch, drafts, verifications)
+        verifications[: len(drafts)] = self._verify_again(batch, drafts, verifications)
         for request, verification in zip(batch.decoding, verifications, strict=False):
             if verification.accepted_nodes is not None:
                 self.runner.keep_path(request.slot, request.num_tokens, verification.accepted_nodes)
@@ -110,7 +110,7 @@ class LiveExecutor:
         verified = np.array([len(draft) for draft in drafts], dtype=np.int64)
         return [np.where(self._drafter == number, verified, 0) for number in range(len(self.drafters))]
 
-    def _look_again(
+    def _verify_again(
         self, batch: Batch, drafts: tuple[Draft, ...], verifications: list[Verification]
     ) -> list[Verification]:
         """The verifications of the decoding requests; those without a next token once more, from passes that are fed no
@@ -125,7 +125,7 @@ class LiveExecutor:
         num_known = {row: 0 for row in range(len(drafts)) if verifications[row].error is not None}
         features = list(self.runner.features) if num_known else []
         while num_known:
-            found = dict(zip(num_known, self._look_behind(batch, drafts, num_known), strict=True))
+            found = dict(zip(num_known, self._verify_known(batch, drafts, num_known), strict=True))
             of_pass = dict(zip(num_known, self.runner.features, strict=False))  # there are none without taps
             for row, known in tuple(num_known.items()):
                 if known and found[row].error is not None:  # the newest of them is the bad one: the next step's to say
@@ -140,9 +140,9 @@ class LiveExecutor:
             self.runner.features = features
         return verifications[: len(drafts)]
 
-    def _look_behind(self, batch: Batch, drafts: tuple[Draft, ...], num_known: dict[int, int]) -> list[Verification]:
-        """What a pass says that is fed the first draft tokens of some rows, as many as are known to be accepted, about
-        these and the next one."""
+    def _verify_known(self, batch: Batch, drafts: tuple[Draft, ...], num_known: dict[int, int]) -> list[Verification]:
+        """A pass over the draft tokens of some rows that are known to be accepted (num_known of each row): what it
+        says about these and the next one."""
         requests = [batch.decoding[row] for row in num_known]
         self.runner.apply(tuple(self._written_by_drafts(request) for request in requests))
         known = [shorten(drafts[row], num) for row, num in num_known.items()]
@@ -150,7 +150,7 @@ class LiveExecutor:
         logits = self.runner.forward([_decode_segment(*each) for each in zip(requests, known, strict=True)])
         repeats: list[int] = []
         for one, other in zip(known, with_next, strict=True):
-            # Behind the next token, if there is one, stands the same row again; what it says is not emitted.
+            # After the next token, if there is one, stands the same row again; what it says is not emitted.
             repeats += [1] * len(one) + [1 + len(other) - len(one)]
         return verify(logits.repeat_interleave(torch.tensor(repeats, device=logits.device), dim=0), requests, with_next)
 
@@ -169,7 +169,7 @@ class LiveExecutor:
 
 
 def _as_far_as_computed(verification: Verification, num_fed: int) -> Verification:
-    """Of a pass that was fed so many draft tokens: those that were accepted, and one token behind them."""
+    """Of a pass that was fed so many draft tokens: those that were accepted, and one token after them."""
     num = min(verification.num_accepted, num_fed)
     emitted = verification.emitted_token_ids[: num + 1]
     logprobs = verification.logprobs and verification.logprobs[: num + 1]

@@ -2,9 +2,8 @@
 
 A step reads all weights and, between them, what these have pushed out of the caches: the interpreter's objects, code
 and tables of oneDNN. In pages of 4 KiB most such reads first search the page tables for their address. In pages of
-2 MiB they do not (docs/notes/2026-11-benchmarks.md has what that brings). Linux hands huge pages only to memory that
-asks for them, which malloc does not, and moving 2 MiB takes milliseconds: two seconds that would be too long at every
-start are nothing to a server that waits.
+2 MiB they do not. Linux gives huge pages only to memory that is marked for them, which malloc does not do. Moving
+2 MiB takes milliseconds. The two seconds for all memory would be too long at every start; a server that waits has them.
 """
 
 import ctypes
@@ -22,7 +21,7 @@ _ANONYMOUS = re.compile(r"([0-9a-f]+)-([0-9a-f]+) rw-p 0+ 00:00 0 *(?:\[heap\])?
 
 
 def collapse_pages() -> Iterator[None]:
-    """Collapse all private memory the process now holds; yields behind every 2 MiB.
+    """Collapse all private memory the process now holds; yields after every 2 MiB.
 
     Does nothing where the system cannot, or where its owner forbids huge pages.
     """

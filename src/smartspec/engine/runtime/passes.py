@@ -46,7 +46,7 @@ class TargetPasses:
 
 
 class Interrupted(Exception):
-    """Somebody waits for the models that were being timed."""
+    """A request waits for the models that were being timed."""
 
 
 @dataclass(frozen=True)

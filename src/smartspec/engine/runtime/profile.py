@@ -78,7 +78,7 @@ def measured_again(
     interrupted: Callable[[], bool],
     report: Callable[[str], None],
 ) -> LatencyModel | None:
-    """A new profile of these models, in place of the stored one; None if somebody came meanwhile (interrupted). Their
+    """A new profile of these models, in place of the stored one; None if a request came meanwhile (interrupted). Their
     caches must not be in use: they are overwritten and emptied."""
     try:
         limits = {"max_batch": max_batch, "kv_tokens": kv_tokens}

@@ -1,10 +1,10 @@
 """Acceptance in trees whose tokens were drawn: multi-round speculative sampling.
 
 The children of a node are tried in the order they were drawn. A child with token x, drawn from q (which excludes what
-its elder siblings took, where they are drawn without replacement), is accepted with probability min(1, p(x) / q(x));
-if it is not, p becomes norm(max(p - q, 0)), the distribution of what is then still owed, and the next child is tried.
-What is left of p behind the last child gives the recovered token. By induction over the children, what is emitted has
-the target's distribution (Leviathan et al. 2023, applied once a child; SpecInfer, arXiv 2305.09781; Sequoia, arXiv
+the children drawn before it took, where they are drawn without replacement), is accepted with probability min(1, p(x) /
+q(x)); if it is not, p becomes norm(max(p - q, 0)), the distribution of what is then still owed, and the next child is
+tried. What is left of p after the last child gives the recovered token. By induction over the children, what is emitted
+has the target's distribution (Leviathan et al. 2023, applied once a child; SpecInfer, arXiv 2305.09781; Sequoia, arXiv
 2402.12374).
 """
 
@@ -20,7 +20,7 @@ from smartspec.engine.sampling.sampler import NO_TOKEN, request_uniform, sample_
 def walk_drawn(
     draft: Draft, request: Request, target_probs: torch.Tensor, own_token_ids: np.ndarray
 ) -> tuple[list[int], int]:
-    """The nodes that are accepted, root first, and the token behind them (NO_TOKEN if the target has none there).
+    """The nodes that are accepted, root first, and the token after them (NO_TOKEN if the target has none there).
 
     target_probs: [k + 1, V], of the text and of each node; own_token_ids: int [k + 1], drawn from them. draft.probs[j]:
     what node j was drawn from.

@@ -1,6 +1,6 @@
-"""What requests ask of single tokens: allowed, biased, banned, or by a grammar.
+"""Request options about single tokens: allowed, biased, banned, or by a grammar.
 
-Each row of logits is changed as plain decoding would change it behind the same text, the draft tokens before it
+Each row of logits is changed as plain decoding would change it after the same text, the draft tokens before it
 included. So the target's own token and distribution at every draft position are those of plain decoding, and
 verification needs to know of no rule: a draft token that one bans is rejected like any other the target would not say.
 """
@@ -45,7 +45,7 @@ def apply_logit_rules(
 
 
 def _allowed_rows(grammar: Grammar, draft: Draft) -> np.ndarray:
-    """What the grammar allows behind the text and each node: bool [k + 1, V]. Behind a node that is not reached, or of
+    """What the grammar allows after the text and each node: bool [k + 1, V]. After a node that is not reached, or of
     which the grammar cannot tell, nothing: no token comes from there."""
     allowed = [grammar.allowed()]
     for parent, token_id, path in zip(draft.parents.tolist(), draft.token_ids.tolist(), draft.paths[1:], strict=True):
@@ -55,7 +55,7 @@ def _allowed_rows(grammar: Grammar, draft: Draft) -> np.ndarray:
 
 
 def broken_grammar(requests: Sequence[Request], token_ids: Sequence[Sequence[int]]) -> torch.Tensor | None:
-    """What the grammar of requests[i] does not allow behind its text and token_ids[i]: bool [N, V]; None if none has
+    """What the grammar of requests[i] does not allow after its text and token_ids[i]: bool [N, V]; None if none has
     a grammar. Everything where it is too complex to tell."""
     allowed = [
         None if r.grammar is None else r.grammar.allowed(path) for r, path in zip(requests, token_ids, strict=True)
@@ -77,7 +77,7 @@ def _num_drafted(draft: Draft) -> np.ndarray:
 
 
 def _ban_endings(rows: torch.Tensor, request: Request, draft: Draft, rules: TokenRules) -> None:
-    """Ban what would complete a bad word, in each row behind the text and the draft tokens before it."""
+    """Ban what would complete a bad word, in each row after the text and the draft tokens before it."""
     output = request.output_token_ids[max(0, request.num_output_tokens - rules.longest) :]
     text = tuple(output.tolist())
     for row, path in enumerate(draft.paths):

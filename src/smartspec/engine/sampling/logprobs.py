@@ -25,7 +25,7 @@ def token_logprobs(logits: torch.Tensor, token_ids: np.ndarray, num_top: Sequenc
 
 
 def prompt_logprobs(logits: torch.Tensor, token_ids: np.ndarray, num_top: int) -> list[TokenLogprobs]:
-    """The same of a prompt's tokens (int [N]), with their ranks. logits: [N, V], behind the token before each."""
+    """The same of a prompt's tokens (int [N]), with their ranks. logits: [N, V], after the token before each."""
     wanted = torch.from_numpy(token_ids.astype(np.int64)).to(logits.device).unsqueeze(1)
     ranks = (logits > logits.gather(1, wanted)).sum(dim=1).add(1).tolist()
     records = token_logprobs(logits, token_ids.astype(np.int64), [num_top] * len(token_ids)) if len(token_ids) else []

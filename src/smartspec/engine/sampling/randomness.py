@@ -9,7 +9,7 @@ decide in another: what is drawn would then be part of why it is drawn. With num
 rule of verification is exact given all that is known before the step, whatever the policy makes of that.
 
 SAMPLE and ACCEPT decide about a position only when verification gets there, and then that position becomes text.
-Behind the first rejection they decide nothing: no record holds what they would have said. So (seed, position) is
+After the first rejection they decide nothing: no record holds what they would have said. So (seed, position) is
 enough, and a point-mass draft changes no token of a seed.
 
 DRAFT decides about every token that is drafted, and nearly everything of a draft can be learned from: its length, its
@@ -24,7 +24,7 @@ import numpy as np
 DRAFT = 1  # draws a draft token from the draft model's distribution
 ACCEPT = 2  # decides whether a sampled draft token is accepted
 SAMPLE = 3  # draws the target's own token: plain, matched, recovered or bonus
-# One position may need several: DRAFT adds its depth times this, ACCEPT the number of the sibling.
+# One position may need several: DRAFT adds its depth times this, ACCEPT the rank of the child.
 PURPOSES = 4
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)

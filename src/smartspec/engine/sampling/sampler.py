@@ -31,7 +31,7 @@ def apply_penalties(
     """Apply the penalties of requests to their rows in place.
 
     logits: float32 [N, V], contiguous. Request i has k_i+1 rows from first_rows[i] on, for its text and for each node
-    of drafts[i]; a node's row is predicted behind it and counts the path to it as output. Conventions of transformers
+    of drafts[i]; a node's row is predicted after it and counts the path to it as output. Conventions of transformers
     and vLLM: the repetition penalty divides positive and multiplies negative logits of tokens in prompt or output; then
     frequency_penalty is subtracted per occurrence in the output and presence_penalty once.
     """
@@ -166,7 +166,7 @@ def sample_from_probs(probs: torch.Tensor, u: np.ndarray) -> torch.Tensor:
 
 
 def _block_mass(probs: torch.Tensor) -> torch.Tensor:
-    """Sums of the blocks of each row, and of what is left behind them: float64 [N, blocks + 1]."""
+    """Sums of the blocks of each row, and of what is left after them: float64 [N, blocks + 1]."""
     vocabulary_size = probs.shape[-1]
     block_size = min(_CDF_BLOCK, vocabulary_size)
     num_blocks = vocabulary_size // block_size
@@ -186,7 +186,7 @@ def _mass(probs: torch.Tensor) -> torch.Tensor:
 def _first_above(mass: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
     """First column [N, 1] that has mass and whose cumulated mass exceeds wanted [N, 1]; else the last that has mass.
 
-    The second case is rounding (u next to 1, or a block's sum above the sum of its parts). Mass is asked for because a
+    The second case is rounding (u next to 1, or a block's sum above the sum of its parts). Mass is required because a
     parallel cumulated sum may creep up over a column without any.
     """
     has_mass = mass > 0

@@ -1,4 +1,4 @@
-"""Lossless verification: which draft tokens the target accepts, and the token it emits behind them.
+"""Lossless verification: which draft tokens the target accepts, and the token it emits after them.
 
 Every row of logits gets the target's own token, drawn with the random number of its position. Greedy targets and
 deterministic drafts accept while draft token and own token agree: in a chain the next token, in a tree the child that
@@ -26,8 +26,8 @@ from smartspec.engine.sampling.sampler import NO_TOKEN, apply_penalties, draw_to
 def verify(logits: torch.Tensor, requests: Sequence[Request], drafts: Sequence[Draft]) -> list[Verification]:
     """Verify the drafts of a step: one Verification per request.
 
-    logits: [sum(k_i + 1), V], the rows of all requests one behind the other; the first row of a request is the target's
-    prediction behind its committed text, the others that behind each node of its draft. Not modified. A request whose
+    logits: [sum(k_i + 1), V], the rows of all requests one after the other; the first row of a request is the target's
+    prediction after its committed text, the others those after each node of its draft. Not modified. A request whose
     next token would come from NaN or infinite logits gets an error instead of it, and so does one whose own rules leave
     no token.
     """
@@ -60,8 +60,8 @@ def verify(logits: torch.Tensor, requests: Sequence[Request], drafts: Sequence[D
 def _step_back(
     logits: torch.Tensor, rows: "_Rows", drafts: Sequence[Draft], paths: list[Sequence[int]], token_ids: np.ndarray
 ) -> None:
-    """Where a request's rules leave no token behind the draft tokens that it accepts, the last of these is what it
-    emits: the next step asks again behind the text, as plain decoding would. A grammar may be too complex to look
+    """Where a request's rules leave no token after the draft tokens that it accepts, the last of these is what it
+    emits: the next step decides again after the text, as plain decoding would. A grammar may be too complex to look
     ahead in, and yet not for the text."""
     for i, path in enumerate(paths):
         if len(path) > 1 and token_ids[path[-1]] == NO_TOKEN and math.isfinite(logits[path[-1]].max()):
@@ -93,7 +93,7 @@ def _verify_drawn_chains(
 
 def _walk(draft: Draft, token_ids: np.ndarray) -> tuple[list[int], int]:
     """Down a tree of point masses along the target's own tokens (int [k + 1], of the text and each node): the nodes
-    that are accepted, root first, and the token behind them."""
+    that are accepted, root first, and the token after them."""
     edges = zip(draft.parents.tolist(), draft.token_ids.tolist(), strict=True)
     child_of = {edge: node for node, edge in enumerate(edges)}
     path: list[int] = []
@@ -183,8 +183,8 @@ def _verifications(
     paths: Sequence[Sequence[int]],
     token_ids: np.ndarray,
 ) -> list[Verification]:
-    """Records of a step: request i accepts its draft's nodes behind the first of the rows paths[i], and emits token_ids
-    of the last one behind them."""
+    """Records of a step: request i accepts its draft's nodes after the first of the rows paths[i], and emits token_ids
+    of the last one after them."""
     own = token_ids[[path[-1] for path in paths]]
     num_accepted = [len(path) - 1 for path in paths]
     nodes: list[tuple[int, ...] | None] = [None] * len(requests)
@@ -211,7 +211,7 @@ def _no_token(request: Request, position: int, is_callers: bool) -> str:
         reason = "its weights are damaged, or its numbers overflow (start with --dtype float32)"
         return f"the model's logits for output token {number} are NaN or infinite: {reason}"
     if request.grammar is not None:
-        return f"the grammar is too complex to go on with output token {number}: ask for less"
+        return f"the grammar is too complex to go on with output token {number}: use a simpler one"
     return f"allowed_token_ids, bad_words and min_tokens leave no token for output token {number}"
 
 
@@ -222,7 +222,7 @@ def _emitted_logprobs(
     emitted: Sequence[tuple[int, ...]],
     paths: Sequence[Sequence[int]],
 ) -> list[tuple[TokenLogprobs, ...] | None]:
-    """Logprobs of every emitted token of the requests that asked for them, None for the others."""
+    """Logprobs of every emitted token of the requests that want them, None for the others."""
     wanted = [i for i, request in enumerate(requests) if request.params.logprobs is not None and emitted[i]]
     if not wanted:
         return [None] * len(requests)

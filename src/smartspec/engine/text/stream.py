@@ -19,7 +19,7 @@ class TextDelta:
     counters are totals of the choice.
     pieces: the text again, by the token that brought it, and whether that was an accepted draft token; at the end
     perhaps what was held back for a stop string. prompt_logprobs: in the first delta, of the prompt's second token and
-    those behind it, where they were asked for. first_step: when its first step began, on the engine's clock in seconds.
+    those after it, where they are wanted. first_step: when its first step began, on the engine's clock in seconds.
     """
 
     index: int
@@ -57,7 +57,7 @@ class Choice:
         self._scores_prompt = request.params.prompt_logprobs is not None
 
     def advance(self, output: RequestOutput) -> TextDelta:
-        """The text of a step's tokens, up to a stop string: tokens behind it are dropped."""
+        """The text of a step's tokens, up to a stop string: tokens after it are dropped."""
         is_first = self._num_output_tokens == 0
         num_tokens = len(output.new_token_ids)
         is_hidden = output.finish_reason == "stop" and not self.request.params.include_stop_str_in_output

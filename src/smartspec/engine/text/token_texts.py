@@ -44,7 +44,7 @@ class TokenText:
 
 
 class TokenTexts:
-    """Text and bytes of the tokens of a vocabulary, kept once they were asked for. tokenizer: see
+    """Text and bytes of the tokens of a vocabulary, kept once they were needed. tokenizer: see
     IncrementalDetokenizer."""
 
     def __init__(self, tokenizer: Tokenizer):

@@ -9,7 +9,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 logger = logging.getLogger("smartspec.access")
 
 MAX_CHARACTERS = 200  # of an address or a path
-BAD_LINES_PER_SECOND = 10  # anybody can send bad requests, and should not be able to fill a disk with them
+BAD_LINES_PER_SECOND = 10  # any client can send bad requests, and must not fill the disk with log lines
 
 
 class AccessLog:
@@ -77,6 +77,6 @@ class AccessLog:
 
 
 def _shown(text: str) -> str:
-    """What somebody sent, as one word of printable ASCII: they do not write our lines, nor to whoever's terminal shows
-    them. An address is what a proxy's X-Forwarded-For says, which may be anything."""
+    """A client's text as one word of printable ASCII, so that it can neither forge log lines nor control a terminal.
+    An address may come from X-Forwarded-For, which may be anything."""
     return text[:MAX_CHARACTERS].encode("unicode_escape").decode().replace(" ", "\\x20")

@@ -1,4 +1,4 @@
-"""What happens to a request before and while the application works on it: its size, and its client going away."""
+"""Checks of a request around the application: the size of its body, and whether its client has disconnected."""
 
 import asyncio
 import zlib
@@ -14,10 +14,9 @@ MAX_DISCARDED_BYTES = 64 * 2**20
 class RequestBody:
     """ASGI middleware: reads a body of at most max_bytes, then runs the application until the client disconnects.
 
-    A body may come gzipped. A larger one is answered 413. What it has beyond max_bytes is thrown away as it arrives (a
-    client that is still sending would not see the answer), but no more than MAX_DISCARDED_BYTES of it. When the client
-    goes away, streaming
-    or not, the application is cancelled, which ends the engine's work for it.
+    A body may come gzipped. A larger one is answered 413. The bytes beyond max_bytes are read and thrown away:
+    a client that is still sending would not see the answer. At most MAX_DISCARDED_BYTES are read like this. When the
+    client disconnects, streaming or not, the application is cancelled. That ends the engine's work for it.
     """
 
     def __init__(self, app: ASGIApp, max_bytes: int = MAX_BODY_BYTES):
@@ -41,7 +40,7 @@ class RequestBody:
         too_large = APIError(413, f"the body is larger than {self._max_bytes} bytes", code="body_too_large")
         headers = dict(scope["headers"])
         if headers.get(b"expect", b"").lower() == b"100-continue" and self._announces_too_much(headers):
-            raise too_large  # the client asked first and has sent nothing yet
+            raise too_large  # the client waits for "100 Continue" and has sent nothing yet
         chunks, size, more = [], 0, True
         while more and size <= self._max_bytes + MAX_DISCARDED_BYTES:
             message = await receive()

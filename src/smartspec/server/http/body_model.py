@@ -1,4 +1,4 @@
-"""What all bodies have in common."""
+"""The base class and field types of all bodies."""
 
 import json
 from typing import Annotated, Any, Literal
@@ -25,7 +25,7 @@ class Body(BaseModel):
 
 
 def _has_finite_numbers(value: dict) -> dict:
-    """Parsers make an infinity of 1e999, which no JSON of ours could say."""
+    """Refuses 1e999: Python parses it as infinity, which our JSON answers cannot hold."""
     try:
         json.dumps(value, allow_nan=False)
     except ValueError as error:
@@ -38,7 +38,7 @@ JsonObject = Annotated[dict[str, JsonValue], AfterValidator(_has_finite_numbers)
 
 
 def only(*accepted: object) -> GetPydanticSchema:
-    """A field that may be given, as long as it asks for nothing."""
+    """A field that is accepted only with values that request nothing."""
 
     def check(value: object) -> object:
         if not any(type(value) is type(each) and value == each for each in accepted):
@@ -52,7 +52,7 @@ def only(*accepted: object) -> GetPydanticSchema:
 
 
 def ranged(default: float, low: float, high: float) -> Any:
-    """A field whose range SamplingParams checks, and names as it does for all callers; here it is only told."""
+    """A field with a range for the OpenAPI document. SamplingParams checks the range."""
     return Field(default, json_schema_extra={"minimum": low, "maximum": high})
 
 

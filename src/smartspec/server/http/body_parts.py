@@ -1,7 +1,7 @@
-"""A body is refused before it is parsed where parsing would take long.
+"""Refuses a body before it is parsed if parsing would take long.
 
-Parsing holds the interpreter, so a body of a million empty lists would stop every other answer, in whichever thread it
-is parsed. How much there is to parse is known from counting separators, which is quick.
+Parsing holds the interpreter lock. A body of a million empty lists would stop all other answers, in any thread. The
+number of separators tells how much there is to parse, and counting them is quick.
 """
 
 from smartspec.server.http.errors import APIError
@@ -11,7 +11,7 @@ MAX_NAMES = 2**15  # of members of objects, which take longer
 
 
 def check_num_parts(body: bytes) -> None:
-    """Raises APIError 400 if the JSON in body has too many values or names. Anything else is for the parser to say."""
+    """Raises APIError 400 if the JSON in body has too many values or names. The parser reports all other errors."""
     if _counts_too_much(body) and _counts_too_much(_without_strings(body)):
         message = f"the body has too many parts: at most {MAX_VALUES} values and {MAX_NAMES} names of fields are read"
         raise APIError(400, message, code="invalid_value")
@@ -23,7 +23,7 @@ def _counts_too_much(text: bytes) -> bool:
 
 
 def _without_strings(body: bytes) -> bytes:
-    """What stands between the strings of a body, of whose strings only as many are looked at as are too many."""
+    """The body without its strings. Stops reading strings once there are too many."""
     plain = body.replace(b"\\\\", b"").replace(b'\\"', b"")
     parts = plain.split(b'"', 2 * (MAX_VALUES + MAX_NAMES) + 2)
     if len(parts) > 2 * (MAX_VALUES + MAX_NAMES) + 2:

@@ -1,6 +1,6 @@
-"""What uvicorn's connections lack: how many there may be, how long a request may take to arrive, how large its head is.
+"""Limits that uvicorn lacks: number of connections, time a request may take to arrive, and size of its head.
 
-Without these, a client that never ends its requests holds connections for ever, at no cost to itself.
+Without them, a client that never ends its requests holds connections for ever, at no cost to itself.
 """
 
 import asyncio
@@ -11,8 +11,8 @@ TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\
 
 
 class LimitedConnection(HttpToolsProtocol):
-    """One connection. Of more than max_connections that one is closed which is not being answered, and began to send
-    its last request longest ago.
+    """One connection. Beyond max_connections, one that is not being answered is closed: the one whose last request
+    began longest ago.
 
     A head of more than max_head_bytes is answered 431. A connection is closed when a head is not there head_seconds
     after its first byte (or after connecting), or a body body_seconds after its head. The time between two requests is
@@ -74,7 +74,7 @@ class LimitedConnection(HttpToolsProtocol):
 
     @property
     def _is_spare(self) -> bool:
-        """Whether nothing is being answered on it."""
+        """Whether no request on it is being answered."""
         return self._deadline is not None or self.cycle is None or self.cycle.response_complete
 
     def _expect(self, seconds: float | None) -> None:

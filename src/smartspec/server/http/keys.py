@@ -1,4 +1,4 @@
-"""API keys: who may ask for what, known before a body is read."""
+"""API keys: which client may use which path. They are checked before a body is read."""
 
 import hashlib
 import ipaddress
@@ -21,7 +21,7 @@ class ApiKeys:
     """The keys of a server. shares: each client key and its share of the engine. admin_key: what ADMIN_PATHS need.
     shared_cache: whether requests of different keys share cached prefixes and what drafters remember.
 
-    Raises ValueError for a key that nobody could send.
+    Raises ValueError for a key that no client could send.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class KeyCheck:
 
 
 def read_key_file(path: Path) -> dict[str, float]:
-    """Keys and shares from a file: a key per line, its share behind a space (1 if there is none), `#` for comments.
+    """Keys and shares from a file: a key per line, its share after a space (1 if there is none), `#` for comments.
 
     Raises ValueError naming the line at fault, OSError if the file cannot be read.
     """
@@ -108,7 +108,7 @@ def _digest(key: bytes) -> str:
 
 
 def _network(address: str) -> str:
-    """The address itself, or the /64 of an IPv6 one: whoever has one of its addresses has all of them."""
+    """The address itself. Of IPv6 the /64 network: one client usually has all addresses of it."""
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:

@@ -1,4 +1,4 @@
-"""From bytes to a checked body, or the error that names what is wrong with it."""
+"""Parses and checks a body. An error names the parameter that is wrong."""
 
 import reprlib
 from typing import TypeVar

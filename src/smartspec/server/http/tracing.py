@@ -1,4 +1,4 @@
-"""What a trace says of a generation: attributes of the span that FastAPI opens for its request, see operating.md.
+"""Traces of generations: attributes of the span that FastAPI opens for a request, see operating.md.
 
 The names are those of OpenTelemetry's semantic conventions for generative AI.
 """

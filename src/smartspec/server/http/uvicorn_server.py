@@ -22,8 +22,8 @@ POLL_SECONDS = 0.05
 class HttpServer(uvicorn.Server):
     """Serves until a signal. Ctrl-C ends the requests under way at once.
 
-    SIGTERM drains: from then on the server is not ready and refuses new requests, those under way may finish within
-    drain_seconds, and then they are ended; another signal does that at once. on_ready is called when it serves.
+    SIGTERM drains: the server is no longer ready and refuses new requests. Requests under way may finish within
+    drain_seconds; then they are ended. Another signal ends them at once. on_ready is called when the server is up.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class HttpServer(uvicorn.Server):
             http=connection,
             ws="none",
             log_config=None,
-            log_level="error",  # below that are lines about single bad requests, of which anybody can send many
+            log_level="error",  # lower levels log single bad requests, and any client can send many of these
             access_log=False,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=SHUTDOWN_SECONDS,

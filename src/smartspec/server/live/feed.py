@@ -1,4 +1,4 @@
-"""What the engine does, several times a second, for those who watch; nothing is computed while nobody does."""
+"""What the engine does, several times a second, for clients that watch. Without such clients nothing is computed."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ MAX_CLASSES = 8  # shown of one period, those with most draft tokens
 
 @dataclass
 class Recent:
-    """What happened since the last event. verified, accepted: draft tokens by workload class, "" for none."""
+    """The steps since the last event. verified, accepted: draft tokens by workload class, "" for none."""
 
     num_steps: int = 0
     num_generated_tokens: int = 0
@@ -65,7 +65,7 @@ class Recent:
 
 
 class LiveFeed:
-    """The same events for all who watch. about: what does not change, JSON-able, part of every event."""
+    """Sends the same events to all clients that watch. about: constant facts, JSON-able, part of every event."""
 
     def __init__(self, engine: AsyncEngine, about: dict):
         self._engine = engine
@@ -93,7 +93,7 @@ class LiveFeed:
         self._recent.add(output)
 
     async def _next(self) -> bytes | None:
-        """The event that all wait for."""
+        """The next event, which all clients wait for."""
         if self._coming is None or self._coming.done():
             self._coming = asyncio.create_task(self._make())
         return await asyncio.shield(self._coming)

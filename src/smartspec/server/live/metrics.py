@@ -89,8 +89,8 @@ class ServerMetrics:
     async def observe_call(
         self, deltas: AsyncIterator[TextDelta], num_prompts: int, n: int = 1, wanted: SpeculationOptions = NO_OPTIONS
     ) -> AsyncIterator[TextDelta]:
-        """Pass the deltas of a call (n choices of each prompt) on, count their tokens as its usage will, and note the
-        latencies and the outcome of each."""
+        """Pass on the deltas of a call (n choices of each prompt). Count their tokens as its usage will; note latencies
+        and outcomes."""
         start = time.monotonic()
         first: dict[int, float] = {}
         latest: dict[int, float] = {}
@@ -140,7 +140,7 @@ class ServerMetrics:
             self.cached_prompt_tokens.inc(delta.num_cached_tokens)
 
     def _finish_prompt(self, number: int, last: dict[int, TextDelta], n: int) -> None:
-        """Once all choices of a prompt have ended."""
+        """Counts a prompt. Called when all its choices have ended."""
         choices = [last.get(index) for index in range(number * n, (number + 1) * n)]
         if all(choice is not None and choice.finish_reason is not None for choice in choices):
             self.longest_output.observe(max(choice.num_output_tokens for choice in choices))

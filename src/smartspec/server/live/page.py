@@ -1,4 +1,4 @@
-"""The page at `/`: three files of the package. What it shows it asks for itself, see feed and http-api.md."""
+"""The page at `/`: three files of the package. The page fetches its data itself, see feed and http-api.md."""
 
 from importlib.resources import files
 

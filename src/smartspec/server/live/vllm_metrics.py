@@ -1,6 +1,6 @@
 """Our metrics once more under vLLM's names, so that its dashboards and autoscalers work here.
 
-They are made of ours when somebody asks, at no cost to a step. vLLM's labels `model_name` and `engine` are on all of
+They are made of ours when /metrics is read, at no cost to a step. vLLM's labels `model_name` and `engine` are on all of
 them: its dashboards select by both.
 """
 
@@ -39,7 +39,7 @@ FINISH_REASONS = {"stop": "stop", "length": "length", "aborted": "abort", "error
 
 
 class VllmMetrics:
-    """What generate_latest takes for a registry. ours: where the metrics come from."""
+    """A registry for generate_latest. ours: the registry of the metrics that are renamed."""
 
     def __init__(self, ours: CollectorRegistry, model_name: str):
         self._ours = ours

@@ -1,4 +1,4 @@
-"""What the endpoints answer, for the OpenAPI document; written by formats, responses and app."""
+"""Types of the answers, for the OpenAPI document. formats, responses and app write the answers."""
 
 from typing import Literal
 
@@ -177,7 +177,7 @@ class Version(BaseModel):
 
 
 class Speculation(BaseModel):
-    """And what the policy tells, see the operator guide."""
+    """Further fields are those of the policy, see the operator guide."""
 
     model: str
     drafters: list[str]

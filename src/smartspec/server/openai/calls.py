@@ -1,4 +1,4 @@
-"""From the bytes of a body to the Call the engine is asked for."""
+"""Makes a Call for the engine from the bytes of a body."""
 
 import itertools
 from dataclasses import replace
@@ -17,7 +17,7 @@ from smartspec.server.openai.generation_body import GenerationBody
 from smartspec.server.openai.prompt_logprobs import check_num_entries
 from smartspec.server.openai.prompts import PromptReader
 from smartspec.server.openai.responses_body import ResponsesBody
-from smartspec.server.openai.streaming import AskedGrammar, Call
+from smartspec.server.openai.streaming import Call, RequestedGrammar
 from smartspec.server.openai.workload_classes import WorkloadClasses
 from smartspec.server.structured.grammar_check import GrammarCheckFailed
 from smartspec.server.structured.grammars import GrammarCompiler
@@ -77,21 +77,21 @@ class CallReader:
         return self._chat(chat, client), body
 
     async def with_grammar(self, call: Call) -> Call:
-        """The call with the grammar that it asks for, if it does. Cancelling it stops the work. Raises QueueFull."""
-        if call.asked_grammar is None:
+        """The call with its grammar compiled, if it has one. Cancelling it stops the work. Raises QueueFull."""
+        if call.requested_grammar is None:
             return call
         try:
-            return replace(call, grammar=await self._compiler.compiled(call.asked_grammar.definition))
+            return replace(call, grammar=await self._compiler.compiled(call.requested_grammar.definition))
         except ValueError as error:
-            raise _refused(call.asked_grammar.field, error) from error
+            raise _refused(call.requested_grammar.field, error) from error
         except GrammarCheckFailed as error:
-            raise APIError(503, f"{error}: try again", call.asked_grammar.field, "grammar_not_compiled") from error
+            raise APIError(503, f"{error}: try again", call.requested_grammar.field, "grammar_not_compiled") from error
 
     def _chat(self, body: ChatBody, client: Origin) -> Call:
         self._check(body, 1)
         prompts = [self._prompts.read_chat(body)]
-        asked = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-        max_tokens = self._prompts.max_tokens(body, asked, None, prompts)
+        requested = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+        max_tokens = self._prompts.max_tokens(body, requested, None, prompts)
         num_top = (body.top_logprobs or 0) if body.logprobs else None
         params = body.sampling_params(max_tokens, num_top, self._prompts.bad_words(body))
         return self._call(body, prompts, params, client)
@@ -119,22 +119,22 @@ class CallReader:
             report=body.speculation is not None and body.speculation.report,
             speculation=body.speculation_options,
             origin=body.origin(client),
-            asked_grammar=_asked_grammar(body),
+            requested_grammar=_requested_grammar(body),
             decode=self._prompts.decode,
             prompt_logprobs=body.prompt_logprobs,
         )
 
 
-def _asked_grammar(body: GenerationBody) -> AskedGrammar | None:
-    asked = body.grammars()
-    if not asked:
+def _requested_grammar(body: GenerationBody) -> RequestedGrammar | None:
+    requested = body.grammars()
+    if not requested:
         return None
     others = [name for name in NOT_WITH_GRAMMAR if getattr(body, name)]
-    for one, other in itertools.pairwise((*asked, *others)):
+    for one, other in itertools.pairwise((*requested, *others)):
         raise APIError(400, f"{one} cannot be combined with {other}: together they may leave no token", one)
-    ((name, what),) = asked.items()
+    ((name, what),) = requested.items()
     try:
-        return AskedGrammar(name, what.definition())
+        return RequestedGrammar(name, what.definition())
     except ValueError as error:
         raise _refused(name, error) from error
 
@@ -143,15 +143,15 @@ def _refused(name: str, error: ValueError) -> APIError:
     return APIError(400, f"{name}: {error}", name, "invalid_value")
 
 
-def check_model(asked: str | None, served: str) -> None:
-    """Raises APIError 404 unless the served model, or none in particular, is asked for."""
-    if asked is not None and asked != served:
+def check_model(requested: str | None, served: str) -> None:
+    """Raises APIError 404 unless the request names the served model, or none."""
+    if requested is not None and requested != served:
         raise APIError(
-            404, f"there is no model {asked!r} here; this server runs {served!r}", "model", "model_not_found"
+            404, f"there is no model {requested!r} here; this server runs {served!r}", "model", "model_not_found"
         )
 
 
-def check_num_choices(asked: int, room: int) -> None:
-    """Raises APIError 400 if one call asks for more choices than could ever be worked on at once."""
-    if asked > room:
-        raise APIError(400, f"{asked} choices in one call are more than the {room} there is room for")
+def check_num_choices(requested: int, room: int) -> None:
+    """Raises APIError 400 if one call requests more choices than the server can ever run at once."""
+    if requested > room:
+        raise APIError(400, f"{requested} choices in one call are more than the {room} there is room for")

@@ -61,12 +61,12 @@ class ChatBody(HarmlessChatFields, ToolFields, GenerationBody):
 
     def grammars(self) -> dict[str, ResponseFormat | StructuredOutputs | CallGrammar]:
         """A call that is demanded, or either a call or an answer of the format."""
-        asked = super().grammars()
+        requested = super().grammars()
         if self.demanded_tools:
-            asked["tool_choice"] = CallGrammar(self.demanded_tools)
-        elif self.offered_tools and "response_format" in asked:
-            asked["response_format"] = CallGrammar(self.offered_tools, self.response_format.schema)
-        return asked
+            requested["tool_choice"] = CallGrammar(self.demanded_tools)
+        elif self.offered_tools and "response_format" in requested:
+            requested["response_format"] = CallGrammar(self.offered_tools, self.response_format.schema)
+        return requested
 
     @model_validator(mode="after")
     def _top_logprobs_need_logprobs(self) -> Self:

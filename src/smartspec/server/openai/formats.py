@@ -15,8 +15,8 @@ LOWEST_LOGPROB = -9999.0  # JSON has no -inf
 
 @dataclass(frozen=True)
 class ScoredPrompt:
-    """A prompt whose log-probabilities are known. found: of its second token and those behind it. written: as vLLM's
-    `prompt_logprobs`, None if that was not asked for."""
+    """A prompt whose log-probabilities are known. found: of its second token and those after it. written: as vLLM's
+    `prompt_logprobs`, None if that was not requested."""
 
     token_ids: list[int]
     found: tuple[TokenLogprobs, ...]
@@ -42,7 +42,7 @@ class Format(Protocol):
 
 
 class CompletionFormat:
-    """POST /v1/completions. show_top: whether alternatives were asked for. echoed: what goes before the text of each
+    """POST /v1/completions. show_top: whether alternatives were requested. echoed: what goes before the text of each
     choice, none of them if empty. read_echo: the tokens of an echoed text (text, token ids, log-probabilities), where
     theirs go before those of the output."""
 
@@ -79,8 +79,8 @@ class CompletionFormat:
                 choice["prompt_logprobs"] = prompt.written
             if self._read_echo is not None:
                 tokens = self._read_echo(self._echoed[choice["index"]], prompt.token_ids, prompt.found)
-                before, behind = self._logprobs(tokens, 0), choice["logprobs"]
-                choice["logprobs"] = {name: values and values + behind[name] for name, values in before.items()}
+                before, after = self._logprobs(tokens, 0), choice["logprobs"]
+                choice["logprobs"] = {name: values and values + after[name] for name, values in before.items()}
         return {}
 
     def _logprobs(self, tokens: Sequence[TokenText], start: int) -> dict:
@@ -135,7 +135,7 @@ class ChatFormat:
         return {"prompt_logprobs": prompts[0].written}
 
     def _read(self, delta: TextDelta) -> tuple[TextDelta, list[ToolCall]]:
-        """What is said, and the tools that are called."""
+        """The delta without its calls, and the calls."""
         if self._readers is None:
             return delta, []
         reader = self._readers[delta.index]
@@ -160,7 +160,7 @@ def _chat_token(token: TokenText) -> dict:
 
 
 def finite(logprob: float | None) -> float | None:
-    """As JSON can have it."""
+    """The value with -inf replaced, which JSON cannot hold."""
     return None if logprob is None else max(logprob, LOWEST_LOGPROB)
 
 

@@ -1,4 +1,4 @@
-"""What all bodies that ask for text have in common, checked strictly: a misspelt name or a wrong value is refused."""
+"""Fields common to all bodies that request text. A misspelt name or a wrong value is refused."""
 
 from dataclasses import replace
 from typing import Annotated, Self
@@ -78,7 +78,7 @@ BadWord = Annotated[str, Field(min_length=1, max_length=MAX_BAD_WORD_CHARACTERS)
 
 
 class GenerationBody(HarmlessFields, StructuredFields):
-    """What both endpoints have in common. The ranges of sampling options are checked by SamplingParams."""
+    """Fields of both endpoints. The ranges of sampling options are checked by SamplingParams."""
 
     model: str | None = None
     n: int = Field(1, ge=1, le=MAX_CHOICES)

@@ -8,7 +8,7 @@ from smartspec.server.http.body_model import Body, JsonObject, TextPart, join_te
 
 
 class HarmlessFields(Body):
-    """Accepted and ignored; those for what this server does not do only with the value that does not ask for it."""
+    """Accepted and ignored. Options that this server lacks are accepted only with the value that turns them off."""
 
     user: str | None = None
     metadata: JsonObject | None = None
@@ -35,7 +35,7 @@ class Prediction(Body):
 
 
 class HarmlessChatFields(Body):
-    """Those of chats alone."""
+    """Fields of chats only."""
 
     verbosity: Literal["low", "medium", "high"] | None = None
     prediction: Prediction | None = None

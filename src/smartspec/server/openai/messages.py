@@ -17,7 +17,7 @@ def num_characters(message: Message) -> int:
 
 
 def _entry(message: Message, content: str) -> dict:
-    """Templates ask for thoughts under either name, and most for none."""
+    """Templates read thoughts under either name; most read none."""
     thought = message.reasoning if message.reasoning_content is None else message.reasoning_content
     thoughts = {} if thought is None else {"reasoning_content": thought, "reasoning": thought}
     return {"role": ROLES.get(message.role, message.role), "content": content} | thoughts

@@ -66,7 +66,7 @@ OPERATIONS = (
 
 
 def openapi_document(version: str, needs_key: bool) -> dict:
-    """needs_key: whether the server asks clients for one."""
+    """needs_key: whether clients must send one."""
     models = [(m, "validation") for op in OPERATIONS for m in (op.body, op.answer) if m is not None]
     models.append((answers.ErrorAnswer, "validation"))
     components: dict = {"schemas": models_json_schema(models, ref_template=f"{REFERENCE}{{model}}")[1]["$defs"]}

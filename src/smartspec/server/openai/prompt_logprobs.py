@@ -12,13 +12,13 @@ MAX_ENTRIES = 32_768  # of an answer: 2 MB
 
 
 def check_num_entries(param: str, prompts: list[list[int]], n: int, num_top: int) -> None:
-    """Raises APIError 400 where an answer would be too large. param: what asks for it."""
+    """Raises APIError 400 where an answer would be too large. param: the field that requests it."""
     num_entries = sum(map(len, prompts)) * n * (1 + num_top)
     if num_entries > MAX_ENTRIES:
         raise APIError(
             400,
             f"{param} {num_top} of these prompts are {num_entries} entries, and an answer has at most "
-            f"{MAX_ENTRIES}: ask for fewer alternatives, or send less in one call",
+            f"{MAX_ENTRIES}: request fewer alternatives, or send less in one call",
             param,
             "invalid_value",
         )
@@ -27,8 +27,8 @@ def check_num_entries(param: str, prompts: list[list[int]], n: int, num_top: int
 def prompt_json(
     token_ids: Sequence[int], found: Sequence[TokenLogprobs], num_top: int, decode: Callable[[list[int]], str]
 ) -> list[dict | None]:
-    """Of every token of a prompt, with num_top alternatives; null for the first, before which there is nothing. found:
-    of the others. Takes long for a long prompt: call it in a thread."""
+    """Log-probabilities of every token of a prompt, with num_top alternatives; null for the first token, which has no
+    context. found: those of the other tokens. Takes long for a long prompt: call it in a thread."""
     written: list[dict | None] = [None]
     for token_id, entry in zip(token_ids[1:], _with_top(found, num_top), strict=True):
         ranked = [
@@ -45,7 +45,7 @@ def prompt_json(
 
 
 def _with_top(found: Sequence[TokenLogprobs], num_top: int) -> list[TokenLogprobs]:
-    """With no more alternatives than that: more may have been computed."""
+    """The same with num_top alternatives each: more may have been computed."""
     return [
         replace(entry, top_token_ids=entry.top_token_ids[:num_top], top_logprobs=entry.top_logprobs[:num_top])
         for entry in found

@@ -62,7 +62,7 @@ class PromptReader:
         return self._tokenize(text, add_special_tokens=False)
 
     def echoes(self, body: CompletionBody, prompts: list[list[int]]) -> list[str]:
-        """The text before each choice's, none if it is not asked for."""
+        """The text before each choice's, none if it is not requested."""
         if not body.echo:
             return []
         pairs = zip(body.prompt, prompts, strict=True)
@@ -70,13 +70,13 @@ class PromptReader:
         return [text for text in texts for _ in range(body.n)]
 
     def echo_reader(self, body: CompletionBody) -> EchoReader | None:
-        """What reads the tokens of the echoed prompts, None unless they are asked for."""
+        """Reads the tokens of echoed prompts. None unless they are requested."""
         if not body.echo or body.logprobs is None:
             return None
         return EchoReader(self._token_texts, body.logprobs)
 
     def bad_words(self, body: GenerationBody) -> tuple[tuple[int, ...], ...]:
-        """Token ids of each bad word, at the beginning of a text and behind a space."""
+        """Token ids of each bad word, at the beginning of a text and after a space."""
         self._check_length("bad_words", sum(map(len, body.bad_words)))
         texts = [text for word in body.bad_words for text in (word, f" {word.lstrip()}")]
         return tuple(tuple(self._tokenize(text, add_special_tokens=False)) for text in dict.fromkeys(texts))
@@ -94,14 +94,16 @@ class PromptReader:
         return self.decode(token_ids)
 
     def decode(self, token_ids: list[int]) -> str:
-        """The same of token ids that are known to be some."""
+        """The text of token ids that have been checked."""
         return self._tokenizer.decode(token_ids)
 
-    def max_tokens(self, body: GenerationBody, asked: int | None, default: int | None, prompts: list[list[int]]) -> int:
-        """New tokens allowed: asked, else the default, else what the context has left (None: all of it)."""
+    def max_tokens(
+        self, body: GenerationBody, requested: int | None, default: int | None, prompts: list[list[int]]
+    ) -> int:
+        """New tokens allowed: those requested, else the default, else what the context has left (None: all of it)."""
         num_prompt_tokens = max(map(len, prompts))
         left = self._max_model_len - num_prompt_tokens
-        if left < (0 if asked == 0 else 1):
+        if left < (0 if requested == 0 else 1):
             raise APIError(
                 400,
                 f"the prompt has {num_prompt_tokens} tokens and leaves no room in the context of "
@@ -109,17 +111,17 @@ class PromptReader:
                 "messages" if hasattr(body, "messages") else "prompt",
                 "context_length_exceeded",
             )
-        if asked is None:
+        if requested is None:
             return left if default is None else min(default, left)
-        if asked > left:
+        if requested > left:
             raise APIError(
                 400,
-                f"max_tokens {asked} and the {num_prompt_tokens} tokens of the prompt exceed the context of "
+                f"max_tokens {requested} and the {num_prompt_tokens} tokens of the prompt exceed the context of "
                 f"{self._max_model_len} tokens: use at most {left}",
                 "max_tokens",
                 "context_length_exceeded",
             )
-        return asked
+        return requested
 
     def _read_prompt(self, prompt: str | list[int]) -> list[int]:
         if not isinstance(prompt, str):

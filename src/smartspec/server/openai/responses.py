@@ -21,7 +21,7 @@ PLACE = {"output_index": 0, "content_index": 0}
 
 
 async def answer_response(call: Call, body: ResponsesBody, engine: AsyncEngine, metrics: ServerMetrics) -> Response:
-    """As streaming.answer."""
+    """Generate and answer, like streaming.answer."""
     deltas = await begin(call, engine, metrics)
     answer = _Answer(call, body)
     if call.stream:

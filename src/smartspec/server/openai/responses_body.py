@@ -46,7 +46,7 @@ class InputItem(Body):
 
 
 class TextFormat(JsonSchema):
-    """As response_format of chats, flat."""
+    """Like response_format of chats, but flat."""
 
     type: Literal["text", "json_object", "json_schema"] = "text"
     name: str = Field("answer", min_length=1, max_length=64)
@@ -62,7 +62,7 @@ class TextOptions(Body):
 
 
 class Reasoning(Body):
-    """How much to think. What the rest asks for, this server has none of."""
+    """How much to think. The server has no support for the other options."""
 
     effort: ReasoningEffort | None = None
     summary: str | None = None
@@ -89,7 +89,7 @@ class ResponsesBody(Body):
     priority: int = Field(0, ge=-(2**31), lt=2**31)
     cache_salt: str | None = Field(None, min_length=1, max_length=256)
     speculation: SpeculationBody | None = None
-    # What asks for nothing here:
+    # Accepted only with values that request nothing:
     tools: Annotated[object, only([])] = None
     tool_choice: Annotated[object, only("none", "auto")] = None
     truncation: Annotated[object, only("disabled")] = None

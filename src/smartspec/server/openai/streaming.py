@@ -1,4 +1,4 @@
-"""From a call to its HTTP answer: the same deltas make server-sent events or one JSON object."""
+"""Answers a call over HTTP: its deltas become server-sent events or one JSON object."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class AskedGrammar:
+class RequestedGrammar:
     """field: of the body. definition: as GrammarCompiler takes it."""
 
     field: str
@@ -36,9 +36,9 @@ class AskedGrammar:
 
 @dataclass(frozen=True)
 class Call:
-    """What a request to either endpoint comes down to. prompts: token ids. report: choices say which of their text
-    was accepted draft tokens. grammar: asked_grammar, compiled. decode: the text of token ids. prompt_logprobs:
-    alternatives to each token of the prompts that the answer is to list, None for no list."""
+    """A request to either endpoint, ready for the engine. prompts: token ids. report: choices tell which parts of their
+    text were accepted draft tokens. grammar: requested_grammar, compiled. decode: the text of token ids.
+    prompt_logprobs: how many alternatives to list for each token of the prompts, None for no list."""
 
     model: str
     prompts: list[list[int]]
@@ -51,14 +51,14 @@ class Call:
     report: bool = False
     speculation: SpeculationOptions = NO_OPTIONS
     origin: Origin = UNKNOWN_ORIGIN
-    asked_grammar: AskedGrammar | None = None
+    requested_grammar: RequestedGrammar | None = None
     grammar: Grammar | None = None
     decode: Callable[[list[int]], str] = str
     prompt_logprobs: int | None = None
 
 
 class EventStream(Response):
-    """Server-sent events; whatever ends the response, the source of the events is closed with it."""
+    """Server-sent events. When the response ends, for any reason, the source of the events is closed."""
 
     media_type = "text/event-stream"
 

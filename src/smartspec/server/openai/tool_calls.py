@@ -21,20 +21,20 @@ class ToolCall:
 
 
 class ToolCallReader:
-    """Takes the text of one choice piece by piece; tells what is said from what is called.
+    """Takes the text of one choice piece by piece; separates text from calls.
 
-    However the text is cut into pieces, the same comes out, and each character is looked at a few times at most. What
-    is held back is a call that is not at its end, or a few characters that may begin a mark.
+    The result does not depend on how the text is cut into pieces, and each character is read a few times at most. Held
+    back are only a call that has not ended and a few characters that may begin a mark.
     """
 
     def __init__(self):
         self.num_calls = 0
         self._rest = ""  # not looked at yet: the beginning of a mark, perhaps
         self._call: _Call | None = None  # that has begun
-        self._is_behind_call = False  # where spaces and line breaks are no text
+        self._is_after_call = False  # where spaces and line breaks are no text
 
     def push(self, text: str, is_last: bool) -> tuple[str, list[ToolCall]]:
-        """What this piece has brought: text to show, and calls. Marks around what is no call are text."""
+        """New text to show and new calls. Marks around anything but a call are text."""
         text, at = self._rest + text, 0
         shown: list[str] = []
         calls: list[ToolCall] = []
@@ -61,7 +61,7 @@ class ToolCallReader:
         text = "".join(self._call.pieces)
         found = parse_calls(text)
         calls.extend(found)
-        self._is_behind_call = bool(found)
+        self._is_after_call = bool(found)
         if not found:
             shown.append(f"{BEGIN}{text}{mark}")
         self._call = None
@@ -69,15 +69,15 @@ class ToolCallReader:
     def _end_text(self, shown: list[str], calls: list[ToolCall]) -> None:
         if self._call is None:
             shown.append(self._visible(self._rest))
-        else:  # some models end behind the call, without the mark
+        else:  # some models end after the call, without the mark
             self._call.pieces.append(self._rest)
             self._end_call(shown, calls, "")
         self._rest = ""
 
     def _visible(self, text: str) -> str:
-        if self._is_behind_call:
+        if self._is_after_call:
             text = text.lstrip()
-            self._is_behind_call = not text
+            self._is_after_call = not text
         return text
 
 

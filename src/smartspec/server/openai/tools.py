@@ -1,4 +1,4 @@
-"""Tools: what a conversation says about them, and how a call is asked of the model.
+"""Tools: what a conversation says about them, and how the model is told to make a call.
 
 The format is the one that Hermes, Qwen and SmolLM2 were trained on, calls between marks in the text:
 <tool_call>{"name": ..., "arguments": {...}}</tool_call>. Where a call is demanded (tool_choice "required", or a
@@ -71,7 +71,7 @@ class CalledTool(Body):
     function: CalledFunction
 
     def for_template(self) -> dict:
-        """As chat templates want it: arguments as an object, where they are one."""
+        """The form for chat templates: arguments are an object if they can be parsed as one."""
         try:
             arguments = read_json(self.function.arguments or "{}")
         except ValueError:
@@ -98,12 +98,12 @@ class ToolFields(Body):
 
     @property
     def offered_tools(self) -> list[Tool]:
-        """What the model is told of."""
+        """The tools that the model is told about."""
         return [] if self.tool_choice == "none" else self.tools
 
     @property
     def demanded_tools(self) -> list[Tool]:
-        """One of which must be called; empty where none must."""
+        """Tools of which one must be called; empty if none must."""
         if isinstance(self.tool_choice, NamedTool):
             return [tool for tool in self.tools if tool.function.name == self.tool_choice.function.name]
         return self.tools if self.tool_choice == "required" else []
@@ -133,7 +133,7 @@ class CallGrammar:
 
 
 def _closed(schema: JsonValue) -> JsonValue:
-    """The schema without arguments that it does not name: where it says nothing, JSON schemas allow any."""
+    """The schema with no arguments but those that it names: by default, JSON schemas allow any others."""
     if isinstance(schema, list):
         return [_closed(part) for part in schema]
     if not isinstance(schema, dict):

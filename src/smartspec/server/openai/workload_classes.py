@@ -20,12 +20,12 @@ class WorkloadClasses:
             raise ValueError(f"classes must be tables, [classes.NAME], got {settings!r}")
         self._classes = {name: _read(name, values) for name, values in settings.items()}
 
-    def fill(self, asked: SpeculationBody | None) -> SpeculationBody | None:
-        """asked, with the values of its class where it has none of its own."""
-        named = None if asked is None else self._classes.get(asked.workload_class or "")
-        if asked is None or named is None:
-            return asked
-        return named.model_copy(update={field: getattr(asked, field) for field in asked.model_fields_set})
+    def fill(self, requested: SpeculationBody | None) -> SpeculationBody | None:
+        """The requested options, with the values of their class where they have none of their own."""
+        named = None if requested is None else self._classes.get(requested.workload_class or "")
+        if requested is None or named is None:
+            return requested
+        return named.model_copy(update={field: getattr(requested, field) for field in requested.model_fields_set})
 
 
 def _read(name: str, values: Mapping[str, object]) -> SpeculationBody:

@@ -1,4 +1,4 @@
-"""Structured output: what the fields of a body ask for, as the definition of a grammar."""
+"""Structured output: the fields of a body that request it, as the definition of a grammar."""
 
 import json
 from typing import Annotated, Literal, Self
@@ -56,7 +56,7 @@ class ResponseFormat(Body):
         return self
 
     def definition(self) -> str:
-        """Of anything but plain text. Raises ValueError if it is too long."""
+        """The grammar of any format but plain text. Raises ValueError if it is too long."""
         return json_grammar(self.schema)
 
     @property
@@ -78,7 +78,7 @@ class StructuredOutputs(Body):
     @model_validator(mode="after")
     def _is_one(self) -> Self:
         if len(self.model_fields_set) != 1 or self.json_object is False:
-            raise ValueError("must ask for one of json, json_object, regex and choice")
+            raise ValueError("must have exactly one of json, json_object, regex and choice")
         return self
 
     def definition(self) -> str:
@@ -90,7 +90,7 @@ class StructuredOutputs(Body):
 
 
 class StructuredFields(Body):
-    """The fields of a body that ask for structured output."""
+    """The fields of a body that request structured output."""
 
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
@@ -99,14 +99,14 @@ class StructuredFields(Body):
     guided_choice: Choices | None = None
 
     def grammars(self) -> dict[str, ResponseFormat | StructuredOutputs]:
-        """What asks for structure, by the field's name."""
+        """The requested structure, by the field's name."""
         guided = (("json", self.guided_json), ("regex", self.guided_regex), ("choice", self.guided_choice))
-        asked = {
+        requested = {
             "response_format": self.response_format if self.response_format != TEXT else None,
             "structured_outputs": self.structured_outputs,
             **{f"guided_{kind}": StructuredOutputs(**{kind: value}) for kind, value in guided if value is not None},
         }
-        return {name: what for name, what in asked.items() if what is not None}
+        return {name: what for name, what in requested.items() if what is not None}
 
 
 def json_grammar(schema: dict) -> str:

@@ -1,8 +1,8 @@
-"""Whether a grammar may be compiled here, as compiling it in a helper process tells.
+"""Compiles a grammar in a helper process first, to know whether it may be compiled in the server.
 
-A definition of a hundred bytes can take minutes and gigabytes, and nothing stops llguidance once it compiles. So it is
-compiled first where it can be stopped: what goes over a limit there is refused with the reason. The helpers start with
-the first definition, a few work at once, and what they have said is remembered.
+A definition of a hundred bytes can take minutes and gigabytes, and nothing stops llguidance once it compiles. A helper
+process can be stopped. A definition that goes over a limit there is refused with the reason. The helpers start with the
+first definition. A few run at once, and their answers are cached.
 """
 
 import json
@@ -22,8 +22,10 @@ from smartspec.server.structured.grammar_worker import MAX_COMPILE_BYTES, MAX_CO
 MAX_HELPERS = 2
 MAX_REMEMBERED = 1024  # definitions
 MAX_START_SECONDS = 60.0
-POLL_SECONDS = 0.02  # how soon a helper stops where nobody waits for the answer any more
-REMEDY = "ask for less: fewer alternatives, smaller counts in {m,n}, minLength, maxItems or multipleOf, less nesting"
+POLL_SECONDS = 0.02  # how soon a helper stops after the caller was cancelled
+REMEDY = (
+    "use a simpler one: fewer alternatives, smaller counts in {m,n}, minLength, maxItems or multipleOf, less nesting"
+)
 
 
 class GrammarCheckFailed(Exception):
@@ -48,7 +50,7 @@ class GrammarCheck:
             answer = self._known.get(key)
         if answer is None:
             with self._slots:
-                answer = _read(self._ask(definition, given_up))
+                answer = _read(self._query(definition, given_up))
         with self._lock:
             self._known[key] = answer
             self._known.move_to_end(key)
@@ -63,12 +65,12 @@ class GrammarCheck:
         while self._idle:
             self._idle.pop().close()
 
-    def _ask(self, definition: str, given_up: threading.Event) -> dict:
+    def _query(self, definition: str, given_up: threading.Event) -> dict:
         with self._lock:
             helper = self._idle.pop() if self._idle else None
         try:
             helper = helper or _Helper(self._vocabulary())
-            answer = helper.ask(definition, given_up)
+            answer = helper.query(definition, given_up)
         except (OSError, ValueError) as error:
             if helper is not None:
                 helper.close()
@@ -112,7 +114,7 @@ class _Helper:
             self.close()
             raise
 
-    def ask(self, definition: str, given_up: threading.Event) -> dict:
+    def query(self, definition: str, given_up: threading.Event) -> dict:
         return self._exchange(definition, given_up, MAX_WAIT_SECONDS + MAX_START_SECONDS)
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
 """The helper process in which a grammar is compiled first: see grammar_check, which runs this file as a program.
 
-It holds llguidance and the tables of one tokenizer. Every definition is compiled in a fork of it, which limits end: of
-processor time (SIGPROF), of time (SIGALRM), of memory and of stack. A fork starts in a millisecond and takes whatever a
-definition does to it with it. Lines of JSON come in and go out: first the tokenizer's, then a definition each.
+It holds llguidance and the tables of one tokenizer. Every definition is compiled in a fork of it. The fork has
+limits of processor time (SIGPROF), time (SIGALRM), memory and stack. It starts in a millisecond, and its end undoes all
+damage that a definition did. Input and output are lines of JSON: first the tokenizer's, then one for each definition.
 """
 
 import json
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
-# What a step may cost everybody else, in llguidance's own counts: 14 ms for the tokens behind one text (most take 0.1).
+# Limits of one step, in llguidance's own counts, as all requests wait for it: at most 14 ms (most take 0.1 ms).
 LIMITS = {"initial_lexer_fuel": 1_000_000, "step_lexer_fuel": 100_000, "step_max_items": 50_000}
 MAX_COMPILE_SECONDS = 0.5  # of processor time
 MAX_WAIT_SECONDS = 10.0  # on a machine that is busy with other things
@@ -68,7 +68,7 @@ def _compile_in_fork(tables: LLTokenizer, definition: str) -> dict:
         os.close(reading)
         _compile(tables, definition, writing)
     os.close(writing)
-    signal.signal(signal.SIGTERM, lambda *_: os.kill(pid, signal.SIGKILL))  # nobody waits for it any more
+    signal.signal(signal.SIGTERM, lambda *_: os.kill(pid, signal.SIGKILL))  # the caller was cancelled
     with os.fdopen(reading, "rb") as answer:
         if sys.stdin in select.select([answer, sys.stdin], [], [])[0]:  # the server has ended
             os.kill(pid, signal.SIGKILL)
@@ -79,7 +79,7 @@ def _compile_in_fork(tables: LLTokenizer, definition: str) -> dict:
 
 
 def _compile(tables: LLTokenizer, definition: str, answer: int) -> None:
-    """In the fork, which it ends."""
+    """Compiles a definition in the fork, then ends the fork."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # allocations that fail are told there
     num_bytes = _memory()

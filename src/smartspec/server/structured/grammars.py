@@ -24,9 +24,9 @@ MAX_BYTES = 2**30  # of all grammars
 class GrammarCompiler:
     """Makes grammars for one tokenizer, a fast one of transformers. vocab_size: width of the logits.
 
-    Its tables of the vocabulary are made with the first grammar: 33 MB and 0.2 s, in which the interpreter is held, for
-    a vocabulary of 49,000, which a server that nobody asks for structured output does without. The same holds for the
-    helper processes, in which definitions are compiled first.
+    Its tables of the vocabulary are made with the first grammar, so a server without structured output does not pay for
+    them. They take 33 MB and 0.2 s for a vocabulary of 49,000, and hold the interpreter lock. The helper processes, in
+    which definitions are compiled first, start with the first grammar too.
     """
 
     def __init__(self, tokenizer, vocab_size: int, eos_token_ids: frozenset[int]):
@@ -41,7 +41,7 @@ class GrammarCompiler:
         self._num_bytes = 0  # of the grammars that requests hold
 
     async def compiled(self, definition: str) -> TokenGrammar:
-        """As compile, in a thread; stops where nobody waits for it any more."""
+        """Runs compile in a thread. Stops when the caller is cancelled."""
         if self._num_waiting >= MAX_WAITING:
             raise QueueFull(f"{self._num_waiting} grammars wait to be compiled")
         given_up = threading.Event()
@@ -54,7 +54,7 @@ class GrammarCompiler:
             self._num_waiting -= 1
 
     def compile(self, definition: str, given_up: threading.Event | None = None) -> TokenGrammar:
-        """definition: as from LLMatcher.grammar_from_*. given_up: set when nobody waits for it. Raises ValueError
+        """definition: as from LLMatcher.grammar_from_*. given_up: set when the caller was cancelled. Raises ValueError
         saying why it cannot be, that it takes too much, or that nothing satisfies it; GrammarCheckFailed where the
         helper cannot tell; QueueFull where others take too much. Call it in a thread."""
         tables = self._tables()
@@ -67,7 +67,7 @@ class GrammarCompiler:
         return TokenGrammar(output, Matchers(build), self._vocab_size)
 
     def _take_memory(self, num_bytes: int, matchers: Matchers) -> None:
-        """As long as its matchers are there. Raises QueueFull where all grammars would take too much."""
+        """Counts memory as used while the matchers exist. Raises QueueFull if all grammars would take too much."""
         with self._memory_lock:
             if self._num_bytes + num_bytes > MAX_BYTES:
                 raise QueueFull(f"the grammars of requests that are here take {self._num_bytes >> 20} MB")
@@ -84,7 +84,7 @@ class GrammarCompiler:
         self._check.close()
 
     def _vocabulary(self) -> dict:
-        """As read_tables takes it."""
+        """The arguments of read_tables."""
         backend = copy(self._backend)
         backend.no_padding()
         backend.no_truncation()
@@ -92,7 +92,7 @@ class GrammarCompiler:
         return {"tokenizer_json": text, "vocab_size": self._vocab_size, "eos_token_ids": self._eos_token_ids}
 
     def _tables(self) -> LLTokenizer | None:
-        """None where llguidance cannot read the tokenizer."""
+        """Tables of the vocabulary; None if llguidance cannot read the tokenizer."""
         with self._tables_lock:
             return self._tables_once
 

@@ -13,7 +13,7 @@ _OPENED_BY = {"}": "{", "]": "["}
 
 
 def read_json(text: str) -> object:
-    """What a text of JSON says. Raises ValueError also for what json.loads lets through: NaN, numbers that no float
+    """The value of a JSON text. Raises ValueError also for what json.loads accepts: NaN, numbers that no float
     holds, halves of surrogate pairs, and more than MAX_DEPTH lists and objects in one another."""
     too_deep = ValueError(f"it is nested more than {MAX_DEPTH} deep")
     try:
@@ -47,8 +47,8 @@ def _finite(digits: str) -> float:
 
 
 class JsonPrefix:
-    """Follows a text that comes in pieces as long as it may begin JSON, and looks at every character once. What numbers
-    and names like true look like is left to who reads them in the end."""
+    """Follows a text that comes in pieces, as long as it may be the beginning of JSON. Looks at every character once.
+    Does not check numbers and names like true: the final parser does."""
 
     def __init__(self):
         self._open: list[str] = []  # the lists and objects that are not closed
@@ -56,8 +56,8 @@ class JsonPrefix:
         self._is_escaped = False
 
     def feed(self, text: str, begin: int = 0) -> int:
-        """The place, from begin on, of what cannot be JSON any more; the end of the text if all may be. What stands
-        there counts as not seen."""
+        """The first place, from begin on, at which the text cannot be JSON any more, else its end. The character at
+        that place counts as not seen."""
         at = begin
         while at < len(text):
             if self._expects in ("rest of string", "rest of name"):

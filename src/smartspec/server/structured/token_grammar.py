@@ -1,8 +1,8 @@
-"""A grammar as requests follow it, token by token, and what becomes of it where it is too complex.
+"""A grammar as requests follow it, token by token, and what happens where it is too complex.
 
-llguidance stops at limits of its own, and keeps such an error for good: in that matcher and, untold, in all copies of
-it, for they share a lexer. So output and drafts are followed by matchers with lexers of their own: a draft may lead
-where plain decoding never comes. After an error the matcher is built again, and shown the tokens of the output.
+llguidance stops at limits of its own and keeps such an error for good. All copies of a matcher share its lexer, so they
+keep the error too, without a notice. A draft may reach a limit where plain decoding never would. So output and drafts
+are followed by matchers with separate lexers. After an error the matcher is built again and fed the output's tokens.
 """
 
 import time
@@ -72,8 +72,8 @@ class _Follower:
             return None
         return self._matcher
 
-    def mask_behind(self, token_ids: list[int]) -> bytes | None:
-        """Of what may come behind these tokens, a bit each; None if it cannot be told."""
+    def mask_after(self, token_ids: list[int]) -> bytes | None:
+        """Which tokens may follow these, a bit each; None if that is not known."""
         if (matcher := self.at_end_of(token_ids)) is None:
             return None
         mask = matcher.compute_bitmask()
@@ -113,13 +113,13 @@ class TokenGrammar:
         if token_ids:
             return self._allowed_ahead(list(token_ids))
         if self._mask is None:
-            self._mask = self._allowed_behind_output()
+            self._mask = self._allowed_after_output()
             self._mask.flags.writeable = False
         return self._mask
 
-    def _allowed_behind_output(self) -> np.ndarray:
+    def _allowed_after_output(self) -> np.ndarray:
         for _ in range(2):  # with a new lexer, in which other outputs have left nothing
-            if (mask := self._matcher.mask_behind(self._token_ids)) is not None:
+            if (mask := self._matcher.mask_after(self._token_ids)) is not None:
                 return self._unpacked(mask)
         return np.zeros(self._vocab_size, dtype=bool)
 

@@ -1,8 +1,8 @@
-"""What would become of any draft in a recorded step: known as far as the log goes, then drawn.
+"""The outcome of any draft in a recorded step: known as far as the log tells, then drawn.
 
-Behind every right node a drafter's children stand likeliest first, so what the target goes on with is the rank of a
-child, or none of them (see world.trees); of a chain all but rank 0 are rejections. What was tested says for some depths
-which rank is right, for others how many of the first are wrong.
+After every right node a drafter's children stand likeliest first. So the target goes on with a child of some rank, or
+with none (see world.trees); of a chain, all ranks but 0 are rejections. The recorded tests tell for some depths which
+rank is right, and for others how many of the first ranks are wrong.
 """
 
 from dataclasses import dataclass, field
@@ -20,9 +20,9 @@ from smartspec.sim.world.trees import NO_RANK, right_path
 
 @dataclass(frozen=True)
 class DraftOutcomes:
-    """Of drafts by one drafter in all rows of a step.
+    """Outcomes of drafts by one drafter, in all rows of a step.
 
-    rank: int [R, K], the right child behind a right node of each depth as far as the log tells, else UNKNOWN; wrong:
+    rank: int [R, K], the right child after a right node of each depth as far as the log tells, else UNKNOWN; wrong:
     int [R, K], children of lower ranks are known to be wrong. right: int [R, K], rank with what is unknown drawn,
     NO_RANK where no child is right. max_emitted: int [R], tokens after which the request ended (a large number where it
     did not).
@@ -49,7 +49,7 @@ class DraftOutcomes:
 
     def free_test(self, position: np.ndarray, found: DrafterView) -> tuple[np.ndarray, np.ndarray]:
         """Whether the log tells what became of the token at that position (int [R]) of drafts that were found, and
-        whether it was right: bool [R] each. Of trees that are asked of the text's children alone."""
+        whether it was right: bool [R] each. Of trees, it covers only the children of the text."""
         if found.parents is None:
             is_told = (self.num_accepted >= position) & (position < self.num_known)
             return is_told, self.num_accepted > position
@@ -73,11 +73,11 @@ def draft_outcomes_of(
     drafter: int,
     spec: DrafterSpec,
     conditional: np.ndarray,
-    siblings: np.ndarray,
+    rank_chances: np.ndarray,
     uniform: np.ndarray,
 ) -> DraftOutcomes:
     """conditional, uniform: float [R, K]; a chain's token is accepted where uniform is below its conditional
-    acceptance. siblings: float [ranks], chance of a second, third, ... child where the first is wrong."""
+    acceptance. rank_chances: float [ranks], chance of a second, third, ... child where the first is wrong."""
     outcome = record.outcome
     is_own = outcome.plan.drafter == drafter
     nothing = np.array([UNKNOWN, 0])[:, None, None]
@@ -85,7 +85,7 @@ def draft_outcomes_of(
     successes, has_ended = successes_of(outcome)
     if drafter < len(outcome.free_tests) and not spec.has_passes:
         _add_free_tests(record, drafter, rank, wrong)
-    edges = np.cumsum(child_chances(conditional, siblings), axis=-1)
+    edges = np.cumsum(child_chances(conditional, rank_chances), axis=-1)
     known_wrong = np.concatenate([np.zeros((*wrong.shape, 1)), edges, np.ones((*wrong.shape, 1))], axis=-1)
     floor = np.take_along_axis(known_wrong, np.minimum(wrong, edges.shape[-1] + 1)[:, :, None], axis=-1)[:, :, 0]
     drawn = ((floor + uniform * (1.0 - floor))[:, :, None] >= edges).sum(axis=-1)

@@ -1,8 +1,8 @@
 """The drafts of a plan in a recorded step that ran another, tokens being ranks (see world.trees).
 
 Drafts that existed before the plan are in the record's view. A drafter that makes trees in passes would have made the
-first nodes of the tree it did make, or its chain of eldest; where it made none, or a smaller one, a tree grows as the
-drafter's acceptance over the whole log makes it likely.
+first nodes of its recorded tree, or the chain of top-1 children in it. If there is no recorded tree, or only a smaller
+one, a tree is grown from the drafter's acceptance over the whole log.
 """
 
 from dataclasses import replace
@@ -15,7 +15,7 @@ from smartspec.control.records import Drafted, DrafterSpec, Plan
 from smartspec.core.batch import Draft, chain
 from smartspec.core.draft_columns import confidence_of, parents_of
 from smartspec.sim.replay.hindsight import HindsightAcceptance
-from smartspec.sim.world.recorded_ranks import sibling_ranks
+from smartspec.sim.world.recorded_ranks import child_ranks
 from smartspec.sim.world.trees import grow_trees
 
 
@@ -66,7 +66,7 @@ def as_columns(drafts: tuple[Draft, ...], num_nodes: int) -> Drafted:
 def as_recorded(
     record: DecisionRecord, values: np.ndarray | None, drafter: np.ndarray, lengths: np.ndarray
 ) -> np.ndarray | None:
-    """What was recorded of the first lengths[i] tokens of drafts by the same drafter: float [R, K], NaN elsewhere."""
+    """Recorded values of the first lengths[i] tokens of drafts by the same drafter: float [R, K], NaN elsewhere."""
     if values is None:
         return None
     is_same = (drafter == record.outcome.plan.drafter)[:, None]
@@ -91,9 +91,9 @@ def _recorded(record: DecisionRecord, plan: Plan, row: int) -> Draft | None:
 def _grown(record: DecisionRecord, plan: Plan, row: int, acceptance: HindsightAcceptance) -> Draft:
     number, chances = int(plan.drafter[row]), plan.extras.get("chances")
     if chances is None:
-        siblings = acceptance.siblings(number)[: plan.width - 1]
-        chances = child_chances(acceptance.conditional(record.view)[number, row], siblings)
-    # A stop rule knows no row but those of the whole step, so each tree asks for its own.
+        rank_chances = acceptance.rank_chances(number)[: plan.width - 1]
+        chances = child_chances(acceptance.conditional(record.view)[number, row], rank_chances)
+    # A stop rule knows the rows of the whole step only, so each tree passes on its own row.
     stop = plan.stop and (lambda depth, rows, *what: plan.stop(depth, rows + row, *what))
     unknown = np.full((1, len(chances)), np.nan)
     return grow_trees(chances[None], plan.lengths[[row]], plan.passes[[row]], stop, unknown).drafts[0]
@@ -103,15 +103,15 @@ def _first_nodes(parents: np.ndarray, confidence: np.ndarray | None, row: int, l
     """parents, confidence: [R, K]."""
     of_row = parents[row, :length].astype(np.int32)
     known = None if confidence is None else confidence[row, :length]
-    return Draft(sibling_ranks(of_row).astype(np.int32), of_row, confidence=known)
+    return Draft(child_ranks(of_row).astype(np.int32), of_row, confidence=known)
 
 
 def _chain_confidence(record: DecisionRecord) -> np.ndarray | None:
-    """The recorded confidence in a chain of the eldest: float [R, K]."""
+    """The recorded confidence in the chain of top-1 children: float [R, K]."""
     confidence, parents = record.outcome.confidence, record.outcome.parents
     if confidence is None or parents is None:
         return confidence
-    of_chain, ranks = np.full(confidence.shape, np.nan), sibling_ranks(parents)
+    of_chain, ranks = np.full(confidence.shape, np.nan), child_ranks(parents)
     for row, drafted in enumerate(record.outcome.drafted.tolist()):
         last, depth = -1, 0
         for node in range(drafted):

@@ -1,24 +1,24 @@
-"""What a whole log says about acceptance and time, looking back: the judge in a replay, never seen by a policy.
+"""Acceptance and time in a whole log, fitted afterwards. A replay draws outcomes from it; policies never see it.
 
-Acceptance is the model of control.acceptance without its forgetting: the j-th draft token of a request, given that
-those before it were accepted, is accepted with probability sigmoid(cell[pool, j] + effect[request, drafter]), fitted
-to all observations at once by maximum likelihood with Gaussian priors (iteratively reweighted least squares). Of a tree
-the eldest children are what a chain would have been, and what the younger are worth is counted by rank.
+Acceptance is the model of control.acceptance without its forgetting. If the tokens before it were accepted, the j-th
+draft token of a request is accepted with probability sigmoid(table[pool, j] + effect[request, drafter]). The model is
+fitted to all observations at once by maximum likelihood with Gaussian priors (iteratively reweighted least squares).
+In a tree the top-1 children are what a chain would have been. The acceptance of later children is counted by rank.
 """
 
 from dataclasses import replace
 
 import numpy as np
 
-from smartspec.control.acceptance.cells import Pools
-from smartspec.control.acceptance.evidence import eldest_tests, observations
+from smartspec.control.acceptance.child_ranks import ChildRankAcceptance
+from smartspec.control.acceptance.observations import observed_positions, top_child_tests
 from smartspec.control.acceptance.settings import AcceptanceSettings
-from smartspec.control.acceptance.siblings import SiblingAcceptance
+from smartspec.control.acceptance.table import Pools
 from smartspec.control.latency.model import LatencyModel
 from smartspec.control.log.decision import DecisionRecord
 from smartspec.control.records import BatchView, DrafterSpec, Plan, StepSeconds
 
-CELL_STRENGTH = 2.0  # information of about eight observations pulls a cell towards its drafter
+ENTRY_STRENGTH = 2.0  # information of about eight observations pulls an entry towards its drafter
 EFFECT_STRENGTH = 1.5  # requests differ by about 0.8 in log-odds
 NUM_ROUNDS = 30
 MAX_LOG_ODDS = 6.0
@@ -32,13 +32,13 @@ class HindsightAcceptance:
         self._pools = Pools(drafters)
         self.max_draft_tokens = max_draft_tokens
         self._request_index: dict[int, int] = {}
-        self._cells_seen: list[np.ndarray] = []
+        self._entries_seen: list[np.ndarray] = []
         self._groups_seen: list[np.ndarray] = []
         self._accepted_seen: list[np.ndarray] = []
-        self._cells = np.zeros((len(self._pools), max_draft_tokens))
+        self._table = np.zeros((len(self._pools), max_draft_tokens))
         self._effects = np.zeros((0, len(drafters)))
-        never_forgets = replace(AcceptanceSettings(), sibling_memory=np.inf)
-        self._siblings = [SiblingAcceptance(never_forgets) for _ in drafters]
+        never_forgets = replace(AcceptanceSettings(), rank_memory=np.inf)
+        self._ranks = [ChildRankAcceptance(never_forgets) for _ in drafters]
 
     def add(self, record: DecisionRecord) -> None:
         """Note what a step observed."""
@@ -49,17 +49,17 @@ class HindsightAcceptance:
         pools = self._pools.of(view.match_lengths)
 
         def see(drafter: np.ndarray, rows: np.ndarray, positions: np.ndarray, is_accepted: np.ndarray) -> None:
-            self._cells_seen.append((pools[drafter, rows] * self.max_draft_tokens + positions).astype(np.int32))
+            self._entries_seen.append((pools[drafter, rows] * self.max_draft_tokens + positions).astype(np.int32))
             self._groups_seen.append((requests[rows] * len(self._drafters) + drafter).astype(np.int32))
             self._accepted_seen.append(is_accepted)
 
-        is_observed, is_accepted = observations(self.max_draft_tokens, outcome.tested, outcome.accepted)
+        is_observed, is_accepted = observed_positions(self.max_draft_tokens, outcome.tested, outcome.accepted)
         if outcome.parents is not None and outcome.node_tests is not None:
-            tested, accepted = eldest_tests(outcome.parents, outcome.node_tests)
+            tested, accepted = top_child_tests(outcome.parents, outcome.node_tests)
             is_observed, is_accepted = tested.T > 0, accepted.T > 0
-            for number, siblings in enumerate(self._siblings):
+            for number, ranks in enumerate(self._ranks):
                 rows = outcome.plan.drafter == number
-                siblings.learn(outcome.parents[rows], outcome.node_tests[rows])
+                ranks.learn(outcome.parents[rows], outcome.node_tests[rows])
         rows, positions = np.nonzero(is_observed)
         see(outcome.plan.drafter[rows], rows, positions, is_accepted[rows, positions])
         for number, free in enumerate(outcome.free_tests):
@@ -68,19 +68,19 @@ class HindsightAcceptance:
                 see(np.full(len(rows), number), rows, free.position[rows], free.matched[rows] > 0)
 
     def fit(self) -> None:
-        """Find the most likely cells and effects."""
-        cells, groups = _joined(self._cells_seen, np.int32), _joined(self._groups_seen, np.int32)
+        """Find the most likely table and effects."""
+        entries, groups = _joined(self._entries_seen, np.int32), _joined(self._groups_seen, np.int32)
         accepted = _joined(self._accepted_seen, bool).astype(float)
         num_drafters = len(self._drafters)
         levels = np.array([_log_odds(accepted[groups % num_drafters == number]) for number in range(num_drafters)])
         priors = np.repeat(levels[self._pools.drafters], self.max_draft_tokens)
-        cell_values, effects = priors.copy(), np.zeros(num_drafters * len(self._request_index))
+        values, effects = priors.copy(), np.zeros(num_drafters * len(self._request_index))
         for _ in range(NUM_ROUNDS):
-            predicted = _sigmoid(cell_values[cells] + effects[groups])
-            cell_values += _newton_step(cells, accepted, predicted, cell_values - priors, CELL_STRENGTH)
-            predicted = _sigmoid(cell_values[cells] + effects[groups])
+            predicted = _sigmoid(values[entries] + effects[groups])
+            values += _newton_step(entries, accepted, predicted, values - priors, ENTRY_STRENGTH)
+            predicted = _sigmoid(values[entries] + effects[groups])
             effects += _newton_step(groups, accepted, predicted, effects, EFFECT_STRENGTH)
-        self._cells = cell_values.reshape(self._cells.shape)
+        self._table = values.reshape(self._table.shape)
         self._effects = effects.reshape(-1, num_drafters)
 
     def conditional(self, view: BatchView) -> np.ndarray:
@@ -88,12 +88,12 @@ class HindsightAcceptance:
         effects = np.append(self._effects, np.zeros((1, len(self._drafters))), axis=0)  # the last: not in the log
         requests = [self._request_index.get(request_id, -1) for request_id in view.request_ids.tolist()]
         effect = effects[np.array(requests, dtype=np.intp)].T
-        return _sigmoid(self._cells[self._pools.of(view.match_lengths)] + effect[:, :, None])
+        return _sigmoid(self._table[self._pools.of(view.match_lengths)] + effect[:, :, None])
 
-    def siblings(self, drafter: int) -> np.ndarray:
+    def rank_chances(self, drafter: int) -> np.ndarray:
         """The chance that a node's second, third, ... child by that drafter is right where the first is wrong: float
         [ranks]."""
-        return self._siblings[drafter].chances
+        return self._ranks[drafter].chances
 
 
 class HindsightSeconds:
@@ -111,7 +111,7 @@ class HindsightSeconds:
         self._latency.observe(record.view, record.outcome.as_drafted(), outcome.verified, outcome.seconds)
 
     def seconds(self, record: DecisionRecord, view: BatchView, plan: Plan, verified: np.ndarray) -> StepSeconds:
-        """What the recorded step would have taken with another plan. view: the record's, as the plan finds it."""
+        """Time of the recorded step with another plan. view: the record's, as the plan finds it."""
         measured = record.outcome.seconds
         then = self._latency.predict(record.view, record.outcome.as_drafted(), record.outcome.verified)
         now = self._latency.predict(view, plan, verified)
@@ -125,7 +125,7 @@ def _joined(parts: list[np.ndarray], dtype: type) -> np.ndarray:
 
 
 def _log_odds(accepted: np.ndarray) -> float:
-    """Of the mean, with one success and one failure added."""
+    """Log-odds of the mean, with one success and one failure added."""
     rate = (accepted.sum() + 1.0) / (len(accepted) + 2.0)
     return float(np.log(rate / (1.0 - rate)))
 

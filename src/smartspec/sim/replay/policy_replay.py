@@ -1,21 +1,22 @@
-"""Any policy on a recorded log: what it would have chosen in every recorded step, and what that would have brought.
+"""Any policy on a recorded log: what it would have chosen in every recorded step, and the outcome of that.
 
-A policy is run by a controller of its own, which starts from the log's profile and learns from what the replay tells
-it. What happens to its drafts is told by the log wherever the log knows it (draft_outcomes). A draft by the same
-drafter begins with the same tokens, and its tree with the same nodes, so what was tested then is tested now. That is
+A policy is run by a controller of its own, which starts from the log's profile and learns from the replayed outcomes.
+The log tells the outcome of its drafts where it can (draft_outcomes). A draft by the same
+drafter begins with the same tokens, and its tree with the same nodes. So recorded tests hold for the new draft. That is
 exact where drafts are deterministic, and for sampled chains where randomness is keyed by position, as in our engine.
 Beyond that, acceptance is drawn from what the whole log says in hindsight, with the same random numbers for every
 policy; see hindsight for the time of a step. Plans for trees of other widths or depths than the recorded ones get the
 recorded nodes all the same.
 
-What a replay can tell: how policies compare, step for step, in the situations that were recorded, and how much of the
-answer is evidence. What it cannot tell: where another policy would have led. Batches, contexts and arrivals follow the
-recorded run, whatever a policy emits. Where easy requests left early, the log is full of small batches, in which drafts
-pay; plain decoding would have kept those requests, and the batch large. So compare speeds within one table, and take
-them for the speed of a whole run only where the load was steady.
-Tokens that were never drafted have no replayed in the log: a log of a server with drafts off says little about drafts,
-and a policy that differs much from the recorded one is judged by the hindsight model (the share of steps in which
-nothing was drawn is reported). Policies that stop drafting by the entropy of the draft model never stop here, as logs
+What a replay can tell: how policies compare, step by step, in the recorded situations, and how much of the answer was
+observed. What it cannot tell: the situations to which another policy would have led. Batches, contexts and arrivals
+follow the recorded run, whatever a policy emits. Where easy requests left early, the log has many small batches, in
+which drafts pay. Plain decoding would have kept those requests, and the batch large. So compare speeds within one
+table. They are the speed of a whole run only where the load was steady.
+
+Tokens that were never drafted have no outcome in the log, so a log of a server with drafts off says little about
+drafts. A policy that differs much from the recorded one is judged by the hindsight model. The share of steps that need
+no random draw is reported. Policies that stop drafting by the entropy of the draft model never stop here, as logs
 do not hold it; confidence is known only where the draft model drafted.
 """
 
@@ -39,23 +40,23 @@ from smartspec.sim.world.recorded_ranks import successes_of
 
 @dataclass
 class ReplayTotals:
-    """Sums over the steps of a log. num_rows: decoding requests; num_from_evidence: steps without a random draw."""
+    """Sums over the steps of a log. num_rows: decoding requests; num_from_log: steps without a random draw."""
 
     policy: str
     num_steps: int = 0
     num_rows: int = 0
     num_emitted: int = 0
     num_verified: int = 0
-    num_from_evidence: int = 0
+    num_from_log: int = 0
     seconds: float = 0.0
 
-    def add(self, outcome: Outcome, from_evidence: bool = True) -> None:
+    def add(self, outcome: Outcome, from_log: bool = True) -> None:
         """Count a step."""
         self.num_steps += 1
         self.num_rows += outcome.view.num_rows
         self.num_emitted += outcome.num_emitted
         self.num_verified += int(outcome.verified.sum())
-        self.num_from_evidence += from_evidence
+        self.num_from_log += from_log
         self.seconds += outcome.seconds.total
 
     @property
@@ -68,12 +69,12 @@ class ReplayTotals:
         return self.num_verified / max(self.num_rows, 1)
 
     @property
-    def evidence_share(self) -> float:
-        return self.num_from_evidence / max(self.num_steps, 1)
+    def log_share(self) -> float:
+        return self.num_from_log / max(self.num_steps, 1)
 
 
 def replay(log: RecordedLog, policies: list[str], seed: int = 0) -> tuple[ReplayTotals, list[ReplayTotals]]:
-    """What was recorded, and what each policy (see control.policies.names) would have brought.
+    """Totals of the recorded run, and of each policy (see control.policies.names).
 
     Reads the log twice. ValueError on an unknown policy, a corrupt log, or one without a token.
     """
@@ -122,7 +123,8 @@ class PolicyReplay:
         self._num_seen: dict[tuple[int, int], int] = {}  # tokens in the KV of drafters, by drafter and request
 
     def step(self, record: DecisionRecord, uniform: np.ndarray, ended: list[int]) -> None:
-        """Ask for a plan, tell what came of it. uniform: float [R, K] in [0, 1); ended: requests seen last here."""
+        """Get a plan, and tell the controller its outcome. uniform: float [R, K] in [0, 1); ended: requests last seen
+        here."""
         view = self._view(record)
         chosen = self._controller.plan(view)
         plan = self._possible(view, chosen)
@@ -140,7 +142,7 @@ class PolicyReplay:
             replayed = of_trees(plan, trees, verified, draft_outcomes, self._max_draft_tokens)
         outcome = self._outcome(record, view, plan, drafted, verified, replayed, draft_outcomes)
         self._controller.learn(chosen, outcome)
-        self.totals.add(outcome, from_evidence=replayed.is_known)
+        self.totals.add(outcome, from_log=replayed.is_known)
         self._remember_seen(view, plan)
         for request_id in ended:
             self._controller.end(request_id)
@@ -154,10 +156,10 @@ class PolicyReplay:
         return replace(plan, lengths=np.clip(lengths, 0, np.maximum(room, 0)))
 
     def _draft_outcomes(self, record: DecisionRecord, uniform: np.ndarray) -> list[DraftOutcomes]:
-        """By drafter."""
+        """Outcomes of drafts, by drafter."""
         conditional = self._acceptance.conditional(record.view)
         return [
-            draft_outcomes_of(record, n, spec, conditional[n], self._acceptance.siblings(n), uniform)
+            draft_outcomes_of(record, n, spec, conditional[n], self._acceptance.rank_chances(n), uniform)
             for n, spec in enumerate(self._drafters)
         ]
 
@@ -171,7 +173,7 @@ class PolicyReplay:
         replayed: ReplayedOutcome,
         draft_outcomes: list[DraftOutcomes],
     ) -> Outcome:
-        """What happens."""
+        """The outcome of the replayed step, for the controller."""
         then = record.outcome
         free_tests = []
         for number, (spec, of_drafts) in enumerate(zip(self._drafters, draft_outcomes, strict=True)):

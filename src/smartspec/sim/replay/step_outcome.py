@@ -1,4 +1,4 @@
-"""What becomes of the drafts of a replayed step, by their outcomes in the log."""
+"""Outcomes of the drafts of a replayed step, from those in the log."""
 
 from dataclasses import dataclass
 
@@ -12,8 +12,8 @@ from smartspec.sim.replay.draft_outcomes import DraftOutcomes
 
 @dataclass(frozen=True)
 class ReplayedOutcome:
-    """accepted, tested, node_tests: as in Outcome; num_kept: int [R], tokens
-    that each row emits; is_known: whether the log alone tells."""
+    """accepted, tested, node_tests: as in Outcome. num_kept: int [R], tokens that each row emits. is_known: whether the
+    log alone tells."""
 
     accepted: np.ndarray
     tested: np.ndarray
@@ -23,7 +23,7 @@ class ReplayedOutcome:
 
 
 def of_chains(plan: Plan, verified: np.ndarray, draft_outcomes: list[DraftOutcomes]) -> ReplayedOutcome:
-    """Of chains of which verified[i] tokens (int [R]) are verified."""
+    """The outcome of chains of which verified[i] tokens (int [R]) are verified."""
     shape = len(draft_outcomes), len(verified)  # of no drafters or no decoding rows as well
     num_accepted, num_known, max_emitted = (
         of_drafter(
@@ -41,7 +41,7 @@ def of_chains(plan: Plan, verified: np.ndarray, draft_outcomes: list[DraftOutcom
 def of_trees(
     plan: Plan, drafts: tuple[Draft, ...], verified: np.ndarray, draft_outcomes: list[DraftOutcomes], num_nodes: int
 ) -> ReplayedOutcome:
-    """Of drafts of ranks, of which verified[i] nodes (int [R]) are verified. num_nodes: K."""
+    """The outcome of drafts of ranks, of which verified[i] nodes (int [R]) are verified. num_nodes: K."""
     verified_drafts = list(map(shorten, drafts, verified.tolist()))
     drafters = np.maximum(plan.drafter, 0).tolist()  # without a draft it is all one
     pairs = zip(drafters, verified_drafts, strict=True)

@@ -10,8 +10,8 @@ it were, is then decided by a uniform random number:
 All of it is keyed by (seed, request, output position), see keyed_random: every policy meets the same easy and hard
 tokens, and the same random numbers. A draft model and a model-free drafter are two ground truths with two seeds.
 
-Output position p is the number of tokens the request has emitted; draft token j = 0..K-1 behind it is output token
-p + 1 + j. A position is decided at most once in the life of a request: what lies behind a rejection is drafted anew.
+Output position p is the number of tokens the request has emitted; draft token j = 0..K-1 after it is output token
+p + 1 + j. A position is decided at most once in the life of a request: tokens after a rejection are drafted anew.
 """
 
 import math
@@ -41,7 +41,7 @@ class Course(Protocol):
 
 @dataclass(frozen=True)
 class Constant:
-    """The same for ever."""
+    """A mean that never changes."""
 
     value: float
 
@@ -195,7 +195,7 @@ class GroundTruthAcceptance:
         return confidence, entropy(confidence)
 
     def found(self, request_ids: np.ndarray, output_positions: np.ndarray) -> DrafterView:
-        """What a model-free drafter finds there: a draft of full length or nothing; both arguments int [R]."""
+        """The draft of a model-free drafter: of full length or none. Both arguments: int [R]."""
         rows = self._rows(request_ids)
         phase = to_uniform(keyed_bits(rows.keys, _FOUND_PHASE, 0))
         stretch = np.floor(output_positions / self._found_run_tokens[rows.class_ids] + phase)
@@ -203,7 +203,7 @@ class GroundTruthAcceptance:
         return DrafterView(self.max_draft_tokens * found, MATCH_LENGTH * found)
 
     def _rows(self, request_ids: np.ndarray) -> "_Rows":
-        """What is constant about these requests. A batch is asked about several times a step, and rarely changes."""
+        """The constant values of these requests. A batch is looked up several times a step, and rarely changes."""
         ids = request_ids.tobytes()
         if self._last_rows is None or self._last_rows.ids != ids:
             try:

@@ -1,9 +1,9 @@
 """Acceptance of workload classes as people write it.
 
 One class: a mean acceptance per draft token, which may change at given seconds: 0.7, or 0.8>0.4@600 (0.4 from second
-600 on). Behind a slash, how much requests differ, and behind another how much the tokens of one do: concentrations of
-Beta distributions, small ones for large differences (0.7/8/4; no slash, no difference). Or the name of a published
-head, see HEADS. Several classes, which get equal shares of the requests, are separated by commas: 0.9/8,0.4/8.
+600 on). After a slash: how much requests differ. After a second slash: how much the tokens of one request differ. Both
+are concentrations of Beta distributions, small for large differences (0.7/8/4; no slash, no difference). Or the name of
+a published head, see HEADS. Several classes are separated by commas and get equal shares of the requests: 0.9/8,0.4/8.
 """
 
 import math

@@ -104,7 +104,7 @@ class Roofline:
 
     compute_efficiency, bandwidth_efficiency, link_efficiency: reachable share of the data sheet's figures (large
     matrix products and streaming reads reach about these). overlap: share of the shorter of arithmetic and traffic that
-    hides behind the longer. 1, the ideal roofline, comes out up to 29 % (8B) and 38 % (70B) below the published fits,
+    is hidden by the longer. 1, the ideal roofline, comes out up to 29 % (8B) and 38 % (70B) below the published fits,
     which are plain sums (0) themselves; half way is the one other value that was tried. layer_seconds: starting the
     kernels of a layer, about ten at 4 microseconds, which the constants of both published fits bear out.
     all_reduce_seconds: latency of one all-reduce. graph_sizes: fed tokens are padded to the next of these, if any, as

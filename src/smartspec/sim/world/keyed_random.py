@@ -1,7 +1,7 @@
 """Random numbers keyed by what they are for, not by when they are drawn.
 
-A number depends on (seed, request, position, stream) alone, so two policies that meet the same request at the same
-output position draw the same number, whatever they did before: common random numbers, which make differences between
+A number depends on (seed, request, position, stream) alone. So two policies that meet the same request at the same
+output position draw the same number, whatever they did before. These common random numbers make differences between
 policies far less noisy than either. The generator is SplitMix64's output function (Steele, Lea and Flood 2014,
 doi 10.1145/2714064.2660195), applied to a counter per key.
 """

@@ -20,7 +20,7 @@ from smartspec.sim.world.recorded_ranks import ALL, UNKNOWN, recorded_ranks
 
 @dataclass(frozen=True)
 class Recording:
-    """One request, by output token behind its first.
+    """One request, by output token after its first.
 
     outcomes: float [N], 1 accepted, 0 rejected, NaN unknown. found, match_lengths: int [N], lengths of the model-free
     draft there was in the step that emitted the token and of its match, see control.records.DrafterView.
@@ -40,8 +40,8 @@ class Recording:
 
 def read_recordings(log: Iterable[DecisionRecord]) -> list[Recording]:
     """The requests of a decision log, in order of their ids. A log of the longest fixed length knows most: a step that
-    accepts all it verifies emits a bonus token of which nothing is known. Of a tree it counts whether the eldest child
-    was right, as a chain has no other. What was found is that of the row's drafter, or of the one with the longest
+    accepts all it verifies emits a bonus token of which nothing is known. Of a tree, only the top-1 child counts, as a
+    chain has no other. What was found is that of the row's drafter, or of the one with the longest
     match where none drafted."""
     outcomes, lengths, matches = defaultdict(list), defaultdict(list), defaultdict(list)
     for record in log:
@@ -99,23 +99,23 @@ class RecordedGroundTruth(GroundTruthAcceptance):
         return np.repeat(rates[:, None], self.max_draft_tokens, axis=1)
 
     def conditional(self, request_ids: np.ndarray, now: float, output_positions: np.ndarray) -> np.ndarray:
-        """What was recorded: float [R, K], 0 or 1, or the recording's rate where nothing was tested."""
+        """The recorded outcomes: float [R, K], 0 or 1, or the recording's rate where nothing was tested."""
         return self._outcomes[self._index(request_ids, output_positions[:, None] + self._depths)]
 
     def found(self, request_ids: np.ndarray, output_positions: np.ndarray) -> DrafterView:
-        """What was found there."""
+        """The recorded lengths of drafts and matches."""
         index = self._index(request_ids, output_positions[:, None])[:, 0]
         return DrafterView(np.minimum(self._found[index], self.max_draft_tokens), self._match_lengths[index])
 
     def confidence(
         self, request_ids: np.ndarray, output_positions: np.ndarray, conditional: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Around the recording's rate, not around the outcome, which no drafter knows beforehand."""
+        """Confidence around the recording's rate. It is not around the outcome: no drafter knows that in advance."""
         expected = self.expected(request_ids, 0.0, output_positions)
         return super().confidence(request_ids, output_positions, expected)
 
     def _index(self, request_ids: np.ndarray, output_positions: np.ndarray) -> np.ndarray:
         """Where these output positions, int [R, N], lie in all recordings: int [R, N]."""
         recording = (request_ids % len(self._lengths))[:, None]
-        # The first token of an output comes from the prefill; the recording begins with the one behind it.
+        # The first token of an output comes from the prefill; the recording begins with the next one.
         return self._starts[recording] + (output_positions - 1) % self._lengths[recording]

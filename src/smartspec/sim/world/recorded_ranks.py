@@ -1,4 +1,4 @@
-"""What a recorded step tells about its drafts: after every right node, the rank of the right child.
+"""Ranks that a recorded step tells about its drafts: after every right node, the rank of the right child.
 
 A drafter's children stand likeliest first (see trees). What was tested says for some depths which rank is right, for
 others how many of the first are wrong.
@@ -21,7 +21,7 @@ def recorded_ranks(outcome: Outcome, num_depths: int) -> np.ndarray:
     if outcome.parents is not None and outcome.node_tests is not None:
         parents, tests = outcome.parents, outcome.node_tests
         of_row, node = np.nonzero(tests == 1)
-        rank[of_row, depths_of(parents)[of_row, node] - 1] = sibling_ranks(parents)[of_row, node]
+        rank[of_row, depths_of(parents)[of_row, node] - 1] = child_ranks(parents)[of_row, node]
         num_wrong = ((parents == _last_accepted(outcome)[:, None]) & (tests == 0)).sum(axis=1)
     wrong = np.where(has_ended[:, None] & (depths >= successes[:, None]), ALL, 0)
     is_inside = successes < num_depths
@@ -40,8 +40,8 @@ def successes_of(outcome: Outcome) -> tuple[np.ndarray, np.ndarray]:
     return successes, (is_next & (outcome.node_tests < 0)).any(axis=1)
 
 
-def sibling_ranks(parents: np.ndarray) -> np.ndarray:
-    """How many elder siblings each node has: int [..., K], as parents."""
+def child_ranks(parents: np.ndarray) -> np.ndarray:
+    """Child rank of each node, 0 for the top-1 child: int [..., K], as parents."""
     return np.tril(parents[..., :, None] == parents[..., None, :], -1).sum(axis=-1)
 
 

@@ -1,8 +1,8 @@
-"""What a simulated step really takes.
+"""The true time of a simulated step.
 
-The ground truth is made of costs of single passes (a roofline of known hardware, or curves measured on a live engine),
-noise around them, and a schedule of throttling. The controller sees none of it: it gets a start-up profile, noisy and
-maybe wrong, and then measured steps, as on a real machine.
+The ground truth has three parts: costs of single passes, noise around them, and a schedule of throttling. The costs are
+a roofline of known hardware, or curves measured on a live engine. The controller sees none of this. As on a real
+machine, it gets a start-up profile, which is noisy and maybe wrong, and then measured steps.
 """
 
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ class PassCost(Protocol):
 
 @dataclass(frozen=True)
 class Noise:
-    """Around the true time of each part of a step.
+    """Noise around the true time of each part of a step.
 
     jitter: standard deviation of log seconds; the mean stays the true time. stall_probability: share of steps whose
     target pass is held up (a garbage collection, a neighbour), by an exponential time of mean stall_seconds.
@@ -108,7 +108,7 @@ class GroundTruthTime:
         rng: np.random.Generator,
         num_fed: np.ndarray | None = None,
     ) -> StepSeconds:
-        """What this step took, with noise and throttling.
+        """The time of this step, with noise and throttling.
 
         drafted, verified: int [R], draft tokens that were made and that were fed to the target. num_fed: int [R,
         passes], what each row fed to the draft passes beside the tokens that its drafter's KV lacked; None for chains:
@@ -125,10 +125,10 @@ class GroundTruthTime:
         return self.noise.apply(seconds, rng)
 
     def profile(self, distortion: float | Literal["no-context"] = 1.0, seed: int = 0) -> LatencyModel:
-        """What a start-up profile on the unthrottled machine would give the controller.
+        """The start-up profile that the controller would get on the unthrottled machine.
 
-        distortion: 1 for an honest profile, another number if all times come out so many times too long, or
-        "no-context" if the profile knows nothing of the length of contexts.
+        distortion: 1 for a correct profile. Another number: all times are too long by this factor. "no-context": the
+        profile ignores the length of contexts.
         """
         rng = np.random.default_rng(seed)
         factor = 1.0 if distortion == "no-context" else float(distortion)
@@ -176,7 +176,7 @@ class GroundTruthTime:
                 continue
             takes_part = nodes > 0
             rows, scored = takes_part.sum(axis=0), nodes.sum(axis=0)
-            held = np.cumsum(nodes, axis=1) * takes_part  # in the drafter's KV behind the text
+            held = np.cumsum(nodes, axis=1) * takes_part  # in the drafter's KV after the text
             context = view.context_tokens @ takes_part + held.sum(axis=0)
             lag = np.where(takes_part[:, 0], view.drafters[number].lag, 0)
             fed = scored + is_first * lag.sum()

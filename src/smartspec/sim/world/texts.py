@@ -19,7 +19,7 @@ from smartspec.sim.world.acceptance import AcceptanceClass, Constant, GroundTrut
 
 @dataclass(frozen=True)
 class Text:
-    """What a target wrote behind a prompt: int32 each, neither empty."""
+    """What a target wrote after a prompt: int32 each, neither empty."""
 
     prompt: np.ndarray
     output: np.ndarray
@@ -55,8 +55,8 @@ def _text(place: str, line: str) -> Text:
 
 
 class TextAcceptance(GroundTruthAcceptance):
-    """What one drafter finds in texts, and whether it is right. drafter: proposes and learns as in the engine; all
-    replicas share it. ValueError where it drafts a tree."""
+    """The drafts that one drafter finds in texts, and whether they are right. drafter: proposes and learns as in the
+    engine; all replicas share it. ValueError where it drafts a tree."""
 
     def __init__(self, texts: Sequence[Text], drafter: ModelFreeDrafter, *, seed: int = 0):
         super().__init__((AcceptanceClass(Constant(0.0)),), drafter.max_draft_tokens, seed=seed)
@@ -94,7 +94,7 @@ class TextAcceptance(GroundTruthAcceptance):
         return is_right
 
     def found(self, request_ids: np.ndarray, output_positions: np.ndarray) -> DrafterView:
-        """What the drafter finds there."""
+        """The drafts that the drafter finds at these positions."""
         drafts = []
         for request_id, position in _pairs(request_ids, output_positions):
             self._tell(request_id, position)
@@ -116,12 +116,12 @@ class TextAcceptance(GroundTruthAcceptance):
         return draft
 
     def _following(self, request_id: int, position: int) -> np.ndarray:
-        """The text behind so many output tokens; a request that runs longer begins again."""
+        """The text after so many output tokens; a request that runs longer begins again."""
         output = self._outputs[request_id % len(self._outputs)]
         return output[position % len(output) :] if position > len(output) else output[position:]
 
     def _tell(self, request_id: int, position: int) -> None:
-        """The drafter learns what has been emitted, in the portions in which it was."""
+        """The drafter learns what has been emitted, in the same portions."""
         told = self._num_told[request_id]
         number = request_id % len(self._outputs)
         output, text = self._outputs[number], self._token_ids[number]

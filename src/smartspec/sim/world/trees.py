@@ -1,10 +1,10 @@
 """Draft trees of a simulated head, and which of their nodes are right.
 
 A head proposes children of a node likeliest first, so a child is known by its rank: the draft tokens of a simulated
-tree are ranks, and the ground truth says of each depth which rank the target goes on with, if any. The eldest is right
-where a chain's token would be (acceptance), a younger one in a share of the cases that its elders leave. Confidence
-follows the same rule from that of the chain's token. So the nodes of one depth differ by rank alone, where a real head
-is surer behind some than behind others.
+tree are ranks, and the ground truth says for each depth which rank the target goes on with, if any. The top-1 child is
+right where a chain's token would be (acceptance). A later child is right in a share of the cases in which all children
+before it are wrong. Confidence follows the same rule, from that of the chain's token. So the nodes of one depth differ
+by rank alone; a real head is surer after some nodes than after others.
 
 Trees grow as heads make them in the engine (engine.drafting.tree_expansion; EAGLE-2, arXiv 2406.16858): the likeliest
 nodes of a level are fed to the next pass, and the likeliest of all are the draft.
@@ -22,23 +22,23 @@ from smartspec.sim.world.acceptance import GroundTruthAcceptance
 NO_RANK = -1  # none of the children is right
 
 
-def sibling_chances(share: float, width: int) -> np.ndarray:
+def chances_of_ranks(share: float, width: int) -> np.ndarray:
     """The chance that the second, third, ... child is right where the first is wrong: float [width - 1]. share: of the
-    cases that its elders leave, those that a child takes."""
+    cases in which all children before it are wrong, those in which a child is right."""
     return share * (1.0 - share) ** np.arange(width - 1)
 
 
-def true_siblings(drafter: DrafterSpec, share: float) -> dict[int, np.ndarray]:
-    """As control.policy.Estimates has them, of a world with this drafter alone."""
-    return {0: sibling_chances(share, MAX_TREE_NODES)} if drafter.makes_trees else {}
+def true_rank_chances(drafter: DrafterSpec, share: float) -> dict[int, np.ndarray]:
+    """The true values for control.policy.Estimates, of a world with this drafter alone."""
+    return {0: chances_of_ranks(share, MAX_TREE_NODES)} if drafter.makes_trees else {}
 
 
-def right_ranks(uniform: np.ndarray, eldest: np.ndarray, siblings: np.ndarray) -> np.ndarray:
-    """Which child is right behind a right node of each depth, NO_RANK where none of so many: int [R, K]. uniform: float
-    [R, K] in [0, 1); where it is below eldest (float [R, K]), it is the first."""
-    left = (uniform - eldest) / np.maximum(1.0 - eldest, 1e-12)  # uniform too, where the first is wrong
-    ranks = 1 + np.searchsorted(np.cumsum(siblings), left, side="right")
-    return np.where(left < 0, 0, np.where(ranks > len(siblings), NO_RANK, ranks))
+def right_ranks(uniform: np.ndarray, top_chance: np.ndarray, rank_chances: np.ndarray) -> np.ndarray:
+    """Which child is right after a right node of each depth, NO_RANK where none of so many: int [R, K]. uniform: float
+    [R, K] in [0, 1); where it is below top_chance (float [R, K]), the top-1 child is right."""
+    left = (uniform - top_chance) / np.maximum(1.0 - top_chance, 1e-12)  # uniform too, where the first is wrong
+    ranks = 1 + np.searchsorted(np.cumsum(rank_chances), left, side="right")
+    return np.where(left < 0, 0, np.where(ranks > len(rank_chances), NO_RANK, ranks))
 
 
 def right_path(draft: Draft, ranks: np.ndarray) -> tuple[int, ...]:
@@ -55,7 +55,7 @@ def right_path(draft: Draft, ranks: np.ndarray) -> tuple[int, ...]:
 
 def tree_survival(draft: Draft, chances: np.ndarray) -> np.ndarray:
     """The chance that each node of a draft of ranks is accepted: float [n]. chances: float [depths, width], of the
-    children behind a right node."""
+    children after a right node."""
     edges = chances[draft.depths - 1, draft.token_ids].tolist()
     survival = [1.0] * (len(draft) + 1)  # the last: of the text, parent -1
     for node, parent in enumerate(draft.parents.tolist()):
@@ -75,7 +75,7 @@ class GrownTrees:
 @dataclass(frozen=True)
 class SimulatedTrees:
     """The trees of a step's plan for a world's requests. right: int [R, K], see right_ranks; chances: float [R, K,
-    width], the true ones of the children behind a right node."""
+    width], the true ones of the children after a right node."""
 
     grown: GrownTrees
     right: np.ndarray
@@ -84,22 +84,22 @@ class SimulatedTrees:
     @staticmethod
     def of(
         acceptance: GroundTruthAcceptance,
-        sibling_share: float,
+        later_child_share: float,
         view: BatchView,
         plan: Plan,
         lengths: np.ndarray,
         positions: np.ndarray,
     ) -> "SimulatedTrees":
         """lengths: int [R], nodes of each draft. positions: int [R], output positions, see acceptance."""
-        siblings = sibling_chances(sibling_share, plan.width)
+        rank_chances = chances_of_ranks(later_child_share, plan.width)
         conditional = acceptance.conditional(view.request_ids, view.now, positions)
         confidence, entropy = acceptance.confidence(view.request_ids, positions, conditional)
-        believed = child_chances(confidence, siblings)
+        believed = child_chances(confidence, rank_chances)
         if "chances" in plan.extras:
             believed = np.broadcast_to(plan.extras["chances"][: believed.shape[1], : plan.width], believed.shape)
         grown = grow_trees(believed, lengths, plan.passes, plan.stop, entropy)
-        right = right_ranks(acceptance.uniform(view.request_ids, positions), conditional, siblings)
-        return SimulatedTrees(grown, right, child_chances(conditional, siblings))
+        right = right_ranks(acceptance.uniform(view.request_ids, positions), conditional, rank_chances)
+        return SimulatedTrees(grown, right, child_chances(conditional, rank_chances))
 
 
 def grow_trees(
@@ -112,7 +112,7 @@ def grow_trees(
     """The best num_nodes[i] nodes that num_passes[i] passes propose (int [R] each), fewer passes where stop says so.
 
     chances: float [R, depths, width], what the head believes of the children of a node; entropy: float [R, depths], of
-    the distribution behind it, which stop may ask for."""
+    the head's distribution, for stop."""
     num_rows, max_depth, width = chances.shape
     # Of all nodes made so far, one column each: worth is the chance to be reached and right, 0 where there is none.
     worth, chance = np.zeros((2, num_rows, 0))
@@ -134,11 +134,11 @@ def grow_trees(
         fed, fed_worth = first + best, np.take_along_axis(made, best, axis=1)
         is_active &= num_passes > depth + 1
         if stop is not None and entropy is not None:
-            asked = np.flatnonzero(num_fed[:, depth])
+            fed_rows = np.flatnonzero(num_fed[:, depth])
             now = fed_worth.sum(axis=1)
             confidence = np.divide(now, beam, out=np.zeros_like(now), where=beam > 0)
-            stops = np.asarray(stop(depth, asked, confidence[asked], entropy[asked, depth]), dtype=bool)
-            is_active[asked[stops]], beam = False, now
+            stops = np.asarray(stop(depth, fed_rows, confidence[fed_rows], entropy[fed_rows, depth]), dtype=bool)
+            is_active[fed_rows[stops]], beam = False, now
         fed_worth = np.where(fed_worth > _least(worth, num_nodes)[:, None], fed_worth, 0.0)
     order = (-worth).argsort(axis=1, kind="stable")
     rows = zip(order, worth, chance, parents, ranks, num_nodes.tolist(), strict=True)

@@ -1,7 +1,7 @@
 /* Attention of a ragged batch over slot-contiguous KV, fp32, for processors.
  *
  * The same code serves prefill chunks, decoding and verification alike: no padding to the longest context, no mask, nothing
- * computed behind the diagonal, keys and values read once per tile of queries. Softmax is computed online over spans
+ * computed beyond the diagonal, keys and values read once per tile of queries. Softmax is computed online over spans
  * of keys (Milakov and Gimelshein, arXiv 1805.02867), as in flash attention.
  *
  * A task is one (tile, key head): up to MAX_ROWS queries (tokens x group_size) of one request, which see the same keys.
@@ -194,7 +194,7 @@ static inline void hide_strangers(const Attention *a, float *scores, int64_t row
 }
 
 /* sum [LANES] += weights of the keys at places first .. first + num_keys, each in the lane of its position. first is a
- * multiple of LANES, behind num_keys lie weights of 0. base: where a tree begins, of which the row's token sees ancestors;
+ * multiple of LANES, after num_keys lie weights of 0. base: where a tree begins, of which the row's token sees ancestors;
  * negative where there is none. */
 static inline void sum_weights(float *sum, const float *weights, int64_t first, int64_t num_keys, int64_t base,
                                uint64_t ancestors) {

@@ -72,7 +72,7 @@ INLINE int64_t group_bytes(const int64_t type) {
 }
 INLINE int64_t head_bytes(const int64_t type) { return !is_k(type) ? 0 : has_minimum(type) ? 4 : 2; }
 
-/* Where in a panel group g begins, behind what stands before it. */
+/* Where in a panel group g begins, after what stands before it. */
 INLINE int64_t group_place(const int64_t type, int64_t g) {
     return (g * group_bytes(type) + (g / 8 + 1) * head_bytes(type)) * PANEL;
 }

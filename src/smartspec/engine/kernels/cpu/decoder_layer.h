@@ -1,4 +1,4 @@
-/* What a decoder layer of Llama's shape does behind its first norm, fp32, for processors: query-key-value, rotary
+/* What a decoder layer of Llama's shape does after its first norm, fp32, for processors: query-key-value, rotary
  * positions, attention over the cache, output projection, norm, gated MLP, and both residual connections.
  *
  * One OpenMP team does it all and meets at barriers. Called operator by operator, the same work at one row of a model of
@@ -99,7 +99,7 @@ static void gate_rows(const Pass *p, int64_t size) {
 
 /* In a team, all of whose threads call it: what the layer makes of x [num_rows, inputs of qkv], which is normed, and of
  * residual [num_rows, hidden] into p->output. x may be p->normed. Ends without a barrier. */
-static void layer_behind_norm(const Layer *layer, const Pass *p, const float *x, const float *residual) {
+static void layer_after_norm(const Layer *layer, const Pass *p, const float *x, const float *residual) {
     const int64_t num_rows = p->num_rows;
     linear_share(&layer->qkv, x, num_rows, p->heads, NULL, NULL);
 #pragma omp barrier

@@ -31,7 +31,7 @@ INLINE float half(const uint8_t *from) {
 #endif
 }
 
-/* The low or high halves of 16 bytes at `quants`, times scale plus offset, and the other halves behind. */
+/* The low or high halves of 16 bytes at `quants`, times scale plus offset, and the other halves after them. */
 INLINE void halves(const uint8_t *quants, float scale, float offset, lanes *out) {
     for (int v = 0; v < HALF_GROUP; v++) {
         const ints q = widen(quants + v * LANES);

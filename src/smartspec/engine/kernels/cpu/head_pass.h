@@ -23,7 +23,7 @@ typedef struct {
 } Head;
 
 /* of_layer: input and output [num_rows, hidden], cosine and sine are memory to be written. Rows read features or, where
- * those are NULL, rows of the hidden states of the pass before. Wanted rows are those whose predictions are asked for. */
+ * those are NULL, rows of the hidden states of the pass before. Wanted rows are those whose predictions are needed. */
 typedef struct {
     Pass of_layer;
     const float *features;            /* [slots, max_len, inputs of combine] or NULL */
@@ -148,7 +148,7 @@ static void head_in_team(const Head *head, const HeadPass *p) {
 #pragma omp barrier
     }
     join_rows(head, p);
-    layer_behind_norm(&head->layer, layer_pass, p->joined, layer_pass->input);
+    layer_after_norm(&head->layer, layer_pass, p->joined, layer_pass->input);
     if (p->num_wanted) {
 #pragma omp barrier
         finish_rows(head, p);

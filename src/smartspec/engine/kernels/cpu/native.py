@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 
 class KernelsUnavailable(Exception):
-    """The message says why, so that it reads behind "torch's, because"."""
+    """The message says why, so that it reads after "torch's, because"."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ def _key(source: Path) -> str:
 
 
 def _compile(command: list[str], source: Path, library: Path) -> None:
-    """Write the library beside its final place and rename it; behind it stands its digest."""
+    """Write the library beside its final place and rename it; after it stands its digest."""
     with tempfile.TemporaryDirectory(dir=library.parent, prefix=".compiling-") as folder:
         compiled, made = Path(folder) / "kernels.o", Path(folder) / "kernels.so"
         _run([*command, *_flags(command), "-c", str(source), "-o", str(compiled)])
@@ -163,8 +163,8 @@ def _run(command: list[str]) -> None:
 
 
 def _is_usable(library: Path) -> bool:
-    """Whether nobody else can have written the file, and it ends in the digest of what stands before: reading a library
-    that was cut short may end the process."""
+    """Whether no other user can have written the file, and it ends in the digest of what stands before: reading a
+    library that was cut short may end the process."""
     if not library.is_file() or why_untrusted(library) is not None:
         return False
     content = library.read_bytes()

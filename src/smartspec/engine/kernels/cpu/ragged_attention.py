@@ -1,7 +1,7 @@
 """Our own attention kernel for processors (attention.h).
 
 Why: at 16 requests of unequal length the padded calls of torch's attention took 30 of 69 ms of a step, four times what
-reading the KV takes; in prefill they compute what lies behind the diagonal, a quarter of a pass over 1024 tokens.
+reading the KV takes; in prefill they compute what lies beyond the diagonal, a quarter of a pass over 1024 tokens.
 Without a compiler, or where the kernel does not apply, everything runs through torch instead.
 """
 

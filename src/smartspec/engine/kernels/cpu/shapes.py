@@ -1,8 +1,8 @@
-"""What a kernel is told of memory is checked here, before it gets the address.
+"""Checks of the shapes that a kernel is told, before it gets the addresses.
 
-A kernel reads and writes memory as if it were of the shape it is told; beyond a tensor that is smaller lies memory of
-somebody else. Weights, tables and caches are checked once, where a kernel is prepared for them, what differs by pass
-where it is handed over.
+A kernel reads and writes memory as if it had the shape it is told. Beyond a tensor that is smaller lies the memory of
+other data. Weights, tables and caches are checked once, when a kernel is prepared for them. What differs by pass is
+checked in every call.
 """
 
 from typing import NamedTuple

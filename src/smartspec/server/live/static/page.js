@@ -42,8 +42,9 @@ async function reached(promise) {
   }
 }
 
-// fetch with a key, asked for as long as it is refused; header values are Latin-1 for fetch, UTF-8 for the server.
-async function ask(use, path, options = {}) {
+// fetch with a key. The person is asked for another one while it is refused.
+// Header values are Latin-1 for fetch and UTF-8 for the server.
+async function fetchWithKey(use, path, options = {}) {
   for (;;) {
     const headers = { ...options.headers, ...withKey(use) };
     for (const name in headers) headers[name] = String.fromCharCode(...new TextEncoder().encode(headers[name]));
@@ -90,7 +91,7 @@ async function watch() {
     let timer = 0;
     const expect = () => { clearTimeout(timer); timer = setTimeout(() => watching?.abort(), SILENCE_MS); };
     try {
-      const answer = await ask("watch", "v1/speculation/events", { signal: watching.signal });
+      const answer = await fetchWithKey("watch", "v1/speculation/events", { signal: watching.signal });
       if (!answer.ok) throw new Error(await problemOf(answer));
       for await (const event of eventsOf(answer)) { expect(); show(event); }
       throw new Error("the server has stopped");
@@ -105,7 +106,7 @@ async function watch() {
   watching = null;
 }
 
-document.addEventListener("visibilitychange", () => { // nothing is computed for a page that nobody sees
+document.addEventListener("visibilitychange", () => { // nothing is computed for a page that is not visible
   if (document.hidden) watching?.abort(); else if (!watching) watch();
 });
 
@@ -333,7 +334,7 @@ async function say(text) {
   find("log").setAttribute("aria-busy", "true");
   try {
     const options = { method: "POST", headers, body: JSON.stringify(body), signal: answering.signal };
-    const answer = await ask("chat", "v1/chat/completions", options);
+    const answer = await fetchWithKey("chat", "v1/chat/completions", options);
     if (!answer.ok) throw new Error(await problemOf(answer));
     for await (const chunk of eventsOf(answer)) {
       if (chunk.error) throw new Error(chunk.error.message);

@@ -1,7 +1,7 @@
 """What finished steps say about acceptance: counts by row, several steps as one.
 
-Learning costs a host more for being run at all (a target pass leaves nothing of it in the caches) than for the number
-of its rows, so a few steps are learned from together. A request then stands in the rows once for every step it was in.
+A few steps are learned from together. After a target pass, the code of learning is in no cache: a run of it costs more
+than the number of its rows. A request has one row for every step it was in.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from smartspec.control.records import Outcome, depths_of
 MAX_FREE_TESTS = 16
 
 
-def observations(num_positions: int, tested: np.ndarray, accepted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def observed_positions(num_positions: int, tested: np.ndarray, accepted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Which positions of the verified drafts were observed and which of them accepted: two bool [R, num_positions].
 
     tested, accepted: int [R], see records.Outcome.
@@ -26,7 +26,7 @@ def observations(num_positions: int, tested: np.ndarray, accepted: np.ndarray) -
 
 
 @dataclass(frozen=True)
-class Evidence:
+class Observations:
     """The R rows of num_steps steps, as in BatchView and Outcome; int [R] where not said otherwise.
 
     match_lengths: int [D, R]. confidence: float [R, K] or None. parents, node_tests: int [R, K], as in Outcome, of
@@ -48,10 +48,10 @@ class Evidence:
     free_tests: np.ndarray
 
     @staticmethod
-    def of(steps: Sequence[Outcome]) -> "Evidence":
+    def of(steps: Sequence[Outcome]) -> "Observations":
         """Of at least one step."""
         columns = np.concatenate([_columns(step) for step in steps], axis=1)
-        return Evidence(
+        return Observations(
             num_steps=len(steps),
             **dict(zip(_COLUMNS, columns, strict=True)),
             match_lengths=np.concatenate([step.view.match_lengths for step in steps], axis=1),
@@ -65,7 +65,7 @@ class Evidence:
         """How often each position of each drafter's draft was tested in each row, and how often accepted: two float
         [num_positions, D, R], of the drafts that were verified."""
         is_own = self.drafter == np.arange(len(self.match_lengths))[:, None]
-        tested, accepted = observations(num_positions, self.tested, self.accepted)
+        tested, accepted = observed_positions(num_positions, self.tested, self.accepted)
         return (tested.T[:, None] & is_own).astype(float), (accepted.T[:, None] & is_own).astype(float)
 
     def add_free_tests(self, tested: np.ndarray, accepted: np.ndarray) -> None:
@@ -82,13 +82,13 @@ class Evidence:
         """Of each node whether it was accepted (1), rejected (0) or not compared (-1): int [num_nodes, R]."""
         if self.node_tests is not None:
             return self.node_tests.T
-        return _as_outcomes(*observations(num_nodes, self.tested, self.accepted)).T
+        return _as_outcomes(*observed_positions(num_nodes, self.tested, self.accepted)).T
 
     def first_cut(self, num_positions: int) -> np.ndarray:
-        """Where everything verified was accepted and a draft token behind it was cut, its fate unknown: bool
+        """Where everything verified was accepted and the next draft token was cut, so its outcome is unknown: bool
         [num_positions, R]."""
         is_cut = (self.tested >= self.verified) & (self.accepted >= self.verified) & (self.drafted > self.verified)
-        if self.parents is not None:  # which of a tree's nodes would have been next is known behind a chain alone
+        if self.parents is not None:  # which of a tree's nodes would have been next is known after a chain alone
             nodes = np.arange(self.parents.shape[1])
             is_cut &= ((self.parents == nodes - 1) | (nodes > self.verified[:, None])).all(axis=1)
         for number, (position, tested, _) in enumerate(self.free_tests):
@@ -96,15 +96,15 @@ class Evidence:
         return is_cut & (np.arange(num_positions)[:, None] == self.verified)
 
 
-def eldest_tests(parents: np.ndarray, node_tests: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def top_child_tests(parents: np.ndarray, node_tests: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Whether the children of a tree's path were compared at each depth, and whether the first of them was accepted:
     two float [K, R]. parents, node_tests: int [R, K], as in Outcome."""
     tested, accepted = np.zeros((2, parents.shape[1], len(parents)))
     rows, nodes = np.nonzero(node_tests >= 0)
     depths = depths_of(parents)[rows, nodes] - 1
-    is_eldest = ~np.tril(parents[:, :, None] == parents[:, None, :], -1).any(axis=2)[rows, nodes]
+    is_top = ~np.tril(parents[:, :, None] == parents[:, None, :], -1).any(axis=2)[rows, nodes]
     tested[depths, rows] = 1.0
-    accepted[depths[is_eldest], rows[is_eldest]] = node_tests[rows, nodes][is_eldest]
+    accepted[depths[is_top], rows[is_top]] = node_tests[rows, nodes][is_top]
     return tested, accepted
 
 
@@ -133,7 +133,7 @@ def _chain(step: Outcome, num_nodes: int) -> np.ndarray:
 
 
 def _chain_tests(step: Outcome, num_nodes: int) -> np.ndarray:
-    return _as_outcomes(*observations(num_nodes, step.tested, step.accepted))
+    return _as_outcomes(*observed_positions(num_nodes, step.tested, step.accepted))
 
 
 def _trees(steps: Sequence[Outcome], name: str, of_chains: Callable[[Outcome, int], np.ndarray]) -> np.ndarray | None:

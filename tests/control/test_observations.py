@@ -7,7 +7,7 @@ from drafter_cases import LOOKUP, MODEL, free_test
 
 from smartspec.control.acceptance.effects import AcceptanceEffects
 from smartspec.control.acceptance.estimator import AcceptanceEstimator
-from smartspec.control.acceptance.evidence import MAX_FREE_TESTS, Evidence
+from smartspec.control.acceptance.observations import MAX_FREE_TESTS, Observations
 from smartspec.control.acceptance.settings import AcceptanceSettings
 from smartspec.control.records import FreeTests, Plan
 
@@ -24,7 +24,7 @@ def make_step(lengths, accepted, ids=None, drafter=BY_LOOKUP, **more):
 
 def counts_of(*steps, drafter=BY_LOOKUP):
     """How often each position was tested and accepted in each row: float [R, K] both."""
-    tested, accepted = Evidence.of(steps).tests(K)
+    tested, accepted = Observations.of(steps).tests(K)
     return tested[:, drafter].T.tolist(), accepted[:, drafter].T.tolist()
 
 
@@ -42,7 +42,7 @@ def test_tested_positions_end_at_the_first_rejection():
     assert accepted == [[1, 0, 0, 0], [1, 1, 1, 1], [1, 1, 0, 0]]
 
 
-def test_positions_behind_a_rejection_are_hidden_even_if_called_tested():
+def test_positions_after_a_rejection_are_hidden_even_if_called_tested():
     assert counts_of(make_step([4], [1], tested=np.array([4])))[0] == [[1, 1, 0, 0]]
 
 
@@ -59,7 +59,7 @@ def test_tests_count_for_the_drafter_that_drafted():
 
 def test_several_steps_have_the_rows_of_each():
     steps = list(random_steps(np.random.default_rng(0), 5))
-    joined = Evidence.of(steps)
+    joined = Observations.of(steps)
     assert joined.num_steps == 5
     assert joined.request_ids.tolist() == [i for step in steps for i in step.view.request_ids.tolist()]
     for one, all_together in zip(zip(*map(counts_of, steps), strict=True), counts_of(*steps), strict=True):
@@ -72,27 +72,27 @@ def test_confidence_and_free_tests_may_be_missing_in_some_steps():
         make_step([2, 2], [1, 2], confidence=confidence, free_tests=(free_test(2, [-1, 1]),)),
         make_step([1], [0]),
     )
-    joined = Evidence.of(steps)
+    joined = Observations.of(steps)
     assert joined.confidence[:2].tolist() == confidence.tolist() and np.isnan(joined.confidence[2]).all()
     tested, accepted = joined.tests(K)
     joined.add_free_tests(tested, accepted)
     assert tested[:, BY_LOOKUP].T.tolist() == [[1, 1, 0, 0], [1, 1, 1, 0], [1, 0, 0, 0]]
     assert accepted[:, BY_LOOKUP].T.tolist() == [[1, 0, 0, 0], [1, 1, 1, 0], [0, 0, 0, 0]]
-    assert Evidence.of(steps[1:]).confidence is None
+    assert Observations.of(steps[1:]).confidence is None
 
 
 def test_many_free_tests_count_as_a_few():
     tests = FreeTests(np.array([0]), np.array([4 * MAX_FREE_TESTS]), np.array([MAX_FREE_TESTS]))
-    evidence = Evidence.of([make_step([0], [0], free_tests=(tests,))])
-    tested, accepted = evidence.tests(K)
-    evidence.add_free_tests(tested, accepted)
+    observations = Observations.of([make_step([0], [0], free_tests=(tests,))])
+    tested, accepted = observations.tests(K)
+    observations.add_free_tests(tested, accepted)
     assert (tested[0, BY_LOOKUP, 0], accepted[0, BY_LOOKUP, 0]) == (MAX_FREE_TESTS, MAX_FREE_TESTS / 4)
 
 
-def test_the_first_cut_token_is_the_one_behind_a_draft_that_was_accepted_as_far_as_it_was_verified():
+def test_the_first_cut_token_is_the_one_after_a_draft_that_was_accepted_as_far_as_it_was_verified():
     free = (free_test(1, [-1, -1, -1, 1]),)
     step = make_step([1, 1, 4, 1], [1, 0, 4, 1], drafted=np.array([3, 3, 4, 3]), free_tests=free)
-    cut = Evidence.of([step]).first_cut(K).T.tolist()
+    cut = Observations.of([step]).first_cut(K).T.tolist()
     assert cut == [[False, True, False, False], [False] * 4, [False] * 4, [False] * 4]
 
 
@@ -102,11 +102,11 @@ def test_a_request_in_several_steps_of_a_group_is_learned_once_with_the_sum():
     is_of_3 = ids == 3
     sums = [np.array([[values[0, is_of_3].sum(), values[0, 1]]]) for values in (information, residual)]
     learned = []
-    for request_ids, evidence in ((ids, (information, residual)), (np.array([3, 5]), sums)):
+    for request_ids, observations in ((ids, (information, residual)), (np.array([3, 5]), sums)):
         effects = AcceptanceEffects(1, AcceptanceSettings())
         classes = np.zeros_like(request_ids)
         rows = effects.rows_to_learn(request_ids, classes, np.ones(len(request_ids), dtype=bool))
-        effects.learn(rows, np.zeros((1, len(rows))), *evidence, num_steps=3)
+        effects.learn(rows, np.zeros((1, len(rows))), *observations, num_steps=3)
         learned.append(effects.of(effects.rows(np.array([3, 5, 99])), np.zeros(3, dtype=int)))
     assert learned[0] == pytest.approx(learned[1])
     assert abs(learned[0][0, 0] - learned[0][0, 2]) > 0.01, "a request is told from a new one"

@@ -1,14 +1,14 @@
 """Acceptance by drafter pool and draft position: the slow part of the estimate, shared by all requests.
 
-A pool is a drafter with a class of match lengths. Its log-odds at a position are shrunk in two steps, from what is
-known of all pools of the drafter to those of the pool at neighbouring positions to the cell itself, so cold cells
-borrow from warm ones:
+A pool is a drafter with a class of match lengths. Its log-odds at a position are shrunk in two steps. The first prior
+is what is known of all pools of the drafter, the second what is known of the pool at neighbouring positions. So entries
+with few observations borrow from those with many:
 
     estimate = (sum of scores + strength * prior) / (sum of information + strength)
 
-where a Newton step per observation turns outcome y, predicted as p, into information w = p (1 - p) and score
-w * estimate + (y - p), both fading. That is the extended Kalman (Laplace) update of logistic regression under a
-Gaussian prior of variance 1 / strength.
+An observation with outcome y that was predicted as p adds, by a Newton step, information w = p (1 - p) and score w *
+estimate + (y - p). Both fade. That is the extended Kalman (Laplace) update of logistic regression under a Gaussian
+prior of variance 1 / strength.
 """
 
 import numpy as np
@@ -48,7 +48,7 @@ def _pool_names(drafter: DrafterSpec) -> list[str]:
     return [f"{drafter.name}, match {text}" for text in (*ranges, f"{drafter.match_lengths[-1]}+")]
 
 
-class AcceptanceCells:
+class AcceptanceTable:
     """Log-odds of acceptance, float [K, pools], given that all draft tokens before were accepted."""
 
     def __init__(self, num_positions: int, pools: Pools, settings: AcceptanceSettings):
@@ -69,8 +69,8 @@ class AcceptanceCells:
         return self.log_odds.take(pools, axis=1)
 
     def learn(self, pools: np.ndarray, information: np.ndarray, residual: np.ndarray, num_steps: int) -> np.ndarray:
-        """Add the evidence of rows in these pools, all float [K, D, R], of so many steps; returns how far the cells
-        moved: [K, pools]."""
+        """Add the observations of rows in these pools, all float [K, D, R], of so many steps; returns how far the
+        entries moved: [K, pools]."""
         lines = np.concatenate([information, residual]).reshape(2 * len(self.log_odds), -1)
         by_pool = lines @ self._columns.take(pools.ravel(), axis=0)
         information, residual = by_pool.reshape(2, *self.log_odds.shape)
@@ -81,7 +81,7 @@ class AcceptanceCells:
         return self.log_odds - before
 
     def table(self) -> dict:
-        """Conditional acceptance by pool and position, and roughly how many observations are behind it."""
+        """Conditional acceptance by pool and position, and roughly how many observations it rests on."""
         columns = {"acceptance": (sigmoid(self.log_odds), 4), "observations": (self._information / 0.25, 1)}
         return {
             name: {column: values[:, pool].round(digits).tolist() for column, (values, digits) in columns.items()}
@@ -92,8 +92,8 @@ class AcceptanceCells:
         near = self._nearness @ np.concatenate([self._information, self._score], axis=1)
         near_information, near_score = near[:, : len(self._names)], near[:, len(self._names) :]
         shared_information, shared_score = near_information @ self._of_drafter, near_score @ self._of_drafter
-        shared, cell = self._settings.shared_strength, self._settings.cell_strength
+        shared, own = self._settings.shared_strength, self._settings.entry_strength
         estimate = (shared_score + shared * self._prior) / (shared_information + shared)
         estimate = (near_score + shared * estimate) / (near_information + shared)
-        estimate = (self._score + cell * estimate) / (self._information + cell)
+        estimate = (self._score + own * estimate) / (self._information + own)
         return np.minimum(np.maximum(estimate, -MAX_LOG_ODDS), MAX_LOG_ODDS)
