@@ -1,14 +1,15 @@
 """How long one pass of a language model takes on known hardware, from first principles.
 
-A roofline (Williams, Waterman and Patterson 2009, doi 10.1145/1498765.1498785): every component of a pass takes as
-long as its arithmetic or its memory traffic, whichever is longer, plus the part of the shorter one that does not
-overlap with it. Components follow each other, and every layer adds a fixed time for starting its kernels. Tensor
-parallelism divides weights, KV and arithmetic by the number of devices and adds two ring all-reduces per layer, each
-moving 2 (n - 1) / n of the activations over the link (arXiv 1909.08053, section 3). Everything is 16 bits wide.
+A roofline (Williams, Waterman and Patterson 2009, doi 10.1145/1498765.1498785): every component of a pass takes the
+longer of its arithmetic and its memory traffic, plus the part of the shorter one that does not overlap with it.
+Components follow each other, and every layer adds a fixed time for starting its kernels. Tensor parallelism divides
+weights, KV and arithmetic by the number of devices. It adds two ring all-reduces per layer (arXiv 1909.08053, section
+3). Each moves 2 (n - 1) / n of the activations over the link. Everything is 16 bits wide.
 
-Checked against the published fits of H100s in arXiv 2406.14066's prototype (methods sheet 01), which are seconds =
-constant + per computed token + per KV token: for 1 to 128 rows of 1 to 8 tokens at 512 tokens of context, Llama-3.1-8B
-comes out 8 % low to 5 % high, 70B on four devices 3 to 21 % low (tests/sim/test_world_hardware.py).
+Checked against the published fits of H100s in arXiv 2406.14066's prototype (methods sheet 01). They have the form
+seconds = constant + per computed token + per KV token. The check has 1 to 128 rows of 1 to 8 tokens at 512 tokens of
+context. Llama-3.1-8B comes out 8 % low to 5 % high, 70B on four devices 3 to 21 % low
+(tests/sim/test_world_hardware.py).
 
 Accelerators: vendors' data sheets (NVIDIA A100 80GB SXM, H100 SXM, H200 SXM, HGX B200, L40S, A40, L4; dense bfloat16,
 per device; links in one direction, half of the advertised sum; memory in units of 1e9 bytes). Model shapes: the
