@@ -6,7 +6,7 @@ from smartspec.engine.runtime.config import EngineConfig
 @pytest.mark.parametrize(
     ("policy", "named"),
     [
-        ("dsde", "only the simulator has them"),
+        ("dsde", "only the simulator has: use another"),
         ("perfect-estimates", "only in the simulator"),
         ("uniform:1,30", "more than the 10 draft tokens"),
         ("uniform:", "name lengths to choose from"),
