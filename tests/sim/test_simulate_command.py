@@ -282,7 +282,7 @@ def test_an_empty_name_is_no_file(call):
 
 @pytest.mark.parametrize(
     ("policies", "message"),
-    [("off,goodput,gooodput", "unknown policy 'gooodput'"), ("off,fixed:9", "'fixed:9' asks for more than the 8")],
+    [("off,goodput,gooodput", "unknown policy 'gooodput'"), ("off,fixed:9", "'fixed:9' needs more than the 8")],
 )
 def test_no_policy_is_played_before_all_names_are_checked(call, monkeypatch, policies, message):
     monkeypatch.setattr("smartspec.sim.simulation.simulate", lambda *_: pytest.fail("played"))
