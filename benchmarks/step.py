@@ -4,6 +4,7 @@
     OMP_NUM_THREADS=1 python benchmarks/step.py controller
     python benchmarks/step.py passes --rows 1,2,4,8,16,64
     python benchmarks/step.py passes --model FOLDER --dtypes float32,auto,bfloat16
+    OMP_NUM_THREADS=2 python benchmarks/step.py roofline --rows 1,2,4,8,16,32
     python benchmarks/step.py linears --model smollm2-135m-instruct --rows 1,2,4,8,16,32,64,128,512
     python benchmarks/step.py blocks --types BF16,Q4_1,Q4_K --rows 1,4,16,64,512
 
@@ -82,6 +83,24 @@ def passes(
     from lib import pass_time
 
     pass_time.compare(model, dtypes, rows, prefill, verify, repetitions, head)
+
+
+@app.command()
+def roofline(
+    model: Annotated[str, typer.Option(help=AS_SERVED)] = DEFAULT_MODEL,
+    rows: Annotated[str, typer.Option(help="Scored tokens of one request, separated by commas.")] = "1,2,4,8,16",
+    prefill: Annotated[str, typer.Option(help="Lengths of one prompt, separated by commas.")] = "128,512",
+    repetitions: Annotated[int, typer.Option(min=1)] = 15,
+) -> None:
+    """A pass by rows over what the machine can do: bytes read, and products of weights and activations.
+
+    Bytes are those of the weights, each read once, and of the keys and values. Products are those of the linears. The
+    machine's own figures are measured in the same run: reading memory, and torch's products of large matrices in int8
+    and in fp32. `least` is what the slower of both takes if nothing else is done, with the int8 products.
+    """
+    from lib import roofline
+
+    roofline.report(model, rows, prefill, repetitions)
 
 
 @app.command()

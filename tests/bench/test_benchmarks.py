@@ -21,7 +21,7 @@ COMMANDS = {
     "simulator": {""},
     "speed": {"rates", "tasks"},
     "start": {"memory", "time"},
-    "step": {"blocks", "controller", "linears", "parts", "passes"},
+    "step": {"blocks", "controller", "linears", "parts", "passes", "roofline"},
     "vllm_plugin": {"head", "hooks", "lengths", "overhead", "policies", "rates"},
 }
 ALL = [(command, subcommand) for command, some in COMMANDS.items() for subcommand in sorted(some)]
