@@ -1,9 +1,10 @@
 """Linears on blocks with inputs rounded to 8 bits: whole numbers are exact on every processor, and a row has the same
-bits in every batch. The truth are gguf's weights and numpy's sums."""
+bits in every batch. The truth are gguf's weights and numpy's sums. And which models are served so."""
 
 import functools
 import platform
 import shlex
+from pathlib import Path
 
 import gguf
 import numpy as np
@@ -11,10 +12,17 @@ import pytest
 import torch
 from blocks import random_blocks
 from compiled import need_kernels
+from safetensors.torch import load_file, save_file
+from saved_models import save_model
 
+from smartspec.engine.attention.ragged import Segment
 from smartspec.engine.kernels.cpu import native, quantized_linear
 from smartspec.engine.kernels.cpu.panel_linear import panel_linear
 from smartspec.engine.kernels.cpu.quantized_linear import INT8_TYPES, LIBRARY, describe_panels, to_block_panels
+from smartspec.engine.models.load import load_model
+from smartspec.engine.models.loaded_model import LoadedModel
+from smartspec.engine.models.model_runner import ModelRunner
+from smartspec.engine.runtime.kernel_report import kernel_report
 
 TYPES = sorted(INT8_TYPES)
 EACH_TYPE = pytest.mark.parametrize("block_type", TYPES, ids=lambda kind: kind.name)
@@ -168,3 +176,61 @@ def test_no_rows_give_no_rows(machine: str):
     block_type = gguf.GGMLQuantizationType.Q4_0
     found = product(random_blocks(40, 32, block_type), block_type, np.zeros((0, 32), np.float32))
     assert found.shape == (0, 40)
+
+
+def loaded_in(folder: Path, **options: str) -> LoadedModel:
+    return load_model(str(folder), device="cpu", **{"quantization": "int8"} | options)
+
+
+def test_a_model_on_blocks_is_served_in_8_bits_where_the_processor_has_instructions(tmp_path: Path):
+    need_kernels(LIBRARY)
+    folder = save_model(tmp_path)
+    loaded, plain = loaded_in(folder), loaded_in(folder, activations="fp32")
+    assert loaded.activations == ("int8" if quantized_linear.is_int8_fast() else "fp32")
+    assert plain.activations == "fp32" and "inputs in fp32" in kernel_report(plain)["linear"]
+    rounded = loaded_in(folder, activations="int8")
+    assert rounded.activations == "int8" and "inputs rounded to 8 bits (" in kernel_report(rounded)["linear"]
+    assert rounded.profile_key != plain.profile_key, "a profile of one must not serve the other"
+    segment = [Segment(0, 0, np.arange(9, dtype=np.int32), 9)]
+    logits = [ModelRunner(model, num_slots=1, max_len=16).forward(segment) for model in (rounded, plain)]
+    assert not torch.equal(*logits)
+    torch.testing.assert_close(logits[0], logits[1], rtol=0, atol=0.05 * float(logits[1].std()))
+
+
+def test_what_cannot_be_served_in_8_bits_is_refused(tmp_path: Path):
+    need_kernels(LIBRARY)
+    folder = save_model(tmp_path)
+    with pytest.raises(ValueError, match="unknown activations 'int4': use auto, int8, fp32"):
+        loaded_in(folder, activations="int4")
+    with pytest.raises(ValueError, match=r"has none: use quantization int8 or int4"):
+        load_model(str(folder), device="cpu", activations="int8")
+    assert load_model(str(folder), device="cpu").activations == "fp32", "its weights are in fp32"
+
+
+def test_int8_needs_our_kernels(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(native, "load_kernels", lambda name: native.Kernels(None, "this machine has none"))
+    with pytest.raises(ValueError, match="but this machine has none: use auto or fp32"):
+        load_model("anything", device="cpu", activations="int8")
+
+
+def test_a_model_that_suffers_keeps_fp32(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    """One activation of the head's input is so large that the others of its block become zeros, and has no weight."""
+    need_kernels(LIBRARY)
+    if not quantized_linear.is_int8_fast():
+        pytest.skip("this processor has no instructions for 8-bit inputs")
+    folder = save_model(tmp_path)
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.norm.weight"][0] = 1e4
+    tensors["lm_head.weight"] *= 30
+    tensors["lm_head.weight"][:, 0] = 0.0
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    loaded = loaded_in(folder)
+    assert (
+        loaded.activations == "fp32" and "is served with activations in fp32: in 8 bits the perplexity" in caplog.text
+    )
+    segment = [Segment(0, 0, np.arange(9, dtype=np.int32), 9)]
+    kept = ModelRunner(loaded, num_slots=1, max_len=16).forward(segment)
+    plain = ModelRunner(loaded_in(folder, activations="fp32"), num_slots=1, max_len=16).forward(segment)
+    assert torch.equal(kept, plain)
+    assert loaded_in(folder, activations="int8").activations == "int8", "who asks for it gets it"
+    assert "with activations in 8 bits: the perplexity" in caplog.text
