@@ -16,14 +16,16 @@ from smartspec.engine.models.load import load_model
 from smartspec.engine.models.loaded_model import LoadedModel
 
 
-def load_once(name: str, *, dtype: str = "auto", device: str = "cpu", quantization: str = "auto") -> LoadedModel:
+def load_once(
+    name: str, *, dtype: str = "auto", device: str = "cpu", quantization: str = "auto", activations: str = "auto"
+) -> LoadedModel:
     """As load_model, one instance for all."""
-    return _loaded(name, dtype, device, quantization)
+    return _loaded(name, dtype, device, quantization, activations)
 
 
 @cache
-def _loaded(name: str, dtype: str, device: str, quantization: str) -> LoadedModel:
-    return load_model(name, dtype=dtype, device=device, quantization=quantization)
+def _loaded(name: str, dtype: str, device: str, quantization: str, activations: str) -> LoadedModel:
+    return load_model(name, dtype=dtype, device=device, quantization=quantization, activations=activations)
 
 
 def configuration() -> Path:

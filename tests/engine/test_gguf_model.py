@@ -114,7 +114,7 @@ def test_a_file_is_served_in_blocks_or_unpacked(tmp_path: Path, monkeypatch: pyt
     token_ids = torch.arange(9).view(1, -1)
 
     def logits(**options: str) -> tuple[torch.Tensor, bool]:
-        model = load_model(str(path), device="cpu", **options).model
+        model = load_model(str(path), device="cpu", activations="fp32", **options).model
         model.set_attn_implementation("sdpa")
         return model(token_ids).logits, bool(block_types(model))
 

@@ -77,7 +77,7 @@ def test_odd_widths_stay_in_rows(tmp_path: Path):
 def test_a_dtype_by_name_rounds_weights_or_widens_them(tmp_path: Path):
     folder = save_in(tmp_path, torch.float32)
     loaded = load_model(str(folder), device="cpu", dtype="float16")
-    assert block_types(loaded.model) == {GGMLQuantizationType.F16} and not loaded.rounds_inputs
+    assert block_types(loaded.model) == {GGMLQuantizationType.F16} and loaded.activations == "fp32"
     save_in(tmp_path, torch.bfloat16)
     loaded = load_model(str(folder), device="cpu", dtype="float32")
     assert block_types(loaded.model) == set() and loaded.model.dtype is torch.float32
@@ -86,7 +86,7 @@ def test_a_dtype_by_name_rounds_weights_or_widens_them(tmp_path: Path):
 def test_bfloat16_by_name_rounds_inputs_where_the_processor_multiplies_it(tmp_path: Path):
     folder = save_in(tmp_path, torch.bfloat16)
     loaded = load_model(str(folder), device="cpu", dtype="bfloat16")
-    assert loaded.rounds_inputs == quantized_linear.can_round(64)
+    assert (loaded.activations == "bfloat16") == quantized_linear.can_round(GGMLQuantizationType.BF16, 64)
     assert all(isinstance(layer, FusedDecoderLayer) for layer in loaded.model.model.layers)
     expected, ours = logits_of_transformers(folder), logits_of_ours(folder, dtype="bfloat16")
     stock = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", dtype=torch.bfloat16).eval()

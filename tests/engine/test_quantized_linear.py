@@ -82,7 +82,7 @@ def test_blocks_by_panels_give_the_bits_of_fp32_panels_in_every_batch(request: p
 @pytest.mark.parametrize("inputs", [32, 608, 4128])
 def test_inputs_rounded_to_bfloat16(inputs: int):
     """Products of the rounded inputs but for fp32 sums, and a row's bits whatever else is in the batch."""
-    if not quantized_linear.can_round(inputs):
+    if not quantized_linear.can_round(gguf.GGMLQuantizationType.BF16, inputs):
         pytest.skip("this processor does not multiply bfloat16")
     blocks = random_blocks(70, inputs, gguf.GGMLQuantizationType.BF16)
     bias = torch.from_numpy(np.random.default_rng(1).standard_normal(70).astype(np.float32))

@@ -42,7 +42,7 @@ class Pair:
 
 @pytest.fixture(scope="module")
 def real_server() -> Iterator[FakeServer]:
-    """The default model under forced drafts; no profile is measured."""
+    """The default model under forced drafts, activations in fp32 as in transformers; no profile is measured."""
 
     def latency(target, drafts, **options) -> LatencyModel:
         sizes = [(rows, new) for rows in (1, 2, 4) for new in (1, 2, 4, 8, 16, 64)]
@@ -50,7 +50,9 @@ def real_server() -> Iterator[FakeServer]:
             [ProfileSample(n * r, n * r + 64 * r, r, 0.04 + 1e-4 * n * r, n * r) for r, n in sizes], []
         )
 
-    config = EngineConfig(policy="fixed:4", max_batch=6, max_model_len=512, device="cpu", strict=True)
+    config = EngineConfig(
+        policy="fixed:4", max_batch=6, max_model_len=512, device="cpu", activations="fp32", strict=True
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(build, "load_model", load_once)
         patch.setattr(build, "profiled_latency", latency)

@@ -35,6 +35,7 @@ class Question:
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto"
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto"
     quantization: Annotated[str, typer.Option(help="auto, none, int8 or int4; see serve.")] = "auto"
+    activations: Annotated[str, typer.Option(help="auto, int8 or fp32; see serve.")] = "auto"
     max_tokens: Annotated[int, typer.Option(min=1, help="New tokens at most.")] = 256
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0
     seed: Annotated[int | None, typer.Option(help="For repeatable sampling.")] = None
@@ -59,6 +60,7 @@ def generate(options: Question) -> None:
         dtype=options.dtype,
         device=options.device,
         quantization=options.quantization,
+        activations=options.activations,
         **chosen,
     )
     thread = EngineThread()

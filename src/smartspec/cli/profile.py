@@ -15,6 +15,7 @@ def profile(
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     quantization: Annotated[str, typer.Option(help="auto, none, int8 or int4; see serve.")] = "auto",
+    activations: Annotated[str, typer.Option(help="auto, int8 or fp32; see serve.")] = "auto",
     max_batch: Annotated[int, typer.Option(help="Largest batch to measure.")] = 32,
     plot: Annotated[Path, typer.Option(help="Where to write the plot (PNG).")] = Path("profile.png"),
 ) -> None:
@@ -31,6 +32,7 @@ def profile(
         dtype=dtype,
         device=device,
         quantization=quantization,
+        activations=activations,
         max_batch=max_batch,
         **chosen,
     )

@@ -56,6 +56,13 @@ class ServerOptions:
         str,
         typer.Option(help="auto keeps a GGUF file's blocks, none unpacks them; int8 or int4 round floats to blocks."),
     ] = "auto"
+    activations: Annotated[
+        str,
+        typer.Option(
+            help="int8 rounds inputs of linears on blocks to 8 bits, fp32 does not; auto: int8 where it is fast and "
+            "hardly changes the model."
+        ),
+    ] = "auto"
     max_batch: Annotated[int, typer.Option(help="Requests that run at once.")] = 32
     max_model_len: Annotated[int | None, typer.Option(help="Most tokens of a request (default: the model's).")] = None
     kv_tokens: Annotated[int | None, typer.Option(help="KV memory in tokens (default: max-batch x 1024).")] = None
@@ -148,6 +155,7 @@ def engine_config_of(options: ServerOptions) -> "EngineConfig":
         dtype=options.dtype,
         device=options.device,
         quantization=options.quantization,
+        activations=options.activations,
         max_batch=options.max_batch,
         max_model_len=options.max_model_len,
         kv_tokens=options.kv_tokens,

@@ -82,7 +82,9 @@ class HeadRunner:
             table = nn.Embedding.from_pretrained(table.weight if embedding is None else embedding)
         self._native = self._packed = None
         if NativeHead.applies_to(head, table, self.features):
-            self._native = NativeHead(head, table, self.cache, self.features, is_rounded)
+            self._native = NativeHead(
+                head, table, self.cache, self.features, is_rounded, rounds_inputs=loaded.activations == "int8"
+            )
             num_bytes = self._native.weight_bytes
         else:
             num_bytes = sum(p.numel() * p.element_size() for p in head.parameters())

@@ -23,7 +23,7 @@ from smartspec.engine.kernels.cpu.shapes import LayerShape
 from smartspec.engine.models.linear import joined, prepared
 from smartspec.engine.models.load import give_back_memory
 from smartspec.engine.models.quantize import quantize
-from smartspec.engine.models.quantized import QuantizedEmbedding, lay_out_by_panels, weight_bytes
+from smartspec.engine.models.quantized import QuantizedEmbedding, lay_out_by_panels, round_inputs, weight_bytes
 
 BLOCKS = GGMLQuantizationType.Q8_0
 MIN_ROWS = 512  # that there is memory for: what no pass needs is never written and costs nothing
@@ -33,16 +33,25 @@ class NativeHead:
     """A head, which it takes over, with its cache of one layer.
 
     embedding: what it looks tokens up in. features: [num_slots, max_len, feature_size]. is_rounded: to blocks.
+    rounds_inputs: of those to 8 bits.
     """
 
     def __init__(
-        self, head: Eagle3Head, embedding: nn.Module, cache: KVCache, features: torch.Tensor, is_rounded: bool
+        self,
+        head: Eagle3Head,
+        embedding: nn.Module,
+        cache: KVCache,
+        features: torch.Tensor,
+        is_rounded: bool,
+        rounds_inputs: bool,
     ):
         if is_rounded:
             quantize(head, BLOCKS, None)
         self.weight_bytes = weight_bytes(head)
         self._parts = _Parts(head, embedding)
         lay_out_by_panels(self._parts)
+        if rounds_inputs:
+            round_inputs(self._parts, frozenset([BLOCKS]))
         give_back_memory()  # else the pass lies where the floats have been, all of it resident
         shape = head.config.layer
         self._max_tile, self._vocabulary = _max_tile(head.config, features), head.config.draft_vocab_size

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from gguf import GGMLQuantizationType
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
@@ -25,6 +26,8 @@ from smartspec.engine.models.load_check import (
     find_difference,
     independent_length,
     layer_windows,
+    predictions_of_text,
+    rounding_harm,
     take_reference,
 )
 from smartspec.engine.models.loaded_model import LoadedModel
@@ -41,16 +44,22 @@ KNOWN_ATTENTION_OPTIONS = {
 # What is tried, in turn, until the model computes what the stock one does: layers in one call, modules fused and
 # linears packed, only linears packed, the stock modules.
 PREPARATIONS = ("layers", "fused", "packed", "stock")
+ACTIVATIONS = ("auto", "int8", "fp32")
+_BF16 = frozenset([GGMLQuantizationType.BF16])
 
 
-def load_model(name: str, *, dtype: str = "auto", device: str = "auto", quantization: str = "auto") -> LoadedModel:
+def load_model(
+    name: str, *, dtype: str = "auto", device: str = "auto", quantization: str = "auto", activations: str = "auto"
+) -> LoadedModel:
     """Load a model by DEFAULT_MODEL, Hugging Face id, local folder or path of a .gguf file.
 
     dtype: of weights that are in floats, "auto" (the checkpoint's on CPU, bfloat16 on CUDA) or one of DTYPES. On a CPU
     our kernels compute in fp32 on any of them, but for linears after "bfloat16", see round_inputs; where they do not
     run everything is of the dtype, and "auto" is float32. device: "auto" or a torch device. quantization: "auto" keeps
     weights as the checkpoint has them, in blocks or in floats; "none" unpacks blocks; "int8" and "int4" round floats to
-    blocks. Blocks need our kernels: where these do not run, "auto" unpacks too.
+    blocks. Blocks need our kernels: where these do not run, "auto" unpacks too. activations: "int8" rounds the inputs
+    of linears on blocks to 8 bits, "fp32" rounds no inputs, "auto" is int8 where the processor multiplies it faster and
+    the model's logits hardly change.
     Raises ValueError for a dtype, device or architecture we cannot serve, OSError for a checkpoint that is missing or
     damaged; both name the remedy.
     """
@@ -58,6 +67,7 @@ def load_model(name: str, *, dtype: str = "auto", device: str = "auto", quantiza
     has_kernels = native.why_not(quantized_linear.LIBRARY, torch_device, torch.float32) is None
     torch_dtype = _parse_dtype(dtype, torch_device, has_kernels)
     has_blocks = _parse_quantization(quantization, torch_device, torch_dtype)
+    _parse_activations(activations, torch_device)
     source, files = locate(name)
 
     def read() -> tuple[nn.Module, PreTrainedTokenizerBase]:
@@ -74,14 +84,17 @@ def load_model(name: str, *, dtype: str = "auto", device: str = "auto", quantiza
         model = read()[0] if model is None else model  # what is replaced is gone: it must not be in memory twice
         try:
             min_rows = _prepare(model, preparation, Path(source))
-            rounds = torch_dtype == torch.bfloat16 and round_inputs(model)
+            rounds = torch_dtype == torch.bfloat16 and activations != "fp32" and round_inputs(model, _BF16)
             describe_layers(model)
             whole = fused_pass(model) if preparation == "layers" else None
-            loaded = replace(facts, model=model, min_rows=min_rows, rounds_inputs=rounds, fused_pass=whole)
+            loaded = replace(facts, model=model, min_rows=min_rows, fused_pass=whole)
+            loaded = replace(loaded, activations="bfloat16") if rounds else loaded
             problem = find_difference(loaded, reference)
         except Exception as error:  # modules are transformers': they may raise anything
             problem = f"preparing them fails with {type(error).__name__}: {error}"
         if problem is None:
+            if activations != "fp32" and has_kernels:
+                loaded = _in_int8(loaded, is_asked_for=activations == "int8")
             give_back_memory()
             return loaded
         logger.warning("%s is not served with %s modules: %s", name, preparation, problem)
@@ -122,6 +135,41 @@ def _parse_quantization(quantization: str, device: torch.device, dtype: torch.dt
     if quantization in TYPES and dtype in half_weights.TYPES:
         raise ValueError(f"weights are either of dtype {dtype} or in blocks of {quantization!r}: name one of them")
     return quantization != "none" and reason is None
+
+
+def _parse_activations(activations: str, device: torch.device) -> None:
+    if activations not in ACTIVATIONS:
+        raise ValueError(f"unknown activations {activations!r}: use {', '.join(ACTIVATIONS)}")
+    reason = native.why_not(quantized_linear.LIBRARY, device, torch.float32)
+    if activations == "int8" and reason:
+        raise ValueError(f"activations 'int8' need our kernels for processors, but {reason}: use auto or fp32")
+
+
+def _in_int8(loaded: LoadedModel, *, is_asked_for: bool) -> LoadedModel:
+    """The model with the inputs of its linears on blocks rounded to 8 bits, where that is faster and hardly changes its
+    logits, or is asked for. Raises ValueError where it is asked for and there are no such linears."""
+    if not is_asked_for and not quantized_linear.is_int8_fast():
+        return loaded
+    before = predictions_of_text(loaded)
+    if not round_inputs(loaded.model, quantized_linear.INT8_TYPES):
+        if is_asked_for:
+            raise ValueError(
+                f"activations 'int8' need weights of 8 bits or less, {loaded.name!r} has none: use quantization int8 "
+                "or int4, or activations auto"
+            )
+        return loaded
+    describe_layers(loaded.model)
+    rounded = replace(loaded, activations="int8")
+    problem = rounding_harm(before, predictions_of_text(rounded))
+    if problem is None:
+        return rounded
+    if is_asked_for:
+        logger.warning("%s with activations in 8 bits: %s", loaded.name, problem)
+        return rounded
+    logger.warning("%s is served with activations in fp32: in 8 bits %s", loaded.name, problem)
+    round_inputs(loaded.model, quantized_linear.INT8_TYPES, rounds=False)
+    describe_layers(loaded.model)
+    return loaded
 
 
 def _examine(name: str, model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> tuple[LoadedModel, Reference]:

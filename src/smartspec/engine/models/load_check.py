@@ -33,6 +33,20 @@ PASSES = (
     [(0, 35, 36, False), (1, 15, 18, False)],
 )
 
+# Perplexity may grow by that much when activations are rounded to 8 bits. On text that is drawn from a model p, what
+# another model q of it has for a perplexity is exp(KL(p, q)) of p's.
+MAX_PERPLEXITY = 1.005
+PLAIN_TEXT = """The harbour was quiet in the early morning. Three boats had come back with 240 kg of fish, and the
+buyers stood in a circle, talking about the price. "It is 15% less than last year," said Anna, who had kept the books
+since 1998. Her brother wrote a short program for it:
+
+def average(prices: list[float]) -> float:
+    total = sum(prices)
+    return total / len(prices) if prices else 0.0
+
+What does it return for an empty list? Zero, because there is nothing to divide. First, count the boxes; then weigh
+each of them; finally, write the sum into the book and send a copy to the office in the city."""
+
 
 @dataclass(frozen=True)
 class Reference:
@@ -72,6 +86,23 @@ def find_difference(loaded: LoadedModel, reference: Reference) -> str | None:
 def rounding_tolerance(dtype: torch.dtype) -> float:
     """Half the digits of dtype: rounding adds up over layers, a mistake in attention shows in the leading digits."""
     return torch.finfo(dtype).eps ** 0.5
+
+
+@torch.inference_mode()
+def predictions_of_text(loaded: LoadedModel) -> torch.Tensor:
+    """Logarithms of the probabilities of every token after each of a short text, [n, vocabulary]."""
+    known = [token for token in loaded.tokenizer(PLAIN_TEXT)["input_ids"] if token < loaded.vocab_size]
+    tokens = np.array(known[: loaded.max_model_len] or [0], dtype=np.int32)
+    runner = ModelRunner(loaded, num_slots=1, max_len=len(tokens))
+    return runner.forward([Segment(0, 0, tokens, len(tokens))]).float().log_softmax(dim=-1)
+
+
+def rounding_harm(before: torch.Tensor, after: torch.Tensor) -> str | None:
+    """What is wrong with predictions [n, vocabulary] that are no longer what they were; None where their divergence
+    stands for at most MAX_PERPLEXITY."""
+    each = torch.where(before > -torch.inf, before.exp() * (before - after), 0.0).sum(dim=-1)
+    growth = float(each.mean().exp())
+    return None if growth <= MAX_PERPLEXITY else f"the perplexity of a text grows by {growth - 1:.1%}"
 
 
 def layer_windows(calls: list[AttentionCall]) -> tuple[int | None, ...]:

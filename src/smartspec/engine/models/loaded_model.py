@@ -16,8 +16,9 @@ class LoadedModel:
     windows: per layer, its sliding window in tokens, or None. vocab_size is the width of the logits; max_model_len the
     positions it can be served with, and max_model_len_reason what those positions are; weight_bytes the size of the
     distinct parameters as loaded, before packing; dtype is that of activations and KV; min_rows: rows below
-    which its linears do not become faster, 0 where every number of rows is as good as the next; rounds_inputs: those of
-    linears are rounded to bfloat16; fused_pass: computes what the model does, where there is one.
+    which its linears do not become faster, 0 where every number of rows is as good as the next; activations: "int8" or
+    "bfloat16" where the inputs of linears on blocks or bfloat16 are rounded to that, else "fp32"; fused_pass: computes
+    what the model does, where there is one.
     """
 
     name: str
@@ -35,17 +36,17 @@ class LoadedModel:
     device: torch.device
     weight_bytes: int
     min_rows: int = 1
-    rounds_inputs: bool = False
+    activations: str = "fp32"
     fused_pass: FusedPass | None = None
     max_model_len_reason: str = "the positions it was trained for"
 
     @property
     def coarsest_dtype(self) -> torch.dtype:
         """Of those that a pass rounds to."""
-        return torch.bfloat16 if self.rounds_inputs else self.dtype
+        return torch.bfloat16 if self.activations == "bfloat16" else self.dtype
 
     @property
     def profile_key(self) -> list:
         """What the times of its passes depend on beside the machine, JSON-able."""
         shape = [self.num_layers, self.num_kv_heads, self.head_dim, self.vocab_size]
-        return [self.name, self.weight_bytes, str(self.coarsest_dtype), *shape]
+        return [self.name, self.weight_bytes, str(self.dtype), self.activations, *shape]

@@ -39,7 +39,7 @@ class QuantizedWeight:
 @dataclass(frozen=True)
 class PanelWeight:
     """The same by panels (kernels.to_block_panels). blocks: uint8 [panels, panel width x row_bytes]. rounds: it is
-    multiplied with inputs rounded to bfloat16."""
+    multiplied with rounded inputs, see round_inputs."""
 
     blocks: torch.Tensor
     type: GGMLQuantizationType
@@ -181,16 +181,19 @@ def lay_out_by_panels(model: nn.Module) -> None:
         embedding.quantized = by_panels(embedding.quantized)
 
 
-def round_inputs(model: nn.Module) -> bool:
-    """Let linears on bfloat16 weights by panels round their inputs to bfloat16, where the processor multiplies that at
-    twice the speed of fp32; whether any does."""
-    any_rounds = False
+def round_inputs(model: nn.Module, types: frozenset[GGMLQuantizationType], *, rounds: bool = True) -> bool:
+    """Let linears on weights of these types by panels round their inputs, or not, where the kernels can: to bfloat16
+    for BF16, at twice the speed of fp32, to 8 bits for blocks, at up to four times; whether there are any."""
+    found = False
     for linear in _linears_of(model):
-        rounding = [part.type == GGMLQuantizationType.BF16 and isinstance(part, PanelWeight) for part in linear.parts]
-        if any(rounding) and kernels.can_round(linear.in_features):
-            any_rounds = True
-            linear.parts = [replace(p, rounds=True) if r else p for p, r in zip(linear.parts, rounding, strict=True)]
-    return any_rounds
+        for i, part in enumerate(linear.parts):
+            if (
+                part.type in types
+                and isinstance(part, PanelWeight)
+                and kernels.can_round(part.type, linear.in_features)
+            ):
+                linear.parts[i], found = replace(part, rounds=rounds), True
+    return found
 
 
 def _multiply_unpacked(rows: torch.Tensor, weight: kernels.Weight, output: torch.Tensor) -> None:

@@ -155,7 +155,10 @@ def load_models(config: EngineConfig, report: Callable[[str], None] = lambda tex
 
     def load(name: str, what: str = "draft model ") -> LoadedModel:
         report(f"loading {what}{name}")
-        loaded = load_model(name, dtype=config.dtype, device=config.device, quantization=config.quantization)
+        # Weights of a draft model may be of another kind than the target's: there int8 is a wish.
+        activations = "auto" if what and config.activations == "int8" else config.activations
+        options = {"dtype": config.dtype, "device": config.device, "quantization": config.quantization}
+        loaded = load_model(name, activations=activations, **options)
         report(f"kernels{f' of {name}' if what else ''}: {_in_one_line(kernel_report(loaded))}")
         return loaded
 

@@ -33,6 +33,7 @@ class EngineConfig:
     dtype: str = "auto"
     device: str = "auto"
     quantization: str = "auto"
+    activations: str = "auto"
     max_batch: int = 32
     max_model_len: int | None = None
     kv_tokens: int | None = None

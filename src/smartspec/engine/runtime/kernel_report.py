@@ -12,7 +12,7 @@ from smartspec.engine.models.loaded_model import LoadedModel
 from smartspec.engine.models.panel_linear import PanelLinear
 from smartspec.engine.models.quantized import block_types
 
-ROUNDED = ", inputs rounded to bfloat16"
+BFLOAT16, FP32 = ", inputs rounded to bfloat16", ", inputs in fp32"
 NO_FORM = "no layer of this model has a form for ours"
 
 
@@ -33,9 +33,18 @@ def kernel_report(loaded: LoadedModel) -> dict[str, str]:
     return {
         "attention": _in_words(ragged_attention.LIBRARY, attention),
         "elementwise": where(elementwise.LIBRARY, any(getattr(module, "has_kernel", False) for module in modules)),
-        "linear": linear + (f", on {types}" if types else "") + (ROUNDED if loaded.rounds_inputs else ""),
+        "linear": linear + (f", on {types}" if types else "") + _inputs(loaded, types),
         "layer": where(decoder_layer.LIBRARY, any(isinstance(module, FusedDecoderLayer) for module in modules)),
     }
+
+
+def _inputs(loaded: LoadedModel, types: str) -> str:
+    """What linears read where that is not said by the dtype of their weights."""
+    if loaded.activations == "int8":
+        return f", inputs rounded to 8 bits ({quantized_linear.int8_instructions() or 'slow: no instruction for them'})"
+    if loaded.activations == "bfloat16":
+        return BFLOAT16
+    return FP32 if types else ""
 
 
 def _in_words(name: str, why_not: str | None) -> str:

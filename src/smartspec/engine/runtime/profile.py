@@ -22,7 +22,7 @@ from smartspec.engine.cache_folder import cache_folder
 from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.engine.runtime.passes import Interrupted, Profile, measure_profile
 
-METHOD = 6  # changes with what is measured and with our kernels, so that older files are measured again
+METHOD = 7  # changes with what is measured and with our kernels, so that older files are measured again
 MAX_WAITING = 0.1  # share of the time, see Profile: above it the machine was busy
 MIN_DRIFT, MAX_DRIFT = 1 / 1.5, 1.5  # what first steps took over what the profile says
 IDLE_LOAD = 0.5  # of the cores in use over the last minute: below it the machine is not busy

@@ -1,13 +1,12 @@
 /* x, rounded to bfloat16, times panels of bfloat16 weights with fp32 sums, by instructions that multiply pairs of inputs.
  *
  * Twice the products of an fp32 instruction, for the price of rounding x; weights need no unpacking. As with every panel, a
- * row has the same bits in every batch. Only for processors with AVX512_BF16; others never see TYPE_PANELS_BF16_ROUNDING.
+ * row has the same bits in every batch. Only for processors with AVX512_BF16; others never see a weight of bfloat16 that rounds.
  */
 #pragma once
 
 #include "block_panels.h"
 
-#define TYPE_PANELS_BF16_ROUNDING -12 /* as TYPE_PANELS_BF16, for x that is rounded */
 #define ROUNDED_NUMBERS (1 << 17) /* of x at a time: they stay in the second cache while panels pass by */
 
 #ifdef __AVX512BF16__
@@ -50,7 +49,7 @@ INLINE void multiply_pairs(const int num_rows, const uint16_t *x, int64_t x_stri
 }
 
 /* Up to DIRECT_ROWS rows. */
-static void rounded_rows_times_panel(int64_t num_rows, const uint16_t *x, const uint8_t *w, int64_t num_inputs, float *sums) {
+static void bf16_rows_times_panel(int64_t num_rows, const uint16_t *x, const uint8_t *w, int64_t num_inputs, float *sums) {
 #define PAIRS_CASE(_, rows) case rows: multiply_pairs(rows, x, num_inputs, w, num_inputs, sums); return;
     switch (num_rows) { FOR_EACH_DIRECT_ROWS(PAIRS_CASE, _) }
 #undef PAIRS_CASE
@@ -59,5 +58,5 @@ static void rounded_rows_times_panel(int64_t num_rows, const uint16_t *x, const 
 #else
 #define MULTIPLIES_BF16 0
 static void round_to_bf16(const float *x, int64_t count, uint16_t *to) {}
-static void rounded_rows_times_panel(int64_t num_rows, const uint16_t *x, const uint8_t *w, int64_t num_inputs, float *sums) {}
+static void bf16_rows_times_panel(int64_t num_rows, const uint16_t *x, const uint8_t *w, int64_t num_inputs, float *sums) {}
 #endif

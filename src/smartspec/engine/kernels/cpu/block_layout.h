@@ -54,11 +54,11 @@ static void place_group(int64_t type, int64_t panel_type, const uint8_t *block, 
     uint8_t *quants = high + 4 * high_bits(panel_type) * PANEL;
     place_scales(type, block, g, group, lane);
     read_quants(type, block, g, numbers);
-    for (int64_t i = 0; i < GROUP; i++)
-        if (type == TYPE_Q8_0) quants[i * PANEL + lane] = numbers[i];
-        else {
-            const int64_t place = i * high_bits(panel_type);
-            quants[(i / PART_INPUTS * PANEL + lane) * 4 + i % PART_INPUTS / 2] |= (numbers[i] & 15) << i % 2 * 4;
-            if (high_bits(panel_type)) high[(place / 32 * PANEL + lane) * 4 + place % 32 / 8] |= numbers[i] >> 4 << place % 8;
-        }
+    const int64_t bits = high_bits(panel_type);
+    for (int64_t i = 0; i < GROUP; i++) {
+        const int64_t part = i / PART_INPUTS, byte = i % PART_INPUTS / 2, word = 2 * part + i % 2;
+        if (type == TYPE_Q8_0) quants[(word * PANEL + lane) * 4 + byte] = numbers[i];
+        else quants[(part * PANEL + lane) * 4 + byte] |= (numbers[i] & 15) << i % 2 * 4;
+        if (bits) high[(bits * word / 8 * PANEL + lane) * 4 + byte] |= numbers[i] >> 4 << bits * word % 8;
+    }
 }

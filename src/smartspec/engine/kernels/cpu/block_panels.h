@@ -2,10 +2,13 @@
  *
  * [outputs / PANEL, inputs / 32] of: PANEL scales, PANEL minima (of types that have them), bits of quants above the fourth,
  * lower 4 bits; before every 8 groups of a K type PANEL scales of scales (and of minima). Scales are halves, those that have a
- * scale bytes. Lower 4 bits: [4, PANEL] words of 8 inputs each, the first in the lowest bits; bits above: [1, PANEL] words of
- * 32 inputs, or of Q6_K [2, PANEL] of 16. Quants of 8 bits: [32, PANEL] bytes. Floats of 16 bits have only themselves: IEEE
- * 754's lie as [32, PANEL], bfloat16 as [16, PANEL] words of 2 inputs each, the first in the lower half, as processors
- * multiply them (bf16_panels.h). All as many bytes as in GGUF, but for 4 more in 256 weights of Q4_K and Q5_K.
+ * scale bytes. Lower 4 bits: [4, PANEL] words of 8 inputs each, the first in the lowest bits. Masked, the lower halves of a
+ * word's bytes are 4 quants side by side, of inputs 0, 2, 4 and 6, and the upper halves those of 1, 3, 5 and 7: the two words
+ * that processors multiply with 8-bit inputs (int8_panels.h). Quants of 8 bits lie as such words: [8, PANEL]. Bits above the
+ * fourth: [1, PANEL] words, or of Q6_K [2, PANEL]; those of word k's byte j begin in bit k (2k % 8) of byte j. Floats of
+ * 16 bits have only themselves: IEEE 754's lie as [32, PANEL], bfloat16 as [16, PANEL] words of 2 inputs each, the first in
+ * the lower half, as processors multiply them (bf16_panels.h). All as many bytes as in GGUF, but for 4 more in 256 weights of
+ * Q4_K and Q5_K.
  * Unpacked in registers, they are a panel of fp32 weights (panels.h), and weights are exactly GGUF's.
  */
 #pragma once
@@ -84,36 +87,42 @@ typedef struct {
     const uint8_t *high, *quants;
 } PanelGroup;
 
-INLINE void read_scales_of_k(const int64_t type, const uint8_t *from, int64_t g, PanelGroup *group) {
+/* halves, first_half: as in read_panel_group. */
+INLINE void read_scales_of_k(const int64_t type, const uint8_t *from, int64_t g, const int halves, int64_t first_half,
+                             PanelGroup *group) {
+    const uint8_t *heads = from - head_bytes(type) * PANEL + first_half * 2 * LANES, *codes = from + first_half * LANES;
     if (g % 8 == 0)
-        for (int v = 0; v < 2; v++) {
-            group->head_scale[v] = widen_halves(from - head_bytes(type) * PANEL + v * 2 * LANES);
-            if (has_minimum(type)) group->head_minimum[v] = widen_halves(from - 2 * PANEL + v * 2 * LANES);
+        for (int v = 0; v < halves; v++) {
+            group->head_scale[v] = widen_halves(heads + v * 2 * LANES);
+            if (has_minimum(type)) group->head_minimum[v] = widen_halves(heads + 2 * PANEL + v * 2 * LANES);
         }
-    for (int v = 0; v < 2; v++)
+    for (int v = 0; v < halves; v++)
         if (has_minimum(type)) {
-            group->scale[v][0] = group->head_scale[v] * as_floats(widen(from + v * LANES));
-            group->offset[v][0] = -group->head_minimum[v] * as_floats(widen(from + PANEL + v * LANES));
+            group->scale[v][0] = group->head_scale[v] * as_floats(widen(codes + v * LANES));
+            group->offset[v][0] = -group->head_minimum[v] * as_floats(widen(codes + PANEL + v * LANES));
         } else
             for (int part = 0; part < 2; part++) {
-                const lanes factor = as_floats(widen_signed(from + part * PANEL + v * LANES));
+                const lanes factor = as_floats(widen_signed(codes + part * PANEL + v * LANES));
                 group->scale[v][part] = group->head_scale[v] * factor;
                 group->offset[v][part] = -32.0f * group->scale[v][part];
             }
 }
 
-/* Groups are read in their order: those of a K type share what stands before the first of 8. */
-INLINE void read_panel_group(const int64_t type, const uint8_t *from, int64_t g, PanelGroup *group) {
-    group->high = from + scale_bytes(type) * PANEL;
+/* So many halves of the outputs, a constant where inlined, from first_half on, which then are halves 0 and on of `group`.
+ * Groups are read in their order: those of a K type share what stands before the first of 8. */
+INLINE void read_panel_group(const int64_t type, const uint8_t *from, int64_t g, const int halves, int64_t first_half,
+                             PanelGroup *group) {
+    group->high = from + scale_bytes(type) * PANEL + first_half * 4 * LANES;
     group->quants = group->high + 4 * high_bits(type) * PANEL;
     if (is_plain(type)) return;
     if (is_k(type)) {
-        read_scales_of_k(type, from, g, group);
+        read_scales_of_k(type, from, g, halves, first_half, group);
         return;
     }
-    for (int v = 0; v < 2; v++) {
-        group->scale[v][0] = widen_halves(from + v * 2 * LANES);
-        if (has_minimum(type)) group->offset[v][0] = widen_halves(from + 2 * PANEL + v * 2 * LANES);
+    const uint8_t *scales = from + first_half * 2 * LANES;
+    for (int v = 0; v < halves; v++) {
+        group->scale[v][0] = widen_halves(scales + v * 2 * LANES);
+        if (has_minimum(type)) group->offset[v][0] = widen_halves(scales + 2 * PANEL + v * 2 * LANES);
         else group->offset[v][0] = (high_bits(type) ? -16.0f : -8.0f) * group->scale[v][0];
     }
 }
@@ -147,8 +156,9 @@ INLINE lanes with_high_bits(const int bits, ints word, ints above) {
 /* Bits above the fourth of input i of part `part`, from bit 4 on. */
 INLINE ints bits_above(const int bits, const uint8_t *high, int part, const int i, const int half) {
     const ints word = *(const ints *)(high + (bits * part / 4 * PANEL + half * LANES) * 4);
-    const ints all = (ints)((unsigned_ints)word >> (bits * part * PART_INPUTS % 32));
-    return bits * i < 4 ? all << (4 - bits * i) : (ints)((unsigned_ints)all >> (bits * i - 4));
+    const ints all = (ints)((unsigned_ints)word >> (2 * bits * part % 8));
+    const int place = i / 2 * 8 + i % 2 * bits;
+    return place < 4 ? all << (4 - place) : (ints)((unsigned_ints)all >> (place - 4));
 }
 
 /* Weights of input i of a part of the group, for half the panel's outputs. type, i and half are constants where inlined. */
@@ -161,8 +171,10 @@ INLINE lanes panel_weights(const int64_t type, const PanelGroup *group, int part
         if (i % 2) return (lanes)(pair & (int32_t)0xffff0000);
         return (lanes)(pair << 16);
     }
-    if (type == TYPE_PANELS_Q8_0)
-        return group->scale[half][0] * as_floats(widen_signed(quants + input * PANEL + half * LANES));
+    if (type == TYPE_PANELS_Q8_0) {
+        const ints word = *(const ints *)(quants + ((2 * part + i % 2) * PANEL + half * LANES) * 4);
+        return group->scale[half][0] * as_floats(word << (24 - i / 2 * 8) >> 24);
+    }
     const ints words = *(const ints *)(quants + (part * PANEL + half * LANES) * 4);
     const ints word = (ints)((unsigned_ints)words >> (i * 4));
     const int bits = high_bits(type), scale = type == TYPE_PANELS_Q6_K ? part / 2 : 0;
@@ -174,7 +186,7 @@ INLINE lanes panel_weights(const int64_t type, const PanelGroup *group, int part
 INLINE void unpack_block_panel(const int64_t type, const uint8_t *panel, int64_t first, int64_t num_inputs, float *to) {
     PanelGroup group = {0};
     for (int64_t g = first / GROUP; g < (first + num_inputs) / GROUP; g++, to += GROUP * PANEL) {
-        read_panel_group(type, panel + group_place(type, g), g, &group);
+        read_panel_group(type, panel + group_place(type, g), g, 2, 0, &group);
         for (int part = 0; part < GROUP / PART_INPUTS; part++)
 #pragma GCC unroll 8
             for (int i = 0; i < PART_INPUTS; i++)
@@ -194,7 +206,7 @@ INLINE void multiply_block_panel(const int64_t type, const int num_rows, const f
     PanelGroup group = {0};
     for (int64_t g = 0; g < num_inputs / GROUP; g++) {
         const uint8_t *w = panel + group_place(type, g);
-        read_panel_group(type, w, g, &group);
+        read_panel_group(type, w, g, 2, 0, &group);
         for (int part = 0; part < GROUP / PART_INPUTS; part++) {
 #pragma GCC unroll 8
             for (int i = 0; i < PART_INPUTS; i++) {

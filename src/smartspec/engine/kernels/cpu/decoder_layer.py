@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 
 from smartspec.engine.kernels.cpu import native
-from smartspec.engine.kernels.cpu.quantized_linear import Weight
+from smartspec.engine.kernels.cpu.quantized_linear import Weight, rounded_memory
 from smartspec.engine.kernels.cpu.ragged_attention import Attention, CachedLayer, Heads, attention_of
 from smartspec.engine.kernels.cpu.shapes import LayerShape, address, optional_address
 
@@ -108,7 +108,7 @@ class PassFields(ctypes.Structure):
 
     _fields_ = [
         *((name, ctypes.c_void_p) for name in ("input", "output", "cosine", "sine")),
-        *((name, ctypes.c_void_p) for name in ("normed", "heads", "attended", "gate_up", "gated")),
+        *((name, ctypes.c_void_p) for name in ("normed", "heads", "attended", "gate_up", "gated", "rounded")),
         ("attention", Attention),
         ("num_rows", ctypes.c_int64),
     ]
@@ -134,7 +134,8 @@ class Pass:
         attended[num_rows - num_padding :] = 0.0
         gate_up, gated = (torch.empty(num_rows, n * shape.intermediate_size) for n in (2, 1))
         new = Heads(*heads.transpose(0, 1).split([shape.num_heads, shape.num_kv_heads, shape.num_kv_heads]))
-        self._memory = normed, heads, attended, gate_up, gated
+        widest = max(shape.hidden_size, shape.num_heads * shape.head_dim, shape.intermediate_size)
+        self._memory = normed, heads, attended, gate_up, gated, rounded_memory(num_rows, widest)
         attention = attention_of(new, CachedLayer(keys, keys), attended, tiles, 1.0, None, ancestors)
         self._read = tiles, ancestors
         pointers = (tensor.data_ptr() for tensor in self._memory)

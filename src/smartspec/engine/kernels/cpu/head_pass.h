@@ -52,6 +52,11 @@ static void norm_taps(const Head *head, const float *features, float *to) {
         for (int64_t i = 0; i < size; i += tap_size) norm_row(to + i, head->tap_norms + i, to + i, tap_size, epsilon);
 }
 
+/* Row `row` of num_rows of a weight's input, x [inputs], in 8 bits, where it reads that. */
+static void round_for_weight(const Weight *reader, const float *x, int64_t row, int64_t num_rows, const HeadPass *p) {
+    if (reads_blocks(reader)) round_row(x, reader->inputs, row, num_rows, p->of_layer.rounded);
+}
+
 /* What a row of the pass reads: token t of a tile. */
 static void gather_row(const Head *head, const HeadPass *p, const int64_t *tile, int64_t t) {
     const Attention *a = &p->of_layer.attention;
@@ -64,6 +69,7 @@ static void gather_row(const Head *head, const HeadPass *p, const int64_t *tile,
     if (p->features) {
         const int64_t size = head->combine.inputs;
         norm_taps(head, p->features + (tile[0] * a->max_len + place) * size, p->taps + row * size);
+        round_for_weight(&head->combine, p->taps + row * size, row, p->of_layer.num_rows, p);
     } else {
         const float *earlier = p->hidden + p->earlier_rows[row] * hidden;
         memcpy((float *)p->of_layer.input + row * hidden, earlier, hidden * sizeof(float));
@@ -77,6 +83,7 @@ static void join_rows(const Head *head, const HeadPass *p) {
         float *input = (float *)p->of_layer.input + row * hidden, *to = p->joined + (2 * row + 1) * hidden;
         norm_row(input, head->layer.attention_norm, to, hidden, head->layer.epsilon);
         if (head->norm_before_residual) memcpy(input, to, hidden * sizeof(float));
+        round_for(&head->layer.qkv, to - hidden, row, &p->of_layer);
     }
 }
 
@@ -88,6 +95,7 @@ static void finish_rows(const Head *head, const HeadPass *p) {
         float *normed = p->normed + i * hidden;
         norm_row(output, head->final_norm, normed, hidden, head->layer.epsilon);
         memcpy(p->hidden + i * hidden, head->norm_output ? normed : output, hidden * sizeof(float));
+        round_for_weight(&head->lm_head, normed, i, p->num_wanted, p);
     }
 }
 
@@ -144,7 +152,7 @@ static void head_in_team(const Head *head, const HeadPass *p) {
     for (int64_t i = 0; i < a->num_tiles; i++)
         for (int64_t t = 0; t < a->tiles[i * TILE_FIELDS + 3]; t++) gather_row(head, p, a->tiles + i * TILE_FIELDS, t);
     if (p->features) {
-        weight_share(&head->combine, p->taps, num_rows, (float *)layer_pass->input, hidden, NULL, NULL);
+        weight_share(&head->combine, p->taps, layer_pass->rounded, num_rows, (float *)layer_pass->input, hidden, NULL, NULL);
 #pragma omp barrier
     }
     join_rows(head, p);
@@ -152,7 +160,8 @@ static void head_in_team(const Head *head, const HeadPass *p) {
     if (p->num_wanted) {
 #pragma omp barrier
         finish_rows(head, p);
-        weight_share(&head->lm_head, p->normed, p->num_wanted, p->logits, head->lm_head.outputs, NULL, NULL);
+        weight_share(&head->lm_head, p->normed, layer_pass->rounded, p->num_wanted, p->logits, head->lm_head.outputs, NULL,
+                     NULL);
 #pragma omp barrier
 #pragma omp for schedule(static)
         for (int64_t row = 0; row < p->num_wanted; row++) rank_row(head, p, row);

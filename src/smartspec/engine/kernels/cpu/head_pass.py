@@ -12,7 +12,7 @@ import torch
 
 from smartspec.engine.kernels.cpu import native
 from smartspec.engine.kernels.cpu.decoder_layer import LIBRARY, Layer, PassFields
-from smartspec.engine.kernels.cpu.quantized_linear import Weight
+from smartspec.engine.kernels.cpu.quantized_linear import Weight, rounded_memory
 from smartspec.engine.kernels.cpu.ragged_attention import CachedLayer, Heads, attention_of
 from smartspec.engine.kernels.cpu.shapes import LayerShape, address, check_ids, optional_address
 
@@ -121,13 +121,15 @@ class HeadPass:
         widths = {"embedded": size, "taps": features.shape[2], "joined": 2 * size, "hidden": size, "normed": size}
         memory = {name: torch.empty(num_rows, width) for name, width in widths.items()}
         memory["logits"] = torch.empty(num_rows, head.lm_head.outputs)
-        self._memory = turned, of_layer, heads, attended, memory
+        widest = max(widths["taps"], widths["joined"], num_heads * shape.head_dim, shape.intermediate_size)
+        rounded = rounded_memory(num_rows, widest)
+        self._memory = turned, of_layer, heads, attended, memory, rounded
         self._hidden, self._features = memory["hidden"], given["features"]
         new = Heads(*heads.transpose(0, 1).split([num_heads, num_kv_heads, num_kv_heads]))
         no_tiles = torch.empty(0, 5, dtype=torch.int64)
         scale = shape.head_dim**-0.5
         self._pass = p = _HeadPass(**given, **{name: tensor.data_ptr() for name, tensor in memory.items()})
-        for name, tensor in (turned | of_layer | {"heads": heads, "attended": attended}).items():
+        for name, tensor in (turned | of_layer | {"heads": heads, "attended": attended, "rounded": rounded}).items():
             setattr(p.of_layer, name, tensor.data_ptr())
         p.of_layer.attention = attention_of(new, CachedLayer(keys, values), attended, no_tiles, scale)
 

@@ -74,6 +74,17 @@ INLINE lanes multiply_add(lanes a, lanes b, lanes c) {
 #endif
 }
 
+/* The same, rounded once on every processor: where it has no such instruction, slowly. */
+INLINE lanes fused_multiply_add(lanes a, lanes b, lanes c) {
+#if LANES == 16 || (LANES == 8 && defined(__FMA__))
+    return multiply_add(a, b, c);
+#else
+    lanes sums;
+    for (int i = 0; i < LANES; i++) sums[i] = __builtin_fmaf(a[i], b[i], c[i]);
+    return sums;
+#endif
+}
+
 INLINE float sum_of(lanes v) {
 #if LANES == 16
     return _mm512_reduce_add_ps((__m512)v);

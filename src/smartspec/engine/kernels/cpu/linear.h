@@ -8,6 +8,7 @@
 #pragma once
 
 #include "bf16_panels.h"
+#include "int8_panels.h"
 #include "panels.h"
 
 /* Up to DIRECT_ROWS rows of x times a panel in blocks, which is unpacked in registers. */
@@ -40,8 +41,23 @@ static void block_panels_slice(const Weight *weight, const float *x, int64_t num
         }
 }
 
+/* As linear_slice, of blocks and with x rounded to 8 bits; see round_row. */
+static void int8_slice(const Weight *weight, const RoundedBlock *x, int64_t num_rows, float *y, int64_t y_stride,
+                       int64_t first, int64_t last) {
+    const int64_t tiles = rounded_tiles(num_rows), groups = weight->inputs / GROUP;
+    const int64_t tiles_at_once = MOST_ROWS / ROUNDED_ROWS;
+    float sums[ROUNDED_ROWS * PANEL] ALIGNED;
+    for (int64_t begin = 0; begin < tiles; begin += tiles_at_once)
+        for (int64_t panel = first; panel < last; panel++)
+            for (int64_t tile = begin; tile < tiles && tile < begin + tiles_at_once; tile++) {
+                const int64_t row = tile_begin(num_rows, tile), rows = tile_begin(num_rows, tile + 1) - row;
+                rounded_rows_times_panel(weight, panel, x + row * groups, rows, sums);
+                store_panel(weight, panel, rows, sums, y + row * y_stride, y_stride);
+            }
+}
+
 /* As linear_slice, of bfloat16 and with x rounded to it. */
-static void rounding_slice(const Weight *weight, const float *x, int64_t num_rows, float *y, int64_t y_stride, int64_t first,
+static void bf16_slice(const Weight *weight, const float *x, int64_t num_rows, float *y, int64_t y_stride, int64_t first,
                            int64_t last) {
     const int64_t inputs = weight->inputs, most_rows = ROUNDED_NUMBERS / inputs;
     uint16_t rounded[ROUNDED_NUMBERS] ALIGNED;
@@ -53,7 +69,7 @@ static void rounding_slice(const Weight *weight, const float *x, int64_t num_row
             const uint8_t *w = weight->blocks + panel * weight->row_bytes;
             for (int64_t tile = 0; tile < tiles; tile++) {
                 const int64_t row = count * tile / tiles, rows = count * (tile + 1) / tiles - row;
-                rounded_rows_times_panel(rows, rounded + row * inputs, w, inputs, sums);
+                bf16_rows_times_panel(rows, rounded + row * inputs, w, inputs, sums);
                 store_panel(weight, panel, rows, sums, y + row * y_stride, y_stride);
             }
         }
@@ -62,7 +78,7 @@ static void rounding_slice(const Weight *weight, const float *x, int64_t num_row
 
 /* Outputs panel * PANEL and on of a weight in blocks, inputs first .. first + num_inputs, in fp32 as a panel. */
 static void unpack_panel(const Weight *weight, int64_t panel, int64_t first, int64_t num_inputs, float *to) {
-    switch (weight->type == TYPE_PANELS_BF16_ROUNDING ? TYPE_PANELS_BF16 : weight->type) {
+    switch (weight->type) {
 #define UNPACK_CASE(type) \
     case type: unpack_block_panel(type, weight->blocks + panel * weight->row_bytes, first, num_inputs, to); return;
         FOR_EACH_BLOCK_PANEL(UNPACK_CASE)
@@ -96,12 +112,20 @@ static void part_by_part_slice(const Weight *weight, const float *x, int64_t num
     }
 }
 
-/* y [num_rows, y_stride], its columns first * PANEL .. last * PANEL or the last output. One thread's work. */
-static void linear_slice(const Weight *weight, const float *x, int64_t num_rows, float *y, int64_t y_stride, int64_t first,
-                         int64_t last) {
+/* Whether linears on this weight read rounded blocks of x instead of x. */
+static inline int reads_blocks(const Weight *weight) { return weight->rounds && !is_plain(weight->type); }
+
+/* y [num_rows, y_stride], its columns first * PANEL .. last * PANEL or the last output. One thread's work. rounded: x as
+ * round_row makes it, where reads_blocks. */
+static void linear_slice(const Weight *weight, const float *x, const RoundedBlock *rounded, int64_t num_rows, float *y,
+                         int64_t y_stride, int64_t first, int64_t last) {
     const int64_t inputs = weight->inputs;
-    if (weight->type == TYPE_PANELS_BF16_ROUNDING) {
-        rounding_slice(weight, x, num_rows, y, y_stride, first, last);
+    if (reads_blocks(weight)) {
+        int8_slice(weight, rounded, num_rows, y, y_stride, first, last);
+        return;
+    }
+    if (weight->rounds) {
+        bf16_slice(weight, x, num_rows, y, y_stride, first, last);
         return;
     }
     if (weight->type == TYPE_PANELS && num_rows == 1) {

@@ -11,13 +11,24 @@ int64_t panel_width(void) { return PANEL; }
 /* The most inputs of a weight whose x can be rounded to bfloat16, 0 where this processor does not multiply that. */
 int64_t most_rounded_inputs(void) { return MULTIPLIES_BF16 ? ROUNDED_NUMBERS : 0; }
 
-/* The first weight->outputs columns of y [num_rows, y_stride] = x [num_rows, weight->inputs] @ weight.T + bias. */
-void linear(const Weight *weight, const float *x, int64_t num_rows, float *y, int64_t y_stride) {
+const char *int8_instructions(void) { return INT8_INSTRUCTIONS; }
+
+/* Bytes of 32 inputs of a row that are rounded to 8 bits. */
+int64_t rounded_block_bytes(void) { return sizeof(RoundedBlock); }
+
+/* The first weight->outputs columns of y [num_rows, y_stride] = x [num_rows, weight->inputs] @ weight.T + bias. rounded:
+ * memory for x in 8 bits, where the weight reads that. */
+void linear(const Weight *weight, const float *x, RoundedBlock *rounded, int64_t num_rows, float *y, int64_t y_stride) {
 #pragma omp parallel
     {
         int64_t first, last;
         share_of_panels(weight, omp_get_thread_num(), omp_get_num_threads(), &first, &last);
-        linear_slice(weight, x, num_rows, y, y_stride, first, last);
+        if (reads_blocks(weight)) {
+#pragma omp for schedule(static)
+            for (int64_t row = 0; row < num_rows; row++)
+                round_row(x + row * weight->inputs, weight->inputs, row, num_rows, rounded);
+        }
+        linear_slice(weight, x, rounded, num_rows, y, y_stride, first, last);
     }
 }
 

@@ -23,7 +23,8 @@ BLOCK_TYPES = frozenset(
 # Blocks by panels, several outputs side by side, as kernels read them faster, and their numbers (block_panels.h).
 _BY_PANELS = ("Q4_0", "Q4_1", "Q8_0", "BF16", "F16", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
 BY_PANELS = {GGMLQuantizationType[name]: -2 - i for i, name in enumerate(_BY_PANELS)}
-TYPE_ROUNDING = -12  # as BF16 by panels, for inputs that are rounded to bfloat16 (bf16_panels.h)
+_PLAIN = frozenset([GGMLQuantizationType.BF16, GGMLQuantizationType.F16])
+INT8_TYPES = frozenset(BY_PANELS) - _PLAIN  # that can be multiplied with inputs in 8 bits
 TYPE_PANELS = -1  # fp32 by panels (panels.h)
 PANEL_INPUTS = 32  # of a group of a panel
 _POINTER, _INTEGER = ctypes.c_void_p, ctypes.c_int64
@@ -40,7 +41,13 @@ class Weight(ctypes.Structure):
         ("inputs", _INTEGER),
         ("row_bytes", _INTEGER),
         ("type", _INTEGER),
+        ("rounds", _INTEGER),
     )
+
+    @property
+    def reads_blocks(self) -> bool:
+        """Whether x is rounded to 8 bits."""
+        return bool(self.rounds) and self.type not in [BY_PANELS[kind] for kind in _PLAIN]
 
 
 def applies_to(device: torch.device, dtype: torch.dtype) -> bool:
@@ -93,9 +100,27 @@ def to_block_panels(blocks: torch.Tensor, block_type: GGMLQuantizationType) -> t
     return panels
 
 
-def can_round(inputs: int) -> bool:
-    """Whether this processor multiplies bfloat16, so that x of so many inputs may be rounded to it."""
-    return inputs <= _kernels().most_rounded_inputs()
+def can_round(block_type: GGMLQuantizationType, inputs: int) -> bool:
+    """Whether x of so many inputs may be rounded for weights of this type by panels: to bfloat16 for BF16, where the
+    processor multiplies that, and to 8 bits for blocks."""
+    if block_type == GGMLQuantizationType.BF16:
+        return inputs <= _kernels().most_rounded_inputs()
+    return block_type in INT8_TYPES
+
+
+def int8_instructions() -> str:
+    """What this processor multiplies 8-bit inputs with, "" where it has nothing that is faster than fp32."""
+    return _kernels().int8_instructions().decode()
+
+
+def is_int8_fast() -> bool:
+    return bool(int8_instructions())
+
+
+def rounded_memory(num_rows: int, inputs: int) -> torch.Tensor:
+    """Memory for so many rows of x rounded to 8 bits (rounded_inputs.h)."""
+    num_bytes = num_rows * -(-inputs // PANEL_INPUTS) * _kernels().rounded_block_bytes()
+    return torch.empty(num_bytes, dtype=torch.uint8)
 
 
 def describe_panels(
@@ -106,14 +131,13 @@ def describe_panels(
     *,
     rounds: bool = False,
 ) -> Weight:
-    """The weight that to_block_panels gave, and its bias fp32 [outputs], for the kernels. rounds: x is rounded to
-    bfloat16, as these weights are; only where can_round."""
+    """The weight that to_block_panels gave, and its bias fp32 [outputs], for the kernels. rounds: x is rounded; only
+    where can_round."""
     inputs = panels.shape[1] * 256 // _kernels().panel_bytes(BY_PANELS[block_type], 256)
     whole = -(-outputs // panel_width()), _kernels().panel_bytes(BY_PANELS[block_type], inputs)
     pointers = address("panels", panels, whole, torch.uint8), optional_address("bias", bias, (outputs,))
-    assert not rounds or (block_type == GGMLQuantizationType.BF16 and can_round(inputs))
-    number = TYPE_ROUNDING if rounds else BY_PANELS[block_type]
-    return Weight(*pointers, outputs, inputs, panels.shape[1], number)
+    assert not rounds or can_round(block_type, inputs)
+    return Weight(*pointers, outputs, inputs, panels.shape[1], BY_PANELS[block_type], rounds)
 
 
 def linear(x: torch.Tensor, weight: Weight, output: torch.Tensor, column: int = 0) -> None:
@@ -121,7 +145,9 @@ def linear(x: torch.Tensor, weight: Weight, output: torch.Tensor, column: int = 
     num_rows, width = output.shape
     of_x = address("x", x, (num_rows, weight.inputs))
     first = address("output", output, (num_rows, max(width, column + weight.outputs)))
-    _kernels().linear(ctypes.byref(weight), of_x, num_rows, first + column * output.element_size(), width)
+    rounded = rounded_memory(num_rows, weight.inputs if weight.reads_blocks else 0)
+    place = first + column * output.element_size()
+    _kernels().linear(ctypes.byref(weight), of_x, rounded.data_ptr(), num_rows, place, width)
 
 
 def dequantize(weight: Weight, rows: torch.Tensor | None = None) -> torch.Tensor:
@@ -145,9 +171,11 @@ def dequantize(weight: Weight, rows: torch.Tensor | None = None) -> torch.Tensor
 @functools.cache
 def _kernels() -> ctypes.CDLL:
     library = load_kernels(LIBRARY).library
-    library.linear.argtypes = [_POINTER, _POINTER, _INTEGER, _POINTER, _INTEGER]
+    library.linear.argtypes = [_POINTER, _POINTER, _POINTER, _INTEGER, _POINTER, _INTEGER]
     library.dequantise_rows.argtypes = [_POINTER, _POINTER, _INTEGER, _POINTER]
     library.panel_bytes.argtypes, library.panel_bytes.restype = [_INTEGER] * 2, _INTEGER
     library.to_block_panels.argtypes = [_POINTER, _INTEGER, _POINTER]
-    library.panel_width.restype = library.most_rounded_inputs.restype = _INTEGER
+    for name in ("panel_width", "most_rounded_inputs", "rounded_block_bytes"):
+        getattr(library, name).restype = _INTEGER
+    library.int8_instructions.restype = ctypes.c_char_p
     return library

@@ -19,9 +19,9 @@ enum {
 };
 
 /* blocks [outputs, row_bytes], inputs a multiple of 32 or, of K types, of 256, of plain types any; bias [outputs] or
- * NULL. */
+ * NULL. rounds: x is rounded, to bfloat16 for weights of bfloat16 and to 8 bits for blocks. */
 typedef struct {
     const uint8_t *blocks;
     const float *bias;
-    int64_t outputs, inputs, row_bytes, type;
+    int64_t outputs, inputs, row_bytes, type, rounds;
 } Weight;

@@ -1,0 +1,97 @@
+/* Inputs of linears on weights in blocks, rounded to 8 bits: of each row and 32 inputs a scale and 32 whole numbers.
+ *
+ * The scale is the largest magnitude over 127, as in llama.cpp's Q8_0 and Q8_1; numbers are rounded to the nearest, ties to
+ * even. A row's blocks depend on nothing but the row. In memory: [tiles, inputs / 32, rows of the tile], so that a tile of any
+ * height is read from one end to the other.
+ */
+#pragma once
+
+#include <stdint.h>
+#include <string.h>
+
+#include "dequantise.h"
+
+#if LANES == 16
+#define ROUNDED_ROWS 16 /* of a tile at most: sums and 8 words of weights fill the registers */
+#else
+#define ROUNDED_ROWS 4
+#endif
+
+/* quants: 8 words of 4; of every 8 inputs the even ones, then the odd ones, as a panel has its weights. A sum is of quants,
+ * less_sum its negative: of all 32, of the first 16 and of the last 16 inputs. */
+typedef struct {
+    int8_t quants[GROUP];
+    float scale, scaled_sum;
+    int32_t less_sum[3];
+} RoundedBlock;
+
+typedef int8_t block_bytes __attribute__((vector_size(GROUP)));
+
+/* Below this the factor that rounds could overflow and the scale have few digits left. */
+#define TINY 0x1p-100f
+
+INLINE float float_of(int32_t bits) {
+    float value;
+    memcpy(&value, &bits, 4);
+    return value;
+}
+
+/* Quants in the order of the inputs, of a block whose scale may have no more digits than the numbers: it is rounded up, so
+ * that no quant exceeds 127. Returns the scale. */
+static float round_tiny_block(const float *x, float largest, int8_t *quants) {
+    float scale = (float)(largest / 127.0);
+    if (scale * 127.0 < largest) {
+        int32_t bits;
+        memcpy(&bits, &scale, 4);
+        scale = float_of(bits + 1);
+    }
+    for (int i = 0; i < GROUP; i++) quants[i] = largest > 0.0f ? (int8_t)__builtin_rint((double)x[i] / scale) : 0;
+    return scale;
+}
+
+/* One block. Where an input is not finite the scale is no number, and so is whatever is made of it. */
+static void round_block(const float *x, RoundedBlock *to) {
+    int8_t quants[GROUP] ALIGNED;
+    int32_t largest = 0; /* as bits, which are ordered as magnitudes are, what is not finite above all others */
+    for (int i = 0; i < GROUP; i++) {
+        int32_t bits;
+        memcpy(&bits, x + i, 4);
+        bits &= 0x7fffffff;
+        largest = bits > largest ? bits : largest;
+    }
+    asm("" : "+r"(largest)); /* one division for each block: several at once would be approximated */
+    const float magnitude = float_of(largest);
+    if (largest >= 0x7f800000) {
+        memset(quants, 0, GROUP);
+        to->scale = float_of(0x7fc00000);
+    } else if (magnitude < TINY) {
+        to->scale = round_tiny_block(x, magnitude, quants);
+    } else {
+        const float factor = 127.0f / magnitude;
+        for (int i = 0; i < GROUP; i++) quants[i] = (int8_t)(int32_t)__builtin_rintf(x[i] * factor);
+        to->scale = magnitude / 127.0f;
+    }
+    int32_t first = 0, last = 0;
+    for (int i = 0; i < GROUP / 2; i++) first += quants[i], last += quants[GROUP / 2 + i];
+    to->less_sum[0] = -first - last;
+    to->less_sum[1] = -first;
+    to->less_sum[2] = -last;
+    to->scaled_sum = to->scale * (float)(first + last);
+    const block_bytes order = {0,  2,  4,  6,  1,  3,  5,  7,  8,  10, 12, 14, 9,  11, 13, 15,
+                               16, 18, 20, 22, 17, 19, 21, 23, 24, 26, 28, 30, 25, 27, 29, 31};
+    const block_bytes ordered = __builtin_shuffle(*(const block_bytes *)quants, order);
+    memcpy(to->quants, &ordered, GROUP);
+}
+
+static inline int64_t rounded_tiles(int64_t num_rows) { return (num_rows + ROUNDED_ROWS - 1) / ROUNDED_ROWS; }
+
+/* First row of one of num_tiles tiles, which are of one height, or nearly so. */
+static inline int64_t tile_begin(int64_t num_rows, int64_t tile) { return num_rows * tile / rounded_tiles(num_rows); }
+
+/* Row `row` of num_rows, x [inputs], into its places in `to`, [num_rows * inputs / 32]. */
+static void round_row(const float *x, int64_t inputs, int64_t row, int64_t num_rows, RoundedBlock *to) {
+    const int64_t tile = ((row + 1) * rounded_tiles(num_rows) - 1) / num_rows, begin = tile_begin(num_rows, tile);
+    const int64_t height = tile_begin(num_rows, tile + 1) - begin, groups = inputs / GROUP;
+    RoundedBlock *first = to + begin * groups + row - begin;
+    for (int64_t g = 0; g < groups; g++) round_block(x + g * GROUP, first + g * height);
+}

@@ -1,0 +1,236 @@
+"""Linears on blocks with inputs rounded to 8 bits: whole numbers are exact on every processor, and a row has the same
+bits in every batch. The truth are gguf's weights and numpy's sums. And which models are served so."""
+
+import functools
+import platform
+import shlex
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from blocks import random_blocks
+from compiled import need_kernels
+from safetensors.torch import load_file, save_file
+from saved_models import save_model
+
+from smartspec.engine.attention.ragged import Segment
+from smartspec.engine.kernels.cpu import native, quantized_linear
+from smartspec.engine.kernels.cpu.panel_linear import panel_linear
+from smartspec.engine.kernels.cpu.quantized_linear import INT8_TYPES, LIBRARY, describe_panels, to_block_panels
+from smartspec.engine.models.load import load_model
+from smartspec.engine.models.loaded_model import LoadedModel
+from smartspec.engine.models.model_runner import ModelRunner
+from smartspec.engine.runtime.kernel_report import kernel_report
+
+TYPES = sorted(INT8_TYPES)
+EACH_TYPE = pytest.mark.parametrize("block_type", TYPES, ids=lambda kind: kind.name)
+MACHINES = ["native", "haswell", "x86-64", pytest.param("skylake-avx512", marks=pytest.mark.slow)]
+_KNOWN = set(open("/proc/cpuinfo").read().split()) if platform.system() == "Linux" else set()  # noqa: SIM115
+_NEEDS = {"haswell": {"avx2", "fma"}, "skylake-avx512": {"avx512bw"}}
+
+
+def use_machine(patch: pytest.MonkeyPatch, machine: str) -> None:
+    """Kernels compiled for this processor, or for another that it can stand for."""
+    need_kernels(LIBRARY)
+    if machine == "native":
+        return
+    if platform.machine() not in ("x86_64", "AMD64") or not _NEEDS.get(machine, set()) <= _KNOWN:
+        pytest.skip(f"this processor cannot run what is compiled for {machine}")
+    patch.setenv("CC", f"{shlex.join(native.compiler_command())} -march={machine}")
+    patch.setattr(quantized_linear, "load_kernels", native.load_kernels.__wrapped__)
+    patch.setattr(quantized_linear, "_kernels", functools.cache(quantized_linear._kernels.__wrapped__))
+
+
+@pytest.fixture(params=MACHINES)
+def machine(request: pytest.FixtureRequest):
+    with pytest.MonkeyPatch.context() as patch:
+        use_machine(patch, request.param)
+        yield request.param
+
+
+def product(blocks: torch.Tensor, block_type, x: np.ndarray, bias: np.ndarray | None = None) -> np.ndarray:
+    panels = to_block_panels(blocks, block_type)
+    of_bias = None if bias is None else torch.from_numpy(bias)
+    weight = describe_panels(panels, block_type, len(blocks), of_bias, rounds=True)
+    return panel_linear(torch.from_numpy(x), weight).numpy()
+
+
+def rounded(x: np.ndarray) -> np.ndarray:
+    """float64: x as its blocks of 32 stand for it."""
+    blocks = x.reshape(*x.shape[:-1], -1, 32)
+    largest = np.abs(blocks).max(axis=-1, keepdims=True)
+    scale = largest / np.float32(127)
+    factor = np.divide(np.float32(127), largest, out=np.zeros_like(largest), where=largest > 0)
+    return (np.rint(blocks * factor) * scale.astype(np.float64)).reshape(x.shape)
+
+
+def whole_blocks(outputs: int, inputs: int, block_type, seed: int) -> torch.Tensor:
+    """Random blocks whose scales and minima are whole numbers."""
+    block_bytes = gguf.GGML_QUANT_SIZES[block_type][1]
+    blocks = random_blocks(outputs, inputs, block_type, seed).view(outputs, -1, block_bytes)
+    places = {"Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "Q4_1": (0, 2), "Q5_1": (0, 2)}
+    for place in places.get(block_type.name, (0,)):
+        one = np.array([-2.0 if place == 2 else 1.0], dtype=np.float16).view(np.uint8)
+        blocks[..., place : place + 2] = torch.from_numpy(one)
+    return blocks.reshape(outputs, -1)
+
+
+def weights_of(blocks: torch.Tensor, block_type) -> np.ndarray:
+    return gguf.dequantize(blocks.numpy(), block_type).astype(np.float64)
+
+
+@EACH_TYPE
+@pytest.mark.parametrize("extreme", [False, True], ids=["any", "extreme"])
+def test_whole_numbers_are_exact(machine: str, block_type, extreme: bool):
+    """Scales of one, so that every partial sum is a whole number; extreme: of the largest magnitudes, all in step."""
+    random = np.random.default_rng(0)
+    blocks = whole_blocks(75, 256, block_type, seed=1)
+    x = random.integers(-127, 128, (23, 256)).astype(np.float32)
+    x[:, ::32] = 127.0 * random.choice([-1, 1], (23, 8))
+    if extreme:
+        ends = {"Q8_0": (-128, -127, 127)}.get(block_type.name)
+        if ends is not None:
+            blocks.view(75, 8, 34)[:, :, 2:] = torch.tensor(ends, dtype=torch.int8).view(torch.uint8)[
+                torch.arange(75)[:, None, None] % 3
+            ]
+        x = 127.0 * np.sign(x + 0.5).astype(np.float32)
+        x[0], x[1] = 127.0, -127.0
+    weights = weights_of(blocks, block_type)
+    partial = np.cumsum(x[:, None].astype(np.float64) * weights, axis=-1)
+    expected = partial[..., -1]
+    whole = np.abs(partial[..., 31::32]).max(axis=-1) < 2**24
+    assert whole.mean() > 0.5, "sums are whole numbers that fp32 has"
+    found = product(blocks, block_type, x)
+    np.testing.assert_array_equal(found[whole], expected[whole])
+
+
+@EACH_TYPE
+def test_products_are_those_of_rounded_inputs(machine: str, block_type):
+    random = np.random.default_rng(2)
+    blocks = random_blocks(37, 512, block_type)
+    x = (random.standard_normal((19, 512)) * np.exp(random.standard_normal((19, 1)) * 8)).astype(np.float32)
+    x[3, 32:96] = 0.0
+    bias = random.standard_normal(37).astype(np.float32)
+    weights, exact = weights_of(blocks, block_type), rounded(x)
+    # A block's sum is rounded when it is scaled and when it is added, and so is its minimum's.
+    bound = 4 * (512 // 32 + 1) * 2.0**-24 * (np.abs(exact) @ np.abs(weights).T + np.abs(bias))
+    assert (np.abs(product(blocks, block_type, x, bias) - (exact @ weights.T + bias)) <= bound).all()
+
+
+@EACH_TYPE
+def test_a_row_has_the_same_bits_in_every_batch(machine: str, block_type):
+    blocks = random_blocks(70, 512, block_type)
+    x = np.random.default_rng(0).standard_normal((600, 512)).astype(np.float32)
+    expected = product(blocks, block_type, x)
+    for num_rows in (*range(1, 36), 127, 260):
+        np.testing.assert_array_equal(product(blocks, block_type, x[-num_rows:]), expected[-num_rows:])
+
+
+@EACH_TYPE
+@pytest.mark.parametrize("other", MACHINES[1:])
+def test_every_processor_gives_the_same_bits(block_type, other: str):
+    need_kernels(LIBRARY)
+    blocks = random_blocks(45, 512, block_type)
+    x = np.random.default_rng(3).standard_normal((20, 512)).astype(np.float32)
+    x[2], x[5, 64:96], x[7, 7] = x[2] * 1e-42, 0.0, np.nan
+    expected = product(blocks, block_type, x)
+    with pytest.MonkeyPatch.context() as patch:
+        use_machine(patch, other)
+        np.testing.assert_array_equal(product(blocks, block_type, x), expected)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_row_that_is_not_finite_is_no_number_and_disturbs_no_other(machine: str, value: float):
+    block_type = gguf.GGMLQuantizationType.Q4_1
+    blocks = random_blocks(40, 128, block_type)
+    x = np.random.default_rng(0).standard_normal((21, 128)).astype(np.float32)
+    expected = product(blocks, block_type, x)
+    for row, place in ((0, 0), (9, 77), (20, 127)):
+        bad = x.copy()
+        bad[row, place] = value
+        found = product(blocks, block_type, bad)
+        assert np.isnan(found[row]).all()
+        np.testing.assert_array_equal(np.delete(found, row, axis=0), np.delete(expected, row, axis=0))
+
+
+@pytest.mark.parametrize("largest", [0.0, 1e-45, 5e-45, 3e-43, 1e-40, 1.2e-38, 1e-36, 1e-31, 1e-30, 1e30, 3e35])
+def test_blocks_of_zeros_and_of_tiny_and_huge_numbers(machine: str, largest: float):
+    """A quant is half a step from its number at most, of a step that is the scale; a scale has no more digits than
+    numbers so small have."""
+    block_type = gguf.GGMLQuantizationType.Q8_0
+    weights = np.eye(64, dtype=np.float32)
+    blocks = torch.from_numpy(gguf.quantize(weights, block_type))
+    x = np.random.default_rng(0).uniform(-1, 1, (5, 64)) * largest
+    x[:, [0, 32]] = largest
+    x = x.astype(np.float32)
+    found = product(blocks, block_type, x)
+    step = np.abs(x).reshape(5, 2, 32).max(axis=-1).repeat(32, axis=-1) / 127 + 2.0**-149
+    of_weights = weights_of(blocks, block_type)
+    bound = 0.5001 * step + 1e-6 * np.abs(x) + 2.0**-149
+    assert (np.abs(found - x.astype(np.float64) @ of_weights.T) <= bound).all()
+
+
+def test_no_rows_give_no_rows(machine: str):
+    block_type = gguf.GGMLQuantizationType.Q4_0
+    found = product(random_blocks(40, 32, block_type), block_type, np.zeros((0, 32), np.float32))
+    assert found.shape == (0, 40)
+
+
+def loaded_in(folder: Path, **options: str) -> LoadedModel:
+    return load_model(str(folder), device="cpu", **{"quantization": "int8"} | options)
+
+
+def test_a_model_on_blocks_is_served_in_8_bits_where_the_processor_has_instructions(tmp_path: Path):
+    need_kernels(LIBRARY)
+    folder = save_model(tmp_path)
+    loaded, plain = loaded_in(folder), loaded_in(folder, activations="fp32")
+    assert loaded.activations == ("int8" if quantized_linear.is_int8_fast() else "fp32")
+    assert plain.activations == "fp32" and "inputs in fp32" in kernel_report(plain)["linear"]
+    rounded = loaded_in(folder, activations="int8")
+    assert rounded.activations == "int8" and "inputs rounded to 8 bits (" in kernel_report(rounded)["linear"]
+    assert rounded.profile_key != plain.profile_key, "a profile of one must not serve the other"
+    segment = [Segment(0, 0, np.arange(9, dtype=np.int32), 9)]
+    logits = [ModelRunner(model, num_slots=1, max_len=16).forward(segment) for model in (rounded, plain)]
+    assert not torch.equal(*logits)
+    torch.testing.assert_close(logits[0], logits[1], rtol=0, atol=0.05 * float(logits[1].std()))
+
+
+def test_what_cannot_be_served_in_8_bits_is_refused(tmp_path: Path):
+    need_kernels(LIBRARY)
+    folder = save_model(tmp_path)
+    with pytest.raises(ValueError, match="unknown activations 'int4': use auto, int8, fp32"):
+        loaded_in(folder, activations="int4")
+    with pytest.raises(ValueError, match=r"has none: use quantization int8 or int4"):
+        load_model(str(folder), device="cpu", activations="int8")
+    assert load_model(str(folder), device="cpu").activations == "fp32", "its weights are in fp32"
+
+
+def test_int8_needs_our_kernels(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(native, "load_kernels", lambda name: native.Kernels(None, "this machine has none"))
+    with pytest.raises(ValueError, match="but this machine has none: use auto or fp32"):
+        load_model("anything", device="cpu", activations="int8")
+
+
+def test_a_model_that_suffers_keeps_fp32(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    """One activation of the head's input is so large that the others of its block become zeros, and has no weight."""
+    need_kernels(LIBRARY)
+    if not quantized_linear.is_int8_fast():
+        pytest.skip("this processor has no instructions for 8-bit inputs")
+    folder = save_model(tmp_path)
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.norm.weight"][0] = 1e4
+    tensors["lm_head.weight"] *= 30
+    tensors["lm_head.weight"][:, 0] = 0.0
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    loaded = loaded_in(folder)
+    assert (
+        loaded.activations == "fp32" and "is served with activations in fp32: in 8 bits the perplexity" in caplog.text
+    )
+    segment = [Segment(0, 0, np.arange(9, dtype=np.int32), 9)]
+    kept = ModelRunner(loaded, num_slots=1, max_len=16).forward(segment)
+    plain = ModelRunner(loaded_in(folder, activations="fp32"), num_slots=1, max_len=16).forward(segment)
+    assert torch.equal(kept, plain)
+    assert loaded_in(folder, activations="int8").activations == "int8", "who asks for it gets it"
+    assert "with activations in 8 bits: the perplexity" in caplog.text
