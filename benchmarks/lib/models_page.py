@@ -15,6 +15,7 @@ other and with wrong drafts rolled back, against transformers' own pass under ea
 {summary}
 
 * **fused**: right, with modules of ours in place of some of its own; **right**: right, with its own modules
+* [Engine](engine.md#speed-on-a-cpu) says which of these run all their layers in one call
 * **refused**: loading says why, as in the last column; nothing is served
 * **not tried**: the command's settings make no tiny model that transformers itself runs, for the reason in the last
   column. So nothing is known of it here; a real one is checked in the same way when it is loaded
