@@ -53,7 +53,10 @@ FORMS: dict[str, tuple[str, dict[str, object]]] = {
         {"hidden_size": 32, "rope_parameters": ROPE | {"partial_rotary_factor": 0.5}},
     ),
     "a layer without positions": ("smollm3", {"no_rope_layers": [1, 0]}),
-    "scaled residual": ("granite", {"residual_multiplier": 0.4, "embedding_multiplier": 1.0, "logits_scaling": 1.0}),
+    "scaled residual, embeddings and logits": (
+        "granite",
+        {"residual_multiplier": 0.4, "embedding_multiplier": 3.0, "logits_scaling": 5.0},
+    ),
     "no gate, squared ReLU": ("arcee", {}),
     "exact GELU": ("llama", {"hidden_act": "gelu"}),
 }

@@ -24,7 +24,8 @@ from smartspec.engine.models.taps import decoder_layers
 @dataclass(frozen=True)
 class FusedPass:
     """The parts of a model: what it embeds tokens and positions with, its layers, and what follows them. tables: of
-    each layer, the number of its position embeddings among the rotaries."""
+    each layer, the number of its position embeddings among the rotaries; scales: what the model multiplies embeddings
+    and logits by."""
 
     embedding: nn.Module
     rotaries: tuple[Rotary, ...]
@@ -32,6 +33,7 @@ class FusedPass:
     layers: tuple[FusedDecoderLayer, ...]
     norm: FusedRMSNorm
     head: nn.Module
+    scales: tuple[float, float]
 
     def placed(self, cache: KVCache, windows: tuple[int | None, ...]) -> "PlacedPass":
         """The pass over a cache, which must outlive it."""
@@ -56,7 +58,7 @@ class PlacedPass:
         """Logits [n, vocabulary] of the wanted rows, int64 [n] (None: of all), of token_ids, int64 [N], and what the
         first i layers computed, [1, N, hidden_size], for every i in taps (ascending)."""
         parts, num_layers = self._parts, len(self._layers)
-        hidden = parts.embedding(token_ids[None])
+        hidden = _scaled(parts.embedding(token_ids[None]), parts.scales[0])
         positions = self._rotary(hidden, plan.positions[None])
         of_pass, found, begin = parts.layers[0].of_pass(plan, len(parts.rotaries)), [], 0
         for end in (*taps, num_layers):
@@ -65,7 +67,7 @@ class PlacedPass:
             found.append(hidden if end <= num_layers else parts.norm(hidden))  # see taps
             begin = end
         scored = hidden if wanted is None else hidden[:, wanted]
-        return parts.head(parts.norm(scored))[0], found[: len(taps)]
+        return _scaled(parts.head(parts.norm(scored))[0], parts.scales[1]), found[: len(taps)]
 
     def _span(self, begin: int, end: int) -> object:
         """These layers as the kernel takes them: a ctypes array."""
@@ -89,8 +91,38 @@ def fused_pass(model: nn.Module) -> FusedPass | None:
     rotaries = _rotaries_of(model, layers)
     if len(norms) != 1 or rotaries is None:
         return None
-    found = FusedPass(model.get_input_embeddings(), *rotaries, layers, norms[0], model.get_output_embeddings())
+    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    found = FusedPass(embedding, *rotaries, layers, norms[0], head, _scales(model, embedding, layers[0], head))
     return found if _reproduces(found, model) else None
+
+
+def _scaled(x: torch.Tensor, scale: float) -> torch.Tensor:
+    return x if scale == 1.0 else x * scale
+
+
+def _scales(model: nn.Module, embedding: nn.Module, first: nn.Module, head: nn.Module) -> tuple[float, float]:
+    """What the model multiplies the embedding's and the head's output by, if it does."""
+    seen: dict[str, torch.Tensor] = {}
+    handles = [
+        embedding.register_forward_hook(lambda module, args, output: seen.update(embedded=output.clone())),
+        first.register_forward_pre_hook(
+            lambda module, args, kwargs: seen.update(read=args[0] if args else kwargs["hidden_states"]),
+            with_kwargs=True,
+        ),
+        head.register_forward_hook(lambda module, args, output: seen.update(output=output[0].clone())),
+    ]
+    try:
+        logits = probe(model)[0]
+    finally:
+        for handle in handles:
+            handle.remove()
+    return _ratio(seen["read"], seen["embedded"]), _ratio(logits, seen["output"])
+
+
+def _ratio(x: torch.Tensor, to: torch.Tensor) -> float:
+    """By the largest number, 1 where they are equal."""
+    largest = to.abs().argmax()
+    return 1.0 if torch.equal(x, to) else float(x.flatten()[largest] / to.flatten()[largest])
 
 
 def _rotaries_of(
