@@ -9,11 +9,13 @@ from tiny_models import as_loaded
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from smartspec.engine.attention.probe import probe
 from smartspec.engine.attention.ragged import ATTENTION_NAME, Segment, register_attention
 from smartspec.engine.attention.tree_mask import tree_mask
 from smartspec.engine.models.fused_pass import FusedPass
 from smartspec.engine.models.fusion import fuse
 from smartspec.engine.models.linear import pack_linears
+from smartspec.engine.models.load_check import layer_windows
 from smartspec.engine.models.model_runner import ModelRunner
 
 VOCABULARY = 61
@@ -29,6 +31,34 @@ SIZES = {
     "pad_token_id": None,
     "initializer_range": 0.3,
     "sliding_window": 7,  # of those that have one
+}
+FULL, SLIDING = "full_attention", "sliding_attention"
+ROPE = {"rope_type": "default", "rope_theta": 777.0}
+# Every form of a layer that our kernel computes besides Llama's: (model type, changes), by what is new in it.
+FORMS: dict[str, tuple[str, dict[str, object]]] = {
+    "norms that count from 1, GELU by tanh": ("gemma", {}),
+    "norms after attention and MLP, two bases": (
+        "gemma3_text",
+        {
+            "layer_types": [SLIDING, FULL],
+            "rope_parameters": {FULL: ROPE | {"rope_theta": 33.0}, SLIDING: ROPE},
+            "query_pre_attn_scalar": 16,
+        },
+    ),
+    "norms after only, of all heads at once": ("olmo2", {}),
+    "norms after only, of each head, layers without positions": ("exaone4", {"layer_types": [SLIDING, FULL]}),
+    "joined linears": ("phi3", {"hidden_size": 32}),
+    "half of a head turned": (
+        "phi3",
+        {"hidden_size": 32, "rope_parameters": ROPE | {"partial_rotary_factor": 0.5}},
+    ),
+    "a layer without positions": ("smollm3", {"no_rope_layers": [1, 0]}),
+    "scaled residual, embeddings and logits": (
+        "granite",
+        {"residual_multiplier": 0.4, "embedding_multiplier": 3.0, "logits_scaling": 5.0},
+    ),
+    "no gate, squared ReLU": ("arcee", {}),
+    "exact GELU": ("llama", {"hidden_act": "gelu"}),
 }
 
 
@@ -55,8 +85,9 @@ def fused_model(model_type: str, **changes: object) -> nn.Module:
 
 def runner_of(model: nn.Module, fused_pass: FusedPass | None = None, **options: object) -> ModelRunner:
     """options: of ModelRunner."""
-    config = model.config
-    loaded = replace(as_loaded(model), head_dim=config.head_dim, num_heads=config.num_attention_heads)
+    calls = probe(model)[1]
+    shape = {"head_dim": calls[0].key.shape[3], "num_heads": calls[0].query.shape[1]}
+    loaded = replace(as_loaded(model), **shape, num_kv_heads=calls[0].key.shape[1], windows=layer_windows(calls))
     return ModelRunner(replace(loaded, fused_pass=fused_pass), num_slots=4, max_len=64, **options)
 
 

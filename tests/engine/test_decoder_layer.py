@@ -63,9 +63,9 @@ def test_weights_in_blocks_are_multiplied_as_their_modules_do(types: list[GGMLQu
         torch.testing.assert_close(actual.forward(segments), expected.forward(segments), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("model_type", ["gemma", "cohere", "olmo2", "phi", "granite"])
+@pytest.mark.parametrize("model_type", ["cohere", "glm4", "phi", "starcoder2"])
 def test_layers_of_another_kind_stay(model_type: str):
-    assert fuse_layers(fused_model(model_type, residual_multiplier=0.5)) == 0
+    assert fuse_layers(fused_model(model_type)) == 0
 
 
 def test_layers_that_differ_are_not_kept(monkeypatch: pytest.MonkeyPatch):

@@ -1,10 +1,13 @@
 """Our element-wise kernels against torch in fp64: sizes with and without threads, with remainders, extreme values."""
 
+from functools import partial
+
 import pytest
 import torch
+import torch.nn.functional as F
 from compiled import need_kernels
 
-from smartspec.engine.kernels.cpu.elementwise import LIBRARY, applies_to, gated_silu, rms_norm, rotate_heads
+from smartspec.engine.kernels.cpu.elementwise import ACTIVATIONS, LIBRARY, activate, applies_to, rms_norm, rotate_heads
 
 
 def random(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -37,27 +40,44 @@ def test_rms_norm(num_rows, size, scale):
     assert_within(rms_norm(x, weight, 1e-6), expected, EPS * (size / 4 + 8) * expected.abs())
 
 
+IN_TORCH = {
+    "silu": F.silu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "gelu": F.gelu,
+    "relu_squared": lambda x: F.relu(x).square(),
+}
+
+
 @pytest.mark.parametrize("num_rows", [0, 1, 5, 400])
 @pytest.mark.parametrize("size", [7, 64, 577])
-def test_gated_silu(num_rows, size):
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_activations_with_and_without_a_gate(num_rows, size, activation):
     gate_up = random(1, num_rows, 2 * size) * 5
     gate_up[..., : size // 2] *= 40  # exponentials of hundreds
     gate, up = gate_up.double().chunk(2, dim=-1)
-    expected = torch.nn.functional.silu(gate) * up
-    # The argument of an exponential is rounded in its own size; below 2^-126 there is nothing but 0.
-    allowed = EPS * (8 + gate.abs()) * expected.abs() + 2.0**-126 * (1 + (gate * up).abs())
-    assert_within(gated_silu(gate_up), expected, allowed)
+    expected = IN_TORCH[activation](gate)
+    # The argument of an exponential is rounded in its own size, which shows as far as the share it is in is not 1;
+    # below 2^-126 there is nothing but 0. The normal distribution's polynomial and torch's 1 + tanh round absolutely.
+    size_of_argument = {"silu": gate.abs(), "gelu_tanh": gate.abs() * (1 + gate.square())}.get(activation, 0 * gate)
+    argument = size_of_argument * (1 - expected / gate).abs()
+    absolute = {"gelu": 1e-7, "gelu_tanh": 2.0**-52}.get(activation, 0.0) * gate.abs()
+    allowed = EPS * (8 + argument) * expected.abs() + absolute + 2.0**-126 * (1 + gate.abs())
+    assert_within(activate(gate_up[..., :size], activation, is_gated=False), expected, allowed)
+    allowed = (allowed + EPS * expected.abs()) * up.abs()
+    assert_within(activate(gate_up, activation, is_gated=True), expected * up, allowed)
 
 
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("num_tokens", [1, 5, 300])
-@pytest.mark.parametrize("head_dim", [6, 64])
-def test_rotate_heads(batch, num_tokens, head_dim):
+@pytest.mark.parametrize(("head_dim", "width"), [(6, 6), (64, 64), (64, 24), (64, 0)])
+def test_rotate_heads(batch, num_tokens, head_dim, width):
     heads, num_turned = random(batch, num_tokens, 5, head_dim), 3
-    cosine, sine = random(1, num_tokens, head_dim, seed=1), random(1, num_tokens, head_dim, seed=2)
-    low, high = heads.double().chunk(2, dim=-1)
-    straight, across = heads * cosine.double().unsqueeze(2), torch.cat([-high, low], dim=-1) * sine.unsqueeze(2)
-    is_turned = (torch.arange(5) < num_turned)[:, None]
+    cosine, sine = random(1, num_tokens, width, seed=1), random(1, num_tokens, width, seed=2)
+    low, high = heads[..., :width].double().chunk(2, dim=-1)
+    rest = heads[..., width:].double()
+    straight = torch.cat([heads[..., :width] * cosine.double().unsqueeze(2), rest], dim=-1)
+    across = torch.cat([torch.cat([-high, low], dim=-1) * sine.unsqueeze(2), 0 * rest], dim=-1)
+    is_turned = (torch.arange(5) < num_turned)[:, None] & (torch.arange(head_dim) < width)
     expected = torch.where(is_turned, straight + across, heads.double())
     allowed = torch.where(is_turned, 2 * EPS * (straight.abs() + across.abs()), 0.0)
     assert_within(rotate_heads(heads, num_turned, cosine, sine), expected, allowed)
@@ -79,4 +99,4 @@ def test_shapes_the_kernels_would_read_past_are_refused(width):
     with pytest.raises(ValueError, match="weight must be"):
         rms_norm(whole, random(width), 1e-6)
     with pytest.raises(ValueError, match="gate_up must be"):
-        gated_silu(random(1, 2, 7))
+        activate(random(1, 2, 7), "silu", is_gated=True)

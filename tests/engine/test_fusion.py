@@ -24,16 +24,18 @@ SIZES = {
     "pad_token_id": None,
 }
 # What fuses in each architecture: Qwen2 has biases, Qwen3 norms on query and key, Gemma norms of (1 + weight) and
-# scaled embeddings, Phi a partial rotation, Cohere an interleaved one, OLMo 2 norms over all heads at once.
+# GELU, Phi-3 joined linears and OLMo 2 norms over all heads at once. Phi has other linears and LayerNorm, Cohere turns
+# neighbours in a head.
 EXPECTED = {
     "llama": {"attentions": 2, "mlps": 2, "norms": 5},
     "mistral": {"attentions": 2, "mlps": 2, "norms": 5},
     "qwen2": {"attentions": 2, "mlps": 2, "norms": 5},
     "qwen3": {"attentions": 2, "mlps": 2, "norms": 9},
-    "gemma": {"attentions": 2, "mlps": 2, "norms": 0},
-    "phi": {"attentions": 0, "mlps": 0, "norms": 0},
+    "gemma": {"attentions": 2, "mlps": 2, "norms": 5},
+    "phi": {"attentions": 0, "mlps": 2, "norms": 0},
+    "phi3": {"attentions": 2, "mlps": 2, "norms": 5},
     "cohere": {"attentions": 0, "mlps": 2, "norms": 0},
-    "olmo2": {"attentions": 0, "mlps": 2, "norms": 9},
+    "olmo2": {"attentions": 2, "mlps": 2, "norms": 9},
 }
 
 

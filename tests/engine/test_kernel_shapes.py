@@ -88,6 +88,7 @@ def test_a_part_of_a_head_that_does_not_fit_is_refused_by_name(name):
         ({"hidden_size": -32}, "hidden_size is -32"),
         ({"head_dim": 7}, "head_dim is 7, it must be even and 256 at most"),
         ({"head_dim": 258}, "head_dim is 258, it must be even and 256 at most"),
+        ({"rotary_width": 10}, "rotary_width is 10, it must be even and 8 at most"),
         ({"num_heads": 514}, "514 heads over 2 key heads: .* 256 at most"),
     ],
 )
@@ -158,7 +159,7 @@ def test_a_target_whose_parts_or_cache_do_not_fit_is_refused():
         PlacedLayer.of(layer._native, layer.shape, keys, short, None, 1.0)
     with pytest.raises(ValueError, match="a window is -5 tokens"):
         PlacedLayer.of(layer._native, layer.shape, keys, keys, -5, 1.0)
-    layer._norms[1].weight = torch.nn.Parameter(torch.zeros(SIZE - 1), requires_grad=False)
+    layer._norms[2].weight = torch.nn.Parameter(torch.zeros(SIZE - 1), requires_grad=False)
     with pytest.raises(ValueError, match="MLP norm must be"):
         layer.describe()
 

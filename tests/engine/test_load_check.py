@@ -81,10 +81,11 @@ def test_models_that_once_raised_are_right(tmp_path: Path, model_type: str):
     assert largest_error(tmp_path, loaded) < 1e-4
 
 
-def test_partial_rotary_embeddings_are_not_fused_as_whole_ones(tmp_path: Path):
+def test_partial_rotary_embeddings_are_fused_as_such(tmp_path: Path):
     save_model(tmp_path, "glm4_moe", **EXPERTS, **LARGE, first_k_dense_replace=1)
     loaded = load_model(str(tmp_path), device="cpu")
-    assert kinds(loaded)[0] == 0 and kinds(loaded)[1] > 0
+    attentions = [module for module in loaded.model.modules() if isinstance(module, FusedAttention)]
+    assert [attention.rotary_width for attention in attentions] == [4, 4, 4] and kinds(loaded)[1] > 0
     assert largest_error(tmp_path, loaded) < 1e-4
 
 

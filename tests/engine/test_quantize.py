@@ -13,12 +13,13 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from saved_models import save_model
 from transformers import AutoModelForCausalLM
+from transformers.models.bart.modeling_bart import BartLearnedPositionalEmbedding, BartScaledWordEmbedding
 
 from smartspec.engine.kernels.cpu import native
 from smartspec.engine.kernels.cpu.quantized_linear import LIBRARY, to_block_panels
 from smartspec.engine.models import quantize
 from smartspec.engine.models.load import load_model
-from smartspec.engine.models.quantized import QuantizedEmbedding, QuantizedLinear, block_types
+from smartspec.engine.models.quantized import QuantizedEmbedding, QuantizedLinear, block_types, scale_of_embedding
 
 
 @pytest.fixture(autouse=True)
@@ -36,10 +37,12 @@ def rounded(folder: Path, kind: gguf.GGMLQuantizationType) -> torch.nn.Module:
     return model
 
 
+@pytest.mark.parametrize("model_type", ["llama", "gemma"])
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("quantization", ["int8", "int4"])
-def test_logits_are_those_of_the_rounded_weights(tmp_path: Path, quantization: str, tied: bool):
-    folder = save_model(tmp_path, tie_word_embeddings=tied, intermediate_size=80)  # down_proj keeps its floats: 80 wide
+def test_logits_are_those_of_the_rounded_weights(tmp_path: Path, quantization: str, tied: bool, model_type: str):
+    sizes = {"intermediate_size": 80}  # down_proj keeps its floats: 80 wide
+    folder = save_model(tmp_path, model_type, tie_word_embeddings=tied, **sizes)
     token_ids = torch.randint(0, 32, (1, 9), generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
         expected = rounded(folder, quantize.TYPES[quantization])(token_ids).logits
@@ -50,6 +53,27 @@ def test_logits_are_those_of_the_rounded_weights(tmp_path: Path, quantization: s
     head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
     assert isinstance(head, QuantizedLinear) and isinstance(embedding, QuantizedEmbedding)
     assert (head.parts[0].blocks.data_ptr() == embedding.quantized.blocks.data_ptr()) == tied
+
+
+def test_the_scale_of_an_embedding_in_bfloat16_is_not_rounded(tmp_path: Path):
+    folder = save_model(tmp_path, "gemma")
+    AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).save_pretrained(folder)
+    embedding = load_model(str(folder), device="cpu", quantization="int8").model.get_input_embeddings()
+    assert isinstance(embedding, QuantizedEmbedding) and embedding.scale == np.float32(32**0.5)
+
+
+@pytest.mark.parametrize(
+    ("embedding", "scale"),
+    [
+        (torch.nn.Embedding(9, 4), 1.0),
+        (BartScaledWordEmbedding(9, 4, 0, embed_scale=1.7), 1.7),
+        (BartLearnedPositionalEmbedding(9, 4), None),
+        (torch.nn.Linear(4, 9), None),
+    ],
+)
+def test_what_an_embedding_multiplies_by_is_found(embedding: torch.nn.Module, scale: float | None):
+    found = scale_of_embedding(embedding)
+    assert found == (None if scale is None else pytest.approx(scale))
 
 
 def test_weights_are_rounded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

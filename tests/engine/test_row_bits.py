@@ -17,15 +17,17 @@ import pytest
 import torch
 from compiled import need_kernels
 from default_model import load_once
-from fused_models import VOCABULARY, fused_model
+from fused_models import FORMS, VOCABULARY, fused_model
 from tiny_models import as_loaded
 
+from smartspec.engine.attention.probe import probe
 from smartspec.engine.attention.ragged import Segment
 from smartspec.engine.attention.tree_mask import tree_mask
 from smartspec.engine.kernels.cpu.ragged_attention import LIBRARY
 from smartspec.engine.models.decoder_layer import fuse_layers
 from smartspec.engine.models.default_model import DEFAULT_MODEL
 from smartspec.engine.models.fused_pass import fused_pass
+from smartspec.engine.models.load_check import layer_windows
 from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.engine.sampling.sampler import _mass, filtered_probs, sample_from_probs
 
@@ -108,23 +110,27 @@ def rows_that_differ(runner: ModelRunner, text: np.ndarray) -> dict[str, list[in
     return found
 
 
-def tiny_runner(name: str, in_layers: bool, head_dim: int, window: int | None) -> ModelRunner:
+def tiny_runner(name: str, head_dim: int, window: int | None, changes: dict, in_layers: bool) -> ModelRunner:
     """Of a model whose layers run in one call each, or part by part."""
     sizes = {"head_dim": head_dim, "sliding_window": window, "max_position_embeddings": 512}
-    model = fused_model(name, **sizes)
+    model = fused_model(name, **sizes | changes)
     if in_layers:
         assert fuse_layers(model) == 2
-    loaded = replace(as_loaded(model), head_dim=head_dim, windows=(window, window), max_model_len=512)
+    windows = layer_windows(probe(model)[1])
+    loaded = replace(as_loaded(model), head_dim=head_dim, windows=windows, max_model_len=512)
     return ModelRunner(replace(loaded, fused_pass=fused_pass(model)), num_slots=4, max_len=400)
 
 
 def check_tiny_models() -> None:
-    """Heads of whole vectors and of none, norms of heads, windows, texts over several spans of keys."""
+    """Heads of whole vectors and of none, norms of heads, windows, every form of a layer, texts over several spans of
+    keys."""
     text = np.random.default_rng(1).integers(0, VOCABULARY, 290, dtype=np.int32)
-    for name, head_dim, window in (("llama", 64, None), ("qwen3", 40, None), ("mistral", 64, 50)):
-        for in_layers in (True, False):
-            found = rows_that_differ(tiny_runner(name, in_layers, head_dim, window), text)
-            assert found == {grouping.__name__: [] for grouping in GROUPINGS}, (name, in_layers)
+    models = [("llama", 64, None, {}), ("qwen3", 40, None, {}), ("mistral", 64, 50, {})]
+    cases = [(*model, in_layers, text) for model in models for in_layers in (True, False)]
+    cases += [(name, 24, 50, changes, True, text[:140]) for name, changes in FORMS.values()]
+    for *model, in_layers, of_model in cases:
+        found = rows_that_differ(tiny_runner(*model, in_layers), of_model)
+        assert found == {grouping.__name__: [] for grouping in GROUPINGS}, (*model, in_layers)
 
 
 def test_a_row_has_the_same_bits_in_every_pass_of_the_real_model():

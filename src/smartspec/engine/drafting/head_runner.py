@@ -23,6 +23,7 @@ from smartspec.engine.kernels.cpu.ragged_attention import max_tokens_per_tile
 from smartspec.engine.models.fusion import FusedAttention, FusedMLP, FusedRMSNorm
 from smartspec.engine.models.linear import make_linear, pad_small_batches, padded_rows, warm_up
 from smartspec.engine.models.model_runner import ModelRunner, logit_rows
+from smartspec.engine.models.quantized import QuantizedEmbedding
 
 MAX_CHUNK = 128  # tokens of a request that a pass is fed at once: with more it takes no less time for each
 
@@ -163,8 +164,8 @@ def _packed(head: Eagle3Head | EagleHead, target: nn.Module) -> nn.Module:
 
 def _lookup(module: nn.Module, own: torch.Tensor | None, dtype: torch.dtype) -> Callable[[torch.Tensor], torch.Tensor]:
     """Embeddings of token ids, as the table has them: a head knows nothing of what some targets multiply them by."""
-    if own is None and not isinstance(module, nn.Embedding):
-        return module  # its weights stay in a GGUF file's blocks
+    if own is None and isinstance(module, QuantizedEmbedding):
+        return module.look_up  # its weights stay in blocks
     table = module.weight if own is None else own.to(module.weight.device, dtype)
     return partial(F.embedding, weight=table)
 

@@ -15,7 +15,7 @@ from smartspec.engine.attention.ragged import Segment, ancestors_of, make_tiles
 from smartspec.engine.drafting.eagle3 import Eagle3Head, HeadConfig, rotary_tables
 from smartspec.engine.drafting.proposals import Proposals
 from smartspec.engine.kernels.cpu import native
-from smartspec.engine.kernels.cpu.decoder_layer import LIBRARY, Layer
+from smartspec.engine.kernels.cpu.decoder_layer import LIBRARY, Form, Layer, Norms
 from smartspec.engine.kernels.cpu.head_pass import Head, HeadPass
 from smartspec.engine.kernels.cpu.quantized_linear import Weight, describe_floats
 from smartspec.engine.kernels.cpu.ragged_attention import max_tokens_per_tile
@@ -109,13 +109,13 @@ class _Parts(nn.Module):
 
     def for_kernel(self) -> Head:
         """It holds addresses of this module's tensors."""
-        config, shape, norms = self.config, _shape(self.config), self.head_norms
+        config, shape = self.config, _shape(self.config)
+        query, key = (None if norm is None else norm.weight for norm in self.head_norms)
         layer = Layer.of(
             shape,
-            (self.hidden_norm.weight, self.mlp_norm.weight),
-            tuple(None if norm is None else norm.weight for norm in norms),
+            Norms(before_attention=self.hidden_norm.weight, before_mlp=self.mlp_norm.weight, query=query, key=key),
             [linear.kernel_weights for linear in (self.qkv, self.out, self.gate_up, self.down)],
-            config.layer.rms_norm_eps,
+            Form(config.layer.rms_norm_eps),
             inputs=2 * shape.hidden_size,
         )
         of_taps = {"all_taps_norm": self.all_taps_norm, "tap_norms": self.tap_norms}
@@ -141,7 +141,7 @@ def _rows(embedding: nn.Module) -> Weight:
 def _shape(config: HeadConfig) -> LayerShape:
     layer = config.layer
     heads = layer.num_attention_heads, layer.num_key_value_heads
-    return LayerShape(layer.hidden_size, layer.intermediate_size, *heads, layer.head_dim)
+    return LayerShape(layer.hidden_size, layer.intermediate_size, *heads, layer.head_dim, layer.head_dim)
 
 
 def _max_tile(config: HeadConfig, features: torch.Tensor) -> int:

@@ -3,49 +3,71 @@
 Like the modules in fusion, a layer is recognised by its parts and replaced only if the replacement reproduces it.
 """
 
+from dataclasses import dataclass, replace
+
 import torch
 from torch import nn
 
 from smartspec.engine.attention.kv_cache import KVCache
 from smartspec.engine.attention.ragged import ATTENTION_NAME, AttentionPlan, Segment
 from smartspec.engine.kernels.cpu import native
-from smartspec.engine.kernels.cpu.decoder_layer import LIBRARY, Layer, Pass, PlacedLayer
+from smartspec.engine.kernels.cpu.decoder_layer import LIBRARY, Form, Layer, Norms, Pass, PlacedLayer
 from smartspec.engine.kernels.cpu.ragged_attention import max_tokens_per_tile
 from smartspec.engine.kernels.cpu.shapes import LayerShape
 from smartspec.engine.models.fusion import NUM_PROBE_ROWS, FusedAttention, FusedMLP, FusedRMSNorm, close, random_rows
 
 
+@dataclass(frozen=True)
+class Parts:
+    """Of a layer: x + scale * after(attention(before(x))), and of that x + scale * after(mlp(before(x))), with a norm
+    before or after each, or None. norms: before and after attention, before and after the MLP. residual_scale: that
+    scale."""
+
+    attention: FusedAttention
+    mlp: FusedMLP
+    norms: tuple[nn.Module | None, ...]
+    residual_scale: float = 1.0
+
+
 class FusedDecoderLayer(nn.Module):
-    """A pre-norm decoder layer: x + attention(norm(x)), and of that x + mlp(norm(x)); fp32 on CPU.
+    """A decoder layer in one call; fp32 on CPU.
 
     layer: what it replaces, whose modules are all fused; it still computes where our attention kernel does not. Neither
     its parameters nor those of its modules may move in memory afterwards.
     """
 
-    def __init__(self, layer: nn.Module, attention: FusedAttention, mlp: FusedMLP, norms: list[FusedRMSNorm]):
+    def __init__(self, layer: nn.Module, parts: Parts):
         super().__init__()
+        attention, mlp = parts.attention, parts.mlp
         self.layer = layer
         self.layer_idx, self.scale = attention.layer_idx, attention.options.get("scaling") or attention.head_dim**-0.5
         self.shape = LayerShape(
-            hidden_size=norms[0].weight.numel(),
+            hidden_size=attention.out.out_features,
             intermediate_size=mlp.down.in_features,
             num_heads=attention.num_heads,
             num_kv_heads=attention.num_kv_heads,
             head_dim=attention.head_dim,
+            rotary_width=attention.rotary_width,
         )
-        self._norms, self._norms_of_heads = tuple(norms), (attention.q_norm, attention.k_norm)
+        self._norms = *parts.norms, attention.q_norm, attention.k_norm
         self._linears = attention.qkv, attention.out, mlp.gate_up, mlp.down
+        self._parts = parts
         self.describe()
 
     def describe(self) -> None:
         """Tell the kernel anew where the parts lie, and what they are. Raises ValueError where they do not fit."""
-        self._native = Layer.of(
-            self.shape,
-            tuple(norm.weight for norm in self._norms),
-            tuple(None if norm is None else norm.weight for norm in self._norms_of_heads),
-            [linear.kernel_weights for linear in self._linears],
-            self._norms[0].eps,
+        attention, mlp = self._parts.attention, self._parts.mlp
+        (epsilon,) = {norm.eps for norm in self._norms if norm is not None}
+        form = Form(
+            epsilon,
+            activation=mlp.activation,
+            is_gated=mlp.is_gated,
+            turns=attention.turns,
+            norms_all_heads=attention.norms_all_heads,
+            residual_scale=self._parts.residual_scale,
         )
+        norms = Norms(*(None if norm is None else norm.weight for norm in self._norms))
+        self._native = Layer.of(self.shape, norms, [linear.kernel_weights for linear in self._linears], form)
 
     def forward(self, hidden_states: torch.Tensor, *args: object, **kwargs: object) -> torch.Tensor:
         """hidden_states [1, N, hidden_size] -> the same shape. kwargs: those of a layer of transformers."""
@@ -55,17 +77,18 @@ class FusedDecoderLayer(nn.Module):
         placed = (PlacedLayer * 1)(self.placed(plan.cache, plan.windows))
         return self.of_pass(plan).run(placed, hidden_states, *kwargs["position_embeddings"])
 
-    def placed(self, cache: KVCache, windows: tuple[int | None, ...]) -> PlacedLayer:
-        """What the kernel is given; the cache must outlive it, and so must this module as it is now described."""
+    def placed(self, cache: KVCache, windows: tuple[int | None, ...], table: int = 0) -> PlacedLayer:
+        """What the kernel is given; the cache must outlive it, and so must this module as it is now described. table:
+        see PlacedLayer.of."""
         index = self.layer_idx
         cached = cache.keys[index], cache.values[index]
-        return PlacedLayer.of(self._native, self.shape, *cached, windows[index], self.scale)
+        return PlacedLayer.of(self._native, self.shape, *cached, windows[index], self.scale, table)
 
-    def of_pass(self, plan: AttentionPlan) -> Pass:
+    def of_pass(self, plan: AttentionPlan, num_tables: int = 1) -> Pass:
         """What layers of this shape share in a pass."""
         num_rows = len(plan.positions)
-        of_tokens = plan.cache.keys[0], plan.tiles, plan.ancestors
-        return plan.once(self.shape, lambda: Pass(self.shape, num_rows, num_rows - plan.num_tokens, *of_tokens))
+        of_tokens = num_rows - plan.num_tokens, plan.cache.keys[0], plan.tiles, plan.ancestors
+        return plan.once((self.shape, num_tables), lambda: Pass(self.shape, num_rows, *of_tokens, num_tables))
 
 
 def fuse_layers(model: nn.Module) -> int:
@@ -88,40 +111,62 @@ def describe_layers(model: nn.Module) -> None:
 
 @torch.inference_mode()
 def _fused_layer(layer: nn.Module) -> FusedDecoderLayer | None:
-    """The replacement of a layer that consists of these parts, in this order, and computes what it does."""
-    children = list(layer.children())
-    attentions = [child for child in children if isinstance(child, FusedAttention)]
-    mlps = [child for child in children if isinstance(child, FusedMLP)]
-    norms = [child for child in children if isinstance(child, FusedRMSNorm)]
-    if (len(attentions), len(mlps), len(norms), len(children)) != (1, 1, 2, 4):
+    """The replacement of a layer that consists of parts it knows and computes what they do, checked on random input as
+    the first tokens of a text."""
+    attention = next((child for child in layer.children() if isinstance(child, FusedAttention)), None)
+    mlp = next((child for child in layer.children() if isinstance(child, FusedMLP)), None)
+    if attention is None or mlp is None or not mlp.has_kernel:
         return None
-    (attention,), (mlp,) = attentions, mlps
-    every_norm = [*norms, *(norm for norm in (attention.q_norm, attention.k_norm) if norm is not None)]
-    linears = (attention.qkv, attention.out, mlp.gate_up, mlp.down)
-    if not all(isinstance(norm, FusedRMSNorm) and norm.eps == norms[0].eps for norm in every_norm):
-        return None
-    if not mlp.has_kernel or not all(hasattr(linear, "kernel_weights") for linear in linears):
-        return None
-    try:
-        fused = FusedDecoderLayer(layer, attention, mlp, norms)
-    except ValueError:  # parts of other sizes than a layer of Llama's shape has
-        return None
-    return fused if _reproduces(fused, layer) else None
-
-
-def _reproduces(fused: FusedDecoderLayer, layer: nn.Module) -> bool:
-    """Compare them on random input, as the first tokens of a text."""
-    shape, num_layers, device = fused.shape, fused.layer_idx + 1, torch.device("cpu")
-    sizes = {"num_layers": num_layers, "num_slots": 1, "num_kv_heads": shape.num_kv_heads, "max_len": NUM_PROBE_ROWS}
-    cache = KVCache(**sizes, head_dim=shape.head_dim, dtype=torch.float32, device=device)
-    max_tile = max_tokens_per_tile(device, torch.float32, shape.num_heads // shape.num_kv_heads, shape.head_dim)
-    tokens = torch.zeros(NUM_PROBE_ROWS, dtype=torch.int32).numpy()
-    plan = AttentionPlan([Segment(0, 0, tokens, 1)], cache, (None,) * num_layers, device, max_tile)
-    x = random_rows(torch.empty(1, shape.hidden_size))
-    positions = tuple(random_rows(torch.empty(1, shape.head_dim), seed) for seed in (0, 1))
-    options = {"attention_mask": None, "position_embeddings": positions, "attention_plan": plan}
+    x, options = _probe_of(attention)
+    called: list[nn.Module] = []
+    handles = [child.register_forward_pre_hook(lambda child, args: called.append(child)) for child in layer.children()]
     try:
         output = layer(x, **options)
     except (RuntimeError, TypeError, ValueError):  # a signature of another kind: not a layer we know
-        return False
-    return isinstance(output, torch.Tensor) and max_tile > 0 and close(fused(x, **options), output)
+        return None
+    finally:
+        for handle in handles:
+            handle.remove()
+    parts = _parts_of(attention, mlp, [child for child in called if not isinstance(child, nn.Dropout)])
+    if parts is None or options["attention_plan"].tiles is None or not isinstance(output, torch.Tensor):
+        return None
+    try:
+        fused = FusedDecoderLayer(layer, replace(parts, residual_scale=getattr(layer, "residual_multiplier", 1.0)))
+    except ValueError:  # parts of other sizes than a layer has, or norms that differ in their epsilon
+        return None
+    return fused if close(fused(x, **options), output) else None
+
+
+def _parts_of(attention: FusedAttention, mlp: FusedMLP, called: list[nn.Module]) -> Parts | None:
+    """called: the layer's modules in the order in which it calls them."""
+    norms = [child for child in called if isinstance(child, FusedRMSNorm)]
+    of_heads = [norm for norm in (attention.q_norm, attention.k_norm) if norm is not None]
+    linears = attention.qkv, attention.out, mlp.gate_up, mlp.down
+    if called.count(attention) != 1 or called.count(mlp) != 1 or len(called) != len(norms) + 2:
+        return None
+    if not all(isinstance(norm, FusedRMSNorm) for norm in of_heads):
+        return None
+    if not all(hasattr(linear, "kernel_weights") for linear in linears):
+        return None
+    first, second = called.index(attention), called.index(mlp)
+    before, between, after = called[:first], called[first + 1 : second], called[second + 1 :]
+    if len(between) == 1:  # a layer has its norms before its parts or, if there is none before attention, after them
+        between = [None, *between] if before else [*between, None]
+    if len(before) > 1 or len(between) != 2 or len(after) > 1:
+        return None
+    return Parts(attention, mlp, (*(before or [None]), *between, *(after or [None])))
+
+
+def _probe_of(attention: FusedAttention) -> tuple[torch.Tensor, dict[str, object]]:
+    """Random input of a layer, and its other arguments: these rows are the first tokens of a text."""
+    num_layers, device = attention.layer_idx + 1, torch.device("cpu")
+    sizes = {"num_layers": num_layers, "num_slots": 1, "num_kv_heads": attention.num_kv_heads}
+    heads = {"max_len": NUM_PROBE_ROWS, "head_dim": attention.head_dim}
+    cache = KVCache(**sizes, **heads, dtype=torch.float32, device=device)
+    group_size = attention.num_key_value_groups
+    max_tile = max_tokens_per_tile(device, torch.float32, group_size, attention.head_dim)
+    tokens = torch.zeros(NUM_PROBE_ROWS, dtype=torch.int32).numpy()
+    plan = AttentionPlan([Segment(0, 0, tokens, 1)], cache, (None,) * num_layers, device, max_tile)
+    x = random_rows(torch.empty(1, attention.out.out_features))
+    positions = tuple(random_rows(torch.empty(1, attention.rotary_width), seed) for seed in (0, 1))
+    return x, {"attention_mask": None, "position_embeddings": positions, "attention_plan": plan}

@@ -17,19 +17,23 @@ from smartspec.engine.kernels.cpu.decoder_layer import PlacedLayer
 from smartspec.engine.kernels.cpu.ragged_attention import max_tokens_per_tile
 from smartspec.engine.models.decoder_layer import FusedDecoderLayer
 from smartspec.engine.models.fusion import NUM_PROBE_ROWS, FusedRMSNorm, close
-from smartspec.engine.models.rotary_table import Rotary, rotary_table
+from smartspec.engine.models.rotary_table import Rotary, rotary_table, side_by_side
 from smartspec.engine.models.taps import decoder_layers
 
 
 @dataclass(frozen=True)
 class FusedPass:
-    """The parts of a model: what it embeds tokens and positions with, its layers, and what follows them."""
+    """The parts of a model: what it embeds tokens and positions with, its layers, and what follows them. tables: of
+    each layer, the number of its position embeddings among the rotaries; scales: what the model multiplies embeddings
+    and logits by."""
 
     embedding: nn.Module
-    rotary: Rotary
+    rotaries: tuple[Rotary, ...]
+    tables: tuple[int, ...]
     layers: tuple[FusedDecoderLayer, ...]
     norm: FusedRMSNorm
     head: nn.Module
+    scales: tuple[float, float]
 
     def placed(self, cache: KVCache, windows: tuple[int | None, ...]) -> "PlacedPass":
         """The pass over a cache, which must outlive it."""
@@ -41,9 +45,12 @@ class PlacedPass:
 
     def __init__(self, parts: FusedPass, cache: KVCache, windows: tuple[int | None, ...]):
         self._parts = parts
-        self._layers = [layer.placed(cache, windows) for layer in parts.layers]
+        self._layers = [
+            layer.placed(cache, windows, table) for layer, table in zip(parts.layers, parts.tables, strict=True)
+        ]
         self._spans: dict[tuple[int, int], object] = {}
-        self._rotary = rotary_table(parts.rotary, cache.keys[0].shape[2]) or parts.rotary
+        rotary = side_by_side(parts.rotaries)
+        self._rotary = rotary_table(rotary, cache.keys[0].shape[2]) or rotary
 
     def run(
         self, token_ids: torch.Tensor, plan: AttentionPlan, wanted: torch.Tensor | None, taps: tuple[int, ...]
@@ -51,16 +58,16 @@ class PlacedPass:
         """Logits [n, vocabulary] of the wanted rows, int64 [n] (None: of all), of token_ids, int64 [N], and what the
         first i layers computed, [1, N, hidden_size], for every i in taps (ascending)."""
         parts, num_layers = self._parts, len(self._layers)
-        hidden = parts.embedding(token_ids[None])
+        hidden = _scaled(parts.embedding(token_ids[None]), parts.scales[0])
         positions = self._rotary(hidden, plan.positions[None])
-        of_pass, found, begin = parts.layers[0].of_pass(plan), [], 0
+        of_pass, found, begin = parts.layers[0].of_pass(plan, len(parts.rotaries)), [], 0
         for end in (*taps, num_layers):
             if end > begin:
                 hidden = of_pass.run(self._span(begin, end), hidden, *positions)
             found.append(hidden if end <= num_layers else parts.norm(hidden))  # see taps
             begin = end
         scored = hidden if wanted is None else hidden[:, wanted]
-        return parts.head(parts.norm(scored))[0], found[: len(taps)]
+        return _scaled(parts.head(parts.norm(scored))[0], parts.scales[1]), found[: len(taps)]
 
     def _span(self, begin: int, end: int) -> object:
         """These layers as the kernel takes them: a ctypes array."""
@@ -81,19 +88,55 @@ def fused_pass(model: nn.Module) -> FusedPass | None:
         return None
     inner = {module for layer in layers for module in layer.modules()}
     norms = [module for module in model.modules() if isinstance(module, FusedRMSNorm) and module not in inner]
-    rotary = _rotary_of(model, layers)
-    if len(norms) != 1 or rotary is None:
+    rotaries = _rotaries_of(model, layers)
+    if len(norms) != 1 or rotaries is None:
         return None
-    found = FusedPass(model.get_input_embeddings(), rotary, layers, norms[0], model.get_output_embeddings())
+    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    found = FusedPass(embedding, *rotaries, layers, norms[0], head, _scales(model, embedding, layers[0], head))
     return found if _reproduces(found, model) else None
 
 
-def _rotary_of(model: nn.Module, layers: tuple[FusedDecoderLayer, ...]) -> nn.Module | None:
-    """The module whose output is handed to every layer as its position embeddings."""
-    outputs: list[tuple[nn.Module, object]] = []
+def _scaled(x: torch.Tensor, scale: float) -> torch.Tensor:
+    return x if scale == 1.0 else x * scale
+
+
+def _scales(model: nn.Module, embedding: nn.Module, first: nn.Module, head: nn.Module) -> tuple[float, float]:
+    """What the model multiplies the embedding's and the head's output by, if it does."""
+    seen: dict[str, torch.Tensor] = {}
+    handles = [
+        embedding.register_forward_hook(lambda module, args, output: seen.update(embedded=output.clone())),
+        first.register_forward_pre_hook(
+            lambda module, args, kwargs: seen.update(read=args[0] if args else kwargs["hidden_states"]),
+            with_kwargs=True,
+        ),
+        head.register_forward_hook(lambda module, args, output: seen.update(output=output[0].clone())),
+    ]
+    try:
+        logits = probe(model)[0]
+    finally:
+        for handle in handles:
+            handle.remove()
+    return _ratio(seen["read"], seen["embedded"]), _ratio(logits, seen["output"])
+
+
+def _ratio(x: torch.Tensor, to: torch.Tensor) -> float:
+    """By the largest number, 1 where they are equal."""
+    largest = to.abs().argmax()
+    return 1.0 if torch.equal(x, to) else float(x.flatten()[largest] / to.flatten()[largest])
+
+
+def _rotaries_of(
+    model: nn.Module, layers: tuple[FusedDecoderLayer, ...]
+) -> tuple[tuple[Rotary, ...], tuple[int, ...]] | None:
+    """What gives the layers their position embeddings, and which of these each layer is given; None where a layer's are
+    no module's output."""
+    made: list[tuple[Rotary, object]] = []
     given: list[object] = []
     handles = [
-        module.register_forward_hook(lambda module, args, output: outputs.append((module, output)))
+        module.register_forward_hook(
+            lambda module, args, kwargs, output: made.append((_as_called(module, args, kwargs), output)),
+            with_kwargs=True,
+        )
         for module in model.modules()
         if not list(module.children())
     ]
@@ -108,9 +151,18 @@ def _rotary_of(model: nn.Module, layers: tuple[FusedDecoderLayer, ...]) -> nn.Mo
     finally:
         for handle in handles:
             handle.remove()
-    if not isinstance(given[0], tuple) or any(positions is not given[0] for positions in given):
+    # Of all outputs only position embeddings are tuples that layers are given.
+    outputs = [(rotary, output) for rotary, output in made if any(output is positions for positions in given)]
+    tables = [next((i for i, (_, o) in enumerate(outputs) if o is positions), None) for positions in given]
+    if len(tables) != len(layers) or None in tables or not all(isinstance(output, tuple) for _, output in outputs):
         return None
-    return next((module for module, output in outputs if output is given[0]), None)
+    return tuple(rotary for rotary, _ in outputs), tuple(tables)
+
+
+def _as_called(module: nn.Module, args: tuple, kwargs: dict[str, object]) -> Rotary:
+    """The module with what else it was given, as the kind of layer that it computes positions for."""
+    rest, named = args[2:], {name: value for name, value in kwargs.items() if not isinstance(value, torch.Tensor)}
+    return lambda hidden, positions: module(hidden, positions, *rest, **named)
 
 
 def _reproduces(found: FusedPass, model: nn.Module) -> bool:

@@ -1,16 +1,18 @@
 """Fewer, larger operations in transformers' own decoder layers.
 
 At one token a step of a small model spends a quarter of its time on element-wise operations and dispatch rather than in
-linears. Three common modules have a form with fewer operations: gated MLPs (one GEMM for gate and up), attention with
-rotary positions (one GEMM for query, key and value, one rotation for query and key) and RMSNorm. On CPU what is left
+linears. Three common modules have a form with fewer operations: MLPs (one GEMM for gate and up), attention with rotary
+positions (one GEMM for query, key and value, one rotation for query and key) and RMSNorm. On CPU what is left
 between the GEMMs runs in kernels of our own (elementwise). Modules are recognised by their parts, not by their class,
 and a replacement is kept only if it reproduces the original on random input; an architecture that differs keeps its own
 modules.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -18,7 +20,13 @@ from smartspec.engine.attention.probe import probe, recorded_attention
 from smartspec.engine.kernels.cpu import elementwise
 from smartspec.engine.models.linear import is_linear, joined, prepared
 
-ATTENTION_LINEARS = ("q_proj", "k_proj", "v_proj", "o_proj")
+QUERY_KEY_VALUE = (("q_proj", "k_proj", "v_proj"), ("qkv_proj",))  # linears of attention, beside o_proj
+ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "silu": F.silu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "gelu": F.gelu,
+    "relu_squared": lambda x: F.relu(x).square(),
+}
 NUM_PROBE_ROWS = 3
 RELATIVE_TOLERANCE = 1e-5  # of the largest magnitude, in fp32; a coarser dtype gets two of its rounding steps
 
@@ -38,19 +46,26 @@ def fuse(model: nn.Module) -> dict[str, int]:
 
 
 class FusedMLP(nn.Module):
-    """down(act(gate(x)) * up(x)) with gate and up as one GEMM; x [..., hidden_size]."""
+    """down(act(gate(x)) * up(x)) with gate and up as one GEMM, or down(act(up(x))); x [..., hidden_size]."""
 
     def __init__(self, mlp: nn.Module):
+        """mlp: its linears are gate, up and down, or gate and up in one and down, or up and down. Raises ValueError
+        for others."""
         super().__init__()
-        self.gate_up = joined([mlp.gate_proj, mlp.up_proj])
-        self.down = prepared(mlp.down_proj)
-        self.act_fn = mlp.act_fn
-        is_silu = type(mlp.act_fn).__name__ in ("SiLU", "SiLUActivation")  # torch's and transformers'
-        self.has_kernel = is_silu and elementwise.applies_to(mlp.gate_proj.weight)
+        *inner, down = (module for module in mlp.children() if is_linear(module))
+        (self.act_fn,) = (module for module in mlp.children() if not is_linear(module) and not _is_idle(module))
+        if not inner:
+            raise ValueError("an MLP has two linears at least")
+        self.gate_up, self.down = joined(inner), prepared(down)
+        self.is_gated = self.gate_up.out_features == 2 * self.down.in_features
+        self.activation = _name_of(self.act_fn) if elementwise.applies_to(down.weight) else None
+        self.has_kernel = self.activation is not None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.has_kernel:
-            return self.down(elementwise.gated_silu(self.gate_up(x)))
+            return self.down(elementwise.activate(self.gate_up(x), self.activation, is_gated=self.is_gated))
+        if not self.is_gated:
+            return self.down(self.act_fn(self.gate_up(x)))
         gate, up = self.gate_up(x).chunk(2, dim=-1)
         return self.down(self.act_fn(gate).mul_(up))
 
@@ -59,20 +74,29 @@ class FusedAttention(nn.Module):
     """Llama-style attention (also with biases or query and key norms) up to the attention interface and after it.
 
     options: what the original module gives the attention interface besides the tensors; repeated unchanged.
+    rotary_width: of the cosines and sines it is given, head_dim where None; turns: whether it uses them.
     """
 
-    def __init__(self, attention: nn.Module, options: dict[str, object]):
+    def __init__(
+        self, attention: nn.Module, options: dict[str, object], rotary_width: int | None = None, turns: bool = True
+    ):
         super().__init__()
         self.config, self.layer_idx, self.head_dim = attention.config, attention.layer_idx, attention.head_dim
         self.is_causal, self.options = True, options
-        self.num_heads = attention.q_proj.out_features // self.head_dim
-        self.num_kv_heads = attention.k_proj.out_features // self.head_dim
+        self.rotary_width, self.turns = rotary_width or self.head_dim, turns
+        found = _linears_of_attention(attention)
+        if found is None:
+            raise ValueError(f"{type(attention).__name__} has other linears than attention has")
+        inner, out = found
+        self.qkv, self.out = joined(inner), prepared(out)
+        self.num_heads = self.out.in_features // self.head_dim
+        self.num_kv_heads = (self.qkv.out_features // self.head_dim - self.num_heads) // 2
         self.num_key_value_groups = self.num_heads // self.num_kv_heads
-        self.qkv = joined([attention.q_proj, attention.k_proj, attention.v_proj])
-        self.out = prepared(attention.o_proj)
         self.q_norm, self.k_norm = getattr(attention, "q_norm", None), getattr(attention, "k_norm", None)
-        self.has_kernel = elementwise.applies_to(attention.q_proj.weight)
-        half = attention.q_proj.weight.new_ones(self.head_dim // 2)
+        width = 0 if self.q_norm is None else self.q_norm.weight.numel()
+        self.norms_all_heads = width == self.num_heads * self.head_dim > self.head_dim
+        self.has_kernel = elementwise.applies_to(out.weight)
+        half = out.weight.new_ones(self.rotary_width // 2)
         self.sign = torch.cat([-half, half])
 
     def forward(
@@ -87,10 +111,7 @@ class FusedAttention(nn.Module):
         """hidden_states [B, N, hidden_size] -> (the same shape, what the interface returned as weights).
 
         cache: the name of past_key_values from transformers 5.24 on."""
-        heads = self.qkv(hidden_states).unflatten(-1, (-1, self.head_dim))
-        if self.q_norm is not None:
-            query, key, value = self._split(heads)
-            heads = torch.cat([self.q_norm(query), self.k_norm(key), value], dim=2)
+        heads = self._normed(self.qkv(hidden_states).unflatten(-1, (-1, self.head_dim)))
         query, key, value = (t.transpose(1, 2) for t in self._split(self._turned(heads, *position_embeddings)))
         cache = past_key_values if cache is None else cache
         if cache is not None:
@@ -99,18 +120,31 @@ class FusedAttention(nn.Module):
         output, weights = attend(self, query, key, value, attention_mask, **self.options, **kwargs)
         return self.out(output.flatten(2)), weights
 
+    def _normed(self, heads: torch.Tensor) -> torch.Tensor:
+        """heads [B, N, all heads, head_dim] with query and key normed, each head or all of them at once."""
+        if self.q_norm is None:
+            return heads
+        query, key, value = self._split(heads)
+        if self.norms_all_heads:
+            query, key = self.q_norm(query.flatten(2)).view_as(query), self.k_norm(key.flatten(2)).view_as(key)
+        else:
+            query, key = self.q_norm(query), self.k_norm(key)
+        return torch.cat([query, key, value], dim=2)
+
     def _split(self, heads: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Query, key and value of [B, N, all heads, head_dim]."""
         return heads.tensor_split([self.num_heads, self.num_heads + self.num_kv_heads], dim=2)
 
     def _turned(self, heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
         """heads [B, N, all heads, head_dim] with query and key rotated by their positions; may reuse their memory."""
-        num_turned = self.num_heads + self.num_kv_heads
+        num_turned, width = self.num_heads + self.num_kv_heads, self.rotary_width
+        if not self.turns:
+            return heads
         if self.has_kernel:
             return elementwise.rotate_heads(heads, num_turned, cos, sin)
-        turned = heads[:, :, :num_turned]
+        turned = heads[:, :, :num_turned, :width]
         # rotate_half(x) * sin is x rolled by half a head, times sin with its first half negated.
-        rolled, sin = turned.roll(self.head_dim // 2, dims=-1), (sin * self.sign).unsqueeze(2)
+        rolled, sin = turned.roll(width // 2, dims=-1), (sin * self.sign).unsqueeze(2)
         turned.copy_(torch.addcmul(turned * cos.unsqueeze(2), rolled, sin))
         return heads
 
@@ -139,7 +173,7 @@ def _rotary_widths(model: nn.Module) -> dict[nn.Module, int]:
         if isinstance(positions, tuple) and len(positions) == 2:
             widths[module] = positions[0].shape[-1]
 
-    candidates = [module for module in model.modules() if _has_linears(module, *ATTENTION_LINEARS)]
+    candidates = [module for module in model.modules() if _linears_of_attention(module)]
     handles = [module.register_forward_pre_hook(note, with_kwargs=True) for module in candidates]
     if candidates:
         probe(model)
@@ -162,13 +196,27 @@ def _fuse_children(parent: nn.Module, attempts: dict[str, Callable], counts: dic
 
 
 def _fused_mlp(mlp: nn.Module) -> FusedMLP | None:
-    if not _has_linears(mlp, "gate_proj", "up_proj", "down_proj") or not callable(getattr(mlp, "act_fn", None)):
+    children = [child for child in mlp.children() if not _is_idle(child)]
+    linears = [child for child in children if is_linear(child)]
+    if len(linears) not in (2, 3) or len(children) != len(linears) + 1:
         return None
     try:
-        fused, x = FusedMLP(mlp), random_rows(mlp.gate_proj.weight)
-    except ValueError:  # only one of gate and up is in blocks
+        fused, x = FusedMLP(mlp), random_rows(linears[0].weight)
+        return fused if _reproduces(fused, mlp, x) else None
+    except (RuntimeError, TypeError, ValueError):  # only one of gate and up is in blocks, or no MLP at all
         return None
-    return fused if _reproduces(fused, mlp, x) else None
+
+
+def _is_idle(module: nn.Module) -> bool:
+    """Whether it only computes something in training."""
+    return isinstance(module, nn.Dropout | nn.Identity)
+
+
+def _name_of(activation: Callable[[torch.Tensor], torch.Tensor]) -> str | None:
+    """Which of ACTIVATIONS it computes, None for another."""
+    x = torch.linspace(-9, 9, 200)
+    known = (name for name, function in ACTIVATIONS.items() if close(activation(x), function(x)))
+    return next(known, None)
 
 
 def _fused_norm(norm: nn.Module) -> nn.Module | None:
@@ -176,32 +224,33 @@ def _fused_norm(norm: nn.Module) -> nn.Module | None:
     eps = getattr(norm, "variance_epsilon", getattr(norm, "eps", None))
     if not type(norm).__name__.endswith("RMSNorm") or not isinstance(weight, nn.Parameter) or not eps:
         return None
+    fused: list[nn.Module]
     if elementwise.applies_to(weight):
-        fused = FusedRMSNorm(weight, eps)
+        fused = [FusedRMSNorm(weight, eps), FusedRMSNorm(1 + weight, eps)]  # Gemma's count from 1
     else:
-        fused = nn.RMSNorm(weight.numel(), eps=eps, device="meta")
-        fused.weight = weight
-    return fused if _reproduces(fused, norm, random_rows(weight)) else None
+        fused = [nn.RMSNorm(weight.numel(), eps=eps, device="meta")]
+        fused[0].weight = weight
+    return next((made for made in fused if _reproduces(made, norm, random_rows(weight))), None)
 
 
 def _fused_attention(attention: nn.Module, rotary_width: int | None) -> FusedAttention | None:
     """Compare what reaches the attention interface (tensors and options) and what comes out of the module."""
-    if not _has_linears(attention, *ATTENTION_LINEARS) or not hasattr(attention, "layer_idx"):
+    linears = _linears_of_attention(attention)
+    if not linears or not hasattr(attention, "layer_idx") or not rotary_width or rotary_width % 2:
         return None
-    if rotary_width != attention.head_dim or attention.head_dim % 2:
-        return None
-    x = random_rows(attention.q_proj.weight)
+    x = random_rows(linears[0][0].weight)
     # Unlike a real rotation these two differ in every column, which tells the variants of rotary embedding apart.
-    positions = _random(x, attention.head_dim), _random(x, attention.head_dim, seed=1)
+    positions = _random(x, rotary_width), _random(x, rotary_width, seed=1)
 
-    def run(module: nn.Module) -> list:
+    def run(module: nn.Module, positions: tuple[torch.Tensor, torch.Tensor] = positions) -> list:
         with recorded_attention(attention.config) as calls:
             output = module(hidden_states=x, position_embeddings=positions, attention_mask=None)[0]
         return [output, *((call.query, call.key, call.value, call.options) for call in calls)]
 
     try:
         output, (query, key, value, options) = run(attention)
-        fused = FusedAttention(attention, options)
+        turns = not torch.equal(query, run(attention, positions[::-1])[1][0])  # layers without positions do not
+        fused = FusedAttention(attention, options, rotary_width, turns)
         fused_output, fused_call = run(fused)
     except (RuntimeError, TypeError, ValueError):  # a signature or shapes of another kind: not a module we know
         return None
@@ -209,8 +258,13 @@ def _fused_attention(attention: nn.Module, rotary_width: int | None) -> FusedAtt
     return fused if same and fused_call[3] == options else None
 
 
-def _has_linears(module: nn.Module, *names: str) -> bool:
-    return all(is_linear(getattr(module, name, None)) for name in names)
+def _linears_of_attention(module: nn.Module) -> tuple[list[nn.Module], nn.Module] | None:
+    """Those of query, key and value, and that of the output; None where it has others."""
+    for names in QUERY_KEY_VALUE:
+        linears = [getattr(module, name, None) for name in (*names, "o_proj")]
+        if all(map(is_linear, linears)):
+            return linears[:-1], linears[-1]
+    return None
 
 
 def random_rows(weight: torch.Tensor, seed: int = 0) -> torch.Tensor:

@@ -18,7 +18,13 @@ from transformers.modeling_gguf_pytorch_utils import (
 
 from smartspec.engine.kernels.cpu.quantized_linear import BLOCK_TYPES
 from smartspec.engine.models.gguf_file import GGUFFile, StoredTensor
-from smartspec.engine.models.quantized import QuantizedEmbedding, QuantizedLinear, QuantizedWeight, put_on_blocks
+from smartspec.engine.models.quantized import (
+    QuantizedEmbedding,
+    QuantizedLinear,
+    QuantizedWeight,
+    can_be_on_blocks,
+    put_on_blocks,
+)
 from smartspec.engine.models.unsupported import UnsupportedModelError
 
 # How transformers turns a file's weights into its own: these move whole rows of a weight, or change norms alone.
@@ -114,9 +120,9 @@ class _Names:
 
 
 def _is_plain(model: nn.Module, place: str, stored: StoredTensor) -> bool:
-    """Whether the weight can stay in its blocks: it must belong to a plain module, of which we know the forward."""
+    """Whether the weight can stay in its blocks: it must belong to a module of which we know the forward."""
     module = model.get_submodule(place.rpartition(".")[0])
-    return stored.type in BLOCK_TYPES and len(stored.shape) == 2 and type(module) in (nn.Linear, nn.Embedding)
+    return stored.type in BLOCK_TYPES and len(stored.shape) == 2 and can_be_on_blocks(module)
 
 
 def _check_shape(model: nn.Module, place: str, stored: StoredTensor) -> None:

@@ -10,7 +10,13 @@ from gguf import GGMLQuantizationType
 from torch import nn
 from transformers import AutoModelForCausalLM
 
-from smartspec.engine.models.quantized import QuantizedWeight, put_on_blocks
+from smartspec.engine.models.quantized import (
+    QuantizedEmbedding,
+    QuantizedWeight,
+    can_be_on_blocks,
+    put_on_blocks,
+    scale_of_embedding,
+)
 
 TYPES = {torch.bfloat16: GGMLQuantizationType.BF16, torch.float16: GGMLQuantizationType.F16}
 
@@ -20,7 +26,7 @@ def keep_half_weights(model: nn.Module) -> None:
     if all(parameter.dtype == torch.float32 for parameter in model.parameters()):
         return
     for path, module in list(model.named_modules()):
-        if type(module) in (nn.Linear, nn.Embedding) and module.weight.dtype in TYPES:
+        if can_be_on_blocks(module) and module.weight.dtype in TYPES:
             blocks = module.weight.detach().contiguous().view(torch.uint8)
             put_on_blocks(model, path, QuantizedWeight(blocks, TYPES[module.weight.dtype]))
     model.float()
@@ -29,7 +35,8 @@ def keep_half_weights(model: nn.Module) -> None:
 
 
 def _renew_buffers(model: nn.Module) -> None:
-    """Buffers that no checkpoint holds, as they are made in fp32: made in 16 bits, they were rounded."""
+    """Buffers that no checkpoint holds, and scales of embeddings, as they are made in fp32: made in 16 bits, they were
+    rounded."""
     with init_empty_weights(include_buffers=False):
         fresh = AutoModelForCausalLM.from_config(model.config, dtype=torch.float32)
     stored = fresh.state_dict().keys()
@@ -37,3 +44,6 @@ def _renew_buffers(model: nn.Module) -> None:
         if path not in stored:
             parent, _, name = path.rpartition(".")
             setattr(model.get_submodule(parent), name, buffer)
+    for path, module in model.named_modules():
+        if isinstance(module, QuantizedEmbedding):
+            module.scale = scale_of_embedding(fresh.get_submodule(path))

@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from smartspec.engine.cache_folder import cache_folder, make_once, why_untrusted
-from smartspec.engine.models.quantized import QuantizedWeight, put_on_blocks
+from smartspec.engine.models.quantized import QuantizedWeight, can_be_on_blocks, put_on_blocks
 
 # 4 bits with a scale and a minimum lose less than with a scale alone.
 TYPES = {"int8": GGMLQuantizationType.Q8_0, "int4": GGMLQuantizationType.Q4_1}
@@ -78,8 +78,7 @@ def _read(
 
 
 def _is_quantizable(module: nn.Module, block_type: GGMLQuantizationType) -> bool:
-    is_plain = type(module) in (nn.Linear, nn.Embedding)
-    return is_plain and module.weight.shape[1] % GGML_QUANT_SIZES[block_type][0] == 0
+    return can_be_on_blocks(module) and module.weight.shape[1] % GGML_QUANT_SIZES[block_type][0] == 0
 
 
 def _distinct(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -4,6 +4,7 @@ They compute what the dequantised modules would, up to the order in which fp32 s
 laid out anew for our kernels when a model is prepared, as many bytes as before.
 """
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -99,11 +100,12 @@ class QuantizedLinear(nn.Module):
 
 
 class QuantizedEmbedding(nn.Module):
-    """token_ids [...] -> the dequantised rows of the weight [..., inputs]."""
+    """token_ids [...] -> the dequantised rows of the weight, times scale, [..., inputs]."""
 
-    def __init__(self, weight: QuantizedWeight):
+    def __init__(self, weight: QuantizedWeight, scale: float = 1.0):
         super().__init__()
         self.quantized: QuantizedWeight | PanelWeight = weight
+        self.scale = scale
         self.num_embeddings, self.embedding_dim = weight.outputs, weight.describe().inputs
 
     @property
@@ -112,15 +114,48 @@ class QuantizedEmbedding(nn.Module):
         return torch.full((), torch.nan).expand(self.num_embeddings, self.embedding_dim)
 
     def forward(self, token_ids: torch.Tensor) -> torch.Tensor:
+        rows = self.look_up(token_ids)
+        return rows if self.scale == 1.0 else rows.mul_(self.scale)
+
+    def look_up(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """The rows as the weight has them."""
         rows = kernels.dequantize(self.quantized.describe(), token_ids.reshape(-1))
         return rows.view(*token_ids.shape, self.embedding_dim)
 
 
+def can_be_on_blocks(module: nn.Module) -> bool:
+    """Whether put_on_blocks knows the module's forward."""
+    return type(module) is nn.Linear or scale_of_embedding(module) is not None
+
+
 def put_on_blocks(model: nn.Module, path: str, weight: QuantizedWeight) -> None:
-    """Let the plain linear or embedding at this path compute with the weight, in place."""
+    """Let the linear or embedding at this path, of which can_be_on_blocks, compute with the weight, in place."""
     module = model.get_submodule(path)
-    is_linear = isinstance(module, nn.Linear)
-    model.set_submodule(path, QuantizedLinear([weight], module.bias) if is_linear else QuantizedEmbedding(weight))
+    if isinstance(module, nn.Linear):
+        model.set_submodule(path, QuantizedLinear([weight], module.bias))
+        return
+    scale = scale_of_embedding(module)
+    assert scale is not None
+    model.set_submodule(path, QuantizedEmbedding(weight, scale))
+
+
+@torch.inference_mode()
+def scale_of_embedding(module: nn.Module) -> float | None:
+    """What an embedding multiplies the rows of its weight by in fp32; None where it is none, or computes something
+    else of them. Its own weight is not read."""
+    if type(module) is nn.Embedding:
+        return 1.0
+    if not isinstance(module, nn.Embedding):
+        return None
+    rows = torch.stack([torch.ones(module.embedding_dim), torch.linspace(-3, 3, module.embedding_dim)])
+    of_rows = copy.copy(module)
+    of_rows._parameters = {"weight": nn.Parameter(rows, requires_grad=False)}
+    try:
+        found = of_rows(torch.arange(2))
+    except (IndexError, RuntimeError, TypeError, ValueError):  # it takes something else, or more
+        return None
+    scale = float(found[0, 0]) if found.shape == rows.shape else 0.0
+    return scale if scale and torch.equal(found, rows * scale) else None
 
 
 def block_types(model: nn.Module) -> set[GGMLQuantizationType]:

@@ -10,19 +10,31 @@ import torch
 
 MAX_BYTES = 16 << 20
 
-# (hidden states [1, N, hidden_size], positions [1, N]) -> cosine and sine [1, N, head_dim]
+# (hidden states [1, N, hidden_size], positions [1, N]) -> cosine and sine [1, N, width]
 Rotary = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 
 
 @dataclass(frozen=True)
 class RotaryTable:
-    """cosine, sine: [positions, head_dim]. Called as the module is that it was made of."""
+    """cosine, sine: [positions, width]. Called as the module is that it was made of."""
 
     cosine: torch.Tensor
     sine: torch.Tensor
 
     def __call__(self, hidden: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return self.cosine.index_select(0, positions[0])[None], self.sine.index_select(0, positions[0])[None]
+
+
+def side_by_side(rotaries: tuple[Rotary, ...]) -> Rotary:
+    """All of these as one: the cosines and the sines of a position one after the other, [1, N, their widths]."""
+    if len(rotaries) == 1:
+        return rotaries[0]
+
+    def joined(hidden: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        cosines, sines = zip(*(rotary(hidden, positions) for rotary in rotaries), strict=True)
+        return torch.cat(cosines, dim=-1), torch.cat(sines, dim=-1)
+
+    return joined
 
 
 @torch.inference_mode()

@@ -1,5 +1,6 @@
-/* What a decoder layer of Llama's shape does after its first norm, fp32, for processors: query-key-value, rotary
- * positions, attention over the cache, output projection, norm, gated MLP, and both residual connections.
+/* What a decoder layer does after its first norm, fp32, for processors: query-key-value, rotary positions, attention over
+ * the cache, output projection, MLP, and both residual connections, with norms before and after each part where a model
+ * has them.
  *
  * One OpenMP team does it all and meets at barriers. Called operator by operator, the same work at one row of a model of
  * 135 million parameters spent half of its time in dispatch and in waking threads.
@@ -18,18 +19,21 @@ typedef struct {
     int64_t num_parts, outputs;
 } Linear;
 
+/* A norm is NULL where a layer has none. gate_up: gate and up side by side or, of an MLP without a gate, up alone. */
 typedef struct {
-    const float *attention_norm, *mlp_norm; /* [hidden] */
-    const float *query_norm, *key_norm;     /* [head_dim] each, or NULL */
+    const float *attention_norm, *after_attention_norm, *mlp_norm, *after_mlp_norm; /* [hidden] each */
+    const float *query_norm, *key_norm; /* [head_dim] each or, where norms_all_heads, [heads, head_dim] */
     Linear qkv, out, gate_up, down;
-    float epsilon;
+    int64_t activation, turned, norms_all_heads; /* turned: numbers of a head that rotary positions turn */
+    float epsilon, residual_scale;               /* residual_scale: of what is added to the residual */
 } Layer;
 
-/* A layer and what is its own in every pass: its keys and values in the cache, see Attention. */
+/* A layer and what is its own in every pass: its keys and values in the cache, see Attention, and the number of its
+ * table of rotary positions. */
 typedef struct {
     const Layer *layer;
     float *keys, *values;
-    int64_t window;
+    int64_t window, table;
     float scale;
 } PlacedLayer;
 
@@ -37,7 +41,7 @@ typedef struct {
 typedef struct {
     const float *input;         /* [num_rows, hidden] */
     float *output;              /* [num_rows, hidden] */
-    const float *cosine, *sine; /* [num_rows, head_dim] */
+    const float *cosine, *sine; /* [num_rows, num_tables, rotary_width] */
     float *normed;              /* scratch [num_rows, hidden] */
     float *heads;               /* scratch [num_rows, query, key and value heads, head_dim] */
     float *attended;            /* scratch [num_rows, query heads, head_dim], 0 in rows of no tile */
@@ -45,7 +49,7 @@ typedef struct {
     float *gated;               /* scratch [num_rows, intermediate] */
     RoundedBlock *rounded;      /* scratch [num_rows, inputs / 32 of any linear]: its input in 8 bits */
     Attention attention;
-    int64_t num_rows;
+    int64_t num_rows, num_tables, rotary_width, table; /* table: the one that the layer reads */
 } Pass;
 
 /* Columns of y [num_rows, y_stride] = x @ weight.T + bias: this thread's share of the weight's outputs; and to the same
@@ -97,26 +101,55 @@ static void norm_rows(const float *x, const float *weight, float epsilon, const 
     }
 }
 
+/* Norms of all queries and of all keys of a row, which have a mean each. */
+static void norm_all_heads(const Layer *layer, const Pass *p) {
+    const int64_t key_size = p->attention.num_kv_heads * p->attention.head_dim, query_size = key_size * p->attention.group_size;
+#pragma omp for schedule(static)
+    for (int64_t row = 0; row < p->num_rows; row++) {
+        float *query = p->heads + row * (query_size + 2 * key_size), *key = query + query_size;
+        norm_row(query, layer->query_norm, query, query_size, layer->epsilon);
+        norm_row(key, layer->key_norm, key, key_size, layer->epsilon);
+    }
+}
+
 /* Norms of query and key where the model has them, then rotary positions. */
 static void turn_heads(const Layer *layer, const Pass *p) {
     const int64_t head_dim = p->attention.head_dim, num_kv_heads = p->attention.num_kv_heads;
     const int64_t num_query_heads = num_kv_heads * p->attention.group_size, num_turned = num_query_heads + num_kv_heads;
+    if (layer->norms_all_heads) norm_all_heads(layer, p);
 #pragma omp for schedule(static)
     for (int64_t task = 0; task < p->num_rows * num_turned; task++) {
         const int64_t row = task / num_turned, index = task % num_turned;
+        const int64_t factors = (row * p->num_tables + p->table) * p->rotary_width;
         float *head = p->heads + (row * (num_turned + num_kv_heads) + index) * head_dim;
         const float *norm = index < num_query_heads ? layer->query_norm : layer->key_norm;
-        if (norm) norm_row(head, norm, head, head_dim, layer->epsilon);
-        rotate_head(head, p->cosine + row * head_dim, p->sine + row * head_dim, head_dim);
+        if (norm && !layer->norms_all_heads) norm_row(head, norm, head, head_dim, layer->epsilon);
+        rotate_head(head, p->cosine + factors, p->sine + factors, layer->turned);
     }
 }
 
-static void gate_rows(const Linear *reader, const Pass *p, int64_t size) {
+static void activate_rows(const Layer *layer, const Pass *p) {
+    const int64_t size = layer->down.parts[0].inputs, width = layer->gate_up.outputs;
 #pragma omp for schedule(static)
     for (int64_t row = 0; row < p->num_rows; row++) {
-        const float *gate = p->gate_up + row * 2 * size;
-        gated_silu_row(gate, gate + size, p->gated + row * size, size);
-        round_for(reader, p->gated + row * size, row, p);
+        const float *x = p->gate_up + row * width;
+        activate_row(layer->activation, x, width > size ? x + size : NULL, p->gated + row * size, size);
+        round_for(&layer->down, p->gated + row * size, row, p);
+    }
+}
+
+/* Whether what a part has computed is added to the residual as it is. */
+static inline int adds_plainly(const Layer *layer, const float *norm) { return !norm && layer->residual_scale == 1.0f; }
+
+/* p->output = residual + residual_scale * norm(p->normed), which a part has computed; norm NULL: as it is. Ends without a
+ * barrier. */
+static void add_rows(const Layer *layer, const float *norm, const float *residual, const Pass *p) {
+    const int64_t size = layer->out.outputs;
+#pragma omp for schedule(static) nowait
+    for (int64_t row = 0; row < p->num_rows; row++) {
+        float *x = p->normed + row * size, *output = p->output + row * size;
+        if (norm) norm_row(x, norm, x, size, layer->epsilon);
+        for (int64_t i = 0; i < size; i++) output[i] = residual[row * size + i] + layer->residual_scale * x[i];
     }
 }
 
@@ -129,12 +162,24 @@ static void layer_after_norm(const Layer *layer, const Pass *p, const float *x, 
 #pragma omp barrier
     turn_heads(layer, p);
     attend_in_team(&p->attention);
+    const int is_plain = adds_plainly(layer, layer->after_attention_norm);
     round_rows_for(&layer->out, p->attended, p);
-    linear_share(&layer->out, p->attended, p->rounded, num_rows, p->normed, residual, p->output);
+    linear_share(&layer->out, p->attended, p->rounded, num_rows, p->normed, is_plain ? residual : NULL, p->output);
 #pragma omp barrier
-    norm_rows(p->output, layer->mlp_norm, layer->epsilon, &layer->gate_up, p, layer->out.outputs);
-    linear_share(&layer->gate_up, p->normed, p->rounded, num_rows, p->gate_up, NULL, NULL);
+    if (!is_plain) {
+        add_rows(layer, layer->after_attention_norm, residual, p);
 #pragma omp barrier
-    gate_rows(&layer->down, p, layer->gate_up.outputs / 2);
-    linear_share(&layer->down, p->gated, p->rounded, num_rows, p->normed, p->output, p->output);
+    }
+    const float *mlp_input = layer->mlp_norm ? p->normed : p->output;
+    if (layer->mlp_norm) norm_rows(p->output, layer->mlp_norm, layer->epsilon, &layer->gate_up, p, layer->out.outputs);
+    else round_rows_for(&layer->gate_up, mlp_input, p);
+    linear_share(&layer->gate_up, mlp_input, p->rounded, num_rows, p->gate_up, NULL, NULL);
+#pragma omp barrier
+    activate_rows(layer, p);
+    const int is_last_plain = adds_plainly(layer, layer->after_mlp_norm);
+    linear_share(&layer->down, p->gated, p->rounded, num_rows, p->normed, is_last_plain ? p->output : NULL, p->output);
+    if (!is_last_plain) {
+#pragma omp barrier
+        add_rows(layer, layer->after_mlp_norm, p->output, p);
+    }
 }

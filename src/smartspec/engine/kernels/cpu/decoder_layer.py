@@ -1,4 +1,4 @@
-"""Decoder layers of Llama's shape in one call (passes.c, decoder_layer.h), fp32 on CPU.
+"""Decoder layers in one call (passes.c, decoder_layer.h), fp32 on CPU.
 
 Why: with an operator per call, a third of a pass over one token of the default model went into dispatch, waking threads
 and small operations between its linears.
@@ -7,10 +7,12 @@ and small operations between its linears.
 import ctypes
 import functools
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 
 from smartspec.engine.kernels.cpu import native
+from smartspec.engine.kernels.cpu.elementwise import ACTIVATIONS
 from smartspec.engine.kernels.cpu.quantized_linear import Weight, rounded_memory
 from smartspec.engine.kernels.cpu.ragged_attention import Attention, CachedLayer, Heads, attention_of
 from smartspec.engine.kernels.cpu.shapes import LayerShape, address, optional_address
@@ -36,41 +38,72 @@ class Linear(ctypes.Structure):
         return cls((Weight * MAX_PARTS)(*parts), len(parts), outputs)
 
 
+class Norms(NamedTuple):
+    """Weights of a layer's norms, None where it has none: before and after attention and the MLP, [hidden_size] each;
+    of query and key, [head_dim] each or, of all heads at once, [heads * head_dim]."""
+
+    before_attention: torch.Tensor | None = None
+    after_attention: torch.Tensor | None = None
+    before_mlp: torch.Tensor | None = None
+    after_mlp: torch.Tensor | None = None
+    query: torch.Tensor | None = None
+    key: torch.Tensor | None = None
+
+
+class Form(NamedTuple):
+    """What a layer computes besides its weights: epsilon, of its norms; activation, one of elementwise.ACTIVATIONS;
+    is_gated: whether its MLP has a gate; turns: whether query and key are turned by their positions; norms_all_heads:
+    all queries share the mean of their norm, and so do all keys; residual_scale: of what attention and MLP add."""
+
+    epsilon: float
+    activation: str = "silu"
+    is_gated: bool = True
+    turns: bool = True
+    norms_all_heads: bool = False
+    residual_scale: float = 1.0
+
+
 class Layer(ctypes.Structure):
     """The struct of the same name in decoder_layer.h."""
 
     _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("attention_norm", "mlp_norm", "query_norm", "key_norm")),
+        *((f"{name}_norm", ctypes.c_void_p) for name in ("attention", "after_attention", "mlp", "after_mlp")),
+        *((name, ctypes.c_void_p) for name in ("query_norm", "key_norm")),
         *((name, Linear) for name in ("qkv", "out", "gate_up", "down")),
-        ("epsilon", ctypes.c_float),
+        *((name, ctypes.c_int64) for name in ("activation", "turned", "norms_all_heads")),
+        *((name, ctypes.c_float) for name in ("epsilon", "residual_scale")),
     ]
 
     @classmethod
     def of(
         cls,
         shape: LayerShape,
-        norms: tuple[torch.Tensor, torch.Tensor],
-        head_norms: tuple[torch.Tensor | None, torch.Tensor | None],
+        norms: Norms,
         linears: Sequence[list[Weight]],
-        epsilon: float,
+        form: Form,
         inputs: int | None = None,
     ) -> "Layer":
-        """norms: before attention and before the MLP, [hidden_size]. head_norms: of query and key, [head_dim], None
-        where there are none. linears: query-key-value, output, gate-up and down, the parts of each. inputs: of
-        query-key-value, hidden_size where None. All must outlive it. Raises ValueError where one does not fit."""
+        """linears: query-key-value, output, gate-up (up alone where there is no gate) and down, the parts of each.
+        inputs: of query-key-value, hidden_size where None. All must outlive it. Raises ValueError where one does not
+        fit."""
         shape.check()
         hidden, attended, inner = shape.hidden_size, shape.num_heads * shape.head_dim, shape.intermediate_size
         wanted = {
             "query, key and value": (shape.num_all_heads * shape.head_dim, inputs or hidden),
             "attention's output": (hidden, attended),
-            "gate and up": (2 * inner, hidden),
+            "gate and up" if form.is_gated else "up": ((1 + form.is_gated) * inner, hidden),
             "down": (hidden, inner),
         }
+        names = "attention norm", "norm after attention", "MLP norm", "norm after the MLP", "query norm", "key norm"
+        heads = (shape.num_heads, shape.num_kv_heads) if form.norms_all_heads else (1, 1)
+        sizes = *[(hidden,)] * 4, *((count * shape.head_dim,) for count in heads)
+        if (norms.query is None) != (norms.key is None) or (norms.query is None and form.norms_all_heads):
+            raise ValueError("query and key must both have a norm, or neither")
         return cls(
-            *map(address, ("attention norm", "MLP norm"), norms, [(hidden,)] * 2),
-            *map(optional_address, ("query norm", "key norm"), head_norms, [(shape.head_dim,)] * 2),
+            *map(optional_address, names, norms, sizes),
             *(Linear.of(name, parts, *wanted[name]) for name, parts in zip(wanted, linears, strict=True)),
-            epsilon,
+            *(ACTIVATIONS.index(form.activation), shape.rotary_width if form.turns else 0, form.norms_all_heads),
+            *(form.epsilon, form.residual_scale),
         )
 
 
@@ -80,7 +113,7 @@ class PlacedLayer(ctypes.Structure):
     _fields_ = [
         ("layer", ctypes.POINTER(Layer)),
         *((name, ctypes.c_void_p) for name in ("keys", "values")),
-        ("window", ctypes.c_int64),
+        *((name, ctypes.c_int64) for name in ("window", "table")),
         ("scale", ctypes.c_float),
     ]
 
@@ -93,14 +126,15 @@ class PlacedLayer(ctypes.Structure):
         values: torch.Tensor,
         window: int | None,
         scale: float,
+        table: int = 0,
     ) -> "PlacedLayer":
-        """keys, values: the layer's, [slots, num_kv_heads, max_len, head_dim]. All must outlive it. Raises ValueError
-        where they do not fit."""
+        """keys, values: the layer's, [slots, num_kv_heads, max_len, head_dim]. table: the number of its rotary
+        positions among those that a pass is given. All must outlive it. Raises ValueError where they do not fit."""
         cached = keys.shape[0], shape.num_kv_heads, keys.shape[2], shape.head_dim
         if window is not None and window < 1:
             raise ValueError(f"a window is {window} tokens, it must be 1 at least, or None")
         pointers = address("keys", keys, cached), address("values", values, cached)
-        return cls(ctypes.pointer(layer), *pointers, window or 0, scale)
+        return cls(ctypes.pointer(layer), *pointers, window or 0, table, scale)
 
 
 class PassFields(ctypes.Structure):
@@ -110,7 +144,7 @@ class PassFields(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("input", "output", "cosine", "sine")),
         *((name, ctypes.c_void_p) for name in ("normed", "heads", "attended", "gate_up", "gated", "rounded")),
         ("attention", Attention),
-        ("num_rows", ctypes.c_int64),
+        *((name, ctypes.c_int64) for name in ("num_rows", "num_tables", "rotary_width", "table")),
     ]
 
 
@@ -125,9 +159,11 @@ class Pass:
         keys: torch.Tensor,
         tiles: torch.Tensor,
         ancestors: torch.Tensor | None,
+        num_tables: int = 1,
     ):
-        """keys: of any layer of the cache. The last num_padding rows are no tokens: they lie in no tile."""
-        self.shape = shape
+        """keys: of any layer of the cache. The last num_padding rows are no tokens: they lie in no tile. num_tables:
+        of rotary positions, from which each layer reads one."""
+        self.shape, self.num_tables = shape, num_tables
         normed = torch.empty(num_rows, shape.hidden_size)
         heads = torch.empty(num_rows, shape.num_all_heads, shape.head_dim)
         attended = torch.empty(num_rows, shape.num_heads, shape.head_dim)
@@ -139,18 +175,19 @@ class Pass:
         attention = attention_of(new, CachedLayer(keys, keys), attended, tiles, 1.0, None, ancestors)
         self._read = tiles, ancestors
         pointers = (tensor.data_ptr() for tensor in self._memory)
-        self._pass = PassFields(None, None, None, None, *pointers, attention, num_rows)
+        tables = num_tables, shape.rotary_width
+        self._pass = PassFields(None, None, None, None, *pointers, attention, num_rows, *tables)
 
     def run(
         self, layers: Sequence[PlacedLayer], hidden_states: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor
     ) -> torch.Tensor:
         """hidden_states [1, num_rows, hidden_size] through the layers, which lie in a ctypes array -> the same shape;
-        new keys and values are written to the cache. cosine, sine: [1, num_rows, head_dim].
+        new keys and values are written to the cache. cosine, sine: [1, num_rows, num_tables * rotary_width].
         """
         p = self._pass
         p.input = address("hidden_states", hidden_states, (1, p.num_rows, self.shape.hidden_size))
-        p.cosine = address("cosine", cosine, (1, p.num_rows, self.shape.head_dim))
-        p.sine = address("sine", sine, (1, p.num_rows, self.shape.head_dim))
+        factors = 1, p.num_rows, self.num_tables * self.shape.rotary_width
+        p.cosine, p.sine = address("cosine", cosine, factors), address("sine", sine, factors)
         output = torch.empty_like(hidden_states)
         p.output = output.data_ptr()
         _kernels().decoder_layers(layers, len(layers), ctypes.byref(p))

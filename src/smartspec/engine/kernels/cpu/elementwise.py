@@ -14,6 +14,7 @@ from smartspec.engine.kernels.cpu.native import load_kernels, why_not
 from smartspec.engine.kernels.cpu.shapes import address
 
 LIBRARY = "elementwise"
+ACTIVATIONS = ("silu", "gelu_tanh", "gelu", "relu_squared")  # by their numbers in elementwise.h
 _POINTER, _INTEGER = ctypes.c_void_p, ctypes.c_int64
 
 
@@ -32,30 +33,35 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Ten
     return output
 
 
-def gated_silu(gate_up: torch.Tensor) -> torch.Tensor:
-    """silu(gate) * up of gate_up [..., 2 * size], whose first half is the gate: [..., size]."""
-    gate_up = gate_up.contiguous()
-    size = gate_up.shape[-1] // 2
-    of_input = address("gate_up", gate_up, (*gate_up.shape[:-1], 2 * size))
-    output = gate_up.new_empty(*gate_up.shape[:-1], size)
-    _kernels().gated_silu(of_input, output.data_ptr(), output.numel() // size, size)
+def activate(x: torch.Tensor, activation: str, *, is_gated: bool) -> torch.Tensor:
+    """activation(x), one of ACTIVATIONS, of x [..., size]; is_gated: activation(gate) * up of x [..., 2 * size], whose
+    first half is the gate: [..., size]."""
+    x = x.contiguous()
+    size = x.shape[-1] // 2 if is_gated else x.shape[-1]
+    of_input = address("gate_up" if is_gated else "x", x, (*x.shape[:-1], 2 * size if is_gated else size))
+    output, number = x.new_empty(*x.shape[:-1], size), ACTIVATIONS.index(activation)
+    _kernels().activate(of_input, output.data_ptr(), output.numel() // size, size, number, is_gated)
     return output
 
 
 def rotate_heads(heads: torch.Tensor, num_turned: int, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
-    """Rotary position embedding of the first num_turned heads of heads [B, N, num_heads, head_dim], in place where
-    they are contiguous; cosine, sine [1 or B, N, head_dim]. Returns the rotated heads."""
+    """Rotary position embedding of the first num_turned heads of heads [B, N, num_heads, head_dim], of each its first
+    numbers, as many as cosine and sine [1 or B, N, width] have; in place where they are contiguous. Returns the rotated
+    heads."""
     heads = heads.contiguous()
     batch, num_tokens, num_heads, head_dim = heads.shape
-    if head_dim % 2 or not 0 <= num_turned <= num_heads:
-        raise ValueError(f"heads {tuple(heads.shape)}: head_dim must be even, and {num_turned} heads there to turn")
+    width = min(cosine.shape[-1], head_dim)
+    if width % 2 or not 0 <= num_turned <= num_heads:
+        raise ValueError(
+            f"heads {tuple(heads.shape)}: {width} numbers must be even, and {num_turned} heads there to turn"
+        )
     factors = {"cosine": cosine, "sine": sine}
     if any(len(factor) not in (1, batch) for factor in factors.values()):
         raise ValueError(f"cosine and sine must be of 1 or {batch} rows, got {len(cosine)} and {len(sine)}")
     factors = {name: factor.expand(batch, *factor.shape[1:]).contiguous() for name, factor in factors.items()}
-    pointers = [address(name, factor, (batch, num_tokens, head_dim)) for name, factor in factors.items()]
+    pointers = [address(name, factor, (batch, num_tokens, width)) for name, factor in factors.items()]
     of_heads = address("heads", heads, heads.shape)
-    _kernels().rotate_heads(of_heads, *pointers, batch * num_tokens, num_heads, num_turned, head_dim)
+    _kernels().rotate_heads(of_heads, *pointers, batch * num_tokens, num_heads, num_turned, head_dim, width)
     return heads
 
 
@@ -63,6 +69,6 @@ def rotate_heads(heads: torch.Tensor, num_turned: int, cosine: torch.Tensor, sin
 def _kernels() -> ctypes.CDLL:
     library = load_kernels(LIBRARY).library
     library.rms_norm.argtypes = [_POINTER] * 3 + [_INTEGER] * 2 + [ctypes.c_float]
-    library.gated_silu.argtypes = [_POINTER] * 2 + [_INTEGER] * 2
-    library.rotate_heads.argtypes = [_POINTER] * 3 + [_INTEGER] * 4
+    library.activate.argtypes = [_POINTER] * 2 + [_INTEGER] * 4
+    library.rotate_heads.argtypes = [_POINTER] * 3 + [_INTEGER] * 5
     return library

@@ -131,6 +131,7 @@ class HeadPass:
         self._pass = p = _HeadPass(**given, **{name: tensor.data_ptr() for name, tensor in memory.items()})
         for name, tensor in (turned | of_layer | {"heads": heads, "attended": attended, "rounded": rounded}).items():
             setattr(p.of_layer, name, tensor.data_ptr())
+        p.of_layer.num_tables, p.of_layer.rotary_width = 1, shape.rotary_width
         p.of_layer.attention = attention_of(new, CachedLayer(keys, values), attended, no_tiles, scale)
 
     def larger(self, num_rows: int) -> "HeadPass":

@@ -14,8 +14,12 @@ void decoder_layers(const PlacedLayer *layers, int64_t num_layers, const Pass *p
             pass.attention.values = layers[i].values;
             pass.attention.window = layers[i].window;
             pass.attention.scale = layers[i].scale;
-            norm_rows(pass.input, layer->attention_norm, layer->epsilon, &layer->qkv, &pass, layer->out.outputs);
-            layer_after_norm(layer, &pass, pass.normed, pass.input);
+            pass.table = layers[i].table;
+            const float *x = layer->attention_norm ? pass.normed : pass.input;
+            if (layer->attention_norm)
+                norm_rows(pass.input, layer->attention_norm, layer->epsilon, &layer->qkv, &pass, layer->out.outputs);
+            else round_rows_for(&layer->qkv, x, &pass);
+            layer_after_norm(layer, &pass, x, pass.input);
 #pragma omp barrier
         }
     }

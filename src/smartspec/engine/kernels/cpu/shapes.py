@@ -14,13 +14,15 @@ MAX_HEAD_DIM = 256  # attention.h
 
 
 class LayerShape(NamedTuple):
-    """Sizes of a decoder layer of Llama's shape."""
+    """Sizes of a decoder layer. rotary_width: how many numbers of a head its tables of rotary positions have factors
+    for."""
 
     hidden_size: int
     intermediate_size: int
     num_heads: int
     num_kv_heads: int
     head_dim: int
+    rotary_width: int = 0
 
     @property
     def num_all_heads(self) -> int:
@@ -30,7 +32,7 @@ class LayerShape(NamedTuple):
     def check(self) -> None:
         """Raise ValueError where no kernel computes such a layer."""
         for name, size in self._asdict().items():
-            if size < 1:
+            if size < (name != "rotary_width"):
                 raise ValueError(f"{name} is {size}, it must be 1 at least")
         if self.num_heads % self.num_kv_heads or self.num_heads // self.num_kv_heads > MAX_GROUP:
             raise ValueError(
@@ -39,6 +41,8 @@ class LayerShape(NamedTuple):
             )
         if self.head_dim % 2 or self.head_dim > MAX_HEAD_DIM:
             raise ValueError(f"head_dim is {self.head_dim}, it must be even and {MAX_HEAD_DIM} at most")
+        if self.rotary_width % 2 or self.rotary_width > self.head_dim:
+            raise ValueError(f"rotary_width is {self.rotary_width}, it must be even and {self.head_dim} at most")
 
 
 def address(name: str, tensor: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> int:
