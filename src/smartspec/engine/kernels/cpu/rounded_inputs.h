@@ -14,7 +14,7 @@
 #if LANES == 16
 #define ROUNDED_ROWS 16 /* of a tile at most: sums and 8 words of weights fill the registers */
 #else
-#define ROUNDED_ROWS 4
+#define ROUNDED_ROWS 8 /* the words are read from memory again for each row, which costs less than unpacking them more often */
 #endif
 
 /* quants: 8 words of 4; of every 8 inputs the even ones, then the odd ones, as a panel has its weights. A sum is of quants,
