@@ -4,6 +4,7 @@ bits in every batch. The truth are gguf's weights and numpy's sums. And which mo
 import functools
 import platform
 import shlex
+import subprocess
 from pathlib import Path
 
 import gguf
@@ -234,3 +235,19 @@ def test_a_model_that_suffers_keeps_fp32(tmp_path: Path, caplog: pytest.LogCaptu
     assert torch.equal(kept, plain)
     assert loaded_in(folder, activations="int8").activations == "int8", "who asks for it gets it"
     assert "with activations in 8 bits: the perplexity" in caplog.text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("machine_name", ["native", "haswell", "x86-64"])
+def test_odd_sizes_are_clean_under_sanitizers(tmp_path: Path, machine_name: str):
+    """Every type, 0 to 33 rows, outputs that fill no panel, in memory of exactly their size."""
+    if platform.machine() not in ("x86_64", "AMD64") or not _NEEDS.get(machine_name, set()) <= _KNOWN:
+        pytest.skip(f"this processor cannot run what is compiled for {machine_name}")
+    source, program = Path(__file__).with_name("int8_sizes.c"), tmp_path / "sizes"
+    flags = [flag for flag in native.FLAGS if not flag.startswith(("-O", "-march"))]
+    sanitizers = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    headers = Path(native.__file__).parent
+    command = [*native.compiler_command(), f"-march={machine_name}", *flags, *sanitizers, f"-I{headers}"]
+    subprocess.run([*command, str(source), "-o", str(program), "-lm"], check=True)
+    done = subprocess.run([program], capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout == "done\n", done.stderr[-2000:]

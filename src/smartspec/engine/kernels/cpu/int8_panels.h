@@ -10,11 +10,7 @@
 #include "rounded_inputs.h"
 
 #define WORDS (GROUP / 4) /* of a block: 4 quants of an output in 32 bits */
-#if LANES == 16
-#define BOTH_HALVES_ROWS 8 /* of a panel at once, by registers: with more rows, one half after the other */
-#else
-#define BOTH_HALVES_ROWS 2
-#endif
+#define BOTH_HALVES_ROWS (LANES == 16 ? 2 : 1) /* of a panel at once: with more rows, one half after the other is faster */
 
 /* How 8-bit inputs are multiplied: 2 by an instruction for it, 1 by several, 0 as no processor of ours does it fast. */
 #if LANES == 16 && defined(__AVX512VNNI__)
@@ -168,12 +164,14 @@ INLINE void rounded_tile_times_panel(const int64_t type, const int num_rows, con
         multiply_rounded(type, num_rows, halves, half, x, panel, num_groups, sums);
 }
 
+#define UP_TO_8_ROWS(USE, type) \
+    USE(type, 1) USE(type, 2) USE(type, 3) USE(type, 4) USE(type, 5) USE(type, 6) USE(type, 7) USE(type, 8)
 #if LANES == 16
-#define FOR_EACH_ROUNDED_ROWS(USE, type)                                                                      \
-    USE(type, 1) USE(type, 2) USE(type, 3) USE(type, 4) USE(type, 5) USE(type, 6) USE(type, 7) USE(type, 8) \
-    USE(type, 9) USE(type, 10) USE(type, 11) USE(type, 12) USE(type, 13) USE(type, 14) USE(type, 15) USE(type, 16)
+#define FOR_EACH_ROUNDED_ROWS(USE, type)                                                                   \
+    UP_TO_8_ROWS(USE, type) USE(type, 9) USE(type, 10) USE(type, 11) USE(type, 12) USE(type, 13) USE(type, 14) \
+    USE(type, 15) USE(type, 16)
 #else
-#define FOR_EACH_ROUNDED_ROWS(USE, type) USE(type, 1) USE(type, 2) USE(type, 3) USE(type, 4)
+#define FOR_EACH_ROUNDED_ROWS(USE, type) UP_TO_8_ROWS(USE, type)
 #endif
 
 #define FOR_EACH_ROUNDED_TYPE(USE)                                                                       \

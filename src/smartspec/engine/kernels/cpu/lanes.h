@@ -97,6 +97,18 @@ INLINE float sum_of(lanes v) {
 #endif
 }
 
+INLINE int32_t sum_of_ints(ints v) {
+#if LANES == 16
+    return _mm512_reduce_add_epi32((__m512i)v);
+#elif LANES == 8
+    const __m128i four = _mm_add_epi32(_mm256_castsi256_si128((__m256i)v), _mm256_extracti128_si256((__m256i)v, 1));
+    const __m128i two = _mm_add_epi32(four, _mm_unpackhi_epi64(four, four));
+    return _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32(two, 1)));
+#else
+    return v[0] + v[1] + v[2] + v[3];
+#endif
+}
+
 /* to [LANES, LANES] = from [num_rows, LANES] transposed; its last row stands for those it lacks. Strides are of rows. */
 #if LANES == 16
 INLINE void transpose_square(const float *from, int64_t num_rows, int64_t from_stride, float *to, int64_t to_stride) {

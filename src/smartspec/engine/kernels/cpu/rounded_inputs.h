@@ -14,7 +14,7 @@
 #if LANES == 16
 #define ROUNDED_ROWS 16 /* of a tile at most: sums and 8 words of weights fill the registers */
 #else
-#define ROUNDED_ROWS 4
+#define ROUNDED_ROWS 8 /* the words are read from memory again for each row, which costs less than unpacking them more often */
 #endif
 
 /* quants: 8 words of 4; of every 8 inputs the even ones, then the odd ones, as a panel has its weights. A sum is of quants,
@@ -36,22 +36,21 @@ INLINE float float_of(int32_t bits) {
     return value;
 }
 
-/* Quants in the order of the inputs, of a block whose scale may have no more digits than the numbers: it is rounded up, so
- * that no quant exceeds 127. Returns the scale. */
-static float round_tiny_block(const float *x, float largest, int8_t *quants) {
+/* Numbers of a block whose scale may have no more digits than its inputs: it is rounded up, so that none exceeds 127. Returns
+ * the scale. */
+static float round_tiny_block(const float *x, float largest, int32_t *numbers) {
     float scale = (float)(largest / 127.0);
     if (scale * 127.0 < largest) {
         int32_t bits;
         memcpy(&bits, &scale, 4);
         scale = float_of(bits + 1);
     }
-    for (int i = 0; i < GROUP; i++) quants[i] = largest > 0.0f ? (int8_t)__builtin_rint((double)x[i] / scale) : 0;
+    for (int i = 0; i < GROUP; i++) numbers[i] = largest > 0.0f ? (int32_t)__builtin_rint((double)x[i] / scale) : 0;
     return scale;
 }
 
-/* One block. Where an input is not finite the scale is no number, and so is whatever is made of it. */
-static void round_block(const float *x, RoundedBlock *to) {
-    int8_t quants[GROUP] ALIGNED;
+/* Numbers of a block in the order of its inputs. Returns the scale, which is no number where an input is not finite. */
+static inline float round_numbers(const float *x, int32_t *numbers) {
     int32_t largest = 0; /* as bits, which are ordered as magnitudes are, what is not finite above all others */
     for (int i = 0; i < GROUP; i++) {
         int32_t bits;
@@ -62,21 +61,30 @@ static void round_block(const float *x, RoundedBlock *to) {
     asm("" : "+r"(largest)); /* one division for each block: several at once would be approximated */
     const float magnitude = float_of(largest);
     if (largest >= 0x7f800000) {
-        memset(quants, 0, GROUP);
-        to->scale = float_of(0x7fc00000);
-    } else if (magnitude < TINY) {
-        to->scale = round_tiny_block(x, magnitude, quants);
-    } else {
-        const float factor = 127.0f / magnitude;
-        for (int i = 0; i < GROUP; i++) quants[i] = (int8_t)(int32_t)__builtin_rintf(x[i] * factor);
-        to->scale = magnitude / 127.0f;
+        memset(numbers, 0, GROUP * sizeof(int32_t));
+        return float_of(0x7fc00000);
     }
-    int32_t first = 0, last = 0;
-    for (int i = 0; i < GROUP / 2; i++) first += quants[i], last += quants[GROUP / 2 + i];
+    if (magnitude < TINY) return round_tiny_block(x, magnitude, numbers);
+    const float factor = 127.0f / magnitude;
+    for (int i = 0; i < GROUP; i++) numbers[i] = (int32_t)__builtin_rintf(x[i] * factor);
+    return magnitude / 127.0f;
+}
+
+static void round_block(const float *x, RoundedBlock *to) {
+    int32_t numbers[GROUP] ALIGNED;
+    int8_t quants[GROUP] ALIGNED;
+    ints firsts = {0}, lasts = {0};
+    to->scale = round_numbers(x, numbers);
+    for (int i = 0; i < GROUP / 2; i += LANES) {
+        firsts += *(const ints *)(numbers + i);
+        lasts += *(const ints *)(numbers + GROUP / 2 + i);
+    }
+    const int32_t first = sum_of_ints(firsts), last = sum_of_ints(lasts);
     to->less_sum[0] = -first - last;
     to->less_sum[1] = -first;
     to->less_sum[2] = -last;
     to->scaled_sum = to->scale * (float)(first + last);
+    for (int i = 0; i < GROUP; i++) quants[i] = (int8_t)numbers[i];
     const block_bytes order = {0,  2,  4,  6,  1,  3,  5,  7,  8,  10, 12, 14, 9,  11, 13, 15,
                                16, 18, 20, 22, 17, 19, 21, 23, 24, 26, 28, 30, 25, 27, 29, 31};
     const block_bytes ordered = __builtin_shuffle(*(const block_bytes *)quants, order);
