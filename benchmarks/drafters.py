@@ -1,6 +1,7 @@
 """How good are the drafters: how much of their drafts is right, and what do the passes of heads cost?
 
-    python benchmarks/drafters.py tokens --drafters prompt-lookup,recycling,ngram-tree --nodes 5,16
+    python benchmarks/drafters.py tokens --drafters prompt-lookup,recycling,datastore,ngram-tree --nodes 5,16
+    python benchmarks/drafters.py tokens --drafters ngram-tree --nodes 16 --datastore none
     python benchmarks/drafters.py tokens --drafters recycling,ngram-tree,head,ngram-tree+head --trees --nodes 16
     python benchmarks/drafters.py tokens --temperature 0.8 --prompts FOLDER --per-task 8
     python benchmarks/drafters.py passes --depth 5
@@ -16,6 +17,7 @@ from lib.commands import MIXED, PromptsPath, application, prompts_by_task, run
 
 from smartspec.bench.report import write_json
 from smartspec.core.sampling_params import SamplingParams
+from smartspec.drafters.drafter_names import READERS
 from smartspec.engine.models.default_model import DEFAULT_MODEL
 from smartspec.engine.runtime.config import EngineConfig
 
@@ -26,7 +28,7 @@ app = application(__doc__)
 @app.command()
 def tokens(
     drafters: Annotated[str, typer.Option(help="Names as in --drafter, separated by commas.")] = (
-        "prompt-lookup,recycling,ngram-tree"
+        "prompt-lookup,recycling,datastore,ngram-tree"
     ),
     nodes: Annotated[str, typer.Option(help="Nodes of every draft, separated by commas.")] = "5,16",
     prompts: PromptsPath = None,
@@ -35,6 +37,7 @@ def tokens(
     temperature: Annotated[float, typer.Option(help="0: greedy.", min=0.0)] = 0.0,
     model: Annotated[str, typer.Option(help="Target.")] = DEFAULT_MODEL,
     quantization: Annotated[str, typer.Option(help="none: heads keep fp32, see `smartspec serve`.")] = "auto",
+    datastore: Annotated[str | None, typer.Option(help="Folder, or none (default: the model's own).")] = None,
     trees: Annotated[bool, typer.Option(help="Heads draft trees: the best nodes of up to 8 passes.")] = False,
     output: Annotated[Path | None, typer.Option(help="JSON file to write.")] = None,
 ) -> None:
@@ -48,13 +51,15 @@ def tokens(
     from lib import drafter_tokens
 
     tasks = {task: some[:per_task] for task, some in prompts_by_task(prompts).items() if task != MIXED}
-    config = EngineConfig(model=model, quantization=quantization, max_batch=1, max_model_len=MAX_MODEL_LEN)
+    limits = {"max_batch": 1, "max_model_len": MAX_MODEL_LEN}
+    config = EngineConfig(model=model, quantization=quantization, datastore=datastore, drafters=READERS, **limits)
     params = SamplingParams(max_tokens=max_tokens, temperature=temperature)
     sizes = [int(size) for size in nodes.split(",")]
     cells = drafter_tokens.compare(config, drafters.split(","), sizes, params, tasks, trees=trees)
     drafter_tokens.print_table(cells, tasks)
     if output is not None:
-        write_json(output, {"temperature": temperature, "per_task": per_task, "trees": trees, "tokens_per_step": cells})
+        settings = {"temperature": temperature, "per_task": per_task, "trees": trees, "datastore": datastore}
+        write_json(output, settings | {"tokens_per_step": cells})
 
 
 @app.command()

@@ -18,7 +18,7 @@ LAYERS = {
     "workload": set(),
     "engine": {"control", "core", "drafters"},
     "server": {"control", "core", "engine"},
-    "train": {"control", "core", "engine", "workload"},
+    "train": {"control", "core", "drafters", "engine", "workload"},
     "sim": {"control", "core", "drafters", "workload"},
     "bench": {"workload", "sim"},
     "vllm_plugin": {"control"},

@@ -104,11 +104,13 @@ def benchmark(name: str, subcommand: str):
 
 def bad_command(command: str) -> str | None:
     """What is wrong with a `smartspec` or benchmark command; None for others and for sound ones."""
-    if found := re.match(r"(?:\S+=\S+ )*(?:\S*/)?smartspec ([a-z-]+)", command):
-        if found.group(1) not in COMMANDS:
-            return f"no command {found.group(1)}"
-        known = {option for parameter in COMMANDS[found.group(1)].params for option in parameter.opts}
-        known |= {option for parameter in COMMANDS[found.group(1)].params for option in parameter.secondary_opts}
+    if found := re.match(r"(?:\S+=\S+ )*(?:\S*/)?smartspec ([a-z-]+)(?: +([a-z]+))?", command):
+        named = COMMANDS.get(found.group(1))
+        if hasattr(named, "commands") and found.group(2):
+            named = named.commands.get(found.group(2))
+        if named is None:
+            return "no command " + " ".join(filter(None, found.groups()))
+        known = {option for parameter in named.params for option in (*parameter.opts, *parameter.secondary_opts)}
     elif found := re.match(r"(?:\S+=\S+ )*(?:\S*python )?benchmarks/(\w+)\.py(?: +([a-z][a-z-]*))?", command):
         if command == f"benchmarks/{found.group(1)}.py":
             return None  # its name alone, for all of it

@@ -42,7 +42,7 @@ def compare(
     trees: bool,
 ) -> dict[str, dict[str, float]]:
     """Tokens per step by drafter with number of nodes, and by task. What config says of drafters does not count."""
-    loaded = tuple(dict.fromkeys(name.removeprefix(BESIDE_NGRAMS) for name in names))
+    loaded = tuple(dict.fromkeys(part for name in names for part in name.split("+")))
     models = load_models(replace(config, drafters=loaded))
     tokenizer, cells = models.target.loaded.tokenizer, {}
     for name, num in product(names, nodes):
@@ -88,9 +88,9 @@ class HeadAndNgrams(WithNgrams):
 def make_drafter(models: Models, name: str, num_nodes: int) -> Drafter:
     if name.startswith(BESIDE_NGRAMS):
         head = make_drafter(models, name.removeprefix(BESIDE_NGRAMS), num_nodes)
-        return HeadAndNgrams(head, NgramTreeDrafter(max_draft_tokens=num_nodes))
+        return HeadAndNgrams(head, NgramTreeDrafter(max_draft_tokens=num_nodes, datastore=models.datastore))
     if is_model_free(name):
-        return model_free_drafter(name, num_nodes)
+        return model_free_drafter(name, num_nodes, models.datastore)
     return next(drafter for drafter in models.profiled if drafter.spec.name == name)
 
 

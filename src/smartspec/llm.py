@@ -66,7 +66,7 @@ class LLM:
         config = EngineConfig(model=model, **{"max_queue": UNBOUNDED, "max_queue_per_client": UNBOUNDED} | options)
         thread = EngineThread()
         engine = thread.submit(partial(build_engine, config)).result()
-        self.tokenizer = engine.tokenizer
+        self.tokenizer, self._close_engine = engine.tokenizer, engine.close
         self._engine = AsyncEngine.of(engine, thread)
         self._runner, self._is_closed = asyncio.Runner(), False
         self._runner.run(self._start())
@@ -102,6 +102,7 @@ class LLM:
             self._is_closed = True
             self._runner.run(self._engine.stop())
             self._runner.close()
+            self._close_engine()
 
     def __enter__(self) -> Self:
         return self

@@ -49,7 +49,7 @@ MAX_TOKENS = 20
 SHALLOW = "the first layers"
 HEAD = "a head"
 EAGLE, P_EAGLE, MEDUSA = "eagle", "p-eagle", "medusa"
-LOOKUP, RECYCLING, TREE = "prompt-lookup", "recycling", "ngram-tree"
+LOOKUP, RECYCLING, TREE, STORE = "prompt-lookup", "recycling", "ngram-tree", "datastore"
 
 
 pytestmark = pytest.mark.usefixtures("loaded_once")
@@ -136,6 +136,7 @@ def plain(loaded_once) -> list[list[int]]:
         (RECYCLING,),
         (TREE,),
         (LOOKUP, RECYCLING),
+        (LOOKUP, RECYCLING, STORE),
         (DEFAULT_MODEL,),
         (SHALLOW,),
         (LOOKUP, RECYCLING, SHALLOW),

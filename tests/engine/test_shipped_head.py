@@ -9,7 +9,8 @@ from smartspec.engine.drafting.shipped_head import HEADS, SHIPPED, head_folder
 from smartspec.engine.models.default_model import DEFAULT_MODEL
 from smartspec.engine.runtime.config import EngineConfig, parse_drafters
 
-MODEL_FREE = ("prompt-lookup", "recycling")
+TEXT_ALONE = ("prompt-lookup", "recycling")
+MODEL_FREE = (*TEXT_ALONE, "datastore")
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def heads(tmp_path, monkeypatch):
 
 def test_the_default_takes_the_head_that_comes_with_the_model_where_weights_are_not_in_blocks(heads):
     assert EngineConfig(quantization="none").drafters == (*MODEL_FREE, SHIPPED)
-    assert EngineConfig(model="some/model", quantization="none").drafters == MODEL_FREE
+    assert EngineConfig(model="some/model", quantization="none").drafters == TEXT_ALONE
     for quantization in ("auto", "int8", "int4"):
         assert EngineConfig(quantization=quantization).drafters == MODEL_FREE
     assert head_folder(SHIPPED, DEFAULT_MODEL) == heads / DEFAULT_MODEL

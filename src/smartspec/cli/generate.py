@@ -27,9 +27,12 @@ class Question:
     drafter: Annotated[
         str | None,
         typer.Option(
-            help="prompt-lookup, recycling, head (the model's own), a model, a head's folder, or module:Class (a,b); "
-            "or none."
+            help="prompt-lookup, recycling, datastore, head (the model's own), a model, a head's folder, or "
+            "module:Class (a,b); or none."
         ),
+    ] = None
+    datastore: Annotated[
+        str | None, typer.Option(help="Folder of `smartspec datastore build`, or none (default: the model's own).")
     ] = None
     policy: Annotated[str, typer.Option(help="goodput, off, fixed:K or module:Class.")] = "goodput"
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto"
@@ -61,6 +64,7 @@ def generate(options: Question) -> None:
         device=options.device,
         quantization=options.quantization,
         activations=options.activations,
+        datastore=options.datastore,
         **chosen,
     )
     thread = EngineThread()
@@ -71,6 +75,8 @@ def generate(options: Question) -> None:
     except KeyboardInterrupt:
         print(file=sys.stderr)
         raise typer.Exit(130) from None
+    finally:
+        engine.close()
 
 
 def _read_prompt(prompt: str | None, file: Path | None) -> str:

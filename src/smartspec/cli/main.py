@@ -25,6 +25,7 @@ def _build_app():
     from smartspec import __version__
     from smartspec.cli.bench import bench
     from smartspec.cli.config_file import VARIABLES
+    from smartspec.cli.datastore import datastore_app
     from smartspec.cli.export import export
     from smartspec.cli.generate import generate
     from smartspec.cli.profile import profile
@@ -53,6 +54,7 @@ def _build_app():
     app.command(context_settings=VARIABLES)(serve)
     for command in (generate, bench, profile, simulate, replay, export, train_drafter):
         app.command()(command)
+    app.add_typer(datastore_app(), name="datastore")
     return app
 
 

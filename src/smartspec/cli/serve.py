@@ -41,9 +41,15 @@ class ServerOptions:
     drafter: Annotated[
         str | None,
         typer.Option(
-            help="prompt-lookup, recycling, head (the model's own), a model, a head's folder, or module:Class (a,b); "
-            "or none."
+            help="prompt-lookup, recycling, datastore, head (the model's own), a model, a head's folder, or "
+            "module:Class (a,b); or none."
         ),
+    ] = None
+    datastore: Annotated[
+        str | None, typer.Option(help="Folder of `smartspec datastore build`, or none (default: the model's own).")
+    ] = None
+    datastore_memory: Annotated[
+        Path | None, typer.Option(help="Folder in which finished answers are kept, to draft from them after a restart.")
     ] = None
     policy: Annotated[
         str, typer.Option(help="goodput, off, fixed:K, uniform:K,K, a published one or module:Class.")
@@ -161,6 +167,8 @@ def engine_config_of(options: ServerOptions) -> "EngineConfig":
         kv_tokens=options.kv_tokens,
         max_queue=options.max_queue,
         max_queue_per_client=options.max_queue_per_client,
+        datastore=options.datastore,
+        datastore_memory=options.datastore_memory,
         decision_log=options.decision_log,
         **{name: value for name, value in given.items() if value is not None},
     )

@@ -3,6 +3,9 @@ model or of a trained head."""
 
 from smartspec.control.own_class import is_own_class, load_class, make_own
 from smartspec.control.records import DrafterSpec
+from smartspec.drafters.answer_memory import AnswerMemory
+from smartspec.drafters.datastore import Datastore
+from smartspec.drafters.datastore_drafter import DatastoreDrafter
 from smartspec.drafters.model_free import ModelFreeDrafter
 from smartspec.drafters.ngram_tree import NgramTreeDrafter
 from smartspec.drafters.prompt_lookup import PromptLookupDrafter
@@ -12,7 +15,9 @@ MODEL_FREE_DRAFTERS: dict[str, type[ModelFreeDrafter]] = {
     "prompt-lookup": PromptLookupDrafter,
     "recycling": RecyclingDrafter,
     "ngram-tree": NgramTreeDrafter,
+    "datastore": DatastoreDrafter,
 }
+READERS = ("ngram-tree", "datastore")  # those that read a datastore and finished answers
 
 
 def is_model_free(name: str) -> bool:
@@ -20,8 +25,15 @@ def is_model_free(name: str) -> bool:
     return name in MODEL_FREE_DRAFTERS or (is_own_class(name) and issubclass(own_drafter(name), ModelFreeDrafter))
 
 
-def model_free_drafter(name: str, max_draft_tokens: int) -> ModelFreeDrafter:
-    """A new drafter of a name that is_model_free. ValueError where a class of one's own cannot be made."""
+def model_free_drafter(
+    name: str, max_draft_tokens: int, datastore: Datastore | None = None, memory: AnswerMemory | None = None
+) -> ModelFreeDrafter:
+    """A new drafter of a name that is_model_free. datastore, memory: for READERS; without a memory each has its own.
+    ValueError where a class of one's own cannot be made."""
+    if name == "ngram-tree":
+        return NgramTreeDrafter(max_draft_tokens=max_draft_tokens, datastore=datastore, memory=memory)
+    if name == "datastore":
+        return DatastoreDrafter(max_draft_tokens=max_draft_tokens, datastore=datastore, memory=memory)
     if name in MODEL_FREE_DRAFTERS:
         return MODEL_FREE_DRAFTERS[name](max_draft_tokens=max_draft_tokens)
     drafter = make_own(name, "drafter", own_drafter(name), max_draft_tokens=max_draft_tokens)

@@ -1,26 +1,34 @@
-"""N-gram trees: several continuations that the text itself and the recycling table propose, merged into one tree.
+"""N-gram trees: continuations by the text itself, finished answers, the recycling table and a datastore, in one tree.
 
-The tree grows best first. The children of a node come from two places. One is the request's own text: what followed the
-same last tokens there, as in prompt lookup, from the most recent of the longest matches. The other is what the target
-wrote after these tokens in any request, as in recycling, several tokens a context. The next node is the likeliest one
-that is not yet in the tree, by the product of the probabilities on its path. So every prefix of the nodes is the best
-tree of its size. That is the expansion of EAGLE-2 (arXiv 2406.16858) with counts in place of a head's probabilities.
-SuffixDecoding (arXiv 2411.04975) expands best first over counts, too, in suffix trees of earlier texts; here there is
-no suffix tree.
+The tree grows best first. The children of a node come from three sources. One is text: what followed the same last
+tokens in the request's own text, as in prompt lookup, and in finished answers; of each the longest matches. The second
+is what the target wrote after these tokens in any request, as in recycling, several tokens a context. The third is what
+followed them in the texts of a datastore. The next node is the likeliest one that is not yet in the tree, by the
+product of the probabilities on its path. So every prefix of the nodes is the best tree of its size. That is the
+expansion of EAGLE-2 (arXiv 2406.16858) with counts in place of a head's probabilities. SuffixDecoding (arXiv
+2411.04975) and SSSD (arXiv 2411.05894) expand best first over counts, too.
 
 The probability of a child is counted: how often the target emitted children that were found in the same way, verified
-or not. The way is the length of the match, context and place in the table, and child rank.
+or not. The way is what each source says of the child (a kind, 0 where it does not have it), and child rank. In text
+that is the length of the match, in the table the context and the place, in the datastore the context and the share.
 """
 
 import heapq
+import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
 import numpy as np
 
 from smartspec.control.records import MAX_TREE_NODES, DrafterSpec, FreeTests
 from smartspec.core.batch import NO_DRAFT, Batch, Draft, Verification
+from smartspec.drafters.answer_memory import AnswerMemory
+from smartspec.drafters.datastore import Datastore
+from smartspec.drafters.finished_answers import Followed
 from smartspec.drafters.model_free import FORCED
 from smartspec.drafters.recycling import MAX_CONTEXT, NUM_CANDIDATES, RecyclingDrafter, append, pack
 
@@ -34,15 +42,18 @@ PRIOR_WEIGHT = 4.0  # of the priors, in observations
 MEMORY = 0.999  # per observation of a kind
 
 
-# Before anything is counted: by length of the match in the text, by length of the table's context and place in it, and
-# the share that is left of both for later ranks.
+# Before anything is counted: by length of the match in text, by length of the table's context and place in it, by share
+# in the datastore, and what is left of all for later ranks.
 BY_MATCH = (0.0, 0.3, 0.45, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9)
 BY_CONTEXT = (0.0, 0.15, 0.3, 0.45)
 BY_PLACE = (1.0, 0.35, 0.2)
+BY_SHARE = (0.05, 0.15, 0.3, 0.5, 0.75)
+SHARES = (0.1, 0.2, 0.4, 0.65)  # between those
 BY_RANK = (1.0, 0.6, 0.4)
 
-_NUM_TABLE_KINDS = 1 + MAX_CONTEXT * NUM_CANDIDATES
-_SHAPE = (MAX_MATCH + 1, _NUM_TABLE_KINDS, MAX_RANK + 1)
+# A kind is one number, to which each source adds its part.
+_SHAPE = (MAX_MATCH + 1, 1 + MAX_CONTEXT * NUM_CANDIDATES, 1 + MAX_CONTEXT * len(BY_SHARE), MAX_RANK + 1)
+_OF_MATCH, _OF_TABLE, _OF_STORE = (math.prod(_SHAPE[axis:]) for axis in (1, 2, 3))
 
 
 @dataclass(frozen=True)
@@ -53,8 +64,8 @@ class CountedDraft(Draft):
 
 
 class _Child(NamedTuple):
-    """A node that may come next; the least is the likeliest. rank: among the children of its parent. places: of the
-    text that go on with it, and the length of the match after each."""
+    """A node that may come next; the least is the likeliest. rank: among the children of its parent. follow: texts that
+    go on with it."""
 
     cost: float  # minus the probability of its path
     rank: int
@@ -62,7 +73,7 @@ class _Child(NamedTuple):
     parent: int
     token: int
     kind: int
-    places: list[tuple[int, int]]
+    follow: list[Followed]
     context: int
     depth: int
 
@@ -72,8 +83,11 @@ class NgramTreeDrafter(RecyclingDrafter):
 
     spec = DrafterSpec("ngram-tree", match_lengths=(0, 2, 3, 4, 6, 8, FORCED))
 
-    def __init__(self, **options):
+    def __init__(self, *, datastore: Datastore | None = None, memory: AnswerMemory | None = None, **options):
         super().__init__(**options)
+        self._datastore = datastore
+        self._memory = AnswerMemory() if memory is None else memory
+        self._answers = self._memory.of_salt("")
         if self.max_draft_tokens > MAX_TREE_NODES:
             raise ValueError(f"max_draft_tokens is {self.max_draft_tokens}: a draft tree has at most {MAX_TREE_NODES}")
         self._hits = (PRIOR_WEIGHT * _priors()).ravel().tolist()
@@ -83,30 +97,35 @@ class NgramTreeDrafter(RecyclingDrafter):
     def of_salt(self, cache_salt: str) -> "NgramTreeDrafter":
         drafter = super().of_salt(cache_salt)
         assert isinstance(drafter, NgramTreeDrafter)
-        drafter._most_nodes = self._most_nodes
+        drafter._most_nodes, drafter._answers = self._most_nodes, self._memory.of_salt(cache_salt)
         return drafter
+
+    def _options(self) -> dict:
+        return super()._options() | {"datastore": self._datastore, "memory": self._memory}
 
     def begin_step(self, batch: Batch) -> None:
         self._most_nodes = max(1, min(self.max_draft_tokens, NODES_PER_STEP // max(len(batch.decoding), 1)))
+        self._memory.follow(batch)
         super().begin_step(batch)
 
     def propose(self, token_ids: np.ndarray) -> Draft:
         """The best tree after a text, int32 [L]."""
-        text, places = token_ids.tolist(), _matches(token_ids)
         nodes: list[_Child] = []
-        frontier = self._children(text, -1, 1.0, pack(token_ids), places, 0)
-        heapq.heapify(frontier)
+        context = pack(token_ids)
+        follow = [*_matches(token_ids, self._most_nodes), *self._answers.matches(token_ids, context, self._most_nodes)]
+        follow.sort(key=attrgetter("match"), reverse=True)
+        frontier: list[_Child] = []
+        best = [LEAST_PROBABILITY] * self._most_nodes  # probabilities of the best paths so far, the least first
+        self._grow(frontier, best, _Child(-1.0, 0, 1.0, -1, -1, 0, follow, context, 0), -1)
         while frontier and len(nodes) < self._most_nodes:
-            node = heapq.heappop(frontier)
-            nodes.append(node)
-            for child in self._children(text, len(nodes) - 1, -node.cost, node.context, node.places, node.depth):
-                heapq.heappush(frontier, child)
+            nodes.append(heapq.heappop(frontier))
+            self._grow(frontier, best, nodes[-1], len(nodes) - 1)
         if not nodes:
             return NO_DRAFT
         return CountedDraft(
             np.array([node.token for node in nodes], dtype=np.int32),
             np.array([node.parent for node in nodes], dtype=np.int32),
-            match_length=places[0][1] if places else 0,
+            match_length=follow[0].match if follow else 0,
             confidence=np.array([node.chance for node in nodes]),
             kinds=[node.kind for node in nodes],
         )
@@ -139,49 +158,66 @@ class NgramTreeDrafter(RecyclingDrafter):
                 return
             at = following
 
-    def _children(
-        self, text: list[int], node: int, probability: float, context: int, places: list[tuple[int, int]], depth: int
-    ) -> list[_Child]:
-        """Of a node at that depth whose path has that probability: its likeliest child first."""
-        followed: dict[int, list[tuple[int, int]]] = {}
-        for place, match in places:
-            # A match that runs into the end of the text goes on with what it has already said: a period.
-            token = text[place + depth % (len(text) - place)]
-            followed.setdefault(token, []).append((place, match))
-        candidates, num_known = self._candidates(context)
-        in_table = {token: place for place, token in enumerate(candidates) if token >= 0}
-        found = []
-        for token in {**followed, **in_table}:
-            match = min(followed[token][0][1] + depth, MAX_MATCH) if token in followed else 0
-            of_table = 1 + (num_known - 1) * NUM_CANDIDATES + in_table[token] if token in in_table else 0
-            kind = (match * _NUM_TABLE_KINDS + of_table) * (MAX_RANK + 1)
-            found.append((self._hits[kind] / self._tries[kind], token, kind))
-        found.sort(key=lambda child: -child[0])
-        children, chance, left = [], 1.0, 1.0
-        for rank, (_, token, first_kind) in enumerate(found):
-            kind = first_kind + min(rank, MAX_RANK)
+    def _grow(self, frontier: list[_Child], best: list[float], node: _Child, number: int) -> None:
+        """Add the children of a node to those that may come next, as far as their paths are among the best."""
+        if -node.cost <= best[0]:
+            return
+        followed: dict[int, list[Followed]] = {}
+        for each in node.follow:
+            if node.depth < len(each.tokens):
+                followed.setdefault(each.tokens[node.depth], []).append(each)
+        kinds: dict[int, int] = {}  # by token; each source adds its own part
+        for token, matches in followed.items():
+            kinds[token] = min(matches[0].match + node.depth, MAX_MATCH) * _OF_MATCH
+        for token, kind in self._recycled(node.context):
+            kinds[token] = kinds.get(token, 0) + kind * _OF_TABLE
+        for token, kind in self._stored(node.context):
+            kinds[token] = kinds.get(token, 0) + kind * _OF_STORE
+        hits, tries = self._hits, self._tries
+        found = [(hits[kind] / tries[kind], token, kind) for token, kind in kinds.items()]
+        found.sort(key=itemgetter(0), reverse=True)
+        chance, left = 1.0, 1.0
+        for rank, (_, token, kind) in enumerate(found):
+            kind += min(rank, MAX_RANK)
             # No likelier than a child of an earlier rank, and of all of them only one can be right.
-            chance = min(self._hits[kind] / self._tries[kind], chance, left)
+            chance = min(hits[kind] / tries[kind], chance, left)
             left -= chance
-            if (path := probability * chance) < LEAST_PROBABILITY:
+            if (cost := node.cost * chance) >= -best[0]:
                 break
-            follow = followed.get(token, [])
-            children.append(_Child(-path, rank, chance, node, token, kind, follow, append(context, token), depth + 1))
-        return children
+            heapq.heapreplace(best, -cost)
+            follow, context = followed.get(token, []), append(node.context, token)
+            heapq.heappush(frontier, _Child(cost, rank, chance, number, token, kind, follow, context, node.depth + 1))
+
+    def _recycled(self, context: int) -> list[tuple[int, int]]:
+        """Next tokens by the table, each with its kind: 1 and more, by length of the context and place."""
+        candidates, num_known = self._candidates(context)
+        first = 1 + (num_known - 1) * NUM_CANDIDATES
+        return [(token, first + place) for place, token in enumerate(candidates) if token >= 0]
+
+    def _stored(self, context: int) -> list[tuple[int, int]]:
+        """The same by the datastore: by length of the context and share."""
+        if self._datastore is None:
+            return []
+        tokens, shares, num_known = self._datastore.lookup(context)
+        first = 1 + (num_known - 1) * len(BY_SHARE)
+        return [(token, first + bisect_right(SHARES, share)) for token, share in zip(tokens, shares, strict=True)]
 
 
+@cache
 def _priors() -> np.ndarray:
     """Probability of each kind of child before anything is counted: float [_SHAPE]."""
     priors = np.zeros(_SHAPE)
-    for match, of_table, rank in np.ndindex(*_SHAPE):
+    for match, of_table, of_store, rank in np.ndindex(*_SHAPE):
         context, place = divmod(of_table + NUM_CANDIDATES - 1, NUM_CANDIDATES)
         by_table = BY_CONTEXT[context] * BY_PLACE[place] if of_table else 0.0
-        priors[match, of_table, rank] = (1.0 - (1.0 - BY_MATCH[match]) * (1.0 - by_table)) * BY_RANK[rank]
+        by_store = BY_SHARE[(of_store - 1) % len(BY_SHARE)] if of_store else 0.0
+        is_none = (1.0 - BY_MATCH[match]) * (1.0 - by_table) * (1.0 - by_store)
+        priors[match, of_table, of_store, rank] = (1.0 - is_none) * BY_RANK[rank]
     return priors
 
 
-def _matches(token_ids: np.ndarray) -> list[tuple[int, int]]:
-    """Places after earlier matches of the text's end and their lengths, the longest and most recent first."""
+def _matches(token_ids: np.ndarray, num_tokens: int) -> list[Followed]:
+    """What followed earlier matches of the text's end, as many tokens; the longest and most recent first."""
     ends = np.flatnonzero(token_ids[:-1] == token_ids[-1])[-MAX_SCANNED:]
     if not len(ends):
         return []
@@ -191,4 +227,9 @@ def _matches(token_ids: np.ndarray) -> list[tuple[int, int]]:
     is_equal = (token_ids[np.maximum(places, 0)] == token_ids[len(token_ids) - 1 - back]) & (places >= 0)
     lengths = np.logical_and.accumulate(is_equal, axis=1).sum(axis=1)
     order = np.lexsort((-ends, -lengths))[:MAX_MATCHES]
-    return list(zip((ends[order] + 1).tolist(), lengths[order].tolist(), strict=True))
+    found = []
+    for place, length in zip((ends[order] + 1).tolist(), lengths[order].tolist(), strict=True):
+        tokens = token_ids[place : place + num_tokens].tolist()
+        # A match that runs into the end of the text goes on with what it has already said: a period.
+        found.append(Followed(tokens * -(-num_tokens // len(tokens)), length))
+    return found

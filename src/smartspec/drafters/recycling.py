@@ -20,8 +20,8 @@ from smartspec.drafters.model_free import FORCED, ModelFreeDrafter
 MAX_CONTEXT = 3
 # Contexts are packed into int64, their newest token in the lowest bits. Larger token ids would only be confused.
 TOKEN_BITS = 20
-_MASKS = tuple((1 << TOKEN_BITS * num_tokens) - 1 for num_tokens in range(MAX_CONTEXT + 1))
-_LONGEST_FIRST = tuple(reversed(list(enumerate(_MASKS))[1:]))
+MASKS = tuple((1 << TOKEN_BITS * num_tokens) - 1 for num_tokens in range(MAX_CONTEXT + 1))
+LONGEST_FIRST = tuple(reversed(list(enumerate(MASKS))[1:]))
 NUM_ENTRIES = 65521  # a prime: the remainder spreads contexts evenly
 NUM_CANDIDATES = 3  # next tokens of a context that are remembered; a chain takes the newest one
 _NONE = array("i", [-1] * NUM_CANDIDATES)
@@ -50,18 +50,21 @@ class RecyclingDrafter(ModelFreeDrafter):
         if not cache_salt:
             return self
         if cache_salt not in self._of_salt:
-            options = {"max_draft_tokens": self.max_draft_tokens, "num_entries": len(self._contexts)}
-            self._of_salt[cache_salt] = type(self)(**options)
+            self._of_salt[cache_salt] = type(self)(**self._options())
             if len(self._of_salt) > MAX_SALTS:
                 self._of_salt.popitem(last=False)
         self._of_salt.move_to_end(cache_salt)
         return self._of_salt[cache_salt]
 
+    def _options(self) -> dict:
+        """To make the drafter of another salt."""
+        return {"max_draft_tokens": self.max_draft_tokens, "num_entries": len(self._contexts)}
+
     def learn(self, token_ids: np.ndarray, emitted_token_ids: tuple[int, ...]) -> None:
         """Remember that the target emitted these tokens after the text token_ids, int32 [L]."""
         context, contexts, next_tokens = pack(token_ids), self._contexts, self._next_tokens
         for token in emitted_token_ids:
-            for mask in _MASKS[1:]:
+            for mask in MASKS[1:]:
                 key = context & mask
                 slot = key % len(contexts)
                 first = NUM_CANDIDATES * slot
@@ -83,7 +86,7 @@ class RecyclingDrafter(ModelFreeDrafter):
         context, num_known = pack(token_ids), 0
         contexts, next_tokens = self._contexts, self._next_tokens
         while len(draft) < self.max_draft_tokens:
-            for num_tokens, mask in _LONGEST_FIRST:  # as in _candidates, without a call for every token
+            for num_tokens, mask in LONGEST_FIRST:  # as in _candidates, without a call for every token
                 key = context & mask
                 slot = key % len(contexts)
                 if contexts[slot] == key:
@@ -99,7 +102,7 @@ class RecyclingDrafter(ModelFreeDrafter):
     def _candidates(self, context: int) -> tuple[list[int], int]:
         """The last different tokens that followed the longest known context, newest first, -1 after their end, and
         that context's length; 0 where none is known."""
-        for num_tokens, mask in _LONGEST_FIRST:
+        for num_tokens, mask in LONGEST_FIRST:
             key = context & mask
             slot = key % len(self._contexts)
             if self._contexts[slot] == key:
@@ -112,8 +115,8 @@ def pack(token_ids: np.ndarray) -> int:
     context = 0
     for token in token_ids[-MAX_CONTEXT:].tolist():
         context = context << TOKEN_BITS | token + 1
-    return context & _MASKS[MAX_CONTEXT]
+    return context & MASKS[MAX_CONTEXT]
 
 
 def append(context: int, token: int) -> int:
-    return (context << TOKEN_BITS | token + 1) & _MASKS[MAX_CONTEXT]
+    return (context << TOKEN_BITS | token + 1) & MASKS[MAX_CONTEXT]

@@ -13,15 +13,10 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from smartspec.engine.models.taps import tapped
+from smartspec.engine.text.tokenizer_digest import PROBE
 from smartspec.train.shards import read_shard, shard_paths, tokenizer_of
 from smartspec.train.signals import read_signals, signals_of
 
-# What tokenizers of one vocabulary do differently: digits, white space, line ends, contractions, scripts, symbols.
-PROBE = (
-    " In 2024, 1234567 of 3.14159 x 10^-5 (12%)\n\n\n1. one\r\n2.\ttwo\n    return x[1:]==a_b;  don't we'll IT'S "
-    "\u00e9 e\u0301 \ufb01 \u4f60\u597d\uff0c\u4e16\u754c \u3053\u3093 \u0645\u0631\u062d\u0628\u0627 "
-    "\U0001f469\u200d\U0001f680 \u2167 \u00bd ...!!! ---\n \n"
-)
 MAX_DIFFERENCE = 0.25  # of features, relative: kernels, blocks of weights and float16 round by a few hundredths
 
 

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from smartspec.core.drafter import Drafter
+from smartspec.drafters.answer_memory import AnswerMemory
+from smartspec.drafters.datastore import Datastore
 from smartspec.engine.models.loaded_model import LoadedModel
 from smartspec.engine.models.model_runner import ModelRunner
 
@@ -12,7 +14,7 @@ from smartspec.engine.models.model_runner import ModelRunner
 class DrafterSource:
     """name: as in --drafter. model, target: the name of the model that is served, and the model. load_model: another
     one by its name, with the same dtype, device and quantization. is_rounded: whether heads are rounded to blocks,
-    where our kernel runs them."""
+    where our kernel runs them. datastore, memory: what drafters without a model may read."""
 
     name: str
     model: str
@@ -22,6 +24,8 @@ class DrafterSource:
     max_len: int
     max_draft_tokens: int
     is_rounded: bool = True
+    datastore: Datastore | None = None
+    memory: AnswerMemory | None = None
 
 
 @dataclass(frozen=True)

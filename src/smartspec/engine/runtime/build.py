@@ -2,7 +2,8 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import cast
 
 from transformers import PreTrainedTokenizerBase
@@ -15,8 +16,13 @@ from smartspec.core.blocks import BlockManager
 from smartspec.core.drafter import Drafter, ProfiledDrafter
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.scheduler import Scheduler
+from smartspec.drafters.answer_files import AnswerFiles
+from smartspec.drafters.answer_memory import AnswerMemory
+from smartspec.drafters.datastore import Datastore
+from smartspec.drafters.drafter_names import READERS
 from smartspec.drafters.ngram_tree import NgramTreeDrafter
 from smartspec.engine.drafting.head_kinds import HEADS
+from smartspec.engine.drafting.shipped_datastore import datastore_folder
 from smartspec.engine.drafting.source import DrafterSource, PreparedDrafter
 from smartspec.engine.drafting.with_ngrams import WithNgrams
 from smartspec.engine.models.checkpoint import claimed_positions, locate
@@ -36,6 +42,7 @@ from smartspec.engine.runtime.profile import (
     profile_key,
     profiled_latency,
 )
+from smartspec.engine.text.tokenizer_digest import quick_digest
 
 logger = logging.getLogger(__name__)
 
@@ -57,13 +64,15 @@ class Engine:
     check_profile: Callable[[], None] = lambda: None
     measure_again: Callable[[Callable[[], bool]], None] = lambda interrupted: None
     decision_log: DecisionLog | None = None
+    memory: AnswerMemory = field(default_factory=AnswerMemory)
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
         return self.loaded.tokenizer
 
     def close(self) -> None:
-        """Finish the decision log, if there is one. Call it when the last step is over."""
+        """Finish what is written: the decision log, the answers. Call it when the last step is over."""
+        self.memory.close()
         if self.decision_log is not None:
             self.decision_log.close()
 
@@ -108,7 +117,7 @@ def build_engine(config: EngineConfig, report: Callable[[str], None] = lambda te
             controller.use_latency(models.by_drafter(fresh))
 
     length, kernels = models.target.max_len, kernel_report(loaded)
-    return Engine(core, loaded, config, length, kernels, check_profile, measure_again, decision_log)
+    return Engine(core, loaded, config, length, kernels, check_profile, measure_again, decision_log, models.memory)
 
 
 def with_ngrams(drafters: tuple[Drafter, ...]) -> tuple[Drafter, ...]:
@@ -132,11 +141,14 @@ def _log_header(controller: Controller, config: EngineConfig) -> LogHeader:
 
 @dataclass(frozen=True)
 class Models:
-    """The target with its KV memory and the drafters, in the order of their names. kv_tokens: what may be in use."""
+    """The target with its KV memory and the drafters, in the order of their names. kv_tokens: what may be in use.
+    datastore, memory: what drafters without a model read."""
 
     target: ModelRunner
     drafters: tuple[Drafter, ...]
     kv_tokens: int
+    datastore: Datastore | None
+    memory: AnswerMemory
 
     @property
     def profiled(self) -> tuple[ProfiledDrafter, ...]:
@@ -152,6 +164,8 @@ class Models:
 def load_models(config: EngineConfig, report: Callable[[str], None] = lambda text: None) -> Models:
     """Load the target and the drafters that config names. Raises as build_engine."""
     _check_before_loading(config)
+    folder = datastore_folder(config.datastore, config.model) if {*READERS} & {*config.active_drafters} else None
+    datastore = None if folder is None else Datastore(folder)
 
     def load(name: str, what: str = "draft model ") -> LoadedModel:
         report(f"loading {what}{name}")
@@ -163,15 +177,28 @@ def load_models(config: EngineConfig, report: Callable[[str], None] = lambda tex
         return loaded
 
     loaded = load(config.model, what="")
+    memory = _read_texts(config, loaded, datastore)
     limits = {"num_slots": config.max_batch, "max_len": _max_model_len(config, loaded)}
     options = {"max_draft_tokens": config.max_draft_tokens, "is_rounded": config.quantization != "none"}
+    options |= {"datastore": datastore, "memory": memory}
     prepared = {
         name: prepare_drafter(DrafterSource(name, config.model, loaded, load, **limits, **options))
         for name in config.active_drafters
     }
     target = ModelRunner(loaded, **limits, taps=_common_taps(prepared))
     drafters = tuple([each.make(target) for each in prepared.values()])
-    return Models(target, drafters, _kv_tokens(config, limits["max_len"]))
+    return Models(target, drafters, _kv_tokens(config, limits["max_len"]), datastore, memory)
+
+
+def _read_texts(config: EngineConfig, loaded: LoadedModel, datastore: Datastore | None) -> AnswerMemory:
+    """The memory of answers, as it was left. ValueError where it, or the datastore, is of another tokenizer."""
+    is_kept = config.datastore_memory is not None and {*READERS} & {*config.active_drafters}
+    tokenizer = quick_digest(loaded.tokenizer) if datastore is not None or is_kept else ""
+    if datastore is not None:
+        datastore.check_for(tokenizer, loaded.vocab_size, config.model)
+    if not is_kept:
+        return AnswerMemory()
+    return AnswerMemory(AnswerFiles(Path(config.datastore_memory).expanduser(), tokenizer, loaded.vocab_size))
 
 
 def _check_before_loading(config: EngineConfig) -> None:

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from smartspec.control.policy_names import parse_policy
-from smartspec.drafters.drafter_names import is_model_free
+from smartspec.drafters.drafter_names import READERS, is_model_free
+from smartspec.engine.drafting.shipped_datastore import NONE, datastore_folder
 from smartspec.engine.drafting.shipped_head import SHIPPED, has_shipped_head
 
 BLOCK_SIZE = 16
@@ -13,14 +14,16 @@ BLOCK_SIZE = 16
 @dataclass(frozen=True)
 class EngineConfig:
     """model: a name, see engine.models.load. drafters: names, of drafter_names.MODEL_FREE_DRAFTERS, module:Class, of
-    heads or of models; None for those of default_drafters.
+    heads or of models; None for the default ones.
 
     policy: a name, see control.policy_names; "off" is plain decoding, for which no drafter is made.
 
     max_model_len: most tokens of one request, None for the model's own limit. kv_tokens: KV memory in tokens over all
     requests, None for max_batch requests of 1024 tokens. max_batched_tokens: ordinary tokens fed per step.
     max_draft_tokens: K, the longest draft. max_queue: requests that may wait; max_queue_per_client: of
-    one client, None for half of them. decision_log: file for decision records,
+    one client, None for half of them. datastore: folder of what READERS draft from, None for the one that comes with
+    the model, "none" for none. datastore_memory: folder where finished answers are kept, which they draft from, too;
+    None for nowhere. decision_log: file for decision records,
     None for none. strict: failures of the controller, and input to it that cannot be true, raise (for tests); otherwise
     they are counted and the engine serves on.
 
@@ -41,12 +44,14 @@ class EngineConfig:
     max_draft_tokens: int = 10
     max_queue: int = 1024
     max_queue_per_client: int | None = None
+    datastore: str | None = None
+    datastore_memory: Path | None = None
     decision_log: Path | None = None
     strict: bool = False
 
     def __post_init__(self):
         if self.drafters is None:
-            object.__setattr__(self, "drafters", default_drafters(self.model, self.quantization))
+            object.__setattr__(self, "drafters", self._default_drafters())
         for name in ("max_batch", "max_batched_tokens", "max_draft_tokens", "max_queue"):
             _require_positive(name, getattr(self, name))
         for name in ("max_model_len", "kv_tokens", "max_queue_per_client"):
@@ -63,6 +68,20 @@ class EngineConfig:
                 f"policy {self.policy!r} needs {', '.join(needs)}, which only the simulator has: use another"
             )
 
+        given = {"datastore": self.datastore not in (None, NONE), "datastore_memory": self.datastore_memory is not None}
+        if unread := [name for name, is_given in given.items() if is_given and not {*READERS} & {*self.drafters}]:
+            raise ValueError(
+                f"{unread[0]} {str(getattr(self, unread[0]))!r} is read by no drafter of {', '.join(self.drafters)}: "
+                f"add {' or '.join(READERS)}"
+            )
+
+    def _default_drafters(self) -> tuple[str, ...]:
+        """Those without a model; and the head that comes with the model where its weights are not in blocks: a pass
+        over those is so short that on a CPU the head's passes, and planning them, take what they bring."""
+        has_texts = datastore_folder(self.datastore, self.model) is not None or self.datastore_memory is not None
+        has_head = self.quantization == "none" and has_shipped_head(self.model)
+        return ("prompt-lookup", "recycling", *(["datastore"] * has_texts), *([SHIPPED] * has_head))
+
     @property
     def active_drafters(self) -> tuple[str, ...]:
         """Those that run: none where the policy never drafts."""
@@ -77,13 +96,6 @@ class EngineConfig:
     def draft_models(self) -> tuple[str, ...]:
         """Those with passes: models, trained heads, classes of one's own that draft with a model."""
         return tuple(name for name in self.active_drafters if not is_model_free(name))
-
-
-def default_drafters(model: str, quantization: str) -> tuple[str, ...]:
-    """Those without a model; and the head that comes with the model where its weights are not in blocks: a pass over
-    those is so short that on a CPU the head's passes, and planning them, take what they bring."""
-    has_head = quantization == "none" and has_shipped_head(model)
-    return ("prompt-lookup", "recycling", *([SHIPPED] if has_head else []))
 
 
 def parse_drafters(text: str) -> tuple[str, ...]:

@@ -31,7 +31,8 @@ def prepare_drafter(source: DrafterSource) -> PreparedDrafter:
 
 def prepare_model_free(source: DrafterSource) -> PreparedDrafter:
     """A drafter that needs nothing of the target."""
-    return PreparedDrafter(lambda target: model_free_drafter(source.name, source.max_draft_tokens))
+    texts = {"datastore": source.datastore, "memory": source.memory}
+    return PreparedDrafter(lambda target: model_free_drafter(source.name, source.max_draft_tokens, **texts))
 
 
 def prepare_own(source: DrafterSource) -> PreparedDrafter:

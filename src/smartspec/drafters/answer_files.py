@@ -1,0 +1,150 @@
+"""Finished answers in files, so that a server that starts again knows them: a file for each cache salt.
+
+The folder is for its owner alone (mode 0700), as answers are what users read. Files are named by the SHA-256 of the
+salt, and hold token ids, int32, with END after each answer. What is torn by a crash is the end of one answer.
+"""
+
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import stat
+from array import array
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from smartspec.drafters.finished_answers import END, MAX_TOKENS
+from smartspec.drafters.recycling import MAX_SALTS
+
+FORMAT = 1
+HEADER = "answers.json"
+WIDTH = 4  # bytes of a token
+MAX_BYTES = 4 * MAX_TOKENS * WIDTH  # of a file, which is then cut to what is remembered
+
+logger = logging.getLogger(__name__)
+
+
+class AnswerFiles:
+    """tokenizer: its digest; vocab_size: of the model whose tokens these are.
+
+    Raises ValueError naming the folder and the remedy where it holds something else, is open to others or in use;
+    OSError where it cannot be made or read. What cannot be written later is said once in the log: answers are then kept
+    no more, and all else goes on.
+    """
+
+    def __init__(self, folder: Path, tokenizer: str, vocab_size: int):
+        self._folder = folder
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._descriptor: int | None = _locked(folder)
+        self._is_written = True
+        try:
+            _check_header(folder, {"format": FORMAT, "tokenizer": tokenizer, "vocab_size": vocab_size})
+            newest_first = sorted(folder.glob("*.tokens"), key=lambda path: -path.stat().st_mtime)
+            for path in newest_first[MAX_SALTS + 1 :]:
+                path.unlink()
+            self._kept = {path.stem: _read(path, vocab_size) for path in newest_first[: MAX_SALTS + 1]}
+        except BaseException:
+            self.close()
+            raise
+
+    def take(self, cache_salt: str) -> np.ndarray:
+        """What the file of a salt held at the start, int32 [n]; the next time nothing."""
+        return self._kept.pop(_name(cache_salt), np.empty(0, dtype=np.int32))
+
+    def append(self, cache_salt: str, token_ids: Sequence[int]) -> None:
+        """Keep an answer of that salt."""
+        if not self._is_written:
+            return
+        path = self._path(cache_salt)
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            try:
+                _write(descriptor, array("i", (*token_ids, END)).tobytes())
+                num_bytes = os.fstat(descriptor).st_size
+            finally:
+                os.close(descriptor)
+            if num_bytes > MAX_BYTES:
+                _shorten(path)
+        except OSError as error:
+            self._is_written = False
+            logger.warning("cannot write %s (%s): answers are kept no more, until the next start", path, error.strerror)
+
+    def forget(self, cache_salt: str) -> None:
+        self._path(cache_salt).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Let another process use the folder; idempotent."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor, self._is_written = None, False
+
+    def _path(self, cache_salt: str) -> Path:
+        return self._folder / f"{_name(cache_salt)}.tokens"
+
+
+def _name(cache_salt: str) -> str:
+    return hashlib.sha256(cache_salt.encode()).hexdigest()
+
+
+def _locked(folder: Path) -> int:
+    """A descriptor of the folder; no other process gets one while it is open."""
+    facts = folder.stat()
+    if not stat.S_ISDIR(facts.st_mode) or facts.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        mode = stat.S_IMODE(facts.st_mode)
+        raise ValueError(f"{folder} can be used by others (mode {mode:o}): answers are private, chmod 700 {folder}")
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        raise ValueError(f"{folder} is in use by another server: give each its own folder") from error
+    return descriptor
+
+
+def _check_header(folder: Path, expected: dict) -> None:
+    path = folder / HEADER
+    if not any(folder.iterdir()):
+        path.write_text(json.dumps(expected) + "\n", encoding="utf-8")
+        return
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        raise ValueError(
+            f"{folder} holds no answers of smartspec ({HEADER} is missing or damaged): name an empty or a new folder"
+        ) from None
+    if found != expected:
+        raise ValueError(
+            f"{folder} holds answers of another tokenizer or of another version: name another folder, or empty it"
+        )
+
+
+def _read(path: Path, vocab_size: int) -> np.ndarray:
+    """The newest whole tokens of a file; ValueError naming it if they are none of the vocabulary."""
+    content = path.read_bytes()
+    if len(content) % WIDTH:
+        os.truncate(path, len(content) // WIDTH * WIDTH)
+    tokens = np.frombuffer(content, dtype="<i4", count=len(content) // WIDTH)[-MAX_TOKENS:]
+    if len(tokens) and (tokens.min() < END or tokens.max() >= vocab_size):
+        raise ValueError(f"{path} is damaged, it holds numbers that are no tokens: delete it")
+    return tokens
+
+
+def _write(descriptor: int, content: bytes) -> None:
+    while content:
+        content = content[os.write(descriptor, content) :]
+
+
+def _shorten(path: Path) -> None:
+    partial = path.with_suffix(".partial")
+    with path.open("rb") as file:
+        file.seek(-MAX_TOKENS * WIDTH, os.SEEK_END)
+        kept = file.read()
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        _write(descriptor, kept)
+    finally:
+        os.close(descriptor)
+    partial.replace(path)

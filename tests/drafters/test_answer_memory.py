@@ -1,0 +1,191 @@
+"""Finished answers: of one salt alone, repeated requests are drafted, and kept over restarts."""
+
+import errno
+import logging
+import os
+import stat
+
+import numpy as np
+import pytest
+
+from smartspec.core.batch import Batch
+from smartspec.core.origin import Origin
+from smartspec.core.request import Request, RequestStatus
+from smartspec.core.sampling_params import SamplingParams
+from smartspec.drafters import answer_files
+from smartspec.drafters.answer_files import AnswerFiles
+from smartspec.drafters.answer_memory import AnswerMemory
+from smartspec.drafters.datastore_drafter import DatastoreDrafter
+from smartspec.drafters.ngram_tree import NgramTreeDrafter
+from smartspec.drafters.recycling import MAX_SALTS
+
+PROMPT, ANSWER = list(range(40)), list(range(50, 90))
+DRAFTERS = (DatastoreDrafter, NgramTreeDrafter)
+
+
+def as_text(token_ids) -> np.ndarray:
+    return np.array(token_ids, dtype=np.int32)
+
+
+def finish(memory: AnswerMemory, prompt=PROMPT, answer=ANSWER, salt="", request_id=0) -> None:
+    """A request runs, and has ended when the next step begins."""
+    request = Request(
+        request_id, prompt, SamplingParams(max_tokens=len(answer)), seed=0, origin=Origin(cache_salt=salt)
+    )
+    memory.follow(Batch(prefill=(request,), num_prefill_tokens=(len(prompt),)))
+    request.append(answer)
+    request.status = RequestStatus.FINISHED
+    memory.follow(Batch())
+
+
+def files(folder, tokenizer="digest") -> AnswerFiles:
+    return AnswerFiles(folder, tokenizer, 1000)
+
+
+def drafted(memory: AnswerMemory, salt="", drafter=DatastoreDrafter, text=PROMPT) -> list[int]:
+    return drafter(max_draft_tokens=8, memory=memory).of_salt(salt).propose(as_text(text)).token_ids.tolist()
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_a_repeated_prompt_is_drafted_from_its_first_token(drafter):
+    memory = AnswerMemory()
+    finish(memory)
+    for written in range(0, 32, 8):
+        assert drafted(memory, drafter=drafter, text=PROMPT + ANSWER[:written]) == ANSWER[written : written + 8]
+    assert drafted(memory, drafter=drafter, text=PROMPT + ANSWER[:36]) == ANSWER[36:], "an answer ends"
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS)
+@pytest.mark.parametrize("salt", ["", "a"])
+def test_answers_of_one_salt_are_not_in_drafts_of_another(drafter, salt):
+    memory = AnswerMemory()
+    finish(memory, salt=salt)
+    assert {other: len(drafted(memory, other, drafter)) > 0 for other in ("", "a", "b")} == {
+        other: other == salt for other in ("", "a", "b")
+    }
+
+
+def test_requests_that_run_or_failed_are_not_remembered():
+    memory = AnswerMemory()
+    request = Request(0, PROMPT, SamplingParams(max_tokens=90), seed=0)
+    memory.follow(Batch(decoding=(request,)))
+    request.append(ANSWER)
+    memory.follow(Batch(decoding=(request,)))
+    assert not drafted(memory)
+    request.fail("nan")
+    request.status = RequestStatus.FINISHED
+    memory.follow(Batch())
+    assert not drafted(memory)
+
+
+def test_salts_are_forgotten_beyond_a_number(tmp_path):
+    memory = AnswerMemory(files(tmp_path / "kept"))
+    for number in range(MAX_SALTS + 1):
+        finish(memory, salt=f"salt {number}", request_id=number)
+        memory.of_salt("salt 0")
+    assert len(list((tmp_path / "kept").glob("*.tokens"))) == MAX_SALTS
+    assert [len(drafted(memory, f"salt {number}")) > 0 for number in (0, MAX_SALTS, 1)] == [True, True, False]
+
+
+@pytest.mark.parametrize("salt", ["", "key of a client"])
+def test_answers_are_kept_over_a_restart_and_their_owner_alone_can_read_them(tmp_path, salt):
+    folder = tmp_path / "kept"
+    memory = AnswerMemory(files(folder))
+    finish(memory, salt=salt)
+    finish(memory, [7, 8, 9], [*range(100, 120)], salt, 1)
+    memory.close()
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in folder.glob("*.tokens"))
+    assert not [path for path in folder.iterdir() if salt and salt in path.name]
+    again = AnswerMemory(files(folder))
+    assert drafted(again, salt) == ANSWER[:8]
+    assert drafted(again, salt, text=[7, 8, 9, *range(100, 103)]) == [*range(103, 111)]
+    assert not drafted(again, "another")
+
+
+def test_the_last_answer_is_kept_although_no_step_comes_after_it(tmp_path):
+    memory = AnswerMemory(files(tmp_path / "kept"))
+    request = Request(0, PROMPT, SamplingParams(max_tokens=90), seed=0)
+    memory.follow(Batch(decoding=(request,)))
+    request.append(ANSWER)
+    request.status = RequestStatus.FINISHED
+    memory.close()
+    memory.close()
+    assert drafted(AnswerMemory(files(tmp_path / "kept"))) == ANSWER[:8]
+
+
+def kept(folder):
+    memory = AnswerMemory(files(folder))
+    finish(memory)
+    memory.close()
+    return next(folder.glob("*.tokens"))
+
+
+def test_a_torn_file_loses_its_end_alone(tmp_path):
+    path = kept(tmp_path / "kept")
+    os.truncate(path, path.stat().st_size - 10)
+    memory = AnswerMemory(files(tmp_path / "kept"))
+    assert drafted(memory) == ANSWER[:8]
+    finish(memory, [7, 8, 9], [*range(100, 120)], request_id=1)
+    memory.close()
+    assert drafted(AnswerMemory(files(tmp_path / "kept")), text=[7, 8, 9, 100, 101, 102]) == [*range(103, 111)]
+
+
+def test_files_are_cut_to_what_is_remembered(tmp_path, monkeypatch):
+    monkeypatch.setattr(answer_files, "MAX_TOKENS", 200)
+    monkeypatch.setattr(answer_files, "MAX_BYTES", 4 * 4 * 200)
+    memory = AnswerMemory(files(tmp_path / "kept"))
+    for number in range(40):
+        finish(memory, answer=[*range(number, number + 50)], request_id=number)
+    path = next((tmp_path / "kept").glob("*.tokens"))
+    assert path.stat().st_size <= 4 * 4 * 200 and stat.S_IMODE(path.stat().st_mode) == 0o600
+    memory.close()
+    assert drafted(AnswerMemory(files(tmp_path / "kept")), text=[*range(40, 50)]) == [*range(50, 58)]
+
+
+def damage(path):
+    path.write_bytes(np.array([1000], dtype="<i4").tobytes())
+
+
+@pytest.mark.parametrize(
+    ("harm", "message"),
+    [
+        (lambda path: path.parent.chmod(0o755), r"can be used by others \(mode 755\): .* chmod 700"),
+        (damage, "is damaged, it holds numbers that are no tokens: delete it"),
+        (lambda path: (path.parent / "answers.json").write_text("{"), "missing or damaged.: name an empty"),
+        (
+            lambda path: (path.parent / "answers.json").write_text('{"format": 2}'),
+            "another tokenizer or of another version",
+        ),
+        (lambda path: (path.parent / "answers.json").unlink(), "missing or damaged"),
+    ],
+)
+def test_a_folder_that_cannot_be_used_is_refused_with_the_remedy(tmp_path, harm, message):
+    harm(kept(tmp_path / "kept"))
+    with pytest.raises(ValueError, match=message):
+        files(tmp_path / "kept")
+    os.chmod(tmp_path / "kept", 0o700)
+
+
+def test_another_tokenizers_answers_and_a_folder_in_use_are_refused(tmp_path):
+    first = files(tmp_path / "kept")
+    with pytest.raises(ValueError, match="is in use by another server: give each its own folder"):
+        files(tmp_path / "kept")
+    first.close()
+    with pytest.raises(ValueError, match="of another tokenizer"):
+        files(tmp_path / "kept", "other")
+    files(tmp_path / "kept").close()
+
+
+def test_a_full_disk_is_said_once_and_drafting_goes_on(tmp_path, monkeypatch, caplog):
+    memory = AnswerMemory(files(tmp_path / "kept"))
+
+    def full(descriptor, content):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(answer_files.os, "write", full)
+    with caplog.at_level(logging.WARNING):
+        finish(memory)
+        finish(memory, request_id=1)
+    assert len(caplog.records) == 1 and "No space left on device" in caplog.text
+    assert drafted(memory) == ANSWER[:8]
