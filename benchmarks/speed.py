@@ -1,9 +1,10 @@
-"""How fast is our engine by task and load, and our server by arrival rate?
+"""How fast is our engine by task, load and length of text, and our server by arrival rate?
 
     python benchmarks/speed.py tasks --quantization none --prompts FOLDER --folder build/task-speed
+    python benchmarks/speed.py contexts --prompts FILE --task summarization --drafters self:256
     python benchmarks/speed.py rates --rates 0.3,0.6,1,1.5,2,3 --output rates.json --plot rates.png
 
-Both compare policies, and go on from what is kept of an earlier run.
+tasks and rates compare policies, and go on from what is kept of an earlier run.
 """
 
 from contextlib import ExitStack
@@ -55,6 +56,33 @@ def tasks(
     settings |= {"rows": rows, "parts": parts, "max_tokens": max_tokens, "temperature": temperature}
     levels = [int(level) for level in concurrency.split(",")]
     task_speed.compare(settings, {task: by_task[task] for task in chosen}, levels, folder)
+
+
+@app.command()
+def contexts(
+    drafters: Annotated[list[str], typer.Option(help="As in `smartspec serve`; give it several times.")],
+    contexts: Annotated[str, typer.Option(help="Tokens of a prompt, separated by commas.")] = "1024,2048,4096,8000",
+    concurrency: Annotated[int, typer.Option(min=1, help="Requests at once.")] = 1,
+    prompts: PromptsPath = None,
+    task: Annotated[str, typer.Option(help="Whose prompts are joined to long texts.")] = MIXED,
+    quantization: Annotated[str, typer.Option(help="As in `smartspec serve`.")] = "auto",
+    rows: Annotated[int, typer.Option(min=1, help="Decoding requests of an engine's steps, summed, of a cell.")] = 400,
+    parts: Annotated[int, typer.Option(min=2, help="Of a cell.")] = 3,
+    max_tokens: Annotated[int, typer.Option(min=2, help="New tokens per request.")] = 128,
+    temperature: Annotated[float, typer.Option(help="0: greedy.", min=0.0)] = 0.0,
+) -> None:
+    """Tokens per second after long texts, of drafters against off, on the live engine.
+
+    Engines take turns as in `tasks`. Requests are questions about the same documents.
+    """
+    from lib import long_contexts
+
+    by_task = prompts_by_task(prompts)
+    check_task(task, by_task)
+    settings = {"rows": rows, "parts": parts, "max_tokens": max_tokens, "temperature": temperature}
+    settings |= {"quantization": quantization}
+    sizes = [int(size) for size in contexts.split(",")]
+    long_contexts.compare(drafters, sizes, concurrency, by_task[task], settings)
 
 
 @app.command()

@@ -12,7 +12,7 @@ from smartspec.engine.runtime import build
 # Kernels share their work between threads; with one, a barrier that is missing would go unseen.
 OF_KERNELS = (
     *("decoder_layer", "elementwise", "fused_pass", "head_drafter", "head_kinds", "head_reference", "panel_linear"),
-    *("quantized_linear", "ragged_attention", "row_bits", "tree_attention"),
+    *("quantized_linear", "ragged_attention", "row_bits", "sparse_window", "tree_attention"),
 )
 
 

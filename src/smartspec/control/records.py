@@ -41,7 +41,8 @@ class DrafterSpec:
     a cost curve. Otherwise it is model-free: its drafts cost nothing and exist before the plan. match_lengths: least
     match length of each of its pools, ascending; acceptance is learned separately per pool. makes_trees: a plan may
     want it for trees (see Plan), as a pass can be fed several nodes of a draft. one_pass_depth: where not 0, one pass
-    makes the whole draft, up to so many tokens deep: another token is another entry of that pass.
+    makes the whole draft, up to so many tokens deep: another token is another entry of that pass. context_limit: where
+    not 0, a pass reads at most so many tokens of a request's context: it takes no longer after longer texts.
     """
 
     name: str
@@ -49,6 +50,7 @@ class DrafterSpec:
     match_lengths: tuple[int, ...] = (0,)
     makes_trees: bool = False
     one_pass_depth: int = 0
+    context_limit: int = 0
 
 
 @dataclass(frozen=True)

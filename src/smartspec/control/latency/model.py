@@ -61,6 +61,7 @@ class LatencyModel:
         self._target = CostCorrection(target)
         self._drafts = {number: CostCorrection(curve) for number, curve in enumerate(drafts) if curve is not None}
         self._one_pass_depths: dict[int, int] = {}
+        self._context_limits: dict[int, int] = {}
         self._host = RobustMean()
         self._sizes_seen: set[int] = set()
         self._relative_errors: deque[float] = deque(maxlen=NUM_ERRORS)
@@ -81,6 +82,7 @@ class LatencyModel:
                 "passes, and None for the others"
             )
         self._one_pass_depths = {n: each.one_pass_depth for n, each in enumerate(drafters) if each.one_pass_depth}
+        self._context_limits = {n: each.context_limit for n, each in enumerate(drafters) if each.context_limit}
 
     @property
     def host_seconds(self) -> float:
@@ -205,40 +207,42 @@ class LatencyModel:
             depths = np.where(plan.drafter == number, plan.passes, 0)
             if not depths.any():
                 continue
-            lag = view.drafters[number].lag
+            lag, context = view.drafters[number].lag, view.context_tokens
+            if number in self._context_limits:
+                context = np.minimum(context, self._context_limits[number])
             if deepest := self._one_pass_depths.get(number):
                 deepest = min(deepest, int(depths.max()))
                 limits = np.arange(1 if every_depth else deepest, deepest + 1)
-                sizes[number] = _one_pass(view, lag, depths, limits)
+                sizes[number] = _one_pass(context, lag, depths, limits)
             else:
-                sizes[number] = _passes(view, lag, depths, plan.width)
+                sizes[number] = _passes(context, lag, depths, plan.width)
         return sizes
 
 
-def _one_pass(view: BatchView, lag: np.ndarray, num_entries: np.ndarray, limits: np.ndarray) -> PassSize:
+def _one_pass(context_tokens: np.ndarray, lag: np.ndarray, num_entries: np.ndarray, limits: np.ndarray) -> PassSize:
     """The pass in which row i has num_entries[i] (int [R], not all 0) entries for its draft, no row more than a limit:
-    one for each of limits, int [L]. lag: int [R]."""
+    one for each of limits, int [L]. context_tokens: int [R], that the pass reads. lag: int [R]."""
     entries = np.minimum(num_entries[:, None], limits)
     takes_part = num_entries > 0
     scored, prefill = entries.sum(axis=0), lag * takes_part
-    context = view.context_tokens @ takes_part + scored
-    attended = (view.context_tokens + 1) @ entries + prefill @ view.context_tokens
+    context = context_tokens @ takes_part + scored
+    attended = (context_tokens + 1) @ entries + prefill @ context_tokens
     rows = np.full(len(limits), takes_part.sum())
     return PassSize(scored + prefill.sum(), context, rows, attended, scored_tokens=scored)
 
 
-def _passes(view: BatchView, lag: np.ndarray, num_passes: np.ndarray, width: int) -> PassSize:
+def _passes(context_tokens: np.ndarray, lag: np.ndarray, num_passes: np.ndarray, width: int) -> PassSize:
     """The draft passes. Row i takes part in the first num_passes[i] (int [R], not all 0), with width nodes in all but
-    the first of them. lag: int [R]."""
+    the first of them. context_tokens: int [R], that a pass reads. lag: int [R]."""
     # Rows that take part at a depth are those of more passes: sums from the end over rows by their number of passes.
-    rows, context = (np.bincount(num_passes, of_row)[:0:-1].cumsum()[::-1] for of_row in (None, view.context_tokens))
+    rows, context = (np.bincount(num_passes, of_row)[:0:-1].cumsum()[::-1] for of_row in (None, context_tokens))
     depths = np.arange(len(rows))
     nodes = np.where(depths == 0, 1, width)
     context = context + rows * (1 + depths * width)
     attended, fed = context * nodes, rows * nodes
     lag = np.where(num_passes > 0, lag, 0)
     if lag.any():
-        attended[0] += lag @ view.context_tokens
+        attended[0] += lag @ context_tokens
     return PassSize(fed + np.where(depths == 0, lag.sum(), 0), context, rows, attended, scored_tokens=fed)
 
 

@@ -16,7 +16,8 @@ import torch.nn.functional as F
 from transformers import AttentionInterface
 
 from smartspec.engine.attention.kv_cache import KVCache
-from smartspec.engine.attention.tree_mask import MAX_TREE_TOKENS, TreeMask
+from smartspec.engine.attention.sparse_window import SparseWindow
+from smartspec.engine.attention.tree_mask import TreeMask, visible_of_slot
 from smartspec.engine.kernels.cpu.ragged_attention import CachedLayer, Heads, ragged_attention
 
 ATTENTION_NAME = "smartspec"
@@ -33,7 +34,7 @@ class Segment:
     """New tokens of one request: token_ids int32 [n] in places start.. of slot; logits of the last num_logits.
 
     tree: what they see where they are tokens of a draft tree; None: everything before, and their positions are their
-    places.
+    places. sparse: what they see of that, None for all; not of trees.
     """
 
     slot: int
@@ -41,6 +42,7 @@ class Segment:
     token_ids: np.ndarray
     num_logits: int
     tree: TreeMask | None = None
+    sparse: SparseWindow | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -64,7 +66,8 @@ class _Group:
     is all there is to know; else rows, int64 [num_slots * num_queries], says which row each padded query takes (padding
     repeats the segment's last one) and real, int64 [num_rows], where the true queries lie among the padded ones.
     places: int64 [num_slots, num_queries], where in its slot each query lies; its position too, but for those of trees.
-    slots: int64 [num_rows]. trees: of the group's slots that feed trees, by their number in the group.
+    slots: int64 [num_rows]. trees: of the group's slots that feed trees, by their number in the group. sparse: of its
+    only segment.
     """
 
     first_slot: int
@@ -78,6 +81,7 @@ class _Group:
     places: torch.Tensor
     slots: torch.Tensor
     trees: dict[int, TreeMask]
+    sparse: SparseWindow | None
 
     def write(self, key: torch.Tensor, value: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Put the group's new keys and values, [num_kv_heads, N, head_dim], into one layer of the cache."""
@@ -87,28 +91,33 @@ class _Group:
         values[self.slots, :, places] = value[:, rows].transpose(0, 1)
 
     def mask(self, window: int | None, dtype: torch.dtype, group_size: int) -> torch.Tensor:
-        """Additive mask [num_slots, 1, group_size * num_queries, context]."""
+        """Additive mask [num_slots, 1, group_size * num_queries, places that are read]."""
         device = self.places.device
-        keys = torch.arange(self.context, device=device)
-        queries = self.places[:, :, None]
+        keys, queries = self._read_places(window), self.places[:, :, None]
         visible = keys <= queries
         if window is not None:
             visible &= keys > queries - window
+        elif self.sparse is not None:
+            visible &= self.sparse.is_visible(keys, queries)
         for slot, tree in self.trees.items():
-            visible[slot, : len(tree.ancestors)] = torch.from_numpy(_visible(tree, self.context, window)).to(device)
+            of_tree = torch.from_numpy(visible_of_slot(tree, self.context, window)).to(device)
+            visible[slot, : len(of_tree)] = of_tree
         mask = torch.zeros(visible.shape, dtype=dtype, device=device)
         mask.masked_fill_(~visible, torch.finfo(dtype).min)
         return mask.repeat(1, group_size, 1)[:, None]
 
+    def read(self, cached: torch.Tensor, window: int | None) -> torch.Tensor:
+        """What is attended to of one layer's keys or values: [num_slots, num_kv_heads, places, head_dim]."""
+        of_slots = cached[self.first_slot : self.first_slot + self.num_slots]
+        if window is None and self.sparse is not None:
+            return of_slots[:, :, self._read_places(window)]
+        return of_slots[:, :, : self.context]
 
-def _visible(tree: TreeMask, context: int, window: int | None) -> np.ndarray:
-    """What tokens of a tree see of the first context places of their slot: bool [n, context]."""
-    oldest = 0 if window is None else tree.positions + 1 - window
-    text = np.arange(tree.base) >= np.reshape(oldest, (-1, 1))
-    end = min(context, tree.base + MAX_TREE_TOKENS)
-    nothing = np.zeros((len(tree.ancestors), context - end), dtype=bool)
-    text = np.broadcast_to(text, (len(tree.ancestors), tree.base))
-    return np.concatenate([text, tree.visible(end, window), nothing], axis=1)
+    def _read_places(self, window: int | None) -> torch.Tensor:
+        """int64 [places], ascending."""
+        if window is None and self.sparse is not None:
+            return self.sparse.places(self.context - self.num_queries, self.context).to(self.places.device)
+        return torch.arange(self.context, device=self.places.device)
 
 
 class AttentionPlan:
@@ -156,14 +165,15 @@ class AttentionPlan:
 
 
 def make_tiles(segments: list[Segment], max_tokens: int) -> np.ndarray:
-    """Tiles of up to max_tokens tokens, int64 [n, 5]: slot, first place, first ragged row, number of tokens, and base
-    of its tree or -1."""
+    """Tiles of up to max_tokens tokens, int64 [n, 7]: slot, first place, first ragged row, number of tokens, base of
+    its tree or -1, and sinks and window, 0 where a token sees all."""
     tiles, row = [], 0
     for segment in segments:
         base = -1 if segment.tree is None else segment.tree.base
+        seen = (0, 0) if segment.sparse is None else (segment.sparse.sinks, segment.sparse.window)
         for offset in range(0, segment.num_tokens, max_tokens):
             length = min(max_tokens, segment.num_tokens - offset)
-            tiles.append((segment.slot, segment.start + offset, row + offset, length, base))
+            tiles.append((segment.slot, segment.start + offset, row + offset, length, base, *seen))
         row += segment.num_tokens
     return np.array(tiles, dtype=np.int64)
 
@@ -188,7 +198,7 @@ def _partition(segments: list[Segment]) -> list[tuple[int, int, int]]:
 
 
 def _worth_joining(run: list[Segment], segment: Segment) -> bool:
-    if segment.slot != run[-1].slot + 1:
+    if segment.slot != run[-1].slot + 1 or segment.sparse or run[-1].sparse:
         return False  # and so every segment between the run's first and last belongs to it
     return _call_cost([*run, segment]) <= _call_cost(run) + _call_cost([segment])
 
@@ -220,6 +230,7 @@ def _make_group(run: list[Segment], first_row: int, device: torch.device) -> _Gr
         places=torch.from_numpy(np.array([s.start for s in run])[:, None] + clipped).to(device),
         slots=torch.from_numpy(np.repeat([s.slot for s in run], lengths)).to(device),
         trees={number: s.tree for number, s in enumerate(run) if s.tree is not None},
+        sparse=run[0].sparse,
     )
 
 
@@ -256,7 +267,8 @@ def cached_attention(
     masks = plan.masks(window, query.dtype, num_heads // num_kv_heads)
     for group, mask in zip(plan.groups, masks, strict=True):
         group.write(key[0], value[0], keys, values)
-        _attend(group, mask, folded, keys, values, scale, output.view_as(folded))
+        read = group.read(keys, window), group.read(values, window)
+        _attend(group, mask, folded, *read, scale, output.view_as(folded))
     return output[None], None
 
 
@@ -269,20 +281,14 @@ def _attend(
     scale: float,
     output: torch.Tensor,
 ) -> None:
+    """keys, values: what is read of them, see _Group.read."""
     rows = slice(group.first_row, group.first_row + group.num_rows)
     query = folded[rows] if group.rows is None else folded[group.rows]
     _, num_kv_heads, group_size, head_dim = query.shape
     shape = (group.num_slots, group.num_queries, num_kv_heads, group_size, head_dim)
     # [slots, kv_heads, group_size * queries, head_dim]
     query = query.reshape(shape).permute(0, 2, 3, 1, 4).flatten(2, 3)
-    slots = slice(group.first_slot, group.first_slot + group.num_slots)
-    attended = F.scaled_dot_product_attention(
-        query,
-        keys[slots, :, : group.context],
-        values[slots, :, : group.context],
-        attn_mask=mask,
-        scale=scale,
-    )
+    attended = F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=scale)
     attended = attended.unflatten(2, (group_size, group.num_queries)).permute(0, 3, 1, 2, 4).flatten(0, 1)
     output[rows] = attended if group.real is None else attended[group.real]
 

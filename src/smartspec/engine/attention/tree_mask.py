@@ -57,6 +57,16 @@ def tree_mask(parents: np.ndarray, base: int, first: int = 0, ancestors: np.ndar
     return TreeMask(base, seen[first:])
 
 
+def visible_of_slot(tree: TreeMask, context: int, window: int | None) -> np.ndarray:
+    """What tokens of a tree see of the first context places of their slot: bool [n, context]."""
+    oldest = 0 if window is None else tree.positions + 1 - window
+    text = np.arange(tree.base) >= np.reshape(oldest, (-1, 1))
+    end = min(context, tree.base + MAX_TREE_TOKENS)
+    nothing = np.zeros((len(tree.ancestors), context - end), dtype=bool)
+    text = np.broadcast_to(text, (len(tree.ancestors), tree.base))
+    return np.concatenate([text, tree.visible(end, window), nothing], axis=1)
+
+
 def _newest(ancestors: np.ndarray, num_tokens: int) -> np.ndarray:
     """The num_tokens highest bits of each word."""
     kept = ancestors.copy()

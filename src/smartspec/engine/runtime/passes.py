@@ -77,7 +77,10 @@ def measure_profile(
     began, waited, ran = time.perf_counter(), _seconds_waited(), time.thread_time()
     of_target = measure_passes(TargetPasses(target), max_seconds=MAX_PROFILE_SECONDS - for_drafts, **limits)
     share = for_drafts / max(len(drafters), 1)
-    of_drafts = tuple(measure_passes(drafter, max_seconds=share, **limits) for drafter in drafters)
+    of_drafts = tuple(
+        measure_passes(drafter, max_seconds=share, max_context=drafter.spec.context_limit, **limits)
+        for drafter in drafters
+    )
     took = time.perf_counter() - began
     waiting = (_seconds_waited() - waited) / (took * torch.get_num_threads())
     if target.device.type == "cpu":  # where this thread computes all the time; a frozen one is not even waiting
@@ -98,11 +101,16 @@ def measure_passes(
     max_batch: int,
     kv_tokens: int,
     max_seconds: float,
+    max_context: int = 0,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> tuple[ProfileSample, ...]:
-    """Median of up to three repetitions for a grid of passes, most telling sizes first, until max_seconds are over."""
+    """Median of up to three repetitions for a grid of passes, most telling sizes first, until max_seconds are over.
+    max_context: what a pass reads at most of each row, 0: all."""
+    grid = _grid(max_batch, max_len, kv_tokens)
+    if max_context:
+        grid = list(dict.fromkeys((rows, num_new, min(context, max_context)) for rows, num_new, context in grid))
     try:
-        return tuple(_samples(timed, _grid(max_batch, max_len, kv_tokens), max_seconds, interrupted))
+        return tuple(_samples(timed, grid, max_seconds, interrupted))
     finally:
         timed.begin_step(Batch(memory_ops=tuple([Trim(slot, 0) for slot in range(max_batch)])))
 

@@ -27,9 +27,11 @@
 #define HIDDEN -1e30f
 #define LOG2_OF_E 1.44269504f
 
-/* Fields of a tile: slot, first place, first row, number of tokens, base. base is the first place that not every token
- * of a draft tree sees; negative where there is no tree and a token sees all places up to its own. */
-#define TILE_FIELDS 5
+/* Fields of a tile: slot, first place, first row, number of tokens, base, sinks, window. base is the first place that not
+ * every token of a draft tree sees; negative where there is no tree and a token sees all places up to its own. window: if
+ * not 0, a token sees so many places up to its own and the first `sinks` ones, in layers that have no window themselves;
+ * only without a tree. */
+#define TILE_FIELDS 7
 
 typedef struct {
     const float *query, *key, *value; /* new tokens: row and head strides below, head_dim contiguous */
@@ -157,12 +159,12 @@ static inline void add_values(Work *w, const float *values, int64_t num_rows, in
     FOR_EACH_TILE(num_rows, VALUES_CASE)
 }
 
-/* Scores of one row, of which 2^score is meant -> weights, num_keys of them; keys outside [first, last] are hidden. Returns
- * the power of two by which what was summed before is to be multiplied. */
-static inline float weigh_span(float *scores, int64_t num_keys, int64_t first, int64_t last, float *maximum) {
-    const int64_t end = (num_keys + LANES - 1) / LANES * LANES;
-    for (int64_t j = 0; j < first && j < num_keys; j++) scores[j] = HIDDEN;
-    for (int64_t j = last < -1 ? 0 : last + 1; j < end; j++) scores[j] = HIDDEN;
+/* Scores of one row, of which 2^score is meant -> weights, num_keys of them; keys outside [first, last] are hidden but for
+ * those before sinks. Returns the power of two by which what was summed before is to be multiplied. */
+static inline float weigh_span(float *scores, int64_t num_keys, int64_t sinks, int64_t first, int64_t last, float *maximum) {
+    const int64_t end = (num_keys + LANES - 1) / LANES * LANES, after = last < num_keys ? last + 1 : num_keys;
+    for (int64_t j = sinks < 0 ? 0 : sinks; j < first && j < num_keys; j++) scores[j] = HIDDEN;
+    for (int64_t j = after < 0 ? 0 : after; j < end; j++) scores[j] = HIDDEN;
     float largest = *maximum;
     for (int64_t j = 0; j < num_keys; j++) largest = scores[j] > largest ? scores[j] : largest;
     if (largest <= HIDDEN) { /* nothing to see yet */
@@ -177,6 +179,10 @@ static inline float weigh_span(float *scores, int64_t num_keys, int64_t first, i
     *maximum = now;
     return power_of_whole(before - now);
 }
+
+/* What a layer and a tile hide: a layer that has a window hides what is older, from every tile. */
+static inline int64_t window_of(const Attention *a, const int64_t *tile) { return a->window ? a->window : tile[6]; }
+static inline int64_t sinks_of(const Attention *a, const int64_t *tile) { return a->window || !tile[6] ? 0 : tile[5]; }
 
 /* Position of a token of a tree: the ancestors before it, counted from base. */
 static inline int64_t tree_position(const Attention *a, int64_t row, int64_t base) {
@@ -220,15 +226,15 @@ static inline void rescale(float factor, float *acc, int64_t head_dim, float *su
 /* Scores of the keys begin .. begin + num_keys -> weights, of all rows of a tile. */
 static inline void weigh_keys(const Attention *a, const int64_t *tile, int64_t begin, int64_t num_keys, int64_t head_dim,
                               Work *w) {
-    const int64_t group_size = a->group_size, base = tile[4];
+    const int64_t group_size = a->group_size, base = tile[4], sinks = sinks_of(a, tile), window = window_of(a, tile);
     for (int64_t r = 0; r < tile[3] * group_size; r++) {
         const int64_t place = tile[1] + r / group_size, token = tile[2] + r / group_size;
         const int64_t position = base < 0 ? place : tree_position(a, token, base);
-        const int64_t oldest = a->window ? position + 1 - a->window : 0;
+        const int64_t oldest = window ? position + 1 - window : 0;
         if (base >= 0) hide_strangers(a, w->scores[r], token, base, begin, num_keys);
         /* A window counts positions; what it leaves of a tree has been hidden already. */
         const int64_t first = base >= 0 && oldest > base ? base : oldest;
-        const float factor = weigh_span(w->scores[r], num_keys, first - begin, place - begin, &w->maximum[r]);
+        const float factor = weigh_span(w->scores[r], num_keys, sinks - begin, first - begin, place - begin, &w->maximum[r]);
         rescale(factor, w->acc + r * head_dim, head_dim, w->sum[r]);
         sum_weights(w->sum[r], w->scores[r], begin, num_keys, base, base < 0 ? 0 : a->ancestors[token]);
     }
@@ -250,10 +256,15 @@ static inline void attend(const Attention *a, const int64_t *tile, int64_t head,
         for (int64_t d = 0; d < head_dim; d++) w->query[r * head_dim + d] = query[d] * scale;
         w->maximum[r] = HIDDEN;
     }
-    int64_t begin = a->window && least >= a->window ? (least + 1 - a->window) / BLOCK * BLOCK : 0;
-    for (int64_t next; begin < end; begin = next) {
+    const int64_t window = window_of(a, tile), sinks = sinks_of(a, tile);
+    const int64_t oldest = window && least >= window ? (least + 1 - window) / BLOCK * BLOCK : 0;
+    for (int64_t begin = sinks ? 0 : oldest, next; begin < end; begin = next) {
         next = (begin / SPAN + 1) * SPAN;
-        const int64_t num_keys = (end < next ? end : next) - begin;
+        int64_t num_keys = (end < next ? end : next) - begin;
+        if (begin < sinks && sinks < oldest) { /* between sinks and window nothing is read */
+            num_keys = sinks - begin < num_keys ? sinks - begin : num_keys;
+            if (begin + num_keys == sinks) next = oldest;
+        }
         score_keys(w, keys + begin * head_dim, num_rows, num_keys, head_dim);
         weigh_keys(a, tile, begin, num_keys, head_dim, w);
         add_values(w, values + begin * head_dim, num_rows, num_keys, head_dim);

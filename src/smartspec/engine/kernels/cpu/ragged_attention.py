@@ -16,7 +16,7 @@ from smartspec.engine.kernels.cpu.shapes import MAX_GROUP, MAX_HEAD_DIM, LayerSh
 LIBRARY = "ragged_attention"
 MAX_ROWS = MAX_GROUP
 MAX_TILE_TOKENS = 64
-TILE_FIELDS = 5
+TILE_FIELDS = 7
 
 
 class Attention(ctypes.Structure):
@@ -59,9 +59,9 @@ def ragged_attention(
     """Write the new tokens' key and value into the cache and attend, all in fp32 on CPU.
 
     output: [N, num_heads, head_dim], filled for the rows of tiles.
-    tiles: int64 [S, 5] of (slot, first place, first row, number of tokens, base of their tree or -1). window: sliding
-    window in tokens. ancestors: int64 [N or fewer], see attention.tree_mask, of each row; None where no tile is of a
-    tree. Raises ValueError for other shapes.
+    tiles: int64 [S, 7] of (slot, first place, first row, number of tokens, base of their tree or -1, sinks and window
+    of attention.sparse_window or 0). window: the layer's sliding window in tokens. ancestors: int64 [N or fewer], see
+    attention.tree_mask, of each row; None where no tile is of a tree. Raises ValueError for other shapes.
     """
     attention = attention_of(new, cached, output, tiles, scale, window, ancestors)
     native.load_kernels(LIBRARY).library.ragged_attention(ctypes.byref(attention))
