@@ -11,11 +11,21 @@ estimate + (y - p). Both fade. That is the extended Kalman (Laplace) update of l
 prior of variance 1 / strength.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
 from smartspec.control.acceptance.logistic import MAX_LOG_ODDS, log_odds_of, sigmoid
 from smartspec.control.acceptance.settings import AcceptanceSettings
 from smartspec.control.records import DrafterSpec
+
+
+class ByPool(NamedTuple):
+    """Survival of a draft of each pool in each row, in lists. pools: by drafter and match length (of the longest and
+    beyond it the last); of: by pool, row and position."""
+
+    pools: list[list[int]]
+    of: list[list[list[float]]]
 
 
 class Pools:
@@ -28,6 +38,7 @@ class Pools:
             first + np.searchsorted(d.match_lengths[1:], np.arange(d.match_lengths[-1] + 1), side="right")
             for d, first in zip(drafters, np.cumsum([0, *sizes]), strict=False)
         ]
+        self.of_match_length: list[list[int]] = [pools.tolist() for pools in self._pool_of_match]
         self.names = [name for drafter in drafters for name in _pool_names(drafter)]
 
     def __len__(self) -> int:

@@ -81,7 +81,7 @@ class Exploration:
         """Drafts that would be worth their price at good acceptance. Where no row drafts now, plans for fewer rows
         follow."""
         good = self._settings.good_acceptance ** np.arange(1, estimates.max_draft_tokens + 1)
-        longer = choose(replace(estimates, survival=np.maximum(estimates.survival, good))).draft_plan
+        longer = choose(estimates.with_survival(np.maximum(estimates.survival, good))).draft_plan
         if longer.lengths.sum() <= planned.lengths.sum():
             return []
         num_rows = (view.num_rows,) if self._all_alike or planned.lengths.any() else (view.num_rows, 8, 2, 1)

@@ -9,6 +9,7 @@ import numpy as np
 from smartspec.control.goodput.budget import Budget
 from smartspec.control.goodput.draft_prefill import Lifetime
 from smartspec.control.goodput.exploration import Exploration
+from smartspec.control.goodput.found_drafts import choice_of_found
 from smartspec.control.goodput.prefill_price import PrefillPrice
 from smartspec.control.goodput.prices import Choice, Prices, best_choice
 from smartspec.control.goodput.settings import GoodputSettings
@@ -16,7 +17,7 @@ from smartspec.control.goodput.stopping import drafted_as_confident
 from smartspec.control.goodput.uniform import Hysteresis, plan_uniform
 from smartspec.control.planner.verify_cut import convex_slopes, worth_verifying
 from smartspec.control.policy import Estimates, Latency, Policy, expected_accepted, no_drafts
-from smartspec.control.records import BatchView, Drafted, Outcome, Plan
+from smartspec.control.records import BatchView, Drafted, Outcome, Plan, with_fields
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,8 @@ class Goodput(Policy):
         best = self._choose(view, estimates)
         planned = best.draft_plan if best.plan.gain > 0 else no_drafts(view.num_rows)
         if self.budget.reason is not None:
-            return self._settle(replace(no_drafts(view.num_rows), reason=self.budget.reason), view, estimates, best)
+            paused = with_fields(no_drafts(view.num_rows), reason=self.budget.reason)
+            return self._settle(paused, view, estimates, best)
         explored = self._exploration.plan(view, estimates, best, planned, partial(self._choose, view))
         if explored is not None:
             return self._settle(explored, view, estimates, best)
@@ -119,7 +121,7 @@ class Goodput(Policy):
         if not plan.lengths.any():
             return self._settle(plan, view, estimates, best, is_planned=True)
         weights = None
-        if self.settings.uses_confidence and not self.uniform_lengths:
+        if self.settings.uses_confidence and not self.uniform_lengths and not best.is_found:
             weights = marginal_weights(view, best)
             plan = drafted_as_confident(view, estimates, best, weights)
         saved_seconds = best.plan.gain * float(view.weights.sum()) / best.prices.off
@@ -129,9 +131,8 @@ class Goodput(Policy):
     def _settle(self, plan: Plan, view, estimates: Estimates, best: Choice, *, is_planned=False, **more) -> Plan:
         settled = Settled(best, estimates.latency, is_planned, **more)
         lengths = best.plan.lengths if is_planned and plan.lengths.any() else plan.lengths
-        return replace(
-            plan, settled=settled, alternatives=self._alternatives(view, estimates, best, int(lengths.sum()))
-        )
+        others = self._alternatives(view, estimates, best, int(lengths.sum()))
+        return with_fields(plan, settled=settled, alternatives=others)
 
     def _alternatives(
         self, view: BatchView, estimates: Estimates, best: Choice, num_planned: int
@@ -147,7 +148,10 @@ class Goodput(Policy):
                 found[choice.plan.num_draft_tokens] = (f"at most {limit}" if limit else "off", choice)
             found.pop(num_planned, None)
             first = sorted(found.values(), key=lambda other: -other[1].plan.gain)[:3]
-            return [(label, replace(choice.draft_plan, survival=choice.survival)) for label, choice in first]
+            return [
+                (label, with_fields(choice.draft_plan, survival=_survival(estimates, choice)))
+                for label, choice in first
+            ]
 
         return others
 
@@ -174,7 +178,8 @@ class Goodput(Policy):
         self._hysteresis.observe(length, None if outcome.view.prefill_tokens else excess)
 
     def _choose(self, view: BatchView, estimates: Estimates, prices: Prices | None = None) -> Choice:
-        return best_choice(
+        found = None if self.uniform_lengths or self.fairness else choice_of_found(view, estimates)
+        return found or best_choice(
             view,
             estimates,
             self.settings,
@@ -186,6 +191,10 @@ class Goodput(Policy):
             prefill_price=self._prefill_price,
             prices=prices,
         )
+
+
+def _survival(estimates: Estimates, choice: Choice) -> np.ndarray:
+    return estimates.of_width(choice.width).survival_of(choice.drafter)
 
 
 def marginal_weights(view: BatchView, best: Choice) -> np.ndarray:

@@ -11,7 +11,7 @@ second makes. Two costs of a step are not caused by its drafts alone:
 * draft prefill: an investment, of which a step is charged a part (see draft_prefill).
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -21,7 +21,7 @@ from smartspec.control.goodput.prefill_price import PrefillPrice
 from smartspec.control.goodput.settings import GoodputSettings
 from smartspec.control.planner.lengths import LengthPlan, StepTimes, plan_lengths
 from smartspec.control.policy import Estimates, drafter_yields, length_caps, model_free_first, no_drafter, plan_by
-from smartspec.control.records import BatchView, Plan
+from smartspec.control.records import BatchView, Plan, with_fields
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,8 @@ class Choice:
 
     draft_seconds: float [D, K + 1], what 0..K passes of each drafter are charged. target_seconds: float [N + 1], of the
     target pass with 0..N draft tokens, N as many as any plan may have. survival: float [R, K], of each row's drafter.
-    fairness: of the mean that was maximised. width: of the drafts, see records.Plan.
+    fairness: of the mean that was maximised. width: of the drafts, see records.Plan. is_found: whether all drafts exist
+    before the plan (see found_drafts); draft_seconds and survival are then empty.
     """
 
     plan: LengthPlan
@@ -50,10 +51,12 @@ class Choice:
     survival: np.ndarray
     fairness: float
     width: int = 1
+    is_found: bool = False
 
     @property
     def draft_plan(self) -> Plan:
-        return replace(plan_by(self.drafter, self.plan.lengths), depths=self.plan.passes, width=self.width)
+        more = {"depths": self.plan.passes, "width": self.width, "is_whole": self.is_found}
+        return with_fields(plan_by(self.drafter, self.plan.lengths), **more)
 
 
 def best_choice(
