@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from smartspec.control.acceptance.estimator import AcceptanceEstimator
-from smartspec.control.goodput.found_drafts import MAX_SLOTS, choice_of_found
+from smartspec.control.goodput.found_drafts import MAX_SLOTS, are_few
 from smartspec.control.goodput.prices import best_choice
 from smartspec.control.goodput.settings import GoodputSettings
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
-from smartspec.control.policy import EstimatesOfView
+from smartspec.control.policy import Estimates, EstimatesOfView
 from smartspec.control.records import BatchView, Drafted, DrafterSpec, DrafterView, Outcome, Plan, StepSeconds
 
 K = 6
@@ -54,8 +54,12 @@ def test_the_choice_is_that_of_the_arrays(num_drafters):
     acceptance, num_drafted = taught(rng, drafters), 0
     for _ in range(200):
         view = random_view(rng, int(rng.integers(1, 20)), num_drafters)
+        if rng.random() < 0.3:
+            view = replace(view, num_prefills=1, prefill_tokens=50)
         estimates = EstimatesOfView(drafters, view, LatencyModel(CURVE), acceptance)
-        few, all_rows = choice_of_found(view, estimates), best_choice(view, estimates, GoodputSettings())
+        by_arrays = Estimates(drafters, acceptance.survival(view), LatencyModel(CURVE), acceptance)
+        few, all_rows = (best_choice(view, each, GoodputSettings()) for each in (estimates, by_arrays))
+        assert few.is_found and not all_rows.is_found
         assert few.plan.lengths.tolist() == all_rows.plan.lengths.tolist()
         assert few.draft_plan.drafter.tolist() == all_rows.draft_plan.drafter.tolist()
         for name in ("goodput", "seconds", "off_goodput", "off_seconds", "gain"):
@@ -70,11 +74,10 @@ def test_other_steps_are_left_to_the_arrays():
     acceptance, view = taught(rng, DRAFTERS), random_view(rng, 4, 2)
 
     def is_chosen(view, drafters=DRAFTERS):
-        return choice_of_found(view, EstimatesOfView(drafters, view, LatencyModel(CURVE), acceptance)) is not None
+        return are_few(view, EstimatesOfView(drafters, view, LatencyModel(CURVE), acceptance))
 
     assert is_chosen(view)
     tree = replace(view.drafters[0], confidence=np.full((4, K), 0.5))
     assert not is_chosen(replace(view, drafters=(tree, view.drafters[1])))
-    assert not is_chosen(replace(view, num_prefills=1, prefill_tokens=9))
     assert not is_chosen(view, (DRAFTERS[0], replace(DRAFTERS[1], has_passes=True)))
     assert not is_chosen(random_view(rng, MAX_SLOTS // K + 1, 2))

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
 
@@ -14,14 +13,6 @@ from smartspec.core.request import Request
 
 LEARN_STEPS = 16  # that are learned from together, where the drafter is not queried before
 FORCED = 32  # match length of drafts that a grammar forces, longer than any match: a pool of their own
-
-
-class _Written(NamedTuple):
-    """What the target emitted in a step after the first num_tokens tokens of each text."""
-
-    requests: Sequence[Request]
-    num_tokens: Sequence[int]
-    verifications: Sequence[Verification | None]
 
 
 class ModelFreeDrafter:
@@ -42,7 +33,10 @@ class ModelFreeDrafter:
             raise ValueError(f"max_draft_tokens must be at least 1, got {max_draft_tokens}")
         self.max_draft_tokens = max_draft_tokens
         self._drafts: tuple[Draft, ...] = ()
-        self._unlearned: list[_Written] = []
+        # Requests whose text was added to since something was learned, and how many tokens it had before.
+        self._unlearned: dict[Request, int] = {}
+        self._num_unlearned_steps = 0
+        self._learns = type(self).learn is not ModelFreeDrafter.learn
 
     def propose(self, token_ids: np.ndarray) -> Draft:
         """The draft after a text, int32 [L]; NO_DRAFT where there is none."""
@@ -60,7 +54,8 @@ class ModelFreeDrafter:
 
     def _draft_of(self, request: Request, is_queried: bool) -> Draft:
         draft = self.of_salt(request.origin.cache_salt).propose(request.token_ids) if is_queried else NO_DRAFT
-        draft = shorten(draft, self.max_draft_tokens)
+        if len(draft.token_ids) > self.max_draft_tokens:
+            draft = shorten(draft, self.max_draft_tokens)
         return draft if request.grammar is None else self._under_grammar(draft, request.grammar)
 
     def _under_grammar(self, draft: Draft, grammar: Grammar) -> Draft:
@@ -77,9 +72,9 @@ class ModelFreeDrafter:
         elif all([request.grammar is None for request in batch.decoding]):
             return _nothing_found(len(batch.decoding))
         self._drafts = tuple([self._draft_of(request, is_queried) for request in batch.decoding])
-        if not any(self._drafts):
-            return _nothing_found(len(self._drafts))
-        lengths = [len(draft) for draft in self._drafts]
+        lengths = [len(draft.token_ids) for draft in self._drafts]
+        if not any(lengths):
+            return _nothing_found(len(lengths))
         return DrafterView(
             np.array(lengths, dtype=np.int64),
             np.array([draft.match_length for draft in self._drafts], dtype=np.int64),
@@ -89,7 +84,10 @@ class ModelFreeDrafter:
         )
 
     def draft(self, batch: Batch, lengths: np.ndarray, stop: StopRule | None) -> Sequence[Draft]:
-        return list(map(shorten, self._drafts, lengths.tolist()))
+        return [
+            shorten(draft, length) if length else NO_DRAFT
+            for draft, length in zip(self._drafts, lengths.tolist(), strict=True)
+        ]
 
     def observe(
         self,
@@ -98,20 +96,19 @@ class ModelFreeDrafter:
         decoding: Sequence[Verification],
         prefill: Sequence[Verification | None],
     ) -> FreeTests:
-        requests = (*batch.decoding, *batch.prefill)
-        num_tokens = [request.num_tokens for request in requests]
-        self._unlearned.append(_Written(requests, num_tokens, (*decoding, *prefill)))
-        if len(self._unlearned) >= LEARN_STEPS:
-            self._learn()
+        if self._learns:
+            self._num_unlearned_steps += 1
+            if self._num_unlearned_steps > LEARN_STEPS:
+                self._learn()
+            for request in (*batch.decoding, *batch.prefill):
+                self._unlearned.setdefault(request, request.num_tokens)
         return free_tests(self._drafts, verified, decoding)
 
     def _learn(self) -> None:
-        steps, self._unlearned = self._unlearned, []
-        for step in steps:
-            for request, num_tokens, verification in zip(*step, strict=True):
-                if verification is not None:
-                    drafter = self.of_salt(request.origin.cache_salt)
-                    drafter.learn(request.tokens[:num_tokens], verification.emitted_token_ids)
+        written, self._unlearned, self._num_unlearned_steps = self._unlearned, {}, 0
+        for request, start in written.items():
+            if emitted := request.tokens[start : request.num_tokens].tolist():
+                self.of_salt(request.origin.cache_salt).learn(request.tokens[:start], tuple(emitted))
 
 
 @lru_cache
@@ -125,7 +122,7 @@ def free_tests(drafts: Sequence[Draft], verified: np.ndarray, decoding: Sequence
     if not any(drafts):
         return FreeTests(verified, no_tokens(len(verified)), no_tokens(len(verified)))
     tests = [
-        _free_test(draft, position, verification.emitted_token_ids) if len(draft) else (0, 0)
+        _free_test(draft, position, verification.emitted_token_ids) if position < len(draft.token_ids) else (0, 0)
         for draft, position, verification in zip(drafts, verified.tolist(), decoding, strict=True)
     ]
     tested, matched = np.array(tests, dtype=np.int64).T

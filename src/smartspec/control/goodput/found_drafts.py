@@ -1,8 +1,7 @@
-"""The best choice where all drafts exist before the plan, in plain arithmetic: for few rows, the arrays of best_choice
-cost more than its arithmetic.
+"""The best plan where all drafts exist before it, in plain arithmetic: for few rows, arrays cost more than that.
 
-It is the same choice (tests compare the two): the drafter of largest yield for each row, then the most valuable slots
-of all drafts as far as they pay (see planner).
+It is the plan of the arrays (tests compare the two): the drafter of largest yield for each row, then the most valuable
+slots of all drafts as far as they pay (see planner).
 """
 
 from operator import itemgetter
@@ -10,39 +9,53 @@ from operator import itemgetter
 import numpy as np
 
 from smartspec.control.acceptance.table import ByPool
-from smartspec.control.goodput.prices import Choice, Prices
-from smartspec.control.planner.lengths import LengthPlan
+from smartspec.control.planner.lengths import LengthPlan, objective, relative_gain
 from smartspec.control.policy import Estimates, EstimatesOfView
 from smartspec.control.records import BatchView
 
-_NONE = np.zeros((0, 0))
 MAX_SLOTS = 512  # of all rows; of more, arrays are faster
 
 
-def choice_of_found(view: BatchView, estimates: Estimates) -> Choice | None:
-    """None where there is more to decide: many rows, prefill, trees, or a drafter with passes."""
-    num_slots = view.num_rows * estimates.max_draft_tokens
-    if not isinstance(estimates, EstimatesOfView) or not 0 < num_slots <= MAX_SLOTS or view.prefill_tokens:
-        return None
-    if estimates.models or any([drafter.confidence is not None for drafter in view.drafters]):
-        return None
+def are_few(view: BatchView, estimates: Estimates) -> bool:
+    """Whether plan_found can plan this step: few rows, and drafts that all exist and are chains."""
+    return (
+        isinstance(estimates, EstimatesOfView)
+        and 0 < view.num_rows * estimates.max_draft_tokens <= MAX_SLOTS
+        and not estimates.models
+        and all([drafter.confidence is None for drafter in view.drafters])
+    )
+
+
+def plan_found(
+    view: BatchView, estimates: Estimates, target_seconds: np.ndarray, value_of_time: float | None
+) -> tuple[LengthPlan, np.ndarray]:
+    """The best lengths, and the drafter of each row: int [R], -1 where none has found a draft. target_seconds,
+    value_of_time: see planner."""
+    assert estimates.acceptance is not None, "survival by pool is the estimator's"
     drafter, slots = _valuable(view, estimates.acceptance.by_pool(view))
-    sizes = np.arange(min(len(slots), view.draft_token_budget) + 1)
-    target_seconds = estimates.latency.target_seconds(view, sizes)
     seconds = (target_seconds + estimates.latency.host_seconds).tolist()
-    base = float(view.weights.sum())
-    off = best = base / seconds[0]
-    num_kept, gained = 0, 0.0
+    base, gained, num_kept = float(view.weights.sum()), 0.0, 0
+    off = best = objective(base, seconds[0], value_of_time)
     for number, (minus_gain, _) in enumerate(slots[: len(seconds) - 1], 1):
         gained -= minus_gain
-        if (goodput := (base + gained) / seconds[number]) > best:
-            best, num_kept = goodput, number
-    lengths = [0] * view.num_rows
-    for _, row in slots[:num_kept]:
+        emitted = base + gained
+        value = emitted / seconds[number] if value_of_time is None else emitted - value_of_time * seconds[number]
+        if value > best:
+            best, num_kept = value, number
+    lengths, emitted = [0] * view.num_rows, base
+    for minus_gain, row in slots[:num_kept]:
         lengths[row] += 1
-    gain = best / off - 1.0 if base else 0.0
-    plan = LengthPlan(np.array(lengths), 0, best, seconds[num_kept], off, seconds[0], gain)
-    return Choice(plan, np.array(drafter), _NONE, target_seconds, Prices(best, off), _NONE, fairness=0.0, is_found=True)
+        emitted -= minus_gain
+    plan = LengthPlan(
+        np.array(lengths),
+        depth=0,
+        goodput=emitted / seconds[num_kept],
+        seconds=seconds[num_kept],
+        off_goodput=base / seconds[0],
+        off_seconds=seconds[0],
+        gain=relative_gain(best, off, base, value_of_time),
+    )
+    return plan, np.array(drafter)
 
 
 def _valuable(view: BatchView, survival: ByPool) -> tuple[list[int], list[tuple[float, int]]]:

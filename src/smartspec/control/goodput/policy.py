@@ -9,7 +9,6 @@ import numpy as np
 from smartspec.control.goodput.budget import Budget
 from smartspec.control.goodput.draft_prefill import Lifetime
 from smartspec.control.goodput.exploration import Exploration
-from smartspec.control.goodput.found_drafts import choice_of_found
 from smartspec.control.goodput.prefill_price import PrefillPrice
 from smartspec.control.goodput.prices import Choice, Prices, best_choice
 from smartspec.control.goodput.settings import GoodputSettings
@@ -157,16 +156,16 @@ class Goodput(Policy):
 
     def _compare(self, settled: Settled, outcome: Outcome) -> None:
         view, seconds, off_seconds = outcome.view, outcome.seconds.total, settled.best.plan.off_seconds
-        speculated = bool(outcome.drafted.any())
+        speculated = any(outcome.drafted.tolist())
         if not speculated:
             # By what is known now: else a first step that corrects a wrong profile would count as an error for long.
             off_seconds = float(settled.latency.target_seconds(view, np.zeros(1))[0]) + settled.latency.host_seconds
-        if not view.weights.any() or off_seconds <= 0:
+        if settled.best.prices.off <= 0 or off_seconds <= 0:
             return
         self.budget.compare(
             seconds,
             off_seconds,
-            float(view.weights @ outcome.accepted),
+            float(view.weights @ outcome.accepted) if speculated else 0.0,
             settled.best.prices.off,
             speculated=speculated,
             has_prefill=view.prefill_tokens > 0,
@@ -178,8 +177,7 @@ class Goodput(Policy):
         self._hysteresis.observe(length, None if outcome.view.prefill_tokens else excess)
 
     def _choose(self, view: BatchView, estimates: Estimates, prices: Prices | None = None) -> Choice:
-        found = None if self.uniform_lengths or self.fairness else choice_of_found(view, estimates)
-        return found or best_choice(
+        return best_choice(
             view,
             estimates,
             self.settings,
