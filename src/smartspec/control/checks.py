@@ -109,8 +109,8 @@ def _outcome_problem(planned: BatchView | None, outcome: Outcome, max_draft_toke
 
 
 def _are_sound_rows(outcome: Outcome, max_draft_tokens: int | None) -> bool:
-    """Whether all columns are sound, in one pass over the rows, because every step is checked; False where _rows_problem
-    has to look at each."""
+    """Whether all columns are sound, in one pass over the rows, because every step is checked. False where
+    _rows_problem has to look at each."""
     longest = np.inf if max_draft_tokens is None else max_draft_tokens
     num_drafters, shape = len(outcome.view.drafters), (outcome.view.num_rows,)
     columns = [outcome.drafted, outcome.verified, outcome.tested, outcome.accepted, outcome.plan.drafter]

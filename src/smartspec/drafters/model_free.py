@@ -52,11 +52,17 @@ class ModelFreeDrafter:
     def begin_step(self, batch: Batch) -> None:
         self._drafts = (NO_DRAFT,) * len(batch.decoding)
 
-    def _draft_of(self, request: Request, is_queried: bool) -> Draft:
-        draft = self.of_salt(request.origin.cache_salt).propose(request.token_ids) if is_queried else NO_DRAFT
-        if len(draft.token_ids) > self.max_draft_tokens:
-            draft = shorten(draft, self.max_draft_tokens)
-        return draft if request.grammar is None else self._under_grammar(draft, request.grammar)
+    def _drafts_of(self, requests: Sequence[Request], is_queried: bool) -> list[Draft]:
+        drafts = [NO_DRAFT] * len(requests)
+        for row, request in enumerate(requests):
+            if is_queried:
+                salt = request.origin.cache_salt
+                drafts[row] = (self.of_salt(salt) if salt else self).propose(request.token_ids)
+                if len(drafts[row].token_ids) > self.max_draft_tokens:
+                    drafts[row] = shorten(drafts[row], self.max_draft_tokens)
+            if request.grammar is not None:
+                drafts[row] = self._under_grammar(drafts[row], request.grammar)
+        return drafts
 
     def _under_grammar(self, draft: Draft, grammar: Grammar) -> Draft:
         """Ends before tokens that break the grammar: the target would not say them. If what it forces is not in the
@@ -71,7 +77,7 @@ class ModelFreeDrafter:
             self._learn()
         elif all([request.grammar is None for request in batch.decoding]):
             return _nothing_found(len(batch.decoding))
-        self._drafts = tuple([self._draft_of(request, is_queried) for request in batch.decoding])
+        self._drafts = tuple(self._drafts_of(batch.decoding, is_queried))
         lengths = [len(draft.token_ids) for draft in self._drafts]
         if not any(lengths):
             return _nothing_found(len(lengths))
@@ -121,18 +127,14 @@ def free_tests(drafts: Sequence[Draft], verified: np.ndarray, decoding: Sequence
     where nothing was verified. verified: int [R]."""
     if not any(drafts):
         return FreeTests(verified, no_tokens(len(verified)), no_tokens(len(verified)))
-    tests = [
-        _free_test(draft, position, verification.emitted_token_ids) if position < len(draft.token_ids) else (0, 0)
-        for draft, position, verification in zip(drafts, verified.tolist(), decoding, strict=True)
-    ]
-    tested, matched = np.array(tests, dtype=np.int64).T
-    return FreeTests(verified, tested, matched)
-
-
-def _free_test(draft: Draft, position: int, emitted: tuple[int, ...]) -> tuple[int, bool]:
-    """Whether the token at that position of a draft was tested, and whether it was right."""
-    if not draft.is_chain:
-        is_tested = not position and len(emitted) > 0
-        return is_tested, is_tested and emitted[0] in draft.token_ids[draft.parents < 0]
-    is_tested = position < min(len(emitted), len(draft))
-    return is_tested, is_tested and emitted[position] == draft.token_ids.item(position)
+    tested, matched = [0] * len(drafts), [False] * len(drafts)
+    rows = zip(drafts, verified.tolist(), decoding, strict=True)
+    for row, (draft, position, verification) in enumerate(rows):
+        emitted = verification.emitted_token_ids
+        if position >= len(emitted) or position >= len(draft.token_ids):
+            continue
+        if draft.is_chain:
+            tested[row], matched[row] = 1, emitted[position] == draft.token_ids.item(position)
+        elif not position:
+            tested[row], matched[row] = 1, emitted[0] in draft.token_ids[draft.parents < 0]
+    return FreeTests(verified, np.array(tested, dtype=np.int64), np.array(matched, dtype=np.int64))
