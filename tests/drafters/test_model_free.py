@@ -11,24 +11,28 @@ from smartspec.drafters.ngram_tree import NgramTreeDrafter
 from smartspec.drafters.prompt_lookup import PromptLookupDrafter
 from smartspec.drafters.recycling import RecyclingDrafter
 
-BATCH = Batch(decoding=(Request(0, [1, 2, 1, 2, 1], SamplingParams(), seed=0),))
 REJECTED = Verification((7,), 0)
 
 
-def steps(drafter, num_steps, result, is_queried=True):
+def new_request():
+    return Request(0, [1, 2, 1, 2, 1], SamplingParams(), seed=0)
+
+
+def steps(drafter, num_steps, result, is_queried=True, request=None):
     """In which of them it found a draft."""
-    found = []
+    found, batch = [], Batch(decoding=(request or new_request(),))
     for _ in range(num_steps):
-        drafter.begin_step(BATCH)
-        found.append(int(drafter.view(BATCH, is_queried).lengths[0]) > 0)
-        drafter.observe(BATCH, np.array([int(found[-1])]), [result], [])
+        drafter.begin_step(batch)
+        found.append(int(drafter.view(batch, is_queried).lengths[0]) > 0)
+        drafter.observe(batch, np.array([int(found[-1])]), [result], [])
+        batch.decoding[0].append(result.emitted_token_ids)
     return found
 
 
 def test_a_step_that_does_not_query_drafters_has_no_drafts_but_the_drafter_goes_on_learning():
-    drafter = RecyclingDrafter(max_draft_tokens=2)
-    assert steps(drafter, 2, REJECTED, is_queried=False) == [False, False]
-    assert steps(drafter, 1, REJECTED) == [True], "what was emitted then is known"
+    drafter, request = RecyclingDrafter(max_draft_tokens=2), new_request()
+    assert steps(drafter, 2, REJECTED, is_queried=False, request=request) == [False, False]
+    assert steps(drafter, 1, REJECTED, request=request) == [True], "what was emitted then is known"
 
 
 def test_what_is_learned_late_is_what_would_have_been_learned_at_once():
@@ -36,11 +40,13 @@ def test_what_is_learned_late_is_what_would_have_been_learned_at_once():
     requests = [Request(number, [1, 2, 3], SamplingParams(max_tokens=500), seed=0) for number in range(3)]
     batch = Batch(decoding=tuple(requests))
     often, seldom = (
-        RecyclingDrafter(max_draft_tokens=4, num_entries=50),
-        RecyclingDrafter(max_draft_tokens=4, num_entries=50),
+        RecyclingDrafter(max_draft_tokens=4),
+        RecyclingDrafter(max_draft_tokens=4),
     )
     for step in range(200):
-        emitted = [Verification(tuple(rng.integers(0, 6, rng.integers(1, 4)).tolist()), 0) for _ in requests]
+        # Of other words: which of two requests wrote last does not count.
+        said = [rng.integers(10 * number, 10 * number + 6, rng.integers(1, 4)).tolist() for number in range(3)]
+        emitted = [Verification(tuple(tokens), 0) for tokens in said]
         is_compared = step % 37 == 0
         found = []
         for drafter in (often, seldom):

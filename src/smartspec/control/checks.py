@@ -100,6 +100,35 @@ def _outcome_problem(planned: BatchView | None, outcome: Outcome, max_draft_toke
         return problem
     if outcome.view is not planned and (problem := _other_requests(planned, outcome.view)):
         return problem
+    if not _are_sound_rows(outcome, max_draft_tokens) and (problem := _rows_problem(outcome, max_draft_tokens)):
+        return problem
+    most = outcome.view.num_rows + outcome.view.num_prefills + sum(outcome.accepted.tolist())
+    if not 0 <= outcome.num_emitted <= most:
+        return f"count: num_emitted is {outcome.num_emitted}, accepted drafts and prefills allow 0 to {most}"
+    return None
+
+
+def _are_sound_rows(outcome: Outcome, max_draft_tokens: int | None) -> bool:
+    """Whether all columns are sound, in one pass over the rows, because every step is checked. False where
+    _rows_problem has to look at each."""
+    longest = np.inf if max_draft_tokens is None else max_draft_tokens
+    num_drafters, shape = len(outcome.view.drafters), (outcome.view.num_rows,)
+    columns = [outcome.drafted, outcome.verified, outcome.tested, outcome.accepted, outcome.plan.drafter]
+    free = [column for each in outcome.free_tests for column in (each.position, each.tested, each.matched)]
+    if not all([getattr(column, "shape", None) == shape for column in (*columns, *free)]):
+        return False
+    rows = zip(*[column.tolist() for column in columns], strict=True)
+    return all(
+        [
+            0 <= tested <= verified >= accepted >= 0
+            and verified <= drafted <= longest
+            and (not verified or 0 <= drafter < num_drafters)
+            for drafted, verified, tested, accepted, drafter in rows
+        ]
+    ) and all([_are_sound(each, longest) for each in outcome.free_tests])
+
+
+def _rows_problem(outcome: Outcome, max_draft_tokens: int | None) -> str | None:
     columns = {name: getattr(outcome, name) for name in _FEEDBACK_COUNTS}
     if problem := _shape_problem(columns, outcome.view.num_rows) or _contradiction(*columns.values()):
         return problem
@@ -110,9 +139,6 @@ def _outcome_problem(planned: BatchView | None, outcome: Outcome, max_draft_toke
     longest = int(outcome.drafted.max(initial=0))
     if max_draft_tokens is not None and longest > max_draft_tokens:
         return f"length: a draft of {longest} tokens, the longest configured is {max_draft_tokens}"
-    most = outcome.view.num_rows + outcome.view.num_prefills + int(outcome.accepted.sum())
-    if not 0 <= outcome.num_emitted <= most:
-        return f"count: num_emitted is {outcome.num_emitted}, accepted drafts and prefills allow 0 to {most}"
     return None
 
 
@@ -161,8 +187,6 @@ def _negative_count(columns: dict[str, np.ndarray], scalars: dict[str, float]) -
 def _free_tests_problem(outcome: Outcome, max_draft_tokens: int | None) -> str | None:
     longest = np.inf if max_draft_tokens is None else max_draft_tokens
     for number, free in enumerate(outcome.free_tests):
-        if _are_sound(free, outcome.view.num_rows, longest):
-            continue
         columns = {f"free_tests[{number}].{name}": column for name, column in vars(free).items()}
         if problem := _shape_problem(columns, outcome.view.num_rows):
             return problem
@@ -177,21 +201,16 @@ def _free_tests_problem(outcome: Outcome, max_draft_tokens: int | None) -> str |
     return None
 
 
-def _are_sound(free: FreeTests, num_rows: int, longest: float) -> bool:
-    """Whether the tests are sound, in a few reductions; False where each column has to be checked."""
-    position, tested, matched = free.position, free.tested, free.matched
-    if not all([getattr(column, "shape", None) == (num_rows,) for column in (position, tested, matched)]):
-        return False
-    least = np.concatenate((position, matched, tested - matched)).min(initial=0)
-    return bool(least >= 0 and position.max(initial=0) < longest)
+def _are_sound(free: FreeTests, longest: float) -> bool:
+    rows = zip(free.position.tolist(), free.tested.tolist(), free.matched.tolist(), strict=True)
+    return all([0 <= matched <= tested and 0 <= position < longest for position, tested, matched in rows])
 
 
 def _contradiction(drafted: np.ndarray, verified: np.ndarray, tested: np.ndarray, accepted: np.ndarray) -> str | None:
-    differences = verified - tested, verified - accepted, drafted - verified
-    if np.concatenate((tested, accepted, *differences)).min(initial=0) >= 0:
-        return None
     is_sound = (tested >= 0) & (accepted >= 0) & (tested <= verified) & (accepted <= verified) & (verified <= drafted)
-    row = int(np.flatnonzero(~is_sound)[0])
+    if is_sound.all():
+        return None
+    row = int(is_sound.argmin())
     return (
         f"count: row {row} has drafted {drafted[row]}, verified {verified[row]}, tested {tested[row]}, accepted "
         f"{accepted[row]}; it must be 0 <= tested, accepted <= verified <= drafted"

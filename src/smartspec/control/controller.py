@@ -3,7 +3,7 @@ nothing."""
 
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,9 +11,9 @@ from smartspec.control.acceptance.estimator import AcceptanceEstimator
 from smartspec.control.checks import NO_STEP_BEFORE, kind_of, problems
 from smartspec.control.latency.model import LatencyModel, MeasuredStep, PredictedSeconds
 from smartspec.control.log.decision import Alternative, DecisionRecord, decision_record
-from smartspec.control.policy import Estimates, Policy, expected_accepted, no_drafts
+from smartspec.control.policy import EstimatesOfView, Policy, expected_accepted, no_drafts
 from smartspec.control.policy_names import parse_policy
-from smartspec.control.records import BatchView, Drafted, DrafterSpec, Outcome, Plan
+from smartspec.control.records import BatchView, Drafted, DrafterSpec, Outcome, Plan, of_drafter, with_fields
 from smartspec.control.what_if import planned_goodput, uniform_goodput
 
 NUM_DECISIONS = 20
@@ -98,12 +98,11 @@ class Controller:
             return no_drafts(view.num_rows)
         self._last_now = view.now
         if not view.draft_lengths.any():  # nothing to decide, and nothing to learn but the time
-            plan, survival = no_drafts(view.num_rows), np.zeros((view.num_rows, self.max_draft_tokens))
-            return Plan(plan.lengths, plan.drafter, view=view, queried=queried, survival=survival)
-        estimates = self._estimates(view)
+            return with_fields(no_drafts(view.num_rows), view=view, queried=queried)
+        estimates = EstimatesOfView(self.drafters, view, self._latency, self._acceptance)
         plan = self.policy.plan(view, estimates)
-        survival = estimates.of_width(plan.width).survival_of(plan.drafter)
-        return replace(plan, view=view, queried=queried, survival=survival)
+        survival = None if plan.is_whole else estimates.of_width(plan.width).survival_of(plan.drafter)
+        return with_fields(plan, view=view, queried=queried, survival=survival)
 
     def cut(self, plan: Plan, drafted: Drafted) -> np.ndarray:
         """How many of the drafted tokens to verify: int [R], never more than planned or drafted.
@@ -112,8 +111,12 @@ class Controller:
         """
         if plan.view is None or not drafted.lengths.any():
             return np.zeros_like(drafted.lengths)
-        keep = self.policy.cut(plan, drafted, self._survival(plan, drafted.confidence, drafted.parents))
-        return np.minimum(keep, np.minimum(plan.lengths, drafted.lengths))
+        keep = np.minimum(plan.lengths, drafted.lengths)
+        if plan.is_whole:
+            return keep
+        return np.minimum(
+            keep, self.policy.cut(plan, drafted, self._survival(plan, drafted.confidence, drafted.parents))
+        )
 
     def learn(self, plan: Plan, outcome: Outcome) -> None:
         """Learn from the outcome of a plan, any number of steps later and in any order. Several steps are learned from
@@ -171,15 +174,10 @@ class Controller:
             return None
         step = self._history[-1]
         view = _view_of(step.plan)
-        estimates = self._estimates(view)
+        estimates = EstimatesOfView(self.drafters, view, self._latency, self._acceptance)
         planned = planned_goodput(view, estimates, self._latency, step.drafted, step.outcome.verified)
         uniform = uniform_goodput(view, estimates, self._latency) if view.draft_lengths.any() else []
         return self._record(step).summary() | {"what_if": {"planned": planned, "uniform": uniform}}
-
-    def _estimates(self, view: BatchView) -> Estimates:
-        acceptance = self._acceptance
-        survival = acceptance.survival(view)
-        return Estimates(self.drafters, survival, self._latency, acceptance, rank_chances=acceptance.rank_chances)
 
     def _refuse(self, problem: str | None) -> bool:
         """Whether there is a problem, which is then counted; ValueError in strict mode."""
@@ -192,10 +190,11 @@ class Controller:
 
     def _survival(self, plan: Plan, confidence: np.ndarray | None, parents: np.ndarray | None) -> np.ndarray:
         """float [R, K], of the drafts of a plan as they turned out. confidence, parents: as in Drafted."""
-        if confidence is None:
-            assert plan.survival is not None, "the controller has not seen the plan"
+        if confidence is not None:
+            return self._acceptance.survival_given_confidence(_view_of(plan), plan.drafter, confidence, parents)
+        if plan.survival is not None:
             return plan.survival
-        return self._acceptance.survival_given_confidence(_view_of(plan), plan.drafter, confidence, parents)
+        return of_drafter(self._acceptance.survival(_view_of(plan)), plan.drafter)
 
     def _record(self, step: _Finished, alternatives: tuple[Alternative, ...] = ()) -> DecisionRecord:
         """The record of a step, for people, logs and replays. Survival is computed from what is known now."""

@@ -4,12 +4,13 @@ Every policy speculates without loss: lengths depend on load, history and confid
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Protocol
 
 import numpy as np
 
+from smartspec.control.acceptance.table import ByPool
 from smartspec.control.planner.expected_tree import expected_trees
 from smartspec.control.records import (
     MAX_TREE_NODES,
@@ -25,9 +26,18 @@ from smartspec.control.records import (
 class Acceptance(Protocol):
     """What a policy may use beside the survival of drafts: see acceptance.estimator.AcceptanceEstimator."""
 
+    max_draft_tokens: int
+
+    @property
+    def rank_chances(self) -> Mapping[int, np.ndarray]: ...
+
     def knows_confidence(self, drafter: int) -> bool: ...
 
     def given_confidence(self, drafter: int, confidence: np.ndarray, history: np.ndarray) -> np.ndarray: ...
+
+    def survival(self, view: BatchView) -> np.ndarray: ...
+
+    def by_pool(self, view: BatchView) -> ByPool: ...
 
 
 class Latency(Protocol):
@@ -79,7 +89,11 @@ class Estimates:
         for number, chances in self.rank_chances.items():
             survival[number], depths[number] = expected_trees(self.survival[number], chances[: width - 1])
             survival[number, :, MAX_TREE_NODES:] = 0.0
-        return replace(self, survival=survival, width=width, depths=depths)
+        return self.with_survival(survival, width, depths)
+
+    def with_survival(self, survival: np.ndarray, width: int = 1, depths: np.ndarray | None = None) -> "Estimates":
+        """The same with another survival of drafts."""
+        return Estimates(self.drafters, survival, self.latency, self.acceptance, width, depths, self.rank_chances)
 
     def passes_of(self, drafter: np.ndarray) -> np.ndarray:
         """Passes that the j-th node of each row's draft takes, 0 where it needs none: int [R, K]. drafter: int [R]."""
@@ -107,6 +121,28 @@ class Estimates:
     @property
     def max_draft_tokens(self) -> int:
         return self.survival.shape[2]
+
+
+class EstimatesOfView(Estimates):
+    """Those of a step. Survival is computed when it is first needed: few drafts that exist need none of it."""
+
+    acceptance: Acceptance
+    _view: BatchView
+
+    def __init__(self, drafters: tuple[DrafterSpec, ...], view: BatchView, latency: Latency, acceptance: Acceptance):
+        self.__dict__.update(drafters=drafters, latency=latency, acceptance=acceptance, depths=None, _view=view)
+
+    @cached_property
+    def survival(self) -> np.ndarray:
+        return self.acceptance.survival(self._view)
+
+    @cached_property
+    def rank_chances(self) -> Mapping[int, np.ndarray]:
+        return self.acceptance.rank_chances
+
+    @property
+    def max_draft_tokens(self) -> int:
+        return self.acceptance.max_draft_tokens
 
 
 class Policy:
@@ -156,7 +192,7 @@ def no_drafts(num_rows: int) -> Plan:
     """Plain decoding; the same object for every caller."""
     lengths, drafter = np.zeros(num_rows, dtype=np.int64), no_drafter(num_rows)
     lengths.flags.writeable = drafter.flags.writeable = False
-    return Plan(lengths=lengths, drafter=drafter)
+    return Plan(lengths=lengths, drafter=drafter, is_whole=True)
 
 
 def no_drafter(num_rows: int) -> np.ndarray:

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
 
@@ -14,14 +13,6 @@ from smartspec.core.request import Request
 
 LEARN_STEPS = 16  # that are learned from together, where the drafter is not queried before
 FORCED = 32  # match length of drafts that a grammar forces, longer than any match: a pool of their own
-
-
-class _Written(NamedTuple):
-    """What the target emitted in a step after the first num_tokens tokens of each text."""
-
-    requests: Sequence[Request]
-    num_tokens: Sequence[int]
-    verifications: Sequence[Verification | None]
 
 
 class ModelFreeDrafter:
@@ -42,7 +33,10 @@ class ModelFreeDrafter:
             raise ValueError(f"max_draft_tokens must be at least 1, got {max_draft_tokens}")
         self.max_draft_tokens = max_draft_tokens
         self._drafts: tuple[Draft, ...] = ()
-        self._unlearned: list[_Written] = []
+        # Requests whose text was added to since something was learned, and how many tokens it had before.
+        self._unlearned: dict[Request, int] = {}
+        self._num_unlearned_steps = 0
+        self._learns = type(self).learn is not ModelFreeDrafter.learn
 
     def propose(self, token_ids: np.ndarray) -> Draft:
         """The draft after a text, int32 [L]; NO_DRAFT where there is none."""
@@ -58,10 +52,17 @@ class ModelFreeDrafter:
     def begin_step(self, batch: Batch) -> None:
         self._drafts = (NO_DRAFT,) * len(batch.decoding)
 
-    def _draft_of(self, request: Request, is_queried: bool) -> Draft:
-        draft = self.of_salt(request.origin.cache_salt).propose(request.token_ids) if is_queried else NO_DRAFT
-        draft = shorten(draft, self.max_draft_tokens)
-        return draft if request.grammar is None else self._under_grammar(draft, request.grammar)
+    def _drafts_of(self, requests: Sequence[Request], is_queried: bool) -> list[Draft]:
+        drafts = [NO_DRAFT] * len(requests)
+        for row, request in enumerate(requests):
+            if is_queried:
+                salt = request.origin.cache_salt
+                drafts[row] = (self.of_salt(salt) if salt else self).propose(request.token_ids)
+                if len(drafts[row].token_ids) > self.max_draft_tokens:
+                    drafts[row] = shorten(drafts[row], self.max_draft_tokens)
+            if request.grammar is not None:
+                drafts[row] = self._under_grammar(drafts[row], request.grammar)
+        return drafts
 
     def _under_grammar(self, draft: Draft, grammar: Grammar) -> Draft:
         """Ends before tokens that break the grammar: the target would not say them. If what it forces is not in the
@@ -76,10 +77,10 @@ class ModelFreeDrafter:
             self._learn()
         elif all([request.grammar is None for request in batch.decoding]):
             return _nothing_found(len(batch.decoding))
-        self._drafts = tuple([self._draft_of(request, is_queried) for request in batch.decoding])
-        if not any(self._drafts):
-            return _nothing_found(len(self._drafts))
-        lengths = [len(draft) for draft in self._drafts]
+        self._drafts = tuple(self._drafts_of(batch.decoding, is_queried))
+        lengths = [len(draft.token_ids) for draft in self._drafts]
+        if not any(lengths):
+            return _nothing_found(len(lengths))
         return DrafterView(
             np.array(lengths, dtype=np.int64),
             np.array([draft.match_length for draft in self._drafts], dtype=np.int64),
@@ -89,7 +90,10 @@ class ModelFreeDrafter:
         )
 
     def draft(self, batch: Batch, lengths: np.ndarray, stop: StopRule | None) -> Sequence[Draft]:
-        return list(map(shorten, self._drafts, lengths.tolist()))
+        return [
+            shorten(draft, length) if length else NO_DRAFT
+            for draft, length in zip(self._drafts, lengths.tolist(), strict=True)
+        ]
 
     def observe(
         self,
@@ -98,20 +102,19 @@ class ModelFreeDrafter:
         decoding: Sequence[Verification],
         prefill: Sequence[Verification | None],
     ) -> FreeTests:
-        requests = (*batch.decoding, *batch.prefill)
-        num_tokens = [request.num_tokens for request in requests]
-        self._unlearned.append(_Written(requests, num_tokens, (*decoding, *prefill)))
-        if len(self._unlearned) >= LEARN_STEPS:
-            self._learn()
+        if self._learns:
+            self._num_unlearned_steps += 1
+            if self._num_unlearned_steps > LEARN_STEPS:
+                self._learn()
+            for request in (*batch.decoding, *batch.prefill):
+                self._unlearned.setdefault(request, request.num_tokens)
         return free_tests(self._drafts, verified, decoding)
 
     def _learn(self) -> None:
-        steps, self._unlearned = self._unlearned, []
-        for step in steps:
-            for request, num_tokens, verification in zip(*step, strict=True):
-                if verification is not None:
-                    drafter = self.of_salt(request.origin.cache_salt)
-                    drafter.learn(request.tokens[:num_tokens], verification.emitted_token_ids)
+        written, self._unlearned, self._num_unlearned_steps = self._unlearned, {}, 0
+        for request, start in written.items():
+            if emitted := request.tokens[start : request.num_tokens].tolist():
+                self.of_salt(request.origin.cache_salt).learn(request.tokens[:start], tuple(emitted))
 
 
 @lru_cache
@@ -124,18 +127,14 @@ def free_tests(drafts: Sequence[Draft], verified: np.ndarray, decoding: Sequence
     where nothing was verified. verified: int [R]."""
     if not any(drafts):
         return FreeTests(verified, no_tokens(len(verified)), no_tokens(len(verified)))
-    tests = [
-        _free_test(draft, position, verification.emitted_token_ids) if len(draft) else (0, 0)
-        for draft, position, verification in zip(drafts, verified.tolist(), decoding, strict=True)
-    ]
-    tested, matched = np.array(tests, dtype=np.int64).T
-    return FreeTests(verified, tested, matched)
-
-
-def _free_test(draft: Draft, position: int, emitted: tuple[int, ...]) -> tuple[int, bool]:
-    """Whether the token at that position of a draft was tested, and whether it was right."""
-    if not draft.is_chain:
-        is_tested = not position and len(emitted) > 0
-        return is_tested, is_tested and emitted[0] in draft.token_ids[draft.parents < 0]
-    is_tested = position < min(len(emitted), len(draft))
-    return is_tested, is_tested and emitted[position] == draft.token_ids.item(position)
+    tested, matched = [0] * len(drafts), [False] * len(drafts)
+    rows = zip(drafts, verified.tolist(), decoding, strict=True)
+    for row, (draft, position, verification) in enumerate(rows):
+        emitted = verification.emitted_token_ids
+        if position >= len(emitted) or position >= len(draft.token_ids):
+            continue
+        if draft.is_chain:
+            tested[row], matched[row] = 1, emitted[position] == draft.token_ids.item(position)
+        elif not position:
+            tested[row], matched[row] = 1, emitted[0] in draft.token_ids[draft.parents < 0]
+    return FreeTests(verified, np.array(tested, dtype=np.int64), np.array(matched, dtype=np.int64))

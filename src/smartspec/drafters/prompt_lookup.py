@@ -11,8 +11,6 @@ from smartspec.control.records import DrafterSpec
 from smartspec.core.batch import NO_DRAFT, Draft, chain
 from smartspec.drafters.model_free import FORCED, ModelFreeDrafter
 
-FEW = 12  # matches of the last token, so many or fewer, are compared faster one by one
-
 
 class PromptLookupDrafter(ModelFreeDrafter):
     """Drafts from a request's own prompt and output; keeps no state.
@@ -43,26 +41,17 @@ class PromptLookupDrafter(ModelFreeDrafter):
 def _longest_match(token_ids: np.ndarray, max_match: int) -> tuple[int, int]:
     """Index after the most recent of the longest earlier matches of the suffix, and their length, at most max_match.
 
-    (0, 0) where even the last token is new. Narrows down one set of candidates, token by token towards the front; a few
-    are compared one by one, the most recent first.
+    (0, 0) where even the last token is new. The suffix is searched as bytes, a token more every time.
     """
-    (ends,) = (token_ids[:-1] == token_ids[-1]).nonzero()
-    num_matched = min(1, ends.size)
-    while ends.size > FEW and num_matched < max_match:
-        # Ends are distinct and none is below num_matched - 1, so only the first can have nothing in front of it.
-        candidates = ends[int(ends[0] < num_matched) :]
-        candidates = candidates[token_ids[candidates - num_matched] == token_ids[-1 - num_matched]]
-        if not candidates.size:
-            return ends.item(-1) + 1, num_matched
-        ends, num_matched = candidates, num_matched + 1
-    best, longest = -1, 0
-    at, last = token_ids.item, len(token_ids) - 1
-    for end in reversed(ends.tolist()):
-        length = num_matched
-        while length < max_match and length <= end and at(end - length) == at(last - length):
-            length += 1
-        if length > longest:
-            best, longest = end, length
-        if longest == max_match:
+    text, source, num_matched = token_ids.tobytes(), 0, 0
+    width = token_ids.itemsize
+    end = len(text) - width  # no match is the suffix itself
+    while num_matched < max_match:
+        suffix = text[len(text) - width * (num_matched + 1) :]
+        place = text.rfind(suffix, 0, end)
+        while place % width and place > 0:  # between two tokens
+            place = text.rfind(suffix, 0, place + len(suffix) - 1)
+        if place < 0:
             break
-    return best + 1, longest
+        source, num_matched, end = place // width + num_matched + 1, num_matched + 1, place + len(suffix)
+    return source, num_matched

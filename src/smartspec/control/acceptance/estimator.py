@@ -28,7 +28,7 @@ from smartspec.control.acceptance.effects import AcceptanceEffects
 from smartspec.control.acceptance.logistic import newton_terms, sigmoid
 from smartspec.control.acceptance.observations import Observations, top_child_tests
 from smartspec.control.acceptance.settings import AcceptanceSettings
-from smartspec.control.acceptance.table import AcceptanceTable, Pools
+from smartspec.control.acceptance.table import AcceptanceTable, ByPool, Pools
 from smartspec.control.records import BatchView, DrafterSpec, Outcome, depths_of, of_drafter
 
 
@@ -70,6 +70,7 @@ class AcceptanceEstimator:
         self._kept: _History | None = None
         self._rows_kept: tuple[bytes, bytes] | None = None
         self._effects_kept = np.zeros((len(drafters), 0))
+        self._by_pool_kept: ByPool | None = None
 
     def survival(self, view: BatchView) -> np.ndarray:
         """Survival of the drafts of each drafter, by all that is known before drafting: float [D, R, K]."""
@@ -82,6 +83,14 @@ class AcceptanceEstimator:
                 whose = np.full(view.num_rows, number)
                 survival[number] = self.survival_given_confidence(view, whose, drafter.confidence, drafter.parents)
         return survival
+
+    def by_pool(self, view: BatchView) -> ByPool:
+        """The same for drafts of every pool, without confidence."""
+        effects = self._effects_of(view.request_ids, view.class_ids)
+        if self._by_pool_kept is None:
+            log_odds = self._table.log_odds[:, :, None] + effects[self._pools.drafters]
+            self._by_pool_kept = ByPool(self._pools.of_match_length, _survival(log_odds).tolist())
+        return self._by_pool_kept
 
     def survival_given_confidence(
         self,
@@ -153,12 +162,15 @@ class AcceptanceEstimator:
         return self._kept
 
     def _recall(self, request_ids: np.ndarray, class_ids: np.ndarray, match_lengths: np.ndarray) -> _History:
+        pools, effects = self._pools.of(match_lengths), self._effects_of(request_ids, class_ids)
+        return _History(pools, effects, self._table.of(pools) + effects)
+
+    def _effects_of(self, request_ids: np.ndarray, class_ids: np.ndarray) -> np.ndarray:
         rows = request_ids.tobytes(), class_ids.tobytes()
         if rows != self._rows_kept:
             self._effects_kept = self._effects.of(self._effects.rows(request_ids), class_ids)
-            self._rows_kept = rows
-        pools = self._pools.of(match_lengths)
-        return _History(pools, self._effects_kept, self._table.of(pools) + self._effects_kept)
+            self._rows_kept, self._by_pool_kept = rows, None
+        return self._effects_kept
 
     def _learn_table(self, history: _History, tested: np.ndarray, accepted: np.ndarray, num_steps: int) -> np.ndarray:
         """Teach the table; returns the information and the residual that are left for each row: float [2, D, R].

@@ -22,6 +22,8 @@ from smartspec.control.goodput.settings import BudgetSettings
 from smartspec.control.latency.robust_mean import RobustMean
 from smartspec.control.records import StepSeconds
 
+_NO_SUMS = (0.0, 0.0, 0.0, 0.0)
+
 
 class Budget:
     """for_queries, for_explorations: seconds that may be lost. reason: why there are no drafts at present, None while
@@ -41,7 +43,7 @@ class Budget:
             False: RobustMean(),
             True: RobustMean(),
         }  # measured by predicted, by whether there is prefill
-        self._sums = [0.0] * 4  # of speculative steps: number, seconds lost, their squares, seconds
+        self._sums = _NO_SUMS  # of speculative steps: number, seconds lost, their squares, seconds
 
     def may_query(self, num_rows: int) -> bool:
         """Whether a step of so many decoding requests can pay for queries."""
@@ -91,7 +93,8 @@ class Budget:
         correction = ratio.mean or 1.0
         lost = seconds - correction * (off_seconds + gained_tokens / off_goodput)
         seen, fade = (1.0, lost, lost * lost, seconds), 1.0 - 1.0 / settings.memory
-        num, lost, squares, total = self._sums = [fade * old + new for old, new in zip(self._sums, seen, strict=True)]
+        num, lost, squares, total = (fade * old + new for old, new in zip(self._sums, seen, strict=True))
+        self._sums = num, lost, squares, total
         spread = max(squares - lost * lost / num, 0.0) ** 0.5
         is_known = num >= settings.memory / 3 and any(known.mean for known in self._off_ratio.values())
         least = max(settings.tolerance * total, settings.significance * spread)
@@ -106,7 +109,7 @@ class Budget:
         )
         self.num_trips += 1
         self._pause = min(2 * self._pause, 16 * self._settings.memory)
-        self._sums = [0.0] * 4
+        self._sums = _NO_SUMS
 
     def _query_seconds(self, size: int) -> float:
         """What queries take: all of the host's time until a step without them was measured."""

@@ -39,7 +39,7 @@ class Lifetime:
     def observe(self, outcome: Outcome) -> None:
         """Learn from a finished step."""
         self._request_ids = outcome.view.request_ids
-        self._made += outcome.view.num_rows + float(outcome.accepted.sum())
+        self._made += outcome.view.num_rows + sum(outcome.accepted.tolist())
 
     def request_ended(self, request_id: int) -> None:
         """Learn that a request has ended; nothing is learned from one that was not decoding."""

@@ -10,6 +10,7 @@ expected loss. The number doubles every time, so that little is spent on what is
 close, a trial is cheap and a mistake is likely, so trials are frequent. Where one is far better, they are rare.
 """
 
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -41,11 +42,11 @@ class Exploration:
 
     def __init__(self, settings: BudgetSettings, budget: Budget, *, all_alike: bool):
         self._settings, self._budget, self._all_alike = settings, budget, all_alike
-        self._sizes: dict[int, _Size] = {}
+        self._sizes: dict[int, _Size] = defaultdict(lambda: _Size(settings.first_spacing))
 
     def step(self, num_rows: int) -> None:
         """A step is over."""
-        self._sizes.setdefault(size_of(num_rows), _Size(self._settings.first_spacing)).num_steps += 1
+        self._sizes[size_of(num_rows)].num_steps += 1
 
     def plan(
         self,
@@ -59,7 +60,7 @@ class Exploration:
 
         best: the step's choice, planned: the plan that it comes to. choose: the choice by other estimates.
         """
-        size = self._sizes.setdefault(size_of(view.num_rows), _Size(self._settings.first_spacing))
+        size = self._sizes[size_of(view.num_rows)]
         if size.num_steps < size.spacing or not self._settings.share:
             return None
         size.num_steps -= self._settings.first_spacing // 2  # if nothing is explored now: soon again
@@ -81,7 +82,7 @@ class Exploration:
         """Drafts that would be worth their price at good acceptance. Where no row drafts now, plans for fewer rows
         follow."""
         good = self._settings.good_acceptance ** np.arange(1, estimates.max_draft_tokens + 1)
-        longer = choose(replace(estimates, survival=np.maximum(estimates.survival, good))).draft_plan
+        longer = choose(estimates.with_survival(np.maximum(estimates.survival, good))).draft_plan
         if longer.lengths.sum() <= planned.lengths.sum():
             return []
         num_rows = (view.num_rows,) if self._all_alike or planned.lengths.any() else (view.num_rows, 8, 2, 1)

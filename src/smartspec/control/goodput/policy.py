@@ -16,7 +16,7 @@ from smartspec.control.goodput.stopping import drafted_as_confident
 from smartspec.control.goodput.uniform import Hysteresis, plan_uniform
 from smartspec.control.planner.verify_cut import convex_slopes, worth_verifying
 from smartspec.control.policy import Estimates, Latency, Policy, expected_accepted, no_drafts
-from smartspec.control.records import BatchView, Drafted, Outcome, Plan
+from smartspec.control.records import BatchView, Drafted, Outcome, Plan, with_fields
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,8 @@ class Goodput(Policy):
         best = self._choose(view, estimates)
         planned = best.draft_plan if best.plan.gain > 0 else no_drafts(view.num_rows)
         if self.budget.reason is not None:
-            return self._settle(replace(no_drafts(view.num_rows), reason=self.budget.reason), view, estimates, best)
+            paused = with_fields(no_drafts(view.num_rows), reason=self.budget.reason)
+            return self._settle(paused, view, estimates, best)
         explored = self._exploration.plan(view, estimates, best, planned, partial(self._choose, view))
         if explored is not None:
             return self._settle(explored, view, estimates, best)
@@ -119,7 +120,7 @@ class Goodput(Policy):
         if not plan.lengths.any():
             return self._settle(plan, view, estimates, best, is_planned=True)
         weights = None
-        if self.settings.uses_confidence and not self.uniform_lengths:
+        if self.settings.uses_confidence and not self.uniform_lengths and not best.is_found:
             weights = marginal_weights(view, best)
             plan = drafted_as_confident(view, estimates, best, weights)
         saved_seconds = best.plan.gain * float(view.weights.sum()) / best.prices.off
@@ -129,9 +130,8 @@ class Goodput(Policy):
     def _settle(self, plan: Plan, view, estimates: Estimates, best: Choice, *, is_planned=False, **more) -> Plan:
         settled = Settled(best, estimates.latency, is_planned, **more)
         lengths = best.plan.lengths if is_planned and plan.lengths.any() else plan.lengths
-        return replace(
-            plan, settled=settled, alternatives=self._alternatives(view, estimates, best, int(lengths.sum()))
-        )
+        others = self._alternatives(view, estimates, best, int(lengths.sum()))
+        return with_fields(plan, settled=settled, alternatives=others)
 
     def _alternatives(
         self, view: BatchView, estimates: Estimates, best: Choice, num_planned: int
@@ -147,22 +147,25 @@ class Goodput(Policy):
                 found[choice.plan.num_draft_tokens] = (f"at most {limit}" if limit else "off", choice)
             found.pop(num_planned, None)
             first = sorted(found.values(), key=lambda other: -other[1].plan.gain)[:3]
-            return [(label, replace(choice.draft_plan, survival=choice.survival)) for label, choice in first]
+            return [
+                (label, with_fields(choice.draft_plan, survival=_survival(estimates, choice)))
+                for label, choice in first
+            ]
 
         return others
 
     def _compare(self, settled: Settled, outcome: Outcome) -> None:
         view, seconds, off_seconds = outcome.view, outcome.seconds.total, settled.best.plan.off_seconds
-        speculated = bool(outcome.drafted.any())
+        speculated = any(outcome.drafted.tolist())
         if not speculated:
             # By what is known now: else a first step that corrects a wrong profile would count as an error for long.
             off_seconds = float(settled.latency.target_seconds(view, np.zeros(1))[0]) + settled.latency.host_seconds
-        if not view.weights.any() or off_seconds <= 0:
+        if settled.best.prices.off <= 0 or off_seconds <= 0:
             return
         self.budget.compare(
             seconds,
             off_seconds,
-            float(view.weights @ outcome.accepted),
+            float(view.weights @ outcome.accepted) if speculated else 0.0,
             settled.best.prices.off,
             speculated=speculated,
             has_prefill=view.prefill_tokens > 0,
@@ -186,6 +189,10 @@ class Goodput(Policy):
             prefill_price=self._prefill_price,
             prices=prices,
         )
+
+
+def _survival(estimates: Estimates, choice: Choice) -> np.ndarray:
+    return estimates.of_width(choice.width).survival_of(choice.drafter)
 
 
 def marginal_weights(view: BatchView, best: Choice) -> np.ndarray:

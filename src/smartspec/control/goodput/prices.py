@@ -11,17 +11,20 @@ second makes. Two costs of a step are not caused by its drafts alone:
 * draft prefill: an investment, of which a step is charged a part (see draft_prefill).
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
 from smartspec.control.goodput.draft_prefill import begun, without_late_starters
+from smartspec.control.goodput.found_drafts import are_few, plan_found
 from smartspec.control.goodput.prefill_price import PrefillPrice
 from smartspec.control.goodput.settings import GoodputSettings
 from smartspec.control.planner.lengths import LengthPlan, StepTimes, plan_lengths
 from smartspec.control.policy import Estimates, drafter_yields, length_caps, model_free_first, no_drafter, plan_by
-from smartspec.control.records import BatchView, Plan
+from smartspec.control.records import BatchView, Plan, with_fields
+
+_NONE = np.zeros((0, 0))
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,8 @@ class Choice:
 
     draft_seconds: float [D, K + 1], what 0..K passes of each drafter are charged. target_seconds: float [N + 1], of the
     target pass with 0..N draft tokens, N as many as any plan may have. survival: float [R, K], of each row's drafter.
-    fairness: of the mean that was maximised. width: of the drafts, see records.Plan.
+    fairness: of the mean that was maximised. width: of the drafts, see records.Plan. is_found: whether all drafts exist
+    before the plan (see found_drafts); draft_seconds and survival are then empty.
     """
 
     plan: LengthPlan
@@ -50,10 +54,12 @@ class Choice:
     survival: np.ndarray
     fairness: float
     width: int = 1
+    is_found: bool = False
 
     @property
     def draft_plan(self) -> Plan:
-        return replace(plan_by(self.drafter, self.plan.lengths), depths=self.plan.passes, width=self.width)
+        more = {"depths": self.plan.passes, "width": self.width, "is_whole": self.is_found}
+        return with_fields(plan_by(self.drafter, self.plan.lengths), **more)
 
 
 def best_choice(
@@ -87,8 +93,14 @@ def best_choice(
             usual = max(alone.time, _off_goodput_of_projected_batch(view, estimates, settings.projected_batch))
             prices = Prices(prefill_price.value_of_time(usual, view, estimates) if prefill_price else usual, alone.off)
         value_of_time = prices.time
+    is_found = plan_uniform is None and not fairness and are_few(view, estimates)
     num_considered = min(view.num_rows * estimates.max_draft_tokens, view.draft_token_budget)
     target_seconds = estimates.latency.target_seconds(view, np.arange(num_considered + 1))
+    if is_found:
+        best, drafter = plan_found(view, estimates, target_seconds, value_of_time)
+        if value_of_time is None or prices is None:
+            prices = Prices(best.goodput, best.off_goodput)
+        return Choice(best, drafter, _NONE, target_seconds, prices, _NONE, fairness, is_found=True)
     widths = (1,) if plan_uniform or not models else settings.widths
     planner = plan_uniform or partial(_best_lengths, fairness)
     found = []

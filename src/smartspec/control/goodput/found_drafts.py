@@ -1,0 +1,79 @@
+"""The best plan where all drafts exist before it, in plain arithmetic: for few rows, arrays cost more than that.
+
+It is the plan of the arrays (tests compare the two): the drafter of largest yield for each row, then the most valuable
+slots of all drafts as far as they pay (see planner).
+"""
+
+from operator import itemgetter
+
+import numpy as np
+
+from smartspec.control.acceptance.table import ByPool
+from smartspec.control.planner.lengths import LengthPlan, objective, relative_gain
+from smartspec.control.policy import Estimates, EstimatesOfView
+from smartspec.control.records import BatchView
+
+MAX_SLOTS = 512  # of all rows; of more, arrays are faster
+
+
+def are_few(view: BatchView, estimates: Estimates) -> bool:
+    """Whether plan_found can plan this step: few rows, and drafts that all exist and are chains."""
+    return (
+        isinstance(estimates, EstimatesOfView)
+        and 0 < view.num_rows * estimates.max_draft_tokens <= MAX_SLOTS
+        and not estimates.models
+        and all([drafter.confidence is None for drafter in view.drafters])
+    )
+
+
+def plan_found(
+    view: BatchView, estimates: Estimates, target_seconds: np.ndarray, value_of_time: float | None
+) -> tuple[LengthPlan, np.ndarray]:
+    """The best lengths, and the drafter of each row: int [R], -1 where none has found a draft. target_seconds,
+    value_of_time: see planner."""
+    assert estimates.acceptance is not None, "survival by pool is the estimator's"
+    drafter, slots = _valuable(view, estimates.acceptance.by_pool(view))
+    seconds = (target_seconds + estimates.latency.host_seconds).tolist()
+    base, gained, num_kept = float(view.weights.sum()), 0.0, 0
+    off = best = objective(base, seconds[0], value_of_time)
+    for number, (minus_gain, _) in enumerate(slots[: len(seconds) - 1], 1):
+        gained -= minus_gain
+        emitted = base + gained
+        value = emitted / seconds[number] if value_of_time is None else emitted - value_of_time * seconds[number]
+        if value > best:
+            best, num_kept = value, number
+    lengths, emitted = [0] * view.num_rows, base
+    for minus_gain, row in slots[:num_kept]:
+        lengths[row] += 1
+        emitted -= minus_gain
+    plan = LengthPlan(
+        np.array(lengths),
+        depth=0,
+        goodput=emitted / seconds[num_kept],
+        seconds=seconds[num_kept],
+        off_goodput=base / seconds[0],
+        off_seconds=seconds[0],
+        gain=relative_gain(best, off, base, value_of_time),
+    )
+    return plan, np.array(drafter)
+
+
+def _valuable(view: BatchView, survival: ByPool) -> tuple[list[int], list[tuple[float, int]]]:
+    """The drafter of each row, and all slots, most valuable first: minus what each is worth, and its row."""
+    found = [
+        (pools, len(pools) - 1, drafter.match_lengths.tolist(), drafter.lengths.tolist())
+        for pools, drafter in zip(survival.pools, view.drafters, strict=True)
+    ]
+    drafters, slots = [], []
+    for row, (cap, weight) in enumerate(zip(view.max_draft_tokens.tolist(), view.weights.tolist(), strict=True)):
+        best: list[float] = []
+        most, best_number = 0.0, -1
+        for number, (pools, last, match_lengths, lengths) in enumerate(found):
+            if lengths[row]:
+                draft = survival.of[pools[min(match_lengths[row], last)]][row][: min(lengths[row], cap)]
+                if (accepted := sum(draft)) > most:
+                    best, most, best_number = draft, accepted, number
+        drafters.append(best_number)
+        slots += [(-weight * chance, row) for chance in best]
+    slots.sort(key=itemgetter(0))
+    return drafters, slots
