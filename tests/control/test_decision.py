@@ -197,7 +197,10 @@ def test_lines_that_are_no_record(text):
 
 
 def test_header_and_back():
-    drafters = (DrafterSpec("lookup", match_lengths=(0, 2, 3)), DrafterSpec("small-model", has_passes=True))
+    drafters = (
+        DrafterSpec("lookup", match_lengths=(0, 2, 3)),
+        DrafterSpec("small-model", has_passes=True, context_limit=260),
+    )
     header = LogHeader("some-model", "goodput", K, drafters, {"format": 3, "target": {"knots": [1.0]}})
     assert LogHeader.from_json(header.to_json()) == header
     with pytest.raises(ValueError, match=r"line 1.*'header'"):
