@@ -67,7 +67,8 @@ class ConfidenceCalibration:
         }
 
     def _estimate(self) -> np.ndarray:
-        strength, prior = self._settings.strength, 0.5 * (_MIDPOINT_LOG_ODDS + self._centre)
+        trust, strength = self._settings.confidence_trust, self._settings.entry_strength
+        prior = trust * _MIDPOINT_LOG_ODDS + (1.0 - trust) * self._centre
         weights = self._information + strength
         return isotonic((self._score + strength * prior) / weights, weights)
 

@@ -61,7 +61,7 @@ class AcceptanceEffects:
 
     def of(self, rows: np.ndarray, class_ids: np.ndarray) -> np.ndarray:
         """Class and request effect together, on the log-odds: float [D, R]."""
-        strength = self._settings.strength
+        strength = self._settings.request_strength
         shares, estimates = self._shares.take(class_ids & (NUM_CLASSES - 1), axis=2)
         class_effects = estimates / (shares + strength)
         information, score = self._state.take(rows, axis=2)
@@ -93,7 +93,7 @@ class AcceptanceEffects:
 
     def _share_of(self, state: np.ndarray) -> np.ndarray:
         """a and a * (s / W) of information W and score s, float [2, D, R] both."""
-        return state * (self._settings.strength / (state[0] + self._settings.strength))
+        return state * (self._settings.request_strength / (state[0] + self._settings.request_strength))
 
 
 def _sums(values: np.ndarray, bins: np.ndarray, num_bins: int) -> np.ndarray:

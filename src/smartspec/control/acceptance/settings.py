@@ -8,23 +8,30 @@ class AcceptanceSettings:
     """What is assumed before there are observations, and how fast observations are forgotten.
 
     prior: acceptance of an untested drafter. It is above one half: a try costs little, and never to try costs the whole
-    gain. strength: the information of a prior (an observation has at most 0.25): of a drafter, of an entry of the table
-    in view of its drafter, of a bucket of the calibration, of a class, and of a request in its class. Noise at a
-    position that few drafts reach must not keep all drafts shorter than that.
+    gain. Strengths are the information of a prior (an observation has at most 0.25). shared_strength: of all positions
+    of a drafter. entry_strength: of an entry of the table in view of its neighbours, and of a bucket of the
+    calibration. It is larger: noise at a position that few drafts reach must not keep all drafts shorter than that.
+    request_strength: of a class, and of a request in its class.
 
-    request_memory: steps after which 1/e of what was known of one request counts beside new observations (its text may
-    turn from prose to code); workload_memory: the same for everything that requests share.
+    neighbour_decay: weight of a neighbouring position's observations, per position of distance. request_memory: steps
+    after which 1/e of what was known of one request counts beside new observations (its text may turn from prose to
+    code); workload_memory: the same for everything that requests share.
 
-    history_slope: how much of what is known of a request shifts the acceptance that belongs to a confidence.
+    confidence_trust: the part of a calibration's prior that is the confidence; the rest is the usual acceptance of the
+    drafter. history_slope: how much of what is known of a request shifts the acceptance that belongs to a confidence.
 
     second_child: chance that a node's second child is right where the first is wrong; rank_fall: factor from each rank
     to the next. rank_strength: weight of this prior, in observations; rank_memory: observations of a rank that count.
     """
 
     prior: float = 0.6
-    strength: float = 2.5
+    shared_strength: float = 1.0
+    entry_strength: float = 2.5
+    request_strength: float = 1.5
+    neighbour_decay: float = 0.6
     request_memory: float = 80.0
     workload_memory: float = 500.0
+    confidence_trust: float = 0.5
     history_slope: float = 0.5
     second_child: float = 0.3
     rank_fall: float = 0.55

@@ -1,7 +1,8 @@
 """Acceptance by drafter pool and draft position: the slow part of the estimate, shared by all requests.
 
-A pool is a drafter with a class of match lengths. Its log-odds at a position are shrunk towards those of all pools of
-the drafter there. So entries with few observations borrow from those with many:
+A pool is a drafter with a class of match lengths. Its log-odds at a position are shrunk in two steps. The first prior
+is what is known of all pools of the drafter, the second what is known of the pool at neighbouring positions. So entries
+with few observations borrow from those with many:
 
     estimate = (sum of scores + strength * prior) / (sum of information + strength)
 
@@ -71,6 +72,8 @@ class AcceptanceTable:
         self.log_odds = np.full(shape, self._prior)
         self._information = np.zeros(shape)
         self._score = np.zeros(shape)
+        positions = np.arange(num_positions)
+        self._nearness = settings.neighbour_decay ** np.abs(positions[:, None] - positions)
 
     def of(self, pools: np.ndarray) -> np.ndarray:
         """Log-odds of rows in these pools (int [D, R]): float [K, D, R]."""
@@ -97,7 +100,11 @@ class AcceptanceTable:
         }
 
     def _estimate(self) -> np.ndarray:
-        strength, information, score = self._settings.strength, self._information, self._score
-        estimate = (score @ self._of_drafter + strength * self._prior) / (information @ self._of_drafter + strength)
-        estimate = (score + strength * estimate) / (information + strength)
+        near = self._nearness @ np.concatenate([self._information, self._score], axis=1)
+        near_information, near_score = near[:, : len(self._names)], near[:, len(self._names) :]
+        shared_information, shared_score = near_information @ self._of_drafter, near_score @ self._of_drafter
+        shared, own = self._settings.shared_strength, self._settings.entry_strength
+        estimate = (shared_score + shared * self._prior) / (shared_information + shared)
+        estimate = (near_score + shared * estimate) / (near_information + shared)
+        estimate = (self._score + own * estimate) / (self._information + own)
         return np.minimum(np.maximum(estimate, -MAX_LOG_ODDS), MAX_LOG_ODDS)
