@@ -94,7 +94,7 @@ def load_model(
             problem = f"preparing them fails with {type(error).__name__}: {error}"
         if problem is None:
             if activations != "fp32" and has_kernels:
-                loaded = _in_int8(loaded, is_asked_for=activations == "int8")
+                loaded = _in_int8(loaded, is_required=activations == "int8")
             give_back_memory()
             return loaded
         logger.warning("%s is not served with %s modules: %s", name, preparation, problem)
@@ -145,14 +145,14 @@ def _parse_activations(activations: str, device: torch.device) -> None:
         raise ValueError(f"activations 'int8' need our kernels for processors, but {reason}: use auto or fp32")
 
 
-def _in_int8(loaded: LoadedModel, *, is_asked_for: bool) -> LoadedModel:
+def _in_int8(loaded: LoadedModel, *, is_required: bool) -> LoadedModel:
     """The model with the inputs of its linears on blocks rounded to 8 bits, where that is faster and hardly changes its
-    logits, or is asked for. Raises ValueError where it is asked for and there are no such linears."""
-    if not is_asked_for and not quantized_linear.is_int8_fast():
+    logits, or is required. Raises ValueError where it is required and there are no such linears."""
+    if not is_required and not quantized_linear.is_int8_fast():
         return loaded
     before = predictions_of_text(loaded)
     if not round_inputs(loaded.model, quantized_linear.INT8_TYPES):
-        if is_asked_for:
+        if is_required:
             raise ValueError(
                 f"activations 'int8' need weights of 8 bits or less, {loaded.name!r} has none: use quantization int8 "
                 "or int4, or activations auto"
@@ -163,7 +163,7 @@ def _in_int8(loaded: LoadedModel, *, is_asked_for: bool) -> LoadedModel:
     problem = rounding_harm(before, predictions_of_text(rounded))
     if problem is None:
         return rounded
-    if is_asked_for:
+    if is_required:
         logger.warning("%s with activations in 8 bits: %s", loaded.name, problem)
         return rounded
     logger.warning("%s is served with activations in fp32: in 8 bits %s", loaded.name, problem)
