@@ -1,5 +1,5 @@
 """Linears on blocks with inputs rounded to 8 bits: whole numbers are exact on every processor, and a row has the same
-bits in every batch. The truth are gguf's weights and numpy's sums. And which models are served so."""
+bits in every batch. The reference is gguf's weights and numpy's sums. And which models are served so."""
 
 import functools
 import platform
@@ -233,7 +233,7 @@ def test_a_model_that_suffers_keeps_fp32(tmp_path: Path, caplog: pytest.LogCaptu
     kept = ModelRunner(loaded, num_slots=1, max_len=16).forward(segment)
     plain = ModelRunner(loaded_in(folder, activations="fp32"), num_slots=1, max_len=16).forward(segment)
     assert torch.equal(kept, plain)
-    assert loaded_in(folder, activations="int8").activations == "int8", "who asks for it gets it"
+    assert loaded_in(folder, activations="int8").activations == "int8", "it is served where it is required"
     assert "with activations in 8 bits: the perplexity" in caplog.text
 
 

@@ -147,7 +147,7 @@ def _parse_activations(activations: str, device: torch.device) -> None:
 
 def _in_int8(loaded: LoadedModel, *, is_required: bool) -> LoadedModel:
     """The model with the inputs of its linears on blocks rounded to 8 bits, where that is faster and hardly changes its
-    logits, or it is required. Raises ValueError where it is required and there are no such linears."""
+    logits, or is required. Raises ValueError where it is required and there are no such linears."""
     if not is_required and not quantized_linear.is_int8_fast():
         return loaded
     before = predictions_of_text(loaded)
