@@ -12,7 +12,7 @@ from smartspec.engine.models.model_runner import ModelRunner
 class DrafterSource:
     """name: as in --drafter. model, target: the name of the model that is served, and the model. load_model: another
     one by its name, with the same dtype, device and quantization. is_rounded: whether heads are rounded to blocks,
-    where our kernel runs them."""
+    where our kernel runs them. foresees: whether no drafter of the engine draws its tokens, see HeadDrafter."""
 
     name: str
     model: str
@@ -22,6 +22,7 @@ class DrafterSource:
     max_len: int
     max_draft_tokens: int
     is_rounded: bool = True
+    foresees: bool = False
 
 
 @dataclass(frozen=True)
