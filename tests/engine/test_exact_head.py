@@ -117,23 +117,46 @@ class Checking(LiveExecutor):
         return result
 
 
-def make_core(loaded: LoadedModel, head: Head, num_blocks: int, pause: float, max_width: int, seed: int) -> EngineCore:
+class Counting(LiveExecutor):
+    """Counts drafts whose first token was tried, and those that were right to their end."""
+
+    num_tried = num_right = 0
+
+    def verify(self, batch, drafts):
+        result = super().verify(batch, drafts)
+        self.num_tried += sum(len(draft) > 0 for draft in drafts)
+        pairs = [(len(draft), each.num_accepted) for draft, each in zip(drafts, result.decoding, strict=True)]
+        self.num_right += sum(length == accepted > 0 for length, accepted in pairs)
+        return result
+
+
+def make_core(
+    loaded: LoadedModel,
+    head: Head,
+    num_blocks: int,
+    pause: float,
+    max_width: int,
+    seed: int,
+    make_executor=Checking,
+    foresees: bool = False,
+) -> EngineCore:
     target = ModelRunner(loaded, num_slots=4, max_len=128, taps=LAST)
     blocks = BlockManager(num_blocks, 4, 4)
     max_draft_tokens = 5 if max_width == 1 else 12
     scheduler = Scheduler(blocks, max_batched_tokens=16, max_model_len=128, max_draft_tokens=max_draft_tokens)
-    executor = Checking(target, (head_drafter(head, target, name="head", num_slots=4, is_rounded=False),))
+    drafter = head_drafter(head, target, name="head", num_slots=4, is_rounded=False, foresees=foresees)
+    executor = make_executor(target, (drafter,))
     return EngineCore(scheduler, executor, AnyShape(seed, pause, max_width))
 
 
-def generate(core: EngineCore) -> list[Request]:
+def generate(core: EngineCore, temperature: float = 0.0) -> list[Request]:
     """To the end, prompts whose beginning is shared."""
     random = np.random.default_rng(5)
     shared = [FIRST_TOKEN, *random.integers(1, VOCABULARY, 8).tolist()]
     requests = []
     for i in range(9):
         prompt = shared + random.integers(1, VOCABULARY, random.integers(1, 30)).tolist()
-        requests.append(Request(i, prompt, SamplingParams(max_tokens=40, temperature=0.0), seed=i))
+        requests.append(Request(i, prompt, SamplingParams(max_tokens=40, temperature=temperature), seed=i))
         core.add_request(requests[-1])
     while core.has_work:
         core.step(time.monotonic())
@@ -155,3 +178,15 @@ def test_every_draft_is_accepted_to_its_end(pair, max_width, monkeypatch):
         num_deep += core.executor.num_deep
         num_compacted += core.executor.num_compacted
     assert num_drafts > 150 and num_deep > 40 and (max_width == 1 or num_compacted > 10)
+
+
+def test_what_is_foreseen_of_sampled_tokens_is_accepted_and_changes_no_text():
+    """Chains of a head that knows the target's distributions: likely tokens are often not drawn, those it foresees
+    are, as far as they have numbers of their own."""
+    texts, shares = [], []
+    for pause, foresees in [(1.0, False), (0.0, False), (0.0, True)]:
+        core = make_core(*eagle_pair(), 80, pause, 1, 0, Counting, foresees)
+        texts.append([request.token_ids.tolist() for request in generate(core, temperature=4 * DOUBT)])
+        shares.append(core.executor.num_right / max(core.executor.num_tried, 1))
+    assert texts[0] == texts[1] == texts[2]
+    assert shares[1] < 0.85 and shares[2] > shares[1] + 0.1

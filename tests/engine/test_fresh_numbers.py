@@ -8,13 +8,13 @@ import torch
 from markov_engine import TableExecutor, TableRunner, serve
 from markov_model import PROMPT, make_requests
 from test_policy_distribution import BATCH, K, drafters_of, new_policy, sometimes, tables
-from test_tree_distribution import TABLE, arbitrary_tree, best_first_tree, drawn_chain, drawn_tree
+from test_tree_distribution import TABLE, arbitrary_tree, best_first_tree, drawn_chain
 
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.engine.drafting.draft_model import DraftModel
-from smartspec.engine.sampling import sampler
-from smartspec.engine.sampling.randomness import DRAFT, PURPOSES, uniform
+from smartspec.engine.sampling import race, sampler
+from smartspec.engine.sampling.randomness import DRAFT, PURPOSES, position_keys, uniform
 from smartspec.engine.sampling.verification import verify
 
 
@@ -24,12 +24,12 @@ def test_no_draft_token_is_drawn_with_a_number_of_another(monkeypatch, policy, d
     drawn: Counter[tuple[int, int, int]] = Counter()
 
     def noted(seeds, positions, purpose):
-        if purpose % PURPOSES == DRAFT:
+        if isinstance(purpose, int) and purpose % PURPOSES == DRAFT:
             drawn.update((seed, place, purpose) for seed, place in zip(seeds.tolist(), positions.tolist(), strict=True))
         return uniform(seeds, positions, purpose)
 
     monkeypatch.setattr(sampler, "uniform", noted)
-    requests = [Request(i, [0], SamplingParams(max_tokens=20, ignore_eos=True), seed=i) for i in range(BATCH)]
+    requests = [Request(i, [0], SamplingParams(max_tokens=40, ignore_eos=True), seed=i) for i in range(BATCH)]
     executor = TableExecutor(tables()[0], sometimes(drafters_of(drafters)))
     serve(new_policy(policy), requests, executor, batch=BATCH, max_draft_tokens=K)
     assert len(drawn) > 3 * BATCH and max(drawn.values()) == 1
@@ -37,7 +37,7 @@ def test_no_draft_token_is_drawn_with_a_number_of_another(monkeypatch, policy, d
     assert max(positions.values()) > 1, "after rejections positions are drafted again"
 
 
-@pytest.mark.parametrize("make", [drawn_chain, drawn_tree, best_first_tree, arbitrary_tree])
+@pytest.mark.parametrize("make", [drawn_chain, best_first_tree, arbitrary_tree])
 def test_what_would_be_decided_after_the_first_rejection_shows_nowhere(monkeypatch, make):
     random, requests = np.random.default_rng(3), make_requests(300, logprobs=1)
     drafts = [make(random) for _ in requests]
@@ -48,13 +48,21 @@ def test_what_would_be_decided_after_the_first_rejection_shows_nowhere(monkeypat
     first_open = {request.seed: request.num_tokens + len(found.emitted_token_ids) for request, found in pairs}
     num_other = 0
 
+    def other_keys_where_open(seeds, positions):
+        nonlocal num_other
+        is_open = positions >= np.array([first_open[seed] for seed in seeds.tolist()], dtype=np.int64)
+        num_other += int(is_open.sum())
+        return np.where(is_open, position_keys(seeds + 1, positions), position_keys(seeds, positions))
+
     def other_where_open(seeds, positions, purpose):
         nonlocal num_other
-        is_open = positions >= np.array([first_open[seed] for seed in seeds.tolist()])
+        is_open = positions >= np.array([first_open[seed] for seed in seeds.tolist()], dtype=np.int64)
         num_other += int(is_open.sum())
         return np.where(is_open, uniform(seeds + 1, positions, purpose), uniform(seeds, positions, purpose))
 
     monkeypatch.setattr(sampler, "uniform", other_where_open)
+    monkeypatch.setattr(race, "uniform", other_where_open)
+    monkeypatch.setattr(race, "position_keys", other_keys_where_open)
     assert verify(logits, requests, drafts) == expected and num_other > 100
 
 

@@ -29,7 +29,8 @@ from smartspec.engine.models.default_model import DEFAULT_MODEL
 from smartspec.engine.models.fused_pass import fused_pass
 from smartspec.engine.models.load_check import layer_windows
 from smartspec.engine.models.model_runner import ModelRunner
-from smartspec.engine.sampling.sampler import _mass, filtered_probs, sample_from_probs
+from smartspec.engine.sampling.inverse_cdf import mass_of, sample_from_probs
+from smartspec.engine.sampling.sampler import filtered_probs
 
 Rows = tuple[list[int], torch.Tensor]
 
@@ -185,7 +186,7 @@ def test_the_mass_of_a_row_is_the_same_alone_and_in_a_batch():
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        together, alone = _mass(probs), torch.cat([_mass(row[None]) for row in probs])
+        together, alone = mass_of(probs), torch.cat([mass_of(row[None]) for row in probs])
         assert torch.equal(alone, together)
         by_torch = torch.cat([row[None].sum(dim=-1, keepdim=True, dtype=torch.float64) for row in probs])
         torch.testing.assert_close(together, by_torch, rtol=1e-14, atol=0)

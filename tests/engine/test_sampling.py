@@ -10,6 +10,7 @@ from markov_model import reference_probs
 from smartspec.core.batch import NO_DRAFT, chain
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
+from smartspec.engine.sampling.inverse_cdf import sample_from_probs
 from smartspec.engine.sampling.randomness import SAMPLE
 from smartspec.engine.sampling.sampler import (
     NO_TOKEN,
@@ -17,7 +18,6 @@ from smartspec.engine.sampling.sampler import (
     draw_tokens,
     filtered_probs,
     sample_draft,
-    sample_from_probs,
 )
 
 BELOW_ONE = np.nextafter(1.0, 0.0)

@@ -39,9 +39,8 @@ class Draft:
     its children, and the chance that a node is reached and accepted never increases along the order: the first k nodes
     are a connected subtree for every k, and the best one of k nodes. The parents of a chain are -1, 0, 1, ...
     match_length: see control.records.DrafterView. probs: None for a deterministic draft (a point mass), else whatever
-    the host keeps of the distributions the tokens were drawn from, [n, vocabulary]; children of a node stand in the
-    order they were drawn, and the distribution of one may exclude those drawn before it. confidence: float [n], see
-    control.records.Drafted; None where the drafter has none.
+    the host keeps of the distributions the tokens of a chain were drawn from, [n, vocabulary]. confidence: float [n],
+    see control.records.Drafted; None where the drafter has none.
     """
 
     token_ids: np.ndarray

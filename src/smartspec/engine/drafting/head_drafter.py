@@ -18,6 +18,7 @@ from smartspec.core.blocks import PrefixCopy, Trim
 from smartspec.core.request import Request
 from smartspec.engine.attention.ragged import Segment
 from smartspec.engine.drafting.first_acceptances import FirstAcceptances
+from smartspec.engine.drafting.foresight import NUM_FORESEEN, Foresight
 from smartspec.engine.drafting.head_runner import HeadRunner
 from smartspec.engine.drafting.pass_of_size import segments_of_size
 from smartspec.engine.drafting.proposals import Proposals
@@ -27,14 +28,16 @@ from smartspec.engine.models.model_runner import ModelRunner
 
 class HeadDrafter:
     """Drafts point masses, so that outputs are those of plain decoding, sampled ones included. Implements
-    core.drafter.Drafter. target: a runner with the head's taps."""
+    core.drafter.Drafter. target: a runner with the head's taps. foresees: whether it may look at the random numbers of
+    sampled requests, see engine.sampling.race: where no drafter draws its tokens."""
 
-    def __init__(self, runner: HeadRunner, target: ModelRunner, num_slots: int, name: str):
+    def __init__(self, runner: HeadRunner, target: ModelRunner, num_slots: int, name: str, foresees: bool = False):
         self.spec = DrafterSpec(name, has_passes=True, makes_trees=True)
         self.runner, self.target = runner, target
         self._num_known = np.zeros(num_slots, dtype=np.int64)  # positions with features
         self._num_seen = np.zeros(num_slots, dtype=np.int64)  # positions in the head's KV, at most those
         self._first = FirstAcceptances(name, target.taps)
+        self._foresees = foresees
 
     def begin_step(self, batch: Batch) -> None:
         """Follow the block manager's memory operations, and forget what was rolled back since the last step."""
@@ -95,8 +98,14 @@ class HeadDrafter:
         if not feeds:
             return [NO_DRAFT] * len(trees)
         earlier_rows = None
+        foresight = None
+        if self._foresees and not all([batch.decoding[row].params.greedy for row in active]):
+            foresight = Foresight(batch.decoding, int(depths.max()))
         for depth in range(int(depths.max())):
-            proposals = self.runner.propose([feed.segment for feed in feeds], earlier_rows, width)
+            num_children = width if foresight is None else max(width, NUM_FORESEEN)
+            proposals = self.runner.propose([feed.segment for feed in feeds], earlier_rows, num_children)
+            if foresight is not None:
+                proposals = foresight.of(proposals, [feed.row for feed in feeds for _ in feed.nodes], depth)
             if chances is not None:
                 proposals = proposals.taken_for(chances, np.full(len(proposals.chances), depth))
             confidence = _grow(feeds, proposals)

@@ -80,12 +80,16 @@ def load_head(folder: Path, target: LoadedModel) -> tuple[Head, torch.Tensor | N
 def prepare_head(folder: Path, source: DrafterSource) -> PreparedDrafter:
     """Raises as load_head."""
     head, embedding = load_head(folder, source.target)
-    make = partial(head_drafter, head, name=source.name, num_slots=source.num_slots, is_rounded=source.is_rounded)
+    options = {"num_slots": source.num_slots, "is_rounded": source.is_rounded, "foresees": source.foresees}
+    make = partial(head_drafter, head, name=source.name, **options)
     return PreparedDrafter(make if embedding is None else partial(make, embedding=embedding), head.config.taps)
 
 
-def head_drafter(head: Head, target: ModelRunner, *, name: str, num_slots: int, **options) -> TreeDrafter:
-    """What drafts with a head. target: a runner with its taps. options: of what runs its passes, see HeadRunner."""
+def head_drafter(
+    head: Head, target: ModelRunner, *, name: str, num_slots: int, foresees: bool = False, **options
+) -> TreeDrafter:
+    """What drafts with a head. target: a runner with its taps. foresees: see HeadDrafter. options: of what runs its
+    passes, see HeadRunner."""
     kind = next(kind for kind in HEADS.values() if kind.head is type(head))
     runner = kind.runner(head, target, name=name, num_slots=num_slots, **options)
-    return kind.drafter(runner, target, num_slots, name)
+    return kind.drafter(runner, target, num_slots, name, foresees)

@@ -63,7 +63,7 @@ class MedusaDrafter:
     """Drafts point masses, so that outputs are those of plain decoding, sampled ones included. Implements
     core.drafter.TreeDrafter. target: a runner that taps its last hidden state."""
 
-    def __init__(self, runner: MedusaRunner, target: ModelRunner, num_slots: int, name: str):
+    def __init__(self, runner: MedusaRunner, target: ModelRunner, num_slots: int, name: str, foresees: bool = False):
         self.spec = DrafterSpec(name, has_passes=True, makes_trees=True, one_pass_depth=runner.num_heads)
         self.runner, self.target = runner, target
         self._num_known = np.zeros(num_slots, dtype=np.int64)  # tokens up to the position whose hidden state is kept

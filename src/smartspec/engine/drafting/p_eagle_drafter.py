@@ -31,7 +31,7 @@ class PEagleDrafter(HeadDrafter):
 
     runner: PEagleRunner
 
-    def __init__(self, runner: PEagleRunner, target: ModelRunner, num_slots: int, name: str):
+    def __init__(self, runner: PEagleRunner, target: ModelRunner, num_slots: int, name: str, foresees: bool = False):
         super().__init__(runner, target, num_slots, name)
         self.spec = DrafterSpec(name, has_passes=True, makes_trees=True, one_pass_depth=runner.num_depths)
 

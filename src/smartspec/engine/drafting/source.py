@@ -14,7 +14,8 @@ from smartspec.engine.models.model_runner import ModelRunner
 class DrafterSource:
     """name: as in --drafter. model, target: the name of the model that is served, and the model. load_model: another
     one by its name, with the same dtype, device and quantization. is_rounded: whether heads are rounded to blocks,
-    where our kernel runs them. datastore, memory: what drafters without a model may read."""
+    where our kernel runs them. datastore, memory: what drafters without a model may read. foresees: whether no drafter
+    of the engine draws its tokens, see HeadDrafter."""
 
     name: str
     model: str
@@ -26,6 +27,7 @@ class DrafterSource:
     is_rounded: bool = True
     datastore: Datastore | None = None
     memory: AnswerMemory | None = None
+    foresees: bool = False
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from smartspec.engine.models.loaded_model import LoadedModel
 from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.engine.runtime.config import BLOCK_SIZE, EngineConfig
 from smartspec.engine.runtime.decision_log import DecisionLog
-from smartspec.engine.runtime.drafter_kinds import kind_of_drafter, prepare_drafter
+from smartspec.engine.runtime.drafter_kinds import kind_of_drafter, may_draw, prepare_drafter
 from smartspec.engine.runtime.executor import LiveExecutor
 from smartspec.engine.runtime.kernel_report import kernel_report
 from smartspec.engine.runtime.profile import (
@@ -179,8 +179,13 @@ def load_models(config: EngineConfig, report: Callable[[str], None] = lambda tex
     loaded = load(config.model, what="")
     memory = _read_texts(config, loaded, datastore)
     limits = {"num_slots": config.max_batch, "max_len": _max_model_len(config, loaded)}
-    options = {"max_draft_tokens": config.max_draft_tokens, "is_rounded": config.quantization != "none"}
-    options |= {"datastore": datastore, "memory": memory}
+    options = {
+        "max_draft_tokens": config.max_draft_tokens,
+        "is_rounded": config.quantization != "none",
+        "foresees": not any(may_draw(name, config.model) for name in config.active_drafters),
+        "datastore": datastore,
+        "memory": memory,
+    }
     prepared = {
         name: prepare_drafter(DrafterSource(name, config.model, loaded, load, **limits, **options))
         for name in config.active_drafters

@@ -28,6 +28,12 @@ def kind_of_drafter(name: str, model: str) -> str:
     return "head" if is_head(str(head_folder(name, model))) else "model"
 
 
+def may_draw(name: str, model: str) -> bool:
+    """Whether that drafter may draw its tokens, so that the rule of verification for drawn tokens decides (see
+    engine.sampling.verification). Those of a model-free drafter and of a head are always point masses."""
+    return kind_of_drafter(name, model) not in ("model-free", "head")
+
+
 def prepare_drafter(source: DrafterSource) -> PreparedDrafter:
     """Read what a drafter needs. Raises ValueError or OSError naming what is wrong with it."""
     return DRAFTERS[kind_of_drafter(source.name, source.model)](source)

@@ -134,7 +134,7 @@ class LiveExecutor:
                 verifications[row] = _as_far_as_computed(found[row], known)
                 features[row : row + 1] = [of_pass[row]] if of_pass else []
                 num_known[row] += 1
-                is_drawn = drafts[row].probs is not None and drafts[row].is_chain
+                is_drawn = drafts[row].probs is not None
                 if not (is_drawn and known < found[row].num_accepted < len(drafts[row])):
                     del num_known[row]
             self.runner.features = features

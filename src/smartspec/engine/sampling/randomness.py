@@ -9,8 +9,9 @@ decide in another: what is drawn would then be part of why it is drawn. With num
 rule of verification is exact given all that is known before the step, whatever the policy makes of that.
 
 SAMPLE and ACCEPT decide about a position only when verification gets there, and then that position becomes text.
-After the first rejection they decide nothing: no record holds what they would have said. So (seed, position) is
-enough, and a point-mass draft changes no token of a seed.
+After the first rejection they decide nothing. So (seed, position) is enough, and a point-mass draft changes no token of
+a seed. That holds for a draft, too, that was made in view of SAMPLE's numbers of positions to come (see race): where
+drafts are point masses alone, a token follows from its text and numbers, whatever was drafted or learned.
 
 DRAFT decides about every token that is drafted, and nearly everything of a draft can be learned from: its length, its
 confidence, the time it takes. After a rejection the same positions are drafted again. So its key has the depth, too:
@@ -21,25 +22,37 @@ All this is about the numbers of one seed. Requests that share a seed share thei
 
 import numpy as np
 
+REST = 0  # draws the target's own token among those that have no number of their own, see race
 DRAFT = 1  # draws a draft token from the draft model's distribution
 ACCEPT = 2  # decides whether a sampled draft token is accepted
 SAMPLE = 3  # draws the target's own token: plain, matched, recovered or bonus
-# One position may need several: DRAFT adds its depth times this, ACCEPT the rank of the child.
+# One position may need several: DRAFT adds its depth times this, SAMPLE the number of a token, from 1 on.
 PURPOSES = 4
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
-def uniform(seeds: np.ndarray, positions: np.ndarray, purpose: int) -> np.ndarray:
+def uniform(seeds: np.ndarray, positions: np.ndarray, purpose: int | np.ndarray) -> np.ndarray:
     """One float64 in [0, 1) per row, on a grid of 2**-53.
 
     seeds, positions: int64 [N]; position is the index of the token in the request's text. purpose: DRAFT, ACCEPT or
     SAMPLE, plus a multiple of PURPOSES, so that the draws made for one token are independent of each other.
     """
+    return numbers_of(position_keys(seeds, positions), purpose)
+
+
+def position_keys(seeds: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    """What all numbers of a position have in common: uint64, of the shape that int64 seeds and positions broadcast
+    to."""
     with np.errstate(over="ignore"):
         state = _mix(np.asarray(seeds, dtype=np.int64).view(np.uint64) + _GOLDEN)
-        state = _mix((state ^ np.asarray(positions, dtype=np.int64).view(np.uint64)) + _GOLDEN)
-        state = _mix((state ^ np.uint64(purpose)) + _GOLDEN)
+        return _mix((state ^ np.asarray(positions, dtype=np.int64).view(np.uint64)) + _GOLDEN)
+
+
+def numbers_of(keys: np.ndarray, purpose: int | np.ndarray) -> np.ndarray:
+    """uniform, from position_keys; the two broadcast."""
+    with np.errstate(over="ignore"):
+        state = _mix((keys ^ np.uint64(purpose)) + _GOLDEN)
     return (state >> np.uint64(11)) * 2.0**-53
 
 

@@ -13,12 +13,13 @@ import torch
 
 from smartspec.core.batch import Draft
 from smartspec.core.request import Request
-from smartspec.engine.sampling.randomness import DRAFT, PURPOSES, fold_seed, uniform
+from smartspec.engine.sampling.inverse_cdf import mass_of, sample_from_probs
+from smartspec.engine.sampling.race import run_race
+from smartspec.engine.sampling.randomness import DRAFT, PURPOSES, SAMPLE, fold_seed, uniform
 
 # Ranks looked at before giving up and sorting the vocabulary; most nuclei are found in the first.
 _TOP_WIDTHS = (256, 2048)
 _TOP_GROUP = 8
-_CDF_BLOCK = 256
 NO_TOKEN = -1  # drawn from a row of logits that says nothing: NaN in it, or no finite largest value
 
 
@@ -93,7 +94,7 @@ def _filter(probs: torch.Tensor, top_k: np.ndarray, top_p: np.ndarray, min_p: np
     if (top_k > 0).any() or (top_p < 1.0).any():
         threshold = _rank_threshold(probs, threshold, top_k, top_p)
     kept = torch.where(probs >= threshold, probs, 0.0)
-    return kept.div_(_mass(kept).float())
+    return kept.div_(mass_of(kept).float())
 
 
 def _rank_threshold(probs: torch.Tensor, floor: torch.Tensor, top_k: np.ndarray, top_p: np.ndarray) -> torch.Tensor:
@@ -101,7 +102,7 @@ def _rank_threshold(probs: torch.Tensor, floor: torch.Tensor, top_k: np.ndarray,
     vocabulary_size = probs.shape[-1]
     limits = _column(np.where(top_k < vocabulary_size, np.maximum(top_k, 0), 0), probs, torch.int64)
     nucleus = _column(top_p, probs, torch.float64)
-    mass = _mass(torch.where(probs >= floor, probs, 0.0))
+    mass = mass_of(torch.where(probs >= floor, probs, 0.0))
     threshold = torch.empty_like(floor)
     rows = torch.arange(len(probs), device=probs.device)
     for width in (*_TOP_WIDTHS, vocabulary_size):
@@ -139,7 +140,7 @@ def _threshold_among(
     kth_largest = largest.gather(1, limits.clamp(1, width) - 1)
     floor = torch.where(limited, torch.maximum(floor, kth_largest), floor)
     weights = torch.where(largest >= floor, largest, 0.0).double()
-    mass = torch.where(limited, _mass(weights), mass)
+    mass = torch.where(limited, mass_of(weights), mass)
     num_kept = ((weights > 0) & (weights.cumsum(dim=-1) - weights < nucleus * mass)).sum(dim=-1, keepdim=True)
     border = largest.gather(1, num_kept.clamp(min=1) - 1)
     threshold = torch.where(nucleus < 1.0, border, floor)
@@ -148,64 +149,15 @@ def _threshold_among(
     return threshold, (floor > least) | ((limits == 0) & ((threshold > least) | (nucleus == 1.0)))
 
 
-def sample_from_probs(probs: torch.Tensor, u: np.ndarray) -> torch.Tensor:
-    """Token ids int64 [N] by inverse CDF in float64: the first token whose cumulated probability exceeds u * total.
-
-    probs: [N, V], at least 0, some mass in every row, need not sum to 1. u: float64 [N] in [0, 1). A token of
-    probability 0 is never returned. Searches blocks of the vocabulary, then inside one: no [N, V] array in float64.
-    """
-    vocabulary_size = probs.shape[-1]
-    block_mass = _block_mass(probs)
-    block_size = min(_CDF_BLOCK, vocabulary_size)
-    mass_wanted = _column(u, probs, torch.float64) * block_mass.sum(dim=-1, keepdim=True)
-    block = _first_above(block_mass, mass_wanted)
-    mass_wanted = mass_wanted - (block_mass.cumsum(dim=-1) - block_mass).gather(1, block)
-    token_ids = block * block_size + torch.arange(block_size, device=probs.device)
-    in_block = probs.gather(1, token_ids.clamp(max=vocabulary_size - 1)).double() * (token_ids < vocabulary_size)
-    return (block * block_size + _first_above(in_block, mass_wanted)).squeeze(-1)
-
-
-def _block_mass(probs: torch.Tensor) -> torch.Tensor:
-    """Sums of the blocks of each row, and of what is left after them: float64 [N, blocks + 1]."""
-    vocabulary_size = probs.shape[-1]
-    block_size = min(_CDF_BLOCK, vocabulary_size)
-    num_blocks = vocabulary_size // block_size
-    blocks = probs[:, : num_blocks * block_size].unflatten(-1, (num_blocks, block_size))
-    rest = probs[:, num_blocks * block_size :]
-    return torch.cat(
-        [blocks.sum(dim=-1, dtype=torch.float64), rest.sum(dim=-1, keepdim=True, dtype=torch.float64)], dim=-1
-    )
-
-
-def _mass(probs: torch.Tensor) -> torch.Tensor:
-    """Sum of each row, float64 [N, 1], with the same bits in every batch: of a row that is alone torch sums parts by
-    several threads, and those of a batch from end to end."""
-    return _block_mass(probs).sum(dim=-1, keepdim=True)
-
-
-def _first_above(mass: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
-    """First column [N, 1] that has mass and whose cumulated mass exceeds wanted [N, 1]; else the last that has mass.
-
-    The second case is rounding (u next to 1, or a block's sum above the sum of its parts). Mass is required because a
-    parallel cumulated sum may creep up over a column without any.
-    """
-    has_mass = mass > 0
-    above = has_mass & (mass.cumsum(dim=-1) > wanted)
-    columns = torch.arange(mass.shape[-1], device=mass.device)
-    last = torch.where(has_mass, columns, 0).amax(dim=-1, keepdim=True)
-    first = above.to(torch.int8).argmax(dim=-1, keepdim=True)
-    return torch.where(above.any(dim=-1, keepdim=True), first, last)
-
-
 def draw_tokens(
     logits: torch.Tensor, requests: Sequence[Request], positions: np.ndarray, purpose: int
 ) -> tuple[torch.Tensor, np.ndarray, torch.Tensor | None]:
     """Draw one token per row as its request wants it: token ids int64 [N], on the device of logits.
 
     logits: [N, V], already penalised. requests: N, one per row. positions: int64 [N], index in the request's text of
-    the token to draw. purpose: see randomness. Greedy rows take the largest logit, the first on a tie. A row with NaN,
-    +inf or nothing but -inf gives NO_TOKEN. Also returns the row numbers int64 [S] of the rows that were sampled and
-    their distributions [S, V] (None if there are none).
+    the token to draw. purpose: see randomness; the target's own tokens, SAMPLE, are drawn by a race. Greedy rows take
+    the largest logit, the first on a tie. A row with NaN, +inf or nothing but -inf gives NO_TOKEN. Also returns the row
+    numbers int64 [S] of the rows that were sampled and their distributions [S, V] (None if there are none).
     """
     sampled = np.flatnonzero([not request.params.greedy for request in requests])
     if not sampled.size:
@@ -213,7 +165,10 @@ def draw_tokens(
     all_sampled = sampled.size == len(requests)
     sampled_requests = [requests[row] for row in sampled]
     probs = filtered_probs(logits if all_sampled else logits[sampled], *_filters(sampled_requests))
-    drawn = sample_from_probs(probs, request_uniform(sampled_requests, positions[sampled], purpose))
+    if purpose == SAMPLE:
+        drawn = run_race(probs, seeds_of(sampled_requests), positions[sampled])
+    else:
+        drawn = sample_from_probs(probs, request_uniform(sampled_requests, positions[sampled], purpose))
     # The softmax of a bad row is NaN everywhere, and so is what the filters leave of it.
     drawn = torch.where(probs[:, 0].isnan(), NO_TOKEN, drawn)
     if all_sampled:
@@ -257,8 +212,12 @@ def sample_draft(
 
 def request_uniform(requests: Sequence[Request], positions: np.ndarray, purpose: int) -> np.ndarray:
     """randomness.uniform with the seeds of requests: float64 [N]."""
-    seeds = np.array([fold_seed(request.seed) for request in requests], dtype=np.int64)
-    return uniform(seeds, positions, purpose)
+    return uniform(seeds_of(requests), positions, purpose)
+
+
+def seeds_of(requests: Sequence[Request]) -> np.ndarray:
+    """int64 [N]."""
+    return np.array([fold_seed(request.seed) for request in requests], dtype=np.int64)
 
 
 def _filters(requests: Sequence[Request]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

@@ -1,11 +1,11 @@
 """Lossless verification: which draft tokens the target accepts, and the token it emits after them.
 
-Every row of logits gets the target's own token, drawn with the random number of its position. Greedy targets and
+Every row of logits gets the target's own token, drawn with the random numbers of its position. Greedy targets and
 deterministic drafts accept while draft token and own token agree: in a chain the next token, in a tree the child that
-is that token. For a point-mass draft that is the rule of Leviathan et al. (2023, algorithm 1) with one random number
-instead of two, and what is emitted is, token for token, what plain decoding emits with the same seed. Drafts drawn from
-distributions take the rule itself, which accepts more of them, in trees once for each child (drawn_tree); they keep the
-target's distribution, not its tokens. Plain decoding is verification of no draft tokens.
+is that token. For a point-mass draft that accepts as often as the rule of Leviathan et al. (2023, algorithm 1), and
+what is emitted is, token for token, what plain decoding emits with the same seed. Chains drawn from distributions take
+the rule itself, which accepts more of them; they keep the target's distribution, not its tokens. Plain decoding is
+verification of no draft tokens.
 """
 
 import math
@@ -16,7 +16,6 @@ import torch
 
 from smartspec.core.batch import Draft, TokenLogprobs, Verification
 from smartspec.core.request import Request
-from smartspec.engine.sampling.drawn_tree import walk_drawn
 from smartspec.engine.sampling.logit_rules import apply_logit_rules
 from smartspec.engine.sampling.logprobs import token_logprobs
 from smartspec.engine.sampling.randomness import ACCEPT, SAMPLE
@@ -29,7 +28,7 @@ def verify(logits: torch.Tensor, requests: Sequence[Request], drafts: Sequence[D
     logits: [sum(k_i + 1), V], the rows of all requests one after the other; the first row of a request is the target's
     prediction after its committed text, the others those after each node of its draft. Not modified. A request whose
     next token would come from NaN or infinite logits gets an error instead of it, and so does one whose own rules leave
-    no token.
+    no token. ValueError on a tree whose tokens were drawn.
     """
     if not requests:
         return []
@@ -40,17 +39,15 @@ def verify(logits: torch.Tensor, requests: Sequence[Request], drafts: Sequence[D
     token_ids = tokens.cpu().numpy()
     accepted = (token_ids == rows.draft_token_ids) & (token_ids != NO_TOKEN)
     drawn = [i for i, draft in enumerate(drafts) if draft.probs is not None and not requests[i].params.greedy]
-    if drawn_chains := [i for i in drawn if i not in rows.trees]:
-        _verify_drawn_chains(rows, drafts, drawn_chains, sampled, target_probs, token_ids, accepted)
+    if trees := [i for i in drawn if i in rows.trees]:
+        raise ValueError(f"{len(drafts[trees[0]])} nodes of a draft tree have probs: draw chains, or leave probs out")
+    if drawn:
+        _verify_drawn_chains(rows, drafts, drawn, sampled, target_probs, token_ids, accepted)
     stops = rows.first_rejected(accepted)
     paths = [range(start, stop + 1) for start, stop in zip(rows.starts.tolist(), stops.tolist(), strict=True)]
     for i in rows.trees:
         own = slice(int(rows.starts[i]), int(rows.ends[i]) + 1)
-        if i in drawn:
-            probs = target_probs[slice(*np.searchsorted(sampled, [own.start, own.stop]))]
-            nodes, token = walk_drawn(drafts[i], requests[i], probs, token_ids[own])
-        else:
-            nodes, token = _walk(drafts[i], token_ids[own])
+        nodes, token = _walk(drafts[i], token_ids[own])
         paths[i] = [own.start, *(own.start + 1 + node for node in nodes)]
         token_ids[paths[i][-1]] = token
     _step_back(logits, rows, drafts, paths, token_ids)
