@@ -316,7 +316,7 @@ def follows(wanted: dict, text: str, is_whole: bool) -> bool:
 def test_structured_output_is_that_of_plain_decoding(compiler, shallow, wanted, drafters, temperature):
     grammar = compiler.compile(StructuredOutputs(**wanted).definition())
     tokenizer = load_once(DEFAULT_MODEL, dtype="auto", device="cpu").tokenizer
-    options = {"temperature": temperature, "grammar": grammar, "max_tokens": 40, "stop_token_ids": (2,)}
+    options = {"temperature": temperature, "grammar": grammar, "max_tokens": 72, "stop_token_ids": (2,)}
     expected, _ = generate("off", (), **options)
     outputs, steps = generate("fixed:4", tuple(shallow if n == SHALLOW else n for n in drafters), **options)
     if temperature == 0.0 or drafters != (DEFAULT_MODEL,):  # a draft model that samples keeps the distribution only
