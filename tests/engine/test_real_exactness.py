@@ -30,10 +30,12 @@ from smartspec.core.batch import StepOutput
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.core.scheduler import SCORED_CHUNK
+from smartspec.engine.attention.ragged import Segment
 from smartspec.engine.drafting.head_checkpoint import write_head
 from smartspec.engine.drafting.medusa_checkpoint import write_medusa
 from smartspec.engine.drafting.shipped_head import SHIPPED, has_shipped_head
 from smartspec.engine.models.default_model import DEFAULT_MODEL
+from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.engine.runtime import build
 from smartspec.engine.runtime.config import EngineConfig
 from smartspec.server.structured.fields import StructuredOutputs
@@ -279,7 +281,7 @@ SCHEMA = {
     "type": "object",
     "properties": {
         "answer": {"type": "string", "maxLength": 60},
-        "items": {"type": "array", "items": {"type": "integer"}},
+        "items": {"type": "array", "maxItems": 4, "items": {"type": "integer", "minimum": 0, "maximum": 999}},
     },
     "required": ["answer", "items"],
     "additionalProperties": False,
@@ -316,7 +318,7 @@ def follows(wanted: dict, text: str, is_whole: bool) -> bool:
 def test_structured_output_is_that_of_plain_decoding(compiler, shallow, wanted, drafters, temperature):
     grammar = compiler.compile(StructuredOutputs(**wanted).definition())
     tokenizer = load_once(DEFAULT_MODEL, dtype="auto", device="cpu").tokenizer
-    options = {"temperature": temperature, "grammar": grammar, "max_tokens": 40, "stop_token_ids": (2,)}
+    options = {"temperature": temperature, "grammar": grammar, "max_tokens": 72, "stop_token_ids": (2,)}
     expected, _ = generate("off", (), **options)
     outputs, steps = generate("fixed:4", tuple(shallow if n == SHALLOW else n for n in drafters), **options)
     if temperature == 0.0 or drafters != (DEFAULT_MODEL,):  # a draft model that samples keeps the distribution only
@@ -352,17 +354,19 @@ def test_prompts_are_scored_in_chunks_beside_others_and_nothing_else_changes(pla
         if num_steps == 2:
             engine.core.scheduler.start_over()
     assert [request.output_token_ids.tolist() for request in requests] == [*plain, plain[0]]
-    stock = stock_model()
+    runner = ModelRunner(engine.loaded, num_slots=1, max_len=512)
     for request in requests:
-        prompt = torch.from_numpy(request.tokens[: request.num_prompt_tokens].astype(np.int64))
+        tokens = request.tokens[: request.num_prompt_tokens]
+        prompt = torch.from_numpy(tokens.astype(np.int64))
         if request.params.prompt_logprobs is None:
             assert not request.prompt_logprobs
             continue
-        logprobs = stock(prompt[None]).logits[0, :-1].detach().log_softmax(dim=-1)
+        whole = [Segment(0, 0, tokens.astype(np.int32), len(tokens))]
+        logprobs = runner.forward(whole)[:-1].float().log_softmax(dim=-1)
         found = request.prompt_logprobs
         chosen = logprobs.gather(1, prompt[1:, None])
-        np.testing.assert_allclose([entry.logprob for entry in found], chosen[:, 0], atol=0.02)
-        np.testing.assert_allclose([entry.top_logprobs for entry in found], logprobs.topk(3).values, atol=0.02)
+        np.testing.assert_allclose([entry.logprob for entry in found], chosen[:, 0], atol=1e-4)
+        np.testing.assert_allclose([entry.top_logprobs for entry in found], logprobs.topk(3).values, atol=1e-4)
         ranks = (logprobs > chosen).sum(dim=1) + 1
         is_top = np.array([entry.rank == 1 for entry in found])
         assert (is_top == (ranks == 1).numpy()).mean() > 0.98
