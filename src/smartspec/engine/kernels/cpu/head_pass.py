@@ -13,7 +13,7 @@ import torch
 from smartspec.engine.kernels.cpu import native
 from smartspec.engine.kernels.cpu.decoder_layer import LIBRARY, Layer, PassFields
 from smartspec.engine.kernels.cpu.quantized_linear import Weight, rounded_memory
-from smartspec.engine.kernels.cpu.ragged_attention import CachedLayer, Heads, attention_of
+from smartspec.engine.kernels.cpu.ragged_attention import TILE_FIELDS, CachedLayer, Heads, attention_of
 from smartspec.engine.kernels.cpu.shapes import LayerShape, address, check_ids, optional_address
 
 
@@ -126,7 +126,7 @@ class HeadPass:
         self._memory = turned, of_layer, heads, attended, memory, rounded
         self._hidden, self._features = memory["hidden"], given["features"]
         new = Heads(*heads.transpose(0, 1).split([num_heads, num_kv_heads, num_kv_heads]))
-        no_tiles = torch.empty(0, 5, dtype=torch.int64)
+        no_tiles = torch.empty(0, TILE_FIELDS, dtype=torch.int64)
         scale = shape.head_dim**-0.5
         self._pass = p = _HeadPass(**given, **{name: tensor.data_ptr() for name, tensor in memory.items()})
         for name, tensor in (turned | of_layer | {"heads": heads, "attended": attended, "rounded": rounded}).items():
