@@ -51,15 +51,20 @@ def machine(request: pytest.FixtureRequest):
         yield request.param
 
 
-def product(blocks: torch.Tensor, block_type, x: np.ndarray, bias: np.ndarray | None = None) -> np.ndarray:
+def product(
+    blocks: torch.Tensor, block_type, x: np.ndarray, bias: np.ndarray | None = None, *, terms: int = 1
+) -> np.ndarray:
     panels = to_block_panels(blocks, block_type)
     of_bias = None if bias is None else torch.from_numpy(bias)
-    weight = describe_panels(panels, block_type, len(blocks), of_bias, rounds=True)
+    weight = describe_panels(panels, block_type, len(blocks), of_bias, rounds=terms)
     return panel_linear(torch.from_numpy(x), weight).numpy()
 
 
-def rounded(x: np.ndarray) -> np.ndarray:
+def rounded(x: np.ndarray, terms: int = 1) -> np.ndarray:
     """float64: x as its blocks of 32 stand for it."""
+    if terms == 2:
+        first = rounded(x)
+        return first + rounded((x - first).astype(np.float32))
     blocks = x.reshape(*x.shape[:-1], -1, 32)
     largest = np.abs(blocks).max(axis=-1, keepdims=True)
     scale = largest / np.float32(127)
@@ -108,38 +113,43 @@ def test_whole_numbers_are_exact(machine: str, block_type, extreme: bool):
 
 
 @EACH_TYPE
-def test_products_are_those_of_rounded_inputs(machine: str, block_type):
+@pytest.mark.parametrize("terms", [1, 2])
+def test_products_are_those_of_rounded_inputs(machine: str, block_type, terms: int):
     random = np.random.default_rng(2)
     blocks = random_blocks(37, 512, block_type)
     x = (random.standard_normal((19, 512)) * np.exp(random.standard_normal((19, 1)) * 8)).astype(np.float32)
     x[3, 32:96] = 0.0
     bias = random.standard_normal(37).astype(np.float32)
-    weights, exact = weights_of(blocks, block_type), rounded(x)
+    weights, exact = weights_of(blocks, block_type), rounded(x, terms)
+    assert (np.abs(exact - x) <= np.abs(x).max(axis=1, keepdims=True) * (1.01 / 254.0) ** terms).all()
     # A block's sum is rounded when it is scaled and when it is added, and so is its minimum's.
-    bound = 4 * (512 // 32 + 1) * 2.0**-24 * (np.abs(exact) @ np.abs(weights).T + np.abs(bias))
-    assert (np.abs(product(blocks, block_type, x, bias) - (exact @ weights.T + bias)) <= bound).all()
+    bound = 4 * (512 // 32 * terms + 1) * 2.0**-24 * (np.abs(exact) @ np.abs(weights).T + np.abs(bias))
+    assert (np.abs(product(blocks, block_type, x, bias, terms=terms) - (exact @ weights.T + bias)) <= bound).all()
 
 
 @EACH_TYPE
-def test_a_row_has_the_same_bits_in_every_batch(machine: str, block_type):
+@pytest.mark.parametrize("terms", [1, 2])
+def test_a_row_has_the_same_bits_in_every_batch(machine: str, block_type, terms: int):
     blocks = random_blocks(70, 512, block_type)
     x = np.random.default_rng(0).standard_normal((600, 512)).astype(np.float32)
-    expected = product(blocks, block_type, x)
+    expected = product(blocks, block_type, x, terms=terms)
     for num_rows in (*range(1, 36), 127, 260):
-        np.testing.assert_array_equal(product(blocks, block_type, x[-num_rows:]), expected[-num_rows:])
+        found = product(blocks, block_type, x[-num_rows:], terms=terms)
+        np.testing.assert_array_equal(found, expected[-num_rows:])
 
 
 @EACH_TYPE
+@pytest.mark.parametrize("terms", [1, 2])
 @pytest.mark.parametrize("other", MACHINES[1:])
-def test_every_processor_gives_the_same_bits(block_type, other: str):
+def test_every_processor_gives_the_same_bits(block_type, other: str, terms: int):
     need_kernels(LIBRARY)
     blocks = random_blocks(45, 512, block_type)
     x = np.random.default_rng(3).standard_normal((20, 512)).astype(np.float32)
     x[2], x[5, 64:96], x[7, 7] = x[2] * 1e-42, 0.0, np.nan
-    expected = product(blocks, block_type, x)
+    expected = product(blocks, block_type, x, terms=terms)
     with pytest.MonkeyPatch.context() as patch:
         use_machine(patch, other)
-        np.testing.assert_array_equal(product(blocks, block_type, x), expected)
+        np.testing.assert_array_equal(product(blocks, block_type, x, terms=terms), expected)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

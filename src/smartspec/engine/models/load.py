@@ -18,7 +18,7 @@ from smartspec.engine.models.checkpoint import UnsupportedModelError, locate, ma
 from smartspec.engine.models.decoder_layer import describe_layers, fuse_layers
 from smartspec.engine.models.end_of_turn import end_token_ids
 from smartspec.engine.models.fused_pass import fused_pass
-from smartspec.engine.models.fusion import fuse
+from smartspec.engine.models.fusion import FusedAttention, fuse
 from smartspec.engine.models.half_weights import keep_half_weights
 from smartspec.engine.models.linear import make_linear, pack_linears, pad_small_batches, warm_up
 from smartspec.engine.models.load_check import (
@@ -151,7 +151,9 @@ def _in_int8(loaded: LoadedModel, *, is_required: bool) -> LoadedModel:
     if not is_required and not quantized_linear.is_int8_fast():
         return loaded
     before = predictions_of_text(loaded)
-    if not round_inputs(loaded.model, quantized_linear.INT8_TYPES):
+    # Rounding what queries and keys are made of would be a third of all that rounding changes.
+    heads = frozenset(module.qkv for module in loaded.model.modules() if isinstance(module, FusedAttention))
+    if not round_inputs(loaded.model, quantized_linear.INT8_TYPES, in_two_terms=heads):
         if is_required:
             raise ValueError(
                 f"activations 'int8' need weights of 8 bits or less, {loaded.name!r} has none: use quantization int8 "
@@ -167,7 +169,7 @@ def _in_int8(loaded: LoadedModel, *, is_required: bool) -> LoadedModel:
         logger.warning("%s with activations in 8 bits: %s", loaded.name, problem)
         return rounded
     logger.warning("%s is served with activations in fp32: in 8 bits %s", loaded.name, problem)
-    round_inputs(loaded.model, quantized_linear.INT8_TYPES, rounds=False)
+    round_inputs(loaded.model, quantized_linear.INT8_TYPES, terms=0)
     describe_layers(loaded.model)
     return loaded
 

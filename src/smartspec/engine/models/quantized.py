@@ -40,12 +40,12 @@ class QuantizedWeight:
 @dataclass(frozen=True)
 class PanelWeight:
     """The same by panels (kernels.to_block_panels). blocks: uint8 [panels, panel width x row_bytes]. rounds: it is
-    multiplied with rounded inputs, see round_inputs."""
+    multiplied with inputs rounded to so many terms, see round_inputs."""
 
     blocks: torch.Tensor
     type: GGMLQuantizationType
     outputs: int
-    rounds: bool = False
+    rounds: int = 0
 
     def describe(self, bias: torch.Tensor | None = None) -> kernels.Weight:
         return kernels.describe_panels(self.blocks, self.type, self.outputs, bias, rounds=self.rounds)
@@ -216,9 +216,16 @@ def lay_out_by_panels(model: nn.Module) -> None:
         embedding.quantized = by_panels(embedding.quantized)
 
 
-def round_inputs(model: nn.Module, types: frozenset[GGMLQuantizationType], *, rounds: bool = True) -> bool:
-    """Let linears on weights of these types by panels round their inputs, or not, where the kernels can: to bfloat16
-    for BF16, at twice the speed of fp32, to 8 bits for blocks, at up to four times; whether there are any."""
+def round_inputs(
+    model: nn.Module,
+    types: frozenset[GGMLQuantizationType],
+    *,
+    terms: int = 1,
+    in_two_terms: frozenset[nn.Module] = frozenset(),
+) -> bool:
+    """Let linears on weights of these types by panels round their inputs where the kernels can: to bfloat16 for BF16, at
+    twice the speed of fp32, to so many terms of 8 bits for blocks, at up to four times; whether there are any.
+    terms: 0 for inputs as they are. in_two_terms: linears whose terms are two."""
     found = False
     for linear in _linears_of(model):
         for i, part in enumerate(linear.parts):
@@ -227,7 +234,7 @@ def round_inputs(model: nn.Module, types: frozenset[GGMLQuantizationType], *, ro
                 and isinstance(part, PanelWeight)
                 and kernels.can_round(part.type, linear.in_features)
             ):
-                linear.parts[i], found = replace(part, rounds=rounds), True
+                linear.parts[i], found = replace(part, rounds=2 if linear in in_two_terms else terms), True
     return found
 
 

@@ -74,20 +74,22 @@ static void linear_share(const Linear *linear, const float *x, const RoundedBloc
     }
 }
 
-/* Whether any of a linear's weights reads its input in 8 bits. */
-static int wants_blocks(const Linear *linear) {
-    int found = 0;
-    for (int64_t i = 0; i < linear->num_parts; i++) found |= reads_blocks(&linear->parts[i]);
-    return found;
+/* Terms of 8 bits in which a linear's weights read its input, the same for all that do so; 0 where none does. */
+static int64_t terms_of(const Linear *linear) {
+    int64_t terms = 0;
+    for (int64_t i = 0; i < linear->num_parts; i++)
+        if (reads_blocks(&linear->parts[i])) terms = linear->parts[i].rounds;
+    return terms;
 }
 
 /* Row `row` of a linear's input, x [inputs], in 8 bits, where that is wanted. */
 static void round_for(const Linear *reader, const float *x, int64_t row, const Pass *p) {
-    if (wants_blocks(reader)) round_row(x, reader->parts->inputs, row, p->num_rows, p->rounded);
+    const int64_t terms = terms_of(reader);
+    if (terms) round_row(x, reader->parts->inputs, terms, row, p->num_rows, p->rounded);
 }
 
 static void round_rows_for(const Linear *reader, const float *x, const Pass *p) {
-    if (!wants_blocks(reader)) return;
+    if (!terms_of(reader)) return;
 #pragma omp for schedule(static)
     for (int64_t row = 0; row < p->num_rows; row++) round_for(reader, x + row * reader->parts->inputs, row, p);
 }

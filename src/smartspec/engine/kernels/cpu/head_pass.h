@@ -54,7 +54,7 @@ static void norm_taps(const Head *head, const float *features, float *to) {
 
 /* Row `row` of num_rows of a weight's input, x [inputs], in 8 bits, where it reads that. */
 static void round_for_weight(const Weight *reader, const float *x, int64_t row, int64_t num_rows, const HeadPass *p) {
-    if (reads_blocks(reader)) round_row(x, reader->inputs, row, num_rows, p->of_layer.rounded);
+    if (reads_blocks(reader)) round_row(x, reader->inputs, reader->rounds, row, num_rows, p->of_layer.rounded);
 }
 
 /* What a row of the pass reads: token t of a tile. */

@@ -129,14 +129,14 @@ INLINE lanes add_block(const int64_t type, const PanelGroup *group, const int ha
     return sum;
 }
 
-/* sums [num_rows, PANEL], their columns of `halves` halves from first_half on, = a tile of rows times a panel. type, num_rows
- * and halves are constants where inlined. */
+/* sums [num_rows, PANEL], their columns of `halves` halves from first_half on, = a tile of rows times a panel. terms: of a
+ * block. type, num_rows and halves are constants where inlined. */
 INLINE void multiply_rounded(const int64_t type, const int num_rows, const int halves, int64_t first_half,
-                             const RoundedBlock *x, const uint8_t *panel, int64_t num_groups, float *sums) {
+                             const RoundedBlock *x, int64_t terms, const uint8_t *panel, int64_t num_groups, float *sums) {
     lanes of_rows[2][ROUNDED_ROWS] = {0};
     const int64_t bytes = group_bytes(type) * PANEL;
     PanelGroup group = {0};
-    for (int64_t g = 0; g < num_groups; g++, x += num_rows) {
+    for (int64_t g = 0; g < num_groups; g++, x += terms * num_rows) {
         const uint8_t *from = panel + group_place(type, g);
         read_panel_group(type, from, g, halves, first_half, &group);
 #pragma GCC unroll 40
@@ -147,8 +147,9 @@ INLINE void multiply_rounded(const int64_t type, const int num_rows, const int h
             ints w[WORDS];
 #pragma GCC unroll 8
             for (int k = 0; k < WORDS; k++) w[k] = panel_word(type, &group, k, v);
+            for (const RoundedBlock *term = x; term < x + terms * num_rows; term += num_rows)
 #pragma GCC unroll 16
-            for (int r = 0; r < num_rows; r++) of_rows[v][r] = add_block(type, &group, v, w, x + r, of_rows[v][r]);
+                for (int r = 0; r < num_rows; r++) of_rows[v][r] = add_block(type, &group, v, w, term + r, of_rows[v][r]);
         }
     }
 #pragma GCC unroll 2
@@ -157,11 +158,11 @@ INLINE void multiply_rounded(const int64_t type, const int num_rows, const int h
         for (int r = 0; r < num_rows; r++) *(lanes *)(sums + r * PANEL + (first_half + v) * LANES) = of_rows[v][r];
 }
 
-INLINE void rounded_tile_times_panel(const int64_t type, const int num_rows, const RoundedBlock *x, const uint8_t *panel,
-                                     int64_t num_groups, float *sums) {
+INLINE void rounded_tile_times_panel(const int64_t type, const int num_rows, const RoundedBlock *x, int64_t terms,
+                                     const uint8_t *panel, int64_t num_groups, float *sums) {
     const int halves = num_rows <= BOTH_HALVES_ROWS ? 2 : 1;
     for (int64_t half = 0; half < 2; half += halves)
-        multiply_rounded(type, num_rows, halves, half, x, panel, num_groups, sums);
+        multiply_rounded(type, num_rows, halves, half, x, terms, panel, num_groups, sums);
 }
 
 #define UP_TO_8_ROWS(USE, type) \
@@ -180,7 +181,7 @@ INLINE void rounded_tile_times_panel(const int64_t type, const int num_rows, con
 
 /* Up to ROUNDED_ROWS rows, a tile of x, times a panel of a weight in blocks. */
 #define ROUNDED_ROWS_CASE(type, rows) \
-    case rows: rounded_tile_times_panel(type, rows, x, w, groups, sums); return;
+    case rows: rounded_tile_times_panel(type, rows, x, weight->rounds, w, groups, sums); return;
 static void rounded_rows_times_panel(const Weight *weight, int64_t panel, const RoundedBlock *x, int64_t num_rows,
                                      float *sums) {
     const uint8_t *w = weight->blocks + panel * weight->row_bytes;

@@ -51,7 +51,7 @@ static void int8_slice(const Weight *weight, const RoundedBlock *x, int64_t num_
         for (int64_t panel = first; panel < last; panel++)
             for (int64_t tile = begin; tile < tiles && tile < begin + tiles_at_once; tile++) {
                 const int64_t row = tile_begin(num_rows, tile), rows = tile_begin(num_rows, tile + 1) - row;
-                rounded_rows_times_panel(weight, panel, x + row * groups, rows, sums);
+                rounded_rows_times_panel(weight, panel, x + row * groups * weight->rounds, rows, sums);
                 store_panel(weight, panel, rows, sums, y + row * y_stride, y_stride);
             }
 }

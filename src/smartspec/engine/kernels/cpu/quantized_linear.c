@@ -26,7 +26,7 @@ void linear(const Weight *weight, const float *x, RoundedBlock *rounded, int64_t
         if (reads_blocks(weight)) {
 #pragma omp for schedule(static)
             for (int64_t row = 0; row < num_rows; row++)
-                round_row(x + row * weight->inputs, weight->inputs, row, num_rows, rounded);
+                round_row(x + row * weight->inputs, weight->inputs, weight->rounds, row, num_rows, rounded);
         }
         linear_slice(weight, x, rounded, num_rows, y, y_stride, first, last);
     }

@@ -27,6 +27,7 @@ _PLAIN = frozenset([GGMLQuantizationType.BF16, GGMLQuantizationType.F16])
 INT8_TYPES = frozenset(BY_PANELS) - _PLAIN  # that can be multiplied with inputs in 8 bits
 TYPE_PANELS = -1  # fp32 by panels (panels.h)
 PANEL_INPUTS = 32  # of a group of a panel
+MOST_TERMS = 2  # of 8 bits each
 _POINTER, _INTEGER = ctypes.c_void_p, ctypes.c_int64
 
 
@@ -118,8 +119,8 @@ def is_int8_fast() -> bool:
 
 
 def rounded_memory(num_rows: int, inputs: int) -> torch.Tensor:
-    """Memory for so many rows of x rounded to 8 bits (rounded_inputs.h)."""
-    num_bytes = num_rows * -(-inputs // PANEL_INPUTS) * _kernels().rounded_block_bytes()
+    """Memory for so many rows of x rounded to 8 bits, in up to MOST_TERMS terms (rounded_inputs.h)."""
+    num_bytes = MOST_TERMS * num_rows * -(-inputs // PANEL_INPUTS) * _kernels().rounded_block_bytes()
     return torch.empty(num_bytes, dtype=torch.uint8)
 
 
@@ -129,14 +130,14 @@ def describe_panels(
     outputs: int,
     bias: torch.Tensor | None = None,
     *,
-    rounds: bool = False,
+    rounds: int = 0,
 ) -> Weight:
-    """The weight that to_block_panels gave, and its bias fp32 [outputs], for the kernels. rounds: x is rounded; only
-    where can_round."""
+    """The weight that to_block_panels gave, and its bias fp32 [outputs], for the kernels. rounds: x is rounded, for
+    blocks to so many terms of 8 bits; only where can_round."""
     inputs = panels.shape[1] * 256 // _kernels().panel_bytes(BY_PANELS[block_type], 256)
     whole = -(-outputs // panel_width()), _kernels().panel_bytes(BY_PANELS[block_type], inputs)
     pointers = address("panels", panels, whole, torch.uint8), optional_address("bias", bias, (outputs,))
-    assert not rounds or can_round(block_type, inputs)
+    assert 0 <= rounds <= MOST_TERMS and (not rounds or can_round(block_type, inputs))
     return Weight(*pointers, outputs, inputs, panels.shape[1], BY_PANELS[block_type], rounds)
 
 

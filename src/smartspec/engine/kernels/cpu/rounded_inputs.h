@@ -3,6 +3,9 @@
  * The scale is the largest magnitude over 127, as in llama.cpp's Q8_0 and Q8_1; numbers are rounded to the nearest, ties to
  * even. A row's blocks depend on nothing but the row. In memory: [tiles, inputs / 32, rows of the tile], so that a tile of any
  * height is read from one end to the other.
+ *
+ * Two terms are 16 bits: the second is what the first has left, rounded in the same way. In memory the terms of a block follow
+ * each other.
  */
 #pragma once
 
@@ -70,8 +73,8 @@ static inline float round_numbers(const float *x, int32_t *numbers) {
     return magnitude / 127.0f;
 }
 
-static void round_block(const float *x, RoundedBlock *to) {
-    int32_t numbers[GROUP] ALIGNED;
+/* One term of a block. numbers: its quants in the order of the inputs, for the next term. */
+static void round_block(const float *x, RoundedBlock *to, int32_t *numbers) {
     int8_t quants[GROUP] ALIGNED;
     ints firsts = {0}, lasts = {0};
     to->scale = round_numbers(x, numbers);
@@ -96,10 +99,18 @@ static inline int64_t rounded_tiles(int64_t num_rows) { return (num_rows + ROUND
 /* First row of one of num_tiles tiles, which are of one height, or nearly so. */
 static inline int64_t tile_begin(int64_t num_rows, int64_t tile) { return num_rows * tile / rounded_tiles(num_rows); }
 
-/* Row `row` of num_rows, x [inputs], into its places in `to`, [num_rows * inputs / 32]. */
-static void round_row(const float *x, int64_t inputs, int64_t row, int64_t num_rows, RoundedBlock *to) {
+/* Row `row` of num_rows, x [inputs], into its places in `to`, [num_rows * inputs / 32 * terms]. */
+static void round_row(const float *x, int64_t inputs, int64_t terms, int64_t row, int64_t num_rows, RoundedBlock *to) {
     const int64_t tile = ((row + 1) * rounded_tiles(num_rows) - 1) / num_rows, begin = tile_begin(num_rows, tile);
     const int64_t height = tile_begin(num_rows, tile + 1) - begin, groups = inputs / GROUP;
-    RoundedBlock *first = to + begin * groups + row - begin;
-    for (int64_t g = 0; g < groups; g++) round_block(x + g * GROUP, first + g * height);
+    RoundedBlock *place = to + begin * groups * terms + row - begin;
+    int32_t numbers[GROUP] ALIGNED;
+    float left[GROUP] ALIGNED;
+    for (int64_t g = 0; g < groups; g++, x += GROUP, place += height) {
+        round_block(x, place, numbers);
+        if (terms == 1) continue;
+        for (int i = 0; i < GROUP; i++) left[i] = __builtin_fmaf(-place->scale, (float)numbers[i], x[i]);
+        place += height;
+        round_block(left, place, numbers);
+    }
 }

@@ -19,7 +19,8 @@ enum {
 };
 
 /* blocks [outputs, row_bytes], inputs a multiple of 32 or, of K types, of 256, of plain types any; bias [outputs] or
- * NULL. rounds: x is rounded, to bfloat16 for weights of bfloat16 and to 8 bits for blocks. */
+ * NULL. rounds: x is rounded, to bfloat16 for weights of bfloat16, and for blocks to so many
+ * terms of 8 bits each. */
 typedef struct {
     const uint8_t *blocks;
     const float *bias;
