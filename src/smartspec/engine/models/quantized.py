@@ -223,7 +223,7 @@ def round_inputs(
     terms: int = 1,
     in_two_terms: frozenset[nn.Module] = frozenset(),
 ) -> bool:
-    """Let linears on weights of these types by panels round their inputs where the kernels can: to bfloat16 for BF16, at
+    """Let linears on weights of these types by panels round inputs where the kernels can: to bfloat16 for BF16, at
     twice the speed of fp32, to so many terms of 8 bits for blocks, at up to four times; whether there are any.
     terms: 0 for inputs as they are. in_two_terms: linears whose terms are two."""
     found = False
