@@ -14,12 +14,12 @@ from typer.testing import CliRunner
 ROOT = Path(__file__).parents[2]
 COMMANDS = {
     "drafters": {"passes", "tokens"},
-    "models": {"architectures", "gguf"},
+    "models": {"architectures", "gguf", "perplexity"},
     "peers": {"first-token", "throughput"},
     "policies": {"ablation", "traces", "trees"},
     "reliability": {"abuse", "page", "seeds", "stress"},
     "simulator": {""},
-    "speed": {"rates", "tasks"},
+    "speed": {"contexts", "rates", "tasks"},
     "start": {"memory", "time"},
     "step": {"blocks", "controller", "linears", "parts", "passes", "roofline"},
     "vllm_plugin": {"head", "hooks", "lengths", "overhead", "policies", "rates"},

@@ -68,7 +68,7 @@ def test_the_default_uses_the_store_that_comes_with_the_model():
     assert EngineConfig(datastore="none", datastore_memory="kept").drafters[-1] == "datastore"
     assert EngineConfig(model="some/model").drafters == ("prompt-lookup", "recycling")
     assert EngineConfig(model="some/model", datastore="folder").drafters[-1] == "datastore"
-    assert datastore_folder(None, f"../datastores/{DEFAULT_MODEL}") is None
+    assert datastore_folder(None, f"folder/../{DEFAULT_MODEL}") is None
     with_store, without = (answer(engine_of(datastore=name)) for name in (None, "none"))
     assert with_store[0] == without[0] and with_store[1] < without[1]
 

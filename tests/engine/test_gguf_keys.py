@@ -105,7 +105,7 @@ def test_a_served_model_computes_by_the_factors_of_its_file(tmp_path: Path, monk
         return tmp_path
 
     monkeypatch.setattr(checkpoint, "configuration_folder", with_tokenizer)
-    model = load_model(str(path), device="cpu")
+    model = load_model(str(path), device="cpu", activations="fp32")
     tokens = (np.arange(100, dtype=np.int32) * 7) % CONFIG.vocab_size
     with torch.inference_mode():
         wanted = expected(torch.from_numpy(tokens.astype(np.int64))[None]).logits[0]

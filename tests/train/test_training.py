@@ -65,7 +65,7 @@ def test_generation_goes_on_where_it_ended_with_other_texts(target, texts, tmp_p
 
 
 def test_prompts_of_ones_own_are_answered_once_each(target, loaded, tmp_path):
-    said, words = [], ["w10 w11", "w12 w13 w14", "w15"]
+    said, words = [], [f"w{n} w{n + 1}" for n in range(10, 18)]
     lines = [json.dumps({"id": n, "task": "chat", "prompt": word, "turns": [word]}) for n, word in enumerate(words)]
     lines.append(json.dumps({"prompt": "w9 " * 200}))
     (tmp_path / "prompts").mkdir()
@@ -78,7 +78,7 @@ def test_prompts_of_ones_own_are_answered_once_each(target, loaded, tmp_path):
         return [prompts.count(tuple(chat.encode(word))) for word in words]
 
     run.generate_texts(str(target), data, 150, (tmp_path / "prompts",), 0, said.append)
-    assert "4 prompts, 1 left out as longer than" in said[1] and said[1].endswith("0 answered before")
+    assert "9 prompts, 1 left out as longer than" in said[1] and said[1].endswith("0 answered before")
     num_answered, num_said = sum(num_answers()), len(said)
     assert num_answered > 0 and max(num_answers()) == 1
     run.generate_texts(str(target), data, 400, (tmp_path / "prompts",), 0, said.append)
