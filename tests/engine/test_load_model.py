@@ -228,11 +228,11 @@ def test_the_default_model_answers():
     assert loaded.model.lm_head.parts[0].blocks.data_ptr() == embedding.blocks.data_ptr(), "the head exists once"
     assert not any(isinstance(module, nn.Linear | PanelLinear) for module in loaded.model.modules())
     loaded.model.set_attn_implementation("sdpa")
-    messages = [{"role": "user", "content": "What is the capital of France?"}]
+    messages = [{"role": "user", "content": "Who wrote Hamlet?"}]
     inputs = loaded.tokenizer.apply_chat_template(
         messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
     )
-    assert loaded.tokenizer.decode(inputs["input_ids"][0]).endswith("France?<|im_end|>\n<|im_start|>assistant\n")
+    assert loaded.tokenizer.decode(inputs["input_ids"][0]).endswith("Hamlet?<|im_end|>\n<|im_start|>assistant\n")
     with torch.inference_mode():
         output = loaded.model.generate(**inputs, max_new_tokens=12, do_sample=False)
-    assert "The capital of France is Paris." in loaded.tokenizer.decode(output[0, inputs["input_ids"].shape[1] :])
+    assert "William Shakespeare" in loaded.tokenizer.decode(output[0, inputs["input_ids"].shape[1] :])

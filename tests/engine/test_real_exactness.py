@@ -286,7 +286,7 @@ SCHEMA = {
     "required": ["answer", "items"],
     "additionalProperties": False,
 }
-FORCING = r"According to the atlas, the capital of that country is [A-Z][a-z]{2,12}, on the river [A-Z][a-z]{2,12}\."
+FORCING = r"According to the atlas, the capital of that country is [A-Z][a-z]{2,5}, on the river [A-Z][a-z]{2,5}\."
 LINES = r"(- [a-z]{2,12} is [0-9]{1,3}\n){2,3}"
 
 
