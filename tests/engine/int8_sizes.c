@@ -10,14 +10,14 @@ static void *exactly(int64_t bytes) {
     return memory;
 }
 
-static void check(int64_t type, int64_t inputs, int64_t outputs, int64_t num_rows) {
+static void check(int64_t type, int64_t inputs, int64_t outputs, int64_t num_rows, int64_t terms) {
     const int64_t groups = inputs / GROUP, panels = (outputs + PANEL - 1) / PANEL;
     const int64_t bytes = PANEL * (groups * group_bytes(type) + groups / 8 * head_bytes(type));
     uint8_t *blocks = exactly(panels * bytes);
     float *bias = exactly(4 * outputs), *x = exactly(4 * num_rows * inputs), *y = exactly(4 * num_rows * outputs);
-    RoundedBlock *rounded = exactly(num_rows * groups * sizeof(RoundedBlock));
-    const Weight weight = {blocks, bias, outputs, inputs, bytes, type, 1};
-    for (int64_t row = 0; row < num_rows; row++) round_row(x + row * inputs, inputs, row, num_rows, rounded);
+    RoundedBlock *rounded = exactly(num_rows * groups * terms * sizeof(RoundedBlock));
+    const Weight weight = {blocks, bias, outputs, inputs, bytes, type, terms};
+    for (int64_t row = 0; row < num_rows; row++) round_row(x + row * inputs, inputs, terms, row, num_rows, rounded);
     linear_slice(&weight, x, rounded, num_rows, y, outputs, 0, panels);
     float sum = 0.0f, *row = exactly(4 * inputs);
     for (int64_t i = 0; i < num_rows * outputs; i++) sum += y[i];
@@ -27,12 +27,12 @@ static void check(int64_t type, int64_t inputs, int64_t outputs, int64_t num_row
 }
 
 int main(void) {
-    const int64_t sizes[] = {1, 13, PANEL, 2 * PANEL + 1}, rows[] = {0, 1, 2, 9, 13, 16, 17, 33};
+    const int64_t sizes[] = {1, 13, PANEL, 2 * PANEL + 1}, rows[] = {0, 1, 2, 5, 9, 13, 16, 17, 33, 130};
 #define CHECK(type)                                                                  \
     for (int i = 0; i < 4; i++)                                                      \
-        for (int j = 0; j < 8; j++) {                                                \
-            check(type, is_k(type) ? 256 : 32, sizes[i], rows[j]);                   \
-            check(type, is_k(type) ? 512 : 96, sizes[i], rows[j]);                   \
+        for (int j = 0; j < 10; j++) {                                                \
+            check(type, is_k(type) ? 256 : 32, sizes[i], rows[j], 1);                \
+            check(type, is_k(type) ? 512 : 96, sizes[i], rows[j], 1 + i % 2);        \
         }
     FOR_EACH_ROUNDED_TYPE(CHECK)
     puts("done");

@@ -52,6 +52,12 @@ INLINE int32_t quant_offset(const int64_t type) {
     return has_minimum(type) ? 0 : 8 << high_bits(type);
 }
 
+/* What quant_offset takes from the products of a row's block, or of one of its halves, where type has two scales. */
+INLINE ints offset_product(const int64_t type, const RoundedBlock *x, const int part) {
+    if (!quant_offset(type)) return (ints){0};
+    return ((ints){0} + x->less_sum[type == TYPE_PANELS_Q6_K ? 1 + part : 0]) * quant_offset(type);
+}
+
 INLINE ints four_quants(const int8_t *x) {
     int32_t word;
     memcpy(&word, x, 4);
@@ -85,6 +91,9 @@ INLINE ints add_pairs(word_pairs v) {
 }
 #endif
 
+/* So many sums of two products fit in 16 bits: 2 * 127 * 15 * 8, * 31 * 4 and * 63 * 2 are below 2^15. */
+INLINE int words_in_16_bits(const int64_t type) { return type == TYPE_PANELS_Q8_0 ? 1 : 8 >> high_bits(type); }
+
 /* sum plus the products of count words of weights with those of x, byte by byte. */
 INLINE ints add_products(const int64_t type, const ints *w, const int8_t *x, const int count, ints sum) {
 #if MULTIPLIES_INT8 == 2 && LANES == 16
@@ -96,8 +105,7 @@ INLINE ints add_products(const int64_t type, const ints *w, const int8_t *x, con
     for (int k = 0; k < count; k++)
         sum = (ints)_mm256_dpbusd_avx_epi32((__m256i)sum, (__m256i)w[k], (__m256i)four_quants(x + 4 * k));
 #elif MULTIPLIES_INT8 == 1
-    /* So many sums of two products fit in 16 bits: 2 * 127 * 15 * 8, * 31 * 4 and * 63 * 2 are below 2^15. */
-    const int in_words = type == TYPE_PANELS_Q8_0 ? 1 : 8 >> high_bits(type);
+    const int in_words = words_in_16_bits(type);
 #pragma GCC unroll 8
     for (int k = 0; k < count; k += in_words) {
         word_pairs pairs = multiply_bytes(type, w[k], four_quants(x + 4 * k));
@@ -120,9 +128,8 @@ INLINE lanes add_block(const int64_t type, const PanelGroup *group, const int ha
                        lanes sum) {
     const int parts = type == TYPE_PANELS_Q6_K ? 2 : 1, count = WORDS / parts;
     for (int part = 0; part < parts; part++) {
-        ints first = {0};
-        if (quant_offset(type)) first = (first + x->less_sum[parts == 2 ? 1 + part : 0]) * quant_offset(type);
-        const ints products = add_products(type, w + part * count, x->quants + part * count * 4, count, first);
+        const ints offset = offset_product(type, x, part);
+        const ints products = add_products(type, w + part * count, x->quants + part * count * 4, count, offset);
         sum = fused_multiply_add(as_floats(products) * group->scale[half][part], (lanes){0} + x->scale, sum);
     }
     if (has_minimum(type)) sum = fused_multiply_add(group->offset[half][0], (lanes){0} + x->scaled_sum, sum);
@@ -165,23 +172,30 @@ INLINE void rounded_tile_times_panel(const int64_t type, const int num_rows, con
         multiply_rounded(type, num_rows, halves, half, x, terms, panel, num_groups, sums);
 }
 
-#define UP_TO_8_ROWS(USE, type) \
-    USE(type, 1) USE(type, 2) USE(type, 3) USE(type, 4) USE(type, 5) USE(type, 6) USE(type, 7) USE(type, 8)
-#if LANES == 16
-#define FOR_EACH_ROUNDED_ROWS(USE, type)                                                                   \
+#define UP_TO_6_ROWS(USE, type) USE(type, 1) USE(type, 2) USE(type, 3) USE(type, 4) USE(type, 5) USE(type, 6)
+#define UP_TO_8_ROWS(USE, type) UP_TO_6_ROWS(USE, type) USE(type, 7) USE(type, 8)
+#if ROUNDED_ROWS == 16
+#define FOR_EACH_ROUNDED_ROWS(USE, type)                                                                       \
     UP_TO_8_ROWS(USE, type) USE(type, 9) USE(type, 10) USE(type, 11) USE(type, 12) USE(type, 13) USE(type, 14) \
     USE(type, 15) USE(type, 16)
-#else
+#elif ROUNDED_ROWS == 8
 #define FOR_EACH_ROUNDED_ROWS(USE, type) UP_TO_8_ROWS(USE, type)
+#else
+#define FOR_EACH_ROUNDED_ROWS(USE, type) UP_TO_6_ROWS(USE, type)
 #endif
 
 #define FOR_EACH_ROUNDED_TYPE(USE)                                                                       \
     USE(TYPE_PANELS_Q4_0) USE(TYPE_PANELS_Q4_1) USE(TYPE_PANELS_Q5_0) USE(TYPE_PANELS_Q5_1) USE(TYPE_PANELS_Q8_0) \
     USE(TYPE_PANELS_Q4_K) USE(TYPE_PANELS_Q5_K) USE(TYPE_PANELS_Q6_K)
 
+/* Whether so many rows are multiplied as in int8_tiles.h. Quants of 8 bits need no unpacking, and more registers. */
+INLINE int unpacks_int8(const int64_t type, int64_t num_rows) {
+    return UNPACKS_INT8 && type != TYPE_PANELS_Q8_0 && num_rows > 4;
+}
+
 /* Up to ROUNDED_ROWS rows, a tile of x, times a panel of a weight in blocks. */
 #define ROUNDED_ROWS_CASE(type, rows) \
-    case rows: rounded_tile_times_panel(type, rows, x, weight->rounds, w, groups, sums); return;
+    case rows: if (!unpacks_int8(type, rows)) rounded_tile_times_panel(type, rows, x, weight->rounds, w, groups, sums); return;
 static void rounded_rows_times_panel(const Weight *weight, int64_t panel, const RoundedBlock *x, int64_t num_rows,
                                      float *sums) {
     const uint8_t *w = weight->blocks + panel * weight->row_bytes;

@@ -8,7 +8,7 @@
 #pragma once
 
 #include "bf16_panels.h"
-#include "int8_panels.h"
+#include "int8_tiles.h"
 #include "panels.h"
 
 /* Up to DIRECT_ROWS rows of x times a panel in blocks, which is unpacked in registers. */
@@ -55,6 +55,23 @@ static void int8_slice(const Weight *weight, const RoundedBlock *x, int64_t num_
                 store_panel(weight, panel, rows, sums, y + row * y_stride, y_stride);
             }
 }
+
+#if UNPACKS_INT8
+/* As int8_slice, where unpacks_int8: as many tiles at a time as fit, or nearly so. */
+static void int8_tiles_slice(const Weight *weight, const RoundedBlock *x, int64_t num_rows, float *y, int64_t y_stride,
+                             int64_t first, int64_t last) {
+    const int64_t tiles = rounded_tiles(num_rows), turns = (tiles + TILES_AT_ONCE - 1) / TILES_AT_ONCE;
+    float sums[TILES_AT_ONCE * ROUNDED_ROWS * PANEL] ALIGNED;
+    for (int64_t turn = 0; turn < turns; turn++) {
+        const int64_t begin = tiles * turn / turns, end = tiles * (turn + 1) / turns;
+        const int64_t row = tile_begin(num_rows, begin), rows = tile_begin(num_rows, end) - row;
+        for (int64_t panel = first; panel < last; panel++) {
+            tiles_times_panel(weight, panel, x, num_rows, begin, end, sums);
+            store_panel(weight, panel, rows, sums, y + row * y_stride, y_stride);
+        }
+    }
+}
+#endif
 
 /* As linear_slice, of bfloat16 and with x rounded to it. */
 static void bf16_slice(const Weight *weight, const float *x, int64_t num_rows, float *y, int64_t y_stride, int64_t first,
@@ -120,6 +137,12 @@ static inline int reads_blocks(const Weight *weight) { return weight->rounds && 
 static void linear_slice(const Weight *weight, const float *x, const RoundedBlock *rounded, int64_t num_rows, float *y,
                          int64_t y_stride, int64_t first, int64_t last) {
     const int64_t inputs = weight->inputs;
+#if UNPACKS_INT8
+    if (reads_blocks(weight) && unpacks_int8(weight->type, num_rows)) {
+        int8_tiles_slice(weight, rounded, num_rows, y, y_stride, first, last);
+        return;
+    }
+#endif
     if (reads_blocks(weight)) {
         int8_slice(weight, rounded, num_rows, y, y_stride, first, last);
         return;

@@ -14,8 +14,18 @@
 
 #include "dequantise.h"
 
+/* Whether many rows are multiplied with panels that are unpacked into memory: int8_tiles.h. */
+#if LANES == 8 && !defined(__AVXVNNI__)
+#define UNPACKS_INT8 1
+#else
+#define UNPACKS_INT8 0
+#endif
+
+/* Rows of a tile at most. */
 #if LANES == 16
-#define ROUNDED_ROWS 16 /* of a tile at most: sums and 8 words of weights fill the registers */
+#define ROUNDED_ROWS 16 /* sums and 8 words of weights fill the registers */
+#elif UNPACKS_INT8
+#define ROUNDED_ROWS 6 /* sums of 16 bits and a word of weights, for both halves of a panel, fill the registers */
 #else
 #define ROUNDED_ROWS 8 /* the words are read from memory again for each row, which costs less than unpacking them more often */
 #endif
