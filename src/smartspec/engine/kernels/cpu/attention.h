@@ -16,14 +16,9 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "attention_span.h"
 #include "exponential.h"
-#include "lanes.h"
 
-#define BLOCK (2 * LANES) /* keys that are scored together, and values that are summed together */
-#define SPAN 128 /* keys per softmax: several blocks, so that its sums over vectors are few; spans begin at multiples of it */
-#define MAX_ROWS 256
-#define MAX_HEAD_DIM 256
-#define TILE 6 /* rows whose scores, or sums of values, stay in 16 registers together with what they are made of */
 #define HIDDEN -1e30f
 #define LOG2_OF_E 1.44269504f
 
@@ -44,14 +39,6 @@ typedef struct {
     float scale;
 } Attention;
 
-/* Rows of query and acc are head_dim apart: at a fixed, larger distance they would fight for the same cache lines.
- * maximum: exponent of the power of two that a row's weights are relative to. */
-typedef struct {
-    float query[MAX_ROWS * MAX_HEAD_DIM], acc[MAX_ROWS * MAX_HEAD_DIM];
-    float scores[MAX_ROWS][SPAN], transposed[MAX_HEAD_DIM][BLOCK];
-    float maximum[MAX_ROWS], sum[MAX_ROWS][LANES];
-} Work;
-
 static inline float *cached(const Attention *a, float *base, int64_t slot, int64_t head) {
     return base + (slot * a->num_kv_heads + head) * a->max_len * a->head_dim;
 }
@@ -64,99 +51,6 @@ static void write_new(const Attention *a, const int64_t *tile, int64_t head) {
         memcpy(keys + place, a->key + row * a->key_row + head * a->key_head, bytes);
         memcpy(values + place, a->value + row * a->value_row + head * a->value_head, bytes);
     }
-}
-
-/* w->transposed [head_dim, BLOCK] of keys [num_keys, head_dim], 0 in columns of no key. */
-static inline void transpose_keys(Work *w, const float *keys, int64_t num_keys, int64_t head_dim) {
-    for (int64_t j = 0; j < BLOCK; j += LANES) {
-        const int64_t left = num_keys - j, count = left < 0 ? 0 : left < LANES ? left : LANES;
-        const float *from = keys + j * head_dim;
-        int64_t d = 0;
-        for (; count && d + LANES <= head_dim; d += LANES)
-            if (count == LANES) transpose_square(from + d, LANES, head_dim, &w->transposed[d][j], BLOCK);
-            else transpose_square(from + d, count, head_dim, &w->transposed[d][j], BLOCK);
-        for (; d < head_dim; d++)
-            for (int64_t i = 0; i < LANES; i++) w->transposed[d][j + i] = i < count ? from[i * head_dim + d] : 0.0f;
-    }
-}
-
-/* Scores of some rows, a constant where inlined, and of the keys in w->transposed: scores [num_rows, SPAN]. */
-INLINE void score_rows(const int num_rows, const Work *w, const float *query, float *scores, int64_t head_dim) {
-    lanes low[TILE] = {0}, high[TILE] = {0};
-    for (int64_t d = 0; d < head_dim; d++) {
-        const lanes k_low = *(const lanes *)&w->transposed[d][0], k_high = *(const lanes *)&w->transposed[d][LANES];
-#pragma GCC unroll 6
-        for (int i = 0; i < num_rows; i++) {
-            const lanes number = query[i * head_dim + d] - (lanes){0};
-            low[i] = multiply_add(number, k_low, low[i]);
-            high[i] = multiply_add(number, k_high, high[i]);
-        }
-    }
-#pragma GCC unroll 6
-    for (int i = 0; i < num_rows; i++) {
-        *(lanes *)(scores + i * SPAN) = low[i];
-        *(lanes *)(scores + i * SPAN + LANES) = high[i];
-    }
-}
-
-/* acc [num_rows, head_dim] += weights [num_rows, SPAN] times values [num_keys, head_dim]; num_rows, and whether the columns
- * are BLOCK or, else, LANES are constants where inlined. */
-INLINE void add_columns(const int num_rows, const int is_block, const float *weights, const float *values, int64_t num_keys,
-                        int64_t head_dim, float *acc) {
-    lanes low[TILE], high[TILE];
-#pragma GCC unroll 6
-    for (int i = 0; i < num_rows; i++) {
-        low[i] = *(const lanes *)(acc + i * head_dim);
-        if (is_block) high[i] = *(const lanes *)(acc + i * head_dim + LANES);
-    }
-    for (int64_t j = 0; j < num_keys; j++, values += head_dim) {
-        const lanes v_low = *(const lanes *)values, v_high = is_block ? *(const lanes *)(values + LANES) : v_low;
-#pragma GCC unroll 6
-        for (int i = 0; i < num_rows; i++) {
-            const lanes weight = weights[i * SPAN + j] - (lanes){0};
-            low[i] = multiply_add(weight, v_low, low[i]);
-            if (is_block) high[i] = multiply_add(weight, v_high, high[i]);
-        }
-    }
-#pragma GCC unroll 6
-    for (int i = 0; i < num_rows; i++) {
-        *(lanes *)(acc + i * head_dim) = low[i];
-        if (is_block) *(lanes *)(acc + i * head_dim + LANES) = high[i];
-    }
-}
-
-INLINE void add_values_of_rows(const int num_rows, const float *weights, const float *values, int64_t num_keys,
-                               int64_t head_dim, float *acc) {
-    int64_t d = 0;
-    for (; d + BLOCK <= head_dim; d += BLOCK) add_columns(num_rows, 1, weights, values + d, num_keys, head_dim, acc + d);
-    for (; d + LANES <= head_dim; d += LANES) add_columns(num_rows, 0, weights, values + d, num_keys, head_dim, acc + d);
-    for (int i = 0; i < num_rows; i++)
-        for (int64_t j = 0; j < num_keys; j++)
-            for (int64_t rest = d; rest < head_dim; rest++)
-                acc[i * head_dim + rest] += weights[i * SPAN + j] * values[j * head_dim + rest];
-}
-
-/* Rows in tiles of one height, or nearly so, of which USE is told the first one's number, `row`, and the height. */
-#define FOR_EACH_TILE(num_rows, USE)                                                               \
-    for (int64_t tile = 0, tiles = (num_rows + TILE - 1) / TILE, row = 0; tile < tiles; tile++) { \
-        const int64_t next_row = num_rows * (tile + 1) / tiles;                                    \
-        switch (next_row - row) { USE(1) USE(2) USE(3) USE(4) USE(5) USE(6) }                      \
-        row = next_row;                                                                            \
-    }
-
-static inline void score_keys(Work *w, const float *keys, int64_t num_rows, int64_t num_keys, int64_t head_dim) {
-#define SCORE_CASE(rows) \
-    case rows: score_rows(rows, w, w->query + row * head_dim, &w->scores[row][first], head_dim); break;
-    for (int64_t first = 0; first < num_keys; first += BLOCK) {
-        transpose_keys(w, keys + first * head_dim, num_keys - first, head_dim);
-        FOR_EACH_TILE(num_rows, SCORE_CASE)
-    }
-}
-
-static inline void add_values(Work *w, const float *values, int64_t num_rows, int64_t num_keys, int64_t head_dim) {
-#define VALUES_CASE(rows) \
-    case rows: add_values_of_rows(rows, w->scores[row], values, num_keys, head_dim, w->acc + row * head_dim); break;
-    FOR_EACH_TILE(num_rows, VALUES_CASE)
 }
 
 /* Scores of one row, of which 2^score is meant -> weights, num_keys of them; keys outside [first, last] are hidden but for
@@ -265,9 +159,11 @@ static inline void attend(const Attention *a, const int64_t *tile, int64_t head,
             num_keys = sinks - begin < num_keys ? sinks - begin : num_keys;
             if (begin + num_keys == sinks) next = oldest;
         }
-        score_keys(w, keys + begin * head_dim, num_rows, num_keys, head_dim);
+        const int64_t first_sees = tile[4] < 0 ? start + 1 - begin : num_keys;
+        const Span span = {keys + begin * head_dim, values + begin * head_dim, num_keys, num_rows, group_size, first_sees};
+        score_keys(&span, w, head_dim);
         weigh_keys(a, tile, begin, num_keys, head_dim, w);
-        add_values(w, values + begin * head_dim, num_rows, num_keys, head_dim);
+        add_values(&span, w, head_dim);
     }
     for (int64_t r = 0; r < num_rows; r++) {
         float *output = a->output + ((row + r / group_size) * a->num_kv_heads * group_size + head * group_size +
