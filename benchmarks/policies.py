@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+from lib import mixtures as mixture_lengths
 from lib import profiling_run, simulated_trees, trace_pages, trace_tables
 from lib.commands import application, run
 from lib.trace_scenarios import TRACES, ablation_jobs, trace_jobs
@@ -84,6 +85,24 @@ def profile(
     found = profiling_run.profile_of(profiling_run.recorded(logs) if logs else profiling_run.simulated(scenario))
     write_json(output, found)
     typer.echo(f"{output}: {found}")
+
+
+@app.command()
+def mixtures(
+    accelerator: Annotated[str, typer.Option(help="As --hardware of `smartspec simulate`.")] = "h100",
+    acceptance: Annotated[float, typer.Option(help="Of a draft token.", min=0, max=1)] = 0.7,
+    max_length: Annotated[int, typer.Option(help="Longest draft.", min=1)] = 8,
+    batches: Annotated[str, typer.Option(help="Requests under way.")] = "1,2,4,8,16,32,64,128,256,512",
+) -> None:
+    """The best draft length on mixtures of experts and on dense models of their active size: docs/results/mixtures.md.
+
+    A pass over n tokens reads E (1 - (1 - k/E)^n) of E experts. Drafts cost nothing. No policy plays: these are the
+    lengths that one would have to find.
+    """
+    sizes = [int(size) for size in batches.split(",")]
+    rows = mixture_lengths.rows_of(accelerator, acceptance, max_length, sizes)
+    cells = [[row["model"], row["kind"], *row["best"].values()] for row in rows]
+    typer.echo(trace_pages.table(["model", "", *map(str, sizes)], cells))
 
 
 @app.command()
