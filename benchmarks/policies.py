@@ -1,9 +1,11 @@
 """Which policy wins?
 
-All of it is simulated: recorded traffic, each mechanism of goodput off alone, and draft trees.
+All of it is simulated: recorded traffic, each mechanism of goodput off alone, and draft trees. `profile` reads logs of
+a live engine too.
 
     python benchmarks/policies.py ablation --traces FOLDER --results docs/results
     python benchmarks/policies.py traces --traces FOLDER --results docs/results
+    python benchmarks/policies.py profile --acceptance 0.7/8 --output profile.json
     python benchmarks/policies.py trees --models 8b --batches 1,8,64 --later-child-share 0.1
 """
 
@@ -11,12 +13,14 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from lib import simulated_trees, trace_pages, trace_tables
+from lib import mixtures as mixture_lengths
+from lib import profiling_run, simulated_trees, trace_pages, trace_tables
 from lib.commands import application, run
 from lib.trace_scenarios import TRACES, ablation_jobs, trace_jobs
 
 from smartspec.bench.report import write_json
 from smartspec.sim.executor import LATER_CHILD_SHARE
+from smartspec.sim.scenario import Scenario
 
 Folder = Annotated[Path, typer.Option(exists=True, file_okay=False, help=f"folder of {', '.join(TRACES)}")]
 Half = Annotated[Literal["choose", "report"], typer.Option(help="of each recording's time: the first or the second")]
@@ -58,6 +62,47 @@ def traces(
     known = trace_tables.finished_runs(list(trace_jobs()), runs, traces, half, processes)
     data = trace_tables.about(known, "traces", half) | trace_tables.trace_table(known)
     trace_tables.write(results, "traces", data, trace_pages.traces_page(data))
+
+
+@app.command()
+def profile(
+    logs: Annotated[list[Path] | None, typer.Argument(help="Decision logs of a live engine.", exists=True)] = None,
+    model: Annotated[str, typer.Option(help="Of the simulated run: 8b, 70b or a shape.")] = "8b",
+    drafter: Annotated[str, typer.Option(help="Of the simulated run: model, head or lookup.")] = "model",
+    acceptance: Annotated[str, typer.Option(help="Of the simulated run, as for `smartspec simulate`.")] = "0.7/8",
+    max_draft_tokens: Annotated[int, typer.Option(help="Longest draft of the simulated run.", min=1)] = 8,
+    output: Annotated[Path, typer.Option(help="JSON file to write.")] = Path("profile.json"),
+) -> None:
+    """A profiling run for `--policy batch-table:FILE` and `sequoia:FILE`: the best draft length by number of requests,
+    and acceptance by child rank.
+
+    From decision logs (`smartspec serve --policy fixed:3 --decision-log FILE`, one run for each length), or from
+    simulated steady batches if there are none.
+    """
+    tensor_parallel = simulated_trees.DEVICES.get(model, 1)
+    shape = {"model": model, "tensor_parallel": tensor_parallel, "drafter": drafter}
+    scenario = Scenario(batch=1, acceptance=acceptance, max_draft_tokens=max_draft_tokens, **shape)
+    found = profiling_run.profile_of(profiling_run.recorded(logs) if logs else profiling_run.simulated(scenario))
+    write_json(output, found)
+    typer.echo(f"{output}: {found}")
+
+
+@app.command()
+def mixtures(
+    accelerator: Annotated[str, typer.Option(help="As --hardware of `smartspec simulate`.")] = "h100",
+    acceptance: Annotated[float, typer.Option(help="Of a draft token.", min=0, max=1)] = 0.7,
+    max_length: Annotated[int, typer.Option(help="Longest draft.", min=1)] = 8,
+    batches: Annotated[str, typer.Option(help="Requests under way.")] = "1,2,4,8,16,32,64,128,256,512",
+) -> None:
+    """The best draft length on mixtures of experts and on dense models of their active size: docs/results/mixtures.md.
+
+    A pass over n tokens reads E (1 - (1 - k/E)^n) of E experts. Drafts cost nothing. No policy plays: these are the
+    lengths that one would have to find.
+    """
+    sizes = [int(size) for size in batches.split(",")]
+    rows = mixture_lengths.rows_of(accelerator, acceptance, max_length, sizes)
+    cells = [[row["model"], row["kind"], *row["best"].values()] for row in rows]
+    typer.echo(trace_pages.table(["model", "", *map(str, sizes)], cells))
 
 
 @app.command()

@@ -19,6 +19,7 @@ import typer
 
 from smartspec.cli.main import _build_app
 from smartspec.control import Controller, CostCurve, DrafterSpec, LatencyModel
+from smartspec.control.policy_names import POLICIES
 from smartspec.core.engine_core import EngineCore
 from smartspec.server.live.metrics import ServerMetrics
 from smartspec.server.openai.chat_body import ChatBody
@@ -315,3 +316,15 @@ def test_the_walk_of_a_request_has_the_order_of_a_step():
     in_page = [name for name in in_page if name in in_code]
     assert len(in_page) >= 8
     assert in_page == [name for name in in_code if name in in_page]
+
+
+def test_every_policy_is_in_the_table_of_the_field_and_every_published_one_has_its_idea():
+    ours = {"goodput", "fair", "off"}
+    named = {name.partition(":")[0] for name in first_cells("policies.md", "The field")}
+    assert named == {*POLICIES, "fixed", "uniform", "perfect-estimates"}
+    ideas = {
+        name
+        for names in re.findall(r"^\* \*\*([^*]+?)\.?\*\*", (DOCS / "methods.md").read_text(), re.MULTILINE)
+        for name in names.split(", ")
+    }
+    assert set(POLICIES) - ours == ideas

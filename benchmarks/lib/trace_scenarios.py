@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from smartspec.control.goodput.settings import BudgetSettings, DraftPrefillSettings, GoodputSettings
+from smartspec.control.policy_names import all_policies
 from smartspec.sim.scenario import Scenario
 from smartspec.workload.arrivals import TRACE_COLUMNS, read_trace
 
@@ -38,20 +39,9 @@ VARIANTS: dict[str, GoodputSettings] = {
         budget=BudgetSettings(share=0.0),
     ),
 }
-PUBLISHED = (
-    "batch-table",
-    "smartspec-paper",
-    "smartspec-request",
-    "hf",
-    "sglang-ema",
-    "gammatune",
-    "dsde",
-    "specdec++",
-    "adaedl",
-    "adaserve",
-)
-BASELINES = ("off", "fixed:1", "fixed:3", "fixed:5", *PUBLISHED)
-POLICIES = ("goodput", *BASELINES, "perfect-estimates")
+OURS = ("goodput", "fair")
+BASELINES = tuple(name for name in all_policies(max_draft_tokens=8) if name not in OURS)
+POLICIES = (*OURS, *BASELINES, "perfect-estimates")
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from smartspec.sim.controller_time import measured_controller_seconds
 from smartspec.sim.scenario import Scenario
 from smartspec.sim.simulation import SimulationResult
 
-NUM_MEASUREMENTS = 4  # of the controller's time; the fastest counts, by number of requests
+NUM_MEASUREMENTS = 2  # of the controller's time; the fastest counts, by number of requests
 SHOWN_BATCH = 16
 console = Console(stderr=True)
 

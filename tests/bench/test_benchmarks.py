@@ -16,7 +16,7 @@ COMMANDS = {
     "drafters": {"passes", "tokens"},
     "models": {"architectures", "gguf", "perplexity"},
     "peers": {"first-token", "throughput"},
-    "policies": {"ablation", "traces", "trees"},
+    "policies": {"ablation", "mixtures", "profile", "traces", "trees"},
     "reliability": {"abuse", "page", "seeds", "stress"},
     "simulator": {""},
     "speed": {"contexts", "rates", "tasks"},

@@ -6,15 +6,15 @@ from baseline_cases import ALL_POLICIES, K, make_estimates, make_view, new_polic
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from smartspec.control.baselines.adaserve import AdaServe
+from smartspec.control.baselines.adaserve import AdaServe, path_probabilities
 from smartspec.control.baselines.baseline import cut_stragglers
 from smartspec.control.baselines.perfect_estimates import PerfectEstimates
 from smartspec.control.baselines.request_table import RequestTable
-from smartspec.control.policy import plan_of_lengths
+from smartspec.control.policy import Estimates, plan_of_lengths
 from smartspec.control.policy_names import PARAMETERS, parse_policy
-from smartspec.control.records import Drafted
+from smartspec.control.records import Drafted, DrafterSpec
 
-PER_REQUEST = ("smartspec-request", "hf", "gammatune", "dsde", "adaedl", "adaserve")
+PER_REQUEST = ("smartspec-request", "hf", "smoothed-length", "gammatune", "dsde", "adaedl", "adaserve")
 rows = st.lists(st.tuples(st.integers(0, K + 2), st.integers(0, K + 3)), min_size=0, max_size=12)
 
 
@@ -200,6 +200,22 @@ def test_adaserve_plans_with_drafts_as_long_as_planned():
         assert keep[0] == 1, "it would meet its target without a draft if the step drafted one token only"
 
 
+def test_adaserve_makes_trees_within_the_budgets_of_both_passes():
+    head = DrafterSpec("head", has_passes=True, makes_trees=True)
+    for num_rows, depth, width in ((1, 8, 3), (48, 5, 2), (64, 4, 1)):
+        view = make_view(num_rows, max_draft_tokens=40)
+        estimates = make_estimates(num_rows, max_draft_tokens=40)
+        estimates = Estimates((estimates.drafters[0], head), estimates.survival, estimates.latency)
+        plan = AdaServe(240).plan(view, estimates)
+        assert (plan.passes[0], plan.width, plan.lengths[0]) == (depth, width, depth * width)
+
+
+def test_adaserve_values_a_node_of_a_tree_by_its_path():
+    parents = np.array([[-1, -1, 0, 1]])
+    drafted = Drafted(np.array([4]), np.array([[0.6, 0.3, 0.5, 0.5]]), parents)
+    np.testing.assert_allclose(path_probabilities(drafted, np.zeros((1, 4))), [[0.6, 0.3, 0.3, 0.15]])
+
+
 def test_adaserve_counts_time_and_tokens_of_each_request():
     policy, rng = AdaServe(64), np.random.default_rng(0)
     view = make_view(2, extras={"tpot_targets": np.full(2, 0.021)})
@@ -216,4 +232,4 @@ def test_adaserve_takes_its_budget_from_the_knee_and_stops_beyond():
     assert policy.plan(make_view(100), make_estimates(100)).lengths.tolist() == [3] * 100
     assert policy.token_budget == 201
     assert not policy.plan(make_view(250), make_estimates(250)).lengths.any()
-    assert not policy.plan(make_view(20, prefill_tokens=200), make_estimates(20)).lengths.any()
+    assert policy.plan(make_view(100, prefill_tokens=2000), make_estimates(100)).lengths.tolist() == [3] * 100

@@ -1,4 +1,5 @@
-"""Baselines that follow accepted lengths or the draft's own doubts: hf, sglang-ema, gammatune, specdec++, adaedl."""
+"""Baselines that follow accepted lengths or the draft's own doubts: hf, sglang-ema, smoothed-length, gammatune,
+specdec++, adaedl."""
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from smartspec.control.baselines.adaedl import AdaEdl, acceptance_bound
 from smartspec.control.baselines.gammatune import GammaTune
 from smartspec.control.baselines.hf import HuggingFace
 from smartspec.control.baselines.sglang_ema import SglangEma, Tracker
+from smartspec.control.baselines.smoothed_length import SmoothedLength
 from smartspec.control.baselines.specdecpp import SpecDecPlusPlus
 from smartspec.control.policy import no_drafts
 
@@ -49,7 +51,7 @@ def test_hf_keeps_a_length_per_request_and_learns_nothing_without_drafts():
 
 def test_hf_and_gammatune_may_stop_at_low_confidence():
     confidence = np.array([[0.9, 0.5, 0.39, 0.9] + [0.9] * 4])
-    for policy, length in ((HuggingFace(0.4), 3), (HuggingFace(0.95), 1), (GammaTune(0.3), 5), (GammaTune(0.4), 3)):
+    for policy, length in ((HuggingFace(0.4), 3), (HuggingFace(0.95), 1), (GammaTune(0.3), 3), (GammaTune(0.6), 2)):
         plan = policy.plan(make_view(1), make_estimates(1))
         assert draft(plan, confidence, np.zeros((1, K))).tolist() == [length]
     assert HuggingFace().plan(make_view(1), make_estimates(1)).stop is None
@@ -88,15 +90,23 @@ def test_sglang_averages_with_weight_a_fifth_over_drafting_rows_by_batch_size():
     assert policy._tracker(make_view(5)).average == 2.0
 
 
-def test_gammatune_reaches_beyond_full_acceptance_and_falls_back_to_the_smoothed_length():
+def test_smoothed_length_reaches_beyond_full_acceptance_and_falls_back_to_the_average():
     # Smoothed 4 -> 4.2 -> 4.76 -> 3.808 -> 3.0464: full acceptance adds 2, else round + 1.
-    assert lengths_after(GammaTune(), [99, 99, 0, 0]) == [5, 7, 9, 5, 4]
-    assert lengths_after(GammaTune(), [99] * 20)[-1] == 16
+    assert lengths_after(SmoothedLength(), [99, 99, 0, 0]) == [5, 7, 9, 5, 4]
+    assert lengths_after(SmoothedLength(), [99] * 20)[-1] == 16
+    assert lengths_after(SmoothedLength(), [0] * 40)[-1] == 1
+
+
+def test_gammatune_expands_at_once_and_shrinks_along_an_average_that_full_acceptance_leaves_alone():
+    # The example of the published algorithm: average 3 -> 3 -> 2.7 -> 2.7; then 2.7 -> 1.89 -> 1.323.
+    assert lengths_after(GammaTune(), [99, 2, 99, 0, 0]) == [3, 5, 3, 5, 2, 2]
+    assert lengths_after(GammaTune(), [99] * 20)[-1] == 10
     assert lengths_after(GammaTune(), [0] * 40)[-1] == 1
 
 
-def test_gammatune_cuts_stragglers_of_the_draft_model_only():
-    policy = GammaTune()
+@pytest.mark.parametrize("kind", [GammaTune, SmoothedLength])
+def test_rules_by_accepted_lengths_cut_stragglers_of_the_draft_model_only(kind):
+    policy = kind()
     policy._requests["length"][policy._requests.rows(np.arange(4))] = [1, 1, 8, 8]
     view = make_view(4, found_lengths=[0, 0, 0, 8])
     assert policy.plan(view, make_estimates(4)).lengths.tolist() == [1, 1, 4, 8]

@@ -55,9 +55,16 @@ def test_ddd_ends_where_the_beam_becomes_unlikely():
     plan = plan_of("ddd:0.5", [0, 0])
     rows = np.arange(2)
     assert plan.passes.tolist() == [11, 11]
-    assert plan.stop(0, rows, np.array([0.8, 0.8]), np.zeros(2)).tolist() == [False, False]
-    assert plan.stop(1, rows, np.array([0.7, 0.6]), np.zeros(2)).tolist() == [False, True]
-    assert plan.stop(2, rows[:1], np.array([0.8]), np.zeros(1)).tolist() == [True]
+    for depth in range(4):  # the beam of the second row is unlikely from the first pass on
+        assert plan.stop(depth, rows, np.array([0.9, 0.2]), np.zeros(2)).tolist() == [False, False]
+    assert plan.stop(4, rows, np.array([0.9, 1.0]), np.zeros(2)).tolist() == [False, True]
+    assert plan.stop(5, rows[:1], np.array([0.5]), np.zeros(1)).tolist() == [False]
+    assert plan.stop(6, rows[:1], np.array([1.0]), np.zeros(1)).tolist() == [True]
+
+
+def test_ddd_has_the_published_threshold():
+    stop = plan_of("ddd", [0, 0]).stop
+    assert stop(4, np.arange(2), np.exp([-0.29, -0.31]), np.zeros(2)).tolist() == [False, True]
 
 
 def sequoia_plan(name: str, num_rows: int, survival=0.7, drafter: DrafterSpec = HEAD):

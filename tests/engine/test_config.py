@@ -6,7 +6,6 @@ from smartspec.engine.runtime.config import EngineConfig
 @pytest.mark.parametrize(
     ("policy", "named"),
     [
-        ("dsde", "only the simulator has: use another"),
         ("perfect-estimates", "only in the simulator"),
         ("uniform:1,30", "more than the 10 draft tokens"),
         ("uniform:", "name lengths to choose from"),
@@ -25,6 +24,8 @@ def test_off_is_off():
     assert EngineConfig(drafters=("prompt-lookup", "some/model")).draft_models == ("some/model",)
 
 
-@pytest.mark.parametrize("policy", ["goodput", "off", "fixed:10", "uniform:1,3,5", "hf", "specdec++:0.7", "adaserve"])
+@pytest.mark.parametrize(
+    "policy", ["goodput", "off", "fixed:10", "uniform:1,3,5", "hf", "specdec++:0.7", "adaserve", "dsde"]
+)
 def test_policies_it_can_run(policy):
     assert EngineConfig(policy=policy).policy == policy

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from smartspec.cli.main import _build_app
 from smartspec.cli.runs import in_processes
 from smartspec.cli.scenario_options import settings_of
+from smartspec.control.policy_names import POLICIES, all_policies
 from smartspec.sim import simulation
 from smartspec.sim.fleet import Fleet
 from smartspec.sim.scenario import Scenario
@@ -141,6 +142,23 @@ def options(*arguments: str) -> dict:
     command = typer.main.get_command(_build_app()).commands["simulate"]
     with command.make_context("simulate", list(arguments)) as context:
         return settings_of(context.params)
+
+
+@pytest.mark.parametrize("longest", [2, 8])
+def test_all_policies_are_played_in_one_run(call, longest):
+    options = ("--num-requests", "3", "--output-tokens", "12", "--max-draft-tokens", str(longest))
+    result = call("--batch", "2", "--policy", "all", "--controller-time", "none", *options)
+    assert result.exit_code == 0, result.output
+    names = {line.split()[0] for line in result.output.splitlines() if line.strip()}
+    played = {name for name in names if name in POLICIES or name.startswith(("fixed:", "perfect-"))}
+    assert played == {*all_policies(longest), "perfect-estimates"}
+
+
+def test_a_model_without_a_usual_draft_model_can_do_without_one(call):
+    options = ("--num-requests", "2", "--controller-time", "none", "--policy", "goodput")
+    assert call("--model", "qwen-3-30b-a3b", "--drafter", "lookup", "--batch", "1", *options).exit_code == 0
+    with pytest.raises(ValueError, match="has no usual draft model"):
+        raise call("--model", "qwen-3-30b-a3b", "--batch", "1", *options).exception
 
 
 def test_options_left_alone_are_the_defaults_of_the_record():

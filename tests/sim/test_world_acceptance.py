@@ -189,6 +189,15 @@ def test_confidence_tells_nothing_where_tokens_do_not_differ():
     assert abs(np.corrcoef(confidence.ravel(), accepted.ravel())[0, 1]) < 4.5 / math.sqrt(confidence.size)
 
 
+def test_divergence_tells_acceptance_with_noise():
+    ground_truth, ids = make_ground_truth(AcceptanceClass(Constant(0.6), token_concentration=2.0))
+    positions = np.arange(len(ids))
+    acceptance = ground_truth.conditional(ids, 0.0, positions)
+    told = ground_truth.divergence(ids, positions, acceptance)
+    correlation = np.corrcoef(np.log(np.maximum(acceptance, 1e-4)).ravel(), told.ravel())[0, 1]
+    assert -0.98 < correlation < -0.5
+
+
 def test_entropy_and_divergence():
     assert entropy(np.array([1 / 21, 1.0])) == pytest.approx([math.log(21), 0.0], abs=1e-9)
     assert (np.diff(entropy(np.linspace(0.05, 1, 50))) <= 1e-12).all()

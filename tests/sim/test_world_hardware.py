@@ -51,6 +51,8 @@ def test_eagle_head_is_close_to_the_published_draft_time():
         ("qwen-2.5-7b", 7.62),
         ("qwen-2.5-32b", 32.76),
         ("qwen-2.5-0.5b", 0.494),
+        ("mixtral-8x7b", 46.7),
+        ("qwen-3-30b-a3b", 30.53),
     ],
 )
 def test_shapes_have_the_published_number_of_weights(name, billions):

@@ -27,8 +27,8 @@ class Comparison:
     policy: Annotated[
         str | None,
         typer.Option(
-            help="Policies to compare, separated by commas, module:Class too; perfect-estimates is told the ground "
-            "truth.",
+            help="Policies to compare, separated by commas, module:Class too; all: every one there is; "
+            "perfect-estimates is told the ground truth.",
             show_default="off,fixed:4,goodput,perfect-estimates",
         ),
     ] = None
@@ -106,8 +106,10 @@ def _controller_seconds(controller_time: str, scenarios: list["Scenario"]) -> li
 
 def _policies(text: str | None, max_draft_tokens: int) -> list[str]:
     """Their names, all of them checked before the first is played."""
-    from smartspec.control.policy_names import parse_policy
+    from smartspec.control.policy_names import all_policies, parse_policy
 
+    if text == "all":
+        return [*all_policies(max_draft_tokens), "perfect-estimates"]
     if text is None:
         return ["off", *(["fixed:4"] if max_draft_tokens >= 4 else []), "goodput", "perfect-estimates"]
     names = policy_list(text)

@@ -1,19 +1,25 @@
-"""Policies by name, as people write them: goodput, off, fixed:4, batch-table, batch-table:0.6, module:Class."""
+"""Policies by name, as people write them: goodput, off, fixed:4, batch-table, batch-table:0.6, batch-table:FILE,
+module:Class."""
 
 from collections.abc import Callable
 
 from smartspec.control.baselines.adaedl import AdaEdl
 from smartspec.control.baselines.adaserve import AdaServe
+from smartspec.control.baselines.banditspec import BanditSpec
 from smartspec.control.baselines.batch_table import BatchTable
 from smartspec.control.baselines.dsde import Dsde
 from smartspec.control.baselines.fixed_trees import DynamicDepth, Eagle2
 from smartspec.control.baselines.gammatune import GammaTune
 from smartspec.control.baselines.hf import HuggingFace
+from smartspec.control.baselines.nightjar import Nightjar
 from smartspec.control.baselines.sequoia import Sequoia
 from smartspec.control.baselines.sglang_ema import SglangEma
 from smartspec.control.baselines.smartspec import SmartSpecPaper, SmartSpecRequest
+from smartspec.control.baselines.smoothed_length import SmoothedLength
 from smartspec.control.baselines.specdecpp import SpecDecPlusPlus
+from smartspec.control.baselines.sssd import Sssd
 from smartspec.control.baselines.static import Fixed, Off
+from smartspec.control.baselines.turbospec import TurboSpec
 from smartspec.control.goodput.policy import Goodput
 from smartspec.control.own_class import is_own_class, load_class, make_own
 from smartspec.control.policy import Policy
@@ -26,8 +32,13 @@ POLICIES: dict[str, Callable[..., Policy]] = {
     "batch-table": BatchTable,
     "smartspec-paper": SmartSpecPaper,
     "smartspec-request": SmartSpecRequest,
+    "turbospec": TurboSpec,
+    "nightjar": Nightjar,
+    "banditspec": BanditSpec,
+    "sssd": Sssd,
     "hf": HuggingFace,
     "sglang-ema": SglangEma,
+    "smoothed-length": SmoothedLength,
     "gammatune": GammaTune,
     "dsde": Dsde,
     "specdec++": SpecDecPlusPlus,
@@ -43,6 +54,10 @@ PARAMETERS = {
     "batch-table": (float, 0, 1),  # acceptance while profiling
     "smartspec-paper": (int, 1, 10_000),  # steps between decisions
     "smartspec-request": (int, 1, 10_000),
+    "turbospec": (int, 1, 10_000),
+    "nightjar": (int, 1, 1000),  # longest draft
+    "banditspec": (int, 1, 1000),  # longest draft
+    "sssd": (int, 2, 1_000_000),  # operations per byte
     "hf": (float, 0, 1),  # confidence below which a draft ends
     "gammatune": (float, 0, 1),  # the same
     "dsde": (int, 1, 1000),  # shortest draft
@@ -53,12 +68,19 @@ PARAMETERS = {
     "ddd": (float, 0, 1),  # probability of the beam below which a tree ends
     "sequoia": (int, 1, MAX_TREE_NODES),  # of a tree
 }
+FROM_FILES = ("batch-table", "sequoia")  # what may stand instead: the path of a profiling run
 _OTHERS = [f"{name}[:number]" if name in PARAMETERS else name for name in list(POLICIES)[3:]]
 ALLOWED = (
     "goodput, off, fixed:K (K a number of draft tokens, for example fixed:4), uniform:K,K,... (goodput with one of "
     f"these lengths for all requests of a step), fair[:number] (goodput by one mean everywhere), {', '.join(_OTHERS)}, "
     "or module:Class[:number], a policy of your own"
 )
+
+
+def all_policies(max_draft_tokens: int) -> list[str]:
+    """Every policy with its defaults, and three fixed lengths, as far as drafts may be so long."""
+    fixed = [f"fixed:{length}" for length in (1, 3, 5) if length <= max_draft_tokens]
+    return ["off", *fixed, *(name for name in POLICIES if name != "off")]
 
 
 def parse_policy(name: str, max_draft_tokens: int | None = None) -> Policy:
@@ -106,8 +128,10 @@ def _check_length(name: str, length: int, max_draft_tokens: int | None) -> None:
         raise ValueError(f"policy {name!r} needs more than the {max_draft_tokens} draft tokens allowed per request")
 
 
-def _parameter(name: str, kind: str, text: str) -> float:
-    """The number in a policy's name; ValueError says what may stand there."""
+def _parameter(name: str, kind: str, text: str) -> float | str:
+    """The number in a policy's name, or the path of a profiling run; ValueError says what may stand there."""
+    if kind in FROM_FILES and text.endswith(".json"):
+        return text
     number, least, largest = PARAMETERS[kind]
     try:
         value = number(text)
@@ -115,5 +139,8 @@ def _parameter(name: str, kind: str, text: str) -> float:
         value = None
     if value is None or not least <= value <= largest:
         what = "whole number" if number is int else "number"
-        raise ValueError(f"policy {name!r}: after the colon use a {what} from {least} to {largest}, or leave it out")
+        or_file = ", the .json file of a profiling run" if kind in FROM_FILES else ""
+        raise ValueError(
+            f"policy {name!r}: after the colon use a {what} from {least} to {largest}{or_file}, or leave it out"
+        )
     return value

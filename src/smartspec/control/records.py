@@ -9,9 +9,9 @@ What only some policies look at is in extras, by name, where a host has it:
     Plan.extras["chances"]            float [depth, rank], what trees take the child of each rank for, the likeliest
                                       first, in place of what their drafter believes: their shape is then the same for
                                       all rows of a size
-    Outcome.extras["divergence"]      float [R, K], Kullback-Leibler divergence of draft from target distribution at
-                                      each verified position in nats (for a deterministic draft: -log of the target's
-                                      probability of the token), NaN elsewhere
+    Outcome.extras["divergence"]      float [R, K], divergence of draft and target at each verified position in nats,
+                                      NaN elsewhere: Kullback-Leibler where both distributions are known, else what is
+                                      known of it (for a model-free draft -log of the target's chance of the token)
 """
 
 from collections.abc import Callable, Mapping

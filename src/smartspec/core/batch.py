@@ -38,9 +38,9 @@ class Draft:
     token_ids: int32 [n]. parents: int32 [n], the node each one follows, -1 for the text itself. A parent stands before
     its children, and the chance that a node is reached and accepted never increases along the order: the first k nodes
     are a connected subtree for every k, and the best one of k nodes. The parents of a chain are -1, 0, 1, ...
-    match_length: see control.records.DrafterView. probs: None for a deterministic draft (a point mass), else whatever
-    the host keeps of the distributions the tokens of a chain were drawn from, [n, vocabulary]. confidence: float [n],
-    see control.records.Drafted; None where the drafter has none.
+    match_length: see control.records.DrafterView. probs: None for a deterministic draft (a point mass), else
+    whatever the host keeps of the distributions the tokens of a chain were drawn from, [n, vocabulary]; of a greedy
+    request's they may be kept too. confidence: float [n], see control.records.Drafted; None where the drafter has none.
     """
 
     token_ids: np.ndarray

@@ -17,7 +17,7 @@ from smartspec.core.batch import NO_DRAFT, Batch, Draft, StepResult, Verificatio
 from smartspec.core.blocks import PrefixCopy, Trim
 from smartspec.core.request import Request
 from smartspec.sim.settings import LATER_CHILD_SHARE
-from smartspec.sim.world.acceptance import GroundTruthAcceptance, count_leading, divergence
+from smartspec.sim.world.acceptance import GroundTruthAcceptance, count_leading
 from smartspec.sim.world.step_time import GroundTruthTime
 from smartspec.sim.world.trees import SimulatedTrees, right_path, true_rank_chances
 
@@ -49,6 +49,7 @@ class SimExecutor:
         self.acceptance = acceptance
         self._drafter = drafter
         self._has_passes = drafter is not None and drafter.has_passes
+        self._makes_trees = drafter is not None and drafter.makes_trees
         self._noise = np.random.default_rng(seed)
         self._later_child_share = later_child_share
         self._trees: SimulatedTrees | None = None  # of the step, if its plan has trees
@@ -94,7 +95,7 @@ class SimExecutor:
         self._trees = None
         if not self._has_passes or not self._drafted.any():
             return tuple([self._drafts[k] for k in self._drafted.tolist()])
-        if plan.width > 1:
+        if plan.width > 1 and self._makes_trees:
             self._trees = trees = SimulatedTrees.of(
                 self.acceptance, self._later_child_share, view, plan, self._drafted, self._positions
             )
@@ -131,9 +132,12 @@ class SimExecutor:
                 [self._verification(0, self._left_of(r)) if n == r.num_uncomputed_tokens else None for r, n in chunks]
             ),
             seconds=self.time.step_seconds(view, self._plan, self._drafted, verified, view.now, self._noise, num_fed),
-            extras={} if trees else {"divergence": masked(divergence(self._conditional), verified)},
+            extras={} if trees else {"divergence": masked(self._divergence(view), verified)},
             free_tests=tuple([free_tests(self._drafter, found, verified, self._num_right) for found in self._offered]),
         )
+
+    def _divergence(self, view: BatchView) -> np.ndarray:
+        return self.acceptance.divergence(view.request_ids, self._positions, self._conditional)
 
     def release(self, request_id: int) -> None:
         self.acceptance.end(request_id)
@@ -173,7 +177,7 @@ class SimExecutor:
     def _remember_seen(self, accepted: np.ndarray) -> None:
         """A draft model has seen all tokens that it drafted, except the last, and keeps the accepted ones. A head
         computes those anew, from the target's features."""
-        kept = 0 if self._drafter is not None and self._drafter.makes_trees else np.minimum(accepted, self._drafted - 1)
+        kept = 0 if self._makes_trees else np.minimum(accepted, self._drafted - 1)
         seen = self._view.context_tokens + 1 + kept
         rows = self._drafted > 0
         self._num_seen[self._slots[rows]] = seen[rows]

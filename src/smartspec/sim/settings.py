@@ -80,7 +80,7 @@ class ScenarioSettings:
             "log of a live run, for its profile."
         ),
     ] = "h100"
-    model: Annotated[str, Setting("8b, 70b, or a shape like qwen-2.5-32b.")] = "8b"
+    model: Annotated[str, Setting("8b, 70b, or a shape like qwen-2.5-32b or mixtral-8x7b.")] = "8b"
     tensor_parallel: Annotated[int, Setting("Devices per replica.", 1, 1024)] = 1
     drafter: Annotated[
         str,

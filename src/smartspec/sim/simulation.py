@@ -137,7 +137,7 @@ def ground_truth_time(scenario: Scenario) -> GroundTruthTime:
     else:
         graph_sizes = GRAPH_SIZES if scenario.captured_graphs else ()
         target = roofline(scenario.hardware, _target_name(scenario), scenario.tensor_parallel, graph_sizes)
-        draft = _draft_roofline(scenario, graph_sizes)
+        draft = _draft_roofline(scenario, graph_sizes) if scenario.has_model else None
     if scenario.has_model and draft is None:
         raise ValueError(f"{scenario.hardware} has no curve of a draft model: use drafter lookup")
     return GroundTruthTime(

@@ -17,7 +17,7 @@ from smartspec.core.draft_columns import confidence_of, node_tests, num_compared
 from smartspec.core.engine_core import Controller
 from smartspec.sim.executor import free_tests, masked, stop_early
 from smartspec.sim.settings import LATER_CHILD_SHARE
-from smartspec.sim.world.acceptance import GroundTruthAcceptance, count_leading, divergence
+from smartspec.sim.world.acceptance import GroundTruthAcceptance, count_leading
 from smartspec.sim.world.step_time import NOISELESS, GroundTruthTime
 from smartspec.sim.world.trees import SimulatedTrees, right_path, tree_survival, true_rank_chances
 
@@ -84,6 +84,7 @@ class StaticLoad:
         self.acceptance = acceptance
         self._drafter = drafter
         self._has_passes = drafter is not None and drafter.has_passes
+        self._makes_trees = drafter is not None and drafter.makes_trees
         self._later_child_share = later_child_share
         self._quiet_time = replace(time, noise=NOISELESS)
         self._noise, self._silence = np.random.default_rng(seed), np.random.default_rng(0)
@@ -155,10 +156,11 @@ class StaticLoad:
         expected = float(np.nansum(masked(np.cumprod(conditional, axis=1), keep)))
         if trees is not None:
             accepted, expected, on_trees = _verified_trees(trees, drafted, keep)
+        divergence = self.acceptance.divergence(view.request_ids, self._positions, conditional)
         num_fed = None if trees is None else trees.grown.num_fed
         seconds = self.time.step_seconds(view, plan, drafted.lengths, keep, view.now, self._noise, num_fed)
         told = {
-            "extras": {"divergence": masked(divergence(conditional), keep)},
+            "extras": {"divergence": masked(divergence, keep)},
             "free_tests": tuple([free_tests(self._drafter, found, keep, num_right) for found in view.drafters]),
         }
         outcome = Outcome.of(view, plan, drafted, keep, accepted, seconds, **told | on_trees)
@@ -171,7 +173,7 @@ class StaticLoad:
     def _trees(self, view: BatchView, plan: Plan) -> SimulatedTrees | None:
         """The trees that the drafter makes for a plan."""
         lengths = np.minimum(plan.lengths_of(0), view.draft_lengths.max(axis=0, initial=0))
-        if plan.width == 1 or not self._has_passes or not lengths.any():
+        if plan.width == 1 or not self._makes_trees or not lengths.any():
             return None
         return SimulatedTrees.of(self.acceptance, self._later_child_share, view, plan, lengths, self._positions)
 
@@ -193,7 +195,7 @@ class StaticLoad:
         """A draft model's KV holds the tokens that it drafted, except the last; a head's KV holds none of them. Of the
         other tokens, it lacks those that were emitted."""
         self._positions += 1 + accepted
-        kept = 0 if self._drafter is not None and self._drafter.makes_trees else drafted - 1
+        kept = 0 if self._makes_trees else drafted - 1
         self._lag = np.where(drafted > 0, np.maximum(accepted - kept, 0), self._lag + 1 + accepted)
 
 

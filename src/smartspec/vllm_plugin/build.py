@@ -66,7 +66,11 @@ def _controllers(
     config, settings: Settings, max_draft_tokens: int, drafter: DrafterSpec, engine_index: int
 ) -> Callable[[LatencyModel], SafeController]:
     """Makes the controller, once there is a cost model for it. Errors of the policy or the log are raised now."""
-    Controller(settings.policy, max_draft_tokens, StepCosts(drafter.has_passes).fit(), drafters=(drafter,))
+    costs = StepCosts(drafter.has_passes).fit()
+    if needs := Controller(settings.policy, max_draft_tokens, costs, drafters=(drafter,)).policy.needs:
+        raise ValueError(
+            f"policy {settings.policy!r} needs {', '.join(needs)}, which vLLM does not tell a scheduler: use another"
+        )
     path = settings.decision_log
     if path is not None and engine_index:
         path = path.with_name(f"{path.stem}-{engine_index}{path.suffix}")

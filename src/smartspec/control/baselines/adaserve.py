@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from smartspec.control.baselines.baseline import even_view
+from smartspec.control.baselines.baseline import even_view, trees_of
 from smartspec.control.baselines.request_table import RequestTable
-from smartspec.control.policy import Estimates, Latency, Policy, no_drafts, plan_of_lengths
-from smartspec.control.records import BatchView, Drafted, Outcome, Plan
+from smartspec.control.policy import Estimates, Latency, Policy, no_drafts
+from smartspec.control.records import MAX_TREE_NODES, BatchView, Drafted, Outcome, Plan
 
-MAX_DEPTH = 8
+MAX_DEPTH, MAX_WIDTH = 8, 3
+DRAFT_PASS_TOKENS = 96  # that a draft pass is fed, of all requests together
 STEP_MARGIN = 1.05  # on the predicted time of the step, when working out how much a request lags
 SHARE_LIMIT = 1.2  # of its even share of the budget that the objective phase may give to one request
 PROFILE_CONTEXT_TOKENS = 512
@@ -19,22 +20,23 @@ PROFILE_DRAFT_TOKENS = np.array([0, 2048, 4096])
 
 
 class AdaServe(Policy):
-    """A budget of B tokens per target pass, one for each request, the rest for draft tokens, chosen after drafting.
+    """A budget of B tokens that a target pass verifies, one for each request, the rest for draft tokens, chosen after
+    drafting. Prefill has a budget of its own, the engine's.
 
-    Every request drafts min(ceil(B / R), 8) tokens. Then requests with a target (tpot_targets of the view's extras),
-    those that lag most first, get their best tokens until they are expected to meet it; what is left of B goes to the
-    likeliest tokens of all.
-    Without targets only the second phase acts. A token's chance is the product of the draft's confidences, as
+    Every request gets a draft of min(ceil(B / R), 8) passes, a tree of min(96 / R, 3) nodes a pass where its drafter
+    makes trees. Then requests with a target (tpot_targets of the view's extras), those that lag most first, get their
+    best nodes until they are expected to meet it; what is left of B goes to the likeliest nodes of all. Without targets
+    only the second phase acts. The chance of a node is the product of the draft's confidences along its path, as
     published, and the controller's estimate where a draft has none (model-free ones).
 
     The cut leaves requests independent of each other. Chances never rise along a row. So to take the likeliest next
-    token of all rows, one by one, gives the likeliest tokens of all. Whether a token is kept follows from tokens that
+    node of all rows, one by one, gives the likeliest nodes of all. Whether a token is kept follows from tokens that
     are kept before it, of all rows, and never from how it was drawn itself. The same goes for objectives, which are met
     row by row.
 
     token_budget: B; None takes the knee of the profile (fixed time over marginal time per token), where the paper sets
-    it by hand per accelerator (512). Departures: chains instead of trees (width 1); tokens of prefill count towards B;
-    objectives order requests by descending need as in the paper (its code: ascending).
+    it by hand per accelerator (512). Departure: objectives order requests by descending need as in the paper (its
+    code: ascending).
     """
 
     def __init__(self, token_budget: int | None = None):
@@ -45,7 +47,9 @@ class AdaServe(Policy):
         budget = self._budget(estimates.latency)
         plan = no_drafts(view.num_rows)
         if view.num_rows and _num_slots(view, budget) > 0:
-            plan = plan_of_lengths(view, estimates, min(math.ceil(budget / view.num_rows), MAX_DEPTH))
+            depth = min(math.ceil(budget / view.num_rows), MAX_DEPTH)
+            width = max(1, min(DRAFT_PASS_TOKENS // view.num_rows, MAX_WIDTH))
+            plan = trees_of(view, estimates, min(depth * width, MAX_TREE_NODES), depth, width)
         return replace(plan, settled=(view, estimates.latency))
 
     def cut(self, plan: Plan, drafted: Drafted, survival: np.ndarray) -> np.ndarray:
@@ -55,9 +59,9 @@ class AdaServe(Policy):
         if slots <= 0:
             return np.zeros_like(drafted.lengths)
         chances = path_probabilities(drafted, survival)
-        depth = int(plan.lengths.max())
+        depth = int(plan.passes.max())
         seconds = float(latency.target_seconds(view, np.array([slots]))[0]) + latency.host_seconds
-        seconds += float(latency.draft_seconds(view, plan.drafter, depth)[:, -1].sum())
+        seconds += float(latency.draft_seconds(view, plan.drafter, depth, plan.width)[:, -1].sum())
         needs = np.minimum(self._tokens_needed(view, seconds), depth + 1)
         limit = math.floor(SHARE_LIMIT * budget / view.num_rows)
         lengths = meet_objectives(chances, drafted.lengths, needs, limit, slots)
@@ -85,8 +89,8 @@ class AdaServe(Policy):
 
 
 def _num_slots(view: BatchView, token_budget: int) -> int:
-    """Draft tokens that fit in the target pass."""
-    return min(token_budget - view.ordinary_tokens, view.draft_token_budget)
+    """Draft tokens that fit in the target pass beside one token of each request."""
+    return min(token_budget - view.num_rows, view.draft_token_budget)
 
 
 def knee(latency: Latency) -> int:
@@ -98,11 +102,19 @@ def knee(latency: Latency) -> int:
 
 
 def path_probabilities(drafted: Drafted, survival: np.ndarray) -> np.ndarray:
-    """Chance that a token and all before it are accepted: float [R, K], from confidence where there is any."""
+    """Chance that a node and all before it on its path are accepted: float [R, K], from confidence where there is
+    any."""
     if drafted.confidence is None:
         return survival
+    paths = np.nan_to_num(drafted.confidence, nan=0.0)
     has_confidence = np.isfinite(drafted.confidence[:, :1])
-    return np.where(has_confidence, np.cumprod(np.nan_to_num(drafted.confidence, nan=0.0), axis=1), survival)
+    if drafted.parents is None:
+        return np.where(has_confidence, np.cumprod(paths, axis=1), survival)
+    rows = np.arange(len(paths))
+    for node in range(1, paths.shape[1]):  # parents stand before their children
+        parents = drafted.parents[:, node]
+        paths[:, node] *= np.where(parents < 0, 1.0, paths[rows, parents])
+    return np.where(has_confidence, paths, survival)
 
 
 def meet_objectives(

@@ -1,9 +1,11 @@
-"""What several of the published baselines need: a batch to profile with, and the straggler cut."""
+"""What several of the published baselines need: a batch to profile with, the straggler cut, trees of one size."""
+
+from dataclasses import replace
 
 import numpy as np
 
-from smartspec.control.policy import Estimates, model_free_first
-from smartspec.control.records import BatchView, DrafterView
+from smartspec.control.policy import Estimates, model_free_first, plan_of_lengths
+from smartspec.control.records import BatchView, DrafterView, Plan
 
 
 def even_view(num_rows: int, context_tokens: int, num_drafters: int = 0) -> BatchView:
@@ -30,3 +32,15 @@ def cut_stragglers(lengths: np.ndarray, is_counted: np.ndarray) -> np.ndarray:
 def usual_model(view: BatchView, estimates: Estimates) -> np.ndarray:
     """Rows whose usual drafter drafts in passes of a model: bool [R]."""
     return estimates.has_passes(model_free_first(view, estimates))
+
+
+def trees_of(view: BatchView, estimates: Estimates, num_nodes: int, num_passes: int, width: int) -> Plan:
+    """Trees of so many nodes, made in so many passes of that width, from the usual drafter of each row. Draft models
+    that make no trees draft a chain of as many passes; drafts that exist are used up to as many nodes."""
+    drafter = model_free_first(view, estimates)
+    makes_chains = np.array([each.has_passes and not each.makes_trees for each in estimates.drafters] + [False])
+    lengths = np.where(makes_chains[drafter], min(num_nodes, num_passes), num_nodes)
+    plan = plan_of_lengths(view, estimates, lengths)
+    if width == 1 or not any(each.makes_trees for each in estimates.drafters):
+        return plan
+    return replace(plan, depths=np.full(view.num_rows, num_passes), width=width)

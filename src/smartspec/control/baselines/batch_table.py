@@ -4,6 +4,7 @@ Serving LLMs", arXiv 2310.18813)."""
 import numpy as np
 
 from smartspec.control.baselines.baseline import even_view
+from smartspec.control.baselines.profiling_run import read_best_lengths
 from smartspec.control.policy import Estimates, Policy, plan_of_lengths
 from smartspec.control.records import BatchView, Plan
 
@@ -13,24 +14,28 @@ PROFILE_ACCEPTANCE = 0.7
 
 
 class BatchTable(Policy):
-    """One length for the whole batch, looked up by the number of decoding requests, rounded up to a power of two.
+    """One length for the whole batch, looked up by the number of decoding requests, rounded up to a measured one. 0
+    is a candidate, so that the table may turn speculation off.
 
-    As published, the table is made once and never changed: it keeps the acceptance of the profiling prompts (here a
-    given rate per token) for all later requests. Departures: times are read from the profile at the first step, at 512
-    tokens of context per request, instead of being measured for every size; tokens emitted per position come from that
-    rate (geometric) instead of a curve fitted to the profiling prompts; 0 is a candidate, so that the table may turn
-    speculation off. The first two only replace measurements by the model of them, the third helps.
+    As published, the table is made once and never changed. profile: a number, the acceptance of the profiling prompts,
+    or the path of a profiling run (see profiling_run). With the path nothing is assumed. With the number, two
+    measurements are replaced by the model of them: times are read from the profile of the first step, at 512 tokens of
+    context per request, and tokens per position come from that rate (geometric).
     """
 
-    def __init__(self, acceptance: float = PROFILE_ACCEPTANCE):
-        self.acceptance = acceptance
-        self._table: np.ndarray | None = None
+    def __init__(self, profile: float | str = PROFILE_ACCEPTANCE):
+        self._acceptance: float | None = None
+        if isinstance(profile, str):
+            self._sizes, self._lengths = read_best_lengths(profile)
+        else:
+            self._acceptance = profile
+            self._sizes, self._lengths = BATCH_SIZES, np.zeros(0, dtype=np.int64)
 
     def plan(self, view: BatchView, estimates: Estimates) -> Plan:
-        if self._table is None:
-            self._table = profile_table(estimates, self.acceptance)
-        index = min(int(np.searchsorted(BATCH_SIZES, view.num_rows)), len(BATCH_SIZES) - 1)
-        return plan_of_lengths(view, estimates, int(self._table[index]))
+        if self._acceptance is not None and not len(self._lengths):
+            self._lengths = profile_table(estimates, self._acceptance)
+        index = min(int(np.searchsorted(self._sizes, view.num_rows)), len(self._sizes) - 1)
+        return plan_of_lengths(view, estimates, int(self._lengths[index]))
 
 
 def profile_table(estimates: Estimates, acceptance: float) -> np.ndarray:

@@ -23,7 +23,7 @@ class Dsde(Policy):
     the host allows (20 gives 6, 8 gives 2). A minimum of 6 of 8 would leave little to decide. Departures: the
     temperature is not known here, so divergence is not divided by it (no difference at 0 and 1); the cut at the mean is
     over rows of the draft model, the only ones that wait for each other. For model-free drafts the divergence of a
-    point mass is used.
+    point mass is used, for heads that of the split into the drafted token and all others.
 
     There is no substitute for the signal: where the host reports no divergence, learn raises ValueError.
     """

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from smartspec.control.baselines.profiling_run import read_acceptance_by_rank
 from smartspec.control.planner.expected_tree import child_chances, expected_trees
 from smartspec.control.policy import Estimates, Policy, length_caps, model_free_first, plan_of_lengths
 from smartspec.control.records import MAX_TREE_NODES, BatchView, Plan
@@ -13,23 +14,27 @@ class Sequoia(Policy):
     """The size of largest expected tokens per second, and the best tree of that size if a child's chance depends on
     depth and rank alone. Every request gets that tree, whatever the confidence of its drafter.
 
-    num_nodes: of every tree; None has it chosen in every step, 0 allowed.
+    given: the path of a profiling run (see profiling_run), whose acceptance by rank holds at every depth, as published.
+    Or the nodes of every tree; then, and with None, acceptance by depth and rank is what has been learned of the
+    requests of the step. Without a number the size is chosen in every step, 0 allowed.
 
-    Departures: the paper measures acceptance by rank beforehand, the same at every depth; here it is what has been
-    learned of the requests of the step, by depth and rank. Children are the likeliest tokens and not drawn. Drafters
-    that make no trees in passes draft as many tokens in their usual way. A tree is at most as large as the longest
-    draft of the server.
+    Departures: children are the likeliest tokens and not drawn. Drafters that make no trees in passes draft as many
+    tokens in their usual way. A tree is at most as large as the longest draft of the server.
     """
 
-    def __init__(self, num_nodes: int | None = None):
-        self.num_nodes = num_nodes
+    def __init__(self, given: int | str | None = None):
+        self.num_nodes = None if isinstance(given, str) else given
+        self._by_rank = read_acceptance_by_rank(given) if isinstance(given, str) else None
 
     def plan(self, view: BatchView, estimates: Estimates) -> Plan:
         drafter, longest = model_free_first(view, estimates), estimates.max_draft_tokens
         survival, passes, chances = estimates.survival_of(drafter), np.arange(1, longest + 1), None
         if makers := [number for number in estimates.rank_chances if (drafter == number).any()]:
             rows = np.isin(drafter, makers)
-            chain, rank_chances = survival[rows].mean(axis=0), estimates.rank_chances[makers[0]]
+            chain, rank_chances = self._measured(longest) or (
+                survival[rows].mean(axis=0),
+                estimates.rank_chances[makers[0]],
+            )
             nodes, depths = expected_trees(chain[None], rank_chances)
             survival, passes = np.where(rows[:, None], nodes, survival), np.maximum.accumulate(depths[0])
             before = np.concatenate([[1.0], chain[:-1]])
@@ -45,6 +50,13 @@ class Sequoia(Policy):
             return plan
         depths = np.where(plan.lengths > 0, passes[np.maximum(plan.lengths, 1) - 1], 0)
         return replace(plan, depths=depths, width=width, extras={"chances": chances})
+
+    def _measured(self, longest: int) -> tuple[np.ndarray, np.ndarray] | None:
+        """Survival of a chain, float [longest], and chances of later children where the first is wrong; None where
+        nothing was measured beforehand."""
+        if self._by_rank is None:
+            return None
+        return self._by_rank[0] ** np.arange(1, longest + 1), self._by_rank[1:] / (1.0 - self._by_rank[0])
 
 
 def _best_size(

@@ -18,10 +18,15 @@ ChainPass = Callable[[list[int], list[np.ndarray], int], torch.Tensor]
 
 
 def draft_chains(
-    requests: Sequence[Request], lengths: np.ndarray, stop: StopRule | None, run_pass: ChainPass
+    requests: Sequence[Request],
+    lengths: np.ndarray,
+    stop: StopRule | None,
+    run_pass: ChainPass,
+    keeps_probs: bool = False,
 ) -> list[Draft]:
     """Draft lengths[i] tokens after the text of row i (int [R]), fewer where stop says so; a row of length 0 costs
-    nothing. Tokens of sampled requests are drawn, those of greedy ones are point masses."""
+    nothing. Tokens of sampled requests are drawn, those of greedy ones are point masses; keeps_probs: their
+    distributions are kept too."""
     made = [_Row([], [], []) for _ in requests]
     active = np.flatnonzero(lengths > 0)
     newest = {i: requests[i].token_ids[-1:] for i in active.tolist()}
@@ -38,6 +43,8 @@ def draft_chains(
             logits = logits.masked_fill(broken[can_go_on].to(logits.device), BANNED)
         drawn, draft_probs = sample_draft(logits, [requests[i] for i in rows], depth)
         confidence = _confidence(logits, draft_probs)
+        if keeps_probs:
+            draft_probs = _all_probs(logits, draft_probs)
         for i, *entry in zip(rows, drawn.tolist(), draft_probs, confidence.tolist(), strict=True):
             made[i].append(*entry)
             newest[i] = np.array(entry[:1], dtype=np.int32)
@@ -66,7 +73,7 @@ class _Row:
     def draft(self) -> Draft:
         if not self.token_ids:
             return NO_DRAFT
-        # A greedy request's draft is a point mass; a sampled one carries the distributions it was drawn from.
+        # A sampled request's draft carries the distributions it was drawn from, a greedy one's where they are kept.
         probs = None if self.probs[0] is None else torch.stack(self.probs)
         return chain(np.array(self.token_ids, dtype=np.int32), probs=probs, confidence=np.array(self.confidence))
 
@@ -82,5 +89,9 @@ def _confidence(logits: torch.Tensor, draft_probs: list[torch.Tensor | None]) ->
 
 def _entropy(logits: torch.Tensor, draft_probs: list[torch.Tensor | None]) -> np.ndarray:
     """Entropy of the same distributions in nats, float [n]."""
-    rows = [torch.softmax(row.float(), dim=-1) if p is None else p for row, p in zip(logits, draft_probs, strict=True)]
-    return torch.special.entr(torch.stack(rows)).sum(dim=-1).cpu().numpy()
+    return torch.special.entr(torch.stack(_all_probs(logits, draft_probs))).sum(dim=-1).cpu().numpy()
+
+
+def _all_probs(logits: torch.Tensor, draft_probs: list[torch.Tensor | None]) -> list[torch.Tensor]:
+    """The distribution of each row, [V]: the one drawn from; where greedy, the model's own."""
+    return [torch.softmax(row.float(), dim=-1) if p is None else p for row, p in zip(logits, draft_probs, strict=True)]

@@ -26,11 +26,11 @@ MAX_GUESSES = 8  # logits of prefilled tokens are only for learning: a few say e
 
 class DraftModel:
     """Drafts chains for several requests at once; one pass of the draft model per depth. Implements
-    core.drafter.Drafter."""
+    core.drafter.Drafter. keeps_probs: see draft_chains."""
 
-    def __init__(self, runner: ModelRunner, num_slots: int, name: str = "draft model"):
+    def __init__(self, runner: ModelRunner, num_slots: int, name: str = "draft model", *, keeps_probs: bool = False):
         self.spec = DrafterSpec(name, has_passes=True)
-        self.runner = runner
+        self.runner, self._keeps_probs = runner, keeps_probs
         self._num_seen = np.zeros(num_slots, dtype=np.int64)
         self._guessed = self._guessed_right = np.zeros(0, dtype=np.int64)  # of this step's draft prefill: int [R]
 
@@ -64,7 +64,7 @@ class DraftModel:
     def draft(self, batch: Batch, lengths: np.ndarray, stop: StopRule | None = None) -> list[Draft]:
         """Draft lengths[i] tokens after the text of row i (int [R]), fewer where stop says so; a row of length 0 costs
         nothing."""
-        return draft_chains(batch.decoding, lengths, stop, partial(self._pass, batch.decoding))
+        return draft_chains(batch.decoding, lengths, stop, partial(self._pass, batch.decoding), self._keeps_probs)
 
     def observe(
         self,

@@ -31,13 +31,13 @@ class SelfDrafter:
     """Drafts chains for several requests at once; one pass of the target per depth. Implements core.drafter.Drafter.
 
     window: newest tokens that a draft token sees, itself included; NUM_SINKS more are the first of the text. A request
-    is drafted for if its text has more than LEAST_WINDOWS windows.
+    is drafted for if its text has more than LEAST_WINDOWS windows. keeps_probs: see draft_chains.
     """
 
-    def __init__(self, runner: ModelRunner, window: int, name: str):
+    def __init__(self, runner: ModelRunner, window: int, name: str, *, keeps_probs: bool = False):
         self.sparse = SparseWindow(NUM_SINKS, window)
         self.spec = DrafterSpec(name, has_passes=True, context_limit=self.sparse.num_places)
-        self.runner = runner
+        self.runner, self._keeps_probs = runner, keeps_probs
 
     def begin_step(self, batch: Batch) -> None:
         """Nothing to do: the KV is the target's, which its executor moves."""
@@ -58,7 +58,7 @@ class SelfDrafter:
 
     def draft(self, batch: Batch, lengths: np.ndarray, stop: StopRule | None = None) -> list[Draft]:
         """Draft lengths[i] tokens after the text of row i (int [R]), fewer where stop says so."""
-        return draft_chains(batch.decoding, lengths, stop, partial(self._pass, batch.decoding))
+        return draft_chains(batch.decoding, lengths, stop, partial(self._pass, batch.decoding), self._keeps_probs)
 
     def observe(
         self,

@@ -15,7 +15,8 @@ class DrafterSource:
     """name: as in --drafter. model, target: the name of the model that is served, and the model. load_model: another
     one by its name, with the same dtype, device and quantization. is_rounded: whether heads are rounded to blocks,
     where our kernel runs them. datastore, memory: what drafters without a model may read. foresees: whether no drafter
-    of the engine draws its tokens, see HeadDrafter."""
+    of the engine draws its tokens, see HeadDrafter. keeps_probs: whether chains keep the distributions of greedy
+    requests, for policies that compare them with the target's."""
 
     name: str
     model: str
@@ -28,6 +29,7 @@ class DrafterSource:
     datastore: Datastore | None = None
     memory: AnswerMemory | None = None
     foresees: bool = False
+    keeps_probs: bool = False
 
 
 @dataclass(frozen=True)

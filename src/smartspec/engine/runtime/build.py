@@ -99,7 +99,7 @@ def build_engine(config: EngineConfig, report: Callable[[str], None] = lambda te
         max_model_len=models.target.max_len,
         max_draft_tokens=config.max_draft_tokens,
     )
-    executor = LiveExecutor(models.target, drafters)
+    executor = LiveExecutor(models.target, drafters, config.measures_divergence)
     brain = controller if config.strict else SafeController(controller, logger.exception)
     core = EngineCore(scheduler, executor, brain)
     loaded = models.target.loaded
@@ -185,6 +185,7 @@ def load_models(config: EngineConfig, report: Callable[[str], None] = lambda tex
         "foresees": not any(may_draw(name, config.model) for name in config.active_drafters),
         "datastore": datastore,
         "memory": memory,
+        "keeps_probs": config.measures_divergence,
     }
     prepared = {
         name: prepare_drafter(DrafterSource(name, config.model, loaded, load, **limits, **options))

@@ -10,6 +10,7 @@ from smartspec.engine.drafting.shipped_datastore import NONE, datastore_folder
 from smartspec.engine.drafting.shipped_head import SHIPPED, has_shipped_head
 
 BLOCK_SIZE = 16
+DIVERGENCE = "divergence"  # of Outcome.extras
 
 
 @dataclass(frozen=True)
@@ -65,11 +66,10 @@ class EngineConfig:
         for name in self.drafters or ():
             if not is_self_draft(name):
                 is_model_free(name)  # raises where a class of one's own cannot be had
-        if needs := parse_policy(self.policy, self.max_draft_tokens).needs:
+        if unknown := [need for need in self._needs if need != DIVERGENCE]:
             raise ValueError(
-                f"policy {self.policy!r} needs {', '.join(needs)}, which only the simulator has: use another"
+                f"policy {self.policy!r} needs {', '.join(unknown)}, which this engine does not measure: use another"
             )
-
         given = {"datastore": self.datastore not in (None, NONE), "datastore_memory": self.datastore_memory is not None}
         if unread := [name for name, is_given in given.items() if is_given and not {*READERS} & {*self.drafters}]:
             raise ValueError(
@@ -83,6 +83,15 @@ class EngineConfig:
         has_texts = datastore_folder(self.datastore, self.model) is not None or self.datastore_memory is not None
         has_head = self.quantization == "none" and has_shipped_head(self.model)
         return ("prompt-lookup", "recycling", *(["datastore"] * has_texts), *([SHIPPED] * has_head))
+
+    @property
+    def _needs(self) -> tuple[str, ...]:
+        return parse_policy(self.policy, self.max_draft_tokens).needs
+
+    @property
+    def measures_divergence(self) -> bool:
+        """Whether the policy wants to know how far drafts are from the target's distributions, which takes time."""
+        return DIVERGENCE in self._needs
 
     @property
     def active_drafters(self) -> tuple[str, ...]:

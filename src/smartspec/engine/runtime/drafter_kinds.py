@@ -65,7 +65,8 @@ def prepare_trained_head(source: DrafterSource) -> PreparedDrafter:
 def prepare_self(source: DrafterSource) -> PreparedDrafter:
     """The target itself. ValueError where the window is too large for the context."""
     check_window(source.name, source.max_len)
-    return PreparedDrafter(lambda target: SelfDrafter(target, self_window(source.name), source.name))
+    window, options = self_window(source.name), {"keeps_probs": source.keeps_probs}
+    return PreparedDrafter(lambda target: SelfDrafter(target, window, source.name, **options))
 
 
 def prepare_draft_model(source: DrafterSource) -> PreparedDrafter:
@@ -80,7 +81,7 @@ def prepare_draft_model(source: DrafterSource) -> PreparedDrafter:
 
     def make(target: ModelRunner) -> Drafter:
         runner = ModelRunner(draft, num_slots=source.num_slots, max_len=source.max_len)
-        return DraftModel(runner, source.num_slots, source.name)
+        return DraftModel(runner, source.num_slots, source.name, keeps_probs=source.keeps_probs)
 
     return PreparedDrafter(make)
 

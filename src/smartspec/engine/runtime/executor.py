@@ -16,6 +16,7 @@ from smartspec.core.request import Request
 from smartspec.engine.attention.ragged import Segment
 from smartspec.engine.attention.tree_mask import tree_mask
 from smartspec.engine.models.model_runner import ModelRunner
+from smartspec.engine.sampling.divergence import divergences
 from smartspec.engine.sampling.logprobs import prompt_logprobs
 from smartspec.engine.sampling.verification import verify
 
@@ -25,11 +26,11 @@ MAX_WRITTEN_TOKENS = 256  # after the computed text of a request: no draft is lo
 class LiveExecutor:
     """Runs what a step decides, and measures it. Implements core.engine_core.Executor.
 
-    drafters: in the order of their numbers.
+    drafters: in the order of their numbers. measures_divergence: for policies that need it in Outcome.extras.
     """
 
-    def __init__(self, runner: ModelRunner, drafters: tuple[Drafter, ...] = ()):
-        self.runner = runner
+    def __init__(self, runner: ModelRunner, drafters: tuple[Drafter, ...] = (), measures_divergence: bool = False):
+        self.runner, self._measures_divergence = runner, measures_divergence
         self.drafters = drafters
         self._step_began = 0.0
         self._was_queried = False  # whether any drafter was, in the step under way
@@ -85,6 +86,7 @@ class LiveExecutor:
             [*batch.decoding, *ending],
             [*drafts, *[NO_DRAFT] * len(ending)],
         )
+        extras = self._extras(logits, batch, drafts)
         verifications[: len(drafts)] = self._verify_again(batch, drafts, verifications)
         for request, verification in zip(batch.decoding, verifications, strict=False):
             if verification.accepted_nodes is not None:
@@ -101,7 +103,13 @@ class LiveExecutor:
         if not self._was_queried:
             free_tests = ()
         seconds = self._step_seconds(target=self.clock() - began)
-        return StepResult(decoding, prefill, seconds, free_tests=free_tests, prompt_logprobs=scores)
+        return StepResult(decoding, prefill, seconds, free_tests=free_tests, prompt_logprobs=scores, extras=extras)
+
+    def _extras(self, logits: torch.Tensor, batch: Batch, drafts: tuple[Draft, ...]) -> dict[str, np.ndarray]:
+        """What only some policies look at, see Outcome. logits: of the decoding requests first."""
+        if not self._measures_divergence or not any(drafts):
+            return {}
+        return {"divergence": divergences(logits, batch.decoding, drafts)}
 
     def _by_drafter(self, drafts: tuple[Draft, ...]) -> list[np.ndarray]:
         """Verified draft tokens of each row that each drafter made: int [R] each."""
@@ -134,7 +142,7 @@ class LiveExecutor:
                 verifications[row] = _as_far_as_computed(found[row], known)
                 features[row : row + 1] = [of_pass[row]] if of_pass else []
                 num_known[row] += 1
-                is_drawn = drafts[row].probs is not None
+                is_drawn = drafts[row].probs is not None and not batch.decoding[row].params.greedy
                 if not (is_drawn and known < found[row].num_accepted < len(drafts[row])):
                     del num_known[row]
             self.runner.features = features

@@ -24,7 +24,7 @@ from smartspec.control.records import DrafterView
 from smartspec.sim.world.beta_table import BetaTable
 from smartspec.sim.world.keyed_random import keyed_bits, request_keys, to_uniform
 
-_UNIFORM, _REQUEST, _TOKEN, _CONFIDENCE, _FOUND, _FOUND_PHASE = range(6)
+_UNIFORM, _REQUEST, _TOKEN, _CONFIDENCE, _FOUND, _FOUND_PHASE, _DIVERGENCE = range(7)
 _LOGISTIC_STD = math.pi / math.sqrt(3)
 _MIN_PROBABILITY = 1e-4
 MATCH_LENGTH = 4  # simulated drafts look all alike: their acceptance does not depend on the length of a match
@@ -193,6 +193,13 @@ class GroundTruthAcceptance:
         z = log_odds(to_uniform(self._bits(_CONFIDENCE, request_ids, output_positions))) / _LOGISTIC_STD
         confidence = 1.0 / (1.0 + np.exp(-(how.bias + how.slope * log_odds(conditional) + how.noise * z)))
         return confidence, entropy(confidence)
+
+    def divergence(self, request_ids: np.ndarray, output_positions: np.ndarray, conditional: np.ndarray) -> np.ndarray:
+        """The Kullback-Leibler divergence (nats) of draft and target at each token: float [R, K]. It is that of an
+        acceptance whose log-odds are as noisy as those of confidence: two distributions differ in other ways too than
+        those that decide on acceptance."""
+        z = log_odds(to_uniform(self._bits(_DIVERGENCE, request_ids, output_positions))) / _LOGISTIC_STD
+        return divergence(1.0 / (1.0 + np.exp(-(log_odds(conditional) + self._confidence.noise * z))))
 
     def found(self, request_ids: np.ndarray, output_positions: np.ndarray) -> DrafterView:
         """The draft of a model-free drafter: of full length or none. Both arguments: int [R]."""

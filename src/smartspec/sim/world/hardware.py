@@ -13,7 +13,8 @@ context. Llama-3.1-8B comes out 8 % low to 5 % high, 70B on four devices 3 to 21
 
 Accelerators: vendors' data sheets (NVIDIA A100 80GB SXM, H100 SXM, H200 SXM, HGX B200, L40S, A40, L4; dense bfloat16,
 per device; links in one direction, half of the advertised sum; memory in units of 1e9 bytes). Model shapes: the
-config.json published with each model; EAGLE heads: arXiv 2401.15077 (one layer, a matrix that joins features and
+config.json published with each model (of deepseek-moe-16b the first layer, which is dense, is taken for one like the
+others); EAGLE heads: arXiv 2401.15077 (one layer, a matrix that joins features and
 embedding, the target's own vocabulary matrix).
 """
 
@@ -50,8 +51,10 @@ ACCELERATORS = {
 
 @dataclass(frozen=True)
 class ModelShape:
-    """A decoder-only transformer with grouped-query attention and a gated MLP.
+    """A decoder-only transformer with grouped-query attention and a gated MLP, or a mixture of experts.
 
+    intermediate: of the MLP that every token goes through, 0 for none. experts, experts_per_token, expert_intermediate:
+    of a mixture; each token goes through a few of the experts, and a pass reads those that any of its tokens needs.
     stored_vocabularies: vocabulary matrices of its own in memory: 2, 1 where embedding and head are tied, 0 for a head
     that borrows the target's. joining_weights: weights of an EAGLE head's input matrix.
     """
@@ -65,12 +68,25 @@ class ModelShape:
     vocabulary: int
     stored_vocabularies: int = 2
     joining_weights: int = 0
+    experts: int = 0
+    experts_per_token: int = 0
+    expert_intermediate: int = 0
 
     @property
     def layer_weights(self) -> int:
-        """Weights of the matrices of all layers."""
+        """Weights of the matrices of all layers that every token goes through."""
         attention = self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
         return self.layers * (attention + 3 * self.hidden * self.intermediate) + self.joining_weights
+
+    @property
+    def expert_weights(self) -> int:
+        """Weights of one expert of each layer."""
+        return 3 * self.layers * self.hidden * self.expert_intermediate
+
+    def distinct_experts(self, tokens: np.ndarray | float) -> np.ndarray | float:
+        """Experts of a layer that a pass over so many tokens reads, in the mean over independent and even routing:
+        E (1 - (1 - k/E)^n)."""
+        return self.experts * (1.0 - (1.0 - self.experts_per_token / max(self.experts, 1)) ** tokens)
 
     @property
     def head_weights(self) -> int:
@@ -80,7 +96,8 @@ class ModelShape:
     @property
     def stored_weights(self) -> int:
         """Weights that take memory."""
-        return self.layer_weights + self.stored_vocabularies * self.head_weights
+        experts = self.experts * self.expert_weights
+        return self.layer_weights + experts + self.stored_vocabularies * self.head_weights
 
     @property
     def kv_bytes_per_token(self) -> int:
@@ -94,6 +111,15 @@ MODEL_SHAPES = {
     "qwen-2.5-7b": ModelShape(28, 3584, 18944, 28, 4, 128, 152064),
     "qwen-2.5-32b": ModelShape(64, 5120, 27648, 40, 8, 128, 152064),
     "qwen-2.5-0.5b": ModelShape(24, 896, 4864, 14, 2, 64, 151936, stored_vocabularies=1),
+    "mixtral-8x7b": ModelShape(
+        32, 4096, 0, 32, 8, 128, 32000, experts=8, experts_per_token=2, expert_intermediate=14336
+    ),
+    "qwen-3-30b-a3b": ModelShape(
+        48, 2048, 0, 32, 4, 128, 151936, experts=128, experts_per_token=8, expert_intermediate=768
+    ),
+    "deepseek-moe-16b": ModelShape(
+        28, 2048, 2 * 1408, 16, 16, 128, 102400, experts=64, experts_per_token=6, expert_intermediate=1408
+    ),
     "eagle-llama-3.1-8b": ModelShape(1, 4096, 14336, 32, 8, 128, 128256, 0, joining_weights=2 * 4096**2),
     "eagle-llama-3.1-70b": ModelShape(1, 8192, 28672, 64, 8, 128, 128256, 0, joining_weights=2 * 8192**2),
 }
@@ -145,6 +171,7 @@ class Roofline:
         return (
             self.model.layers * self.layer_seconds
             + self._matrix_seconds(self.model.layer_weights, self._activation_bytes, padded)
+            + self._expert_seconds(padded)
             + self._matrix_seconds(self.model.head_weights, 4 * self.model.vocabulary, scored)
             + self._attention_seconds(context_tokens, attended_tokens)
             + self._all_reduce_seconds(padded)
@@ -154,11 +181,20 @@ class Roofline:
     def _activation_bytes(self) -> float:
         """Bytes a token writes and reads between kernels: four of each width per layer (norm, rotation, gate, sum)."""
         model = self.model
-        widths = 2 * model.hidden + (model.heads + 2 * model.kv_heads) * model.head_dim + 2 * model.intermediate
+        inner = model.intermediate + model.experts_per_token * model.expert_intermediate
+        widths = 2 * model.hidden + (model.heads + 2 * model.kv_heads) * model.head_dim + 2 * inner
         return 4 * model.layers * widths * BYTES_PER_VALUE
 
     def _matrix_seconds(self, weights: int, bytes_per_token: float, tokens: np.ndarray) -> np.ndarray:
         return self._component_seconds(2 * weights * tokens, weights * BYTES_PER_VALUE + bytes_per_token * tokens)
+
+    def _expert_seconds(self, tokens: np.ndarray) -> np.ndarray | float:
+        """Every token is computed by a few experts, and every expert that one of them needs is read."""
+        model = self.model
+        if not model.experts:
+            return 0.0
+        flops = 2 * model.expert_weights * model.experts_per_token * tokens
+        return self._component_seconds(flops, model.expert_weights * model.distinct_experts(tokens) * BYTES_PER_VALUE)
 
     def _attention_seconds(self, context_tokens: np.ndarray | float, attended_tokens: np.ndarray | float) -> np.ndarray:
         """The KV of every sequence is read once; scores and weighted sums take 4 operations per head value."""

@@ -1,0 +1,23 @@
+"""Every policy that can run inside vLLM does: texts stay those of the target, and drafts are made."""
+
+import pytest
+from toy_engine import ToyEngine, make_config
+
+from smartspec.control.policy_names import all_policies
+from smartspec.vllm_plugin import Scheduler
+
+K = 4
+NAMES = [name for name in all_policies(K) if name not in ("off", "dsde")]
+
+
+@pytest.mark.parametrize("method", ["ngram", "draft_model"])
+@pytest.mark.parametrize("policy", NAMES)
+def test_texts_are_those_of_the_target_under_every_policy(policy, method, tmp_path):
+    config = make_config(tmp_path, method=method, num_speculative_tokens=K, settings={"policy": policy})
+    engine = ToyEngine(Scheduler(config), acceptance=0.7, has_passes=method == "draft_model")
+    for number in range(4):
+        engine.add(number, prompt_tokens=20, max_tokens=60)
+    engine.run()
+    for number, name in enumerate(engine.texts):
+        assert engine.texts[name] == engine.expected(name), f"request {number}"
+    assert sum(map(sum, engine.verified_lengths)) > 0
