@@ -57,17 +57,31 @@ class PlacedPass:
     ) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """Logits [n, vocabulary] of the wanted rows, int64 [n] (None: of all), of token_ids, int64 [N], and what the
         first i layers computed, [1, N, hidden_size], for every i in taps (ascending)."""
-        parts, num_layers = self._parts, len(self._layers)
-        hidden = _scaled(parts.embedding(token_ids[None]), parts.scales[0])
-        positions = self._rotary(hidden, plan.positions[None])
-        of_pass, found, begin = parts.layers[0].of_pass(plan, len(parts.rotaries)), [], 0
+        num_layers = len(self._layers)
+        hidden, found, begin = self.embed(token_ids), [], 0
         for end in (*taps, num_layers):
-            if end > begin:
-                hidden = of_pass.run(self._span(begin, end), hidden, *positions)
-            found.append(hidden if end <= num_layers else parts.norm(hidden))  # see taps
+            hidden = self.layers(hidden, plan, begin, end)
+            found.append(hidden if end <= num_layers else self._parts.norm(hidden))  # see taps
             begin = end
+        return self.logits(hidden, wanted), found[: len(taps)]
+
+    def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """What the first layer reads of token_ids, int64 [N]: [1, N, hidden_size]."""
+        return _scaled(self._parts.embedding(token_ids[None]), self._parts.scales[0])
+
+    def layers(self, hidden: torch.Tensor, plan: AttentionPlan, begin: int, end: int) -> torch.Tensor:
+        """What layers begin..end - 1 compute of what they read, both [1, N, hidden_size]."""
+        if end <= begin:
+            return hidden
+        parts = self._parts
+        positions = plan.once("rotary", lambda: self._rotary(hidden, plan.positions[None]))
+        of_pass = parts.layers[0].of_pass(plan, len(parts.rotaries))
+        return of_pass.run(self._span(begin, end), hidden, *positions)
+
+    def logits(self, hidden: torch.Tensor, wanted: torch.Tensor | None) -> torch.Tensor:
+        """Of what the last layer computed, [1, N, hidden_size]: [n, vocabulary], see run."""
         scored = hidden if wanted is None else hidden[:, wanted]
-        return _scaled(parts.head(parts.norm(scored))[0], parts.scales[1]), found[: len(taps)]
+        return _scaled(self._parts.head(self._parts.norm(scored))[0], self._parts.scales[1])
 
     def _span(self, begin: int, end: int) -> object:
         """These layers as the kernel takes them: a ctypes array."""

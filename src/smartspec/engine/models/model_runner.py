@@ -1,6 +1,7 @@
 """One model on its device: segments of tokens in, logits out. Anything that runs on the device starts here."""
 
 from contextlib import nullcontext
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -9,6 +10,7 @@ from smartspec.core.blocks import MemoryOp
 from smartspec.engine.attention.kv_cache import KVCache
 from smartspec.engine.attention.ragged import AttentionPlan, Segment
 from smartspec.engine.kernels.cpu.ragged_attention import max_tokens_per_tile
+from smartspec.engine.models.early_exit import ExitMemory, ExitRows, first_layers
 from smartspec.engine.models.linear import padded_rows
 from smartspec.engine.models.loaded_model import LoadedModel
 from smartspec.engine.models.taps import check_taps, tapped
@@ -47,10 +49,13 @@ class ModelRunner:
             device=self.device,
         )
 
+        self._exited = ExitMemory()
         self._fused = loaded.fused_pass.placed(self.cache, loaded.windows) if loaded.fused_pass else None
 
     def apply(self, memory_ops: tuple[MemoryOp, ...]) -> None:
-        """Carry out the block manager's memory operations, in order."""
+        """Carry out the block manager's memory operations, in order. A step begins with them: what passes through the
+        first layers left is forgotten."""
+        self._exited.clear()
         for op in memory_ops:
             self.cache.apply(op)
 
@@ -65,20 +70,74 @@ class ModelRunner:
 
         With taps, features then holds of each segment what those layers computed: [num_tokens, taps * hidden_size].
         """
-        for segment in segments:
-            self.cache.populate(segment.slot, segment.start, segment.end)
-        order = sorted(range(len(segments)), key=lambda i: segments[i].slot)
-        ordered = [segments[i] for i in order]
-        padding = np.zeros(self._num_padding(sum(s.num_tokens for s in ordered)), dtype=np.int64)
-        plan = AttentionPlan(ordered, self.cache, self.loaded.windows, self.device, self.max_tile_tokens, len(padding))
-        token_ids = torch.from_numpy(np.concatenate([*(s.token_ids for s in ordered), padding]).astype(np.int64))
-        rows = logit_rows(ordered, order)
-        is_all = np.array_equal(rows, np.arange(len(token_ids)))  # as where requests only decode
-        wanted = None if is_all else torch.from_numpy(rows).to(self.device)
-        logits, found = self._computed(token_ids.to(self.device), plan, wanted)
+        order, ordered = self._placed(segments)
+        if known := self._exited.of(ordered) if self._fused is not None and not self.taps else {}:
+            return self._gone_on(ordered, order, known)
+        token_ids, plan = self._plan(ordered)
+        wanted = self._wanted(ordered, order, len(token_ids))
+        logits, found = self._computed(token_ids, plan, wanted)
         if found:
             self.features = _by_segment(torch.cat(found, dim=-1)[0], ordered, order)
         return logits[: sum(s.num_logits for s in segments)]
+
+    @torch.inference_mode()
+    def forward_exit(self, segments: list[Segment], num_layers: int) -> torch.Tensor:
+        """A pass through the first num_layers layers, the final norm and the output embedding: logits as of forward.
+
+        The KV of these layers is written. Where layers are fused, what the last of them computed is kept: a forward
+        over the same tokens, before the next memory operations, computes the layers above alone."""
+        order, ordered = self._placed(segments)
+        token_ids, plan = self._plan(ordered)
+        wanted = self._wanted(ordered, order, len(token_ids))
+        if self._fused is None or plan.tiles is None:
+            with first_layers(self.loaded.model, num_layers):
+                logits, _ = self._computed(token_ids, plan, wanted)
+        else:
+            hidden = self._fused.layers(self._fused.embed(token_ids), plan, 0, num_layers)
+            logits = self._fused.logits(hidden, wanted)
+            self._exited.add(ordered, num_layers, _pieces(hidden[0], ordered))
+        return logits[: sum(s.num_logits for s in segments)]
+
+    def _gone_on(
+        self, ordered: list[Segment], order: list[int], known: dict[int, tuple[int, ExitRows]]
+    ) -> torch.Tensor:
+        """As forward, where of some segments the first layers have computed the first tokens already."""
+        assert self._fused is not None
+        end = next(iter(known.values()))[1].num_layers
+        hidden: dict[int, list[torch.Tensor]] = {n: [rows.hidden[:num]] for n, (num, rows) in known.items()}
+        begun = {number: num for number, (num, _) in known.items()}
+        left = {number: _after(s, begun.get(number, 0)) for number, s in enumerate(ordered)}
+        left = {number: segment for number, segment in left.items() if segment.num_tokens}
+        if left:
+            token_ids, plan = self._plan(list(left.values()))
+            computed = self._fused.layers(self._fused.embed(token_ids), plan, 0, end)
+            for number, rows in zip(left, _pieces(computed[0], list(left.values())), strict=True):
+                hidden.setdefault(number, []).append(rows)
+        token_ids, plan = self._plan(ordered)
+        rows = torch.cat([piece for number in range(len(ordered)) for piece in hidden[number]])
+        padded = torch.cat([rows, rows.new_zeros(len(token_ids) - len(rows), rows.shape[1])])
+        computed = self._fused.layers(padded[None], plan, end, self.loaded.num_layers)
+        logits = self._fused.logits(computed, self._wanted(ordered, order, len(token_ids)))
+        return logits[: sum(s.num_logits for s in ordered)]
+
+    def _placed(self, segments: list[Segment]) -> tuple[list[int], list[Segment]]:
+        """The segments by slot, whose memory is there, and the caller's number of each."""
+        for segment in segments:
+            self.cache.populate(segment.slot, segment.start, segment.end)
+        order = sorted(range(len(segments)), key=lambda i: segments[i].slot)
+        return order, [segments[i] for i in order]
+
+    def _plan(self, ordered: list[Segment]) -> tuple[torch.Tensor, AttentionPlan]:
+        """Tokens of a pass, int64 [N], and its attention; padding stands after the last segment."""
+        padding = np.zeros(self._num_padding(sum(s.num_tokens for s in ordered)), dtype=np.int64)
+        plan = AttentionPlan(ordered, self.cache, self.loaded.windows, self.device, self.max_tile_tokens, len(padding))
+        token_ids = torch.from_numpy(np.concatenate([*(s.token_ids for s in ordered), padding]).astype(np.int64))
+        return token_ids.to(self.device), plan
+
+    def _wanted(self, ordered: list[Segment], order: list[int], num_rows: int) -> torch.Tensor | None:
+        """Rows whose logits are wanted, int64 [n]; None for all, as where requests only decode."""
+        rows = logit_rows(ordered, order)
+        return None if np.array_equal(rows, np.arange(num_rows)) else torch.from_numpy(rows).to(self.device)
 
     def _computed(
         self, token_ids: torch.Tensor, plan: AttentionPlan, wanted: torch.Tensor | None
@@ -113,10 +172,22 @@ def logit_rows(ordered: list[Segment], order: list[int]) -> np.ndarray:
     return wanted if len(wanted) else np.zeros(1, dtype=np.int64)
 
 
-def _by_segment(rows: torch.Tensor, ordered: list[Segment], order: list[int]) -> list[torch.Tensor]:
-    """The ragged rows [N, ...] of each segment, in the caller's order; padding after the last one belongs to none."""
-    pieces: list[torch.Tensor] = [rows] * len(ordered)
+def _after(segment: Segment, num: int) -> Segment:
+    """The segment without its first num tokens."""
+    if not num:
+        return segment
+    return replace(segment, start=segment.start + num, token_ids=segment.token_ids[num:])
+
+
+def _pieces(rows: torch.Tensor, ordered: list[Segment]) -> list[torch.Tensor]:
+    """The ragged rows [N, ...] of each segment; padding after the last one belongs to none."""
     ends = np.cumsum([s.num_tokens for s in ordered]).tolist()
-    for segment, end, index in zip(ordered, ends, order, strict=True):
-        pieces[index] = rows[end - segment.num_tokens : end]
+    return [rows[end - segment.num_tokens : end] for segment, end in zip(ordered, ends, strict=True)]
+
+
+def _by_segment(rows: torch.Tensor, ordered: list[Segment], order: list[int]) -> list[torch.Tensor]:
+    """_pieces in the caller's order."""
+    pieces: list[torch.Tensor] = [rows] * len(ordered)
+    for index, piece in zip(order, _pieces(rows, ordered), strict=True):
+        pieces[index] = piece
     return pieces

@@ -21,6 +21,7 @@ from smartspec.drafters.answer_memory import AnswerMemory
 from smartspec.drafters.datastore import Datastore
 from smartspec.drafters.drafter_names import READERS
 from smartspec.drafters.ngram_tree import NgramTreeDrafter
+from smartspec.engine.drafting.exit_names import expand_exits
 from smartspec.engine.drafting.head_kinds import HEADS
 from smartspec.engine.drafting.shipped_datastore import datastore_folder
 from smartspec.engine.drafting.source import DrafterSource, PreparedDrafter
@@ -189,7 +190,7 @@ def load_models(config: EngineConfig, report: Callable[[str], None] = lambda tex
     }
     prepared = {
         name: prepare_drafter(DrafterSource(name, config.model, loaded, load, **limits, **options))
-        for name in config.active_drafters
+        for name in expand_exits(config.active_drafters, loaded.num_layers)
     }
     target = ModelRunner(loaded, **limits, taps=_common_taps(prepared))
     drafters = tuple([each.make(target) for each in prepared.values()])

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from smartspec.control.policy_names import parse_policy
 from smartspec.drafters.drafter_names import READERS, is_model_free
+from smartspec.engine.drafting.exit_names import is_exit
 from smartspec.engine.drafting.self_names import is_self_draft
 from smartspec.engine.drafting.shipped_datastore import NONE, datastore_folder
 from smartspec.engine.drafting.shipped_head import SHIPPED, has_shipped_head
@@ -16,7 +17,7 @@ DIVERGENCE = "divergence"  # of Outcome.extras
 @dataclass(frozen=True)
 class EngineConfig:
     """model: a name, see engine.models.load. drafters: names, of drafter_names.MODEL_FREE_DRAFTERS, module:Class, of
-    heads or of models, or self:WINDOW; None for the default ones.
+    heads or of models, self:WINDOW, or exit:LAYER; None for the default ones.
 
     policy: a name, see control.policy_names; "off" is plain decoding, for which no drafter is made.
 
@@ -64,7 +65,7 @@ class EngineConfig:
                 f"max_batched_tokens ({self.max_batched_tokens}) must be at least max_batch ({self.max_batch})"
             )
         for name in self.drafters or ():
-            if not is_self_draft(name):
+            if not is_self_draft(name) and not is_exit(name):
                 is_model_free(name)  # raises where a class of one's own cannot be had
         if unknown := [need for need in self._needs if need != DIVERGENCE]:
             raise ValueError(

@@ -7,6 +7,8 @@ from smartspec.control.own_class import is_own_class, make_own
 from smartspec.core.drafter import Drafter
 from smartspec.drafters.drafter_names import check_own, is_model_free, model_free_drafter, own_drafter
 from smartspec.engine.drafting.draft_model import DraftModel
+from smartspec.engine.drafting.exit_drafter import ExitDrafter
+from smartspec.engine.drafting.exit_names import check_exit, exit_layer, is_exit
 from smartspec.engine.drafting.head_kinds import is_head, prepare_head
 from smartspec.engine.drafting.self_drafter import SelfDrafter
 from smartspec.engine.drafting.self_names import check_window, is_self_draft, self_window
@@ -21,6 +23,8 @@ def kind_of_drafter(name: str, model: str) -> str:
     or where no head comes with the model."""
     if is_self_draft(name):
         return "self"
+    if is_exit(name):
+        return "exit"
     if is_model_free(name):
         return "model-free"
     if is_own_class(name):
@@ -69,6 +73,12 @@ def prepare_self(source: DrafterSource) -> PreparedDrafter:
     return PreparedDrafter(lambda target: SelfDrafter(target, window, source.name, **options))
 
 
+def prepare_exit(source: DrafterSource) -> PreparedDrafter:
+    """The target's first layers. ValueError where it has no layer above them."""
+    check_exit(source.name, source.target.num_layers)
+    return PreparedDrafter(lambda target: ExitDrafter(target, exit_layer(source.name), source.name))
+
+
 def prepare_draft_model(source: DrafterSource) -> PreparedDrafter:
     """Another model of the same vocabulary. ValueError where it is of another one, or too short."""
     draft = source.target if source.name == source.model else source.load_model(source.name)
@@ -91,6 +101,7 @@ DRAFTERS: dict[str, Callable[[DrafterSource], PreparedDrafter]] = {
     "head": prepare_trained_head,
     "model": prepare_draft_model,
     "self": prepare_self,
+    "exit": prepare_exit,
     "module:Class": prepare_own,
 }
 
