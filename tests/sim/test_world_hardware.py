@@ -51,10 +51,22 @@ def test_eagle_head_is_close_to_the_published_draft_time():
         ("qwen-2.5-7b", 7.62),
         ("qwen-2.5-32b", 32.76),
         ("qwen-2.5-0.5b", 0.494),
+        ("qwen-3-30b-a3b", 30.53),
     ],
 )
 def test_shapes_have_the_published_number_of_weights(name, billions):
     assert MODEL_SHAPES[name].stored_weights / 1e9 == pytest.approx(billions, rel=0.002)
+
+
+def test_a_pass_reads_the_experts_that_its_tokens_use():
+    """One token uses 3.3 billion weights with its vocabulary matrices; many tokens read all weights, once."""
+    model = MODEL_SHAPES["qwen-3-30b-a3b"]
+    one, eight, many = model.read_weights(np.array([1.0, 8.0, 4096.0]))
+    assert one == pytest.approx(model.used_weights) and many == pytest.approx(model.layer_weights)
+    assert 4 * one < eight < 5 * one
+    assert (model.used_weights + 2 * model.head_weights) / 1e9 == pytest.approx(3.3, rel=0.03)
+    dense = MODEL_SHAPES["llama-3.1-8b"]
+    assert dense.read_weights(np.array([1.0])) == dense.used_weights == dense.layer_weights
 
 
 def test_eagle_head_borrows_the_vocabulary_matrix():

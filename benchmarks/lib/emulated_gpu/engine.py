@@ -11,9 +11,9 @@ from vllm.v1.spec_decode.dynamic.utils import build_dynamic_sd_schedule_lookup
 from lib.emulated_gpu.adaptive import AdaptiveVerification
 from lib.emulated_gpu.cells import ADAPTIVE, DYNAMIC_SD, OFF, Cell
 from lib.emulated_gpu.clock import Clock
-from lib.emulated_gpu.executor import GPU, EmulatedExecutor
-from lib.emulated_gpu.setups import BLOCK_SIZE, METHODS, SETUPS, gpu_time, num_kv_blocks
-from lib.emulated_gpu.truth import StatedTruth
+from lib.emulated_gpu.executor import GPU, executor_of
+from lib.emulated_gpu.setups import BLOCK_SIZE, DRAFTERS, SETUPS, gpu_time, num_kv_blocks
+from lib.emulated_gpu.truth import Truth
 from smartspec.sim.world.hardware import MODEL_SHAPES, ModelShape
 
 MAX_SEQS = 256
@@ -21,7 +21,7 @@ MAX_MODEL_LEN = 8192
 MAX_BATCHED_TOKENS = 8192  # vLLM's default on an H100
 
 
-def make_engine(cell: Cell, folder: Path, table: list | None) -> tuple[EngineCore, GPU]:
+def make_engine(cell: Cell, truth: Truth, folder: Path, table: list | None) -> tuple[EngineCore, GPU]:
     """An engine, which may be driven by step_fn, and its GPU. folder: of configurations and of what SmartSpec learns.
     table: of Dynamic SD."""
     setup, drafter = SETUPS[cell.setup], None if cell.policy == OFF else cell.drafter
@@ -50,13 +50,11 @@ def make_engine(cell: Cell, folder: Path, table: list | None) -> tuple[EngineCor
     config.scheduler_config.async_scheduling = cell.is_async
     config.compilation_config.cudagraph_mode = CUDAGraphMode.FULL_AND_PIECEWISE
     time, longest = gpu_time(setup, drafter), cell.longest
-    truth = StatedTruth(cell.acceptance, longest, cell.seed, cell.found_share)
     verification = (
         AdaptiveVerification(time, MAX_SEQS, MAX_BATCHED_TOKENS, longest) if cell.policy == ADAPTIVE else None
     )
-    gpu = GPU(time, truth, Clock(), _captured(config), drafter is not None, cell.is_async, verification)
-    executor = type("EmulatedExecutorOfCell", (EmulatedExecutor,), {"gpu": gpu})
-    core = EngineCore(config, executor, log_stats=False)
+    gpu = GPU(time, truth, Clock(), _captured(config), drafter is not None, verification)
+    core = EngineCore(config, executor_of(gpu), log_stats=False)
     # The V2 runner is that of GPUs. vLLM wants Triton for it, which it only needs to compute.
     core.scheduler.use_v2_model_runner = True
     return core, gpu
@@ -66,7 +64,7 @@ def _speculation(cell: Cell, folder: Path, table: list | None) -> dict | None:
     """vLLM's speculative configuration. SmartSpec's lengths are all captured: a table names them."""
     if cell.policy == OFF:
         return None
-    method = METHODS[cell.drafter][cell.is_async]
+    method = DRAFTERS[cell.drafter].method[cell.is_async]
     longest = cell.fixed_length or cell.longest if cell.is_fixed else cell.longest
     config = {"method": method, "num_speculative_tokens": longest}
     setup = SETUPS[cell.setup]
@@ -75,7 +73,8 @@ def _speculation(cell: Cell, folder: Path, table: list | None) -> dict | None:
     elif cell.drafter == "draft_model":
         config["model"] = _model_folder(folder, setup.small)
     else:
-        config["model"] = _model_folder(folder, setup.head)
+        architecture = "DFlashDraftModel" if cell.drafter == "dflash" else "LlamaForCausalLM"
+        config["model"] = _model_folder(folder, setup.head, architecture)
     if cell.policy == "fixed:0":
         config["num_speculative_tokens_per_batch_size"] = [[1, MAX_SEQS, 0]]
     elif cell.policy == DYNAMIC_SD:
@@ -99,17 +98,17 @@ def _captured(config) -> frozenset[int]:
     return frozenset(1 + length for length in lookup[1:])
 
 
-def _model_folder(folder: Path, name: str) -> str:
+def _model_folder(folder: Path, name: str, architecture: str = "LlamaForCausalLM") -> str:
     """A folder with the configuration of a model of that shape: vLLM wants one, and reads no weights."""
-    target = folder.absolute() / "models" / name
+    target = folder.absolute() / "models" / f"{name}-{architecture}"
     target.mkdir(parents=True, exist_ok=True)
-    (target / "config.json").write_text(json.dumps(_configuration(MODEL_SHAPES[name])))
+    (target / "config.json").write_text(json.dumps(_configuration(MODEL_SHAPES[name], architecture)))
     return str(target)
 
 
-def _configuration(shape: ModelShape) -> dict:
+def _configuration(shape: ModelShape, architecture: str) -> dict:
     return {
-        "architectures": ["LlamaForCausalLM"],
+        "architectures": [architecture],
         "model_type": "llama",
         "hidden_size": shape.hidden,
         "intermediate_size": shape.intermediate,

@@ -28,7 +28,6 @@ class GPU:
     clock: Clock
     captured: frozenset[int]
     has_drafter: bool
-    is_async: bool
     verification: AdaptiveVerification | None = None
     log: list[tuple[int, int, bool, int, int, float]] = field(default_factory=list)
     began: float = 0.0  # from which the truth counts its seconds
@@ -45,7 +44,7 @@ class Row:
 
 
 class EmulatedExecutor(Executor):
-    """gpu has to be set before the class is handed to vLLM: a subclass for each engine."""
+    """vLLM makes one of a class: executor_of() makes a class for each GPU."""
 
     gpu: GPU
     supports_pp = False
@@ -164,6 +163,11 @@ class EmulatedExecutor(Executor):
             row.computed = row.length + count
             row.length += count + 1
         return told
+
+
+def executor_of(gpu: GPU) -> type[EmulatedExecutor]:
+    """A class to hand to vLLM."""
+    return type("EmulatedExecutorOfGPU", (EmulatedExecutor,), {"gpu": gpu})
 
 
 def name_number(name: str) -> str:

@@ -1,6 +1,7 @@
 """Requests for an engine, how they come, and what is measured of them."""
 
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -8,14 +9,21 @@ from vllm import SamplingParams
 from vllm.v1.engine import EngineCoreRequest
 
 from lib.emulated_gpu.cells import Cell
+from lib.emulated_gpu.clock import wait_until
+from lib.emulated_gpu.truth import Text
+from smartspec.workload.arrivals import poisson_arrivals, read_trace
 
 FEWEST_WARM, FEWEST_MEASURED = 3, 12  # requests
+WARM_WAVES, WAVES = 1.5, 2.0  # in a closed loop, for each request at a time
+WARM_SECONDS, SECONDS = 4.0, 10.0  # of Poisson arrivals
+WARM_SHARE = 0.2  # of a trace
 
 
 @dataclass(frozen=True)
 class Load:
-    """num_warm requests end before anything counts, then num_measured do. concurrency: None where requests come at
-    given moments. prompt, output: tokens, int [N]; arrival: seconds, float [N]."""
+    """num_warm requests end before anything counts, then num_measured do. prompt, output: tokens, int [N].
+    concurrency: None where requests come at given moments. arrival: these moments in seconds, float [N]. token_ids: of
+    prompts; random ones where there are none."""
 
     num_warm: int
     num_measured: int
@@ -23,30 +31,52 @@ class Load:
     output: np.ndarray
     concurrency: int | None = None
     arrival: np.ndarray | None = None
+    token_ids: Sequence[Sequence[int]] = ()
 
     @staticmethod
-    def of(cell: Cell, warm_waves: float, waves: float) -> "Load":
-        """ValueError on an unknown load."""
+    def of(cell: Cell, texts: Sequence[Text] = ()) -> "Load":
+        """texts: that requests say in turn. ValueError on an unknown load."""
         kind, _, value = cell.load.partition(":")
-        if kind != "closed":
+        if kind == "trace":
+            return _of_trace(value)
+        if kind == "closed":
+            concurrency, arrivals = int(value), None
+            warm, measured = round(WARM_WAVES * concurrency), round(WAVES * concurrency)
+        elif kind == "poisson":
+            concurrency, rate = None, float(value)
+            warm, measured = round(WARM_SECONDS * rate), round(SECONDS * rate)
+        else:
             raise ValueError(f"load {cell.load!r}: use closed:N, poisson:RATE or trace:FILE")
-        level = int(value)
-        warm, measured = max(FEWEST_WARM, round(warm_waves * level)), max(FEWEST_MEASURED, round(waves * level))
-        count = warm + measured + level
+        warm, measured = max(FEWEST_WARM, warm), max(FEWEST_MEASURED, measured)
+        count = warm + measured + (concurrency or 0)
         rng = np.random.default_rng([cell.seed, 7])
-        lengths = [
+        prompt, output = [
             rng.integers(mean // 2, 3 * mean // 2, size=count, endpoint=True)
             for mean in (cell.prompt_tokens, cell.output_tokens)
         ]
-        return Load(warm, measured, *lengths, concurrency=level)
+        said = [texts[number % len(texts)] for number in range(count)] if texts else []
+        if said:
+            prompt = np.array([len(text.prompt) for text in said])
+            output = np.minimum(output, [len(text.answer) for text in said])
+        arrivals = poisson_arrivals(rate, count, rng) if kind == "poisson" else None
+        return Load(warm, measured, prompt, output, concurrency, arrivals, [text.prompt for text in said])
+
+
+def _of_trace(value: str) -> Load:
+    path, _, faster = value.partition("@")
+    trace = read_trace(path, time_scale=float(faster or 1))
+    warm = round(WARM_SHARE * len(trace))
+    columns = trace.num_prompt_tokens, trace.num_output_tokens
+    return Load(warm, len(trace) - warm, *columns, arrival=trace.arrival_seconds)
 
 
 @dataclass
 class Request:
     """Moments are of time.perf_counter()."""
 
+    number: int
     came: float
-    num_tokens: int = 0
+    tokens: list[int] = field(default_factory=list)
     first: float = 0.0
     last: float = 0.0
 
@@ -61,12 +91,12 @@ class Window:
 
 
 class Client:
-    """Sends a load to an engine and steps it, as the engine's own loop does."""
+    """Sends a load to an engine and steps it, as the engine's own loop does. rest: called when nothing is to be done."""
 
-    def __init__(self, core, gpu, load: Load):
-        self._core, self._gpu, self._load = core, gpu, load
+    def __init__(self, core, load: Load, rest: Callable[[], None]):
+        self._core, self._load, self._rest = core, load, rest
         self._requests: dict[str, Request] = {}
-        self._sent = 0
+        self._sent, self._began = 0, time.perf_counter()
         self._rng = np.random.default_rng(0)
 
     def run(self, num_ended: int) -> Window:
@@ -75,7 +105,8 @@ class Client:
         while len(window.ended) < num_ended:
             self._send()
             if not self._core.scheduler.has_requests() and not self._core.batch_queue:
-                self._gpu.clock.rest()
+                self._rest()
+                wait_until(self._began + self._load.arrival[self._sent])
                 continue
             outputs, executed = self._core.step_fn()
             self._core.post_step(executed)
@@ -88,11 +119,10 @@ class Client:
             number = self._sent
             self._sent += 1
             name = str(number)
-            prompt = self._rng.integers(10, 1000, self._load.prompt[number]).tolist()
             params = SamplingParams(temperature=0.0, max_tokens=int(self._load.output[number]), ignore_eos=True)
             request = EngineCoreRequest(
                 request_id=name,
-                prompt_token_ids=prompt,
+                prompt_token_ids=self._prompt(number),
                 mm_features=None,
                 sampling_params=params,
                 pooling_params=None,
@@ -101,11 +131,22 @@ class Client:
                 cache_salt=None,
                 data_parallel_rank=None,
             )
-            self._requests[name] = Request(time.perf_counter())
+            self._requests[name] = Request(number, self._came(number))
             self._core.add_request(*self._core.preprocess_add_request(request))
 
+    def _prompt(self, number: int) -> list[int]:
+        if self._load.token_ids:
+            return list(self._load.token_ids[number])
+        return self._rng.integers(10, 1000, self._load.prompt[number]).tolist()
+
     def _is_due(self) -> bool:
-        return len(self._requests) < self._load.concurrency
+        if self._load.arrival is None:
+            return len(self._requests) < self._load.concurrency
+        return self._came(self._sent) <= time.perf_counter()
+
+    def _came(self, number: int) -> float:
+        """The moment at which a client sent a request, or wanted to."""
+        return time.perf_counter() if self._load.arrival is None else self._began + self._load.arrival[number]
 
     def _note(self, outputs: dict, window: Window) -> None:
         now = time.perf_counter()
@@ -114,7 +155,7 @@ class Client:
                 request = self._requests[output.request_id]
                 request.first = request.first or now
                 request.last = now
-                request.num_tokens += len(output.new_token_ids)
+                request.tokens += output.new_token_ids
                 window.tokens += len(output.new_token_ids)
                 if output.finish_reason is not None:
                     window.ended.append(self._requests.pop(output.request_id))

@@ -8,8 +8,9 @@ import numpy as np
 from lib.emulated_gpu.cells import Cell
 from lib.emulated_gpu.engine import make_engine
 from lib.emulated_gpu.load import Client, Load, Window
+from lib.emulated_gpu.truth import StatedTruth, TextTruth, Truth, read_texts
 
-WARM_WAVES, WAVES = 1.5, 2.0
+TEXTS = "texts:"
 
 
 class HostTimes:
@@ -41,10 +42,15 @@ def measure(cell: Cell, folder: Path, table: list | None) -> dict:
     """Figures of a cell, by name. Seconds are those of requests: to the first token, per token after it, in all; mean
     and 99th percentile. idle: share of time in which the GPU waited for the host. graphs: share of steps in full
     graphs. drafted, verified: tokens per request and step."""
-    load = Load.of(cell, WARM_WAVES, WAVES)
-    core, gpu = make_engine(cell, folder, table)
+    texts = read_texts(Path(cell.acceptance.removeprefix(TEXTS))) if cell.acceptance.startswith(TEXTS) else []
+    if texts:
+        truth: Truth = TextTruth(texts, cell.longest)
+    else:
+        truth = StatedTruth(cell.acceptance, cell.longest, cell.seed, cell.found_share)
+    load = Load.of(cell, texts)
+    core, gpu = make_engine(cell, truth, folder, table)
     try:
-        host, client = HostTimes(core.scheduler), Client(core, gpu, load)
+        host, client = HostTimes(core.scheduler), Client(core, load, gpu.clock.rest)
         gpu.began = time.perf_counter()
         client.run(load.num_warm)
         host.clear()
@@ -61,7 +67,7 @@ def _figures(window: Window, seconds: float, gpu, idle: float, host: HostTimes) 
     rows, _, graphs, made, verified, _ = map(np.array, zip(*gpu.log, strict=True))
     first = [request.first - request.came for request in window.ended]
     whole = [request.last - request.came for request in window.ended]
-    per_token = [(r.last - r.first) / max(r.num_tokens - 1, 1) for r in window.ended]
+    per_token = [(r.last - r.first) / max(len(r.tokens) - 1, 1) for r in window.ended]
     figures = {"tokens_per_second": window.tokens / seconds, "seconds": seconds, "steps": len(rows)}
     for name, values in (("ttft", first), ("tpot", per_token), ("e2e", whole)):
         figures |= {name: float(np.mean(values)), f"{name}_p99": float(np.percentile(values, 99))}

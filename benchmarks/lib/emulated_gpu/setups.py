@@ -2,21 +2,29 @@
 
 from dataclasses import dataclass
 
-from lib.emulated_gpu.step_time import PIECEWISE_LAYER_SECONDS, GPUTime
+from lib.emulated_gpu.step_time import GPUTime
 from smartspec.sim.world.hardware import Roofline, kv_token_capacity, roofline
 
 BLOCK_SIZE = 16  # tokens of a KV block, vLLM's default on GPUs
 
 
+# What starting the kernels of a layer one by one adds to a pass without a full graph. Dense: Qwen2.5-1.5B took 0.7 ms
+# longer for its 28 layers (vLLM pull requests 16072, 20059). Experts: Qwen3-30B-A3B on an H100 took 5.6 ms longer for
+# its 48 (25444: 4.29 and 6.20 requests per second, ten at a time, 128 tokens each).
+DENSE_LAYER, EXPERTS_LAYER = 25e-6, 117e-6
+
+
 @dataclass(frozen=True)
 class Setup:
-    """model: a shape of the simulator. head: shape of its drafter with one layer. small: shape of a draft model."""
+    """model: a shape of the simulator. head: shape of its drafter with one layer. small: shape of a draft model.
+    piecewise: seconds per layer that a pass takes longer without a full graph."""
 
     accelerator: str
     devices: int
     model: str
     head: str
     small: str
+    piecewise: float = DENSE_LAYER
 
     def roofline(self, model: str) -> Roofline:
         return roofline(self.accelerator, model, self.devices)
@@ -26,26 +34,39 @@ SETUPS = {
     "8b-h100": Setup("h100", 1, "llama-3.1-8b", "eagle-llama-3.1-8b", "llama-3.2-1b"),
     "70b-4xh100": Setup("h100", 4, "llama-3.1-70b", "eagle-llama-3.1-70b", "llama-3.1-8b"),
     "70b-8xh100": Setup("h100", 8, "llama-3.1-70b", "eagle-llama-3.1-70b", "llama-3.1-8b"),
+    "moe-h100": Setup("h100", 1, "qwen-3-30b-a3b", "eagle-qwen-3-30b-a3b", "qwen-2.5-0.5b", EXPERTS_LAYER),
 }
-# vLLM's method of each drafter, without and with asynchronous scheduling, which vLLM refuses for ngram on the CPU.
-METHODS = {
-    "eagle3": ("eagle3", "eagle3"),
-    "mtp": ("mtp", "mtp"),
-    "dflash": ("dflash", "dflash"),
-    "draft_model": ("draft_model", "draft_model"),
-    "ngram": ("ngram", "ngram_gpu"),
+
+
+@dataclass(frozen=True)
+class Drafter:
+    """method: vLLM's, without and with asynchronous scheduling, which vLLM refuses for lookup on the host. acceptance:
+    as `simulate --acceptance`, unless told otherwise. found_share: of positions with a draft."""
+
+    method: tuple[str, str]
+    acceptance: str = "eagle3"
+    found_share: float = 1.0
+    has_passes: bool = True
+    in_one_pass: bool = False
+
+
+DRAFTERS = {
+    "eagle3": Drafter(("eagle3", "eagle3")),
+    "mtp": Drafter(("mtp", "mtp"), "eagle1"),  # one layer for all depths: falls faster
+    "dflash": Drafter(("dflash", "dflash"), in_one_pass=True),
+    "draft_model": Drafter(("draft_model", "draft_model"), "0.75/8/2"),
+    "ngram": Drafter(("ngram", "ngram_gpu"), "0.7/8/2", found_share=0.4, has_passes=False),
 }
-MODEL_FREE = ("ngram",)
 
 
 def gpu_time(setup: Setup, drafter: str | None) -> GPUTime:
     """drafter: None for vLLM without speculation."""
     target = setup.roofline(setup.model)
-    piecewise = target.model.layers * PIECEWISE_LAYER_SECONDS
-    if drafter is None or drafter in MODEL_FREE:
+    piecewise = target.model.layers * setup.piecewise
+    if drafter is None or not DRAFTERS[drafter].has_passes:
         return GPUTime(target, piecewise=piecewise)
     draft = setup.roofline(setup.small if drafter == "draft_model" else setup.head)
-    return GPUTime(target, draft, drafts_in_one_pass=drafter == "dflash", piecewise=piecewise)
+    return GPUTime(target, draft, DRAFTERS[drafter].in_one_pass, piecewise)
 
 
 def num_kv_blocks(setup: Setup, drafter: str | None) -> int:

@@ -4,10 +4,6 @@ from dataclasses import dataclass
 
 from smartspec.sim.world.step_time import PassCost
 
-# What starting the kernels of a layer one by one adds to a pass, where no full graph was captured for it. vLLM issue
-# 49548 lost 14 % at one request to graphs that did not fit; with 8B and an EAGLE-3 head this is as much.
-PIECEWISE_LAYER_SECONDS = 45e-6
-
 
 @dataclass(frozen=True)
 class StepSize:

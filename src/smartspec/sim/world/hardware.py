@@ -50,10 +50,11 @@ ACCELERATORS = {
 
 @dataclass(frozen=True)
 class ModelShape:
-    """A decoder-only transformer with grouped-query attention and a gated MLP.
+    """A decoder-only transformer with grouped-query attention and a gated MLP, or experts that are such MLPs.
 
     stored_vocabularies: vocabulary matrices of its own in memory: 2, 1 where embedding and head are tied, 0 for a head
-    that borrows the target's. joining_weights: weights of an EAGLE head's input matrix.
+    that borrows the target's. joining_weights: weights of an EAGLE head's input matrix. experts, used_experts: of a
+    layer, and of a token in it; intermediate is the width of one.
     """
 
     layers: int
@@ -65,12 +66,33 @@ class ModelShape:
     vocabulary: int
     stored_vocabularies: int = 2
     joining_weights: int = 0
+    experts: int = 1
+    used_experts: int = 1
 
     @property
     def layer_weights(self) -> int:
         """Weights of the matrices of all layers."""
+        return self._shared_weights + self.experts * self._expert_weights
+
+    @property
+    def used_weights(self) -> int:
+        """Those of them that a token is multiplied with."""
+        return self._shared_weights + self.used_experts * self._expert_weights
+
+    def read_weights(self, tokens: np.ndarray) -> np.ndarray:
+        """Those of them that a pass of so many tokens reads. Each token uses experts at random."""
+        missed = (1.0 - self.used_experts / self.experts) ** tokens
+        return self._shared_weights + self.experts * (1.0 - missed) * self._expert_weights
+
+    @property
+    def _shared_weights(self) -> int:
         attention = self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
-        return self.layers * (attention + 3 * self.hidden * self.intermediate) + self.joining_weights
+        return self.layers * attention + self.joining_weights
+
+    @property
+    def _expert_weights(self) -> int:
+        """Of one expert of each layer."""
+        return self.layers * 3 * self.hidden * self.intermediate
 
     @property
     def head_weights(self) -> int:
@@ -94,6 +116,8 @@ MODEL_SHAPES = {
     "qwen-2.5-7b": ModelShape(28, 3584, 18944, 28, 4, 128, 152064),
     "qwen-2.5-32b": ModelShape(64, 5120, 27648, 40, 8, 128, 152064),
     "qwen-2.5-0.5b": ModelShape(24, 896, 4864, 14, 2, 64, 151936, stored_vocabularies=1),
+    "qwen-3-30b-a3b": ModelShape(48, 2048, 768, 32, 4, 128, 151936, experts=128, used_experts=8),
+    "eagle-qwen-3-30b-a3b": ModelShape(1, 2048, 6144, 32, 4, 128, 151936, 0, joining_weights=2 * 2048**2),
     "eagle-llama-3.1-8b": ModelShape(1, 4096, 14336, 32, 8, 128, 128256, 0, joining_weights=2 * 4096**2),
     "eagle-llama-3.1-70b": ModelShape(1, 8192, 28672, 64, 8, 128, 128256, 0, joining_weights=2 * 8192**2),
 }
@@ -144,8 +168,8 @@ class Roofline:
         padded = self._padded(fed)
         return (
             self.model.layers * self.layer_seconds
-            + self._matrix_seconds(self.model.layer_weights, self._activation_bytes, padded)
-            + self._matrix_seconds(self.model.head_weights, 4 * self.model.vocabulary, scored)
+            + self._layer_seconds(padded)
+            + self._head_seconds(scored)
             + self._attention_seconds(context_tokens, attended_tokens)
             + self._all_reduce_seconds(padded)
         )
@@ -154,11 +178,18 @@ class Roofline:
     def _activation_bytes(self) -> float:
         """Bytes a token writes and reads between kernels: four of each width per layer (norm, rotation, gate, sum)."""
         model = self.model
-        widths = 2 * model.hidden + (model.heads + 2 * model.kv_heads) * model.head_dim + 2 * model.intermediate
+        widths = 2 * model.hidden + (model.heads + 2 * model.kv_heads) * model.head_dim
+        widths += 2 * model.used_experts * model.intermediate
         return 4 * model.layers * widths * BYTES_PER_VALUE
 
-    def _matrix_seconds(self, weights: int, bytes_per_token: float, tokens: np.ndarray) -> np.ndarray:
-        return self._component_seconds(2 * weights * tokens, weights * BYTES_PER_VALUE + bytes_per_token * tokens)
+    def _layer_seconds(self, tokens: np.ndarray) -> np.ndarray:
+        num_bytes = self.model.read_weights(tokens) * BYTES_PER_VALUE + self._activation_bytes * tokens
+        return self._component_seconds(2 * self.model.used_weights * tokens, num_bytes)
+
+    def _head_seconds(self, tokens: np.ndarray | float) -> np.ndarray:
+        weights = self.model.head_weights
+        num_bytes = weights * BYTES_PER_VALUE + 4 * self.model.vocabulary * np.asarray(tokens, dtype=float)
+        return self._component_seconds(2 * weights * np.asarray(tokens, dtype=float), num_bytes)
 
     def _attention_seconds(self, context_tokens: np.ndarray | float, attended_tokens: np.ndarray | float) -> np.ndarray:
         """The KV of every sequence is read once; scores and weighted sums take 4 operations per head value."""
