@@ -53,7 +53,7 @@ def policies(
     scenes = list(product(setups.split(","), drafters.split(","), loads.split(","), scheduling.split(",")))
     sizes = {"longest": longest, "prompt_tokens": prompt_tokens, "output_tokens": output_tokens}
     cells = [
-        Cell(setup, drafter, load, policy, how == "async", **_truth(drafter, acceptance), **sizes)
+        Cell(setup, drafter, load, policy, how == "async", **_acceptance(drafter, acceptance), **sizes)
         for setup, drafter, load, how in scenes
         for policy in names
         if policy != ADAPTIVE or DRAFTERS[drafter].has_passes  # vLLM has it for drafters with confidence alone
@@ -109,7 +109,7 @@ def check(
         raise typer.Exit(1)
 
 
-def _truth(drafter: str, acceptance: str | None) -> dict:
+def _acceptance(drafter: str, acceptance: str | None) -> dict:
     if drafter not in DRAFTERS:
         raise ValueError(f"unknown drafter {drafter!r}: use one of {', '.join(DRAFTERS)}")
     known = DRAFTERS[drafter]

@@ -14,9 +14,9 @@ class Cell:
 
     setup, drafter: names of setups. load: closed:N (N requests at a time), poisson:RATE (requests per second), or
     trace:FILE (as `simulate --trace`; trace:FILE@2 comes twice as fast). policy: off (no speculation is configured),
-    fixed:K, dynamic-sd, adaptive-verification, or a policy of SmartSpec's. longest: of drafts. acceptance: a rule as of
-    StatedTruth, or texts:FILE. found_share: see StatedTruth. prompt_tokens, output_tokens: means; a request has half to
-    one and a half times as many, unless texts or a trace say.
+    fixed:K, dynamic-sd, adaptive-verification, or a policy of SmartSpec's. longest: of drafts. acceptance, found_share:
+    see StatedAcceptance; or texts:FILE. prompt_tokens, output_tokens: means; a request has half to one and a half times
+    as many, unless texts or a trace say.
     """
 
     setup: str

@@ -27,8 +27,8 @@ class StepLog:
 
     def __init__(self, core):
         self.samples: list = []
-        self._scheduler, self._schedule, self._update = core.scheduler, core.scheduler.schedule, None
-        self._update = core.scheduler.update_from_output
+        self._scheduler = core.scheduler
+        self._schedule, self._update = core.scheduler.schedule, core.scheduler.update_from_output
         self._last: float | None = None
         self._size: tuple[int, int, int, int] | None = None
         core.scheduler.schedule, core.scheduler.update_from_output = self._scheduled, self._updated
@@ -63,15 +63,14 @@ class StepLog:
 def main(model: str, result_path: Path, concurrency: int) -> None:
     os.environ.update(ENVIRONMENT)
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
-    from lib.emulated_gpu.truth import Text
+    from lib.emulated_gpu.acceptance import Text
     from smartspec.control import CostCurve
 
     prompts, result = _prompts(model), {}
+    first, second = prompts[:NUM_PROMPTS], prompts[NUM_PROMPTS:]
     for policy, length in POLICIES.items():
-        samples, _, _ = _computed(model, length, concurrency, prompts[:NUM_PROMPTS])
+        samples, speed, answers = _computed(model, length, concurrency, first, second)
         curve = CostCurve.fit(samples)
-        second = prompts[NUM_PROMPTS:]
-        _, speed, answers = _computed(model, length, concurrency, second)
         texts = [Text(tuple(prompt), tuple(answer)) for prompt, answer in zip(second, answers, strict=True)]
         result[policy] = speed, _emulated(model, length, concurrency, texts, curve)
         print(f"{policy}: computed {speed:.1f} tokens/s, emulated {result[policy][1]:.1f}", flush=True)
@@ -130,17 +129,23 @@ def _run(core, load, rest) -> tuple[float, list[list[int]]]:
     return window.tokens / seconds, [r.tokens for r in sorted(window.ended, key=lambda request: request.number)]
 
 
-def _computed(model: str, length: int, concurrency: int, prompts) -> tuple[list, float, list[list[int]]]:
-    """Samples of steps, tokens per second, answers."""
+def _computed(model: str, length: int, concurrency: int, first, second) -> tuple[list, float, list[list[int]]]:
+    """Samples of the first round's steps; tokens per second and answers of the second."""
+    from vllm.platforms import current_platform
     from vllm.v1.engine.core import EngineCore
     from vllm.v1.executor.abstract import Executor
 
+    if "llvmlite" in sys.modules:
+        # vLLM registers its kernels at every start, for which it looks into all modules; it trips over those of numba,
+        # which ngram loads. They are registered already.
+        type(current_platform).register_triton_kernel_overrides = classmethod(lambda cls: None)
     config = _config(model, length, concurrency)
     core = EngineCore(config, Executor.get_class(config), log_stats=False)
     try:
         log = StepLog(core)
-        speed, answers = _run(core, _load(prompts, concurrency), log.rest)
-        return log.samples, speed, answers
+        _run(core, _load(first, concurrency), log.rest)
+        samples = list(log.samples)
+        return samples, *_run(core, _load(second, concurrency), log.rest)
     finally:
         core.shutdown()
 
@@ -149,13 +154,13 @@ def _emulated(model: str, length: int, concurrency: int, texts, curve) -> float:
     """Tokens per second."""
     from vllm.v1.engine.core import EngineCore
 
+    from lib.emulated_gpu.acceptance import TextAcceptance
     from lib.emulated_gpu.clock import Clock
     from lib.emulated_gpu.executor import GPU, executor_of
     from lib.emulated_gpu.step_time import GPUTime
-    from lib.emulated_gpu.truth import TextTruth
 
-    truth = TextTruth(texts, max(length, 1))
-    gpu = GPU(GPUTime(curve), truth, Clock(from_completion=True), frozenset(), has_drafter=length > 0)
+    acceptance = TextAcceptance(texts, max(length, 1))
+    gpu = GPU(GPUTime(curve), acceptance, Clock(from_completion=True), frozenset(), has_drafter=length > 0)
     config = _config(model, length, concurrency)
     core = EngineCore(config, executor_of(gpu), log_stats=False)
     try:

@@ -8,12 +8,12 @@ from vllm.engine.arg_utils import EngineArgs
 from vllm.v1.engine.core import EngineCore
 from vllm.v1.spec_decode.dynamic.utils import build_dynamic_sd_schedule_lookup
 
+from lib.emulated_gpu.acceptance import Acceptance
 from lib.emulated_gpu.adaptive import AdaptiveVerification
 from lib.emulated_gpu.cells import ADAPTIVE, DYNAMIC_SD, OFF, Cell
 from lib.emulated_gpu.clock import Clock
 from lib.emulated_gpu.executor import GPU, executor_of
 from lib.emulated_gpu.setups import BLOCK_SIZE, DRAFTERS, SETUPS, gpu_time, num_kv_blocks
-from lib.emulated_gpu.truth import Truth
 from smartspec.sim.world.hardware import MODEL_SHAPES, ModelShape
 
 MAX_SEQS = 256
@@ -21,7 +21,7 @@ MAX_MODEL_LEN = 8192
 MAX_BATCHED_TOKENS = 8192  # vLLM's default on an H100
 
 
-def make_engine(cell: Cell, truth: Truth, folder: Path, table: list | None) -> tuple[EngineCore, GPU]:
+def make_engine(cell: Cell, acceptance: Acceptance, folder: Path, table: list | None) -> tuple[EngineCore, GPU]:
     """An engine, which may be driven by step_fn, and its GPU. folder: of configurations and of what SmartSpec learns.
     table: of Dynamic SD."""
     setup, drafter = SETUPS[cell.setup], None if cell.policy == OFF else cell.drafter
@@ -53,7 +53,7 @@ def make_engine(cell: Cell, truth: Truth, folder: Path, table: list | None) -> t
     verification = (
         AdaptiveVerification(time, MAX_SEQS, MAX_BATCHED_TOKENS, longest) if cell.policy == ADAPTIVE else None
     )
-    gpu = GPU(time, truth, Clock(), _captured(config), drafter is not None, verification)
+    gpu = GPU(time, acceptance, Clock(), _captured(config), drafter is not None, verification)
     core = EngineCore(config, executor_of(gpu), log_stats=False)
     # The V2 runner is that of GPUs. vLLM wants Triton for it, which it only needs to compute.
     core.scheduler.use_v2_model_runner = True

@@ -1,4 +1,4 @@
-"""An executor for vLLM that computes nothing: its answers come from a Truth, at the moments of a GPU.
+"""An executor for vLLM that computes nothing: its answers come from a Acceptance, at the moments of a GPU.
 
 Its own work in a step takes the place of what vLLM's model runner does on the host before it starts a pass.
 """
@@ -11,10 +11,10 @@ from vllm.v1.executor.abstract import Executor
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 
+from lib.emulated_gpu.acceptance import Acceptance
 from lib.emulated_gpu.adaptive import AdaptiveVerification
 from lib.emulated_gpu.clock import Clock, ReadyAt, wait_until
 from lib.emulated_gpu.step_time import GPUTime, StepSize
-from lib.emulated_gpu.truth import Truth
 
 
 @dataclass
@@ -24,13 +24,13 @@ class GPU:
     whether a full graph was used, draft tokens made, draft tokens verified, and the moment of its end."""
 
     time: GPUTime
-    truth: Truth
+    acceptance: Acceptance
     clock: Clock
     captured: frozenset[int]
     has_drafter: bool
     verification: AdaptiveVerification | None = None
     log: list[tuple[int, int, bool, int, int, float]] = field(default_factory=list)
-    began: float = 0.0  # from which the truth counts its seconds
+    began: float = 0.0  # from which the acceptance counts its seconds
 
 
 @dataclass
@@ -101,11 +101,11 @@ class EmulatedExecutor(Executor):
         names, longest = self._last
         rows = [self._rows[name] for name in names]
         numbers, positions = _columns(rows)
-        drafted = np.minimum(self.gpu.truth.num_drafted(numbers, positions), longest).tolist()
-        right = self.gpu.truth.num_right(numbers, positions, self._now()).tolist()
+        drafted = np.minimum(self.gpu.acceptance.num_drafted(numbers, positions), longest).tolist()
+        right = self.gpu.acceptance.num_right(numbers, positions, self._now()).tolist()
         drafts = []
         for row, count, num_right in zip(rows, drafted, right, strict=True):
-            told = self.gpu.truth.tokens(row.number, row.length - row.prompt, min(count, num_right))
+            told = self.gpu.acceptance.tokens(row.number, row.length - row.prompt, min(count, num_right))
             drafts.append(told + [1] * (count - len(told)))
         return DraftTokenIds(list(names), drafts)
 
@@ -113,12 +113,12 @@ class EmulatedExecutor(Executor):
         """Requests that begin, go on after preemption, or have ended."""
         for name in output.finished_req_ids:
             if row := self._rows.pop(name, None):
-                self.gpu.truth.end(row.number)
+                self.gpu.acceptance.end(row.number)
         for new in output.scheduled_new_reqs:
             told = getattr(new, "prefill_token_ids", None) or new.prompt_token_ids
             number = int(name_number(new.req_id))
             if new.req_id not in self._rows:
-                self.gpu.truth.begin(number)
+                self.gpu.acceptance.begin(number)
             self._rows[new.req_id] = Row(number, len(new.prompt_token_ids), new.num_computed_tokens, len(told))
         cached = output.scheduled_cached_reqs
         for name, computed in zip(cached.req_ids, cached.num_computed_tokens, strict=True):
@@ -139,10 +139,10 @@ class EmulatedExecutor(Executor):
         numbers, positions = _columns(rows)
         verified, is_captured = drafted, len(set(fed.tolist())) == 1 and int(fed[0]) in gpu.captured
         if gpu.verification is not None and drafted.any():
-            confidence = gpu.truth.confidence(numbers, positions, self._now())
+            confidence = gpu.acceptance.confidence(numbers, positions, self._now())
             verified = gpu.verification.cut(names, fed - drafted, drafted, int(samples.sum()), confidence)
             is_captured = bool((fed - drafted == 1).all())  # its graphs take any mix of lengths
-        accepted = np.minimum(gpu.truth.num_right(numbers, positions, self._now()), verified) * samples
+        accepted = np.minimum(gpu.acceptance.num_right(numbers, positions, self._now()), verified) * samples
         made = output.num_spec_tokens_to_schedule if gpu.has_drafter else 0
         size = step_size(computed, fed - drafted + verified, samples, verified, is_captured, made)
         target = gpu.time.target_seconds(size)
@@ -159,7 +159,7 @@ class EmulatedExecutor(Executor):
                 row.computed = end
                 told.append([])
                 continue
-            told.append(self.gpu.truth.tokens(row.number, row.length - row.prompt, count + 1))
+            told.append(self.gpu.acceptance.tokens(row.number, row.length - row.prompt, count + 1))
             row.computed = row.length + count
             row.length += count + 1
         return told

@@ -8,9 +8,9 @@ import numpy as np
 from vllm import SamplingParams
 from vllm.v1.engine import EngineCoreRequest
 
+from lib.emulated_gpu.acceptance import Text
 from lib.emulated_gpu.cells import Cell
 from lib.emulated_gpu.clock import wait_until
-from lib.emulated_gpu.truth import Text
 from smartspec.workload.arrivals import poisson_arrivals, read_trace
 
 FEWEST_WARM, FEWEST_MEASURED = 3, 12  # requests
@@ -91,7 +91,7 @@ class Window:
 
 
 class Client:
-    """Sends a load to an engine and steps it, as the engine's own loop does. rest: called when nothing is to be done."""
+    """Sends a load to an engine and steps it, as its own loop does. rest: called when nothing is to be done."""
 
     def __init__(self, core, load: Load, rest: Callable[[], None]):
         self._core, self._load, self._rest = core, load, rest

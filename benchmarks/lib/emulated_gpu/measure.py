@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
+from lib.emulated_gpu.acceptance import Acceptance, StatedAcceptance, TextAcceptance, read_texts
 from lib.emulated_gpu.cells import Cell
 from lib.emulated_gpu.engine import make_engine
 from lib.emulated_gpu.load import Client, Load, Window
-from lib.emulated_gpu.truth import StatedTruth, TextTruth, Truth, read_texts
 
 TEXTS = "texts:"
 
@@ -44,11 +44,11 @@ def measure(cell: Cell, folder: Path, table: list | None) -> dict:
     graphs. drafted, verified: tokens per request and step."""
     texts = read_texts(Path(cell.acceptance.removeprefix(TEXTS))) if cell.acceptance.startswith(TEXTS) else []
     if texts:
-        truth: Truth = TextTruth(texts, cell.longest)
+        acceptance: Acceptance = TextAcceptance(texts, cell.longest)
     else:
-        truth = StatedTruth(cell.acceptance, cell.longest, cell.seed, cell.found_share)
+        acceptance = StatedAcceptance(cell.acceptance, cell.longest, cell.seed, cell.found_share)
     load = Load.of(cell, texts)
-    core, gpu = make_engine(cell, truth, folder, table)
+    core, gpu = make_engine(cell, acceptance, folder, table)
     try:
         host, client = HostTimes(core.scheduler), Client(core, load, gpu.clock.rest)
         gpu.began = time.perf_counter()

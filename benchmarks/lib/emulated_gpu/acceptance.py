@@ -16,7 +16,7 @@ _LINE = list(range(10, 2010))  # what targets say: numbers in order
 _PERIOD = 1000
 
 
-class Truth(Protocol):
+class Acceptance(Protocol):
     """Requests are named by their numbers. positions: int [R], tokens that each has emitted."""
 
     def begin(self, number: int) -> None: ...
@@ -36,7 +36,7 @@ class Truth(Protocol):
         """What the target says there."""
 
 
-class StatedTruth:
+class StatedAcceptance:
     """Acceptance by a rule, as the simulator has it (docs/simulation.md): it may fall with depth, differ by request,
     and change in time.
 
@@ -45,23 +45,23 @@ class StatedTruth:
 
     def __init__(self, acceptance: str, max_draft_tokens: int, seed: int, found_share: float = 1.0):
         self._classes = tuple(replace(c, found_share=found_share) for c in parse_classes(acceptance))
-        self._truth = GroundTruthAcceptance(self._classes, max_draft_tokens, seed=seed)
+        self._acceptance = GroundTruthAcceptance(self._classes, max_draft_tokens, seed=seed)
 
     def begin(self, number: int) -> None:
-        self._truth.begin(number, number % len(self._classes))
+        self._acceptance.begin(number, number % len(self._classes))
 
     def end(self, number: int) -> None:
-        self._truth.end(number)
+        self._acceptance.end(number)
 
     def num_right(self, numbers: np.ndarray, positions: np.ndarray, now: float) -> np.ndarray:
-        right = self._truth.uniform(numbers, positions) < self._truth.conditional(numbers, now, positions)
+        right = self._acceptance.uniform(numbers, positions) < self._acceptance.conditional(numbers, now, positions)
         return np.minimum(count_leading(right), self.num_drafted(numbers, positions))
 
     def num_drafted(self, numbers: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        return self._truth.found(numbers, positions).lengths
+        return self._acceptance.found(numbers, positions).lengths
 
     def confidence(self, numbers: np.ndarray, positions: np.ndarray, now: float) -> np.ndarray:
-        return self._truth.confidence(numbers, positions, self._truth.conditional(numbers, now, positions))[0]
+        return self._acceptance.confidence(numbers, positions, self._acceptance.conditional(numbers, now, positions))[0]
 
     def tokens(self, number: int, position: int, count: int) -> list[int]:
         first = (31 * number + position) % _PERIOD
@@ -88,7 +88,7 @@ def read_texts(path: Path) -> list[Text]:
     return texts
 
 
-class TextTruth:
+class TextAcceptance:
     """Request i says text i mod N. Drafts are those of vLLM's prompt lookup in it, found once at the start."""
 
     def __init__(self, texts: Sequence[Text], max_draft_tokens: int):
