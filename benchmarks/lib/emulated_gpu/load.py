@@ -14,7 +14,7 @@ from lib.emulated_gpu.clock import wait_until
 from smartspec.workload.arrivals import poisson_arrivals, read_trace
 
 FEWEST_WARM, FEWEST_MEASURED = 3, 12  # requests
-WARM_WAVES, WAVES = 1.5, 2.0  # in a closed loop, for each request at a time
+WARM_WAVES, WAVES = 1.0, 2.0  # in a closed loop, for each request at a time
 WARM_SECONDS, SECONDS = 4.0, 10.0  # of Poisson arrivals
 WARM_SHARE = 0.2  # of a trace
 
