@@ -19,7 +19,7 @@ from lib.commands import application, run
 from lib.emulated_gpu.cells import ADAPTIVE, DYNAMIC_SD, Cell, Records
 from lib.emulated_gpu.published import emulated_milliseconds, published_steps
 from lib.emulated_gpu.report import details, markdown, speeds
-from lib.emulated_gpu.setups import DRAFTERS, SETUPS
+from lib.emulated_gpu.setups import DRAFTERS, SETUPS, setup_of
 from lib.emulated_gpu.tables import dynamic_sd_table
 
 HERE = Path(__file__).parent
@@ -34,7 +34,9 @@ app = application(__doc__)
 @app.command()
 def policies(
     vllm_python: VllmPython,
-    setups: Annotated[str, typer.Option(help=f"Of {', '.join(SETUPS)}; separated by commas.")] = "8b-h100",
+    setups: Annotated[
+        str, typer.Option(help=f"Of {', '.join(SETUPS)}, or JSON files of the plugin's cache.")
+    ] = "8b-h100",
     drafters: Annotated[str, typer.Option(help=f"Of {', '.join(DRAFTERS)}.")] = "eagle3,ngram",
     loads: Annotated[str, typer.Option(help="closed:N at a time, poisson:RATE, trace:FILE, trace:FILE@SPEED.")] = LOADS,
     policies: Annotated[str, typer.Option(help="dynamic-sd needs fixed:K in closed loops.")] = POLICIES,
@@ -50,7 +52,12 @@ def policies(
     """Tokens per second, latency, and idle time of the GPU, by policy and load; the worst cell first."""
     folder.mkdir(parents=True, exist_ok=True)
     names = policies.split(",")
-    scenes = list(product(setups.split(","), drafters.split(","), loads.split(","), scheduling.split(",")))
+    places = [_absolute(name) if name.endswith(".json") else name for name in setups.split(",")]
+    for name in places:
+        setup_of(name)
+    comes = [_absolute(load, "trace:") for load in loads.split(",")]
+    acceptance = acceptance and _absolute(acceptance, "texts:")
+    scenes = list(product(places, drafters.split(","), comes, scheduling.split(",")))
     sizes = {"longest": longest, "prompt_tokens": prompt_tokens, "output_tokens": output_tokens}
     cells = [
         Cell(setup, drafter, load, policy, how == "async", **_acceptance(drafter, acceptance), **sizes)
@@ -107,6 +114,11 @@ def check(
         is_right &= all(abs(error) <= CPU_TOLERANCE for error in errors.values())
     if not is_right:
         raise typer.Exit(1)
+
+
+def _absolute(value: str, prefix: str = "") -> str:
+    """The path after a prefix, for a program that runs in another folder; other values as they are."""
+    return f"{prefix}{Path(value.removeprefix(prefix)).absolute()}" if value.startswith(prefix) else value
 
 
 def _acceptance(drafter: str, acceptance: str | None) -> dict:

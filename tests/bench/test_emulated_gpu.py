@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from smartspec.control import CostCurve
+from smartspec.control import CostCurve, LatencyModel
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 step_time, setups, acceptance, adaptive, cells, tables, report, published, clock = (
@@ -52,10 +52,28 @@ def test_steps_on_the_8b_are_those_of_real_h100s_within_7_percent():
 @pytest.mark.parametrize("name", sorted(setups.SETUPS))
 def test_every_setup_holds_its_model_and_each_drafter(name):
     setup = setups.SETUPS[name]
-    plain = setups.num_kv_blocks(setup, None)
+    plain = setup.num_kv_blocks(None)
     for drafter, known in setups.DRAFTERS.items():
-        assert 0 < setups.num_kv_blocks(setup, drafter) <= plain
-        assert (setups.gpu_time(setup, drafter).draft is None) == (not known.has_passes)
+        assert 0 < setup.num_kv_blocks(drafter) <= plain
+        assert (setup.gpu_time(drafter).draft is None) == (not known.has_passes)
+
+
+def test_a_profile_that_the_plugin_has_kept_is_a_setup(tmp_path):
+    path = tmp_path / "costs.json"
+    latency = LatencyModel(linear(10.0, 1.0), (linear(2.0, 0.5),))
+    path.write_text(json.dumps({"key": {}, "cost_model": latency.to_dict()}))
+    setup = setups.setup_of(str(path))
+    assert setup.gpu_time("eagle3").target_seconds(SIZE) == pytest.approx(18.0)
+    assert setup.gpu_time("eagle3").draft_seconds(replace(SIZE, draft_tokens=1)) == pytest.approx(6.0)
+    path.write_text(json.dumps(LatencyModel(linear(10.0, 1.0), ()).to_dict()))
+    assert setup.gpu_time("ngram").draft is None
+    with pytest.raises(ValueError, match="no cost of draft passes"):
+        setup.gpu_time("eagle3")
+    path.write_text("[]")
+    with pytest.raises(ValueError, match="is no file of step times"):
+        setup.gpu_time(None)
+    with pytest.raises(ValueError, match="unknown setup '8b'"):
+        setups.setup_of("8b")
 
 
 def test_drafts_are_right_as_often_as_stated_and_the_same_whatever_was_done_before():

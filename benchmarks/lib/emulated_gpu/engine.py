@@ -13,7 +13,7 @@ from lib.emulated_gpu.adaptive import AdaptiveVerification
 from lib.emulated_gpu.cells import ADAPTIVE, DYNAMIC_SD, OFF, Cell
 from lib.emulated_gpu.clock import Clock
 from lib.emulated_gpu.executor import GPU, executor_of
-from lib.emulated_gpu.setups import BLOCK_SIZE, DRAFTERS, SETUPS, gpu_time, num_kv_blocks
+from lib.emulated_gpu.setups import BLOCK_SIZE, DRAFTERS, setup_of
 from smartspec.sim.world.hardware import MODEL_SHAPES, ModelShape
 
 MAX_SEQS = 256
@@ -24,10 +24,10 @@ MAX_BATCHED_TOKENS = 8192  # vLLM's default on an H100
 def make_engine(cell: Cell, acceptance: Acceptance, folder: Path, table: list | None) -> tuple[EngineCore, GPU]:
     """An engine, which may be driven by step_fn, and its GPU. folder: of configurations and of what SmartSpec learns.
     table: of Dynamic SD."""
-    setup, drafter = SETUPS[cell.setup], None if cell.policy == OFF else cell.drafter
+    setup, drafter = setup_of(cell.setup), None if cell.policy == OFF else cell.drafter
     ours = {}
     if cell.is_ours:
-        section = {"policy": cell.policy, "cache": str(folder / "learned" / "-".join(map(str, cell.scene)))}
+        section = {"policy": cell.policy, "cache": str(folder / "learned" / _file_name(cell))}
         ours = {
             "scheduler_cls": "smartspec.vllm_plugin.Scheduler",
             "additional_config": {"smartspec": section},
@@ -40,7 +40,7 @@ def make_engine(cell: Cell, acceptance: Acceptance, folder: Path, table: list | 
         max_model_len=MAX_MODEL_LEN,
         max_num_batched_tokens=MAX_BATCHED_TOKENS,
         block_size=BLOCK_SIZE,
-        num_gpu_blocks_override=num_kv_blocks(setup, drafter),
+        num_gpu_blocks_override=setup.num_kv_blocks(drafter),
         enable_prefix_caching=False,
         enforce_eager=True,
         disable_log_stats=True,
@@ -49,11 +49,11 @@ def make_engine(cell: Cell, acceptance: Acceptance, folder: Path, table: list | 
     # What vLLM's CPU build turns off, and its builds for GPUs have on.
     config.scheduler_config.async_scheduling = cell.is_async
     config.compilation_config.cudagraph_mode = CUDAGraphMode.FULL_AND_PIECEWISE
-    time, longest = gpu_time(setup, drafter), cell.longest
+    time, longest = setup.gpu_time(drafter), cell.longest
     verification = (
         AdaptiveVerification(time, MAX_SEQS, MAX_BATCHED_TOKENS, longest) if cell.policy == ADAPTIVE else None
     )
-    gpu = GPU(time, acceptance, Clock(), _captured(config), drafter is not None, verification)
+    gpu = GPU(time, acceptance, Clock(setup.is_measured), _captured(config), drafter is not None, verification)
     core = EngineCore(config, executor_of(gpu), log_stats=False)
     # The V2 runner is that of GPUs. vLLM wants Triton for it, which it only needs to compute.
     core.scheduler.use_v2_model_runner = True
@@ -67,7 +67,7 @@ def _speculation(cell: Cell, folder: Path, table: list | None) -> dict | None:
     method = DRAFTERS[cell.drafter].method[cell.is_async]
     longest = cell.fixed_length or cell.longest if cell.is_fixed else cell.longest
     config = {"method": method, "num_speculative_tokens": longest}
-    setup = SETUPS[cell.setup]
+    setup = setup_of(cell.setup)
     if cell.drafter == "ngram":
         config |= {"prompt_lookup_min": 2, "prompt_lookup_max": 4}
     elif cell.drafter == "draft_model":
@@ -83,6 +83,11 @@ def _speculation(cell: Cell, folder: Path, table: list | None) -> dict | None:
         lengths = [[size, size, longest - size + 1] for size in range(1, longest + 1)]
         config["num_speculative_tokens_per_batch_size"] = [*lengths, [longest + 1, MAX_SEQS, 0]]
     return config
+
+
+def _file_name(cell: Cell) -> str:
+    """Of what is learned in a cell: it begins with nothing."""
+    return "-".join(str(value).replace("/", "_") for value in cell.scene)
 
 
 def _captured(config) -> frozenset[int]:

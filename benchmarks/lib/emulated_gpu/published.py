@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from lib.emulated_gpu.setups import SETUPS, gpu_time
+from lib.emulated_gpu.setups import SETUPS
 
 LAMBDA = "Lambda, vLLM 0.6.0"
 SMARTSPEC = "SmartSpec's fit"
@@ -51,5 +51,5 @@ def published_steps() -> list[PublishedStep]:
 def emulated_milliseconds(step: PublishedStep) -> float:
     """Of the same step on the emulated GPU, in a full graph."""
     fed = step.requests * step.tokens_per_request
-    target = gpu_time(SETUPS[step.setup], None).target
+    target = SETUPS[step.setup].gpu_time(None).target
     return 1e3 * float(target.seconds(fed, step.context, step.requests))

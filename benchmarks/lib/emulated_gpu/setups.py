@@ -1,11 +1,15 @@
 """Models on GPUs and their drafters, by name. Shapes and data sheets are the simulator's."""
 
+import json
 from dataclasses import dataclass
+from pathlib import Path
 
 from lib.emulated_gpu.step_time import GPUTime
+from smartspec.control import LatencyModel
 from smartspec.sim.world.hardware import Roofline, kv_token_capacity, roofline
 
 BLOCK_SIZE = 16  # tokens of a KV block, vLLM's default on GPUs
+PROFILE_KV_BLOCKS = 32_768
 
 
 # What starting the kernels of a layer one by one adds to a pass without a full graph. Dense: Qwen2.5-1.5B took 0.7 ms
@@ -26,8 +30,53 @@ class Setup:
     small: str
     piecewise: float = DENSE_LAYER
 
-    def roofline(self, model: str) -> Roofline:
+    is_measured = False
+
+    def gpu_time(self, drafter: str | None) -> GPUTime:
+        """drafter: None for vLLM without speculation."""
+        target = self._roofline(self.model)
+        piecewise = target.model.layers * self.piecewise
+        if drafter is None or not DRAFTERS[drafter].has_passes:
+            return GPUTime(target, piecewise=piecewise)
+        draft = self._roofline(self.small if drafter == "draft_model" else self.head)
+        return GPUTime(target, draft, DRAFTERS[drafter].in_one_pass, piecewise)
+
+    def num_kv_blocks(self, drafter: str | None) -> int:
+        """Blocks that fit beside the weights."""
+        draft = self.gpu_time(drafter).draft
+        return kv_token_capacity(self._roofline(self.model), draft) // BLOCK_SIZE
+
+    def _roofline(self, model: str) -> Roofline:
         return roofline(self.accelerator, model, self.devices)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Times that the plugin has measured and kept: a file of its cache, or LatencyModel.to_dict() as JSON. They are
+    those of whole steps, from completion to completion."""
+
+    path: Path
+
+    # vLLM wants a configuration of models, and reads nothing of it that matters here.
+    model, head, small = "llama-3.1-8b", "eagle-llama-3.1-8b", "llama-3.2-1b"
+    is_measured = True
+
+    def gpu_time(self, drafter: str | None) -> GPUTime:
+        """ValueError if the file is no profile, or has no cost of draft passes that the drafter needs."""
+        try:
+            data = json.loads(self.path.read_text(encoding="utf-8"))
+            latency = LatencyModel.from_dict(data.get("cost_model", data))
+        except (OSError, ValueError, AttributeError) as error:
+            raise ValueError(f"{self.path} is no file of step times ({error})") from error
+        if drafter is None or not DRAFTERS[drafter].has_passes:
+            return GPUTime(latency.target)
+        if not latency.drafts or latency.drafts[0] is None:
+            raise ValueError(f"{self.path} has no cost of draft passes, which {drafter} makes: use ngram")
+        return GPUTime(latency.target, latency.drafts[0], DRAFTERS[drafter].in_one_pass)
+
+    def num_kv_blocks(self, drafter: str | None) -> int:
+        """Enough for all requests."""
+        return PROFILE_KV_BLOCKS
 
 
 SETUPS = {
@@ -59,17 +108,10 @@ DRAFTERS = {
 }
 
 
-def gpu_time(setup: Setup, drafter: str | None) -> GPUTime:
-    """drafter: None for vLLM without speculation."""
-    target = setup.roofline(setup.model)
-    piecewise = target.model.layers * setup.piecewise
-    if drafter is None or not DRAFTERS[drafter].has_passes:
-        return GPUTime(target, piecewise=piecewise)
-    draft = setup.roofline(setup.small if drafter == "draft_model" else setup.head)
-    return GPUTime(target, draft, DRAFTERS[drafter].in_one_pass, piecewise)
-
-
-def num_kv_blocks(setup: Setup, drafter: str | None) -> int:
-    """Blocks that fit beside the weights."""
-    target, draft = setup.roofline(setup.model), gpu_time(setup, drafter).draft
-    return kv_token_capacity(target, draft) // BLOCK_SIZE
+def setup_of(name: str) -> Setup | Profile:
+    """By name, or by the path of a profile. ValueError names what there is."""
+    if name.endswith(".json"):
+        return Profile(Path(name))
+    if name not in SETUPS:
+        raise ValueError(f"unknown setup {name!r}: use one of {', '.join(SETUPS)}, or a JSON file of step times")
+    return SETUPS[name]
