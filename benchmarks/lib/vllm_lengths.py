@@ -15,11 +15,12 @@ import numpy as np
 from rich.table import Table
 
 from lib.commands import check_task, prompts_by_task, table_of
+from lib.vllm_lookup import LONGEST, lookup
 from smartspec.bench.report import write_json
 from smartspec.control import CostCurve
 
-LONGEST, SHORTEST_MATCH, LONGEST_MATCH = 5, 2, 4
 OURS = "smartspec"
+cached_lookup = cache(lookup)
 LONGEST_PROMPT = 800  # tokens
 
 
@@ -29,17 +30,6 @@ class Text:
 
     prompt: tuple[int, ...]
     answer: tuple[int, ...]
-
-
-@cache
-def lookup(tokens: tuple[int, ...]) -> tuple[int, ...]:
-    """vLLM's draft: what follows the first place of the longest match of the text's end."""
-    for length in range(min(LONGEST_MATCH, len(tokens) - 1), SHORTEST_MATCH - 1, -1):
-        end = tokens[-length:]
-        for place in range(len(tokens) - length):
-            if tokens[place] == end[0] and tokens[place : place + length] == end:
-                return tokens[place + length : place + length + LONGEST]
-    return ()
 
 
 class TextEngine:
@@ -93,7 +83,7 @@ class TextEngine:
         rows = {name: row for row, name in enumerate(output.num_scheduled_tokens)}
         scheduler.update_from_output(output, ModelRunnerOutput(rows, sampled))
         decoding = [r for r in scheduler.requests.values() if r.num_tokens == r.num_computed_tokens + 1]
-        drafts = {r.request_id: list(lookup(tuple(r.tokens))[: scheduler.num_spec_tokens]) for r in decoding}
+        drafts = {r.request_id: list(cached_lookup(tuple(r.tokens))[: scheduler.num_spec_tokens]) for r in decoding}
         scheduler.update_draft_token_ids(drafts)
 
 

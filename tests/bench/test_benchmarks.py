@@ -22,6 +22,7 @@ COMMANDS = {
     "speed": {"contexts", "rates", "tasks"},
     "start": {"memory", "time"},
     "step": {"blocks", "controller", "linears", "parts", "passes", "roofline"},
+    "vllm_gpu": {"check", "policies", "tables"},
     "vllm_plugin": {"head", "hooks", "lengths", "overhead", "policies", "rates"},
 }
 ALL = [(command, subcommand) for command, some in COMMANDS.items() for subcommand in sorted(some)]

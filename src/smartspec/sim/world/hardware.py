@@ -120,6 +120,7 @@ MODEL_SHAPES = {
     "deepseek-moe-16b": ModelShape(
         28, 2048, 2 * 1408, 16, 16, 128, 102400, experts=64, experts_per_token=6, expert_intermediate=1408
     ),
+    "eagle-qwen-3-30b-a3b": ModelShape(1, 2048, 6144, 32, 4, 128, 151936, 0, joining_weights=2 * 2048**2),
     "eagle-llama-3.1-8b": ModelShape(1, 4096, 14336, 32, 8, 128, 128256, 0, joining_weights=2 * 4096**2),
     "eagle-llama-3.1-70b": ModelShape(1, 8192, 28672, 64, 8, 128, 128256, 0, joining_weights=2 * 8192**2),
 }

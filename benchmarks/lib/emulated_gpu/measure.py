@@ -1,0 +1,83 @@
+"""Measures a cell."""
+
+import time
+from pathlib import Path
+
+import numpy as np
+
+from lib.emulated_gpu.acceptance import Acceptance, StatedAcceptance, TextAcceptance, read_texts
+from lib.emulated_gpu.cells import Cell
+from lib.emulated_gpu.engine import make_engine
+from lib.emulated_gpu.load import Client, Load, Window
+
+TEXTS = "texts:"
+
+
+class HostTimes:
+    """Seconds of calls of the scheduler, by name."""
+
+    def __init__(self, scheduler):
+        self.schedule: list[float] = []
+        self.update: list[float] = []
+        scheduler.schedule = self._timed(scheduler.schedule, self.schedule)
+        scheduler.update_from_output = self._timed(scheduler.update_from_output, self.update)
+
+    def clear(self) -> None:
+        self.schedule.clear()
+        self.update.clear()
+
+    @staticmethod
+    def _timed(method, seconds: list[float]):
+        def call(*arguments, **options):
+            began = time.perf_counter()
+            try:
+                return method(*arguments, **options)
+            finally:
+                seconds.append(time.perf_counter() - began)
+
+        return call
+
+
+def measure(cell: Cell, folder: Path, table: list | None) -> dict:
+    """Figures of a cell, by name. Seconds are those of requests: to the first token, per token after it, in all; mean
+    and 99th percentile. idle: share of time in which the GPU waited for the host. graphs: share of steps in full
+    graphs. drafted, verified: tokens per request and step."""
+    texts = read_texts(Path(cell.acceptance.removeprefix(TEXTS))) if cell.acceptance.startswith(TEXTS) else []
+    if texts:
+        acceptance: Acceptance = TextAcceptance(texts, cell.longest)
+    else:
+        acceptance = StatedAcceptance(cell.acceptance, cell.longest, cell.seed, cell.found_share)
+    load = Load.of(cell, texts)
+    core, gpu = make_engine(cell, acceptance, folder, table)
+    try:
+        host, client = HostTimes(core.scheduler), Client(core, load, gpu.clock.rest)
+        gpu.began = time.perf_counter()
+        client.run(load.num_warm)
+        host.clear()
+        gpu.log.clear()
+        idle = gpu.clock.idle
+        window = client.run(load.num_measured)
+        seconds = time.perf_counter() - window.began
+        return _figures(window, seconds, gpu, gpu.clock.idle - idle, host)
+    finally:
+        core.shutdown()
+
+
+def _figures(window: Window, seconds: float, gpu, idle: float, host: HostTimes) -> dict:
+    rows, _, graphs, made, verified, _ = map(np.array, zip(*gpu.log, strict=True))
+    first = [request.first - request.came for request in window.ended]
+    whole = [request.last - request.came for request in window.ended]
+    per_token = [(r.last - r.first) / max(len(r.tokens) - 1, 1) for r in window.ended]
+    figures = {"tokens_per_second": window.tokens / seconds, "seconds": seconds, "steps": len(rows)}
+    for name, values in (("ttft", first), ("tpot", per_token), ("e2e", whole)):
+        figures |= {name: float(np.mean(values)), f"{name}_p99": float(np.percentile(values, 99))}
+    return figures | {
+        "idle": idle / seconds,
+        "schedule_ms": 1e3 * float(np.median(host.schedule)),
+        "update_ms": 1e3 * float(np.median(host.update)),
+        "requests": float(rows.mean()),
+        "drafted": float(made.mean()),
+        "verified": float(verified.sum() / rows.sum()),
+        "tokens_per_step": window.tokens / float(rows.sum()),
+        "graphs": float(graphs.mean()),
+    }
