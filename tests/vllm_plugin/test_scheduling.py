@@ -326,7 +326,7 @@ def test_a_set_up_that_is_not_supported_gets_the_stock_scheduler(changes, reason
     assert len(caplog.messages) == 1 and reason in caplog.messages[0]
 
 
-@pytest.mark.parametrize("version", ["0.29.1", "0.33.0", "1.0", "nightly"])
+@pytest.mark.parametrize("version", ["0.29.1", "0.34.0", "1.0", "nightly"])
 def test_an_unknown_version_gets_the_stock_scheduler(version, tmp_path, caplog, monkeypatch):
     monkeypatch.setattr("vllm.__version__", version)
     assert type(Scheduler(make_config(tmp_path))) is StockScheduler

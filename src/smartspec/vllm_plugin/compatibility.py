@@ -4,7 +4,7 @@ import inspect
 import re
 from collections.abc import Mapping
 
-VERSIONS = ((0, 30), (0, 33))  # from the first, before the second
+VERSIONS = ((0, 30), (0, 34))  # from the first, before the second
 # Members of vLLM's scheduler that are overridden or called, with the parameters that are passed on.
 METHODS = {
     "schedule": ("self",),
