@@ -16,13 +16,17 @@ CLIENTS_VENV := .venv-clients
 CLIENTS_PYTHON ?= $(PYTHON)
 CLIENTS_PIP := $(CLIENTS_VENV)/bin/python -m pip install -qq --disable-pip-version-check
 
-.PHONY: help serve test test-files test-vllm test-clients coverage clean
+GPU_VENV := .venv-gpu
+GPU_PIP := $(GPU_VENV)/bin/python -m pip install -qq --disable-pip-version-check
+
+.PHONY: help serve test test-files test-vllm test-gpu test-clients coverage clean
 
 help:
 	@echo "make serve [ARGS=\"--port 8001 ...\"]  install, then serve the default model"
 	@echo "make test                            install, then ruff, mypy and pytest"
 	@echo "make test-files                      install llama.cpp, then compare logits and tokens of GGUF files with it"
 	@echo "make test-vllm [VLLM_VERSION=0.31.0] install vLLM (3.5 GB), then test our scheduler in it with a real model"
+	@echo "make test-gpu                        install vLLM for GPUs, then compare answers and speed on this machine's"
 	@echo "make test-clients                    install other people's clients, then run them against a server"
 	@echo "make coverage                        the tests, with the lines they do not reach"
 	@echo "make clean                           remove the virtual environment and caches"
@@ -40,6 +44,9 @@ test-files: $(VENV)/installed-files
 
 test-vllm: $(VLLM_VENV)/installed
 	SMARTSPEC_TEST_MODEL=$(VLLM_VENV)/model $(VLLM_VENV)/bin/python -m pytest -m vllm $(ARGS) tests/vllm_real
+
+test-gpu: $(GPU_VENV)/installed
+	$(GPU_VENV)/bin/python benchmarks/gpu_check.py $(ARGS)
 
 test-clients: $(VENV)/installed-dev $(CLIENTS_VENV)/installed
 	SMARTSPEC_CLIENTS=$(CLIENTS_VENV)/bin $(addprefix SMARTSPEC_VLLM=$(CURDIR)/,$(wildcard $(VLLM_VENV)/bin/python)) \
@@ -79,6 +86,13 @@ $(VLLM_VENV)/installed: pyproject.toml
 	@-PATH="$(abspath $(VLLM_VENV))/bin:$$PATH" $(VLLM_PIP) --no-deps --no-build-isolation arctic-inference==0.3.0
 	@touch $@
 
+$(GPU_VENV)/installed: pyproject.toml
+	@$(PYTHON) -m venv $(GPU_VENV)
+	@echo "[gpu] installing vLLM $(VLLM_VERSION) (minutes, once)"
+	@$(GPU_PIP) vllm==$(VLLM_VERSION)
+	@$(GPU_PIP) --no-deps -e .
+	@touch $@
+
 $(CLIENTS_VENV)/installed: tests/clients/requirements.txt
 	@$(CLIENTS_PYTHON) -m venv $(CLIENTS_VENV)
 	@echo "[clients] installing other people's clients (minutes, once)"
@@ -86,5 +100,5 @@ $(CLIENTS_VENV)/installed: tests/clients/requirements.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .venv-vllm* $(CLIENTS_VENV) build src/*.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-vllm* $(GPU_VENV) $(CLIENTS_VENV) build src/*.egg-info .pytest_cache .ruff_cache .hypothesis
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
