@@ -8,8 +8,10 @@ import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
+from gathering import write_plugin
 from make_experts import make_experts
 from openai import OpenAI
 from serving import NGRAM, self_draft
@@ -30,7 +32,9 @@ def test_ranks_that_decide_differently_go_on(method, model, prompts, tmp_path):
         "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "|".join(str(rank % os.cpu_count()) for rank in range(2)),
         "VLLM_LOGGING_LEVEL": "INFO",
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]),
     }
+    write_plugin(tmp_path)
     log = tmp_path / "server.log"
     with log.open("w") as out:
         server = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=environment)
