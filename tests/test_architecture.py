@@ -48,8 +48,8 @@ ORDER = {
         "own_class", "policy_names", "what_if", "controller", "safe_controller", "__init__",
     ),
     "vllm_plugin": (
-        "settings", "compatibility", "batch", "callers", "costs", "cost_file", "decision", "copying", "speculation",
-        "tiers", "decision_log", "metrics", "stat_logger", "build", "scheduler", "__init__",
+        "settings", "compatibility", "check", "serve", "batch", "callers", "costs", "cost_file", "decision", "copying",
+        "speculation", "tiers", "decision_log", "metrics", "stat_logger", "build", "scheduler", "__init__",
     ),
     "engine": (
         "__init__", "cache_folder", "import_transformers", "kernels", "attention", "models", "sampling", "drafting",

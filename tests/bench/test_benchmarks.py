@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 ROOT = Path(__file__).parents[2]
 COMMANDS = {
     "drafters": {"passes", "tokens"},
+    "gpu_check": {""},
     "models": {"architectures", "gguf", "perplexity"},
     "peers": {"first-token", "throughput"},
     "policies": {"ablation", "mixtures", "profile", "traces", "trees"},
@@ -93,7 +94,7 @@ def test_every_command_is_tested():
     programs = {
         path.stem for path in folder.glob("lib/*.py") if re.search("^if __name__", path.read_text("utf-8"), re.M)
     }
-    assert programs - {"vllm_acceptance", "vllm_hooks"} == set(SERVERS)  # those run in vLLM's environment
+    assert programs - {"gpu_worker", "vllm_acceptance", "vllm_hooks"} == set(SERVERS)  # those run in vLLM's environment
 
 
 def test_the_index_names_every_command():

@@ -3,6 +3,8 @@
 import importlib.metadata
 import json
 import os
+import re
+import shlex
 from pathlib import Path
 
 import httpx
@@ -43,6 +45,28 @@ def test_guidellm(run, url, model, tmp_path):
         "output": f"kind=json,path={report}",
     }
     run("guidellm", "run", *(part for name, value in options.items() for part in (f"--{name}", value)))
+    (benchmark,) = json.loads(report.read_text())["benchmarks"]
+    totals = benchmark["metrics"]["request_totals"]
+    assert (totals["successful"], totals["errored"]) == (4, 0)
+
+
+def test_the_guidellm_recipe_for_vllm(run, url, model, tmp_path):
+    """As docs/vllm-metrics.md has it; any server that speaks OpenAI's protocol will do."""
+    page = (Path(__file__).parents[2] / "docs" / "vllm-metrics.md").read_text()
+    (command,) = re.findall(r"^    (guidellm run (?:.*\\\n)*.*)$", page, re.MULTILINE)
+    prompts, report = tmp_path / "prompts.jsonl", tmp_path / "result.json"
+    prompts.write_text("".join(json.dumps({"prompt": f"Count from {first} to ten."}) + "\n" for first in range(6)))
+    for old, new in {
+        "http://localhost:8000": url,
+        f"target={url},model=MODEL": f"target={url},model={model}",
+        "model=MODEL": f"model={configuration()}",
+        "prompts.jsonl": str(prompts),
+        "result.json": str(report),
+        "count=200": "count=4",
+        "streams=8": "streams=2",
+    }.items():
+        command = command.replace(old, new)
+    run(*shlex.split(command.replace("\\\n", " ")))
     (benchmark,) = json.loads(report.read_text())["benchmarks"]
     totals = benchmark["metrics"]["request_totals"]
     assert (totals["successful"], totals["errored"]) == (4, 0)

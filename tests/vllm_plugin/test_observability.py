@@ -1,7 +1,9 @@
 """What can be seen of the decisions: metrics in the registry of the process that serves HTTP, and the decision log."""
 
 import os
+import re
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +15,7 @@ from smartspec.sim.replay.policy_replay import replay
 from smartspec.sim.replay.recorded_log import RecordedLog
 from smartspec.vllm_plugin import Scheduler
 from smartspec.vllm_plugin.costs import TRIAL_STEPS
+from smartspec.vllm_plugin.metrics import Metrics
 from smartspec.vllm_plugin.stat_logger import SCHEDULER, StatLogger
 
 
@@ -44,6 +47,18 @@ def test_counters_are_those_of_the_run(tmp_path, clean_registry):
     assert emitted <= value("smartspec_emitted_tokens_total", {"engine": "0"}) <= emitted + 6 * 4
     assert value("smartspec_step_seconds_sum", {"engine": "0"}) == pytest.approx(engine.now)
     assert value("smartspec_controller_errors_total", {"engine": "0"}) == 0
+
+
+def test_the_dashboard_and_the_page_have_the_metrics(tmp_path):
+    root = Path(__file__).parents[2]
+    registry = Metrics(tmp_path / "a.prom", 0, 0.0)._registry
+    names = {sample.name.removesuffix("_created") for family in registry.collect() for sample in family.samples}
+    names |= {f"smartspec_{name}" for name in ("chosen_lengths_total", "step_seconds_bucket")}
+    shown = set(re.findall(r"(?<!\w)smartspec_[a-z0-9_]+(?=\{)", (root / "deploy" / "grafana-vllm.json").read_text()))
+    assert len(shown) > 10 and shown <= names
+    rows = re.findall(r"^\| (`smartspec.*?) \|", (root / "docs" / "vllm-metrics.md").read_text(), re.MULTILINE)
+    families = {family.name + "_total" * (family.type == "counter") for family in registry.collect()}
+    assert {name for cell in rows for name in re.findall(r"`([^`]+)`", cell)} == families
 
 
 def test_metrics_that_cannot_be_written_change_no_decision(tmp_path, clean_registry, caplog):

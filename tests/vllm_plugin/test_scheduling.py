@@ -21,6 +21,9 @@ CASES = {
 }
 
 
+LOCKSTEP = {"method": "draft_model", "data_parallel_size": 2, "is_moe": True}
+
+
 def run(config, *, acceptance=0.7, num_requests=6, max_tokens=120, **options) -> ToyEngine:
     engine = ToyEngine(
         Scheduler(config),
@@ -45,6 +48,19 @@ def test_texts_are_those_of_the_target(case, tmp_path):
     assert_texts_are_right(engine)
     assert engine.scheduler.speculation is not None
     assert isinstance(engine.scheduler, AsyncScheduler) == CASES[case].get("is_async", False)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_ranks_in_lockstep_draft_the_configured_length_and_verify_what_pays(is_async, tmp_path):
+    """Another rank makes as many draft passes, whatever this one decides."""
+    means = []
+    for acceptance in (0.05, 0.9):
+        engine = run(make_config(tmp_path, is_async=is_async, **LOCKSTEP), acceptance=acceptance)
+        assert_texts_are_right(engine)
+        assert set(engine.draft_lengths) == {engine.scheduler.num_spec_tokens}
+        late = engine.verified_lengths[len(engine.verified_lengths) // 2 :]
+        means.append(sum(map(sum, late)) / len(late))
+    assert 0 < 3 * means[0] < means[1]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -317,7 +333,6 @@ def test_what_never_comes_is_not_waited_for(case, tmp_path):
     [
         ({"pipeline_parallel_size": 2}, "pipeline parallel is 2"),
         ({"enable_adaptive_verification": True}, "adaptive verification"),
-        ({"data_parallel_size": 2, "is_moe": True}, "lockstep"),
     ],
 )
 def test_a_set_up_that_is_not_supported_gets_the_stock_scheduler(changes, reason, tmp_path, caplog):
@@ -326,7 +341,7 @@ def test_a_set_up_that_is_not_supported_gets_the_stock_scheduler(changes, reason
     assert len(caplog.messages) == 1 and reason in caplog.messages[0]
 
 
-@pytest.mark.parametrize("version", ["0.29.1", "0.33.0", "1.0", "nightly"])
+@pytest.mark.parametrize("version", ["0.29.1", "0.34.0", "1.0", "nightly"])
 def test_an_unknown_version_gets_the_stock_scheduler(version, tmp_path, caplog, monkeypatch):
     monkeypatch.setattr("vllm.__version__", version)
     assert type(Scheduler(make_config(tmp_path))) is StockScheduler

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from vllm.benchmarks.serve import add_cli_args
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.cli.serve import ServeSubcommand
 from vllm.utils.argparse_utils import FlexibleArgumentParser
@@ -14,7 +15,7 @@ from vllm.utils.argparse_utils import FlexibleArgumentParser
 from smartspec.vllm_plugin.settings import Settings
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGE = "\n".join((DOCS / f"{name}.md").read_text() for name in ("vllm", "vllm-deploy"))
+PAGE = "\n".join((DOCS / f"{name}.md").read_text() for name in ("vllm", "vllm-deploy", "vllm-metrics"))
 BLOCKS = [re.sub("^    ", "", block, flags=re.MULTILINE) for block in re.findall(r"(?:^    .*\n)+", PAGE, re.MULTILINE)]
 COMMANDS = [
     line.partition("  #")[0]
@@ -36,6 +37,14 @@ def parsed(arguments: list[str], folder: Path) -> AsyncEngineArgs:
     parser = FlexibleArgumentParser()
     ServeSubcommand().subparser_init(parser.add_subparsers(dest="subparser"))
     return AsyncEngineArgs.from_cli_args(parser.parse_args(["serve", *arguments]))
+
+
+def test_the_benchmark_command():
+    (command,) = [line for block in BLOCKS for line in block.replace("\\\n", " ").splitlines() if "bench serve" in line]
+    parser = FlexibleArgumentParser()
+    add_cli_args(parser)
+    options = parser.parse_args(shlex.split(command)[3:])
+    assert options.base_url == "http://localhost:8000" and options.max_concurrency == 8 and options.num_prompts == 200
 
 
 def assert_ours(engine: AsyncEngineArgs) -> None:

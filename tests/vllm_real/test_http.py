@@ -2,12 +2,14 @@
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from openai import OpenAI
@@ -29,7 +31,7 @@ def address(request, model, tmp_path_factory):
     command += ["--served-model-name", "smollm2", "--enforce-eager", "--dtype", "float32", "--max-model-len", "1024"]
     command += ["--max-num-seqs", "4", "--speculative-config", json.dumps(NGRAM)]
     command += ["--tensor-parallel-size", str(ranks), "--data-parallel-size", str(replicas)]
-    command += ["--scheduler-cls", "smartspec.vllm_plugin.Scheduler"]
+    command += ["--scheduler-cls", "smartspec.vllm_plugin.Scheduler", "--per-request-spec-decode-metrics", "detailed"]
     command += ["--additional-config", json.dumps({"smartspec": settings})]
     environment = os.environ | {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_LOGGING_LEVEL": "INFO"}
     if ranks * replicas > 1:
@@ -77,6 +79,17 @@ def test_answers_and_metrics(address):
     assert before["smartspec_verified_tokens_total"] == 0 < after["smartspec_verified_tokens_total"]
     assert after["smartspec_verified_tokens_total"] == after["vllm:spec_decode_num_draft_tokens_total"]
     assert after["smartspec_step_seconds_sum"] > before["smartspec_step_seconds_sum"] > 0
+    request = answer.model_extra["metrics"]["speculative_decoding"]  # as vLLM counts it, see docs/vllm-metrics.md
+    for total, name in (("verified", "num_draft_tokens"), ("accepted", "num_accepted_draft_tokens")):
+        assert request[name] == after[f"smartspec_{total}_tokens_total"] - before[f"smartspec_{total}_tokens_total"]
+    assert sum(request["per_step_drafted"]) == request["num_draft_tokens"]
+    assert max(request["per_step_drafted"]) <= NGRAM["num_speculative_tokens"]
+
+
+def test_the_dashboard_shows_metrics_that_exist(address):
+    dashboard = (Path(__file__).parents[2] / "deploy" / "grafana-vllm.json").read_text()
+    shown = set(re.findall(r"vllm:\w+|(?<!\w)smartspec_[a-z0-9_]+(?=\{)", dashboard))
+    assert len(shown) > 15 and shown <= set(metrics(address))
 
 
 def test_the_benchmark_of_vllm(address, model, prompts, tmp_path):

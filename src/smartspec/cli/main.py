@@ -33,6 +33,7 @@ def _build_app():
     from smartspec.cli.serve import serve
     from smartspec.cli.simulate import simulate
     from smartspec.cli.train_drafter import train_drafter
+    from smartspec.cli.vllm import vllm_app
 
     def show_version(wanted: bool) -> None:
         if wanted:
@@ -55,6 +56,7 @@ def _build_app():
     for command in (generate, bench, profile, simulate, replay, export, train_drafter):
         app.command()(command)
     app.add_typer(datastore_app(), name="datastore")
+    app.add_typer(vllm_app(), name="vllm")
     return app
 
 

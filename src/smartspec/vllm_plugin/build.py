@@ -11,7 +11,7 @@ import vllm
 from vllm.platforms import current_platform
 
 from smartspec.control import Controller, DrafterSpec, LatencyModel, LogHeader, SafeController
-from smartspec.vllm_plugin.compatibility import slowness
+from smartspec.vllm_plugin.compatibility import runs_in_lockstep, slowness
 from smartspec.vllm_plugin.copying import COPYING, LEAST_FOLLOWED
 from smartspec.vllm_plugin.cost_file import CostFile, setup_key
 from smartspec.vllm_plugin.costs import StepCosts
@@ -33,7 +33,9 @@ def make_speculation(scheduler, settings: Settings) -> Speculation:
     tiers = captured_lengths(config)
     settings = replace(settings, policy=policy_name(settings.policy, tiers))
     matches = LEAST_FOLLOWED if method in COPYING else (0,)
-    drafter = DrafterSpec(method, has_passes=method not in MODEL_FREE, match_lengths=matches)
+    # Ranks in lockstep draft the configured length. A decision saves only verification, as with model-free drafts.
+    decides_passes = method not in MODEL_FREE and not runs_in_lockstep(config)
+    drafter = DrafterSpec(method, has_passes=decides_passes, match_lengths=matches)
     if advice := slowness(method, current_platform.is_cpu(), os.environ):
         logger.warning(advice)
     key = setup_key(config, vllm.__version__, _device_name(), tiers)

@@ -4,7 +4,7 @@ import inspect
 import re
 from collections.abc import Mapping
 
-VERSIONS = ((0, 30), (0, 33))  # from the first, before the second
+VERSIONS = ((0, 30), (0, 34))  # from the first, before the second
 # Members of vLLM's scheduler that are overridden or called, with the parameters that are passed on.
 METHODS = {
     "schedule": ("self",),
@@ -67,6 +67,10 @@ def setup_problem(vllm_config) -> str | None:
         return "vLLM's adaptive verification decides already (leave enable_adaptive_verification out)"
     if parallel.pipeline_parallel_size > 1:
         return f"pipeline parallel is {parallel.pipeline_parallel_size}, which has not been tried"
-    if parallel.data_parallel_size > 1 and vllm_config.model_config.is_moe:
-        return "data parallel ranks of a model with experts move in lockstep and would decide differently"
     return None
+
+
+def runs_in_lockstep(vllm_config) -> bool:
+    """Whether several ranks make each pass together, those of drafts among them: with data parallelism of a model with
+    experts. Ranks that draft different lengths would wait for each other for ever."""
+    return vllm_config.parallel_config.data_parallel_size > 1 and vllm_config.model_config.is_moe

@@ -1,0 +1,181 @@
+"""Does a version of vLLM have what this plugin needs? `python -m smartspec.vllm_plugin.check [PATH]`.
+
+It reads vLLM's source and runs none of it, so it works on a clone of vLLM's main branch, on an unpacked wheel, and in
+an environment without torch. What the scheduler checks at its start (compatibility.py) is checked here too.
+"""
+
+import argparse
+import ast
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+
+from smartspec.vllm_plugin.compatibility import ATTRIBUTES, METHODS, version_problem
+
+
+@dataclass(frozen=True)
+class Need:
+    """What is used of a class of vLLM. file: below the package. methods: names, with the parameters that are passed on
+    or overridden, in order. attributes: names of fields, properties, or of what its methods set on self. base: file and
+    name of a class from which it may inherit them."""
+
+    file: str
+    owner: str
+    methods: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    attributes: tuple[str, ...] = ()
+    base: tuple[str, str] | None = None
+
+
+NEEDS = (
+    Need(
+        "v1/core/sched/scheduler.py",
+        "Scheduler",
+        METHODS,
+        ATTRIBUTES,
+        base=("v1/core/sched/interface.py", "SchedulerInterface"),
+    ),
+    Need(
+        "v1/core/sched/async_scheduler.py",
+        "AsyncScheduler",
+        {"_update_after_schedule": METHODS["_update_after_schedule"]},
+    ),
+    Need(
+        "v1/core/sched/output.py",
+        "SchedulerOutput",
+        attributes=(
+            "num_scheduled_tokens", "total_num_scheduled_tokens", "scheduled_spec_decode_tokens", "finished_req_ids",
+            "num_invalid_spec_tokens", "num_spec_tokens_to_schedule",
+        ),
+    ),
+    Need("v1/outputs.py", "ModelRunnerOutput", attributes=("req_id_to_index", "sampled_token_ids")),
+    Need(
+        "v1/request.py",
+        "Request",
+        attributes=(
+            "request_id", "num_tokens", "num_prompt_tokens", "num_computed_tokens", "num_output_placeholders",
+            "num_stale_output_tokens", "spec_token_ids", "max_tokens", "sampling_params",
+        ),
+    ),
+    Need("sampling_params.py", "SamplingParams", attributes=("extra_args",)),
+    Need("config/scheduler.py", "SchedulerConfig", {"get_scheduler_cls": ("self",)}, ("scheduler_cls",)),
+    Need("config/speculative.py", "SpeculativeConfig", attributes=("method", "num_speculative_tokens")),
+    Need(
+        "config/parallel.py",
+        "ParallelConfig",
+        attributes=("pipeline_parallel_size", "data_parallel_size", "data_parallel_index"),
+    ),
+    Need("config/vllm.py", "VllmConfig", attributes=("additional_config", "instance_id")),
+    Need("platforms/interface.py", "Platform", {"get_device_name": ("cls",), "is_cpu": ("self",)}),
+    Need(
+        "v1/metrics/loggers.py",
+        "AggregateStatLoggerBase",
+        {
+            "__init__": ("self", "vllm_config", "engine_indexes"),
+            "record": ("self", "scheduler_stats", "iteration_stats", "mm_cache_stats", "engine_idx"),
+            "log_engine_initialized": ("self",),
+        },
+        base=("v1/metrics/loggers.py", "StatLoggerBase"),
+    ),
+)  # fmt: skip
+
+
+def package_of(path: Path) -> Path:
+    """The package vllm at a path: itself, or in a clone or a folder of packages. FileNotFoundError where none is."""
+    for folder in (path, path / "vllm"):
+        if (folder / "v1").is_dir() and (folder / "config").is_dir():
+            return folder
+    raise FileNotFoundError(f"{path} holds no vLLM: give a clone, an unpacked wheel or a folder of installed packages")
+
+
+def installed_package() -> Path | None:
+    """The package vllm that this interpreter would import, without an import. None where there is none."""
+    spec = find_spec("vllm")
+    return None if spec is None or spec.origin is None else Path(spec.origin).parent
+
+
+def version_of(package: Path) -> str | None:
+    """The version in _version.py, which builds write. None in a clone."""
+    path = package / "_version.py"
+    text = path.read_text("utf-8") if path.exists() else ""
+    found = re.search(r"""^__version__ *=[^'"\n]*['"]([^'"\n]+)['"]""", text, re.MULTILINE)
+    return found.group(1) if found else None
+
+
+def missing(package: Path) -> list[str]:
+    """One line for each thing the plugin needs and this source has not."""
+    return [line for need in NEEDS for line in _missing(package, need)]
+
+
+def _missing(package: Path, need: Need) -> Iterator[str]:
+    path = package / need.file
+    if (owner := _class(path, need.owner)) is None:
+        yield f"{need.owner}: {need.file} {'has no such class' if path.is_file() else 'does not exist'}"
+        return
+    base = None if need.base is None else _class(package / need.base[0], need.base[1])
+    classes = [owner] if base is None else [base, owner]
+    bodies = [node for each in classes for node in each.body]
+    methods = {node.name: node for node in bodies if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+    for name, expected in need.methods.items():
+        if name not in methods:
+            yield f"{need.owner}.{name} does not exist"
+        elif (parameters := _parameters(methods[name]))[: len(expected)] != expected:
+            yield f"{need.owner}.{name} takes {', '.join(parameters)}; expected {', '.join(expected)}"
+    known = set(methods).union(*map(_fields, classes))
+    yield from (f"{need.owner}.{name} does not exist" for name in need.attributes if name not in known)
+
+
+def _class(path: Path, name: str) -> ast.ClassDef | None:
+    nodes = ast.walk(ast.parse(path.read_text("utf-8"))) if path.is_file() else ()
+    return next((node for node in nodes if isinstance(node, ast.ClassDef) and node.name == name), None)
+
+
+def _parameters(method: ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[str, ...]:
+    given = method.args
+    return tuple(each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs))
+
+
+def _fields(owner: ast.ClassDef) -> set[str]:
+    """Names that the class's body assigns, and those that its methods set on self."""
+    found = set()
+    for node in ast.walk(owner):
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        )
+        for target in (each for outer in targets for each in ast.walk(outer)):
+            if isinstance(target, ast.Attribute) and ast.unparse(target.value) == "self":
+                found.add(target.attr)
+            elif isinstance(target, ast.Name) and node in owner.body:
+                found.add(target.id)
+    return found
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Prints what is there and what is missing. Exit status: 0, 1 where something is missing, 2 where no vLLM is."""
+    parser = argparse.ArgumentParser(prog="python -m smartspec.vllm_plugin.check", description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "path", nargs="?", type=Path, help="clone, unpacked wheel or folder (default: the installed one)"
+    )
+    path = parser.parse_args(arguments).path
+    try:
+        package = installed_package() if path is None else package_of(path)
+    except FileNotFoundError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    if package is None:
+        print("error: vLLM is not installed here: give the path of its source", file=sys.stderr)
+        return 2
+    version = version_of(package)
+    print(f"vLLM {version or 'of a clone'} in {package}")
+    if version is not None and (problem := version_problem(version)):
+        print(f"{problem}: the scheduler would keep vLLM's own")
+    lines = missing(package)
+    num_needs = sum(len(need.methods) + len(need.attributes) for need in NEEDS)
+    print("\n".join(lines) if lines else f"all {num_needs} members that the plugin needs are there")
+    return 1 if lines else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

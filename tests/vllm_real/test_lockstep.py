@@ -1,0 +1,61 @@
+"""Two ranks in lockstep, data parallelism of a model with experts: no rank waits for ever, and answers stay.
+
+Its draft model is the model itself, so that draft passes have experts too, and every rank has to make each of them."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from gathering import write_plugin
+from make_experts import make_experts
+from openai import OpenAI
+from serving import NGRAM, self_draft
+from test_http import metrics, wait_for
+
+
+@pytest.mark.parametrize("method", ["ngram", "self-draft"])
+def test_ranks_that_decide_differently_go_on(method, model, prompts, tmp_path):
+    target = make_experts(tmp_path / "model", model)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "smartspec.vllm_plugin.serve", target, "--port", str(port), "--enforce-eager"]
+    command += ["--dtype", "float32", "--max-model-len", "1024", "--max-num-seqs", "4", "--data-parallel-size", "2"]
+    command += ["--speculative-config", json.dumps(NGRAM if method == "ngram" else self_draft(target))]
+    command += ["--cache", str(tmp_path), "--metrics-seconds", "0"]
+    environment = os.environ | {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "|".join(str(rank % os.cpu_count()) for rank in range(2)),
+        "VLLM_LOGGING_LEVEL": "INFO",
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]),
+    }
+    write_plugin(tmp_path)
+    log = tmp_path / "server.log"
+    with log.open("w") as out:
+        server = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=environment)
+    try:
+        wait_for(f"http://127.0.0.1:{port}/health", server, log)
+        client = OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", timeout=120)
+
+        def answer(number: int, **options) -> str:
+            """Of uneven length, so that a rank often runs dummy batches while the other decides."""
+            question = {"role": "user", "content": prompts[number][:200]}
+            call = {"messages": [question], "max_tokens": 8 + 7 * number, "temperature": 0.0, "model": target}
+            return client.chat.completions.create(**call, extra_body={"vllm_xargs": options}).choices[0].message.content
+
+        with ThreadPoolExecutor(6) as pool:
+            without = list(pool.map(lambda number: answer(number, smartspec_max_draft_tokens=0), range(12)))
+            before = metrics(f"http://127.0.0.1:{port}")
+            assert list(pool.map(answer, range(12))) == without
+        after = metrics(f"http://127.0.0.1:{port}")
+        assert log.read_text().count("SmartSpec decides draft lengths") == 2
+        assert after["smartspec_verified_tokens_total"] > before["smartspec_verified_tokens_total"]
+        assert after["smartspec_controller_errors_total"] == 0
+    finally:
+        server.terminate()
+        server.wait(60)
