@@ -290,7 +290,7 @@ def test_a_failing_plugin_leaves_it_to_vllm_and_begins_anew(hook, case, tmp_path
     lengths = [max(lengths, default=0) for lengths in engine.verified_lengths]
     assert max(lengths[:8]) <= 2
     assert 4 in lengths[20:90]  # vLLM's own
-    assert set(lengths[120:-3]) == {2}
+    assert set(lengths[120:-8]) == {2}  # at the end fewer tokens are left
 
 
 def test_a_plugin_that_fails_again_and_again_is_called_ever_more_seldom(tmp_path, monkeypatch, caplog):

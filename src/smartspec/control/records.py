@@ -45,6 +45,7 @@ class DrafterSpec:
     want it for trees (see Plan), as a pass can be fed several nodes of a draft. one_pass_depth: where not 0, one pass
     makes the whole draft, up to so many tokens deep: another token is another entry of that pass. context_limit: where
     not 0, a pass reads at most so many tokens of a request's context: it takes no longer after longer texts.
+    kept_passes: of a draft, run in every step, whatever is planned; their time is counted as the target's.
     """
 
     name: str
@@ -53,6 +54,7 @@ class DrafterSpec:
     makes_trees: bool = False
     one_pass_depth: int = 0
     context_limit: int = 0
+    kept_passes: int = 0
 
 
 @dataclass(frozen=True)

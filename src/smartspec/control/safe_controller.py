@@ -9,6 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from smartspec.control.controller import Controller
+from smartspec.control.latency.model import LatencyModel
 from smartspec.control.policy import no_drafts
 from smartspec.control.records import BatchView, Drafted, Outcome, Plan
 
@@ -54,6 +55,10 @@ class SafeController:
     def learn(self, plan: Plan, outcome: Outcome) -> None:
         """Passed on, unless the controller failed in this step or in the last retry_steps."""
         self._call(None, self.controller.learn, plan, outcome)
+
+    def use_latency(self, latency: LatencyModel) -> None:
+        """Passed on."""
+        self._call(None, self.controller.use_latency, latency)
 
     def end(self, request_id: int) -> None:
         """Always passed on, or a controller that recovers would remember requests forever."""

@@ -5,6 +5,7 @@ import os
 import platform
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import vllm
@@ -18,7 +19,7 @@ from smartspec.vllm_plugin.costs import StepCosts
 from smartspec.vllm_plugin.decision_log import DecisionLog
 from smartspec.vllm_plugin.metrics import Metrics, metrics_path
 from smartspec.vllm_plugin.settings import Settings
-from smartspec.vllm_plugin.speculation import MODEL_FREE, Speculation
+from smartspec.vllm_plugin.speculation import KEPT_PASSES, MODEL_FREE, Speculation
 from smartspec.vllm_plugin.tiers import captured_lengths, policy_name
 
 logger = logging.getLogger("vllm.smartspec")  # below vLLM's own, whose handlers it so gets
@@ -34,8 +35,8 @@ def make_speculation(scheduler, settings: Settings) -> Speculation:
     settings = replace(settings, policy=policy_name(settings.policy, tiers))
     matches = LEAST_FOLLOWED if method in COPYING else (0,)
     # Ranks in lockstep draft the configured length. A decision saves only verification, as with model-free drafts.
-    decides_passes = method not in MODEL_FREE and not runs_in_lockstep(config)
-    drafter = DrafterSpec(method, has_passes=decides_passes, match_lengths=matches)
+    has_passes = method not in MODEL_FREE and not runs_in_lockstep(config)
+    drafter = DrafterSpec(method, has_passes, matches, kept_passes=KEPT_PASSES * has_passes)
     if advice := slowness(method, current_platform.is_cpu(), os.environ):
         logger.warning(advice)
     key = setup_key(config, vllm.__version__, _device_name(), tiers)
@@ -60,7 +61,7 @@ def make_speculation(scheduler, settings: Settings) -> Speculation:
         latency,
         tiers=tiers,
         on_steps=metrics.observe,
-        on_costs=lambda measured: _store(costs, measured),
+        on_costs=partial(_store, costs),
     )
 
 
@@ -97,9 +98,9 @@ def _load(costs: CostFile, drafter: DrafterSpec) -> LatencyModel | None:
         return None
 
 
-def _store(costs: CostFile, measured: StepCosts) -> None:
+def _store(costs: CostFile, latency: LatencyModel) -> None:
     try:
-        costs.store(measured.fit())
+        costs.store(latency)
     except (OSError, ValueError) as error:
         logger.warning("the cost model cannot be kept (%s): the next start learns step times anew", error)
 

@@ -21,13 +21,12 @@ GUESS = CostCurve.linear(0.02, 0.0005)
 
 @dataclass(frozen=True)
 class StepSize:
-    """A step without prefill, or of prefill alone. depth: draft tokens that its draft passes made. With 0 only one
-    draft pass ran, which every step has: it keeps the drafter's KV up to date."""
+    """A step without prefill, or of prefill alone. passes: draft passes that it ran, beyond those of every step."""
 
     rows: int
     fed_tokens: int
     scored_tokens: int
-    depth: int = 0
+    passes: int = 0
 
 
 class StepCosts:
@@ -56,8 +55,8 @@ class StepCosts:
         return lengths[turn // 2 if turn % 2 == 0 else -1 - turn // 2]
 
     def fit(self) -> LatencyModel:
-        """The model of the measured steps. If drafts have passes, least squares split the seconds into two parts: one
-        for the target's tokens, and one for the rows of draft passes after the first."""
+        """The model of the measured steps. If drafts have passes, their seconds are told from the target's by steps
+        that verify drafts of another length than they make."""
         samples = [(size, *map(median, zip(*seen, strict=True))) for size, seen in self._seconds.items()]
         lengths = [context / size.rows for size, context, _ in samples]
         if samples and max(lengths) < 2.0 * min(
@@ -66,27 +65,11 @@ class StepCosts:
             samples = [(size, 0.0, seconds) for size, _, seconds in samples]
         if not samples:
             return LatencyModel(GUESS, (CostCurve.linear(GUESS.constant / 10, 0.0),) if self.has_passes else ())
-        if not self.has_passes:
-            return LatencyModel.fit([_profile_sample(*sample, 0.0) for sample in samples])
-        constant, per_row = self._pass_seconds(samples)
-        target = [
-            _profile_sample(size, context, seconds, size.depth * (constant + per_row * size.rows))
-            for size, context, seconds in samples
-        ]
-        return LatencyModel(CostCurve.fit(target), (CostCurve.linear(constant, per_row),))
-
-    def _pass_seconds(self, samples: list) -> tuple[float, float]:
-        """Seconds of a draft pass: constant, and per row; neither negative, and never more than half a step's."""
-        sizes = [(1.0, size.rows, size.fed_tokens, size.depth, size.depth * size.rows) for size, _, _ in samples]
-        seconds = np.array([seconds for _, _, seconds in samples])
-        coefficients = np.linalg.lstsq(np.array(sizes) / seconds[:, None], np.ones_like(seconds), rcond=None)[0]
-        constant, per_row = np.maximum(coefficients[3:], 0.0).tolist()
-        charged = [size.depth * (constant + per_row * size.rows) / seconds for size, _, seconds in samples]
-        excess = max(2.0 * max(charged), 1.0)
-        return max(constant / excess, 1e-6), per_row / excess
+        passes = np.array([(size.passes, size.passes * size.rows) for size, _, _ in samples], dtype=float)
+        target, (constant, per_row) = CostCurve.fit_beside([_profile_sample(*sample) for sample in samples], passes)
+        drafts = (CostCurve.linear(max(constant, 1e-6), per_row),) if self.has_passes else ()
+        return LatencyModel(target, drafts)
 
 
-def _profile_sample(size: StepSize, context_tokens: float, seconds: float, draft_seconds: float) -> ProfileSample:
-    return ProfileSample(
-        size.fed_tokens, int(context_tokens), size.rows, seconds - draft_seconds, scored_tokens=size.scored_tokens
-    )
+def _profile_sample(size: StepSize, context_tokens: float, seconds: float) -> ProfileSample:
+    return ProfileSample(size.fed_tokens, int(context_tokens), size.rows, seconds, scored_tokens=size.scored_tokens)

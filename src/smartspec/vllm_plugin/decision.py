@@ -29,7 +29,8 @@ class Decision:
 @dataclass
 class Step:
     """A step that vLLM has scheduled. verified: draft tokens by request; num_verified: of all of them. decision: the
-    one it carries out, None if another step does that. draft_length: draft tokens made in it.
+    one it carries out, None if another step does that. draft_length: draft tokens made in it. ended: requests that had
+    ended when it was scheduled, and not when the step before was.
 
     Set once it has finished: seconds, measured; predicted_seconds, None without a prediction; is_overruled, whether
     its lengths differ from those of the policy's rule alone."""
@@ -43,6 +44,7 @@ class Step:
     context_tokens: int
     draft_length: int
     decision: Decision | None = None
+    ended: tuple[str, ...] = ()
     seconds: float = 0.0
     predicted_seconds: float | None = None
     is_overruled: bool = False

@@ -1,9 +1,8 @@
 """Between vLLM's scheduler and the controller: it decides before a step, and learns from it while the next one runs.
 
 vLLM makes the drafts of a step at the end of the step before. With asynchronous scheduling it schedules a step before
-the outcome of the last one is known. The controller makes a new decision once it knows the outcome of its last one.
-Until then the old lengths hold. A decision is carried out by the first step whose drafts are as long as decided.
-Model-free drafts exist already, so they need no wait: that is the step of the decision itself.
+the outcome of the last one is known. The controller decides in every step. A decision is carried out by the first step
+whose drafts are as long as decided: that of the decision, or the next one, which then has no decision of its own.
 """
 
 import time
@@ -24,7 +23,7 @@ from smartspec.control import (
 from smartspec.vllm_plugin import batch
 from smartspec.vllm_plugin.callers import Callers, Columns
 from smartspec.vllm_plugin.copying import COPYING, Followed
-from smartspec.vllm_plugin.costs import StepCosts, StepSize
+from smartspec.vllm_plugin.costs import TRIAL_STEPS, StepCosts, StepSize
 from smartspec.vllm_plugin.decision import Decision, EmittedTokens, Step, outcome_of
 
 # Methods whose drafts always have the configured length: a decision can save only their verification.
@@ -32,6 +31,7 @@ MODEL_FREE = ("ngram", "ngram_gpu", "suffix", "medusa", "custom_class")
 # Steps that are counted together. After a pass of the model the counting code is no longer in the processor's caches,
 # and to fetch it takes longer than to run it.
 REPORT_STEPS = 16
+KEPT_PASSES = 1  # of a draft model: vLLM runs it in every step, also where no draft is wanted
 MAX_UNDER_WAY = 16  # steps that wait for their outcome; vLLM has two at a time
 
 
@@ -41,8 +41,8 @@ class Speculation:
     step share one of these lengths; None where lengths may differ.
 
     on_steps: called with finished steps and with the controller, if there is one. It is called every few steps, and
-    before vLLM waits for requests. on_costs: called with the costs of all steps, at decoding step 64, 128,
-    256, ... or soon after.
+    before vLLM waits for requests. on_costs: called with the cost model of all steps, at decoding step 64, 128, 256,
+    ... or soon after.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Speculation:
         *,
         tiers: tuple[int, ...] | None = None,
         on_steps: Callable[[list[tuple[Step, EmittedTokens]], SafeController | None], None],
-        on_costs: Callable[[StepCosts], None],
+        on_costs: Callable[[LatencyModel], None],
         clock: Callable[[], float] = time.perf_counter,
     ):
         self._scheduler = scheduler
@@ -66,13 +66,13 @@ class Speculation:
         self._controller = None if latency is None else make_controller(latency)
         self._on_steps, self._on_costs, self._clock = on_steps, on_costs, clock
         self._costs = StepCosts(drafter.has_passes)
-        self._next_report = 64
+        self._next_fit = 2 * TRIAL_STEPS
         self._callers = Callers(self._max_draft_tokens)
         self._followed = Followed() if drafter.name in COPYING else None
-        self._ended: list[str] = []  # ended requests, kept until no decision is about them
-        self._to_forget: list[str] = []  # those of which none is
+        self._ended: list[str] = []  # requests that have ended since the last step was scheduled
+        self._to_forget: list[str] = []  # those that no decision is about
         self._decision: Decision | None = None  # the last one
-        self._is_open = False  # whether its outcome has not been told yet
+        self._is_open = False  # whether no step has carried it out yet
         self._last_draft_length = 0  # draft tokens made in the last scheduled step
         self._steps: dict[int, Step] = {}  # scheduled and not finished, by identity of their output
         self._last_completion: float | None = None  # None while vLLM waits for requests
@@ -80,7 +80,7 @@ class Speculation:
         self._unreported: list[tuple[Step, EmittedTokens]] = []
 
     def before_schedule(self) -> None:
-        """Make a decision, unless the last one is under way, and cut drafts to what is to be verified."""
+        """Make a decision, unless the last one is still to be carried out. Cut drafts to what is to be verified."""
         rows = batch.decoding(self._scheduler)
         if not self._is_open and (rows or len(self._scheduler.running) or len(self._scheduler.waiting)):
             self._decision, self._is_open = self._decide(rows), True
@@ -102,8 +102,9 @@ class Speculation:
         drafts = output.scheduled_spec_decode_tokens
         verified = dict(zip(drafts, map(len, drafts.values()), strict=True))
         num_decoding, prefill, context_tokens = self._fed(output.num_scheduled_tokens, verified)
-        is_carried_out = self._is_open and not any(step.decision for step in self._steps.values())
-        is_carried_out &= not self._drafter.has_passes or self._last_draft_length >= self._decision.draft_length
+        has_drafts = not self._drafter.has_passes or self._last_draft_length >= self._decision.draft_length
+        is_carried_out = self._is_open and has_drafts
+        self._is_open = self._is_open and not has_drafts
         self._steps[id(output)] = Step(
             output=output,
             scheduled_at=self._clock(),
@@ -114,7 +115,9 @@ class Speculation:
             context_tokens=context_tokens,
             draft_length=self._decision.draft_length,
             decision=self._decision if is_carried_out else None,
+            ended=tuple(self._ended),
         )
+        self._ended.clear()
         if len(self._steps) > MAX_UNDER_WAY:
             self._lose_oldest()
         self._last_draft_length = self._decision.draft_length
@@ -161,13 +164,8 @@ class Speculation:
         if finished is not None:
             self._unlearned.append(finished)
             step, outcome = finished
-            if step.decision is not None:
-                self._is_open = False
-                if self._followed is not None:
-                    self._followed.observe(step.decision, step, outcome)
-        if not self._is_open:
-            self._to_forget += self._ended
-            self._ended.clear()
+            if step.decision is not None and self._followed is not None:
+                self._followed.observe(step.decision, step, outcome)
         is_idle = not self._scheduler.has_unfinished_requests()
         if is_idle or self._controller is None:  # the steps that try lengths use the number of measured steps
             self.while_running()
@@ -188,12 +186,12 @@ class Speculation:
                 self._controller.end(number)
 
     def _lose_oldest(self) -> None:
-        """Drop the oldest step and the decision that it carries out. A new decision may be made."""
-        if self._steps.pop(next(iter(self._steps))).decision is not None:
-            self._is_open = False
+        """Drop the oldest step and the decision that it carries out."""
+        self._to_forget += self._steps.pop(next(iter(self._steps))).ended
 
     def _learn(self, step: Step, tokens: EmittedTokens) -> None:
         self._unreported.append((step, tokens))
+        self._to_forget += step.ended
         plan = None if step.decision is None else step.decision.plan
         if plan is None or plan.view is None or self._controller is None:
             return
@@ -209,6 +207,16 @@ class Speculation:
         if self._controller is None and self._costs.are_known:
             self._latency = self._costs.fit()
             self._controller = self._make_controller(self._latency)
+        elif self._costs.num_decoding >= self._next_fit:
+            self._next_fit = 2 * self._costs.num_decoding
+            self._refit()
+
+    def _refit(self) -> None:
+        """Fit the cost model to all steps. The controller goes on with it: there may be sizes it has guessed."""
+        self._latency = self._costs.fit()
+        self._on_costs(self._latency)
+        if self._controller is not None:
+            self._controller.use_latency(self._latency)
 
     def _lengths_of(self, rows: list) -> list[int]:
         """Lengths decided for these requests. Requests without a decision have no drafts, or those of the tier."""
@@ -277,15 +285,13 @@ class Speculation:
         """Steps of decoding requests alone, or of prefill alone, tell what a size costs."""
         fed = step.num_decoding + step.num_verified
         if not step.prefill.num_prefills:
-            size = StepSize(step.num_decoding, fed, fed, step.draft_length if self._drafter.has_passes else 0)
+            passes = max(step.draft_length - KEPT_PASSES, 0) if self._drafter.has_passes else 0
+            size = StepSize(step.num_decoding, fed, fed, passes)
         elif not step.num_decoding:
             size = StepSize(step.prefill.num_prefills, step.prefill.prefill_tokens, step.prefill.num_prefills)
         else:
             return
         self._costs.add(size, step.context_tokens, step.seconds)
-        if self._costs.num_decoding >= self._next_report:
-            self._next_report *= 2
-            self._on_costs(self._costs)
 
 
 def _cut_off(drafts: list, planned: list[int]) -> np.ndarray:

@@ -102,7 +102,7 @@ def best_choice(
             prices = Prices(best.goodput, best.off_goodput)
         return Choice(best, drafter, _NONE, target_seconds, prices, _NONE, fairness, is_found=True)
     widths = (1,) if plan_uniform or not models else settings.widths
-    planner = plan_uniform or partial(_best_lengths, fairness)
+    planner = partial(plan_uniform or _best_lengths, fairness)
     found = []
     for shaped in {id(each): each for each in map(estimates.of_width, widths)}.values():
         plan = partial(planner, view, shaped, target_seconds, value_of_time)

@@ -7,7 +7,7 @@ An engine with captured graphs may take longer for the step after a change of th
 import numpy as np
 
 from smartspec.control.goodput.settings import HysteresisSettings
-from smartspec.control.planner.lengths import LengthPlan, objective, relative_gain
+from smartspec.control.planner.lengths import LengthPlan, objective, power_mean, relative_gain, slot_gains
 from smartspec.control.policy import Estimates, length_caps
 from smartspec.control.records import BatchView
 
@@ -45,6 +45,7 @@ class Hysteresis:
 def plan_uniform(
     allowed_lengths: tuple[int, ...],
     hysteresis: Hysteresis,
+    fairness: float,
     view: BatchView,
     estimates: Estimates,
     target_seconds: np.ndarray,
@@ -54,14 +55,16 @@ def plan_uniform(
 ) -> LengthPlan:
     """The allowed length (or 0) of largest predicted goodput. Every row is charged the whole length: a row whose draft
     is shorter is padded, so that the pass keeps its shape. hysteresis: what a change of the length is charged.
-    drafter: int [R]; target_seconds, value_of_time: see planner; draft_seconds: float [D, K + 1], by drafter."""
+    drafter: int [R]; fairness, target_seconds, value_of_time: see planner; draft_seconds: float [D, K + 1], by
+    drafter."""
     caps = length_caps(view, drafter, estimates.max_draft_tokens)
     fits = [k for k in sorted(allowed_lengths) if k * view.num_rows <= view.draft_token_budget]
     candidates = np.array([0, *fits])
-    survival = np.concatenate([np.zeros((view.num_rows, 1)), estimates.survival_of(drafter)], axis=1)
-    is_drafted = np.arange(survival.shape[1]) <= caps[:, None]
-    accepted = view.weights @ np.cumsum(survival * is_drafted, axis=1)
-    emitted = view.weights.sum() + accepted[candidates]
+    survival = estimates.survival_of(drafter)
+    is_drafted = np.arange(survival.shape[1]) < caps[:, None]
+    gained = slot_gains(survival * is_drafted, view.weights, fairness).sum(axis=0).cumsum()
+    base = float(view.weights.sum())
+    emitted = power_mean(np.append(0.0, gained), base, fairness)[candidates]
     depths = np.minimum(candidates, int(caps[estimates.has_passes(drafter)].max(initial=0)))
     seconds = target_seconds[candidates * view.num_rows] + draft_seconds.sum(axis=0)[depths]
     seconds += estimates.latency.host_seconds
@@ -75,5 +78,5 @@ def plan_uniform(
         seconds=float(seconds[best]),
         off_goodput=float(goodput[0]),
         off_seconds=float(seconds[0]),
-        gain=relative_gain(float(values[best]), float(values[0]), float(emitted[0]), value_of_time),
+        gain=relative_gain(float(values[best]), float(values[0]), base, value_of_time),
     )

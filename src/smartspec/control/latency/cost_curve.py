@@ -22,6 +22,9 @@ from smartspec.control.latency.nnls import solve_nnls
 # A datacentre GPU's bend from memory- to compute-bound is at 300 to 400 tokens: without 384 times were 3 % out there.
 KNOTS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256, 384, 512)
 _SCALARS = ("constant", "per_context_token", "per_row", "per_attended_token", "per_scored_token")
+# Of a measurement, for each coefficient but the constant. Samples of one batch size do not say what its rows cost: then
+# the constant explains them. A pass that reads the weights takes hardly less time for fewer rows.
+RIDGE = 0.01
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,12 @@ class CostCurve:
     @staticmethod
     def fit(samples: list[ProfileSample]) -> "CostCurve":
         """Least squares of the relative error, all coefficients non-negative. ValueError on no or bad samples."""
+        return CostCurve.fit_beside(samples, np.zeros((len(samples), 0)))[0]
+
+    @staticmethod
+    def fit_beside(samples: list[ProfileSample], others: np.ndarray) -> tuple["CostCurve", np.ndarray]:
+        """The same where the seconds are also those of other things, whose sizes are others, float [samples, n]. Also
+        returns the seconds of one of each: float [n], not negative either."""
         for sample in samples:
             if not (np.isfinite(sample.seconds) and sample.seconds > 0 and sample.fed_tokens > 0 and sample.rows > 0):
                 raise ValueError(f"profile sample {sample} is unusable: seconds, fed_tokens and rows must be positive")
@@ -76,12 +85,15 @@ class CostCurve:
         knots = _usable_knots(fed)
         widths = np.append(np.diff(knots), np.inf)
         pieces = np.clip(fed[:, None] - knots, 0.0, widths)
-        design = np.column_stack([np.ones_like(fed), context, rows, attended, scored, pieces]) / seconds[:, None]
+        design = np.column_stack([np.ones_like(fed), context, rows, attended, scored, pieces, others])
+        design /= seconds[:, None]
         scale = np.maximum(design.max(axis=0), 1e-300)
-        coefficients = solve_nnls(design / scale, np.ones_like(seconds)) / scale
+        ridge = RIDGE * np.eye(len(scale))[1:]
+        values = np.append(np.ones_like(seconds), np.zeros(len(ridge)))
+        coefficients = solve_nnls(np.concatenate([design / scale, ridge]), values) / scale
         scalars = dict(zip(_SCALARS, coefficients[: len(_SCALARS)].tolist(), strict=True))
-        slopes = tuple(coefficients[len(_SCALARS) :].tolist())
-        return CostCurve(knots=tuple(knots.tolist()), slopes=slopes, **scalars)
+        slopes, of_others = np.split(coefficients[len(_SCALARS) :], [len(knots)])
+        return CostCurve(knots=tuple(knots.tolist()), slopes=tuple(slopes.tolist()), **scalars), of_others
 
     def seconds(
         self,

@@ -62,6 +62,7 @@ class LatencyModel:
         self._drafts = {number: CostCorrection(curve) for number, curve in enumerate(drafts) if curve is not None}
         self._one_pass_depths: dict[int, int] = {}
         self._context_limits: dict[int, int] = {}
+        self._kept_passes: dict[int, int] = {}
         self._host = RobustMean()
         self._sizes_seen: set[int] = set()
         self._relative_errors: deque[float] = deque(maxlen=NUM_ERRORS)
@@ -83,6 +84,7 @@ class LatencyModel:
             )
         self._one_pass_depths = {n: each.one_pass_depth for n, each in enumerate(drafters) if each.one_pass_depth}
         self._context_limits = {n: each.context_limit for n, each in enumerate(drafters) if each.context_limit}
+        self._kept_passes = {n: each.kept_passes for n, each in enumerate(drafters) if each.kept_passes}
 
     @property
     def host_seconds(self) -> float:
@@ -108,8 +110,10 @@ class LatencyModel:
         plan = Plan(np.minimum(view.max_draft_tokens, max_depth), drafter, width=width)
         for number, sizes in self._draft_sizes(view, plan, every_depth=True).items():
             passes = self._drafts[number].seconds(sizes)
-            seconds[number, 1 : len(passes) + 1] = passes if number in self._one_pass_depths else np.cumsum(passes)
-            seconds[number, len(passes) + 1 :] = seconds[number, len(passes)]
+            passes = passes if number in self._one_pass_depths else np.cumsum(passes)
+            first = self._kept_passes.get(number, 0) + 1
+            seconds[number, first : first + len(passes)] = passes
+            seconds[number, first + len(passes) :] = passes[-1]
         return seconds
 
     def predict(self, view: BatchView, plan: Plan, verified: np.ndarray) -> PredictedSeconds:
@@ -204,7 +208,7 @@ class LatencyModel:
         depth up to the plan's instead."""
         sizes = {}
         for number in self._drafts:
-            depths = np.where(plan.drafter == number, plan.passes, 0)
+            depths = np.where(plan.drafter == number, plan.passes - self._kept_passes.get(number, 0), 0).clip(0)
             if not depths.any():
                 continue
             lag, context = view.drafters[number].lag, view.context_tokens

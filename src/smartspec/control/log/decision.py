@@ -229,6 +229,7 @@ def _read_drafters(fields: Fields) -> tuple[DrafterSpec, ...]:
                 makes_trees=bool(d.get("makes_trees", False)),
                 one_pass_depth=int(d.get("one_pass_depth", 0)),
                 context_limit=int(d.get("context_limit", 0)),
+                kept_passes=int(d.get("kept_passes", 0)),
             )
             for d in fields.data["drafters"]
         ]

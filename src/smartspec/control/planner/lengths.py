@@ -101,7 +101,7 @@ def plan_lengths(
     num_positions = survival.shape[1]
     slots = np.flatnonzero(np.arange(num_positions) < caps[:, None])
     base = float(weights.sum())
-    gains = _slot_gains(survival, weights, fairness).ravel()[slots]
+    gains = slot_gains(survival, weights, fairness).ravel()[slots]
     order = (-gains).argsort(kind="stable")
     slots, gains = slots[order], gains[order]
     rows = slots // num_positions
@@ -136,7 +136,7 @@ def _best(
     bounds, depths = np.full(1, np.inf), [0]
     if first_depth is not None:
         # No plan of a depth is better than all slots that exist there at the price of none: most depths need no look.
-        all_emitted = _power_mean(np.bincount(first_depth, gains).cumsum(), base, fairness)
+        all_emitted = power_mean(np.bincount(first_depth, gains).cumsum(), base, fairness)
         least_seconds = times.draft[: len(all_emitted)] + (times.target[0] + times.host)
         bounds = objective(all_emitted, least_seconds, value_of_time)
         depths = (-bounds).argsort(kind="stable").tolist()
@@ -147,7 +147,7 @@ def _best(
         gained = existing[: len(times.target) - 1].cumsum()
         if not len(gained):
             continue
-        emitted = _power_mean(gained, base, fairness)
+        emitted = power_mean(gained, base, fairness)
         seconds = times.target[1 : len(emitted) + 1] + (times.draft[depth] + times.host)
         values = objective(emitted, seconds, value_of_time)
         n = int(values.argmax())
@@ -177,7 +177,7 @@ def _most(rows: np.ndarray, values: np.ndarray, num_rows: int) -> np.ndarray:
     return most
 
 
-def _slot_gains(survival: np.ndarray, weights: np.ndarray, fairness: float) -> np.ndarray:
+def slot_gains(survival: np.ndarray, weights: np.ndarray, fairness: float) -> np.ndarray:
     """What each slot adds to the sum that is maximised, float [R, K], never increasing along a row."""
     if not fairness:
         return weights[:, None] * survival
@@ -188,7 +188,7 @@ def _slot_gains(survival: np.ndarray, weights: np.ndarray, fairness: float) -> n
     return weights[:, None] * (after**power - before**power) / power
 
 
-def _power_mean(gained: np.ndarray, base: float, fairness: float) -> np.ndarray:
+def power_mean(gained: np.ndarray, base: float, fairness: float) -> np.ndarray:
     """Tokens of all rows together, by the mean that is maximised, when slots that add so much to the sum are taken."""
     power = 1.0 - fairness
     if not fairness or not base:
