@@ -95,7 +95,7 @@ def test_requests_that_end_are_forgotten_and_their_answers_remembered(tmp_path):
     assert [*own._texts] == ["6"]
     text = np.array(engine.texts["3"][:60])
     (best, *_) = own.drafters[1]._memory.of_salt("").matches(text, pack(text), 4)
-    assert best.tokens == engine.texts["3"][60:64]
+    assert best.match > 4 and [*best.tokens] == engine.texts["3"][60 : 60 + len(best.tokens)]
 
 
 class Failing(ModelFreeDrafter):
