@@ -8,10 +8,13 @@ from vllm.platforms import current_platform
 from vllm.v1.executor.abstract import Executor as VllmExecutor
 from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 from vllm.v1.executor.uniproc_executor import UniProcExecutor
+from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
 
 from smartspec.vllm_plugin.compatibility import drafts_in_scheduler
 
 logger = logging.getLogger("vllm.smartspec")  # below vLLM's own, whose handlers it so gets
+
+SAMPLE_PARAMETERS = ("logits", "spec_decode_metadata")  # of the model runner's _sample, vLLM 0.30 to 0.32
 
 
 class Executor(VllmExecutor):
@@ -29,10 +32,15 @@ class Executor(VllmExecutor):
     def _init_executor(self) -> None:
         super()._init_executor()
         self._drafts_here = drafts_in_scheduler(self.vllm_config)
-        if self._drafts_here:
-            problems = self.collective_rpc(sample_plainly)
-            if any(problems):
-                logger.warning("Steps without drafts are sampled by rejection: %s.", next(filter(None, problems)))
+        if not self._drafts_here:
+            return
+        try:
+            problems = self.collective_rpc(sample_plainly, args=(SAMPLE_PARAMETERS,))
+        except Exception as error:  # of any kind: a server that samples as vLLM does is better than none
+            problems = [repr(error)]
+        if any(problems):
+            text = "Steps without drafts are sampled by rejection, as vLLM does it: %s."
+            logger.warning(text, next(filter(None, problems)))
 
     @classmethod
     def supports_async_scheduling(cls) -> bool:
@@ -44,14 +52,13 @@ class Executor(VllmExecutor):
         return None if self._drafts_here else super().take_draft_token_ids()
 
 
-def sample_plainly(worker) -> str | None:
-    """From here on a worker of vLLM uses the plain sampler for steps without drafts, which takes less time. A text says
-    why it does not."""
+def sample_plainly(worker, expected: tuple[str, ...]) -> str | None:
+    """From here on a worker of vLLM uses the plain sampler for steps without drafts, which takes less time. If the
+    parameters of its sampling are not as expected, nothing changes, and a text says so."""
     runner = worker.model_runner
     sample = getattr(runner, "_sample", None)
-    expected = ("logits", "spec_decode_metadata")
     parameters = tuple(inspect.signature(sample).parameters) if callable(sample) else ()
-    if parameters != expected:
+    if parameters != expected or "num_draft_tokens" not in SpecDecodeMetadata.__dataclass_fields__:
         return f"{type(runner).__name__}._sample takes {parameters} in this version of vLLM, expected {expected}"
 
     def sample_of(logits, spec_decode_metadata):
