@@ -22,6 +22,7 @@ import typer
 from lib.commands import MIXED, SHIPPED_TASKS, PromptsPath, application, check_task, prompts_by_task, run
 from lib.rates import Cells, load_plan, report
 from lib.vllm_policies import (
+    IN_SCHEDULER,
     NGRAM,
     OURS,
     POLICIES,
@@ -29,6 +30,7 @@ from lib.vllm_policies import (
     Results,
     compare,
     end_servers_on_sigterm,
+    is_ours,
     servers_of,
     vllm_command,
 )
@@ -51,7 +53,9 @@ app = application(__doc__)
 def policies(
     vllm_python: VllmPython,
     model_path: ModelPath,
-    policies: Annotated[str, typer.Option(help=f"Separated by commas; with off and {OURS}.")] = POLICIES,
+    policies: Annotated[
+        str, typer.Option(help=f"Separated by commas; with off, and {OURS} or {IN_SCHEDULER} last.")
+    ] = POLICIES,
     tasks: Tasks = "summarization,rag,editing,chat",
     concurrency: Concurrency = "1,4,8,16,32",
     rounds: Rounds = 6,
@@ -77,18 +81,18 @@ def policies(
     SmartSpec starts from, and with the acceptance it saw makes the table of Dynamic SD
     (`num_speculative_tokens_per_batch_size`).
 
-    Tokens per second of a cell are the geometric mean of its rounds. The ratio is SmartSpec's to the best other
-    policy's; in brackets the 90 % interval, bootstrap over rounds, in which each draw has a best of its own. Then the
-    same against off. The folder keeps everything: the same command goes on where it was ended, after an error or
-    Ctrl-C; with --rounds raised it adds to what is there.
+    smartspec:scheduler drafts with our own drafters, in vLLM's scheduler. Tokens per second of a cell are the geometric
+    mean of its rounds. The ratio is that of the last policy to the best other; in brackets the 90 % interval, bootstrap
+    over rounds, in which each draw has a best of its own. Then the same against off. The folder keeps everything: the
+    same command goes on where it was ended, after an error or Ctrl-C; with --rounds raised it adds to what is there.
     """
     vllm, names, by_task = (
         vllm_command(model_path, vllm_python, kv_tokens),
         policies.split(","),
         prompts_by_task(prompts),
     )
-    if not {"off", OURS} <= set(names):
-        raise ValueError(f"--policies {policies}: name off and {OURS}, which the ratios need")
+    if "off" not in names or not is_ours(names[-1]):
+        raise ValueError(f"--policies {policies}: name off, and {OURS} or {IN_SCHEDULER} last, which the ratios need")
     by_task = prompts_by_task(prompts)
     for task in tasks.split(","):
         check_task(task, by_task)

@@ -66,6 +66,7 @@ class TextEngine:
 
     def _step(self) -> None:
         from vllm.schedulers import ModelRunnerOutput
+        from vllm.v1.outputs import DraftTokenIds
 
         output, scheduler = self._scheduler.schedule(), self._scheduler
         sampled, sizes = [], []
@@ -84,7 +85,7 @@ class TextEngine:
         scheduler.update_from_output(output, ModelRunnerOutput(rows, sampled))
         decoding = [r for r in scheduler.requests.values() if r.num_tokens == r.num_computed_tokens + 1]
         drafts = {r.request_id: list(cached_lookup(tuple(r.tokens))[: scheduler.num_spec_tokens]) for r in decoding}
-        scheduler.update_draft_token_ids(drafts)
+        scheduler.update_draft_token_ids(DraftTokenIds(list(drafts), list(drafts.values())))
 
 
 def engine(policy: str, folder: Path, curve: CostCurve, noise: float) -> TextEngine:

@@ -28,6 +28,8 @@ NGRAM = {"method": "ngram", "prompt_lookup_min": 2, "prompt_lookup_max": 4}
 FEWEST_REQUESTS = 4  # of a round
 KV_BLOCK = 128  # tokens, vLLM's own choice on CPUs
 OURS = "smartspec"
+IN_SCHEDULER = "smartspec:scheduler"  # with drafts of our own, made in the scheduler
+OWN_DRAFTS = {"model": "smartspec.vllm_plugin.proposer.NoDrafts"}
 STARTS_AT_ONCE = 2  # a start of vLLM computes on one core, mostly
 POLICIES = f"off,fixed:1,fixed:3,fixed:5,dynamic-sd,{OURS}"
 LOW, HIGH, NUM_DRAWS = 5, 95, 2000  # percentiles of the interval
@@ -99,14 +101,21 @@ def policy_command(
         drafts["num_speculative_tokens"] = int(name.removeprefix("fixed:"))
     elif name == "dynamic-sd":
         drafts |= table or {}
-    elif name == OURS:
+    elif is_ours(name):
         settings = {"smartspec": {"cache": str(folder.absolute())}}
         if table is None:
             settings["smartspec"]["decision_log"] = str((folder / "learned.jsonl").absolute())
         options = ["--scheduler-cls", "smartspec.vllm_plugin.Scheduler", "--additional-config", literal(settings)]
+        if name == IN_SCHEDULER:
+            drafts = OWN_DRAFTS | {"num_speculative_tokens": LONGEST}
+            options += ["--distributed-executor-backend", "smartspec.vllm_plugin.executor.Executor"]
     else:
-        raise ValueError(f"unknown policy {name!r}: use off, fixed:K, dynamic-sd or {OURS}")
+        raise ValueError(f"unknown policy {name!r}: use off, fixed:K, dynamic-sd, {OURS} or {IN_SCHEDULER}")
     return ServerCommand([*vllm.arguments, "--speculative-config", literal(drafts), *options], vllm.environment)
+
+
+def is_ours(name: str) -> bool:
+    return name in (OURS, IN_SCHEDULER)
 
 
 def vllm_command(model_path: str, vllm_python: str, kv_tokens: int) -> ServerCommand:
@@ -123,10 +132,11 @@ def literal(value: dict) -> str:
     return json.dumps(value).replace("{", "{{").replace("}", "}}")
 
 
-def learn(vllm: ServerCommand, folder: Path, rounds: dict[Cell, list[LoadRequest]], method: dict) -> dict:
-    """Serve every cell once with SmartSpec, and make a table from the step times and the acceptance seen."""
+def learn(name: str, vllm: ServerCommand, folder: Path, rounds: dict[Cell, list[LoadRequest]], method: dict) -> dict:
+    """Serve every cell once with a policy of SmartSpec's, and make a table from the step times and the acceptance
+    seen."""
     (folder / "learned.jsonl").unlink(missing_ok=True)  # of a start that was ended
-    with running(policy_command(OURS, vllm, folder, None, method), folder / "learn.log") as target:
+    with running(policy_command(name, vllm, folder, None, method), folder / "learn.log") as target:
         for cell, requests in rounds.items():
             say(f"learning step times: {cell.key}")
             measure(target, LoadPlan(requests, concurrency=cell.concurrency))
@@ -188,11 +198,11 @@ def ratio(speeds: np.ndarray, ours: int, others: list[int]) -> tuple[float, floa
 
 
 def results_table(results: Results, cells: list[Cell]) -> Table:
-    """A line for each cell, the worst ratio of SmartSpec first."""
+    """A line for each cell, the worst ratio of the last policy first."""
     policies = results.settings["policies"]
-    title = f"Tokens/s in vLLM; {OURS} against the best other, and against off"
+    title = f"Tokens/s in vLLM; {policies[-1]} against the best other, and against off"
     columns = ("task", "c", *policies, "of best", "of off", "rounds", "same text")
-    ours = policies.index(OURS)
+    ours = len(policies) - 1
     others = [number for number in range(len(policies)) if number != ours]
     rows = []
     for cell in (cell for cell in cells if cell.key in results.rounds):
@@ -227,7 +237,9 @@ def compare(
         return cell.requests(prompts[cell.task], number, settings["max_tokens"], waves)
 
     if todo and results.table is None:
-        results.table = learn(vllm, folder, {cell: requests_of(cell, -1, waves=1) for cell in cells}, method)
+        learned = {cell: requests_of(cell, -1, waves=1) for cell in cells}
+        for name in sorted(filter(is_ours, names), reverse=True):  # the table is that of OURS, where that is measured
+            results.table = learn(name, vllm, folder, learned, method)
         results.write()
     with servers_of(names if todo else [], vllm, folder, results.table, method) as targets:
         for done, (number, cell) in enumerate(todo):

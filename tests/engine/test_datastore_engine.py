@@ -13,11 +13,11 @@ from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.drafters.datastore import Datastore
 from smartspec.drafters.datastore_build import NgramCounts, write_datastore
+from smartspec.drafters.tokenizer_digest import quick_digest
 from smartspec.engine.drafting.shipped_datastore import DATASTORES, datastore_folder
 from smartspec.engine.models.default_model import DEFAULT_MODEL
 from smartspec.engine.runtime.build import Engine, build_engine
 from smartspec.engine.runtime.config import EngineConfig
-from smartspec.engine.text.tokenizer_digest import quick_digest
 
 pytestmark = pytest.mark.usefixtures("loaded_once")
 MAX_TOKENS = 40

@@ -26,7 +26,6 @@ def test_configuration_goes_before_environment():
         ({"metrics_seconds": "soon"}, "soon"),
         ({"metrics_seconds": -1}, "-1"),
         ("off", "off"),
-        ({"drafter": "mine:Mine"}, "vLLM drafts itself, name the drafter in --speculative-config"),
     ],
 )
 def test_a_wrong_setting_is_named(section, named):

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 from vllm.schedulers import AsyncScheduler, ModelRunnerOutput, Request, Scheduler
+from vllm.v1.outputs import DraftTokenIds
 
 VOCABULARY = 1000
 FULL_GRAPHS = SimpleNamespace(has_full_cudagraphs=lambda: True)
@@ -128,9 +129,8 @@ class ToyEngine:
             self.now += base + per_token * output.total_num_scheduled_tokens + per_pass * passes
         self.scheduler.update_from_output(output, model_output)
         if not isinstance(self.scheduler, AsyncScheduler):
-            self.scheduler.update_draft_token_ids(
-                {name: list(draft) for name, draft in self.drafts.items() if self._decodes(name)}
-            )
+            drafts = {name: list(draft) for name, draft in self.drafts.items() if self._decodes(name)}
+            self.scheduler.update_draft_token_ids(DraftTokenIds(list(drafts), list(drafts.values())))
 
     def _decodes(self, name: str) -> bool:
         request = self.scheduler.requests.get(name)

@@ -11,9 +11,12 @@ from vllm.platforms import current_platform
 
 from smartspec.control import BatchView, Controller, Plan, Policy
 from smartspec.vllm_plugin import build
+from smartspec.vllm_plugin.compatibility import NO_DRAFTS
 
 LONGEST = 5
 NGRAM = {"method": "ngram", "num_speculative_tokens": LONGEST, "prompt_lookup_min": 2, "prompt_lookup_max": 4}
+IN_SCHEDULER = {"model": NO_DRAFTS, "num_speculative_tokens": LONGEST}
+EXECUTOR = {"distributed_executor_backend": "smartspec.vllm_plugin.executor.Executor"}
 
 
 def self_draft(model: str) -> dict:
@@ -22,8 +25,8 @@ def self_draft(model: str) -> dict:
 
 
 class RestlessLengths(Policy):
-    """Draft lengths drawn anew for every request and step, and sometimes none for many steps: a host that survives this
-    survives any policy."""
+    """Drafters and lengths drawn anew for every request and step, and sometimes none for many steps: a host that
+    survives this survives any policy."""
 
     def __init__(self, seed: int = 0):
         self._random = np.random.default_rng(seed)
@@ -32,11 +35,12 @@ class RestlessLengths(Policy):
     def plan(self, view: BatchView, estimates) -> Plan:
         if not self._quiet_steps and self._random.random() < 0.1:
             self._quiet_steps = int(self._random.integers(1, 12))
-        lengths = self._random.integers(0, view.draft_lengths[0] + 1)
+        drafter = self._random.integers(0, len(view.draft_lengths), size=view.num_rows)
+        lengths = self._random.integers(0, view.draft_lengths[drafter, np.arange(view.num_rows)] + 1)
         if self._quiet_steps:
             self._quiet_steps -= 1
             lengths = np.zeros_like(lengths)
-        return Plan(lengths, np.where(lengths > 0, 0, -1))
+        return Plan(lengths, np.where(lengths > 0, drafter, -1))
 
 
 def restless(monkeypatch) -> None:

@@ -21,6 +21,7 @@ from smartspec.control.policy import Estimates, Policy, plan_of_lengths
 from smartspec.control.records import (
     BatchView,
     Drafted,
+    DrafterQuery,
     DrafterSpec,
     DrafterView,
     FreeTests,
@@ -37,6 +38,7 @@ __all__ = [
     "CostCurve",
     "DecisionRecord",
     "Drafted",
+    "DrafterQuery",
     "DrafterSpec",
     "DrafterView",
     "Estimates",

@@ -10,8 +10,8 @@ from transformers import PreTrainedTokenizerBase
 
 from smartspec.drafters.datastore import DatastoreHeader
 from smartspec.drafters.datastore_build import LEAST_COUNT, NgramCounts, check_new, write_datastore
+from smartspec.drafters.tokenizer_digest import quick_digest
 from smartspec.engine.models.load import load_model
-from smartspec.engine.text.tokenizer_digest import quick_digest
 from smartspec.train.origin import tokenizer_digest
 from smartspec.train.shards import read_shard, tokenizer_of
 

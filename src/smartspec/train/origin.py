@@ -12,8 +12,8 @@ import torch
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
+from smartspec.drafters.tokenizer_digest import PROBE
 from smartspec.engine.models.taps import tapped
-from smartspec.engine.text.tokenizer_digest import PROBE
 from smartspec.train.shards import read_shard, shard_paths, tokenizer_of
 from smartspec.train.signals import read_signals, signals_of
 

@@ -12,11 +12,12 @@ import vllm
 from vllm.platforms import current_platform
 
 from smartspec.control import Controller, DrafterSpec, LatencyModel, LogHeader, SafeController
-from smartspec.vllm_plugin.compatibility import runs_in_lockstep, slowness
+from smartspec.vllm_plugin.compatibility import NO_DRAFTS, drafts_in_scheduler, runs_in_lockstep, slowness
 from smartspec.vllm_plugin.copying import COPYING, LEAST_FOLLOWED
 from smartspec.vllm_plugin.cost_file import CostFile, setup_key
 from smartspec.vllm_plugin.costs import StepCosts
 from smartspec.vllm_plugin.decision_log import DecisionLog
+from smartspec.vllm_plugin.drafter_list import make_drafters
 from smartspec.vllm_plugin.metrics import Metrics, metrics_path
 from smartspec.vllm_plugin.settings import Settings
 from smartspec.vllm_plugin.speculation import KEPT_PASSES, MODEL_FREE, Speculation
@@ -34,18 +35,25 @@ def make_speculation(scheduler, settings: Settings) -> Speculation:
     tiers = captured_lengths(config)
     settings = replace(settings, policy=policy_name(settings.policy, tiers))
     matches = LEAST_FOLLOWED if method in COPYING else (0,)
+    own = make_drafters(config, settings, scheduler.num_spec_tokens) if drafts_in_scheduler(config) else None
+    if own is None and settings.drafter is not None:
+        raise ValueError(
+            f"setting 'drafter' is {settings.drafter!r}, but vLLM's method {method} drafts: our drafters draft with "
+            f'--speculative-config \'{{"model": "{NO_DRAFTS}", "num_speculative_tokens": 5}}\''
+        )
     # Ranks in lockstep draft the configured length. A decision saves only verification, as with model-free drafts.
     has_passes = method not in MODEL_FREE and not runs_in_lockstep(config)
     drafter = DrafterSpec(method, has_passes, matches, kept_passes=KEPT_PASSES * has_passes)
+    drafters = (drafter,) if own is None else own.specs
     if advice := slowness(method, current_platform.is_cpu(), os.environ):
         logger.warning(advice)
     key = setup_key(config, vllm.__version__, _device_name(), tiers)
     costs = CostFile(settings.cache, key, may_write=engine_index == 0)
-    latency = _load(costs, drafter)
+    latency = _load(costs, drafters)
     logger.info(
-        "SmartSpec decides draft lengths: policy %s, method %s, at most %d tokens, step times from %s",
+        "SmartSpec decides draft lengths: policy %s, %s, at most %d tokens, step times from %s",
         settings.policy,
-        method,
+        f"method {method}" if own is None else f"drafts by {', '.join(spec.name for spec in own.specs)}",
         scheduler.num_spec_tokens,
         costs.path if latency else "the first steps",
     )
@@ -56,8 +64,8 @@ def make_speculation(scheduler, settings: Settings) -> Speculation:
     )
     return Speculation(
         scheduler,
-        drafter,
-        _controllers(config, settings, scheduler.num_spec_tokens, drafter, engine_index),
+        own or drafter,
+        _controllers(config, settings, scheduler.num_spec_tokens, drafters, engine_index),
         latency,
         tiers=tiers,
         on_steps=metrics.observe,
@@ -66,11 +74,11 @@ def make_speculation(scheduler, settings: Settings) -> Speculation:
 
 
 def _controllers(
-    config, settings: Settings, max_draft_tokens: int, drafter: DrafterSpec, engine_index: int
+    config, settings: Settings, max_draft_tokens: int, drafters: tuple[DrafterSpec, ...], engine_index: int
 ) -> Callable[[LatencyModel], SafeController]:
     """Makes the controller, once there is a cost model for it. Errors of the policy or the log are raised now."""
-    costs = StepCosts(drafter.has_passes).fit()
-    if needs := Controller(settings.policy, max_draft_tokens, costs, drafters=(drafter,)).policy.needs:
+    costs = StepCosts(drafters[0].has_passes).fit()
+    if needs := Controller(settings.policy, max_draft_tokens, costs, drafters=drafters).policy.needs:
         raise ValueError(
             f"policy {settings.policy!r} needs {', '.join(needs)}, which vLLM does not tell a scheduler: use another"
         )
@@ -80,19 +88,19 @@ def _controllers(
     log = None if path is None else DecisionLog(path)
 
     def make_controller(latency: LatencyModel) -> SafeController:
-        controller = Controller(settings.policy, max_draft_tokens, latency, drafters=(drafter,))
+        controller = Controller(settings.policy, max_draft_tokens, latency, drafters=drafters)
         if log is not None:
             model = str(config.model_config.model)
-            log.begin(LogHeader(model, settings.policy, max_draft_tokens, (drafter,), latency.to_dict()))
+            log.begin(LogHeader(model, settings.policy, max_draft_tokens, drafters, latency.to_dict()))
             controller.on_record = log.add
         return SafeController(controller, logger.warning)
 
     return make_controller
 
 
-def _load(costs: CostFile, drafter: DrafterSpec) -> LatencyModel | None:
+def _load(costs: CostFile, drafters: tuple[DrafterSpec, ...]) -> LatencyModel | None:
     try:
-        return costs.load((drafter,))
+        return costs.load(drafters)
     except (ValueError, OSError) as error:
         logger.warning("the cost model %s is unusable (%s): step times are learned anew", costs.path, error)
         return None

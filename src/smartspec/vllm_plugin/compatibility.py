@@ -11,6 +11,7 @@ METHODS = {
     "_update_after_schedule": ("self", "scheduler_output"),
     "get_grammar_bitmask": ("self", "scheduler_output"),
     "update_from_output": ("self", "scheduler_output", "model_runner_output"),
+    "update_draft_token_ids": ("self", "draft_token_ids"),
     "has_unfinished_requests": ("self",),
     "get_request_counts": ("self",),
     "get_kv_cache_usage": ("self",),
@@ -19,6 +20,15 @@ ATTRIBUTES = (
     "running", "waiting", "requests", "num_spec_tokens", "dynamic_sd_lookup", "max_num_scheduled_tokens",
     "max_num_running_reqs", "max_model_len", "cache_config",
 )  # fmt: skip
+
+
+NO_DRAFTS = "smartspec.vllm_plugin.proposer.NoDrafts"  # the drafter of vLLM's workers that makes none
+
+
+def drafts_in_scheduler(vllm_config) -> bool:
+    """Whether drafters of ours draft in the scheduler, as the drafter of vLLM's workers makes no drafts."""
+    speculation = vllm_config.speculative_config
+    return speculation is not None and (speculation.method, speculation.model) == ("custom_class", NO_DRAFTS)
 
 
 def version_problem(version: str) -> str | None:

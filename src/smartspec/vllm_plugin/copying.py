@@ -41,7 +41,7 @@ class Followed:
             if next_draft < 0:
                 follows = num_verified > 0
             else:
-                follows = num_verified == decided and outcome.newest[name] == next_draft
+                follows = num_verified == decided and outcome.tokens[name][-1] == next_draft
             if follows:
                 found[name] = self._tokens.get(name, 0) + emitted
         self._tokens = found

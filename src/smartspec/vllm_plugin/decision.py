@@ -15,7 +15,8 @@ from smartspec.vllm_plugin.batch import Prefill
 class Decision:
     """names: vLLM's ids of the rows of view, which expects prefill. lengths: int [R], draft tokens to verify.
     draft_length: draft tokens the drafter is to make for all. cut_off: by row, the first draft token that is there and
-    not verified, -1 if unknown; None where drafts are made in passes. plan: the controller's, if there is one."""
+    not verified, -1 if unknown; None where drafts are made in passes. plan: the controller's, if there is one. drafter:
+    int [R], whose draft each row gets. host_seconds: that the decision took, with the search for drafts."""
 
     names: tuple[str, ...]
     view: BatchView
@@ -24,6 +25,8 @@ class Decision:
     draft_length: int
     cut_off: np.ndarray | None
     plan: Plan | None = None
+    drafter: np.ndarray | None = None
+    host_seconds: float = 0.0
 
 
 @dataclass
@@ -33,7 +36,8 @@ class Step:
     ended when it was scheduled, and not when the step before was.
 
     Set once it has finished: seconds, measured; predicted_seconds, None without a prediction; is_overruled, whether
-    its lengths differ from those of the policy's rule alone."""
+    its lengths differ from those of the policy's rule alone; free_tests, by drafter, where drafters of ours were
+    queried."""
 
     output: object
     scheduled_at: float
@@ -48,15 +52,16 @@ class Step:
     seconds: float = 0.0
     predicted_seconds: float | None = None
     is_overruled: bool = False
+    free_tests: tuple[FreeTests, ...] = ()
 
 
 @dataclass(frozen=True)
 class EmittedTokens:
-    """The outcome of a step. emitted: tokens by request, at least one, of those whose output counts. newest: the last
-    of each, where a decision with cut_off was carried out. invalid: draft tokens that broke a grammar, by request."""
+    """The outcome of a step. emitted: tokens by request, at least one, of those whose output counts. tokens: these
+    tokens, where a decision with cut_off was carried out. invalid: draft tokens that broke a grammar, by request."""
 
     emitted: Mapping[str, int]
-    newest: Mapping[str, int] = field(default_factory=dict)
+    tokens: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     invalid: Mapping[str, int] = field(default_factory=dict)
 
     @cached_property
@@ -81,9 +86,9 @@ class EmittedTokens:
             if len(some := sampled[row]) and (request := requests.get(name)) and not request.num_stale_output_tokens
         }
         emitted = dict(zip(tokens, map(len, tokens.values()), strict=True))
-        tells_newest = step.decision is not None and step.decision.cut_off is not None
-        newest = {name: some[-1] for name, some in tokens.items()} if tells_newest else {}
-        return EmittedTokens(emitted, newest, getattr(step.output, "num_invalid_spec_tokens", None) or {})
+        are_needed = step.decision is not None and step.decision.cut_off is not None
+        kept = {name: tuple(some) for name, some in tokens.items()} if are_needed else {}
+        return EmittedTokens(emitted, kept, getattr(step.output, "num_invalid_spec_tokens", None) or {})
 
 
 def outcome_of(step: Step, tokens: EmittedTokens, seconds: StepSeconds) -> Outcome:
@@ -101,14 +106,14 @@ def outcome_of(step: Step, tokens: EmittedTokens, seconds: StepSeconds) -> Outco
     drafted = np.maximum(drafted, verified)
     return Outcome.of(
         view,
-        Plan(drafted, np.where(drafted > 0, 0, -1)),
+        Plan(drafted, np.where(drafted > 0, 0 if decision.drafter is None else decision.drafter, -1)),
         Drafted(drafted),
         verified,
         accepted,
         seconds,
         tested=np.where(emitted > 0, np.minimum(valid, accepted + 1), 0),
         num_emitted=min(tokens.num_emitted, view.num_rows + view.num_prefills + int(accepted.sum())),
-        free_tests=_free_tests(decision, tokens, verified, accepted),
+        free_tests=step.free_tests or _free_tests(decision, tokens, verified, accepted),
     )
 
 
@@ -116,9 +121,9 @@ def _free_tests(
     decision: Decision, tokens: EmittedTokens, verified: np.ndarray, accepted: np.ndarray
 ) -> tuple[FreeTests, ...]:
     """Where all verified tokens were accepted, the target's next token tells whether the draft's next was right."""
-    if decision.cut_off is None:
+    if decision.cut_off is None or len(decision.view.drafters) != 1:
         return ()
-    newest = _column(decision, tokens.newest, missing=-1)
+    newest = _column(decision, {name: some[-1] for name, some in tokens.tokens.items()}, missing=-1)
     is_known = (decision.cut_off >= 0) & (newest >= 0) & (accepted == verified) & (verified == decision.lengths)
     tests = FreeTests(
         position=np.where(is_known, verified, 0),

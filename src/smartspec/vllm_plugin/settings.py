@@ -12,12 +12,17 @@ PREFIX = "SMARTSPEC_"
 @dataclass(frozen=True)
 class Settings:
     """policy: as `smartspec serve --policy`. decision_log: file to write every decision to, must not exist yet. cache:
-    folder of learned cost models. metrics_seconds: how often metrics are handed to the API server."""
+    folder of learned cost models. metrics_seconds: how often metrics are handed to the API server.
+
+    Where drafts are made in the scheduler: drafter: names of those that draft, None for what is best. datastore: their
+    folder, "none" for none; without a name one that comes with SmartSpec, if it fits the tokenizer."""
 
     policy: str = "goodput"
     decision_log: Path | None = None
     cache: Path = Path.home() / ".cache" / "smartspec"
     metrics_seconds: float = 1.0
+    drafter: str | None = None
+    datastore: str | None = None
 
     @staticmethod
     def read(additional_config: object, environment: Mapping[str, str] = os.environ) -> "Settings":
@@ -26,11 +31,6 @@ class Settings:
         section = additional_config.get(SECTION, {}) if isinstance(additional_config, dict) else {}
         if not isinstance(section, dict):
             raise ValueError(f"additional_config[{SECTION!r}] is {section!r}: it must be an object of settings")
-        if of_drafter := sorted({"drafter", "drafters"} & set(section)):
-            raise ValueError(
-                f"setting {of_drafter[0]!r} in additional_config[{SECTION!r}]: vLLM drafts itself, name the drafter in "
-                "--speculative-config (its method custom_class takes a class of your own)"
-            )
         names = {field.name for field in fields(Settings)}
         if unknown := sorted(set(section) - names):
             raise ValueError(f"unknown settings {unknown} in additional_config[{SECTION!r}]: use {sorted(names)}")
@@ -55,4 +55,4 @@ def _converted(name: str, value: object):
         return seconds
     if not isinstance(value, str):
         raise ValueError(f"setting {name!r} is {value!r}: use a text")
-    return value if name == "policy" else Path(value)
+    return Path(value) if name in ("decision_log", "cache") else value

@@ -25,6 +25,7 @@ from smartspec.vllm_plugin.callers import Callers, Columns
 from smartspec.vllm_plugin.copying import COPYING, Followed
 from smartspec.vllm_plugin.costs import TRIAL_STEPS, StepCosts, StepSize
 from smartspec.vllm_plugin.decision import Decision, EmittedTokens, Step, outcome_of
+from smartspec.vllm_plugin.drafting import OwnDrafters
 
 # Methods whose drafts always have the configured length: a decision can save only their verification.
 MODEL_FREE = ("ngram", "ngram_gpu", "suffix", "medusa", "custom_class")
@@ -36,9 +37,11 @@ MAX_UNDER_WAY = 16  # steps that wait for their outcome; vLLM has two at a time
 
 
 class Speculation:
-    """Decides for one scheduler of vLLM. drafter: as the controller names it. controller: made from a cost model, as
-    soon as there is one. latency: the first cost model, None to learn it from the first steps. tiers: all requests of a
-    step share one of these lengths; None where lengths may differ.
+    """Decides for one scheduler of vLLM.
+
+    drafter: vLLM's, as the controller names it, or ours. controller: made from a cost model, as soon as there is one.
+    latency: the first cost model, None to learn it from the first steps. tiers: all requests of a step share one of
+    these lengths; None where lengths may differ.
 
     on_steps: called with finished steps and with the controller, if there is one. It is called every few steps, and
     before vLLM waits for requests. on_costs: called with the cost model of all steps, at decoding step 64, 128, 256,
@@ -48,7 +51,7 @@ class Speculation:
     def __init__(
         self,
         scheduler,
-        drafter: DrafterSpec,
+        drafter: DrafterSpec | OwnDrafters,
         make_controller: Callable[[LatencyModel], SafeController],
         latency: LatencyModel | None,
         *,
@@ -58,17 +61,18 @@ class Speculation:
         clock: Callable[[], float] = time.perf_counter,
     ):
         self._scheduler = scheduler
-        self._drafter = drafter
+        self._own = drafter if isinstance(drafter, OwnDrafters) else None
+        self._drafter = drafter.specs[0] if isinstance(drafter, OwnDrafters) else drafter
         self._max_draft_tokens = scheduler.num_spec_tokens
         self._tiers = tiers
         self._make_controller = make_controller
         self._latency = latency
         self._controller = None if latency is None else make_controller(latency)
         self._on_steps, self._on_costs, self._clock = on_steps, on_costs, clock
-        self._costs = StepCosts(drafter.has_passes)
+        self._costs = StepCosts(self._drafter.has_passes)
         self._next_fit = 2 * TRIAL_STEPS
         self._callers = Callers(self._max_draft_tokens)
-        self._followed = Followed() if drafter.name in COPYING else None
+        self._followed = Followed() if self._drafter.name in COPYING else None
         self._ended: list[str] = []  # requests that have ended since the last step was scheduled
         self._to_forget: list[str] = []  # those that no decision is about
         self._decision: Decision | None = None  # the last one
@@ -142,6 +146,8 @@ class Speculation:
             self._report()
         for name in self._to_forget:
             number = self._callers.forget(name)
+            if self._own is not None:
+                self._own.end(name)
             if number is not None and self._controller is not None:
                 self._controller.end(number)
         self._to_forget.clear()
@@ -166,6 +172,8 @@ class Speculation:
             step, outcome = finished
             if step.decision is not None and self._followed is not None:
                 self._followed.observe(step.decision, step, outcome)
+            if self._own is not None and step.decision is not None and step.decision.drafter is not None:
+                step.free_tests = self._own.observe(step.decision.drafter, step.verified, outcome.tokens)
         is_idle = not self._scheduler.has_unfinished_requests()
         if is_idle or self._controller is None:  # the steps that try lengths use the number of measured steps
             self.while_running()
@@ -181,6 +189,8 @@ class Speculation:
             waiting.clear()
         self._decision, self._is_open, self._last_draft_length, self._last_completion = None, False, 0, None
         self._followed = None if self._followed is None else Followed()
+        if self._own is not None:
+            self._own.start_over()
         for number in self._callers.forget_all():
             if self._controller is not None:
                 self._controller.end(number)
@@ -226,21 +236,35 @@ class Speculation:
         return [by_name.get(request.request_id, undecided) for request in rows]
 
     def _decide(self, rows: list) -> Decision:
+        began = self._clock()
         columns = self._callers.columns(rows)
         prefill = batch.expected_prefill(self._scheduler, len(rows))
-        drafts = None if self._drafter.has_passes else [request.spec_token_ids for request in rows]
-        view = self._view(rows, columns, prefill, drafts)
+        view = self._view(rows, columns, prefill)
         plan = None
         if self._controller is None:
+            view = view.queried(True)
             lengths = (0, *self._tiers) if self._tiers else range(self._max_draft_tokens + 1)
-            wanted = np.minimum(view.drafters[0].lengths, self._costs.trial_length(lengths))
-            verified = wanted
+            wanted = np.minimum(view.draft_lengths.max(axis=0), self._costs.trial_length(lengths))
+            verified, drafter = wanted, view.draft_lengths.argmax(axis=0)
         else:
             plan = self._controller.plan(view)
-            wanted = np.asarray(plan.lengths)
+            view = view.queried(False) if plan.view is None else plan.view
+            wanted, drafter = np.asarray(plan.lengths), np.asarray(plan.drafter)
             verified = self._controller.cut(plan, Drafted(wanted))
-        cut_off = None if drafts is None else _cut_off(drafts, verified.tolist())
-        return Decision(columns.names, view, prefill, verified, self._draft_length(rows, wanted), cut_off, plan)
+        if self._own is not None:
+            self._own.place(self._scheduler, drafter, verified)
+        cut_off = None if self._drafter.has_passes else _cut_off(rows, verified.tolist())
+        return Decision(
+            columns.names,
+            view,
+            prefill,
+            verified,
+            self._draft_length(rows, wanted),
+            cut_off,
+            plan,
+            drafter if self._own is not None else None,
+            self._clock() - began,
+        )
 
     def _draft_length(self, rows: list, wanted: np.ndarray) -> int:
         if not self._drafter.has_passes:
@@ -248,20 +272,17 @@ class Speculation:
         # Prefill alone says nothing about lengths: requests begin to decode with what was decided last.
         return int(wanted.max()) if rows else self._last_draft_length
 
-    def _view(self, rows: list, columns: Columns, prefill: batch.Prefill, drafts: list | None) -> BatchView:
-        """drafts: of each row, where they exist already."""
+    def _view(self, rows: list, columns: Columns, prefill: batch.Prefill) -> BatchView:
         scheduler = self._scheduler
         context_tokens = np.array([request.num_computed_tokens for request in rows], dtype=np.int64)
         useful = batch.longest_useful(rows, context_tokens, scheduler.max_model_len, until_they_end=not self._tiers)
-        caps = lengths = np.minimum(np.minimum(columns.max_draft_tokens, self._max_draft_tokens), useful)
-        if drafts is not None:
-            lengths = np.minimum(caps, np.fromiter(map(len, drafts), np.int64, len(drafts)))
+        caps = np.minimum(np.minimum(columns.max_draft_tokens, self._max_draft_tokens), useful)
         budget = min(scheduler.max_num_scheduled_tokens, batch.free_kv_tokens(scheduler)) - len(rows)
         return BatchView(
             request_ids=columns.numbers,
             context_tokens=context_tokens,
             max_draft_tokens=caps,
-            drafters=(DrafterView(lengths, None if self._followed is None else self._followed.of(columns.names)),),
+            **self._drafts(rows, columns.names, caps),
             draft_token_budget=max(budget, 0),
             num_waiting=scheduler.get_request_counts()[1],
             now=self._clock(),
@@ -270,16 +291,30 @@ class Speculation:
             **vars(prefill),
         )
 
+    def _drafts(self, rows: list, names: tuple[str, ...], caps: np.ndarray) -> dict:
+        """What can be drafted, or how it is found. caps: int [R], longest draft of each."""
+        if self._own is not None:
+            return {"queries": self._own.queries(rows, caps, self._scheduler.max_model_len)}
+        lengths = caps
+        if not self._drafter.has_passes:  # they exist already
+            lengths = np.minimum(caps, np.array([len(request.spec_token_ids) for request in rows], dtype=np.int64))
+        return {"drafters": (DrafterView(lengths, None if self._followed is None else self._followed.of(names)),)}
+
     def _split(self, step: Step) -> StepSeconds:
         """Splits a measured time. Only the whole step can be timed, so draft passes get their predicted share."""
         if not self._drafter.has_passes or not step.draft_length or self._latency is None or step.decision is None:
-            return StepSeconds(draft=0.0, target=step.seconds, host=0.0)
+            host = self._host_seconds(step)
+            return StepSeconds(draft=0.0, target=step.seconds - host, host=host)
         rows = step.decision.view.num_rows
         plan = Plan(np.full(rows, step.draft_length), np.zeros(rows, dtype=np.int64))
         verified = np.array([step.verified.get(name, 0) for name in step.decision.names], dtype=np.int64)
         predicted = self._latency.predict(step.decision.view, plan, verified)
         draft = step.seconds * predicted.draft / predicted.total
         return StepSeconds(draft=draft, target=step.seconds - draft, host=0.0)
+
+    def _host_seconds(self, step: Step) -> float:
+        """Of a step: what its decision took, where it may search for drafts."""
+        return 0.0 if self._own is None or step.decision is None else min(step.decision.host_seconds, step.seconds)
 
     def _note_costs(self, step: Step) -> None:
         """Steps of decoding requests alone, or of prefill alone, tell what a size costs."""
@@ -291,10 +326,11 @@ class Speculation:
             size = StepSize(step.prefill.num_prefills, step.prefill.prefill_tokens, step.prefill.num_prefills)
         else:
             return
-        self._costs.add(size, step.context_tokens, step.seconds)
+        self._costs.add(size, step.context_tokens, step.seconds - self._host_seconds(step))
 
 
-def _cut_off(drafts: list, planned: list[int]) -> np.ndarray:
+def _cut_off(rows: list, planned: list[int]) -> np.ndarray:
     """See Decision."""
+    drafts = [request.spec_token_ids for request in rows]
     cut_off = [draft[n] if n < len(draft) else -1 for draft, n in zip(drafts, planned, strict=True)]
     return np.array(cut_off, dtype=np.int64)

@@ -21,6 +21,7 @@ from smartspec.drafters.answer_memory import AnswerMemory
 from smartspec.drafters.datastore import Datastore
 from smartspec.drafters.drafter_names import READERS
 from smartspec.drafters.ngram_tree import NgramTreeDrafter
+from smartspec.drafters.tokenizer_digest import quick_digest
 from smartspec.engine.drafting.exit_names import expand_exits
 from smartspec.engine.drafting.head_kinds import HEADS
 from smartspec.engine.drafting.shipped_datastore import datastore_folder
@@ -43,7 +44,6 @@ from smartspec.engine.runtime.profile import (
     profile_key,
     profiled_latency,
 )
-from smartspec.engine.text.tokenizer_digest import quick_digest
 
 logger = logging.getLogger(__name__)
 

@@ -3,6 +3,8 @@
 from collections import deque
 from dataclasses import dataclass, field
 
+from vllm.v1.outputs import DraftTokenIds
+
 
 class Request:
     def __init__(self, request_id: str, prompt: list[int], max_tokens: int, sampling_params=None):
@@ -10,6 +12,11 @@ class Request:
         self.num_prompt_tokens, self.sampling_params = len(prompt), sampling_params
         self.num_computed_tokens = self.num_output_placeholders = self.num_stale_output_tokens = 0
         self.spec_token_ids: list[int] = []
+        self.cache_salt: str | None = None
+
+    @property
+    def all_token_ids(self) -> list[int]:
+        return self.tokens
 
     @property
     def num_tokens(self) -> int:
@@ -99,8 +106,8 @@ class Scheduler:
             if request.num_output_tokens >= request.max_tokens:
                 self.finish(name)
 
-    def update_draft_token_ids(self, drafts: dict[str, list[int]]) -> None:
-        for name, tokens in drafts.items():
+    def update_draft_token_ids(self, draft_token_ids: DraftTokenIds) -> None:
+        for name, tokens in zip(draft_token_ids.req_ids, draft_token_ids.draft_token_ids, strict=False):
             if name in self.requests:
                 self.requests[name].spec_token_ids = tokens
 
