@@ -118,7 +118,7 @@ def test_one_length_for_all_is_the_best_of_those_allowed(rate, num_rows):
         return emitted / float(TARGET_ONLY.target_seconds(view, np.array([k * num_rows]))[0])
 
     plan = best_choice(
-        view, estimates, plan_uniform=partial(plan_uniform, (1, 3), Hysteresis(HysteresisSettings()))
+        view, estimates, plan_uniform=partial(plan_uniform, Hysteresis(HysteresisSettings(), (1, 3)))
     ).plan
     assert plan.goodput == pytest.approx(max(goodput(0), goodput(1), goodput(3)))
     assert len(set(plan.lengths.tolist())) == 1 and plan.lengths[0] in (0, 1, 3)

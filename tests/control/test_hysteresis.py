@@ -53,7 +53,7 @@ def test_changes_that_cost_nothing_are_made():
 
 
 def test_the_price_is_spread_over_the_steps_a_length_lasts():
-    hysteresis = Hysteresis(HysteresisSettings(rate=0.5, first_lasting=4.0))
+    hysteresis = Hysteresis(HysteresisSettings(rate=0.5, first_lasting=4.0), (1, 3))
     assert not hysteresis.charges(np.array([0, 1, 3])).any()
     for _ in range(8):
         hysteresis.observe(1, 0.5)

@@ -8,6 +8,7 @@ tokens in which the likeliest child, the second, the third, ... is the target's 
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -39,7 +40,7 @@ def read_acceptance_by_rank(path: str) -> np.ndarray:
     return shares
 
 
-def _field(path: str, name: str) -> object:
+def _field(path: str, name: str) -> Any:
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"))[name]
     except OSError as error:

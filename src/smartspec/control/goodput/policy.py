@@ -53,7 +53,7 @@ class Goodput(Policy):
         self.fairness = fairness
         self.budget = Budget(self.settings.budget)
         self._exploration = Exploration(self.settings.budget, self.budget, all_alike=bool(uniform_lengths))
-        self._hysteresis = Hysteresis(self.settings.hysteresis)
+        self._hysteresis = Hysteresis(self.settings.hysteresis, uniform_lengths or ())
         self._lifetime = Lifetime(self.settings.draft_prefill)
         self._prefill_price = PrefillPrice(self.settings.prefill_price)
 
@@ -181,9 +181,7 @@ class Goodput(Policy):
             view,
             estimates,
             self.settings,
-            plan_uniform=partial(plan_uniform, self.uniform_lengths, self._hysteresis)
-            if self.uniform_lengths
-            else None,
+            plan_uniform=partial(plan_uniform, self._hysteresis) if self.uniform_lengths else None,
             fairness=self.fairness,
             remaining_tokens=self._lifetime.remaining_tokens,
             prefill_price=self._prefill_price,

@@ -13,10 +13,12 @@ from smartspec.control.records import BatchView
 
 
 class Hysteresis:
-    """Learns the cost of a change of the length. A length that differs from the last one is charged this cost, divided
-    by the number of steps that a length has lasted lately. So where lengths change often, a change must gain more."""
+    """The lengths that there are, and the cost of a change of the length, which is learned. A length that differs from
+    the last one is charged this cost, divided by the number of steps that a length has lasted lately. So where lengths
+    change often, a change must gain more."""
 
-    def __init__(self, settings: HysteresisSettings):
+    def __init__(self, settings: HysteresisSettings, allowed_lengths: tuple[int, ...]):
+        self.allowed_lengths = allowed_lengths
         self._settings = settings
         self._last: int | None = None
         self._num_steps = 0  # since the last change
@@ -43,7 +45,6 @@ class Hysteresis:
 
 
 def plan_uniform(
-    allowed_lengths: tuple[int, ...],
     hysteresis: Hysteresis,
     fairness: float,
     view: BatchView,
@@ -54,17 +55,13 @@ def plan_uniform(
     draft_seconds: np.ndarray,
 ) -> LengthPlan:
     """The allowed length (or 0) of largest predicted goodput. Every row is charged the whole length: a row whose draft
-    is shorter is padded, so that the pass keeps its shape. hysteresis: what a change of the length is charged.
+    is shorter is padded, so that the pass keeps its shape.
     drafter: int [R]; fairness, target_seconds, value_of_time: see planner; draft_seconds: float [D, K + 1], by
     drafter."""
     caps = length_caps(view, drafter, estimates.max_draft_tokens)
-    fits = [k for k in sorted(allowed_lengths) if k * view.num_rows <= view.draft_token_budget]
+    fits = [k for k in sorted(hysteresis.allowed_lengths) if k * view.num_rows <= view.draft_token_budget]
     candidates = np.array([0, *fits])
-    survival = estimates.survival_of(drafter)
-    is_drafted = np.arange(survival.shape[1]) < caps[:, None]
-    gained = slot_gains(survival * is_drafted, view.weights, fairness).sum(axis=0).cumsum()
-    base = float(view.weights.sum())
-    emitted = power_mean(np.append(0.0, gained), base, fairness)[candidates]
+    emitted = _emitted(estimates.survival_of(drafter), caps, view.weights, fairness)[candidates]
     depths = np.minimum(candidates, int(caps[estimates.has_passes(drafter)].max(initial=0)))
     seconds = target_seconds[candidates * view.num_rows] + draft_seconds.sum(axis=0)[depths]
     seconds += estimates.latency.host_seconds
@@ -78,5 +75,12 @@ def plan_uniform(
         seconds=float(seconds[best]),
         off_goodput=float(goodput[0]),
         off_seconds=float(seconds[0]),
-        gain=relative_gain(float(values[best]), float(values[0]), base, value_of_time),
+        gain=relative_gain(float(values[best]), float(values[0]), float(view.weights.sum()), value_of_time),
     )
+
+
+def _emitted(survival: np.ndarray, caps: np.ndarray, weights: np.ndarray, fairness: float) -> np.ndarray:
+    """What is maximised per second, by the length of all, float [K + 1]. survival: float [R, K]; caps: int [R]."""
+    is_drafted = np.arange(survival.shape[1]) < caps[:, None]
+    gained = slot_gains(survival * is_drafted, weights, fairness).sum(axis=0).cumsum()
+    return power_mean(np.append(0.0, gained), float(weights.sum()), fairness)
