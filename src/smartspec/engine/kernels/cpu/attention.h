@@ -182,8 +182,9 @@ static void attend_in_team(const Attention *a) {
 #pragma omp for schedule(static)
     for (int64_t task = 0; task < num_tasks; task++)
         write_new(a, a->tiles + task / a->num_kv_heads * TILE_FIELDS, task % a->num_kv_heads);
+    /* Backwards: a prompt's last tiles, which see most keys, begin first, so that threads end together. */
 #pragma omp for schedule(dynamic, 1)
-    for (int64_t task = 0; task < num_tasks; task++) {
+    for (int64_t task = num_tasks - 1; task >= 0; task--) {
         const int64_t *tile = a->tiles + task / a->num_kv_heads * TILE_FIELDS, head = task % a->num_kv_heads;
         if (a->head_dim == 64) attend(a, tile, head, 64, &work);
         else if (a->head_dim == 128) attend(a, tile, head, 128, &work);
