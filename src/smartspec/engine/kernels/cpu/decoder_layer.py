@@ -13,11 +13,10 @@ import torch
 
 from smartspec.engine.kernels.cpu import native
 from smartspec.engine.kernels.cpu.elementwise import ACTIVATIONS
-from smartspec.engine.kernels.cpu.quantized_linear import Weight, rounded_memory
+from smartspec.engine.kernels.cpu.quantized_linear import LIBRARY, Weight, rounded_memory
 from smartspec.engine.kernels.cpu.ragged_attention import Attention, CachedLayer, Heads, attention_of
 from smartspec.engine.kernels.cpu.shapes import LayerShape, address, optional_address
 
-LIBRARY = "passes"
 MAX_PARTS = 3
 
 

@@ -1,4 +1,4 @@
-"""Our own kernels for linear layers, on weights in GGUF's blocks or in fp32 (quantized_linear.c), fp32 sums, on CPU.
+"""Our own kernels for linear layers, on weights in GGUF's blocks or in fp32 (passes.c, linear.h), fp32 sums, on CPU.
 
 Why: at few rows a step takes as long as its weights take to be read, and blocks of 4 bits are a sixth of fp32. torch's
 own kernel for groups of 4 bits (`_weight_int4pack_mm_for_cpu`) rounds inputs to bfloat16, which changes outputs, knows
@@ -15,7 +15,7 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from smartspec.engine.kernels.cpu.native import load_kernels, why_not
 from smartspec.engine.kernels.cpu.shapes import address, optional_address
 
-LIBRARY = "quantized_linear"
+LIBRARY = "passes"
 BLOCK_TYPES = frozenset(
     GGMLQuantizationType[name]
     for name in ("F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
