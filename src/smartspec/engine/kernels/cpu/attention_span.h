@@ -108,12 +108,16 @@ INLINE void add_values_of_rows(const int num_rows, const int vectors, const floa
                 acc[i * head_dim + rest] += weights[i * SPAN + j] * values[j * head_dim + rest];
 }
 
-/* Of [num_keys, head_dim] keys and values: fetches the values, and as many keys as there are, after these. */
-static inline void fetch_ahead(const float *keys, const float *values, int64_t num_keys, int64_t head_dim) {
-    for (int64_t i = 0; i < num_keys * head_dim; i += 64 / sizeof(float)) {
-        __builtin_prefetch(keys + num_keys * head_dim + i, 0, 2);
-        __builtin_prefetch(values + i, 0, 2);
-    }
+static inline void fetch(const float *from, int64_t num_floats) {
+    for (int64_t i = 0; i < num_floats; i += 64 / sizeof(float)) __builtin_prefetch(from + i, 0, 2);
+}
+
+/* Fetches the values of `width` keys and the keys after them, none outside the span: memory that was never written is slow to
+ * ask for. */
+static inline void fetch_ahead(const Span *s, int64_t key, int64_t width, int64_t head_dim) {
+    const int64_t left = s->num_keys - key, count = left < width ? left : width, rest = left - count;
+    fetch(s->values + key * head_dim, count * head_dim);
+    fetch(s->keys + (key + count) * head_dim, (rest < width ? rest : width) * head_dim);
 }
 
 /* Few rows alone, or rows in tiles of one height, or nearly so. USE is told how many vectors of sums each row has, and the
@@ -134,9 +138,8 @@ static inline void score_keys(const Span *s, Work *w, int64_t head_dim) {
         break;
     const int64_t width = s->num_rows <= FEW_ROWS ? 2 * BLOCK : BLOCK;
     for (int64_t key = 0; key < s->num_keys; key += width) {
-        const int64_t count = s->num_keys - key < width ? s->num_keys - key : width;
-        fetch_ahead(s->keys + key * head_dim, s->values + key * head_dim, count, head_dim);
-        transpose_keys(w, s->keys + key * head_dim, count, head_dim, width);
+        fetch_ahead(s, key, width, head_dim);
+        transpose_keys(w, s->keys + key * head_dim, s->num_keys - key, head_dim, width);
         FOR_EACH_TILE(s, SCORE_CASE)
     }
 }
