@@ -172,30 +172,23 @@ INLINE void rounded_tile_times_panel(const int64_t type, const int num_rows, con
         multiply_rounded(type, num_rows, halves, half, x, terms, panel, num_groups, sums);
 }
 
-#define UP_TO_6_ROWS(USE, type) USE(type, 1) USE(type, 2) USE(type, 3) USE(type, 4) USE(type, 5) USE(type, 6)
-#define UP_TO_8_ROWS(USE, type) UP_TO_6_ROWS(USE, type) USE(type, 7) USE(type, 8)
-#if ROUNDED_ROWS == 16
-#define FOR_EACH_ROUNDED_ROWS(USE, type)                                                                       \
+#define UP_TO_8_ROWS(USE, type) \
+    USE(type, 1) USE(type, 2) USE(type, 3) USE(type, 4) USE(type, 5) USE(type, 6) USE(type, 7) USE(type, 8)
+#if LANES == 16
+#define FOR_EACH_ROUNDED_ROWS(USE, type)                                                                   \
     UP_TO_8_ROWS(USE, type) USE(type, 9) USE(type, 10) USE(type, 11) USE(type, 12) USE(type, 13) USE(type, 14) \
     USE(type, 15) USE(type, 16)
-#elif ROUNDED_ROWS == 8
-#define FOR_EACH_ROUNDED_ROWS(USE, type) UP_TO_8_ROWS(USE, type)
 #else
-#define FOR_EACH_ROUNDED_ROWS(USE, type) UP_TO_6_ROWS(USE, type)
+#define FOR_EACH_ROUNDED_ROWS(USE, type) UP_TO_8_ROWS(USE, type)
 #endif
 
 #define FOR_EACH_ROUNDED_TYPE(USE)                                                                       \
     USE(TYPE_PANELS_Q4_0) USE(TYPE_PANELS_Q4_1) USE(TYPE_PANELS_Q5_0) USE(TYPE_PANELS_Q5_1) USE(TYPE_PANELS_Q8_0) \
     USE(TYPE_PANELS_Q4_K) USE(TYPE_PANELS_Q5_K) USE(TYPE_PANELS_Q6_K)
 
-/* Whether so many rows are multiplied as in int8_tiles.h. Quants of 8 bits need no unpacking, and more registers. */
-INLINE int unpacks_int8(const int64_t type, int64_t num_rows) {
-    return UNPACKS_INT8 && type != TYPE_PANELS_Q8_0 && num_rows > 4;
-}
-
 /* Up to ROUNDED_ROWS rows, a tile of x, times a panel of a weight in blocks. */
 #define ROUNDED_ROWS_CASE(type, rows) \
-    case rows: if (!unpacks_int8(type, rows)) rounded_tile_times_panel(type, rows, x, weight->rounds, w, groups, sums); return;
+    case rows: rounded_tile_times_panel(type, rows, x, weight->rounds, w, groups, sums); return;
 static void rounded_rows_times_panel(const Weight *weight, int64_t panel, const RoundedBlock *x, int64_t num_rows,
                                      float *sums) {
     const uint8_t *w = weight->blocks + panel * weight->row_bytes;

@@ -45,7 +45,7 @@ INLINE void multiply_words(const int64_t type, const int num_rows, const Unpacke
     const int in_words = words_in_16_bits(type);
 #pragma GCC unroll 8
     for (int begin = first; begin < first + count; begin += in_words) {
-        word_pairs pairs[ROUNDED_ROWS][2];
+        word_pairs pairs[UNPACKED_ROWS][2];
 #pragma GCC unroll 8
         for (int k = begin; k < begin + in_words; k++)
 #pragma GCC unroll 8
@@ -73,7 +73,7 @@ INLINE void multiply_groups(const int64_t type, const int num_rows, const Rounde
         const UnpackedGroup *group = groups + (block >> (terms - 1)); /* of one term or two */
 #pragma GCC unroll 2
         for (int part = 0; part < parts; part++) {
-            ints products[ROUNDED_ROWS][2];
+            ints products[UNPACKED_ROWS][2];
             multiply_words(type, num_rows, group, part * count, count, x, products);
 #pragma GCC unroll 8
             for (int r = 0; r < num_rows; r++)
@@ -90,6 +90,9 @@ INLINE void multiply_groups(const int64_t type, const int num_rows, const Rounde
     }
 }
 
+/* Whether so many rows are multiplied so. Quants of 8 bits need no unpacking, and more registers. */
+static inline int unpacks_int8(int64_t type, int64_t num_rows) { return type != TYPE_PANELS_Q8_0 && num_rows > ROUNDED_ROWS; }
+
 static void unpack_groups_of(int64_t type, const uint8_t *panel, int64_t first, int64_t num_groups, UnpackedGroup *to) {
     switch (type) {
 #define UNPACK_GROUPS_CASE(type) case type: unpack_groups(type, panel, first, num_groups, to); return;
@@ -103,7 +106,7 @@ static void unpack_groups_of(int64_t type, const uint8_t *panel, int64_t first, 
 static void tile_times_groups(int64_t type, int64_t num_rows, const RoundedBlock *x, int64_t terms,
                               const UnpackedGroup *groups, int64_t num_groups, float *sums) {
 #define TILE_CASE(type, rows) case rows: multiply_groups(type, rows, x, terms, groups, num_groups, sums); return;
-#define TILE_CASES(type) switch (num_rows) { TILE_CASE(type, 3) TILE_CASE(type, 4) TILE_CASE(type, 5) TILE_CASE(type, 6) }
+#define TILE_CASES(type) switch (num_rows) { TILE_CASE(type, 4) TILE_CASE(type, 5) TILE_CASE(type, 6) }
     switch (type) {
     case TYPE_PANELS_Q4_0: TILE_CASES(TYPE_PANELS_Q4_0)
     case TYPE_PANELS_Q4_1: case TYPE_PANELS_Q4_K: TILE_CASES(TYPE_PANELS_Q4_1)
@@ -113,7 +116,7 @@ static void tile_times_groups(int64_t type, int64_t num_rows, const RoundedBlock
     }
 }
 
-/* sums [rows of the tiles, PANEL] = tiles first .. last of num_rows rows, x, times a panel. Each has 3 rows at least. */
+/* sums [rows of the tiles, PANEL] = tiles first .. last of num_rows rows, x, times a panel. */
 static void tiles_times_panel(const Weight *weight, int64_t panel, const RoundedBlock *x, int64_t num_rows, int64_t first,
                               int64_t last, float *sums) {
     const int64_t num_groups = weight->inputs / GROUP, terms = weight->rounds, first_row = tile_begin(num_rows, first);

@@ -61,7 +61,7 @@ static void int8_slice(const Weight *weight, const RoundedBlock *x, int64_t num_
 static void int8_tiles_slice(const Weight *weight, const RoundedBlock *x, int64_t num_rows, float *y, int64_t y_stride,
                              int64_t first, int64_t last) {
     const int64_t tiles = rounded_tiles(num_rows), turns = (tiles + TILES_AT_ONCE - 1) / TILES_AT_ONCE;
-    float sums[TILES_AT_ONCE * ROUNDED_ROWS * PANEL] ALIGNED;
+    float sums[TILES_AT_ONCE * UNPACKED_ROWS * PANEL] ALIGNED;
     for (int64_t turn = 0; turn < turns; turn++) {
         const int64_t begin = tiles * turn / turns, end = tiles * (turn + 1) / turns;
         const int64_t row = tile_begin(num_rows, begin), rows = tile_begin(num_rows, end) - row;

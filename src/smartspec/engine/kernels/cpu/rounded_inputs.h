@@ -14,18 +14,18 @@
 
 #include "dequantise.h"
 
-/* Whether many rows are multiplied with panels that are unpacked into memory: int8_tiles.h. */
+/* Whether more than ROUNDED_ROWS rows are multiplied with panels that are unpacked into memory (int8_tiles.h), in tiles of
+ * UNPACKED_ROWS: sums of 16 bits and a word of weights, for both halves of a panel, fill the registers. */
 #if LANES == 8 && !defined(__AVXVNNI__)
 #define UNPACKS_INT8 1
 #else
 #define UNPACKS_INT8 0
 #endif
+#define UNPACKED_ROWS 6
 
 /* Rows of a tile at most. */
 #if LANES == 16
 #define ROUNDED_ROWS 16 /* sums and 8 words of weights fill the registers */
-#elif UNPACKS_INT8
-#define ROUNDED_ROWS 6 /* sums of 16 bits and a word of weights, for both halves of a panel, fill the registers */
 #else
 #define ROUNDED_ROWS 8 /* the words are read from memory again for each row, which costs less than unpacking them more often */
 #endif
@@ -104,7 +104,10 @@ static void round_block(const float *x, RoundedBlock *to, int32_t *numbers) {
     memcpy(to->quants, &ordered, GROUP);
 }
 
-static inline int64_t rounded_tiles(int64_t num_rows) { return (num_rows + ROUNDED_ROWS - 1) / ROUNDED_ROWS; }
+static inline int64_t rounded_tiles(int64_t num_rows) {
+    const int64_t most = UNPACKS_INT8 && num_rows > ROUNDED_ROWS ? UNPACKED_ROWS : ROUNDED_ROWS;
+    return (num_rows + most - 1) / most;
+}
 
 /* First row of one of num_tiles tiles, which are of one height, or nearly so. */
 static inline int64_t tile_begin(int64_t num_rows, int64_t tile) { return num_rows * tile / rounded_tiles(num_rows); }
