@@ -16,7 +16,7 @@ import typer
 from lib import mixtures as mixture_lengths
 from lib import profiling_run, simulated_trees, trace_pages, trace_tables
 from lib.commands import application, run
-from lib.trace_scenarios import TRACES, ablation_jobs, trace_jobs
+from lib.trace_scenarios import TRACES, ablation_jobs, trace_cases, trace_jobs
 
 from smartspec.bench.report import write_json
 from smartspec.sim.executor import LATER_CHILD_SHARE
@@ -57,10 +57,13 @@ def traces(
     processes: Processes = 2,
     runs: RunsFile = Path("trace_runs.jsonl"),
     results: Results = Path("trace_results"),
+    cases: Annotated[str, typer.Option(help="Only those that begin so, separated by semicolons: 8B, Azure;70B")] = "",
 ) -> None:
     """All policies on recorded traffic: docs/results/traces.md. Folder and runs are those of `ablation`."""
-    known = trace_tables.finished_runs(list(trace_jobs()), runs, traces, half, processes)
-    data = trace_tables.about(known, "traces", half) | trace_tables.trace_table(known)
+    played = trace_cases(cases)
+    known = trace_tables.finished_runs(list(trace_jobs(played)), runs, traces, half, processes)
+    options = f' --cases "{cases}"' if cases else ""
+    data = trace_tables.about(known, "traces", half, options) | trace_tables.trace_table(known, played)
     trace_tables.write(results, "traces", data, trace_pages.traces_page(data))
 
 

@@ -1,6 +1,6 @@
 """What the tables of recorded traffic simulate: windows of recorded traffic, machines, variants of goodput."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -123,9 +123,17 @@ def ablation_jobs(num_windows: int) -> Iterator[Job]:
             yield from (Job(case, variant, window) for variant in VARIANTS)
 
 
-def trace_jobs() -> Iterator[Job]:
+def trace_cases(starts: str = "") -> list[Case]:
+    """Those whose names begin with one of these, separated by semicolons; all without. ValueError where none does."""
+    found = [case for case in TRACE_CASES if case.name.startswith(tuple(starts.split(";")))]
+    if not found:
+        raise ValueError(f"no case begins with {starts!r}: there are {'; '.join(case.name for case in TRACE_CASES)}")
+    return found
+
+
+def trace_jobs(cases: Iterable[Case] = TRACE_CASES) -> Iterator[Job]:
     """One window of each case."""
-    for case in TRACE_CASES:
+    for case in cases:
         yield from (Job(case, WHOLE if policy == "goodput" else policy, 0) for policy in POLICIES)
 
 

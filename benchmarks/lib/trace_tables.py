@@ -5,6 +5,7 @@ import os
 import platform
 import subprocess
 import tempfile
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from time import thread_time
@@ -21,6 +22,7 @@ from lib.trace_scenarios import (
     TRACE_CASES,
     VARIANTS,
     WHOLE,
+    Case,
     Job,
     as_played_by,
     write_windows,
@@ -146,11 +148,11 @@ def ablation(runs: Runs, num_windows: int) -> dict:
     }
 
 
-def trace_table(runs: Runs) -> dict:
+def trace_table(runs: Runs, cases: Iterable[Case] = TRACE_CASES) -> dict:
     """Latency of every policy, and goodput against off and the best baseline."""
     players = {policy: WHOLE if policy == "goodput" else policy for policy in POLICIES}
     seconds, against = {}, []
-    for case in TRACE_CASES:
+    for case in cases:
         latencies = {policy: runs.latencies(case.name, player, 1) for policy, player in players.items()}
         seconds[case.name] = {policy: summary(of_policy) for policy, of_policy in latencies.items()}
         changes = {p: compared(latencies["goodput"], latencies[p]).summary() for p in BASELINES}

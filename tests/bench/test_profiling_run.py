@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from smartspec.control.latency.cost_curve import CostCurve
+from smartspec.control.latency.model import LatencyModel
+from smartspec.control.log.decision import LogHeader
 from smartspec.control.policy_names import parse_policy
 from smartspec.sim.scenario import Scenario
 
@@ -43,3 +46,14 @@ def test_too_short_a_run_says_so():
     scenario = Scenario(batch=1, max_draft_tokens=1)
     with pytest.raises(ValueError, match="has 10 steps without prefill"):
         profiling_run.profile_of(profiling_run.simulated(scenario, sizes=(1,), steps=5))
+
+
+def test_decision_logs_say_the_same_as_the_steps_that_they_record(tmp_path):
+    scenario = Scenario(batch=1, drafter="lookup", max_draft_tokens=2)
+    steps = profiling_run.simulated(scenario, sizes=(1, 4), steps=12)
+    header = LogHeader(
+        "toy", "fixed:2", 2, (scenario.drafter_spec,), LatencyModel(CostCurve.linear(1e-2, 1e-4)).to_dict()
+    )
+    path = tmp_path / "log.jsonl"
+    path.write_text("\n".join([header.to_json(), *(step.to_json() for step in steps)]) + "\n")
+    assert profiling_run.profile_of(profiling_run.recorded([path])) == profiling_run.profile_of(steps)

@@ -101,3 +101,11 @@ def test_pages_are_made_of_the_committed_results(name):
     data = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
     assert data["half"] == "report"
     assert (RESULTS / f"{name}.md").read_text(encoding="utf-8") == getattr(pages, f"{name}_page")(data)
+
+
+def test_cases_are_chosen_by_how_their_names_begin():
+    assert scenarios.trace_cases() == list(scenarios.TRACE_CASES)
+    names = [case.name for case in scenarios.trace_cases("8B, Azure;70B, Burst")]
+    assert names == ["8B, Azure conversations x6", "8B, Azure code x2", "70B, BurstGPT x500"]
+    with pytest.raises(ValueError, match="no case begins with '9B': there are 8B, Azure conversations"):
+        scenarios.trace_cases("9B")
