@@ -39,7 +39,7 @@ def test_it_serves_and_counts(model, tmp_path):
             stdout=out, stderr=subprocess.STDOUT, env=environment, cwd=tmp_path, start_new_session=True,
         )  # fmt: skip
         try:
-            shell.wait(480)
+            shell.wait(900)
         finally:
             if shell.poll() is None:
                 os.killpg(shell.pid, signal.SIGKILL)
