@@ -1,11 +1,11 @@
 """Does SmartSpec hold in vLLM on this machine's GPU? Exactness, then tokens per second, in ten minutes, as JSON.
 
-    make test-gpu                                   # installs vLLM, then runs this with Qwen/Qwen3-8B and ngram drafts
+    make test-gpu                                   # installs vLLM, then runs this with Qwen/Qwen3-8B
     make test-gpu ARGS="--model MODEL --spec-method eagle3 --spec-model HEAD"
     python benchmarks/gpu_check.py --vllm-python .venv-vllm/bin/python --model .venv-vllm/model --levels 1,2 --prompts 6
 
-Servers run in turn, each alone: no speculation, stock vLLM with each fixed length, SmartSpec. Without a GPU the same
-runs on vLLM's CPU build, with a small model.
+Servers run in turn, each alone: no speculation, stock vLLM with each fixed length, SmartSpec. By default, vLLM drafts
+with ngram, and SmartSpec in the scheduler. Without a GPU the same runs on vLLM's CPU build, with a small model.
 
 Exactness: greedy answers are compared with those without speculation. In 16 bits a target may choose otherwise where
 two tokens are equally likely. So where an answer leaves the other, both tokens must have been within --tie of each
@@ -25,6 +25,8 @@ from typing import Annotated
 import typer
 from lib.commands import application, console_of, run, table_of
 
+from smartspec.vllm_plugin.compatibility import NO_DRAFTS
+
 OFF, OURS = "off", "smartspec"
 WORKER = Path(__file__).with_name("lib") / "gpu_worker.py"
 app = application(__doc__)
@@ -34,7 +36,7 @@ console = console_of(120)
 @app.command()
 def gpu_check(
     model: Annotated[str, typer.Option(help="Hugging Face id or folder.")] = "Qwen/Qwen3-8B",
-    spec_method: Annotated[str, typer.Option(help="vLLM's method of drafting.")] = "ngram",
+    spec_method: Annotated[str, typer.Option(help="Of drafting: vLLM's, or smartspec for ours.")] = OURS,
     spec_model: Annotated[str | None, typer.Option(help="Draft model or head, where the method needs one.")] = None,
     lengths: Annotated[str, typer.Option(help="Fixed lengths of stock vLLM; the longest is SmartSpec's.")] = "1,3,5",
     levels: Annotated[str, typer.Option(help="Requests at a time.")] = "1,8,32,128",
@@ -69,12 +71,13 @@ def gpu_check(
 
 def speculations(method: str, model: str | None, lengths: str) -> dict[str, dict | None]:
     """vLLM's speculative configuration of each server."""
-    drafts = {"method": method} | ({} if model is None else {"model": model})
-    if method == "ngram":
-        drafts |= {"prompt_lookup_min": 2, "prompt_lookup_max": 4}
     numbers = sorted(int(length) for length in lengths.split(","))
+    drafts = {"method": "ngram" if method == OURS else method} | ({} if model is None else {"model": model})
+    if drafts["method"] == "ngram":
+        drafts |= {"prompt_lookup_min": 2, "prompt_lookup_max": 4}
     fixed = {f"fixed:{number}": drafts | {"num_speculative_tokens": number} for number in numbers}
-    return {OFF: None} | fixed | {OURS: drafts | {"num_speculative_tokens": numbers[-1]}}
+    ours = {"model": NO_DRAFTS} if method == OURS else drafts
+    return {OFF: None} | fixed | {OURS: ours | {"num_speculative_tokens": numbers[-1]}}
 
 
 def serve(python: str, settings: dict) -> dict:

@@ -7,6 +7,9 @@ import time
 from itertools import count
 from pathlib import Path
 
+from smartspec.vllm_plugin.compatibility import NO_DRAFTS
+from smartspec.vllm_plugin.serve import EXECUTOR
+
 os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # the scheduler can be looked at
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
 os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
@@ -49,6 +52,8 @@ def make_llm(settings: dict, is_cpu: bool):
             "scheduler_cls": "smartspec.vllm_plugin.Scheduler",
             "additional_config": {"smartspec": {"cache": settings["cache"]}},
         }
+    if settings["speculation"] and settings["speculation"].get("model") == NO_DRAFTS:
+        options["distributed_executor_backend"] = EXECUTOR
     return LLM(
         settings["model"],
         speculative_config=settings["speculation"],

@@ -8,6 +8,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from gpu_check import compare, is_wrong, speculations, worst_ratio
 
+from smartspec.vllm_plugin.compatibility import NO_DRAFTS
+
 PLAIN = {"tokens": [1, 2, 3], "best": [{"1": -0.1, "9": -3.0}, {"2": -0.7, "8": -0.75}, {"3": -0.1}]}
 
 
@@ -37,7 +39,9 @@ def test_the_longest_length_is_smartspecs():
         "fixed:3": head | {"num_speculative_tokens": 3},
         "smartspec": head | {"num_speculative_tokens": 3},
     }
-    assert speculations("ngram", None, "2")["fixed:2"]["prompt_lookup_max"] == 4
+    ours = speculations("smartspec", None, "2")
+    assert ours["fixed:2"]["method"] == "ngram" and ours["fixed:2"]["prompt_lookup_max"] == 4
+    assert ours["smartspec"] == {"model": NO_DRAFTS, "num_speculative_tokens": 2}
 
 
 def test_the_worst_cell_is_relative_to_the_best_other():

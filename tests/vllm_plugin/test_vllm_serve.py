@@ -2,8 +2,10 @@
 
 import json
 import os
+import pkgutil
 import shlex
 import sys
+from importlib.util import find_spec
 
 import pytest
 from test_check import SCHEDULER as SCHEDULER_FILE
@@ -12,7 +14,17 @@ from typer.testing import CliRunner
 
 from smartspec.cli.main import _build_app
 from smartspec.vllm_plugin import serve
-from smartspec.vllm_plugin.serve import LOOKUP, SCHEDULER, Installation, given, make_parser, serve_command, without
+from smartspec.vllm_plugin.serve import (
+    EXECUTOR,
+    LOOKUP,
+    NO_DRAFTS,
+    SCHEDULER,
+    Installation,
+    given,
+    make_parser,
+    serve_command,
+    without,
+)
 
 
 def made(*arguments: str, environment=(), is_cpu=False, has_command=True) -> serve.ServeCommand:
@@ -32,12 +44,23 @@ def added(command: serve.ServeCommand) -> dict:
     }
 
 
-def test_a_model_alone_gets_ngram_drafts():
+def test_a_model_alone_gets_drafts_in_the_scheduler():
     command = made("MODEL")
     assert command.words[:4] == (sys.executable, "-m", "vllm.entrypoints.cli.main", "serve")
+    own = {"model": NO_DRAFTS, "num_speculative_tokens": 5}
+    assert added(command) == {"scheduler": SCHEDULER, "speculation": own, "additional": None, "rest": []}
+    assert command.words[4] == "MODEL" and command.words[-2:] == ("--distributed-executor-backend", EXECUTOR)
+    assert not command.variables
+    assert pkgutil.resolve_name(NO_DRAFTS) and find_spec(EXECUTOR.rpartition(".")[0])
+    theirs = made("MODEL", "--distributed-executor-backend", "ray", "--drafter", "recycling")
+    assert theirs.words.count("--distributed-executor-backend") == 1
+    assert added(theirs)["additional"] == {"smartspec": {"drafter": "recycling"}}
+
+
+def test_ngram_finds_short_matches():
     ngram = {"method": "ngram", "num_speculative_tokens": 5} | LOOKUP
-    assert added(command) == {"scheduler": SCHEDULER, "speculation": ngram, "additional": None, "rest": []}
-    assert command.words[4] == "MODEL" and not command.variables
+    assert added(made("MODEL", "--spec-method", "ngram"))["speculation"] == ngram
+    assert EXECUTOR not in made("MODEL", "--spec-method", "ngram").words
 
 
 @pytest.mark.parametrize(
@@ -85,6 +108,11 @@ def test_settings_go_into_the_additional_configuration():
         (["--pipeline_parallel_size=2"], "pipeline parallel is 2"),
         (["--spec-method", "eagle3"], "--spec-method eagle3 needs --spec-model"),
         (["--spec-method", "suffix", "--spec-model", "X"], "suffix drafts without a model: leave --spec-model X out"),
+        (
+            ["--spec-method", "mtp", "--drafter", "recycling"],
+            "--drafter and --datastore are for --spec-method smartspec",
+        ),
+        (["--spec-method", "smartspec", "--spec-model", "X"], "smartspec drafts without a model"),
         (["--spec-tokens", "0"], "--spec-tokens 0: use at least 1, or --policy off"),
         (["--policy", "best"], "unknown policy 'best'"),
         (["--metrics-seconds", "soon"], "'metrics_seconds' is 'soon': use a number of seconds"),
@@ -109,10 +137,11 @@ def test_the_wheel_whose_command_does_not_start_serves_by_another_module():
 @pytest.mark.parametrize(
     ("arguments", "is_cpu", "environment", "variables"),
     [
-        ([], True, {}, {"NUMBA_THREADING_LAYER": "workqueue"}),
-        ([], True, {"NUMBA_THREADING_LAYER": "tbb"}, {}),
-        ([], False, {}, {}),
+        (["--spec-method", "ngram"], True, {}, {"NUMBA_THREADING_LAYER": "workqueue"}),
+        (["--spec-method", "ngram"], True, {"NUMBA_THREADING_LAYER": "tbb"}, {}),
+        (["--spec-method", "ngram"], False, {}, {}),
         (["--spec-method", "mtp"], True, {}, {}),
+        ([], True, {}, {}),
     ],
 )
 def test_numba_keeps_off_the_kernels_threads_on_cpus(arguments, is_cpu, environment, variables):
@@ -123,6 +152,9 @@ def test_an_option_and_its_value_are_left_out():
     words = ["M", "-sc", "-sc", "--a_b=1", "--a-b", "2", "c"]
     assert without(words, "-sc", "--a-b") == ["M", "c"]
     assert given(words, "--a-b") == "2" and given(words, "--gone") is None
+
+
+ARGUMENTS = ("MODEL", "-tp", "2", "--policy", "off", "--spec-method", "ngram")
 
 
 @pytest.fixture
@@ -138,13 +170,13 @@ def package(tmp_path, monkeypatch):
 def test_the_printed_command_is_the_one_that_runs(package, monkeypatch, capfd):
     ran = []
     monkeypatch.setattr(os, "execve", lambda *arguments: ran.append(arguments))
-    result = CliRunner().invoke(_build_app(), ["vllm", "serve", "MODEL", "-tp", "2", "--policy", "off"])
+    result = CliRunner().invoke(_build_app(), ["vllm", "serve", *ARGUMENTS])
     assert result.exit_code == 0
     ((path, words, environment),) = ran
     variable, *printed = shlex.split(result.stdout)
     assert printed == list(words) and path == words[0] == sys.executable
     assert variable == f"NUMBA_THREADING_LAYER={environment['NUMBA_THREADING_LAYER']}"
-    assert serve.main(["MODEL", "-tp", "2", "--policy", "off", "--print"]) == 0
+    assert serve.main([*ARGUMENTS, "--print"]) == 0
     assert len(ran) == 1 and capfd.readouterr().out == result.stdout
 
 

@@ -15,7 +15,7 @@ from vllm.utils.argparse_utils import FlexibleArgumentParser
 from smartspec.vllm_plugin.settings import Settings
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGE = "\n".join((DOCS / f"{name}.md").read_text() for name in ("vllm", "vllm-deploy", "vllm-metrics"))
+PAGE = "\n".join((DOCS / f"{name}.md").read_text() for name in ("vllm", "vllm-drafts", "vllm-deploy", "vllm-metrics"))
 BLOCKS = [re.sub("^    ", "", block, flags=re.MULTILINE) for block in re.findall(r"(?:^    .*\n)+", PAGE, re.MULTILINE)]
 COMMANDS = [
     line.partition("  #")[0]

@@ -60,6 +60,18 @@ NEEDS = (
         ),
     ),
     Need("sampling_params.py", "SamplingParams", attributes=("extra_args",)),
+    Need("v1/worker/gpu_model_runner.py", "GPUModelRunner", {"_sample": ("self", "logits", "spec_decode_metadata")}),
+    Need(
+        "v1/executor/multiproc_executor.py",
+        "MultiprocExecutor",
+        {name: ("self",) for name in ("_init_executor", "take_draft_token_ids", "collective_rpc")},
+        ("supports_pp", "supports_async_scheduling"),
+    ),
+    Need(
+        "v1/executor/uniproc_executor.py",
+        "UniProcExecutor",
+        {name: ("self",) for name in ("_init_executor", "take_draft_token_ids", "collective_rpc")},
+    ),
     Need("config/scheduler.py", "SchedulerConfig", {"get_scheduler_cls": ("self",)}, ("scheduler_cls",)),
     Need("config/speculative.py", "SpeculativeConfig", attributes=("method", "num_speculative_tokens")),
     Need(

@@ -1,8 +1,9 @@
 """`vllm serve` with the options that SmartSpec needs: `smartspec vllm serve MODEL ...`, or, where the command line's
 libraries are missing, `python -m smartspec.vllm_plugin.serve MODEL ...`.
 
-It adds --scheduler-cls, --speculative-config and --additional-config, and on CPUs a variable for ngram. It prints the
-whole command and becomes it. All other options are vLLM's. vLLM is not imported here: mistakes are seen at once.
+It adds --scheduler-cls, --speculative-config and --additional-config, an executor for drafts in the scheduler, and on
+CPUs a variable for ngram. It prints the whole command and becomes it. All other options are vLLM's. vLLM is not
+imported here: mistakes are seen at once.
 """
 
 import argparse
@@ -19,13 +20,15 @@ from types import SimpleNamespace
 
 from smartspec.control import Controller, CostCurve, DrafterSpec, LatencyModel
 from smartspec.vllm_plugin.check import installed_package, missing, version_of
-from smartspec.vllm_plugin.compatibility import VERSIONS, setup_problem, slowness, version_problem
+from smartspec.vllm_plugin.compatibility import NO_DRAFTS, VERSIONS, setup_problem, slowness, version_problem
 from smartspec.vllm_plugin.settings import SECTION, Settings
 
 SCHEDULER = "smartspec.vllm_plugin.Scheduler"
+EXECUTOR = "smartspec.vllm_plugin.executor.Executor"
+OWN = "smartspec"  # the method whose drafts are made in the scheduler
 LONGEST = 5
 LOOKUP = {"prompt_lookup_min": 2, "prompt_lookup_max": 4}  # vLLM's own default finds matches of five tokens alone
-MODEL_FREE = ("ngram", "ngram_gpu", "suffix")
+MODEL_FREE = (OWN, "ngram", "ngram_gpu", "suffix")
 NEED_A_MODEL = ("draft_model", "eagle", "eagle3", "medusa", "dflash", "custom_class")
 
 
@@ -63,6 +66,9 @@ def serve_command(
         raise ValueError(f"--scheduler-cls {own}: this command adds {SCHEDULER}; for another use vllm serve itself")
     speculation = speculation_of(options, passed_on)
     additional = additional_config(options, passed_on)
+    is_own = speculation.get("model") == NO_DRAFTS
+    if not is_own and (options.drafter or options.datastore):
+        raise ValueError(f"--drafter and --datastore are for --spec-method {OWN}, but another method drafts")
     if problem := setup_problem(_setup(speculation, passed_on)):
         raise ValueError(f"{problem}; vLLM's own scheduler would serve, for which vllm serve is enough")
     policy = Settings.read(additional, environment).policy
@@ -70,6 +76,8 @@ def serve_command(
     added = {"--scheduler-cls": SCHEDULER, "--speculative-config": json.dumps(speculation)}
     if SECTION in additional:
         added["--additional-config"] = json.dumps(additional)
+    if is_own and given(passed_on, "--distributed-executor-backend") is None:
+        added["--distributed-executor-backend"] = EXECUTOR
     words = [sys.executable, "-m", *program(without(passed_on, *added, "-sc"), installation)]
     is_slow = slowness(str(speculation.get("method")), installation.is_cpu, environment) is not None
     variables = {"NUMBA_THREADING_LAYER": "workqueue"} if is_slow else {}
@@ -114,8 +122,8 @@ def speculation_of(options: argparse.Namespace, passed_on: list[str]) -> dict:
         raise ValueError(f"--spec-method {method} needs --spec-model: the drafter's name or folder")
     if length is not None and length < 1:
         raise ValueError(f"--spec-tokens {length}: use at least 1, or --policy off for none")
-    if method is None and model is None:
-        made["method"] = "ngram"
+    if method == OWN or (method is None and model is None):
+        return {"model": NO_DRAFTS, "num_speculative_tokens": length or LONGEST}
     return made | {"num_speculative_tokens": length or LONGEST} | (LOOKUP if made.get("method") == "ngram" else {})
 
 
@@ -198,7 +206,9 @@ def make_parser() -> argparse.ArgumentParser:
         description="vllm serve, with draft lengths decided by SmartSpec. Prints the command it becomes.",
         allow_abbrev=False,
     )
-    parser.add_argument("--spec-method", metavar="NAME", help="vLLM's method of drafting (default: ngram)")
+    parser.add_argument(
+        "--spec-method", metavar="NAME", help=f"vLLM's method of drafting, or {OWN}: in the scheduler (default)"
+    )
     parser.add_argument("--spec-model", metavar="MODEL", help="draft model or head, where the method needs one")
     parser.add_argument("--spec-tokens", metavar="K", type=int, help=f"longest draft (default: {LONGEST})")
     for each in fields(Settings):
