@@ -80,9 +80,9 @@ def check(
 ) -> None:
     """Is the emulation right? Against published steps of H100s, and against vLLM's CPU build on this machine.
 
-    H100s: milliseconds of steps that others have measured, and of the same steps on the emulated GPU. CPU: a round of
-    prompts is computed to learn the times of steps. Another one is computed, then emulated with these times and the
-    texts that came of it. The exit status is 1 if an 8B step is off by more than 15 %, or a speed on the CPU by 5 %.
+    H100s: milliseconds of steps that others have measured, and of the same steps on the emulated GPU. CPU: prompts are
+    computed, then emulated with the times of the steps by size and with the texts that came of them. The exit status is
+    1 if a step of the 8B is off by more than 15 %, or a speed on the CPU by more than 5 %.
     """
     steps = [(step, emulated_milliseconds(step) / step.milliseconds - 1) for step in published_steps()]
     steps.sort(key=lambda pair: -abs(pair[1]))
