@@ -79,7 +79,7 @@ def _speculation(cell: Cell, folder: Path, table: list | None) -> dict | None:
         config["num_speculative_tokens_per_batch_size"] = [[1, MAX_SEQS, 0]]
     elif cell.policy == DYNAMIC_SD:
         config["num_speculative_tokens_per_batch_size"] = table
-    elif cell.is_ours and cell.drafter != "ngram":
+    elif cell.is_ours:
         lengths = [[size, size, longest - size + 1] for size in range(1, longest + 1)]
         config["num_speculative_tokens_per_batch_size"] = [*lengths, [longest + 1, MAX_SEQS, 0]]
     return config
