@@ -74,12 +74,15 @@ def test_requests_of_a_trace_come_at_their_moments(tmp_path):
     assert gpu.clock.idle < 0.1  # time without requests does not count
 
 
-@pytest.mark.parametrize("is_async", [False, True])
-def test_recorded_texts_are_said_with_lookups_in_them(is_async, tmp_path):
+@pytest.mark.parametrize(
+    ("drafter", "policy", "is_async"),
+    [("ngram", "fixed:3", False), ("ngram", "fixed:3", True), ("scheduler", "goodput", False)],
+)
+def test_recorded_texts_are_said_with_lookups_in_them(drafter, policy, is_async, tmp_path):
     acceptance, cells, engine, load = parts()
     repeated = tuple(range(10, 40))
     texts = [acceptance.Text((*repeated, n, *repeated[:8]), repeated[8:]) for n in range(3)]
-    cell = cells.Cell("8b-h100", "ngram", "closed:2", "fixed:3", is_async, output_tokens=200, acceptance="texts:")
+    cell = cells.Cell("8b-h100", drafter, "closed:2", policy, is_async, output_tokens=200, acceptance="texts:")
     requests = load.Load.of(cell, texts)
     said = acceptance.TextAcceptance(texts, cell.longest)
     core, gpu = engine.make_engine(cell, said, tmp_path, None)
