@@ -52,16 +52,16 @@ def policies(
     """Tokens per second, latency, and idle time of the GPU, by policy and load; the worst cell first."""
     folder.mkdir(parents=True, exist_ok=True)
     names = policies.split(",")
-    places = [_absolute(name) if name.endswith(".json") else name for name in setups.split(",")]
-    for name in places:
-        setup_of(name)
-    comes = [_absolute(load, "trace:") for load in loads.split(",")]
-    acceptance = acceptance and _absolute(acceptance, "texts:")
-    scenes = list(product(places, drafters.split(","), comes, scheduling.split(",")))
+    scenes = product(
+        map(_setup, setups.split(",")),
+        drafters.split(","),
+        [_absolute(load, "trace:") for load in loads.split(",")],
+        [how == "async" for how in scheduling.split(",")],
+    )
     sizes = {"longest": longest, "prompt_tokens": prompt_tokens, "output_tokens": output_tokens}
     cells = [
-        Cell(setup, drafter, load, policy, how == "async", **_acceptance(drafter, acceptance), **sizes)
-        for setup, drafter, load, how in scenes
+        Cell(setup, drafter, load, policy, is_async, **_acceptance(drafter, acceptance), **sizes)
+        for setup, drafter, load, is_async in scenes
         for policy in names
         if policy != ADAPTIVE or DRAFTERS[drafter].has_passes  # vLLM has it for drafters with confidence alone
     ]
@@ -80,9 +80,9 @@ def check(
 ) -> None:
     """Is the emulation right? Against published steps of H100s, and against vLLM's CPU build on this machine.
 
-    H100s: milliseconds of steps that others have measured, and of the same steps on the emulated GPU. CPU: a round of
-    prompts is computed to learn the times of steps. Another one is computed, then emulated with these times and the
-    texts that came of it. The exit status is 1 if an 8B step is off by more than 15 %, or a speed on the CPU by 5 %.
+    H100s: milliseconds of steps that others have measured, and of the same steps on the emulated GPU. CPU: prompts are
+    computed, then emulated with the times of the steps by size and with the texts that came of them. The exit status is
+    1 if a step of the 8B is off by more than 15 %, or a speed on the CPU by more than 5 %.
     """
     steps = [(step, emulated_milliseconds(step) / step.milliseconds - 1) for step in published_steps()]
     steps.sort(key=lambda pair: -abs(pair[1]))
@@ -125,7 +125,15 @@ def _acceptance(drafter: str, acceptance: str | None) -> dict:
     if drafter not in DRAFTERS:
         raise ValueError(f"unknown drafter {drafter!r}: use one of {', '.join(DRAFTERS)}")
     known = DRAFTERS[drafter]
-    return {"acceptance": acceptance or known.acceptance, "found_share": known.found_share}
+    stated = known.acceptance if acceptance is None else _absolute(acceptance, "texts:")
+    return {"acceptance": stated, "found_share": known.found_share}
+
+
+def _setup(name: str) -> str:
+    """ValueError if there is none of that name."""
+    name = _absolute(name) if name.endswith(".json") else name
+    setup_of(name)
+    return name
 
 
 @app.command()

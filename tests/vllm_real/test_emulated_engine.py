@@ -72,3 +72,44 @@ def test_requests_of_a_trace_come_at_their_moments(tmp_path):
     assert np.allclose(came, [0.0, 0.1, 0.4], atol=0.02)
     assert all(0 < request.first - request.came < 0.1 for request in window.ended)
     assert gpu.clock.idle < 0.1  # time without requests does not count
+
+
+@pytest.mark.parametrize(
+    ("drafter", "policy", "is_async"),
+    [("ngram", "fixed:3", False), ("ngram", "fixed:3", True), ("scheduler", "goodput", False)],
+)
+def test_recorded_texts_are_said_with_lookups_in_them(drafter, policy, is_async, tmp_path):
+    acceptance, cells, engine, load = parts()
+    repeated = tuple(range(10, 40))
+    texts = [acceptance.Text((*repeated, n, *repeated[:8]), repeated[8:]) for n in range(3)]
+    cell = cells.Cell("8b-h100", drafter, "closed:2", policy, is_async, output_tokens=200, acceptance="texts:")
+    requests = load.Load.of(cell, texts)
+    said = acceptance.TextAcceptance(texts, cell.longest)
+    core, gpu = engine.make_engine(cell, said, tmp_path, None)
+    try:
+        ended = load.Client(core, requests, gpu.clock.rest).run(requests.num_measured).ended
+    finally:
+        core.shutdown()
+    answers = [list(texts[request.number % 3].answer) for request in ended]
+    assert [request.tokens for request in ended] == answers and len(ended) == requests.num_measured
+    assert len(gpu.log) < 0.6 * sum(map(len, answers)) / 2  # nearly all drafts are right
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_preempted_request_goes_on_where_it_was(is_async, tmp_path, monkeypatch):
+    acceptance, cells, engine, load = parts()
+    setups = importlib.import_module("lib.emulated_gpu.setups")
+    monkeypatch.setattr(setups.Setup, "num_kv_blocks", lambda *arguments: 520)  # as few as vLLM starts with
+    cell = cells.Cell("8b-h100", "eagle3", "closed:16", "fixed:3", is_async, acceptance="0.8/8")
+    stated = acceptance.StatedAcceptance(cell.acceptance, cell.longest, cell.seed)
+    core, gpu = engine.make_engine(cell, stated, tmp_path, None)
+    lengths, preempted = np.full(16, 300), []
+    preempt = core.scheduler._preempt_request
+    core.scheduler._preempt_request = lambda *a, **o: (preempted.append(a[0].request_id), preempt(*a, **o))[1]
+    try:
+        client = load.Client(core, load.Load(0, 16, lengths + 100, lengths, concurrency=16), gpu.clock.rest)
+        ended = client.run(16).ended
+    finally:
+        core.shutdown()
+    assert preempted
+    assert {r.number: r.tokens for r in ended} == {number: stated.tokens(number, 0, 300) for number in range(16)}

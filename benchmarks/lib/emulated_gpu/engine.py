@@ -8,7 +8,7 @@ from vllm.engine.arg_utils import EngineArgs
 from vllm.v1.engine.core import EngineCore
 from vllm.v1.spec_decode.dynamic.utils import build_dynamic_sd_schedule_lookup
 
-from lib.emulated_gpu.acceptance import Acceptance
+from lib.emulated_gpu.acceptance import Acceptance, TextAcceptance
 from lib.emulated_gpu.adaptive import AdaptiveVerification
 from lib.emulated_gpu.cells import ADAPTIVE, DYNAMIC_SD, OFF, Cell
 from lib.emulated_gpu.clock import Clock
@@ -25,9 +25,14 @@ def make_engine(cell: Cell, acceptance: Acceptance, folder: Path, table: list | 
     """An engine, which may be driven by step_fn, and its GPU. folder: of configurations and of what SmartSpec learns.
     table: of Dynamic SD."""
     setup, drafter = setup_of(cell.setup), None if cell.policy == OFF else cell.drafter
+    in_scheduler = drafter is not None and DRAFTERS[drafter].in_scheduler
+    if in_scheduler and (cell.is_async or not isinstance(acceptance, TextAcceptance)):
+        raise ValueError(f"drafter {drafter} drafts from texts, without asynchronous scheduling: texts:FILE and sync")
     ours = {}
     if cell.is_ours:
         section = {"policy": cell.policy, "cache": str(folder / "learned" / _file_name(cell))}
+        if in_scheduler:
+            section |= {"drafter": "prompt-lookup", "datastore": "none"}
         ours = {
             "scheduler_cls": "smartspec.vllm_plugin.Scheduler",
             "additional_config": {"smartspec": section},
@@ -53,7 +58,15 @@ def make_engine(cell: Cell, acceptance: Acceptance, folder: Path, table: list | 
     verification = (
         AdaptiveVerification(time, MAX_SEQS, MAX_BATCHED_TOKENS, longest) if cell.policy == ADAPTIVE else None
     )
-    gpu = GPU(time, acceptance, Clock(setup.is_measured), _captured(config), drafter is not None, verification)
+    gpu = GPU(
+        time,
+        acceptance,
+        Clock(setup.is_measured),
+        _captured(config),
+        has_drafter=drafter is not None and not in_scheduler,
+        compares=in_scheduler,
+        verification=verification,
+    )
     core = EngineCore(config, executor_of(gpu), log_stats=False)
     # The V2 runner is that of GPUs. vLLM wants Triton for it, which it only needs to compute.
     core.scheduler.use_v2_model_runner = True
@@ -70,6 +83,8 @@ def _speculation(cell: Cell, folder: Path, table: list | None) -> dict | None:
     setup = setup_of(cell.setup)
     if cell.drafter == "ngram":
         config |= {"prompt_lookup_min": 2, "prompt_lookup_max": 4}
+    elif DRAFTERS[cell.drafter].in_scheduler:
+        config["model"] = "smartspec.vllm_plugin.proposer.NoDrafts"
     elif cell.drafter == "draft_model":
         config["model"] = _model_folder(folder, setup.small)
     else:
@@ -79,7 +94,7 @@ def _speculation(cell: Cell, folder: Path, table: list | None) -> dict | None:
         config["num_speculative_tokens_per_batch_size"] = [[1, MAX_SEQS, 0]]
     elif cell.policy == DYNAMIC_SD:
         config["num_speculative_tokens_per_batch_size"] = table
-    elif cell.is_ours and cell.drafter != "ngram":
+    elif cell.is_ours:
         lengths = [[size, size, longest - size + 1] for size in range(1, longest + 1)]
         config["num_speculative_tokens_per_batch_size"] = [*lengths, [longest + 1, MAX_SEQS, 0]]
     return config

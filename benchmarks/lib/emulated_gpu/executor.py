@@ -20,14 +20,16 @@ from lib.emulated_gpu.step_time import GPUTime, StepSize
 @dataclass
 class GPU:
     """What an executor emulates. captured: tokens per request for which full graphs of decoding exist. has_drafter:
-    whether anything is drafted. verification: None where all drafts are verified. log: by step, requests, fed tokens,
-    whether a full graph was used, draft tokens made, draft tokens verified, and the moment of its end."""
+    whether it drafts. compares: whether drafts come from the scheduler. verification: None where all drafts are
+    verified. log: by step, requests, fed tokens, whether a full graph was used, draft tokens made, draft tokens
+    verified, and the moment of its end."""
 
     time: GPUTime
     acceptance: Acceptance
     clock: Clock
     captured: frozenset[int]
     has_drafter: bool
+    compares: bool = False
     verification: AdaptiveVerification | None = None
     log: list[tuple[int, int, bool, int, int, float]] = field(default_factory=list)
     began: float = 0.0  # from which the acceptance counts its seconds
@@ -142,7 +144,10 @@ class EmulatedExecutor(Executor):
             confidence = gpu.acceptance.confidence(numbers, positions, self._now())
             verified = gpu.verification.cut(names, fed - drafted, drafted, int(samples.sum()), confidence)
             is_captured = bool((fed - drafted == 1).all())  # its graphs take any mix of lengths
-        accepted = np.minimum(gpu.acceptance.num_right(numbers, positions, self._now()), verified) * samples
+        right = (
+            self._compared(names, drafts) if gpu.compares else gpu.acceptance.num_right(numbers, positions, self._now())
+        )
+        accepted = np.minimum(right, verified) * samples
         made = output.num_spec_tokens_to_schedule if gpu.has_drafter else 0
         size = step_size(computed, fed - drafted + verified, samples, verified, is_captured, made)
         target = gpu.time.target_seconds(size)
@@ -151,6 +156,16 @@ class EmulatedExecutor(Executor):
         told = self._emit(rows, samples.tolist(), accepted.tolist(), (computed + fed).tolist())
         self._last = [name for name, is_decoding in zip(names, samples.tolist(), strict=True) if is_decoding], made
         return ModelRunnerOutput(names, {name: i for i, name in enumerate(names)}, told), start + target
+
+    def _compared(self, names: list[str], drafts: dict[str, list[int]]) -> np.ndarray:
+        """Leading right tokens of each draft of the scheduler's, int [R]."""
+        right = []
+        for row, draft in ((self._rows[name], drafts.get(name, ())) for name in names):
+            told = self.gpu.acceptance.tokens(row.number, row.length - row.prompt, len(draft))
+            right.append(
+                next((n for n, pair in enumerate(zip(draft, told, strict=True)) if pair[0] != pair[1]), len(draft))
+            )
+        return np.array(right, dtype=np.int64)
 
     def _emit(self, rows: list[Row], samples: list[bool], accepted: list[int], computed: list[int]) -> list[list[int]]:
         told = []

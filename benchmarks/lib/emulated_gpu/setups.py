@@ -90,13 +90,15 @@ SETUPS = {
 @dataclass(frozen=True)
 class Drafter:
     """method: vLLM's, without and with asynchronous scheduling, which vLLM refuses for lookup on the host. acceptance:
-    as `simulate --acceptance`, unless told otherwise. found_share: of positions with a draft."""
+    as `simulate --acceptance`, unless told otherwise. found_share: of positions with a draft. in_scheduler: SmartSpec's
+    scheduler drafts, from recorded texts, without asynchronous scheduling."""
 
     method: tuple[str, str]
     acceptance: str = "eagle3"
     found_share: float = 1.0
     has_passes: bool = True
     in_one_pass: bool = False
+    in_scheduler: bool = False
 
 
 DRAFTERS = {
@@ -105,6 +107,7 @@ DRAFTERS = {
     "dflash": Drafter(("dflash", "dflash"), in_one_pass=True),
     "draft_model": Drafter(("draft_model", "draft_model"), "0.75/8/2"),
     "ngram": Drafter(("ngram", "ngram_gpu"), "0.7/8/2", found_share=0.4, has_passes=False),
+    "scheduler": Drafter(("custom_class", "custom_class"), has_passes=False, in_scheduler=True),
 }
 
 
