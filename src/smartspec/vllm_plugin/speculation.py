@@ -1,8 +1,9 @@
 """Between vLLM's scheduler and the controller: it decides before a step, and learns from it while the next one runs.
 
 vLLM makes the drafts of a step at the end of the step before. With asynchronous scheduling it schedules a step before
-the outcome of the last one is known. The controller decides in every step. A decision is carried out by the first step
-whose drafts are as long as decided: that of the decision, or the next one, which then has no decision of its own.
+the outcome of the last one is known. A decision is carried out by the first step whose drafts are as long as decided:
+that of the decision, or the next one. Where a model drafts, lengths then hold until the outcome is known: decisions in
+every step brought nothing there, and take the scheduler's time.
 """
 
 import time
@@ -84,9 +85,10 @@ class Speculation:
         self._unreported: list[tuple[Step, EmittedTokens]] = []
 
     def before_schedule(self) -> None:
-        """Make a decision, unless the last one is still to be carried out. Cut drafts to what is to be verified."""
+        """Make a decision, unless the last one is under way. Cut drafts to what is to be verified."""
         rows = batch.decoding(self._scheduler)
-        if not self._is_open and (rows or len(self._scheduler.running) or len(self._scheduler.waiting)):
+        is_held = self._drafter.has_passes and any(step.decision for step in self._steps.values())
+        if not self._is_open and not is_held and (rows or len(self._scheduler.running) or len(self._scheduler.waiting)):
             self._decision, self._is_open = self._decide(rows), True
             lengths = self._decision.lengths.tolist()
         elif self._decision is not None:
