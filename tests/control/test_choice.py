@@ -125,7 +125,7 @@ def test_one_length_for_all_is_the_best_of_those_allowed(rate, num_rows):
 
 
 def one_length(lengths=(1, 2, 3, 4)):
-    return partial(plan_uniform, Hysteresis(lengths, HysteresisSettings()))
+    return partial(plan_uniform, Hysteresis(HysteresisSettings(), lengths))
 
 
 def test_one_length_is_the_one_of_largest_mean_that_is_maximised():
