@@ -124,6 +124,35 @@ def test_one_length_for_all_is_the_best_of_those_allowed(rate, num_rows):
     assert len(set(plan.lengths.tolist())) == 1 and plan.lengths[0] in (0, 1, 3)
 
 
+def one_length(lengths=(1, 2, 3, 4)):
+    return partial(plan_uniform, Hysteresis(HysteresisSettings(), lengths))
+
+
+def test_one_length_is_the_one_of_largest_mean_that_is_maximised():
+    """Two good requests of three would have long drafts, and the third waits for them: it stays the longest."""
+    survival = np.cumprod(np.repeat([[0.95], [0.95], [0.05]], K, axis=1), axis=1)
+    latency = LatencyModel(CostCurve.linear(0.03, 0.0), (None, CostCurve.linear(0.008, 0.0)))
+    estimates, view = estimates_of(latency, np.zeros((3, K)), survival), make_view(3, 0)
+
+    def lengths(fairness):
+        return set(best_choice(view, estimates, plan_uniform=one_length(), fairness=fairness).plan.lengths.tolist())
+
+    assert lengths(0.0) == {4} and lengths(2.0) == {1}
+
+
+@pytest.mark.parametrize("rate", [0.3, 0.6, 0.9])
+def test_drafts_for_the_next_step_have_the_length_of_one_without_prefill(rate):
+    estimates, view = drafts_accepted_at(rate, 8), make_view(8, 0)
+    ahead = replace(estimates, drafters=tuple(replace(d, kept_passes=int(d.has_passes)) for d in estimates.drafters))
+    mixed = replace(view, **PREFILL)
+    alone, choice = (best_choice(each, ahead, plan_uniform=one_length()) for each in (view, mixed))
+    assert choice.plan.lengths.tolist() == alone.plan.lengths.tolist()
+    assert choice.prices == alone.prices
+    seconds = ahead.latency.target_seconds(mixed, np.array([0, choice.plan.num_draft_tokens]))
+    assert choice.plan.off_seconds == pytest.approx(seconds[0])
+    assert choice.plan.seconds == pytest.approx(seconds[1] + choice.draft_seconds.sum(axis=0)[choice.plan.depth])
+
+
 def test_several_draft_models_and_a_lookup_are_mixed_row_by_row():
     """What was found is free; where nothing was, whichever model is right about the row."""
     latency = LatencyModel(CURVE, (None, CostCurve.linear(0.001, 1e-5), CostCurve.linear(0.002, 1e-5)))

@@ -81,6 +81,24 @@ def test_fit_of_a_single_sample():
     assert curve.seconds(4, 100, 1) == pytest.approx(0.05)
 
 
+def test_what_one_batch_size_cannot_tell_counts_as_constant():
+    """Weights are read for one row, too."""
+    curve = CostCurve.fit([ProfileSample(fed, 3200, 32, 0.007 + 2e-5 * fed) for fed in (32, 64, 96, 128, 160, 192)])
+    assert curve.seconds(1.0, 100.0, 1.0) == pytest.approx(0.0076, rel=0.05)
+    assert curve.seconds(192.0, 3200.0, 32.0) == pytest.approx(0.0108, rel=0.01)
+
+
+def test_seconds_of_other_things_are_told_apart():
+    passes = np.array([[depth, depth * rows] for rows in (8, 32) for depth in (0, 1, 2) for _ in range(2)], dtype=float)
+    fed = [rows * (1 + k) for rows in (8, 32) for _ in range(3) for k in (0, 2)]
+    rows = passes.shape[0] // 2 * [8] + passes.shape[0] // 2 * [32]
+    seconds = 0.02 + 1e-4 * np.array(fed) + passes @ [0.002, 1e-5]
+    samples = [ProfileSample(f, 100 * r, r, float(s)) for f, r, s in zip(fed, rows, seconds, strict=True)]
+    curve, of_passes = CostCurve.fit_beside(samples, passes)
+    assert of_passes @ [1.0, 20.0] == pytest.approx(0.0022, rel=0.05)
+    assert curve.seconds(32.0, 3200.0, 32.0) == pytest.approx(0.0232, rel=0.02)
+
+
 @pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])
 def test_fit_refuses_impossible_samples(seconds):
     with pytest.raises(ValueError, match="unusable"):

@@ -4,10 +4,10 @@ from dataclasses import replace
 import factories
 import numpy as np
 import pytest
-from drafter_cases import LOOKUP, MODEL
+from drafter_cases import LOOKUP, MODEL, lagging
 
 from smartspec.control.latency.model import CostCurve, LatencyModel, ProfileSample
-from smartspec.control.records import Plan, StepSeconds
+from smartspec.control.records import DrafterSpec, Plan, StepSeconds
 
 K = 4
 
@@ -238,3 +238,12 @@ def test_of_a_draft_made_in_one_pass_another_token_is_another_entry_of_it():
 def test_a_drafter_with_passes_and_no_curve_is_refused_and_the_other_way_round(drafts):
     with pytest.raises(ValueError, match="give LatencyModel a curve for each"):
         LatencyModel(CostCurve.linear(0.03, 0.002), drafts).use_drafters((LOOKUP, MODEL))
+
+
+def test_passes_that_run_in_every_step_are_no_cost_of_drafts():
+    model, drafter = LatencyModel(CostCurve.linear(0.02, 0.001), (CostCurve.linear(0.01, 0.0),)), np.zeros(3, int)
+    model.use_drafters((DrafterSpec("head", has_passes=True, kept_passes=1),))
+    view = factories.make_view(3, drafters=(lagging(3),), max_draft_tokens=K)
+    assert model.draft_seconds(view, drafter, 3)[0] == pytest.approx([0.0, 0.0, 0.01, 0.02])
+    assert not model.predict(view, Plan(np.ones(3, int), drafter), np.ones(3, int)).drafts
+    assert model.predict(view, Plan(np.full(3, 3), drafter), np.zeros(3, int)).draft == pytest.approx(0.02)

@@ -45,7 +45,8 @@ class DrafterSpec:
     want it for trees (see Plan), as a pass can be fed several nodes of a draft. one_pass_depth: where not 0, one pass
     makes the whole draft, up to so many tokens deep: another token is another entry of that pass. context_limit: where
     not 0, a pass reads at most so many tokens of a request's context: it takes no longer after longer texts.
-    kept_passes: of a draft, run in every step, whatever is planned; their time is counted as the target's.
+    kept_passes: of a host that drafts after the target's pass, for the next step: those that run in every step,
+    whatever is planned. Their time is counted as the target's.
     """
 
     name: str

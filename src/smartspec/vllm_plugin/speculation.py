@@ -1,8 +1,9 @@
 """Between vLLM's scheduler and the controller: it decides before a step, and learns from it while the next one runs.
 
 vLLM makes the drafts of a step at the end of the step before. With asynchronous scheduling it schedules a step before
-the outcome of the last one is known. The controller decides in every step. A decision is carried out by the first step
-whose drafts are as long as decided: that of the decision, or the next one, which then has no decision of its own.
+the outcome of the last one is known. A decision is carried out by the first step whose drafts are as long as decided:
+that of the decision, or the next one. Where a model drafts, lengths then hold until the outcome is known, and lengths
+of captured graphs for two steps: decisions in every step brought nothing there, and take the scheduler's time.
 """
 
 import time
@@ -77,6 +78,7 @@ class Speculation:
         self._to_forget: list[str] = []  # those that no decision is about
         self._decision: Decision | None = None  # the last one
         self._is_open = False  # whether no step has carried it out yet
+        self._is_held = False  # whether the next step is to keep it
         self._last_draft_length = 0  # draft tokens made in the last scheduled step
         self._steps: dict[int, Step] = {}  # scheduled and not finished, by identity of their output
         self._last_completion: float | None = None  # None while vLLM waits for requests
@@ -84,10 +86,12 @@ class Speculation:
         self._unreported: list[tuple[Step, EmittedTokens]] = []
 
     def before_schedule(self) -> None:
-        """Make a decision, unless the last one is still to be carried out. Cut drafts to what is to be verified."""
+        """Make a decision, unless the last one is under way. Cut drafts to what is to be verified."""
         rows = batch.decoding(self._scheduler)
-        if not self._is_open and (rows or len(self._scheduler.running) or len(self._scheduler.waiting)):
-            self._decision, self._is_open = self._decide(rows), True
+        is_held = self._drafter.has_passes and any(step.decision for step in self._steps.values())
+        is_held, self._is_held = is_held or self._is_held, False
+        if not self._is_open and not is_held and (rows or len(self._scheduler.running) or len(self._scheduler.waiting)):
+            self._decision, self._is_open, self._is_held = self._decide(rows), True, self._tiers is not None
             lengths = self._decision.lengths.tolist()
         elif self._decision is not None:
             lengths = self._lengths_of(rows)
@@ -188,6 +192,7 @@ class Speculation:
         for waiting in (self._unlearned, self._unreported, self._ended, self._to_forget):
             waiting.clear()
         self._decision, self._is_open, self._last_draft_length, self._last_completion = None, False, 0, None
+        self._is_held = False
         self._followed = None if self._followed is None else Followed()
         if self._own is not None:
             self._own.start_over()

@@ -80,6 +80,10 @@ def best_choice(
     if fairness is None:
         fairness = settings.fairness if models else 0.0
     value_of_time = None
+    if view.prefill_tokens and plan_uniform and any(drafter.kept_passes for drafter in estimates.drafters):
+        options = {"plan_uniform": plan_uniform, "fairness": fairness, "remaining_tokens": remaining_tokens}
+        alone = best_choice(view.without_prefill(), estimates, settings, prices=prices, **options)
+        return _beside_prefill(alone, view, estimates)
     if view.prefill_tokens and view.num_rows and settings.prices_mixed_steps:
         if prices is None:
             alone = best_choice(
@@ -117,6 +121,17 @@ def best_choice(
     best = without_late_starters(best, drafter, view, estimates, settings.draft_prefill.ordinary_lag)
     survival = shaped.survival_of(drafter)
     return Choice(best, drafter, draft_seconds, target_seconds, prices, survival, fairness, shaped.width)
+
+
+def _beside_prefill(alone: Choice, view: BatchView, estimates: Estimates) -> Choice:
+    """The choice for the decoding requests alone, in a step that has prefill too. It holds where drafts are made after
+    the target's pass, for the next step: that one may have no prefill."""
+    target_seconds = estimates.latency.target_seconds(view, np.arange(len(alone.target_seconds)))
+    excess = target_seconds - alone.target_seconds
+    plan = alone.plan
+    seconds = plan.seconds + float(excess[plan.num_draft_tokens])
+    plan = with_fields(plan, seconds=seconds, off_seconds=plan.off_seconds + float(excess[0]))
+    return with_fields(alone, plan=plan, target_seconds=target_seconds)
 
 
 def _off_goodput_of_projected_batch(view: BatchView, estimates: Estimates, largest: float) -> float:

@@ -17,14 +17,12 @@ from functools import cached_property
 import numpy as np
 
 from smartspec.control.latency.nnls import solve_nnls
+from smartspec.control.latency.settings import LatencySettings
 
 # Kernels switch blockings in steps; between the powers of two a measured oneDNN staircase has edges at 6, 12, 24, 48.
 # A datacentre GPU's bend from memory- to compute-bound is at 300 to 400 tokens: without 384 times were 3 % out there.
 KNOTS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256, 384, 512)
 _SCALARS = ("constant", "per_context_token", "per_row", "per_attended_token", "per_scored_token")
-# Of a measurement, for each coefficient but the constant. Samples of one batch size do not say what its rows cost: then
-# the constant explains them. A pass that reads the weights takes hardly less time for fewer rows.
-RIDGE = 0.01
 
 
 @dataclass(frozen=True)
@@ -70,8 +68,8 @@ class CostCurve:
 
     @staticmethod
     def fit_beside(samples: list[ProfileSample], others: np.ndarray) -> tuple["CostCurve", np.ndarray]:
-        """The same where the seconds are also those of other things, whose sizes are others, float [samples, n]. Also
-        returns the seconds of one of each: float [n], not negative either."""
+        """The same where the seconds are also those of other things, whose sizes are others, float [samples, n], the
+        one that explains most first. Also returns the seconds of one of each: float [n], not negative either."""
         for sample in samples:
             if not (np.isfinite(sample.seconds) and sample.seconds > 0 and sample.fed_tokens > 0 and sample.rows > 0):
                 raise ValueError(f"profile sample {sample} is unusable: seconds, fed_tokens and rows must be positive")
@@ -88,7 +86,9 @@ class CostCurve:
         design = np.column_stack([np.ones_like(fed), context, rows, attended, scored, pieces, others])
         design /= seconds[:, None]
         scale = np.maximum(design.max(axis=0), 1e-300)
-        ridge = RIDGE * np.eye(len(scale))[1:]
+        # Samples of one batch size do not say what its rows cost. Then the constant is to explain them, as a pass that
+        # reads the weights takes hardly less time for fewer rows. So all others have a prior, but the first of others.
+        ridge = LatencySettings().noise * np.delete(np.eye(len(scale)), [0, -others.shape[1]], axis=0)
         values = np.append(np.ones_like(seconds), np.zeros(len(ridge)))
         coefficients = solve_nnls(np.concatenate([design / scale, ridge]), values) / scale
         scalars = dict(zip(_SCALARS, coefficients[: len(_SCALARS)].tolist(), strict=True))

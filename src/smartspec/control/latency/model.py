@@ -208,7 +208,9 @@ class LatencyModel:
         depth up to the plan's instead."""
         sizes = {}
         for number in self._drafts:
-            depths = np.where(plan.drafter == number, plan.passes - self._kept_passes.get(number, 0), 0).clip(0)
+            depths = np.where(plan.drafter == number, plan.passes, 0)
+            if number in self._kept_passes:
+                depths = np.maximum(depths - self._kept_passes[number], 0)
             if not depths.any():
                 continue
             lag, context = view.drafters[number].lag, view.context_tokens
