@@ -136,6 +136,9 @@ class Speculation:
         assert decision is not None, "a step without a decision is not noted"
         if self._is_open and tuple(scheduled) == decision.names:  # exactly the requests of the decision
             return len(scheduled), batch.NO_PREFILL, decision.view.total_context_tokens
+        num_fed = sum(scheduled.values()) - sum(verified.values())
+        if not self._is_open and num_fed == len(scheduled):  # one token each
+            return num_fed, batch.NO_PREFILL, sum([requests[name].num_computed_tokens for name in scheduled])
         fed = {name: n - verified.get(name, 0) for name, n in scheduled.items()}
         decoding = set(decision.names) & set(fed) if self._is_open else {n for n in fed if fed[n] == 1}
         prefill = batch.Prefill.of([(requests[n].num_computed_tokens, fed[n]) for n in fed if n not in decoding])
