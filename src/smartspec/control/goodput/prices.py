@@ -82,8 +82,8 @@ def best_choice(
     value_of_time = None
     if view.prefill_tokens and plan_uniform and any(drafter.kept_passes for drafter in estimates.drafters):
         options = {"plan_uniform": plan_uniform, "fairness": fairness, "remaining_tokens": remaining_tokens}
-        alone = best_choice(view.without_prefill(), estimates, settings, prices=prices, **options)
-        return _beside_prefill(alone, view, estimates)
+        decoding = best_choice(view.without_prefill(), estimates, settings, prices=prices, **options)
+        return _beside_prefill(decoding, view, estimates)
     if view.prefill_tokens and view.num_rows and settings.prices_mixed_steps:
         if prices is None:
             alone = best_choice(

@@ -112,8 +112,8 @@ static inline void fetch(const float *from, int64_t num_floats) {
     for (int64_t i = 0; i < num_floats; i += 64 / sizeof(float)) __builtin_prefetch(from + i, 0, 2);
 }
 
-/* Fetches the values of `width` keys and the keys after them, none outside the span: memory that was never written is slow to
- * ask for. */
+/* Fetches the values of `width` keys and the keys after them, none outside the span: memory that was never written is
+ * slow to fetch. */
 static inline void fetch_ahead(const Span *s, int64_t key, int64_t width, int64_t head_dim) {
     const int64_t left = s->num_keys - key, count = left < width ? left : width, rest = left - count;
     fetch(s->values + key * head_dim, count * head_dim);
