@@ -35,7 +35,6 @@ def test_answers_are_those_without_speculation(options, model, prompts, expected
         speculation, counts = scheduler_of(llm).speculation, counters(llm)
         assert speculation is not None and not speculation._controller.num_errors
         assert [spec.name for spec in speculation._own.specs] == ALL["drafter"].split(",")
-        assert speculation._own.drafters[2]._datastore is not None  # the model's own
         assert free_blocks(llm) == free
     assert counts["num_draft_tokens"] > 300 and counts["num_accepted_tokens"] > 50
     assert got == expected
@@ -74,7 +73,7 @@ def test_a_drafter_that_fails_leaves_vllm_without_drafts(model, prompts, expecte
         raise RuntimeError("no idea")
 
     monkeypatch.setattr(PromptLookupDrafter, "propose", fail)
-    with caplog.at_level(logging.ERROR), serving(model, IN_SCHEDULER, tmp_path) as llm:
+    with caplog.at_level(logging.WARNING), serving(model, IN_SCHEDULER, tmp_path) as llm:
         assert answers(llm, prompts[:12]) == expected[:12]
         assert not counters(llm)["num_draft_tokens"]
     assert "no idea" in caplog.text
