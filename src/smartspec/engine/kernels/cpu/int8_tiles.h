@@ -61,7 +61,10 @@ INLINE void multiply_words(const int64_t type, const int num_rows, const Unpacke
 #pragma GCC unroll 8
         for (int r = 0; r < num_rows; r++)
 #pragma GCC unroll 2
-            for (int v = 0; v < 2; v++) products[r][v] = begin == first ? add_pairs(pairs[r][v]) : (ints)(products[r][v] + add_pairs(pairs[r][v]));
+            for (int v = 0; v < 2; v++) {
+                const ints sum = add_pairs(pairs[r][v]);
+                products[r][v] = begin == first ? sum : (ints)(products[r][v] + sum);
+            }
     }
 }
 
@@ -90,7 +93,7 @@ INLINE void multiply_groups(const int64_t type, const int num_rows, const Rounde
     }
 }
 
-/* Whether so many rows are multiplied so. Quants of 8 bits need no unpacking, and more registers. */
+/* Whether so many rows are multiplied in this way. Quants of 8 bits need no unpacking, and more registers. */
 static inline int unpacks_int8(int64_t type, int64_t num_rows) { return type != TYPE_PANELS_Q8_0 && num_rows > ROUNDED_ROWS; }
 
 static void unpack_groups_of(int64_t type, const uint8_t *panel, int64_t first, int64_t num_groups, UnpackedGroup *to) {
