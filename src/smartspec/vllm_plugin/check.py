@@ -61,18 +61,6 @@ NEEDS = (
         ),
     ),
     Need("sampling_params.py", "SamplingParams", attributes=("extra_args",)),
-    Need("v1/worker/gpu_model_runner.py", "GPUModelRunner", {"_sample": ("self", "logits", "spec_decode_metadata")}),
-    Need(
-        "v1/executor/multiproc_executor.py",
-        "MultiprocExecutor",
-        {name: ("self",) for name in ("_init_executor", "take_draft_token_ids", "collective_rpc")},
-        ("supports_pp", "supports_async_scheduling"),
-    ),
-    Need(
-        "v1/executor/uniproc_executor.py",
-        "UniProcExecutor",
-        {name: ("self",) for name in ("_init_executor", "take_draft_token_ids", "collective_rpc")},
-    ),
     Need("config/scheduler.py", "SchedulerConfig", {"get_scheduler_cls": ("self",)}, ("scheduler_cls",)),
     Need("config/speculative.py", "SpeculativeConfig", attributes=("method", "model", "num_speculative_tokens")),
     Need(
@@ -82,7 +70,12 @@ NEEDS = (
     ),
     Need("config/vllm.py", "VllmConfig", attributes=("additional_config", "instance_id")),
     Need("v1/executor/abstract.py", "Executor", {"_init_executor": ("self",), "take_draft_token_ids": ("self",)}),
-    Need("v1/executor/multiproc_executor.py", "MultiprocExecutor", {"collective_rpc": ("self", "method")}),
+    Need(
+        "v1/executor/multiproc_executor.py",
+        "MultiprocExecutor",
+        {"_init_executor": ("self",), "collective_rpc": ("self", "method")},
+        ("supports_pp", "supports_async_scheduling"),
+    ),
     Need("v1/executor/uniproc_executor.py", "UniProcExecutor", {"collective_rpc": ("self", "method")}),
     Need("v1/worker/gpu_model_runner.py", "GPUModelRunner", {"_sample": ("self", "logits", "spec_decode_metadata")}),
     Need("v1/spec_decode/metadata.py", "SpecDecodeMetadata", attributes=("num_draft_tokens",)),
