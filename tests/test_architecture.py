@@ -30,7 +30,8 @@ LIBRARIES = {
     "workload": {"numpy"},
     "sim": {"numpy"},
     "engine": {
-        "numpy", "torch", "transformers", "tokenizers", "safetensors", "huggingface_hub", "gguf", "accelerate",
+        "numpy", "torch", "transformers", "tokenizers", "safetensors", "huggingface_hub", "gguf",
+        "accelerate", "psutil",
     },
     "server": {
         "numpy", "fastapi", "starlette", "pydantic", "pydantic_core", "uvicorn", "prometheus_client", "jinja2",

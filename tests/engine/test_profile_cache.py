@@ -1,11 +1,11 @@
 """The cached profile is used where it fits; one that is corrupt or of another machine is refused, with its reason."""
 
 import json
-import os
 import threading
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 import torch
 
@@ -162,13 +162,13 @@ def test_a_cache_that_cannot_be_written_costs_only_the_next_start(machine):
 
 def test_a_profile_of_a_busy_machine_is_measured_again_when_it_is_idle(machine, monkeypatch):
     machine.waiting = 0.3
-    monkeypatch.setattr(os, "getloadavg", lambda: (8.0 * os.cpu_count(), 0.0, 0.0))
+    monkeypatch.setattr(psutil, "cpu_percent", lambda seconds: 90.0)
     assert machine.start().target.constant >= 0
     assert "busy" in machine.reports[-1] and "30%" in machine.reports[-1]
     machine.start()
     assert machine.num_measured == 1, "it would be no better"
     machine.waiting = 0.01
-    monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
+    monkeypatch.setattr(psutil, "cpu_percent", lambda seconds: 5.0)
     machine.start()
     assert machine.num_measured == 2 and "busy machine, which is idle now" in machine.reports[0]
     machine.start()
@@ -213,7 +213,7 @@ def test_two_processes_with_one_id_may_store_at_the_same_time(machine, monkeypat
 
 
 def test_first_steps_that_are_faster_than_the_profile_have_it_measured_again_when_idle(machine, monkeypatch):
-    monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
+    monkeypatch.setattr(psutil, "cpu_percent", lambda seconds: 5.0)
     machine.start()
     profile.note_drift(machine.file, 1.2, machine.reports.append)
     assert not [report for report in machine.reports if "steps" in report]
@@ -230,8 +230,8 @@ def test_first_steps_that_are_faster_than_the_profile_have_it_measured_again_whe
 
 
 def test_a_running_engine_measures_again_when_the_machine_is_idle(machine, monkeypatch):
-    models, load = (make_runner(), ()), [8.0 * os.cpu_count()]
-    monkeypatch.setattr(os, "getloadavg", lambda: (load[0], 0.0, 0.0))
+    models, load = (make_runner(), ()), [90.0]
+    monkeypatch.setattr(psutil, "cpu_percent", lambda seconds: load[0])
 
     def again(is_busy=False):
         limits = {"max_batch": 4, "kv_tokens": 4096}
@@ -241,7 +241,7 @@ def test_a_running_engine_measures_again_when_the_machine_is_idle(machine, monke
     machine.waiting = 0.3
     machine.start()
     assert not profile.could_be_better(*models, 4), "the machine is busy still"
-    load[0], machine.waiting = 0.0, 0.01
+    load[0], machine.waiting = 5.0, 0.01
     assert profile.could_be_better(*models, 4)
     assert again(is_busy=True) is None and profile.could_be_better(*models, 4)
     assert again().target == machine.start().target and machine.num_measured == 2

@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import torch
 import transformers
 
@@ -25,7 +26,8 @@ from smartspec.engine.runtime.passes import Interrupted, Profile, measure_profil
 METHOD = 7  # changes with what is measured and with our kernels, so that older files are measured again
 MAX_WAITING = 0.1  # share of the time, see Profile: above it the machine was busy
 MIN_DRIFT, MAX_DRIFT = 1 / 1.5, 1.5  # what first steps took over what the profile says
-IDLE_LOAD = 0.5  # of the cores in use over the last minute: below it the machine is not busy
+IDLE_PERCENT = 50.0  # of the cores in use for IDLE_CHECK seconds: below it the machine is not busy
+IDLE_CHECK = 0.2  # the load average of a minute would call a machine busy for long after a start
 AGAIN = "measured again when neither the machine nor the server has much to do"
 
 
@@ -152,7 +154,7 @@ def _load(path: Path, key: dict) -> LatencyModel:
     if data["key"] != key:
         raise ValueError(_difference(data["key"], key))
     was_busy = data.get("waiting", 0.0) > MAX_WAITING or data.get("drift", 1.0) < MIN_DRIFT
-    if was_busy and os.getloadavg()[0] < IDLE_LOAD * (os.cpu_count() or 1):
+    if was_busy and psutil.cpu_percent(IDLE_CHECK) < IDLE_PERCENT:
         raise MeasuredOnBusyMachine("it was measured on a busy machine, which is idle now")
     return LatencyModel.from_dict(data.get("cost_model"))
 
