@@ -17,7 +17,7 @@ def size(fed, context=1000.0, rows=4, prefill=0):
 
 
 def observe(model, pass_size, seconds, is_first_use=False):
-    model.observe(model.features(pass_size), seconds, is_first_use)
+    model.observe(model.features(pass_size), np.array([seconds]), np.array([is_first_use]))
 
 
 def seconds(model, fed, **kwargs):
@@ -201,3 +201,22 @@ def test_a_running_mean_shrugs_at_outliers_and_follows_jumps():
     for _ in range(60):
         mean.observe(0.0)
     assert 0 <= mean.mean < 0.001
+
+
+def test_passes_learned_together_tell_what_a_draft_token_costs_as_well_as_one_by_one():
+    """In a mixture of steps with and without drafts, their sum would only tell the mean."""
+    rng, together, alone = np.random.default_rng(0), CostCorrection(PROFILE), CostCorrection(PROFILE)
+
+    def true_seconds(fed):
+        return 0.036 + 0.0005 * 4 + 0.0008 * (fed - 4)
+
+    for _ in range(20):
+        fed = rng.choice([4, 6], 8)
+        measured = true_seconds(fed) * (1 + 0.01 * rng.standard_normal(8))
+        sizes = PassSize(*np.array([[n, 1000.0, 4, n * 250.0, n, 0] for n in fed], dtype=float).T)
+        together.observe(together.features(sizes), measured, np.zeros(8, dtype=bool))
+        for n, one in zip(fed, measured, strict=True):
+            observe(alone, size(n), one)
+    for model in (together, alone):
+        assert seconds(model, 6) - seconds(model, 4) == pytest.approx(2 * 0.0008, rel=0.25)
+    assert seconds(together, 6) - seconds(together, 4) == pytest.approx(seconds(alone, 6) - seconds(alone, 4), rel=0.05)

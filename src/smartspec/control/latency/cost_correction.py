@@ -127,16 +127,22 @@ class CostCorrection:
         features[:, SLOPES] = np.minimum(np.maximum(fed[:, None] - self._knots, 0.0), self._widths)
         return features
 
-    def observe(self, features: np.ndarray, seconds: float, is_first_use: bool = False) -> None:
-        """Learn from measured passes: features of each, float [N, num_coefficients], and the seconds of all together.
-        is_first_use: one of them was the first of its size."""
-        num_passes = len(features)
-        features = features.sum(axis=0)
-        self._covariance += num_passes * self._settings.forgetting * (self._scale**2 * self._prior - self._covariance)
+    def observe(self, features: np.ndarray, seconds: np.ndarray, is_first_use: np.ndarray) -> None:
+        """Learn from measured passes, one after the other: features of each, float [N, num_coefficients], its seconds,
+        float [N], and whether it was the first of its size, bool [N]."""
+        for of_pass, measured, is_first in zip(features, seconds.tolist(), is_first_use.tolist(), strict=True):
+            self._observe_one(of_pass, measured, is_first)
+        self._theta = self._possible()
+        profiled = max(float(features[-1] @ self._start), self._floor)
+        self._scale = min(max(float(features[-1] @ self._theta) / profiled, 0.05), 20.0)
+        self._update_curve()
+
+    def _observe_one(self, features: np.ndarray, seconds: float, is_first_use: bool) -> None:
+        """Move estimate and covariance by one measured pass."""
+        self._covariance += self._settings.forgetting * (self._scale**2 * self._prior - self._covariance)
         estimated = float(features @ self._estimate)  # may be negative; cut off, it would hardly be corrected
         predicted, innovation = max(estimated, self._floor), seconds - estimated
-        # Noise is relative, and of the sum of N passes smaller by the root of N.
-        noise = self._settings.noise * predicted / num_passes**0.5
+        noise = self._settings.noise * predicted  # relative
         if is_first_use:
             noise *= self._settings.first_use_noise
         gain, variance = self._gain(features)
@@ -148,10 +154,6 @@ class CostCorrection:
         variance *= max(abs(innovation) / (self._settings.max_deviations * variance**0.5), 1.0)
         self._estimate = self._estimate + gain * (innovation / variance)
         self._covariance -= np.outer(gain, gain / variance)
-        self._theta = self._possible()
-        profiled = max(float(features @ self._start), num_passes * self._floor)
-        self._scale = min(max(float(features @ self._theta) / profiled, 0.05), 20.0)
-        self._update_curve()
 
     def state(self) -> dict:
         """Corrected coefficients in seconds, JSON-able, and the noise of measurements relative to their size."""

@@ -136,7 +136,7 @@ class LatencyModel:
         return predicted
 
     def observe_steps(self, steps: Sequence[MeasuredStep]) -> None:
-        """Correct the model by measured steps, all at once. ValueError, and nothing is learned, if a time cannot be
+        """Correct the model by measured steps, in their order. ValueError, and nothing is learned, if a time cannot be
         true.
 
         Where several drafters ran, each is taken to have had the share of the measured time that was predicted for it.
@@ -144,11 +144,11 @@ class LatencyModel:
         for step in steps:
             _check(step.measured)
         num_verified = [sum(step.verified.tolist()) for step in steps]
-        fed_tokens = {step.view.ordinary_tokens + n for step, n in zip(steps, num_verified, strict=True)}
-        is_first_use = not fed_tokens <= self._sizes_seen
-        self._sizes_seen |= fed_tokens
+        fed_tokens = [step.view.ordinary_tokens + n for step, n in zip(steps, num_verified, strict=True)]
+        is_first_use = np.array([fed not in self._sizes_seen for fed in fed_tokens])
+        self._sizes_seen.update(fed_tokens)
         sizes = [_target_size(step.view, n) for step, n in zip(steps, num_verified, strict=True)]
-        seconds = sum(step.measured.target for step in steps)
+        seconds = np.array([step.measured.target for step in steps])
         self._target.observe(self._target.features(_stacked(sizes)), seconds, is_first_use)
         for number, correction in self._drafts.items():
             self._observe_drafts(number, correction, steps)
@@ -158,14 +158,14 @@ class LatencyModel:
             self._host.observe(step.measured.host + (0.0 if step.predicted.drafts else step.measured.draft))
 
     def _observe_drafts(self, number: int, correction: CostCorrection, steps: Sequence[MeasuredStep]) -> None:
-        features, seconds = [], 0.0
+        features, seconds = [], []
         for step in steps:
             if number in step.predicted.drafts and step.measured.draft:
                 size = self._draft_sizes(step.view, step.plan)[number]
                 features.append(correction.features(size).sum(axis=0))
-                seconds += step.measured.draft * step.predicted.drafts[number] / step.predicted.draft
+                seconds.append(step.measured.draft * step.predicted.drafts[number] / step.predicted.draft)
         if features:
-            correction.observe(np.array(features), seconds)
+            correction.observe(np.array(features), np.array(seconds), np.zeros(len(features), dtype=bool))
 
     @property
     def median_relative_error(self) -> float | None:
