@@ -59,7 +59,7 @@ ORDER = {
     ),
     "server": ("__init__", "http", "live", "structured", "openai", "app"),
     "sim": (
-        "settings", "world", "replay", "executor", "fleet", "static_load", "scenario", "simulation",
+        "settings", "world", "replay", "executor", "parallel", "fleet", "static_load", "scenario", "simulation",
         "controller_time", "length_table", "__init__",
     ),
 }  # fmt: skip

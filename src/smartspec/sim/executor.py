@@ -112,8 +112,23 @@ class SimExecutor:
     def verify(self, batch: Batch, drafts: tuple[Draft, ...]) -> StepResult:
         """Which draft tokens were accepted, and how long it took."""
         view, trees = self._view, self._trees
+        decoding, verified, fed = self._decode(drafts)
+        chunks = zip(batch.prefill, batch.num_prefill_tokens, strict=True)
+        num_fed = None if trees is None else trees.grown.num_fed
+        return StepResult(
+            decoding=tuple(decoding),
+            prefill=tuple(
+                [self._verification(0, self._left_of(r)) if n == r.num_uncomputed_tokens else None for r, n in chunks]
+            ),
+            seconds=self.time.step_seconds(view, self._plan, self._drafted, fed, view.now, self._noise, num_fed),
+            extras={} if trees else {"divergence": masked(self._divergence(view), verified)},
+            free_tests=tuple([free_tests(self._drafter, found, verified, self._num_right) for found in self._offered]),
+        )
+
+    def _decode(self, drafts: tuple[Draft, ...]) -> tuple[list[Verification], np.ndarray, np.ndarray]:
+        """What each row emits; and, int [R] each, how many of its draft tokens were verified and fed to the target."""
+        trees, num_left = self._trees, self._num_left.tolist()
         verified = np.array([len(draft) for draft in drafts], dtype=np.int64)
-        num_left = self._num_left.tolist()
         if trees is None:
             accepted = np.minimum(self._num_right, verified)
             decoding = list(map(self._verification, accepted.tolist(), num_left))
@@ -124,17 +139,7 @@ class SimExecutor:
             decoding = list(map(self._verification, accepted.tolist(), num_left, paths))
         if self._has_passes:
             self._remember_seen(accepted)
-        chunks = zip(batch.prefill, batch.num_prefill_tokens, strict=True)
-        num_fed = None if trees is None else trees.grown.num_fed
-        return StepResult(
-            decoding=tuple(decoding),
-            prefill=tuple(
-                [self._verification(0, self._left_of(r)) if n == r.num_uncomputed_tokens else None for r, n in chunks]
-            ),
-            seconds=self.time.step_seconds(view, self._plan, self._drafted, verified, view.now, self._noise, num_fed),
-            extras={} if trees else {"divergence": masked(self._divergence(view), verified)},
-            free_tests=tuple([free_tests(self._drafter, found, verified, self._num_right) for found in self._offered]),
-        )
+        return decoding, verified, verified
 
     def _divergence(self, view: BatchView) -> np.ndarray:
         return self.acceptance.divergence(view.request_ids, self._positions, self._conditional)

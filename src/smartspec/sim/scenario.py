@@ -14,6 +14,7 @@ from smartspec.sim.world.step_time import ControllerSeconds
 from smartspec.workload.arrivals import check_rate
 
 DRAFTERS = {"model": MODEL, "head": HEAD, "lookup": LOOKUP}
+DRAFTINGS = ("serial", "parallel")
 _READERS = "prompt-lookup, recycling or module:Class"
 
 
@@ -40,6 +41,7 @@ class Scenario(ScenarioSettings):
         if self.seconds is not None and self.batch is not None:
             raise ValueError("seconds cuts arrivals, and a batch has none: give num_requests")
         self._check_drafter()
+        self._check_drafting()
         if self.router not in ROUTERS:
             raise ValueError(f"unknown router {self.router!r}: use one of {', '.join(ROUTERS)}")
         if self.draft_model is not None and not self.has_model:
@@ -79,6 +81,25 @@ class Scenario(ScenarioSettings):
             raise ValueError(f"unknown drafter {self.drafter!r}: use {', '.join(DRAFTERS)}, or with texts {_READERS}")
         elif self.texts is None:
             raise ValueError(f"drafter {self.drafter!r} drafts from texts: give a file of texts, or use drafter lookup")
+
+    def _check_drafting(self) -> None:
+        if self.drafting not in DRAFTINGS:
+            raise ValueError(f"unknown drafting {self.drafting!r}: use {' or '.join(DRAFTINGS)}")
+        if self.is_parallel and (self.drafter != "model" or (self.draft_model is None and not self.is_measured)):
+            raise ValueError(
+                "drafting parallel needs a draft model that reads nothing of the target's pass: use drafter model and "
+                "give a draft_model, such as llama-3.2-1b"
+            )
+        if self.is_parallel and self.draft_tensor_parallel is not None:
+            raise ValueError(
+                f"draft_tensor_parallel {self.draft_tensor_parallel}: with drafting parallel the draft model has one "
+                "device of its own: leave it out"
+            )
+
+    @property
+    def is_parallel(self) -> bool:
+        """Whether drafts are made while the target verifies."""
+        return self.drafting == "parallel"
 
     @property
     def has_model(self) -> bool:

@@ -95,6 +95,10 @@ class ScenarioSettings:
     draft_tensor_parallel: Annotated[
         int | None, Setting("Devices of the draft model (default: as many as the target's).", 1, 1024)
     ] = None
+    drafting: Annotated[
+        str,
+        Setting("serial, or parallel: a draft model drafts on a device of its own while the target verifies (PEARL)."),
+    ] = "serial"
     acceptance: Annotated[
         str,
         Setting(

@@ -22,6 +22,7 @@ from smartspec.core.scheduler import Scheduler
 from smartspec.drafters.drafter_names import model_free_drafter
 from smartspec.sim.executor import SimExecutor
 from smartspec.sim.fleet import ROUTERS, Fleet, Replica, Run
+from smartspec.sim.parallel import ParallelExecutor
 from smartspec.sim.replay.recorded_log import RecordedLog
 from smartspec.sim.scenario import Scenario, is_log
 from smartspec.sim.static_load import Phase, StaticLoad, StaticLog
@@ -75,7 +76,10 @@ def simulate(scenario: Scenario, on_finished: Callable[[int], None] = lambda num
 
 
 def simulate_static(scenario: Scenario, phases: list[Phase]) -> StaticLog:
-    """The scenario's controller and ground truth in steady state, see static_load; its traffic is not used."""
+    """The scenario's controller and ground truth in steady state, see static_load; its traffic is not used. ValueError
+    for parallel drafting, whose rows have a state that is not modelled there."""
+    if scenario.is_parallel:
+        raise ValueError("drafting parallel is not simulated in steady state: use simulate with a batch")
     time = ground_truth_time(scenario)
     acceptance, drafter = ground_truth_acceptance(scenario), scenario.drafter_spec
     load = StaticLoad(
@@ -147,6 +151,7 @@ def ground_truth_time(scenario: Scenario) -> GroundTruthTime:
         Noise(jitter=scenario.jitter),
         scenario.throttle,
         scenario.controller_seconds,
+        is_parallel=scenario.is_parallel,
     )
 
 
@@ -188,7 +193,9 @@ def _policy(scenario: Scenario) -> str | Policy:
 def _make_replica(
     scenario: Scenario, time: GroundTruthTime, acceptance: GroundTruthAcceptance, num_blocks: int, index: int
 ) -> Replica:
-    executor = SimExecutor(
+    drafts_in_parallel = scenario.is_parallel and scenario.served_drafter is not None
+    make_executor = ParallelExecutor if drafts_in_parallel else SimExecutor
+    executor = make_executor(
         time,
         acceptance,
         drafter=scenario.served_drafter,
@@ -212,11 +219,13 @@ def _kv_tokens(scenario: Scenario) -> int:
     if scenario.is_measured:
         raise ValueError("measured curves say nothing about memory: give kv_tokens")
     target = roofline(scenario.hardware, _target_name(scenario), scenario.tensor_parallel)
+    if scenario.is_parallel:  # each has devices of its own
+        return min(kv_token_capacity(target), kv_token_capacity(_draft_roofline(scenario)))
     return kv_token_capacity(target, _draft_roofline(scenario) if scenario.has_model else None)
 
 
 def _draft_roofline(scenario: Scenario, graph_sizes: tuple[int, ...] = ()) -> Roofline:
-    num_devices = scenario.draft_tensor_parallel or scenario.tensor_parallel
+    num_devices = 1 if scenario.is_parallel else scenario.draft_tensor_parallel or scenario.tensor_parallel
     return roofline(scenario.hardware, _draft_name(scenario), num_devices, graph_sizes)
 
 

@@ -55,7 +55,8 @@ class GroundTruthTime:
     the end may be left out. host_seconds: everything that is neither a pass nor the controller, per step.
     throttle: (second, factor) in ascending order: from that second on, passes take factor times as long.
     controller_seconds: the controller's part of a step in which it queries drafters, interpolated between numbers of
-    decoding requests; empty to charge none. factor: what at() has already applied.
+    decoding requests; empty to charge none. factor: what at() has already applied. is_parallel: draft passes run beside
+    the target's pass, on a device of their own, so that only what they take longer than it is draft time.
     """
 
     target: PassCost
@@ -65,6 +66,7 @@ class GroundTruthTime:
     throttle: tuple[tuple[float, float], ...] = ()
     controller_seconds: ControllerSeconds = ()
     factor: float = 1.0
+    is_parallel: bool = False
 
     def __post_init__(self):
         if self.host_seconds < 0:
@@ -119,6 +121,8 @@ class GroundTruthTime:
         if num_fed is None:
             num_fed = (np.arange(drafted.max(initial=0)) < drafted[:, None]).astype(np.int64)
         draft = self._draft_passes(view, plan.drafter, num_fed)[:, -1].sum()
+        if self.is_parallel:
+            draft = max(draft - target, 0.0)
         throttled = self._throttle_factor(now)
         host = self._host_seconds(view) if plan.queried else self.host_seconds
         seconds = StepSeconds(float(draft) * throttled, float(target) * throttled, host)
