@@ -81,7 +81,7 @@ def test_lengths_may_change_and_every_answer_ends_where_it_should(policy):
 @pytest.mark.parametrize(
     "wrong, said",
     [
-        ({"drafting": "both"}, "unknown drafting 'both': use serial or parallel"),
+        ({"drafting": "both"}, "unknown drafting 'both': use serial, parallel, layer-parallel"),
         ({"drafting": "parallel"}, "give a draft_model"),
         ({"drafting": "parallel", "drafter": "head"}, "use drafter model"),
         (

@@ -181,8 +181,8 @@ class SimExecutor:
 
     def _remember_seen(self, accepted: np.ndarray) -> None:
         """A draft model has seen all tokens that it drafted, except the last, and keeps the accepted ones. A head
-        computes those anew, from the target's features."""
-        kept = 0 if self._makes_trees else np.minimum(accepted, self._drafted - 1)
+        computes those anew, from the target's features, and so does a draft model whose later passes are not exact."""
+        kept = 0 if self._makes_trees or self.time.later_drafts else np.minimum(accepted, self._drafted - 1)
         seen = self._view.context_tokens + 1 + kept
         rows = self._drafted > 0
         self._num_seen[self._slots[rows]] = seen[rows]

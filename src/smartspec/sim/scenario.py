@@ -14,7 +14,7 @@ from smartspec.sim.world.step_time import ControllerSeconds
 from smartspec.workload.arrivals import check_rate
 
 DRAFTERS = {"model": MODEL, "head": HEAD, "lookup": LOOKUP}
-DRAFTINGS = ("serial", "parallel")
+DRAFTINGS = ("serial", "parallel", "layer-parallel")
 _READERS = "prompt-lookup, recycling or module:Class"
 
 
@@ -84,7 +84,13 @@ class Scenario(ScenarioSettings):
 
     def _check_drafting(self) -> None:
         if self.drafting not in DRAFTINGS:
-            raise ValueError(f"unknown drafting {self.drafting!r}: use {' or '.join(DRAFTINGS)}")
+            raise ValueError(f"unknown drafting {self.drafting!r}: use {', '.join(DRAFTINGS)}")
+        is_recorded = self.is_measured or is_log(self.acceptance)
+        if self.is_layer_parallel and (self.drafter != "model" or is_recorded or self._draft_devices == 1):
+            raise ValueError(
+                "drafting layer-parallel is for drafter model on several devices of named hardware, with an acceptance "
+                "that is no log: give tensor_parallel or draft_tensor_parallel above 1"
+            )
         if self.is_parallel and (self.drafter != "model" or (self.draft_model is None and not self.is_measured)):
             raise ValueError(
                 "drafting parallel needs a draft model that reads nothing of the target's pass: use drafter model and "
@@ -95,6 +101,15 @@ class Scenario(ScenarioSettings):
                 f"draft_tensor_parallel {self.draft_tensor_parallel}: with drafting parallel the draft model has one "
                 "device of its own: leave it out"
             )
+
+    @property
+    def is_layer_parallel(self) -> bool:
+        """Whether layers of the draft model run side by side."""
+        return self.drafting == "layer-parallel"
+
+    @property
+    def _draft_devices(self) -> int:
+        return self.draft_tensor_parallel or self.tensor_parallel
 
     @property
     def is_parallel(self) -> bool:

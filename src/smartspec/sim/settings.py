@@ -97,7 +97,10 @@ class ScenarioSettings:
     ] = None
     drafting: Annotated[
         str,
-        Setting("serial, or parallel: a draft model drafts on a device of its own while the target verifies (PEARL)."),
+        Setting(
+            "serial; parallel: a draft model drafts on a device of its own while the target verifies (PEARL); or "
+            "layer-parallel: its layers run side by side on its devices, not exactly (EasySpec)."
+        ),
     ] = "serial"
     acceptance: Annotated[
         str,

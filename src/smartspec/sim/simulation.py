@@ -29,6 +29,7 @@ from smartspec.sim.static_load import Phase, StaticLoad, StaticLog
 from smartspec.sim.world.acceptance import GroundTruthAcceptance
 from smartspec.sim.world.class_spec import parse_classes
 from smartspec.sim.world.hardware import GRAPH_SIZES, Roofline, kv_token_capacity, roofline
+from smartspec.sim.world.layer_parallel import ACCURACY, LayerParallel
 from smartspec.sim.world.recorded_acceptance import RecordedGroundTruth, Recording, read_recordings
 from smartspec.sim.world.step_time import GroundTruthTime, Noise
 from smartspec.sim.world.texts import Text, TextAcceptance, read_texts
@@ -152,6 +153,7 @@ def ground_truth_time(scenario: Scenario) -> GroundTruthTime:
         scenario.throttle,
         scenario.controller_seconds,
         is_parallel=scenario.is_parallel,
+        later_drafts=(LayerParallel(draft),) if scenario.is_layer_parallel else (),
     )
 
 
@@ -163,7 +165,9 @@ def ground_truth_acceptance(scenario: Scenario) -> GroundTruthAcceptance:
     if is_log(scenario.acceptance):
         recordings = _read_recordings(Path(scenario.acceptance))
         return RecordedGroundTruth(recordings, scenario.max_draft_tokens, seed=scenario.seed)
-    classes = [replace(c, found_share=scenario.found_share) for c in parse_classes(scenario.acceptance)]
+    later = ACCURACY if scenario.is_layer_parallel else 1.0
+    found = scenario.found_share
+    classes = [replace(c, found_share=found, later=later) for c in parse_classes(scenario.acceptance)]
     return GroundTruthAcceptance(tuple(classes), scenario.max_draft_tokens, seed=scenario.seed)
 
 

@@ -195,7 +195,7 @@ class StaticLoad:
         """A draft model's KV holds the tokens that it drafted, except the last; a head's KV holds none of them. Of the
         other tokens, it lacks those that were emitted."""
         self._positions += 1 + accepted
-        kept = 0 if self._makes_trees else drafted - 1
+        kept = 0 if self._makes_trees or self.time.later_drafts else drafted - 1
         self._lag = np.where(drafted > 0, np.maximum(accepted - kept, 0), self._lag + 1 + accepted)
 
 

@@ -75,7 +75,7 @@ class AcceptanceClass:
     """Drafts of one workload class.
 
     mean: acceptance of a draft's first token, over time. decay: each further token of a draft has decay times the mean
-    of the one before. request_concentration, token_concentration: of the Betas around the class mean and around the
+    of the one before, and all but the first have later times that. request_concentration, token_concentration: of the Betas around the class mean and around the
     request's; math.inf for no spread; their variance is m (1 - m) / (concentration + 1). found_share: share of
     output positions at which a model-free drafter finds something; found_run_tokens: length of the stretches of text
     where it does, or does not.
@@ -83,6 +83,7 @@ class AcceptanceClass:
 
     mean: Course
     decay: float = 1.0
+    later: float = 1.0
     request_concentration: float = math.inf
     token_concentration: float = math.inf
     found_share: float = 1.0
@@ -90,7 +91,7 @@ class AcceptanceClass:
 
     def __post_init__(self):
         shares = [("mean", mean) for mean in self.mean.values()]
-        for name, value in (*shares, ("decay", self.decay), ("found_share", self.found_share)):
+        for name, value in (*shares, ("decay", self.decay), ("later", self.later), ("found_share", self.found_share)):
             if not 0 <= value <= 1:
                 raise ValueError(f"{name} {value} does not lie between 0 and 1")
         if self.found_run_tokens < 1:
@@ -135,7 +136,8 @@ class GroundTruthAcceptance:
         self._seed = seed
         self._confidence = confidence
         self._depths = np.arange(max_draft_tokens)
-        self._decays = np.array([c.decay for c in classes])[:, None] ** self._depths
+        later = np.where(self._depths == 0, 1.0, np.array([c.later for c in classes])[:, None])
+        self._decays = later * np.array([c.decay for c in classes])[:, None] ** self._depths
         self._requests_table = BetaTable([c.request_concentration for c in classes])
         self._tokens_table = BetaTable([c.token_concentration for c in classes])
         self._found_share = np.array([c.found_share for c in classes])

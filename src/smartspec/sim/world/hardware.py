@@ -175,7 +175,7 @@ class Roofline:
             + self._expert_seconds(padded)
             + self._matrix_seconds(self.model.head_weights, 4 * self.model.vocabulary, scored)
             + self._attention_seconds(context_tokens, attended_tokens)
-            + self._all_reduce_seconds(padded)
+            + self.all_reduce_seconds_of(padded)
         )
 
     @property
@@ -209,7 +209,8 @@ class Roofline:
         memory = num_bytes / (self.num_devices * self.accelerator.bandwidth * self.bandwidth_efficiency)
         return np.maximum(compute, memory) + (1.0 - self.overlap) * np.minimum(compute, memory)
 
-    def _all_reduce_seconds(self, tokens: np.ndarray) -> np.ndarray | float:
+    def all_reduce_seconds_of(self, tokens: np.ndarray) -> np.ndarray | float:
+        """Seconds of all all-reduces of a pass over so many tokens."""
         if self.num_devices == 1:
             return 0.0
         share = 2 * (self.num_devices - 1) / self.num_devices

@@ -52,7 +52,8 @@ class GroundTruthTime:
     """True times of a step; itself the noise-free Latency (policies.base) of an unthrottled machine.
 
     target: cost of one pass of the target. drafts: by drafter, of one of its passes, None where it has none; those at
-    the end may be left out. host_seconds: everything that is neither a pass nor the controller, per step.
+    the end may be left out. later_drafts: the same of the passes of a draft after its first, where they are not exact,
+    see layer_parallel. host_seconds: everything that is neither a pass nor the controller, per step.
     throttle: (second, factor) in ascending order: from that second on, passes take factor times as long.
     controller_seconds: the controller's part of a step in which it queries drafters, interpolated between numbers of
     decoding requests; empty to charge none. factor: what at() has already applied. is_parallel: draft passes run beside
@@ -67,6 +68,7 @@ class GroundTruthTime:
     controller_seconds: ControllerSeconds = ()
     factor: float = 1.0
     is_parallel: bool = False
+    later_drafts: tuple[PassCost | None, ...] = ()
 
     def __post_init__(self):
         if self.host_seconds < 0:
@@ -136,9 +138,8 @@ class GroundTruthTime:
         """
         rng = np.random.default_rng(seed)
         factor = 1.0 if distortion == "no-context" else float(distortion)
-        target, *drafts = [
-            cost and CostCurve.fit(self._profile_samples(cost, factor, rng)) for cost in (self.target, *self.drafts)
-        ]
+        profiled = (self.target, *(self.later_drafts or self.drafts))
+        target, *drafts = [cost and CostCurve.fit(self._profile_samples(cost, factor, rng)) for cost in profiled]
         if distortion == "no-context":
             nothing = {"per_context_token": 0.0, "per_attended_token": 0.0}
             target, *drafts = [curve and replace(curve, **nothing) for curve in (target, *drafts)]
@@ -185,7 +186,11 @@ class GroundTruthTime:
             lag = np.where(takes_part[:, 0], view.drafters[number].lag, 0)
             fed = scored + is_first * lag.sum()
             attended = view.context_tokens @ nodes + (nodes * held).sum(axis=0) + is_first * (lag @ view.context_tokens)
-            passes = np.where(rows > 0, cost.seconds(fed, context, rows, attended, scored), 0.0)
+            passes = cost.seconds(fed, context, rows, attended, scored)
+            if self.later_drafts:
+                later = self.later_drafts[number].seconds(fed, context, rows, attended, scored)
+                passes = np.where(is_first, passes, later)
+            passes = np.where(rows > 0, passes, 0.0)
             seconds[number, 1:] = np.cumsum(passes)
         return self.factor * seconds
 
