@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+from lib import hosts as host_lengths
 from lib import mixtures as mixture_lengths
 from lib import profiling_run, simulated_trees, trace_pages, trace_tables
 from lib.commands import application, run
@@ -106,6 +107,29 @@ def mixtures(
     rows = mixture_lengths.rows_of(accelerator, acceptance, max_length, sizes)
     cells = [[row["model"], row["kind"], *row["best"].values()] for row in rows]
     typer.echo(trace_pages.table(["model", "", *map(str, sizes)], cells))
+
+
+@app.command()
+def hosts(
+    acceptance: Annotated[float, typer.Option(help="Of a draft token.", min=0, max=1)] = 0.7,
+    max_length: Annotated[int, typer.Option(help="Longest draft.", min=1)] = 8,
+    batches: Annotated[str, typer.Option(help="Requests under way.")] = "1,2,4,8,16,32,64,128,256",
+) -> None:
+    """The best draft length and the time of a pass on each `--host` of `smartspec simulate`: docs/results/hosts.md.
+
+    Drafts cost nothing, and no policy plays: these are the lengths that one would have to find. Milliseconds are of a
+    pass without drafts; the last column is the prefill of a prompt of 32,768 tokens.
+    """
+    sizes = [int(size) for size in batches.split(",")]
+    rows = host_lengths.rows_of(acceptance, max_length, sizes)
+    names = [[row["model"], row["machine"], row["host"]] for row in rows]
+    lengths = [[*name, *row["best"].values()] for name, row in zip(names, rows, strict=True)]
+    typer.echo(trace_pages.table(["model", "machine", "host", *map(str, sizes)], lengths))
+    times = [
+        [*name, *(f"{ms:.1f}" for ms in row["pass_ms"].values()), f"{row['prefill_ms']:.0f}"]
+        for name, row in zip(names, rows, strict=True)
+    ]
+    typer.echo("\n" + trace_pages.table(["model", "machine", "host", *map(str, sizes), "prefill"], times))
 
 
 @app.command()

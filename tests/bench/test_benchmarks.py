@@ -17,7 +17,7 @@ COMMANDS = {
     "gpu_check": {""},
     "models": {"architectures", "gguf", "perplexity"},
     "peers": {"first-token", "throughput"},
-    "policies": {"ablation", "mixtures", "profile", "traces", "trees"},
+    "policies": {"ablation", "hosts", "mixtures", "profile", "traces", "trees"},
     "reliability": {"abuse", "page", "seeds", "stress"},
     "simulator": {""},
     "speed": {"contexts", "rates", "tasks"},

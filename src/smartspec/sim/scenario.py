@@ -42,6 +42,8 @@ class Scenario(ScenarioSettings):
             raise ValueError("seconds cuts arrivals, and a batch has none: give num_requests")
         self._check_drafter()
         self._check_drafting()
+        if self.host != "plain" and self.is_measured:
+            raise ValueError(f"host {self.host} is for named hardware, and {self.hardware} is measured: leave it out")
         if self.router not in ROUTERS:
             raise ValueError(f"unknown router {self.router!r}: use one of {', '.join(ROUTERS)}")
         if self.draft_model is not None and not self.has_model:

@@ -81,6 +81,13 @@ class ScenarioSettings:
         ),
     ] = "h100"
     model: Annotated[str, Setting("8b, 70b, or a shape like qwen-2.5-32b or mixtral-8x7b.")] = "8b"
+    host: Annotated[
+        str,
+        Setting(
+            "What the target runs on: plain accelerators; memory-side or papi; offloaded-experts or fate; "
+            "expert-parallel or speculative-moe; loongserve; block-chain or blockllm."
+        ),
+    ] = "plain"
     tensor_parallel: Annotated[int, Setting("Devices per replica.", 1, 1024)] = 1
     drafter: Annotated[
         str,

@@ -29,6 +29,7 @@ from smartspec.sim.static_load import Phase, StaticLoad, StaticLog
 from smartspec.sim.world.acceptance import GroundTruthAcceptance
 from smartspec.sim.world.class_spec import parse_classes
 from smartspec.sim.world.hardware import GRAPH_SIZES, Roofline, kv_token_capacity, roofline
+from smartspec.sim.world.hosts import on_host
 from smartspec.sim.world.layer_parallel import ACCURACY, LayerParallel
 from smartspec.sim.world.recorded_acceptance import RecordedGroundTruth, Recording, read_recordings
 from smartspec.sim.world.step_time import GroundTruthTime, Noise
@@ -141,7 +142,7 @@ def ground_truth_time(scenario: Scenario) -> GroundTruthTime:
         target, draft = measured.target, next(filter(None, measured.drafts), None)
     else:
         graph_sizes = GRAPH_SIZES if scenario.captured_graphs else ()
-        target = roofline(scenario.hardware, _target_name(scenario), scenario.tensor_parallel, graph_sizes)
+        target = _target_roofline(scenario, graph_sizes)
         draft = _draft_roofline(scenario, graph_sizes) if scenario.has_model else None
     if scenario.has_model and draft is None:
         raise ValueError(f"{scenario.hardware} has no curve of a draft model: use drafter lookup")
@@ -222,19 +223,20 @@ def _kv_tokens(scenario: Scenario) -> int:
         return scenario.kv_tokens
     if scenario.is_measured:
         raise ValueError("measured curves say nothing about memory: give kv_tokens")
-    target = roofline(scenario.hardware, _target_name(scenario), scenario.tensor_parallel)
+    target = _target_roofline(scenario)
     if scenario.is_parallel:  # each has devices of its own
         return min(kv_token_capacity(target), kv_token_capacity(_draft_roofline(scenario)))
     return kv_token_capacity(target, _draft_roofline(scenario) if scenario.has_model else None)
 
 
+def _target_roofline(scenario: Scenario, graph_sizes: tuple[int, ...] = ()) -> Roofline:
+    name = MODELS.get(scenario.model, scenario.model)
+    return on_host(scenario.host, roofline(scenario.hardware, name, scenario.tensor_parallel, graph_sizes))
+
+
 def _draft_roofline(scenario: Scenario, graph_sizes: tuple[int, ...] = ()) -> Roofline:
     num_devices = 1 if scenario.is_parallel else scenario.draft_tensor_parallel or scenario.tensor_parallel
     return roofline(scenario.hardware, _draft_name(scenario), num_devices, graph_sizes)
-
-
-def _target_name(scenario: Scenario) -> str:
-    return MODELS.get(scenario.model, scenario.model)
 
 
 def _draft_name(scenario: Scenario) -> str:

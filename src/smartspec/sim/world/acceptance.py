@@ -75,10 +75,10 @@ class AcceptanceClass:
     """Drafts of one workload class.
 
     mean: acceptance of a draft's first token, over time. decay: each further token of a draft has decay times the mean
-    of the one before, and all but the first have later times that. request_concentration, token_concentration: of the Betas around the class mean and around the
-    request's; math.inf for no spread; their variance is m (1 - m) / (concentration + 1). found_share: share of
-    output positions at which a model-free drafter finds something; found_run_tokens: length of the stretches of text
-    where it does, or does not.
+    of the one before. later: of all tokens but the first, a factor beside that. request_concentration,
+    token_concentration: of the Betas around the class mean and around the request's; math.inf for no spread; their
+    variance is m (1 - m) / (concentration + 1). found_share: share of output positions at which a model-free drafter
+    finds something; found_run_tokens: length of the stretches of text where it does, or does not.
     """
 
     mean: Course

@@ -179,6 +179,11 @@ class Roofline:
         )
 
     @property
+    def held_weights(self) -> float:
+        """Weights that take memory on the devices, on all together."""
+        return self.model.stored_weights
+
+    @property
     def _activation_bytes(self) -> float:
         """Bytes a token writes and reads between kernels: four of each width per layer (norm, rotation, gate, sum)."""
         model = self.model
@@ -242,7 +247,7 @@ def kv_token_capacity(target: Roofline, draft: Roofline | None = None, memory_sh
     evenly. ValueError if the weights alone do not fit.
     """
     models = [target] if draft is None else [target, draft]
-    weights = sum(m.model.stored_weights * target.num_devices / m.num_devices for m in models) * BYTES_PER_VALUE
+    weights = sum(m.held_weights * target.num_devices / m.num_devices for m in models) * BYTES_PER_VALUE
     room = memory_share * target.accelerator.memory * target.num_devices - weights
     # Devices beyond the KV heads hold copies.
     per_token = sum(
