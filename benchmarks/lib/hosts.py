@@ -11,7 +11,7 @@ LONG_PROMPT = 32768
 MACHINES = (
     ("llama-3.1-8b", "h100", 1, ("plain", "padded", "memory-side", "papi", "block-chain", "blockllm")),
     ("llama-3.1-8b", "h100", 8, ("plain", "loongserve")),
-    ("qwen-3-30b-a3b", "h100", 1, ("plain", "offloaded-experts", "fate")),
+    ("qwen-3-30b-a3b", "h100", 1, ("plain", "offloaded-experts", "prefetched-experts")),
     ("mixtral-8x7b", "l40s", 8, ("plain", "expert-parallel", "speculative-moe")),
 )
 

@@ -59,22 +59,24 @@ def test_length_and_side_are_chosen_together():
     assert (speeds["papi"] >= np.maximum(speeds["plain"], speeds["memory-side"])).all()
 
 
-def test_fate_hides_the_experts_of_a_long_prompt_and_not_those_of_a_token():
-    plain, moved, fate = (host(name, "qwen-3-30b-a3b") for name in ("plain", "offloaded-experts", "fate"))
-    assert prefill_seconds(fate, 32768) < 1.01 * prefill_seconds(plain, 32768) < prefill_seconds(moved, 32768)
-    assert 1.3 * decode_seconds(plain, 1) < decode_seconds(fate, 1) < 0.8 * decode_seconds(moved, 1)
+def test_prefetch_hides_the_experts_of_a_long_prompt_and_not_those_of_a_token():
+    plain, moved, fetched = (
+        host(name, "qwen-3-30b-a3b") for name in ("plain", "offloaded-experts", "prefetched-experts")
+    )
+    assert prefill_seconds(fetched, 32768) < 1.01 * prefill_seconds(plain, 32768) < prefill_seconds(moved, 32768)
+    assert 1.3 * decode_seconds(plain, 1) < decode_seconds(fetched, 1) < 0.8 * decode_seconds(moved, 1)
 
 
 def test_with_experts_on_the_host_one_request_has_no_drafts_and_many_have_longer_ones_than_without():
-    plain, fate = host("plain", "qwen-3-30b-a3b"), host("fate", "qwen-3-30b-a3b")
-    assert best_length(fate, 1) == 0 < best_length(plain, 1)
-    assert best_length(fate, 256) > best_length(plain, 256)
+    plain, fetched = host("plain", "qwen-3-30b-a3b"), host("prefetched-experts", "qwen-3-30b-a3b")
+    assert best_length(fetched, 1) == 0 < best_length(plain, 1)
+    assert best_length(fetched, 256) > best_length(plain, 256)
 
 
 def test_all_experts_cached_is_a_plain_mixture_with_all_its_memory():
-    plain, fate = host("plain", "qwen-3-30b-a3b"), host("fate", "qwen-3-30b-a3b")
-    assert decode_seconds(replace(fate, cached=1.0), 5) == decode_seconds(plain, 5)
-    assert kv_token_capacity(fate) > 1.5 * kv_token_capacity(plain)
+    plain, fetched = host("plain", "qwen-3-30b-a3b"), host("prefetched-experts", "qwen-3-30b-a3b")
+    assert decode_seconds(replace(fetched, cached=1.0), 5) == decode_seconds(plain, 5)
+    assert kv_token_capacity(fetched) > 1.5 * kv_token_capacity(plain)
 
 
 def test_predicted_routing_pays_for_many_tokens_and_not_for_few():
@@ -130,7 +132,7 @@ def test_a_policy_plays_on_every_host(name):
     "wrong, said",
     [
         ({"host": "gone"}, "unknown host 'gone': use one of plain, memory-side, papi"),
-        ({"host": "fate"}, "the model has none"),
+        ({"host": "prefetched-experts"}, "the model has none"),
         ({"host": "speculative-moe", "model": "mixtral-8x7b"}, "tensor_parallel > 1"),
         ({"host": "papi", "hardware": "curves.json"}, "is measured: leave it out"),
     ],

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from smartspec.sim.scenario import Scenario
-from smartspec.sim.simulation import ground_truth_acceptance, simulate_static
+from smartspec.sim.simulation import ground_truth_acceptance, simulate, simulate_static
 from smartspec.sim.static_load import Phase
 from smartspec.sim.world.hardware import roofline
 from smartspec.sim.world.layer_parallel import LayerParallel
@@ -46,6 +46,12 @@ def test_the_accepted_tokens_are_computed_anew():
     target = roofline("h100", "llama-3.1-70b", 4)
     passes = 4 * fuzzy.seconds(64, 64 * 513, 64) + target.seconds(5 * 64, 64 * 515, 64)
     assert log.expected_seconds[20:].mean() > passes
+
+
+@pytest.mark.parametrize("policy", ["off", "goodput", "perfect-estimates"])
+def test_whole_requests_are_served(policy):
+    outcome = simulate(Scenario(policy=policy, drafting="layer-parallel", num_requests=3, output_tokens=20, **PAIR))
+    assert len(outcome.run.records) == 3
 
 
 @pytest.mark.parametrize("wrong", [{"tensor_parallel": 1, "model": "8b"}, {"drafter": "head", "draft_model": None}])

@@ -84,8 +84,8 @@ class ScenarioSettings:
     host: Annotated[
         str,
         Setting(
-            "What the target runs on: plain accelerators; memory-side or papi; offloaded-experts or fate; "
-            "expert-parallel or speculative-moe; loongserve; block-chain or blockllm."
+            "What the target runs on: plain accelerators; memory-side or papi; offloaded-experts or "
+            "prefetched-experts; expert-parallel or speculative-moe; loongserve; block-chain or blockllm."
         ),
     ] = "plain"
     tensor_parallel: Annotated[int, Setting("Devices per replica.", 1, 1024)] = 1

@@ -183,7 +183,7 @@ def make_controller(
     controller = Controller(
         "off" if is_told else _policy(scenario),
         scenario.max_draft_tokens,
-        (time if drafter else replace(time, drafts=())).profile(scenario.profile, scenario.seed),
+        (time if drafter else replace(time, drafts=(), later_drafts=())).profile(scenario.profile, scenario.seed),
         drafters=(drafter,) if drafter else (),
     )
     if is_told:

@@ -9,7 +9,7 @@ from dataclasses import fields
 from smartspec.sim.world.hardware import Roofline
 from smartspec.sim.world.hosts.expert_parallel import ExpertParallel, SpeculativeMoe
 from smartspec.sim.world.hosts.memory_side import MemorySide, NearMemory
-from smartspec.sim.world.hosts.offloaded_experts import Fate, OffloadedExperts
+from smartspec.sim.world.hosts.offloaded_experts import OffloadedExperts, PrefetchedExperts
 from smartspec.sim.world.hosts.sequence_parallel import SequenceParallel
 from smartspec.sim.world.hosts.speculated_blocks import BlockChain, SpeculatedBlocks
 
@@ -18,7 +18,7 @@ HOSTS: dict[str, type[Roofline]] = {
     "memory-side": MemorySide,
     "papi": NearMemory,
     "offloaded-experts": OffloadedExperts,
-    "fate": Fate,
+    "prefetched-experts": PrefetchedExperts,
     "expert-parallel": ExpertParallel,
     "speculative-moe": SpeculativeMoe,
     "loongserve": SequenceParallel,

@@ -1,8 +1,8 @@
-"""Experts in the host's memory, fetched before they are needed, as in Fate (Fang et al. 2025, arXiv 2502.12224).
+"""Experts in the host's memory, fetched before they are needed, as in Fang et al. 2025 (arXiv 2502.12224).
 
 The devices hold a share of the experts. The others that the tokens of a pass need are moved over the bus to the host.
-Fate predicts the experts of a layer from the input of the layer before, and moves them while that one computes. So of
-the moved experts those that were predicted cost what exceeds the time of a layer, and the others all their time.
+Their system predicts the experts of a layer from the input of the layer before, and moves them while that one computes.
+So of the moved experts those that were predicted cost what exceeds the time of a layer, and the others all their time.
 """
 
 from dataclasses import dataclass
@@ -38,13 +38,13 @@ class OffloadedExperts(Roofline):
         model, computed = self.model, super()._expert_seconds(tokens)
         num_bytes = (1 - self.cached) * model.distinct_experts(tokens) * model.expert_weights * BYTES_PER_VALUE
         moved = num_bytes / (self.num_devices * self.bus)
-        behind = computed + self._matrix_seconds(model.layer_weights, self._activation_bytes, tokens)
-        exposed = np.maximum(self.predicted * moved - behind - model.layers * self.layer_seconds, 0.0)
+        hidden = computed + self._matrix_seconds(model.layer_weights, self._activation_bytes, tokens)
+        exposed = np.maximum(self.predicted * moved - hidden - model.layers * self.layer_seconds, 0.0)
         return computed + exposed + (1 - self.predicted) * moved
 
 
 @dataclass(frozen=True)
-class Fate(OffloadedExperts):
+class PrefetchedExperts(OffloadedExperts):
     """predicted: the accuracy that the paper reports."""
 
     predicted: float = 0.97
