@@ -42,6 +42,14 @@ class Training:
     vocabulary: Annotated[int, typer.Option(min=1, help="Tokens the head can draft.")] = 8192
     learning_rate: Annotated[float, typer.Option(min=0.0, max=1.0, help="Peak learning rate.")] = 1e-2
     seed: Annotated[int, typer.Option(help="Seed of what is sampled.")] = 0
+    forecast: Annotated[
+        Path | None,
+        typer.Option(help="Say what more training would bring, by the learning curve of the head in this folder."),
+    ] = None
+    costs: Annotated[
+        Path | None,
+        typer.Option(help="Decision log of a server that runs a head: for tokens per second (with --forecast)."),
+    ] = None
 
 
 @command(Training)
@@ -50,6 +58,13 @@ def train_drafter(options: Training) -> None:
 
     Example: smartspec train-drafter smollm2-135m-instruct --data texts --generate 1000000
     """
+    if options.costs is not None and options.forecast is None:
+        raise ValueError("--costs are for --forecast FOLDER: give that too, or leave them out")
+    if options.forecast is not None:
+        from smartspec.cli.forecast import print_forecast
+
+        print_forecast(options.forecast, options.costs)
+        return
     if options.generate is None and options.out is None and options.export_data is None:
         raise ValueError("nothing to do: give --generate TOKENS, --out FOLDER or --export-data FOLDER")
     if options.prompts and options.generate is None:
