@@ -91,7 +91,7 @@ def test_prompts_of_ones_own_are_answered_once_each(target, loaded, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--data", "texts"], "nothing to do: give --generate TOKENS, --out FOLDER or --export-data FOLDER"),
+        (["--data", "texts"], "nothing to do: give --generate TOKENS, --out FOLDER, --acceptance FOLDER or"),
         (["--data", "texts", "--out", "head", "--prompts", "p.jsonl"], "--prompts are answered by --generate TOKENS"),
     ],
 )

@@ -29,6 +29,13 @@ class Training:
         ),
     ] = None
     out: Annotated[Path | None, typer.Option(help="Train a head on the texts and write it to this folder.")] = None
+    acceptance: Annotated[
+        Path | None,
+        typer.Option(
+            help="Train what says how likely drafts of the EAGLE-3 head in this folder are accepted (SpecDec++), on up "
+            "to --tokens of the texts, and write it there if it tells more than the head."
+        ),
+    ] = None
     export_data: Annotated[
         Path | None, typer.Option(help="Write the texts as `speculators train` reads them to this folder (for a GPU).")
     ] = None
@@ -50,8 +57,11 @@ def train_drafter(options: Training) -> None:
 
     Example: smartspec train-drafter smollm2-135m-instruct --data texts --generate 1000000
     """
-    if options.generate is None and options.out is None and options.export_data is None:
-        raise ValueError("nothing to do: give --generate TOKENS, --out FOLDER or --export-data FOLDER")
+    stages = (options.generate, options.out, options.acceptance, options.export_data)
+    if all([stage is None for stage in stages]):
+        raise ValueError(
+            "nothing to do: give --generate TOKENS, --out FOLDER, --acceptance FOLDER or --export-data FOLDER"
+        )
     if options.prompts and options.generate is None:
         raise ValueError("--prompts are answered by --generate TOKENS: give that too, or leave them out")
     report = partial(print, file=sys.stderr, flush=True)
@@ -80,6 +90,11 @@ def train_drafter(options: Training) -> None:
                 seed=options.seed,
             )
             train_head(options.model, options.data, options.out, settings, report)
+        if options.acceptance is not None:
+            from smartspec.train.acceptance import AcceptanceSettings, train_acceptance
+
+            of_acceptance = AcceptanceSettings(num_tokens=options.tokens, seed=options.seed)
+            train_acceptance(options.model, options.data, options.acceptance, of_acceptance, report)
     except KeyboardInterrupt:
         report("interrupted: what is finished is kept, the same command goes on")
         raise typer.Exit(130) from None

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from smartspec.core.drafter import TreeDrafter
+from smartspec.engine.drafting.acceptance_head import read_acceptance
 from smartspec.engine.drafting.eagle import EagleHead
 from smartspec.engine.drafting.eagle3 import Eagle3Head
 from smartspec.engine.drafting.eagle_checkpoint import read_eagle
@@ -80,7 +81,9 @@ def load_head(folder: Path, target: LoadedModel) -> tuple[Head, torch.Tensor | N
 def prepare_head(folder: Path, source: DrafterSource) -> PreparedDrafter:
     """Raises as load_head."""
     head, embedding = load_head(folder, source.target)
-    options = {"num_slots": source.num_slots, "is_rounded": source.is_rounded, "foresees": source.foresees}
+    options: dict = {"num_slots": source.num_slots, "is_rounded": source.is_rounded, "foresees": source.foresees}
+    if type(head) is Eagle3Head:
+        options["acceptance"] = read_acceptance(folder, head.config.layer.hidden_size)
     make = partial(head_drafter, head, name=source.name, **options)
     return PreparedDrafter(make if embedding is None else partial(make, embedding=embedding), head.config.taps)
 
