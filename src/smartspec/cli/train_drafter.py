@@ -28,6 +28,10 @@ class Training:
             "writes all others."
         ),
     ] = None
+    from_log: Annotated[
+        Path | None,
+        typer.Option(help="Folder of a server's --datastore-memory: the answers in it are appended to the texts."),
+    ] = None
     out: Annotated[Path | None, typer.Option(help="Train a head on the texts and write it to this folder.")] = None
     acceptance: Annotated[
         Path | None,
@@ -42,7 +46,8 @@ class Training:
     kind: Annotated[
         str,
         typer.Option(
-            help="Kind of head: eagle3, p-eagle (drafts in one pass) or medusa (the same, without attention)."
+            help="Kind of head: eagle3, p-eagle (drafts in one pass), medusa (the same, without attention) or "
+            "redrafter (recurrent)."
         ),
     ] = "eagle3"
     tokens: Annotated[int, typer.Option(min=1, help="Answer tokens to train on, repeated ones included.")] = 1_000_000
@@ -57,10 +62,11 @@ def train_drafter(options: Training) -> None:
 
     Example: smartspec train-drafter smollm2-135m-instruct --data texts --generate 1000000
     """
-    stages = (options.generate, options.out, options.acceptance, options.export_data)
+    stages = (options.generate, options.from_log, options.out, options.acceptance, options.export_data)
     if all([stage is None for stage in stages]):
         raise ValueError(
-            "nothing to do: give --generate TOKENS, --out FOLDER, --acceptance FOLDER or --export-data FOLDER"
+            "nothing to do: give --generate TOKENS, --from-log FOLDER, --out FOLDER, --acceptance FOLDER or "
+            "--export-data FOLDER"
         )
     if options.prompts and options.generate is None:
         raise ValueError("--prompts are answered by --generate TOKENS: give that too, or leave them out")
@@ -74,6 +80,10 @@ def train_drafter(options: Training) -> None:
             generate_texts(
                 options.model, options.data, options.generate, tuple(options.prompts or ()), options.seed, report
             )
+        if options.from_log is not None:
+            from smartspec.train.from_log import take_answers
+
+            take_answers(options.model, options.from_log, options.data, report)
         if options.export_data is not None:
             from smartspec.train import run
 

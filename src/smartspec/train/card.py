@@ -7,7 +7,7 @@ from pathlib import Path
 from smartspec.train.fit import CURVE, Training, TrainingSettings
 from smartspec.train.shards import num_answer_tokens
 
-TITLES = {"eagle3": "EAGLE-3 head", "p-eagle": "P-EAGLE head", "medusa": "Medusa heads"}
+TITLES = {"eagle3": "EAGLE-3 head", "p-eagle": "P-EAGLE head", "medusa": "Medusa heads", "redrafter": "ReDrafter head"}
 CARD = """# {title} for {model}
 
 A drafter for speculative decoding in the format that vLLM loads: `smartspec serve {model} --drafter FOLDER`.

@@ -53,7 +53,7 @@ class HeadRunner:
             head.lm_head = output_rows(loaded.model.get_output_embeddings(), head.target_ids.to(target.device))
         self.device, self.max_len = target.device, target.max_len
         self.target_ids = head.target_ids.to(self.device)
-        self._embed = _lookup(loaded.model.get_input_embeddings(), embedding, loaded.dtype)
+        self._embed = lookup(loaded.model.get_input_embeddings(), embedding, loaded.dtype)
         self.loaded = replace(
             loaded,
             name=name,
@@ -168,7 +168,7 @@ def _packed(head: Eagle3Head | EagleHead, target: nn.Module) -> nn.Module:
     return _PackedHead(head)
 
 
-def _lookup(module: nn.Module, own: torch.Tensor | None, dtype: torch.dtype) -> Callable[[torch.Tensor], torch.Tensor]:
+def lookup(module: nn.Module, own: torch.Tensor | None, dtype: torch.dtype) -> Callable[[torch.Tensor], torch.Tensor]:
     """Embeddings of token ids, as the table has them: a head knows nothing of what some targets multiply them by."""
     if own is None and isinstance(module, QuantizedEmbedding):
         return module.look_up  # its weights stay in blocks
