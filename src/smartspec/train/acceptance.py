@@ -19,8 +19,7 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import save
 
-from smartspec.control.acceptance.calibration import isotonic
-from smartspec.engine.drafting.acceptance_head import FILE, AcceptanceHead
+from smartspec.engine.drafting.acceptance_head import FILE, LEAST, AcceptanceHead
 from smartspec.engine.drafting.eagle3 import Eagle3Head
 from smartspec.engine.drafting.head_kinds import load_head
 from smartspec.engine.drafting.shared_rows import output_rows
@@ -32,7 +31,6 @@ from smartspec.train.shards import shard_paths
 from smartspec.train.unroll import NUM_DEPTHS, TrainingBatch, unroll
 
 NUM_STEPS = 3  # tokens of the chains that are learned from
-BUCKETS = 40  # of the calibration that is compared by
 
 
 @dataclass(frozen=True)
@@ -76,10 +74,10 @@ def train_acceptance(
         with torch.inference_mode():
             said = acceptance(tested.hidden.float(), tested.chances)
         loss = {
-            "head": log_loss(torch.logit(tested.chances, 1e-4), tested.accepted),
+            "head": log_loss(torch.logit(tested.chances, LEAST), tested.accepted),
             "acceptance": log_loss(said, tested.accepted),
         }
-        report(f"log loss on {len(said)} held-out draft tokens, each calibrated: {loss}")
+        report(f"log loss on {len(said)} held-out draft tokens: {loss}")
         if loss["acceptance"] >= loss["head"]:
             report(f"nothing is written: the head's own chances tell as much; delete {folder / FILE} if there is one")
             return
@@ -164,15 +162,5 @@ def weighted_loss(log_odds: torch.Tensor, accepted: torch.Tensor, reject_weight:
 
 
 def log_loss(log_odds: torch.Tensor, accepted: torch.Tensor) -> float:
-    """Mean loss in nats of these log-odds (float [N]), calibrated by the other half of the tokens, as a controller
-    calibrates by earlier ones: what counts is what they tell apart."""
-    scores, right = log_odds.numpy().astype(np.float64), accepted.numpy()
-    buckets = np.searchsorted(np.quantile(scores, np.linspace(0, 1, BUCKETS + 1)[1:-1]), scores)
-    half = np.random.default_rng(0).integers(0, 2, len(scores))
-    chances = np.empty(len(scores))
-    for own in (0, 1):
-        fitted = half != own
-        weights = np.bincount(buckets[fitted], minlength=BUCKETS) + 1e-3
-        rates = isotonic(np.bincount(buckets[fitted], right[fitted], BUCKETS) / weights, weights)
-        chances[~fitted] = np.clip(rates, 1e-3, 1.0 - 1e-3)[buckets[~fitted]]
-    return float(-np.log(np.where(right, chances, 1.0 - chances)).mean())
+    """Mean loss in nats of these log-odds (float [N])."""
+    return float(F.binary_cross_entropy_with_logits(log_odds, accepted.float()))
