@@ -20,7 +20,7 @@ from smartspec.engine.models.checkpoint import locate, read_checkpoint
 from smartspec.engine.models.load import load_model
 from smartspec.engine.models.loaded_model import LoadedModel
 from smartspec.engine.models.model_runner import ModelRunner
-from smartspec.train.start import head_config, initial_head, initial_medusa, initial_p_eagle
+from smartspec.train.start import head_config, initial_head, initial_medusa, initial_p_eagle, initial_redrafter
 
 CONTEXT = 256
 
@@ -53,6 +53,7 @@ def make_heads(target: nn.Module, depth: int, vocabulary: int) -> dict[str, Head
         "eagle3": initial_head(target, ids, 1.0, seed=0),
         "p-eagle": initial_p_eagle(target, ids, 1.0, mask_token_id=0, num_depths=depth, seed=0),
         "medusa": initial_medusa(target, ids, depth),
+        "redrafter": initial_redrafter(target, ids, seed=0),
         "eagle": EagleHead(eagle),
     }
     return {kind: head.requires_grad_(False).eval() for kind, head in heads.items()}

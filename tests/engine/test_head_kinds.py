@@ -23,6 +23,7 @@ from smartspec.engine.drafting.head_kinds import Head, head_drafter
 from smartspec.engine.drafting.medusa import MedusaConfig, MedusaHead
 from smartspec.engine.drafting.p_eagle import PEagleHead
 from smartspec.engine.drafting.product_tree import product_tree
+from smartspec.engine.drafting.redrafter import ReDrafterConfig, ReDrafterHead
 from smartspec.engine.drafting.with_ngrams import WithNgrams
 from smartspec.engine.models import model_runner
 from smartspec.engine.models.model_runner import ModelRunner
@@ -46,6 +47,9 @@ def random_head(kind: str) -> Head:
     elif kind == "p-eagle":
         head = PEagleHead(HeadConfig(layer, NUM_DRAFT_TOKENS, (1, 2), SIZE, fc_norm=True), 7, DEPTH)
         head.d2t.copy_(ids - torch.arange(NUM_DRAFT_TOKENS))
+    elif kind == "redrafter":
+        head = ReDrafterHead(ReDrafterConfig(SIZE, VOCABULARY, NUM_DRAFT_TOKENS, 2, LAST))
+        head.token_map.copy_(ids)
     else:
         num_outputs = 1 if kind == "medusa" else DEPTH
         head = MedusaHead(MedusaConfig(SIZE, VOCABULARY, NUM_DRAFT_TOKENS, DEPTH, 2, num_outputs, LAST, bias=True))
@@ -55,7 +59,8 @@ def random_head(kind: str) -> Head:
     return head.requires_grad_(False).eval()
 
 
-KINDS = ("eagle", "p-eagle", "medusa", "medusa with an output for each head")
+ONE_PASS = ("p-eagle", "medusa", "medusa with an output for each head")
+KINDS = ("eagle", "redrafter", *ONE_PASS)
 
 
 def make_core(
@@ -156,12 +161,27 @@ def medusa_logits(head: MedusaHead, text: list[int], depth: int) -> torch.Tensor
     return weights[f"lm_heads.{output}.weight"] @ x
 
 
+def redrafter_logits(head: ReDrafterHead, text: list[int], drafted: list[int]) -> torch.Tensor:
+    """By the paper's formulas: [draft_vocab_size]."""
+    table = tiny_llama(0, attention="eager").get_input_embeddings().weight
+    w, silu = head.state_dict(), torch.nn.functional.silu
+    state = table[text[-1]]
+    for token in drafted:
+        state = silu(w["rnn_u.weight"] @ state + w["rnn_w.weight"] @ table[token] + w["rnn_u.bias"])
+    x = w["join.weight"] @ torch.cat([last_hidden_states(text[:-1])[-1], state]) + w["join.bias"]
+    for layer in range(head.config.num_layers):
+        x = x + silu(w[f"blocks.{layer}.weight"] @ x + w[f"blocks.{layer}.bias"])
+    return w["lm_head.weight"] @ x
+
+
 def reference(head: Head, text: list[int], path: list[int]) -> torch.Tensor:
     """Probabilities of the draft vocabulary's tokens after a path drafted after a text."""
     if isinstance(head, EagleHead):
         return eagle_logits(head, text, path).softmax(-1)
     if isinstance(head, PEagleHead):
         return p_eagle_logits(head, text, len(path)).softmax(-1)
+    if isinstance(head, ReDrafterHead):
+        return redrafter_logits(head, text, path).softmax(-1)
     return medusa_logits(head, text, len(path)).softmax(-1)
 
 
@@ -188,7 +208,7 @@ def test_drafts_are_those_of_plain_torch(kind, max_width):
                 assert path[-1] == ids[int(chances.argmax())]
 
 
-@pytest.mark.parametrize("kind", KINDS[1:])
+@pytest.mark.parametrize("kind", ONE_PASS)
 def test_one_pass_makes_a_whole_draft(kind, monkeypatch):
     core = make_core(kind, pause=0.0)
     (drafter,) = core.executor.drafters
@@ -223,7 +243,7 @@ def test_beside_the_ngram_tree_a_head_drafts_as_deep_in_a_pass_as_alone(kind):
     (drafter,) = make_core(kind).executor.drafters
     both, _ = with_ngrams((drafter, NgramTreeDrafter(max_draft_tokens=5)))
     assert isinstance(both, WithNgrams)
-    assert both.spec == drafter.spec and both.spec.one_pass_depth == (0 if kind == "eagle" else DEPTH)
+    assert both.spec == drafter.spec and both.spec.one_pass_depth == (DEPTH if kind in ONE_PASS else 0)
 
 
 def test_the_best_tree_of_a_product_is_found():

@@ -91,7 +91,10 @@ def test_prompts_of_ones_own_are_answered_once_each(target, loaded, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--data", "texts"], "nothing to do: give --generate TOKENS, --out FOLDER or --export-data FOLDER"),
+        (
+            ["--data", "texts"],
+            "nothing to do: give --generate TOKENS, --from-log FOLDER, --out FOLDER, --acceptance FOLDER or",
+        ),
         (["--data", "texts", "--out", "head", "--prompts", "p.jsonl"], "--prompts are answered by --generate TOKENS"),
     ],
 )
@@ -121,13 +124,13 @@ def test_rows_that_are_held_out_are_not_learned_from(target, texts):
     assert len(held_out_rows(texts, 1)) == 1
 
 
-@pytest.mark.parametrize("kind", ["p-eagle", "medusa"])
-def test_heads_that_draft_in_one_pass_are_trained(target, loaded, texts, tmp_path, kind):
-    """Medusa heads read other layers: their signals are computed, and those of EAGLE-3 refused."""
+@pytest.mark.parametrize("kind", ["p-eagle", "medusa", "redrafter"])
+def test_heads_of_other_kinds_are_trained(target, loaded, texts, tmp_path, kind):
+    """Some read other layers: their signals are computed, and those of EAGLE-3 refused."""
     settings, data = replace(SETTINGS, kind=kind), texts
-    if kind == "medusa":
+    if kind != "p-eagle":
         with pytest.raises(
-            ValueError, match=r"holds 96 values a token, a head of kind medusa reads 32: copy .*/tokens"
+            ValueError, match=rf"holds 96 values a token, a head of kind {kind} reads 32: copy .*/tokens"
         ):
             run.train_head(str(target), texts, tmp_path / "head", settings, lambda line: None)
         data = tmp_path / "texts"
@@ -138,7 +141,7 @@ def test_heads_that_draft_in_one_pass_are_trained(target, loaded, texts, tmp_pat
     assert loss["head"] < min(0.9 * loss["start"], np.log(16))  # which is what knowing nothing of its vocabulary gives
     head, _ = load_head(tmp_path / "head", loaded)
     assert len(head.target_ids) == 16 and f"--kind {kind} " in (tmp_path / "head" / "README.md").read_text()
-    with pytest.raises(ValueError, match="no head of kind 'hydra': use one of eagle3, p-eagle, medusa"):
+    with pytest.raises(ValueError, match="no head of kind 'hydra': use one of eagle3, p-eagle, medusa, redrafter"):
         run.train_head(str(target), data, tmp_path / "other", replace(SETTINGS, kind="hydra"), lambda line: None)
 
 

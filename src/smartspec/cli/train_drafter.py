@@ -28,14 +28,26 @@ class Training:
             "writes all others."
         ),
     ] = None
+    from_log: Annotated[
+        Path | None,
+        typer.Option(help="Folder of a server's --datastore-memory: the answers in it are appended to the texts."),
+    ] = None
     out: Annotated[Path | None, typer.Option(help="Train a head on the texts and write it to this folder.")] = None
+    acceptance: Annotated[
+        Path | None,
+        typer.Option(
+            help="Train what says how likely drafts of the EAGLE-3 head in this folder are accepted (SpecDec++), on up "
+            "to --tokens of the texts, and write it there if it tells more than the head."
+        ),
+    ] = None
     export_data: Annotated[
         Path | None, typer.Option(help="Write the texts as `speculators train` reads them to this folder (for a GPU).")
     ] = None
     kind: Annotated[
         str,
         typer.Option(
-            help="Kind of head: eagle3, p-eagle (drafts in one pass) or medusa (the same, without attention)."
+            help="Kind of head: eagle3, p-eagle (drafts in one pass), medusa (the same, without attention) or "
+            "redrafter (recurrent)."
         ),
     ] = "eagle3"
     tokens: Annotated[int, typer.Option(min=1, help="Answer tokens to train on, repeated ones included.")] = 1_000_000
@@ -65,8 +77,12 @@ def train_drafter(options: Training) -> None:
 
         print_forecast(options.forecast, options.costs)
         return
-    if options.generate is None and options.out is None and options.export_data is None:
-        raise ValueError("nothing to do: give --generate TOKENS, --out FOLDER or --export-data FOLDER")
+    stages = (options.generate, options.from_log, options.out, options.acceptance, options.export_data)
+    if all([stage is None for stage in stages]):
+        raise ValueError(
+            "nothing to do: give --generate TOKENS, --from-log FOLDER, --out FOLDER, --acceptance FOLDER or "
+            "--export-data FOLDER"
+        )
     if options.prompts and options.generate is None:
         raise ValueError("--prompts are answered by --generate TOKENS: give that too, or leave them out")
     report = partial(print, file=sys.stderr, flush=True)
@@ -79,6 +95,10 @@ def train_drafter(options: Training) -> None:
             generate_texts(
                 options.model, options.data, options.generate, tuple(options.prompts or ()), options.seed, report
             )
+        if options.from_log is not None:
+            from smartspec.train.from_log import take_answers
+
+            take_answers(options.model, options.from_log, options.data, report)
         if options.export_data is not None:
             from smartspec.train import run
 
@@ -95,6 +115,11 @@ def train_drafter(options: Training) -> None:
                 seed=options.seed,
             )
             train_head(options.model, options.data, options.out, settings, report)
+        if options.acceptance is not None:
+            from smartspec.train.acceptance import AcceptanceSettings, train_acceptance
+
+            of_acceptance = AcceptanceSettings(num_tokens=options.tokens, seed=options.seed)
+            train_acceptance(options.model, options.data, options.acceptance, of_acceptance, report)
     except KeyboardInterrupt:
         report("interrupted: what is finished is kept, the same command goes on")
         raise typer.Exit(130) from None

@@ -41,7 +41,7 @@ class AnswerFiles:
         self._descriptor: int | None = _locked(folder)
         self._is_written = True
         try:
-            _check_header(folder, {"format": FORMAT, "tokenizer": tokenizer, "vocab_size": vocab_size})
+            _check_header(folder, tokenizer, vocab_size)
             newest_first = sorted(folder.glob("*.tokens"), key=lambda path: -path.stat().st_mtime)
             for path in newest_first[MAX_SALTS + 1 :]:
                 path.unlink()
@@ -104,8 +104,17 @@ def _locked(folder: Path) -> int:
     return descriptor
 
 
-def _check_header(folder: Path, expected: dict) -> None:
-    path = folder / HEADER
+def read_kept(folder: Path, tokenizer: str, vocab_size: int) -> list[np.ndarray]:
+    """What each file of a folder holds, int32 [n] with END after each answer, also while a server appends to it. Raises
+    ValueError naming the folder where it holds no answers, or those of another tokenizer."""
+    if not (folder / HEADER).exists():
+        raise ValueError(f"{folder} holds no answers: name the --datastore-memory of a server")
+    _check_header(folder, tokenizer, vocab_size)
+    return [_tokens(path, path.read_bytes(), vocab_size) for path in sorted(folder.glob("*.tokens"))]
+
+
+def _check_header(folder: Path, tokenizer: str, vocab_size: int) -> None:
+    path, expected = folder / HEADER, {"format": FORMAT, "tokenizer": tokenizer, "vocab_size": vocab_size}
     if not any(folder.iterdir()):
         path.write_text(json.dumps(expected) + "\n", encoding="utf-8")
         return
@@ -126,6 +135,10 @@ def _read(path: Path, vocab_size: int) -> np.ndarray:
     content = path.read_bytes()
     if len(content) % WIDTH:
         os.truncate(path, len(content) // WIDTH * WIDTH)
+    return _tokens(path, content, vocab_size)
+
+
+def _tokens(path: Path, content: bytes, vocab_size: int) -> np.ndarray:
     tokens = np.frombuffer(content, dtype="<i4", count=len(content) // WIDTH)[-MAX_TOKENS:]
     if len(tokens) and (tokens.min() < END or tokens.max() >= vocab_size):
         raise ValueError(f"{path} is damaged, it holds numbers that are no tokens: delete it")

@@ -7,10 +7,10 @@ from pathlib import Path
 from smartspec.train.fit import CURVE, Training, TrainingSettings
 from smartspec.train.shards import num_answer_tokens
 
-TITLES = {"eagle3": "EAGLE-3 head", "p-eagle": "P-EAGLE head", "medusa": "Medusa heads"}
+TITLES = {"eagle3": "EAGLE-3 head", "p-eagle": "P-EAGLE head", "medusa": "Medusa heads", "redrafter": "ReDrafter head"}
 CARD = """# {title} for {model}
 
-A drafter for speculative decoding in the format that vLLM loads: `smartspec serve {model} --drafter FOLDER`.
+A drafter for speculative decoding{layout}: `smartspec serve {model} --drafter FOLDER`.
 
 Trained by `smartspec train-drafter {model} --kind {kind} --data TEXTS --out FOLDER --tokens {tokens}`
 on texts that the target wrote itself ({unique} answer tokens), its features and likeliest tokens recorded.
@@ -29,6 +29,7 @@ def write_card(folder: Path, model: str, data: Path, settings: TrainingSettings,
         model=model,
         title=TITLES[settings.kind],
         kind=settings.kind,
+        layout="" if settings.kind == "redrafter" else " in the format that vLLM loads",
         tokens=settings.num_tokens,
         unique=num_answer_tokens(data),
         settings=json.dumps(asdict(settings)),

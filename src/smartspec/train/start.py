@@ -14,6 +14,7 @@ from transformers import LlamaConfig, PreTrainedConfig
 from smartspec.engine.drafting.eagle3 import Eagle3Head, HeadConfig, default_taps
 from smartspec.engine.drafting.medusa import MedusaConfig, MedusaHead
 from smartspec.engine.drafting.p_eagle import PEagleHead
+from smartspec.engine.drafting.redrafter import ReDrafterConfig, ReDrafterHead
 from smartspec.engine.models.taps import decoder_layers
 from smartspec.train.shards import read_shard, shard_paths
 from smartspec.train.signals import read_signals, signals_of
@@ -104,6 +105,24 @@ def initial_medusa(target: nn.Module, target_ids: np.ndarray, num_heads: int) ->
             blocks.layers[0].weight.zero_()
         head.lm_heads[0].weight.copy_(target.get_output_embeddings().weight[head.token_map])
     head.lm_heads[0].weight.requires_grad_(False)
+    return head
+
+
+def initial_redrafter(target: nn.Module, target_ids: np.ndarray, seed: int) -> ReDrafterHead:
+    """A ReDrafter head for the stock target: of two blocks that add nothing yet, so that it begins with what the
+    target's output embedding says. That embedding is the target's and stays so; the recurrent part begins at random."""
+    torch.manual_seed(seed)
+    config = target.config.get_text_config()
+    size, taps = config.hidden_size, (config.num_hidden_layers + 1,)
+    head = ReDrafterHead(ReDrafterConfig(size, config.vocab_size, len(target_ids), num_layers=2, taps=taps))
+    head.token_map.copy_(torch.from_numpy(target_ids))
+    with torch.no_grad():
+        head.join.weight.mul_(0.1)[:, :size] += torch.eye(size)
+        for block in head.blocks:
+            block.weight.zero_()
+            block.bias.zero_()
+        head.lm_head.weight.copy_(target.get_output_embeddings().weight[head.token_map])
+    head.lm_head.weight.requires_grad_(False)
     return head
 
 

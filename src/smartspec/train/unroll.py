@@ -1,7 +1,7 @@
 """What a head drafts after every place of a text at once, and how well that agrees with the target.
 
 EAGLE-3 heads go several steps of their own drafting (training-time test, arXiv 2503.01840), heads that draft in one
-pass as many depths of that.
+pass as many depths of that, and recurrent ones as many tokens.
 """
 
 from collections.abc import Iterator
@@ -14,10 +14,11 @@ from torch import nn
 from smartspec.engine.drafting.eagle3 import Eagle3Head, rotary_tables
 from smartspec.engine.drafting.medusa import MedusaHead
 from smartspec.engine.drafting.p_eagle import PEagleHead
+from smartspec.engine.drafting.redrafter import ReDrafterHead
 
 NUM_DEPTHS = 5  # tokens of the chains that are measured, and that heads draft in one pass
 
-TrainedHead = Eagle3Head | MedusaHead
+TrainedHead = Eagle3Head | MedusaHead | ReDrafterHead
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,17 @@ def unroll(head: Eagle3Head, embedding: torch.Tensor, batch: TrainingBatch, num_
         yield normed
 
 
+def unroll_recurrent(
+    head: ReDrafterHead, embedding: torch.Tensor, batch: TrainingBatch, num_steps: int
+) -> Iterator[torch.Tensor]:
+    """The same of a head whose state takes in the tokens one by one."""
+    state, length = None, batch.features.shape[1]
+    for step in range(num_steps):
+        places = (torch.arange(length) + 1 + step).clamp(max=batch.token_ids.shape[1] - 1)
+        state = head.next_state(F.embedding(batch.token_ids[:, places], embedding), state)
+        yield head.normed(batch.features, state)
+
+
 def outputs(
     head: TrainedHead, embedding: torch.Tensor, batch: TrainingBatch, num_steps: int
 ) -> Iterator[tuple[torch.Tensor, nn.Module]]:
@@ -78,7 +90,8 @@ def outputs(
         for step in range(num_steps):
             yield head.blocks[step](batch.features), head.output(step)
     else:
-        for normed in unroll(head, embedding, batch, num_steps):
+        steps = unroll_recurrent if isinstance(head, ReDrafterHead) else unroll
+        for normed in steps(head, embedding, batch, num_steps):
             yield normed, head.lm_head
 
 

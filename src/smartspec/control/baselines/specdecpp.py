@@ -14,9 +14,10 @@ MIN_LENGTH, MAX_LENGTH = 2, 20
 class SpecDecPlusPlus(Policy):
     """Drafts of the draft model end where P(some token rejected) exceeds the threshold; 2 to 20 tokens.
 
-    Departures: the published acceptance head is trained; here, training-free, a token's chance of acceptance is the
-    largest probability of the distribution it was drawn from. That is known one pass earlier than the head's answer, so
-    the newest token counts too. Rows stop one by one; the others go on. Model-free drafts are used whole.
+    A token's chance of acceptance is the drafter's confidence: of a head with an acceptance head what that says, else
+    the largest probability of the distribution it was drawn from. Departures: both are known one pass earlier than the
+    published head's answer, so the newest token counts too. Rows stop one by one; the others go on. Model-free drafts
+    are used whole.
     """
 
     def __init__(self, threshold: float = THRESHOLD):

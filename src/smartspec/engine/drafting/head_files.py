@@ -45,7 +45,7 @@ def read_tensors(folder: Path) -> dict[str, torch.Tensor]:
     """
     tensors: dict[str, torch.Tensor] = {}
     for path in weight_files(folder):
-        tensors |= _read(path)
+        tensors |= read_file(path)
     return {name.removeprefix("model."): tensor for name, tensor in tensors.items()}
 
 
@@ -85,7 +85,7 @@ def _all_parts(folder: Path, names: list[str]) -> list[Path]:
 
 def _names(path: Path) -> set[str]:
     if path.suffix != ".safetensors":
-        return set(_read(path))
+        return set(read_file(path))
     try:
         with safe_open(path, framework="pt") as file:
             return set(file.keys())
@@ -93,7 +93,8 @@ def _names(path: Path) -> set[str]:
         raise OSError(f"{path} is damaged or cut short ({error}): {REMEDY}") from error
 
 
-def _read(path: Path) -> dict[str, torch.Tensor]:
+def read_file(path: Path) -> dict[str, torch.Tensor]:
+    """The weights in a file. Raises OSError naming it where it is damaged."""
     try:
         if path.suffix == ".safetensors":
             with safe_open(path, framework="pt") as file:

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from smartspec.core.drafter import TreeDrafter
+from smartspec.engine.drafting.acceptance_head import read_acceptance
 from smartspec.engine.drafting.eagle import EagleHead
 from smartspec.engine.drafting.eagle3 import Eagle3Head
 from smartspec.engine.drafting.eagle_checkpoint import read_eagle
@@ -20,11 +21,15 @@ from smartspec.engine.drafting.medusa_checkpoint import read_medusa
 from smartspec.engine.drafting.medusa_drafter import MedusaDrafter, MedusaRunner
 from smartspec.engine.drafting.p_eagle import PEagleHead
 from smartspec.engine.drafting.p_eagle_drafter import PEagleDrafter, PEagleRunner
+from smartspec.engine.drafting.redrafter import ReDrafterHead
+from smartspec.engine.drafting.redrafter_checkpoint import MODEL_TYPE as REDRAFTER
+from smartspec.engine.drafting.redrafter_checkpoint import read_redrafter
+from smartspec.engine.drafting.redrafter_drafter import ReDrafterDrafter, ReDrafterRunner
 from smartspec.engine.drafting.source import DrafterSource, PreparedDrafter
 from smartspec.engine.models.loaded_model import LoadedModel
 from smartspec.engine.models.model_runner import ModelRunner
 
-Head = EagleHead | Eagle3Head | MedusaHead
+Head = EagleHead | Eagle3Head | MedusaHead | ReDrafterHead
 
 
 @dataclass(frozen=True)
@@ -34,7 +39,7 @@ class HeadKind:
 
     head: type[Head]
     read: Callable[[Path, LoadedModel], tuple[Head, torch.Tensor | None]]
-    runner: Callable[..., HeadRunner | MedusaRunner]
+    runner: Callable[..., HeadRunner | MedusaRunner | ReDrafterRunner]
     drafter: type[HeadDrafter | MedusaDrafter]
 
 
@@ -44,6 +49,7 @@ HEADS = {
     "eagle3": HeadKind(Eagle3Head, read_head, HeadRunner, HeadDrafter),
     "peagle": HeadKind(PEagleHead, read_head, PEagleRunner, PEagleDrafter),
     "medusa": HeadKind(MedusaHead, read_medusa, MedusaRunner, MedusaDrafter),
+    REDRAFTER: HeadKind(ReDrafterHead, read_redrafter, ReDrafterRunner, ReDrafterDrafter),
 }
 
 
@@ -54,6 +60,8 @@ def kind_of(folder: Path) -> str | None:
         return str(data["speculators_model_type"])
     if "medusa_num_heads" in data or data.get("model_type") == "medusa":
         return "medusa"
+    if data.get("model_type") == REDRAFTER:
+        return REDRAFTER
     if "draft_vocab_size" in data or "eagle3" in str(data.get("architectures")).lower():
         return "eagle3"
     # The config of an original EAGLE head is that of its layer; fc joins embedding and hidden state.
@@ -80,7 +88,9 @@ def load_head(folder: Path, target: LoadedModel) -> tuple[Head, torch.Tensor | N
 def prepare_head(folder: Path, source: DrafterSource) -> PreparedDrafter:
     """Raises as load_head."""
     head, embedding = load_head(folder, source.target)
-    options = {"num_slots": source.num_slots, "is_rounded": source.is_rounded, "foresees": source.foresees}
+    options: dict = {"num_slots": source.num_slots, "is_rounded": source.is_rounded, "foresees": source.foresees}
+    if type(head) is Eagle3Head:
+        options["acceptance"] = read_acceptance(folder, head.config.layer.hidden_size)
     make = partial(head_drafter, head, name=source.name, **options)
     return PreparedDrafter(make if embedding is None else partial(make, embedding=embedding), head.config.taps)
 

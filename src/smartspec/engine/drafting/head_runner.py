@@ -13,6 +13,7 @@ from smartspec.core.blocks import MemoryOp
 from smartspec.engine.attention.kv_cache import KVCache
 from smartspec.engine.attention.ragged import ATTENTION_NAME, AttentionPlan, Segment, register_attention
 from smartspec.engine.attention.slot_rows import SlotRows
+from smartspec.engine.drafting.acceptance_head import AcceptanceHead
 from smartspec.engine.drafting.eagle import EagleHead, PackedEagle
 from smartspec.engine.drafting.eagle3 import Eagle3Head, rotary_tables
 from smartspec.engine.drafting.native_head import NativeHead
@@ -33,7 +34,7 @@ class HeadRunner:
     at every position of every slot; memory that is not written costs nothing on a CPU.
 
     embedding: [V, hidden_size]; the target's where the head brings none. name: for messages and the profile.
-    is_rounded: to blocks, where our kernel runs it.
+    is_rounded: to blocks, where our kernel runs it. acceptance: what says how likely its tokens are accepted.
     """
 
     def __init__(
@@ -45,13 +46,14 @@ class HeadRunner:
         num_slots: int,
         embedding: torch.Tensor | None = None,
         is_rounded: bool = True,
+        acceptance: AcceptanceHead | None = None,
     ):
         layer, loaded = head.config.layer, target.loaded
         if isinstance(head, Eagle3Head) and head.lm_head is None:
             head.lm_head = output_rows(loaded.model.get_output_embeddings(), head.target_ids.to(target.device))
         self.device, self.max_len = target.device, target.max_len
         self.target_ids = head.target_ids.to(self.device)
-        self._embed = _lookup(loaded.model.get_input_embeddings(), embedding, loaded.dtype)
+        self._embed = lookup(loaded.model.get_input_embeddings(), embedding, loaded.dtype)
         self.loaded = replace(
             loaded,
             name=name,
@@ -63,9 +65,10 @@ class HeadRunner:
         )
         self._rows = SlotRows(num_slots, self.max_len, head.config.feature_size, loaded.dtype, self.device)
         self.features = self._rows.rows
-        self.hidden = torch.empty(
-            0
-        )  # of the last pass, at the rows its logits are of: [sum of num_logits, hidden_size]
+        self._acceptance = None if acceptance is None else acceptance.to(target.device)
+        # Of the last pass, at the rows its logits are of: [sum of num_logits, hidden_size]. What the next pass reads,
+        # and what the output embedding does.
+        self.hidden = self.normed = torch.empty(0)
         self.max_tile_tokens = max_tokens_per_tile(
             self.device, loaded.dtype, layer.num_attention_heads // layer.num_key_value_heads, layer.head_dim
         )
@@ -122,9 +125,12 @@ class HeadRunner:
 
     def _pass(self, segments: list[Segment], earlier_rows: list[int] | None, width: int) -> Proposals:
         if self._native is not None:
-            return self._native.propose(segments, earlier_rows, width)
-        hidden = None if earlier_rows is None else self.hidden[torch.tensor(earlier_rows, device=self.device)]
-        return proposals_of(self.forward(segments, hidden), self.target_ids, width)
+            proposals = self._native.propose(segments, earlier_rows, width)
+            self.normed = self._native.normed(len(proposals.entropy))
+        else:
+            hidden = None if earlier_rows is None else self.hidden[torch.tensor(earlier_rows, device=self.device)]
+            proposals = proposals_of(self.forward(segments, hidden), self.target_ids, width)
+        return proposals if self._acceptance is None else self._acceptance.judged(proposals, self.normed)
 
     @torch.inference_mode()
     def forward(self, segments: list[Segment], hidden: torch.Tensor | None = None) -> torch.Tensor:
@@ -152,7 +158,7 @@ class HeadRunner:
         normed, hidden = self._packed(embeds[None], hidden[None], turn, plan)
         wanted = torch.from_numpy(logit_rows(ordered, order)).to(self.device)
         num_logits = sum(s.num_logits for s in segments)
-        self.hidden = hidden[0, wanted][:num_logits]
+        self.hidden, self.normed = hidden[0, wanted][:num_logits], normed[0, wanted][:num_logits]
         return self._packed.lm_head(normed[:, wanted])[0, :num_logits]
 
 
@@ -162,7 +168,7 @@ def _packed(head: Eagle3Head | EagleHead, target: nn.Module) -> nn.Module:
     return _PackedHead(head)
 
 
-def _lookup(module: nn.Module, own: torch.Tensor | None, dtype: torch.dtype) -> Callable[[torch.Tensor], torch.Tensor]:
+def lookup(module: nn.Module, own: torch.Tensor | None, dtype: torch.dtype) -> Callable[[torch.Tensor], torch.Tensor]:
     """Embeddings of token ids, as the table has them: a head knows nothing of what some targets multiply them by."""
     if own is None and isinstance(module, QuantizedEmbedding):
         return module.look_up  # its weights stay in blocks

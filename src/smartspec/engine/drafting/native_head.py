@@ -86,6 +86,10 @@ class NativeHead:
         )
         return Proposals(*found)
 
+    def normed(self, num_rows: int) -> torch.Tensor:
+        """What the output embedding read of the last pass's first rows, [num_rows, hidden_size]."""
+        return self._pass.normed[:num_rows]
+
 
 class _Parts(nn.Module):
     """What the kernel reads, as it is served. Nothing of it may move in memory."""

@@ -125,6 +125,7 @@ class HeadPass:
         rounded = rounded_memory(num_rows, widest)
         self._memory = turned, of_layer, heads, attended, memory, rounded
         self._hidden, self._features = memory["hidden"], given["features"]
+        self.normed = memory["normed"]  # of the last pass's wanted rows: what its output embedding has read
         new = Heads(*heads.transpose(0, 1).split([num_heads, num_kv_heads, num_kv_heads]))
         no_tiles = torch.empty(0, TILE_FIELDS, dtype=torch.int64)
         scale = shape.head_dim**-0.5
