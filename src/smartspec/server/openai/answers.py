@@ -136,6 +136,15 @@ class OutputMessage(BaseModel):
     content: list[OutputText]
 
 
+class OutputCall(BaseModel):
+    type: Literal["function_call"]
+    id: str
+    call_id: str
+    name: str
+    arguments: str
+    status: Literal["completed"]
+
+
 class ResponseUsage(BaseModel):
     input_tokens: int
     output_tokens: int
@@ -149,7 +158,7 @@ class ResponsesAnswer(BaseModel):
     created_at: int
     model: str
     status: Literal["completed", "incomplete"]
-    output: list[OutputMessage]
+    output: list[OutputMessage | OutputCall]
     usage: ResponseUsage
 
 
