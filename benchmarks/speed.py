@@ -96,8 +96,8 @@ def prediction(
     """Seconds to write a file of 200 lines again, a word of every tenth line changed, its old text as prediction.
 
     One request at a time, greedy, on the live engine; plain decoding and the ways to draft take turns. The edited file
-    stands in the prompt and the model copies it: one as small as the default does not edit on demand. Its output is its
-    own, and the last line says how much of it is the edited file. Medians of rounds, in brackets the least and largest.
+    is forced: the target computes every pass, then the next token of that file is its likeliest one, as a model as
+    small as the default edits no file. Medians of rounds, in brackets the least and the largest.
     """
     from lib import predicted_edit
 

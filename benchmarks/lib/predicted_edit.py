@@ -1,22 +1,26 @@
-"""Editing a file with its old text as predicted output, against plain decoding: see `speed.py prediction`."""
+"""Editing a file with its old text as predicted output, against plain decoding: see `speed.py prediction`.
+
+The default model is too small to edit on demand. So the edited file is forced: the target computes every pass, and then
+the next token of that file is its likeliest one.
+"""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from difflib import SequenceMatcher
 from itertools import cycle, islice
 from statistics import median
 from textwrap import wrap
 
 from lib.commands import console_of, table_of
 from smartspec import LLM, SamplingParams
+from smartspec.engine.runtime import executor
 from smartspec.workload.prompts import shipped_prompts
 
 NUM_LINES = 200
-GIVEN_LINES = 4  # of the edited file, with which the answer begins
 WIDTH = 60
 EDITED_EVERY = 10  # lines
-ASKED = "Write the following file again, as it is, to the last line:"
+TASK = "Write the following file again, the longest word of every tenth line in capitals:"
+FORCED_LOGIT = 1e4
 
 
 @dataclass(frozen=True)
@@ -28,12 +32,14 @@ class Way:
     is_predicted: bool = False
 
 
+# No drafter that remembers: the rounds are alike.
+BOTH = ("prompt-lookup", "prediction")
 WAYS = (
     Way("off", None),
-    Way("goodput, the old file as prediction", ("prediction",), True),
-    Way("goodput, default drafters, no prediction", ("prompt-lookup", "recycling", "prediction")),
-    Way("goodput, default drafters and prediction", ("prompt-lookup", "recycling", "prediction"), True),
-    Way("goodput, a prediction of another file", ("prediction",), True),
+    Way("prediction", ("prediction",), True),
+    Way("prompt-lookup", ("prompt-lookup",)),
+    Way("prompt-lookup and prediction", BOTH, True),
+    Way("a prediction that is wrong throughout", ("prediction",), True),
 )
 OTHER = WAYS[-1]
 
@@ -69,49 +75,55 @@ def capitalised(line: str) -> str:
 
 def compare(rounds: int, max_tokens: int | None, max_draft_tokens: int, quantization: str) -> None:
     """Print the table; every way in turn answers the same request, alone, `rounds` times after one that warms up."""
-    old, new = old_and_new()
+    old, new = ("\n".join(lines) for lines in old_and_new())
     options = {"max_batch": 1, "quantization": quantization, "max_draft_tokens": max_draft_tokens, "datastore": "none"}
     engines = [LLM(**options, **_policy(way)) for way in WAYS]
-    prompt, wanted = request_of(engines[0], new)
-    params = SamplingParams(max_tokens=max_tokens or len(wanted), temperature=0)
-    predictions = {True: "\n".join(old[GIVEN_LINES:]), False: ""}
+    prompt, answer = request_of(engines[0], old, new)
+    executor.verify = forced(executor.verify, answer)
+    params = SamplingParams(max_tokens=min(max_tokens or len(answer), len(answer)), temperature=0, ignore_eos=True)
     answers: list[list[Answer]] = [[] for _ in WAYS]
     for number, way, engine in islice(_turns(engines), (1 + rounds) * len(WAYS)):
-        prediction = "\n".join(reversed(old)) if way is OTHER else predictions[way.is_predicted]
-        answer = answered(engine, prompt, params, prediction)
-        print(f"{way.name}: {answer.whole:.1f} s", flush=True)
-        answers[number].append(answer)
+        prediction = old[::-1] if way is OTHER else old if way.is_predicted else ""
+        answers[number].append(answered(engine, prompt, params, prediction))
+        print(f"{way.name}: {answers[number][-1].whole:.1f} s", flush=True)
     rows = [_row(way, some[1:], answers[0][1:]) for way, some in zip(WAYS, answers, strict=True)]
-    columns = ("way", "tokens/step", "s", "of off", "s after the first token", "of off", "text of off")
-    title = f"{len(answers[0][0].token_ids)} tokens after a prompt of {len(prompt)} that is in the prefix cache, greedy"
+    columns = ("way", "tokens/step", "s", "of off", "s after the first token", "of off", "text")
+    title = f"{params.max_tokens} forced tokens, greedy, after a prompt of {len(prompt)} that is in the prefix cache"
     console_of(160).print(table_of(title, columns, rows))
-    said = answers[0][0].text.splitlines()
-    blocks = SequenceMatcher(None, said, new[GIVEN_LINES:], autojunk=False).get_matching_blocks()
-    print(f"{sum(block.size for block in blocks)} of the {len(said)} lines said are lines of the edited file, in order")
     for engine in engines:
         engine.close()
+
+
+def forced(verify: Callable, answer: list[int]) -> Callable:
+    """engine.sampling.verification.verify, for requests whose answer is to be this one: token ids."""
+
+    def forced_verify(logits, requests, drafts):
+        logits, row = logits.clone(), 0
+        for request, draft in zip(requests, drafts, strict=True):
+            for depth in (0, *draft.depths.tolist()):
+                if (place := request.num_output_tokens + depth) < len(answer):
+                    logits[row, answer[place]] = FORCED_LOGIT
+                row += 1
+        return verify(logits, requests, drafts)
+
+    return forced_verify
 
 
 def _policy(way: Way) -> dict:
     return {"policy": "off"} if way.drafters is None else {"drafters": way.drafters}
 
 
-def _turns(engines: Sequence[LLM]):
-    """(number, way, engine), all in turn, for ever."""
+def _turns(engines: Sequence[LLM]) -> Iterator[tuple[int, Way, LLM]]:
+    """Numbers, ways and their engines, in turn, for ever."""
     return cycle(list(zip(range(len(WAYS)), WAYS, engines, strict=True)))
 
 
-def request_of(llm: LLM, new: Sequence[str]) -> tuple[list[int], list[int]]:
-    """A conversation in which the edited file stands and the answer has begun, and the rest of it: token ids.
-
-    A model as small as the default one edits no file on demand; but it copies one. What it says is its own.
-    """
-    text = "\n".join(new)
-    messages = [{"role": "user", "content": f"{ASKED}\n\n{text}"}]
+def request_of(llm: LLM, old: str, new: str) -> tuple[list[int], list[int]]:
+    """The conversation with the old file, and the edited one: token ids."""
+    messages = [{"role": "user", "content": f"{TASK}\n\n{old}"}]
     chat = llm.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-    begun = chat + "\n".join(new[:GIVEN_LINES]) + "\n"
-    rest = "\n".join(new[GIVEN_LINES:])
-    return tuple(llm.tokenizer(part, add_special_tokens=False)["input_ids"] for part in (begun, rest))
+    prompt, answer = (llm.tokenizer(text, add_special_tokens=False)["input_ids"] for text in (chat, new))
+    return prompt, answer
 
 
 def answered(llm: LLM, prompt: list[int], params: SamplingParams, prediction: str) -> Answer:
