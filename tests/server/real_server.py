@@ -16,8 +16,9 @@ from smartspec.server.structured.grammars import GrammarCompiler
 
 
 @contextmanager
-def running_model(**options) -> Iterator[FakeServer]:
-    """The default model, loaded once for all tests; no profile is measured. options: of EngineConfig."""
+def running_model(speculates: bool = False, **options) -> Iterator[FakeServer]:
+    """The default model, loaded once for all tests; no profile is measured. options: of EngineConfig. speculates: on
+    reasoning steps, where it is both models."""
 
     def latency(target, drafts, **limits) -> LatencyModel:
         sizes = [(rows, new) for rows in (1, 2, 4) for new in (1, 2, 4, 8, 16, 64)]
@@ -33,6 +34,8 @@ def running_model(**options) -> Iterator[FakeServer]:
         engine = thread.submit(lambda: build.build_engine(config)).result()
     loaded = engine.loaded
     compiler = GrammarCompiler(engine.tokenizer, loaded.vocab_size, loaded.eos_token_ids)
+    async_engine = AsyncEngine.of(engine, thread)
     options = {"policy": config.policy, "timeout": 600}
-    with served(AsyncEngine.of(engine, thread), engine.tokenizer, compiler, **options) as server:
+    options |= {"speculator": (async_engine, "the-same")} if speculates else {}
+    with served(async_engine, engine.tokenizer, compiler, **options) as server:
         yield server
