@@ -2,6 +2,7 @@
 
     python benchmarks/speed.py tasks --quantization none --prompts FOLDER --folder build/task-speed
     python benchmarks/speed.py contexts --prompts FILE --task summarization --drafters self:256
+    python benchmarks/speed.py prediction
     python benchmarks/speed.py rates --rates 0.3,0.6,1,1.5,2,3 --output rates.json --plot rates.png
 
 tasks and rates compare policies, and go on from what is kept of an earlier run.
@@ -83,6 +84,24 @@ def contexts(
     settings |= {"quantization": quantization}
     sizes = [int(size) for size in contexts.split(",")]
     long_contexts.compare(drafters, sizes, concurrency, by_task[task], settings)
+
+
+@app.command()
+def prediction(
+    rounds: Annotated[int, typer.Option(min=1, help="Answers of each way.")] = 3,
+    max_tokens: Annotated[int | None, typer.Option(min=8, help="New tokens (default: those of the file).")] = None,
+    max_draft_tokens: Annotated[int, typer.Option(min=1, help="As in `smartspec serve`.")] = 10,
+    quantization: Annotated[str, typer.Option(help="As in `smartspec serve`.")] = "auto",
+) -> None:
+    """Seconds to write a file of 200 lines again, a word of every tenth line changed, its old text as prediction.
+
+    One request at a time, greedy, on the live engine; plain decoding and the ways to draft take turns. The edited file
+    is forced: the target computes every pass, then the next token of that file is its likeliest one, as a model as
+    small as the default edits no file. Medians of rounds, in brackets the least and the largest.
+    """
+    from lib import predicted_edit
+
+    predicted_edit.compare(rounds, max_tokens, max_draft_tokens, quantization)
 
 
 @app.command()

@@ -46,6 +46,14 @@ def test_a_conversation_is_answered(llm):
     assert output.text and output.num_prompt_tokens > 10
 
 
+def test_a_prediction_changes_how_fast_an_answer_comes_and_not_what_it_is(llm):
+    greedy = SamplingParams(max_tokens=48, temperature=0)
+    plain = llm.generate("A story about a fox.", greedy)[0]
+    predicted = llm.generate("A story about a fox.", greedy, prediction=plain.text)[0]
+    assert predicted.token_ids == plain.token_ids and predicted.num_steps < plain.num_steps / 2
+    assert llm.generate("A story about a fox.", greedy, prediction="ein Fuchs " * 50)[0].token_ids == plain.token_ids
+
+
 @pytest.mark.parametrize(("prompt", "words"), [("", "prompt 0 is empty"), ([5] * 600, "exceed the context of 512")])
 def test_what_cannot_be_answered_is_said_and_disturbs_nothing(llm, prompt, words):
     with pytest.raises(ValueError, match=words):

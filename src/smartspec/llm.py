@@ -14,6 +14,7 @@ from functools import partial
 from typing import Self
 
 from smartspec.core.sampling_params import SamplingParams
+from smartspec.core.speculation import SpeculationOptions
 from smartspec.engine.runtime.async_engine import AsyncEngine
 from smartspec.engine.runtime.build import build_engine
 from smartspec.engine.runtime.config import EngineConfig
@@ -72,29 +73,35 @@ class LLM:
         self._runner.run(self._start())
 
     def generate(
-        self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | None = None
+        self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | None = None, prediction: str = ""
     ) -> list[GenerationOutput]:
         """Answers to all prompts, in their order: texts, or token ids, continued as they are. params: for all of them.
+        prediction: a guess of every answer, such as the old text of a file to edit, which drafts are made of; it
+        changes how fast answers come, never what they are.
 
         Raises ValueError where a prompt is empty or too long, EngineError where a request failed; all others are then
         given up.
         """
         outputs: dict[int, GenerationOutput] = {}
-        for index, delta in self._deltas(self._encoded(prompts), params):
+        for index, delta in self._deltas(self._encoded(prompts), params, prediction):
             outputs[index] = outputs.get(index, GenerationOutput(index)).extended(delta)
         return [outputs[index] for index in sorted(outputs)]
 
-    def stream(self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | None = None) -> Iterator[TextDelta]:
+    def stream(
+        self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | None = None, prediction: str = ""
+    ) -> Iterator[TextDelta]:
         """The same answers as they come: index says to which prompt a piece belongs. Closing the iterator aborts."""
-        for _, delta in self._deltas(self._encoded(prompts), params):
+        for _, delta in self._deltas(self._encoded(prompts), params, prediction):
             yield delta
 
-    def chat(self, messages: Sequence[dict], params: SamplingParams | None = None) -> GenerationOutput:
+    def chat(
+        self, messages: Sequence[dict], params: SamplingParams | None = None, prediction: str = ""
+    ) -> GenerationOutput:
         """The answer to a conversation, written in the model's chat template. Raises ValueError where it has none."""
         if self.tokenizer.chat_template is None:
             raise ValueError("this model has no chat template: use generate")
         text = self.tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, tokenize=False)
-        return self.generate([self.tokenizer(text, add_special_tokens=False)["input_ids"]], params)[0]
+        return self.generate([self._token_ids(text)], params, prediction)[0]
 
     def close(self) -> None:
         """Stop the engine; idempotent."""
@@ -121,8 +128,14 @@ class LLM:
             raise ValueError(f"prompt {empty[0]} is empty: give at least one token")
         return found
 
-    def _deltas(self, prompts: list[list[int]], params: SamplingParams | None) -> Iterator[tuple[int, TextDelta]]:
-        deltas = self._engine.generate(prompts, params or SamplingParams())
+    def _token_ids(self, text: str) -> list[int]:
+        return self.tokenizer(text, add_special_tokens=False)["input_ids"]
+
+    def _deltas(
+        self, prompts: list[list[int]], params: SamplingParams | None, prediction: str
+    ) -> Iterator[tuple[int, TextDelta]]:
+        speculation = SpeculationOptions(predicted_token_ids=tuple(self._token_ids(prediction)))
+        deltas = self._engine.generate(prompts, params or SamplingParams(), speculation=speculation)
         try:
             while (delta := self._runner.run(_next(deltas))) is not None:
                 yield delta.index, delta

@@ -20,7 +20,7 @@ COMMANDS = {
     "policies": {"ablation", "hosts", "mixtures", "profile", "traces", "trees"},
     "reliability": {"abuse", "page", "seeds", "stress"},
     "simulator": {""},
-    "speed": {"contexts", "rates", "tasks"},
+    "speed": {"contexts", "prediction", "rates", "tasks"},
     "start": {"memory", "time"},
     "step": {"blocks", "controller", "linears", "parts", "passes", "roofline"},
     "vllm_gpu": {"check", "policies", "tables"},

@@ -63,10 +63,10 @@ def test_answers_are_kept_over_a_restart(tmp_path):
 
 
 def test_the_default_uses_the_store_that_comes_with_the_model():
-    assert EngineConfig().drafters == ("prompt-lookup", "recycling", "datastore")
-    assert EngineConfig(datastore="none").drafters == ("prompt-lookup", "recycling")
+    assert EngineConfig().drafters == ("prompt-lookup", "recycling", "prediction", "datastore")
+    assert EngineConfig(datastore="none").drafters == ("prompt-lookup", "recycling", "prediction")
     assert EngineConfig(datastore="none", datastore_memory="kept").drafters[-1] == "datastore"
-    assert EngineConfig(model="some/model").drafters == ("prompt-lookup", "recycling")
+    assert EngineConfig(model="some/model").drafters == ("prompt-lookup", "recycling", "prediction")
     assert EngineConfig(model="some/model", datastore="folder").drafters[-1] == "datastore"
     assert datastore_folder(None, f"folder/../{DEFAULT_MODEL}") is None
     with_store, without = (answer(engine_of(datastore=name)) for name in (None, "none"))

@@ -9,7 +9,7 @@ from smartspec.engine.drafting.shipped_head import HEADS, SHIPPED, head_folder
 from smartspec.engine.models.default_model import DEFAULT_MODEL
 from smartspec.engine.runtime.config import EngineConfig, parse_drafters
 
-TEXT_ALONE = ("prompt-lookup", "recycling")
+TEXT_ALONE = ("prompt-lookup", "recycling", "prediction")
 MODEL_FREE = (*TEXT_ALONE, "datastore")
 
 

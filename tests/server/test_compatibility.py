@@ -92,7 +92,7 @@ OF_ENDPOINT = {
     ("completions", "prompt"): "One two",
     ("responses", "prompt"): {"id": "pmpt_1"},
     ("responses", "stream_options"): {"include_obfuscation": False},
-    ("responses", "tools"): [],
+    ("responses", "tools"): [{"type": "function", "name": "f"}],
     ("responses", "top_logprobs"): 0,
 }
 NEEDED = {"top_logprobs": {"logprobs": True}, "stream_options": {"stream": True}}

@@ -13,15 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from default_model import default_tokenizer, load_once, stock_model
-from fake_server import MODEL, FakeServer, served
+from default_model import default_tokenizer, stock_model
+from fake_server import MODEL, FakeServer
+from real_server import running_model
 
-from smartspec.control.latency.model import LatencyModel, ProfileSample
-from smartspec.engine.runtime import build
-from smartspec.engine.runtime.async_engine import AsyncEngine
-from smartspec.engine.runtime.config import EngineConfig
-from smartspec.engine.runtime.engine_thread import EngineThread
-from smartspec.server.structured.grammars import GrammarCompiler
 from smartspec.workload.prompts import shipped_prompts
 
 TOLERANCE = 1e-3
@@ -43,25 +38,7 @@ class Pair:
 @pytest.fixture(scope="module")
 def real_server() -> Iterator[FakeServer]:
     """The default model under forced drafts, activations in fp32 as in transformers; no profile is measured."""
-
-    def latency(target, drafts, **options) -> LatencyModel:
-        sizes = [(rows, new) for rows in (1, 2, 4) for new in (1, 2, 4, 8, 16, 64)]
-        return LatencyModel.fit(
-            [ProfileSample(n * r, n * r + 64 * r, r, 0.04 + 1e-4 * n * r, n * r) for r, n in sizes], []
-        )
-
-    config = EngineConfig(
-        policy="fixed:4", max_batch=6, max_model_len=512, device="cpu", activations="fp32", strict=True
-    )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(build, "load_model", load_once)
-        patch.setattr(build, "profiled_latency", latency)
-        thread = EngineThread()
-        engine = thread.submit(lambda: build.build_engine(config)).result()
-    loaded = engine.loaded
-    compiler = GrammarCompiler(engine.tokenizer, loaded.vocab_size, loaded.eos_token_ids)
-    options = {"policy": "fixed:4", "timeout": 600}
-    with served(AsyncEngine.of(engine, thread), engine.tokenizer, compiler, **options) as server:
+    with running_model(policy="fixed:4", max_model_len=512, activations="fp32") as server:
         yield server
 
 

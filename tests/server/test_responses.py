@@ -3,7 +3,11 @@
 import pytest
 from fake_server import MODEL
 
+from smartspec.server.openai.responses_items import InputItem, to_messages
+
 SAID = "system\nOne two three"
+TOOL = {"type": "function", "name": "weather", "parameters": {"type": "object"}, "strict": False}
+CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
 
 
 def send(server, **fields):
@@ -33,6 +37,52 @@ def test_a_conversation_in_items(server):
     assert server.client.responses.create(model=MODEL, input=items).output_text == "system\nOne two"
 
 
+def said_back(server, text: str, **fields):
+    """The fake model says the prompt back: of a conversation of one system message, that."""
+    return server.client.responses.create(model=MODEL, instructions=text, input="Hi", tools=[TOOL], **fields)
+
+
+def test_a_call_of_a_tool_is_an_item(server):
+    response = said_back(server, f"I look. {CALL}")
+    (call,) = [item for item in response.output if item.type == "function_call"]
+    assert (call.name, call.arguments, call.status) == ("weather", '{"city": "Oslo"}', "completed")
+    assert call.call_id and "I look." in response.output_text
+    assert response.tools[0].name == "weather" and response.tool_choice == "auto" and response.parallel_tool_calls
+
+
+@pytest.mark.parametrize("text", [f"I look. {CALL}", "No call."])
+def test_a_stream_has_the_same_items(burst_server, text):
+    whole = said_back(burst_server, text)
+    events = list(said_back(burst_server, text, stream=True))
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    last = events[-1].response
+
+    assert last.output_text == whole.output_text
+    done = [event.item.id for event in events if event.type == "response.output_item.done"]
+    added = [event.item.id for event in events if event.type == "response.output_item.added"]
+    assert done == added == [item.id for item in last.output]
+    calls = [event for event in events if event.type == "response.function_call_arguments.done"]
+    assert [event.arguments for event in calls] == [i.arguments for i in last.output if i.type == "function_call"]
+
+
+def test_calls_and_outputs_go_back_into_the_conversation(server):
+    items = [
+        {"role": "user", "content": "What is the weather?"},
+        {"type": "reasoning", "id": "rs_1", "summary": [], "content": []},
+        {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": '{"city": "Oslo"}', "id": "fc_1"},
+        {"type": "function_call", "call_id": "c2", "name": "weather", "arguments": '{"city": "Rome"}'},
+        {"type": "function_call_output", "call_id": "c1", "output": "rain"},
+        {"type": "function_call_output", "call_id": "c2", "output": [{"type": "input_text", "text": "sun"}]},
+    ]
+    _, assistant, one, two = to_messages([InputItem(**item) for item in items])
+    assert [call.id for call in assistant.tool_calls] == ["c1", "c2"] and assistant.role == "assistant"
+    assert [(m.role, m.content, m.tool_call_id, m.name) for m in (one, two)] == [
+        ("tool", "rain", "c1", "weather"),
+        ("tool", "sun", "c2", "weather"),
+    ]
+    assert server.client.responses.create(model=MODEL, input=items, tools=[TOOL]).output_text
+
+
 def test_structured_output(server):
     seen = []
     observe = server.core.add_request
@@ -52,7 +102,11 @@ def test_structured_output(server):
         ({}, "input"),
         ({"input": []}, "input"),
         ({"input": "a", "previous_response_id": "resp_1"}, "previous_response_id"),
-        ({"input": "a", "tools": [{"type": "web_search"}]}, "tools"),
+        ({"input": "a", "tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"input": "a", "tool_choice": "required"}, "tool_choice"),
+        ({"input": "a", "tools": [TOOL], "tool_choice": {"type": "function", "name": "other"}}, "tool_choice"),
+        ({"input": [{"type": "function_call", "name": "a", "arguments": "{}"}]}, "input[0]"),
+        ({"input": [{"type": "item_reference", "id": "a"}]}, "input[0].type"),
         ({"input": "a", "temperature": -1}, "temperature"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content"),
         ({"input": "a", "text": {"format": {"type": "json_schema", "schema": {"type": "foo"}}}}, "response_format"),

@@ -26,6 +26,7 @@ def _build_app():
     from smartspec.cli.bench import bench
     from smartspec.cli.config_file import VARIABLES
     from smartspec.cli.datastore import datastore_app
+    from smartspec.cli.doctor import doctor
     from smartspec.cli.export import export
     from smartspec.cli.generate import generate
     from smartspec.cli.profile import profile
@@ -34,6 +35,7 @@ def _build_app():
     from smartspec.cli.simulate import simulate
     from smartspec.cli.train_drafter import train_drafter
     from smartspec.cli.vllm import vllm_app
+    from smartspec.cli.why import why
 
     def show_version(wanted: bool) -> None:
         if wanted:
@@ -53,7 +55,7 @@ def _build_app():
         pass
 
     app.command(context_settings=VARIABLES)(serve)
-    for command in (generate, bench, profile, simulate, replay, export, train_drafter):
+    for command in (generate, bench, profile, doctor, simulate, replay, why, export, train_drafter):
         app.command()(command)
     app.add_typer(datastore_app(), name="datastore")
     app.add_typer(vllm_app(), name="vllm")

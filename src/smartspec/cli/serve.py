@@ -7,7 +7,7 @@ import signal
 import socket
 import sys
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -41,8 +41,8 @@ class ServerOptions:
     drafter: Annotated[
         str | None,
         typer.Option(
-            help="prompt-lookup, recycling, datastore, head (the model's own), self:WINDOW (the target itself), "
-            "exit:LAYER (its first layers), a model, a head's folder, or module:Class (a,b); or none."
+            help="prompt-lookup, recycling, prediction, datastore, head (the model's own), self:WINDOW (the target "
+            "itself), exit:LAYER (its first layers), a model, a head's folder, or module:Class (a,b); or none."
         ),
     ] = None
     datastore: Annotated[
@@ -50,6 +50,10 @@ class ServerOptions:
     ] = None
     datastore_memory: Annotated[
         Path | None, typer.Option(help="Folder in which finished answers are kept, to draft from them after a restart.")
+    ] = None
+    speculator: Annotated[
+        str | None,
+        typer.Option(help="A smaller model that may write reasoning steps, where a request wants that. Lossy."),
     ] = None
     policy: Annotated[
         str, typer.Option(help="goodput, off, fixed:K, uniform:K,K, a published one or module:Class.")
@@ -138,6 +142,7 @@ def serve(options: ServerOptions) -> None:
             classes=classes,
             access_log=options.access_log,
             cors_origins=origins,
+            speculator=None if options.speculator is None else _speculator(options.speculator, engine),
         )
         run(engine, thread, listener, options.drain_seconds, app_options)
     except KeyboardInterrupt:
@@ -148,6 +153,29 @@ def serve(options: ServerOptions) -> None:
         if engine is not None:
             engine.close()
     print("stopped")
+
+
+def _speculator(name: str, engine: "Engine") -> "tuple[AsyncEngine, str]":
+    """An engine of a smaller model beside that of the served one, whose vocabulary and context it must have. Raises
+    ValueError as build_engine."""
+    from smartspec.engine.runtime.async_engine import AsyncEngine
+    from smartspec.engine.runtime.build import build_engine
+    from smartspec.engine.runtime.drafter_kinds import check_same_vocabulary
+    from smartspec.engine.runtime.engine_thread import EngineThread
+
+    thread = EngineThread()
+    config = replace(
+        engine.config, model=name, drafters=None, max_model_len=None, datastore=None, datastore_memory=None,
+        decision_log=None,
+    )  # fmt: skip
+    small = thread.submit(partial(build_engine, config, report=partial(print, flush=True))).result()
+    check_same_vocabulary(engine.loaded, small.loaded)
+    if small.max_model_len < engine.max_model_len:
+        raise ValueError(
+            f"--speculator {name} has {small.max_model_len} positions, the model serves {engine.max_model_len}: start "
+            f"with --max-model-len {small.max_model_len}"
+        )
+    return AsyncEngine.of(small, thread), name
 
 
 def engine_config_of(options: ServerOptions) -> "EngineConfig":

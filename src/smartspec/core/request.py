@@ -57,6 +57,8 @@ class Request:
         self.num_computed_tokens = 0
         self.num_cached_tokens = 0
         self.num_preemptions = 0
+        self.accepted_prediction_tokens = 0  # of drafts from speculation.predicted_token_ids
+        self.rejected_prediction_tokens = 0
         self.first_step: float | None = None  # when it began, on the clock of EngineCore.step
         self.status = RequestStatus.WAITING
         self.slot: int = None  # type: ignore[assignment]

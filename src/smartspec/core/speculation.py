@@ -21,6 +21,7 @@ class SpeculationOptions:
     of its drafts is longer (0: no drafts, None: the engine's limit). weight: worth of its tokens against those of
     others. tpot_target_seconds: wanted time per output token, None for as fast as all together allow.
     ttft_target_seconds: wanted time to the first token; it is measured, nothing is decided by it.
+    predicted_token_ids: a guess of the answer, drafted from where there is a drafter for it.
     """
 
     workload_class: str | None = None
@@ -28,6 +29,7 @@ class SpeculationOptions:
     weight: float = 1.0
     tpot_target_seconds: float | None = None
     ttft_target_seconds: float | None = None
+    predicted_token_ids: tuple[int, ...] = ()
 
     def __post_init__(self):
         if self.workload_class is not None and not 1 <= len(self.workload_class) <= MAX_CLASS_NAME:

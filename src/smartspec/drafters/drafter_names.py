@@ -8,6 +8,7 @@ from smartspec.drafters.datastore import Datastore
 from smartspec.drafters.datastore_drafter import DatastoreDrafter
 from smartspec.drafters.model_free import ModelFreeDrafter
 from smartspec.drafters.ngram_tree import NgramTreeDrafter
+from smartspec.drafters.prediction import PredictionDrafter
 from smartspec.drafters.prompt_lookup import PromptLookupDrafter
 from smartspec.drafters.recycling import RecyclingDrafter
 
@@ -16,6 +17,7 @@ MODEL_FREE_DRAFTERS: dict[str, type[ModelFreeDrafter]] = {
     "recycling": RecyclingDrafter,
     "ngram-tree": NgramTreeDrafter,
     "datastore": DatastoreDrafter,
+    "prediction": PredictionDrafter,
 }
 READERS = ("ngram-tree", "datastore")  # those that read a datastore and finished answers
 

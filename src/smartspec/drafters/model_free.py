@@ -42,6 +42,11 @@ class ModelFreeDrafter:
         """The draft after a text, int32 [L]; NO_DRAFT where there is none."""
         raise NotImplementedError
 
+    def propose_to(self, request: Request) -> Draft:
+        """The draft after a request's text, by what it may know."""
+        salt = request.origin.cache_salt
+        return (self.of_salt(salt) if salt else self).propose(request.token_ids)
+
     def learn(self, token_ids: np.ndarray, emitted_token_ids: tuple[int, ...]) -> None:
         """The target emitted these tokens after that text, int32 [L]."""
 
@@ -56,8 +61,7 @@ class ModelFreeDrafter:
         drafts = [NO_DRAFT] * len(requests)
         for row, request in enumerate(requests):
             if is_queried:
-                salt = request.origin.cache_salt
-                drafts[row] = (self.of_salt(salt) if salt else self).propose(request.token_ids)
+                drafts[row] = self.propose_to(request)
                 if len(drafts[row].token_ids) > self.max_draft_tokens:
                     drafts[row] = shorten(drafts[row], self.max_draft_tokens)
             if request.grammar is not None:

@@ -27,6 +27,7 @@ from smartspec.server.openai.responses import answer_response
 from smartspec.server.openai.streaming import EventStream, answer
 from smartspec.server.openai.tokenizer_bodies import DetokenizeBody, TokenizeBody
 from smartspec.server.openai.workload_classes import WorkloadClasses
+from smartspec.server.reasoning.routes import reasoning_routes
 from smartspec.server.structured.grammars import GrammarCompiler
 
 METRICS_MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -48,7 +49,8 @@ class AppOptions:
     """What an operator chooses. keys: who may use it, by default all. ignore_unknown_fields: instead of refusing
     them. has_page: whether `/` shows what the server does. classes: what is said of requests by their workload class.
     access_log: whether there is a line in the log for every request. cors_origins: sites whose pages may call this
-    server, `*` for all."""
+    server, `*` for all. speculator: an engine of a smaller model with the same tokenizer, and its name; with it
+    reasoning steps can be speculated on (see reasoning), which is lossy."""
 
     keys: ApiKeys = field(default_factory=ApiKeys)
     ignore_unknown_fields: bool = False
@@ -57,6 +59,7 @@ class AppOptions:
     access_log: bool = False
     cors_origins: Sequence[str] = ()
     max_body_bytes: int = MAX_BODY_BYTES
+    speculator: tuple[AsyncEngine, str] | None = None
 
 
 def create_app(
@@ -70,9 +73,12 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        engine.start()
+        engines = {engine, *(options.speculator or ())[:1]}
+        for each in engines:
+            each.start()
         yield
-        await engine.stop()
+        for each in engines:
+            await each.stop()
 
     app = FastAPI(title="SmartSpec", lifespan=lifespan, openapi_url=None, redirect_slashes=False)
     app.add_middleware(RequestBody, max_bytes=options.max_body_bytes)
@@ -90,6 +96,9 @@ def create_app(
     reader = CallReader(prompts, engine, about.model, options.ignore_unknown_fields, options.classes, compiler)
     app.include_router(_generation_routes(reader, engine, metrics), prefix="/v1")
     app.include_router(_tokenizer_routes(prompts, engine, about.model))
+    if options.speculator is not None:
+        routes = reasoning_routes(engine, *options.speculator, about.model, prompts, tokenizer)
+        app.include_router(routes, prefix="/v1/reasoning")
     app.include_router(_information_routes(engine, about), prefix="/v1")
     app.include_router(_feed_routes(LiveFeed(engine, {"model": about.model, "policy": about.policy})), prefix="/v1")
     if options.has_page:

@@ -14,15 +14,15 @@ logger = logging.getLogger("vllm.smartspec")  # below vLLM's own, whose handlers
 
 DEFAULT = "prompt-lookup,datastore"
 SHIPPED = Path(__file__).parents[1] / "engine" / "drafting" / "datastores"
-TREES = ("ngram-tree",)  # vLLM verifies chains
+NOT_HERE = ("ngram-tree", "prediction")  # vLLM verifies chains, and its requests have no predicted output
 
 
 def make_drafters(vllm_config, settings: Settings, max_draft_tokens: int) -> OwnDrafters:
     """Those of the settings. ValueError names a drafter that there is not, or a datastore that does not fit."""
     names = [name.strip() for name in (settings.drafter or DEFAULT).split(",")]
     for name in names:
-        if name in TREES or not is_model_free(name):
-            known = ", ".join(name for name in MODEL_FREE_DRAFTERS if name not in TREES)
+        if name in NOT_HERE or not is_model_free(name):
+            known = ", ".join(name for name in MODEL_FREE_DRAFTERS if name not in NOT_HERE)
             raise ValueError(f"setting 'drafter': {name!r} does not draft in the scheduler, use some of {known}")
     datastore = find_datastore(vllm_config.model_config, settings) if {*names} & {*READERS} else None
     memory = AnswerMemory()

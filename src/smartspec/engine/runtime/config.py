@@ -83,7 +83,7 @@ class EngineConfig:
         over those is so short that on a CPU the head's passes, and planning them, take what they bring."""
         has_texts = datastore_folder(self.datastore, self.model) is not None or self.datastore_memory is not None
         has_head = self.quantization == "none" and has_shipped_head(self.model)
-        return ("prompt-lookup", "recycling", *(["datastore"] * has_texts), *([SHIPPED] * has_head))
+        return ("prompt-lookup", "recycling", "prediction", *(["datastore"] * has_texts), *([SHIPPED] * has_head))
 
     @property
     def _needs(self) -> tuple[str, ...]:

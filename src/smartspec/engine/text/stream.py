@@ -20,6 +20,8 @@ class TextDelta:
     pieces: the text again, by the token that brought it, and whether that was an accepted draft token; at the end
     perhaps what was held back for a stop string. prompt_logprobs: in the first delta, of the prompt's second token and
     those after it, where they are wanted. first_step: when its first step began, on the engine's clock in seconds.
+    request_number: of the choice's request, as in the decision log. prediction_tokens: totals of the choice, accepted
+    and rejected draft tokens of its predicted output; None where it has none.
     """
 
     index: int
@@ -33,6 +35,8 @@ class TextDelta:
     pieces: tuple[tuple[str, bool], ...] = ()
     prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
     first_step: float | None = None
+    request_number: int = 0
+    prediction_tokens: tuple[int, int] | None = None
 
 
 class Choice:
@@ -82,7 +86,16 @@ class Choice:
             pieces=tuple((text, number < output.num_accepted) for number, text in enumerate(texts)),
             prompt_logprobs=tuple(self.request.prompt_logprobs) if is_first and self._scores_prompt else None,
             first_step=self.request.first_step,
+            request_number=self.request.request_id,
+            prediction_tokens=self._prediction_tokens(),
         )
+
+    def _prediction_tokens(self) -> tuple[int, int] | None:
+        """Of the accepted ones, those that came before the end of the text."""
+        request = self.request
+        if not request.speculation.predicted_token_ids:
+            return None
+        return min(request.accepted_prediction_tokens, self._num_output_tokens), request.rejected_prediction_tokens
 
     def _read(self, token_ids: tuple[int, ...]) -> tuple[list[str], list[str], bool]:
         """Of each token up to a stop string: the text it brought, the text that may be shown with it. And whether there

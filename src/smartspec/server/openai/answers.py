@@ -22,11 +22,19 @@ class CachedTokens(BaseModel):
     cached_tokens: int
 
 
+class PredictionTokens(BaseModel):
+    """There where the request has a prediction."""
+
+    accepted_prediction_tokens: int
+    rejected_prediction_tokens: int
+
+
 class Usage(BaseModel):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: CachedTokens
+    completion_tokens_details: PredictionTokens | None = None
 
 
 class TopLogprob(BaseModel):
@@ -128,6 +136,15 @@ class OutputMessage(BaseModel):
     content: list[OutputText]
 
 
+class OutputCall(BaseModel):
+    type: Literal["function_call"]
+    id: str
+    call_id: str
+    name: str
+    arguments: str
+    status: Literal["completed"]
+
+
 class ResponseUsage(BaseModel):
     input_tokens: int
     output_tokens: int
@@ -141,7 +158,7 @@ class ResponsesAnswer(BaseModel):
     created_at: int
     model: str
     status: Literal["completed", "incomplete"]
-    output: list[OutputMessage]
+    output: list[OutputMessage | OutputCall]
     usage: ResponseUsage
 
 

@@ -94,7 +94,8 @@ class CallReader:
         max_tokens = self._prompts.max_tokens(body, requested, None, prompts)
         num_top = (body.top_logprobs or 0) if body.logprobs else None
         params = body.sampling_params(max_tokens, num_top, self._prompts.bad_words(body))
-        return self._call(body, prompts, params, client)
+        call = self._call(body, prompts, params, client)
+        return replace(call, speculation=replace(call.speculation, predicted_token_ids=self._prompts.predicted(body)))
 
     def _check(self, body: GenerationBody, num_prompts: int) -> None:
         check_model(body.model, self._model_name)

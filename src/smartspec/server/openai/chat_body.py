@@ -43,6 +43,13 @@ class Message(Body):
         return self
 
 
+class Prediction(Body):
+    """A guess of the answer, which drafts are made of."""
+
+    type: Literal["content"]
+    content: Annotated[str, BeforeValidator(join_text_parts, json_schema_input_type=str | list[TextPart])]
+
+
 # What OpenAI's client knows.
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
@@ -56,6 +63,7 @@ class ChatBody(HarmlessChatFields, ToolFields, GenerationBody):
     continue_final_message: bool = False
     chat_template_kwargs: JsonObject = Field({}, max_length=MAX_FIELDS)
     reasoning_effort: ReasoningEffort | None = None
+    prediction: Prediction | None = None
     logprobs: bool = False
     top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
 

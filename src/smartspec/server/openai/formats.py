@@ -184,9 +184,15 @@ def usage(last_deltas: dict[int, TextDelta], n: int) -> dict:
     prompts = [delta for index, delta in last_deltas.items() if index % n == 0]
     num_prompt_tokens = sum(delta.num_prompt_tokens for delta in prompts)
     num_output_tokens = sum(delta.num_output_tokens for delta in last_deltas.values())
-    return {
+    counts = {
         "prompt_tokens": num_prompt_tokens,
         "completion_tokens": num_output_tokens,
         "total_tokens": num_prompt_tokens + num_output_tokens,
         "prompt_tokens_details": {"cached_tokens": sum(delta.num_cached_tokens for delta in prompts)},
     }
+    of_predictions = [delta.prediction_tokens for delta in last_deltas.values() if delta.prediction_tokens is not None]
+    if of_predictions:
+        accepted, rejected = map(sum, zip(*of_predictions, strict=True))
+        details = {"accepted_prediction_tokens": accepted, "rejected_prediction_tokens": rejected}
+        counts["completion_tokens_details"] = details
+    return counts

@@ -2,9 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator
-
-from smartspec.server.http.body_model import Body, JsonObject, TextPart, join_text_parts, only
+from smartspec.server.http.body_model import Body, JsonObject, only
 
 
 class HarmlessFields(Body):
@@ -27,17 +25,9 @@ class HarmlessFields(Body):
     return_tokens_as_token_ids: Annotated[object, only(False)] = None
 
 
-class Prediction(Body):
-    """A guess of the answer. Nothing is drafted from it."""
-
-    type: Literal["content"]
-    content: Annotated[str, BeforeValidator(join_text_parts, json_schema_input_type=str | list[TextPart])]
-
-
 class HarmlessChatFields(Body):
     """Fields of chats only."""
 
     verbosity: Literal["low", "medium", "high"] | None = None
-    prediction: Prediction | None = None
     prompt_cache_options: JsonObject | None = None
     prompt_cache_retention: str | None = None

@@ -61,6 +61,23 @@ class PromptReader:
             raise APIError(400, f"the chat template refuses these messages: {error}", "messages") from error
         return self._tokenize(text, add_special_tokens=False)
 
+    def predicted(self, body: ChatBody) -> tuple[int, ...]:
+        """Token ids of the predicted output, none without one."""
+        if body.prediction is None:
+            return ()
+        text, param = body.prediction.content, "prediction.content"
+        self._check_length(param, len(text))
+        token_ids = self._tokenize(text, add_special_tokens=False)
+        if len(token_ids) > self._max_model_len:
+            raise APIError(
+                400,
+                f"{param} has {len(token_ids)} tokens, more than any answer in the context of {self._max_model_len} "
+                "tokens: shorten it",
+                param,
+                "context_length_exceeded",
+            )
+        return tuple(token_ids)
+
     def echoes(self, body: CompletionBody, prompts: list[list[int]]) -> list[str]:
         """The text before each choice's, none if it is not requested."""
         if not body.echo:

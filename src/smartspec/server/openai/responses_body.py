@@ -1,48 +1,19 @@
-"""The body of POST /v1/responses, which comes down to that of a chat. Text alone: no tools, nothing is stored."""
+"""The body of POST /v1/responses, which comes down to that of a chat. Text and functions; nothing is stored."""
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, Field
+from pydantic import BeforeValidator, Field
 
 from smartspec.server.http.body_model import Body, JsonObject, only
 from smartspec.server.openai.chat_body import MAX_MESSAGES, ChatBody, Message, ReasoningEffort
 from smartspec.server.openai.generation_body import SpeculationBody
+from smartspec.server.openai.responses_items import InputItem, ResponsesTool, ResponsesToolChoice, to_messages
+from smartspec.server.openai.tools import MAX_TOOLS
 from smartspec.server.structured.fields import JsonSchema, ResponseFormat
-
-TEXT_PARTS = ("input_text", "output_text", "text")
-
-
-class ResponsesTextPart(BaseModel):
-    """A part of a content."""
-
-    type: Literal["input_text", "output_text", "text"]
-    text: str
-
-
-def _join_text_parts(content: object) -> object:
-    if not isinstance(content, list):
-        return content
-    texts = [
-        part.get("text") if isinstance(part, dict) and part.get("type") in TEXT_PARTS else None for part in content
-    ]
-    if not all(isinstance(text, str) for text in texts):
-        raise ValueError("content parts must be of type input_text or output_text: this server reads text alone")
-    return "".join(texts)
 
 
 def _to_items(given: object) -> object:
     return [{"role": "user", "content": given}] if isinstance(given, str) else given
-
-
-class InputItem(Body):
-    """A message; also one that was an output."""
-
-    type: Literal["message"] = "message"
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[str, BeforeValidator(_join_text_parts, json_schema_input_type=str | list[ResponsesTextPart])]
-    id: str | None = None
-    status: str | None = None
-    phase: str | None = None  # of an answer, ignored
 
 
 class TextFormat(JsonSchema):
@@ -89,9 +60,9 @@ class ResponsesBody(Body):
     priority: int = Field(0, ge=-(2**31), lt=2**31)
     cache_salt: str | None = Field(None, min_length=1, max_length=256)
     speculation: SpeculationBody | None = None
+    tools: list[ResponsesTool] = Field([], max_length=MAX_TOOLS)
+    tool_choice: Literal["none", "auto", "required"] | ResponsesToolChoice | None = None
     # Accepted only with values that request nothing:
-    tools: Annotated[object, only([])] = None
-    tool_choice: Annotated[object, only("none", "auto")] = None
     truncation: Annotated[object, only("disabled")] = None
     background: Annotated[object, only(False)] = None
     include: Annotated[object, only([], ["reasoning.encrypted_content"])] = None
@@ -109,15 +80,18 @@ class ResponsesBody(Body):
     user: str | None = None
 
     def to_chat(self) -> ChatBody:
-        items = [Message(role=item.role, content=item.content) for item in self.input]
+        items = to_messages(self.input)
         first = [] if self.instructions is None else [Message(role="system", content=self.instructions)]
         names = ("model", "temperature", "top_p", "seed", "stream", "priority", "cache_salt", "speculation")
         same = {name: getattr(self, name) for name in names}
         wanted = self.text.format.response_format()
+        choice = self.tool_choice.to_chat() if isinstance(self.tool_choice, ResponsesToolChoice) else self.tool_choice
         return ChatBody(
             messages=first + items,
             max_tokens=self.max_output_tokens,
             response_format=wanted,
+            tools=[tool.to_chat() for tool in self.tools],
+            tool_choice=choice,
             reasoning_effort=self.reasoning.effort,
             **same,
         )

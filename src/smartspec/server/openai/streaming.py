@@ -157,7 +157,8 @@ async def _events(call: Call, form: Format, head: dict, deltas: AsyncIterator[Te
 def _report(call: Call, delta: TextDelta) -> dict:
     if not call.report:
         return {}
-    return {"speculation": {"pieces": [{"text": text, "accepted": accepted} for text, accepted in delta.pieces]}}
+    pieces = [{"text": text, "accepted": accepted} for text, accepted in delta.pieces]
+    return {"speculation": {"request": delta.request_number, "pieces": pieces}}
 
 
 def _event(data: dict) -> bytes:

@@ -1,0 +1,175 @@
+"""`smartspec why`: why a request's drafts were as long as they were, in words, from a decision log."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from smartspec.control.log.decision import DecisionRecord, LogHeader
+
+MAX_LISTED = 40  # requests, and lines of one
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What was decided for one request in one step. step: of the log, from 1. found: the longest draft that a drafter
+    without a model had found, or one with passes may make. longest: that this request had room for. drafter: name, ""
+    for none. expected: draft tokens of the plan that were expected to be accepted. goodput, off_goodput: predicted
+    (weighted) tokens per second of the whole step, and without its drafts."""
+
+    step: int
+    num_rows: int
+    length: int
+    found: int
+    longest: int
+    drafter: str
+    expected: float
+    verified: int
+    accepted: int
+    goodput: float
+    off_goodput: float
+    reason: str | None
+
+    def why(self, policy: str) -> str:
+        """In words."""
+        if self.reason is not None:
+            return self.reason
+        if not self.longest:
+            return "no room: the answer, the context or the KV memory ends here"
+        if not self.found:
+            return "no drafter had a draft, or none was queried: looking costs time, too"
+        if not policy.startswith("goodput"):
+            return f"by the rule of {policy}"
+        if not self.length:
+            return f"of {self.found} found tokens, verifying one would cost more than it brings"
+        if self.verified < self.length:
+            return f"cut to {self.verified} once the drafter's confidence was known"
+        if self.length >= min(self.found, self.longest):
+            return "as long as the draft that was found" if self.found < self.longest else "as long as drafts may be"
+        return f"the other {min(self.found, self.longest) - self.length} tokens would cost more than they bring"
+
+
+def why(
+    log: Annotated[Path, typer.Argument(help="A log that `smartspec serve --decision-log` has written.")],
+    request: Annotated[
+        int | None, typer.Argument(help="Its number, in the answer with `speculation.report` (default: list all).")
+    ] = None,
+) -> None:
+    """Tell which draft lengths were chosen for a request and why, or list the requests of a log."""
+    from smartspec.sim.replay.recorded_log import RecordedLog
+
+    recorded = RecordedLog(log)
+    if request is None:
+        _list_requests(recorded)
+    else:
+        decisions = list(decisions_of(recorded, recorded.header, request))
+        if not decisions:
+            raise ValueError(f"{log}: no step decoded request {request}: `smartspec why {log}` lists those it has")
+        _explain(recorded.header, request, decisions)
+    if recorded.notice:
+        print(f"{log}: {recorded.notice}")
+
+
+def decisions_of(records: "Iterable[DecisionRecord]", header: "LogHeader", request: int) -> Iterator[Decision]:
+    """Of one request, in the order of steps."""
+    for step, record in enumerate(records, start=1):
+        ids = record.view.request_ids.tolist()
+        if request in ids:
+            yield _decision(step, record, header, ids.index(request))
+
+
+def _decision(step: int, record: "DecisionRecord", header: "LogHeader", row: int) -> Decision:
+    view, outcome, number = record.view, record.outcome, int(record.drafter[row])
+    length, longest = int(record.lengths[row]), min(int(view.max_draft_tokens[row]), header.max_draft_tokens)
+    found = [drafter.lengths[row] for drafter in view.drafters] if number < 0 else [view.drafters[number].lengths[row]]
+    return Decision(
+        step=step,
+        num_rows=view.num_rows,
+        length=length,
+        found=min(int(max(found, default=0)), header.max_draft_tokens),
+        longest=longest,
+        drafter=header.drafters[number].name if number >= 0 else "",
+        expected=float(record.survival[row, :length].sum()),
+        verified=int(outcome.verified[row]),
+        accepted=int(outcome.accepted[row]),
+        goodput=record.goodput,
+        off_goodput=record.off_goodput,
+        reason=record.reason,
+    )
+
+
+def _explain(header: "LogHeader", request: int, decisions: list[Decision]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    verified, accepted = (sum(getattr(each, name) for each in decisions) for name in ("verified", "accepted"))
+    console.print(
+        f"Request {request}, policy {header.policy}: {len(decisions)} decoding steps, "
+        f"{len(decisions) + accepted} tokens; of {verified} verified draft tokens {accepted} were accepted.",
+        highlight=False,
+    )
+    for name, some in _by_drafter(decisions):
+        lengths = sorted(each.length for each in some)
+        print(
+            f"  {name}: in {len(some)} steps, {lengths[0]} to {lengths[-1]} tokens; expected "
+            f"{sum(each.expected for each in some):.0f} of them, accepted {sum(each.accepted for each in some)}"
+        )
+    table = Table("steps", "requests", "draft", "accepted", "tokens/s, without", "why")
+    lines = list(_lines(header.policy, decisions))
+    for line in lines[-MAX_LISTED:]:
+        table.add_row(*line)
+    if len(lines) > MAX_LISTED:
+        print(f"The last {MAX_LISTED} of {len(lines)} spells of equal decisions:")
+    console.print(table)
+
+
+def _by_drafter(decisions: list[Decision]) -> list[tuple[str, list[Decision]]]:
+    drafted = sorted((each for each in decisions if each.length), key=lambda each: each.drafter)
+    return [(name, list(some)) for name, some in groupby(drafted, key=lambda each: each.drafter)]
+
+
+def _lines(policy: str, decisions: list[Decision]) -> Iterator[tuple[str, ...]]:
+    """A line of the table for each spell of equal decisions."""
+    for (length, drafter, reason), spell in groupby(decisions, key=lambda d: (d.length, d.drafter, d.why(policy))):
+        some = list(spell)
+        first, last = some[0].step, some[-1].step
+        yield (
+            f"{first}" if first == last else f"{first}-{last}",
+            _span([each.num_rows for each in some]),
+            f"{length} by {drafter}" if length else "none",
+            f"{sum(each.accepted for each in some)} of {sum(each.verified for each in some)}",
+            f"{_mean([each.goodput for each in some]):.0f}, {_mean([each.off_goodput for each in some]):.0f}",
+            reason,
+        )
+
+
+def _list_requests(records: "Iterable[DecisionRecord]") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    totals: dict[int, list[int]] = {}
+    for record in records:
+        columns = record.view.request_ids, record.outcome.verified, record.outcome.accepted
+        for request, verified, accepted in zip(*(column.tolist() for column in columns), strict=True):
+            counts = totals.setdefault(request, [0, 0, 0])
+            counts[:] = counts[0] + 1, counts[1] + verified, counts[2] + accepted
+    table = Table("request", "steps", "tokens", "verified", "accepted", "tokens/step")
+    for request, (steps, verified, accepted) in list(totals.items())[-MAX_LISTED:]:
+        tokens = steps + accepted
+        table.add_row(*map(str, (request, steps, tokens, verified, accepted)), f"{tokens / steps:.2f}")
+    print(f"{len(totals)} requests" + (f", the last {MAX_LISTED}:" if len(totals) > MAX_LISTED else ""))
+    Console().print(table)
+
+
+def _span(values: list[int]) -> str:
+    low, high = min(values), max(values)
+    return f"{low}" if low == high else f"{low}-{high}"
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)

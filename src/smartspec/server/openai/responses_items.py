@@ -1,0 +1,120 @@
+"""What goes into a response beside its options: the items of a conversation, and tools. They come down to those of a
+chat."""
+
+from collections.abc import Sequence
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, Field, model_validator
+
+from smartspec.server.http.body_model import Body, JsonObject
+from smartspec.server.openai.chat_body import Message
+from smartspec.server.openai.tools import (
+    CalledFunction,
+    CalledTool,
+    Function,
+    FunctionChoice,
+    FunctionName,
+    NamedTool,
+    Tool,
+)
+
+TEXT_PARTS = ("input_text", "output_text", "text")
+NEEDED = {
+    "message": ("role", "content"),
+    "function_call": ("call_id", "name", "arguments"),
+    "function_call_output": ("call_id", "output"),
+    "reasoning": (),
+}
+
+
+class ResponsesTextPart(BaseModel):
+    """A part of a content."""
+
+    type: Literal["input_text", "output_text", "text"]
+    text: str
+
+
+def _join_text_parts(content: object) -> object:
+    if not isinstance(content, list):
+        return content
+    texts = [
+        part.get("text") if isinstance(part, dict) and part.get("type") in TEXT_PARTS else None for part in content
+    ]
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError("content parts must be of type input_text or output_text: this server reads text alone")
+    return "".join(texts)
+
+
+Text = Annotated[str, BeforeValidator(_join_text_parts, json_schema_input_type=str | list[ResponsesTextPart])]
+
+
+class InputItem(Body):
+    """A message, a call of a tool, its output, or reasoning (ignored); also one that was an output."""
+
+    type: Literal["message", "function_call", "function_call_output", "reasoning"] = "message"
+    role: Literal["system", "developer", "user", "assistant"] | None = None
+    content: Text | None = None
+    call_id: str | None = None
+    name: FunctionName | None = None
+    arguments: str | None = None
+    output: Text | None = None
+    id: str | None = None
+    status: str | None = None
+    phase: str | None = None  # of an answer, ignored
+    summary: list[JsonObject] | None = None  # of reasoning, ignored
+    encrypted_content: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _reasoning_has_parts_of_its_own(cls, data: object) -> object:
+        if isinstance(data, dict) and data.get("type") == "reasoning":
+            return {name: value for name, value in data.items() if name != "content"}
+        return data
+
+    @model_validator(mode="after")
+    def _has_what_its_type_needs(self) -> Self:
+        if lacking := [name for name in NEEDED[self.type] if getattr(self, name) is None]:
+            raise ValueError(f"an item of type {self.type} needs {lacking[0]}")
+        return self
+
+
+class ResponsesTool(Body):
+    """Like a tool of chats, but flat."""
+
+    type: Literal["function"]
+    name: FunctionName
+    description: str | None = None
+    parameters: JsonObject = Field({"type": "object"})
+    strict: bool | None = None
+
+    def to_chat(self) -> Tool:
+        return Tool(type="function", function=Function(**self.model_dump(exclude={"type"})))
+
+
+class ResponsesToolChoice(Body):
+    """tool_choice: this function."""
+
+    type: Literal["function"]
+    name: FunctionName
+
+    def to_chat(self) -> NamedTool:
+        return NamedTool(type="function", function=FunctionChoice(name=self.name))
+
+
+def to_messages(items: Sequence[InputItem]) -> list[Message]:
+    """As a chat has them: calls belong to the assistant's message before them, outputs are messages of tools."""
+    messages: list[Message] = []
+    names: dict[str | None, str | None] = {}
+    for item in items:
+        if item.type == "message":
+            messages.append(Message(role=item.role, content=item.content))
+        elif item.type == "function_call":
+            names[item.call_id] = item.name
+            if not messages or messages[-1].role != "assistant":
+                messages.append(Message(role="assistant", content=""))
+            function = CalledFunction(name=item.name, arguments=item.arguments)
+            messages[-1].tool_calls.append(CalledTool(id=item.call_id, function=function))
+        elif item.type == "function_call_output":
+            name = names.get(item.call_id)
+            messages.append(Message(role="tool", content=item.output, tool_call_id=item.call_id, name=name))
+    return messages

@@ -1,0 +1,100 @@
+"""Predicted outputs over HTTP, through OpenAI's client, on the real model: the same text, sooner, and counted."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from fake_server import MODEL, FakeServer
+from real_server import running_model
+
+LINES = [f'    "retries_{number}": {number * 7 % 13},' for number in range(12)]
+OLD = "settings = {\n" + "\n".join(LINES) + "\n}\n"
+ASKED = {"role": "user", "content": f"Write this file again, every 3 as a 4:\n```python\n{OLD}```"}
+BEGUN = {"role": "assistant", "content": "```python\nsettings = {\n" + "\n".join(LINES[:4])}
+EDIT = {"model": MODEL, "messages": [ASKED, BEGUN], "temperature": 0, "max_tokens": 80}
+CONTINUED = {"extra_body": {"add_generation_prompt": False, "continue_final_message": True}}
+PREDICTION = {"type": "content", "content": "\n" + "\n".join(LINES[4:]) + "\n}\n```"}
+
+
+@pytest.fixture(scope="module")
+def real_server() -> Iterator[FakeServer]:
+    with running_model(policy="fixed:6", drafters=("prediction",), max_model_len=1024) as server:
+        yield server
+
+
+def edited(server: FakeServer, prediction: object = None, **options):
+    given = {} if prediction is None else {"prediction": prediction}
+    return server.client.chat.completions.create(**EDIT | given | options, **CONTINUED)
+
+
+@pytest.fixture(scope="module")
+def plain(real_server) -> str:
+    answer = edited(real_server)
+    assert answer.usage.completion_tokens_details is None
+    return answer.choices[0].message.content
+
+
+def test_the_text_is_the_same_and_what_was_predicted_is_counted(real_server, plain):
+    answer = edited(real_server, PREDICTION)
+    details = answer.usage.completion_tokens_details
+    assert answer.choices[0].message.content == plain
+    assert details.accepted_prediction_tokens > answer.usage.completion_tokens // 2
+    assert details.rejected_prediction_tokens < details.accepted_prediction_tokens
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "Der schnelle braune Fuchs springt über den faulen Hund. " * 20,
+        "",
+        OLD[::-1],
+        [{"type": "text", "text": "\n" + LINES[4]}, {"type": "text", "text": "\n" + "\n".join(LINES[5:])}],
+    ],
+    ids=["another language", "empty", "equal to nothing", "in parts"],
+)
+def test_no_prediction_changes_the_text(real_server, plain, content):
+    answer = edited(real_server, {"type": "content", "content": content})
+    assert answer.choices[0].message.content == plain
+
+
+def test_a_stream_several_choices_and_sampling_have_it_too(real_server, plain):
+    chunks = list(edited(real_server, PREDICTION, stream=True, stream_options={"include_usage": True}))
+    assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == plain
+    assert chunks[-1].usage.completion_tokens_details.accepted_prediction_tokens > 20
+    sampled = {"n": 3, "temperature": 0.8, "seed": 5}
+    with_it, without = edited(real_server, PREDICTION, **sampled), edited(real_server, **sampled)
+    assert [c.message.content for c in with_it.choices] == [c.message.content for c in without.choices]
+    assert with_it.usage.completion_tokens_details.accepted_prediction_tokens > 20
+
+
+def test_it_goes_together_with_grammars_and_tools(real_server):
+    schema = {"type": "object", "properties": {"city": {"enum": ["Oslo", "Rome"]}}, "required": ["city"]}
+    form = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+    prediction = {"type": "content", "content": '{"city": "Rome"} and more that no grammar allows'}
+    options = {"model": MODEL, "messages": [{"role": "user", "content": "Name a city"}], "temperature": 0}
+    plain = real_server.client.chat.completions.create(**options, response_format=form)
+    answer = real_server.client.chat.completions.create(**options, response_format=form, prediction=prediction)
+    assert answer.choices[0].message.content == plain.choices[0].message.content
+    tool = {"type": "function", "function": {"name": "weather", "parameters": schema}}
+    called = {"tools": [tool], "tool_choice": "required", "prediction": prediction}
+    call = real_server.client.chat.completions.create(**options, **called).choices[0].message.tool_calls[0]
+    assert json.loads(call.function.arguments)["city"] in ("Oslo", "Rome")
+
+
+@pytest.mark.parametrize(
+    ("prediction", "param", "words"),
+    [
+        ({"type": "content", "content": "a" * 1_000_000}, "prediction.content", "1000000 characters"),
+        ({"type": "content", "content": "word " * 2000}, "prediction.content", "tokens, more than any answer"),
+        ({"type": "content", "content": 5}, "prediction.content", "string"),
+        ({"type": "content"}, "prediction.content", "required"),
+        ({"type": "contents", "content": "a"}, "prediction.type", "content"),
+        ("a text", "prediction", "object"),
+        ({"type": "content", "content": [{"type": "image_url"}]}, "prediction.content", "parts"),
+    ],
+)
+def test_bad_predictions_are_refused_by_name(server, prediction, param, words):
+    messages = [{"role": "user", "content": "a"}]
+    answer = server.chat(model=MODEL, messages=messages, prediction=prediction)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == param and words in answer.json()["error"]["message"]
