@@ -35,6 +35,7 @@ def test_answers_are_those_without_speculation(options, model, prompts, expected
         speculation, counts = scheduler_of(llm).speculation, counters(llm)
         assert speculation is not None and not speculation.learning.controller.num_errors
         assert [spec.name for spec in speculation.decider.own.specs] == ALL["drafter"].split(",")
+        assert speculation.decider.own.drafters[2]._datastore is not None  # the model's own
         assert free_blocks(llm) == free
     assert counts["num_draft_tokens"] > 300 and counts["num_accepted_tokens"] > 50
     assert got == expected
