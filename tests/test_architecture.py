@@ -50,8 +50,8 @@ ORDER = {
     ),
     "vllm_plugin": (
         "settings", "compatibility", "check", "serve", "proposer", "executor", "batch", "callers", "costs", "cost_file",
-        "decision", "copying", "drafting", "drafter_list", "speculation", "tiers", "decision_log", "metrics",
-        "stat_logger", "build", "scheduler", "__init__",
+        "decision", "copying", "drafting", "drafter_list", "learning", "deciding", "speculation", "tiers",
+        "decision_log", "metrics", "stat_logger", "build", "scheduler", "__init__",
     ),
     "engine": (
         "__init__", "cache_folder", "import_transformers", "kernels", "attention", "models", "sampling", "drafting",

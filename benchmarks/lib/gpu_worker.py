@@ -117,9 +117,9 @@ def problems_of(llm) -> list[str]:
     speculation = getattr(llm.llm_engine.engine_core.engine_core.scheduler, "speculation", None)
     if speculation is None:
         return ["SmartSpec is not in use: the log says why"]
-    if speculation._controller is None:
+    if speculation.learning.controller is None:
         return ["too few steps to learn step times: raise --max-tokens or --waves"]
-    num_errors = speculation._controller.num_errors
+    num_errors = speculation.learning.controller.num_errors
     return [f"the controller failed {num_errors} times: see the log"] if num_errors else []
 
 

@@ -21,10 +21,11 @@ def watch(speculation) -> list[tuple]:
     """Will hold, of each step with a controller: requests that decode, prefills, seconds, and those that hooks, the
     controller in them, and learning have taken since the start."""
     seen: list[tuple] = []
-    hooks, controller, meanwhile = (Timed(time.perf_counter) for _ in range(3))
+    hooks, meanwhile = Timed(time.perf_counter), Timed(time.perf_counter)
+    controller = Timed(time.perf_counter, within=hooks)
     hooks.wrap(speculation, HOOKS)
     meanwhile.wrap(speculation, MEANWHILE)
-    make_controller, after_update = speculation._make_controller, speculation.after_update
+    make_controller, after_update = speculation.learning.make_controller, speculation.after_update
 
     def make_timed(latency):
         made = make_controller(latency)
@@ -33,12 +34,12 @@ def watch(speculation) -> list[tuple]:
 
     def note(finished):
         after_update(finished)
-        if finished is not None and speculation._controller is not None:
+        if finished is not None and speculation.learning.controller is not None:
             step = finished[0]
             seconds = step.seconds, hooks.seconds, controller.seconds, meanwhile.seconds
             seen.append((step.num_decoding, step.prefill.num_prefills, *seconds))
 
-    speculation._make_controller, speculation.after_update = make_timed, note
+    speculation.learning.make_controller, speculation.after_update = make_timed, note
     return seen
 
 

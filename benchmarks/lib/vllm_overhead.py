@@ -24,7 +24,8 @@ def measure(method: str, num_requests: int, num_tokens: int) -> np.ndarray:
     from smartspec.vllm_plugin import Scheduler
 
     name = method.partition(",")[0]
-    controller, plugin, meanwhile = (Timed(time.thread_time) for _ in range(3))
+    plugin, meanwhile = Timed(time.thread_time), Timed(time.thread_time)
+    controller = Timed(time.thread_time, within=plugin)
     with TemporaryDirectory() as folder:
         config = make_config(Path(folder), method=name, is_async=METHODS[method], settings={"metrics_seconds": 1})
         scheduler = Scheduler(config)
@@ -34,14 +35,14 @@ def measure(method: str, num_requests: int, num_tokens: int) -> np.ndarray:
         engine = ToyEngine(scheduler, has_passes=name == "draft_model")
         plugin.wrap(scheduler.speculation, HOOKS)
         meanwhile.wrap(scheduler.speculation, MEANWHILE)
-        make_controller = scheduler.speculation._make_controller
+        make_controller = scheduler.speculation.learning.make_controller
 
         def make_timed(latency) -> SafeController:
             made = make_controller(latency)
             controller.wrap(made, CONTROLLER)
             return made
 
-        scheduler.speculation._make_controller = make_timed
+        scheduler.speculation.learning.make_controller = make_timed
         for number in range(num_requests):
             engine.add(number, prompt_tokens=100, max_tokens=num_tokens)
         marks, execute = [], engine._execute

@@ -8,10 +8,11 @@ MEANWHILE = ("while_running",)
 
 
 class Timed:
-    """Adds up the seconds that methods take, by this clock."""
+    """Adds up the seconds that methods take, by this clock. within: counts only calls from the methods that another one
+    times."""
 
-    def __init__(self, clock: Callable[[], float]):
-        self.seconds, self._clock = 0.0, clock
+    def __init__(self, clock: Callable[[], float], within: "Timed | None" = None):
+        self.seconds, self._clock, self._within, self._is_running = 0.0, clock, within, False
 
     def wrap(self, thing: object, names: tuple[str, ...]) -> None:
         for name in names:
@@ -19,10 +20,13 @@ class Timed:
 
     def _timed(self, method: Callable) -> Callable:
         def call(*arguments):
-            began = self._clock()
+            if self._within is not None and not self._within._is_running:
+                return method(*arguments)
+            began, self._is_running = self._clock(), True
             try:
                 return method(*arguments)
             finally:
                 self.seconds += self._clock() - began
+                self._is_running = False
 
         return call

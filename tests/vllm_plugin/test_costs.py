@@ -56,16 +56,16 @@ def test_costs_are_kept_for_the_next_start(tmp_path):
     stored = LatencyModel.from_dict(json.loads(path.read_text())["cost_model"])
     assert stored.target.seconds(6.0, 600, 6) == pytest.approx(0.026, rel=0.05)
     again = run(make_config(tmp_path), num_requests=1, max_tokens=30)
-    assert again.scheduler.speculation._latency.to_dict() == stored.to_dict()
+    assert again.scheduler.speculation.learning.latency.to_dict() == stored.to_dict()
 
 
 def test_the_controller_goes_on_with_the_costs_of_all_steps(tmp_path):
     engine = run(make_config(tmp_path, method="draft_model"), max_tokens=300)
-    speculation = engine.scheduler.speculation
-    assert speculation._controller.controller._latency is speculation._latency
+    learning = engine.scheduler.speculation.learning
+    assert learning.controller.controller._latency is learning.latency
     base, per_token, per_pass = engine.seconds
-    assert speculation._latency.target.seconds(6.0, 1800, 6) == pytest.approx(base + 6 * per_token + per_pass, rel=0.05)
-    assert speculation._latency.drafts[0].seconds(6.0) == pytest.approx(per_pass, rel=0.2)
+    assert learning.latency.target.seconds(6.0, 1800, 6) == pytest.approx(base + 6 * per_token + per_pass, rel=0.05)
+    assert learning.latency.drafts[0].seconds(6.0) == pytest.approx(per_pass, rel=0.2)
 
 
 def test_another_rank_reads_and_does_not_write(tmp_path):

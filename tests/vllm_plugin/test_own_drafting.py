@@ -91,7 +91,7 @@ def test_requests_that_end_are_forgotten_and_their_answers_remembered(tmp_path):
     engine = serve(tmp_path, settings={"policy": "fixed:4"})
     engine.add(6, 20, 30)  # in its first step vLLM tells which requests have ended
     engine.run()
-    own = engine.scheduler.speculation._own
+    own = engine.scheduler.speculation.decider.own
     assert [*own._texts] == ["6"]
     text = np.array(engine.texts["3"][:60])
     (best, *_) = own.drafters[1]._memory.of_salt("").matches(text, pack(text), 4)

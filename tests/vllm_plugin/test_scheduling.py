@@ -12,6 +12,7 @@ from vllm.schedulers import Scheduler as StockScheduler
 from smartspec.control import Controller
 from smartspec.core import speculation as http_field
 from smartspec.vllm_plugin import Scheduler, callers
+from smartspec.vllm_plugin.learning import Learning
 from smartspec.vllm_plugin.speculation import Speculation
 
 CASES = {
@@ -64,14 +65,19 @@ def test_ranks_in_lockstep_draft_the_configured_length_and_verify_what_pays(is_a
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_next_step_does_not_wait_for_what_is_learned_from_the_last(case, tmp_path, monkeypatch):
-    """That is done while it runs, and at once where there is none."""
-    waited_for, is_running = [], [False]
-    observe, bitmask, update = Controller.learn, StockScheduler.get_grammar_bitmask, StockScheduler.update_from_output
+def test_the_next_step_waits_for_no_lesson_and_for_no_decision_that_needs_no_drafts(case, tmp_path, monkeypatch):
+    """That is done while a step runs, and at once where there is none."""
+    waited_for, is_running = {"learn": [], "plan": []}, [False]
+    bitmask, update = StockScheduler.get_grammar_bitmask, StockScheduler.update_from_output
 
-    def learn(controller, *arguments):
-        waited_for.append(not is_running[0] and engine.scheduler.has_unfinished_requests())
-        observe(controller, *arguments)
+    def noted(name):
+        method = getattr(Controller, name)
+
+        def call(controller, *arguments):
+            waited_for[name].append(not is_running[0] and engine.scheduler.has_unfinished_requests())
+            return method(controller, *arguments)
+
+        return call
 
     @wraps(bitmask)
     def hand_over(*arguments):
@@ -83,16 +89,43 @@ def test_the_next_step_does_not_wait_for_what_is_learned_from_the_last(case, tmp
         is_running[0] = False
         return update(*arguments)
 
-    monkeypatch.setattr(Controller, "learn", learn)
+    for name in waited_for:
+        monkeypatch.setattr(Controller, name, noted(name))
     monkeypatch.setattr(StockScheduler, "get_grammar_bitmask", hand_over)
     monkeypatch.setattr(StockScheduler, "update_from_output", finish)
     config = make_config(tmp_path, **CASES[case])
-    engine = ToyEngine(Scheduler(config), has_passes=config.speculative_config.method == "draft_model")
+    has_passes = config.speculative_config.method == "draft_model"
+    engine = ToyEngine(Scheduler(config), has_passes=has_passes)
     for number in range(6):
         engine.add(number, prompt_tokens=20, max_tokens=200)
     engine.run()
     assert_texts_are_right(engine)
-    assert len(waited_for) > 20 and not any(waited_for)
+    assert len(waited_for["learn"]) > 20 and not any(waited_for["learn"])
+    assert len(waited_for["plan"]) > 20 and any(waited_for["plan"]) != has_passes
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_the_controller_learns_of_the_requests_that_are_in_a_step(is_async, tmp_path, monkeypatch):
+    """A decision is made for the step after the one that runs, at whose end requests may have ended."""
+    known, num_dropped, learn = [], [0], Learning.learn
+
+    def note(self, step, tokens):
+        num_decided = 0 if step.decision is None else step.decision.view.num_rows
+        learn(self, step, tokens)
+        if step.decision is not None:
+            known.append(set(step.decision.names) <= set(step.output.num_scheduled_tokens))
+            num_dropped[0] += num_decided - step.decision.view.num_rows
+
+    monkeypatch.setattr(Learning, "learn", note)
+    config = make_config(tmp_path, method="draft_model", is_async=is_async, settings={"policy": "goodput"})
+    engine = ToyEngine(Scheduler(config), has_passes=True)
+    for number in range(40):
+        engine.add(number, prompt_tokens=20, max_tokens=10 + 7 * number % 19)
+    engine.run()
+    assert_texts_are_right(engine)
+    assert len(known) > 20 and all(known) and num_dropped[0]
+    controller = engine.scheduler.speculation.learning.controller
+    assert not controller.num_errors and not controller.controller.num_ignored
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -190,7 +223,7 @@ def test_requests_that_end_are_forgotten(tmp_path):
     speculation = engine.scheduler.speculation
     engine.add(99, 10, 3)  # the ends of the last ones are told with the next step
     engine.run()
-    assert set(speculation._callers._known) <= {"99"} and not speculation._steps
+    assert set(speculation.decider.callers._known) <= {"99"} and not speculation._steps
 
 
 def test_a_controller_that_raises_costs_drafts_and_nothing_else(tmp_path, monkeypatch, caplog):
@@ -204,7 +237,7 @@ def test_a_controller_that_raises_costs_drafts_and_nothing_else(tmp_path, monkey
     with caplog.at_level(logging.WARNING, "vllm.smartspec"):
         engine.run()
     assert_texts_are_right(engine)
-    assert engine.scheduler.speculation._controller.num_errors >= 1
+    assert engine.scheduler.speculation.learning.controller.num_errors >= 1
     assert not any(engine.verified_lengths)
     assert [record.message for record in caplog.records].count(caplog.messages[0]) == 1
 
@@ -246,7 +279,7 @@ def test_odd_values_of_one_request_count_as_not_given(case, tmp_path, monkeypatc
     with caplog.at_level(logging.WARNING, "vllm.smartspec"):
         engine.run()
     assert_texts_are_right(engine)
-    assert engine.scheduler.rest.steps == 0 and not engine.scheduler.speculation._controller.errors
+    assert engine.scheduler.rest.steps == 0 and not engine.scheduler.speculation.learning.controller.errors
     assert {weight for view in views for weight in view.weights.tolist()} == {1.0}
     assert max(map(max, filter(None, engine.verified_lengths))) == 4
     warned = [message for message in caplog.messages if "counts as not given" in message]
@@ -321,8 +354,8 @@ def test_what_never_comes_is_not_waited_for(case, tmp_path):
     scheduler.schedule()
     speculation = scheduler.speculation
     held = [value for value in vars(speculation).values() if isinstance(value, list | dict)]
-    assert max(map(len, held)) <= 40 and len(speculation._callers) <= 20
-    assert speculation._controller.controller.acceptance.num_tracked_requests <= 20
+    assert max(map(len, held)) <= 40 and len(speculation.decider.callers) <= 20
+    assert speculation.learning.controller.controller.acceptance.num_tracked_requests <= 20
     engine.add(999, 20, 100)
     engine.run()
     assert engine.texts["999"] == engine.expected("999") and engine.verified_lengths[-5] == [2]

@@ -56,7 +56,7 @@ def test_aborted_requests_leave_nothing_in_memory(model, few, tmp_path, monkeypa
         answers(llm, few[:1])
         speculation = scheduler_of(llm).speculation
         assert free_blocks(llm) == free
-        assert len(speculation._callers) <= 1 and not speculation._steps
+        assert len(speculation.decider.callers) <= 1 and not speculation._steps
 
 
 def test_counters_are_those_of_vllm(model, few, expected, tmp_path):
@@ -82,7 +82,7 @@ def test_a_failing_controller_and_a_corrupt_cost_file(model, few, expected, tmp_
     (tmp_path / "costs.json").write_text("{")
     with caplog.at_level(logging.WARNING), serving(model, NGRAM, tmp_path) as llm:
         assert answers(llm, few) == expected
-        controller = scheduler_of(llm).speculation._controller
+        controller = scheduler_of(llm).speculation.learning.controller
         assert controller.errors["RuntimeError: enough"] > 0
     assert "is unusable" in caplog.text and "the controller failed" in caplog.text
 

@@ -33,8 +33,9 @@ def test_answers_are_those_without_speculation(options, model, prompts, expected
         free = free_blocks(llm)
         got = answers(llm, prompts)
         speculation, counts = scheduler_of(llm).speculation, counters(llm)
-        assert speculation is not None and not speculation._controller.num_errors
-        assert [spec.name for spec in speculation._own.specs] == ALL["drafter"].split(",")
+        assert speculation is not None and not speculation.learning.controller.num_errors
+        assert [spec.name for spec in speculation.decider.own.specs] == ALL["drafter"].split(",")
+        assert speculation.decider.own.drafters[2]._datastore is not None  # the model's own
         assert free_blocks(llm) == free
     assert counts["num_draft_tokens"] > 300 and counts["num_accepted_tokens"] > 50
     assert got == expected
@@ -65,7 +66,7 @@ def test_aborted_requests_leave_nothing_in_memory(model, prompts, tmp_path, monk
                 break
         answers(llm, prompts[:1])
         assert free_blocks(llm) == free
-        assert len(scheduler_of(llm).speculation._own._texts) <= 1
+        assert len(scheduler_of(llm).speculation.decider.own._texts) <= 1
 
 
 def test_a_drafter_that_fails_leaves_vllm_without_drafts(model, prompts, expected, tmp_path, monkeypatch, caplog):

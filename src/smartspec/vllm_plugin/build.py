@@ -18,9 +18,10 @@ from smartspec.vllm_plugin.cost_file import CostFile, setup_key
 from smartspec.vllm_plugin.costs import StepCosts
 from smartspec.vllm_plugin.decision_log import DecisionLog
 from smartspec.vllm_plugin.drafter_list import make_drafters
+from smartspec.vllm_plugin.learning import KEPT_PASSES, Learning
 from smartspec.vllm_plugin.metrics import Metrics, metrics_path
 from smartspec.vllm_plugin.settings import Settings
-from smartspec.vllm_plugin.speculation import KEPT_PASSES, MODEL_FREE, Speculation
+from smartspec.vllm_plugin.speculation import MODEL_FREE, Speculation
 from smartspec.vllm_plugin.tiers import captured_lengths, policy_name
 
 logger = logging.getLogger("vllm.smartspec")  # below vLLM's own, whose handlers it so gets
@@ -62,15 +63,11 @@ def make_speculation(scheduler, settings: Settings) -> Speculation:
     metrics = Metrics(
         metrics_path(settings.cache, config.instance_id, engine_index), engine_index, settings.metrics_seconds
     )
-    return Speculation(
-        scheduler,
-        own or drafter,
-        _controllers(config, settings, scheduler.num_spec_tokens, drafters, engine_index),
-        latency,
-        tiers=tiers,
-        on_steps=metrics.observe,
-        on_costs=partial(_store, costs),
+    make_controller = _controllers(config, settings, scheduler.num_spec_tokens, drafters, engine_index)
+    learning = Learning(
+        drafters[0], make_controller, latency, on_steps=metrics.observe, on_costs=partial(_store, costs)
     )
+    return Speculation(scheduler, drafters[0], own, learning, tiers=tiers)
 
 
 def _controllers(

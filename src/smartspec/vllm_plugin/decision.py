@@ -1,13 +1,13 @@
 """A decision of the controller, from the step in which it is made to the step whose outcome the controller learns."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import repeat
 
 import numpy as np
 
-from smartspec.control import BatchView, Drafted, FreeTests, Outcome, Plan, StepSeconds
+from smartspec.control import BatchView, Drafted, DrafterView, FreeTests, Outcome, Plan, StepSeconds
 from smartspec.vllm_plugin.batch import Prefill
 
 
@@ -16,7 +16,7 @@ class Decision:
     """names: vLLM's ids of the rows of view, which expects prefill. lengths: int [R], draft tokens to verify.
     draft_length: draft tokens the drafter is to make for all. cut_off: by row, the first draft token that is there and
     not verified, -1 if unknown; None where drafts are made in passes. plan: the controller's, if there is one. drafter:
-    int [R], whose draft each row gets. host_seconds: that the decision took, with the search for drafts."""
+    int [R], whose draft each row gets. host_seconds: that the decision took where it searches for drafts, else 0."""
 
     names: tuple[str, ...]
     view: BatchView
@@ -27,6 +27,25 @@ class Decision:
     plan: Plan | None = None
     drafter: np.ndarray | None = None
     host_seconds: float = 0.0
+
+    @cached_property
+    def shortest(self) -> int:
+        """The least that a draft is cut to."""
+        return min(self.draft_length, int(self.lengths.min(initial=self.draft_length)))
+
+    def of_rows(self, names: Container[str]) -> "Decision":
+        """The decision about those of its rows that are named, where drafts are made in passes."""
+        kept = [row for row, name in enumerate(self.names) if name in names]
+        if len(kept) == len(self.names):
+            return self
+        view = _view_of_rows(self.view, kept)
+        plan = self.plan
+        if plan is not None and plan.view is not None:
+            survival = None if plan.survival is None else plan.survival[kept]
+            columns = {"lengths": plan.lengths[kept], "drafter": plan.drafter[kept], "survival": survival}
+            plan = replace(plan, view=view, alternatives=list, **columns)
+        some = tuple([self.names[row] for row in kept])
+        return replace(self, names=some, view=view, lengths=self.lengths[kept], plan=plan)
 
 
 @dataclass
@@ -80,15 +99,20 @@ class EmittedTokens:
         or preempted meanwhile are left out."""
         sampled: Sequence = model_output.sampled_token_ids
         rows = model_output.req_id_to_index.items() if sampled else ()
-        tokens = {
-            name: some
+        emitted = {
+            name: n
             for name, row in rows
-            if len(some := sampled[row]) and (request := requests.get(name)) and not request.num_stale_output_tokens
+            if (n := len(sampled[row])) and (request := requests.get(name)) and not request.num_stale_output_tokens
         }
-        emitted = dict(zip(tokens, map(len, tokens.values()), strict=True))
         are_needed = step.decision is not None and step.decision.cut_off is not None
-        kept = {name: tuple(some) for name, some in tokens.items()} if are_needed else {}
+        kept = {name: tuple(sampled[row]) for name, row in rows if name in emitted} if are_needed else {}
         return EmittedTokens(emitted, kept, getattr(step.output, "num_invalid_spec_tokens", None) or {})
+
+
+def _view_of_rows(view: BatchView, kept: list[int]) -> BatchView:
+    columns = ("request_ids", "context_tokens", "max_draft_tokens", "weights", "class_ids")
+    drafters = tuple([DrafterView(drafter.lengths[kept]) for drafter in view.drafters])
+    return replace(view, drafters=drafters, **{name: getattr(view, name)[kept] for name in columns})
 
 
 def outcome_of(step: Step, tokens: EmittedTokens, seconds: StepSeconds) -> Outcome:

@@ -1,0 +1,128 @@
+"""One decision: vLLM's requests as a view of the controller, its plan, and what vLLM is told of it."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from smartspec.control import BatchView, Drafted, DrafterSpec, DrafterView
+from smartspec.vllm_plugin import batch
+from smartspec.vllm_plugin.callers import Callers, Columns
+from smartspec.vllm_plugin.copying import COPYING, Followed
+from smartspec.vllm_plugin.decision import Decision, EmittedTokens, Step
+from smartspec.vllm_plugin.drafting import OwnDrafters
+from smartspec.vllm_plugin.learning import Learning
+
+
+class Decider:
+    """Decides for one scheduler of vLLM, and keeps what it has to know of its requests. drafter, own: vLLM's drafter,
+    and ours if they draft. tiers: see Speculation."""
+
+    def __init__(
+        self,
+        scheduler,
+        drafter: DrafterSpec,
+        own: OwnDrafters | None,
+        learning: Learning,
+        tiers: tuple[int, ...] | None,
+        clock: Callable[[], float],
+    ):
+        self._scheduler, self._drafter, self._learning = scheduler, drafter, learning
+        self._max_draft_tokens, self._tiers, self._clock = scheduler.num_spec_tokens, tiers, clock
+        self.own = own
+        self.callers = Callers(self._max_draft_tokens)
+        self._followed = Followed() if drafter.name in COPYING else None
+
+    def decide(self, rows: list, last_draft_length: int) -> Decision:
+        """For these requests, which decode in the next step. last_draft_length: of the step before."""
+        began = self._clock()
+        columns = self.callers.columns(rows)
+        prefill = batch.expected_prefill(self._scheduler, len(rows))
+        view = self._view(rows, columns, prefill)
+        plan, controller = None, self._learning.controller
+        if controller is None:
+            view = view.queried(True)
+            lengths = (0, *self._tiers) if self._tiers else range(self._max_draft_tokens + 1)
+            wanted = np.minimum(view.draft_lengths.max(axis=0), self._learning.costs.trial_length(lengths))
+            verified, drafter = wanted, view.draft_lengths.argmax(axis=0)
+        else:
+            plan = controller.plan(view)
+            view = view.queried(False) if plan.view is None else plan.view
+            wanted, drafter = np.asarray(plan.lengths), np.asarray(plan.drafter)
+            verified = controller.cut(plan, Drafted(wanted))
+        if self.own is not None:
+            self.own.place(self._scheduler, drafter, verified)
+        draft_length = self._max_draft_tokens
+        if self._drafter.has_passes:
+            # Prefill alone says nothing about lengths: requests begin to decode with what was decided last.
+            draft_length = int(wanted.max()) if rows else last_draft_length
+        return Decision(
+            columns.names,
+            view,
+            prefill,
+            verified,
+            draft_length,
+            cut_off=None if self._drafter.has_passes else _cut_off(rows, verified.tolist()),
+            plan=plan,
+            drafter=None if self.own is None else drafter,
+            host_seconds=0.0 if self.own is None else self._clock() - began,
+        )
+
+    def observe(self, step: Step, outcome: EmittedTokens) -> None:
+        """A step is over: note what the next decision needs of it."""
+        if step.decision is None:
+            return
+        if self._followed is not None:
+            self._followed.observe(step.decision, step, outcome)
+        if self.own is not None and step.decision.drafter is not None:
+            step.free_tests = self.own.observe(step.decision.drafter, step.verified, outcome.tokens)
+
+    def end(self, name: str) -> None:
+        """A request of vLLM has ended."""
+        number = self.callers.forget(name)
+        if self.own is not None:
+            self.own.end(name)
+        if number is not None:
+            self._learning.end(number)
+
+    def start_over(self) -> None:
+        """All requests count as new."""
+        self._followed = None if self._followed is None else Followed()
+        if self.own is not None:
+            self.own.start_over()
+        for number in self.callers.forget_all():
+            self._learning.end(number)
+
+    def _view(self, rows: list, columns: Columns, prefill: batch.Prefill) -> BatchView:
+        scheduler = self._scheduler
+        context_tokens = np.array([request.num_computed_tokens for request in rows], dtype=np.int64)
+        useful = batch.longest_useful(rows, context_tokens, scheduler.max_model_len, until_they_end=not self._tiers)
+        caps = np.minimum(np.minimum(columns.max_draft_tokens, self._max_draft_tokens), useful)
+        budget = min(scheduler.max_num_scheduled_tokens, batch.free_kv_tokens(scheduler)) - len(rows)
+        return BatchView(
+            request_ids=columns.numbers,
+            context_tokens=context_tokens,
+            max_draft_tokens=caps,
+            **self._drafts(rows, columns.names, caps),
+            draft_token_budget=max(budget, 0),
+            num_waiting=scheduler.get_request_counts()[1],
+            now=self._clock(),
+            weights=columns.weights,
+            class_ids=columns.class_ids,
+            **vars(prefill),
+        )
+
+    def _drafts(self, rows: list, names: tuple[str, ...], caps: np.ndarray) -> dict:
+        """What can be drafted, or how it is found. caps: int [R], longest draft of each."""
+        if self.own is not None:
+            return {"queries": self.own.queries(rows, caps, self._scheduler.max_model_len)}
+        lengths = caps
+        if not self._drafter.has_passes:  # they exist already
+            lengths = np.minimum(caps, np.array([len(request.spec_token_ids) for request in rows], dtype=np.int64))
+        return {"drafters": (DrafterView(lengths, None if self._followed is None else self._followed.of(names)),)}
+
+
+def _cut_off(rows: list, planned: list[int]) -> np.ndarray:
+    """See Decision."""
+    drafts = [request.spec_token_ids for request in rows]
+    cut_off = [draft[n] if n < len(draft) else -1 for draft, n in zip(drafts, planned, strict=True)]
+    return np.array(cut_off, dtype=np.int64)

@@ -1,0 +1,116 @@
+"""What finished steps teach: step times, until a controller can be made of them, and then its estimates."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from smartspec.control import DrafterSpec, LatencyModel, Plan, SafeController, StepSeconds
+from smartspec.vllm_plugin.costs import TRIAL_STEPS, StepCosts, StepSize
+from smartspec.vllm_plugin.decision import EmittedTokens, Step, outcome_of
+
+# Steps that are counted together. After a pass of the model the counting code is no longer in the processor's caches,
+# and to fetch it takes longer than to run it.
+REPORT_STEPS = 16
+KEPT_PASSES = 1  # of a draft model: vLLM runs it in every step, also where no draft is wanted
+OnSteps = Callable[[list[tuple[Step, EmittedTokens]], SafeController | None], None]
+
+
+class Learning:
+    """Learns from the steps of one scheduler. controller: None as long as the first steps try lengths.
+
+    make_controller: makes it from a cost model. latency: the first cost model, None to learn it from the first steps.
+    on_steps: called with finished steps and with the controller, if there is one. It is called every few steps, and
+    before vLLM waits for requests. on_costs: called with the cost model of all steps, at decoding step 64, 128, 256,
+    ... or soon after.
+    """
+
+    def __init__(
+        self,
+        drafter: DrafterSpec,
+        make_controller: Callable[[LatencyModel], SafeController],
+        latency: LatencyModel | None,
+        *,
+        on_steps: OnSteps,
+        on_costs: Callable[[LatencyModel], None],
+    ):
+        self._drafter, self.make_controller, self.latency = drafter, make_controller, latency
+        self.controller = None if latency is None else make_controller(latency)
+        self.costs = StepCosts(drafter.has_passes)
+        self._on_steps, self._on_costs = on_steps, on_costs
+        self._next_fit = 2 * TRIAL_STEPS
+        self._unreported: list[tuple[Step, EmittedTokens]] = []
+
+    def learn(self, step: Step, tokens: EmittedTokens) -> None:
+        """From a step that is over."""
+        self._unreported.append((step, tokens))
+        if step.decision is not None and self._drafter.has_passes:
+            step.decision = step.decision.of_rows(step.output.num_scheduled_tokens)
+        plan = None if step.decision is None else step.decision.plan
+        if plan is None or plan.view is None or self.controller is None:
+            return
+        self.controller.learn(plan, outcome_of(step, tokens, self._split(step)))
+        step.predicted_seconds = self.controller.predicted_seconds
+        step.is_overruled = plan.reason is not None
+
+    def end(self, number: int) -> None:
+        """The request of this number has ended."""
+        if self.controller is not None:
+            self.controller.end(number)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether enough has been learned for a report."""
+        return self.controller is None or len(self._unreported) >= REPORT_STEPS
+
+    def report(self) -> None:
+        """Count what was learned. At times the cost model is fitted to all steps."""
+        for step, _ in self._unreported:
+            self._note_costs(step)
+        self._on_steps(self._unreported, self.controller)
+        self._unreported.clear()
+        if self.controller is None and self.costs.are_known:
+            self.latency = self.costs.fit()
+            self.controller = self.make_controller(self.latency)
+        elif self.costs.num_decoding >= self._next_fit:
+            self._next_fit = 2 * self.costs.num_decoding
+            self._refit()
+
+    def start_over(self) -> None:
+        """Forget what was not reported."""
+        self._unreported.clear()
+
+    def _refit(self) -> None:
+        """Fit the cost model to all steps. The controller goes on with it: there may be sizes it has guessed."""
+        self.latency = self.costs.fit()
+        self._on_costs(self.latency)
+        if self.controller is not None:
+            self.controller.use_latency(self.latency)
+
+    def _split(self, step: Step) -> StepSeconds:
+        """Splits a measured time. Only the whole step can be timed, so draft passes get their predicted share."""
+        if not self._drafter.has_passes or not step.draft_length or self.latency is None or step.decision is None:
+            host = _host_seconds(step)
+            return StepSeconds(draft=0.0, target=step.seconds - host, host=host)
+        rows = step.decision.view.num_rows
+        plan = Plan(np.full(rows, step.draft_length), np.zeros(rows, dtype=np.int64))
+        verified = np.array([step.verified.get(name, 0) for name in step.decision.names], dtype=np.int64)
+        predicted = self.latency.predict(step.decision.view, plan, verified)
+        draft = step.seconds * predicted.draft / predicted.total
+        return StepSeconds(draft=draft, target=step.seconds - draft, host=0.0)
+
+    def _note_costs(self, step: Step) -> None:
+        """Steps of decoding requests alone, or of prefill alone, tell what a size costs."""
+        fed = step.num_decoding + step.num_verified
+        if not step.prefill.num_prefills:
+            passes = max(step.draft_length - KEPT_PASSES, 0) if self._drafter.has_passes else 0
+            size = StepSize(step.num_decoding, fed, fed, passes)
+        elif not step.num_decoding:
+            size = StepSize(step.prefill.num_prefills, step.prefill.prefill_tokens, step.prefill.num_prefills)
+        else:
+            return
+        self.costs.add(size, step.context_tokens, step.seconds - _host_seconds(step))
+
+
+def _host_seconds(step: Step) -> float:
+    """Of a step: what its decision took, where it may search for drafts."""
+    return 0.0 if step.decision is None else min(step.decision.host_seconds, step.seconds)
