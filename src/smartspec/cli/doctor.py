@@ -55,10 +55,9 @@ def doctor(options: DoctorOptions) -> None:
         drafters=None if options.drafter is None else parse_drafters(options.drafter),
         **{name: getattr(options, name) for name in ("quantization", "activations", "device", "max_batch")},
     )
-    notes: list[str] = []
     models = load_models(config)
     limits = {"max_batch": config.max_batch, "kv_tokens": models.kv_tokens}
-    latency = models.by_drafter(profiled_latency(models.target, models.profiled, **limits, report=notes.append))
+    latency = models.by_drafter(profiled_latency(models.target, models.profiled, **limits, report=print))
     specs = tuple(drafter.spec for drafter in models.drafters)
     latency.use_drafters(specs)
     kernels = kernel_report(models.target.loaded)
@@ -69,7 +68,7 @@ def doctor(options: DoctorOptions) -> None:
     _print_loads(loads, options.context)
     num_cores = os.cpu_count() or 1
     num_threads = int(os.environ.get("OMP_NUM_THREADS") or num_cores)
-    advice = [*notes, *advice_on(kernels, loads), *advice_on_threads(num_threads, num_cores)]
+    advice = [*advice_on(kernels, loads), *advice_on_threads(num_threads, num_cores)]
     print("What to change:" if advice else "Nothing to change.")
     for line in advice:
         print(f"  * {line}")
