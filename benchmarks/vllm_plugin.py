@@ -22,7 +22,7 @@ import typer
 from lib.commands import MIXED, SHIPPED_TASKS, PromptsPath, application, check_task, prompts_by_task, run
 from lib.rates import Cells, load_plan, report
 from lib.vllm_policies import (
-    IN_SCHEDULER,
+    ALL_OURS,
     NGRAM,
     OURS,
     POLICIES,
@@ -54,7 +54,7 @@ def policies(
     vllm_python: VllmPython,
     model_path: ModelPath,
     policies: Annotated[
-        str, typer.Option(help=f"Separated by commas; with off, and {OURS} or {IN_SCHEDULER} last.")
+        str, typer.Option(help=f"Separated by commas; with off, and one of {', '.join(ALL_OURS)} last.")
     ] = POLICIES,
     tasks: Tasks = "summarization,rag,editing,chat",
     concurrency: Concurrency = "1,4,8,16,32",
@@ -81,10 +81,11 @@ def policies(
     SmartSpec starts from, and with the acceptance it saw makes the table of Dynamic SD
     (`num_speculative_tokens_per_batch_size`).
 
-    smartspec:scheduler drafts with our own drafters, in vLLM's scheduler. Tokens per second of a cell are the geometric
-    mean of its rounds. The ratio is that of the last policy to the best other; in brackets the 90 % interval, bootstrap
-    over rounds, in which each draw has a best of its own. Then the same against off. The folder keeps everything: the
-    same command goes on where it was ended, after an error or Ctrl-C; with --rounds raised it adds to what is there.
+    smartspec:scheduler drafts with our own drafters, in vLLM's scheduler; smartspec:beside does so beside --head.
+    Tokens per second of a cell are the geometric mean of its rounds. The ratio is that of the last policy to the best
+    other; in brackets the 90 % interval, bootstrap over rounds, in which each draw has a best of its own. Then the same
+    against off. The folder keeps everything: the same command goes on where it was ended, after an error or Ctrl-C;
+    with --rounds raised it adds to what is there.
     """
     vllm, names, by_task = (
         vllm_command(model_path, vllm_python, kv_tokens),
@@ -92,7 +93,9 @@ def policies(
         prompts_by_task(prompts),
     )
     if "off" not in names or not is_ours(names[-1]):
-        raise ValueError(f"--policies {policies}: name off, and {OURS} or {IN_SCHEDULER} last, which the ratios need")
+        raise ValueError(
+            f"--policies {policies}: name off, and one of {', '.join(ALL_OURS)} last: the ratios need both"
+        )
     by_task = prompts_by_task(prompts)
     for task in tasks.split(","):
         check_task(task, by_task)

@@ -1,5 +1,6 @@
 """`vllm_plugin.py policies`: what is left to do, what is kept, and the arithmetic of its table."""
 
+import json
 import sys
 from contextlib import ExitStack
 from pathlib import Path
@@ -73,6 +74,17 @@ def test_every_policy_serves_in_turn_and_a_failed_request_ends_the_run(tmp_path)
     assert all(result["tokens_per_second"] > 0 and len(result["texts"]) == 4 for result in found.values())
     with pytest.raises(ValueError, match="4 of 4 requests failed"):
         vllm_policies.run_round(targets, CELLS[0], CELLS[0].requests(prompts, 0, 4, waves=1), first=0)
+
+
+@pytest.mark.parametrize("name", vllm_policies.ALL_OURS)
+def test_what_drafts_with_each_policy_of_ours(name):
+    head = {"method": "eagle3", "model": "HEAD"}
+    words = vllm_policies.policy_command(name, servers.ServerCommand(["vllm"]), Path("x"), {}, head).arguments
+    words = [word.replace("{{", "{").replace("}}", "}") for word in words]
+    drafts = json.loads(words[words.index("--speculative-config") + 1])
+    options = json.loads(words[words.index("--additional-config") + 1])
+    assert drafts["model"] == ("HEAD" if name != vllm_policies.IN_SCHEDULER else vllm_policies.OWN_DRAFTS["model"])
+    assert ("drafter" in options["smartspec"]) == (name == vllm_policies.BESIDE)
 
 
 def test_braces_of_json_survive_the_port():

@@ -12,12 +12,19 @@ import vllm
 from vllm.platforms import current_platform
 
 from smartspec.control import Controller, DrafterSpec, LatencyModel, LogHeader, SafeController
-from smartspec.vllm_plugin.compatibility import NO_DRAFTS, drafts_in_scheduler, runs_in_lockstep, slowness
+from smartspec.vllm_plugin.compatibility import (
+    NO_DRAFTS,
+    beside_problem,
+    drafts_in_scheduler,
+    runs_in_lockstep,
+    slowness,
+)
 from smartspec.vllm_plugin.copying import COPYING, LEAST_FOLLOWED
 from smartspec.vllm_plugin.cost_file import CostFile, setup_key
 from smartspec.vllm_plugin.costs import StepCosts
 from smartspec.vllm_plugin.decision_log import DecisionLog
 from smartspec.vllm_plugin.drafter_list import make_drafters
+from smartspec.vllm_plugin.drafting import OwnDrafters
 from smartspec.vllm_plugin.learning import KEPT_PASSES, Learning
 from smartspec.vllm_plugin.metrics import Metrics, metrics_path
 from smartspec.vllm_plugin.settings import Settings
@@ -36,16 +43,11 @@ def make_speculation(scheduler, settings: Settings) -> Speculation:
     tiers = captured_lengths(config)
     settings = replace(settings, policy=policy_name(settings.policy, tiers))
     matches = LEAST_FOLLOWED if method in COPYING else (0,)
-    own = make_drafters(config, settings, scheduler.num_spec_tokens) if drafts_in_scheduler(config) else None
-    if own is None and settings.drafter is not None:
-        raise ValueError(
-            f"setting 'drafter' is {settings.drafter!r}, but vLLM's method {method} drafts: our drafters draft with "
-            f'--speculative-config \'{{"model": "{NO_DRAFTS}", "num_speculative_tokens": 5}}\''
-        )
     # Ranks in lockstep draft the configured length. A decision saves only verification, as with model-free drafts.
     has_passes = method not in MODEL_FREE and not runs_in_lockstep(config)
     drafter = DrafterSpec(method, has_passes, matches, kept_passes=KEPT_PASSES * has_passes)
-    drafters = (drafter,) if own is None else own.specs
+    own = _own_drafters(scheduler, settings, has_passes, tiers)
+    drafters = own.specs if own and not has_passes else (drafter, *(own.specs if own else ()))
     if advice := slowness(method, current_platform.is_cpu(), os.environ):
         logger.warning(advice)
     key = setup_key(config, vllm.__version__, _device_name(), tiers)
@@ -54,7 +56,7 @@ def make_speculation(scheduler, settings: Settings) -> Speculation:
     logger.info(
         "SmartSpec decides draft lengths: policy %s, %s, at most %d tokens, step times from %s",
         settings.policy,
-        f"method {method}" if own is None else f"drafts by {', '.join(spec.name for spec in own.specs)}",
+        f"drafts by {', '.join(spec.name for spec in drafters)}",
         scheduler.num_spec_tokens,
         costs.path if latency else "the first steps",
     )
@@ -68,6 +70,25 @@ def make_speculation(scheduler, settings: Settings) -> Speculation:
         drafters[0], make_controller, latency, on_steps=metrics.observe, on_costs=partial(_store, costs)
     )
     return Speculation(scheduler, drafters[0], own, learning, tiers=tiers)
+
+
+def _own_drafters(scheduler, settings: Settings, has_passes: bool, tiers: tuple[int, ...] | None) -> OwnDrafters | None:
+    """Those that draft in the scheduler, in the place of vLLM's drafter or beside it, if any do. ValueError where they
+    are named and cannot."""
+    config = scheduler.vllm_config
+    if drafts_in_scheduler(config):
+        return make_drafters(config, settings, scheduler.num_spec_tokens)
+    if settings.drafter is None:
+        return None
+    method = config.speculative_config.method
+    if not has_passes:
+        raise ValueError(
+            f"setting 'drafter' is {settings.drafter!r}, but vLLM's method {method} drafts: our drafters draft with "
+            f'--speculative-config \'{{"model": "{NO_DRAFTS}", "num_speculative_tokens": 5}}\', or beside a model'
+        )
+    if problem := beside_problem(config) or (tiers and "vLLM has captured graphs (use --enforce-eager)"):
+        raise ValueError(f"setting 'drafter' is {settings.drafter!r} beside vLLM's method {method}, but {problem}")
+    return make_drafters(config, settings, scheduler.num_spec_tokens)
 
 
 def _controllers(

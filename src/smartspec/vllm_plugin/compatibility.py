@@ -31,6 +31,18 @@ def drafts_in_scheduler(vllm_config) -> bool:
     return speculation is not None and (speculation.method, speculation.model) == ("custom_class", NO_DRAFTS)
 
 
+def beside_problem(vllm_config) -> str | None:
+    """Says why drafts of the scheduler cannot take the place of those that a model makes. With the V2 runner and with
+    asynchronous scheduling, drafts stay in the workers. So do the probabilities of sampled drafts."""
+    if getattr(vllm_config.scheduler_config, "async_scheduling", False):
+        return "scheduling is asynchronous (use --no-async-scheduling)"
+    if getattr(vllm_config, "use_v2_model_runner", False):
+        return "vLLM's V2 runner takes no drafts from the scheduler (set VLLM_USE_V2_MODEL_RUNNER=0)"
+    if getattr(vllm_config.speculative_config, "draft_sample_method", "greedy") != "greedy":
+        return "drafts are sampled (leave out draft_sample_method)"
+    return None
+
+
 def version_problem(version: str) -> str | None:
     """Says why this version of vLLM is not supported. version: vllm.__version__ ("0.32.0+cpu")."""
     found = re.match(r"(\d+)\.(\d+)", version)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from smartspec.control import BatchView, Drafted, DrafterSpec, DrafterView
+from smartspec.control import BatchView, Drafted, DrafterSpec, DrafterView, FreeTests
 from smartspec.vllm_plugin import batch
 from smartspec.vllm_plugin.callers import Callers, Columns
 from smartspec.vllm_plugin.copying import COPYING, Followed
@@ -15,7 +15,7 @@ from smartspec.vllm_plugin.learning import Learning
 
 class Decider:
     """Decides for one scheduler of vLLM, and keeps what it has to know of its requests. drafter, own: vLLM's drafter,
-    and ours if they draft. tiers: see Speculation."""
+    and ours if they draft, in its place or beside it. tiers: see Speculation."""
 
     def __init__(
         self,
@@ -29,6 +29,7 @@ class Decider:
         self._scheduler, self._drafter, self._learning = scheduler, drafter, learning
         self._max_draft_tokens, self._tiers, self._clock = scheduler.num_spec_tokens, tiers, clock
         self.own = own
+        self._first_own = int(own is not None and drafter.has_passes)  # the number of the first of ours
         self.callers = Callers(self._max_draft_tokens)
         self._followed = Followed() if drafter.name in COPYING else None
 
@@ -50,11 +51,12 @@ class Decider:
             wanted, drafter = np.asarray(plan.lengths), np.asarray(plan.drafter)
             verified = controller.cut(plan, Drafted(wanted))
         if self.own is not None:
-            self.own.place(self._scheduler, drafter, verified)
+            self.own.place(self._scheduler, drafter - self._first_own, verified)
         draft_length = self._max_draft_tokens
         if self._drafter.has_passes:
             # Prefill alone says nothing about lengths: requests begin to decode with what was decided last.
-            draft_length = int(wanted.max()) if rows else last_draft_length
+            of_model = wanted[drafter == 0] if self._first_own else wanted
+            draft_length = int(of_model.max(initial=0)) if rows else last_draft_length
         return Decision(
             columns.names,
             view,
@@ -74,7 +76,10 @@ class Decider:
         if self._followed is not None:
             self._followed.observe(step.decision, step, outcome)
         if self.own is not None and step.decision.drafter is not None:
-            step.free_tests = self.own.observe(step.decision.drafter, step.verified, outcome.tokens)
+            drafter = step.decision.drafter - self._first_own
+            found = self.own.observe(drafter, step.verified, outcome.tokens)
+            nothing = FreeTests(*np.zeros((3, len(drafter)), dtype=np.int64))
+            step.free_tests = (nothing, *found) if found and self._first_own else found
 
     def end(self, name: str) -> None:
         """A request of vLLM has ended."""
@@ -114,7 +119,8 @@ class Decider:
     def _drafts(self, rows: list, names: tuple[str, ...], caps: np.ndarray) -> dict:
         """What can be drafted, or how it is found. caps: int [R], longest draft of each."""
         if self.own is not None:
-            return {"queries": self.own.queries(rows, caps, self._scheduler.max_model_len)}
+            queries = self.own.queries(rows, caps, self._scheduler.max_model_len)
+            return {"queries": (lambda _: DrafterView(caps), *queries) if self._first_own else queries}
         lengths = caps
         if not self._drafter.has_passes:  # they exist already
             lengths = np.minimum(caps, np.array([len(request.spec_token_ids) for request in rows], dtype=np.int64))

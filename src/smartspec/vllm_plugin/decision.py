@@ -28,6 +28,11 @@ class Decision:
     drafter: np.ndarray | None = None
     host_seconds: float = 0.0
 
+    @property
+    def needs_tokens(self) -> bool:
+        """Whether the tokens of its outcome are compared with drafts."""
+        return self.cut_off is not None or self.drafter is not None
+
     @cached_property
     def shortest(self) -> int:
         """The least that a draft is cut to."""
@@ -77,7 +82,7 @@ class Step:
 @dataclass(frozen=True)
 class EmittedTokens:
     """The outcome of a step. emitted: tokens by request, at least one, of those whose output counts. tokens: these
-    tokens, where a decision with cut_off was carried out. invalid: draft tokens that broke a grammar, by request."""
+    tokens, where the decision needs them. invalid: draft tokens that broke a grammar, by request."""
 
     emitted: Mapping[str, int]
     tokens: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -104,7 +109,7 @@ class EmittedTokens:
             for name, row in rows
             if (n := len(sampled[row])) and (request := requests.get(name)) and not request.num_stale_output_tokens
         }
-        are_needed = step.decision is not None and step.decision.cut_off is not None
+        are_needed = step.decision is not None and step.decision.needs_tokens
         kept = {name: tuple(sampled[row]) for name, row in rows if name in emitted} if are_needed else {}
         return EmittedTokens(emitted, kept, getattr(step.output, "num_invalid_spec_tokens", None) or {})
 
@@ -125,9 +130,10 @@ def outcome_of(step: Step, tokens: EmittedTokens, seconds: StepSeconds) -> Outco
     emitted = _column(decision, tokens.emitted)
     valid = np.maximum(verified - _column(decision, tokens.invalid), 0) if tokens.invalid else verified
     accepted = np.minimum(np.maximum(emitted - 1, 0), valid)
-    has_passes = decision.cut_off is None
-    drafted = np.full(len(verified), step.draft_length) if has_passes else verified
-    drafted = np.maximum(drafted, verified)
+    drafted = verified
+    if decision.cut_off is None:  # a model makes drafts, unless a row's is ours
+        is_of_model = True if decision.drafter is None else decision.drafter == 0
+        drafted = np.maximum(np.where(is_of_model, step.draft_length, 0), verified)
     return Outcome.of(
         view,
         Plan(drafted, np.where(drafted > 0, 0 if decision.drafter is None else decision.drafter, -1)),

@@ -43,7 +43,7 @@ class Learning:
     def learn(self, step: Step, tokens: EmittedTokens) -> None:
         """From a step that is over."""
         self._unreported.append((step, tokens))
-        if step.decision is not None and self._drafter.has_passes:
+        if step.decision is not None and not step.decision.needs_tokens:
             step.decision = step.decision.of_rows(step.output.num_scheduled_tokens)
         plan = None if step.decision is None else step.decision.plan
         if plan is None or plan.view is None or self.controller is None:
@@ -88,15 +88,15 @@ class Learning:
 
     def _split(self, step: Step) -> StepSeconds:
         """Splits a measured time. Only the whole step can be timed, so draft passes get their predicted share."""
+        host = _host_seconds(step)
         if not self._drafter.has_passes or not step.draft_length or self.latency is None or step.decision is None:
-            host = _host_seconds(step)
             return StepSeconds(draft=0.0, target=step.seconds - host, host=host)
         rows = step.decision.view.num_rows
         plan = Plan(np.full(rows, step.draft_length), np.zeros(rows, dtype=np.int64))
         verified = np.array([step.verified.get(name, 0) for name in step.decision.names], dtype=np.int64)
         predicted = self.latency.predict(step.decision.view, plan, verified)
-        draft = step.seconds * predicted.draft / predicted.total
-        return StepSeconds(draft=draft, target=step.seconds - draft, host=0.0)
+        draft = (step.seconds - host) * predicted.draft / predicted.total
+        return StepSeconds(draft=draft, target=step.seconds - host - draft, host=host)
 
     def _note_costs(self, step: Step) -> None:
         """Steps of decoding requests alone, or of prefill alone, tell what a size costs."""

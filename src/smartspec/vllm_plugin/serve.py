@@ -29,6 +29,7 @@ OWN = "smartspec"  # the method whose drafts are made in the scheduler
 LONGEST = 5
 LOOKUP = {"prompt_lookup_min": 2, "prompt_lookup_max": 4}  # vLLM's own default finds matches of five tokens alone
 MODEL_FREE = (OWN, "ngram", "ngram_gpu", "suffix")
+WITHOUT_PASSES = (*MODEL_FREE, "medusa", "custom_class")  # no draft of them can be left out for a copy
 NEED_A_MODEL = ("draft_model", "eagle", "eagle3", "medusa", "dflash", "custom_class")
 
 
@@ -67,8 +68,12 @@ def serve_command(
     speculation = speculation_of(options, passed_on)
     additional = additional_config(options, passed_on)
     is_own = speculation.get("model") == NO_DRAFTS
-    if not is_own and (options.drafter or options.datastore):
-        raise ValueError(f"--drafter and --datastore are for --spec-method {OWN}, but another method drafts")
+    method = speculation.get("method")
+    if not is_own and method in WITHOUT_PASSES and (options.drafter or options.datastore):
+        raise ValueError(
+            f"--drafter and --datastore are for --spec-method {OWN}, or beside a head or a draft model, but {method} "
+            "drafts"
+        )
     if problem := setup_problem(_setup(speculation, passed_on)):
         raise ValueError(f"{problem}; vLLM's own scheduler would serve, for which vllm serve is enough")
     policy = Settings.read(additional, environment).policy
@@ -79,7 +84,7 @@ def serve_command(
     if is_own and given(passed_on, "--distributed-executor-backend") is None:
         added["--distributed-executor-backend"] = EXECUTOR
     words = [sys.executable, "-m", *program(without(passed_on, *added, "-sc"), installation)]
-    is_slow = slowness(str(speculation.get("method")), installation.is_cpu, environment) is not None
+    is_slow = slowness(str(method), installation.is_cpu, environment) is not None
     variables = {"NUMBA_THREADING_LAYER": "workqueue"} if is_slow else {}
     return ServeCommand((*words, *chain.from_iterable(added.items())), variables)
 

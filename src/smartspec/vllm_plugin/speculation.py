@@ -1,9 +1,10 @@
 """Between vLLM's scheduler and the controller: decisions, the steps that carry them out, and what came of these.
 
-Drafts that exist before a step are decided on right before it. Where a model drafts, a decision says how many tokens it
-is to make, and how many of them are verified in the step after. Such a decision is made for the next step while this
-one runs, so that no step waits for it. It is carried out by the first step whose drafts are as long as decided. With
-asynchronous scheduling and with captured graphs, every second step is decided: more decisions brought nothing there.
+Drafts that exist before a step are decided on right before it. Where a model alone drafts, a decision says how many
+tokens it is to make, and how many of them are verified in the step after. Such a decision is made for the next step
+while this one runs, so that no step waits for it. It is carried out by the first step whose drafts are as long as
+decided. With asynchronous scheduling and with captured graphs, every second step is decided: more decisions brought
+nothing there.
 """
 
 import time
@@ -22,8 +23,8 @@ MAX_UNDER_WAY = 16  # steps that wait for their outcome; vLLM has two at a time
 
 
 class Speculation:
-    """What the scheduler calls. drafter: vLLM's, as the controller names it; own: ours, if they draft. tiers: all
-    requests of a step share one of these lengths; None where lengths may differ."""
+    """What the scheduler calls. drafter: vLLM's, as the controller names it. own: ours, if they draft, in its place or
+    beside it. tiers: all requests of a step share one of these lengths; None where lengths may differ."""
 
     def __init__(
         self,
@@ -35,7 +36,8 @@ class Speculation:
         tiers: tuple[int, ...] | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ):
-        self._scheduler, self._drafter, self._tiers, self._clock = scheduler, drafter, tiers, clock
+        self._scheduler, self._tiers, self._clock = scheduler, tiers, clock
+        self._plans_ahead = drafter.has_passes and own is None
         self.learning = learning
         self.decider = Decider(scheduler, drafter, own, learning, tiers, lambda: self._clock())
         self._ended: list[str] = []  # requests that have ended since the last step was scheduled
@@ -49,7 +51,7 @@ class Speculation:
 
     def before_schedule(self) -> None:
         """Make a decision, unless that was done while the last step ran. Cut drafts to what is to be verified."""
-        is_decided = self._drafter.has_passes and self._decision is not None
+        is_decided = self._plans_ahead and self._decision is not None
         if is_decided and self._has_nothing_to_cut():
             return
         rows = batch.decoding(self._scheduler)
@@ -70,7 +72,7 @@ class Speculation:
         drafts = output.scheduled_spec_decode_tokens
         verified = dict(zip(drafts, map(len, drafts.values()), strict=True))
         num_decoding, prefill, context_tokens = self._fed(output.num_scheduled_tokens, verified)
-        has_drafts = not self._drafter.has_passes or self._last_draft_length >= self._decision.draft_length
+        has_drafts = not self._plans_ahead or self._last_draft_length >= self._decision.draft_length
         is_carried_out = self._is_open and has_drafts
         self._is_open = self._is_open and not has_drafts
         self._steps[id(output)] = Step(
@@ -96,7 +98,7 @@ class Speculation:
         self._learn()
         newest = next(reversed(self._steps.values()), None)
         is_held = newest is not None and newest.decision is not None and (self._tiers or len(self._steps) > 1)
-        if self._drafter.has_passes and not self._is_open and not is_held:
+        if self._plans_ahead and not self._is_open and not is_held:
             self._decide(batch.decoding(self._scheduler))
 
     def before_update(self, output, model_output) -> tuple[Step, EmittedTokens] | None:
