@@ -185,6 +185,16 @@ def test_other_policies_and_model_free_drafts_are_not_bound_to_graphs(changes, t
     assert "uniform" not in caplog.text
 
 
+@pytest.mark.parametrize("method", ["ngram_gpu", "medusa"])
+def test_drafts_of_one_length_without_passes_are_bound_to_graphs(method, tmp_path, caplog):
+    graphs = {"cudagraph_mode": FULL_GRAPHS, "num_speculative_tokens_per_batch_size": [[1, 2, 4], [3, 8, 2]]}
+    with caplog.at_level(logging.INFO, "vllm.smartspec"):
+        engine = run(make_config(tmp_path, method=method, **graphs))
+    assert_texts_are_right(engine)
+    assert "policy uniform:2,4" in caplog.text
+    assert all(len(set(lengths)) == 1 for lengths in engine.verified_lengths if lengths)
+
+
 def test_callers_may_request_shorter_drafts(tmp_path):
     engine = ToyEngine(Scheduler(make_config(tmp_path, settings={"policy": "fixed:4"})), acceptance=0.9)
     engine.add(0, 20, 60, smartspec_max_draft_tokens=0)

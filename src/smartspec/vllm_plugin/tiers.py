@@ -1,7 +1,6 @@
 """Draft lengths for which vLLM has captured full graphs of decoding: tiers, in which all requests draft alike."""
 
-from smartspec.vllm_plugin.speculation import MODEL_FREE
-
+RAGGED = ("ngram", "suffix", "custom_class")  # a draft is as long as what is found
 AUTOMATIC = "goodput"  # the policy that gives way to tiers
 
 
@@ -14,7 +13,7 @@ def captured_lengths(vllm_config) -> tuple[int, ...] | None:
     """
     speculation = vllm_config.speculative_config
     mode = vllm_config.compilation_config.cudagraph_mode
-    if speculation.method in MODEL_FREE or mode is None or not mode.has_full_cudagraphs():
+    if speculation.method in RAGGED or mode is None or not mode.has_full_cudagraphs():
         return None
     table = getattr(speculation, "num_speculative_tokens_per_batch_size", None)
     if not table:
