@@ -100,11 +100,13 @@ class Client:
         self._rng = np.random.default_rng(0)
 
     def run(self, num_ended: int) -> Window:
-        """Go on until so many more requests have ended."""
+        """Go on until so many more requests have ended, or all have."""
         window = Window(began=time.perf_counter())
         while len(window.ended) < num_ended:
             self._send()
             if not self._core.scheduler.has_requests() and not self._core.batch_queue:
+                if self._sent == len(self._load.prompt):  # more than that ended in the last step before
+                    break
                 self._rest()
                 wait_until(self._began + self._load.arrival[self._sent])
                 continue
