@@ -328,8 +328,6 @@ def test_every_policy_is_in_the_table_of_the_field_and_every_published_one_has_i
     assert named == {*POLICIES, "fixed", "uniform", "perfect-estimates"}
     policies = (DOCS / "methods.md").read_text().partition("\n## Ways to draft\n")[0]
     ideas = {
-        name
-        for names in re.findall(r"^\* \*\*([^*]+?)\.?\*\*", policies, re.MULTILINE)
-        for name in names.split(", ")
+        name for names in re.findall(r"^\* \*\*([^*]+?)\.?\*\*", policies, re.MULTILINE) for name in names.split(", ")
     }
     assert set(POLICIES) - ours == ideas
