@@ -7,6 +7,8 @@ import numpy as np
 from vllm.schedulers import AsyncScheduler, ModelRunnerOutput, Request, Scheduler
 from vllm.v1.outputs import DraftTokenIds
 
+from smartspec import vllm_plugin
+
 VOCABULARY = 1000
 FULL_GRAPHS = SimpleNamespace(has_full_cudagraphs=lambda: True)
 
@@ -135,3 +137,22 @@ class ToyEngine:
     def _decodes(self, name: str) -> bool:
         request = self.scheduler.requests.get(name)
         return request is not None and request.num_tokens - request.num_computed_tokens == 1
+
+
+def run(config, *, acceptance=0.7, num_requests=6, max_tokens=120, **options) -> ToyEngine:
+    """Requests of several lengths to their end, under our scheduler."""
+    engine = ToyEngine(
+        vllm_plugin.Scheduler(config),
+        acceptance=acceptance,
+        has_passes=config.speculative_config.method == "draft_model",
+        **options,
+    )
+    for number in range(num_requests):
+        engine.add(number, prompt_tokens=20 + 7 * number, max_tokens=max_tokens + 5 * number)
+    engine.run()
+    return engine
+
+
+def assert_texts_are_right(engine: ToyEngine) -> None:
+    for number, name in enumerate(engine.texts):
+        assert engine.texts[name] == engine.expected(name), f"request {number}"

@@ -1,0 +1,42 @@
+"""Where vLLM has captured graphs of lengths that all requests share, all requests of a step share one."""
+
+import logging
+from itertools import chain
+
+import pytest
+from toy_engine import FULL_GRAPHS, assert_texts_are_right, make_config, run
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize(
+    ("table", "tiers"),
+    [(None, {4}), ([[1, 2, 4], [3, 6, 2], [7, 8, 0]], {2, 4}), ([[1, 8, 9]], {4})],
+    ids=["no table", "table", "longer than configured"],
+)
+def test_where_graphs_are_captured_all_requests_of_a_step_share_a_length(table, tiers, is_async, tmp_path, caplog):
+    graphs = {"cudagraph_mode": FULL_GRAPHS, "num_speculative_tokens_per_batch_size": table}
+    with caplog.at_level(logging.INFO, "vllm.smartspec"):
+        engine = run(make_config(tmp_path, method="draft_model", is_async=is_async, **graphs))
+    assert_texts_are_right(engine)
+    assert f"policy uniform:{','.join(map(str, sorted(tiers)))}" in caplog.text
+    steps = list(zip(engine.verified_lengths, engine.num_decoding, strict=True))
+    assert set(chain.from_iterable(engine.verified_lengths)) == tiers
+    ragged = [step for step, rows in steps if step and (len(set(step)) > 1 or len(step) < rows)]
+    assert not ragged
+
+
+@pytest.mark.parametrize("changes", [{"method": "ngram"}, {"settings": {"policy": "fixed:3"}}])
+def test_other_policies_and_model_free_drafts_are_not_bound_to_graphs(changes, tmp_path, caplog):
+    with caplog.at_level(logging.INFO, "vllm.smartspec"):
+        run(make_config(tmp_path, cudagraph_mode=FULL_GRAPHS, **{"method": "draft_model"} | changes), num_requests=1)
+    assert "uniform" not in caplog.text
+
+
+@pytest.mark.parametrize("method", ["ngram_gpu", "medusa"])
+def test_drafts_of_one_length_without_passes_are_bound_to_graphs(method, tmp_path, caplog):
+    graphs = {"cudagraph_mode": FULL_GRAPHS, "num_speculative_tokens_per_batch_size": [[1, 2, 4], [3, 8, 2]]}
+    with caplog.at_level(logging.INFO, "vllm.smartspec"):
+        engine = run(make_config(tmp_path, method=method, **graphs))
+    assert_texts_are_right(engine)
+    assert "policy uniform:2,4" in caplog.text
+    assert all(len(set(lengths)) == 1 for lengths in engine.verified_lengths if lengths)
