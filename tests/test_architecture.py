@@ -21,6 +21,7 @@ LAYERS = {
     "train": {"control", "core", "drafters", "engine", "workload"},
     "sim": {"control", "core", "drafters", "workload"},
     "bench": {"workload", "sim"},
+    "report": {"control", "core", "drafters", "workload", "sim", "bench"},
     "vllm_plugin": {"control", "core", "drafters"},
 }
 LIBRARIES = {
@@ -39,6 +40,7 @@ LIBRARIES = {
     },
     "train": {"numpy", "torch", "transformers", "safetensors", "datasets"},
     "bench": {"numpy", "httpx", "matplotlib", "rich"},
+    "report": {"numpy", "httpx", "matplotlib", "rich", "jinja2"},
     "vllm_plugin": {"numpy", "vllm", "prometheus_client"},
     "cli": {"numpy", "typer", "rich"},
 }  # fmt: skip
