@@ -22,13 +22,15 @@ TARGET, PLAIN, QUERIED = 0.006, 0.0001, 0.0004  # seconds of a pass, and of the 
 
 
 def run(budget, num_steps, saved=0.0, rows=4, has_prefill=False):
-    """bool [num_steps], which steps queried the drafters; drafts are expected to save so many seconds."""
+    """bool [num_steps], which steps queried the drafters; drafts are expected to save so many seconds, and do."""
     queried = []
     for _ in range(num_steps):
         queried.append(budget.may_query(rows))
         seconds = StepSeconds(draft=0.0, target=TARGET, host=QUERIED if queried[-1] else PLAIN)
-        saved_seconds = saved * queried[-1]
-        budget.settle(rows, seconds, queried=queried[-1], saved_seconds=saved_seconds, has_prefill=has_prefill)
+        if saved and queried[-1]:
+            gained, goodput = rows, rows / (TARGET + saved)
+            budget.compare(2 * TARGET, TARGET, gained, goodput, saved, speculated=True, has_prefill=has_prefill)
+        budget.settle(rows, seconds, queried=queried[-1], has_prefill=has_prefill)
     return np.array(queried)
 
 
@@ -56,6 +58,20 @@ def test_one_good_step_pays_for_those_after_it():
     assert run(budget, 10).all() and not run(budget, 5).any()
 
 
+def test_savings_that_do_not_come_pay_for_nothing():
+    budget = Budget(SETTINGS)
+    run(budget, 200)
+    queried = []
+    for _ in range(3000):
+        queried.append(budget.may_query(4))
+        host = QUERIED if queried[-1] else PLAIN
+        if queried[-1]:  # a fifth fewer tokens than expected, and nothing is left of the gain
+            budget.compare(2 * TARGET, TARGET, 4, 4 / TARGET, TARGET / 5, speculated=True, has_prefill=False)
+        seconds = StepSeconds(draft=0.0, target=TARGET, host=host)
+        budget.settle(4, seconds, queried=queried[-1], has_prefill=False)
+    assert np.mean(queried[-2000:]) < 0.1
+
+
 def test_batch_sizes_have_their_own_price():
     budget = Budget(SETTINGS)
     run(budget, 300)
@@ -80,7 +96,7 @@ def test_without_a_budget_every_step_queries():
 def test_explorations_have_the_time_of_one_step_and_a_share_of_all_steps():
     budget = Budget(replace(SETTINGS, share=0.01))
     seconds = StepSeconds(draft=0.0, target=2.0, host=0.0)
-    settle = lambda: budget.settle(4, seconds, queried=True, saved_seconds=0.0, has_prefill=False)  # noqa: E731
+    settle = lambda: budget.settle(4, seconds, queried=True, has_prefill=False)  # noqa: E731
     assert not budget.buys(0.1)
     settle()
     assert not budget.buys(2.1)
@@ -101,7 +117,7 @@ def play(budget, num_steps, gain, seed=0, off_every=16, off_seconds=0.05, unders
     rng = np.random.default_rng(seed)
     true_off = off_seconds * understated
     compare = lambda seconds, gained, speculated: budget.compare(  # noqa: E731
-        seconds, off_seconds, gained, ROWS / off_seconds, speculated=speculated, has_prefill=False
+        seconds, off_seconds, gained, ROWS / off_seconds, 0.0, speculated=speculated, has_prefill=False
     )
     for step in range(num_steps):
         noise = np.exp(0.03 * rng.standard_normal())
@@ -141,7 +157,7 @@ def test_a_debt_is_paid_by_plain_steps_and_doubles_with_the_next_one():
         num_steps = 0
         budget._is_first = False
         while budget.reason is not None:
-            budget.settle(ROWS, seconds, queried=False, saved_seconds=0.0, has_prefill=False)
+            budget.settle(ROWS, seconds, queried=False, has_prefill=False)
             num_steps += 1
         assert budget.may_query(ROWS)
         pauses.append(num_steps)
@@ -151,7 +167,7 @@ def test_a_debt_is_paid_by_plain_steps_and_doubles_with_the_next_one():
 def test_without_a_non_speculative_step_nothing_is_known_and_nothing_distrusted():
     budget = Budget(SETTINGS)
     for _ in range(200):
-        budget.compare(1.0, 0.05, 0.0, ROWS / 0.05, speculated=True, has_prefill=False)
+        budget.compare(1.0, 0.05, 0.0, ROWS / 0.05, 0.0, speculated=True, has_prefill=False)
     assert budget.reason is None
 
 
@@ -161,7 +177,7 @@ def test_prefill_time_is_not_held_against_drafts():
     for step in range(200):
         speculated = bool(step % 8)
         seconds, gained = 1.0 + 0.002 * speculated, 0.5 * ROWS * speculated
-        budget.compare(seconds, 1.0, gained, ROWS / 0.05, speculated=speculated, has_prefill=True)
+        budget.compare(seconds, 1.0, gained, ROWS / 0.05, 0.0, speculated=speculated, has_prefill=True)
     assert budget.reason is None
 
 

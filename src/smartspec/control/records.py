@@ -255,7 +255,11 @@ class StepSeconds:
 
     @property
     def total(self) -> float:
-        return self.draft + self.target + self.host
+        return self.passes + self.host
+
+    @property
+    def passes(self) -> float:
+        return self.draft + self.target
 
 
 @dataclass(frozen=True)

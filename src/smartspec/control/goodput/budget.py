@@ -3,14 +3,15 @@
 Every step earns a share of its time. All possible losses against plain decoding are paid from that:
 
 * queries: looking for drafts and planning take time of the host, whether or not any draft is worth verifying. A step
-  that queries the drafters pays what that takes, by measurement, and earns what its drafts are expected to save. Where
-  drafts pay, every step queries. Where they do not, their account is soon empty, and drafters are queried only when the
-  share has paid for it. A draft that saves much fills the account again.
+  that queries the drafters pays what that takes, by measurement, and earns what its drafts are expected to save, less
+  what such expectations were lately wrong by. Where drafts pay, every step queries. Where they do not, their account is
+  soon empty, and drafters are queried only when the share has paid for it.
 * explorations: steps that are not believed to be best pay what they are expected to lose. Their account is one of its
   own, as queries that do not pay would leave nothing for them.
 * distrust: expectations may be wrong. A cost model that understates a draft token explains slow steps by a slow
-  machine. So measured values are compared, too: what speculative steps took against what plain decoding would have
-  taken for the same tokens, by plain steps measured lately. If they lose beyond noise, both accounts are overdrawn.
+  machine. So measured values are compared, too: what passes of speculative steps took against what those of plain
+  decoding would have taken for the same tokens, by plain steps measured lately. If they lose beyond noise, both
+  accounts are overdrawn.
 
 An overdrawn account means plain decoding until the share has paid the debt, twice as long every further time.
 What an account may save up is the time of one step; so much is there at the start.
@@ -22,7 +23,7 @@ from smartspec.control.goodput.settings import BudgetSettings
 from smartspec.control.latency.robust_mean import RobustMean
 from smartspec.control.records import StepSeconds
 
-_NO_SUMS = (0.0, 0.0, 0.0, 0.0)
+_NO_SUMS = (0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 class Budget:
@@ -38,12 +39,12 @@ class Budget:
         self._pause = settings.memory // 2
         # Of the host, by batch size and whether drafters were queried.
         self._host: dict[tuple[int, bool], RobustMean] = defaultdict(RobustMean)
-        self._last: tuple[int, bool] | None = None
+        self._has_queried = True  # the last step, or it had prefill
         self._off_ratio = {
             False: RobustMean(),
             True: RobustMean(),
         }  # measured by predicted, by whether there is prefill
-        self._sums = _NO_SUMS  # of speculative steps: number, seconds lost, their squares, seconds
+        self._sums = _NO_SUMS  # of speculative steps: number, seconds lost, squares, seconds, missed
 
     def may_query(self, num_rows: int) -> bool:
         """Whether a step of so many decoding requests can pay for queries."""
@@ -56,23 +57,20 @@ class Budget:
         self.for_explorations -= max(seconds, 0.0)
         return True
 
-    def settle(
-        self, num_rows: int, seconds: StepSeconds, *, queried: bool, saved_seconds: float, has_prefill: bool
-    ) -> None:
-        """A step of decoding requests is over. saved_seconds: what its drafts were expected to save."""
+    def settle(self, num_rows: int, seconds: StepSeconds, *, queried: bool, has_prefill: bool) -> None:
+        """A step of decoding requests is over, and compared."""
         size = size_of(num_rows)
         price = self._query_seconds(size) if queried else 0.0
         earned = seconds.total if self._is_first else self._settings.share * seconds.total
         self._is_first = False
-        self.for_queries = min(self.for_queries + earned + saved_seconds - price, max(seconds.total, price))
+        self.for_queries = min(self.for_queries + earned - price, max(seconds.total, price))
         self.for_explorations = min(self.for_explorations + earned, seconds.total)
         if self.for_explorations >= 0.0:
             self.reason = None
-        # Prompts keep the host busy, too, and so does learning from the step before.
-        this = None if has_prefill else (size, queried)
-        if this is not None and this == self._last:
-            self._host[this].observe(seconds.host)
-        self._last = this
+        # Prompts keep the host busy, too, and so does learning from queries of the step before.
+        if not has_prefill and (queried or not self._has_queried):
+            self._host[size, queried].observe(seconds.host)
+        self._has_queried = queried or has_prefill
 
     def compare(
         self,
@@ -80,23 +78,29 @@ class Budget:
         off_seconds: float,
         gained_tokens: float,
         off_goodput: float,
+        saved_seconds: float,
         *,
         speculated: bool,
         has_prefill: bool,
     ) -> None:
-        """What a step took, and what it was predicted to take without drafts. gained_tokens: (weighted) tokens that its
-        drafts brought; off_goodput: tokens per second predicted of steps without drafts and without prefill."""
+        """What the passes of a step took, and were predicted to take without drafts. gained_tokens: (weighted) tokens
+        that its drafts brought; off_goodput: tokens per second predicted of steps without drafts and without prefill;
+        saved_seconds: what the drafts were expected to save, 0 in an exploration."""
         settings, ratio = self._settings, self._off_ratio[has_prefill]
         if not speculated:
             ratio.observe(seconds / off_seconds)
             return
         correction = ratio.mean or 1.0
         lost = seconds - correction * (off_seconds + gained_tokens / off_goodput)
-        seen, fade = (1.0, lost, lost * lost, seconds), 1.0 - 1.0 / settings.memory
-        num, lost, squares, total = (fade * old + new for old, new in zip(self._sums, seen, strict=True))
-        self._sums = num, lost, squares, total
+        missed = saved_seconds + lost if saved_seconds else 0.0
+        seen, fade = (1.0, lost, lost * lost, seconds, missed), 1.0 - 1.0 / settings.memory
+        self._sums = tuple(fade * old + new for old, new in zip(self._sums, seen, strict=True))
+        num, lost, squares, total, missed = self._sums
+        least_steps = settings.memory / 3
+        if saved_seconds:
+            self.for_queries += saved_seconds - missed / max(num, least_steps)
         spread = max(squares - lost * lost / num, 0.0) ** 0.5
-        is_known = num >= settings.memory / 3 and any(known.mean for known in self._off_ratio.values())
+        is_known = num >= least_steps and any(known.mean for known in self._off_ratio.values())
         least = max(settings.tolerance * total, settings.significance * spread)
         if is_known and settings.share and lost > least:
             self._overdraw(num, lost / total, seconds)

@@ -85,19 +85,14 @@ class Goodput(Policy):
         view, settled = outcome.view, plan.settled
         self._lifetime.observe(outcome)
         self._prefill_price.observe(outcome)
-        if view.num_rows:
-            self._exploration.step(view.num_rows)
-            self.budget.settle(
-                view.num_rows,
-                outcome.seconds,
-                queried=plan.queried,
-                saved_seconds=settled.saved_seconds if isinstance(settled, Settled) else 0.0,
-                has_prefill=view.prefill_tokens > 0,
-            )
         if isinstance(settled, Settled):
             self._compare(settled, outcome)
             if self.uniform_lengths and settled.is_planned:
                 self._tell_hysteresis(settled.best, outcome)
+        if view.num_rows:
+            self._exploration.step(view.num_rows)
+            has_prefill = view.prefill_tokens > 0
+            self.budget.settle(view.num_rows, outcome.seconds, queried=plan.queried, has_prefill=has_prefill)
 
     def end(self, request_id: int) -> None:
         self._lifetime.request_ended(request_id)
@@ -155,18 +150,19 @@ class Goodput(Policy):
         return others
 
     def _compare(self, settled: Settled, outcome: Outcome) -> None:
-        view, seconds, off_seconds = outcome.view, outcome.seconds.total, settled.best.plan.off_seconds
-        speculated = any(outcome.drafted.tolist())
-        if not speculated:
-            # By what is known now: else a first step that corrects a wrong profile would count as an error for long.
-            off_seconds = float(settled.latency.target_seconds(view, np.zeros(1))[0]) + settled.latency.host_seconds
-        if settled.best.prices.off <= 0 or off_seconds <= 0:
+        view, best, speculated = outcome.view, settled.best, any(outcome.drafted.tolist())
+        # Of plain steps by what is known now: else a first step that corrects a wrong profile counts as an error for
+        # long.
+        known = best.target_seconds if speculated else settled.latency.target_seconds(view, np.zeros(1))
+        off_seconds = float(known[0])
+        if best.prices.off <= 0 or off_seconds <= 0:
             return
         self.budget.compare(
-            seconds,
+            outcome.seconds.passes,
             off_seconds,
             float(view.weights @ outcome.accepted) if speculated else 0.0,
-            settled.best.prices.off,
+            best.prices.off,
+            settled.saved_seconds,
             speculated=speculated,
             has_prefill=view.prefill_tokens > 0,
         )
