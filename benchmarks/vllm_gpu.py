@@ -18,7 +18,7 @@ import typer
 from lib.commands import application, run
 from lib.emulated_gpu.cells import ADAPTIVE, DYNAMIC_SD, Cell, Records
 from lib.emulated_gpu.published import emulated_milliseconds, published_steps
-from lib.emulated_gpu.report import details, markdown, speeds
+from lib.emulated_gpu.report import details, latencies, markdown, speeds
 from lib.emulated_gpu.setups import DRAFTERS, SETUPS, setup_of
 from lib.emulated_gpu.tables import dynamic_sd_table
 
@@ -38,7 +38,7 @@ def policies(
         str, typer.Option(help=f"Of {', '.join(SETUPS)}, or JSON files of the plugin's cache.")
     ] = "8b-h100",
     drafters: Annotated[str, typer.Option(help=f"Of {', '.join(DRAFTERS)}.")] = "eagle3,ngram",
-    loads: Annotated[str, typer.Option(help="closed:N at a time, poisson:RATE, trace:FILE, trace:FILE@SPEED.")] = LOADS,
+    loads: Annotated[str, typer.Option(help="closed:N at a time, poisson:RATE, trace:FILE@SPEED@REQUESTS.")] = LOADS,
     policies: Annotated[str, typer.Option(help="dynamic-sd needs fixed:K in closed loops.")] = POLICIES,
     scheduling: Annotated[str, typer.Option(help="async, sync.")] = "async",
     longest: Annotated[int, typer.Option(min=1, help="Longest draft.")] = 5,
@@ -146,7 +146,7 @@ def tables(folder: Folder = Path("build/vllm-gpu")) -> None:
 
 
 def _print(found: dict[Cell, dict], policies: list[str]) -> None:
-    for text in (speeds(found, policies), details(found)):
+    for text in filter(None, (speeds(found, policies), latencies(found, policies), details(found))):
         print(f"\n{text}")
 
 

@@ -165,6 +165,18 @@ def test_the_worst_cell_comes_first():
     assert lines[3] == "| 8b-h100 | eagle3 | closed:1 | 100 | 200 | 210 | 1.050 | 2.10 |"
 
 
+def test_where_requests_come_at_given_moments_latency_counts():
+    names = ["off", "fixed:3", "goodput"]
+    found = {}
+    for load, seconds in {"poisson:4": (2.0, 1.0, 1.0), "trace:/a/b.csv@2": (2.0, 1.0, 1.1)}.items():
+        cells_of = [replace(CELL, load=load, policy=name) for name in names]
+        found |= {cell: {"e2e": s} for cell, s in zip(cells_of, seconds, strict=True)}
+    lines = report.latencies(found, names).splitlines()
+    assert lines[2] == "| 8b-h100 | eagle3 | trace:b.csv@2 | 2,000 | 1,000 | 1,100 | 1.100 | 0.55 |"
+    assert lines[3].startswith("| 8b-h100 | eagle3 | poisson:4 |")
+    assert not report.speeds(found, names) and not report.latencies({CELL: {}}, names)
+
+
 def test_steps_run_one_after_the_other_and_rest_does_not_count_as_idle():
     gpu = clock.Clock()
     start = gpu.run(100.0)

@@ -58,8 +58,8 @@ def test_requests_end_with_what_the_target_says(drafter, policy, is_async, tmp_p
 def test_requests_of_a_trace_come_at_their_moments(tmp_path):
     acceptance, cells, engine, load = parts()
     trace = tmp_path / "trace.csv"
-    trace.write_text("arrival_s,prompt_tokens,output_tokens\n0,20,4\n0.2,20,4\n0.8,20,4\n")
-    cell = cells.Cell("8b-h100", "eagle3", f"trace:{trace}@2", "fixed:3", acceptance="0.8")
+    trace.write_text("arrival_s,prompt_tokens,output_tokens\n0,20,4\n0.2,20,4\n0.8,20,4\n0.9,20,4\n")
+    cell = cells.Cell("8b-h100", "eagle3", f"trace:{trace}@2@3", "fixed:3", acceptance="0.8")
     requests = load.Load.of(cell)
     assert requests.concurrency is None and requests.arrival.tolist() == [0.0, 0.1, 0.4]
     stated = acceptance.StatedAcceptance(cell.acceptance, cell.longest, cell.seed)

@@ -13,10 +13,10 @@ class Cell:
     """One policy under one load on one set-up.
 
     setup, drafter: names of setups. load: closed:N (N requests at a time), poisson:RATE (requests per second), or
-    trace:FILE (as `simulate --trace`; trace:FILE@2 comes twice as fast). policy: off (no speculation is configured),
-    fixed:K, dynamic-sd, adaptive-verification, or a policy of SmartSpec's. longest: of drafts. acceptance, found_share:
-    see StatedAcceptance; or texts:FILE. prompt_tokens, output_tokens: means; a request has half to one and a half times
-    as many, unless texts or a trace say.
+    trace:FILE (as `simulate --trace`; trace:FILE@2@300 comes twice as fast and has 300 requests). policy: off (no
+    speculation is configured), fixed:K, dynamic-sd, adaptive-verification, or a policy of SmartSpec's. longest: of
+    drafts. acceptance, found_share: see StatedAcceptance; or texts:FILE. prompt_tokens, output_tokens: means; a request
+    has half to one and a half times as many, unless texts or a trace say.
     """
 
     setup: str
@@ -30,6 +30,11 @@ class Cell:
     prompt_tokens: int = 256
     output_tokens: int = 200
     seed: int = 0
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether clients wait for answers. Otherwise requests come at given moments, and what counts is latency."""
+        return self.load.startswith("closed:")
 
     @property
     def is_ours(self) -> bool:

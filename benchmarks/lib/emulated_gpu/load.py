@@ -63,8 +63,8 @@ class Load:
 
 
 def _of_trace(value: str) -> Load:
-    path, _, faster = value.partition("@")
-    trace = read_trace(path, time_scale=float(faster or 1))
+    path, faster, limit = [*value.split("@"), "", ""][:3]
+    trace = read_trace(path, time_scale=float(faster or 1), limit=int(limit) if limit else None)
     warm = round(WARM_SHARE * len(trace))
     columns = trace.num_prompt_tokens, trace.num_output_tokens
     return Load(warm, len(trace) - warm, *columns, arrival=trace.arrival_seconds)

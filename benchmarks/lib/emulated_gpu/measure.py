@@ -9,31 +9,44 @@ from lib.emulated_gpu.acceptance import Acceptance, StatedAcceptance, TextAccept
 from lib.emulated_gpu.cells import Cell
 from lib.emulated_gpu.engine import make_engine
 from lib.emulated_gpu.load import Client, Load, Window
+from lib.vllm_timed import HOOKS, MEANWHILE, Timed
 
 TEXTS = "texts:"
 
 
 class HostTimes:
-    """Seconds of calls of the scheduler, by name."""
+    """Seconds of calls of the scheduler, by name: one entry a step. ours: of SmartSpec's hooks in these calls, and of
+    what it does while a pass runs; zeros without SmartSpec. Both are timed in the same calls, so that the share of ours
+    does not depend on how fast the machine is."""
 
     def __init__(self, scheduler):
         self.schedule: list[float] = []
         self.update: list[float] = []
-        scheduler.schedule = self._timed(scheduler.schedule, self.schedule)
-        scheduler.update_from_output = self._timed(scheduler.update_from_output, self.update)
+        self.ours: dict[str, list[float]] = {"schedule": [], "update": [], "meanwhile": []}
+        hooks, meanwhile = Timed(time.perf_counter), Timed(time.perf_counter)
+        if speculation := getattr(scheduler, "speculation", None):
+            hooks.wrap(speculation, HOOKS)
+            meanwhile.wrap(speculation, MEANWHILE)
+        for name, seconds, ours, timed in (
+            ("schedule", self.schedule, "schedule", hooks),
+            ("update_from_output", self.update, "update", hooks),
+            ("get_grammar_bitmask", [], "meanwhile", meanwhile),
+        ):
+            setattr(scheduler, name, self._timed(getattr(scheduler, name), seconds, self.ours[ours], timed))
 
     def clear(self) -> None:
-        self.schedule.clear()
-        self.update.clear()
+        for seconds in (self.schedule, self.update, *self.ours.values()):
+            seconds.clear()
 
     @staticmethod
-    def _timed(method, seconds: list[float]):
+    def _timed(method, seconds: list[float], ours: list[float], timed: Timed):
         def call(*arguments, **options):
-            began = time.perf_counter()
+            began, before = time.perf_counter(), timed.seconds
             try:
                 return method(*arguments, **options)
             finally:
                 seconds.append(time.perf_counter() - began)
+                ours.append(timed.seconds - before)
 
         return call
 
@@ -41,7 +54,7 @@ class HostTimes:
 def measure(cell: Cell, folder: Path, table: list | None) -> dict:
     """Figures of a cell, by name. Seconds are those of requests: to the first token, per token after it, in all; mean
     and 99th percentile. idle: share of time in which the GPU waited for the host. graphs: share of steps in full
-    graphs. drafted, verified: tokens per request and step."""
+    graphs. our_..._ms: SmartSpec's part of a step, see HostTimes. drafted, verified: tokens per request and step."""
     texts = read_texts(Path(cell.acceptance.removeprefix(TEXTS))) if cell.acceptance.startswith(TEXTS) else []
     if texts:
         acceptance: Acceptance = TextAcceptance(texts, cell.longest)
@@ -75,6 +88,7 @@ def _figures(window: Window, seconds: float, gpu, idle: float, host: HostTimes) 
         "idle": idle / seconds,
         "schedule_ms": 1e3 * float(np.median(host.schedule)),
         "update_ms": 1e3 * float(np.median(host.update)),
+        **{f"our_{name}_ms": 1e3 * float(np.median(seconds)) for name, seconds in host.ours.items()},
         "requests": float(rows.mean()),
         "drafted": float(made.mean()),
         "verified": float(verified.sum() / rows.sum()),

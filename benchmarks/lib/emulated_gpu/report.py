@@ -1,6 +1,7 @@
 """Measured cells as tables in Markdown, the worst one first."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 
 from lib.emulated_gpu.cells import OFF, Cell
 
@@ -23,18 +24,31 @@ def by_scene(found: dict[Cell, dict]) -> dict[tuple, dict[str, tuple[Cell, dict]
 
 
 def speeds(found: dict[Cell, dict], policies: list[str]) -> str:
-    """Tokens per second of each policy; SmartSpec's relative to the best other one, and to off."""
+    """Closed loops: tokens per second of each policy; SmartSpec's relative to the best other one, and to off."""
+    scenes = by_scene({cell: figures for cell, figures in found.items() if cell.is_closed})
+    return _compared(scenes, policies, "tokens_per_second", 1.0, max)
+
+
+def latencies(found: dict[Cell, dict], policies: list[str]) -> str:
+    """Requests that come at given moments: mean milliseconds to the last token, and the same ratios."""
+    scenes = by_scene({cell: figures for cell, figures in found.items() if not cell.is_closed})
+    return _compared(scenes, policies, "e2e", 1e3, min)
+
+
+def _compared(scenes: dict, policies: list[str], figure: str, unit: float, best: Callable) -> str:
+    """best: of several values, max or min. Empty without scenes."""
     rows = []
-    for cells in by_scene(found).values():
+    for cells in scenes.values():
         cell = next(iter(cells.values()))[0]
-        speed = {name: figures["tokens_per_second"] for name, (_, figures) in cells.items()}
-        others = [value for name, value in speed.items() if name != OURS]
-        ours = speed.get(OURS, float("nan"))
-        of_best = ours / max(others) if others else float("nan")
-        of_off = ours / speed[OFF] if OFF in speed else float("nan")
-        figures = [f"{speed[name]:.0f}" if name in speed else "-" for name in policies]
-        rows.append((of_best, [*_scene(cell), *figures, f"{of_best:.3f}", f"{of_off:.2f}"]))
-    return markdown((*_SCENE, *policies, "of best", "of off"), [row for _, row in sorted(rows, key=lambda r: r[0])])
+        values = {name: unit * figures[figure] for name, (_, figures) in cells.items()}
+        others = [value for name, value in values.items() if name != OURS]
+        ours = values.get(OURS, float("nan"))
+        of_best = ours / best(others) if others else float("nan")
+        of_off = ours / values[OFF] if OFF in values else float("nan")
+        shown = [f"{values[name]:,.0f}" if name in values else "-" for name in policies]
+        rows.append((of_best, [*_scene(cell), *shown, f"{of_best:.3f}", f"{of_off:.2f}"]))
+    rows.sort(key=lambda row: row[0], reverse=best is min)
+    return markdown((*_SCENE, *policies, "of best", "of off"), [row for _, row in rows]) if rows else ""
 
 
 def details(found: dict[Cell, dict]) -> str:
@@ -45,8 +59,8 @@ def details(found: dict[Cell, dict]) -> str:
             cell.policy,
             f"{f['tokens_per_second']:.0f}",
             f"{100 * f['idle']:.1f}",
-            f"{f['schedule_ms']:.2f}",
-            f"{f['update_ms']:.2f}",
+            *(_shown(f, name) for name in ("schedule_ms", "our_schedule_ms", "update_ms", "our_update_ms")),
+            _shown(f, "our_meanwhile_ms"),
             f"{f['drafted']:.2f}",
             f"{f['verified']:.2f}",
             f"{f['tokens_per_step']:.2f}",
@@ -56,7 +70,8 @@ def details(found: dict[Cell, dict]) -> str:
         for cell, f in sorted(found.items(), key=lambda pair: -pair[1]["idle"])
     ]
     columns = (
-        "policy", "tokens/s", "idle %", "schedule ms", "update ms", "drafted", "verified", "tokens/step", "graphs %",
+        "policy", "tokens/s", "idle %", "schedule ms", "ours", "update ms", "ours", "meanwhile ms",
+        "drafted", "verified", "tokens/step", "graphs %",
         "TTFT ms", "TPOT ms", "E2E ms",
     )  # fmt: skip
     return markdown((*_SCENE, *columns), rows)
@@ -65,5 +80,12 @@ def details(found: dict[Cell, dict]) -> str:
 _SCENE = ("GPU", "drafter", "load")
 
 
+def _shown(figures: dict, name: str) -> str:
+    """A dash for what older records lack."""
+    return f"{figures[name]:.2f}" if name in figures else "-"
+
+
 def _scene(cell: Cell) -> list[str]:
-    return [cell.setup, cell.drafter, cell.load + ("" if cell.is_async else " sync")]
+    kind, _, value = cell.load.partition(":")
+    load = f"{kind}:{Path(value).name}"
+    return [cell.setup, cell.drafter, load + ("" if cell.is_async else " sync")]
