@@ -102,10 +102,27 @@ def test_a_drafter_that_fails_leaves_vllm_without_drafts(model, prompts, expecte
 
 def test_workers_that_are_not_as_expected_sample_as_vllm_does(model, prompts, expected, tmp_path, monkeypatch, caplog):
     restless(monkeypatch)
-    monkeypatch.setattr(executor, "SAMPLE_PARAMETERS", ("something", "else"))
+    monkeypatch.setattr(executor, "RUNNER_PARAMETERS", ("something", "else"))
     with caplog.at_level(logging.WARNING), serving(model, IN_SCHEDULER, tmp_path, **EXECUTOR) as llm:
         assert answers(llm, prompts[:12]) == expected[:12]
-    assert "_sample takes" in caplog.text
+    assert "execute_model takes" in caplog.text
+
+
+def test_the_error_of_a_pass_is_raised(model, prompts, tmp_path):
+    """Though the workers are asked for its tokens before it has ended."""
+    with serving(model, IN_SCHEDULER, tmp_path, **EXECUTOR) as llm:
+        llm.llm_engine.engine_core.engine_core.model_executor.collective_rpc(fail_in_the_pass)
+        with pytest.raises(RuntimeError, match="no memory left"):
+            answers(llm, prompts[:1])
+
+
+def fail_in_the_pass(worker) -> None:
+    """The worker's model fails from here on."""
+
+    def fail(*_, **__):
+        raise ValueError("no memory left")
+
+    worker.model_runner._model_forward = fail
 
 
 def test_an_unknown_version(model, prompts, expected, tmp_path, monkeypatch, caplog):

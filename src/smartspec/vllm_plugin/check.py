@@ -77,8 +77,12 @@ NEEDS = (
         ("supports_pp", "supports_async_scheduling"),
     ),
     Need("v1/executor/uniproc_executor.py", "UniProcExecutor", {"collective_rpc": ("self", "method")}),
-    Need("v1/worker/gpu_model_runner.py", "GPUModelRunner", {"_sample": ("self", "logits", "spec_decode_metadata")}),
-    Need("v1/spec_decode/metadata.py", "SpecDecodeMetadata", attributes=("num_draft_tokens",)),
+    Need(
+        "v1/worker/gpu_model_runner.py",
+        "GPUModelRunner",
+        {"execute_model": ("self", "scheduler_output", "intermediate_tensors")},
+        ("speculative_config", "model_config"),
+    ),
     Need("platforms/interface.py", "Platform", {"get_device_name": ("cls",), "is_cpu": ("self",)}),
     Need(
         "v1/metrics/loggers.py",

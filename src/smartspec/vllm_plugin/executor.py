@@ -1,20 +1,20 @@
-"""vLLM's executor for drafts that are made in the scheduler. Two things of a step with drafts are left out where there
-are none: the call for drafts to the workers, and rejection sampling."""
+"""vLLM's executor for drafts that are made in the scheduler. Workers have no drafts, so they are not asked for any.
+They do steps without drafts as they do without speculation, and are asked to sample before a pass has ended."""
 
 import inspect
 import logging
+from concurrent.futures import Future
 
 from vllm.platforms import current_platform
 from vllm.v1.executor.abstract import Executor as VllmExecutor
 from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 from vllm.v1.executor.uniproc_executor import UniProcExecutor
-from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
 
 from smartspec.vllm_plugin.compatibility import drafts_in_scheduler
 
 logger = logging.getLogger("vllm.smartspec")  # below vLLM's own, whose handlers it so gets
 
-SAMPLE_PARAMETERS = ("logits", "spec_decode_metadata")  # of the model runner's _sample, vLLM 0.30 to 0.32
+RUNNER_PARAMETERS = ("scheduler_output", "intermediate_tensors")  # of a model runner's execute_model, V1
 
 
 class Executor(VllmExecutor):
@@ -32,14 +32,17 @@ class Executor(VllmExecutor):
     def _init_executor(self) -> None:
         super()._init_executor()
         self._drafts_here = drafts_in_scheduler(self.vllm_config)
+        self._nothing: Future[None] = Future()
+        self._nothing.set_result(None)
+        self._pass = self._nothing  # that the workers do, or did last
         if not self._drafts_here:
             return
         try:
-            problems = self.collective_rpc(sample_plainly, args=(SAMPLE_PARAMETERS,))
-        except Exception as error:  # of any kind: a server that samples as vLLM does is better than none
+            problems = self.collective_rpc(leave_out_speculation, args=(RUNNER_PARAMETERS,))
+        except Exception as error:  # of any kind: a server that works as vLLM does is better than none
             problems = [repr(error)]
         if any(problems):
-            text = "Steps without drafts are sampled by rejection, as vLLM does it: %s."
+            text = "Steps without drafts are computed as those with drafts, as vLLM does it: %s."
             logger.warning(text, next(filter(None, problems)))
 
     @classmethod
@@ -47,23 +50,42 @@ class Executor(VllmExecutor):
         """As vLLM's own."""
         return MultiprocExecutor.supports_async_scheduling()
 
+    def execute_model(self, scheduler_output, non_block: bool = False):
+        """Let the workers begin a pass. vLLM would wait for its end before it asks them to sample: here it may ask at
+        once, as with asynchronous scheduling."""
+        result = super().execute_model(scheduler_output, non_block=non_block)
+        if not (self._drafts_here and non_block and scheduler_output.total_num_scheduled_tokens):
+            return result
+        self._pass = result
+        return self._nothing
+
+    def sample_tokens(self, grammar_output, non_block: bool = False):
+        """What the workers answer after their pass. If that failed, its error is raised."""
+        output = super().sample_tokens(grammar_output, non_block=non_block)
+        if not non_block:
+            self._pass.result()
+        return output
+
     def take_draft_token_ids(self):
         """Nothing: the workers have no drafts."""
         return None if self._drafts_here else super().take_draft_token_ids()
 
 
-def sample_plainly(worker, expected: tuple[str, ...]) -> str | None:
-    """From here on a worker of vLLM uses the plain sampler for steps without drafts, which takes less time. If the
-    parameters of its sampling are not as expected, nothing changes, and a text says so."""
+def leave_out_speculation(worker, expected: tuple[str, ...]) -> str | None:
+    """From here on a worker of vLLM does steps without drafts as if no speculation were configured: it prepares less,
+    and uses the plain sampler. If its runner is not as expected, nothing changes, and a text says so."""
     runner = worker.model_runner
-    sample = getattr(runner, "_sample", None)
-    parameters = tuple(inspect.signature(sample).parameters) if callable(sample) else ()
-    if parameters != expected or "num_draft_tokens" not in SpecDecodeMetadata.__dataclass_fields__:
-        return f"{type(runner).__name__}._sample takes {parameters} in this version of vLLM, expected {expected}"
+    parameters = tuple(inspect.signature(runner.execute_model).parameters)
+    if parameters != expected or not hasattr(runner, "speculative_config"):
+        return f"{type(runner).__name__}.execute_model takes {parameters} in this version of vLLM, expected {expected}"
+    if runner.model_config.is_hybrid:
+        return "the model has states, whose place depends on accepted drafts"
+    execute_model, speculation = runner.execute_model, runner.speculative_config
 
-    def sample_of(logits, spec_decode_metadata):
-        has_drafts = spec_decode_metadata is not None and any(spec_decode_metadata.num_draft_tokens)
-        return sample(logits, spec_decode_metadata if has_drafts else None)
+    def execute_model_of(scheduler_output, intermediate_tensors=None):
+        # Sampling, which follows, reads it too.
+        runner.speculative_config = speculation if scheduler_output.scheduled_spec_decode_tokens else None
+        return execute_model(scheduler_output, intermediate_tensors)
 
-    runner._sample = sample_of
+    runner.execute_model = execute_model_of
     return None
