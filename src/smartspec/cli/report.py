@@ -35,8 +35,8 @@ def report(chosen: Chosen, **given) -> None:
     matrix, prompts = matrix_of(chosen, settings)
     ours = our_variant(matrix, chosen.subject)
     folder = Folder.open(chosen.output, matrix, environment(), _command_line())
-    if hasattr(signal, "SIGTERM"):
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that started servers are ended, too
+    for name in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: started servers end with this process
+        signal.signal(name, signal.default_int_handler)
     outcome = _measure(chosen, matrix, prompts, folder, settings, began)
     write_report(matrix, folder, ours)
     _tell(chosen, folder, outcome)
@@ -57,7 +57,7 @@ def _measure(chosen: Chosen, matrix: "Matrix", prompts, folder, settings: dict, 
     try:
         with progress() as display:
             if chosen.simulate:
-                measure = simulated_runs(matrix, settings, chosen.controller_time)
+                measure = simulated_runs(matrix, settings, chosen.controller_time == "measured")
                 return run_matrix(matrix, folder, repetitions, measure, display, deadline=deadline)
             with live_runs(matrix, prompts, server_options(chosen), folder.path, display.starting) as measure:
                 return run_matrix(matrix, folder, repetitions, measure, display, deadline=deadline)

@@ -182,6 +182,7 @@ def scenario_settings(chosen: Chosen, given: dict) -> dict:
 def matrix_of(chosen: Chosen, settings: dict) -> tuple["Matrix", dict]:
     """The matrix and the prompts of each workload. Raises ValueError naming the option that is wrong."""
     from smartspec.report.matrix import Matrix
+    from smartspec.report.simulated import check_scenarios
 
     _check_together(chosen)
     prompts = {} if chosen.simulate else _prompts(chosen)
@@ -195,12 +196,16 @@ def matrix_of(chosen: Chosen, settings: dict) -> tuple["Matrix", dict]:
         chosen.seed,
         _simulated_settings(chosen, settings) if chosen.simulate else _live_settings(chosen, prompts),
     )
+    if chosen.simulate:
+        check_scenarios(matrix, settings)
     return matrix, prompts
 
 
 def _check_together(chosen: Chosen) -> None:
     if chosen.simulate and (chosen.base_url or chosen.prompts or chosen.workloads):
         raise ValueError("--simulate has no servers and no prompts: leave --base-url, --prompts and --workloads out")
+    if chosen.controller_time not in ("measured", "none"):
+        raise ValueError(f"--controller-time must be measured or none, got {chosen.controller_time!r}")
     if chosen.time_scale != 1 and chosen.trace is None:
         raise ValueError(f"--time-scale {chosen.time_scale:g} is for a --trace, and there is none: leave it out")
     if chosen.cv != "1" and chosen.rates is None:

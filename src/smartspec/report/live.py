@@ -68,7 +68,7 @@ class LiveRuns:
             first, *_ = summary.errors
             failure = f"{summary.num_errors} of {len(records)} requests failed: {first}"
             if server is not None and not server.is_running:
-                failure = f"the server {server.why_it_ended()}"
+                failure = f"the server {server.name} {server.why_it_ended()}"
         counters = summary.speculation.counters if summary.speculation else None
         return Measured(run.key, started, tuple(map(digested, records)), counters, failure)
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 
-from smartspec.workload.arrivals import check_rate
+from smartspec.workload.arrivals import check_cv, check_rate, read_trace
 
 MIXED = "mixed"  # the workload in which prompts of all the others come by turns
 CHANGING = "changing"  # the workload of a load whose steps name theirs
@@ -42,8 +42,13 @@ class Load:
     steps: tuple[Step, ...] = ()
 
     def __post_init__(self):
-        if self.rate is not None:
-            check_rate(self.rate)
+        """ValueError for what cannot be played: found out before a server starts."""
+        check_cv(self.cv)
+        for rate in [self.rate, *(step.rate for step in self.steps)]:
+            if rate is not None:
+                check_rate(rate)
+        if self.trace is not None:
+            read_trace(self.trace, time_scale=self.time_scale)
         if self.concurrency is not None and self.concurrency < 1:
             raise ValueError(f"--concurrency must be at least 1, got {self.concurrency}")
 

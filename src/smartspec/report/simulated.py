@@ -8,7 +8,7 @@ from smartspec.report.folder import Measured
 from smartspec.report.matrix import Cell, Matrix, Run, Variant
 from smartspec.sim.controller_time import measured_controller_seconds
 from smartspec.sim.scenario import Scenario
-from smartspec.sim.simulation import simulate
+from smartspec.sim.simulation import ground_truth_acceptance, simulate
 from smartspec.sim.world.step_time import ControllerSeconds
 
 PREFIX = "acceptance "
@@ -57,16 +57,18 @@ def scenario_of(matrix: Matrix, settings: Mapping[str, object], cell: Cell, vari
     return Scenario(policy=variant.policy, **common, **arrivals)
 
 
-def simulated_runs(matrix: Matrix, settings: Mapping[str, object], controller_time: str) -> SimulatedRuns:
-    """controller_time: measured, which takes seconds for each variant, or none. Raises ValueError for bad settings of
-    any cell."""
-    if controller_time not in ("measured", "none"):
-        raise ValueError(f"--controller-time must be measured or none, got {controller_time!r}")
-    scenarios = {
-        variant.name: [scenario_of(matrix, settings, cell, variant) for cell in matrix.cells]
-        for variant in matrix.variants
-    }
+def check_scenarios(matrix: Matrix, settings: Mapping[str, object]) -> None:
+    """ValueError for settings that a run would be refused for."""
+    for cell in matrix.cells:
+        for variant in matrix.variants:
+            ground_truth_acceptance(scenario_of(matrix, settings, cell, variant))
+
+
+def simulated_runs(matrix: Matrix, settings: Mapping[str, object], is_charged: bool) -> SimulatedRuns:
+    """is_charged: for the controller's own time, which is measured first and takes seconds for each variant."""
     charged = {}
-    if controller_time == "measured":
-        charged = {name: measured_controller_seconds(some[0]) for name, some in scenarios.items()}
+    if is_charged:
+        first = matrix.cells[0]
+        scenarios = {variant.name: scenario_of(matrix, settings, first, variant) for variant in matrix.variants}
+        charged = {name: measured_controller_seconds(scenario) for name, scenario in scenarios.items()}
     return SimulatedRuns(matrix, settings, charged)

@@ -37,6 +37,12 @@ def check_rate(rate: float) -> None:
         )
 
 
+def check_cv(cv: float) -> None:
+    """ValueError if gaps cannot have that coefficient of variation."""
+    if not 0 < cv <= MAX_CV:
+        raise ValueError(f"the coefficient of variation must be above 0 and at most {MAX_CV:g}, got {cv}")
+
+
 def poisson_arrivals(rate: float, count: int, rng: np.random.Generator) -> np.ndarray:
     """Arrival times in seconds, float64 [count], of a Poisson process with `rate` requests per second."""
     check_rate(rate)
@@ -49,8 +55,7 @@ def gamma_arrivals(rate: float, count: int, cv: float, rng: np.random.Generator)
     cv: coefficient of variation of the gaps. Above 1 requests come in bursts; 1 is a Poisson process.
     """
     check_rate(rate)
-    if not 0 < cv <= MAX_CV:
-        raise ValueError(f"the coefficient of variation must be above 0 and at most {MAX_CV:g}, got {cv}")
+    check_cv(cv)
     return rng.gamma(cv**-2, cv**2 / rate, size=count).cumsum()
 
 
