@@ -58,19 +58,27 @@ def lines(output: Path) -> list[dict]:
 def test_two_running_servers_become_a_page_a_summary_and_raw_runs(tmp_path):
     out = tmp_path / "out"
     with scripted(seconds=0.05) as plain, scripted() as ours:
-        args = (*servers(plain=plain.url, smartspec=ours.url + "/v1"), *FAST, "--rates", "50", "--seconds", "1")
+        args = (
+            *servers(plain=plain.url, smartspec=ours.url + "/v1"),
+            *FAST[:-1],
+            "3",
+            "--rates",
+            "50",
+            "--seconds",
+            "1",
+        )
         result = invoke(out, *args, "--api-key", "secret")
         assert result.exit_code == 0, result.output
-        assert len(plain.bodies) == len(ours.bodies) == 1 + 2 * (4 + 50)
+        assert len(plain.bodies) == len(ours.bodies) == 1 + 3 * (4 + 50)
         salts = {body["cache_salt"] for body in ours.bodies}
-        assert len(salts) == 1 + 4  # the warm-up's, and one of each run
+        assert len(salts) == 1 + 6  # the warm-up's, and one of each run
     page = (out / "index.html").read_text()
     for text in ("smartspec against plain, 2 cells: slower in 0", "faster in 2", "Environment", "runs.jsonl", "50/s"):
         assert text in page
     summary = json.loads((out / "summary.json").read_text())
     assert [each["verdict"] for each in summary["speed_ups"]] == ["faster", "faster"]
     assert summary["cells"][0]["acceptance"] == 1.0
-    assert len(lines(out)) == 8 and len(lines(out)[0]["requests"]) == 4
+    assert len(lines(out)) == 12 and len(lines(out)[0]["requests"]) == 4
     assert "secret" not in "".join(path.read_text() for path in out.iterdir())
 
 
@@ -176,7 +184,7 @@ def test_ctrl_c_keeps_what_there_is_and_says_how_to_go_on(tmp_path):
 
 
 def test_a_simulation_needs_no_server(tmp_path):
-    args = ("--simulate", "--acceptances", "0.3,0.9", "--concurrency", "1,64", "--requests", "8", "--repetitions", "2")
+    args = ("--simulate", "--acceptances", "0.3,0.9", "--concurrency", "1,64", "--requests", "8", "--repetitions", "3")
     args += ("--output-tokens", "20", "--controller-time", "none", "--policies", "off,fixed:3,goodput")
     result = invoke(tmp_path, *args, "--rates", "4", "--seconds", "2")
     assert result.exit_code == 0, result.output

@@ -53,6 +53,13 @@ def test_the_interval_covers_the_true_ratio_as_often_as_it_says():
     assert 165 <= held <= 198  # 200 x 0.9 is 180
 
 
+def test_two_repetitions_settle_nothing():
+    """However clear it looks: whole runs differ, and two do not tell by how much."""
+    runs = [measured(name, CHAT, r, x) for r in range(2) for name, x in (("goodput", FAST), ("off", SLOW))]
+    (found,) = speed_ups(matrix(), runs_of(*runs), "goodput")
+    assert found.low > 1 and found.verdict == "too few repetitions"
+
+
 def test_only_what_both_have_is_compared():
     runs = runs_of(measured("goodput", CHAT, 0, FAST), measured("off", CHAT, 1, FAST), measured("off", CODE, 0, FAST))
     assert speed_ups(matrix(), runs, "goodput") == []

@@ -20,6 +20,7 @@ POLICIES = "off,fixed:3,goodput"
 WORKLOADS = "chat,summarization,rag,code,editing,math,text-to-sql,long-context"
 CONCURRENCY, REPETITIONS, MAX_TOKENS = "1,4,16", 5, 64
 QUICK_WORKLOADS, QUICK_CONCURRENCY, QUICK_REPETITIONS, QUICK_MINUTES = "chat,summarization,code,editing", "1,4", 3, 4.5
+QUICK_REQUESTS, QUICK_MAX_TOKENS = 4, 32
 ACCEPTANCES = "0.5/8,0.7/8,0.9/8"
 SIMULATED = ("hardware", "tensor_parallel", "draft_model", "prompt_tokens", "output_tokens", "max_draft_tokens")
 COMPARED, LOADED, SIMULATION = "What is compared", "Workloads and loads", "Simulation"
@@ -128,10 +129,15 @@ class Chosen:
     requests: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Of a run in a closed loop (default: twice those at once, at least 4).", rich_help_panel=LOADED
+            min=1,
+            help="Of a run in a closed loop (default: twice those at once, at least 4; 4 with --quick).",
+            rich_help_panel=LOADED,
         ),
     ] = None
-    max_tokens: Annotated[int, typer.Option(min=1, help="New tokens per request.", rich_help_panel=LOADED)] = MAX_TOKENS
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(min=1, help="New tokens per request (default 64; 32 with --quick).", rich_help_panel=LOADED),
+    ] = None
     temperature: Annotated[float, typer.Option(min=0.0, max=1000.0, help="0 is greedy.", rich_help_panel=LOADED)] = 0.0
     ignore_eos: Annotated[
         bool,
@@ -189,8 +195,8 @@ def matrix_of(chosen: Chosen, settings: dict) -> tuple["Matrix", dict]:
     matrix = Matrix(
         tuple(_variants(chosen)),
         tuple(_cells(chosen, prompts)),
-        chosen.max_tokens,
-        chosen.requests,
+        chosen.max_tokens or (QUICK_MAX_TOKENS if chosen.quick else MAX_TOKENS),
+        chosen.requests or (QUICK_REQUESTS if chosen.quick and not chosen.simulate else None),
         chosen.seconds or (60.0 if chosen.simulate else 20.0),
         chosen.temperature,
         chosen.seed,

@@ -18,6 +18,8 @@ from smartspec.workload.summary import Distribution, distribution
 
 NUM_DRAWS = 2000
 INTERVAL = (5.0, 95.0)  # percentiles: 90 %
+MIN_REPETITIONS = 3  # fewer know too little of what differs between runs
+NOISE, TOO_FEW = "inside the noise", "too few repetitions"
 Runs = Mapping[tuple[str, str, int], Measured]
 
 
@@ -55,7 +57,9 @@ class SpeedUp:
     @property
     def verdict(self) -> str:
         if self.low <= 1 <= self.high:
-            return "inside the noise"
+            return NOISE
+        if self.repetitions < MIN_REPETITIONS:
+            return TOO_FEW
         return "faster" if self.ratio > 1 else "slower"
 
 

@@ -62,6 +62,8 @@ def _draw_curves(axes, plot: Plot) -> None:
         _log(axes, "x", [x for line in plot.lines for x in line.x])
     if plot.log_y:
         axes.set_yscale("log")
+    elif all(y >= 0 for line in plot.lines for y in (*line.y, *line.low)):
+        axes.set_ylim(bottom=0)
 
 
 def _log(axes, which: str, values: list[float]) -> None:

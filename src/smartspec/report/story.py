@@ -5,7 +5,18 @@ from dataclasses import dataclass
 
 from smartspec.bench.report import optional
 from smartspec.report.curves import latency_plots, speed_up_plot, throughput_plot
-from smartspec.report.figures import CellFigures, Runs, SpeedUp, best_fixed, cell_figures, geometric_mean, speed_ups
+from smartspec.report.figures import (
+    MIN_REPETITIONS,
+    NOISE,
+    TOO_FEW,
+    CellFigures,
+    Runs,
+    SpeedUp,
+    best_fixed,
+    cell_figures,
+    geometric_mean,
+    speed_ups,
+)
 from smartspec.report.folder import Measured
 from smartspec.report.matrix import Matrix
 from smartspec.report.sections import Section, Table
@@ -100,11 +111,10 @@ def _named(compared: Mapping[str, Sequence[SpeedUp]]) -> list[tuple[SpeedUp, str
 
 
 def _verdicts(ours: str, other: str, ratios: Sequence[SpeedUp]) -> str:
-    counts = {verdict: 0 for verdict in ("slower", "inside the noise", "faster")}
-    for each in ratios:
-        counts[each.verdict] += 1
+    verdicts = [each.verdict for each in ratios]
+    shown = ["slower", NOISE, "faster", *([TOO_FEW] if TOO_FEW in verdicts else [])]
+    counted = ", ".join(f"{verdict} in {verdicts.count(verdict)}" for verdict in shown)
     worst, best = ratios[0], ratios[-1]
-    counted = ", ".join(f"{verdict} in {count}" for verdict, count in counts.items())
     return (
         f"{ours} against {other}, {len(ratios)} cells: {counted}. Worst: {_one(worst)}. Best: {_one(best)}. "
         f"Geometric mean: {geometric_mean([each.ratio for each in ratios]):.2f}."
@@ -128,10 +138,10 @@ def _caveats(results: Results, ratios: Sequence[SpeedUp]) -> list[str]:
     text = []
     if results.is_simulated:
         text.append("Simulated: times and acceptance are computed, not measured.")
-    if ratios and min(each.repetitions for each in ratios) < 3:
+    if ratios and min(each.repetitions for each in ratios) < MIN_REPETITIONS:
         text.append(
-            "Some cells have fewer than 3 repetitions. Their intervals know little of what differs between runs. The "
-            "same command with more --repetitions goes on."
+            f"Some cells have fewer than {MIN_REPETITIONS} repetitions. Their intervals know little of what differs "
+            "between runs. The same command with more --repetitions goes on."
         )
     equal = [each for each in ratios if each.equal_answers is not None]
     if equal and results.matrix.temperature == 0:
@@ -140,18 +150,17 @@ def _caveats(results: Results, ratios: Sequence[SpeedUp]) -> list[str]:
         text.append(
             f"Of {num_pairs} pairs of answers that were compared, {num_equal / num_pairs:.1%} are the same text."
         )
-    missing = [
-        c for c in results.matrix.cells for v in results.matrix.variants if not _measured(results, v.name, c.name)
-    ]
+    missing = [cell for cell in results.matrix.cells if not _is_measured(results, cell.name)]
     if missing:
-        text.append(f"{len(missing)} of the matrix's cells are not measured yet: the same command goes on.")
+        text.append(f"{len(missing)} of {len(results.matrix.cells)} cells are not complete: the same command goes on.")
     if results.failed:
         text.append(f"{len(results.failed)} runs failed and are not among the figures.")
     return text
 
 
-def _measured(results: Results, variant: str, cell: str) -> bool:
-    return any(key[:2] == (variant, cell) for key in results.runs)
+def _is_measured(results: Results, cell: str) -> bool:
+    """Whether each variant has been measured there."""
+    return {key[0] for key in results.runs if key[1] == cell} >= {variant.name for variant in results.matrix.variants}
 
 
 def _tables_of_cells(figures: Sequence[CellFigures]) -> tuple[Table, ...]:
