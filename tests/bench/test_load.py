@@ -47,7 +47,7 @@ def test_thoughts_and_calls_are_tokens(fake, prompt, text):
 
 
 def test_what_is_sent(fake):
-    target = Target(fake.url, "m", api_key="k", temperature=0.5, ignore_eos=True)
+    target = Target(fake.url, "m", api_key="k", temperature=0.5, ignore_eos=True, cache_salt="a")
     request = LoadRequest("0", "", "hello", max_tokens=9, seed=4, system="Be brief.")
     measure(target, LoadPlan([request], concurrency=1))
     for sends_targets in (False, True):
@@ -56,7 +56,7 @@ def test_what_is_sent(fake):
     common = {"model": "m", "max_tokens": 9, "stream": True, "stream_options": {"include_usage": True}}
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hello"}]
     assert fake.bodies == [
-        common | {"temperature": 0.5, "seed": 4, "ignore_eos": True, "messages": messages},
+        common | {"temperature": 0.5, "seed": 4, "ignore_eos": True, "cache_salt": "a", "messages": messages},
         common | {"temperature": 0.0, "prompt": "hello"},
         common | {"temperature": 0.0, "prompt": "hello", "speculation": {"tpot_target_ms": 50.0}},
     ]

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from smartspec.workload.arrivals import poisson_arrivals, read_trace
+from smartspec.workload.arrivals import gamma_arrivals, poisson_arrivals, read_trace, step_arrivals
 
 HEADER = "arrival_s,prompt_tokens,output_tokens\n"
 
@@ -18,6 +18,28 @@ def test_poisson_arrivals_follow_from_the_seed_alone():
     first, again, other = (poisson_arrivals(2.0, 50, np.random.default_rng(seed)) for seed in (3, 3, 4))
     assert first.tolist() == again.tolist()
     assert first.tolist() != other.tolist()
+
+
+@pytest.mark.parametrize("cv", [0.5, 1.0, 3.0])
+def test_gamma_gaps_have_the_mean_and_spread_that_are_wanted(cv):
+    gaps = np.diff(gamma_arrivals(4.0, 100_000, cv, np.random.default_rng(0)))
+    # standard error of the mean: 0.25 cv / sqrt(100000) = 0.0008 cv; that of the spread is larger for long tails
+    assert abs(gaps.mean() - 0.25) < 0.004 * cv
+    assert abs(gaps.std() / gaps.mean() / cv - 1.0) < 0.05
+
+
+@pytest.mark.parametrize("cv", [0.0, -1.0, float("nan"), 1e6])
+def test_an_impossible_spread_is_refused(cv):
+    with pytest.raises(ValueError, match="coefficient of variation must be above 0"):
+        gamma_arrivals(1.0, 3, cv, np.random.default_rng(0))
+
+
+def test_a_rate_that_changes_has_its_requests_in_each_step():
+    times, steps = step_arrivals([(2.0, 50.0), (10.0, 30.0)], np.random.default_rng(0))
+    assert np.bincount(steps).tolist() == [100, 300]
+    assert (np.diff(times) >= 0).all() and times[99] < 50 <= times[100] and times[-1] < 80
+    gaps = np.diff(times[100:])
+    assert abs(gaps.std() / gaps.mean() - 1.0) < 0.2
 
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, float("nan"), float("inf"), 1e-308])

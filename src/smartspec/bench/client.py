@@ -15,7 +15,8 @@ from smartspec.workload.records import RequestRecord
 @dataclass(frozen=True)
 class Target:
     """Where requests go and what they have in common. base_url: without the trailing /v1. tpot_target_seconds,
-    ttft_target_seconds: wanted time per output token and to the first token; sends_targets: the server is told."""
+    ttft_target_seconds: wanted time per output token and to the first token; sends_targets: the server is told.
+    cache_salt: requests of another salt leave nothing here that is cached or drafted from."""
 
     base_url: str
     model: str
@@ -27,6 +28,7 @@ class Target:
     tpot_target_seconds: float | None = None
     ttft_target_seconds: float | None = None
     sends_targets: bool = False
+    cache_salt: str | None = None
 
     @property
     def headers(self) -> dict[str, str]:
@@ -94,6 +96,8 @@ def request_body(target: Target, request: LoadRequest) -> dict:
         body["seed"] = request.seed
     if target.ignore_eos:
         body["ignore_eos"] = True
+    if target.cache_salt is not None:
+        body["cache_salt"] = target.cache_salt
     targets = {"tpot_target_ms": target.tpot_target_seconds, "ttft_target_ms": target.ttft_target_seconds}
     wanted = {name: 1000 * seconds for name, seconds in targets.items() if seconds is not None}
     if target.sends_targets and wanted:

@@ -31,6 +31,7 @@ def _build_app():
     from smartspec.cli.generate import generate
     from smartspec.cli.profile import profile
     from smartspec.cli.replay import replay
+    from smartspec.cli.report import report
     from smartspec.cli.serve import serve
     from smartspec.cli.simulate import simulate
     from smartspec.cli.train_drafter import train_drafter
@@ -55,7 +56,7 @@ def _build_app():
         pass
 
     app.command(context_settings=VARIABLES)(serve)
-    for command in (generate, bench, profile, doctor, simulate, replay, why, export, train_drafter):
+    for command in (generate, bench, profile, doctor, simulate, replay, report, why, export, train_drafter):
         app.command()(command)
     app.add_typer(datastore_app(), name="datastore")
     app.add_typer(vllm_app(), name="vllm")

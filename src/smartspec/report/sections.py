@@ -16,7 +16,11 @@ class Line:
 
 @dataclass(frozen=True)
 class Plot:
-    """Curves over one pair of axes. The caption says in one sentence what a reader should see."""
+    """Curves over one pair of axes. The caption says in one sentence what a reader should see.
+
+    names: x counts these, and each line is points beside their names, the first on top. reference: a value of y that
+    gets a line of its own, as 1 among ratios.
+    """
 
     title: str
     x_label: str
@@ -25,6 +29,8 @@ class Plot:
     caption: str = ""
     log_x: bool = False
     log_y: bool = False
+    names: tuple[str, ...] = ()
+    reference: float | None = None
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,8 @@
-"""When requests arrive: a Poisson process, or a recorded trace. (A closed loop has no arrival times of its own.)"""
+"""When requests arrive: a Poisson process, bursts, a rate that changes, or a recorded trace. (A closed loop has no
+arrival times of its own.)"""
 
 import csv
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +12,7 @@ TRACE_COLUMNS = ("arrival_s", "prompt_tokens", "output_tokens")
 # Beyond any use, and short of what overflows or fills the memory.
 MIN_RATE, MAX_RATE = 1e-6, 1e9
 MAX_ARRIVAL_SECONDS = 1e12
+MAX_CV = 100.0
 MAX_TOKENS = 10_000_000
 
 
@@ -34,10 +37,41 @@ def check_rate(rate: float) -> None:
         )
 
 
+def check_cv(cv: float) -> None:
+    """ValueError if gaps cannot have that coefficient of variation."""
+    if not 0 < cv <= MAX_CV:
+        raise ValueError(f"the coefficient of variation must be above 0 and at most {MAX_CV:g}, got {cv}")
+
+
 def poisson_arrivals(rate: float, count: int, rng: np.random.Generator) -> np.ndarray:
     """Arrival times in seconds, float64 [count], of a Poisson process with `rate` requests per second."""
     check_rate(rate)
     return rng.exponential(1.0 / rate, size=count).cumsum()
+
+
+def gamma_arrivals(rate: float, count: int, cv: float, rng: np.random.Generator) -> np.ndarray:
+    """Arrival times in seconds, float64 [count], with gaps of a gamma distribution.
+
+    cv: coefficient of variation of the gaps. Above 1 requests come in bursts; 1 is a Poisson process.
+    """
+    check_rate(rate)
+    check_cv(cv)
+    return rng.gamma(cv**-2, cv**2 / rate, size=count).cumsum()
+
+
+def step_arrivals(steps: Sequence[tuple[float, float]], rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Poisson arrivals whose rate changes: times in seconds, float64 [N], and the step of each, int64 [N].
+
+    steps: requests per second and seconds of each. There are rate x seconds requests in a step, rounded.
+    """
+    times, numbers, begin = [np.zeros(0)], [np.zeros(0, dtype=np.int64)], 0.0
+    for number, (rate, seconds) in enumerate(steps):
+        check_rate(rate)
+        count = round(rate * seconds)
+        times.append(begin + np.sort(rng.uniform(0, seconds, count)))  # a Poisson process, given the number
+        numbers.append(np.full(count, number))
+        begin += seconds
+    return np.concatenate(times), np.concatenate(numbers)
 
 
 def read_trace(path: str | Path, *, time_scale: float = 1.0, limit: int | None = None) -> Trace:

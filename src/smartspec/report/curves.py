@@ -1,0 +1,81 @@
+"""Plots of a measured matrix."""
+
+from collections.abc import Sequence
+from statistics import fmean
+
+from smartspec.report.figures import CellFigures, Runs, SpeedUp, geometric_mean
+from smartspec.report.matrix import Matrix
+from smartspec.report.sections import Line, Plot
+
+
+def speed_up_plot(ours: str, other: str, ratios: Sequence[SpeedUp]) -> Plot:
+    """A line of points for each load, beside the workloads; the workload with the worst ratio on top."""
+    workloads = list(dict.fromkeys(each.cell.workload for each in ratios))  # the worst comes first already
+    loads = sorted({each.cell.load.name: each.cell.load for each in ratios}.items(), key=_order_of_load)
+    lines = []
+    for name, _ in loads:
+        of_load = sorted((each for each in ratios if each.cell.load.name == name), key=lambda e: e.cell.workload)
+        x = tuple(float(workloads.index(each.cell.workload)) for each in of_load)
+        values = [tuple(getattr(each, part) for each in of_load) for part in ("ratio", "low", "high")]
+        lines.append(Line(name, x, *values))
+    return Plot(
+        f"Speed-up of {ours} over {other}",
+        "",
+        "times as fast (1: no difference)",
+        tuple(lines),
+        "Points right of the dashed line: ours is faster. A bar that crosses it: inside the noise.",
+        names=tuple(workloads),
+        reference=1.0,
+    )
+
+
+def _order_of_load(item) -> tuple:
+    load = item[1]
+    return load.concurrency is None, load.concurrency or 0, load.rate is None, load.rate or 0, item[0]
+
+
+def throughput_plot(figures: Sequence[CellFigures]) -> Plot:
+    """Geometric mean over the workloads that every variant was measured on at every number of requests."""
+    variants = list(dict.fromkeys(each.variant for each in figures))
+    levels = sorted({each.cell.load.concurrency for each in figures})
+    rates = {(e.variant, e.cell.workload, e.cell.load.concurrency): e.tokens_per_second for e in figures}
+    everywhere = [
+        workload
+        for workload in dict.fromkeys(each.cell.workload for each in figures)
+        if all(rates.get((variant, workload, level), 0) > 0 for variant in variants for level in levels)
+    ]
+    lines = []
+    for variant in variants if everywhere else []:
+        means = [geometric_mean([rates[variant, workload, level] for workload in everywhere]) for level in levels]
+        lines.append(Line(variant, tuple(map(float, levels)), tuple(means)))
+    caption = f"Geometric mean over {len(everywhere)} workloads: {', '.join(everywhere)}."
+    return Plot("Tokens per second", "requests at once", "tokens per second", tuple(lines), caption, log_x=True)
+
+
+def latency_plots(matrix: Matrix, runs: Runs) -> tuple[Plot, ...]:
+    """Mean latency over the rate, one plot for each workload and kind of arrivals."""
+    open_cells = [cell for cell in matrix.cells if cell.load.rate is not None]
+    plots = []
+    for workload, cv in dict.fromkeys((cell.workload, cell.load.cv) for cell in open_cells):
+        cells = {c.load.rate: c.name for c in open_cells if (c.workload, c.load.cv) == (workload, cv)}
+        lines = [_latency_line(variant.name, cells, runs) for variant in matrix.variants]
+        lines = [line for line in lines if line.x]
+        arrivals = "Poisson arrivals" if cv == 1 else f"bursts (coefficient of variation {cv:g})"
+        if lines:
+            title = f"Mean end-to-end latency: {workload}, {arrivals}"
+            caption = "Shaded: from the fastest to the slowest repetition."
+            plots.append(Plot(title, "requests per second", "seconds", tuple(lines), caption))
+    return tuple(plots)
+
+
+def _latency_line(variant: str, cells: dict[float, str], runs: Runs) -> Line:
+    points = []
+    for rate, name in sorted(cells.items()):
+        means = [
+            fmean(record.end_to_end_seconds for record in run.records)
+            for key, run in runs.items()
+            if key[:2] == (variant, name) and run.records
+        ]
+        if means:
+            points.append((rate, fmean(means), min(means), max(means)))
+    return Line(variant, *zip(*points, strict=True)) if points else Line(variant, (), ())

@@ -1,0 +1,35 @@
+"""Sections as one HTML file that needs no other: plots inside it, no script, nothing fetched."""
+
+import os
+import re
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+
+from smartspec.report.plots import draw_svg
+from smartspec.report.sections import Section
+
+LONG_TABLE = 24  # rows; a longer table is folded until a reader opens it
+_NUMBER = re.compile(r"[-+]?\d")
+
+
+def render_page(title: str, sections: Sequence[Section]) -> str:
+    """The page as text. All that sections say is escaped."""
+    from jinja2 import Environment, StrictUndefined
+
+    plots = [
+        [(plot, draw_svg(plot, f"{number} {place}")) for place, plot in enumerate(section.plots)]
+        for number, section in enumerate(sections)
+    ]
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.tests["number"] = lambda text: _NUMBER.match(text) is not None
+    template = files("smartspec.report").joinpath("page.html").read_text(encoding="utf-8")
+    shown = list(zip(sections, plots, strict=True))
+    return environment.from_string(template).render(title=title, sections=shown, long_table=LONG_TABLE)
+
+
+def write_page(path: Path, title: str, sections: Sequence[Section]) -> None:
+    """Write the page whole or not at all. Raises OSError if the file cannot be written."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(render_page(title, sections), encoding="utf-8")
+    os.replace(partial, path)

@@ -1,0 +1,93 @@
+"""The runs of a matrix that a folder lacks, one after the other, with progress and the time that is left."""
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Protocol
+
+from smartspec.report.folder import Folder, Measured
+from smartspec.report.matrix import Matrix, Run
+
+MAX_FAILURES = 3  # in a row, after which a variant is not tried any more
+Clock = Callable[[], float]
+
+
+class Display(Protocol):
+    """What a person sees meanwhile."""
+
+    def show(self, run: Run, num_done: int, num_runs: int, seconds_left: float | None) -> None: ...
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How it ended. given_up: variants with too many failures in a row."""
+
+    is_interrupted: bool = False
+    is_out_of_time: bool = False
+    given_up: tuple[str, ...] = ()
+
+
+class Durations:
+    """Seconds that runs took, and what others will take."""
+
+    def __init__(self):
+        self._of_cell: dict[str, list[float]] = {}
+        self._of_load: dict[str, list[float]] = {}
+
+    def add(self, run: Run, seconds: float) -> None:
+        self._of_cell.setdefault(run.cell.name, []).append(seconds)
+        self._of_load.setdefault(run.cell.load.name, []).append(seconds)
+
+    def expected(self, runs: list[Run]) -> float | None:
+        """Seconds of all these runs: as runs of their cell took, else of their load, else as all; None before any."""
+        known = [seconds for some in self._of_cell.values() for seconds in some]
+        if not known:
+            return None
+        overall = fmean(known)
+        mean = lambda times, key: fmean(times[key]) if key in times else None  # noqa: E731
+        return sum(
+            mean(self._of_cell, run.cell.name) or mean(self._of_load, run.cell.load.name) or overall for run in runs
+        )
+
+
+def run_matrix(
+    matrix: Matrix,
+    folder: Folder,
+    repetitions: int,
+    measure: Callable[[Run], Measured],
+    display: Display,
+    *,
+    deadline: float | None = None,
+    clock: Clock = time.monotonic,
+) -> Outcome:
+    """Measure what is missing. deadline, on the clock: no round begins that would end later. Ctrl-C ends it, too."""
+    rounds = [missing for runs in matrix.rounds(repetitions) if (missing := folder.missing(runs))]
+    num_runs, num_done = sum(map(len, rounds)), 0
+    durations, in_a_row = Durations(), Counter()
+    try:
+        for number, runs in enumerate(rounds):
+            if deadline is not None and clock() + (durations.expected(runs) or 0.0) > deadline:
+                return Outcome(is_out_of_time=True, given_up=_given_up(in_a_row))
+            later = [run for some in rounds[number + 1 :] for run in some]
+            for place, run in enumerate(runs):
+                display.show(run, num_done, num_runs, durations.expected([*runs[place:], *later]))
+                began = clock()
+                measured = _given_up_run(run) if in_a_row[run.variant] >= MAX_FAILURES else measure(run)
+                folder.add(measured)
+                if measured.failure is None:
+                    durations.add(run, clock() - began)
+                in_a_row[run.variant] = 0 if measured.failure is None else in_a_row[run.variant] + 1
+                num_done += 1
+    except KeyboardInterrupt:
+        return Outcome(is_interrupted=True, given_up=_given_up(in_a_row))
+    return Outcome(given_up=_given_up(in_a_row))
+
+
+def _given_up_run(run: Run) -> Measured:
+    return Measured(run.key, "", (), failure=f"not tried: {MAX_FAILURES} runs before it failed")
+
+
+def _given_up(in_a_row: Counter) -> tuple[str, ...]:
+    return tuple(name for name, count in in_a_row.items() if count >= MAX_FAILURES)

@@ -1,0 +1,279 @@
+"""The page of a measured matrix: what a person should know first, then the plots, then every figure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from smartspec.bench.report import optional
+from smartspec.report.curves import latency_plots, speed_up_plot, throughput_plot
+from smartspec.report.figures import (
+    MIN_REPETITIONS,
+    NOISE,
+    TOO_FEW,
+    CellFigures,
+    Runs,
+    SpeedUp,
+    best_fixed,
+    cell_figures,
+    geometric_mean,
+    speed_ups,
+)
+from smartspec.report.folder import Measured
+from smartspec.report.matrix import Matrix
+from smartspec.report.sections import Section, Table
+from smartspec.workload.summary import Distribution
+
+BEST_FIXED = "best fixed length"
+
+
+@dataclass(frozen=True)
+class Results:
+    """What a page is made of. failed: runs without figures. ours: the variant that the others are compared with."""
+
+    matrix: Matrix
+    runs: Runs
+    failed: Mapping[tuple[str, str, int], Measured]
+    environment: Mapping[str, str]
+    command: str
+    ours: str
+
+    @property
+    def figures(self) -> list[CellFigures]:
+        return cell_figures(self.matrix, self.runs)
+
+    @property
+    def speed_ups(self) -> list[SpeedUp]:
+        return speed_ups(self.matrix, self.runs, self.ours)
+
+    @property
+    def is_simulated(self) -> bool:
+        return "simulated" in self.matrix.settings
+
+
+def our_variant(matrix: Matrix, named: str | None) -> str:
+    """The one that is named, else the first of policy goodput or with goodput or smartspec in its name, else the last.
+    ValueError if there is none of that name."""
+    names = [variant.name for variant in matrix.variants]
+    if named is not None:
+        if named not in names:
+            raise ValueError(f"--subject {named!r} is not measured: use one of {', '.join(names)}")
+        return named
+    likely = [name for name in names if "goodput" in name.lower() or "smartspec" in name.lower()]
+    return [*likely, names[-1]][0]
+
+
+def sections_of(results: Results) -> list[Section]:
+    """The page, in the order of what a reader wants to know."""
+    figures, ratios = results.figures, results.speed_ups
+    parts = [_glance(results, figures, ratios)]
+    closed = [each for each in figures if each.cell.load.concurrency is not None]
+    if closed:
+        text = ("Closed loop: so many requests are always under way. Higher is better.",)
+        parts.append(Section("Tokens per second by requests at once", text, (throughput_plot(closed),)))
+    if plots := latency_plots(results.matrix, results.runs):
+        text = ("Open loop: requests arrive whether or not others have ended. Lower is better.",)
+        parts.append(Section("Latency by arrival rate", text, plots))
+    parts.append(Section("Every cell", (), tables=_tables_of_cells(figures)))
+    if results.failed:
+        parts.append(_failures(results.failed))
+    return [*parts, _method(results)]
+
+
+def against_best_fixed(results: Results, figures: Sequence[CellFigures], ratios: Sequence[SpeedUp]) -> list[SpeedUp]:
+    """The speed-ups over the fixed length that turned out best in each cell."""
+    best = best_fixed(results.matrix, figures)
+    return [each for each in ratios if best.get(each.cell.name) == each.other]
+
+
+def _glance(results: Results, figures: Sequence[CellFigures], ratios: Sequence[SpeedUp]) -> Section:
+    of_other = {variant.name: [r for r in ratios if r.other == variant.name] for variant in results.matrix.variants}
+    fixed = against_best_fixed(results, figures, ratios)
+    num_fixed = len({r.other for r in ratios if r.other in {f.other for f in fixed}})
+    compared = {name: some for name, some in of_other.items() if some}
+    if num_fixed > 1:
+        compared[BEST_FIXED] = fixed
+    text = [_verdicts(results.ours, name, some) for name, some in compared.items()]
+    if not text:
+        text = [f"There is no cell yet in which both {results.ours} and another variant were measured."]
+    text += _caveats(results, ratios)
+    plots = tuple(speed_up_plot(results.ours, name, some) for name, some in compared.items())
+    rows = tuple(_row(name, each) for each, name in sorted(_named(compared), key=lambda pair: pair[0].ratio))
+    header = ("workload", "load", f"{results.ours} against", "speed-up", "90 % interval", "verdict", "repetitions")
+    note = (
+        "Speed-up: the other's mean end-to-end latency over ours, of the same requests, within one repetition; the "
+        "median over repetitions. Above 1, ours is faster. Inside the noise: the interval holds 1."
+    )
+    table = Table("All comparisons, the worst first", header, rows, note)
+    return Section("At a glance", tuple(text), plots, (table,), results.command)
+
+
+def _named(compared: Mapping[str, Sequence[SpeedUp]]) -> list[tuple[SpeedUp, str]]:
+    return [(each, name) for name, some in compared.items() if name != BEST_FIXED for each in some]
+
+
+def _verdicts(ours: str, other: str, ratios: Sequence[SpeedUp]) -> str:
+    verdicts = [each.verdict for each in ratios]
+    shown = ["slower", NOISE, "faster", *([TOO_FEW] if TOO_FEW in verdicts else [])]
+    counted = ", ".join(f"{verdict} in {verdicts.count(verdict)}" for verdict in shown)
+    worst, best = ratios[0], ratios[-1]
+    return (
+        f"{ours} against {other}, {len(ratios)} cells: {counted}. Worst: {_one(worst)}. Best: {_one(best)}. "
+        f"Geometric mean: {geometric_mean([each.ratio for each in ratios]):.2f}."
+    )
+
+
+def _one(each: SpeedUp) -> str:
+    return f"{each.cell.name}, {each.ratio:.2f} x ({_interval(each)}; {each.verdict})"
+
+
+def _interval(each: SpeedUp) -> str:
+    return f"{each.low:.2f} to {each.high:.2f}"
+
+
+def _row(name: str, each: SpeedUp) -> tuple[str, ...]:
+    cells = (each.cell.workload, each.cell.load.name, name)
+    return *cells, f"{each.ratio:.2f}", _interval(each), each.verdict, str(each.repetitions)
+
+
+def _caveats(results: Results, ratios: Sequence[SpeedUp]) -> list[str]:
+    text = []
+    if results.is_simulated:
+        text.append("Simulated: times and acceptance are computed, not measured.")
+    if ratios and min(each.repetitions for each in ratios) < MIN_REPETITIONS:
+        text.append(
+            f"Some cells have fewer than {MIN_REPETITIONS} repetitions. Their intervals know little of what differs "
+            "between runs. The same command with more --repetitions goes on."
+        )
+    equal = [each for each in ratios if each.equal_answers is not None]
+    if equal and results.matrix.temperature == 0:
+        num_pairs = sum(each.num_pairs for each in equal)
+        num_equal = sum(each.equal_answers * each.num_pairs for each in equal)
+        text.append(
+            f"Of {num_pairs} pairs of answers that were compared, {num_equal / num_pairs:.1%} are the same text."
+        )
+    missing = [cell for cell in results.matrix.cells if not _is_measured(results, cell.name)]
+    if missing:
+        text.append(f"{len(missing)} of {len(results.matrix.cells)} cells are not complete: the same command goes on.")
+    if results.failed:
+        text.append(f"{len(results.failed)} runs failed and are not among the figures.")
+    return text
+
+
+def _is_measured(results: Results, cell: str) -> bool:
+    """Whether each variant has been measured there."""
+    return {key[0] for key in results.runs if key[1] == cell} >= {variant.name for variant in results.matrix.variants}
+
+
+def _tables_of_cells(figures: Sequence[CellFigures]) -> tuple[Table, ...]:
+    """A table of latencies and one of throughput; the slowest cell first."""
+    slowest = sorted(figures, key=lambda each: -each.end_to_end.mean)
+    parts = [f"{name} {what}" for name in ("end to end", "TTFT", "TPOT") for what in ("mean", "p50", "p99")]
+    latencies = tuple(
+        (*_cell(each), *_three(each.end_to_end), *_three(each.ttft), *_three(each.tpot)) for each in slowest
+    )
+    rates = tuple(
+        (
+            *_cell(each),
+            f"{each.tokens_per_second:.1f}",
+            optional(each.acceptance, ".3f"),
+            optional(each.mean_k, ".2f"),
+            str(each.repetitions),
+        )
+        for each in sorted(figures, key=lambda each: each.tokens_per_second)
+    )
+    head = ("workload", "load", "variant")
+    note = "acceptance: accepted over verified draft tokens. mean k: verified draft tokens per request and step."
+    return (
+        Table("Latencies in milliseconds, the slowest first", (*head, *parts), latencies),
+        Table("Throughput, the least first", (*head, "tokens/s", "acceptance", "mean k", "repetitions"), rates, note),
+    )
+
+
+def _cell(each: CellFigures) -> tuple[str, str, str]:
+    return each.cell.workload, each.cell.load.name, each.variant
+
+
+def _three(values: Distribution | None) -> list[str]:
+    if values is None:
+        return ["-"] * 3
+    return [f"{1000 * seconds:.1f}" for seconds in (values.mean, values.p50, values.p99)]
+
+
+def _failures(failed: Mapping[tuple[str, str, int], Measured]) -> Section:
+    rows = tuple((key[1], key[0], str(key[2] + 1), run.failure or "") for key, run in failed.items())
+    text = ("These runs are not among the figures. The same command tries them again.",)
+    return Section("What failed", text, tables=(Table("Runs", ("cell", "variant", "repetition", "why"), rows),))
+
+
+def _method(results: Results) -> Section:
+    simulated = "Every variant plays the same requests and random numbers; a repetition is a seed."
+    live = (
+        "A repetition of a cell sends the same requests to every variant, one variant after the other. The order turns "
+        "from round to round. Servers that are started are all up, and only one gets requests at a time. A server that "
+        "takes a cache_salt gets a new one for each run: it starts without cached prefixes and without earlier answers "
+        "to draft from."
+    )
+    interval = (
+        "Intervals are bootstraps of 90 %: repetitions are drawn again, and the pairs of requests within each. "
+        "A run in which a request failed does not count."
+    )
+    raw = "Beside this page: runs.jsonl (a line for each run, with every request), summary.json and matrix.json."
+    commits = sorted({run.commit for run in results.runs.values() if run.commit})
+    environment = dict(results.environment) | ({"commit": ", ".join(commits)} if commits else {})
+    tables = (
+        Table("Environment", ("what", "value"), tuple(environment.items())),
+        Table("Settings", ("what", "value"), tuple(_settings(results.matrix))),
+    )
+    return Section("How it was measured", (simulated if results.is_simulated else live, interval, raw), (), tables)
+
+
+def _settings(matrix: Matrix) -> list[tuple[str, str]]:
+    shown = {
+        name: "; ".join(value) if isinstance(value, list) else value for name, value in matrix.description().items()
+    }
+    return [(name.replace("_", " "), "default" if value is None else str(value)) for name, value in shown.items()]
+
+
+def summary_of(results: Results) -> dict:
+    """All figures, for programs: seconds, tokens per second, ratios."""
+    figures, ratios = results.figures, results.speed_ups
+    fixed = {id(each) for each in against_best_fixed(results, figures, ratios)}
+    return {
+        "ours": results.ours,
+        "command": results.command,
+        "environment": dict(results.environment),
+        "matrix": results.matrix.description(),
+        "speed_ups": [
+            {
+                "workload": each.cell.workload,
+                "load": each.cell.load.name,
+                "other": each.other,
+                "is_best_fixed": id(each) in fixed,
+                "ratio": each.ratio,
+                "interval": [each.low, each.high],
+                "verdict": each.verdict,
+                "repetitions": each.repetitions,
+                "equal_answers": each.equal_answers,
+            }
+            for each in ratios
+        ],
+        "cells": [_figures_json(each) for each in figures],
+        "num_failed": len(results.failed),
+    }
+
+
+def _figures_json(each: CellFigures) -> dict:
+    load = each.cell.load
+    return {
+        "workload": each.cell.workload,
+        "load": load.name,
+        "concurrency": load.concurrency,
+        "rate": load.rate,
+        "variant": each.variant,
+        "repetitions": each.repetitions,
+        "end_to_end_seconds": vars(each.end_to_end),
+        "ttft_seconds": None if each.ttft is None else vars(each.ttft),
+        "tpot_seconds": None if each.tpot is None else vars(each.tpot),
+        "tokens_per_second": each.tokens_per_second,
+        "acceptance": each.acceptance,
+        "mean_k": each.mean_k,
+    }
