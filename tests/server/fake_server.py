@@ -91,10 +91,11 @@ def served(
     connection: type[LimitedConnection] = LimitedConnection,
     timeout: float = 30,
     policy: str = "adaserve",
+    forced_acceptance: float | None = None,
     **app_options,
 ) -> Iterator[FakeServer]:
     """A server around any engine. timeout: of its clients, in seconds."""
-    about = About(MODEL, policy, drafters=("prompt-lookup",))
+    about = About(MODEL, policy, drafters=("prompt-lookup",), forced_acceptance=forced_acceptance)
     app = create_app(engine, tokenizer, compiler, about, AppOptions(**app_options))
     listener = socket.create_server(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"

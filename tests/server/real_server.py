@@ -35,7 +35,7 @@ def running_model(speculates: bool = False, **options) -> Iterator[FakeServer]:
     loaded = engine.loaded
     compiler = GrammarCompiler(engine.tokenizer, loaded.vocab_size, loaded.eos_token_ids)
     async_engine = AsyncEngine.of(engine, thread)
-    options = {"policy": config.policy, "timeout": 600}
+    options = {"policy": config.policy, "timeout": 600, "forced_acceptance": config.forced_acceptance}
     options |= {"speculator": (async_engine, "the-same")} if speculates else {}
     with served(async_engine, engine.tokenizer, compiler, **options) as server:
         yield server

@@ -105,12 +105,18 @@ class ServerOptions:
     decision_log: Annotated[
         Path | None, typer.Option(help="File for a record of every step's decision, for `smartspec replay`.")
     ] = None
+    forced_acceptance: Annotated[
+        float | None,
+        typer.Option(help="For measurements: accept every draft token with this chance. All text is invalid."),
+    ] = None
 
 
 @command(ServerOptions)
 def serve(options: ServerOptions) -> None:
     """Serve a model over HTTP, compatible with OpenAI's API. Ctrl-C stops it at once, SIGTERM after its requests."""
     engine_config = engine_config_of(options)
+    if options.forced_acceptance is not None and options.speculator is not None:
+        raise ValueError(f"--forced-acceptance makes invalid text, which --speculator {options.speculator} would score")
     classes = read_classes(options.config)
     keys = api_keys(options.api_key, options.api_key_file, options.admin_key, options.shared_cache)
     origins = cors_origins(options.cors_origin)
@@ -198,6 +204,7 @@ def engine_config_of(options: ServerOptions) -> "EngineConfig":
         datastore=options.datastore,
         datastore_memory=options.datastore_memory,
         decision_log=options.decision_log,
+        forced_acceptance=options.forced_acceptance,
         **{name: value for name, value in given.items() if value is not None},
     )
 
@@ -242,6 +249,7 @@ def run(
     from smartspec.engine.runtime.async_engine import AsyncEngine
     from smartspec.server.app import About, create_app
     from smartspec.server.http.uvicorn_server import HttpServer
+    from smartspec.server.openai.invalid_text import invalid_text_name
     from smartspec.server.structured.grammars import GrammarCompiler
 
     # The engine thread needs the interpreter back quickly after each kernel, whatever the HTTP side is doing.
@@ -250,8 +258,11 @@ def run(
     async_engine = AsyncEngine.of(engine, thread)
     name = engine.loaded.name
     config = engine.config
+    if config.forced_acceptance is not None:
+        name = invalid_text_name(name, config.forced_acceptance)
+        print(f"WARNING: --forced-acceptance {config.forced_acceptance:g}: all text is invalid", flush=True)
     compiler = GrammarCompiler(engine.tokenizer, engine.loaded.vocab_size, engine.loaded.eos_token_ids)
-    about = About(name, config.policy, config.active_drafters, engine.kernels)
+    about = About(name, config.policy, config.active_drafters, engine.kernels, config.forced_acceptance)
     app = create_app(async_engine, engine.tokenizer, compiler, about, options)
     give_back_memory()
     host, port = listener.getsockname()[:2]

@@ -36,12 +36,14 @@ METRICS_MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 @dataclass(frozen=True)
 class About:
     """Facts about the engine that the server reports. policy, drafters: their names. kernels: see
-    engine.kernel_report."""
+    engine.kernel_report. forced_acceptance: of an engine whose text is invalid, see engine.sampling.forced_acceptance.
+    """
 
     model: str
     policy: str
     drafters: tuple[str, ...] = ()
     kernels: dict[str, str] = field(default_factory=dict)
+    forced_acceptance: float | None = None
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,10 @@ def create_app(
     app.include_router(_service_routes(engine, metrics))
     app.include_router(_document_routes(bool(options.keys)))
     prompts = PromptReader(tokenizer, engine)
-    reader = CallReader(prompts, engine, about.model, options.ignore_unknown_fields, options.classes, compiler)
+    is_text_invalid = about.forced_acceptance is not None
+    reader = CallReader(
+        prompts, engine, about.model, options.ignore_unknown_fields, options.classes, compiler, is_text_invalid
+    )
     app.include_router(_generation_routes(reader, engine, metrics), prefix="/v1")
     app.include_router(_tokenizer_routes(prompts, engine, about.model))
     if options.speculator is not None:
@@ -160,6 +165,8 @@ def _information_routes(engine: AsyncEngine, about: About) -> APIRouter:
     model["max_model_len"] = engine.max_model_len
 
     shown = {"drafters": list(about.drafters), "kernels": about.kernels}
+    if about.forced_acceptance is not None:
+        shown["forced_acceptance"] = about.forced_acceptance
 
     @router.get("/models")
     async def models() -> JSONResponse:

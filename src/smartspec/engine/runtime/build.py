@@ -100,7 +100,7 @@ def build_engine(config: EngineConfig, report: Callable[[str], None] = lambda te
         max_model_len=models.target.max_len,
         max_draft_tokens=config.max_draft_tokens,
     )
-    executor = LiveExecutor(models.target, drafters, config.measures_divergence)
+    executor = LiveExecutor(models.target, drafters, config.measures_divergence, config.forced_acceptance)
     brain = controller if config.strict else SafeController(controller, logger.exception)
     core = EngineCore(scheduler, executor, brain)
     loaded = models.target.loaded

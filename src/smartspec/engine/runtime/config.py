@@ -27,8 +27,9 @@ class EngineConfig:
     one client, None for half of them. datastore: folder of what READERS draft from, None for the one that comes with
     the model, "none" for none. datastore_memory: folder where finished answers are kept, which they draft from, too;
     None for nowhere. decision_log: file for decision records,
-    None for none. strict: failures of the controller, and input to it that cannot be true, raise (for tests); otherwise
-    they are counted and the engine serves on.
+    None for none. forced_acceptance: chance of every draft token to be accepted, whatever the target says, so that
+    text is invalid; None for verification by the target. strict: failures of the controller, and input to it that
+    cannot be true, raise (for tests); otherwise they are counted and the engine serves on.
 
     Raises ValueError naming the option and the value.
     """
@@ -50,6 +51,7 @@ class EngineConfig:
     datastore: str | None = None
     datastore_memory: Path | None = None
     decision_log: Path | None = None
+    forced_acceptance: float | None = None
     strict: bool = False
 
     def __post_init__(self):
@@ -71,6 +73,8 @@ class EngineConfig:
             raise ValueError(
                 f"policy {self.policy!r} needs {', '.join(unknown)}, which this engine does not measure: use another"
             )
+        if self.forced_acceptance is not None:
+            self._check_forced(self.forced_acceptance)
         given = {"datastore": self.datastore not in (None, NONE), "datastore_memory": self.datastore_memory is not None}
         if unread := [name for name, is_given in given.items() if is_given and not {*READERS} & {*self.drafters}]:
             raise ValueError(
@@ -84,6 +88,14 @@ class EngineConfig:
         has_texts = datastore_folder(self.datastore, self.model) is not None or self.datastore_memory is not None
         has_head = self.quantization == "none" and has_shipped_head(self.model)
         return ("prompt-lookup", "recycling", "prediction", *(["datastore"] * has_texts), *([SHIPPED] * has_head))
+
+    def _check_forced(self, acceptance: float) -> None:
+        if not 0 <= acceptance <= 1:
+            raise ValueError(f"forced_acceptance is {acceptance}: it is a chance, give a number from 0 to 1")
+        if self.datastore_memory is not None:
+            raise ValueError(
+                "forced_acceptance makes invalid text, and datastore_memory would keep it: leave one of them out"
+            )
 
     @property
     def _needs(self) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from smartspec.engine.attention.ragged import Segment
 from smartspec.engine.attention.tree_mask import tree_mask
 from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.engine.sampling.divergence import divergences
+from smartspec.engine.sampling.forced_acceptance import verify_forced
 from smartspec.engine.sampling.logprobs import prompt_logprobs
 from smartspec.engine.sampling.verification import verify
 
@@ -27,10 +28,19 @@ class LiveExecutor:
     """Runs what a step decides, and measures it. Implements core.engine_core.Executor.
 
     drafters: in the order of their numbers. measures_divergence: for policies that need it in Outcome.extras.
+    forced_acceptance: see sampling.forced_acceptance, None for verification by the target.
     """
 
-    def __init__(self, runner: ModelRunner, drafters: tuple[Drafter, ...] = (), measures_divergence: bool = False):
+    def __init__(
+        self,
+        runner: ModelRunner,
+        drafters: tuple[Drafter, ...] = (),
+        measures_divergence: bool = False,
+        forced_acceptance: float | None = None,
+    ):
         self.runner, self._measures_divergence = runner, measures_divergence
+        self._is_forced = forced_acceptance is not None
+        self._verify = verify if forced_acceptance is None else partial(verify_forced, forced_acceptance)
         self.drafters = drafters
         self._step_began = 0.0
         self._was_queried = False  # whether any drafter was, in the step under way
@@ -81,7 +91,7 @@ class LiveExecutor:
             logits, scores = _score_prompts(logits, batch, segments[len(drafts) :])
         ends = zip(batch.prefill, segments[len(drafts) :], strict=True)
         ending = [request for request, segment in ends if segment.end == request.num_tokens]
-        verifications = verify(
+        verifications = self._verify(
             logits,
             [*batch.decoding, *ending],
             [*drafts, *[NO_DRAFT] * len(ending)],
@@ -100,7 +110,7 @@ class LiveExecutor:
                 for drafter, own in zip(self.drafters, self._by_drafter(drafts), strict=True)
             ]
         )
-        if not self._was_queried:
+        if not self._was_queried or self._is_forced:  # what the target would have accepted is not what is forced
             free_tests = ()
         seconds = self._step_seconds(target=self.clock() - began)
         return StepResult(decoding, prefill, seconds, free_tests=free_tests, prompt_logprobs=scores, extras=extras)

@@ -14,6 +14,7 @@ from smartspec.server.openai.chat_body import ChatBody
 from smartspec.server.openai.completion_body import CompletionBody
 from smartspec.server.openai.formats import ChatFormat, CompletionFormat
 from smartspec.server.openai.generation_body import GenerationBody
+from smartspec.server.openai.invalid_text import check_promises_nothing
 from smartspec.server.openai.prompt_logprobs import check_num_entries
 from smartspec.server.openai.prompts import PromptReader
 from smartspec.server.openai.responses_body import ResponsesBody
@@ -30,7 +31,7 @@ class CallReader:
     """Reads the bodies of both endpoints; what is wrong with one is an APIError.
 
     Call it in a thread, but for with_grammar: a large body takes long. ignore_unknown: unknown fields are ignored
-    instead of refused.
+    instead of refused. is_text_invalid: see invalid_text.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class CallReader:
         ignore_unknown: bool,
         classes: WorkloadClasses,
         compiler: GrammarCompiler,
+        is_text_invalid: bool = False,
     ):
         self._prompts = prompts
         self._engine = engine
@@ -48,6 +50,7 @@ class CallReader:
         self._ignore_unknown = ignore_unknown
         self._classes = classes
         self._compiler = compiler
+        self._is_text_invalid = is_text_invalid
 
     def completion(self, data: bytes, client: Origin) -> tuple[Call, CompletionFormat]:
         body = parse_body(CompletionBody, data, self._ignore_unknown)
@@ -99,6 +102,8 @@ class CallReader:
 
     def _check(self, body: GenerationBody, num_prompts: int) -> None:
         check_model(body.model, self._model_name)
+        if self._is_text_invalid:
+            check_promises_nothing(body)
         body.speculation = self._classes.fill(body.speculation)
         check_num_choices(num_prompts * body.n, self._engine.admission.max_requests_of_client)
         self._prompts.check_token_ids("stop_token_ids", body.stop_token_ids)

@@ -111,6 +111,12 @@ MODEL_SHAPES = {
     "qwen-2.5-7b": ModelShape(28, 3584, 18944, 28, 4, 128, 152064),
     "qwen-2.5-32b": ModelShape(64, 5120, 27648, 40, 8, 128, 152064),
     "qwen-2.5-0.5b": ModelShape(24, 896, 4864, 14, 2, 64, 151936, stored_vocabularies=1),
+    "vicuna-7b": ModelShape(32, 4096, 11008, 32, 32, 128, 32000),
+    "vicuna-33b": ModelShape(60, 6656, 17920, 52, 52, 128, 32000),
+    "vicuna-160m": ModelShape(12, 768, 3072, 12, 12, 64, 32000),
+    "llama-2-7b": ModelShape(32, 4096, 11008, 32, 32, 128, 32000),
+    "llama-2-70b": ModelShape(80, 8192, 28672, 64, 8, 128, 32000),
+    "mistral-7b": ModelShape(32, 4096, 14336, 32, 8, 128, 32000),
     "mixtral-8x7b": ModelShape(
         32, 4096, 0, 32, 8, 128, 32000, experts=8, experts_per_token=2, expert_intermediate=14336
     ),
@@ -121,6 +127,7 @@ MODEL_SHAPES = {
         28, 2048, 2 * 1408, 16, 16, 128, 102400, experts=64, experts_per_token=6, expert_intermediate=1408
     ),
     "eagle-qwen-3-30b-a3b": ModelShape(1, 2048, 6144, 32, 4, 128, 151936, 0, joining_weights=2 * 2048**2),
+    "eagle-vicuna-7b": ModelShape(1, 4096, 11008, 32, 32, 128, 32000, 0, joining_weights=2 * 4096**2),
     "eagle-llama-3.1-8b": ModelShape(1, 4096, 14336, 32, 8, 128, 128256, 0, joining_weights=2 * 4096**2),
     "eagle-llama-3.1-70b": ModelShape(1, 8192, 28672, 64, 8, 128, 128256, 0, joining_weights=2 * 8192**2),
 }

@@ -1,0 +1,116 @@
+"""What the paper serves and on what: pairs of models, devices, data and rates (arXiv 2406.14066).
+
+The full text was not at hand. What stands in the authors' scripts is marked published, what is from memory recalled.
+Lengths of texts and acceptance are assumed, everywhere: no source has them by cell.
+"""
+
+from dataclasses import dataclass
+
+PUBLISHED, RECALLED = "in the authors' scripts", "recalled, unverified"
+FIXED = ("fixed:1", "fixed:3", "fixed:5", "fixed:7")
+POLICIES = ("off", *FIXED, "goodput", "smartspec-paper")
+# Trees have no one length: the fixed ones are EAGLE-2's of that many nodes, of depth by confidence.
+FIXED_TREES = ("fixed:3", "eagle2:8", "eagle2:16", "eagle2:32")
+TREE_POLICIES = ("off", *FIXED_TREES, "goodput", "smartspec-paper")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One plot of latency against rate. style: how drafts are made. scenario: fields of sim.scenario.Scenario. rates:
+    requests per second. source: of pair, devices and data."""
+
+    name: str
+    style: str
+    scenario: dict
+    rates: tuple[float, ...]
+    source: str
+    policies: tuple[str, ...] = POLICIES
+
+
+def _texts(prompt_tokens: int, output_tokens: int, acceptance: str, **more: float) -> dict:
+    return {"prompt_tokens": prompt_tokens, "output_tokens": output_tokens, "acceptance": acceptance, **more}
+
+
+def _on(hardware: str, tensor_parallel: int, model: str, drafter: str, **more: str | int) -> dict:
+    devices = {"hardware": hardware, "tensor_parallel": tensor_parallel}
+    return {**devices, "model": model, "drafter": drafter, **more}
+
+
+CHAT, SUMMARIES = (200, 250), (900, 100)
+DRAFT_MODEL, LOOKUP, HEAD, TREE = "draft model", "prompt lookup", "head", "tree"
+CELLS = (
+    Cell(
+        "Vicuna-7B + 160M, chat, A100",
+        DRAFT_MODEL,
+        _on("a100-80g", 1, "vicuna-7b", "model", draft_model="vicuna-160m") | _texts(*CHAT, "0.6/8/2"),
+        (1, 4, 8, 16),
+        PUBLISHED,
+    ),
+    Cell(
+        "Vicuna-7B + 160M, text-to-SQL, A100",
+        DRAFT_MODEL,
+        _on("a100-80g", 1, "vicuna-7b", "model", draft_model="vicuna-160m") | _texts(600, 60, "0.8/8/2"),
+        (1, 4, 8, 16),
+        RECALLED,
+    ),
+    Cell(
+        "Vicuna-33B + 160M, chat, 4 A100",
+        DRAFT_MODEL,
+        _on("a100-80g", 4, "vicuna-33b", "model", draft_model="vicuna-160m", draft_tensor_parallel=1)
+        | _texts(*CHAT, "0.6/8/2"),
+        (1, 2, 4, 8),
+        RECALLED,
+    ),
+    Cell(
+        "Llama-2-70B + 7B, chat, 4 A100",
+        DRAFT_MODEL,
+        _on("a100-80g", 4, "llama-2-70b", "model", draft_model="llama-2-7b") | _texts(*CHAT, "0.8/8/2"),
+        (1, 2, 4, 8),
+        RECALLED,
+    ),
+    Cell(
+        "Llama-3.1-70B + 1B, chat, 4 H100",
+        DRAFT_MODEL,
+        _on("h100", 4, "llama-3.1-70b", "model", draft_model="llama-3.2-1b", draft_tensor_parallel=1)
+        | _texts(*CHAT, "0.7/8/2"),
+        (1, 2, 4, 8),
+        PUBLISHED,
+    ),
+    Cell(
+        "Vicuna-7B, lookup, summaries, A100",
+        LOOKUP,
+        _on("a100-80g", 1, "vicuna-7b", "lookup") | _texts(*SUMMARIES, "0.7/8/2", found_share=0.5),
+        (1, 2, 4, 8),
+        PUBLISHED,
+    ),
+    Cell(
+        "Llama-3.1-70B, lookup, summaries, 4 H100",
+        LOOKUP,
+        _on("h100", 4, "llama-3.1-70b", "lookup") | _texts(*SUMMARIES, "0.7/8/2", found_share=0.5),
+        (1, 2, 4, 8),
+        PUBLISHED,
+    ),
+    Cell(
+        "Mistral-7B, lookup, context QA, A100",
+        LOOKUP,
+        _on("a100-80g", 1, "mistral-7b", "lookup") | _texts(1500, 60, "0.8/8/2", found_share=0.6),
+        (1, 2, 4, 8),
+        RECALLED,
+    ),
+    Cell(
+        "Llama-3.1-8B + EAGLE, chat, H100",
+        HEAD,
+        _on("h100", 1, "llama-3.1-8b", "model", draft_model="eagle-llama-3.1-8b") | _texts(*CHAT, "eagle1"),
+        (1, 8, 16, 32),
+        PUBLISHED,
+    ),
+    Cell(
+        "Vicuna-7B + head, trees, chat, A100",
+        TREE,
+        _on("a100-80g", 1, "vicuna-7b", "head", draft_model="eagle-vicuna-7b", max_draft_tokens=32)
+        | _texts(*CHAT, "eagle1"),
+        (1, 4, 8, 16),
+        RECALLED,
+        TREE_POLICIES,
+    ),
+)

@@ -1,0 +1,29 @@
+"""One simulated run: of a scenario, with its own traffic or another, and with every step's decision record."""
+
+from collections.abc import Callable
+
+from smartspec.control.log.decision import DecisionRecord
+from smartspec.sim.fleet import Run
+from smartspec.sim.scenario import Scenario
+from smartspec.sim.simulation import make_fleet, make_traffic
+from smartspec.sim.world.traffic import Traffic
+
+
+def run_virtually(
+    scenario: Scenario,
+    traffic: Traffic | None = None,
+    on_record: Callable[[DecisionRecord], None] | None = None,
+) -> Run:
+    """The whole run. KeyboardInterrupt goes through: half a run is no point of a figure. Records make a run several
+    times slower."""
+    fleet, run = make_fleet(scenario), Run()
+    for replica in fleet.replicas:
+        replica.core.controller.on_record = on_record
+    fleet.serve(make_traffic(scenario) if traffic is None else traffic, run)
+    return run
+
+
+def latencies_of(run: Run) -> list[float]:
+    """Seconds from arrival to last token, in the order of arrival, so that runs of the same traffic can be paired."""
+    ended = sorted((int(record.prompt_id), record.end_to_end_seconds) for record in run.records)
+    return [round(seconds, 5) for _, seconds in ended]
