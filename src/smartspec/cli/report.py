@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING
 import typer
 
 from smartspec.cli.options import command
-from smartspec.cli.report_options import Chosen, matrix_of, scenario_settings, server_options, simulated_parameters
+from smartspec.cli.paper_figures import report_paper
+from smartspec.cli.report_options import (
+    Chosen,
+    check_paper,
+    matrix_of,
+    scenario_settings,
+    server_options,
+    simulated_parameters,
+)
 
 if TYPE_CHECKING:
     from smartspec.report.matrix import Matrix
@@ -31,7 +39,13 @@ def report(chosen: Chosen, **given) -> None:
     from smartspec.report.story import our_variant
 
     began = time.monotonic()
+    if hasattr(signal, "SIGTERM"):
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that started servers are ended, too
     settings = scenario_settings(chosen, given)
+    check_paper(chosen)
+    if chosen.paper:
+        report_paper(chosen.output, chosen.live, chosen.decision_log)
+        return
     matrix, prompts = matrix_of(chosen, settings)
     ours = our_variant(matrix, chosen.subject)
     folder = Folder.open(chosen.output, matrix, environment(), _command_line())

@@ -5,23 +5,28 @@ Servers are processes of their own; one at a time has work.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from smartspec.report.environment import environment
+from smartspec.report.folder import Folder
 from smartspec.report.live import ServerOptions, live_runs
-from smartspec.report.matrix import MIXED, Cell, Load, Matrix, Run, Step, Variant
-from smartspec.report.paper.points import Figure, Point, Settings, Values
-from smartspec.report.paper.predictions import measured_in_log
+from smartspec.report.matrix import CHANGING, MIXED, Cell, Load, Matrix, Run, Step, Variant
+from smartspec.report.paper.points import Figure, Point, PointFile, Settings, Values
+from smartspec.report.paper.predictions import goodput_section, measured_in_log, time_section
 from smartspec.report.sections import Line, Plot, Section, Table
+from smartspec.report.story import Results, sections_of
 from smartspec.workload.workloads import shipped_workloads
 
 LENGTHS, PREDICTIONS = "live_lengths", "live_predictions"
 ACCEPTANCES = (0.5, 0.7, 0.9)
 CONCURRENCY = (1, 2, 4, 8, 16)
 MAX_TOKENS = 96
-POLICIES = ("off", "fixed:1", "fixed:3", "fixed:5", "fixed:7", "goodput", "smartspec-paper")
-WORKLOADS, RATES = ("chat", "summarization", "text-to-sql"), (0.25, 0.5, 1.0)
-STEP_SECONDS = 20.0
+POLICIES = ("off", "fixed:1", "fixed:3", "fixed:5", "goodput", "smartspec-paper")
+WORKLOADS, RATES = ("chat", "summarization"), (0.5, 1.0, 2.0)
+SECONDS, STEP_SECONDS = 20.0, 10.0
+REPETITIONS = 2
 
 
 def live_figures(folder: Path) -> tuple[Figure, ...]:
@@ -72,7 +77,27 @@ def live_matrix() -> Matrix:
     variants = tuple(Variant(policy, policy, "none" if policy == "off" else None) for policy in POLICIES)
     cells = [Cell(workload, Load(rate=rate)) for workload in WORKLOADS for rate in RATES]
     steps = tuple(Step(MIXED, rate, STEP_SECONDS) for rate in RATES)
-    return Matrix(variants, (*cells, Cell(MIXED, Load(steps=steps))), seconds=30.0)
+    return Matrix(variants, (*cells, Cell(CHANGING, Load(steps=steps))), seconds=SECONDS)
+
+
+def live_sections(file: PointFile, figures: Sequence[Figure]) -> list[Section]:
+    """Of the points that have been measured; figures: live_figures."""
+    lengths, measured = (file.points(figure) for figure in figures)
+    found = [live_length_section(lengths)] if lengths else []
+    if measured:
+        ((settings, summary),) = measured
+        points = [(settings | {"model": summary["model"], "profile": 1.0}, summary)]
+        found += [goodput_section(points, "measured"), time_section(points, "measured")]
+    return found
+
+
+def matrix_sections(path: Path) -> list[Section]:
+    """What a folder of live_matrix holds, as every report has it."""
+    folder = Folder.open(path, live_matrix(), environment(), "")
+    if not folder.valid():
+        return []
+    results = Results(live_matrix(), folder.valid(), folder.failed(), folder.environment, folder.command, "goodput")
+    return [replace(section, title=f"Measured: {section.title}") for section in sections_of(results)]
 
 
 def live_length_section(points: Sequence[Point]) -> Section:
