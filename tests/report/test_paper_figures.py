@@ -195,6 +195,31 @@ def test_a_dear_draft_model_bounds_the_gain():
     assert published.bound_of(dear, 0.8) < published.bound_of(cheap, 0.8)
 
 
+def test_published_throughput_stands_beside_ours_and_says_what_a_step_takes():
+    """Acceptance 0.9, one token: 1.9 tokens a step. Published 1.055 times off, so 1.80 plain steps; here 1.9 times."""
+    points = [
+        ({"acceptance": "0.9", "policy": "off"}, {"tokens_per_second": 1000.0}),
+        ({"acceptance": "0.9", "policy": "fixed:1"}, {"tokens_per_second": 1900.0}),
+        ({"acceptance": "0.9", "policy": "goodput"}, {"tokens_per_second": 1400.0}),
+    ]
+    (table,) = published.published_section([], points).tables
+    assert table.rows == (
+        ("0.9", "fixed:1", "1821", "1900", "1.05", "1.90", "1.80", "1.00"),
+        ("0.9", "dynamic: goodput", "2321", "1400", "1.34", "1.40", "-", "-"),
+    )
+
+
+def test_largest_speed_ups_name_their_cells():
+    of_policy = {policy: [2.0] for policy in CELL.policies} | {"off": [6.0], "fixed:7": [4.0]}
+    points = [
+        ({"cell": CELL.name, "rate": 4, "policy": policy}, {"latencies": latencies})
+        for policy, latencies in of_policy.items()
+    ]
+    section = published.published_section(points, [])
+    assert f"over off 3.00 (4/s): {CELL.name}" in section.text[-1]
+    assert f"over the worst fixed 2.00 (4/s): {CELL.name}" in section.text[-1]
+
+
 def test_sections_are_made_of_what_there_is(tmp_path):
     file = PointFile(tmp_path / "points.jsonl")
     assert simulated_sections(file) == ()
