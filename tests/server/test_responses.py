@@ -65,6 +65,19 @@ def test_a_stream_has_the_same_items(burst_server, text):
     assert [event.arguments for event in calls] == [i.arguments for i in last.output if i.type == "function_call"]
 
 
+@pytest.mark.parametrize(("parallel", "num_calls"), [(None, 2), (False, 1)])
+def test_a_response_has_one_call_if_that_is_said(burst_server, parallel, num_calls):
+    fields = {} if parallel is None else {"parallel_tool_calls": parallel}
+    response = said_back(burst_server, f"{CALL}\n{CALL}", **fields)
+    assert len([item for item in response.output if item.type == "function_call"]) == num_calls
+    assert response.parallel_tool_calls is (parallel is not False)
+
+
+def test_what_is_not_stored_is_said(server):
+    answer = server.http.post("/v1/responses", json={"input": "a", "previous_response_id": "resp_1"})
+    assert "send the items of the conversation as input" in answer.json()["error"]["message"]
+
+
 def test_calls_and_outputs_go_back_into_the_conversation(server):
     items = [
         {"role": "user", "content": "What is the weather?"},
@@ -102,6 +115,8 @@ def test_structured_output(server):
         ({}, "input"),
         ({"input": []}, "input"),
         ({"input": "a", "previous_response_id": "resp_1"}, "previous_response_id"),
+        ({"input": "a", "conversation": {"id": "conv_1"}}, "conversation"),
+        ({"input": "a", "prompt": {"id": "pmpt_1"}}, "prompt"),
         ({"input": "a", "tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"input": "a", "tool_choice": "required"}, "tool_choice"),
         ({"input": "a", "tools": [TOOL], "tool_choice": {"type": "function", "name": "other"}}, "tool_choice"),

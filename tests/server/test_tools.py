@@ -132,6 +132,36 @@ def test_an_answer_in_a_format_may_be_a_call_instead(tokenizer):
         assert grammar.num_allowed(token_ids) == len(token_ids)
 
 
+@pytest.mark.parametrize(("parallel", "most"), [(None, 1), (False, 1), (True, 3)])
+def test_several_calls_are_demanded_only_if_that_is_said(tokenizer, parallel, most):
+    fields = {} if parallel is None else {"parallel_tool_calls": parallel}
+    requested = body(tools=[TOOL, OTHER], tool_choice="required", **fields).grammars()["tool_choice"]
+    grammar = grammar_compiler(tokenizer).compile(requested.definition())
+    for num_calls in (1, 2, 3):
+        token_ids = tokenizer("\n".join([CALL] * num_calls))["input_ids"]
+        assert (grammar.num_allowed(token_ids) == len(token_ids)) == (num_calls <= most)
+    named = {"type": "function", "function": {"name": "weather"}}
+    assert not body(tools=[TOOL], tool_choice=named, parallel_tool_calls=True).grammars()["tool_choice"].several
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("parallel", "num_calls"), [(True, 2), (False, 1)])
+def test_calls_after_the_first_are_left_out_if_that_is_said(burst_server, parallel, num_calls, stream):
+    answer = burst_server.client.chat.completions.create(
+        model=MODEL,
+        messages=[{"role": "system", "content": f"{CALL}\n{CALL}"}],
+        tools=[TOOL],
+        parallel_tool_calls=parallel,
+        stream=stream,
+        stop="</tools>",  # the fake model also says what the system message says of tools
+    )
+    choices = [chunk.choices[0] for chunk in answer] if stream else answer.choices
+    parts = [choice.delta if stream else choice.message for choice in choices]
+    calls = [call for part in parts for call in part.tool_calls or ()]
+    assert [call.function.name for call in calls] == ["weather"] * num_calls
+    assert CALL not in "".join(part.content or "" for part in parts) and choices[-1].finish_reason == "tool_calls"
+
+
 HISTORY = [
     {"role": "user", "content": "Hello"},
     {

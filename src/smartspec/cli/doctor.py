@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 LOADS = (1, 2, 4, 8, 16, 32, 64, 128)  # requests at once
 DEAR = 0.9  # acceptance that drafts hardly have
 MODEL_FREE = "without a model"
+LEGEND = """ms per draft token: what a step takes longer for each draft token that the model checks.
+{kinds}: drafts of this kind make answers faster if more than this share of their tokens is accepted.
+A running server measures what is accepted (its page /, or /v1/speculation), and drafts only where it pays."""
 
 
 @dataclass(frozen=True)
@@ -133,10 +136,11 @@ def _print_loads(loads: Sequence[Load], context: int) -> None:
     from rich.table import Table
 
     kinds = list(loads[0].pays_from)
-    headings = ("requests", "steps/s", "tokens/s, no drafts", "a verified token, ms", *kinds)
-    table = Table(*headings, title=f"The profile, at {context} tokens of context; drafts pay from this acceptance")
+    headings = ("requests at once", "steps/s", "tokens/s, no drafts", "ms per draft token", *kinds)
+    table = Table(*headings, title=f"What this machine can do, at {context} tokens of context")
     for load in loads:
         pays = [f"{value:.2f}" if value < 1 else "never" for value in load.pays_from.values()]
         speed = f"{1 / load.seconds:.1f}", f"{load.requests / load.seconds:.0f}", f"{1000 * load.price:.2f}"
         table.add_row(str(load.requests), *speed, *pays)
     Console().print(table)
+    print(LEGEND.format(kinds=" and ".join(f"'{kind}'" for kind in kinds)))

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from smartspec.control.log.decision import DecisionRecord, LogHeader
 
 MAX_LISTED = 40  # requests, and lines of one
+LEGEND = """steps: of the server, from 1. requests: how many decoded in these steps. draft: its length, and who made it.
+tokens/s: predicted for all requests together, with the drafts of the step and without any."""
 
 
 @dataclass(frozen=True)
@@ -119,13 +121,14 @@ def _explain(header: "LogHeader", request: int, decisions: list[Decision]) -> No
             f"  {name}: in {len(some)} steps, {lengths[0]} to {lengths[-1]} tokens; expected "
             f"{sum(each.expected for each in some):.0f} of them, accepted {sum(each.accepted for each in some)}"
         )
-    table = Table("steps", "requests", "draft", "accepted", "tokens/s, without", "why")
+    table = Table("steps", "requests", "draft", "accepted", "tokens/s, no drafts", "why")
     lines = list(_lines(header.policy, decisions))
     for line in lines[-MAX_LISTED:]:
         table.add_row(*line)
     if len(lines) > MAX_LISTED:
-        print(f"The last {MAX_LISTED} of {len(lines)} spells of equal decisions:")
+        print(f"The last {MAX_LISTED} of {len(lines)} lines; steps in a row with the same decision share one:")
     console.print(table)
+    print(LEGEND)
 
 
 def _by_drafter(decisions: list[Decision]) -> list[tuple[str, list[Decision]]]:
@@ -134,7 +137,7 @@ def _by_drafter(decisions: list[Decision]) -> list[tuple[str, list[Decision]]]:
 
 
 def _lines(policy: str, decisions: list[Decision]) -> Iterator[tuple[str, ...]]:
-    """A line of the table for each spell of equal decisions."""
+    """A line of the table for steps in a row with the same decision."""
     for (length, drafter, reason), spell in groupby(decisions, key=lambda d: (d.length, d.drafter, d.why(policy))):
         some = list(spell)
         first, last = some[0].step, some[-1].step

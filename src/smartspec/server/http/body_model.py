@@ -51,6 +51,18 @@ def only(*accepted: object) -> GetPydanticSchema:
     )
 
 
+def never(why: str) -> GetPydanticSchema:
+    """A field that is refused with the reason, also where unknown fields are ignored: an answer without it is wrong."""
+
+    def refuse(value: object) -> object:
+        raise ValueError(f"unsupported: {why}")
+
+    return GetPydanticSchema(
+        lambda source, handler: core_schema.no_info_plain_validator_function(refuse),
+        lambda schema, handler: {"type": "null"},
+    )
+
+
 def ranged(default: float, low: float, high: float) -> Any:
     """A field with a range for the OpenAPI document. SamplingParams checks the range."""
     return Field(default, json_schema_extra={"minimum": low, "maximum": high})

@@ -67,6 +67,7 @@ class AnsweredMessage(BaseModel):
     role: Literal["assistant"]
     content: str | None
     refusal: None
+    reasoning_content: str | None = None
     tool_calls: list[AnsweredCall] = []
 
 
@@ -128,6 +129,21 @@ class OutputText(BaseModel):
     logprobs: list[dict]
 
 
+class ReasoningText(BaseModel):
+    type: Literal["reasoning_text"]
+    text: str
+
+
+class OutputReasoning(BaseModel):
+    """What a model thought that thinks."""
+
+    type: Literal["reasoning"]
+    id: str
+    status: Literal["completed", "incomplete"]
+    content: list[ReasoningText]
+    summary: list[dict]
+
+
 class OutputMessage(BaseModel):
     type: Literal["message"]
     id: str
@@ -158,7 +174,7 @@ class ResponsesAnswer(BaseModel):
     created_at: int
     model: str
     status: Literal["completed", "incomplete"]
-    output: list[OutputMessage | OutputCall]
+    output: list[OutputReasoning | OutputMessage | OutputCall]
     usage: ResponseUsage
 
 

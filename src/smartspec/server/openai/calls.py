@@ -18,6 +18,7 @@ from smartspec.server.openai.invalid_text import check_promises_nothing
 from smartspec.server.openai.prompt_logprobs import check_num_entries
 from smartspec.server.openai.prompts import PromptReader
 from smartspec.server.openai.responses_body import ResponsesBody
+from smartspec.server.openai.said import Reading
 from smartspec.server.openai.streaming import Call, RequestedGrammar
 from smartspec.server.openai.workload_classes import WorkloadClasses
 from smartspec.server.structured.grammar_check import GrammarCheckFailed
@@ -69,7 +70,8 @@ class CallReader:
 
     def chat(self, data: bytes, client: Origin) -> tuple[Call, ChatFormat]:
         body = parse_body(ChatBody, data, self._ignore_unknown)
-        return self._chat(body, client), ChatFormat(reads_tool_calls=bool(body.offered_tools))
+        call = self._chat(body, client)
+        return call, ChatFormat(call.reading)
 
     def response(self, data: bytes, client: Origin) -> tuple[Call, ResponsesBody]:
         body = parse_body(ResponsesBody, data, self._ignore_unknown)
@@ -98,7 +100,15 @@ class CallReader:
         num_top = (body.top_logprobs or 0) if body.logprobs else None
         params = body.sampling_params(max_tokens, num_top, self._prompts.bad_words(body))
         call = self._call(body, prompts, params, client)
-        return replace(call, speculation=replace(call.speculation, predicted_token_ids=self._prompts.predicted(body)))
+        speculation = replace(call.speculation, predicted_token_ids=self._prompts.predicted(body))
+        return replace(call, speculation=speculation, reading=self._reading(call, body))
+
+    def _reading(self, call: Call, body: ChatBody) -> Reading:
+        """A grammar holds the text from its first token on, so that there is no thought."""
+        max_calls = body.max_calls if body.offered_tools else 0
+        if call.requested_grammar is not None or not self._prompts.model_thinks:
+            return Reading(max_calls=max_calls)
+        return Reading(thinks=True, is_open=self._prompts.opens_thought(call.prompts[0]), max_calls=max_calls)
 
     def _check(self, body: GenerationBody, num_prompts: int) -> None:
         check_model(body.model, self._model_name)

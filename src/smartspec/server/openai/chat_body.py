@@ -71,9 +71,11 @@ class ChatBody(HarmlessChatFields, ToolFields, GenerationBody):
         """A call that is demanded, or either a call or an answer of the format."""
         requested = super().grammars()
         if self.demanded_tools:
-            requested["tool_choice"] = CallGrammar(self.demanded_tools)
+            requested["tool_choice"] = CallGrammar(self.demanded_tools, several=self.may_demand_several)
         elif self.offered_tools and "response_format" in requested:
-            requested["response_format"] = CallGrammar(self.offered_tools, self.response_format.schema)
+            requested["response_format"] = CallGrammar(
+                self.offered_tools, self.response_format.schema, self.may_demand_several
+            )
         return requested
 
     @model_validator(mode="after")

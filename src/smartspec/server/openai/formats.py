@@ -3,12 +3,13 @@
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 from smartspec.core.batch import TokenLogprobs
 from smartspec.engine.text.stream import TextDelta
 from smartspec.engine.text.token_texts import TokenText
-from smartspec.server.openai.tool_calls import ToolCall, ToolCallReader
+from smartspec.server.openai.said import PLAIN_TEXT, AnswerReader, Reading, Said
 
 LOWEST_LOGPROB = -9999.0  # JSON has no -inf
 
@@ -102,46 +103,42 @@ def _tops(token: TokenText) -> dict[str, float | None] | None:
 
 
 class ChatFormat:
-    """POST /v1/chat/completions. reads_tool_calls: the text may hold calls of tools."""
+    """POST /v1/chat/completions. reading: what the text is read for."""
 
     id_prefix = "chatcmpl"
     whole_object = "chat.completion"
     chunk_object = "chat.completion.chunk"
 
-    def __init__(self, reads_tool_calls: bool = False):
+    def __init__(self, reading: Reading = PLAIN_TEXT):
         self._begun: set[int] = set()
-        self._readers: defaultdict[int, ToolCallReader] | None = None
-        if reads_tool_calls:
-            self._readers = defaultdict(ToolCallReader)
+        self._readers: defaultdict[int, AnswerReader] = defaultdict(partial(AnswerReader, reading))
 
     def whole_choice(self, delta: TextDelta) -> dict:
-        delta, calls = self._read(delta)
-        message = {"role": "assistant", "content": delta.text, "refusal": None}
-        if calls:
-            message |= {"content": delta.text or None, "tool_calls": [call.to_json() for call in calls]}
+        delta, said = self._read(delta)
+        message = {"role": "assistant", "content": said.text, "refusal": None} | _thought(said)
+        if said.calls:
+            message |= {"content": said.text or None, "tool_calls": [call.to_json() for call in said.calls]}
         return self._choice(delta, "message", message)
 
     def chunk_choice(self, delta: TextDelta) -> dict:
         role = {} if delta.index in self._begun else {"role": "assistant"}
         self._begun.add(delta.index)
-        delta, calls = self._read(delta)
-        content = role | {"content": delta.text}
-        if calls:
-            first = self._readers[delta.index].num_calls - len(calls)
-            content["tool_calls"] = [{"index": first + i} | call.to_json() for i, call in enumerate(calls)]
+        delta, said = self._read(delta)
+        content = role | {"content": said.text} | _thought(said)
+        if said.calls:
+            first = self._readers[delta.index].num_calls - len(said.calls)
+            content["tool_calls"] = [{"index": first + i} | call.to_json() for i, call in enumerate(said.calls)]
         return self._choice(delta, "delta", content)
 
     def place_prompts(self, choices: list[dict], prompts: Sequence[ScoredPrompt]) -> dict:
         return {"prompt_logprobs": prompts[0].written}
 
-    def _read(self, delta: TextDelta) -> tuple[TextDelta, list[ToolCall]]:
-        """The delta without its calls, and the calls."""
-        if self._readers is None:
-            return delta, []
+    def _read(self, delta: TextDelta) -> tuple[TextDelta, Said]:
+        """The delta, which may end with a call, and what it says."""
         reader = self._readers[delta.index]
-        text, calls = reader.push(delta.text, delta.finish_reason is not None)
+        said = reader.push(delta.text, delta.finish_reason is not None)
         called = delta.finish_reason == "stop" and reader.num_calls
-        return replace(delta, text=text, finish_reason="tool_calls" if called else delta.finish_reason), calls
+        return replace(delta, finish_reason="tool_calls") if called else delta, said
 
     def _choice(self, delta: TextDelta, key: str, content: dict) -> dict:
         logprobs = None
@@ -153,6 +150,10 @@ class ChatFormat:
             ]
             logprobs = {"content": tokens, "refusal": None}
         return {"index": delta.index, key: content, "logprobs": logprobs, "finish_reason": delta.finish_reason}
+
+
+def _thought(said: Said) -> dict:
+    return {"reasoning_content": said.thought} if said.thought else {}
 
 
 def _chat_token(token: TokenText) -> dict:

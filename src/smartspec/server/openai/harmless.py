@@ -14,7 +14,6 @@ class HarmlessFields(Body):
     service_tier: str | None = None
     prompt_cache_key: str | None = None
     safety_identifier: str | None = None
-    parallel_tool_calls: bool | None = None
     modalities: Annotated[object, only(["text"])] = None
     best_of: Annotated[object, only(1)] = None
     use_beam_search: Annotated[object, only(False)] = None

@@ -8,12 +8,15 @@ from jinja2 import TemplateError
 
 from smartspec.engine.runtime.async_engine import AsyncEngine
 from smartspec.server.http.errors import APIError
+from smartspec.server.openai import thoughts
 from smartspec.server.openai.chat_body import ChatBody
 from smartspec.server.openai.completion_body import CompletionBody
 from smartspec.server.openai.generation_body import GenerationBody
 from smartspec.server.openai.messages import num_characters, to_plain_template, to_template
 from smartspec.server.openai.prompt_logprobs import EchoReader
 from smartspec.server.openai.tokenizer_bodies import TokenizeBody
+
+MARK_TOKENS = 16  # at the end of a prompt, more than a mark and white space have
 
 
 class PromptReader:
@@ -77,6 +80,16 @@ class PromptReader:
                 "context_length_exceeded",
             )
         return tuple(token_ids)
+
+    @property
+    def model_thinks(self) -> bool:
+        """Whether its chat template knows thoughts, and their marks are seen in the text."""
+        template = self._tokenizer.chat_template
+        return thoughts.END in str(template) and thoughts.END not in self._tokenizer.all_special_tokens
+
+    def opens_thought(self, prompt: list[int]) -> bool:
+        """Whether the last that a prompt says is the mark that begins a thought."""
+        return self.decode(prompt[-MARK_TOKENS:]).rstrip().endswith(thoughts.BEGIN)
 
     def echoes(self, body: CompletionBody, prompts: list[list[int]]) -> list[str]:
         """The text before each choice's, none if it is not requested."""

@@ -4,12 +4,14 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from smartspec.server.http.body_model import Body, JsonObject, only
+from smartspec.server.http.body_model import Body, JsonObject, never, only
 from smartspec.server.openai.chat_body import MAX_MESSAGES, ChatBody, Message, ReasoningEffort
 from smartspec.server.openai.generation_body import SpeculationBody
 from smartspec.server.openai.responses_items import InputItem, ResponsesTool, ResponsesToolChoice, to_messages
 from smartspec.server.openai.tools import MAX_TOOLS
 from smartspec.server.structured.fields import JsonSchema, ResponseFormat
+
+NOTHING_IS_STORED = "nothing is stored here: send the items of the conversation as input"
 
 
 def _to_items(given: object) -> object:
@@ -62,6 +64,10 @@ class ResponsesBody(Body):
     speculation: SpeculationBody | None = None
     tools: list[ResponsesTool] = Field([], max_length=MAX_TOOLS)
     tool_choice: Literal["none", "auto", "required"] | ResponsesToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    previous_response_id: Annotated[object, never(NOTHING_IS_STORED)] = None
+    conversation: Annotated[object, never(NOTHING_IS_STORED)] = None
+    prompt: Annotated[object, never("there are no stored prompts here: send its text as instructions")] = None
     # Accepted only with values that request nothing:
     truncation: Annotated[object, only("disabled")] = None
     background: Annotated[object, only(False)] = None
@@ -76,7 +82,6 @@ class ResponsesBody(Body):
     prompt_cache_options: JsonObject | None = None
     prompt_cache_retention: str | None = None
     safety_identifier: str | None = None
-    parallel_tool_calls: bool | None = None
     user: str | None = None
 
     def to_chat(self) -> ChatBody:
@@ -92,6 +97,7 @@ class ResponsesBody(Body):
             response_format=wanted,
             tools=[tool.to_chat() for tool in self.tools],
             tool_choice=choice,
+            parallel_tool_calls=self.parallel_tool_calls,
             reasoning_effort=self.reasoning.effort,
             **same,
         )

@@ -49,7 +49,7 @@ Text = Annotated[str, BeforeValidator(_join_text_parts, json_schema_input_type=s
 
 
 class InputItem(Body):
-    """A message, a call of a tool, its output, or reasoning (ignored); also one that was an output."""
+    """A message, a call of a tool, its output, or a thought; also one that was an output."""
 
     type: Literal["message", "function_call", "function_call_output", "reasoning"] = "message"
     role: Literal["system", "developer", "user", "assistant"] | None = None
@@ -61,15 +61,18 @@ class InputItem(Body):
     id: str | None = None
     status: str | None = None
     phase: str | None = None  # of an answer, ignored
-    summary: list[JsonObject] | None = None  # of reasoning, ignored
+    summary: list[JsonObject] | None = None  # of a thought, ignored
     encrypted_content: str | None = None
 
     @model_validator(mode="before")
     @classmethod
-    def _reasoning_has_parts_of_its_own(cls, data: object) -> object:
-        if isinstance(data, dict) and data.get("type") == "reasoning":
-            return {name: value for name, value in data.items() if name != "content"}
-        return data
+    def _thoughts_have_parts_of_their_own(cls, data: object) -> object:
+        if not isinstance(data, dict) or data.get("type") != "reasoning":
+            return data
+        content = data.get("content")
+        parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
+        texts = [part["text"] for part in parts if isinstance(part.get("text"), str)]
+        return data | {"content": "".join(texts) or None}
 
     @model_validator(mode="after")
     def _has_what_its_type_needs(self) -> Self:
@@ -102,10 +105,15 @@ class ResponsesToolChoice(Body):
 
 
 def to_messages(items: Sequence[InputItem]) -> list[Message]:
-    """As a chat has them: calls belong to the assistant's message before them, outputs are messages of tools."""
+    """As a chat has them: calls belong to the assistant's message before them, outputs are messages of tools, and a
+    thought is that of the assistant's message after it."""
     messages: list[Message] = []
     names: dict[str | None, str | None] = {}
+    thought = None
     for item in items:
+        if item.type == "reasoning":
+            thought = item.content
+            continue
         if item.type == "message":
             messages.append(Message(role=item.role, content=item.content))
         elif item.type == "function_call":
@@ -117,4 +125,7 @@ def to_messages(items: Sequence[InputItem]) -> list[Message]:
         elif item.type == "function_call_output":
             name = names.get(item.call_id)
             messages.append(Message(role="tool", content=item.output, tool_call_id=item.call_id, name=name))
+        if thought is not None and messages[-1].role == "assistant":
+            messages[-1].reasoning_content = thought
+        thought = None
     return messages

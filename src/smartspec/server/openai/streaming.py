@@ -22,6 +22,7 @@ from smartspec.server.http.errors import APIError, describe
 from smartspec.server.live.metrics import ServerMetrics
 from smartspec.server.openai.formats import Format, ScoredPrompt, merge, usage
 from smartspec.server.openai.prompt_logprobs import prompt_json
+from smartspec.server.openai.said import PLAIN_TEXT, Reading
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +39,8 @@ class RequestedGrammar:
 class Call:
     """A request to either endpoint, ready for the engine. prompts: token ids. report: choices tell which parts of their
     text were accepted draft tokens. grammar: requested_grammar, compiled. decode: the text of token ids.
-    prompt_logprobs: how many alternatives to list for each token of the prompts, None for no list."""
+    prompt_logprobs: how many alternatives to list for each token of the prompts, None for no list. reading: what the
+    text of a chat is read for."""
 
     model: str
     prompts: list[list[int]]
@@ -55,6 +57,7 @@ class Call:
     grammar: Grammar | None = None
     decode: Callable[[list[int]], str] = str
     prompt_logprobs: int | None = None
+    reading: Reading = PLAIN_TEXT
 
 
 class EventStream(Response):

@@ -4,7 +4,7 @@ import json
 import uuid
 from dataclasses import dataclass
 
-from smartspec.server.openai.tools import BEGIN, END
+from smartspec.server.openai.tools import BEGIN, END, MAX_CALLS
 from smartspec.server.structured.json_text import JsonPrefix, read_json
 
 
@@ -24,11 +24,13 @@ class ToolCallReader:
     """Takes the text of one choice piece by piece; separates text from calls.
 
     The result does not depend on how the text is cut into pieces, and each character is read a few times at most. Held
-    back are only a call that has not ended and a few characters that may begin a mark.
+    back are only a call that has not ended and a few characters that may begin a mark. Calls after max_calls are left
+    out.
     """
 
-    def __init__(self):
+    def __init__(self, max_calls: int = MAX_CALLS):
         self.num_calls = 0
+        self._max_calls = max_calls
         self._rest = ""  # not looked at yet: the beginning of a mark, perhaps
         self._call: _Call | None = None  # that has begun
         self._is_after_call = False  # where spaces and line breaks are no text
@@ -41,7 +43,7 @@ class ToolCallReader:
         while True:
             if self._call is None:
                 begin = text.find(BEGIN, at)
-                end = begin if begin >= 0 else _begin_of_mark(text, at, BEGIN)
+                end = begin if begin >= 0 else begin_of_mark(text, at, BEGIN)
                 shown.append(self._visible(text[at:end]))
                 at = end
                 if begin < 0:
@@ -54,6 +56,7 @@ class ToolCallReader:
         self._rest = text[at:]
         if is_last:
             self._end_text(shown, calls)
+        calls = calls[: self._max_calls - self.num_calls]
         self.num_calls += len(calls)
         return "".join(shown), calls
 
@@ -98,13 +101,13 @@ class _Call:
                 self._json = None
         if self._json is None:
             found = text.find(END, end)
-            end = found if found >= 0 else _begin_of_mark(text, end, END)
+            end = found if found >= 0 else begin_of_mark(text, end, END)
         self.pieces.append(text[begin:end])
         self.has_ended = text.startswith(END, end)
         return end + len(END) * self.has_ended
 
 
-def _begin_of_mark(text: str, begin: int, mark: str) -> int:
+def begin_of_mark(text: str, begin: int, mark: str) -> int:
     """Where, from begin on, the end of the text might begin a mark."""
     longest = min(len(text) - begin, len(mark) - 1)
     return next((len(text) - n for n in range(longest, 0, -1) if mark.startswith(text[-n:])), len(text))

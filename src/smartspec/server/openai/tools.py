@@ -87,6 +87,7 @@ class ToolFields(Body):
 
     tools: list[Tool] = Field([], max_length=MAX_TOOLS)
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool | None = None
 
     @model_validator(mode="after")
     def _choice_is_one_of_the_tools(self) -> Self:
@@ -108,26 +109,41 @@ class ToolFields(Body):
             return [tool for tool in self.tools if tool.function.name == self.tool_choice.function.name]
         return self.tools if self.tool_choice == "required" else []
 
+    @property
+    def max_calls(self) -> int:
+        """Calls that an answer may have."""
+        return 1 if self.parallel_tool_calls is False else MAX_CALLS
+
+    @property
+    def may_demand_several(self) -> bool:
+        """Whether the grammar of a demanded call allows more calls after it. Not by default: a small model would go on
+        and on. A named function is called once."""
+        return self.parallel_tool_calls is True and not isinstance(self.tool_choice, NamedTool)
+
 
 @dataclass(frozen=True)
 class CallGrammar:
-    """A call of one of the tools or, where given, JSON of the schema answer."""
+    """A call of one of the tools (several: or calls, a line each) or, where given, JSON of the schema answer."""
 
     tools: list[Tool]
     answer: dict | None = None
+    several: bool = False
 
     def definition(self) -> str:
         """Raises ValueError if schemas are too long."""
         # Each schema is a root of its own, so that references inside it hold.
-        rules = [] if self.answer is None else [f"answer: {_json(self.answer)}"]
-        names = [] if self.answer is None else ["answer"]
+        calls = rf'call ("\n" call){{0,{MAX_CALLS - 1}}}' if self.several else "call"
+        rules = [f"start: {calls}"]
+        if self.answer is not None:
+            rules = [f"start: {calls} | answer", f"answer: {_json(self.answer)}"]
+        names = []
         for number, tool in enumerate(self.tools):
             opening = json.dumps(f'{BEGIN}\n{{"name": {json.dumps(tool.function.name)}, "arguments": ')
             closing = json.dumps(f"}}\n{END}")
             names.append(f"call_{number}")
             rules.append(f"call_{number}: {opening} arguments_{number} {closing}")
             rules.append(f"arguments_{number}: {_json(_closed(tool.function.parameters))}")
-        text = "\n".join([f"start: {' | '.join(names)}", *rules])
+        text = "\n".join([*rules, f"call: {' | '.join(names)}"])
         check_schema_size(text)
         return LLMatcher.grammar_from_lark(text)
 

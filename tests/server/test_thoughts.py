@@ -1,0 +1,124 @@
+"""Thoughts of models that think: told from the answer, in chats and responses, streamed and not, and sent back."""
+
+import random
+
+import pytest
+from fake_server import MODEL
+
+from smartspec.server.openai.responses_items import InputItem, to_messages
+from smartspec.server.openai.thoughts import ThoughtReader, num_thought_tokens
+
+THINKS = "{{ messages[0].content }}{# </think>, tools #}"  # the fake model says the prompt back
+CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
+TOOL = {"type": "function", "name": "weather", "parameters": {"type": "object"}}
+CHAT_TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
+
+
+def read(text: str, is_open: bool = False, cuts: tuple[int, ...] = ()) -> tuple[str, str]:
+    reader, thought, said = ThoughtReader(is_open), "", ""
+    for begin, end in zip((0, *cuts), (*cuts, len(text)), strict=True):
+        pieces = reader.push(text[begin:end], end == len(text))
+        thought, said = thought + pieces[0], said + pieces[1]
+    return thought, said
+
+
+@pytest.mark.parametrize(
+    ("text", "is_open", "thought", "said"),
+    [
+        ("<think>\nWell, I\nsee.\n</think>\n\nHello ", False, "Well, I\nsee.", "Hello "),
+        ("\n<think>a</think>b", False, "a", "b"),
+        ("Well</think>Hello", True, "Well", "Hello"),
+        ("<think>Well</think>Hello", True, "Well", "Hello"),
+        (" No thought. <think>a</think>", False, "", " No thought. <think>a</think>"),
+        ("<thin", False, "", "<thin"),
+        ("<think>cut off </thi", False, "cut off </thi", ""),
+        ("<think>a</think>b</think><think>c</think>", False, "a", "b</think><think>c</think>"),
+        ("<think>\n\n</think>\n\nHello", False, "", "Hello"),
+        ("", True, "", ""),
+    ],
+)
+def test_a_thought_is_told_from_the_answer(text, is_open, thought, said):
+    assert read(text, is_open) == read(text, is_open, tuple(range(1, len(text)))) == (thought, said)
+
+
+def test_however_a_text_is_cut_the_same_comes_out():
+    chance = random.Random(0)
+    pieces = ("<think>", "</think>", "<", "</thi", "\n", " ", "a word", "think>")
+    for _ in range(3000):
+        text = "".join(chance.choices(pieces, k=chance.randrange(1, 9)))
+        cuts, is_open = tuple(sorted(chance.choices(range(len(text)), k=4))), chance.random() < 0.5
+        assert read(text, is_open, cuts) == read(text, is_open), (text, cuts)
+
+
+def test_tokens_of_a_thought_are_those_up_to_its_end():
+    assert num_thought_tokens(["<think>", "a", " b", "</think>", "\n", "c"], False) == 4
+    assert num_thought_tokens(["a", "</thi", "nk>", "c"], True) == 3
+    assert num_thought_tokens(["a", " b"], False) == 0
+    assert num_thought_tokens(["a", " b"], True) == 2  # cut off
+
+
+def chat(server, text: str, stream: bool, **fields):
+    """(thought, text, names of called tools, finish reason)"""
+    messages = [{"role": "user", "content": text}]
+    answer = server.client.chat.completions.create(model=MODEL, messages=messages, stream=stream, **fields)
+    choices = [chunk.choices[0] for chunk in answer] if stream else answer.choices
+    parts = [choice.delta if stream else choice.message for choice in choices]
+    thought = "".join(getattr(part, "reasoning_content", None) or "" for part in parts)
+    calls = [call.function.name for part in parts for call in part.tool_calls or ()]
+    return thought, "".join(part.content or "" for part in parts), calls, choices[-1].finish_reason
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_chat_has_it_beside_the_content(burst_server, tokenizer, monkeypatch, stream):
+    text = "<think>\nWell, well.\n</think>\n\nHello there"
+    monkeypatch.setattr(tokenizer, "chat_template", THINKS)
+    assert chat(burst_server, text, stream) == ("Well, well.", "Hello there", [], "stop")
+    assert chat(burst_server, "Hello there", stream)[:2] == ("", "Hello there")
+    assert chat(burst_server, "Well</think>Hello<think>\n", stream)[:2] == ("Well", "Hello<think>\n")
+    called = chat(burst_server, f"<think>{CALL}</think>{CALL}", stream, tools=[CHAT_TOOL])
+    assert called == (CALL, "", ["weather"], "tool_calls")
+
+
+def test_a_model_whose_template_knows_no_thoughts_has_none(server, tokenizer, monkeypatch):
+    monkeypatch.setattr(tokenizer, "chat_template", "{{ messages[0].content }}")
+    assert chat(server, "<think>a</think>b", False)[:2] == ("", "<think>a</think>b")
+
+
+def test_a_grammar_leaves_no_room_for_a_thought(server, tokenizer, monkeypatch):
+    """The fake model obeys no grammar; what it writes is not read for thoughts."""
+    monkeypatch.setattr(tokenizer, "chat_template", THINKS)
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
+    assert chat(server, "a</think>b<think>", False, response_format=form)[:2] == ("", "a</think>b<think>")
+
+
+def test_a_response_has_an_item_of_it(burst_server, tokenizer, monkeypatch):
+    monkeypatch.setattr(tokenizer, "chat_template", THINKS)
+    fields = {"model": MODEL, "input": f"<think>\nWell.\n</think>\nHello {CALL}", "tools": [TOOL]}
+    whole = burst_server.client.responses.create(**fields, reasoning={"effort": "low"})
+    assert [item.type for item in whole.output] == ["reasoning", "message", "function_call"]
+    assert whole.output[0].content[0].text == "Well." and whole.output_text == "Hello "
+    assert 0 < whole.usage.output_tokens_details.reasoning_tokens < whole.usage.output_tokens
+    assert whole.reasoning.effort == "low"
+    with burst_server.client.responses.stream(**fields) as stream:
+        events = list(stream)
+        final = stream.get_final_response()
+    assert [item.type for item in final.output] == ["reasoning", "message", "function_call"]
+    kinds = [event.type for event in events]
+    assert "".join(e.delta for e in events if e.type == "response.reasoning_text.delta") == "Well."
+    assert kinds.index("response.reasoning_text.done") < kinds.index("response.output_text.delta")
+    assert [event.output_index for event in events if event.type == "response.output_item.done"] == [0, 1, 2]
+
+
+def test_a_thought_goes_back_with_the_message_after_it():
+    thought = {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]}
+    call = {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": "{}"}
+    said = {"role": "assistant", "content": "Rain"}
+    items = [thought, call, {"type": "function_call_output", "call_id": "c1", "output": "rain"}, thought, said]
+    items += [{"type": "reasoning", "id": "rs_2", "summary": []}, {"role": "user", "content": "Thanks"}, thought]
+    messages = to_messages([InputItem(**item) for item in items])
+    assert [(m.role, m.reasoning_content) for m in messages] == [
+        ("assistant", "hm"),
+        ("tool", None),
+        ("assistant", "hm"),
+        ("user", None),
+    ]
