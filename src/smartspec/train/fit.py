@@ -12,6 +12,7 @@ import torch
 
 from smartspec.train.batches import collate, epoch, held_out_rows
 from smartspec.train.files import write_whole
+from smartspec.train.muon import Muon
 from smartspec.train.shards import shard_paths
 from smartspec.train.unroll import NUM_DEPTHS, TrainedHead, chain_matches, loss_of
 
@@ -47,9 +48,9 @@ class Training:
         self.num_tokens = self.num_batches = self.epoch = self.batch_in_epoch = 0
         self.num_shards = len(shard_paths(data))  # of this epoch: more may be appended meanwhile
         self.losses: list[float] = []
-        self.optimizers = make_optimizers(head, settings)
         self._num_steps = settings.num_steps if settings.kind == "eagle3" else NUM_DEPTHS
         self._in_bfloat16 = bfloat16_is_faster()  # of a learned weight the fp32 copy is what learns
+        self.optimizers = make_optimizers(head, settings, torch.bfloat16 if self._in_bfloat16 else torch.float32)
         self._draft_ids = np.full(embedding.shape[0], -1, dtype=np.int64)
         self._draft_ids[head.target_ids.numpy()] = np.arange(len(head.target_ids))
         held_out = held_out_rows(data, HELD_OUT_ROWS)
@@ -161,15 +162,14 @@ class Training:
         return True
 
 
-def make_optimizers(head: TrainedHead, settings: TrainingSettings) -> list[torch.optim.Optimizer]:
-    """Muon for matrices, with updates as large as AdamW's (arXiv 2502.16982) so that one learning rate serves both, and
-    AdamW for the rest."""
+def make_optimizers(
+    head: TrainedHead, settings: TrainingSettings, dtype: torch.dtype = torch.float32
+) -> list[torch.optim.Optimizer]:
+    """Muon for matrices, which multiplies in dtype, and AdamW for the rest."""
     learned = [p for p in head.parameters() if p.requires_grad]
     matrices, others = [p for p in learned if p.ndim == 2], [p for p in learned if p.ndim != 2]
     common = {"lr": settings.learning_rate, "weight_decay": settings.weight_decay}
-    optimizers: list[torch.optim.Optimizer] = [
-        torch.optim.Muon(matrices, momentum=0.95, adjust_lr_fn="match_rms_adamw", **common)
-    ]
+    optimizers: list[torch.optim.Optimizer] = [Muon(matrices, dtype=dtype, **common)]
     if others:  # Medusa heads have none
         optimizers.append(torch.optim.AdamW(others, betas=(0.9, 0.95), **common))
     return optimizers
@@ -180,7 +180,7 @@ def bfloat16_is_faster() -> bool:
     it, others convert every number."""
     seconds = {}
     for dtype in (torch.float32, torch.bfloat16):
-        a, b = torch.ones(512, 512, dtype=dtype), torch.ones(512, 2048, dtype=dtype)
+        a, b = torch.ones(128, 512, dtype=dtype), torch.ones(512, 512, dtype=dtype)
         durations = []
         for _ in range(5):
             began = time.perf_counter()
