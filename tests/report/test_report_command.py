@@ -140,6 +140,7 @@ def test_a_started_server_that_dies_is_started_again_and_its_run_failed(tmp_path
     assert result.exit_code == 1
     failures = [line["failure"] for line in lines(tmp_path / "out") if line["failure"]]
     assert len(failures) == 1 and failures[0].startswith("the server goodput ended with status 3")
+    assert [path.name for path in (tmp_path / "out").glob("*.log")] == ["server-1.log"]  # of the one that failed
     starts(monkeypatch)
     assert invoke(tmp_path / "out", "--policies", "off,goodput", *FAST).exit_code == 0
     assert sum(not line["failure"] for line in lines(tmp_path / "out")) == 4

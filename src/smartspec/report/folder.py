@@ -12,6 +12,7 @@ from smartspec.report.matrix import Matrix, Run, differences
 from smartspec.workload.records import RequestRecord, SpeculationCounters
 from smartspec.workload.summary import Summary, summarize, summarize_speculation
 
+OPTIONAL = dict.fromkeys(("ttft_seconds", "finish_reason", "error"))  # of a record, left out where it has none
 MATRIX, RUNS, PAGE, SUMMARY = "matrix.json", "runs.jsonl", "index.html", "summary.json"
 
 
@@ -131,9 +132,15 @@ def _line(measured: Measured) -> bytes:
         "commit": measured.commit,
         "failure": measured.failure,
         "speculation": None if measured.counters is None else asdict(measured.counters),
-        "requests": [asdict(record) for record in measured.records],
+        "requests": [_short(record) for record in measured.records],
     }
     return json.dumps(row, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+
+
+def _short(record: RequestRecord) -> dict:
+    """Without what is None; seconds to the microsecond."""
+    known = {name: value for name, value in asdict(record).items() if value is not None}
+    return {name: round(value, 6) if isinstance(value, float) else value for name, value in known.items()}
 
 
 def read_runs(path: Path) -> list[Measured]:
@@ -151,7 +158,7 @@ def _read_line(line: bytes, where: str) -> Measured:
         return Measured(
             (row["variant"], row["cell"], row["repetition"]),
             row["started"],
-            tuple(RequestRecord(**record) for record in row["requests"]),
+            tuple(RequestRecord(**(OPTIONAL | record)) for record in row["requests"]),
             None if counters is None else SpeculationCounters(**counters),
             row["failure"],
             row["commit"],

@@ -31,6 +31,7 @@ class StartedServer:
         self.name, self.log_path = name, log_path
         self._arguments = arguments
         self._process: subprocess.Popen | None = None
+        self._has_failed = False
         self.base_url = ""
 
     @property
@@ -54,15 +55,22 @@ class StartedServer:
             if _is_healthy(self.base_url):
                 return
             time.sleep(POLL_SECONDS)
-        reason = "did not answer in time" if self.is_running else self.why_it_ended()
+        reason = f"did not answer in time (see {self.log_path})" if self.is_running else self.why_it_ended()
+        self._has_failed = True
         self.stop()
         raise ValueError(f"the server {self.name} {reason}")
 
     def why_it_ended(self) -> str:
         """With its status and the last line of its output."""
+        self._has_failed = True
         lines = [line for line in self.log_path.read_text(errors="replace").splitlines() if line.strip()]
         status = self._process.returncode if self._process else None
         return f"ended with status {status}: {lines[-1] if lines else 'it said nothing'} (all of it: {self.log_path})"
+
+    def forget_log(self) -> None:
+        """Delete its output, unless it has failed."""
+        if not self._has_failed:
+            self.log_path.unlink(missing_ok=True)
 
     def stop(self) -> None:
         """Tell its process group to end, and kill it if it does not."""
@@ -87,8 +95,10 @@ def start_all(servers: Mapping[str, StartedServer], on_start=lambda name: None) 
 
 
 def stop_all(servers: Mapping[str, StartedServer]) -> None:
+    """Stop them. What they wrote is kept where one has failed."""
     for server in servers.values():
         server.stop()
+        server.forget_log()
 
 
 def _free_port() -> int:

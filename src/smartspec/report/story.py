@@ -94,7 +94,7 @@ def _glance(results: Results, figures: Sequence[CellFigures], ratios: Sequence[S
     text = [_verdicts(results.ours, name, some) for name, some in compared.items()]
     if not text:
         text = [f"There is no cell yet in which both {results.ours} and another variant were measured."]
-    text += _caveats(results, ratios)
+    text = [*_legend(results), *text, *_caveats(results, ratios)]
     plots = tuple(speed_up_plot(results.ours, name, some) for name, some in compared.items())
     rows = tuple(_row(name, each) for each, name in sorted(_named(compared), key=lambda pair: pair[0].ratio))
     header = ("workload", "load", f"{results.ours} against", "speed-up", "90 % interval", "verdict", "repetitions")
@@ -104,6 +104,17 @@ def _glance(results: Results, figures: Sequence[CellFigures], ratios: Sequence[S
     )
     table = Table("All comparisons, the worst first", header, rows, note)
     return Section("At a glance", tuple(text), plots, (table,), results.command)
+
+
+def _legend(results: Results) -> list[str]:
+    """What the names of policies mean, for a reader who knows none."""
+    policies = {variant.policy or "" for variant in results.matrix.variants}
+    meanings = ["off serves without drafts"] if "off" in policies else []
+    if any(policy.startswith("fixed:") for policy in policies):
+        meanings.append("fixed:K drafts K tokens for every request in every step")
+    if "goodput" in policies:
+        meanings.append("goodput is SmartSpec, which chooses the length of each draft by what it is worth")
+    return [f"{'; '.join(meanings)}."] if meanings else []
 
 
 def _named(compared: Mapping[str, Sequence[SpeedUp]]) -> list[tuple[SpeedUp, str]]:
