@@ -58,7 +58,8 @@ def test_other_bad_lines_are_named(tmp_path):
 
 
 def test_another_matrix_is_refused_by_what_differs(tmp_path):
-    opened(tmp_path)
+    opened(tmp_path, matrix(cells=[CHAT]))
+    opened(tmp_path).add(measured("off", CHAT, 0, [1.0]))  # no run had been measured before
     with pytest.raises(
         ValueError, match=r"another matrix \(cells: code, 2 at once only there. max_tokens: 64 there, 9"
     ):
@@ -73,10 +74,10 @@ def test_a_folder_of_other_files_and_a_damaged_one_are_refused(tmp_path):
     (tmp_path / "a" / "letter.txt").write_text("x")
     with pytest.raises(ValueError, match="holds other files and no report: give another --output"):
         opened(tmp_path / "a")
-    opened(tmp_path / "b")
+    opened(tmp_path / "b").add(measured("off", CHAT, 0, [1.0]))
     (tmp_path / "b" / MATRIX).write_text("{")
     with pytest.raises(ValueError, match="is damaged"):
-        opened(tmp_path / "b")
+        opened(tmp_path / "b").add(measured("off", CHAT, 0, [1.0]))
     (tmp_path / "b" / MATRIX).write_text(json.dumps({"a": 1}))
     with pytest.raises(ValueError, match="is not of a report"):
         opened(tmp_path / "b")

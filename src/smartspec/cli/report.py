@@ -39,8 +39,8 @@ def report(chosen: Chosen, **given) -> None:
     from smartspec.report.story import our_variant
 
     began = time.monotonic()
-    if hasattr(signal, "SIGTERM"):
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that started servers are ended, too
+    for name in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: started servers end with this process
+        signal.signal(name, signal.default_int_handler)
     settings = scenario_settings(chosen, given)
     check_paper(chosen)
     if chosen.paper:
@@ -49,8 +49,6 @@ def report(chosen: Chosen, **given) -> None:
     matrix, prompts = matrix_of(chosen, settings)
     ours = our_variant(matrix, chosen.subject)
     folder = Folder.open(chosen.output, matrix, environment(), _command_line())
-    for name in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: started servers end with this process
-        signal.signal(name, signal.default_int_handler)
     outcome = _measure(chosen, matrix, prompts, folder, settings, began)
     write_report(matrix, folder, ours)
     _tell(chosen, folder, outcome)

@@ -53,28 +53,28 @@ class Folder:
 
     @staticmethod
     def open(path: Path, matrix: Matrix, environment: Mapping[str, str], command: str) -> "Folder":
-        """A new folder for the matrix, or the one that holds a part of it.
+        """A new folder for the matrix, or the one that holds a part of it. One without runs becomes this matrix's.
 
         Raises ValueError naming what differs if it holds another matrix, what is wrong with its files, or that it
         cannot be written.
         """
         description = json.loads(json.dumps(matrix.description()))  # as it comes back: lists for tuples
-        file = path / MATRIX
+        file, runs = path / MATRIX, path / RUNS
         try:
-            if not file.exists():
-                if path.exists() and any(path.iterdir()):
+            if not file.exists() or (runs.is_file() and runs.stat().st_size == 0):  # nothing that could be lost
+                if not file.exists() and path.exists() and any(path.iterdir()):
                     raise ValueError(f"{path} holds other files and no report: give another --output")
                 path.mkdir(parents=True, exist_ok=True)
                 write_json(file, {"matrix": description, "environment": dict(environment), "command": command})
             kept = json.loads(file.read_text(encoding="utf-8"))
-            with open(path / RUNS, "ab"):
+            with open(runs, "ab"):
                 pass
         except OSError as error:
             raise ValueError(f"cannot write to {path} ({error.strerror}): give another --output") from error
         except (UnicodeDecodeError, json.JSONDecodeError) as error:
             raise ValueError(f"{file} is damaged ({error}): delete the folder or give another --output") from error
         _check_same(path, kept, description, environment)
-        return Folder(path, kept["environment"], kept["command"], read_runs(path / RUNS), environment.get("commit"))
+        return Folder(path, kept["environment"], kept["command"], read_runs(runs), environment.get("commit"))
 
     def add(self, measured: Measured) -> None:
         """Append a run, with the commit. Raises ValueError if it cannot be written; what was written before stays."""
