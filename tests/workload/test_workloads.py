@@ -21,8 +21,8 @@ def test_a_long_context_is_articles_in_a_row_and_a_task_about_one():
     made = long_contexts(summaries)
     assert len(made) == 7 and made[0].task == "long-context"
     parts = made[6].text.split("\n\n")
-    assert parts[1::2][:LONG_CONTEXT_ARTICLES] == ["Text 6.", "Text 0.", "Text 1.", "Text 2.", "Text 3."]
-    assert parts[-1].startswith("Summarize the second article")
+    assert parts[1::2][:LONG_CONTEXT_ARTICLES] == ["Text 6.", "Text 0.", "Text 1.", "Text 2."]
+    assert parts[-1].startswith("Summarize the third article")
 
 
 def test_own_prompts_are_grouped_by_task(tmp_path):

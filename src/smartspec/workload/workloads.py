@@ -7,8 +7,8 @@ from pathlib import Path
 from smartspec.workload.prompts import Prompt, read_prompts, shipped_prompts
 
 LONG_CONTEXT = "long-context"
-LONG_CONTEXT_ARTICLES = 5  # about 1600 tokens
-_ORDINALS = ("first", "second", "third", "fourth", "fifth")
+LONG_CONTEXT_ARTICLES = 4  # about 1300 tokens
+_ORDINALS = ("first", "second", "third", "fourth")
 
 
 def shipped_workloads() -> dict[str, list[Prompt]]:

@@ -1,0 +1,95 @@
+"""What the page says about made-up runs: the worst first, and nothing hidden."""
+
+import json
+
+import pytest
+from report_cases import CHAT, CODE, VARIANTS, matrix, measured
+
+from smartspec.report.matrix import Cell, Load, Variant
+from smartspec.report.page import render_page
+from smartspec.report.story import Results, our_variant, sections_of, summary_of
+
+OPEN = [Cell("mixed", Load(rate=rate, cv=cv)) for cv in (1, 3) for rate in (1, 2)]
+FIVE = Variant("fixed:5", "fixed:5")
+SECONDS = {"off": 2.0, "fixed:3": 1.2, "fixed:5": 1.5, "goodput": 1.0}
+
+
+def results(cells=(CHAT, CODE), variants=(*VARIANTS, FIVE), changed=None, failed=(), repetitions=3) -> Results:
+    """changed: seconds of a variant in a cell."""
+    runs = [
+        measured(v.name, cell, r, [(changed or {}).get((v.name, cell), SECONDS[v.name])] * 4)
+        for v in variants
+        for cell in cells
+        for r in range(repetitions)
+    ]
+    of_key = {run.key: run for run in runs if run.key[:2] not in failed}
+    broken = {key: measured("off", CHAT, 0, [], failure="it died") for key in [("off", CHAT.name, 0)] if failed}
+    return Results(matrix(cells, variants), of_key, broken, {"cpu": "a cpu"}, "smartspec report", "goodput")
+
+
+def glance(of: Results):
+    return sections_of(of)[0]
+
+
+def test_the_first_section_says_who_is_faster_and_where_not():
+    section = glance(results(changed={("goodput", CODE): 2.5}))
+    text = "\n".join(section.text)
+    assert (
+        "goodput against off, 2 cells: slower in 1, inside the noise in 0, faster in 1. Worst: code, 2 at once, "
+        in text
+    )
+    assert "0.80 x (0.80 to 0.80; slower)" in text and "Geometric mean: 1.26." in text
+    assert "Of 72 pairs of answers that were compared, 100.0% are the same text." in text
+    rows = section.tables[0].rows
+    assert [row[3] for row in rows] == sorted((row[3] for row in rows), key=float)
+    assert rows[0][:4] == ("code", "2 at once", "fixed:3", "0.48")
+    assert len(rows) == 2 * 3
+
+
+def test_the_best_fixed_length_is_named_where_there_are_several():
+    of = results(changed={("fixed:5", CODE): 0.9})
+    text = "\n".join(glance(of).text)
+    assert "goodput against best fixed length, 2 cells: slower in 1, inside the noise in 0, faster in 1." in text
+    best = [each for each in summary_of(of)["speed_ups"] if each["is_best_fixed"]]
+    assert [(each["workload"], each["other"]) for each in best] == [("code", "fixed:5"), ("chat", "fixed:3")]
+    assert "best fixed" not in "\n".join(glance(results(variants=VARIANTS)).text)
+
+
+def test_no_difference_is_inside_the_noise():
+    section = glance(results(changed={("goodput", CHAT): 2.0, ("goodput", CODE): 2.0}))
+    assert "goodput against off, 2 cells: slower in 0, inside the noise in 2, faster in 0." in "\n".join(section.text)
+
+
+def test_what_failed_and_what_is_missing_is_said():
+    of = results(failed=[("off", CHAT.name)], repetitions=2)
+    text = "\n".join(glance(of).text)
+    assert "1 of 2 cells are not complete" in text and "1 runs failed" in text
+    assert "fewer than 3 repetitions" in text and "too few repetitions in 1" in text
+    (section,) = [section for section in sections_of(of) if section.title == "What failed"]
+    assert section.tables[0].rows == ((CHAT.name, "off", "1", "it died"),)
+
+
+def test_nothing_measured_is_still_a_page():
+    of = Results(matrix(), {}, {}, {}, "smartspec report", "goodput")
+    page = render_page("SmartSpec report", sections_of(of))
+    assert "There is no cell yet in which both goodput and another variant were measured." in page
+    assert json.dumps(summary_of(of), allow_nan=False)
+
+
+def test_rates_are_curves_by_kind_of_arrivals():
+    sections = {section.title: section for section in sections_of(results([CHAT, *OPEN]))}
+    poisson, bursts = sections["Latency by arrival rate"].plots
+    assert "Poisson arrivals" in poisson.title and "coefficient of variation 3" in bursts.title
+    assert [line.label for line in poisson.lines] == ["off", "fixed:3", "goodput", "fixed:5"]
+    assert poisson.lines[0].x == (1, 2) and poisson.lines[0].y == pytest.approx((2.0, 2.0))
+    (throughput,) = sections["Tokens per second by requests at once"].plots
+    assert throughput.lines[2].y == pytest.approx((40.0,)) and "1 workloads: chat" in throughput.caption
+
+
+def test_ours_is_the_one_named_or_the_likely_one():
+    assert our_variant(matrix(), None) == "goodput" and our_variant(matrix(), "off") == "off"
+    plain = [Variant(name, base_url="http://x") for name in ("with-SmartSpec", "plain")]
+    assert our_variant(matrix(variants=plain), None) == "with-SmartSpec"
+    assert our_variant(matrix(variants=plain[1:]), None) == "plain"
+    with pytest.raises(ValueError, match="--subject 'x' is not measured: use one of off, fixed:3, goodput"):
+        our_variant(matrix(), "x")
