@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from smartspec.report.page import LONG_TABLE, render_page, write_page
+from smartspec.report.page import LONG_TABLE, numeric_columns, render_page, write_page
 from smartspec.report.sections import Line, Plot, Section, Table
 
 NASTY = '<script>alert("&")</script>'
@@ -82,8 +82,14 @@ def test_what_sections_say_is_escaped_and_drawn_in_the_colour_of_text(page):
 
 
 def test_numbers_are_aligned_and_long_tables_are_folded(page):
-    assert '<td class="number">1.02</td>' in page and "<td>chat</td>" in page
+    assert '<td class="number">1.02</td>' in page and '<td class="number">-</td>' in page and "<td>chat</td>" in page
     assert page.count("<details>") == 1 and f"({LONG_TABLE + 1} rows)" in page
+
+
+def test_a_column_with_anything_else_is_not_numeric():
+    rows = (("1 at once", "1.5 x", "3"), ("4 at once", "-", "b"))
+    assert numeric_columns(Table("", ("a", "b", "c"), rows)) == [False, True, False]
+    assert numeric_columns(Table("", ("a",), ())) == []
 
 
 def test_a_page_is_written_whole_and_the_same_twice(tmp_path):

@@ -7,10 +7,10 @@ from importlib.resources import files
 from pathlib import Path
 
 from smartspec.report.plots import draw_svg
-from smartspec.report.sections import Section
+from smartspec.report.sections import Section, Table
 
 LONG_TABLE = 24  # rows; a longer table is folded until a reader opens it
-_NUMBER = re.compile(r"[-+]?\d")
+_NUMBER = re.compile(r"[-+]?\d[\d.,]*(?: ?[%x])?|-")  # with its unit, or the sign that there is none
 
 
 def render_page(title: str, sections: Sequence[Section]) -> str:
@@ -22,10 +22,15 @@ def render_page(title: str, sections: Sequence[Section]) -> str:
         for number, section in enumerate(sections)
     ]
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.tests["number"] = lambda text: _NUMBER.match(text) is not None
+    environment.filters["numeric"] = numeric_columns
     template = files("smartspec.report").joinpath("page.html").read_text(encoding="utf-8")
     shown = list(zip(sections, plots, strict=True))
     return environment.from_string(template).render(title=title, sections=shown, long_table=LONG_TABLE)
+
+
+def numeric_columns(table: Table) -> list[bool]:
+    """Whether each column has nothing but numbers: these are aligned on the right."""
+    return [all(_NUMBER.fullmatch(cell) for cell in column) for column in zip(*table.rows, strict=True)]
 
 
 def write_page(path: Path, title: str, sections: Sequence[Section]) -> None:

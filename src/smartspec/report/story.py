@@ -241,7 +241,7 @@ def _settings(matrix: Matrix) -> list[tuple[str, str]]:
     shown = {
         name: "; ".join(value) if isinstance(value, list) else value for name, value in matrix.description().items()
     }
-    return [(name.replace("_", " "), "default" if value is None else str(value)) for name, value in shown.items()]
+    return [(name.replace("_", " "), "default" if value in (None, "") else str(value)) for name, value in shown.items()]
 
 
 def summary_of(results: Results) -> dict:
