@@ -173,6 +173,7 @@ def test_ctrl_c_keeps_what_there_is_and_says_how_to_go_on(tmp_path):
         stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "the same command goes on" in stderr
+    assert "2/1000 chat, 2 at once, " in stderr and " left" in stderr
     assert "index.html" in stdout and (out / "index.html").exists()
     assert not any(line["failure"] for line in lines(out))
 

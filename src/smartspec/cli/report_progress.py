@@ -1,5 +1,6 @@
 """What `smartspec report` shows while it measures."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -9,18 +10,25 @@ if TYPE_CHECKING:
 
 
 class Bar:
-    """A bar on standard error: the run under way, how many are done, and what is left."""
+    """A bar on standard error: the run under way, how many are done, and what is left. A line for each run where that
+    is no terminal."""
 
     def __init__(self, bar, task_id):
         self._bar, self._task_id = bar, task_id
 
     def starting(self, name: str) -> None:
-        self._bar.update(self._task_id, description=f"starting the server {name}", left="")
+        self._update(f"starting the server {name}", "")
 
     def show(self, run: "Run", num_done: int, num_runs: int, seconds_left: float | None) -> None:
         text = f"{run.cell.name}, {run.variant}, repetition {run.repetition + 1}"
         left = "" if seconds_left is None else f"about {_spoken(seconds_left)} left"
-        self._bar.update(self._task_id, description=text, completed=num_done, total=num_runs, left=left)
+        self._update(text, left, completed=num_done, total=num_runs)
+
+    def _update(self, text: str, left: str, **counts: int) -> None:
+        self._bar.update(self._task_id, description=text, left=left, **counts)
+        if not self._bar.console.is_terminal:
+            done = "{completed}/{total} ".format(**counts) if counts else ""
+            print(f"{done}{text}" + (f", {left}" if left else ""), file=sys.stderr, flush=True)
 
 
 def _spoken(seconds: float) -> str:
