@@ -64,6 +64,8 @@ def test_tokens_counted_by_the_client_are_reported_as_such():
 def test_counters_are_summed_over_labels():
     assert parse_counters(METRICS) == SpeculationCounters(120, 80, 60, 40)
     assert parse_counters("vllm:generation_tokens_total 5\n") is None
+    in_vllm = "".join(line + "\n" for line in METRICS.splitlines() if "draft_tokens" not in line)
+    assert parse_counters(in_vllm) == SpeculationCounters(80, 80, 60, 40)
 
 
 def test_speculation_is_the_growth_of_the_counters():

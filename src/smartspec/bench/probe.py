@@ -57,12 +57,16 @@ def read_counters(base_url: str, api_key: str | None = None) -> SpeculationCount
 
 
 def parse_counters(metrics: str) -> SpeculationCounters | None:
-    """Counters from Prometheus text, summed over their labels; None unless all of them are there."""
+    """Counters from Prometheus text, summed over their labels; None unless all of them are there. Inside vLLM drafted
+    tokens are not counted: those that were verified stand for them."""
     totals: dict[str, float] = {}
     for line in metrics.splitlines():
         name = line.partition(" ")[0].partition("{")[0]
         if name in COUNTERS.values():
             totals[name] = totals.get(name, 0.0) + float(line.rpartition(" ")[2])
+    verified = COUNTERS["num_verified_tokens"]
+    if verified in totals:
+        totals.setdefault(COUNTERS["num_drafted_tokens"], totals[verified])
     if len(totals) < len(COUNTERS):
         return None
     return SpeculationCounters(**{field: int(totals[name]) for field, name in COUNTERS.items()})
