@@ -10,14 +10,8 @@ import typer
 
 from smartspec.cli.options import command
 from smartspec.cli.paper_figures import report_paper
-from smartspec.cli.report_options import (
-    Chosen,
-    check_paper,
-    matrix_of,
-    scenario_settings,
-    server_options,
-    simulated_parameters,
-)
+from smartspec.cli.report_matrix import matrix_of, scenario_settings, server_options
+from smartspec.cli.report_options import Chosen, check_paper, simulated_parameters
 
 if TYPE_CHECKING:
     from smartspec.report.matrix import Matrix
