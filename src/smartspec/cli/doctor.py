@@ -143,12 +143,13 @@ def _kind(name: str) -> str:
 
 
 def _print_loads(loads: Sequence[Load], context: int) -> None:
+    from rich.box import SIMPLE
     from rich.console import Console
     from rich.table import Table
 
     kinds = list(loads[0].pays_from)
     headings = ("requests at once", "steps/s", "tokens/s, no drafts", "ms per draft token", *kinds)
-    table = Table(*headings, title=f"What this machine can do, at {context} tokens of context")
+    table = Table(*headings, box=SIMPLE, title=f"What this machine can do, at {context} tokens of context")
     for load in loads:
         pays = [f"{value:.2f}" if value < 1 else "never" for value in load.pays_from.values()]
         speed = f"{1 / load.seconds:.1f}", f"{load.requests / load.seconds:.0f}", f"{1000 * load.price:.2f}"
