@@ -31,10 +31,10 @@ def test_the_decisions_of_a_request_are_those_of_its_row(use_model, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({}, "the other 2 tokens would cost more"),
+        ({}, "2 more would not pay"),
         ({"length": 5}, "as long as the draft that was found"),
         ({"length": 8, "found": 8, "verified": 8}, "as long as drafts may be"),
-        ({"length": 0, "drafter": ""}, "of 5 found tokens, verifying one would cost more"),
+        ({"length": 0, "drafter": ""}, "none of 5 found would pay"),
         ({"length": 0, "found": 0, "drafter": ""}, "no drafter had a draft"),
         ({"length": 0, "longest": 0}, "no room"),
         ({"verified": 1}, "cut to 1"),

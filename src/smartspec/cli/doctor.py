@@ -23,8 +23,10 @@ A running server measures what is accepted (its page /, or /v1/speculation), and
 
 @dataclass(frozen=True)
 class DoctorOptions:
-    """Options of `smartspec doctor`, as those of serve."""
+    """Options of `smartspec doctor`, as those of serve. url: nothing is loaded, the others are not used."""
 
+    url: Annotated[str | None, typer.Option(help="A running server, to look at that one instead.")] = None
+    api_key: Annotated[str | None, typer.Option(help="Of the server at --url.")] = None
     model: Annotated[str | None, typer.Option(help="Name, Hugging Face id, folder or GGUF file.")] = None
     drafter: Annotated[str | None, typer.Option(help="As in serve (default: the model's).")] = None
     quantization: Annotated[str, typer.Option(help="auto, none, int8 or int4; see serve.")] = "auto"
@@ -49,6 +51,11 @@ class Load:
 @command(DoctorOptions)
 def doctor(options: DoctorOptions) -> None:
     """Show kernels, what a step and a verified token cost, from which acceptance drafts pay, and what to change."""
+    if options.url is not None:
+        from smartspec.cli.doctor_server import show_server
+
+        _print_advice(show_server(options.url, options.api_key))
+        return
     from smartspec.engine.runtime.build import load_models, profiled_latency
     from smartspec.engine.runtime.config import EngineConfig, parse_drafters
     from smartspec.engine.runtime.kernel_report import kernel_report
@@ -72,6 +79,10 @@ def doctor(options: DoctorOptions) -> None:
     num_cores = os.cpu_count() or 1
     num_threads = int(os.environ.get("OMP_NUM_THREADS") or num_cores)
     advice = [*advice_on(kernels, loads), *advice_on_threads(num_threads, num_cores)]
+    _print_advice(advice)
+
+
+def _print_advice(advice: Sequence[str]) -> None:
     print("What to change:" if advice else "Nothing to change.")
     for line in advice:
         print(f"  * {line}")
@@ -132,12 +143,13 @@ def _kind(name: str) -> str:
 
 
 def _print_loads(loads: Sequence[Load], context: int) -> None:
+    from rich.box import SIMPLE
     from rich.console import Console
     from rich.table import Table
 
     kinds = list(loads[0].pays_from)
     headings = ("requests at once", "steps/s", "tokens/s, no drafts", "ms per draft token", *kinds)
-    table = Table(*headings, title=f"What this machine can do, at {context} tokens of context")
+    table = Table(*headings, box=SIMPLE, title=f"What this machine can do, at {context} tokens of context")
     for load in loads:
         pays = [f"{value:.2f}" if value < 1 else "never" for value in load.pays_from.values()]
         speed = f"{1 / load.seconds:.1f}", f"{load.requests / load.seconds:.0f}", f"{1000 * load.price:.2f}"

@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from smartspec.control.log.decision import DecisionRecord, LogHeader
 
 MAX_LISTED = 40  # requests, and lines of one
-LEGEND = """steps: of the server, from 1. requests: how many decoded in these steps. draft: its length, and who made it.
-tokens/s: predicted for all requests together, with the drafts of the step and without any."""
+LEGEND = """steps: of the server, from 1. requests: how many decoded in these steps. draft: its length and its drafter.
+tokens/s: predicted for all requests together; in brackets: without drafts.
+A draft token pays if the tokens that it brings are worth the time to verify it."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +48,12 @@ class Decision:
         if not policy.startswith("goodput"):
             return f"by the rule of {policy}"
         if not self.length:
-            return f"of {self.found} found tokens, verifying one would cost more than it brings"
+            return f"none of {self.found} found would pay"
         if self.verified < self.length:
             return f"cut to {self.verified} once the drafter's confidence was known"
         if self.length >= min(self.found, self.longest):
             return "as long as the draft that was found" if self.found < self.longest else "as long as drafts may be"
-        return f"the other {min(self.found, self.longest) - self.length} tokens would cost more than they bring"
+        return f"{min(self.found, self.longest) - self.length} more would not pay"
 
 
 def why(
@@ -105,6 +106,7 @@ def _decision(step: int, record: "DecisionRecord", header: "LogHeader", row: int
 
 
 def _explain(header: "LogHeader", request: int, decisions: list[Decision]) -> None:
+    from rich.box import SIMPLE
     from rich.console import Console
     from rich.table import Table
 
@@ -121,7 +123,7 @@ def _explain(header: "LogHeader", request: int, decisions: list[Decision]) -> No
             f"  {name}: in {len(some)} steps, {lengths[0]} to {lengths[-1]} tokens; expected "
             f"{sum(each.expected for each in some):.0f} of them, accepted {sum(each.accepted for each in some)}"
         )
-    table = Table("steps", "requests", "draft", "accepted", "tokens/s, no drafts", "why")
+    table = Table("steps", "requests", "draft", "accepted", "tokens/s", "why", box=SIMPLE)
     lines = list(_lines(header.policy, decisions))
     for line in lines[-MAX_LISTED:]:
         table.add_row(*line)
@@ -146,7 +148,7 @@ def _lines(policy: str, decisions: list[Decision]) -> Iterator[tuple[str, ...]]:
             _span([each.num_rows for each in some]),
             f"{length} by {drafter}" if length else "none",
             f"{sum(each.accepted for each in some)} of {sum(each.verified for each in some)}",
-            f"{_mean([each.goodput for each in some]):.0f}, {_mean([each.off_goodput for each in some]):.0f}",
+            f"{_mean([each.goodput for each in some]):.0f} ({_mean([each.off_goodput for each in some]):.0f})",
             reason,
         )
 
