@@ -43,6 +43,10 @@ def test_requests_with_and_without_drafts_keep_their_rows():
     assert [v.emitted_token_ids for v in found] == [(OWN,), (WRONG, 6, OWN), (OWN,)]
 
 
+def test_a_step_that_only_begins_a_prompt_has_nothing_to_verify():
+    assert verify_forced(0.7, torch.zeros(0, VOCABULARY), [], []) == []
+
+
 def test_in_a_tree_the_likeliest_child_is_tried():
     """Nodes 0 and 1 follow the text, 2 follows 1, 3 follows 0: the path is 0, 3."""
     tree = Draft(np.array([1, 2, 4, 6], dtype=np.int32), np.array([-1, -1, 1, 0], dtype=np.int32))

@@ -22,10 +22,12 @@ def verify_forced(
     acceptance: float, logits: torch.Tensor, requests: Sequence[Request], drafts: Sequence[Draft]
 ) -> list[Verification]:
     """In place of verification.verify, with the same arguments; acceptance: chance of each draft token."""
+    if not requests:
+        return []
     starts = np.cumsum([0, *(len(draft) + 1 for draft in drafts[:-1])])
     paths = [_drawn_path(acceptance, request, draft) for request, draft in zip(requests, drafts, strict=True)]
     ends = [int(start) + 1 + (path[-1] if path else -1) for start, path in zip(starts, paths, strict=True)]
-    own = verify(logits[ends], requests, [NO_DRAFT] * len(requests)) if requests else []
+    own = verify(logits[ends], requests, [NO_DRAFT] * len(requests))
     return [_joined(*each) for each in zip(drafts, paths, own, strict=True)]
 
 
