@@ -44,7 +44,7 @@ class Budget:
             False: RobustMean(),
             True: RobustMean(),
         }  # measured by predicted, by whether there is prefill
-        self._sums = _NO_SUMS  # of speculative steps: number, seconds lost, squares, seconds, missed
+        self._sums: tuple[float, ...] = _NO_SUMS  # of speculative steps: number, seconds lost, squares, seconds, missed
 
     def may_query(self, num_rows: int) -> bool:
         """Whether a step of so many decoding requests can pay for queries."""
