@@ -88,6 +88,23 @@ def read_texts(path: Path) -> list[Text]:
     return texts
 
 
+def _said(texts: Sequence[Text], number: int, position: int, count: int) -> list[int]:
+    """Beyond the end of a text, zeros."""
+    told = list(texts[number % len(texts)].answer[position : position + count])
+    return told + [0] * (count - len(told))
+
+
+class HeadInTexts(StatedAcceptance):
+    """Request i says text i mod N. Drafts of a head in it are right by a rule."""
+
+    def __init__(self, texts: Sequence[Text], acceptance: str, max_draft_tokens: int, seed: int):
+        super().__init__(acceptance, max_draft_tokens, seed)
+        self._texts = texts
+
+    def tokens(self, number: int, position: int, count: int) -> list[int]:
+        return _said(self._texts, number, position, count)
+
+
 class TextAcceptance:
     """Request i says text i mod N. Drafts are those of vLLM's prompt lookup in it, found once at the start."""
 
@@ -112,9 +129,7 @@ class TextAcceptance:
         raise ValueError("a drafter without a model has no confidence, which adaptive verification needs: leave it out")
 
     def tokens(self, number: int, position: int, count: int) -> list[int]:
-        """Beyond the end of a text, zeros."""
-        told = list(self._texts[number % len(self._texts)].answer[position : position + count])
-        return told + [0] * (count - len(told))
+        return _said(self._texts, number, position, count)
 
     def _at(self, table: np.ndarray, numbers: np.ndarray, positions: np.ndarray) -> np.ndarray:
         return table[numbers % len(self._texts), np.minimum(positions, table.shape[1] - 1)]

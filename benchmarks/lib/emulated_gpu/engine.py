@@ -8,7 +8,7 @@ from vllm.engine.arg_utils import EngineArgs
 from vllm.v1.engine.core import EngineCore
 from vllm.v1.spec_decode.dynamic.utils import build_dynamic_sd_schedule_lookup
 
-from lib.emulated_gpu.acceptance import Acceptance, TextAcceptance
+from lib.emulated_gpu.acceptance import Acceptance, HeadInTexts, TextAcceptance
 from lib.emulated_gpu.adaptive import AdaptiveVerification
 from lib.emulated_gpu.cells import ADAPTIVE, DYNAMIC_SD, OFF, Cell
 from lib.emulated_gpu.clock import Clock
@@ -26,12 +26,13 @@ def make_engine(cell: Cell, acceptance: Acceptance, folder: Path, table: list | 
     table: of Dynamic SD."""
     setup, drafter = setup_of(cell.setup), None if cell.policy == OFF else cell.drafter
     in_scheduler = drafter is not None and DRAFTERS[drafter].in_scheduler
-    if in_scheduler and (cell.is_async or not isinstance(acceptance, TextAcceptance)):
+    copies = drafter is not None and DRAFTERS[drafter].copies
+    if (in_scheduler or copies) and (cell.is_async or not isinstance(acceptance, TextAcceptance | HeadInTexts)):
         raise ValueError(f"drafter {drafter} drafts from texts, without asynchronous scheduling: texts:FILE and sync")
     ours = {}
     if cell.is_ours:
         section = {"policy": cell.policy, "cache": str(folder / "learned" / _file_name(cell))}
-        if in_scheduler:
+        if in_scheduler or copies:
             section |= {"drafter": "prompt-lookup", "datastore": "none"}
         ours = {
             "scheduler_cls": "smartspec.vllm_plugin.Scheduler",
@@ -53,7 +54,8 @@ def make_engine(cell: Cell, acceptance: Acceptance, folder: Path, table: list | 
     ).create_engine_config()
     # What vLLM's CPU build turns off, and its builds for GPUs have on.
     config.scheduler_config.async_scheduling = cell.is_async
-    config.compilation_config.cudagraph_mode = CUDAGraphMode.FULL_AND_PIECEWISE
+    if not copies:
+        config.compilation_config.cudagraph_mode = CUDAGraphMode.FULL_AND_PIECEWISE
     time, longest = setup.gpu_time(drafter), cell.longest
     verification = (
         AdaptiveVerification(time, MAX_SEQS, MAX_BATCHED_TOKENS, longest) if cell.policy == ADAPTIVE else None
@@ -62,9 +64,9 @@ def make_engine(cell: Cell, acceptance: Acceptance, folder: Path, table: list | 
         time,
         acceptance,
         Clock(setup.is_measured),
-        _captured(config),
+        frozenset() if copies else _captured(config),
         has_drafter=drafter is not None and not in_scheduler,
-        compares=in_scheduler,
+        compares=in_scheduler or copies,
         verification=verification,
     )
     core = EngineCore(config, executor_of(gpu), log_stats=False)

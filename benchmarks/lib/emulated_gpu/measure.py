@@ -5,10 +5,11 @@ from pathlib import Path
 
 import numpy as np
 
-from lib.emulated_gpu.acceptance import Acceptance, StatedAcceptance, TextAcceptance, read_texts
+from lib.emulated_gpu.acceptance import Acceptance, HeadInTexts, StatedAcceptance, Text, TextAcceptance, read_texts
 from lib.emulated_gpu.cells import Cell
 from lib.emulated_gpu.engine import make_engine
 from lib.emulated_gpu.load import Client, Load, Window
+from lib.emulated_gpu.setups import DRAFTERS
 from lib.vllm_timed import HOOKS, MEANWHILE, Timed
 
 TEXTS = "texts:"
@@ -56,10 +57,7 @@ def measure(cell: Cell, folder: Path, table: list | None) -> dict:
     and 99th percentile. idle: share of time in which the GPU waited for the host. graphs: share of steps in full
     graphs. our_..._ms: SmartSpec's part of a step, see HostTimes. drafted, verified: tokens per request and step."""
     texts = read_texts(Path(cell.acceptance.removeprefix(TEXTS))) if cell.acceptance.startswith(TEXTS) else []
-    if texts:
-        acceptance: Acceptance = TextAcceptance(texts, cell.longest)
-    else:
-        acceptance = StatedAcceptance(cell.acceptance, cell.longest, cell.seed, cell.found_share)
+    acceptance = _acceptance(cell, texts)
     load = Load.of(cell, texts)
     core, gpu = make_engine(cell, acceptance, folder, table)
     try:
@@ -74,6 +72,17 @@ def measure(cell: Cell, folder: Path, table: list | None) -> dict:
         return _figures(window, seconds, gpu, gpu.clock.idle - idle, host)
     finally:
         core.shutdown()
+
+
+def _acceptance(cell: Cell, texts: list[Text]) -> Acceptance:
+    """Texts say what the target does. Drafts in them are vLLM's lookups, or those of a head, which are right by its own
+    rule."""
+    if not texts:
+        return StatedAcceptance(cell.acceptance, cell.longest, cell.seed, cell.found_share)
+    drafter = DRAFTERS[cell.drafter]
+    if drafter.has_passes:
+        return HeadInTexts(texts, drafter.acceptance, cell.longest, cell.seed)
+    return TextAcceptance(texts, cell.longest)
 
 
 def _figures(window: Window, seconds: float, gpu, idle: float, host: HostTimes) -> dict:
