@@ -4,11 +4,12 @@ import json
 
 import pytest
 from test_scheduling import run
-from toy_engine import make_config
+from toy_engine import ToyEngine, make_config
 
 from smartspec.control import CostCurve, DrafterSpec, LatencyModel
+from smartspec.vllm_plugin import Scheduler
 from smartspec.vllm_plugin.cost_file import CostFile
-from smartspec.vllm_plugin.costs import TRIAL_STEPS, StepCosts, StepSize
+from smartspec.vllm_plugin.costs import MIXED_TRIAL_STEPS, TRIAL_STEPS, StepCosts, StepSize
 
 
 def test_a_trial_tries_every_length():
@@ -18,6 +19,28 @@ def test_a_trial_tries_every_length():
         costs.add(StepSize(1, 1 + lengths[-1], 1 + lengths[-1]), 100, 0.02 + 0.001 * lengths[-1])
     assert len(lengths) == TRIAL_STEPS and set(lengths) == set(range(6)) and lengths[:4] == [0, 0, 5, 5]
     assert costs.fit().target.seconds(4.0, 100, 1) == pytest.approx(0.023, rel=0.01)
+
+
+@pytest.mark.parametrize("method", ["ngram", "draft_model"])
+def test_a_trial_ends_where_every_step_has_prefill(method, tmp_path):
+    engine = ToyEngine(Scheduler(make_config(tmp_path, method=method)), has_passes=method == "draft_model")
+    engine.scheduler.max_num_scheduled_tokens = 12
+    learning = engine.scheduler.speculation.learning
+    engine.add(0, prompt_tokens=4, max_tokens=400)
+    engine.add(1, prompt_tokens=1500, max_tokens=4)
+    ends, make_controller = [], learning.make_controller
+
+    def note_the_end(latency):
+        ends.append((len(engine.num_decoding), latency))
+        return make_controller(latency)
+
+    learning.make_controller = note_the_end
+    engine.run()
+    steps, latency = ends[0]
+    assert MIXED_TRIAL_STEPS <= steps < MIXED_TRIAL_STEPS + 4
+    tried = engine.draft_lengths if method == "draft_model" else list(map(sum, engine.verified_lengths))
+    assert set(range(5)) <= set(tried[:steps])
+    assert latency.target.seconds(12.0, 100, 2) == pytest.approx(0.032, rel=0.1)
 
 
 def test_contexts_of_one_length_are_not_what_a_step_costs():

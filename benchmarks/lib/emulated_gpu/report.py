@@ -44,9 +44,9 @@ def _compared(scenes: dict, policies: list[str], figure: str, unit: float, best:
         others = [value for name, value in values.items() if name != OURS]
         ours = values.get(OURS, float("nan"))
         of_best = ours / best(others) if others else float("nan")
-        of_off = ours / values[OFF] if OFF in values else float("nan")
+        of_off = f"{ours / values[OFF]:.2f}" if OFF in values else "-"
         shown = [f"{values[name]:,.0f}" if name in values else "-" for name in policies]
-        rows.append((of_best, [*_scene(cell), *shown, f"{of_best:.3f}", f"{of_off:.2f}"]))
+        rows.append((of_best, [*_scene(cell), *shown, f"{of_best:.3f}", of_off]))
     rows.sort(key=lambda row: row[0], reverse=best is min)
     return markdown((*_SCENE, *policies, "of best", "of off"), [row for _, row in rows]) if rows else ""
 

@@ -13,7 +13,8 @@ import numpy as np
 
 from smartspec.control import CostCurve, LatencyModel, ProfileSample
 
-TRIAL_STEPS = 32  # decoding steps until costs are known
+TRIAL_STEPS = 32  # decoding steps without prefill until costs are known
+MIXED_TRIAL_STEPS = 128  # decoding steps until then, if most have prefill, which hides what a draft token costs
 REPETITIONS = 5  # kept of every size
 MAX_SIZES = 2000
 GUESS = CostCurve.linear(0.02, 0.0005)
@@ -21,7 +22,7 @@ GUESS = CostCurve.linear(0.02, 0.0005)
 
 @dataclass(frozen=True)
 class StepSize:
-    """A step without prefill, or of prefill alone. passes: draft passes that it ran, beyond those of every step."""
+    """rows: requests that decode and prefills. passes: draft passes that it ran, beyond those of every step."""
 
     rows: int
     fed_tokens: int
@@ -34,7 +35,8 @@ class StepCosts:
 
     def __init__(self, has_passes: bool):
         self.has_passes = has_passes
-        self.num_decoding = 0
+        self.num_decoding = 0  # steps without prefill
+        self._num_mixed = 0
         self._seconds: dict[StepSize, deque[tuple[int, float]]] = {}
 
     def add(self, size: StepSize, context_tokens: int, seconds: float) -> None:
@@ -44,14 +46,19 @@ class StepCosts:
         self._seconds.setdefault(size, deque(maxlen=REPETITIONS)).append((context_tokens, seconds))
         self.num_decoding += size.scored_tokens == size.fed_tokens
 
+    def add_mixed(self, size: StepSize, context_tokens: int, seconds: float) -> None:
+        """Note a step of the trial in which some requests decode beside prefill."""
+        self.add(size, context_tokens, seconds)
+        self._num_mixed += 1
+
     @property
     def are_known(self) -> bool:
-        return self.num_decoding >= TRIAL_STEPS
+        return self.num_decoding >= TRIAL_STEPS or self.num_decoding + self._num_mixed >= MIXED_TRIAL_STEPS
 
     def trial_length(self, lengths: Sequence[int]) -> int:
         """Draft length of the next step of a trial, out of these ascending ones: the first, the last, the second, ...
         Each is used for two steps. So some steps verify drafts without making new ones, and some only make drafts."""
-        turn = (self.num_decoding // 2) % len(lengths)
+        turn = ((self.num_decoding + self._num_mixed) // 2) % len(lengths)
         return lengths[turn // 2 if turn % 2 == 0 else -1 - turn // 2]
 
     def fit(self) -> LatencyModel:

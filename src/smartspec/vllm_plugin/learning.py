@@ -99,16 +99,16 @@ class Learning:
         return StepSeconds(draft=draft, target=step.seconds - host - draft, host=host)
 
     def _note_costs(self, step: Step) -> None:
-        """Steps of decoding requests alone, or of prefill alone, tell what a size costs."""
-        fed = step.num_decoding + step.num_verified
-        if not step.prefill.num_prefills:
-            passes = max(step.draft_length - KEPT_PASSES, 0) if self._drafter.has_passes else 0
-            size = StepSize(step.num_decoding, fed, fed, passes)
-        elif not step.num_decoding:
-            size = StepSize(step.prefill.num_prefills, step.prefill.prefill_tokens, step.prefill.num_prefills)
-        else:
-            return
-        self.costs.add(size, step.context_tokens, step.seconds - _host_seconds(step))
+        """Steps of decoding requests alone, or of prefill alone, tell what a size costs. Those of both do while there
+        is no controller: under steady load there may be no others."""
+        fed, prefill = step.num_decoding + step.num_verified, step.prefill
+        passes = max(step.draft_length - KEPT_PASSES, 0) if self._drafter.has_passes and step.num_decoding else 0
+        rows, tokens = step.num_decoding + prefill.num_prefills, fed + prefill.prefill_tokens
+        size, seconds = StepSize(rows, tokens, fed + prefill.num_prefills, passes), step.seconds - _host_seconds(step)
+        if not (step.num_decoding and prefill.num_prefills):
+            self.costs.add(size, step.context_tokens, seconds)
+        elif self.controller is None:
+            self.costs.add_mixed(size, step.context_tokens, seconds)
 
 
 def _host_seconds(step: Step) -> float:
