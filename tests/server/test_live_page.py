@@ -114,6 +114,7 @@ def test_the_page_shows_a_chat_and_survives_its_server(tokenizer):
         page.wait_for("steps.length > 2 && find('what-if').rows.length === 10")
         assert "300 tokens per second were expected" in page.text("#why")
         assert page.text("#what-if .planned th") == "as decided"
+        assert "tokens/s, " in page.text("#what-if .planned td") and " x off" in page.text("#what-if .planned td")
         page.wait_for("find('classes').textContent.includes('no class')")
         assert page.run("find('lengths').toDataURL()") != empty
         for width in (360, 1200):

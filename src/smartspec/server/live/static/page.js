@@ -178,7 +178,8 @@ function bar(kind, label, share, text) {
 
 function showWhatIf({ planned, uniform }) {
   const most = Math.max(planned, ...uniform), best = Math.max(...uniform);
-  const row = (kind, label, goodput) => bar(kind, label, goodput / most, `${perSecond(goodput)} tokens/s`);
+  const over = (goodput) => (uniform.length ? `, ${number(goodput / uniform[0], 2)} x off` : "");
+  const row = (kind, label, goodput) => bar(kind, label, goodput / most, `${perSecond(goodput)} tokens/s${over(goodput)}`);
   const rows = uniform.map((goodput, length) => row(goodput === best ? "best" : "", length ? `${length}` : "off", goodput));
   find("what-if").replaceChildren(row("planned", "as decided", planned), ...rows);
 }
