@@ -12,8 +12,8 @@ from smartspec.sim.simulation import ground_truth_acceptance, simulate
 from smartspec.sim.world.step_time import ControllerSeconds
 
 PREFIX = "acceptance "
-MANY_BATCHES = 8  # requests of a run in a closed loop, in units of its concurrency
-LEAST_REQUESTS = 64
+MANY_BATCHES = 4  # requests of a run in a closed loop, in units of its concurrency
+LEAST_REQUESTS = 32
 
 
 @dataclass(frozen=True)
