@@ -1,5 +1,5 @@
-"""vLLM's executor for drafts that are made in the scheduler. Workers have no drafts, so no call fetches any. They do
-steps without drafts as they do without speculation, and the call to sample is sent before a pass has ended."""
+"""vLLM's executor for drafts that are made in the scheduler. Workers have no drafts, so there is no call for any.
+They do steps without drafts as they do without speculation, and the call to sample reaches them before a pass ends."""
 
 import inspect
 import logging
@@ -51,8 +51,8 @@ class Executor(VllmExecutor):
         return MultiprocExecutor.supports_async_scheduling()
 
     def execute_model(self, scheduler_output, non_block: bool = False):
-        """Let the workers begin a pass. vLLM would wait for its end before it calls for sampling: here it may call at
-        once, as with asynchronous scheduling."""
+        """Let the workers begin a pass. vLLM would wait for its end before it calls them to sample: here it may do so
+        at once, as with asynchronous scheduling."""
         result = super().execute_model(scheduler_output, non_block=non_block)
         if not (self._drafts_here and non_block and scheduler_output.total_num_scheduled_tokens):
             return result
