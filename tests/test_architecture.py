@@ -59,7 +59,7 @@ ORDER = {
         "__init__", "cache_folder", "import_transformers", "kernels", "attention", "models", "sampling", "drafting",
         "text", "runtime",
     ),
-    "server": ("__init__", "http", "live", "structured", "openai", "reasoning", "app"),
+    "server": ("__init__", "http", "live", "structured", "openai", "anthropic", "reasoning", "openapi", "app"),
     "sim": (
         "settings", "world", "replay", "executor", "parallel", "fleet", "static_load", "scenario", "simulation",
         "controller_time", "length_table", "__init__",

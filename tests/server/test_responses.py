@@ -73,6 +73,25 @@ def test_a_response_has_one_call_if_that_is_said(burst_server, parallel, num_cal
     assert response.parallel_tool_calls is (parallel is not False)
 
 
+def test_a_body_as_coding_agents_send_it(server):
+    parts = [{"type": "input_text", "text": "One two"}]
+    body = {
+        "instructions": "Edit code.",
+        "input": [{"type": "message", "role": role, "content": parts} for role in ("developer", "user")],
+        "tools": [TOOL | {"description": "Of a city"}],
+        "tool_choice": "auto",
+        "parallel_tool_calls": False,
+        "reasoning": {"effort": "medium", "summary": "auto"},
+        "store": False,
+        "stream": True,
+        "include": ["reasoning.encrypted_content"],
+        "prompt_cache_key": "a-session",
+        "text": {"verbosity": "low"},
+    }
+    events = list(server.client.responses.create(model=MODEL, **body))
+    assert events[-1].type == "response.completed" and events[-1].response.store is False
+
+
 def test_what_is_not_stored_is_said(server):
     answer = server.http.post("/v1/responses", json={"input": "a", "previous_response_id": "resp_1"})
     assert "send the items of the conversation as input" in answer.json()["error"]["message"]

@@ -11,6 +11,7 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response
 from starlette.middleware.cors import CORSMiddleware
 
 from smartspec.engine.runtime.async_engine import AsyncEngine
+from smartspec.server.anthropic.routes import message_routes
 from smartspec.server.http.access_log import AccessLog
 from smartspec.server.http.body import MAX_BODY_BYTES, RequestBody
 from smartspec.server.http.errors import APIError, install_error_handlers
@@ -21,12 +22,13 @@ from smartspec.server.live.feed import LiveFeed
 from smartspec.server.live.metrics import ServerMetrics
 from smartspec.server.live.page import FILES, page_routes
 from smartspec.server.openai.calls import CallReader, check_model
-from smartspec.server.openai.openapi import docs_page, openapi_document
 from smartspec.server.openai.prompts import PromptReader
 from smartspec.server.openai.responses import answer_response
+from smartspec.server.openai.responses_body import ResponsesBody
 from smartspec.server.openai.streaming import EventStream, answer
 from smartspec.server.openai.tokenizer_bodies import DetokenizeBody, TokenizeBody
 from smartspec.server.openai.workload_classes import WorkloadClasses
+from smartspec.server.openapi import docs_page, openapi_document
 from smartspec.server.reasoning.routes import reasoning_routes
 from smartspec.server.structured.grammars import GrammarCompiler
 
@@ -100,6 +102,7 @@ def create_app(
         prompts, engine, about.model, options.ignore_unknown_fields, options.classes, compiler, is_text_invalid
     )
     app.include_router(_generation_routes(reader, engine, metrics), prefix="/v1")
+    app.include_router(message_routes(reader, engine, metrics), prefix="/v1")
     app.include_router(_tokenizer_routes(prompts, engine, about.model))
     if options.speculator is not None:
         routes = reasoning_routes(engine, *options.speculator, about.model, prompts, tokenizer)
@@ -127,7 +130,9 @@ def _generation_routes(reader: CallReader, engine: AsyncEngine, metrics: ServerM
 
     @router.post("/responses")
     async def responses(request: Request) -> Response:
-        call, body = await asyncio.to_thread(reader.response, await request.body(), request.state.origin)
+        call, body = await asyncio.to_thread(
+            reader.converted, ResponsesBody, await request.body(), request.state.origin
+        )
         return await answer_response(await reader.with_grammar(call), body, engine, metrics)
 
     return router

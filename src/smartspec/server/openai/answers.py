@@ -178,6 +178,30 @@ class ResponsesAnswer(BaseModel):
     usage: ResponseUsage
 
 
+class MessageUsage(BaseModel):
+    input_tokens: int
+    cache_read_input_tokens: int
+    cache_creation_input_tokens: int
+    output_tokens: int
+
+
+class MessageAnswer(BaseModel):
+    """Of Anthropic's interface."""
+
+    id: str
+    type: Literal["message"]
+    role: Literal["assistant"]
+    model: str
+    content: list[dict]
+    stop_reason: Literal["end_turn", "max_tokens", "tool_use"]
+    stop_sequence: None
+    usage: MessageUsage
+
+
+class NumTokens(BaseModel):
+    input_tokens: int
+
+
 class Tokens(BaseModel):
     count: int
     max_model_len: int

@@ -2,6 +2,7 @@
 
 import itertools
 from dataclasses import replace
+from typing import TypeVar
 
 from pydantic import ValidationError
 
@@ -10,14 +11,13 @@ from smartspec.core.sampling_params import SamplingParams
 from smartspec.engine.runtime.async_engine import AsyncEngine
 from smartspec.server.http.errors import APIError
 from smartspec.server.http.parsing import parse_body, refusal
-from smartspec.server.openai.chat_body import ChatBody
+from smartspec.server.openai.chat_body import ChatBody, ConvertibleBody
 from smartspec.server.openai.completion_body import CompletionBody
 from smartspec.server.openai.formats import ChatFormat, CompletionFormat
 from smartspec.server.openai.generation_body import GenerationBody
 from smartspec.server.openai.invalid_text import check_promises_nothing
 from smartspec.server.openai.prompt_logprobs import check_num_entries
 from smartspec.server.openai.prompts import PromptReader
-from smartspec.server.openai.responses_body import ResponsesBody
 from smartspec.server.openai.said import Reading
 from smartspec.server.openai.streaming import Call, RequestedGrammar
 from smartspec.server.openai.workload_classes import WorkloadClasses
@@ -26,6 +26,8 @@ from smartspec.server.structured.grammars import GrammarCompiler
 
 DEFAULT_COMPLETION_TOKENS = 16
 NOT_WITH_GRAMMAR = ("allowed_token_ids", "bad_words", "min_tokens", "ignore_eos")
+
+Converted = TypeVar("Converted", bound=ConvertibleBody)
 
 
 class CallReader:
@@ -73,8 +75,9 @@ class CallReader:
         call = self._chat(body, client)
         return call, ChatFormat(call.reading)
 
-    def response(self, data: bytes, client: Origin) -> tuple[Call, ResponsesBody]:
-        body = parse_body(ResponsesBody, data, self._ignore_unknown)
+    def converted(self, kind: type[Converted], data: bytes, client: Origin) -> tuple[Call, Converted]:
+        """Of a body of that kind."""
+        body = parse_body(kind, data, self._ignore_unknown)
         try:
             chat = body.to_chat()
         except ValidationError as error:

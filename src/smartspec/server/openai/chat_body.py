@@ -89,3 +89,11 @@ class ChatBody(HarmlessChatFields, ToolFields, GenerationBody):
         if self.continue_final_message and self.messages[-1].role != "assistant":
             raise ValueError("continue_final_message needs the last message to be the assistant's")
         return self
+
+
+class ConvertibleBody(Body):
+    """A body of another interface, which comes down to that of a chat."""
+
+    def to_chat(self) -> ChatBody:
+        """Raises ValidationError, which names fields of a chat."""
+        raise NotImplementedError

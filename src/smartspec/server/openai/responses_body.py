@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from smartspec.server.http.body_model import Body, JsonObject, never, only
-from smartspec.server.openai.chat_body import MAX_MESSAGES, ChatBody, Message, ReasoningEffort
+from smartspec.server.openai.chat_body import MAX_MESSAGES, ChatBody, ConvertibleBody, Message, ReasoningEffort
 from smartspec.server.openai.generation_body import SpeculationBody
 from smartspec.server.openai.responses_items import InputItem, ResponsesTool, ResponsesToolChoice, to_messages
 from smartspec.server.openai.tools import MAX_TOOLS
@@ -44,7 +44,7 @@ class Reasoning(Body):
     mode: str | None = None
 
 
-class ResponsesBody(Body):
+class ResponsesBody(ConvertibleBody):
     """POST /v1/responses."""
 
     model: str | None = None

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from smartspec.server.anthropic.body import MessagesBody, PromptBody
 from smartspec.server.openai import answers
 from smartspec.server.openai.chat_body import ChatBody
 from smartspec.server.openai.completion_body import CompletionBody
@@ -45,6 +46,8 @@ OPERATIONS = (
     Operation("post", "/v1/chat/completions", "A conversation", answers.ChatCompletion, ChatBody, **GENERATES),
     Operation("post", "/v1/completions", "Raw text or token ids", answers.Completion, CompletionBody, **GENERATES),
     Operation("post", "/v1/responses", "OpenAI's Responses API", answers.ResponsesAnswer, ResponsesBody, **GENERATES),
+    Operation("post", "/v1/messages", "Anthropic's Messages API", answers.MessageAnswer, MessagesBody, **GENERATES),
+    Operation("post", "/v1/messages/count_tokens", "Tokens of a prompt", answers.NumTokens, PromptBody, **READS),
     Operation("post", "/tokenize", "Text or conversation to token ids", answers.Tokens, TokenizeBody, **READS),
     Operation("post", "/detokenize", "Token ids to text", answers.Detokenized, DetokenizeBody, **READS),
     Operation("get", "/v1/models", "The model", answers.Models),
