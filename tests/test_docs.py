@@ -21,10 +21,12 @@ from smartspec.cli.main import _build_app
 from smartspec.control import Controller, CostCurve, DrafterSpec, LatencyModel
 from smartspec.control.policy_names import POLICIES
 from smartspec.core.engine_core import EngineCore
+from smartspec.drafters.drafter_names import MODEL_FREE_DRAFTERS
 from smartspec.server.live.metrics import ServerMetrics
 from smartspec.server.openai.chat_body import ChatBody
 from smartspec.server.openai.completion_body import CompletionBody
 from smartspec.server.openai.generation_body import SpeculationBody
+from smartspec.train.kinds import KINDS
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "smartspec"
@@ -331,3 +333,8 @@ def test_every_policy_is_in_the_table_of_the_field_and_every_published_one_has_i
         name for names in re.findall(r"^\* \*\*([^*]+?)\.?\*\*", policies, re.MULTILINE) for name in names.split(", ")
     }
     assert set(POLICIES) - ours == ideas
+
+
+def test_every_drafter_is_in_the_table_of_drafters():
+    named = {name.partition(":")[0] for name in first_cells("policies.md", "The drafters")}
+    assert named == {*MODEL_FREE_DRAFTERS, *KINDS, "eagle", "self", "exit", "MODEL"}

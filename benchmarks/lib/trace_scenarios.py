@@ -25,7 +25,6 @@ _OFF = {
     "confidence": GoodputSettings(uses_confidence=False),
     "price of time in mixed steps": GoodputSettings(prices_mixed_steps=False),
     "price of draft prefill": GoodputSettings(draft_prefill=DraftPrefillSettings(is_priced=False)),
-    "payback of draft prefill": GoodputSettings(draft_prefill=DraftPrefillSettings(payback=1.0)),
     "budget": GoodputSettings(budget=BudgetSettings(share=0.0)),
 }
 VARIANTS: dict[str, GoodputSettings] = {

@@ -57,13 +57,27 @@ def test_a_step_is_charged_its_share_of_the_whole_draft_prefill():
 
 
 def test_a_row_begins_if_its_own_drafts_bring_more_than_its_draft_prefill_costs():
-    """0.7 + 0.49 + 0.343 tokens per step at 10 ms each, for 120 / (1 + 1.53) steps, are 0.73 seconds: with a
-    payback of 2.5 that is 2,900 tokens of draft prefill at 0.1 ms each. Rows that need none draft anyway."""
-    view = make_view([0, 2400, 3600, 4])
+    """0.7 + 0.49 + 0.343 tokens per step, less 0.15 for a row's part of the passes, at 10 ms each and for 120 / (1 +
+    1.53) steps, are 0.65 seconds: that is 6,500 tokens of draft prefill at 0.1 ms each. Rows that need none draft
+    anyway."""
+    view = make_view([0, 5400, 8000, 4])
     rows, charged = who_begins(view, make_estimates(), 120.0)
     assert rows.tolist() == [True, True, False, True]
     ordinary = LATENCY.draft_seconds(make_view(0), np.where(rows, 0, -1), 1)[0]
-    assert charged[1] - ordinary[1] == pytest.approx(0.24 / (120 / 2.533), rel=0.1)
+    assert charged[1] - ordinary[1] == pytest.approx(0.54 / (120 / 2.533), rel=0.1)
+
+
+def test_draft_passes_count_as_a_price():
+    """Where a step with drafts of 1.53 tokens a request takes 150 ms more, that time is worth more."""
+
+    def begins(drafting_seconds):
+        def plan(drafter, draft_seconds):
+            return LengthPlan(np.where(drafter >= 0, K, 0), K, 100.0, 0.03 + drafting_seconds, 100.0, 0.03, 0.1)
+
+        return begun(make_view(2000), THE_MODEL, NO_DRAFTER, make_estimates(), SETTINGS, 120.0, 100.0, plan)[0] >= 0
+
+    assert begins(0.006).all()
+    assert not begins(0.15).any()
 
 
 @pytest.mark.parametrize(("remaining_tokens", "begin"), [(300.0, True), (120.0, True), (8.0, False), (2.0, False)])
@@ -77,8 +91,8 @@ def test_who_is_hardly_accepted_does_not_begin():
 
 
 def test_that_a_long_request_ends_sooner_is_worth_more():
-    assert not who_begins(make_view(5400), make_estimates(), 120.0)[0].any()
-    assert who_begins(make_view([5400, 0, 0, 0], context=[5400, 10, 10, 10]), make_estimates(), 120.0)[0].all()
+    assert not who_begins(make_view(12000), make_estimates(), 120.0)[0].any()
+    assert who_begins(make_view([12000, 0, 0, 0], context=[12000, 10, 10, 10]), make_estimates(), 120.0)[0].all()
 
 
 @pytest.mark.parametrize("tokens", [20.0, 400.0])

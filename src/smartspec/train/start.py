@@ -110,14 +110,15 @@ def initial_medusa(target: nn.Module, target_ids: np.ndarray, num_heads: int) ->
 
 def initial_redrafter(target: nn.Module, target_ids: np.ndarray, seed: int) -> ReDrafterHead:
     """A ReDrafter head for the stock target: of two blocks that add nothing yet, so that it begins with what the
-    target's output embedding says. That embedding is the target's and stays so; the recurrent part begins at random."""
+    target's output embedding says, at a quarter of its logits: it says which token comes next, and that one is known
+    (loss 7.3 instead of 13.6). That embedding is the target's and stays so; the recurrent part begins at random."""
     torch.manual_seed(seed)
     config = target.config.get_text_config()
     size, taps = config.hidden_size, (config.num_hidden_layers + 1,)
     head = ReDrafterHead(ReDrafterConfig(size, config.vocab_size, len(target_ids), num_layers=2, taps=taps))
     head.token_map.copy_(torch.from_numpy(target_ids))
     with torch.no_grad():
-        head.join.weight.mul_(0.1)[:, :size] += torch.eye(size)
+        head.join.weight.mul_(0.1)[:, :size] += 0.25 * torch.eye(size)
         for block in head.blocks:
             block.weight.zero_()
             block.bias.zero_()

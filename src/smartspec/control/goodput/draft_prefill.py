@@ -1,9 +1,8 @@
 """Draft prefill: tokens that a draft model's KV lacks are fed once, and serve all later drafts of the request.
 
-It is an investment. A row's drafts bring a gain beyond their own price in each of the steps that the request still
-lives. The sum of these gains must exceed the cost of its draft prefill; other rows get no drafts of that drafter. A
-step is charged its share of the draft prefill that begins in it, so that these rows together also pay for the draft
-passes.
+It is an investment. A row's drafts bring a gain beyond their own price, of draft passes and of verification, in each of
+the steps that the request still lives. The sum of these gains must exceed the cost of its draft prefill; other rows get
+no drafts of that drafter. A step is charged its share of the draft prefill that begins in it.
 
 A step prefills drafters for no longer than a non-speculative step takes; one request may always begin. Requests with
 the least lag begin, the others wait.
@@ -80,10 +79,9 @@ def begun(
     steps = np.minimum(remaining_tokens / (1.0 + accepted), settings.max_steps)
     invested = _investment(drafter, lag, latency.draft_seconds(view, drafter, 1)[:, 1] - seconds[:, 1])
     price = best.goodput if value_of_time is None else value_of_time
-    passes = seconds.sum(axis=0)
-    verifying = best.seconds - best.off_seconds - (passes[best.depth] - passes[0])
-    gains = view.weights * accepted - price * best.lengths * verifying / max(best.num_draft_tokens, 1)
-    worth_it = gains * steps * _worth_of_an_end(view) >= settings.payback * price * invested
+    spent = best.lengths * (best.seconds - best.off_seconds) / max(best.num_draft_tokens, 1)
+    gains = view.weights * accepted - price * spent
+    worth_it = gains * steps * _worth_of_an_end(view) >= price * invested
     begins = worth_it | ~is_late
     seconds = latency.draft_seconds(up_to_date, np.where(begins, drafter, without), max_draft_tokens, estimates.width)
     for number in estimates.models:

@@ -34,14 +34,12 @@ class PrefillPriceSettings:
 
 @dataclass(frozen=True)
 class DraftPrefillSettings:
-    """is_priced: whether draft prefill has to pay; each row that may draft begins otherwise. payback: how many times
-    its cost it must be expected to bring, because lifetime and acceptance are guesses and the cost is certain.
-    max_steps: most steps that may pay it back, because loads change. ordinary_lag: tokens that the KV of a row lacks
-    that drafts in every step; they are no investment. prior_tokens: expected tokens of an answer before any has ended;
-    prior_requests: ended requests that this prior counts as. memory: ended requests that count."""
+    """is_priced: whether draft prefill has to pay; each row that may draft begins otherwise. max_steps: most steps that
+    may pay it back, because loads change. ordinary_lag: tokens that the KV of a row lacks that drafts in every step;
+    they are no investment. prior_tokens: expected tokens of an answer before any has ended; prior_requests: ended
+    requests that this prior counts as. memory: ended requests that count."""
 
     is_priced: bool = True
-    payback: float = 2.5
     max_steps: float = 160.0
     ordinary_lag: int = 4
     prior_tokens: float = 160.0
