@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 
 from smartspec.workload.arrivals import check_cv, check_rate, read_trace
 
@@ -59,7 +60,7 @@ class Load:
         if self.rate is not None:
             return f"{self.rate:g}/s" + ("" if self.cv == 1 else f" in bursts (CV {self.cv:g})")
         if self.trace is not None:
-            return f"{self.trace}" + ("" if self.time_scale == 1 else f" x {self.time_scale:g}")
+            return Path(self.trace).name + ("" if self.time_scale == 1 else f" x {self.time_scale:g}")
         return ", then ".join(f"{step.workload} at {step.rate:g}/s for {step.seconds:g} s" for step in self.steps)
 
 
