@@ -173,9 +173,22 @@ def test_ctrl_c_keeps_what_there_is_and_says_how_to_go_on(tmp_path):
         stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "the same command goes on" in stderr
-    assert "2/1000 chat, 2 at once, " in stderr and " left" in stderr
+    assert "1/1000 chat, 2 at once, " in stderr and " left" in stderr
     assert "index.html" in stdout and (out / "index.html").exists()
     assert not any(line["failure"] for line in lines(out))
+
+
+def test_ctrl_c_while_the_page_is_written_loses_nothing(tmp_path, monkeypatch):
+    def interrupted(*arguments):
+        raise KeyboardInterrupt
+
+    with scripted() as a, scripted() as b:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("smartspec.report.page.write_page", interrupted)
+            result = invoke(tmp_path / "out", *servers(a=a.url, b=b.url), *FAST)
+        assert result.exit_code == 130 and "the same command writes the page" in result.output
+        assert invoke(tmp_path / "out", *servers(a=a.url, b=b.url), *FAST).exit_code == 0
+    assert len(lines(tmp_path / "out")) == 4 and (tmp_path / "out" / "index.html").exists()
 
 
 def test_a_simulation_needs_no_server(tmp_path):

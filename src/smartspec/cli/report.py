@@ -44,7 +44,11 @@ def report(chosen: Chosen, **given) -> None:
     ours = our_variant(matrix, chosen.subject)
     folder = Folder.open(chosen.output, matrix, environment(), _command_line())
     outcome = _measure(chosen, matrix, prompts, folder, settings, began)
-    write_report(matrix, folder, ours)
+    try:
+        write_report(matrix, folder, ours)
+    except KeyboardInterrupt:  # the page takes seconds
+        print("interrupted: what was measured is kept, and the same command writes the page", file=sys.stderr)
+        raise typer.Exit(130) from None
     _tell(chosen, folder, outcome)
 
 
