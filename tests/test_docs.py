@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 import tokenize
+from operator import itemgetter
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -244,18 +245,17 @@ def test_figures_have_a_commit_a_date_a_machine_and_commands(page):
     assert has_command.search(head) or all(has_command.search(section) for section in sections)
 
 
-def test_the_readmes_plot_is_of_the_figures_on_its_page(tmp_path):
-    measured = json.loads((DOCS / "results" / "latency_over_rates.json").read_text())
-    policies = ["goodput", *(name for name in measured["mean_latency_seconds"] if name != "goodput")]
-    section = (DOCS / "results" / "engine.md").read_text().partition("## Latency over the request rate\n")[2]
-    rows = re.findall(r"^\| ([\d.]+) \| (.*) \|$", section.partition("\n## ")[0], re.MULTILINE)
-    on_page = {
-        float(rate): [float(re.search(r"[\d.]+", cell).group()) for cell in cells.split("|")] for rate, cells in rows
-    }
-    in_file = zip(*(measured["mean_latency_seconds"][name] for name in policies), strict=True)
-    assert on_page == dict(zip(measured["requests_per_second"], map(list, in_file), strict=True))
+def test_the_readmes_plot_and_rows_are_those_of_the_report(tmp_path):
+    """Worst and best cell against each server, as `smartspec report` found them."""
+    report = json.loads((DOCS / "report" / "summary.json").read_text())
+    readme = (DOCS.parent / "README.md").read_text()
+    for other in ("off", "fixed:3"):
+        found = [(each["ratio"], each) for each in report["speed_ups"] if each["other"] == other]
+        row = next(line for line in readme.splitlines() if line.startswith(f"| `{other}`") and "(docs/report/" in line)
+        for ratio, cell in (min(found, key=itemgetter(0)), max(found, key=itemgetter(0))):
+            assert f"{ratio:.2f}" in row and f"{cell['workload']}, {cell['load']}" in row
     plot = tmp_path / "plot.png"
-    subprocess.run([sys.executable, DOCS / "results" / "plot_latency.py", "--output", plot], check=True, timeout=120)
+    subprocess.run([sys.executable, DOCS / "report" / "plot_speed_ups.py", "--output", plot], check=True, timeout=120)
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
