@@ -30,7 +30,7 @@ def model(tmp_path_factory) -> str:
     from make_model import make_model
 
     folder = os.environ.get("SMARTSPEC_TEST_MODEL") or tmp_path_factory.mktemp("model")
-    return str(make_model(Path(folder)))
+    return str(make_model(Path(folder).resolve()))
 
 
 @pytest.fixture(scope="session")

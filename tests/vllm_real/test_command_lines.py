@@ -80,5 +80,6 @@ def test_values_of_a_chart(title, keys, tmp_path):
 
 
 def test_settings_of_the_page():
-    (example,) = re.findall(r"--additional-config '(.*?)'", PAGE)
-    assert Settings.read(json.loads(example), {}).policy == "uniform:1,3"
+    examples = re.findall(r"--additional-config '(.*?)'", PAGE)
+    policy, drafter = (Settings.read(json.loads(example), {}) for example in examples)
+    assert policy.policy == "uniform:1,3" and drafter.drafter == "prompt-lookup,datastore"
