@@ -254,6 +254,13 @@ def test_the_readmes_plot_and_rows_are_those_of_the_report(tmp_path):
         row = next(line for line in readme.splitlines() if line.startswith(f"| `{other}`") and "(docs/report/" in line)
         for ratio, cell in (min(found, key=itemgetter(0)), max(found, key=itemgetter(0))):
             assert f"{ratio:.2f}" in row and f"{cell['workload']}, {cell['load']}" in row
+    rows = [
+        f"| {e['workload']} | {e['load']} | {e['ratio']:.2f} "
+        f"({e['interval'][0]:.2f} - {e['interval'][1]:.2f}) | {e['verdict']} |"
+        for e in sorted(report["speed_ups"], key=itemgetter("ratio"))
+        if e["other"] == "off"
+    ]
+    assert "\n".join(rows) in (DOCS / "report" / "README.md").read_text()
     plot = tmp_path / "plot.png"
     subprocess.run([sys.executable, DOCS / "report" / "plot_speed_ups.py", "--output", plot], check=True, timeout=120)
     assert plot.read_bytes().startswith(b"\x89PNG")
