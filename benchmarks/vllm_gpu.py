@@ -8,6 +8,7 @@ is ours: it computes nothing, takes the time of a roofline, and accepts drafts b
 """
 
 import json
+import os
 import subprocess
 from dataclasses import asdict
 from itertools import product
@@ -166,8 +167,10 @@ def _measure(vllm_python: str, folder: Path, cells: list[Cell]) -> None:
 
 
 def _call(vllm_python: str, program: str, *arguments: str) -> None:
-    """A program of lib/emulated_gpu in vLLM's environment."""
-    if subprocess.run([vllm_python, "-m", f"lib.emulated_gpu.{program}", *arguments], cwd=HERE).returncode:
+    """A program of lib/emulated_gpu in vLLM's environment. Paths are relative to the folder of the caller."""
+    paths = os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH"))))
+    command = [vllm_python, "-m", f"lib.emulated_gpu.{program}", *arguments]
+    if subprocess.run(command, env=os.environ | {"PYTHONPATH": paths}).returncode:
         raise ValueError(f"{program} failed with {vllm_python}: see above")
 
 

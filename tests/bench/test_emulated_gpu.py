@@ -196,3 +196,12 @@ def test_a_measured_profile_begins_each_step_at_the_end_of_the_last():
     start = gpu.run(1.0)
     gpu.free -= 5.0
     assert gpu.run(1.0) == pytest.approx(start - 4.0) and gpu.idle == 0.0
+
+
+def test_vllms_python_may_be_a_relative_path(tmp_path, monkeypatch):
+    command = importlib.import_module("vllm_gpu")
+    (tmp_path / "python").symlink_to(sys.executable)
+    monkeypatch.chdir(tmp_path)
+    # It is started, and then says that there is no such program.
+    with pytest.raises(ValueError, match="nothing failed with"):
+        command._call("./python", "nothing")
