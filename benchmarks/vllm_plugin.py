@@ -73,9 +73,9 @@ def policies(
     memory is short, name fewer policies. A cell is a task and a concurrency. A round of a cell gives the same new
     prompts to each server in turn; each round begins with another server. Closed loop, greedy; a request makes half to
     one and a half times --max-tokens new tokens, whatever the model says. With equal lengths, requests that begin
-    together would also end together without drafts. A session number keeps prefix caches from helping. There are
-    --waves times as many requests as run at a time, four at least: once none are waiting, a step is as long as its
-    slowest request makes it, whatever the others draft.
+    together would also end together without drafts. Each request has a cache_salt of its own, so that none finds
+    prefixes or answers of another: prompts come again. There are --waves times as many requests as run at a time, four
+    at least: once none are waiting, a step is as long as its slowest request makes it, whatever the others draft.
 
     First a server of SmartSpec's alone serves every cell once, without a queue: what it learned of step times is where
     SmartSpec starts from, and with the acceptance it saw makes the table of Dynamic SD

@@ -14,7 +14,7 @@ import numpy as np
 from rich.table import Table
 
 from lib.commands import console_of, read_kept, table_of
-from lib.servers import SYSTEM_MESSAGE, ServerCommand, running, server_command
+from lib.servers import ServerCommand, running, server_command
 from smartspec.bench.client import LoadRequest, Target
 from smartspec.bench.report import write_json
 from smartspec.bench.run import LoadPlan, measure
@@ -50,13 +50,13 @@ class Cell:
         return f"{self.task} {self.concurrency}"
 
     def requests(self, prompts: list[Prompt], round_number: int, max_tokens: int, waves: float) -> list[LoadRequest]:
-        """Of a round: waves times as many as run at a time."""
-        system = SYSTEM_MESSAGE.format(session=f"{self.key} {round_number} {{}}")
+        """Of a round: waves times as many as run at a time. None finds prefixes or answers of another in the server,
+        also where a prompt comes again: there are more requests than prompts."""
         rng = np.random.default_rng([self.concurrency, round_number + 2])
         drawn = draw_prompts(prompts, max(FEWEST_REQUESTS, round(waves * self.concurrency)), rng)
         lengths = rng.integers(max_tokens // 2, 3 * max_tokens // 2, size=len(drawn), endpoint=True).tolist()
         return [
-            LoadRequest(f"{p.prompt_id} {i}", self.task, p.text, n, system=system.format(i))
+            LoadRequest(f"{p.prompt_id} {i}", self.task, p.text, n, cache_salt=f"{self.key} {round_number} {i}")
             for i, (p, n) in enumerate(zip(drawn, lengths, strict=True))
         ]
 

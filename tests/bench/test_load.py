@@ -1,4 +1,5 @@
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -50,6 +51,7 @@ def test_what_is_sent(fake):
     target = Target(fake.url, "m", api_key="k", temperature=0.5, ignore_eos=True, cache_salt="a")
     request = LoadRequest("0", "", "hello", max_tokens=9, seed=4, system="Be brief.")
     measure(target, LoadPlan([request], concurrency=1))
+    measure(target, LoadPlan([replace(request, cache_salt="b")], concurrency=1))
     for sends_targets in (False, True):
         plain = Target(fake.url, "m", chat=False, tpot_target_seconds=0.05, sends_targets=sends_targets)
         measure(plain, LoadPlan([request], concurrency=1))
@@ -57,10 +59,11 @@ def test_what_is_sent(fake):
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hello"}]
     assert fake.bodies == [
         common | {"temperature": 0.5, "seed": 4, "ignore_eos": True, "cache_salt": "a", "messages": messages},
+        common | {"temperature": 0.5, "seed": 4, "ignore_eos": True, "cache_salt": "b", "messages": messages},
         common | {"temperature": 0.0, "prompt": "hello"},
         common | {"temperature": 0.0, "prompt": "hello", "speculation": {"tpot_target_ms": 50.0}},
     ]
-    assert fake.authorizations == ["Bearer k", None, None]
+    assert fake.authorizations == ["Bearer k", "Bearer k", None, None]
 
 
 def test_each_kind_of_failure_is_recorded_and_the_rest_completes(fake):

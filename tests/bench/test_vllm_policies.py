@@ -60,7 +60,7 @@ def test_each_round_has_requests_of_its_own():
     prompts = [Prompt(str(number), "qa", f"text {number}") for number in range(5)]
     rounds = [CELLS[1].requests(prompts, number, 8, waves=1.5) for number in (0, 1)]
     assert [len(requests) for requests in rounds] == [6, 6]
-    assert len({request.system for requests in rounds for request in requests}) == 12
+    assert len({request.cache_salt for requests in rounds for request in requests}) == 12
     assert len(CELLS[0].requests(prompts, 0, 8, waves=1)) == vllm_policies.FEWEST_REQUESTS
 
 

@@ -37,7 +37,8 @@ class Target:
 
 @dataclass(frozen=True)
 class LoadRequest:
-    """What one request sends. seed is sent when it samples; system, a system message, with chat only."""
+    """What one request sends. seed is sent when it samples; system, a system message, with chat only. cache_salt: in
+    place of the target's."""
 
     prompt_id: str
     task: str
@@ -45,6 +46,7 @@ class LoadRequest:
     max_tokens: int
     seed: int = 0
     system: str | None = None
+    cache_salt: str | None = None
 
 
 class StreamedAnswer:
@@ -96,8 +98,8 @@ def request_body(target: Target, request: LoadRequest) -> dict:
         body["seed"] = request.seed
     if target.ignore_eos:
         body["ignore_eos"] = True
-    if target.cache_salt is not None:
-        body["cache_salt"] = target.cache_salt
+    if salt := request.cache_salt or target.cache_salt:
+        body["cache_salt"] = salt
     targets = {"tpot_target_ms": target.tpot_target_seconds, "ttft_target_ms": target.ttft_target_seconds}
     wanted = {name: 1000 * seconds for name, seconds in targets.items() if seconds is not None}
     if target.sends_targets and wanted:
