@@ -123,8 +123,7 @@ def rates(
     All servers are up at once but only one works at a time: for every rate and round, each server in turn gets
     the same requests at the same moments. The order is first to last, then last to first. Servers are started anew for
     every round: two processes of one program differ in speed by 1 to 2 % for as long as they live, because their memory
-    pages differ. A session number in the system message keeps prefix caches from helping. A prompt may come again at
-    another rate; this helps drafters that remember.
+    pages differ. Each request has a cache_salt of its own, so that none finds prefixes or answers of another.
 
     The table gives the mean end-to-end latency of each policy and, as noise, the lowest and highest ratio to goodput's
     of a single round.

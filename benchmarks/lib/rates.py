@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 from lib.commands import console_of, table_of
-from lib.servers import SETTLE_SECONDS, SYSTEM_MESSAGE
+from lib.servers import SETTLE_SECONDS
 from smartspec.bench.client import LoadRequest, Target
 from smartspec.bench.report import write_json
 from smartspec.bench.run import LoadPlan, measure
@@ -22,12 +22,12 @@ console = console_of(120)
 
 
 def load_plan(prompts: list[Prompt], rate: float, seconds: float, max_tokens: int, seed: int) -> LoadPlan:
-    """Requests of about so many seconds at that rate; a session number in front keeps them apart from other rounds."""
+    """Requests of about so many seconds at that rate. None finds prefixes or answers of another in the server."""
     count = max(8, round(rate * seconds))
     drawn = draw_prompts(prompts, count, np.random.default_rng([seed, round(1000 * rate)]))
-    system = SYSTEM_MESSAGE.format(session=f"{rate:g} {seed}")
     requests = [
-        LoadRequest(f"{p.prompt_id} {i}", p.task, p.text, max_tokens, system=system) for i, p in enumerate(drawn)
+        LoadRequest(f"{p.prompt_id} {i}", p.task, p.text, max_tokens, cache_salt=f"{rate:g} {seed} {i}")
+        for i, p in enumerate(drawn)
     ]
     return LoadPlan(requests, arrival_seconds=poisson_arrivals(rate, count, np.random.default_rng([seed, 7])))
 
