@@ -15,10 +15,21 @@ from smartspec.vllm_plugin.costs import MIXED_TRIAL_STEPS, TRIAL_STEPS, StepCost
 def test_a_trial_tries_every_length():
     costs, lengths = StepCosts(has_passes=False), []
     while not costs.are_known:
-        lengths.append(costs.trial_length(range(6)))
+        lengths.append(costs.next_trial(range(6)))
         costs.add(StepSize(1, 1 + lengths[-1], 1 + lengths[-1]), 100, 0.02 + 0.001 * lengths[-1])
     assert len(lengths) == TRIAL_STEPS and set(lengths) == set(range(6)) and lengths[:4] == [0, 0, 5, 5]
     assert costs.fit().target.seconds(4.0, 100, 1) == pytest.approx(0.023, rel=0.01)
+
+
+@pytest.mark.parametrize("steps_of_a_decision", [1, 2])
+def test_every_length_is_tried_where_steps_share_a_decision(steps_of_a_decision):
+    """As with asynchronous scheduling, where steps are noted after the next ones were decided."""
+    costs, lengths = StepCosts(has_passes=True), []
+    while not costs.are_known:
+        lengths.append(costs.next_trial(range(6)))
+        for _ in range(steps_of_a_decision + len(lengths) % 2):
+            costs.add(StepSize(1, 1 + lengths[-1], 1 + lengths[-1]), 100, 0.02)
+    assert set(lengths) == set(range(6))
 
 
 @pytest.mark.parametrize("method", ["ngram", "draft_model"])
@@ -61,7 +72,7 @@ def test_contexts_of_one_length_are_not_what_a_step_costs():
 def test_draft_passes_are_told_apart_from_the_target():
     costs, drafted = StepCosts(has_passes=True), 0
     while not costs.are_known:
-        length = costs.trial_length(range(5))
+        length = costs.next_trial(range(5))
         for rows in (1, 8):
             fed = rows * (1 + drafted)
             seconds = 0.02 + 0.0005 * fed + max(length, 1) * (0.001 + 0.0001 * rows)

@@ -1,6 +1,6 @@
 """Costs of steps, learned from the steps themselves: a vLLM scheduler cannot run passes just to measure them.
 
-A new set-up gets its cost model from its first steps, which try all lengths in turn (see trial_length). After that the
+A new set-up gets its cost model from its first steps, which try all lengths in turn (see next_trial). After that the
 controller corrects the model. The model is also fitted again, less and less often, and stored for the next start.
 """
 
@@ -37,6 +37,7 @@ class StepCosts:
         self.has_passes = has_passes
         self.num_decoding = 0  # steps without prefill
         self._num_mixed = 0
+        self._num_trials = 0  # decisions: steps are noted later, several at once, and some share a decision
         self._seconds: dict[StepSize, deque[tuple[int, float]]] = {}
 
     def add(self, size: StepSize, context_tokens: int, seconds: float) -> None:
@@ -55,10 +56,11 @@ class StepCosts:
     def are_known(self) -> bool:
         return self.num_decoding >= TRIAL_STEPS or self.num_decoding + self._num_mixed >= MIXED_TRIAL_STEPS
 
-    def trial_length(self, lengths: Sequence[int]) -> int:
-        """Draft length of the next step of a trial, out of these ascending ones: the first, the last, the second, ...
-        Each is used for two steps. So some steps verify drafts without making new ones, and some only make drafts."""
-        turn = ((self.num_decoding + self._num_mixed) // 2) % len(lengths)
+    def next_trial(self, lengths: Sequence[int]) -> int:
+        """Draft length of the next decision of a trial, out of these ascending ones: the first, the last, the second,
+        ... Each is decided twice. So some steps verify drafts without making new ones, and some only make drafts."""
+        turn = self._num_trials // 2 % len(lengths)
+        self._num_trials += 1
         return lengths[turn // 2 if turn % 2 == 0 else -1 - turn // 2]
 
     def fit(self) -> LatencyModel:

@@ -43,7 +43,7 @@ class Decider:
         if controller is None:
             view = view.queried(True)
             lengths = (0, *self._tiers) if self._tiers else range(self._max_draft_tokens + 1)
-            wanted = np.minimum(view.draft_lengths.max(axis=0), self._learning.costs.trial_length(lengths))
+            wanted = np.minimum(view.draft_lengths.max(axis=0), self._learning.costs.next_trial(lengths))
             verified, drafter = wanted, view.draft_lengths.argmax(axis=0)
         else:
             plan = controller.plan(view)
