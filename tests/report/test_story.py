@@ -3,9 +3,9 @@
 import json
 
 import pytest
-from report_cases import CHAT, CODE, VARIANTS, matrix, measured
+from report_cases import CHAT, CODE, VARIANTS, matrix, measured, record
 
-from smartspec.report.matrix import Cell, Load, Variant
+from smartspec.report.matrix import CHANGING, Cell, Load, Step, Variant
 from smartspec.report.page import render_page
 from smartspec.report.story import Results, our_variant, sections_of, summary_of
 
@@ -83,7 +83,28 @@ def test_rates_are_curves_by_kind_of_arrivals():
     assert [line.label for line in poisson.lines] == ["off", "fixed:3", "goodput", "fixed:5"]
     assert poisson.lines[0].x == (1, 2) and poisson.lines[0].y == pytest.approx((2.0, 2.0))
     (throughput,) = sections["Tokens per second by requests at once"].plots
-    assert throughput.lines[2].y == pytest.approx((40.0,)) and "1 workloads: chat" in throughput.caption
+    assert throughput.lines[2].y == pytest.approx((40.0,)) and "the workloads: chat." in throughput.caption
+
+
+def test_steps_are_curves_over_time_with_their_bounds():
+    cell = Cell(CHANGING, Load(steps=(Step("chat", 1, 8), Step("code", 2, 4))))
+    arrivals = ((0.5, 1.0), (1.5, 3.0), (7.0, 2.0), (8.0, 4.0), (11.9, 5.0))  # and seconds
+    runs = {}
+    for number, variant in enumerate(VARIANTS[:2]):
+        for repetition in range(2):
+            factor = 1 + number + repetition / 2
+            records = [record(i, factor * seconds, start_seconds=at) for i, (at, seconds) in enumerate(arrivals)]
+            run = measured(variant.name, cell, repetition, [], records=tuple(records))
+            runs[run.key] = run
+    of = Results(matrix([CHAT, cell]), runs, {}, {}, "smartspec report", "goodput")
+    sections = {section.title: section for section in sections_of(of)}
+    (plot,) = sections["Latency over time"].plots
+    assert plot.marks == (8.0,) and "chat at 1/s for 8 s, then code at 2/s for 4 s" in plot.title
+    off, fixed = plot.lines
+    assert (off.label, fixed.label) == ("off", "fixed:3") and off.x == fixed.x == (1.0, 7.0, 8.5, 11.5)
+    assert off.y == pytest.approx((2.5, 2.5, 5.0, 6.25))
+    assert fixed.low == pytest.approx((4, 4, 8, 10)) and fixed.high == pytest.approx((5, 5, 10, 12.5))
+    assert "Latency over time" in render_page("SmartSpec report", [sections["Latency over time"]])
 
 
 def test_ours_is_the_one_named_or_the_likely_one():

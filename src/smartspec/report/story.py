@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from smartspec.bench.report import optional
-from smartspec.report.curves import latency_plots, speed_up_plot, throughput_plot
+from smartspec.report.curves import latency_plots, over_time_plots, speed_up_plot, throughput_plot
 from smartspec.report.figures import (
     MIN_REPETITIONS,
     NOISE,
@@ -72,6 +72,9 @@ def sections_of(results: Results) -> list[Section]:
     if plots := latency_plots(results.matrix, results.runs):
         text = ("Open loop: requests arrive whether or not others have ended. Lower is better.",)
         parts.append(Section("Latency by arrival rate", text, plots))
+    if plots := over_time_plots(results.matrix, results.runs):
+        text = ("The rate and the workload change in steps. Lower is better.",)
+        parts.append(Section("Latency over time", text, plots))
     parts.append(Section("Every cell", (), tables=_tables_of_cells(figures)))
     if results.failed:
         parts.append(_failures(results.failed))
