@@ -46,6 +46,11 @@ def test_the_first_section_says_who_is_faster_and_where_not():
     assert len(rows) == 2 * 3
 
 
+def test_of_one_cell_nothing_is_counted():
+    text = glance(results([CHAT], changed={("goodput", CHAT): 2.5})).text
+    assert "goodput against off: chat, 2 at once, 0.80 x (0.80 to 0.80; slower)." in text
+
+
 def test_the_best_fixed_length_is_named_where_there_are_several():
     of = results(changed={("fixed:5", CODE): 0.9})
     text = "\n".join(glance(of).text)
@@ -64,7 +69,7 @@ def test_what_failed_and_what_is_missing_is_said():
     of = results(failed=[("off", CHAT.name)], repetitions=2)
     text = "\n".join(glance(of).text)
     assert "1 of 2 cells are not complete" in text and "1 runs failed" in text
-    assert "fewer than 3 repetitions" in text and "too few repetitions in 1" in text
+    assert "fewer than 3 repetitions" in text and "too few repetitions in 2" in text and "too few repetitions)." in text
     (section,) = [section for section in sections_of(of) if section.title == "What failed"]
     assert section.tables[0].rows == ((CHAT.name, "off", "1", "it died"),)
 

@@ -128,9 +128,10 @@ def _verdicts(ours: str, other: str, ratios: Sequence[SpeedUp]) -> str:
     verdicts = [each.verdict for each in ratios]
     shown = ["slower", NOISE, "faster", *([TOO_FEW] if TOO_FEW in verdicts else [])]
     counted = ", ".join(f"{verdict} in {verdicts.count(verdict)}" for verdict in shown)
-    worst, best = ratios[0], ratios[-1]
+    if len(ratios) == 1:
+        return f"{ours} against {other}: {_one(ratios[0])}."
     return (
-        f"{ours} against {other}, {len(ratios)} cells: {counted}. Worst: {_one(worst)}. Best: {_one(best)}. "
+        f"{ours} against {other}, {len(ratios)} cells: {counted}. Worst: {_one(ratios[0])}. Best: {_one(ratios[-1])}. "
         f"Geometric mean: {geometric_mean([each.ratio for each in ratios]):.2f}."
     )
 
