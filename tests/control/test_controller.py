@@ -257,5 +257,22 @@ def test_explaining_the_last_step_compares_lengths_and_changes_nothing():
     assert explained["verified"] == [2, 2, 2]
     what_if = explained["what_if"]
     assert len(what_if["uniform"]) == K + 1 and what_if["planned"] == what_if["uniform"][2]
+    assert what_if["steps_ago"] == 0
     assert what_if["uniform"][0] == pytest.approx(3 / first._latency.predict(view, no_drafts(3), np.zeros(3)).total)
     assert first.state() == second.state()
+
+
+def test_without_drafts_the_last_step_that_had_some_is_compared():
+    controller = make_controller("fixed:2")
+    with_drafts, without = make_view(2), factories.make_view(3, found_lengths=0)
+    steps_ago = []
+    for view in (without, with_drafts, without, without):
+        plan = controller.plan(view)
+        factories.learn(controller, make_outcome(view, plan, verified=plan.lengths))
+        what_if = controller.explain()["what_if"]
+        steps_ago.append(what_if and what_if["steps_ago"])
+    assert steps_ago == [None, 0, 1, 2]
+    explained = controller.explain()
+    assert explained["num_rows"] == 3 and explained["queried"]
+    off = 2 / controller._latency.predict(with_drafts, no_drafts(2), np.zeros(2)).total
+    assert explained["what_if"]["uniform"][0] == pytest.approx(off)

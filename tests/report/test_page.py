@@ -6,6 +6,7 @@ from html.parser import HTMLParser
 import pytest
 
 from smartspec.report.page import LONG_TABLE, numeric_columns, render_page, write_page
+from smartspec.report.plots import draw_svg
 from smartspec.report.sections import Line, Plot, Section, Table
 
 NASTY = '<script>alert("&")</script>'
@@ -84,6 +85,14 @@ def test_what_sections_say_is_escaped_and_drawn_in_the_colour_of_text(page):
 def test_numbers_are_aligned_and_long_tables_are_folded(page):
     assert '<td class="number">1.02</td>' in page and '<td class="number">-</td>' in page and "<td>chat</td>" in page
     assert page.count("<details>") == 1 and f"({LONG_TABLE + 1} rows)" in page
+
+
+def test_every_curve_has_a_look_of_its_own_and_ticks_are_plain_numbers():
+    lines = tuple(Line(f"fixed:{k}", (1.0, 2.0), (1.0 + k, 3.0)) for k in range(8))
+    svg = draw_svg(Plot("", "rate", "seconds", lines, log_y=True, marks=(1.5,)), "salt")
+    looks = re.findall(r"fill: none; stroke: ([^;]+); stroke-width: 1.6", svg)
+    assert len(set(looks)) == 8 and svg.count("stroke-dasharray") == 1
+    assert ">4<" in svg and "mathdefault" not in svg
 
 
 def test_a_column_with_anything_else_is_not_numeric():

@@ -3,9 +3,9 @@
 import json
 
 import pytest
-from report_cases import CHAT, CODE, VARIANTS, matrix, measured
+from report_cases import CHAT, CODE, VARIANTS, matrix, measured, record
 
-from smartspec.report.matrix import Cell, Load, Variant
+from smartspec.report.matrix import CHANGING, Cell, Load, Step, Variant
 from smartspec.report.page import render_page
 from smartspec.report.story import Results, our_variant, sections_of, summary_of
 
@@ -46,6 +46,11 @@ def test_the_first_section_says_who_is_faster_and_where_not():
     assert len(rows) == 2 * 3
 
 
+def test_of_one_cell_nothing_is_counted():
+    text = glance(results([CHAT], changed={("goodput", CHAT): 2.5})).text
+    assert "goodput against off: chat, 2 at once, 0.80 x (0.80 to 0.80; slower)." in text
+
+
 def test_the_best_fixed_length_is_named_where_there_are_several():
     of = results(changed={("fixed:5", CODE): 0.9})
     text = "\n".join(glance(of).text)
@@ -64,7 +69,7 @@ def test_what_failed_and_what_is_missing_is_said():
     of = results(failed=[("off", CHAT.name)], repetitions=2)
     text = "\n".join(glance(of).text)
     assert "1 of 2 cells are not complete" in text and "1 runs failed" in text
-    assert "fewer than 3 repetitions" in text and "too few repetitions in 1" in text
+    assert "fewer than 3 repetitions" in text and "too few repetitions in 2" in text and "too few repetitions)." in text
     (section,) = [section for section in sections_of(of) if section.title == "What failed"]
     assert section.tables[0].rows == ((CHAT.name, "off", "1", "it died"),)
 
@@ -83,7 +88,28 @@ def test_rates_are_curves_by_kind_of_arrivals():
     assert [line.label for line in poisson.lines] == ["off", "fixed:3", "goodput", "fixed:5"]
     assert poisson.lines[0].x == (1, 2) and poisson.lines[0].y == pytest.approx((2.0, 2.0))
     (throughput,) = sections["Tokens per second by requests at once"].plots
-    assert throughput.lines[2].y == pytest.approx((40.0,)) and "1 workloads: chat" in throughput.caption
+    assert throughput.lines[2].y == pytest.approx((40.0,)) and "the workloads: chat." in throughput.caption
+
+
+def test_steps_are_curves_over_time_with_their_bounds():
+    cell = Cell(CHANGING, Load(steps=(Step("chat", 1, 8), Step("code", 2, 4))))
+    arrivals = ((0.5, 1.0), (1.5, 3.0), (7.0, 2.0), (8.0, 4.0), (11.9, 5.0))  # and seconds
+    runs = {}
+    for number, variant in enumerate(VARIANTS[:2]):
+        for repetition in range(2):
+            factor = 1 + number + repetition / 2
+            records = [record(i, factor * seconds, start_seconds=at) for i, (at, seconds) in enumerate(arrivals)]
+            run = measured(variant.name, cell, repetition, [], records=tuple(records))
+            runs[run.key] = run
+    of = Results(matrix([CHAT, cell]), runs, {}, {}, "smartspec report", "goodput")
+    sections = {section.title: section for section in sections_of(of)}
+    (plot,) = sections["Latency over time"].plots
+    assert plot.marks == (8.0,) and "chat at 1/s for 8 s, then code at 2/s for 4 s" in plot.title
+    off, fixed = plot.lines
+    assert (off.label, fixed.label) == ("off", "fixed:3") and off.x == fixed.x == (1.0, 7.0, 8.5, 11.5)
+    assert off.y == pytest.approx((2.5, 2.5, 5.0, 6.25))
+    assert fixed.low == pytest.approx((4, 4, 8, 10)) and fixed.high == pytest.approx((5, 5, 10, 12.5))
+    assert "Latency over time" in render_page("SmartSpec report", [sections["Latency over time"]])
 
 
 def test_ours_is_the_one_named_or_the_likely_one():

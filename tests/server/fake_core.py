@@ -126,9 +126,9 @@ class FixedController:
         length = self.length
         numbers = {"num_rows": 1, "prefill_tokens": 0, "predicted_goodput": 300.0, "predicted_goodput_off": 100.0}
         lists = {"lengths": [length], "verified": [length], "accepted": [length]}
-        what_if = {"what_if": {"planned": 300.0, "uniform": [100.0 + 25 * k for k in range(9)]}}
+        what_if = {"what_if": {"steps_ago": 0, "planned": 300.0, "uniform": [100.0 + 25 * k for k in range(9)]}}
         seconds = {"predicted_seconds": 0.002, "measured_seconds": 0.001}
-        return numbers | lists | seconds | what_if | {"reason": None}
+        return numbers | lists | seconds | what_if | {"queried": True, "reason": None}
 
     def state(self) -> dict:
         return {"policy": f"fixed:{self.length}", "decisions": []}

@@ -17,17 +17,27 @@ def bearer(key: str) -> dict[str, bytes]:
 
 
 def test_every_key_is_a_key(guarded_server):
-    for headers in ({}, bearer("wrong"), {"Authorization": "Bearer"}, {"Authorization": "right"}):
+    wrong_places = ({"Authorization": "Bearer"}, {"Authorization": "right"}, {"x-api-key": "Bearer right"})
+    for headers in ({}, bearer("wrong"), {"x-api-key": "wrong"}, *wrong_places):
         answer = guarded_server.http.get("/v1/models", headers=headers)
         assert answer.status_code == 401 and "Authorization" in answer.json()["error"]["message"]
     for key in ("right", "schlüssel"):
-        assert guarded_server.http.get("/v1/models", headers=bearer(key)).status_code == 200
+        for headers in (bearer(key), {"x-api-key": key.encode()}):
+            assert guarded_server.http.get("/v1/models", headers=headers).status_code == 200
     with pytest.raises(openai.AuthenticationError):
         guarded_server.client.with_options(api_key="wrong").completions.create(model=MODEL, prompt="a")
     assert guarded_server.client.completions.create(model=MODEL, prompt="One").choices[0].text == "One"
     assert guarded_server.http.get("/health").status_code == 200
     assert guarded_server.http.get("/metrics").status_code == 200
     assert guarded_server.http.get("/nowhere").status_code == 401
+
+
+def test_a_bearer_token_goes_before_the_other_header(guarded_server):
+    def status(headers: dict) -> int:
+        return guarded_server.http.get("/v1/models", headers={"x-api-key": "right"} | headers).status_code
+
+    assert status(bearer("wrong")) == 401
+    assert status({"Authorization": "Basic of-a-proxy"}) == 200
 
 
 def test_without_the_key_the_body_is_not_read(guarded_server):

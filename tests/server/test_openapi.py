@@ -63,4 +63,4 @@ def test_the_page_names_every_field(guarded_server):
     page = guarded_server.http.get("/docs").text
     for name in ("POST /v1/responses", "response_format", "max_tokens", "list of Message"):
         assert name in page
-    assert guarded_server.http.get("/openapi.json").json()["security"] == [{"key": []}]
+    assert guarded_server.http.get("/openapi.json").json()["security"] == [{"bearer": []}, {"x-api-key": []}]

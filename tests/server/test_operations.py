@@ -161,6 +161,15 @@ def test_the_dashboard_shows_metrics_that_exist():
     assert len(metrics) > 10 and metrics <= known
 
 
+@pytest.mark.parametrize("name", ["grafana.json", "grafana-vllm.json"])
+def test_every_panel_of_a_dashboard_says_what_it_shows(name):
+    panels = json.loads((ROOT / "deploy" / name).read_text())["panels"]
+    for panel in panels:
+        assert panel["title"] and panel["description"].endswith("."), panel["title"]
+        assert panel["fieldConfig"]["defaults"]["unit"] and all(target["legendFormat"] for target in panel["targets"])
+    assert len({panel["title"] for panel in panels}) == len(panels)
+
+
 def test_the_example_configuration_is_accepted():
     path = ROOT / "deploy" / "server.toml"
     serve = typer.main.get_command(_build_app()).commands["serve"]

@@ -1,12 +1,16 @@
 """Speculation on reasoning steps: who writes what, within which bounds, and that every answer says it is lossy."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 from fake_server import MODEL
 from real_server import running_model
 
+from smartspec.cli.serve import load_speculator
 from smartspec.core.sampling_params import SamplingParams
+from smartspec.engine.runtime import build
+from smartspec.engine.runtime.config import EngineConfig
 from smartspec.server.reasoning.methods import LARGE, SMALL, TAKEOVERS, Pair, spec_reason, speculative_thinking
 from smartspec.server.reasoning.writer import Written
 
@@ -117,6 +121,25 @@ def test_at_threshold_0_the_small_model_alone_writes_and_the_text_is_its_own(ser
 def test_what_does_not_go_together_is_refused_by_name(server_of_two, options, param):
     answer = server_of_two.http.post("/v1/reasoning/chat/completions", json=BODY | options)
     assert answer.status_code == 400 and answer.json()["error"]["param"] == param, answer.text
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "problem"),
+    [
+        ({"a": 0}, "'small' has a vocabulary of 1 tokens, 'large' of 2: use a --speculator of the same family"),
+        ({"a": 1, "b": 0}, "the vocabularies of 'small' and 'large' map tokens to different ids"),
+        ({"a": 0, "b": 1}, "--speculator small has 5 positions, the model serves 9: start with --max-model-len 5"),
+    ],
+)
+def test_a_speculator_that_cannot_go_on_with_the_text_is_refused(monkeypatch, vocabulary, problem):
+    def engine(name: str, vocabulary: dict[str, int], max_model_len: int) -> SimpleNamespace:
+        tokenizer = SimpleNamespace(get_vocab=lambda: vocabulary)
+        loaded = SimpleNamespace(name=name, vocab_size=len(vocabulary), tokenizer=tokenizer)
+        return SimpleNamespace(loaded=loaded, max_model_len=max_model_len, config=EngineConfig(model=name))
+
+    monkeypatch.setattr(build, "build_engine", lambda config, report: engine(config.model, vocabulary, 5))
+    with pytest.raises(ValueError, match=problem):
+        load_speculator("small", engine("large", {"a": 0, "b": 1}, 9))
 
 
 def test_it_is_off_by_default(server):

@@ -141,7 +141,8 @@ def _cells(chosen: Chosen, prompts: dict) -> list["Cell"]:
     from smartspec.report.simulated import PREFIX
 
     workloads = [PREFIX + each for each in _listed(chosen.acceptances)] if chosen.simulate else list(prompts)
-    levels = chosen.concurrency or (QUICK_CONCURRENCY if chosen.quick else CONCURRENCY)
+    default = QUICK_CONCURRENCY if chosen.quick else CONCURRENCY
+    levels = default if chosen.concurrency is None else chosen.concurrency
     closed = [] if levels == "none" else [Load(concurrency=n) for n in _numbers("--concurrency", levels, int)]
     cells = [Cell(workload, load) for workload in workloads for load in closed]
     arriving = workloads if chosen.simulate else _rate_workloads(chosen, workloads)
@@ -181,8 +182,9 @@ def _steps(text: str, workloads: list[str]) -> list["Step"]:
 
     steps = []
     for part in _listed(text):
-        name, _, numbers = part.partition(":")
-        rate, _, seconds = numbers.partition(":")
+        if part.count(":") != 2:
+            raise ValueError(f"--steps must be WORKLOAD:RATE:SECONDS separated by commas, got {part!r}")
+        name, rate, seconds = part.split(":")
         if name not in workloads:
             raise ValueError(f"--steps {part!r}: there is no workload {name!r}; there are {', '.join(workloads)}")
         steps.append(Step(name, *(_numbers("--steps", number, float)[0] for number in (rate, seconds))))

@@ -148,7 +148,7 @@ def serve(options: ServerOptions) -> None:
             classes=classes,
             access_log=options.access_log,
             cors_origins=origins,
-            speculator=None if options.speculator is None else _speculator(options.speculator, engine),
+            speculator=None if options.speculator is None else load_speculator(options.speculator, engine),
         )
         run(engine, thread, listener, options.drain_seconds, app_options)
     except KeyboardInterrupt:
@@ -161,7 +161,7 @@ def serve(options: ServerOptions) -> None:
     print("stopped")
 
 
-def _speculator(name: str, engine: "Engine") -> "tuple[AsyncEngine, str]":
+def load_speculator(name: str, engine: "Engine") -> "tuple[AsyncEngine, str]":
     """An engine of a smaller model beside that of the served one, whose vocabulary and context it must have. Raises
     ValueError as build_engine."""
     from smartspec.engine.runtime.async_engine import AsyncEngine
@@ -175,7 +175,7 @@ def _speculator(name: str, engine: "Engine") -> "tuple[AsyncEngine, str]":
         decision_log=None,
     )  # fmt: skip
     small = thread.submit(partial(build_engine, config, report=partial(print, flush=True))).result()
-    check_same_vocabulary(engine.loaded, small.loaded)
+    check_same_vocabulary(engine.loaded, small.loaded, "use a --speculator of the same family")
     if small.max_model_len < engine.max_model_len:
         raise ValueError(
             f"--speculator {name} has {small.max_model_len} positions, the model serves {engine.max_model_len}: start "

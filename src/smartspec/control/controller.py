@@ -167,17 +167,25 @@ class Controller:
         }
 
     def explain(self) -> dict | None:
-        """JSON-able, of the last finished step: its decision, and in what_if expected goodput of its batch with the
-        plan, and with 0, 1, ..., K draft tokens for every request. It is computed from what is known now. None before
-        the first step. Call it between steps: it changes nothing."""
+        """JSON-able, of the last finished step: its decision, queried (whether drafters were), and what_if, see
+        _what_if. None before the first step. Call it between steps: it changes nothing."""
         if not self._history:
             return None
         step = self._history[-1]
-        view = _view_of(step.plan)
-        estimates = EstimatesOfView(self.drafters, view, self._latency, self._acceptance)
-        planned = planned_goodput(view, estimates, self._latency, step.drafted, step.outcome.verified)
-        uniform = uniform_goodput(view, estimates, self._latency) if view.draft_lengths.any() else []
-        return self._record(step).summary() | {"what_if": {"planned": planned, "uniform": uniform}}
+        return self._record(step).summary() | {"queried": step.plan.queried, "what_if": self._what_if()}
+
+    def _what_if(self) -> dict | None:
+        """Expected goodput of a batch as planned, and with 0, 1, ..., K draft tokens for every request, by what is
+        known now. The batch is that of the last step with drafts to choose from, as most steps have none where drafts
+        do not pay. steps_ago: 0 for the last step. None where the last NUM_DECISIONS steps had none."""
+        for steps_ago, step in enumerate(reversed(self._history)):
+            view = _view_of(step.plan)
+            if view.draft_lengths.any():
+                estimates = EstimatesOfView(self.drafters, view, self._latency, self._acceptance)
+                planned = planned_goodput(view, estimates, self._latency, step.drafted, step.outcome.verified)
+                uniform = uniform_goodput(view, estimates, self._latency)
+                return {"steps_ago": steps_ago, "planned": planned, "uniform": uniform}
+        return None
 
     def _refuse(self, problem: str | None) -> bool:
         """Whether there is a problem, which is then counted; ValueError in strict mode."""

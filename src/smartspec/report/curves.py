@@ -1,11 +1,16 @@
 """Plots of a measured matrix."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from statistics import fmean
 
+import numpy as np
+
 from smartspec.report.figures import CellFigures, Runs, SpeedUp, geometric_mean
-from smartspec.report.matrix import Matrix
+from smartspec.report.matrix import Cell, Matrix
 from smartspec.report.sections import Line, Plot
+
+PARTS_OF_STEP = 4  # points of a curve over time in each step of a load
 
 
 def speed_up_plot(ours: str, other: str, ratios: Sequence[SpeedUp]) -> Plot:
@@ -48,7 +53,7 @@ def throughput_plot(figures: Sequence[CellFigures]) -> Plot:
     for variant in variants if everywhere else []:
         means = [geometric_mean([rates[variant, workload, level] for workload in everywhere]) for level in levels]
         lines.append(Line(variant, tuple(map(float, levels)), tuple(means)))
-    caption = f"Geometric mean over {len(everywhere)} workloads: {', '.join(everywhere)}."
+    caption = f"Geometric mean over the workloads: {', '.join(everywhere)}."
     return Plot("Tokens per second", "requests at once", "tokens per second", tuple(lines), caption, log_x=True)
 
 
@@ -78,4 +83,33 @@ def _latency_line(variant: str, cells: dict[float, str], runs: Runs) -> Line:
         ]
         if means:
             points.append((rate, fmean(means), min(means), max(means)))
+    return Line(variant, *zip(*points, strict=True)) if points else Line(variant, (), ())
+
+
+def over_time_plots(matrix: Matrix, runs: Runs) -> tuple[Plot, ...]:
+    """Mean latency over the time of arrival, one plot for each cell whose load changes in steps."""
+    plots = []
+    for cell in matrix.cells:
+        ends = np.cumsum([step.seconds for step in cell.load.steps]).tolist()
+        lines = [_line_over_time(variant.name, cell, [0.0, *ends], runs) for variant in matrix.variants if ends]
+        lines = [line for line in lines if line.x]
+        if lines:
+            title = f"Mean end-to-end latency: {cell.load.name}"
+            caption = "Dashed: a step ends. Shaded: from the fastest to the slowest repetition."
+            labels = ("seconds from the start at which requests arrive", "seconds")
+            plots.append(Plot(title, *labels, tuple(lines), caption, marks=tuple(ends[:-1])))
+    return tuple(plots)
+
+
+def _line_over_time(variant: str, cell: Cell, bounds: Sequence[float], runs: Runs) -> Line:
+    """A point for each part of a step. bounds: where the steps begin, and the last ends."""
+    edges = [bounds[0]]
+    for begin, end in pairwise(bounds):
+        edges += np.linspace(begin, end, PARTS_OF_STEP + 1)[1:].tolist()
+    records = [run.records for key, run in runs.items() if key[:2] == (variant, cell.name)]
+    points = []
+    for begin, end in pairwise(edges):
+        of_part = [[r.end_to_end_seconds for r in some if begin <= r.start_seconds < end] for some in records]
+        if means := [fmean(some) for some in of_part if some]:
+            points.append(((begin + end) / 2, fmean(means), min(means), max(means)))
     return Line(variant, *zip(*points, strict=True)) if points else Line(variant, (), ())

@@ -5,9 +5,11 @@ from io import StringIO
 
 from smartspec.report.sections import Line, Plot
 
-COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # Okabe and Ito: for all eyes
-MARKERS = "osD^vP"
 INK = "#010203"  # becomes the page's own colour of text, light or dark
+# Okabe and Ito's, for all eyes, with grey for yellow.
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", INK, "#888888")
+MARKERS = "osD^vPX*"
+LEGEND_WIDTH = 100  # characters beside each other
 STYLE = {
     "svg.fonttype": "none",  # text stays text
     "font.family": "sans-serif",
@@ -23,16 +25,15 @@ def draw_svg(plot: Plot, salt: str) -> str:
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context(STYLE | {"svg.hashsalt": salt}):
-        height = 0.32 * len(plot.names) * max(1, len(plot.lines)) ** 0.5 + 1.6 if plot.names else 3.7
-        figure = Figure(figsize=(6.2, height), layout="constrained")
+        figure = Figure(figsize=(6.2, 3.7), layout="constrained")
         axes = figure.add_subplot()
         if plot.names:
-            _draw_beside_names(axes, plot)
+            figure.set_figheight(_draw_beside_names(axes, plot))
         else:
             _draw_curves(axes, plot)
         axes.grid(alpha=0.25)
-        if len(plot.lines) > 1 or not plot.names:
-            axes.legend(frameon=False, fontsize=9)
+        if plot.lines and (len(plot.lines) > 1 or not plot.names):
+            _add_legend(figure, [line.label for line in plot.lines])
         text = StringIO()
         figure.savefig(text, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     return _for_a_page(text.getvalue())
@@ -48,6 +49,14 @@ def _for_a_page(svg: str) -> str:
     return re.sub(r' id="([^"]*)"', lambda found: found.group() if found.group(1) in used else "", svg)
 
 
+def _add_legend(figure, labels: list[str]) -> None:
+    """Above the axes, so that it covers no curve."""
+    columns = max(1, LEGEND_WIDTH // (max(map(len, labels)) + 6))
+    rows = -(-len(labels) // columns)
+    figure.set_figheight(figure.get_figheight() + 0.2 * rows)
+    figure.legend(loc="outside upper left", ncols=columns, frameon=False, fontsize=9)
+
+
 def _draw_curves(axes, plot: Plot) -> None:
     for number, line in enumerate(plot.lines):
         color = COLORS[number % len(COLORS)]
@@ -57,16 +66,18 @@ def _draw_curves(axes, plot: Plot) -> None:
             axes.fill_between(line.x, line.low, line.high, color=color, alpha=0.15, linewidth=0)
     if plot.reference is not None:
         axes.axhline(plot.reference, color=INK, linewidth=1, linestyle="--")
+    for mark in plot.marks:
+        axes.axvline(mark, color=INK, linewidth=1, linestyle="--")
     axes.set(xlabel=plot.x_label, ylabel=plot.y_label)
     if plot.log_x:
-        _log(axes, "x", [x for line in plot.lines for x in line.x])
+        _log_x(axes, [x for line in plot.lines for x in line.x])
     if plot.log_y:
-        axes.set_yscale("log")
+        _log_y(axes)
     elif all(y >= 0 for line in plot.lines for y in (*line.y, *line.low)):
         axes.set_ylim(bottom=0)
 
 
-def _log(axes, which: str, values: list[float]) -> None:
+def _log_x(axes, values: list[float]) -> None:
     """A logarithmic axis with a tick at each value that was measured, as long as these are few."""
     axes.set_xscale("log")
     if len(ticks := sorted(set(values))) <= 8:
@@ -74,20 +85,35 @@ def _log(axes, which: str, values: list[float]) -> None:
         axes.set_xticks([], minor=True)
 
 
-def _draw_beside_names(axes, plot: Plot) -> None:
-    """Names on the vertical axis, values along the horizontal one."""
+def _log_y(axes) -> None:
+    """A logarithmic axis with few ticks, written as plain numbers."""
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
+
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    axes.yaxis.set_major_locator(MaxNLocator(6, steps=(1, 2, 5, 10)) if high < 10 * low else LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_locator(NullLocator())
+
+
+def _draw_beside_names(axes, plot: Plot) -> float:
+    """Names on the vertical axis, values along the horizontal one. Returns the height that this needs, in inches."""
+    beside = {x: [number for number, line in enumerate(plot.lines) if x in line.x] for x in range(len(plot.names))}
     for number, line in enumerate(plot.lines):
-        shift = (number - (len(plot.lines) - 1) / 2) * 0.6 / len(plot.lines)
         style = {"color": COLORS[number % len(COLORS)], "fmt": MARKERS[number % len(MARKERS)], "markersize": 5}
-        places = [x + shift for x in line.x]
+        places = [x + _shift(beside[int(x)], number) for x in line.x]
         axes.errorbar(line.y, places, xerr=_errors(line), label=line.label, capsize=2, linewidth=1.4, **style)
     if plot.reference is not None:
         axes.axvline(plot.reference, color=INK, linewidth=1, linestyle="--")
     axes.set_yticks(range(len(plot.names)), plot.names)
     axes.set_ylim(len(plot.names) - 0.5, -0.5)
     axes.set(xlabel=plot.y_label, ylabel=plot.x_label)
-    if plot.log_y:
-        axes.set_xscale("log")
+    return 0.32 * len(plot.names) * max(1, *map(len, beside.values())) ** 0.5 + 1.6
+
+
+def _shift(beside: list[int], number: int) -> float:
+    """Of a point from the middle of its name, where the lines of these numbers have one."""
+    return (beside.index(number) - (len(beside) - 1) / 2) * 0.6 / len(beside)
 
 
 def _errors(line: Line) -> list[list[float]] | None:

@@ -19,7 +19,7 @@ class Plot:
     """Curves over one pair of axes. The caption says in one sentence what a reader should see.
 
     names: x counts these, and each line is points beside their names, the first on top. reference: a value of y that
-    gets a line of its own, as 1 among ratios.
+    gets a line of its own, as 1 among ratios. marks: values of x that get one, where something changes.
     """
 
     title: str
@@ -31,6 +31,7 @@ class Plot:
     log_y: bool = False
     names: tuple[str, ...] = ()
     reference: float | None = None
+    marks: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from smartspec.bench.report import optional
-from smartspec.report.curves import latency_plots, speed_up_plot, throughput_plot
+from smartspec.report.curves import latency_plots, over_time_plots, speed_up_plot, throughput_plot
 from smartspec.report.figures import (
     MIN_REPETITIONS,
     NOISE,
@@ -72,6 +72,9 @@ def sections_of(results: Results) -> list[Section]:
     if plots := latency_plots(results.matrix, results.runs):
         text = ("Open loop: requests arrive whether or not others have ended. Lower is better.",)
         parts.append(Section("Latency by arrival rate", text, plots))
+    if plots := over_time_plots(results.matrix, results.runs):
+        text = ("The rate and the workload change in steps. Lower is better.",)
+        parts.append(Section("Latency over time", text, plots))
     parts.append(Section("Every cell", (), tables=_tables_of_cells(figures)))
     if results.failed:
         parts.append(_failures(results.failed))
@@ -125,9 +128,10 @@ def _verdicts(ours: str, other: str, ratios: Sequence[SpeedUp]) -> str:
     verdicts = [each.verdict for each in ratios]
     shown = ["slower", NOISE, "faster", *([TOO_FEW] if TOO_FEW in verdicts else [])]
     counted = ", ".join(f"{verdict} in {verdicts.count(verdict)}" for verdict in shown)
-    worst, best = ratios[0], ratios[-1]
+    if len(ratios) == 1:
+        return f"{ours} against {other}: {_one(ratios[0])}."
     return (
-        f"{ours} against {other}, {len(ratios)} cells: {counted}. Worst: {_one(worst)}. Best: {_one(best)}. "
+        f"{ours} against {other}, {len(ratios)} cells: {counted}. Worst: {_one(ratios[0])}. Best: {_one(ratios[-1])}. "
         f"Geometric mean: {geometric_mean([each.ratio for each in ratios]):.2f}."
     )
 

@@ -85,8 +85,11 @@ def openapi_document(version: str, needs_key: bool) -> dict:
     for operation in OPERATIONS:
         document["paths"].setdefault(operation.path, {})[operation.method] = _describe(operation)
     if needs_key:
-        components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-        document["security"] = [{"key": []}]
+        components["securitySchemes"] = {
+            "bearer": {"type": "http", "scheme": "bearer"},
+            "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+        }
+        document["security"] = [{"bearer": []}, {"x-api-key": []}]
     return document
 
 

@@ -6,7 +6,7 @@ import sys
 import anthropic
 
 model = sys.argv[1]
-client = anthropic.Anthropic(base_url=os.environ["SMARTSPEC_URL"], auth_token="unused")
+client = anthropic.Anthropic(base_url=os.environ["SMARTSPEC_URL"], api_key="unused")
 question = {"role": "user", "content": "What is the weather in Oslo?"}
 weather = {
     "name": "get_weather",

@@ -82,7 +82,7 @@ def prepare_exit(source: DrafterSource) -> PreparedDrafter:
 def prepare_draft_model(source: DrafterSource) -> PreparedDrafter:
     """Another model of the same vocabulary. ValueError where it is of another one, or too short."""
     draft = source.target if source.name == source.model else source.load_model(source.name)
-    check_same_vocabulary(source.target, draft)
+    check_same_vocabulary(source.target, draft, "use a draft model of the same family, or --drafter prompt-lookup")
     if draft.max_model_len < source.max_len:
         raise ValueError(
             f"draft model {source.name!r} has {draft.max_model_len} positions, the target serves {source.max_len}: "
@@ -106,15 +106,15 @@ DRAFTERS: dict[str, Callable[[DrafterSource], PreparedDrafter]] = {
 }
 
 
-def check_same_vocabulary(target: LoadedModel, draft: LoadedModel) -> None:
-    """Draft tokens are compared by id, so the ids must mean the same text. Raises ValueError saying how they differ."""
-    remedy = "use a draft model of the same family, or --drafter prompt-lookup"
-    if target.vocab_size != draft.vocab_size:
+def check_same_vocabulary(target: LoadedModel, other: LoadedModel, remedy: str) -> None:
+    """Tokens of two models are exchanged by id, so the ids must mean the same text. Raises ValueError saying how they
+    differ."""
+    if target.vocab_size != other.vocab_size:
         raise ValueError(
-            f"draft model {draft.name!r} has a vocabulary of {draft.vocab_size} tokens, {target.name!r} of "
-            f"{target.vocab_size}: {remedy}"
+            f"{other.name!r} has a vocabulary of {other.vocab_size} tokens, {target.name!r} of {target.vocab_size}: "
+            f"{remedy}"
         )
-    if target.tokenizer.get_vocab() != draft.tokenizer.get_vocab():
+    if target.tokenizer.get_vocab() != other.tokenizer.get_vocab():
         raise ValueError(
-            f"the vocabularies of {draft.name!r} and {target.name!r} map tokens to different ids: {remedy}"
+            f"the vocabularies of {other.name!r} and {target.name!r} map tokens to different ids: {remedy}"
         )

@@ -123,7 +123,7 @@ def rate_step_section(points: Sequence[Point]) -> Section:
             + ".",
         ),
         plots=(
-            _plot(found, "latency", "mean latency of requests that come then, seconds"),
+            _plot(found, "latency", "mean latency, seconds", "By the arrival of requests."),
             _plot(found, "length", "draft tokens per request and step"),
         ),
         tables=(_table(found),) if {"goodput"} < set(found) else (),
@@ -131,14 +131,14 @@ def rate_step_section(points: Sequence[Point]) -> Section:
     )
 
 
-def _plot(found: dict[str, Values], name: str, label: str) -> Plot:
+def _plot(found: dict[str, Values], name: str, label: str, caption: str = "") -> Plot:
     lines = []
     for policy, values in found.items():
         known = [
             (moment, value) for moment, value in zip(values["moments"], values[name], strict=True) if value is not None
         ]
         lines.append(Line(policy, tuple(moment for moment, _ in known), tuple(value for _, value in known)))
-    return Plot(f"{name.capitalize()} over time", "seconds from the start", label, tuple(lines))
+    return Plot(f"{name.capitalize()} over time", "seconds from the start", label, tuple(lines), caption)
 
 
 def _table(found: dict[str, Values]) -> Table:

@@ -13,7 +13,7 @@ from smartspec.server.http.errors import APIError, error_response
 
 OPEN_PATHS = frozenset({"/health", "/live", "/ping", "/version", "/metrics", "/docs", "/openapi.json"})
 ADMIN_PATHS = {"/metrics", "/v1/speculation", "/v1/speculation/events"}
-NEEDS_KEY = "wrong or missing API key: send it as 'Authorization: Bearer KEY'"
+NEEDS_KEY = "wrong or missing API key: send it as 'Authorization: Bearer KEY' or as 'x-api-key: KEY'"
 NEEDS_ADMIN_KEY = "this needs the key given as --admin-key"
 
 
@@ -41,9 +41,9 @@ class ApiKeys:
     def origin(self, scope: Scope, open_paths: Collection[str] = OPEN_PATHS) -> Origin:
         """Who sends a request: its key or, without keys, its address. Raises APIError 401 where a key is missing.
         open_paths: those that need none."""
-        scheme, _, given = dict(scope["headers"]).get(b"authorization", b"").partition(b" ")
+        given = _key_of(dict(scope["headers"]))
         # Digests are compared, so that the time it takes says nothing about the key.
-        digest = _digest(given) if scheme.lower() == b"bearer" else None
+        digest = None if given is None else _digest(given)
         path = scope["path"]
         if self._admin is not None and path in ADMIN_PATHS:
             if digest != self._admin:
@@ -101,6 +101,12 @@ def _check_key(key: str) -> None:
         raise ValueError("an API key is empty: give one, or leave the option and the variable out")
     if not key.isprintable() or " " in key:
         raise ValueError("an API key holds spaces or control characters, which a client cannot send: choose another")
+
+
+def _key_of(headers: Mapping[bytes, bytes]) -> bytes | None:
+    """The bearer token or, where there is none, `x-api-key`, as Anthropic's clients send it. None: neither."""
+    scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
+    return token if scheme.lower() == b"bearer" else headers.get(b"x-api-key")
 
 
 def _digest(key: bytes) -> str:

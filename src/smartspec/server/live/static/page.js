@@ -152,7 +152,7 @@ function showDecision(decision) {
   }));
   find("rows").setAttribute("aria-label", `${decision.num_rows} requests, drafts of up to ${longest} tokens; ` +
     `${sum(decision.verified)} draft tokens verified, ${sum(decision.accepted)} accepted`);
-  showWhatIf(decision.what_if);
+  if (decision.what_if) showWhatIf(decision.what_if); // otherwise the last comparison stays
 }
 
 function reasonOf(d) {
@@ -166,7 +166,8 @@ function reasonOf(d) {
     : `No drafts for ${rows}${prompts}: ${perSecond(d.predicted_goodput_off)} tokens per second were expected without them. `;
   text += `The step took ${milliseconds(d.measured_seconds)} ms, ${milliseconds(d.predicted_seconds)} were predicted. `;
   return text + (d.reason ? `The planner was overruled: ${d.reason}.` : verified ? "No other lengths promised more." :
-    d.what_if.uniform.length ? "Drafts did not promise enough." : "No drafter had a draft.");
+    d.what_if?.steps_ago === 0 ? "Drafts did not promise enough." : d.queried ? "No drafter had a draft." :
+    "Drafters were not queried, as drafts have not saved what that costs.");
 }
 
 function bar(kind, label, share, text) {
@@ -178,8 +179,8 @@ function bar(kind, label, share, text) {
 
 function showWhatIf({ planned, uniform }) {
   const most = Math.max(planned, ...uniform), best = Math.max(...uniform);
-  const over = (goodput) => (uniform.length ? `, ${number(goodput / uniform[0], 2)} x off` : "");
-  const row = (kind, label, goodput) => bar(kind, label, goodput / most, `${perSecond(goodput)} tokens/s${over(goodput)}`);
+  const text = (goodput) => `${perSecond(goodput)} tokens/s, ${number(goodput / uniform[0], 2)} x off`;
+  const row = (kind, label, goodput) => bar(kind, label, goodput / most, text(goodput));
   const rows = uniform.map((goodput, length) => row(goodput === best ? "best" : "", length ? `${length}` : "off", goodput));
   find("what-if").replaceChildren(row("planned", "as decided", planned), ...rows);
 }
