@@ -49,13 +49,15 @@ def test_where_the_budget_is_overdrawn_the_first_alternative_is_what_would_have_
 
 
 def test_all_limits_are_planned_at_the_same_shadow_price_of_time(monkeypatch):
-    """A limit that makes drafts worth less does not make the time of a mixed step cheaper."""
+    """A limit that makes drafts worth less does not make the time of a mixed step cheaper. None is planned that changes
+    nothing: those from the longest draft on."""
     policy, prices = make_policy(), []
     choose = policy._choose
     monkeypatch.setattr(policy, "_choose", lambda *a, **k: prices.append(choose(*a, **k)) or prices[-1])
     view = make_view(prefill=True)
-    policy.plan(view, ESTIMATES).alternatives()
-    assert len(prices) == K + 2 and len({choice.prices.time for choice in prices}) == 1
+    plan = policy.plan(view, ESTIMATES)
+    plan.alternatives()
+    assert len(prices) == 1 + plan.lengths.max() < K + 2 and len({choice.prices.time for choice in prices}) == 1
 
 
 @pytest.mark.parametrize("prefill", [False, True])

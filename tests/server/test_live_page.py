@@ -119,7 +119,7 @@ def test_the_page_shows_a_chat_and_survives_its_server(tokenizer):
         page.run(f"showDecision({{...{decision}, queried: false, what_if: null}})")
         assert "Drafters were not queried" in page.text("#why") and page.run("find('what-if').rows.length") == 10
         page.run(f"showDecision({{...{decision}, queried: true, what_if: null}})")
-        assert "No drafter had a draft" in page.text("#why")
+        assert "There was no draft to choose from" in page.text("#why")
         page.wait_for("find('classes').textContent.includes('no class')")
         assert page.run("find('lengths').toDataURL()") != empty
         for width in (360, 1200):

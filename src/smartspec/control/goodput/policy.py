@@ -135,8 +135,10 @@ class Goodput(Policy):
         their number of draft tokens."""
 
         def others() -> list[tuple[str, Plan]]:
-            found: dict[int, tuple[str, Choice]] = {}
-            for limit in sorted({0, *(self.uniform_lengths or range(estimates.max_draft_tokens + 1))}, reverse=True):
+            longest = int(best.plan.lengths.max(initial=0))  # a higher limit changes nothing
+            found = {best.plan.num_draft_tokens: (f"at most {longest}" if longest else "off", best)}
+            limits = {0, *(self.uniform_lengths or range(longest))}
+            for limit in sorted((limit for limit in limits if limit < longest), reverse=True):
                 limited = replace(view, max_draft_tokens=np.minimum(view.max_draft_tokens, limit))
                 choice = self._choose(limited, estimates, best.prices)
                 found[choice.plan.num_draft_tokens] = (f"at most {limit}" if limit else "off", choice)

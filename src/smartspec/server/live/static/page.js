@@ -166,7 +166,7 @@ function reasonOf(d) {
     : `No drafts for ${rows}${prompts}: ${perSecond(d.predicted_goodput_off)} tokens per second were expected without them. `;
   text += `The step took ${milliseconds(d.measured_seconds)} ms, ${milliseconds(d.predicted_seconds)} were predicted. `;
   return text + (d.reason ? `The planner was overruled: ${d.reason}.` : verified ? "No other lengths promised more." :
-    d.what_if?.steps_ago === 0 ? "Drafts did not promise enough." : d.queried ? "No drafter had a draft." :
+    d.what_if?.steps_ago === 0 ? "Drafts did not promise enough." : d.queried ? "There was no draft to choose from." :
     "Drafters were not queried, as drafts have not saved what that costs.");
 }
 
