@@ -8,8 +8,11 @@ from toy_engine import ToyEngine, make_config
 
 from smartspec.control import CostCurve, DrafterSpec, LatencyModel
 from smartspec.vllm_plugin import Scheduler
+from smartspec.vllm_plugin.batch import Prefill
 from smartspec.vllm_plugin.cost_file import CostFile
 from smartspec.vllm_plugin.costs import MIXED_TRIAL_STEPS, TRIAL_STEPS, StepCosts, StepSize
+from smartspec.vllm_plugin.decision import EmittedTokens, Step
+from smartspec.vllm_plugin.learning import Learning
 
 
 def test_a_trial_tries_every_length():
@@ -21,7 +24,7 @@ def test_a_trial_tries_every_length():
     assert costs.fit().target.seconds(4.0, 100, 1) == pytest.approx(0.023, rel=0.01)
 
 
-@pytest.mark.parametrize("steps_of_a_decision", [1, 2])
+@pytest.mark.parametrize("steps_of_a_decision", [1, 2, 3])
 def test_every_length_is_tried_where_steps_share_a_decision(steps_of_a_decision):
     """As with asynchronous scheduling, where steps are noted after the next ones were decided."""
     costs, lengths = StepCosts(has_passes=True), []
@@ -125,3 +128,21 @@ def test_costs_without_draft_passes_do_not_fit_a_drafter_that_has_them(tmp_path)
     with pytest.raises(ValueError, match="cost curve"):
         file.load((DrafterSpec("eagle3", has_passes=True),))
     assert not list(file.path.parent.glob(".storing-*"))
+
+
+@pytest.mark.parametrize("is_later", [False, True])
+def test_draft_passes_count_in_the_step_whose_time_has_them(is_later):
+    """With asynchronous scheduling the passes of a step's drafts are in the time of the next step."""
+    found, nothing = [], lambda *_: None
+    drafter = DrafterSpec("draft_model", has_passes=True, kept_passes=1)
+    learning = Learning(drafter, found.append, None, on_steps=nothing, on_costs=nothing, drafts_end_later=is_later)
+    made = 0
+    for rows in [1, 8] * TRIAL_STEPS:
+        verified, before, made = made, made, learning.costs.next_trial(range(5))
+        step = Step(
+            None, 0.0, Prefill(), {str(row): verified for row in range(rows)}, rows * verified, rows, 100 * rows, made
+        )
+        step.seconds = 0.02 + 0.0005 * rows * (1 + verified) + 0.003 * max((before if is_later else made) - 1, 0)
+        learning.learn(step, EmittedTokens({}))
+        learning.report()
+    assert found[0].drafts[0].seconds(1.0) == pytest.approx(0.003, rel=0.1)

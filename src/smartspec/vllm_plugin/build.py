@@ -67,7 +67,12 @@ def make_speculation(scheduler, settings: Settings) -> Speculation:
     )
     make_controller = _controllers(config, settings, scheduler.num_spec_tokens, drafters, engine_index)
     learning = Learning(
-        drafters[0], make_controller, latency, on_steps=metrics.observe, on_costs=partial(_store, costs)
+        drafters[0],
+        make_controller,
+        latency,
+        on_steps=metrics.observe,
+        on_costs=partial(_store, costs),
+        drafts_end_later=bool(getattr(config.scheduler_config, "async_scheduling", False)),
     )
     return Speculation(scheduler, drafters[0], own, learning, tiers=tiers)
 

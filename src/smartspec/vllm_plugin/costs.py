@@ -37,7 +37,7 @@ class StepCosts:
         self.has_passes = has_passes
         self.num_decoding = 0  # steps without prefill
         self._num_mixed = 0
-        self._num_trials = 0  # decisions: steps are noted later, several at once, and some share a decision
+        self._turn = self._turn_began = 0  # of a trial; noted steps when it began
         self._seconds: dict[StepSize, deque[tuple[int, float]]] = {}
 
     def add(self, size: StepSize, context_tokens: int, seconds: float) -> None:
@@ -58,9 +58,12 @@ class StepCosts:
 
     def next_trial(self, lengths: Sequence[int]) -> int:
         """Draft length of the next decision of a trial, out of these ascending ones: the first, the last, the second,
-        ... Each is decided twice. So some steps verify drafts without making new ones, and some only make drafts."""
-        turn = self._num_trials // 2 % len(lengths)
-        self._num_trials += 1
+        ... Each is for two steps, or as many as share a decision: they are noted together, later. So some steps verify
+        drafts without making new ones, and some only make drafts."""
+        num_steps = self.num_decoding + self._num_mixed
+        if num_steps >= self._turn_began + 2:
+            self._turn, self._turn_began = self._turn + 1, num_steps
+        turn = self._turn % len(lengths)
         return lengths[turn // 2 if turn % 2 == 0 else -1 - turn // 2]
 
     def fit(self) -> LatencyModel:

@@ -59,8 +59,9 @@ class Step:
     one it carries out, None if another step does that. draft_length: draft tokens made in it. ended: requests that had
     ended when it was scheduled, and not when the step before was.
 
-    Set once it has finished: seconds, measured; predicted_seconds, None without a prediction; is_overruled, whether
-    its lengths differ from those of the policy's rule alone; free_tests, by drafter, where drafters of ours were
+    Set once it has finished: seconds, measured; timed_length, of the drafts that were made in these seconds;
+    predicted_seconds, None without a prediction; is_overruled, whether its lengths differ from those of the policy's
+    rule alone; free_tests, by drafter, where drafters of ours were
     queried."""
 
     output: object
@@ -74,6 +75,7 @@ class Step:
     decision: Decision | None = None
     ended: tuple[str, ...] = ()
     seconds: float = 0.0
+    timed_length: int = 0
     predicted_seconds: float | None = None
     is_overruled: bool = False
     free_tests: tuple[FreeTests, ...] = ()

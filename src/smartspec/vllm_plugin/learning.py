@@ -19,6 +19,8 @@ class Learning:
     """Learns from the steps of one scheduler. controller: None as long as the first steps try lengths.
 
     make_controller: makes it from a cost model. latency: the first cost model, None to learn it from the first steps.
+    drafts_end_later: whether a step is over once its tokens are there, before its drafts are made, as with asynchronous
+    scheduling. The next step then takes longer for them.
     on_steps: called with finished steps and with the controller, if there is one. It is called every few steps, and
     before vLLM waits for requests. on_costs: called with the cost model of all steps, at decoding step 64, 128, 256,
     ... or soon after.
@@ -32,17 +34,21 @@ class Learning:
         *,
         on_steps: OnSteps,
         on_costs: Callable[[LatencyModel], None],
+        drafts_end_later: bool = False,
     ):
         self._drafter, self.make_controller, self.latency = drafter, make_controller, latency
         self.controller = None if latency is None else make_controller(latency)
         self.costs = StepCosts(drafter.has_passes)
         self._on_steps, self._on_costs = on_steps, on_costs
         self._next_fit = 2 * TRIAL_STEPS
+        self._drafts_end_later, self._last_length = drafts_end_later, 0
         self._unreported: list[tuple[Step, EmittedTokens]] = []
 
     def learn(self, step: Step, tokens: EmittedTokens) -> None:
         """From a step that is over."""
         self._unreported.append((step, tokens))
+        step.timed_length = self._last_length if self._drafts_end_later else step.draft_length
+        self._last_length = step.draft_length
         if step.decision is not None and not step.decision.needs_tokens:
             step.decision = step.decision.of_rows(step.output.num_scheduled_tokens)
         plan = None if step.decision is None else step.decision.plan
@@ -87,22 +93,23 @@ class Learning:
             self.controller.use_latency(self.latency)
 
     def _split(self, step: Step) -> StepSeconds:
-        """Splits a measured time. Only the whole step can be timed, so draft passes get their predicted share."""
+        """Splits a measured time. Only the whole step can be timed, so draft passes get the time that is predicted for
+        them: what a step takes longer, as beside prefill, says nothing of drafts. Their cost is learned by fits, from
+        steps that verify another length than they make."""
         host = _host_seconds(step)
-        if not self._drafter.has_passes or not step.draft_length or self.latency is None or step.decision is None:
+        if not self._drafter.has_passes or not step.timed_length or self.latency is None or step.decision is None:
             return StepSeconds(draft=0.0, target=step.seconds - host, host=host)
         rows = step.decision.view.num_rows
-        plan = Plan(np.full(rows, step.draft_length), np.zeros(rows, dtype=np.int64))
+        plan = Plan(np.full(rows, step.timed_length), np.zeros(rows, dtype=np.int64))
         verified = np.array([step.verified.get(name, 0) for name in step.decision.names], dtype=np.int64)
-        predicted = self.latency.predict(step.decision.view, plan, verified)
-        draft = (step.seconds - host) * predicted.draft / predicted.total
+        draft = min(self.latency.predict(step.decision.view, plan, verified).draft, step.seconds - host)
         return StepSeconds(draft=draft, target=step.seconds - host - draft, host=host)
 
     def _note_costs(self, step: Step) -> None:
         """Steps of decoding requests alone, or of prefill alone, tell what a size costs. Those of both do while there
         is no controller: under steady load there may be no others."""
         fed, prefill = step.num_decoding + step.num_verified, step.prefill
-        passes = max(step.draft_length - KEPT_PASSES, 0) if self._drafter.has_passes and step.num_decoding else 0
+        passes = max(step.timed_length - KEPT_PASSES, 0) if self._drafter.has_passes and step.num_decoding else 0
         rows, tokens = step.num_decoding + prefill.num_prefills, fed + prefill.prefill_tokens
         size, seconds = StepSize(rows, tokens, fed + prefill.num_prefills, passes), step.seconds - _host_seconds(step)
         if not (step.num_decoding and prefill.num_prefills):
