@@ -132,10 +132,12 @@ def test_costs_without_draft_passes_do_not_fit_a_drafter_that_has_them(tmp_path)
 
 @pytest.mark.parametrize("is_later", [False, True])
 def test_draft_passes_count_in_the_step_whose_time_has_them(is_later):
-    """With asynchronous scheduling the passes of a step's drafts are in the time of the next step."""
+    """With vLLM's V2 runner the passes of a step's drafts are in the time of the next step."""
     found, nothing = [], lambda *_: None
     drafter = DrafterSpec("draft_model", has_passes=True, kept_passes=1)
-    learning = Learning(drafter, found.append, None, on_steps=nothing, on_costs=nothing, drafts_end_later=is_later)
+    learning = Learning(
+        drafter, found.append, None, on_steps=nothing, on_costs=nothing, drafts_end_later=lambda: is_later
+    )
     made = 0
     for rows in [1, 8] * TRIAL_STEPS:
         verified, before, made = made, made, learning.costs.next_trial(range(5))

@@ -72,7 +72,7 @@ def make_speculation(scheduler, settings: Settings) -> Speculation:
         latency,
         on_steps=metrics.observe,
         on_costs=partial(_store, costs),
-        drafts_end_later=bool(getattr(config.scheduler_config, "async_scheduling", False)),
+        drafts_end_later=lambda: getattr(scheduler, "use_v2_model_runner", False),
     )
     return Speculation(scheduler, drafters[0], own, learning, tiers=tiers)
 

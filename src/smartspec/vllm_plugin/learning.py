@@ -19,8 +19,8 @@ class Learning:
     """Learns from the steps of one scheduler. controller: None as long as the first steps try lengths.
 
     make_controller: makes it from a cost model. latency: the first cost model, None to learn it from the first steps.
-    drafts_end_later: whether a step is over once its tokens are there, before its drafts are made, as with asynchronous
-    scheduling. The next step then takes longer for them.
+    drafts_end_later: whether a step is over once its tokens are there, before its drafts are made, as with vLLM's V2
+    runner (0.32: v1/worker/gpu/model_runner.py, sample_tokens). The next step then takes longer for them.
     on_steps: called with finished steps and with the controller, if there is one. It is called every few steps, and
     before vLLM waits for requests. on_costs: called with the cost model of all steps, at decoding step 64, 128, 256,
     ... or soon after.
@@ -34,7 +34,7 @@ class Learning:
         *,
         on_steps: OnSteps,
         on_costs: Callable[[LatencyModel], None],
-        drafts_end_later: bool = False,
+        drafts_end_later: Callable[[], bool] = lambda: False,
     ):
         self._drafter, self.make_controller, self.latency = drafter, make_controller, latency
         self.controller = None if latency is None else make_controller(latency)
@@ -47,7 +47,7 @@ class Learning:
     def learn(self, step: Step, tokens: EmittedTokens) -> None:
         """From a step that is over."""
         self._unreported.append((step, tokens))
-        step.timed_length = self._last_length if self._drafts_end_later else step.draft_length
+        step.timed_length = self._last_length if self._drafts_end_later() else step.draft_length
         self._last_length = step.draft_length
         if step.decision is not None and not step.decision.needs_tokens:
             step.decision = step.decision.of_rows(step.output.num_scheduled_tokens)
