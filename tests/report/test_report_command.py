@@ -170,7 +170,7 @@ def test_ctrl_c_keeps_what_there_is_and_says_how_to_go_on(tmp_path):
             assert process.poll() is None
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
-        stdout, stderr = process.communicate(timeout=60)
+        stdout, stderr = process.communicate(timeout=180)
     assert process.returncode == 130
     assert "the same command goes on" in stderr
     assert "1/1000 chat, 2 at once, " in stderr and " left" in stderr
