@@ -13,6 +13,7 @@ import typer
 from scripted_server import scripted
 from typer.testing import CliRunner
 
+from smartspec.bench.client import LoadRequest
 from smartspec.cli.report import report
 from smartspec.report import live
 
@@ -126,6 +127,13 @@ def test_a_server_that_goes_bad_midway_costs_its_own_runs_alone(tmp_path, mode):
     (failed,) = [line for line in lines(tmp_path / "out") if line["failure"]]
     assert failed["variant"] == "bad" and failed["failure"].startswith("4 of 4 requests failed: ")
     assert len(lines(tmp_path / "out")) == 5
+
+
+def test_a_prompt_that_comes_again_in_a_run_gets_another_cache_salt():
+    requests = [LoadRequest(str(i), "chat", prompt, 8) for i, prompt in enumerate("abacaa")]
+    salts = [(request.prompt, request.cache_salt) for request in live.isolated(requests, "s")]
+    assert len(set(salts)) == 6 and all(salt is not None for _, salt in salts)
+    assert salts[0][1] == salts[1][1] == salts[3][1]  # different prompts share what is learned in a run
 
 
 def test_a_server_that_knows_no_cache_salt_gets_none(tmp_path):

@@ -3,7 +3,8 @@
 import asyncio
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -58,7 +59,7 @@ class LiveRuns:
             return Measured(run.key, started, (), failure=str(error))
         target = self._targets[run.variant]
         if target.cache_salt is not None:
-            target = replace(target, cache_salt=uuid.uuid4().hex)
+            plan = replace(plan, requests=isolated(plan.requests, uuid.uuid4().hex))
         time.sleep(PAUSE_SECONDS)
         records, summary = measure(target, plan)
         if summary.num_unfinished:
@@ -101,10 +102,21 @@ def live_runs(
         stop_all(servers)
 
 
+def isolated(requests: Sequence[LoadRequest], salt: str) -> list[LoadRequest]:
+    """With cache salts. A prompt that comes again in a run gets another one each time: else it would be measured how
+    well an earlier answer to it can be copied."""
+    times: Counter[str] = Counter()
+    salted = []
+    for request in requests:
+        times[request.prompt] += 1
+        salted.append(replace(request, cache_salt=f"{salt} {times[request.prompt]}"))
+    return salted
+
+
 def ready_target(variant: Variant, base_url: str, matrix: Matrix, options: ServerOptions) -> Target:
     """The server after a short request. Raises ValueError naming the variant if that fails.
 
-    It gets a cache_salt if it takes one: then no run finds prefixes or drafts of an earlier one.
+    It gets a cache_salt if it takes one: then no run finds prefixes or drafts of an earlier one, see isolated.
     """
     try:
         model = find_model(base_url, options.model if variant.base_url is not None else None, options.api_key)

@@ -224,8 +224,8 @@ def _method(results: Results) -> Section:
     live = (
         "A repetition of a cell sends the same requests to every variant, one variant after the other. The order turns "
         "from round to round. Servers that are started are all up, and only one gets requests at a time. A server that "
-        "takes a cache_salt gets a new one for each run: it starts without cached prefixes and without earlier answers "
-        "to draft from."
+        "takes a cache_salt gets a new one for each run, and each time a prompt comes again in it: no request finds "
+        "cached prefixes of an earlier one of its prompt, or its answer to draft from."
     )
     interval = (
         "Intervals are bootstraps of 90 %: repetitions are drawn again, and the pairs of requests within each. "
