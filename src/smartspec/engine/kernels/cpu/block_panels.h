@@ -17,17 +17,19 @@
 
 /* Of a Weight, beside GGUF's: these are ours. Weights in fp32 by panels, and blocks by panels. row_bytes is then all bytes of
  * a panel. */
-#define TYPE_PANELS -1
-#define TYPE_PANELS_Q4_0 -2
-#define TYPE_PANELS_Q4_1 -3
-#define TYPE_PANELS_Q8_0 -4
-#define TYPE_PANELS_BF16 -5
-#define TYPE_PANELS_F16 -6
-#define TYPE_PANELS_Q5_0 -7
-#define TYPE_PANELS_Q5_1 -8
-#define TYPE_PANELS_Q4_K -9
-#define TYPE_PANELS_Q5_K -10
-#define TYPE_PANELS_Q6_K -11
+enum {
+    TYPE_PANELS = -1,
+    TYPE_PANELS_Q4_0 = -2,
+    TYPE_PANELS_Q4_1 = -3,
+    TYPE_PANELS_Q8_0 = -4,
+    TYPE_PANELS_BF16 = -5,
+    TYPE_PANELS_F16 = -6,
+    TYPE_PANELS_Q5_0 = -7,
+    TYPE_PANELS_Q5_1 = -8,
+    TYPE_PANELS_Q4_K = -9,
+    TYPE_PANELS_Q5_K = -10,
+    TYPE_PANELS_Q6_K = -11,
+};
 #define FOR_EACH_BLOCK_PANEL(USE)                                                                        \
     USE(TYPE_PANELS_Q4_0) USE(TYPE_PANELS_Q4_1) USE(TYPE_PANELS_Q8_0) USE(TYPE_PANELS_BF16) USE(TYPE_PANELS_F16) \
     USE(TYPE_PANELS_Q5_0) USE(TYPE_PANELS_Q5_1) USE(TYPE_PANELS_Q4_K) USE(TYPE_PANELS_Q5_K) USE(TYPE_PANELS_Q6_K)

@@ -182,13 +182,24 @@ INLINE void rounded_tile_times_panel(const int64_t type, const int num_rows, con
 #define FOR_EACH_ROUNDED_ROWS(USE, type) UP_TO_8_ROWS(USE, type)
 #endif
 
-#define FOR_EACH_ROUNDED_TYPE(USE)                                                                       \
-    USE(TYPE_PANELS_Q4_0) USE(TYPE_PANELS_Q4_1) USE(TYPE_PANELS_Q5_0) USE(TYPE_PANELS_Q5_1) USE(TYPE_PANELS_Q8_0) \
-    USE(TYPE_PANELS_Q4_K) USE(TYPE_PANELS_Q5_K) USE(TYPE_PANELS_Q6_K)
+#define FOR_EACH_UNPACKED_TYPE(USE)                                                                      \
+    USE(TYPE_PANELS_Q4_0) USE(TYPE_PANELS_Q4_1) USE(TYPE_PANELS_Q5_0) USE(TYPE_PANELS_Q5_1) USE(TYPE_PANELS_Q4_K) \
+    USE(TYPE_PANELS_Q5_K) USE(TYPE_PANELS_Q6_K)
+#define FOR_EACH_ROUNDED_TYPE(USE) FOR_EACH_UNPACKED_TYPE(USE) USE(TYPE_PANELS_Q8_0)
 
+/* A function for each type and number of rows: in one large function gcc keeps less in registers. */
+#define MULTIPLY_FUNCTION(name, multiply, type, rows)                                                     \
+    static __attribute__((noinline)) void name(const RoundedBlock *x, int64_t terms, const uint8_t *panel, \
+                                               int64_t num_groups, float *sums) {                          \
+        multiply(type, rows, x, terms, panel, num_groups, sums);                                          \
+    }
+#define ROUNDED_FUNCTION(type, rows) MULTIPLY_FUNCTION(rounded_##type##_##rows, rounded_tile_times_panel, type, rows)
+#define ROUNDED_FUNCTIONS(type) FOR_EACH_ROUNDED_ROWS(ROUNDED_FUNCTION, type)
+FOR_EACH_ROUNDED_TYPE(ROUNDED_FUNCTIONS)
+
+#define ROUNDED_CASE(type, rows) case rows: rounded_##type##_##rows(x, weight->rounds, w, groups, sums); return;
+#if !UNPACKS_INT8
 /* Up to ROUNDED_ROWS rows, a tile of x, times a panel of a weight in blocks. */
-#define ROUNDED_ROWS_CASE(type, rows) \
-    case rows: rounded_tile_times_panel(type, rows, x, weight->rounds, w, groups, sums); return;
 static void rounded_rows_times_panel(const Weight *weight, int64_t panel, const RoundedBlock *x, int64_t num_rows,
                                      float *sums) {
     const uint8_t *w = weight->blocks + panel * weight->row_bytes;
@@ -196,7 +207,8 @@ static void rounded_rows_times_panel(const Weight *weight, int64_t panel, const 
     switch (weight->type) {
 #define ROUNDED_TYPE_CASE(type) \
     case type:                  \
-        switch (num_rows) { FOR_EACH_ROUNDED_ROWS(ROUNDED_ROWS_CASE, type) }
+        switch (num_rows) { FOR_EACH_ROUNDED_ROWS(ROUNDED_CASE, type) }
         FOR_EACH_ROUNDED_TYPE(ROUNDED_TYPE_CASE)
     }
 }
+#endif
