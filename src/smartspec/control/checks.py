@@ -61,13 +61,18 @@ def _is_sound(view: BatchView) -> bool:
     columns = [*counts, weights, view.class_ids] if targets is None else [*counts, weights, view.class_ids, targets]
     return (
         all([getattr(column, "shape", None) == shape for column in columns])
-        and np.concatenate(counts).min(initial=0) >= 0
         and all([getattr(view, name) >= 0 for name in _STEP_COUNTS])
         and len(set(view.request_ids.tolist())) == view.num_rows
+        and (not view.num_rows or _least(np.concatenate(counts)) >= 0)
         # A NaN is the least and the largest, and compares as false.
-        and bool(weights.min(initial=0.0) >= 0 and weights.max(initial=0.0) < np.inf)
+        and (not view.num_rows or (_least(weights) >= 0 and weights.item(weights.argmax()) < np.inf))
         and (targets is None or bool(targets.min(initial=np.inf) > 0))
     )
+
+
+def _least(column: np.ndarray) -> float:
+    """As min(), whose code takes ten times as long where it is in no cache."""
+    return column.item(column.argmin())
 
 
 def _options(view: BatchView) -> dict[str, np.ndarray]:

@@ -97,7 +97,7 @@ class Controller:
             self._last_now = view.now
             return no_drafts(view.num_rows)
         self._last_now = view.now
-        if not view.draft_lengths.any():  # nothing to decide, and nothing to learn but the time
+        if not view.has_drafts:  # nothing to decide, and nothing to learn but the time
             return with_fields(no_drafts(view.num_rows), view=view, queried=queried)
         estimates = EstimatesOfView(self.drafters, view, self._latency, self._acceptance)
         plan = self.policy.plan(view, estimates)
@@ -109,7 +109,9 @@ class Controller:
 
         Nothing here may depend on sampled tokens: to drop a token for its own probability would bias the output.
         """
-        if plan.view is None or not drafted.lengths.any():
+        if not any(drafted.lengths.tolist()):
+            return drafted.lengths
+        if plan.view is None:
             return np.zeros_like(drafted.lengths)
         keep = np.minimum(plan.lengths, drafted.lengths)
         if plan.is_whole:
@@ -180,7 +182,7 @@ class Controller:
         do not pay. steps_ago: 0 for the last step. None where the last NUM_DECISIONS steps had none."""
         for steps_ago, step in enumerate(reversed(self._history)):
             view = _view_of(step.plan)
-            if view.draft_lengths.any():
+            if view.has_drafts:
                 estimates = EstimatesOfView(self.drafters, view, self._latency, self._acceptance)
                 planned = planned_goodput(view, estimates, self._latency, step.drafted, step.outcome.verified)
                 uniform = uniform_goodput(view, estimates, self._latency)
@@ -233,7 +235,7 @@ class Controller:
         steps, self._unlearned = self._unlearned, []
         if steps:
             self._latency.observe_steps([step.measured for step in steps])
-        if chosen := [step.outcome for step in steps if step.outcome.view.draft_lengths.any()]:
+        if chosen := [step.outcome for step in steps if step.outcome.view.has_drafts]:
             self._acceptance.observe(chosen)
         ended, self._ended = self._ended, []
         for request_id in ended:

@@ -142,7 +142,12 @@ class BatchView:
     @cached_property
     def total_context_tokens(self) -> int:
         """Tokens in the KV of all decoding requests."""
-        return int(self.context_tokens.sum())
+        return sum(self.context_tokens.tolist())
+
+    @cached_property
+    def has_drafts(self) -> bool:
+        """Whether any drafter can draft in any row."""
+        return any([any(drafter.lengths.tolist()) for drafter in self.drafters])
 
     @cached_property
     def draft_lengths(self) -> np.ndarray:
@@ -345,7 +350,7 @@ class Outcome:
         """The plan as it was carried out: a stop rule may have ended drafts early, and trees end when they cannot
         become better."""
         plan, depths = self.plan, None
-        if plan.depths is None and (self.drafted == plan.lengths).all():
+        if plan.depths is None and self.drafted.tolist() == plan.lengths.tolist():
             return plan
         if plan.width > 1 and self.parents is not None:
             is_there = np.arange(self.parents.shape[1]) < self.drafted[:, None]
