@@ -69,6 +69,7 @@ class CostCorrection:
         self._lowest[[PREFILL_PASS, PREFILL_TOKEN]] = -np.inf
         self._floor = max(MIN_SHARE * float(profile.seconds(1.0)), 1e-9)
         self._curve_knots = np.append(self._knots, self._knots[-1] + BEYOND)
+        self._pieces = np.diff(self._curve_knots)
         self._heights = np.zeros(len(self._curve_knots))  # of the token curve at each of these knots
         self._update_curve()
 
@@ -130,16 +131,17 @@ class CostCorrection:
     def observe(self, features: np.ndarray, seconds: np.ndarray, is_first_use: np.ndarray) -> None:
         """Learn from measured passes, one after the other: features of each, float [N, num_coefficients], its seconds,
         float [N], and whether it was the first of its size, bool [N]."""
+        prior = self._scale**2 * self._prior
         for of_pass, measured, is_first in zip(features, seconds.tolist(), is_first_use.tolist(), strict=True):
-            self._observe_one(of_pass, measured, is_first)
+            self._observe_one(of_pass, measured, is_first, prior)
         self._theta = self._possible()
         profiled = max(float(features[-1] @ self._start), self._floor)
         self._scale = min(max(float(features[-1] @ self._theta) / profiled, 0.05), 20.0)
         self._update_curve()
 
-    def _observe_one(self, features: np.ndarray, seconds: float, is_first_use: bool) -> None:
-        """Move estimate and covariance by one measured pass."""
-        self._covariance += self._settings.forgetting * (self._scale**2 * self._prior - self._covariance)
+    def _observe_one(self, features: np.ndarray, seconds: float, is_first_use: bool, prior: np.ndarray) -> None:
+        """Move estimate and covariance by one measured pass. prior: the covariance without any."""
+        self._covariance += self._settings.forgetting * (prior - self._covariance)
         estimated = float(features @ self._estimate)  # may be negative; cut off, it would hardly be corrected
         predicted, innovation = max(estimated, self._floor), seconds - estimated
         noise = self._settings.noise * predicted  # relative
@@ -148,12 +150,12 @@ class CostCorrection:
         gain, variance = self._gain(features)
         if self._has_changed(innovation, variance + noise**2):
             change = abs(innovation) / predicted
-            self._covariance += np.outer(self._theta, change**2 * self._theta)
+            self._covariance += self._theta[:, None] * (change**2 * self._theta)
             gain, variance = self._gain(features)
         variance += noise**2
         variance *= max(abs(innovation) / (self._settings.max_deviations * variance**0.5), 1.0)
         self._estimate = self._estimate + gain * (innovation / variance)
-        self._covariance -= np.outer(gain, gain / variance)
+        self._covariance -= gain[:, None] * (gain / variance)
 
     def state(self) -> dict:
         """Corrected coefficients in seconds, JSON-able, and the noise of measurements relative to their size."""
@@ -185,7 +187,7 @@ class CostCorrection:
         theta, held = self._estimate, np.zeros(len(self._lowest), dtype=bool)
         for _ in range(MAX_CORRECTIONS):
             negative = theta < self._lowest
-            if not negative.any():
+            if not any(negative.tolist()):
                 return theta
             held |= negative
             columns = self._covariance[:, held]
@@ -198,7 +200,7 @@ class CostCorrection:
     def _update_curve(self) -> None:
         """Prepare the coefficients for predictions: scalars as floats, and the token curve at its knots."""
         self._scalars = self._theta[: len(NAMES)].tolist()
-        np.cumsum(np.diff(self._curve_knots) * self._theta[SLOPES], out=self._heights[1:])
+        (self._pieces * self._theta[SLOPES]).cumsum(out=self._heights[1:])
         self._curve = self._curve_knots.tolist(), self._heights.tolist()
 
 
