@@ -155,8 +155,7 @@ class Goodput(Policy):
         view, best, speculated = outcome.view, settled.best, any(outcome.drafted.tolist())
         # Of plain steps by what is known now: else a first step that corrects a wrong profile counts as an error for
         # long.
-        known = best.target_seconds if speculated else settled.latency.target_seconds(view, np.zeros(1))
-        off_seconds = float(known[0])
+        off_seconds = float(best.target_seconds[0]) if speculated else settled.latency.off_seconds(view)
         if best.prices.off <= 0 or off_seconds <= 0:
             return
         self.budget.compare(

@@ -83,7 +83,5 @@ def _row_seconds(view: BatchView, estimates: Estimates) -> float:
         prefill_context_tokens=view.prefill_context_tokens,
         prefill_attended_tokens=view.prefill_attended_tokens,
     )
-    of_all, of_prefill = (
-        float(estimates.latency.target_seconds(step, np.zeros(1))[0]) for step in (view, prefill_alone)
-    )
+    of_all, of_prefill = map(estimates.latency.off_seconds, (view, prefill_alone))
     return (of_all - of_prefill) / float(view.weights.sum())

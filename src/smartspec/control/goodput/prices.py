@@ -146,7 +146,7 @@ def _off_goodput_of_projected_batch(view: BatchView, estimates: Estimates, large
         context_tokens=np.full(num_rows, context),
         max_draft_tokens=np.zeros(num_rows, dtype=np.int64),
     )
-    seconds = float(estimates.latency.target_seconds(projected, np.zeros(1))[0]) + estimates.latency.host_seconds
+    seconds = estimates.latency.off_seconds(projected) + estimates.latency.host_seconds
     return num_rows * float(view.weights.mean()) / seconds
 
 

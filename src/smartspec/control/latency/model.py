@@ -93,11 +93,13 @@ class LatencyModel:
 
     def target_seconds(self, view: BatchView, num_draft_tokens: np.ndarray) -> np.ndarray:
         """Time of the target pass with that many draft tokens in the batch: float [N], never decreasing with them."""
-        if len(num_draft_tokens) == 1:
-            return np.array([self._target.seconds_of_one(_target_size(view, num_draft_tokens.item()))])
         attended = view.total_context_tokens / max(view.num_rows, 1) + 1.0
         of_each = PassSize(fed_tokens=1, context_tokens=1, rows=0, attended_tokens=attended, scored_tokens=1)
         return self._target.seconds_of_more(_target_size(view, 0), of_each, num_draft_tokens)
+
+    def off_seconds(self, view: BatchView) -> float:
+        """Time of the target pass without draft tokens."""
+        return self._target.seconds_of_one(_target_size(view, 0))
 
     def draft_seconds(self, view: BatchView, drafter: np.ndarray, max_depth: int, width: int = 1) -> np.ndarray:
         """Time of drafts that are 0..max_depth deep of each drafter over its rows (drafter, width: see Plan):

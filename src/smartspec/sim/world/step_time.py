@@ -94,6 +94,10 @@ class GroundTruthTime:
         attended = (view.num_rows + num_draft_tokens) * (mean_context + 1)
         return self._target_pass(view, num_draft_tokens, attended)
 
+    def off_seconds(self, view: BatchView) -> float:
+        """Time of the target pass without draft tokens."""
+        return float(self.target_seconds(view, np.zeros(1))[0])
+
     def draft_seconds(self, view: BatchView, drafter: np.ndarray, max_depth: int, width: int = 1) -> np.ndarray:
         """Time of 0..max_depth passes of each drafter over its rows (drafter: int [R]): float [D, max_depth + 1].
 
