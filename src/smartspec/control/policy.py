@@ -10,7 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
-from smartspec.control.acceptance.table import ByPool
+from smartspec.control.acceptance.table import OddsAgainst
 from smartspec.control.planner.expected_tree import expected_trees
 from smartspec.control.records import (
     MAX_TREE_NODES,
@@ -37,7 +37,7 @@ class Acceptance(Protocol):
 
     def survival(self, view: BatchView) -> np.ndarray: ...
 
-    def by_pool(self, view: BatchView) -> ByPool: ...
+    def odds_against(self, view: BatchView) -> OddsAgainst: ...
 
 
 class Latency(Protocol):

@@ -8,7 +8,7 @@ from operator import itemgetter
 
 import numpy as np
 
-from smartspec.control.acceptance.table import ByPool
+from smartspec.control.acceptance.table import OddsAgainst
 from smartspec.control.planner.lengths import LengthPlan, objective, relative_gain
 from smartspec.control.policy import Estimates, EstimatesOfView
 from smartspec.control.records import BatchView
@@ -27,14 +27,16 @@ def are_few(view: BatchView, estimates: Estimates) -> bool:
 
 
 def plan_found(
-    view: BatchView, estimates: Estimates, target_seconds: np.ndarray, value_of_time: float | None
-) -> tuple[LengthPlan, np.ndarray]:
-    """The best lengths, and the drafter of each row: int [R], -1 where none has found a draft. target_seconds,
-    value_of_time: see planner."""
-    assert estimates.acceptance is not None, "survival by pool is the estimator's"
-    drafter, slots = _valuable(view, estimates.acceptance.by_pool(view))
+    view: BatchView, estimates: Estimates, num_considered: int, value_of_time: float | None
+) -> tuple[LengthPlan, np.ndarray, np.ndarray]:
+    """The best lengths of at most so many tokens together; the drafter of each row, int [R], -1 where its length is 0;
+    and the seconds of the target pass with 0..N tokens, float [N + 1], N as many as there are. value_of_time:
+    see planner."""
+    assert estimates.acceptance is not None, "odds by pool are the estimator's"
+    drafter, slots = _valuable(view, estimates.acceptance.odds_against(view))
+    target_seconds = estimates.latency.target_seconds(view, np.arange(min(len(slots), num_considered) + 1))
     seconds = (target_seconds + estimates.latency.host_seconds).tolist()
-    base, gained, num_kept = float(view.weights.sum()), 0.0, 0
+    base, gained, num_kept = sum(view.weights.tolist()), 0.0, 0
     off = best = objective(base, seconds[0], value_of_time)
     for number, (minus_gain, _) in enumerate(slots[: len(seconds) - 1], 1):
         gained -= minus_gain
@@ -55,22 +57,20 @@ def plan_found(
         off_seconds=seconds[0],
         gain=relative_gain(best, off, base, value_of_time),
     )
-    return plan, np.array(drafter)
+    drafter = [number if length else -1 for number, length in zip(drafter, lengths, strict=True)]
+    return plan, np.array(drafter), target_seconds
 
 
-def _valuable(view: BatchView, survival: ByPool) -> tuple[list[int], list[tuple[float, int]]]:
+def _valuable(view: BatchView, against: OddsAgainst) -> tuple[list[int], list[tuple[float, int]]]:
     """The drafter of each row, and all slots, most valuable first: minus what each is worth, and its row."""
-    found = [
-        (pools, len(pools) - 1, drafter.match_lengths.tolist(), drafter.lengths.tolist())
-        for pools, drafter in zip(survival.pools, view.drafters, strict=True)
-    ]
+    found = [(drafter.match_lengths.tolist(), drafter.lengths.tolist()) for drafter in view.drafters]
     drafters, slots = [], []
     for row, (cap, weight) in enumerate(zip(view.max_draft_tokens.tolist(), view.weights.tolist(), strict=True)):
         best: list[float] = []
         most, best_number = 0.0, -1
-        for number, (pools, last, match_lengths, lengths) in enumerate(found):
+        for number, (match_lengths, lengths) in enumerate(found):
             if lengths[row]:
-                draft = survival.of[pools[min(match_lengths[row], last)]][row][: min(lengths[row], cap)]
+                draft = against.survival(number, row, match_lengths[row], min(lengths[row], cap))
                 if (accepted := sum(draft)) > most:
                     best, most, best_number = draft, accepted, number
         drafters.append(best_number)

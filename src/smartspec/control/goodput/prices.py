@@ -99,13 +99,13 @@ def best_choice(
         value_of_time = prices.time
     is_found = plan_uniform is None and not fairness and are_few(view, estimates)
     num_considered = min(view.num_rows * estimates.max_draft_tokens, view.draft_token_budget)
-    target_seconds = estimates.latency.target_seconds(view, np.arange(num_considered + 1))
     if is_found:
-        best, drafter = plan_found(view, estimates, target_seconds, value_of_time)
+        best, drafter, target_seconds = plan_found(view, estimates, num_considered, value_of_time)
         if value_of_time is None or prices is None:
             prices = Prices(best.goodput, best.off_goodput)
         return Choice(best, drafter, _NONE, target_seconds, prices, _NONE, fairness, is_found=True)
     widths = (1,) if plan_uniform or not models else settings.widths
+    target_seconds = estimates.latency.target_seconds(view, np.arange(num_considered + 1))
     planner = partial(plan_uniform or _best_lengths, fairness)
     found = []
     for shaped in {id(each): each for each in map(estimates.of_width, widths)}.values():
