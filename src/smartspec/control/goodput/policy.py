@@ -112,27 +112,27 @@ class Goodput(Policy):
 
     def _settle_planned(self, plan: Plan, view: BatchView, estimates: Estimates, best: Choice) -> Plan:
         """The best choice; drafts end where confidence says so."""
-        if not plan.lengths.any():
+        if not any(plan.lengths.tolist()):
             return self._settle(plan, view, estimates, best, is_planned=True)
         weights = None
         if self.settings.uses_confidence and not self.uniform_lengths and not best.is_found:
             weights = marginal_weights(view, best)
             plan = drafted_as_confident(view, estimates, best, weights)
-        saved_seconds = best.plan.gain * float(view.weights.sum()) / best.prices.off
+        saved_seconds = best.plan.gain * sum(view.weights.tolist()) / best.prices.off
         more = {"is_planned": True, "weights": weights, "saved_seconds": saved_seconds}
         return self._settle(plan, view, estimates, best, **more)
 
     def _settle(self, plan: Plan, view, estimates: Estimates, best: Choice, *, is_planned=False, **more) -> Plan:
         settled = Settled(best, estimates.latency, is_planned, **more)
-        lengths = best.plan.lengths if is_planned and plan.lengths.any() else plan.lengths
-        others = self._alternatives(view, estimates, best, int(lengths.sum()))
+        followed = best.plan if is_planned and any(plan.lengths.tolist()) else plan
+        others = self._alternatives(view, estimates, best, followed.lengths)
         return with_fields(plan, settled=settled, alternatives=others)
 
     def _alternatives(
-        self, view: BatchView, estimates: Estimates, best: Choice, num_planned: int
+        self, view: BatchView, estimates: Estimates, best: Choice, planned: np.ndarray
     ) -> Callable[[], list[tuple[str, Plan]]]:
         """The three best other plans with a limit on the length of a draft, by the same prices. They are told apart by
-        their number of draft tokens."""
+        their number of draft tokens. planned: int [R], the lengths that were chosen."""
 
         def others() -> list[tuple[str, Plan]]:
             longest = int(best.plan.lengths.max(initial=0))  # a higher limit changes nothing
@@ -142,7 +142,7 @@ class Goodput(Policy):
                 limited = replace(view, max_draft_tokens=np.minimum(view.max_draft_tokens, limit))
                 choice = self._choose(limited, estimates, best.prices)
                 found[choice.plan.num_draft_tokens] = (f"at most {limit}" if limit else "off", choice)
-            found.pop(num_planned, None)
+            found.pop(int(planned.sum()), None)
             first = sorted(found.values(), key=lambda other: -other[1].plan.gain)[:3]
             return [
                 (label, with_fields(choice.draft_plan, survival=_survival(estimates, choice)))

@@ -21,7 +21,7 @@ from smartspec.control.goodput.found_drafts import are_few, plan_found
 from smartspec.control.goodput.prefill_price import PrefillPrice
 from smartspec.control.goodput.settings import GoodputSettings
 from smartspec.control.planner.lengths import LengthPlan, StepTimes, plan_lengths
-from smartspec.control.policy import Estimates, drafter_yields, length_caps, model_free_first, no_drafter, plan_by
+from smartspec.control.policy import Estimates, drafter_yields, length_caps, model_free_first, no_drafter
 from smartspec.control.records import BatchView, Plan, with_fields
 
 _NONE = np.zeros((0, 0))
@@ -58,8 +58,9 @@ class Choice:
 
     @property
     def draft_plan(self) -> Plan:
-        more = {"depths": self.plan.passes, "width": self.width, "is_whole": self.is_found}
-        return with_fields(plan_by(self.drafter, self.plan.lengths), **more)
+        plan = self.plan
+        drafter = self.drafter if self.is_found else np.where(plan.lengths > 0, self.drafter, -1)
+        return Plan(plan.lengths, drafter, depths=plan.passes, width=self.width, is_whole=self.is_found)
 
 
 def best_choice(
@@ -104,8 +105,8 @@ def best_choice(
         if value_of_time is None or prices is None:
             prices = Prices(best.goodput, best.off_goodput)
         return Choice(best, drafter, _NONE, target_seconds, prices, _NONE, fairness, is_found=True)
-    widths = (1,) if plan_uniform or not models else settings.widths
     target_seconds = estimates.latency.target_seconds(view, np.arange(num_considered + 1))
+    widths = (1,) if plan_uniform or not models else settings.widths
     planner = partial(plan_uniform or _best_lengths, fairness)
     found = []
     for shaped in {id(each): each for each in map(estimates.of_width, widths)}.values():
