@@ -75,8 +75,10 @@ class AcceptanceEffects:
         settings = self._settings
         is_tracked = rows < self._num_rows  # of two requests that claim one row, the loser is not
         added = np.array([information, residual + information * effects]) * is_tracked
-        rows, inverse = np.unique(rows, return_inverse=True)
-        added = _sums(added, inverse, len(rows))
+        order = rows.argsort(kind="stable")
+        rows = rows[order]
+        firsts = np.flatnonzero(np.concatenate([[True], rows[1:] != rows[:-1]]))
+        rows, added = rows[firsts], np.add.reduceat(added.take(order, axis=2), firsts, axis=2)
         known = self._state.take(rows, axis=2) * np.exp(-num_steps / settings.request_memory)
         now = known + added
         self._state[:, :, rows] = now

@@ -4,7 +4,7 @@ A few steps are learned from together. After a target pass, the code of learning
 than the number of its rows. A request has one row for every step it was in.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,11 +50,10 @@ class Observations:
     @staticmethod
     def of(steps: Sequence[Outcome]) -> "Observations":
         """Of at least one step."""
-        columns = np.concatenate([_columns(step) for step in steps], axis=1)
         return Observations(
             num_steps=len(steps),
-            **dict(zip(_COLUMNS, columns, strict=True)),
-            match_lengths=np.concatenate([step.view.match_lengths for step in steps], axis=1),
+            **dict(zip(_COLUMNS, _joined(map(_columns, steps)), strict=True)),
+            match_lengths=_joined([each.match_lengths for each in step.view.drafters] for step in steps),
             confidence=_confidence(steps),
             parents=_trees(steps, "parents", _chain),
             node_tests=_trees(steps, "node_tests", _chain_tests),
@@ -111,9 +110,15 @@ def top_child_tests(parents: np.ndarray, node_tests: np.ndarray) -> tuple[np.nda
 _COLUMNS = ("request_ids", "class_ids", "drafter", "drafted", "verified", "tested", "accepted")
 
 
-def _columns(step: Outcome) -> np.ndarray:
+def _columns(step: Outcome) -> list[np.ndarray]:
     counts = step.drafted, step.verified, step.tested, step.accepted
-    return np.array([step.view.request_ids, step.view.class_ids, step.plan.drafter, *counts])
+    return [step.view.request_ids, step.view.class_ids, step.plan.drafter, *counts]
+
+
+def _joined(columns: Iterable[list[np.ndarray]]) -> np.ndarray:
+    """int [columns, R], of the columns of each step."""
+    of_steps = list(zip(*columns, strict=True))
+    return np.concatenate([of_step for column in of_steps for of_step in column]).reshape(len(of_steps), -1)
 
 
 def _confidence(steps: Sequence[Outcome]) -> np.ndarray | None:
@@ -148,10 +153,8 @@ def _trees(steps: Sequence[Outcome], name: str, of_chains: Callable[[Outcome, in
 
 def _free_tests(steps: Sequence[Outcome]) -> np.ndarray:
     num_drafters = max(len(step.free_tests) for step in steps)
-    found = [
-        np.array([(free.position, free.tested, free.matched) for free in step.free_tests])
-        if step.free_tests
-        else np.zeros((num_drafters, 3, step.view.num_rows), dtype=np.int64)
-        for step in steps
-    ]
-    return np.concatenate(found, axis=2)
+    if not num_drafters:
+        return np.zeros((0, 3, sum(step.view.num_rows for step in steps)), dtype=np.int64)
+    none = [[np.zeros(step.view.num_rows, dtype=np.int64)] * 3 * num_drafters for step in steps]
+    found = [[c for free in step.free_tests for c in (free.position, free.tested, free.matched)] for step in steps]
+    return _joined(f or n for f, n in zip(found, none, strict=True)).reshape(num_drafters, 3, -1)
