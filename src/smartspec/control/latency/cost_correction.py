@@ -135,14 +135,14 @@ class CostCorrection:
         for of_pass, measured, is_first in zip(features, seconds.tolist(), is_first_use.tolist(), strict=True):
             self._observe_one(of_pass, measured, is_first, prior)
         self._theta = self._possible()
-        profiled = max(float(features[-1] @ self._start), self._floor)
-        self._scale = min(max(float(features[-1] @ self._theta) / profiled, 0.05), 20.0)
+        profiled = max(float(features[-1].dot(self._start)), self._floor)
+        self._scale = min(max(float(features[-1].dot(self._theta)) / profiled, 0.05), 20.0)
         self._update_curve()
 
     def _observe_one(self, features: np.ndarray, seconds: float, is_first_use: bool, prior: np.ndarray) -> None:
         """Move estimate and covariance by one measured pass. prior: the covariance without any."""
         self._covariance += self._settings.forgetting * (prior - self._covariance)
-        estimated = float(features @ self._estimate)  # may be negative; cut off, it would hardly be corrected
+        estimated = float(features.dot(self._estimate))  # may be negative; cut off, it would hardly be corrected
         predicted, innovation = max(estimated, self._floor), seconds - estimated
         noise = self._settings.noise * predicted  # relative
         if is_first_use:
@@ -164,12 +164,12 @@ class CostCorrection:
 
     def _gain(self, features: np.ndarray) -> tuple[np.ndarray, float]:
         """Kalman gain before division by the variance of the innovation, and that variance without noise."""
-        gain = self._covariance @ features
-        variance = float(features @ gain)
+        gain = self._covariance.dot(features)
+        variance = float(features.dot(gain))
         if variance < 0.0:  # rounding, after steps of very different sizes: begin again as uncertain as at the start
             self._covariance = self._scale**2 * self._prior
-            gain = self._covariance @ features
-            variance = float(features @ gain)
+            gain = self._covariance.dot(features)
+            variance = float(features.dot(gain))
         return gain, variance
 
     def _has_changed(self, innovation: float, variance: float) -> bool:
