@@ -13,6 +13,8 @@ What is known of a request fades, because its text changes. What it has added to
 slowly.
 """
 
+from math import exp
+
 import numpy as np
 
 from smartspec.control.acceptance.settings import AcceptanceSettings
@@ -37,6 +39,7 @@ class AcceptanceEffects:
         self._classes = np.zeros(self._num_rows + 1, dtype=np.int64)
         self._state = np.zeros((2, num_drafters, self._num_rows + 1))  # information and score
         self._shares = np.zeros((2, num_drafters, NUM_CLASSES))  # sums of a, and of a * (s / W)
+        self._columns = np.eye(NUM_CLASSES)
 
     @property
     def num_tracked_requests(self) -> int:
@@ -51,7 +54,7 @@ class AcceptanceEffects:
         """As rows(), with a row made for every request that was tested (bool [R]) for the first time."""
         rows = self.rows(request_ids)
         is_new = has_tests & (rows == self._num_rows)
-        if is_new.any():
+        if any(is_new.tolist()):
             claimed = request_ids[is_new] & (self._num_rows - 1)
             self._state[:, :, claimed] = 0.0
             self._ids[claimed] = request_ids[is_new]
@@ -79,12 +82,12 @@ class AcceptanceEffects:
         rows = rows[order]
         firsts = np.flatnonzero(np.concatenate([[True], rows[1:] != rows[:-1]]))
         rows, added = rows[firsts], np.add.reduceat(added.take(order, axis=2), firsts, axis=2)
-        known = self._state.take(rows, axis=2) * np.exp(-num_steps / settings.request_memory)
+        known = self._state.take(rows, axis=2) * exp(-num_steps / settings.request_memory)
         now = known + added
         self._state[:, :, rows] = now
-        added = _sums(self._share_of(now) - self._share_of(known), self._classes.take(rows), NUM_CLASSES)
-        self._shares *= np.exp(-num_steps / settings.workload_memory)
-        self._shares += added
+        moved = self._share_of(now) - self._share_of(known)
+        self._shares *= exp(-num_steps / settings.workload_memory)
+        self._shares += moved.dot(self._columns.take(self._classes.take(rows), axis=0))
 
     def forget(self, request_id: int) -> None:
         """Drop a request; what it taught stays with its class. Unknown ones are ignored."""
@@ -96,10 +99,3 @@ class AcceptanceEffects:
     def _share_of(self, state: np.ndarray) -> np.ndarray:
         """a and a * (s / W) of information W and score s, float [2, D, R] both."""
         return state * (self._settings.request_strength / (state[0] + self._settings.request_strength))
-
-
-def _sums(values: np.ndarray, bins: np.ndarray, num_bins: int) -> np.ndarray:
-    """Sums over the rows of each bin (int [R]): float [2, D, num_bins] of float [2, D, R]."""
-    lines = values.reshape(-1, len(bins))
-    places = (bins + num_bins * np.arange(len(lines))[:, None]).ravel()
-    return np.bincount(places, lines.ravel(), num_bins * len(lines)).reshape(*values.shape[:2], num_bins)

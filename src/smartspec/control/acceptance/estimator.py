@@ -122,7 +122,8 @@ class AcceptanceEstimator:
         tested, accepted = observations.tests(self.max_draft_tokens)
         for number, child_ranks in self._child_ranks.items():
             self._learn_trees(number, child_ranks, observations, tested, accepted)
-        history = self._recall(observations.request_ids, observations.class_ids, observations.match_lengths)
+        effects = self._effects.of(self._effects.rows(observations.request_ids), observations.class_ids)
+        history = self._recall(observations.match_lengths, effects)
         self._learn_confidence(observations, history, tested, accepted)
         observations.add_free_tests(tested, accepted)
         self._idle_steps += observations.num_steps
@@ -157,11 +158,12 @@ class AcceptanceEstimator:
 
     def _history(self, view: BatchView) -> _History:
         if self._kept is None or view is not self._view:
-            self._view, self._kept = view, self._recall(view.request_ids, view.class_ids, view.match_lengths)
+            effects = self._effects_of(view.request_ids, view.class_ids)
+            self._view, self._kept = view, self._recall(view.match_lengths, effects)
         return self._kept
 
-    def _recall(self, request_ids: np.ndarray, class_ids: np.ndarray, match_lengths: np.ndarray) -> _History:
-        pools, effects = self._pools.of(match_lengths), self._effects_of(request_ids, class_ids)
+    def _recall(self, match_lengths: np.ndarray, effects: np.ndarray) -> _History:
+        pools = self._pools.of(match_lengths)
         return _History(pools, effects, self._table.of(pools) + effects)
 
     def _effects_of(self, request_ids: np.ndarray, class_ids: np.ndarray) -> np.ndarray:

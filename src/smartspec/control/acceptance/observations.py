@@ -153,8 +153,10 @@ def _trees(steps: Sequence[Outcome], name: str, of_chains: Callable[[Outcome, in
 
 def _free_tests(steps: Sequence[Outcome]) -> np.ndarray:
     num_drafters = max(len(step.free_tests) for step in steps)
-    if not num_drafters:
-        return np.zeros((0, 3, sum(step.view.num_rows for step in steps)), dtype=np.int64)
-    none = [[np.zeros(step.view.num_rows, dtype=np.int64)] * 3 * num_drafters for step in steps]
-    found = [[c for free in step.free_tests for c in (free.position, free.tested, free.matched)] for step in steps]
-    return _joined(f or n for f, n in zip(found, none, strict=True)).reshape(num_drafters, 3, -1)
+    found = [
+        np.array([(free.position, free.tested, free.matched) for free in step.free_tests])
+        if step.free_tests
+        else np.zeros((num_drafters, 3, step.view.num_rows), dtype=np.int64)
+        for step in steps
+    ]
+    return np.concatenate(found, axis=2)

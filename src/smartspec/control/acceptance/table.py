@@ -88,8 +88,7 @@ class AcceptanceTable:
         self._columns = np.eye(len(pools))
         self.log_odds = np.full(shape, self._prior)
         self._odds_against: list[list[float]] | None = None  # until it learns again
-        self._information = np.zeros(shape)
-        self._score = np.zeros(shape)
+        self._state = np.zeros((2, *shape))  # information and score
         positions = np.arange(num_positions)
         self._nearness = settings.neighbour_decay ** np.abs(positions[:, None] - positions)
 
@@ -108,28 +107,28 @@ class AcceptanceTable:
         """Add the observations of rows in these pools, all float [K, D, R], of so many steps; returns how far the
         entries moved: [K, pools]."""
         lines = np.concatenate([information, residual]).reshape(2 * len(self.log_odds), -1)
-        by_pool = lines @ self._columns.take(pools.ravel(), axis=0)
-        information, residual = by_pool.reshape(2, *self.log_odds.shape)
-        fade = np.exp(-num_steps / self._settings.workload_memory)
-        self._information = self._information * fade + information
-        self._score = self._score * fade + residual + information * self.log_odds
+        by_pool = lines.dot(self._columns.take(pools.ravel(), axis=0))
+        added = by_pool.reshape(2, *self.log_odds.shape)
+        added[1] += added[0] * self.log_odds
+        self._state = self._state * exp(-num_steps / self._settings.workload_memory) + added
         before, self.log_odds, self._odds_against = self.log_odds, self._estimate(), None
         return self.log_odds - before
 
     def table(self) -> dict:
         """Conditional acceptance by pool and position, and roughly how many observations it rests on."""
-        columns = {"acceptance": (sigmoid(self.log_odds), 4), "observations": (self._information / 0.25, 1)}
+        columns = {"acceptance": (sigmoid(self.log_odds), 4), "observations": (self._state[0] / 0.25, 1)}
         return {
             name: {column: values[:, pool].round(digits).tolist() for column, (values, digits) in columns.items()}
             for pool, name in enumerate(self._names)
         }
 
     def _estimate(self) -> np.ndarray:
-        near = self._nearness @ np.concatenate([self._information, self._score], axis=1)
-        near_information, near_score = near[:, : len(self._names)], near[:, len(self._names) :]
-        shared_information, shared_score = near_information @ self._of_drafter, near_score @ self._of_drafter
         shared, own = self._settings.shared_strength, self._settings.entry_strength
-        estimate = (shared_score + shared * self._prior) / (shared_information + shared)
-        estimate = (near_score + shared * estimate) / (near_information + shared)
-        estimate = (self._score + own * estimate) / (self._information + own)
+        near = self._nearness @ self._state
+        information, score = near.dot(self._of_drafter)  # of all pools of the drafter
+        estimate = (score + shared * self._prior) / (information + shared)
+        information, score = near
+        estimate = (score + shared * estimate) / (information + shared)
+        information, score = self._state
+        estimate = (score + own * estimate) / (information + own)
         return np.minimum(np.maximum(estimate, -MAX_LOG_ODDS), MAX_LOG_ODDS)
