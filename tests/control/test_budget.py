@@ -21,15 +21,19 @@ SETTINGS = BudgetSettings()
 TARGET, PLAIN, QUERIED = 0.006, 0.0001, 0.0004  # seconds of a pass, and of the host without and with queries
 
 
+def compare(budget, seconds, off_seconds, gained_steps, rows=4, saved=TARGET, has_prefill=False):
+    budget.compare(rows, seconds, off_seconds, gained_steps, saved, has_prefill)
+
+
 def run(budget, num_steps, saved=0.0, rows=4, has_prefill=False):
-    """bool [num_steps], which steps queried the drafters; drafts are expected to save so many seconds, and do."""
+    """bool [num_steps], which steps queried the drafters; drafts save so many seconds."""
     queried = []
     for _ in range(num_steps):
         queried.append(budget.may_query(rows))
         seconds = StepSeconds(draft=0.0, target=TARGET, host=QUERIED if queried[-1] else PLAIN)
         if saved and queried[-1]:
-            gained, goodput = rows, rows / (TARGET + saved)
-            budget.compare(2 * TARGET, TARGET, gained, goodput, saved, speculated=True, has_prefill=has_prefill)
+            off = 2 * TARGET + saved - budget._plain_host_seconds(size_of(rows))
+            compare(budget, 2 * TARGET, off, 1.0, rows, saved, has_prefill)
         budget.settle(rows, seconds, queried=queried[-1], has_prefill=has_prefill)
     return np.array(queried)
 
@@ -43,10 +47,52 @@ def test_where_nothing_is_saved_queries_take_their_share_of_the_time():
     assert queried.mean() < 0.1
 
 
-def test_where_drafts_pay_for_it_every_step_queries():
+def test_where_drafts_pay_for_it_every_step_queries_but_those_that_tell_the_price():
     budget = Budget(SETTINGS)
     run(budget, 200)
-    assert run(budget, 3000, saved=1.1 * (QUERIED - PLAIN))[-2000:].all()
+    queried = run(budget, 4 * SETTINGS.longest_spacing, saved=1.1 * (QUERIED - PLAIN))
+    plain = np.flatnonzero(~queried[SETTINGS.longest_spacing :])
+    assert len(plain) == 12 and (np.diff(plain)[::2] == 1).all(), "learning from a query is over in the second one"
+
+
+def test_where_every_step_can_pay_the_price_is_known_all_the_same():
+    budget = Budget(SETTINGS)
+    assert not run(budget, SETTINGS.memory, saved=QUERIED)[-2:].any()
+    assert budget._query_seconds(size_of(4)) == pytest.approx(QUERIED - PLAIN)
+
+
+def test_a_token_is_worth_no_more_than_a_plain_step_without_queries_makes_it():
+    """Else queries would raise the worth of what they find."""
+    budget = Budget(SETTINGS)
+    run(budget, 300)
+    before = budget.for_queries[False]
+    for _ in range(20 * SETTINGS.memory):  # twice the tokens in a pass of 1.5 times
+        compare(budget, 1.5 * TARGET, 2 * TARGET, 1.0)
+    assert budget.for_queries[False] - before == pytest.approx(20 * SETTINGS.memory * (TARGET / 2 + PLAIN), rel=0.01)
+
+
+@pytest.mark.parametrize(("rows", "num_steps"), [(1, SETTINGS.least_steps), (2, 1), (64, 1)])
+def test_queries_for_a_single_request_may_save_up_more(rows, num_steps):
+    budget = Budget(SETTINGS)
+    run(budget, 300, saved=2 * TARGET, rows=rows)
+    assert budget.for_queries[rows == 1] == pytest.approx(num_steps * (TARGET + QUERIED), rel=0.05)
+    assert budget.for_explorations <= TARGET + QUERIED
+
+
+def test_savings_that_come_by_chance_do_not_end_queries_for_a_single_request():
+    """One step of 16 saves 1.25 times what all their queries cost."""
+    for seed in range(5):
+        rng, budget = np.random.default_rng(seed), Budget(SETTINGS)
+        queried = [run(budget, 1, saved=TARGET * (rng.random() < 1 / 16), rows=1)[0] for _ in range(5000)]
+        assert np.mean(queried) > 0.95
+
+
+def test_what_a_single_request_saves_does_not_pay_for_batches():
+    budget = Budget(SETTINGS)
+    run(budget, 300)
+    run(budget, 300, saved=TARGET, rows=1)
+    assert run(budget, 300).mean() < 0.1
+    assert run(budget, 300, saved=TARGET, rows=1).mean() > 0.9
 
 
 def test_one_good_step_pays_for_those_after_it():
@@ -64,21 +110,27 @@ def test_savings_that_do_not_come_pay_for_nothing():
     queried = []
     for _ in range(3000):
         queried.append(budget.may_query(4))
-        host = QUERIED if queried[-1] else PLAIN
         if queried[-1]:  # a fifth fewer tokens than expected, and nothing is left of the gain
-            budget.compare(2 * TARGET, TARGET, 4, 4 / TARGET, TARGET / 5, speculated=True, has_prefill=False)
-        seconds = StepSeconds(draft=0.0, target=TARGET, host=host)
+            compare(budget, 2 * TARGET, 2 * TARGET - PLAIN, 1.0, saved=TARGET / 5)
+        seconds = StepSeconds(draft=0.0, target=TARGET, host=QUERIED if queried[-1] else PLAIN)
         budget.settle(4, seconds, queried=queried[-1], has_prefill=False)
     assert np.mean(queried[-2000:]) < 0.1
+
+
+def test_after_a_stall_of_the_machine_queries_go_on():
+    budget = Budget(SETTINGS)
+    run(budget, 300, saved=TARGET)
+    compare(budget, 1000 * TARGET, 2 * TARGET, 1.0)
+    assert run(budget, 100, saved=TARGET).mean() > 0.9
 
 
 def test_batch_sizes_have_their_own_price():
     budget = Budget(SETTINGS)
     run(budget, 300)
-    assert not run(budget, 3).any()
+    assert run(budget, 100).mean() < 0.1
     assert run(budget, 1, rows=64).all(), "nothing is known of this one"
     run(budget, 100, rows=64)
-    assert not run(budget, 3, rows=64).any()
+    assert run(budget, 100, rows=64).mean() < 0.1
     for rows in (4, 64):
         assert budget._query_seconds(size_of(rows)) == pytest.approx(QUERIED - PLAIN)
 
@@ -91,6 +143,14 @@ def test_steps_with_prefill_do_not_tell_what_queries_cost():
 
 def test_without_a_budget_every_step_queries():
     assert run(Budget(replace(SETTINGS, share=0.0)), 500).all()
+
+
+def test_explorations_are_not_paid_twice():
+    budget = Budget(SETTINGS)
+    run(budget, 300)
+    before = budget.for_queries[False]
+    compare(budget, 2 * TARGET, TARGET, 0.0, saved=0.0)
+    assert budget.for_queries[False] == before
 
 
 def test_explorations_have_the_time_of_one_step_and_a_share_of_all_steps():
@@ -116,16 +176,14 @@ def play(budget, num_steps, gain, seed=0, off_every=16, off_seconds=0.05, unders
     """
     rng = np.random.default_rng(seed)
     true_off = off_seconds * understated
-    compare = lambda seconds, gained, speculated: budget.compare(  # noqa: E731
-        seconds, off_seconds, gained, ROWS / off_seconds, 0.0, speculated=speculated, has_prefill=False
-    )
     for step in range(num_steps):
         noise = np.exp(0.03 * rng.standard_normal())
         if step % off_every == 0:
-            compare(true_off * noise, 0.0, False)
+            budget.observe_plain(understated * noise, False)
             continue
         gained = rng.binomial(ROWS * 3, 0.4)
-        compare((ROWS + ROWS * 3 * 0.4) / gain * true_off / ROWS * noise, gained, True)
+        seconds = (ROWS + ROWS * 3 * 0.4) / gain * true_off / ROWS * noise
+        compare(budget, seconds, off_seconds * (1 + gained / ROWS), gained / ROWS, rows=ROWS)
         if budget.reason is not None:
             return step
     return None
@@ -152,14 +210,13 @@ def test_a_debt_is_paid_by_plain_steps_and_doubles_with_the_next_one():
     budget, pauses = Budget(SETTINGS), []
     for seed in range(3):
         assert play(budget, 400, gain=0.6, seed=seed) is not None
-        step_seconds = -budget.for_queries / SETTINGS.share / (SETTINGS.memory // 2 * 2**seed)
+        step_seconds = -budget.for_explorations / SETTINGS.share / (SETTINGS.memory // 2 * 2**seed)
         seconds = StepSeconds(draft=0.0, target=step_seconds, host=0.0)
         num_steps = 0
         budget._is_first = False
         while budget.reason is not None:
             budget.settle(ROWS, seconds, queried=False, has_prefill=False)
             num_steps += 1
-        assert budget.may_query(ROWS)
         pauses.append(num_steps)
     assert pauses == pytest.approx([SETTINGS.memory // 2, SETTINGS.memory, 2 * SETTINGS.memory], abs=1)
 
@@ -167,17 +224,17 @@ def test_a_debt_is_paid_by_plain_steps_and_doubles_with_the_next_one():
 def test_without_a_non_speculative_step_nothing_is_known_and_nothing_distrusted():
     budget = Budget(SETTINGS)
     for _ in range(200):
-        budget.compare(1.0, 0.05, 0.0, ROWS / 0.05, 0.0, speculated=True, has_prefill=False)
+        compare(budget, 1.0, 0.05, 0.0)
     assert budget.reason is None
 
 
 def test_prefill_time_is_not_held_against_drafts():
     """A step that is long because of its prefill emits few tokens a second with or without drafts."""
     budget = Budget(SETTINGS)
-    for step in range(200):
-        speculated = bool(step % 8)
-        seconds, gained = 1.0 + 0.002 * speculated, 0.5 * ROWS * speculated
-        budget.compare(seconds, 1.0, gained, ROWS / 0.05, 0.0, speculated=speculated, has_prefill=True)
+    for _ in range(25):
+        budget.observe_plain(1.0, True)
+        for _ in range(7):
+            compare(budget, 1.002, 1.025, 0.5, has_prefill=True)
     assert budget.reason is None
 
 
@@ -210,5 +267,5 @@ def test_a_policy_queries_as_often_as_its_drafts_pay_for(acceptance, share):
         target = 0.004 + 0.001 * (4 + int(verified.sum()))
         seconds = StepSeconds(draft=0.0, target=target, host=QUERIED if queries[-1] else PLAIN)
         learn(controller, make_outcome(plan.view, plan, verified, accepted, seconds=seconds))
-    often = np.mean(queries[300:])
+    often = np.mean(queries[2 * SETTINGS.memory : SETTINGS.longest_spacing - 2])  # between two looks at the price
     assert often == 1.0 if acceptance or not share else often < 0.15

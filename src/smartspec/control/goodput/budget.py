@@ -4,20 +4,22 @@ Every step earns a share of its time. All possible losses against plain decoding
 
 * queries: looking for drafts and planning take time of the host, whether or not any draft is worth verifying. A step
   that queries the drafters pays what that takes, by measurement, and earns what its drafts are expected to save, less
-  what such expectations were lately wrong by. Where drafts pay, every step queries. Where they do not, their account is
-  soon empty, and drafters are queried only when the share has paid for it.
+  what such expectations were lately wrong by. Where drafts pay, every step queries but a few, which tell what it takes.
+  Where they do not, their account is soon empty, and drafters are queried only when the share has paid for it.
 * explorations: steps that are not believed to be best pay what they are expected to lose. Their account is one of its
   own, as queries that do not pay would leave nothing for them.
 * distrust: expectations may be wrong. A cost model that understates a draft token explains slow steps by a slow
   machine. So measured values are compared, too: what passes of speculative steps took against what those of plain
-  decoding would have taken for the same tokens, by plain steps measured lately. If they lose beyond noise, both
-  accounts are overdrawn.
+  decoding would have taken for the same tokens, by plain steps measured lately. If they lose beyond noise, the
+  account of explorations is overdrawn. That means plain decoding until the share has paid the debt, twice as long every
+  further time.
 
-An overdrawn account means plain decoding until the share has paid the debt, twice as long every further time.
-What an account may save up is the time of one step; so much is there at the start.
+What an account may save up is the time of one step; so much is there at the start. Queries for a single request have an
+account of their own, of least_steps steps. What its drafts save comes by chance, and an account that is spent before
+the mean is known stays so. That of batches would spend it where drafts of one request pay and those of several do not.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 from smartspec.control.goodput.settings import BudgetSettings
 from smartspec.control.latency.robust_mean import RobustMean
@@ -27,11 +29,12 @@ _NO_SUMS = (0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 class Budget:
-    """for_queries, for_explorations: seconds that may be lost. reason: why there are no drafts at present, None while
-    there may be some. num_trips: how often measured goodput spoke against drafts."""
+    """for_queries (True: for a single request), for_explorations: seconds that may be lost. reason: why there are no
+    drafts at present, None while there may be some. num_trips: how often measured goodput spoke against drafts."""
 
     def __init__(self, settings: BudgetSettings):
-        self.for_queries = self.for_explorations = 0.0
+        self.for_queries: dict[bool, float] = {}
+        self.for_explorations = 0.0
         self.reason: str | None = None
         self.num_trips = 0
         self._settings = settings
@@ -39,16 +42,20 @@ class Budget:
         self._pause = settings.memory // 2
         # Of the host, by batch size and whether drafters were queried.
         self._host: dict[tuple[int, bool], RobustMean] = defaultdict(RobustMean)
+        self._num_steps: Counter[int] = Counter()  # by batch size
         self._has_queried = True  # the last step, or it had prefill
-        self._off_ratio = {
-            False: RobustMean(),
-            True: RobustMean(),
-        }  # measured by predicted, by whether there is prefill
+        self._off_ratio = {False: RobustMean(), True: RobustMean()}  # measured by predicted; True: with prefill
         self._sums: tuple[float, ...] = _NO_SUMS  # of speculative steps: number, seconds lost, squares, seconds, missed
 
     def may_query(self, num_rows: int) -> bool:
         """Whether a step of so many decoding requests can pay for queries."""
-        return not self._settings.share or self.for_queries >= self._query_seconds(size_of(num_rows))
+        settings, size = self._settings, size_of(num_rows)
+        if not settings.share:
+            return True
+        # Now and then two steps do not, to tell the price: learning from a query is over in the second one.
+        tells_price = (self._num_steps[size] // 2 * 2 + 2) % settings.longest_spacing in (0, settings.memory)
+        can_pay = self.for_queries.get(num_rows == 1, 0.0) >= self._query_seconds(size)
+        return can_pay and not tells_price and self.reason is None
 
     def buys(self, seconds: float) -> bool:
         """Whether an exploration may lose so much; it is then paid."""
@@ -61,10 +68,13 @@ class Budget:
         """A step of decoding requests is over, and compared."""
         size = size_of(num_rows)
         price = self._query_seconds(size) if queried else 0.0
-        earned = seconds.total if self._is_first else self._settings.share * seconds.total
+        single, share = num_rows == 1, self._settings.share * seconds.total
+        most = seconds.total * (self._settings.least_steps if single else 1.0)
+        saved_up = self.for_queries[single] + share if single in self.for_queries else most
+        self.for_queries[single] = min(saved_up - price, max(most, price))
+        self.for_explorations = min(self.for_explorations + (seconds.total if self._is_first else share), seconds.total)
         self._is_first = False
-        self.for_queries = min(self.for_queries + earned - price, max(seconds.total, price))
-        self.for_explorations = min(self.for_explorations + earned, seconds.total)
+        self._num_steps[size] += 1
         if self.for_explorations >= 0.0:
             self.reason = None
         # Prompts keep the host busy, too, and so does learning from queries of the step before.
@@ -72,41 +82,41 @@ class Budget:
             self._host[size, queried].observe(seconds.host)
         self._has_queried = queried or has_prefill
 
+    def observe_plain(self, ratio: float, has_prefill: bool) -> None:
+        """What the passes of a plain step took, relative to what was predicted."""
+        self._off_ratio[has_prefill].observe(ratio)
+
     def compare(
         self,
+        num_rows: int,
         seconds: float,
         off_seconds: float,
-        gained_tokens: float,
-        off_goodput: float,
+        gained_steps: float,
         saved_seconds: float,
-        *,
-        speculated: bool,
         has_prefill: bool,
     ) -> None:
-        """What the passes of a step took, and were predicted to take without drafts. gained_tokens: (weighted) tokens
-        that its drafts brought; off_goodput: tokens per second predicted of steps without drafts and without prefill;
-        saved_seconds: what the drafts were expected to save, 0 in an exploration."""
-        settings, ratio = self._settings, self._off_ratio[has_prefill]
-        if not speculated:
-            ratio.observe(seconds / off_seconds)
-            return
-        correction = ratio.mean or 1.0
-        lost = seconds - correction * (off_seconds + gained_tokens / off_goodput)
-        missed = saved_seconds + lost if saved_seconds else 0.0
+        """What the passes of a speculative step took, and what those of plain decoding were predicted to take for the
+        same tokens. gained_steps: plain steps that its drafts made needless. saved_seconds: what the drafts were
+        expected to save, 0 in an exploration."""
+        settings = self._settings
+        plain = (self._off_ratio[has_prefill].mean or 1.0) * off_seconds
+        # At the price of a step with a query, queries would raise the worth of what they find.
+        lost = seconds - plain - gained_steps * self._plain_host_seconds(size_of(num_rows))
+        # What took twice as long was not the drafts' doing.
+        missed = saved_seconds + min(lost, plain) if saved_seconds else 0.0
         seen, fade = (1.0, lost, lost * lost, seconds, missed), 1.0 - 1.0 / settings.memory
         self._sums = tuple(fade * old + new for old, new in zip(self._sums, seen, strict=True))
         num, lost, squares, total, missed = self._sums
-        least_steps = settings.memory / 3
-        if saved_seconds:
-            self.for_queries += saved_seconds - missed / max(num, least_steps)
+        if saved_seconds and (single := num_rows == 1) in self.for_queries:
+            self.for_queries[single] += saved_seconds - missed / max(num, settings.least_steps)
         spread = max(squares - lost * lost / num, 0.0) ** 0.5
-        is_known = num >= least_steps and any(known.mean for known in self._off_ratio.values())
+        is_known = num >= settings.least_steps and any(known.mean for known in self._off_ratio.values())
         least = max(settings.tolerance * total, settings.significance * spread)
         if is_known and settings.share and lost > least:
             self._overdraw(num, lost / total, seconds)
 
     def _overdraw(self, num_steps: float, lost_share: float, step_seconds: float) -> None:
-        self.for_queries = self.for_explorations = -self._pause * self._settings.share * step_seconds
+        self.for_explorations = -self._pause * self._settings.share * step_seconds
         self.reason = (
             f"the last {num_steps:.0f} speculative steps lost {lost_share:.1%} of their time against plain decoding: "
             f"no drafts for {self._pause} steps"
@@ -118,6 +128,10 @@ class Budget:
     def _query_seconds(self, size: int) -> float:
         """What queries take: all of the host's time until a step without them was measured."""
         return max(self._host[size, True].mean - self._host[size, False].mean, 0.0)
+
+    def _plain_host_seconds(self, size: int) -> float:
+        """What the host takes without a query, or with one where none without was measured."""
+        return self._host[size, False].mean or self._host[size, True].mean
 
 
 def size_of(num_rows: int) -> int:

@@ -29,7 +29,6 @@ class Settled:
     latency: Latency
     is_planned: bool
     weights: np.ndarray | None = None
-    saved_seconds: float = 0.0
 
 
 class Goodput(Policy):
@@ -85,7 +84,7 @@ class Goodput(Policy):
         view, settled = outcome.view, plan.settled
         self._lifetime.observe(outcome)
         self._prefill_price.observe(outcome)
-        if isinstance(settled, Settled):
+        if isinstance(settled, Settled) and view.num_rows:
             self._compare(settled, outcome)
             if self.uniform_lengths and settled.is_planned:
                 self._tell_hysteresis(settled.best, outcome)
@@ -101,7 +100,8 @@ class Goodput(Policy):
     def state(self) -> dict:
         return {
             "budget": {
-                "seconds_for_queries": self.budget.for_queries,
+                "seconds_for_queries": self.budget.for_queries.get(False, 0.0),
+                "seconds_for_queries_of_one": self.budget.for_queries.get(True, 0.0),
                 "seconds_for_explorations": self.budget.for_explorations,
                 "reason": self.budget.reason,
                 "trips": self.budget.num_trips,
@@ -118,9 +118,7 @@ class Goodput(Policy):
         if self.settings.uses_confidence and not self.uniform_lengths and not best.is_found:
             weights = marginal_weights(view, best)
             plan = drafted_as_confident(view, estimates, best, weights)
-        saved_seconds = best.plan.gain * sum(view.weights.tolist()) / best.prices.off
-        more = {"is_planned": True, "weights": weights, "saved_seconds": saved_seconds}
-        return self._settle(plan, view, estimates, best, **more)
+        return self._settle(plan, view, estimates, best, is_planned=True, weights=weights)
 
     def _settle(self, plan: Plan, view, estimates: Estimates, best: Choice, *, is_planned=False, **more) -> Plan:
         settled = Settled(best, estimates.latency, is_planned, **more)
@@ -152,21 +150,17 @@ class Goodput(Policy):
         return others
 
     def _compare(self, settled: Settled, outcome: Outcome) -> None:
-        view, best, speculated = outcome.view, settled.best, any(outcome.drafted.tolist())
-        # Of plain steps by what is known now: else a first step that corrects a wrong profile counts as an error for
-        # long.
-        off_seconds = float(best.target_seconds[0]) if speculated else settled.latency.off_seconds(view)
-        if best.prices.off <= 0 or off_seconds <= 0:
+        view, best, seconds, has_prefill = outcome.view, settled.best, outcome.seconds, outcome.view.prefill_tokens > 0
+        if not any(outcome.drafted.tolist()):
+            # By what is known now: else a first step that corrects a wrong profile counts as an error for long.
+            self.budget.observe_plain(seconds.passes / settled.latency.off_seconds(view), has_prefill)
             return
-        self.budget.compare(
-            outcome.seconds.passes,
-            off_seconds,
-            float(view.weights @ outcome.accepted) if speculated else 0.0,
-            best.prices.off,
-            settled.saved_seconds,
-            speculated=speculated,
-            has_prefill=view.prefill_tokens > 0,
-        )
+        num_tokens = sum(view.weights.tolist())
+        gained_steps = float(view.weights @ outcome.accepted) / num_tokens
+        alone_seconds = num_tokens / best.prices.off - settled.latency.host_seconds
+        off_seconds = float(best.target_seconds[0]) + gained_steps * alone_seconds
+        saved_seconds = best.plan.gain * num_tokens / best.prices.off if settled.is_planned else 0.0
+        self.budget.compare(view.num_rows, seconds.passes, off_seconds, gained_steps, saved_seconds, has_prefill)
 
     def _tell_hysteresis(self, best: Choice, outcome: Outcome) -> None:
         length = int(outcome.verified.max(initial=0))

@@ -8,7 +8,7 @@ class BudgetSettings:
     """share: of step time that may be lost against plain decoding; 0: drafters are queried in every step, nothing is
     explored and nothing is distrusted. first_spacing, longest_spacing: steps at a batch size between two explorations,
     doubling from one to the other. good_acceptance: what acceptance may be after all, for explorations. memory:
-    speculative steps that measured goodput is compared over; a third of it is enough to decide. Where measured goodput
+    speculative steps that measured goodput is compared over; a third of it, least_steps, is enough to decide. Where it
     speaks against drafts, they pause for half of memory, and twice as long every further time, up to 16 times memory.
     tolerance: a loss below this share of time is noise of the comparison. significance: standard errors by which plain
     decoding must lead."""
@@ -20,6 +20,10 @@ class BudgetSettings:
     memory: int = 64
     tolerance: float = 0.02
     significance: float = 2.0
+
+    @property
+    def least_steps(self) -> float:
+        return self.memory / 3
 
 
 @dataclass(frozen=True)
