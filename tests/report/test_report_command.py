@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -173,7 +174,9 @@ def test_ctrl_c_keeps_what_there_is_and_says_how_to_go_on(tmp_path):
             *servers(a=one.url, b=two.url),
             *FAST,
         ]
-        process = subprocess.Popen([*args[:-1], "500"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        notice_interrupts = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a job in the background does not
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        process = subprocess.Popen([*args[:-1], "500"], preexec_fn=notice_interrupts, **pipes)
         while not (out / "runs.jsonl").exists() or len(lines(out)) < 2:
             assert process.poll() is None
             time.sleep(0.05)
