@@ -47,7 +47,7 @@ def test_where_nothing_is_saved_queries_take_their_share_of_the_time():
     assert queried.mean() < 0.1
 
 
-def test_where_drafts_pay_for_it_every_step_queries_but_those_that_tell_the_price():
+def test_where_drafts_pay_for_it_every_step_queries_but_those_that_measure_the_price():
     budget = Budget(SETTINGS)
     run(budget, 200)
     queried = run(budget, 4 * SETTINGS.longest_spacing, saved=1.1 * (QUERIED - PLAIN))
@@ -199,6 +199,7 @@ def test_a_gain_is_left_alone_whatever_the_cost_model_says(seed, understated):
 @pytest.mark.parametrize(("gain", "limit"), [(0.5, 40), (0.8, 60), (0.93, 150)])
 def test_a_loss_overdraws_the_budget_in_bounded_time_and_is_explained(seed, gain, limit):
     budget = Budget(SETTINGS)
+    run(budget, 1, rows=ROWS)
     step = play(budget, 400, gain=gain, seed=seed)
     assert step is not None and SETTINGS.memory / 3 <= step + 1 <= limit
     assert "against plain decoding" in budget.reason
@@ -208,15 +209,16 @@ def test_a_loss_overdraws_the_budget_in_bounded_time_and_is_explained(seed, gain
 
 def test_a_debt_is_paid_by_plain_steps_and_doubles_with_the_next_one():
     budget, pauses = Budget(SETTINGS), []
+    budget.settle(ROWS, StepSeconds(draft=0.0, target=TARGET, host=0.0), queried=False, has_prefill=False)
     for seed in range(3):
         assert play(budget, 400, gain=0.6, seed=seed) is not None
         step_seconds = -budget.for_explorations / SETTINGS.share / (SETTINGS.memory // 2 * 2**seed)
         seconds = StepSeconds(draft=0.0, target=step_seconds, host=0.0)
         num_steps = 0
-        budget._is_first = False
         while budget.reason is not None:
             budget.settle(ROWS, seconds, queried=False, has_prefill=False)
             num_steps += 1
+        assert budget.may_query(ROWS)
         pauses.append(num_steps)
     assert pauses == pytest.approx([SETTINGS.memory // 2, SETTINGS.memory, 2 * SETTINGS.memory], abs=1)
 

@@ -4,19 +4,19 @@ Every step earns a share of its time. All possible losses against plain decoding
 
 * queries: looking for drafts and planning take time of the host, whether or not any draft is worth verifying. A step
   that queries the drafters pays what that takes, by measurement, and earns what its drafts are expected to save, less
-  what such expectations were lately wrong by. Where drafts pay, every step queries but a few, which tell what it takes.
+  what such expectations were lately wrong by. Where drafts pay, every step queries but a few, which measure its price.
   Where they do not, their account is soon empty, and drafters are queried only when the share has paid for it.
 * explorations: steps that are not believed to be best pay what they are expected to lose. Their account is one of its
   own, as queries that do not pay would leave nothing for them.
 * distrust: expectations may be wrong. A cost model that understates a draft token explains slow steps by a slow
   machine. So measured values are compared, too: what passes of speculative steps took against what those of plain
-  decoding would have taken for the same tokens, by plain steps measured lately. If they lose beyond noise, the
-  account of explorations is overdrawn. That means plain decoding until the share has paid the debt, twice as long every
-  further time.
+  decoding would have taken for the same tokens, by plain steps measured lately. If they lose beyond noise, all accounts
+  are overdrawn.
 
+An overdrawn account means plain decoding until the share has paid the debt, twice as long every further time.
 What an account may save up is the time of one step; so much is there at the start. Queries for a single request have an
 account of their own, of least_steps steps. What its drafts save comes by chance, and an account that is spent before
-the mean is known stays so. That of batches would spend it where drafts of one request pay and those of several do not.
+the mean is known stays so. Batches, whose drafts often do not pay, would spend a common one.
 """
 
 from collections import Counter, defaultdict
@@ -38,7 +38,6 @@ class Budget:
         self.reason: str | None = None
         self.num_trips = 0
         self._settings = settings
-        self._is_first = True
         self._pause = settings.memory // 2
         # Of the host, by batch size and whether drafters were queried.
         self._host: dict[tuple[int, bool], RobustMean] = defaultdict(RobustMean)
@@ -52,10 +51,9 @@ class Budget:
         settings, size = self._settings, size_of(num_rows)
         if not settings.share:
             return True
-        # Now and then two steps do not, to tell the price: learning from a query is over in the second one.
-        tells_price = (self._num_steps[size] // 2 * 2 + 2) % settings.longest_spacing in (0, settings.memory)
-        can_pay = self.for_queries.get(num_rows == 1, 0.0) >= self._query_seconds(size)
-        return can_pay and not tells_price and self.reason is None
+        # Now and then two steps do not, to measure the price: learning from a query is over in the second one.
+        measures_price = (self._num_steps[size] // 2 * 2 + 2) % settings.longest_spacing in (0, settings.memory)
+        return self.for_queries.get(num_rows == 1, 0.0) >= self._query_seconds(size) and not measures_price
 
     def buys(self, seconds: float) -> bool:
         """Whether an exploration may lose so much; it is then paid."""
@@ -69,11 +67,11 @@ class Budget:
         size = size_of(num_rows)
         price = self._query_seconds(size) if queried else 0.0
         single, share = num_rows == 1, self._settings.share * seconds.total
+        earned = share if self.for_queries else seconds.total
+        self.for_explorations = min(self.for_explorations + earned, seconds.total)
         most = seconds.total * (self._settings.least_steps if single else 1.0)
         saved_up = self.for_queries[single] + share if single in self.for_queries else most
         self.for_queries[single] = min(saved_up - price, max(most, price))
-        self.for_explorations = min(self.for_explorations + (seconds.total if self._is_first else share), seconds.total)
-        self._is_first = False
         self._num_steps[size] += 1
         if self.for_explorations >= 0.0:
             self.reason = None
@@ -117,6 +115,7 @@ class Budget:
 
     def _overdraw(self, num_steps: float, lost_share: float, step_seconds: float) -> None:
         self.for_explorations = -self._pause * self._settings.share * step_seconds
+        self.for_queries = dict.fromkeys(self.for_queries, self.for_explorations)
         self.reason = (
             f"the last {num_steps:.0f} speculative steps lost {lost_share:.1%} of their time against plain decoding: "
             f"no drafts for {self._pause} steps"

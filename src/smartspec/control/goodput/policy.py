@@ -101,7 +101,7 @@ class Goodput(Policy):
         return {
             "budget": {
                 "seconds_for_queries": self.budget.for_queries.get(False, 0.0),
-                "seconds_for_queries_of_one": self.budget.for_queries.get(True, 0.0),
+                "seconds_for_queries_of_one_request": self.budget.for_queries.get(True, 0.0),
                 "seconds_for_explorations": self.budget.for_explorations,
                 "reason": self.budget.reason,
                 "trips": self.budget.num_trips,
