@@ -50,6 +50,10 @@ class Training:
             "redrafter (recurrent)."
         ),
     ] = "eagle3"
+    from_head: Annotated[
+        Path | None,
+        typer.Option(help="EAGLE-3 head that --out goes on from; its vocabulary stays."),
+    ] = None
     tokens: Annotated[int, typer.Option(min=1, help="Answer tokens to train on, repeated ones included.")] = 1_000_000
     vocabulary: Annotated[int, typer.Option(min=1, help="Tokens the head can draft.")] = 8192
     learning_rate: Annotated[float, typer.Option(min=0.0, max=1.0, help="Peak learning rate.")] = 1e-2
@@ -77,14 +81,7 @@ def train_drafter(options: Training) -> None:
 
         print_forecast(options.forecast, options.costs)
         return
-    stages = (options.generate, options.from_log, options.out, options.acceptance, options.export_data)
-    if all([stage is None for stage in stages]):
-        raise ValueError(
-            "nothing to do: give --generate TOKENS, --from-log FOLDER, --out FOLDER, --acceptance FOLDER or "
-            "--export-data FOLDER"
-        )
-    if options.prompts and options.generate is None:
-        raise ValueError("--prompts are answered by --generate TOKENS: give that too, or leave them out")
+    _check_stages(options)
     report = partial(print, file=sys.stderr, flush=True)
     for ending in (signal.SIGINT, signal.SIGTERM):  # in the background a shell has the first one ignored
         signal.signal(ending, signal.default_int_handler)
@@ -113,6 +110,7 @@ def train_drafter(options: Training) -> None:
                 draft_vocab_size=options.vocabulary,
                 learning_rate=options.learning_rate,
                 seed=options.seed,
+                from_head=None if options.from_head is None else str(options.from_head),
             )
             train_head(options.model, options.data, options.out, settings, report)
         if options.acceptance is not None:
@@ -123,3 +121,17 @@ def train_drafter(options: Training) -> None:
     except KeyboardInterrupt:
         report("interrupted: what is finished is kept, the same command goes on")
         raise typer.Exit(130) from None
+
+
+def _check_stages(options: Training) -> None:
+    """Raises ValueError where nothing is to be done, or an option is for a stage that is left out."""
+    stages = (options.generate, options.from_log, options.out, options.acceptance, options.export_data)
+    if all([stage is None for stage in stages]):
+        raise ValueError(
+            "nothing to do: give --generate TOKENS, --from-log FOLDER, --out FOLDER, --acceptance FOLDER or "
+            "--export-data FOLDER"
+        )
+    if options.from_head is not None and options.out is None:
+        raise ValueError("--from-head is where --out FOLDER goes on from: give that too, or leave it out")
+    if options.prompts and options.generate is None:
+        raise ValueError("--prompts are answered by --generate TOKENS: give that too, or leave them out")

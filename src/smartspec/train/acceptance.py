@@ -21,10 +21,8 @@ from safetensors.torch import save
 
 from smartspec.engine.drafting.acceptance_head import FILE, LEAST, AcceptanceHead
 from smartspec.engine.drafting.eagle3 import Eagle3Head
-from smartspec.engine.drafting.head_kinds import load_head
-from smartspec.engine.drafting.shared_rows import output_rows
-from smartspec.engine.models.load import load_model
 from smartspec.train.batches import collate, epoch, grouped, held_out_rows
+from smartspec.train.earlier_head import earlier_head
 from smartspec.train.files import alone, write_whole
 from smartspec.train.run import record_missing
 from smartspec.train.shards import shard_paths
@@ -62,7 +60,7 @@ def train_acceptance(
     """Train it for the EAGLE-3 head in folder on the texts in data, and write it there if it tells more of held-out
     rows than the head's own chances. Raises as load_head, ValueError where there is nothing to learn from."""
     record_missing(model, data, "eagle3", report)
-    head, embedding = _load(model, folder)
+    head, embedding, _ = earlier_head(model, folder, "for these acceptance is learned")
     ids = np.full(len(embedding), -1, dtype=np.int64)
     ids[head.target_ids.numpy()] = np.arange(len(head.target_ids))
     with alone(folder):
@@ -84,19 +82,6 @@ def train_acceptance(
         weights = {name: value.to(torch.bfloat16) for name, value in acceptance.state_dict().items()}
         notes = {name: f"{value:.4f}" for name, value in loss.items()} | {"settings": str(settings)}
         write_whole(folder / FILE, lambda file: file.write(save(weights, notes)))
-
-
-def _load(model: str, folder: Path) -> tuple[Eagle3Head, torch.Tensor]:
-    """The head and the embedding that it reads."""
-    loaded = load_model(model, dtype="float32", device="cpu", quantization="none")
-    head, embedding = load_head(folder, loaded)
-    if type(head) is not Eagle3Head:
-        raise ValueError(f"{folder} is no EAGLE-3 head, and only for these acceptance is learned: give another folder")
-    if head.lm_head is None:
-        head.lm_head = output_rows(loaded.model.get_output_embeddings(), head.target_ids)
-    if embedding is None:
-        embedding = loaded.model.get_input_embeddings().weight.detach().clone()
-    return head, embedding
 
 
 def _up_to(num_tokens: int, data: Path, ids: np.ndarray, seed: int) -> Iterable[TrainingBatch]:

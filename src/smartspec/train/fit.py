@@ -25,7 +25,8 @@ HELD_OUT_ROWS = 64
 class TrainingSettings:
     """kind: of head, one of kinds.KINDS. num_tokens: answer tokens to learn from, repeated ones included. num_steps: of
     the training-time test; a head that drafts in one pass learns all its depths.
-    learning_rate: after warm_up batches; it falls to a tenth along a cosine over num_tokens."""
+    learning_rate: after warm_up batches; it falls to a tenth along a cosine over num_tokens. from_head: folder of an
+    EAGLE-3 head to go on from, None for the target's last layer."""
 
     kind: str = "eagle3"
     num_tokens: int = 1_000_000
@@ -37,6 +38,7 @@ class TrainingSettings:
     max_gradient: float = 1.0
     checkpoint_seconds: float = 300.0
     seed: int = 0
+    from_head: str | None = None
 
 
 class Training:

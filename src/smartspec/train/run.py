@@ -16,6 +16,7 @@ from smartspec.engine.models.load import load_model
 from smartspec.engine.models.loaded_model import LoadedModel
 from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.train.card import write_card
+from smartspec.train.earlier_head import head_to_learn_on
 from smartspec.train.export import export_rows
 from smartspec.train.files import alone, write_whole
 from smartspec.train.fit import CHECKPOINT, Training, TrainingSettings
@@ -102,7 +103,7 @@ def train_head(model: str, data: Path, out: Path, settings: TrainingSettings, re
     _check_signals(data, len(taps) * config.hidden_size, settings.kind)
     check_target(data, model, target, taps)
     with alone(out):
-        training = _start(target, data, out, settings, report)
+        training = _start(model, target, data, out, settings, report)
         architecture = type(target).__name__
         del target
         if training.resume(out):
@@ -113,11 +114,21 @@ def train_head(model: str, data: Path, out: Path, settings: TrainingSettings, re
 
 
 def _start(
-    target: nn.Module, data: Path, out: Path, settings: TrainingSettings, report: Callable[[str], None]
+    model: str, target: nn.Module, data: Path, out: Path, settings: TrainingSettings, report: Callable[[str], None]
 ) -> Training:
-    """A training at its beginning. Its vocabulary is the one that folder out's checkpoint has, if there is one."""
-    embedding = target.get_input_embeddings().weight.detach().clone()
-    path = out / VOCABULARY
+    """A training at its beginning, of an earlier head where settings name one. Otherwise its vocabulary is the one that
+    folder out's checkpoint has, if there is one."""
+    embedding, path = target.get_input_embeddings().weight.detach().clone(), out / VOCABULARY
+    if settings.from_head is not None:
+        if settings.kind != "eagle3":
+            raise ValueError(
+                f"from an earlier head only --kind eagle3 goes on, not {settings.kind}: leave one of both out"
+            )
+        taps = taps_of(settings.kind, target.config.get_text_config().num_hidden_layers)
+        head = head_to_learn_on(model, Path(settings.from_head), taps)
+        write_whole(path, lambda file: np.save(file, head.target_ids.numpy()))
+        report(f"going on from {settings.from_head}")
+        return Training(head, embedding, data, settings)
     if (out / CHECKPOINT).exists():
         try:
             ids = np.load(path)
