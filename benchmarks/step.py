@@ -95,7 +95,7 @@ def roofline(
     """A pass by rows over what the machine can do: bytes read, and products of weights and activations.
 
     Bytes are those of the weights, each read once, and of the keys and values. Products are those of the linears. The
-    machine's own figures are measured in the same run: reading memory, and torch's products of large matrices in int8
+    machine's own figures are measured in the same run: reading memory, and torch's linears of large matrices in 8 bits
     and in fp32. `least` is what the slower of both takes if nothing else is done, with the int8 products.
     """
     from lib import roofline
