@@ -25,7 +25,7 @@ from smartspec.engine.models.load import give_back_memory
 from smartspec.engine.models.quantize import quantize
 from smartspec.engine.models.quantized import QuantizedEmbedding, lay_out_by_panels, round_inputs, weight_bytes
 
-BLOCKS = GGMLQuantizationType.Q8_0
+BLOCKS = GGMLQuantizationType.Q4_1
 MIN_ROWS = 512  # that there is memory for: what no pass needs is never written and costs nothing
 
 
