@@ -7,7 +7,7 @@ import pytest
 
 from smartspec.control.acceptance.estimator import AcceptanceEstimator
 from smartspec.control.goodput.found_drafts import MAX_SLOTS, are_few
-from smartspec.control.goodput.prices import best_choice
+from smartspec.control.goodput.prices import best_choice, found_choice
 from smartspec.control.goodput.settings import GoodputSettings
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
@@ -79,5 +79,22 @@ def test_other_steps_are_left_to_the_arrays():
     assert is_chosen(view)
     tree = replace(view.drafters[0], confidence=np.full((4, K), 0.5))
     assert not is_chosen(replace(view, drafters=(tree, view.drafters[1])))
-    assert not is_chosen(view, (DRAFTERS[0], replace(DRAFTERS[1], has_passes=True)))
     assert not is_chosen(random_view(rng, MAX_SLOTS // K + 1, 2))
+
+
+def test_beside_a_model_found_drafts_are_chosen_alone_or_with_it():
+    """Alone, they are what is chosen where the model cannot draft."""
+    rng, drafters = np.random.default_rng(3), (*DRAFTERS, DrafterSpec("model", has_passes=True))
+    acceptance, latency = taught(rng, drafters), LatencyModel(CURVE, (None, None, CostCurve.linear(0.001, 0.0001)))
+    for _ in range(50):
+        view = random_view(rng, int(rng.integers(1, 8)), 2)
+        none, some = (DrafterView(np.full(view.num_rows, length), lag=0 * view.context_tokens) for length in (0, K))
+        with_model, without = (replace(view, drafters=(*view.drafters, model)) for model in (some, none))
+        of_both, of_found = (EstimatesOfView(drafters, each, latency, acceptance) for each in (with_model, without))
+        alone = found_choice(with_model, of_both)
+        wanted = best_choice(without, of_found, GoodputSettings())
+        assert alone.is_found and wanted.is_found and alone.gain_of_passes is None
+        assert alone.plan.lengths.tolist() == wanted.plan.lengths.tolist()
+        assert alone.draft_plan.drafter.tolist() == wanted.draft_plan.drafter.tolist()
+        both = best_choice(with_model, of_both, GoodputSettings())
+        assert not both.is_found and both.gain_of_passes <= both.plan.gain

@@ -65,7 +65,7 @@ def begun(
     planner. plan: from the drafter of each row and what draft passes take to the best lengths.
     """
     latency, max_draft_tokens = estimates.latency, estimates.max_draft_tokens
-    if not estimates.models:
+    if not estimates.has_passes(drafter).any():
         return drafter, np.zeros((len(estimates.drafters), max_draft_tokens + 1))
     # Of a row without a drafter, and of model-free drafters, it is 0.
     lag = np.where(drafter >= 0, of_drafter(view.draft_lags, drafter), 0)

@@ -17,11 +17,10 @@ MAX_SLOTS = 512  # of all rows; of more, arrays are faster
 
 
 def are_few(view: BatchView, estimates: Estimates) -> bool:
-    """Whether plan_found can plan this step: few rows, and drafts that all exist and are chains."""
+    """Whether plan_found can plan the drafts of this step that exist: few rows, and these drafts are all chains."""
     return (
         isinstance(estimates, EstimatesOfView)
         and 0 < view.num_rows * estimates.max_draft_tokens <= MAX_SLOTS
-        and not estimates.models
         and all([drafter.confidence is None for drafter in view.drafters])
     )
 
@@ -33,7 +32,7 @@ def plan_found(
     and the seconds of the target pass with 0..N tokens, float [N + 1], N as many as there are. value_of_time:
     see planner."""
     assert estimates.acceptance is not None, "odds by pool are the estimator's"
-    drafter, slots = _valuable(view, estimates.acceptance.odds_against(view))
+    drafter, slots = _valuable(view, estimates.models, estimates.acceptance.odds_against(view))
     target_seconds = estimates.latency.target_seconds(view, np.arange(min(len(slots), num_considered) + 1))
     seconds = (target_seconds + estimates.latency.host_seconds).tolist()
     base, gained, num_kept = sum(view.weights.tolist()), 0.0, 0
@@ -61,14 +60,16 @@ def plan_found(
     return plan, np.array(drafter), target_seconds
 
 
-def _valuable(view: BatchView, against: OddsAgainst) -> tuple[list[int], list[tuple[float, int]]]:
-    """The drafter of each row, and all slots, most valuable first: minus what each is worth, and its row."""
-    found = [(drafter.match_lengths.tolist(), drafter.lengths.tolist()) for drafter in view.drafters]
+def _valuable(view: BatchView, models: list[int], against: OddsAgainst) -> tuple[list[int], list[tuple[float, int]]]:
+    """The drafter of each row, not one of models, and all slots, most valuable first: minus what each is worth, and its
+    row."""
+    found = [(n, each.match_lengths.tolist(), each.lengths.tolist()) for n, each in enumerate(view.drafters)]
+    found = [of_drafter for of_drafter in found if of_drafter[0] not in models]
     drafters, slots = [], []
     for row, (cap, weight) in enumerate(zip(view.max_draft_tokens.tolist(), view.weights.tolist(), strict=True)):
         best: list[float] = []
         most, best_number = 0.0, -1
-        for number, (match_lengths, lengths) in enumerate(found):
+        for number, match_lengths, lengths in found:
             if lengths[row]:
                 draft = against.survival(number, row, match_lengths[row], min(lengths[row], cap))
                 if (accepted := sum(draft)) > most:

@@ -9,8 +9,10 @@ import numpy as np
 from smartspec.control.goodput.budget import Budget
 from smartspec.control.goodput.draft_prefill import Lifetime
 from smartspec.control.goodput.exploration import Exploration
+from smartspec.control.goodput.found_drafts import are_few
+from smartspec.control.goodput.found_first import FoundFirst
 from smartspec.control.goodput.prefill_price import PrefillPrice
-from smartspec.control.goodput.prices import Choice, Prices, best_choice
+from smartspec.control.goodput.prices import Choice, Prices, best_choice, found_choice
 from smartspec.control.goodput.settings import GoodputSettings
 from smartspec.control.goodput.stopping import drafted_as_confident
 from smartspec.control.goodput.uniform import Hysteresis, plan_uniform
@@ -52,6 +54,7 @@ class Goodput(Policy):
         self.fairness = fairness
         self.budget = Budget(self.settings.budget)
         self._exploration = Exploration(self.settings.budget, self.budget, all_alike=bool(uniform_lengths))
+        self._found_first = FoundFirst(self.settings.budget.first_spacing)
         self._hysteresis = Hysteresis(self.settings.hysteresis, uniform_lengths or ())
         self._lifetime = Lifetime(self.settings.draft_prefill)
         self._prefill_price = PrefillPrice(self.settings.prefill_price)
@@ -60,7 +63,7 @@ class Goodput(Policy):
         return self.budget.may_query(num_rows)
 
     def plan(self, view: BatchView, estimates: Estimates) -> Plan:
-        best = self._choose(view, estimates)
+        best = self._best(view, estimates)
         planned = best.draft_plan if best.plan.gain > 0 else no_drafts(view.num_rows)
         if self.budget.reason is not None:
             paused = with_fields(no_drafts(view.num_rows), reason=self.budget.reason)
@@ -90,8 +93,9 @@ class Goodput(Policy):
                 self._tell_hysteresis(settled.best, outcome)
         if view.num_rows:
             self._exploration.step(view.num_rows)
-            has_prefill = view.prefill_tokens > 0
-            self.budget.settle(view.num_rows, outcome.seconds, queried=plan.queried, has_prefill=has_prefill)
+            with_passes = isinstance(settled, Settled) and settled.best.gain_of_passes is not None
+            looked_at = {"queried": plan.queried, "with_passes": with_passes}
+            self.budget.settle(view.num_rows, outcome.seconds, **looked_at, has_prefill=view.prefill_tokens > 0)
 
     def end(self, request_id: int) -> None:
         self._lifetime.request_ended(request_id)
@@ -166,6 +170,12 @@ class Goodput(Policy):
         length = int(outcome.verified.max(initial=0))
         excess = outcome.seconds.total - (best.plan.seconds if length else best.plan.off_seconds)
         self._hysteresis.observe(length, None if outcome.view.prefill_tokens else excess)
+
+    def _best(self, view: BatchView, estimates: Estimates) -> Choice:
+        if self.uniform_lengths or self.fairness or view.prefill_tokens or not are_few(view, estimates):
+            return self._choose(view, estimates)
+        choices = partial(found_choice, view, estimates), partial(self._choose, view, estimates)
+        return self._found_first.choose(view.num_rows, self.budget.passes_seconds(view.num_rows), *choices)
 
     def _choose(self, view: BatchView, estimates: Estimates, prices: Prices | None = None) -> Choice:
         return best_choice(

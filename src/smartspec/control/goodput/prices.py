@@ -42,8 +42,9 @@ class Choice:
 
     draft_seconds: float [D, K + 1], what 0..K passes of each drafter are charged. target_seconds: float [N + 1], of the
     target pass with 0..N draft tokens, N as many as any plan may have. survival: float [R, K], of each row's drafter.
-    fairness: of the mean that was maximised. width: of the drafts, see records.Plan. is_found: whether all drafts exist
-    before the plan (see found_drafts); draft_seconds and survival are then empty.
+    fairness: of the mean that was maximised. width: of the drafts, see records.Plan. gain_of_passes: of the best plan
+    in which drafters with passes may draft, None where none were considered. is_found: whether all drafts exist before
+    the plan (see found_drafts); draft_seconds and survival are then empty.
     """
 
     plan: LengthPlan
@@ -54,6 +55,7 @@ class Choice:
     survival: np.ndarray
     fairness: float
     width: int = 1
+    gain_of_passes: float | None = None
     is_found: bool = False
 
     @property
@@ -98,13 +100,9 @@ def best_choice(
             usual = max(alone.time, _off_goodput_of_projected_batch(view, estimates, settings.projected_batch))
             prices = Prices(prefill_price.value_of_time(usual, view, estimates) if prefill_price else usual, alone.off)
         value_of_time = prices.time
-    is_found = plan_uniform is None and not fairness and are_few(view, estimates)
+    if plan_uniform is None and not fairness and not models and are_few(view, estimates):
+        return found_choice(view, estimates, value_of_time, prices)
     num_considered = min(view.num_rows * estimates.max_draft_tokens, view.draft_token_budget)
-    if is_found:
-        best, drafter, target_seconds = plan_found(view, estimates, num_considered, value_of_time)
-        if value_of_time is None or prices is None:
-            prices = Prices(best.goodput, best.off_goodput)
-        return Choice(best, drafter, _NONE, target_seconds, prices, _NONE, fairness, is_found=True)
     target_seconds = estimates.latency.target_seconds(view, np.arange(num_considered + 1))
     widths = (1,) if plan_uniform or not models else settings.widths
     planner = partial(plan_uniform or _best_lengths, fairness)
@@ -116,12 +114,25 @@ def best_choice(
                 view, drafter, without, shaped, settings.draft_prefill, remaining_tokens, value_of_time, plan
             )
             found.append((plan(drafter, draft_seconds), drafter, draft_seconds, shaped))
+    with_passes = [option[0].gain for option in found if estimates.has_passes(option[1]).any()]
+    of_passes = max(with_passes, default=0.0) if models else None
     best, drafter, draft_seconds, shaped = max(found, key=lambda option: option[0].gain)
     if value_of_time is None or prices is None:
         prices = Prices(best.goodput, best.off_goodput)
     best = without_late_starters(best, drafter, view, estimates, settings.draft_prefill.ordinary_lag)
     survival = shaped.survival_of(drafter)
-    return Choice(best, drafter, draft_seconds, target_seconds, prices, survival, fairness, shaped.width)
+    return Choice(best, drafter, draft_seconds, target_seconds, prices, survival, fairness, shaped.width, of_passes)
+
+
+def found_choice(
+    view: BatchView, estimates: Estimates, value_of_time: float | None = None, prices: Prices | None = None
+) -> Choice:
+    """The best plan of drafts that exist, where are_few. value_of_time: see planner; prices as in best_choice."""
+    num_considered = min(view.num_rows * estimates.max_draft_tokens, view.draft_token_budget)
+    best, drafter, target_seconds = plan_found(view, estimates, num_considered, value_of_time)
+    if value_of_time is None or prices is None:
+        prices = Prices(best.goodput, best.off_goodput)
+    return Choice(best, drafter, _NONE, target_seconds, prices, _NONE, fairness=0.0, is_found=True)
 
 
 def _beside_prefill(alone: Choice, view: BatchView, estimates: Estimates) -> Choice:
