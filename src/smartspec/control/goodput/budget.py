@@ -4,8 +4,9 @@ Every step earns a share of its time. All possible losses against plain decoding
 
 * queries: looking for drafts and planning take time of the host, whether or not any draft is worth verifying. A step
   that queries the drafters pays what that takes, by measurement, and earns what its drafts are expected to save, less
-  what such expectations were lately wrong by. Where drafts pay, every step queries but a few, which measure its price.
-  Where they do not, their account is soon empty, and drafters are queried only when the share has paid for it.
+  what such expectations were lately wrong by. Considering drafts in passes has a price of its own (see found_first).
+  Where drafts pay, every step queries but a few, which measure its price. Where they do not, their account is soon
+  empty, and drafters are queried only when the share has paid for it.
 * explorations: steps that are not believed to be best pay what they are expected to lose. Their account is one of its
   own, as queries that do not pay would leave nothing for them.
 * distrust: expectations may be wrong. A cost model that understates a draft token explains slow steps by a slow
