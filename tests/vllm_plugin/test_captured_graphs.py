@@ -40,3 +40,17 @@ def test_drafts_of_one_length_without_passes_are_bound_to_graphs(method, tmp_pat
     assert_texts_are_right(engine)
     assert "policy uniform:2,4" in caplog.text
     assert all(len(set(lengths)) == 1 for lengths in engine.verified_lengths if lengths)
+
+
+def test_n_grams_of_the_v2_runner_are_bound_to_graphs_and_can_be_left_out(tmp_path, caplog):
+    """There the GPU drafts the configured length for all requests, found or not, and the scheduler cuts it."""
+    graphs = {"cudagraph_mode": FULL_GRAPHS, "num_speculative_tokens_per_batch_size": [[1, 2, 4], [3, 4, 2], [5, 8, 0]]}
+    config = make_config(tmp_path, method="ngram", is_async=True, **graphs)
+    config.use_v2_model_runner = True
+    with caplog.at_level(logging.INFO, "vllm.smartspec"):
+        engine = run(config, acceptance=0.02, max_tokens=300)
+    assert_texts_are_right(engine)
+    assert "policy uniform:2,4" in caplog.text
+    decided = [lengths for lengths, rows in zip(engine.verified_lengths, engine.num_decoding, strict=True) if rows]
+    assert all(len(set(lengths)) == 1 and lengths[0] in (2, 4) for lengths in decided if lengths)
+    assert sum(map(bool, decided[-100:])) <= 5, "drafts that are hardly ever right are verified in explorations alone"

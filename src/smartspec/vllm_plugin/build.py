@@ -12,10 +12,12 @@ import vllm
 from vllm.platforms import current_platform
 
 from smartspec.control import Controller, DrafterSpec, LatencyModel, LogHeader, SafeController
+from smartspec.vllm_plugin.adaptive import token_sizes
 from smartspec.vllm_plugin.compatibility import (
     NO_DRAFTS,
     beside_problem,
     drafts_in_scheduler,
+    is_adaptive,
     runs_in_lockstep,
     slowness,
 )
@@ -74,7 +76,10 @@ def make_speculation(scheduler, settings: Settings) -> Speculation:
         on_costs=partial(_store, costs),
         drafts_end_later=lambda: getattr(scheduler, "use_v2_model_runner", False),
     )
-    return Speculation(scheduler, drafters[0], own, learning, tiers=tiers)
+    sizes = token_sizes(config) if is_adaptive(config) and settings.verification == "smartspec" else None
+    return Speculation(
+        scheduler, drafters[0], own, learning, tiers=tiers, is_adaptive=is_adaptive(config), costs_of_sizes=sizes
+    )
 
 
 def _own_drafters(scheduler, settings: Settings, has_passes: bool, tiers: tuple[int, ...] | None) -> OwnDrafters | None:

@@ -15,7 +15,7 @@ from smartspec.vllm_plugin.learning import Learning
 
 class Decider:
     """Decides for one scheduler of vLLM, and keeps what it has to know of its requests. drafter, own: vLLM's drafter,
-    and ours if they draft, in its place or beside it. tiers: see Speculation."""
+    and ours if they draft, in its place or beside it. tiers, is_adaptive: see Speculation."""
 
     def __init__(
         self,
@@ -24,10 +24,12 @@ class Decider:
         own: OwnDrafters | None,
         learning: Learning,
         tiers: tuple[int, ...] | None,
+        is_adaptive: bool,
         clock: Callable[[], float],
     ):
         self._scheduler, self._drafter, self._learning = scheduler, drafter, learning
         self._max_draft_tokens, self._tiers, self._clock = scheduler.num_spec_tokens, tiers, clock
+        self._is_adaptive = is_adaptive
         self.own = own
         self._first_own = int(own is not None and drafter.has_passes)  # the number of the first of ours
         self.callers = Callers(self._max_draft_tokens)
@@ -57,6 +59,8 @@ class Decider:
             # Prefill alone says nothing about lengths: requests begin to decode with what was decided last.
             of_model = wanted[drafter == 0] if self._first_own else wanted
             draft_length = int(of_model.max(initial=0)) if rows else last_draft_length
+        if self._is_adaptive:  # vLLM's workers choose which drafts are verified
+            verified = np.minimum(view.max_draft_tokens, draft_length)
         return Decision(
             columns.names,
             view,
