@@ -53,4 +53,5 @@ def test_n_grams_of_the_v2_runner_are_bound_to_graphs_and_can_be_left_out(tmp_pa
     assert "policy uniform:2,4" in caplog.text
     decided = [lengths for lengths, rows in zip(engine.verified_lengths, engine.num_decoding, strict=True) if rows]
     assert all(len(set(lengths)) == 1 and lengths[0] in (2, 4) for lengths in decided if lengths)
-    assert sum(map(bool, decided[-100:])) <= 5, "drafts that are hardly ever right are verified in explorations alone"
+    while_all_run = decided[80:-50]
+    assert sum(map(bool, while_all_run)) <= len(while_all_run) / 20, "drafts that are hardly ever right are left out"
