@@ -16,6 +16,7 @@ drafts), embedded (the project's own engine). The exit status is 1 if a job fail
 """
 
 import argparse
+import json
 import os
 import sys
 import time
@@ -48,7 +49,7 @@ def main() -> int:
     plan = Plan(
         options.folder, Path(os.environ.get("OUT", "gpu-out")), levels_of(options.levels),
         policies=tuple(filter(None, options.policies.split(","))), seconds=options.seconds,
-        worker_extension=options.worker_extension, emulates=options.emulated,
+        settings=json.loads(options.settings), model_len=options.model_len, emulates=options.emulated,
     )  # fmt: skip
     names = names_of(options.only)
     unpack(options.bundle, plan.folder)
@@ -67,7 +68,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--policies", default="", help="of eagle3 and ngram: some of them")
     parser.add_argument("--seconds", type=float, default=Plan.seconds, help="of a cell")
     parser.add_argument("--budget", type=float, default=530, help="seconds for all jobs; later ones are left out")
-    parser.add_argument("--worker-extension", help="class of vLLM's workers for adaptive verification")
+    parser.add_argument("--settings", default="{}", help="of the plugin, beside its policy: a JSON object")
+    parser.add_argument("--model-len", type=int, default=Plan.model_len, help="largest context of the large model")
     parser.add_argument("--folder", type=Path, default=Path("/tmp/smartspec-gpu"), help="to unpack the bundle in")
     parser.add_argument("--emulated", action="store_true", help="a trial without a GPU: nothing is measured")
     parser.add_argument("--output", "-o", type=Path, default=Path("h100.png"), help="of plot: PNG or SVG")

@@ -4,6 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
 from itertools import pairwise
 from statistics import median
 
@@ -83,15 +84,17 @@ class Counting:
         if (adaptive := getattr(runner, "adaptive_verification", None)) is not None:
             stock = adaptive.get_num_tokens
 
+            @wraps(stock)
             def get_num_tokens(*arguments):
                 count = stock(*arguments)
-                step = self.steps[-1]
-                step.fed, step.verified = count, step.verified - (step.fed - count)
+                for step in self.steps[-1:]:
+                    step.fed, step.verified = count, step.verified - (step.fed - count)
                 return count
 
             adaptive.get_num_tokens = get_num_tokens
 
     def _graph(self, method: Callable, kind: str) -> Callable:
+        @wraps(method)
         def call(*arguments, **options):
             if self.steps:
                 self.steps[-1].graph = kind
@@ -100,6 +103,7 @@ class Counting:
         return call
 
     def _timed(self, method: Callable, key: str) -> Callable:
+        @wraps(method)
         def call(*arguments, **options):
             began = time.perf_counter()
             try:

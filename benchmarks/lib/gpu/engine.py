@@ -10,7 +10,6 @@ from lib.gpu.results import Results
 OPTIONS = {
     "load_format": "dummy",
     "skip_tokenizer_init": True,
-    "max_model_len": 1024,
     "max_num_seqs": MAX_SEQS,
     "max_num_batched_tokens": 8192,
     "enable_prefix_caching": False,
@@ -18,6 +17,8 @@ OPTIONS = {
     "kv_cache_memory_bytes": 24 << 30,
     "disable_log_stats": True,
 }
+# The plugin's own executor: beside adaptive verification it tells the scheduler what was verified.
+EXECUTOR = "smartspec.vllm_plugin.executor.Executor"
 LOOKUP = {"method": "ngram", "prompt_lookup_min": 2, "prompt_lookup_max": 4}
 
 
@@ -33,9 +34,12 @@ def make_core(
     began = time.perf_counter()
     graphs = {"mode": 0, "cudagraph_mode": "FULL_AND_PIECEWISE", "cudagraph_capture_sizes": sizes}
     options = OPTIONS | {"compilation_config": graphs, "speculative_config": speculation}
+    options["max_model_len"] = plan.model_len
     if policy is not None:
-        section = {"policy": policy, "cache": str(plan.folder / "learned")}
+        section = {"policy": policy, "cache": str(plan.folder / "learned"), **plan.settings}
         options |= {"scheduler_cls": "smartspec.vllm_plugin.Scheduler", "additional_config": {"smartspec": section}}
+        if speculation and speculation.get("enable_adaptive_verification"):
+            options["distributed_executor_backend"] = EXECUTOR
     if plan.emulates:
         options["num_gpu_blocks_override"] = 20_000
     config = EngineArgs(model=model, **(options | more)).create_engine_config()

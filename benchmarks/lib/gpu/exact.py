@@ -15,7 +15,13 @@ from lib.gpu.results import Results
 
 REQUESTS, PROMPT, TOKENS = 8, 60, 96
 LEVELS = (1, 2, 4, 8)
-OPTIONS = {"load_format": "auto", "dtype": "float32", "kv_cache_memory_bytes": 2 << 30, "max_num_seqs": REQUESTS}
+OPTIONS = {
+    "load_format": "auto",
+    "dtype": "float32",
+    "kv_cache_memory_bytes": 2 << 30,
+    "max_num_seqs": REQUESTS,
+    "max_model_len": 1024,
+}
 
 
 def prompts() -> list[list[int]]:
@@ -38,7 +44,7 @@ def run_exact(results: Results, plan: Plan, kind: str) -> None:
     """kind: off, ngram, eagle3 or adaptive. RuntimeError if an answer differs, or if no draft was accepted."""
     target, head = small_models(plan)
     kept = plan.folder / "answers.json"
-    sizes, more = plan.sizes(LEVELS), dict(OPTIONS)
+    sizes = plan.sizes(LEVELS)
     if kind == OFF:
         speculation, policies = None, (OFF,)
     else:
@@ -48,11 +54,10 @@ def run_exact(results: Results, plan: Plan, kind: str) -> None:
         policies = ("fixed:3", OURS)
         if kind == "adaptive":
             speculation["enable_adaptive_verification"] = True
-            policies = ("stock", OURS) if plan.worker_extension else ("stock",)
-            more["worker_extension_cls"] = plan.worker_extension or ""
+            policies = ("stock", OURS)
         else:
             speculation["num_speculative_tokens_per_batch_size"] = plan.table(REQUESTS)
-    core = make_core(results, plan, target, sizes, speculation, OURS if OURS in policies else None, **more)
+    core = make_core(results, plan, target, sizes, speculation, OURS if OURS in policies else None, **OPTIONS)
     measuring = Measuring(results, plan, core)
     for policy in policies:
         measuring.use(policy)

@@ -23,10 +23,9 @@ def eagle3(plan: Plan, **more) -> dict:
     return synthetic(plan, method="eagle3", model=head, **more)
 
 
-def stated(plan: Plan) -> StatedAcceptance | None:
-    acceptance = None if plan.emulates else StatedAcceptance()
-    if acceptance is not None:
-        acceptance.install()
+def stated() -> StatedAcceptance:
+    acceptance = StatedAcceptance()
+    acceptance.install()
     return acceptance
 
 
@@ -39,7 +38,7 @@ def run_off(results: Results, plan: Plan) -> None:
 
 def run_eagle3(results: Results, plan: Plan) -> None:
     """An EAGLE-3 head with a batch-size table: vLLM's lengths and the plugin's, in one engine."""
-    acceptance = stated(plan)
+    acceptance = stated()
     speculation = eagle3(plan, num_speculative_tokens_per_batch_size=plan.table())
     core = make_core(results, plan, target(plan), plan.sizes(), speculation, policy=OURS)
     measuring = Measuring(results, plan, core, acceptance)
@@ -58,7 +57,7 @@ def run_eagle3(results: Results, plan: Plan) -> None:
 
 def run_ngram(results: Results, plan: Plan) -> None:
     """vLLM's n-gram drafts on the GPU. First none is right: what does the search cost, beside `off`?"""
-    acceptance = stated(plan)
+    acceptance = stated()
     speculation = synthetic(plan, **LOOKUP, num_speculative_tokens_per_batch_size=plan.table())
     core = make_core(results, plan, target(plan), plan.sizes(), speculation, policy=OURS)
     measuring = Measuring(results, plan, core, acceptance)
@@ -71,16 +70,11 @@ def run_ngram(results: Results, plan: Plan) -> None:
 def run_adaptive(results: Results, plan: Plan, policy: str) -> None:
     """EAGLE-3 with vLLM's adaptive verification: alone (stock), or with the plugin beside it. Confidences are the true
     rates."""
-    acceptance = stated(plan)
-    if acceptance is not None:
-        acceptance.state_confidences()
-    plugin = {}
-    if policy != "stock":
-        plugin = {"policy": policy}
-        if plan.worker_extension:
-            plugin["worker_extension_cls"] = plan.worker_extension
+    acceptance = stated()
+    acceptance.state_confidences()
     speculation = eagle3(plan, enable_adaptive_verification=True)
-    core = make_core(results, plan, target(plan), plan.ragged_sizes(), speculation, **plugin)
+    ours = None if policy == "stock" else policy
+    core = make_core(results, plan, target(plan), plan.ragged_sizes(), speculation, ours)
     measuring = Measuring(results, plan, core, acceptance)
     measuring.warm_up()
     measuring.cells(plan.levels, (policy,), MIXED)

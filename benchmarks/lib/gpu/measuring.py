@@ -2,12 +2,11 @@
 
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 
 from lib.gpu.acceptance import StatedAcceptance
 from lib.gpu.client import Client
 from lib.gpu.counting import Counting
-from lib.gpu.plan import MAX_SEQS, Plan, Rates, named
+from lib.gpu.plan import LOW, MAX_SEQS, Plan, Rates, named
 from lib.gpu.results import Results
 
 OFF, OURS, TABLE = "off", "goodput", "dynamic-sd"
@@ -46,15 +45,17 @@ class Measuring:
             from smartspec.vllm_plugin.settings import Settings
 
             scheduler = self.core.scheduler
-            scheduler.begin(Settings(policy=policy, cache=Path(self._plan.folder) / "learned"))
+            scheduler.begin(Settings(policy=policy, cache=self._plan.folder / "learned", **self._plan.settings))
             if scheduler.speculation is None:
                 raise RuntimeError("the plugin is not in use: its warning says why")
             self._kept[policy] = scheduler.speculation
         return self._kept[policy]
 
     def warm_up(self) -> None:
-        """Kernels that are compiled when they are first used."""
-        self.client.closed_loop(16, 0.7, 0.2, self.counting.clear)
+        """Kernels that are compiled when they are first used: where some drafts are left out, others than without."""
+        self._state(LOW)
+        for level in sorted({1, 16, max(self._plan.levels)}):
+            self.client.closed_loop(level, 0.4, 0.2, self.counting.clear)
 
     def cell(self, level: int, policy: str, rates: Rates | None = None, after: Rates | None = None) -> float:
         """Tokens per second, 0 if it failed. rates: stated acceptance. after: what it falls to as the window begins."""

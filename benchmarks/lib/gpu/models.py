@@ -34,7 +34,7 @@ def write_config(folder: Path, shape: dict, architecture: str = "LlamaForCausalL
     return str(folder)
 
 
-def repeating_model(folder: Path, shape: dict, strength: float = 0.06) -> str:
+def repeating_model(folder: Path, shape: dict, strength: float = 0.05) -> str:
     """A random Llama in 32 bits whose next token depends mostly on the current one, so that its greedy text goes in
     circles; by `strength` it depends on what stands before, too. SEED is one with which no two tokens are nearly
     equally likely: other kernels round differently."""

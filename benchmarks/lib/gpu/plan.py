@@ -1,6 +1,7 @@
 """What a run measures."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 MAX_SEQS = 256
@@ -16,7 +17,7 @@ def named(rates: Rates) -> str:
 class Plan:
     """folder: of what a run makes and keeps beside its results. levels: requests at a time. lengths: of drafts, beside
     0, that graphs are captured for. policies: only these, none for all. seconds: of a cell, after `ramp` seconds.
-    worker_extension: a class of vLLM's workers, for the plugin beside adaptive verification. emulates: no GPU."""
+    settings: of the plugin, beside its policy. model_len: largest context of the large model. emulates: no GPU."""
 
     folder: Path
     output: Path
@@ -25,7 +26,8 @@ class Plan:
     policies: tuple[str, ...] = ()
     seconds: float = 1.6
     ramp: float = 0.5
-    worker_extension: str | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+    model_len: int = 8192
     emulates: bool = False
 
     @property

@@ -10,6 +10,7 @@ from py_compile import PycInvalidationMode
 from lib.gpu import faked
 
 ARCHIVE, KERNELS = "vllm.tar.xz", "triton.tgz"
+COMPILED = "compiled"  # folder of kernels of Triton and torch.compile
 
 
 def unpack(bundle: Path, folder: Path) -> None:
@@ -30,10 +31,10 @@ def unpack(bundle: Path, folder: Path) -> None:
 
 
 def keep_kernels(folder: Path, output: Path) -> None:
-    """Compiled Triton kernels, for the bundle's folder on the next machine."""
-    if (folder / "triton").is_dir():
+    """Compiled kernels, for the bundle's folder on the next machine."""
+    if (folder / COMPILED).is_dir():
         with tarfile.open(output / KERNELS, "w:gz") as tar:
-            tar.add(folder / "triton", "triton")
+            tar.add(folder / COMPILED, COMPILED)
 
 
 def variables(folder: Path) -> dict[str, str]:
@@ -47,7 +48,8 @@ def variables(folder: Path) -> dict[str, str]:
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_CACHE_ROOT": str(folder / "cache"),
         "VLLM_HOST_IP": "127.0.0.1",
-        "TRITON_CACHE_DIR": str(folder / "triton"),
+        "TRITON_CACHE_DIR": str(folder / COMPILED / "triton"),
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / COMPILED / "inductor"),
         "HF_HUB_OFFLINE": "1",
         "NUMBA_THREADING_LAYER": "workqueue",
         "TOKENIZERS_PARALLELISM": "false",
