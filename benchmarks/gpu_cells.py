@@ -8,7 +8,7 @@
 Needs no network and no virtual environment. Each job is an engine in a process of its own. Weights are random, in the
 shape of Llama-3.1-8B with an EAGLE-3 head; which draft tokens are right is stated, the same under every policy. Every
 cell is a closed loop of so many requests, with prompts of 128 and answers of 128 to 256 tokens. Lines of JSON go to
-gpu.jsonl in the folder $OUT. Compiled kernels go to triton.tgz there: put into the bundle's folder, they are used again.
+gpu.jsonl in the folder $OUT. Compiled kernels go to triton.tgz there; in the bundle's folder they are used again.
 
 Jobs: off and off-after (vLLM without speculation), ngram (vLLM's on the GPU), eagle3, adaptive-stock and adaptive
 (vLLM's adaptive verification alone, and with SmartSpec), exact-... (greedy tokens of a small model, with accepted
