@@ -27,6 +27,7 @@ help:
 	@echo "make test-files                      install llama.cpp, then compare logits and tokens of GGUF files with it"
 	@echo "make test-vllm [VLLM_VERSION=0.31.0] install vLLM (3.5 GB), then test our scheduler in it with a real model"
 	@echo "make test-gpu                        install vLLM for GPUs, then compare answers and speed on this machine's"
+	@echo "make test-gpu BUNDLE=FOLDER          the same and more without a network (benchmarks/gpu_bundle.py)"
 	@echo "make test-clients                    install other people's clients, then run them against a server"
 	@echo "make coverage                        the tests, with the lines they do not reach"
 	@echo "make clean                           remove the virtual environment and caches"
@@ -45,8 +46,13 @@ test-files: $(VENV)/installed-files
 test-vllm: $(VLLM_VENV)/installed
 	SMARTSPEC_TEST_MODEL=$(VLLM_VENV)/model $(VLLM_VENV)/bin/python -m pytest -m vllm $(ARGS) tests/vllm_real
 
+ifdef BUNDLE
+test-gpu:
+	PYTHONPATH=src $(PYTHON) benchmarks/gpu_cells.py --bundle $(BUNDLE) $(ARGS)
+else
 test-gpu: $(GPU_VENV)/installed
 	$(GPU_VENV)/bin/python benchmarks/gpu_check.py $(ARGS)
+endif
 
 test-clients: $(VENV)/installed-dev $(CLIENTS_VENV)/installed
 	SMARTSPEC_CLIENTS=$(CLIENTS_VENV)/bin $(addprefix SMARTSPEC_VLLM=$(CURDIR)/,$(wildcard $(VLLM_VENV)/bin/python)) \

@@ -37,7 +37,9 @@ JOBS = {  # seconds after which a job is ended
 
 
 def main() -> int:
-    options = arguments()
+    options = make_parser().parse_args()
+    if options.command and not options.files:
+        raise ValueError(f"name files of results: {options.command} gpu.jsonl")
     if options.command == "table":
         print(markdown(read_cells(options.files)))
         return 0
@@ -49,7 +51,7 @@ def main() -> int:
     plan = Plan(
         options.folder, Path(os.environ.get("OUT", "gpu-out")), levels_of(options.levels),
         policies=tuple(filter(None, options.policies.split(","))), seconds=options.seconds,
-        settings=json.loads(options.settings), model_len=options.model_len, emulates=options.emulated,
+        settings=settings_of(options.settings), model_len=options.model_len, emulates=options.emulated,
     )  # fmt: skip
     names = names_of(options.only)
     unpack(options.bundle, plan.folder)
@@ -57,7 +59,7 @@ def main() -> int:
     return 0 if run_jobs(plan, names, options.budget) else 1
 
 
-def arguments() -> argparse.Namespace:
+def make_parser() -> argparse.ArgumentParser:
     """With argparse: before the bundle is unpacked, there is the machine's Python alone."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", nargs="?", choices=("table", "plot"), help="of results; none to run jobs")
@@ -73,7 +75,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, default=Path("/tmp/smartspec-gpu"), help="to unpack the bundle in")
     parser.add_argument("--emulated", action="store_true", help="a trial without a GPU: nothing is measured")
     parser.add_argument("--output", "-o", type=Path, default=Path("h100.png"), help="of plot: PNG or SVG")
-    return parser.parse_args()
+    return parser
 
 
 def names_of(only: str) -> list[str]:
@@ -81,6 +83,16 @@ def names_of(only: str) -> list[str]:
     if unknown := sorted(set(names) - set(JOBS)):
         raise ValueError(f"unknown job {', '.join(unknown)}: use some of {', '.join(JOBS)}")
     return names
+
+
+def settings_of(text: str) -> dict[str, str]:
+    try:
+        settings = json.loads(text)
+    except ValueError:
+        settings = None
+    if not isinstance(settings, dict):
+        raise ValueError(f'--settings {text}: use a JSON object, such as {{"verification": "vllm"}}')
+    return settings
 
 
 def levels_of(text: str) -> tuple[int, ...]:
