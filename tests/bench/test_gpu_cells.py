@@ -20,6 +20,9 @@ ROOT = Path(__file__).parents[2]
 SPEEDS = {"off": 100.0, "stock:0": 95.0, "stock:1": 150.0, "stock:3": 200.0, "fixed:3": 198.0, "goodput": 190.0}
 
 
+CHANGE = {"drafted_before": 5, "drafted": 2.5, "steps_to_change": 12}
+
+
 @pytest.fixture
 def file(tmp_path) -> Path:
     lines = [{"job": "", "vllm": "0.33.0"}]
@@ -28,6 +31,9 @@ def file(tmp_path) -> Path:
             job, note = ("off", "") if name == "off" else ("eagle3", "0.5/0.85")
             lines.append({"job": job, "cell": name, "level": level, "note": note, "tokens_per_s": speed * level})
         lines.append({"job": "off-after", "cell": "off", "level": level, "note": "", "tokens_per_s": 104.0 * level})
+    for job, name, speed in (("adaptive-stock", "stock", 300.0), ("adaptive", "goodput", 330.0)):
+        note = "0.85/0.85 to 0.3/0.3"
+        lines.append({"job": job, "cell": name, "level": 4, "note": note, "tokens_per_s": speed, **CHANGE})
     lines.append({"job": "x", "exact": "eagle3", "policy": "fixed:3", "equal": 8, "of": 8, "accepted": 90})
     path = tmp_path / "gpu.jsonl"
     path.write_text("\n".join(map(json.dumps, lines)))
@@ -38,6 +44,8 @@ def test_the_table_sets_smartspec_beside_the_best_other_and_off(file):
     told = markdown(read_cells([file]))
     assert "eagle3, acceptance 0.5/0.85: tokens per second" in told
     assert "| 16 | 1,600, 1,664 | 3,168 | 1,520 | 2,400 | 3,200 | 3,040 | **0.950** | 1.863 |" in told
+    assert "adaptive, acceptance 0.85/0.85 to 0.3/0.3" in told and "| 4 | 300 | 330 | 1.100 |  |" in told
+    assert "| adaptive | 4 | goodput | 0.85/0.85 to 0.3/0.3 | 5 | 2.5 | 12 |" in told
     assert "| eagle3 | fixed:3 | 8 of 8 |  | 90 |" in told
 
 

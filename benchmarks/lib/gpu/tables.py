@@ -31,10 +31,15 @@ def speeds(lines: Cells, job: str, note: str) -> dict[int, dict[str, list[float]
         if "cell" not in line:
             continue
         is_off = line["job"].startswith(OFF) and line["cell"] == OFF
-        if is_off or (line["job"] == job and line["note"] == note):
+        if is_off or (job_of(line) == job and line["note"] == note):
             name = OFF if is_off else "policy off" if line["cell"] == OFF else line["cell"]
             found[line["level"]][name].append(line["tokens_per_s"])
     return {level: dict(found[level]) for level in sorted(found) if set(found[level]) - {OFF}}
+
+
+def job_of(line: dict) -> str:
+    """The jobs with vLLM's adaptive verification, alone and with SmartSpec, are one table."""
+    return line["job"].removesuffix("-stock")
 
 
 def fixed(policies: dict[str, list[float]]) -> list[float]:
@@ -43,8 +48,10 @@ def fixed(policies: dict[str, list[float]]) -> list[float]:
 
 
 def markdown(lines: Cells) -> str:
-    groups = dict.fromkeys((line["job"], line["note"]) for line in lines if "cell" in line and line["cell"] != OFF)
+    groups = dict.fromkeys((job_of(line), line["note"]) for line in lines if line.get("cell", OFF) != OFF)
     parts = [_table(job, note, speeds(lines, job, note)) for job, note in groups]
+    if falls := [line for line in lines if "steps_to_change" in line]:
+        parts.append(_falls(falls))
     if checks := [line for line in lines if "exact" in line]:
         parts.append(_checks(checks))
     return "\n\n".join(parts)
@@ -64,6 +71,14 @@ def _table(job: str, note: str, found: dict[int, dict[str, list[float]]]) -> str
         rows.append([level, *cells, shown, "" if to_off is None else f"{to_off:.3f}"])
     return f"{job}, acceptance {note}: tokens per second\n\n" + _lines(
         ["requests", *names, "of the best other", "of off"], rows
+    )
+
+
+def _falls(falls: Cells) -> str:
+    columns = ("level", "cell", "note", "drafted_before", "drafted", "steps_to_change")
+    rows = [[job_of(line), *(line[name] for name in columns)] for line in falls if line["cell"] != "stock:1"]
+    return "Steps until another length is decided, after acceptance has fallen\n\n" + _lines(
+        ["drafts", "requests", "policy", "acceptance", "length before", "mean length after", "steps"], rows
     )
 
 
