@@ -39,7 +39,7 @@ class Executor(VllmExecutor):
     def _init_executor(self) -> None:
         super()._init_executor()
         self._drafts_here = drafts_in_scheduler(self.vllm_config)
-        self._takes_costs: bool | None = None if is_adaptive(self.vllm_config) else False  # None: not asked yet
+        self._takes_costs: bool | None = None if is_adaptive(self.vllm_config) else False  # None: not tried yet
         self._nothing: Future[None] = Future()
         self._nothing.set_result(None)
         self._pass = self._nothing  # that the workers do, or did last

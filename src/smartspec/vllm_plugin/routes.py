@@ -15,7 +15,8 @@ from smartspec.vllm_plugin.compatibility import NO_DRAFTS
 OWN = "smartspec"  # the method whose drafts are made in the scheduler
 LONGEST = 5
 LOOKUP = {"prompt_lookup_min": 2, "prompt_lookup_max": 4}  # vLLM's own default finds matches of five tokens alone
-MODEL_FREE = (OWN, "ngram", "ngram_gpu", "suffix")
+NGRAMS = ("ngram", "ngram_gpu")
+MODEL_FREE = (OWN, *NGRAMS, "suffix")
 WITHOUT_PASSES = (*MODEL_FREE, "medusa", "custom_class")  # no draft of them can be left out for a copy
 NEED_A_MODEL = ("draft_model", "eagle", "eagle3", "medusa", "dflash", "custom_class")
 V1_ONLY = ("suffix", "medusa", "custom_class", OWN)
@@ -71,7 +72,7 @@ def route_of(options: argparse.Namespace, given: str | None, machine: Machine) -
         return _default_route(length, machine)
     if options.spec_method == OWN:
         return _in_scheduler(length, machine)
-    made = made | {"num_speculative_tokens": length} | (LOOKUP if options.spec_method == "ngram" else {})
+    made = made | {"num_speculative_tokens": length} | (LOOKUP if options.spec_method in NGRAMS else {})
     named = options.spec_method or f"model {options.spec_model}"
     if machine.problem is None and options.spec_method not in V1_ONLY:
         return Route(made | _captured(length), f"drafts by {named}; each length has captured graphs (V2 runner)")
@@ -103,7 +104,8 @@ def _default_route(length: int, machine: Machine) -> Route:
             "to 0.81 on an H100). Name a head or draft model (--spec-method, --spec-model), or --spec-method "
             f"{OWN} if you want it all the same"
         )
-    ngram = {"method": "ngram", "num_speculative_tokens": length} | LOOKUP | _captured(length)
+    # Under the name ngram, vLLM 0.32 schedules synchronously.
+    ngram = {"method": "ngram_gpu", "num_speculative_tokens": length} | LOOKUP | _captured(length)
     return Route(ngram, "n-gram drafts on the GPU: V2 runner, asynchronous scheduling, full graphs of each length")
 
 
@@ -113,7 +115,7 @@ def _in_scheduler(length: int, machine: Machine) -> Route:
         return Route(own, "drafts are made in the scheduler: vLLM computes on the CPU")
     return Route(
         own,
-        "drafts are made in the scheduler, as asked for. On GPUs vLLM then takes its V1 runner without full graphs: "
+        "drafts are made in the scheduler, by name. On GPUs vLLM then takes its V1 runner without full graphs: "
         "on an H100 that made 0.77 to 0.81 of the tokens of no speculation",
     )
 
