@@ -104,13 +104,13 @@ def _agree(mask_function: Callable, expected: Callable, size: int = 1) -> bool:
     edges = {0, 1, *(size * i + j for i in (1, 2, 3) for j in (-1, 0, 1)), FAR}
     queries = torch.tensor(sorted(edges))[:, None]
     distances = torch.tensor(sorted({-1, *edges, *(2**i for i in range(20))}))[None]
-    asked = *torch.zeros(2, dtype=torch.long), queries, queries - distances
+    arguments = *torch.zeros(2, dtype=torch.long), queries, queries - distances
     try:
-        with _OnlyFrom(asked):
-            shown = mask_function(*asked)
+        with _OnlyFrom(arguments):
+            shown = mask_function(*arguments)
     except (IndexError, RuntimeError):
         return False
-    return bool((shown == expected(*asked))[asked[3] >= 0].all())
+    return bool((shown == expected(*arguments))[arguments[3] >= 0].all())
 
 
 class _OnlyFrom(TorchFunctionMode):
