@@ -26,7 +26,8 @@ help:
 	@echo "make test                            install, then ruff, mypy and pytest"
 	@echo "make test-files                      install llama.cpp, then compare logits and tokens of GGUF files with it"
 	@echo "make test-vllm [VLLM_VERSION=0.31.0] install vLLM (3.5 GB), then test our scheduler in it with a real model"
-	@echo "make test-gpu                        install vLLM for GPUs, then compare answers and speed on this machine's"
+	@echo "make test-gpu                        install vLLM for GPUs, then compare answers and speed on this machine's,"
+	@echo "                                     and test the embedded engine there"
 	@echo "make test-gpu BUNDLE=FOLDER          the same and more without a network (benchmarks/gpu_bundle.py)"
 	@echo "make test-clients                    install other people's clients, then run them against a server"
 	@echo "make coverage                        the tests, with the lines they do not reach"
@@ -52,6 +53,7 @@ test-gpu:
 else
 test-gpu: $(GPU_VENV)/installed
 	$(GPU_VENV)/bin/python benchmarks/gpu_check.py $(ARGS)
+	PYTHONPATH=src:tests $(GPU_VENV)/bin/python -m pytest -m gpu --noconftest tests/engine/test_cuda.py
 endif
 
 test-clients: $(VENV)/installed-dev $(CLIENTS_VENV)/installed
@@ -95,7 +97,7 @@ $(VLLM_VENV)/installed: pyproject.toml
 $(GPU_VENV)/installed: pyproject.toml
 	@$(PYTHON) -m venv $(GPU_VENV)
 	@echo "[gpu] installing vLLM $(VLLM_VERSION) (minutes, once)"
-	@$(GPU_PIP) vllm==$(VLLM_VERSION)
+	@$(GPU_PIP) vllm==$(VLLM_VERSION) gguf accelerate psutil pytest
 	@$(GPU_PIP) --no-deps -e .
 	@touch $@
 
