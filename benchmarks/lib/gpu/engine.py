@@ -81,7 +81,7 @@ def emulated_executor(config):
 
     speculation = config.speculative_config
     seconds = setup_of("8b-h100").gpu_time(None if speculation is None else "eagle3")
-    gpu = GPU(seconds, StatedAcceptance("0.7", 5, 0), Clock(), frozenset({1, 2, 4, 6}), speculation is not None)
+    gpu = GPU(seconds, StatedAcceptance("0.5,0.85", 5, 0), Clock(), frozenset({1, 2, 4, 6}), speculation is not None)
     if getattr(speculation, "enable_adaptive_verification", False):
         gpu.verification = AdaptiveVerification(seconds, MAX_SEQS, 8192, speculation.num_speculative_tokens)
     gpu.began = time.perf_counter()
