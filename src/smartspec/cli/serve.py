@@ -90,8 +90,8 @@ class ServerOptions:
     max_queue_per_client: Annotated[
         int | None, typer.Option(help="Requests of one client that may wait (default: half of max-queue).")
     ] = None
-    ignore_unknown_fields: Annotated[
-        bool, typer.Option("--ignore-unknown-fields", help="Ignore unknown fields of requests.")
+    strict_fields: Annotated[
+        bool, typer.Option("--strict-fields", help="Refuse unknown fields of requests, and a max_tokens too large.")
     ] = False
     no_page: Annotated[bool, typer.Option("--no-page", help="Do not serve the live page at /.")] = False
     cors_origin: Annotated[
@@ -143,7 +143,7 @@ def serve(options: ServerOptions) -> None:
         engine = building.result()
         app_options = AppOptions(
             keys=keys,
-            ignore_unknown_fields=options.ignore_unknown_fields,
+            strict_fields=options.strict_fields,
             has_page=not options.no_page,
             classes=classes,
             access_log=options.access_log,

@@ -70,7 +70,7 @@ class KeyCheck:
             try:
                 scope.setdefault("state", {})["origin"] = self._keys.origin(scope, self._open_paths)
             except APIError as error:
-                return await error_response(error)(scope, receive, send)
+                return await error_response(error, scope)(scope, receive, send)
         await self._app(scope, receive, send)
 
 

@@ -16,6 +16,7 @@ from smartspec.server.openai.messages import num_characters, to_plain_template, 
 from smartspec.server.openai.prompt_logprobs import EchoReader
 from smartspec.server.openai.tokenizer_bodies import TokenizeBody
 
+PROMPT_PARTS = ("messages", "tools", "prompt")
 MARK_TOKENS = 16  # at the end of a prompt, more than a mark and white space have
 
 
@@ -36,7 +37,7 @@ class PromptReader:
 
     def read_completion(self, body: CompletionBody) -> list[list[int]]:
         """Token ids of each prompt."""
-        return [self._read_prompt(prompt) for prompt in body.prompt]
+        return [self._read_prompt(prompt, body.add_special_tokens) for prompt in body.prompt]
 
     def read_chat(self, body: ChatBody | TokenizeBody) -> list[int]:
         """Token ids of the conversation in the model's chat template, ready for the assistant to go on."""
@@ -50,7 +51,6 @@ class PromptReader:
         if reserved := self._template_parameters & body.chat_template_kwargs.keys():
             name = f"chat_template_kwargs.{min(reserved)}"
             raise APIError(400, f"{name} is not a variable of chat templates", name, "invalid_value")
-        effort = {} if body.reasoning_effort is None else {"reasoning_effort": body.reasoning_effort}
         try:
             text = self._tokenizer.apply_chat_template(
                 messages,
@@ -58,7 +58,7 @@ class PromptReader:
                 add_generation_prompt=body.add_generation_prompt and not body.continue_final_message,
                 continue_final_message=body.continue_final_message,
                 tokenize=False,
-                **(effort | body.chat_template_kwargs),
+                **body.template_variables(),
             )
         except (TemplateError, TypeError, ValueError) as error:  # whatever a template does with what it is given
             raise APIError(400, f"the chat template refuses these messages: {error}", "messages") from error
@@ -127,38 +127,34 @@ class PromptReader:
         """The text of token ids that have been checked."""
         return self._tokenizer.decode(token_ids)
 
-    def max_tokens(
-        self, body: GenerationBody, requested: int | None, default: int | None, prompts: list[list[int]]
-    ) -> int:
-        """New tokens allowed: those requested, else the default, else what the context has left (None: all of it)."""
+    def room(self, body: GenerationBody, requested: int | None, prompts: list[list[int]]) -> int:
+        """Tokens that the context leaves for the answer. requested: how many the body wants, if it says so."""
         num_prompt_tokens = max(map(len, prompts))
+        param = "messages" if hasattr(body, "messages") else "prompt"
+        if 0 <= (cut_at := body.truncate_prompt_tokens or -1) < num_prompt_tokens:
+            raise APIError(
+                400,
+                f"truncate_prompt_tokens {cut_at}: no prompt is cut here, and this one has {num_prompt_tokens} tokens",
+                "truncate_prompt_tokens",
+                "invalid_value",
+            )
         left = self._max_model_len - num_prompt_tokens
         if left < (0 if requested == 0 else 1):
             raise APIError(
                 400,
-                f"the prompt has {num_prompt_tokens} tokens and leaves no room in the context of "
+                f"prompt is too long: {num_prompt_tokens} tokens leave no room in the context of "
                 f"{self._max_model_len} tokens: shorten it",
-                "messages" if hasattr(body, "messages") else "prompt",
+                param,
                 "context_length_exceeded",
             )
-        if requested is None:
-            return left if default is None else min(default, left)
-        if requested > left:
-            raise APIError(
-                400,
-                f"max_tokens {requested} and the {num_prompt_tokens} tokens of the prompt exceed the context of "
-                f"{self._max_model_len} tokens: use at most {left}",
-                "max_tokens",
-                "context_length_exceeded",
-            )
-        return requested
+        return left
 
-    def _read_prompt(self, prompt: str | list[int]) -> list[int]:
+    def _read_prompt(self, prompt: str | list[int], add_special_tokens: bool) -> list[int]:
         if not isinstance(prompt, str):
             self.check_token_ids("prompt", prompt)
             return prompt
         self._check_length("prompt", len(prompt))
-        token_ids = self._tokenize(prompt, add_special_tokens=True)
+        token_ids = self._tokenize(prompt, add_special_tokens)
         if not token_ids:
             raise APIError(400, "the prompt is empty", "prompt", "invalid_value")
         return token_ids
@@ -172,7 +168,8 @@ class PromptReader:
         if num_characters > self._longest_token * self._max_model_len:
             raise APIError(
                 400,
-                f"{param} has {num_characters} characters, more than fit the context of {self._max_model_len} tokens",
+                f"{'prompt is too long: ' * (param in PROMPT_PARTS)}{param} has {num_characters} characters, more than "
+                f"fit the context of {self._max_model_len} tokens",
                 param,
                 "context_length_exceeded",
             )
