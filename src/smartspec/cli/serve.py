@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from smartspec.cli.access import api_keys, check_exposure, cors_origins
+from smartspec.cli.access import allowed_hosts, api_keys, check_exposure, cors_origins
 from smartspec.cli.config_file import read_classes, use_config_file
 from smartspec.cli.logs import LogFormat, configure_logs
 from smartspec.cli.options import command
@@ -97,6 +97,9 @@ class ServerOptions:
     cors_origin: Annotated[
         str | None, typer.Option(help="Sites (a,b) whose pages may call this server; * for all.")
     ] = None
+    allowed_host: Annotated[
+        str | None, typer.Option(help="Names (a,b) of this server beside its address and localhost; * for any.")
+    ] = None
     drain_seconds: Annotated[
         float, typer.Option(min=0.0, help="Seconds that requests under way have to finish after SIGTERM.")
     ] = 30.0
@@ -126,6 +129,7 @@ def serve(options: ServerOptions) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         check_exposure(listener, bool(keys), options.no_api_key)
+        hosts = allowed_hosts(options.allowed_host, listener, bool(keys))
         gc.disable()  # what imports make stays: looking for garbage in it takes a tenth of their time
         from smartspec.engine.import_transformers import import_transformers
 
@@ -148,6 +152,7 @@ def serve(options: ServerOptions) -> None:
             classes=classes,
             access_log=options.access_log,
             cors_origins=origins,
+            allowed_hosts=hosts,
             speculator=None if options.speculator is None else load_speculator(options.speculator, engine),
         )
         run(engine, thread, listener, options.drain_seconds, app_options)
