@@ -38,6 +38,9 @@ class ServerOptions:
         Path | None, typer.Option(help="TOML file of these options.", callback=use_config_file, is_eager=True)
     ] = None
     model: Annotated[str | None, typer.Option(help="Hugging Face id, folder or GGUF file (default: built in).")] = None
+    chat_template: Annotated[
+        str | None, typer.Option(help="Name of one of the model's chat templates, or a file (default: its default).")
+    ] = None
     drafter: Annotated[
         str | None,
         typer.Option(
@@ -176,8 +179,8 @@ def load_speculator(name: str, engine: "Engine") -> "tuple[AsyncEngine, str]":
 
     thread = EngineThread()
     config = replace(
-        engine.config, model=name, drafters=None, max_model_len=None, datastore=None, datastore_memory=None,
-        decision_log=None,
+        engine.config, model=name, chat_template=None, drafters=None, max_model_len=None, datastore=None,
+        datastore_memory=None, decision_log=None,
     )  # fmt: skip
     small = thread.submit(partial(build_engine, config, report=partial(print, flush=True))).result()
     check_same_vocabulary(engine.loaded, small.loaded, "use a --speculator of the same family")
@@ -195,6 +198,7 @@ def engine_config_of(options: ServerOptions) -> "EngineConfig":
 
     given = {"model": options.model, "max_draft_tokens": options.max_draft_tokens}
     return EngineConfig(
+        chat_template=options.chat_template,
         drafters=None if options.drafter is None else parse_drafters(options.drafter),
         policy=options.policy,
         dtype=options.dtype,

@@ -1,8 +1,8 @@
 """What the pages of web sites may not do with a server that needs no key, in a browser that reaches it.
 
 A site whose name is made to lead to this machine (DNS rebinding) counts as the server's own page: the Host that the
-browser sends gives it away. A page may also send POSTs elsewhere without asking, if not read the answers: the browser
-says where they come from. Other programs send neither a foreign Host nor an Origin.
+browser sends gives it away. A page may also send POSTs elsewhere, if not read the answers: the browser says where
+they come from. Other programs send neither a foreign Host nor an Origin.
 """
 
 import ipaddress
