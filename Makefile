@@ -11,6 +11,7 @@ VLLM_VENV := .venv-vllm$(patsubst %,-%,$(filter-out 0.32.0,$(VLLM_VERSION)))
 VLLM_PIP := $(VLLM_VENV)/bin/python -m pip install -qq --disable-pip-version-check
 
 # Clients bring web frameworks and cloud libraries of their own.
+# The tests behind nginx are left out where there is none: apt-get install nginx-light.
 # inference-perf is left out below Python 3.12, vLLM's bench where `make test-vllm` has not installed it.
 CLIENTS_VENV := .venv-clients
 CLIENTS_PYTHON ?= $(PYTHON)
@@ -29,7 +30,7 @@ help:
 	@echo "make test-gpu                        install vLLM for GPUs, then compare answers and speed on this machine's,"
 	@echo "                                     and test the embedded engine there"
 	@echo "make test-gpu BUNDLE=FOLDER          the same and more without a network (benchmarks/gpu_bundle.py)"
-	@echo "make test-clients                    install other people's clients, then run them against a server"
+	@echo "make test-clients                    install other people's clients, then run them against a server (behind nginx too, if there is one)"
 	@echo "make coverage                        the tests, with the lines they do not reach"
 	@echo "make clean                           remove the virtual environment and caches"
 

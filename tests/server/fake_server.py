@@ -26,6 +26,12 @@ MAX_BATCH = 4
 MAX_QUEUE = 4
 
 
+class NeverHalfClosed(LimitedConnection):
+    """Its clients have left when they have closed their side, however early."""
+
+    half_close_seconds = -1.0
+
+
 @dataclass(frozen=True)
 class FakeServer:
     """A running server. http: a plain client, client: OpenAI's."""

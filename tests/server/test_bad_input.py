@@ -1,12 +1,16 @@
 """Bad requests: each gets OpenAI's error shape and a message that names the matter, and the server goes on."""
 
 import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
 import httpx
 import openai
 import pytest
-from fake_server import MAX_BATCH, MAX_MODEL_LEN, MAX_QUEUE, MODEL
+from fake_server import MAX_BATCH, MAX_MODEL_LEN, MAX_QUEUE, MODEL, eventually
+
+from smartspec.engine.models import chat_templates
 
 MEBIBYTE = 2**20
 USER = {"role": "user", "content": "Hi"}
@@ -190,6 +194,42 @@ def test_body_just_under_the_limit_is_read(server):
 def test_model_without_chat_template(server, tokenizer, monkeypatch):
     monkeypatch.setattr(tokenizer, "chat_template", None)
     check_error(server.chat(messages=[USER]), 400, None, "chat template", "/v1/completions")
+
+
+def test_model_with_templates_for_tools_alone(server, tokenizer, monkeypatch):
+    template = "{{ tools | length }} {{ messages[0].content }}"
+    monkeypatch.setattr(tokenizer, "chat_template", {"tool_use": template, "rag": ""})
+    check_error(server.chat(messages=[USER]), 400, "tools", "rag, tool_use", "--chat-template")
+    tool = {"type": "function", "function": {"name": "f"}}
+    assert server.chat(messages=[USER], tools=[tool]).json()["choices"][0]["message"]["content"].startswith("1 ")
+
+
+@pytest.mark.parametrize(
+    ("template", "word"),
+    [
+        ("{{ 1 / 0 }}", "division"),
+        ("{{ messages[9].content.x }}", "no element 9"),
+        ("{{ 'x' * 2000000 }}", "2000000 characters"),
+        ("{% for a in range(99999) %}{{ 'x' * 99 }}{% endfor %}", "9899901 characters"),
+    ],
+)
+def test_chat_templates_that_fail_or_print_without_end(server, tokenizer, monkeypatch, template, word):
+    monkeypatch.setattr(tokenizer, "chat_template", template)
+    check_error(server.chat(messages=[USER]), 400, "messages", word)
+
+
+def test_chat_templates_that_do_not_end_hold_nobody_up(server, tokenizer, monkeypatch):
+    """More of them than there are threads to read bodies in, all at once."""
+    monkeypatch.setattr(chat_templates, "QUICK_SECONDS", 0.1)
+    monkeypatch.setattr(chat_templates, "MAX_SECONDS", 0.5)
+    loop = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+    monkeypatch.setattr(tokenizer, "chat_template", loop)
+    with ThreadPoolExecutor(12) as pool:
+        chats = [pool.submit(server.chat, messages=[USER]) for _ in range(12)]
+        assert server.complete(prompt="One two").json()["choices"][0]["text"] == "One two"
+        for chat in chats:
+            check_error(chat.result(), 400, "messages", "longer than")
+    eventually(lambda: not any(thread.name == "chat template" for thread in threading.enumerate()))
 
 
 def test_chat_template_that_refuses(server, tokenizer, monkeypatch):

@@ -15,6 +15,7 @@ from smartspec.engine.runtime.async_engine import AsyncEngine
 from smartspec.server.anthropic.routes import message_routes
 from smartspec.server.http.access_log import AccessLog
 from smartspec.server.http.body import MAX_BODY_BYTES, RequestBody
+from smartspec.server.http.browsers import BrowserCheck
 from smartspec.server.http.errors import APIError, install_error_handlers
 from smartspec.server.http.keys import OPEN_PATHS, ApiKeys, KeyCheck
 from smartspec.server.http.parsing import BodyParser
@@ -54,8 +55,9 @@ class AppOptions:
     """What an operator chooses. keys: who may use it, by default all. strict_fields: bodies with anything that this
     server does not know are refused. has_page: whether `/` shows what the server does. classes: what is said of
     requests by their workload class. access_log: whether there is a line in the log for every request. cors_origins:
-    sites whose pages may call this server, `*` for all. speculator: an engine of a smaller model with the same
-    tokenizer, and its name; with it reasoning steps can be speculated on (see reasoning), which is lossy."""
+    sites whose pages may call this server, `*` for all. allowed_hosts: names of the server, where browsers are not
+    trusted (see http.browsers); None: whatever a request calls it. speculator: an engine of a smaller model with the
+    same tokenizer, and its name; with it reasoning steps can be speculated on (see reasoning), which is lossy."""
 
     keys: ApiKeys = field(default_factory=ApiKeys)
     strict_fields: bool = False
@@ -63,6 +65,7 @@ class AppOptions:
     classes: WorkloadClasses = field(default_factory=lambda: WorkloadClasses({}))
     access_log: bool = False
     cors_origins: Sequence[str] = ()
+    allowed_hosts: Sequence[str] | None = None
     max_body_bytes: int = MAX_BODY_BYTES
     speculator: tuple[AsyncEngine, str] | None = None
 
@@ -89,6 +92,8 @@ def create_app(
     app.add_middleware(RequestBody, max_bytes=options.max_body_bytes)
     # Keys are checked before the body is read. The page's files hold no user data: that comes from paths with a key.
     app.add_middleware(KeyCheck, keys=options.keys, open_paths={*OPEN_PATHS, *FILES})
+    if options.allowed_hosts is not None:
+        app.add_middleware(BrowserCheck, hosts=options.allowed_hosts, origins=options.cors_origins)
     app.add_middleware(AccessLog, count=metrics.observe_answer, log=options.access_log)
     if options.cors_origins:  # a browser's preflight request has no key, so CORS comes before the check of keys
         allowed = {"allow_methods": ["*"], "allow_headers": ["*"], "expose_headers": ["X-Request-Id", CLIPPED_HEADER]}

@@ -11,6 +11,7 @@ from smartspec.engine.runtime.async_engine import EngineError, EngineStopped, No
 RETRY_AFTER_SECONDS = 1
 TYPES = {
     401: "authentication_error",
+    403: "permission_error",
     404: "not_found_error",
     429: "rate_limit_error",
     500: "server_error",

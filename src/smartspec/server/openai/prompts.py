@@ -4,8 +4,7 @@ import json
 from collections.abc import Iterable
 from inspect import signature
 
-from jinja2 import TemplateError
-
+from smartspec.engine.models.chat_templates import ChatTemplate, ChatTemplateError
 from smartspec.engine.runtime.async_engine import AsyncEngine
 from smartspec.server.http.errors import APIError
 from smartspec.server.openai import thoughts
@@ -28,6 +27,7 @@ class PromptReader:
 
     def __init__(self, tokenizer, engine: AsyncEngine):
         self._tokenizer = tokenizer
+        self._template = ChatTemplate(tokenizer)
         self._token_texts = engine.token_texts
         self._vocab_size = engine.vocab_size
         self._max_model_len = engine.max_model_len
@@ -41,28 +41,37 @@ class PromptReader:
 
     def read_chat(self, body: ChatBody | TokenizeBody) -> list[int]:
         """Token ids of the conversation in the model's chat template, ready for the assistant to go on."""
-        if self._tokenizer.chat_template is None:
-            raise APIError(400, "this model has no chat template: use /v1/completions", code="no_chat_template")
         tools = [tool.for_template() for tool in body.offered_tools]
         self._check_length("tools", len(json.dumps(tools)))
         self._check_length("messages", sum(map(num_characters, body.messages)))
-        knows_tools = "tools" in self._tokenizer.get_chat_template(tools=tools or None)
+        template = self._template_text(tools)
+        knows_tools = "tools" in template
         messages = to_template(body.messages) if knows_tools else to_plain_template(body.messages, tools)
         if reserved := self._template_parameters & body.chat_template_kwargs.keys():
             name = f"chat_template_kwargs.{min(reserved)}"
             raise APIError(400, f"{name} is not a variable of chat templates", name, "invalid_value")
         try:
-            text = self._tokenizer.apply_chat_template(
+            text = self._template.render(
                 messages,
+                chat_template=template,
                 tools=tools if tools and knows_tools else None,
                 add_generation_prompt=body.add_generation_prompt and not body.continue_final_message,
                 continue_final_message=body.continue_final_message,
-                tokenize=False,
                 **body.template_variables(),
             )
-        except (TemplateError, TypeError, ValueError) as error:  # whatever a template does with what it is given
+        except ChatTemplateError as error:
             raise APIError(400, f"the chat template refuses these messages: {error}", "messages") from error
+        self._check_length("messages", len(text), "has, in the chat template,")
         return self._tokenize(text, add_special_tokens=False)
+
+    def _template_text(self, tools: list[dict]) -> str:
+        try:
+            text = self._template.text(tools)
+        except ChatTemplateError as error:
+            raise APIError(400, str(error), "tools", "no_chat_template") from error
+        if text is None:
+            raise APIError(400, "this model has no chat template: use /v1/completions", code="no_chat_template")
+        return text
 
     def predicted(self, body: ChatBody) -> tuple[int, ...]:
         """Token ids of the predicted output, none without one."""
@@ -163,13 +172,13 @@ class PromptReader:
         encoding = self._tokenizer(text, add_special_tokens=add_special_tokens)
         return encoding["input_ids"]
 
-    def _check_length(self, param: str, num_characters: int) -> None:
+    def _check_length(self, param: str, num_characters: int, verb: str = "has") -> None:
         """Refuse what cannot fit without the seconds it takes to tokenise megabytes."""
         if num_characters > self._longest_token * self._max_model_len:
             raise APIError(
                 400,
-                f"{'prompt is too long: ' * (param in PROMPT_PARTS)}{param} has {num_characters} characters, more than "
-                f"fit the context of {self._max_model_len} tokens",
+                f"{'prompt is too long: ' * (param in PROMPT_PARTS)}{param} {verb} {num_characters} characters, more "
+                f"than fit the context of {self._max_model_len} tokens",
                 param,
                 "context_length_exceeded",
             )

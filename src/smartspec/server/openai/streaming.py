@@ -62,12 +62,13 @@ class Call:
 
 
 class EventStream(Response):
-    """Server-sent events. When the response ends, for any reason, the source of the events is closed."""
+    """Server-sent events. When the response ends, for any reason, the source of the events is closed. Proxies are told
+    to pass each on as it comes: nginx would gather them."""
 
     media_type = "text/event-stream"
 
     def __init__(self, events: AsyncIterator[bytes], headers: Mapping[str, str] | None = None):
-        super().__init__(headers={"Cache-Control": "no-cache", **(headers or {})})
+        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **(headers or {})})
         del self.headers["content-length"]
         self._events = events
 

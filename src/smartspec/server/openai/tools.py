@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
 from smartspec.server.http.body_model import Body, Ignored, JsonObject
 from smartspec.server.openai.offered_tools import CanBeDemanded, functions_of, with_allowed_tools
+from smartspec.server.structured.closed_schema import closed_parameters
 from smartspec.server.structured.fields import JSON_OPTIONS, check_schema_size
 from smartspec.server.structured.json_text import read_json
 
@@ -154,32 +155,23 @@ class CallGrammar:
     several: bool = False
 
     def definition(self) -> str:
-        """Raises ValueError if schemas are too long."""
+        """Raises ValueError for schemas that are too long, and as closed_parameters."""
         # Each schema is a root of its own, so that references inside it hold.
         calls = rf'call ("\n" call){{0,{MAX_CALLS - 1}}}' if self.several else "call"
         rules = [f"start: {calls}"]
         if self.answer is not None:
             rules = [f"start: {calls} | answer", f"answer: {_json(self.answer)}"]
+        check_schema_size(json.dumps([tool.function.parameters for tool in self.tools]))
         names = []
         for number, tool in enumerate(self.tools):
             opening = json.dumps(f'{BEGIN}\n{{"name": {json.dumps(tool.function.name)}, "arguments": ')
             closing = json.dumps(f"}}\n{END}")
             names.append(f"call_{number}")
             rules.append(f"call_{number}: {opening} arguments_{number} {closing}")
-            rules.append(f"arguments_{number}: {_json(_closed(tool.function.parameters))}")
+            rules.append(f"arguments_{number}: {_json(closed_parameters(tool.function.parameters))}")
         text = "\n".join([*rules, f"call: {' | '.join(names)}"])
         check_schema_size(text)
         return LLMatcher.grammar_from_lark(text)
-
-
-def _closed(schema: JsonValue) -> JsonValue:
-    """The schema with no arguments but those that it names: by default, JSON schemas allow any others."""
-    if isinstance(schema, list):
-        return [_closed(part) for part in schema]
-    if not isinstance(schema, dict):
-        return schema
-    closed = {name: _closed(part) for name, part in schema.items()}
-    return {"additionalProperties": False} | closed if isinstance(schema.get("properties"), dict) else closed
 
 
 def _json(schema: dict) -> str:
