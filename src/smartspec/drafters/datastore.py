@@ -18,6 +18,7 @@ one after the other, little-endian:
 
 import json
 import mmap
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -93,12 +94,13 @@ class Datastore:
         for num_tokens, mask in LONGEST_FIRST:
             key = context & mask
             bucket = key % self._num_buckets
-            for place in range(self._buckets[bucket], self._buckets[bucket + 1]):
-                if self._keys[place] == key:
-                    pairs = slice(self._first[place], self._first[place + 1])
-                    total = self._totals[place]
-                    shares = [count / (total + 1) for count in self._counts[pairs]]
-                    return Found(self._tokens[pairs].tolist(), shares, num_tokens)
+            end = self._buckets[bucket + 1]
+            place = bisect_left(self._keys, key, self._buckets[bucket], end)  # however many contexts share the bucket
+            if place < end and self._keys[place] == key:
+                pairs = slice(self._first[place], self._first[place + 1])
+                total = self._totals[place]
+                shares = [count / (total + 1) for count in self._counts[pairs]]
+                return Found(self._tokens[pairs].tolist(), shares, num_tokens)
         return NOTHING
 
     def check_for(self, tokenizer: str, vocab_size: int, model: str) -> None:
