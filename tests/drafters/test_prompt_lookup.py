@@ -69,7 +69,7 @@ class CountedText(np.ndarray):
         return super().__eq__(other)
 
 
-LENGTH = 20_000
+LENGTH = 2 * MOST_BYTES
 HOSTILE = {
     "bytes match between all tokens": [1] * LENGTH + [256],
     "zeros": [0] * LENGTH + [0],

@@ -61,6 +61,11 @@ def test_keys_of_a_file(tmp_path):
     path = tmp_path / "keys"
     path.write_text("# clients\nalpha\nbéta 2.5  # the large one\n\n", encoding="utf-8")
     assert read_key_file(path) == {"alpha": 1.0, "béta": 2.5}
+    path.write_bytes("\ufeffalpha\r\nbeta 2.5\r\n".encode())  # as editors on Windows write it
+    assert read_key_file(path) == {"alpha": 1.0, "beta": 2.5}
+    path.write_text("alpha", encoding="utf-16")
+    with pytest.raises(ValueError, match="keys is no text in UTF-8: save it as UTF-8"):
+        read_key_file(path)
     for text, problem in (("", "holds no keys"), ("a\na", "line 2"), ("a 0", "line 1"), ("a b", "line 1")):
         path.write_text(text)
         with pytest.raises(ValueError, match=problem):

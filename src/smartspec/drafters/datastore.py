@@ -30,6 +30,9 @@ from smartspec.drafters.recycling import LONGEST_FIRST
 
 FORMAT = 1
 HEADER, NGRAMS = "datastore.json", "ngrams.bin"
+MOST_SCANNED = (
+    16  # contexts of a bucket, of which there are two on average; in larger ones the place is found by halves
+)
 REBUILD = "build it again with `smartspec datastore build`"
 
 
@@ -94,13 +97,16 @@ class Datastore:
         for num_tokens, mask in LONGEST_FIRST:
             key = context & mask
             bucket = key % self._num_buckets
-            end = self._buckets[bucket + 1]
-            place = bisect_left(self._keys, key, self._buckets[bucket], end)  # however many contexts share the bucket
-            if place < end and self._keys[place] == key:
-                pairs = slice(self._first[place], self._first[place + 1])
-                total = self._totals[place]
-                shares = [count / (total + 1) for count in self._counts[pairs]]
-                return Found(self._tokens[pairs].tolist(), shares, num_tokens)
+            begin, end = self._buckets[bucket], self._buckets[bucket + 1]
+            if end - begin > MOST_SCANNED:
+                begin = bisect_left(self._keys, key, begin, end)
+                end = min(begin + 1, end)
+            for place in range(begin, end):
+                if self._keys[place] == key:
+                    pairs = slice(self._first[place], self._first[place + 1])
+                    total = self._totals[place]
+                    shares = [count / (total + 1) for count in self._counts[pairs]]
+                    return Found(self._tokens[pairs].tolist(), shares, num_tokens)
         return NOTHING
 
     def check_for(self, tokenizer: str, vocab_size: int, model: str) -> None:

@@ -14,7 +14,7 @@ from smartspec.control.records import DrafterSpec
 from smartspec.core.batch import NO_DRAFT, Draft, chain
 from smartspec.drafters.model_free import FORCED, ModelFreeDrafter
 
-MOST_BYTES = 8192  # tokens that are searched as bytes, the last ones
+MOST_BYTES = 1 << 14  # tokens that are searched as bytes, the last ones
 
 
 class PromptLookupDrafter(ModelFreeDrafter):
@@ -48,12 +48,18 @@ def _longest_match(token_ids: np.ndarray, max_match: int) -> tuple[int, int]:
 
     (0, 0) where even the last token is new.
     """
-    last = token_ids[-MOST_BYTES:]
-    found = _search_bytes(last, max_match)
-    if found is None or (found[1] < max_match and len(last) < len(token_ids)):
-        return _search_arrays(token_ids, max_match)
-    source, num_matched = found
-    return (source + len(token_ids) - len(last) if num_matched else 0), num_matched
+    num_before = len(token_ids) - MOST_BYTES
+    found = _search_bytes(token_ids if num_before <= 0 else token_ids[num_before:], max_match)
+    if found is None:
+        return _search_arrays(token_ids, max_match, len(token_ids) - 1)
+    if num_before <= 0:
+        return found
+    source, num_matched = found[0] + num_before, found[1]
+    if num_matched < max_match:
+        before = _search_arrays(token_ids, max_match, min(num_before + max_match, len(token_ids)) - 1)
+        if before[1] > num_matched:
+            return before
+    return (source if num_matched else 0), num_matched
 
 
 def _search_bytes(token_ids: np.ndarray, max_match: int) -> tuple[int, int] | None:
@@ -73,12 +79,13 @@ def _search_bytes(token_ids: np.ndarray, max_match: int) -> tuple[int, int] | No
     return source, num_matched
 
 
-def _search_arrays(token_ids: np.ndarray, max_match: int) -> tuple[int, int]:
-    """The text is compared with the last token, then with the one before it, and so on: max_match times at most."""
-    is_match, num_matched, num_tokens = np.ones(len(token_ids), dtype=bool), 0, len(token_ids)
-    while num_matched < min(max_match, num_tokens - 1):
+def _search_arrays(token_ids: np.ndarray, max_match: int, end: int) -> tuple[int, int]:
+    """Of matches among the tokens before end. They are compared with the last token, then with the one before it, and
+    so on: max_match times at most."""
+    is_match, num_matched = np.ones(end + 1, dtype=bool), 0
+    while num_matched < min(max_match, end):
         # Whether so many tokens from each place on, and one more, are those at the end.
-        is_longer = token_ids[: num_tokens - num_matched - 1] == token_ids[num_tokens - num_matched - 1]
+        is_longer = token_ids[: end - num_matched] == token_ids[len(token_ids) - num_matched - 1]
         is_longer &= is_match[1:]
         if not is_longer.any():
             break
