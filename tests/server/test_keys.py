@@ -9,7 +9,9 @@ from fake_server import MODEL, running_server
 
 from smartspec.cli.access import KEY_VARIABLES, api_keys, check_exposure, cors_origins
 from smartspec.cli.serve import bind
+from smartspec.core.origin import key_of
 from smartspec.server.http.keys import ApiKeys, read_key_file
+from smartspec.server.openai.completion_body import CompletionBody
 
 
 def bearer(key: str) -> dict[str, bytes]:
@@ -70,6 +72,17 @@ def test_keys_of_a_file(tmp_path):
         path.write_text(text)
         with pytest.raises(ValueError, match=problem):
             read_key_file(path)
+
+
+@pytest.mark.parametrize("salt", [None, "own", "two words", "0" * 64 + " own"])
+def test_whatever_salt_a_request_names_it_belongs_to_its_key(salt):
+    """Its bounds are what counts, and no other key's."""
+    fields = {"prompt": [1], "cache_salt": salt}
+    scope = {"path": "/v1/completions", "headers": [(b"x-api-key", b"alpha")], "client": ("127.0.0.1", 1)}
+    client = ApiKeys({"alpha": 1.0}).origin(scope)
+    assert key_of(CompletionBody(**fields).origin(client).cache_salt) == client.client
+    for keys in (ApiKeys(), ApiKeys({"alpha": 1.0}, shared_cache=True)):
+        assert key_of(CompletionBody(**fields).origin(keys.origin(scope)).cache_salt) == ""
 
 
 @pytest.mark.parametrize("key", ["", "two words", "tab\t"])

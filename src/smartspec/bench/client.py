@@ -169,14 +169,14 @@ async def send_request(
 ) -> RequestRecord:
     """Send one request and read its answer to the end. Failures are recorded, not raised.
 
-    A server that says when to come back is asked again then; the time counts as the request's.
+    A server that says when to come back gets the request again then; the time counts as the request's.
     run_start: time.perf_counter() at the start of the run.
     """
     answer = StreamedAnswer()
     start = time.perf_counter()
     try:
         async with asyncio.timeout(target.timeout_seconds):
-            while (seconds := await _ask(client, target, request_body(target, request), answer)) is not None:
+            while (seconds := await _read_response(client, target, request_body(target, request), answer)) is not None:
                 answer.num_refusals += 1
                 if time.perf_counter() - start + seconds >= target.timeout_seconds:
                     answer.error = (
@@ -211,7 +211,7 @@ async def send_request(
     )
 
 
-async def _ask(client: httpx.AsyncClient, target: Target, body: dict, answer: StreamedAnswer) -> float | None:
+async def _read_response(client: httpx.AsyncClient, target: Target, body: dict, answer: StreamedAnswer) -> float | None:
     """Read one answer to its end. If the server says to come back, after how many seconds. Raises ValueError or
     httpx.HTTPError where there is no answer."""
     path = "/v1/chat/completions" if target.chat else "/v1/completions"

@@ -29,7 +29,7 @@ class AnswerMemory:
         self._nothing = FinishedAnswers()  # of all salts without an answer; none is added to it
         self._running: dict[int, Request] = {}
         # Of each key those that were not taken in whole, in the order of their turns.
-        self._behind: OrderedDict[str, deque[FinishedAnswers]] = OrderedDict()
+        self._unindexed: OrderedDict[str, deque[FinishedAnswers]] = OrderedDict()
 
     def of_salt(self, cache_salt: str) -> FinishedAnswers:
         """To be read."""
@@ -76,19 +76,19 @@ class AnswerMemory:
         if answers is None:
             answers = self._new(cache_salt, NO_TOKENS)
         if not answers.num_unread:
-            self._behind.setdefault(key_of(cache_salt), deque()).append(answers)
+            self._unindexed.setdefault(key_of(cache_salt), deque()).append(answers)
         answers.add(token_ids)
         if self._files is not None:
             self._files.append(cache_salt, token_ids)
 
     def _take_in(self, num_tokens: int) -> None:
         """Keys take turns, with equal parts, and so do the salts of a key."""
-        while self._behind and num_tokens > 0:
-            key, waiting = next(iter(self._behind.items()))
-            num_tokens -= waiting[0].index(max(1, num_tokens // len(self._behind)))
-            self._behind.move_to_end(key)
+        while self._unindexed and num_tokens > 0:
+            key, waiting = next(iter(self._unindexed.items()))
+            num_tokens -= waiting[0].index(max(1, num_tokens // len(self._unindexed)))
+            self._unindexed.move_to_end(key)
             waiting.rotate(-1)
             if not waiting[-1].num_unread:
                 waiting.pop()
             if not waiting:
-                del self._behind[key]
+                del self._unindexed[key]
