@@ -86,7 +86,7 @@ def _read_prompt(prompt: str | None, file: Path | None) -> str:
         raise ValueError("give either a PROMPT or --file FILE")
     if prompt is not None:
         return prompt
-    return sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+    return sys.stdin.read().removeprefix("\ufeff") if str(file) == "-" else file.read_text(encoding="utf-8-sig")
 
 
 def _tokenize(tokenizer, text: str, raw: bool) -> list[int]:

@@ -91,7 +91,8 @@ class CallReader:
         if call.requested_grammar is None:
             return call
         try:
-            return replace(call, grammar=await self._compiler.compiled(call.requested_grammar.definition))
+            grammar = await self._compiler.compiled(call.requested_grammar.definition, call.origin)
+            return replace(call, grammar=grammar)
         except ValueError as error:
             raise _refused(call.requested_grammar.field, error) from error
         except GrammarCheckFailed as error:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal, Self
 
 from llguidance import LLMatcher
-from pydantic import BeforeValidator, Field, JsonValue, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from smartspec.server.http.body_model import Body, Ignored, JsonObject
 from smartspec.server.openai.offered_tools import CanBeDemanded, functions_of, with_allowed_tools
