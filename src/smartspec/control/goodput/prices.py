@@ -84,9 +84,15 @@ def best_choice(
         fairness = settings.fairness if models else 0.0
     value_of_time = None
     if view.prefill_tokens and plan_uniform and any(drafter.kept_passes for drafter in estimates.drafters):
-        options = {"fairness": fairness, "remaining_tokens": remaining_tokens, "prefill_price": prefill_price}
         decoding = best_choice(
-            view.without_prefill(), estimates, settings, plan_uniform=plan_uniform, prices=prices, **options
+            view.without_prefill(),
+            estimates,
+            settings,
+            plan_uniform=plan_uniform,
+            fairness=fairness,
+            remaining_tokens=remaining_tokens,
+            prefill_price=prefill_price,
+            prices=prices,
         )
         return _beside_prefill(decoding, view, estimates)
     if view.prefill_tokens and view.num_rows and settings.prices_mixed_steps:
