@@ -83,28 +83,16 @@ def best_choice(
     if fairness is None:
         fairness = settings.fairness if models else 0.0
     value_of_time = None
+    options = {"plan_uniform": plan_uniform, "fairness": fairness, "remaining_tokens": remaining_tokens}
     if view.prefill_tokens and plan_uniform and any(drafter.kept_passes for drafter in estimates.drafters):
-        decoding = best_choice(
-            view.without_prefill(),
+        return _beside_prefill(
+            _without_prefill(view, estimates, settings, options, prefill_price=prefill_price, prices=prices),
+            view,
             estimates,
-            settings,
-            plan_uniform=plan_uniform,
-            fairness=fairness,
-            remaining_tokens=remaining_tokens,
-            prefill_price=prefill_price,
-            prices=prices,
         )
-        return _beside_prefill(decoding, view, estimates)
     if view.prefill_tokens and view.num_rows and settings.prices_mixed_steps:
         if prices is None:
-            alone = best_choice(
-                view.without_prefill(),
-                estimates,
-                settings,
-                plan_uniform=plan_uniform,
-                fairness=fairness,
-                remaining_tokens=remaining_tokens,
-            ).prices
+            alone = _without_prefill(view, estimates, settings, options).prices
             usual = max(alone.time, _off_goodput_of_projected_batch(view, estimates, settings.projected_batch))
             prices = Prices(prefill_price.value_of_time(usual, view, estimates) if prefill_price else usual, alone.off)
         value_of_time = prices.time
@@ -117,9 +105,9 @@ def best_choice(
     found = []
     for shaped in {id(each): each for each in map(estimates.of_width, widths)}.values():
         plan = partial(planner, view, shaped, target_seconds, value_of_time)
-        for drafter, without in _assignments(view, shaped, models):
+        for drafter, other in _assignments(view, shaped, models):
             drafter, draft_seconds = begun(
-                view, drafter, without, shaped, settings.draft_prefill, remaining_tokens, value_of_time, plan
+                view, drafter, other, shaped, settings.draft_prefill, remaining_tokens, value_of_time, plan
             )
             found.append((plan(drafter, draft_seconds), drafter, draft_seconds, shaped))
     with_passes = [option[0].gain for option in found if estimates.has_passes(option[1]).any()]
@@ -130,6 +118,11 @@ def best_choice(
     best = without_late_starters(best, drafter, view, estimates, settings.draft_prefill.ordinary_lag)
     survival = shaped.survival_of(drafter)
     return Choice(best, drafter, draft_seconds, target_seconds, prices, survival, fairness, shaped.width, of_passes)
+
+
+def _without_prefill(view: BatchView, estimates: Estimates, settings: GoodputSettings, options: dict, **more) -> Choice:
+    """The best plan of the same requests in a step of their own."""
+    return best_choice(view.without_prefill(), estimates, settings, **options, **more)
 
 
 def _target_seconds(
