@@ -35,7 +35,7 @@ class BrowserCheck:
             try:
                 self._check(scope)
             except APIError as error:
-                return await error_response(error)(scope, receive, send)
+                return await error_response(error, scope)(scope, receive, send)
         await self._app(scope, receive, send)
 
     def _check(self, scope: Scope) -> None:
