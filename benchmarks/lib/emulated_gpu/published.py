@@ -1,9 +1,15 @@
-"""Times of steps on real H100s, as others have published them, and what the roofline says of the same steps."""
+"""Times of steps on real H100s, measured here and published by others, and what the roofline says of the same steps."""
 
+import json
 from dataclasses import dataclass
+from pathlib import Path
 
 from lib.emulated_gpu.setups import SETUPS
 
+MEASURED = "measured, vLLM 0.33"
+H100 = Path(__file__).parents[3] / "docs" / "results" / "h100.jsonl"
+LEAST_WAITING = 0.05  # of a cell's time: with less, the GPU waits for the host, and its own time is not seen
+MEAN_CONTEXT = 128 + 192 // 2  # tokens of a request in these cells: a prompt and half an answer
 LAMBDA = "Lambda, vLLM 0.6.0"
 SMARTSPEC = "SmartSpec's fit"
 
@@ -32,6 +38,18 @@ _INTERVALS = (
 # arXiv 2406.14066's prototype on H100s: milliseconds of a constant, per fed token and per token in the KV.
 _FITS = {"8b-h100": (6.939, 1.844e-2, 4.859e-5), "70b-4xh100": (18.345, 6.402e-2, 6.244e-5)}
 _FIT_STEPS = ((1, 1), (32, 1), (128, 1), (1, 4), (32, 4))
+
+
+def measured_steps() -> list[PublishedStep]:
+    """Steps without drafts and without prefill of benchmarks/gpu_cells.py, job off: the median of each level."""
+    cells = [json.loads(line) for line in H100.read_text(encoding="utf-8").splitlines()]
+    cells = [cell for cell in cells if cell.get("job") == "off" and cell.get("waiting", 0.0) >= LEAST_WAITING]
+    return [
+        PublishedStep(MEASURED, "8b-h100", cell["level"], 1, cell["level"] * MEAN_CONTEXT, kind["ms"])
+        for cell in cells
+        for kind in cell["alike"]
+        if kind["graph"] == "full" and not kind["prefill"]
+    ]
 
 
 def published_steps() -> list[PublishedStep]:

@@ -201,6 +201,8 @@ def load_models(config: EngineConfig, report: Callable[[str], None] = lambda tex
 
 def with_chat_template(loaded: LoadedModel, choice: str | None) -> LoadedModel:
     """The model with the template chosen, see choose_template, and ending its answers where that does."""
+    if loaded.tokenizer is None:  # a model that is fed token ids alone
+        return loaded
     choose_template(loaded.tokenizer, choice)
     end = template_end(loaded.tokenizer)
     return loaded if end is None else replace(loaded, eos_token_ids=loaded.eos_token_ids | {end})
