@@ -126,15 +126,13 @@ def serve(options: ServerOptions) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         check_exposure(listener, bool(keys), options.no_api_key)
-        gc.disable()  # what imports make stays: looking for garbage in it takes a tenth of their time
-        from smartspec.engine.import_transformers import import_transformers
+        from smartspec.engine.import_transformers import quick_imports
 
-        import_transformers()
-        from smartspec.engine.runtime.build import build_engine
-        from smartspec.engine.runtime.engine_thread import EngineThread
+        with quick_imports():
+            from smartspec.engine.runtime.build import build_engine
+            from smartspec.engine.runtime.engine_thread import EngineThread
 
-        gc.freeze()
-        gc.enable()
+            gc.freeze()
         configure_logs(options.log_format)
         thread = EngineThread()
         building = thread.submit(partial(build_engine, engine_config, report=partial(print, flush=True)))
@@ -154,7 +152,6 @@ def serve(options: ServerOptions) -> None:
     except KeyboardInterrupt:
         pass
     finally:
-        gc.enable()
         listener.close()
         if engine is not None:
             engine.close()

@@ -110,6 +110,7 @@ def build_engine(config: EngineConfig, report: Callable[[str], None] = lambda te
         note_drift(path, latency.drift, logger.warning)
 
     def measure_again(interrupted: Callable[[], bool]) -> None:
+        executor.use_all_cores()
         if not could_be_better(models.target, models.profiled, config.max_batch):
             return
         scheduler.start_over()  # cached prefixes are overwritten

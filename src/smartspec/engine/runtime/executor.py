@@ -16,6 +16,7 @@ from smartspec.core.request import Request
 from smartspec.engine.attention.ragged import Segment
 from smartspec.engine.attention.tree_mask import tree_mask
 from smartspec.engine.models.model_runner import ModelRunner
+from smartspec.engine.runtime.free_cores import FreeCores
 from smartspec.engine.sampling.divergence import divergences
 from smartspec.engine.sampling.forced_acceptance import verify_forced
 from smartspec.engine.sampling.logprobs import prompt_logprobs
@@ -42,6 +43,7 @@ class LiveExecutor:
         self._is_forced = forced_acceptance is not None
         self._verify = verify if forced_acceptance is None else partial(verify_forced, forced_acceptance)
         self.drafters = drafters
+        self.free_cores = FreeCores() if runner.device.type == "cpu" else None
         self._step_began = 0.0
         self._was_queried = False  # whether any drafter was, in the step under way
         self._draft_seconds = 0.0
@@ -52,8 +54,15 @@ class LiveExecutor:
         """Seconds on the clock that EngineCore.step's now must come from."""
         return time.monotonic()
 
+    def use_all_cores(self) -> None:
+        """Passes run on all threads, until other processes are seen to use the cores."""
+        if self.free_cores is not None:
+            self.free_cores.use_all()
+
     def begin_step(self, batch: Batch, now: float) -> tuple[DrafterQuery, ...]:
         self._step_began, self._was_queried = now, False
+        if self.free_cores is not None:
+            self.free_cores.adapt(now)
         self.runner.apply(batch.memory_ops)
         for drafter in self.drafters:
             drafter.begin_step(batch)
