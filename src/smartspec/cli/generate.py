@@ -1,6 +1,7 @@
 """`smartspec generate`: one prompt, answered in this process and streamed to the terminal."""
 
 import asyncio
+import gc
 import sys
 import time
 from dataclasses import dataclass
@@ -59,6 +60,7 @@ def generate(options: Question) -> None:
         from smartspec.engine.runtime.config import EngineConfig, parse_drafters
         from smartspec.engine.runtime.engine_thread import EngineThread
 
+        gc.freeze()  # the end of the process need not take it apart
     chosen = {} if options.model is None else {"model": options.model}
     params = SamplingParams(max_tokens=options.max_tokens, temperature=options.temperature, seed=options.seed)
     config = EngineConfig(

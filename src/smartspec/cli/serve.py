@@ -126,6 +126,7 @@ def serve(options: ServerOptions) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         check_exposure(listener, bool(keys), options.no_api_key)
+        print("loading libraries", flush=True)
         from smartspec.engine.import_transformers import quick_imports
 
         with quick_imports():

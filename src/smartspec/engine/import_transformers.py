@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
 
+from smartspec.engine.transformers_index import import_indexed
+
 COMPILER = "torch._dynamo"
 _MARKS = ("disable", "allow_in_graph", "assume_constant_result")
 
@@ -20,6 +22,7 @@ def import_transformers() -> None:
     if "transformers" in sys.modules or COMPILER in sys.modules:
         return
     _defer_compiler()
+    import_indexed()
     _say_there_is_no_distributed()
     import transformers.modeling_utils  # noqa: F401
 
