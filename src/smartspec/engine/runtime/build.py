@@ -35,6 +35,7 @@ from smartspec.engine.runtime.config import BLOCK_SIZE, EngineConfig
 from smartspec.engine.runtime.decision_log import DecisionLog
 from smartspec.engine.runtime.drafter_kinds import kind_of_drafter, may_draw, prepare_drafter
 from smartspec.engine.runtime.executor import LiveExecutor
+from smartspec.engine.runtime.free_cores import FreeCores
 from smartspec.engine.runtime.kernel_report import kernel_report
 from smartspec.engine.runtime.profile import (
     cache_path,
@@ -100,7 +101,9 @@ def build_engine(config: EngineConfig, report: Callable[[str], None] = lambda te
         max_model_len=models.target.max_len,
         max_draft_tokens=config.max_draft_tokens,
     )
-    executor = LiveExecutor(models.target, drafters, config.measures_divergence, config.forced_acceptance)
+    # torch's own operators may round otherwise on another number of threads, our kernels do not.
+    free_cores = None if models.target.loaded.fused_pass is None else FreeCores()
+    executor = LiveExecutor(models.target, drafters, config.measures_divergence, config.forced_acceptance, free_cores)
     brain = controller if config.strict else SafeController(controller, logger.exception)
     core = EngineCore(scheduler, executor, brain)
     loaded = models.target.loaded
@@ -110,7 +113,8 @@ def build_engine(config: EngineConfig, report: Callable[[str], None] = lambda te
         note_drift(path, latency.drift, logger.warning)
 
     def measure_again(interrupted: Callable[[], bool]) -> None:
-        executor.use_all_cores()
+        if free_cores is not None:
+            free_cores.use_all()  # what a profile is for
         if not could_be_better(models.target, models.profiled, config.max_batch):
             return
         scheduler.start_over()  # cached prefixes are overwritten

@@ -29,7 +29,8 @@ class LiveExecutor:
     """Runs what a step decides, and measures it. Implements core.engine_core.Executor.
 
     drafters: in the order of their numbers. measures_divergence: for policies that need it in Outcome.extras.
-    forced_acceptance: see sampling.forced_acceptance, None for verification by the target.
+    forced_acceptance: see sampling.forced_acceptance, None for verification by the target. free_cores: sets the threads
+    of passes, None for always the same.
     """
 
     def __init__(
@@ -38,12 +39,13 @@ class LiveExecutor:
         drafters: tuple[Drafter, ...] = (),
         measures_divergence: bool = False,
         forced_acceptance: float | None = None,
+        free_cores: FreeCores | None = None,
     ):
         self.runner, self._measures_divergence = runner, measures_divergence
+        self._free_cores = free_cores
         self._is_forced = forced_acceptance is not None
         self._verify = verify if forced_acceptance is None else partial(verify_forced, forced_acceptance)
         self.drafters = drafters
-        self.free_cores = FreeCores() if runner.device.type == "cpu" else None
         self._step_began = 0.0
         self._was_queried = False  # whether any drafter was, in the step under way
         self._draft_seconds = 0.0
@@ -54,15 +56,10 @@ class LiveExecutor:
         """Seconds on the clock that EngineCore.step's now must come from."""
         return time.monotonic()
 
-    def use_all_cores(self) -> None:
-        """Passes run on all threads, until other processes are seen to use the cores."""
-        if self.free_cores is not None:
-            self.free_cores.use_all()
-
     def begin_step(self, batch: Batch, now: float) -> tuple[DrafterQuery, ...]:
         self._step_began, self._was_queried = now, False
-        if self.free_cores is not None:
-            self.free_cores.adapt(now)
+        if self._free_cores is not None:
+            self._free_cores.adapt(now)
         self.runner.apply(batch.memory_ops)
         for drafter in self.drafters:
             drafter.begin_step(batch)
