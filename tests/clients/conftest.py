@@ -53,9 +53,9 @@ def short_url() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def run(url, tmp_path_factory) -> Callable[..., str]:
-    """Runs a program of the clients' environment; what it prints. It fails the test if the program fails."""
+    """Runs a program of the clients' environment against the server, or base; what it prints. It fails the test if the
+    program fails."""
     home = tmp_path_factory.mktemp("home")
-    keys = {"OPENAI_API_KEY": "unused", "OPENAI_BASE_URL": f"{url}/v1", "OPENAI_API_BASE": f"{url}/v1"}
     offline = {
         "HF_HUB_OFFLINE": "1",
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",
@@ -63,8 +63,9 @@ def run(url, tmp_path_factory) -> Callable[..., str]:
         "LLM_USER_PATH": str(home),
     }
 
-    def run_program(program: str, *arguments: str) -> str:
-        environment = {"PATH": os.environ["PATH"], "SMARTSPEC_URL": url} | keys | offline
+    def run_program(program: str, *arguments: str, base: str = url) -> str:
+        keys = {"OPENAI_API_KEY": "unused", "OPENAI_BASE_URL": f"{base}/v1", "OPENAI_API_BASE": f"{base}/v1"}
+        environment = {"PATH": os.environ["PATH"], "SMARTSPEC_URL": base} | keys | offline
         command = [str(CLIENTS / program), *arguments]  # an absolute path stays what it is
         done = subprocess.run(command, env=environment, cwd=home, capture_output=True, text=True, timeout=SECONDS)
         assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"

@@ -155,3 +155,34 @@ def test_blocks_balance_under_any_sequence(operations, num_blocks, block_size, n
             assert blocks.num_free_blocks == blocks.num_available_blocks == num_blocks
         check_balance(blocks)
         assert blocks.num_used_blocks == sum(blocks._held[slot] for slot in in_use)
+
+
+def cache(blocks: BlockManager, first: int, salt: str, num_blocks: int = 1) -> None:
+    """A request of that salt comes and goes, whose text begins with that token."""
+    token_ids = text(*range(first, first + num_blocks * blocks.block_size))
+    slot = blocks.acquire(None, len(token_ids))
+    assert blocks.grow(slot, len(token_ids))
+    blocks.release(slot, token_ids, salt)
+
+
+def is_cached(blocks: BlockManager, first: int, salt: str) -> bool:
+    return blocks.find_cached_prefix(text(*range(first, first + blocks.block_size)), salt) is not None
+
+
+@pytest.mark.parametrize(("num_slots", "num_blocks"), [(4, 100), (100, 8)], ids=["few slots", "few blocks"])
+def test_a_key_that_has_more_cached_makes_room_in_its_own(num_slots, num_blocks):
+    """Whatever salts it names, and however long the text of the other key is unused."""
+    blocks = BlockManager(num_blocks, block_size=4, num_slots=num_slots)
+    cache(blocks, 1000, "b", num_blocks=2)
+    for number in range(200):
+        cache(blocks, 2000 + 10 * number, f"a {number}")
+        check_balance(blocks)
+    assert is_cached(blocks, 1000, "b")
+    assert is_cached(blocks, 2000 + 10 * 199, "a 199") and not is_cached(blocks, 2000, "a 0")
+
+
+def test_of_one_key_the_longest_unused_goes_first():
+    blocks = BlockManager(100, block_size=4, num_slots=2)
+    for first in (100, 200, 300):
+        cache(blocks, first, "")
+    assert [is_cached(blocks, first, "") for first in (100, 200, 300)] == [False, True, True]

@@ -146,6 +146,15 @@ def test_class_numbers_are_bounded():
     assert [ids.of(name) for name in ("one more", "class 1", "class 3", "class 2")] == [2, 1, 3, 4]
 
 
+def test_a_client_that_names_many_classes_takes_the_numbers_of_none_of_another():
+    ids = ClassIds()
+    own = [ids.of(name, "a") for name in ("chat", "code")]
+    for number in range(3 * NUM_CLASSES):
+        ids.of(f"class {number}", "b")
+    assert [ids.of(name, "a") for name in ("chat", "code")] == own
+    assert len(ids._client_of) == len(ids._ids) == NUM_CLASSES - 1
+
+
 def test_what_is_learned_of_the_last_class_is_not_said_of_requests_without_one():
     """As many classes as there are numbers: the last to get one has a memory of its own."""
     ids = ClassIds()

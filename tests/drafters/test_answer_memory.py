@@ -14,8 +14,9 @@ from smartspec.core.request import Request, RequestStatus
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.drafters import answer_files
 from smartspec.drafters.answer_files import AnswerFiles
-from smartspec.drafters.answer_memory import AnswerMemory
+from smartspec.drafters.answer_memory import STEP_TOKENS, AnswerMemory
 from smartspec.drafters.datastore_drafter import DatastoreDrafter
+from smartspec.drafters.finished_answers import FinishedAnswers
 from smartspec.drafters.ngram_tree import NgramTreeDrafter
 from smartspec.drafters.recycling import MAX_SALTS
 
@@ -29,13 +30,24 @@ def as_text(token_ids) -> np.ndarray:
 
 def finish(memory: AnswerMemory, prompt=PROMPT, answer=ANSWER, salt="", request_id=0) -> None:
     """A request runs, and has ended when the next step begins."""
-    request = Request(
-        request_id, prompt, SamplingParams(max_tokens=len(answer)), seed=0, origin=Origin(cache_salt=salt)
-    )
-    memory.follow(Batch(prefill=(request,), num_prefill_tokens=(len(prompt),)))
-    request.append(answer)
-    request.status = RequestStatus.FINISHED
+    running = request(prompt, answer, salt, request_id)
+    memory.follow(Batch(prefill=(running,), num_prefill_tokens=(len(prompt),)))
+    end(running)
     memory.follow(Batch())
+
+
+def request(prompt, answer, salt="", request_id=0) -> Request:
+    """It has written nothing yet."""
+    params = SamplingParams(max_tokens=len(answer))
+    made = Request(request_id, prompt, params, seed=0, origin=Origin(cache_salt=salt))
+    made.answer = answer
+    return made
+
+
+def end(request: Request) -> None:
+    """It has written its answer."""
+    request.append(request.answer)
+    request.status = RequestStatus.FINISHED
 
 
 def files(folder, tokenizer="digest") -> AnswerFiles:
@@ -87,6 +99,60 @@ def test_salts_are_forgotten_beyond_a_number(tmp_path):
     assert [len(drafted(memory, f"salt {number}")) > 0 for number in (0, MAX_SALTS, 1)] == [True, True, False]
 
 
+@pytest.mark.parametrize("kept", ["", "key", "key own", " own"])
+def test_salts_of_one_key_displace_nothing_of_another(tmp_path, kept):
+    """Neither in memory nor in the folder, nor when a server starts again."""
+    other = "" if kept.startswith("key") else "key"
+    memory = AnswerMemory(files(tmp_path / "kept"))
+    finish(memory, salt=kept)
+    for number in range(MAX_SALTS + 8):
+        finish(memory, salt=f"{other} {number}", request_id=number)
+    assert drafted(memory, kept) == ANSWER[:8]
+    assert len(list((tmp_path / "kept").glob("*.tokens"))) == MAX_SALTS + 1
+    memory.close()
+    oldest = tmp_path / "kept" / f"{answer_files._name(kept)}.tokens"
+    os.utime(oldest, (0, 0))
+    for number in range(8):
+        (tmp_path / "kept" / f"{answer_files._name(f'{other} more {number}')}.tokens").write_bytes(b"")
+    again = AnswerMemory(files(tmp_path / "kept"))
+    assert drafted(again, kept) == ANSWER[:8]
+    assert len(list((tmp_path / "kept").glob("*.tokens"))) == MAX_SALTS + 2
+
+
+def test_a_file_that_is_damaged_after_the_start_is_left_out(tmp_path, caplog):
+    path = kept(tmp_path / "kept", "key")
+    memory = AnswerMemory(files(tmp_path / "kept"))
+    damage(path)
+    assert not drafted(memory, "key") and "is damaged" in caplog.text
+
+
+def test_reading_remembers_nothing():
+    memory = AnswerMemory()
+    for number in range(10):
+        assert not drafted(memory, f"key {number}")
+    assert not [*memory._of_salt]
+
+
+def test_however_many_salts_have_answers_as_many_tokens_are_taken_in_before_a_step(monkeypatch):
+    """And a key that has many does not keep those of another from their turn."""
+    taken = []
+    append = FinishedAnswers._append
+    monkeypatch.setattr(FinishedAnswers, "_append", lambda self, token: (taken.append(token), append(self, token)))
+    memory, steps = AnswerMemory(), []
+    many = [request(PROMPT, [*range(100, 400)], f"a {number}", number) for number in range(20)]
+    one = request(PROMPT, ANSWER, "b", 99)
+    memory.follow(Batch(decoding=(*many, one)))
+    for each in (*many, one):
+        end(each)
+    while len(taken) < 20 * (32 + 300 + 1) + 32 + len(ANSWER) + 1:
+        before = len(taken)
+        memory.follow(Batch())
+        steps.append(len(taken) - before)
+        assert drafted(memory, "b") == ANSWER[:8], "in the first step"
+    assert set(steps[:-1]) == {STEP_TOKENS} and steps[-1] <= STEP_TOKENS
+    assert all(drafted(memory, f"a {number}") == [*range(100, 108)] for number in range(20))
+
+
 @pytest.mark.parametrize("salt", ["", "key of a client"])
 def test_answers_are_kept_over_a_restart_and_their_owner_alone_can_read_them(tmp_path, salt):
     folder = tmp_path / "kept"
@@ -114,9 +180,9 @@ def test_the_last_answer_is_kept_although_no_step_comes_after_it(tmp_path):
     assert drafted(AnswerMemory(files(tmp_path / "kept"))) == ANSWER[:8]
 
 
-def kept(folder):
+def kept(folder, salt=""):
     memory = AnswerMemory(files(folder))
-    finish(memory)
+    finish(memory, salt=salt)
     memory.close()
     return next(folder.glob("*.tokens"))
 

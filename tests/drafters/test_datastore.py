@@ -87,6 +87,39 @@ def test_tokens_take_as_many_bytes_as_they_need(tmp_path, vocab_size, width):
     assert (tmp_path / "store" / NGRAMS).stat().st_size == others + width * header.num_pairs
 
 
+class CountedReads:
+    """Of an array."""
+
+    def __init__(self, array):
+        self._array, self.num_reads = array, 0
+
+    def __len__(self):
+        return len(self._array)
+
+    def __getitem__(self, place):
+        self.num_reads += 1
+        return self._array[place]
+
+
+def test_a_look_up_reads_few_contexts_however_many_share_a_bucket(tmp_path):
+    store = store_of(tmp_path / "store", [token for last in range(98) for token in (last, 99)] * 3)
+    everything = {last: store.lookup(pack(as_text([last]))) for last in range(98)}
+    order = np.argsort(np.asarray(store._keys))
+    first = np.asarray(store._first).astype(np.int64)
+    pairs = np.concatenate([np.arange(first[place], first[place + 1]) for place in order])
+    sizes = np.diff(first)[order]
+    memory = {name: np.asarray(getattr(store, f"_{name}")) for name in ("keys", "totals", "counts", "tokens")}
+    # The same contexts in one bucket.
+    store._keys = CountedReads(memoryview(memory["keys"][order]))
+    store._totals, store._first = memoryview(memory["totals"][order]), memoryview(np.append(0, np.cumsum(sizes)))
+    store._counts, store._tokens = memoryview(memory["counts"][pairs]), memoryview(memory["tokens"][pairs])
+    store._buckets, store._num_buckets = memoryview(np.array([0, len(order)])), 1
+    for last, found in everything.items():
+        store._keys.num_reads = 0
+        assert store.lookup(pack(as_text([last]))) == found != NOTHING
+        assert store._keys.num_reads <= MAX_CONTEXT * (int(np.log2(len(order))) + 2)
+
+
 def test_nothing_is_known_after_new_tokens(tmp_path):
     assert store_of(tmp_path / "store", [1, 2] * 9).lookup(pack(as_text([7, 8, 9]))) is NOTHING
 

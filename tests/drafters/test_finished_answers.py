@@ -68,6 +68,18 @@ def test_what_is_added_is_taken_in_bit_by_bit():
     assert memory.matches(*text(70))[0].tokens == [71, 72]
 
 
+def test_what_waits_is_bounded_and_the_newest_is_kept():
+    """More is finished than is taken in."""
+    memory = FinishedAnswers(num_tokens=1000)
+    for number in range(300):
+        memory.add(range(number, number + 20))
+        memory.index(1)
+        assert memory.num_unread == sum(map(len, memory._unread)) - memory._num_read <= 1000 + 2 * 21
+    memory.index(10**6)
+    assert not memory.num_unread
+    assert memory.matches(as_text(range(300, 310)), pack(as_text(range(300, 310))), 2)
+
+
 def test_memory_is_bounded():
     memory = FinishedAnswers(num_tokens=1000)
     for number in range(300):

@@ -9,7 +9,7 @@ from smartspec.core.batch import Batch, Verification
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.core.speculation import SpeculationOptions
-from smartspec.drafters.prediction import Alignment, PredictionDrafter
+from smartspec.drafters.prediction import MAX_SCANNED, Alignment, PredictionDrafter
 
 GUESS = np.arange(100, 140, dtype=np.int32)
 
@@ -131,3 +131,23 @@ def test_what_is_known_of_a_request_goes_with_it():
     del request
     gc.collect()
     assert not drafter._alignments
+
+
+def by_distance(guess, token, certain) -> list[int]:
+    """Places after that token: those not before the last certain one, the nearest first, then those before it."""
+    places = [at + 1 for at, each in enumerate(guess) if each == token]
+    return sorted(places, key=lambda place: (place <= certain, abs(place - certain)))
+
+
+@pytest.mark.parametrize("certain", [0, 1, 700, 1999])
+def test_of_many_places_the_nearest_are_compared_and_nothing_is_sorted(certain, monkeypatch):
+    compared, guess = [], np.array([5, 6, 5, 7] * 500, dtype=np.int32)
+    alignment = Alignment(guess)
+    alignment._certain = certain
+    lengths = alignment._match_lengths
+    monkeypatch.setattr(
+        alignment, "_match_lengths", lambda ends, answer: (compared.append(ends), lengths(ends, answer))[1]
+    )
+    monkeypatch.setattr(np, "argsort", None)
+    alignment._found_again(np.array([9, 5], dtype=np.int32))
+    assert (compared[0] + 1).tolist() == by_distance(guess.tolist(), 5, certain)[:MAX_SCANNED]

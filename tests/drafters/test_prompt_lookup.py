@@ -1,9 +1,12 @@
+from typing import ClassVar
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smartspec.drafters.prompt_lookup import PromptLookupDrafter
+from smartspec.drafters import prompt_lookup
+from smartspec.drafters.prompt_lookup import MOST_BYTES, PromptLookupDrafter
 
 
 def naive_lookup(text: list[int], num_draft: int, min_match: int, max_match: int) -> tuple[list[int], int]:
@@ -33,6 +36,58 @@ def propose(text: list[int], **options) -> tuple[list[int], int]:
 def test_agrees_with_the_naive_search(text, num_draft, min_match, more):
     expected = naive_lookup(text, num_draft, min_match, min_match + more)
     assert propose(text, max_draft_tokens=num_draft, min_match=min_match, max_match=min_match + more) == expected
+
+
+@pytest.mark.parametrize("most_bytes", [1, 5, 60])
+@given(text=st.lists(st.sampled_from([0, 1, 256, 257, 1 << 16]), min_size=1, max_size=60), max_match=st.integers(1, 9))
+def test_agrees_with_it_where_bytes_match_between_tokens_and_a_match_is_far_away(most_bytes, text, max_match):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prompt_lookup, "MOST_BYTES", most_bytes)
+        assert propose(text, max_match=max_match) == naive_lookup(text, 4, 1, max_match)
+
+
+class CountedBytes(bytes):
+    """Notes how many bytes each search may look at."""
+
+    searched: ClassVar[list[int]] = []
+
+    def rfind(self, part, *places):
+        self.searched.append(places[1] if places else len(self))
+        return super().rfind(part, *places)
+
+
+class CountedText(np.ndarray):
+    """Tokens, or truth values of them, that note what is searched and how often they are compared."""
+
+    compared: ClassVar[list[int]] = []
+
+    def tobytes(self):
+        return CountedBytes(super().tobytes())
+
+    def __eq__(self, other):
+        self.compared.append(len(self))
+        return super().__eq__(other)
+
+
+LENGTH = 2 * MOST_BYTES
+HOSTILE = {
+    "bytes match between all tokens": [1] * LENGTH + [256],
+    "zeros": [0] * LENGTH + [0],
+    "seven tokens match everywhere, and the first byte of the eighth": [300] * LENGTH + [300 + 1024] + [300] * 7,
+    "one token": [7] * LENGTH,
+    "a period": [1, 256] * (LENGTH // 2) + [1],
+    "nothing": list(range(LENGTH)),
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_no_text_makes_it_search_more_often(text, monkeypatch):
+    """Bytes of the last tokens once a token of the match, then the whole text once a token of the match."""
+    monkeypatch.setattr(CountedBytes, "searched", [])
+    monkeypatch.setattr(CountedText, "compared", [])
+    PromptLookupDrafter(max_draft_tokens=4, max_match=8).propose(np.array(text, dtype=np.int32).view(CountedText))
+    assert len(CountedBytes.searched) <= 9 and max(CountedBytes.searched) <= max(4 * MOST_BYTES, len(text))
+    assert len(CountedText.compared) <= 8
 
 
 def test_the_longest_match_wins_over_a_more_recent_one():

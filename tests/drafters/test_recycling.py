@@ -1,8 +1,15 @@
+from functools import partialmethod
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from smartspec.core.batch import NO_DRAFT, Batch, Verification
+from smartspec.core.origin import Origin
+from smartspec.core.request import Request
+from smartspec.core.sampling_params import SamplingParams
+from smartspec.drafters.ngram_tree import NgramTreeDrafter
 from smartspec.drafters.recycling import MAX_CONTEXT, MAX_SALTS, RecyclingDrafter
 
 Texts = list[tuple[list[int], tuple[int, ...]]]
@@ -106,6 +113,62 @@ def test_salts_are_forgotten_beyond_a_number():
         drafter.of_salt("salt 0")
     known = [len(drafter.of_salt(f"salt {number}").propose(as_text([1]))) > 0 for number in (0, MAX_SALTS, 1)]
     assert known == [True, True, False]
+
+
+def requests(salts) -> Batch:
+    some = [
+        Request(number, [1], SamplingParams(max_tokens=99), seed=0, origin=Origin(cache_salt=salt))
+        for number, salt in enumerate(salts)
+    ]
+    return Batch(decoding=tuple(some))
+
+
+def step(drafter, batch: Batch, emitted=(2, 3)) -> None:
+    """Drafts are looked for, then tokens are emitted."""
+    drafter.begin_step(batch)
+    drafter.view(batch)
+    outcomes = [Verification(emitted, 0) for _ in batch.decoding]
+    drafter.observe(batch, np.zeros(len(outcomes), dtype=np.int64), outcomes, ())
+    for request in batch.decoding:
+        request.append(emitted)
+
+
+@pytest.mark.parametrize("kind", [RecyclingDrafter, NgramTreeDrafter])
+def test_salts_of_one_key_displace_nothing_of_another(kind):
+    drafter = kind(max_draft_tokens=2)
+    for salt in ("", "b", "b own"):
+        drafter.of_salt(salt).learn(as_text([1]), (2,))
+    for number in range(3 * MAX_SALTS):
+        drafter.of_salt(f"a {number}").learn(as_text([1]), (2,))
+        drafter.of_salt(f" {number}").learn(as_text([1]), (2,))
+    assert all(len(drafter.of_salt(salt).propose(as_text([1]))) for salt in ("", "b", "b own"))
+    assert len([*drafter._of_salt]) == 2 * MAX_SALTS + 2
+
+
+@pytest.mark.parametrize("kind", [RecyclingDrafter, NgramTreeDrafter])
+def test_many_salts_at_once_do_not_make_tables_in_every_step(kind, monkeypatch):
+    made = []
+    monkeypatch.setattr(kind, "__init__", partialmethod(noted, made, kind.__init__))
+    drafter = kind(max_draft_tokens=2)
+    batch = requests(["b", *(f"a {number}" for number in range(3 * MAX_SALTS))])
+    for _ in range(10):
+        step(drafter, batch)
+    assert len(made) <= 2 + MAX_SALTS + 1, "ours, an empty one, and one for each salt that is learned from"
+    known = [drafter._known(request.origin.cache_salt) is not None for request in batch.decoding]
+    assert known[0] and known.count(True) == MAX_SALTS + 1
+
+
+def noted(self, made, init, **options) -> None:
+    made.append(self)
+    init(self, **options)
+
+
+def test_looking_for_a_draft_makes_no_table():
+    drafter = RecyclingDrafter(max_draft_tokens=2)
+    for number in range(10):
+        (request,) = requests([f"a {number}"]).decoding
+        assert drafter.propose_to(request) is NO_DRAFT
+    assert not [*drafter._of_salt]
 
 
 @pytest.mark.parametrize("options", [{"max_draft_tokens": 0}, {"num_entries": 0}])

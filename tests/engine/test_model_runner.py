@@ -15,7 +15,7 @@ from tiny_models import VOCABULARY, as_loaded, tiny_llama, tiny_mistral
 
 from smartspec.core.blocks import PrefixCopy, Trim
 from smartspec.engine.attention.kv_cache import KVCache
-from smartspec.engine.attention.ragged import Segment, _partition
+from smartspec.engine.attention.ragged import CALL_OVERHEAD, Segment, _partition
 from smartspec.engine.kernels.cpu.ragged_attention import LIBRARY
 from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.engine.runtime.passes import Interrupted, TargetPasses, measure_passes
@@ -180,13 +180,16 @@ def test_measuring_ends_when_somebody_waits_and_leaves_nothing():
 
 
 def test_neighbours_share_a_call_unless_padding_costs_more_than_it_saves():
-    def runs(*shapes: tuple[int, int, int]) -> list[tuple[int, int]]:
+    def runs(*shapes: tuple[int, int, int], device: str = "cpu") -> list[tuple[int, int]]:
         """shapes: (slot, context, new tokens)."""
         segments = [Segment(slot, context, np.zeros(n, dtype=np.int32), 1) for slot, context, n in shapes]
-        return [(a, b) for a, b, _ in _partition(segments)]
+        return [(a, b) for a, b, _ in _partition(segments, CALL_OVERHEAD[device])]
 
     assert runs(*((slot, 200, 1) for slot in range(5))) == [(0, 5)]
     assert runs((0, 200, 1), (2, 200, 1)) == [(0, 1), (1, 2)]
     assert runs((0, 50, 1), (1, 6000, 1)) == [(0, 1), (1, 2)]
     assert runs((0, 100, 256), (1, 100, 1)) == [(0, 1), (1, 2)]
     assert runs() == []
+    drafts = [(slot, 1000, 1 + 4 * (slot % 2)) for slot in range(6)]
+    assert len(runs(*drafts)) == 6 and runs(*drafts, device="cuda") == [(0, 6)]
+    assert runs((0, 100, 512), (1, 1000, 1), device="cuda") == [(0, 1), (1, 2)]

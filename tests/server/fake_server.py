@@ -26,6 +26,12 @@ MAX_BATCH = 4
 MAX_QUEUE = 4
 
 
+class NeverHalfClosed(LimitedConnection):
+    """Its clients have left when they have closed their side, however early."""
+
+    half_close_seconds = -1.0
+
+
 @dataclass(frozen=True)
 class FakeServer:
     """A running server. http: a plain client, client: OpenAI's."""
@@ -64,7 +70,7 @@ def running_server(
     keys: ApiKeys | None = None,
     api_key: str = "unused",
     drain_seconds: float = 0.0,
-    ignore_unknown_fields: bool = False,
+    strict_fields: bool = False,
     connection: type[LimitedConnection] = LimitedConnection,
     policy: str = "adaserve",
     kv_tokens: int = 2048,
@@ -74,7 +80,7 @@ def running_server(
     core = make_core(tokenizer.eos_token_id, draft_length=draft_length, **sizes)
     model = TextModel(tokenizer, frozenset({tokenizer.eos_token_id}), len(tokenizer), MAX_MODEL_LEN)
     engine = AsyncEngine(core, model, Admission(max_batch, max_queue, max_queue_per_client))
-    options = {"policy": policy, "ignore_unknown_fields": ignore_unknown_fields, **app_options}
+    options = {"policy": policy, "strict_fields": strict_fields, **app_options}
     options |= {} if keys is None else {"keys": keys}
     compiler = grammar_compiler(tokenizer)
     with served(engine, tokenizer, compiler, api_key, drain_seconds, connection, **options) as server:

@@ -1,5 +1,6 @@
 """The parts of serve and generate that need no model."""
 
+import io
 import socket
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from rich.console import Console
 
 from smartspec import __version__
 from smartspec.cli import main
-from smartspec.cli.generate import generate
+from smartspec.cli.generate import _read_prompt, generate
 from smartspec.cli.live import WINDOW_SECONDS, Window, state_table
 from smartspec.cli.profile import profile
 from smartspec.cli.serve import bind, ready_text
@@ -88,6 +89,13 @@ def test_without_typer_the_extra_is_named(monkeypatch, capsys):
 def test_generate_needs_one_prompt(arguments):
     with pytest.raises(ValueError, match="either a PROMPT or --file"):
         generate(**arguments)
+
+
+def test_a_byte_order_mark_is_no_part_of_a_prompt(tmp_path, monkeypatch):
+    (tmp_path / "prompt").write_bytes("\ufeffHi\r\nthere".encode())
+    assert _read_prompt(None, tmp_path / "prompt") == "Hi\nthere"
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\ufeffHi"))
+    assert _read_prompt(None, Path("-")) == "Hi"
 
 
 def test_totals_and_their_window():

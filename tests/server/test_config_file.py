@@ -56,6 +56,13 @@ def test_every_option_has_a_variable_and_a_name_in_the_file(name, kind, config, 
     assert options()[name] == value
 
 
+def test_a_file_as_editors_on_windows_write_it(tmp_path):
+    path = tmp_path / "server.toml"
+    path.write_bytes("\ufeffport = 1\r\n\r\n[classes.chat]\r\nweight = 2.0\r\n".encode())
+    assert options("--config", str(path))["port"] == 1
+    assert read_classes(path).fill(SpeculationBody(workload_class="chat")).weight == 2.0
+
+
 def test_the_file_has_a_variable(monkeypatch):
     monkeypatch.setenv("SMARTSPEC_CONFIG", "/nowhere/server.toml")
     with pytest.raises(FileNotFoundError):

@@ -1,5 +1,6 @@
-"""Limits of connections: slow and endless requests are closed, and no client is locked out by them."""
+"""Connections: slow and endless requests are closed, and no client is locked out by them; HTTP/1.0; closed sides."""
 
+import json
 import socket
 import time
 from contextlib import ExitStack
@@ -7,7 +8,7 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from fake_server import MODEL, FakeServer, running_server
+from fake_server import MODEL, FakeServer, eventually, running_server
 
 from smartspec.server.http.connections import LimitedConnection
 
@@ -18,6 +19,7 @@ class Quick(LimitedConnection):
     max_connections = 8
     head_seconds = 0.4
     body_seconds = 0.8
+    half_close_seconds = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -93,3 +95,88 @@ def test_many_half_open_requests_lock_no_client_out(quick_server):
         answer = client.post("/v1/completions", json={"model": MODEL, "prompt": "One two"})
         assert answer.json()["choices"][0]["text"] == "One two"
         assert client.get("/health").status_code == 200
+
+
+def exchange(server: FakeServer, data: bytes, closes: bool = False) -> bytes:
+    """What is answered until the server closes the connection. closes: the client closes its side first."""
+    with connect(server) as connection:
+        connection.sendall(data)
+        if closes:
+            connection.shutdown(socket.SHUT_WR)
+        pieces = []
+        while piece := connection.recv(65536):
+            pieces.append(piece)
+    return b"".join(pieces)
+
+
+def post(version: str = "1.1", head: str = "", **body) -> bytes:
+    text = json.dumps(body).encode()
+    lines = f"POST /v1/completions HTTP/{version}\r\nHost: here\r\nContent-Length: {len(text)}\r\n{head}\r\n"
+    return lines.encode() + text
+
+
+def texts(events: bytes) -> str:
+    data = [line.removeprefix(b"data: ") for line in events.split(b"\n\n") if line]
+    assert data.pop() == b"[DONE]"
+    return "".join(json.loads(each)["choices"][0]["text"] for each in data)
+
+
+@pytest.mark.parametrize("head", ["", "Connection: keep-alive\r\n", "Expect: 100-continue\r\n"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_http_1_0_gets_no_chunks(quick_server, stream, head):
+    """RFC 9112, 6.1: no Transfer-Encoding in an answer to HTTP/1.0. The answer ends with the connection."""
+    answer = exchange(quick_server, post("1.0", head, prompt="One two", stream=stream))
+    first, _, body = answer.partition(b"\r\n\r\n")
+    assert first.startswith(b"HTTP/1.1 200") and b"transfer-encoding" not in first and b"connection: close" in first
+    assert (b"content-length" in first) != stream
+    assert (texts(body) if stream else json.loads(body)["choices"][0]["text"]) == "One two"
+
+
+@pytest.mark.parametrize("line", ["GET /health", "HEAD /health", "GET /nothing"])
+def test_http_1_0_gets_whole_answers(quick_server, line):
+    first, _, body = exchange(quick_server, f"{line} HTTP/1.0\r\n\r\n".encode()).partition(b"\r\n\r\n")
+    assert b"content-length" in first and b"transfer-encoding" not in first
+    assert (body == b"") == line.startswith("HEAD")
+
+
+def test_streams_are_not_gathered_by_proxies(quick_server):
+    answer = quick_server.complete(prompt="One two", stream=True)
+    assert answer.headers["x-accel-buffering"] == "no" and answer.headers["transfer-encoding"] == "chunked"
+    assert "x-accel-buffering" not in quick_server.complete(prompt="One two").headers
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_closes_its_side_after_the_request_gets_its_answer(quick_server, stream):
+    quick_server.executor.hold()
+    with connect(quick_server) as connection:
+        connection.sendall(post(prompt="One two", stream=stream))
+        connection.shutdown(socket.SHUT_WR)
+        eventually(lambda: quick_server.core.num_running == 1)
+        quick_server.executor.let_go()
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    assert b"One" in answer and answer.endswith(b"0\r\n\r\n" if stream else b"}")
+    assert b"connection: close" in answer
+
+
+def test_all_requests_before_a_closed_side_are_answered(quick_server):
+    answers = exchange(quick_server, post(prompt="One") + post(prompt="two") + post(prompt="three"), closes=True)
+    assert answers.count(b"HTTP/1.1 200") == 3 and answers.count(b"connection: close") == 1
+    assert answers.index(b'"One"') < answers.index(b'"two"') < answers.index(b'"three"')
+
+
+@pytest.mark.parametrize("data", [b"", b"GET /hea", HEAD + b"Content-Length: 9\r\n\r\n12"])
+def test_a_side_that_closes_before_the_request_ends_the_connection(quick_server, data):
+    assert exchange(quick_server, data, closes=True) == b""
+    check_serves(quick_server)
+
+
+def test_a_client_that_has_left_is_noticed_when_something_is_written(quick_server):
+    """Closed at once, both sides of it."""
+    quick_server.executor.hold()
+    with connect(quick_server) as connection:
+        connection.sendall(post(prompt="One two three", max_tokens=400, ignore_eos=True, stream=True))
+        eventually(lambda: quick_server.core.num_running == 1)
+    num_steps = quick_server.executor.num_steps
+    quick_server.executor.let_go()
+    eventually(lambda: quick_server.engine.num_requests == 0)
+    assert quick_server.executor.num_steps < num_steps + 300

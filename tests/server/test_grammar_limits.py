@@ -1,5 +1,6 @@
 """Definitions that take too much: refused with the reason, while others notice nothing."""
 
+import asyncio
 import json
 import os
 import signal
@@ -12,11 +13,12 @@ import httpx
 import pytest
 from fake_server import eventually, grammar_compiler
 
+from smartspec.core.origin import Origin
 from smartspec.engine.runtime.async_engine import QueueFull
 from smartspec.server.structured import grammars
 from smartspec.server.structured.fields import StructuredOutputs
-from smartspec.server.structured.grammar_check import GrammarCheck, GrammarCheckFailed
-from smartspec.server.structured.grammars import GrammarCompiler
+from smartspec.server.structured.grammar_check import MAX_REMEMBERED, GrammarCheck, GrammarCheckFailed
+from smartspec.server.structured.grammars import MAX_WAITING_OF_CLIENT, GrammarCompiler
 
 USER = {"role": "user", "content": "Hello there"}
 
@@ -207,3 +209,47 @@ def test_a_helper_that_fails_is_no_fault_of_the_caller(server, tokenizer, monkey
     monkeypatch.setattr(grammar_compiler(tokenizer)._check, "check", fail)
     answer = server.chat(messages=[USER], guided_regex="[a-z]+")
     assert answer.status_code == 503 and answer.json()["error"]["param"] == "guided_regex"
+
+
+def test_what_one_key_asked_for_displaces_nothing_of_another(check, monkeypatch):
+    asked = []
+    monkeypatch.setattr(check, "_query", lambda text, _: asked.append(text) or {"error": None, "num_bytes": 1})
+    check.check("mine", threading.Event(), "b")
+    for number in range(2 * MAX_REMEMBERED):
+        check.check(f"other {number}", threading.Event(), "a")
+    asked.clear()
+    check.check("mine", threading.Event(), "b")
+    assert not asked and len([*check._known]) == MAX_REMEMBERED + 1
+
+
+def test_one_client_takes_half_of_the_room_for_grammars(tokenizer, monkeypatch):
+    compiler = GrammarCompiler(tokenizer, len(tokenizer), frozenset({tokenizer.eos_token_id}))
+    monkeypatch.setattr(compiler._check, "check", lambda *_: 2**20)
+    monkeypatch.setattr(grammars, "MAX_BYTES_OF_CLIENT", 4 * 2**20)
+    held = [compiler.compile(definition(regex="a+"), origin=Origin("a")) for _ in range(2)]
+    with pytest.raises(QueueFull, match="yours 4 MB"):
+        compiler.compile(definition(regex="a+"), origin=Origin("a"))
+    assert compiler.compile(definition(regex="a+"), origin=Origin("b")).allowed().any()
+    held.clear()
+    assert not compiler._num_bytes_of
+    compiler.close()
+
+
+def test_one_client_takes_half_of_the_places_where_definitions_wait(tokenizer, monkeypatch):
+    compiler = GrammarCompiler(tokenizer, len(tokenizer), frozenset({tokenizer.eos_token_id}))
+    hold = threading.Event()
+    monkeypatch.setattr(compiler, "compile", lambda *_: hold.wait(60))
+
+    async def ask() -> None:
+        waiting = [asyncio.create_task(compiler.compiled("", Origin("a"))) for _ in range(MAX_WAITING_OF_CLIENT)]
+        await asyncio.sleep(0)
+        with pytest.raises(QueueFull, match="32 of yours"):
+            await compiler.compiled("", Origin("a"))
+        waiting.append(asyncio.create_task(compiler.compiled("", Origin("b"))))
+        await asyncio.sleep(0)
+        hold.set()
+        await asyncio.gather(*waiting)
+
+    asyncio.run(ask())
+    assert not compiler._num_waiting and not compiler._num_waiting_of
+    compiler.close()

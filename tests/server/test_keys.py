@@ -9,7 +9,9 @@ from fake_server import MODEL, running_server
 
 from smartspec.cli.access import KEY_VARIABLES, api_keys, check_exposure, cors_origins
 from smartspec.cli.serve import bind
+from smartspec.core.origin import key_of
 from smartspec.server.http.keys import ApiKeys, read_key_file
+from smartspec.server.openai.completion_body import CompletionBody
 
 
 def bearer(key: str) -> dict[str, bytes]:
@@ -61,10 +63,26 @@ def test_keys_of_a_file(tmp_path):
     path = tmp_path / "keys"
     path.write_text("# clients\nalpha\nbéta 2.5  # the large one\n\n", encoding="utf-8")
     assert read_key_file(path) == {"alpha": 1.0, "béta": 2.5}
+    path.write_bytes("\ufeffalpha\r\nbeta 2.5\r\n".encode())  # as editors on Windows write it
+    assert read_key_file(path) == {"alpha": 1.0, "beta": 2.5}
+    path.write_text("alpha", encoding="utf-16")
+    with pytest.raises(ValueError, match="keys is no text in UTF-8: save it as UTF-8"):
+        read_key_file(path)
     for text, problem in (("", "holds no keys"), ("a\na", "line 2"), ("a 0", "line 1"), ("a b", "line 1")):
         path.write_text(text)
         with pytest.raises(ValueError, match=problem):
             read_key_file(path)
+
+
+@pytest.mark.parametrize("salt", [None, "own", "two words", "0" * 64 + " own"])
+def test_whatever_salt_a_request_names_it_belongs_to_its_key(salt):
+    """Its bounds are what counts, and no other key's."""
+    fields = {"prompt": [1], "cache_salt": salt}
+    scope = {"path": "/v1/completions", "headers": [(b"x-api-key", b"alpha")], "client": ("127.0.0.1", 1)}
+    client = ApiKeys({"alpha": 1.0}).origin(scope)
+    assert key_of(CompletionBody(**fields).origin(client).cache_salt) == client.client
+    for keys in (ApiKeys(), ApiKeys({"alpha": 1.0}, shared_cache=True)):
+        assert key_of(CompletionBody(**fields).origin(keys.origin(scope)).cache_salt) == ""
 
 
 @pytest.mark.parametrize("key", ["", "two words", "tab\t"])

@@ -5,7 +5,8 @@ import socket
 import threading
 from urllib.parse import urlsplit
 
-from fake_server import MODEL, eventually
+import pytest
+from fake_server import MODEL, NeverHalfClosed, eventually, running_server
 
 from smartspec.server.http.errors import RETRY_AFTER_SECONDS
 
@@ -46,7 +47,14 @@ def test_queue_full(small_server):
     assert small_server.complete(prompt="One two").status_code == 200
 
 
-def test_client_that_leaves_a_stream_frees_its_request_before_the_next_step(server):
+@pytest.fixture
+def left_server(tokenizer):
+    with running_server(tokenizer, connection=NeverHalfClosed) as fake_server:
+        yield fake_server
+
+
+def test_client_that_leaves_a_stream_frees_its_request_before_the_next_step(left_server):
+    server = left_server
     num_steps = server.executor.num_steps
     server.executor.hold(after=3)
     with server.http.stream("POST", "/v1/completions", json=ENDLESS | {"stream": True}) as answer:
@@ -55,7 +63,8 @@ def test_client_that_leaves_a_stream_frees_its_request_before_the_next_step(serv
     check_freed(server, num_steps + 4)
 
 
-def test_client_that_leaves_before_the_answer_frees_its_request_before_the_next_step(server):
+def test_client_that_leaves_before_the_answer_frees_its_request_before_the_next_step(left_server):
+    server = left_server
     num_steps = server.executor.num_steps
     server.executor.hold()
     address, body = urlsplit(server.url), json.dumps(ENDLESS).encode()

@@ -5,7 +5,10 @@ import json
 import pytest
 from fake_server import MODEL
 
-from smartspec.server.anthropic.body import MessagesBody, to_messages
+from smartspec.server.anthropic.answer import _input
+from smartspec.server.anthropic.blocks import to_messages
+from smartspec.server.anthropic.body import MessagesBody
+from smartspec.server.openai.messages import to_template
 
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
 TOOL = {"name": "weather", "description": "Of a city", "input_schema": {"type": "object"}}
@@ -105,21 +108,108 @@ def test_choices_of_tools(choice, expected):
     assert chat.max_calls == 1 or not choice.get("disable_parallel_tool_use")
 
 
+IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk="}}
+PDF = {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "aGk="}}
+SEARCH = {"type": "web_search_20250305", "name": "web_search"}
+
+
 @pytest.mark.parametrize(
-    ("fields", "param"),
+    ("fields", "words"),
     [
-        ({"max_tokens": None}, "max_tokens"),
-        ({"messages": []}, "messages"),
-        ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "messages[0].content[0].type"),
-        ({"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, "messages[0].content[0]"),
-        ({"messages": [{"role": "system", "content": "a"}]}, "messages[0].role"),
-        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type"),
-        ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "other"}}, "tool_choice"),
+        ({"max_tokens": None}, "max_tokens is required"),
+        ({"messages": []}, "messages: "),
+        ({"messages": [{"role": "user", "content": [IMAGE]}]}, "messages[0].content[0]: the block is of type image"),
+        ({"messages": [{"role": "user", "content": [PDF]}]}, "messages[0].content[0]: the block is of type document"),
+        (
+            {
+                "messages": [
+                    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": [IMAGE]}]}
+                ]
+            },
+            "messages[0].content[0].content: part 0 is of type image",
+        ),
+        ({"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, "messages[0].content[0]: "),
+        ({"messages": [{"role": "robot", "content": "a"}]}, "messages[0].role: "),
+        ({"tools": [SEARCH], "tool_choice": {"type": "any"}}, "tool_choice 'required' needs tools"),
+        ({"tools": [TOOL, SEARCH], "tool_choice": {"type": "tool", "name": "web_search"}}, "names 'web_search'"),
+        ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "other"}}, "tool_choice names 'other'"),
+        ({"output_config": {"format": {"type": "yaml"}}}, "output_config.format.type: "),
+        ({"thread": {"type": "continue", "previous_message_id": "msg_1"}}, "thread: unsupported: nothing is stored"),
         ({"temperature": -1}, "temperature"),
-        ({"container": "c"}, "container"),
     ],
     ids=str,
 )
-def test_bad_bodies(server, fields, param):
-    answer = server.http.post("/v1/messages", json=BASE | fields)
-    assert answer.status_code == 400 and answer.json()["error"]["param"] == param, answer.text
+def test_bad_bodies(server, fields, words):
+    check_error(server.http.post("/v1/messages", json=BASE | fields), 400, "invalid_request_error", words)
+
+
+def check_error(answer, status: int, kind: str, words: str) -> None:
+    """In Anthropic's shape, with the id that its client reads from the headers."""
+    assert answer.status_code == status, answer.text
+    body = answer.json()
+    assert set(body) == {"type", "error", "request_id"} and set(body["error"]) == {"type", "message"}
+    assert (body["type"], body["error"]["type"]) == ("error", kind) and words in body["error"]["message"], body
+    assert body["request_id"] == answer.headers["request-id"] == answer.headers["x-request-id"]
+
+
+def test_errors_of_every_kind_have_anthropics_shape(server, guarded_server, small_server):
+    url = "/v1/messages"
+    check_error(server.http.post(url, json=BASE | {"model": "claude-9"}), 404, "not_found_error", "claude-9")
+    check_error(server.http.post(f"{url}/batches", json={}), 404, "not_found_error", "/v1/messages/batches")
+    check_error(server.http.get(url), 405, "invalid_request_error", "GET")
+    check_error(server.http.post(url, content=b"{"), 400, "invalid_request_error", "JSON")
+    check_error(server.http.post(url, content=b" " * (9 * 2**20)), 413, "request_too_large", "8388608")
+    long = {"messages": [{"role": "user", "content": "word " * 600}]}
+    check_error(server.http.post(url, json=BASE | long), 400, "invalid_request_error", "prompt is too long")
+    check_error(guarded_server.http.post(url, json=BASE), 401, "authentication_error", "x-api-key")
+    assert "param" in server.http.post("/v1/messages_of_others", json={}).json()["error"]
+
+
+def test_a_stop_sequence_is_named(burst_server):
+    fields = {"system": "One two three", "stop_sequences": ["zzz", "three", " th", "two"]}
+    whole = send(burst_server, **fields)
+    assert (whole["stop_reason"], whole["stop_sequence"]) == ("stop_sequence", "two")
+    assert whole["content"] == [{"type": "text", "text": "system\nOne "}]
+    assert events(burst_server, **fields)[-2]["delta"] == {"stop_reason": "stop_sequence", "stop_sequence": "two"}
+    unmatched = send(burst_server, system="One", stop_sequences=["zzz"])
+    assert (unmatched["stop_reason"], unmatched["stop_sequence"]) == ("end_turn", None)
+
+
+def test_a_stream_without_text_has_its_events_in_order(server, tokenizer, monkeypatch):
+    monkeypatch.setattr(tokenizer, "chat_template", "{{ messages[0].content }}")
+    kinds = [event["type"] for event in events(server, messages=[{"role": "user", "content": "One two"}], max_tokens=1)]
+    assert kinds[:2] == ["message_start", "content_block_start"]
+    assert kinds[-3:] == ["content_block_stop", "message_delta", "message_stop"]
+
+
+@pytest.mark.parametrize("begun", ["Well, I", "Well, I ", [{"type": "text", "text": "Well, I"}]], ids=str)
+def test_what_the_assistant_has_begun_is_continued(tokenizer, begun):
+    turns = [USER, {"role": "assistant", "content": begun}]
+    chat = MessagesBody.model_validate(BASE | {"messages": turns}).to_chat()
+    text = tokenizer.apply_chat_template(
+        to_template(chat.messages), continue_final_message=chat.continue_final_message, tokenize=False
+    )
+    assert text.endswith("<|im_start|>assistant\n" + (begun if isinstance(begun, str) else "Well, I"))
+
+
+def test_an_empty_message_of_the_assistants_is_left_out(server):
+    def counted(*turns: dict) -> int:
+        return server.http.post("/v1/messages/count_tokens", json={"messages": turns}).json()["input_tokens"]
+
+    for content in ("", [], " \n", [{"type": "text", "text": ""}]):
+        assert counted(USER, {"role": "assistant", "content": content}) == counted(USER)
+    called = {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "weather", "input": {}}]}
+    assert counted(USER, called) > counted(USER)  # a call is not continued
+
+
+def test_a_schema_holds_the_text(server):
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    wanted = {"type": "json_schema", "schema": schema}
+    for fields in ({"output_config": {"format": wanted}}, {"output_format": wanted}):
+        chat = MessagesBody.model_validate(BASE | fields).to_chat()
+        assert chat.response_format.schema == schema and "response_format" in chat.grammars()
+
+
+@pytest.mark.parametrize("arguments", ['"rain"', "not JSON", "[1]"])
+def test_arguments_that_are_no_object_become_one(arguments):
+    assert _input(arguments) == {"arguments": arguments}

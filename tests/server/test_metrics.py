@@ -1,7 +1,7 @@
 """Counters agree with what answers say: a client that adds up `usage` finds what /metrics tells."""
 
 import pytest
-from fake_server import MODEL, FakeServer, eventually, running_server
+from fake_server import MODEL, FakeServer, NeverHalfClosed, eventually, running_server
 from prometheus_client.parser import text_string_to_metric_families
 
 TEXT = "alpha beta gamma delta epsilon"
@@ -68,7 +68,7 @@ def test_the_longest_choice_of_a_prompt_and_the_gaps_between_steps(tokenizer):
 
 
 def test_what_a_client_got_before_it_left_is_counted(tokenizer):
-    with running_server(tokenizer) as server:
+    with running_server(tokenizer, connection=NeverHalfClosed) as server:
         server.executor.hold(after=3)
         stream = server.client.completions.create(model=MODEL, prompt=TEXT * 9, max_tokens=99, stream=True)
         for _ in range(3):

@@ -29,6 +29,8 @@ def test_answers_are_as_described(server):
         (answers.Models, server.http.get("/v1/models")),
         (answers.Speculation, server.http.get("/v1/speculation")),
         (answers.ErrorAnswer, server.complete(prompt="")),
+        (answers.MessageAnswer, server.http.post("/v1/messages", json={"messages": [user], "max_tokens": 5})),
+        (answers.MessageError, server.http.post("/v1/messages", json={"messages": []})),
     )
     for kind, answer in checks:
         TypeAdapter(kind).validate_python(answer.json(), extra="forbid" if kind in STRICT else None)

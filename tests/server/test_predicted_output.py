@@ -90,7 +90,7 @@ def test_it_goes_together_with_grammars_and_tools(real_server):
         ({"type": "content"}, "prediction.content", "required"),
         ({"type": "contents", "content": "a"}, "prediction.type", "content"),
         ("a text", "prediction", "object"),
-        ({"type": "content", "content": [{"type": "image_url"}]}, "prediction.content", "parts"),
+        ({"type": "content", "content": [{"type": "image_url"}]}, "prediction.content", "image_url"),
     ],
 )
 def test_bad_predictions_are_refused_by_name(server, prediction, param, words):

@@ -108,6 +108,11 @@ def test_at_threshold_0_the_small_model_alone_writes_and_the_text_is_its_own(ser
     assert "reasoning_speculation" not in plain
 
 
+def test_max_tokens_is_clipped_and_the_answer_says_so(server_of_two):
+    answer = server_of_two.http.post("/v1/reasoning/chat/completions", json=BODY | {"max_tokens": 100_000})
+    assert answer.status_code == 200 and 0 < int(answer.headers["X-Max-Tokens-Clipped"]) < 512
+
+
 @pytest.mark.parametrize(
     ("options", "param"),
     [
@@ -115,7 +120,7 @@ def test_at_threshold_0_the_small_model_alone_writes_and_the_text_is_its_own(ser
         ({"n": 2}, "n"),
         ({"reasoning_speculation": {"method": "other"}}, "reasoning_speculation.method"),
         ({"reasoning_speculation": {"threshold": 10}}, "reasoning_speculation.threshold"),
-        ({"max_tokens": 100_000}, "max_tokens"),
+        ({"max_tokens": -2}, "max_tokens"),
     ],
 )
 def test_what_does_not_go_together_is_refused_by_name(server_of_two, options, param):
@@ -144,4 +149,4 @@ def test_a_speculator_that_cannot_go_on_with_the_text_is_refused(monkeypatch, vo
 
 def test_it_is_off_by_default(server):
     assert server.http.post("/v1/reasoning/chat/completions", json=BODY).status_code == 404
-    assert server.chat(**BODY, reasoning_speculation={}).json()["error"]["code"] == "unknown_parameter"
+    assert server.chat(**BODY, reasoning_speculation={}).json()["error"]["param"] == "reasoning_speculation"

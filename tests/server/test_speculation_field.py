@@ -72,7 +72,6 @@ def test_null_and_nothing_mean_the_defaults(server, views, speculation):
         ({"workload_class": ""}, "speculation.workload_class", "at least 1"),
         ({"workload_class": "x" * 65}, "speculation.workload_class", "at most 64"),
         ({"workload_class": 5}, "speculation.workload_class", "string"),
-        ({"wieght": 1}, "speculation.wieght", "unknown"),
         ("fast", "speculation", "fast"),
     ],
 )

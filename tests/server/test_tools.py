@@ -22,6 +22,7 @@ PARAMETERS = {
 }
 TOOL = {"type": "function", "function": {"name": "weather", "description": "Of a city", "parameters": PARAMETERS}}
 OTHER = {"type": "function", "function": {"name": "time"}}
+NOTHING = '<tool_call>\n{"name": "time", "arguments": {}}\n</tool_call>'
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
 
 
@@ -47,6 +48,44 @@ def test_calls_are_told_from_text(text, shown, called, size):
         seen, calls = seen + piece, calls + found
     assert seen == shown and [call.name for call in calls] == called and reader.num_calls == len(calls)
     assert all(isinstance(json.loads(call.arguments), dict) for call in calls)
+
+
+@pytest.mark.parametrize(
+    ("written", "arguments"),
+    [
+        ('"{\\"city\\": \\"Oslo\\"}"', {"city": "Oslo"}),
+        (json.dumps(json.dumps(json.dumps({"city": "Oslo"}))), {"city": "Oslo"}),
+        ("null", {}),
+        ('""', {}),
+        ('" "', {}),
+        ('"null"', {}),
+        ('{"a": null}', {"a": None}),
+        ("[]", None),
+        ('[{"city": "Oslo"}]', None),
+        ('"Oslo"', None),
+        ('"[1]"', None),
+        ("3", None),
+        ("true", None),
+    ],
+)
+def test_arguments_are_an_object_or_the_call_is_text(written, arguments):
+    text = f'<tool_call>{{"name": "f", "arguments": {written}}}</tool_call>'
+    shown, calls, _ = pushed(text, [])
+    assert [json.loads(call) for _, call in calls] == ([] if arguments is None else [arguments])
+    assert shown == (text if arguments is None else "")
+
+
+@pytest.mark.parametrize(
+    ("text", "called"),
+    [
+        ('{"name": "f"}', [("f", "{}")]),
+        ('{"name": "f", "arguments": null, "parameters": {"a": 1}}', [("f", '{"a": 1}')]),
+        ('[{"name": "f"}, {"name": "g", "arguments": 3}]', []),
+        ('{"name": null, "arguments": {}}', []),
+    ],
+)
+def test_calls_without_arguments(text, called):
+    assert pushed(f"<tool_call>{text}</tool_call>", [])[1] == called
 
 
 PIECES = (
@@ -112,7 +151,7 @@ def test_a_demanded_call_is_held_to_its_schema(tokenizer):
     for choice, other in (("required", True), (named, False)):
         requested = body(tools=[TOOL, OTHER], tool_choice=choice).grammars()["tool_choice"]
         grammar = grammar_compiler(tokenizer).compile(requested.definition())
-        for text, is_allowed in ((CALL, True), (CALL.replace("weather", "time"), other), ("I look", False)):
+        for text, is_allowed in ((CALL, True), (NOTHING, other), ("I look", False)):
             token_ids = tokenizer(text)["input_ids"]
             assert (grammar.num_allowed(token_ids) == len(token_ids)) == is_allowed, (choice, text)
         more = tokenizer(CALL.replace('"Oslo"', '"Oslo", "unit": 1'))["input_ids"]

@@ -6,6 +6,8 @@ from itertools import chain
 import pytest
 from toy_engine import FULL_GRAPHS, assert_texts_are_right, make_config, run
 
+from smartspec.vllm_plugin.costs import SizeTrials
+
 
 @pytest.mark.parametrize("is_async", [False, True])
 @pytest.mark.parametrize(
@@ -40,3 +42,25 @@ def test_drafts_of_one_length_without_passes_are_bound_to_graphs(method, tmp_pat
     assert_texts_are_right(engine)
     assert "policy uniform:2,4" in caplog.text
     assert all(len(set(lengths)) == 1 for lengths in engine.verified_lengths if lengths)
+
+
+def test_n_grams_of_the_v2_runner_are_bound_to_graphs_and_can_be_left_out(tmp_path, caplog):
+    """There the GPU drafts the configured length for all requests, found or not, and the scheduler cuts it."""
+    graphs = {"cudagraph_mode": FULL_GRAPHS, "num_speculative_tokens_per_batch_size": [[1, 2, 4], [3, 4, 2], [5, 8, 0]]}
+    config = make_config(tmp_path, method="ngram", is_async=True, **graphs)
+    config.use_v2_model_runner = True
+    with caplog.at_level(logging.INFO, "vllm.smartspec"):
+        engine = run(config, acceptance=0.02, max_tokens=300)
+    assert_texts_are_right(engine)
+    assert "policy uniform:2,4" in caplog.text
+    decided = [lengths for lengths, rows in zip(engine.verified_lengths, engine.num_decoding, strict=True) if rows]
+    assert all(len(set(lengths)) == 1 and lengths[0] in (2, 4) for lengths in decided if lengths)
+    while_all_run = decided[80:-50]
+    assert sum(map(bool, while_all_run)) <= len(while_all_run) / 20, "drafts that are hardly ever right are left out"
+
+
+def test_lengths_are_tried_again_where_more_requests_come_than_ever_before():
+    trials = SizeTrials((1, 3, 5))
+    assert [trials.next(1) for _ in range(7)] == [1, 3, 5, 1, 3, 5, None]
+    assert [trials.next(rows) for rows in (16, 20, 31)] == [1, 3, 5], "sizes are powers of two"
+    assert trials.next(1) is None

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from smartspec.vllm_plugin import check
-from smartspec.vllm_plugin.check import NEEDS
+from smartspec.vllm_plugin.check import ADAPTIVE_NEEDS, NEEDS
 
 SCHEDULER = "v1/core/sched/scheduler.py"
 
@@ -17,7 +17,7 @@ def make_tree(folder: Path, version: str | None = "0.32.0") -> Path:
     """A source that has what is needed, and no more."""
     package = folder / "vllm"
     (package / "config").mkdir(parents=True)
-    for need in NEEDS:
+    for need in (*NEEDS, *ADAPTIVE_NEEDS):
         path = package / need.file
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a") as file:
@@ -45,7 +45,16 @@ def test_a_source_that_has_everything(version, tmp_path, capsys):
     assert check.main([str(tmp_path)]) == check.main([str(package)]) == 0
     said = capsys.readouterr().out
     assert f"vLLM {version or 'of a clone'} in {package}" in said and "that the plugin needs are there" in said
-    assert "not supported" not in said
+    assert "not supported" not in said and "adaptive verification" not in said
+
+
+@pytest.mark.parametrize("name", ["reallocate_drafts", "_batch_draft_capacity"])
+def test_what_adaptive_verification_lacks_is_said_and_hinders_nothing(name, tmp_path, capsys):
+    package = make_tree(tmp_path)
+    replace(package / "v1/worker/gpu/spec_decode/adaptive_verification.py", name, "other")
+    assert check.main([str(tmp_path)]) == 0 and not check.missing(package)
+    said = capsys.readouterr().out
+    assert f"vLLM's own step times are used: AdaptiveVerificationManager.{name} does not exist" in said
 
 
 @pytest.mark.parametrize(

@@ -14,22 +14,17 @@ from typer.testing import CliRunner
 
 from smartspec.cli.main import _build_app
 from smartspec.vllm_plugin import serve
-from smartspec.vllm_plugin.serve import (
-    EXECUTOR,
-    LOOKUP,
-    NO_DRAFTS,
-    SCHEDULER,
-    Installation,
-    given,
-    make_parser,
-    serve_command,
-    without,
-)
+from smartspec.vllm_plugin.compatibility import EXECUTOR, NO_DRAFTS
+from smartspec.vllm_plugin.routes import LOOKUP, Machine, captured_lengths
+from smartspec.vllm_plugin.serve import SCHEDULER, Installation, given, make_parser, serve_command, without
+
+CPU, GPU = Machine(is_cpu=True), Machine(is_cpu=False, version=(0, 32))
+TABLE = {"num_speculative_tokens_per_batch_size": [[1, 1, 5], [2, 2, 3], [3, 3, 1], [4, 1024, 0]]}
 
 
-def made(*arguments: str, environment=(), is_cpu=False, has_command=True) -> serve.ServeCommand:
+def made(*arguments: str, environment=(), machine=CPU, has_command=True) -> serve.ServeCommand:
     options, passed_on = make_parser().parse_known_args(arguments)
-    return serve_command(options, passed_on, dict(environment), Installation(is_cpu, has_command))
+    return serve_command(options, passed_on, dict(environment), Installation(machine, has_command))
 
 
 def added(command: serve.ServeCommand) -> dict:
@@ -55,6 +50,58 @@ def test_a_model_alone_gets_drafts_in_the_scheduler():
     theirs = made("MODEL", "--distributed-executor-backend", "ray", "--drafter", "recycling")
     assert theirs.words.count("--distributed-executor-backend") == 1
     assert added(theirs)["additional"] == {"smartspec": {"drafter": "recycling"}}
+
+
+def test_on_a_gpu_a_model_alone_gets_drafts_on_the_gpu():
+    command = made("MODEL", machine=GPU)
+    ngram = {"method": "ngram_gpu", "num_speculative_tokens": 5} | LOOKUP | TABLE
+    assert added(command)["speculation"] == ngram and EXECUTOR not in command.words
+    assert "V2 runner" in command.why and "full graphs" in command.why
+    by_name = added(made("MODEL", "--spec-method", "ngram", machine=GPU))["speculation"]
+    assert by_name == ngram | {"method": "ngram"}
+
+
+@pytest.mark.parametrize(
+    ("longest", "lengths"), [(1, [1]), (2, [1, 2]), (3, [1, 2, 3]), (5, [1, 3, 5]), (8, [1, 4, 8])]
+)
+def test_lengths_with_graphs_are_few_and_end_with_the_longest(longest, lengths):
+    assert captured_lengths(longest) == lengths
+    table = added(made("MODEL", "--spec-tokens", str(longest), machine=GPU))["speculation"]
+    of_rows = table["num_speculative_tokens_per_batch_size"]
+    assert sorted(length for *_, length in of_rows) == [0, *lengths]
+    assert [first for first, *_ in of_rows] == [1, *[last + 1 for _, last, _ in of_rows[:-1]]]
+
+
+def test_on_a_gpu_heads_get_graphs_of_every_length_and_methods_of_the_old_runner_none():
+    eagle = ["--spec-method", "eagle3", "--spec-model", "HEAD"]
+    head = {"method": "eagle3", "model": "HEAD", "num_speculative_tokens": 5}
+    assert added(made("MODEL", *eagle, machine=GPU))["speculation"] == head | TABLE
+    assert added(made("MODEL", *eagle, machine=Machine(False, (0, 31))))["speculation"] == head
+    medusa = ["--spec-method", "medusa", "--spec-model", "HEAD"]
+    assert added(made("MODEL", *medusa, machine=GPU))["speculation"] == head | {"method": "medusa"}
+
+
+@pytest.mark.parametrize(
+    ("machine", "said"),
+    [
+        (Machine(False, (0, 31)), "vLLM 0.31 has no draft length per step"),
+        (Machine(False, (0, 33), may_use_v2=False), "VLLM_USE_V2_MODEL_RUNNER=0"),
+    ],
+)
+def test_a_route_that_is_slower_than_none_is_taken_only_by_name(machine, said):
+    with pytest.raises(ValueError, match=f"{said}.*slower than no speculation.*--spec-method smartspec if you want"):
+        made("MODEL", machine=machine)
+    by_name = made("MODEL", "--spec-method", "smartspec", machine=machine)
+    assert added(by_name)["speculation"]["model"] == NO_DRAFTS and "0.77 to 0.81" in by_name.why
+
+
+def test_adaptive_verification_gets_an_executor_that_tells_what_was_verified():
+    config = '{"method": "eagle3", "model": "HEAD", "num_speculative_tokens": 5, "enable_adaptive_verification": true}'
+    command = made("MODEL", "-sc", config, machine=GPU)
+    assert given(list(command.words), "--distributed-executor-backend") == EXECUTOR
+    assert added(command)["speculation"] == json.loads(config)
+    with pytest.raises(ValueError, match="adaptive verification needs --distributed-executor-backend"):
+        made("MODEL", "-sc", config, "--distributed-executor-backend", "ray", machine=GPU)
 
 
 def test_ngram_finds_short_matches():
@@ -105,7 +152,7 @@ def test_settings_go_into_the_additional_configuration():
         (["-sc", "{"], "--speculative-config {: not JSON"),
         (["-sc", "[]"], "must be an object"),
         (["--speculative-config.method", "ngram"], "write --speculative-config as one JSON object"),
-        (["-sc", '{"enable_adaptive_verification": true}'], "adaptive verification decides already"),
+        (["--verification", "mine"], "'verification' is 'mine': use smartspec or vllm"),
         (["-sc", '{"method": "extract_hidden_states"}'], "drafts nothing"),
         (["--pipeline_parallel_size=2"], "pipeline parallel is 2"),
         (["--spec-method", "eagle3"], "--spec-method eagle3 needs --spec-model"),
@@ -137,17 +184,17 @@ def test_the_wheel_whose_command_does_not_start_serves_by_another_module():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "is_cpu", "environment", "variables"),
+    ("arguments", "machine", "environment", "variables"),
     [
-        (["--spec-method", "ngram"], True, {}, {"NUMBA_THREADING_LAYER": "workqueue"}),
-        (["--spec-method", "ngram"], True, {"NUMBA_THREADING_LAYER": "tbb"}, {}),
-        (["--spec-method", "ngram"], False, {}, {}),
-        (["--spec-method", "mtp"], True, {}, {}),
-        ([], True, {}, {}),
+        (["--spec-method", "ngram"], CPU, {}, {"NUMBA_THREADING_LAYER": "workqueue"}),
+        (["--spec-method", "ngram"], CPU, {"NUMBA_THREADING_LAYER": "tbb"}, {}),
+        (["--spec-method", "ngram"], GPU, {}, {}),
+        (["--spec-method", "mtp"], CPU, {}, {}),
+        ([], CPU, {}, {}),
     ],
 )
-def test_numba_keeps_off_the_kernels_threads_on_cpus(arguments, is_cpu, environment, variables):
-    assert made("MODEL", *arguments, environment=environment, is_cpu=is_cpu).variables == variables
+def test_numba_keeps_off_the_kernels_threads_on_cpus(arguments, machine, environment, variables):
+    assert made("MODEL", *arguments, environment=environment, machine=machine).variables == variables
 
 
 def test_an_option_and_its_value_are_left_out():
@@ -175,7 +222,8 @@ def test_the_printed_command_is_the_one_that_runs(package, monkeypatch, capfd):
     result = CliRunner().invoke(_build_app(), ["vllm", "serve", *ARGUMENTS])
     assert result.exit_code == 0
     ((path, words, environment),) = ran
-    variable, *printed = shlex.split(result.stdout)
+    assert result.stdout.startswith("# drafts by ngram\n")
+    variable, *printed = shlex.split(result.stdout, comments=True)
     assert printed == list(words) and path == words[0] == sys.executable
     assert variable == f"NUMBA_THREADING_LAYER={environment['NUMBA_THREADING_LAYER']}"
     assert serve.main([*ARGUMENTS, "--print"]) == 0

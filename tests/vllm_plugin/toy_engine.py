@@ -8,6 +8,7 @@ from vllm.schedulers import AsyncScheduler, ModelRunnerOutput, Request, Schedule
 from vllm.v1.outputs import DraftTokenIds
 
 from smartspec import vllm_plugin
+from smartspec.vllm_plugin.adaptive import COSTS
 
 VOCABULARY = 1000
 FULL_GRAPHS = SimpleNamespace(has_full_cudagraphs=lambda: True)
@@ -24,12 +25,16 @@ def make_config(tmp_path, *, method="ngram", is_async=False, num_speculative_tok
             num_speculative_tokens_per_batch_size=None,
         ),
         "parallel_config": SimpleNamespace(
-            pipeline_parallel_size=1, tensor_parallel_size=1, data_parallel_size=1, data_parallel_index=0
+            pipeline_parallel_size=1,
+            tensor_parallel_size=1,
+            data_parallel_size=1,
+            data_parallel_index=0,
+            distributed_executor_backend=None,
         ),
         "model_config": SimpleNamespace(
             model="toy", dtype="float32", quantization=None, enforce_eager=True, is_moe=False
         ),
-        "compilation_config": SimpleNamespace(cudagraph_mode=None),
+        "compilation_config": SimpleNamespace(cudagraph_mode=None, cudagraph_capture_sizes=None),
         "cache_config": SimpleNamespace(num_gpu_blocks=1000, block_size=16),
     }  # fmt: skip
     for name, value in changes.items():
@@ -38,7 +43,9 @@ def make_config(tmp_path, *, method="ngram", is_async=False, num_speculative_tok
     stock = AsyncScheduler if is_async else Scheduler
     return SimpleNamespace(
         additional_config={"smartspec": {"cache": str(tmp_path / "cache"), "metrics_seconds": 0} | (settings or {})},
-        scheduler_config=SimpleNamespace(scheduler_cls="ours", get_scheduler_cls=lambda: stock),
+        scheduler_config=SimpleNamespace(
+            scheduler_cls="ours", get_scheduler_cls=lambda: stock, max_num_batched_tokens=256
+        ),
         instance_id="toy",
         **parts,
     )
@@ -51,9 +58,14 @@ def token(name: str, position: int) -> int:
 
 class ToyEngine:
     """Runs steps until all requests have ended. acceptance: chance that a draft token is right. has_passes: drafts are
-    made by passes of a model. seconds: of a pass, of a token in it, of a draft pass."""
+    made by passes of a model. seconds: of a pass, of a token in it, of a draft pass. admits: called with each output of
+    the scheduler, of the model, and how many drafts of each request were verified, by chance, as if by adaptive
+    verification; None without. costs: those that came with steps."""
 
-    def __init__(self, scheduler, *, acceptance=0.7, has_passes=False, seconds=(0.02, 0.001, 0.002), seed=0):
+    def __init__(
+        self, scheduler, *, acceptance=0.7, has_passes=False, seconds=(0.02, 0.001, 0.002), seed=0, admits=None
+    ):
+        self.admits, self.costs = admits, []
         self.scheduler, self.acceptance, self.has_passes, self.seconds = scheduler, acceptance, has_passes, seconds
         self.texts: dict[str, list[int]] = {}
         self.drafts: dict[str, list[int]] = {}  # the runner's own
@@ -93,14 +105,15 @@ class ToyEngine:
         return [token(name, position) for position in range(len(self.texts[name]))]
 
     def _execute(self, output) -> ModelRunnerOutput:
-        sampled = []
+        sampled, admitted = [], []
         for name, n in output.num_scheduled_tokens.items():
             num_drafts = len(output.scheduled_spec_decode_tokens.get(name, []))
             start = self.computed[name]
             prompt = self.scheduler.requests[name].num_prompt_tokens if name in self.scheduler.requests else 0
             end = start + n - num_drafts
             accepted = 0
-            for offset, draft in enumerate(self.drafts.get(name, [])[:num_drafts]):
+            admitted.append(num_drafts if self.admits is None else int(self._random.integers(num_drafts + 1)))
+            for offset, draft in enumerate(self.drafts.get(name, [])[: admitted[-1]]):
                 if draft != token(name, end + offset):
                     break
                 accepted += 1
@@ -113,7 +126,12 @@ class ToyEngine:
         verified = [len(drafts) for drafts in verifying.values()]
         self.verified_lengths.append(verified)
         self.draft_lengths.append(output.num_spec_tokens_to_schedule)
-        return ModelRunnerOutput({name: i for i, name in enumerate(output.num_scheduled_tokens)}, sampled)
+        result = ModelRunnerOutput({name: i for i, name in enumerate(output.num_scheduled_tokens)}, sampled)
+        if self.admits is not None:  # as our executor and vLLM's workers do
+            self.costs.append(vars(output).pop(COSTS, None))
+            self.admits(output, result, admitted)
+            output.num_fed = output.total_num_scheduled_tokens - sum(verified) + sum(admitted)
+        return result
 
     def _draft(self, output) -> None:
         self.drafts = {}
@@ -128,7 +146,8 @@ class ToyEngine:
         if output.num_scheduled_tokens:
             base, per_token, per_pass = self.seconds
             passes = max(output.num_spec_tokens_to_schedule, 1) if self.has_passes else 0
-            self.now += base + per_token * output.total_num_scheduled_tokens + per_pass * passes
+            fed = getattr(output, "num_fed", output.total_num_scheduled_tokens)
+            self.now += base + per_token * fed + per_pass * passes
         self.scheduler.update_from_output(output, model_output)
         if not isinstance(self.scheduler, AsyncScheduler):
             drafts = {name: list(draft) for name, draft in self.drafts.items() if self._decodes(name)}

@@ -92,5 +92,7 @@ def test_a_trace_without_columns_rows_or_file_is_refused(tmp_path):
 
 def test_a_byte_order_mark_is_no_part_of_the_first_column(tmp_path):
     path = tmp_path / "trace.csv"
-    path.write_text(HEADER + "1.5,2,3\n", encoding="utf-8-sig")
-    assert read_trace(path).arrival_seconds.tolist() == [1.5]
+    for line_end in ("\n", "\r\n"):
+        path.write_text(HEADER + "1.5,2,3\n2,3,4\n", encoding="utf-8-sig", newline=line_end)
+        trace = read_trace(path)
+        assert trace.arrival_seconds.tolist() == [1.5, 2.0] and trace.num_output_tokens.tolist() == [3, 4]

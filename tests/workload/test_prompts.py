@@ -14,6 +14,14 @@ def test_rows_are_read_in_order_and_blank_lines_are_skipped(tmp_path):
     assert read_prompts(path) == [Prompt("a", "mt_bench/writing", "Hello"), Prompt("3", "", "Grüße")]
 
 
+def test_byte_order_marks_and_line_ends_of_windows_are_no_part_of_a_prompt(tmp_path):
+    for name in ("a", "b"):
+        path = tmp_path / f"{name}.jsonl"
+        path.write_text("\ufeff" + GOOD.replace("\n", "\r\n"), encoding="utf-8", newline="")
+        assert read_prompts(path) == [Prompt("a", "mt_bench/writing", "Hello"), Prompt("3", "", "Grüße")]
+    assert len(read_prompts(tmp_path)) == 4
+
+
 def test_task_filters_by_prefix(tmp_path):
     path = tmp_path / "prompts.jsonl"
     path.write_text(GOOD, encoding="utf-8")

@@ -5,6 +5,8 @@ confidences up to it, and verifies the best ones of all requests. Their number i
 per second of step time. Step times are profiled once, at one length of context.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from lib.emulated_gpu.step_time import GPUTime, StepSize
@@ -30,6 +32,11 @@ class AdaptiveVerification:
         self._draft = np.array([0.0, *map(time.draft_seconds, sizes)])
         self._seen: dict[str, np.ndarray] = {}
 
+    def take_costs(self, draft: Sequence[tuple[int, float]], verify: Sequence[tuple[int, float]]) -> None:
+        """Step times in milliseconds in place of the profiled ones, as set_cost_curves takes them: those of the next
+        larger size that is told."""
+        self._draft, self._verify = _table(draft, len(self._draft)), _table(verify, len(self._verify))
+
     def cut(
         self, names: list[str], others: np.ndarray, drafted: np.ndarray, num_sampling: int, confidence: np.ndarray
     ) -> np.ndarray:
@@ -46,3 +53,10 @@ class AdaptiveVerification:
         admitted = np.zeros(survival.shape, dtype=bool)
         admitted[np.argsort(-survival, kind="stable")[:budget]] = True
         return admitted.reshape(exists.shape).sum(axis=1)
+
+
+def _table(curve: Sequence[tuple[int, float]], length: int) -> np.ndarray:
+    """Seconds of every size below length: float [length]."""
+    sizes, milliseconds = np.array(curve, dtype=float).T
+    at = np.searchsorted(sizes, np.arange(length), side="left")
+    return np.maximum.accumulate(milliseconds)[np.minimum(at, len(sizes) - 1)] / 1e3

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 OFF, DYNAMIC_SD, ADAPTIVE = "off", "dynamic-sd", "adaptive-verification"
+BESIDE = "+adaptive"  # of a policy of SmartSpec's that decides beside adaptive verification
 
 
 @dataclass(frozen=True)
@@ -14,9 +15,10 @@ class Cell:
 
     setup, drafter: names of setups. load: closed:N (N requests at a time), poisson:RATE (requests per second), or
     trace:FILE (as `simulate --trace`; trace:FILE@2@300 comes twice as fast and has 300 requests). policy: off (no
-    speculation is configured), fixed:K, dynamic-sd, adaptive-verification, or a policy of SmartSpec's. longest: of
-    drafts. acceptance, found_share: see StatedAcceptance; or texts:FILE. prompt_tokens, output_tokens: means; a request
-    has half to one and a half times as many, unless texts or a trace say.
+    speculation is configured), fixed:K, dynamic-sd, adaptive-verification, or a policy of SmartSpec's, with "+adaptive"
+    beside adaptive verification. longest: of drafts. acceptance, found_share: see StatedAcceptance; or texts:FILE.
+    prompt_tokens, output_tokens: means; a request has half to one and a half times as many, unless texts or a trace
+    say.
     """
 
     setup: str
@@ -39,6 +41,11 @@ class Cell:
     @property
     def is_ours(self) -> bool:
         return not (self.policy in (OFF, DYNAMIC_SD, ADAPTIVE) or self.policy.startswith("fixed:"))
+
+    @property
+    def is_adaptive(self) -> bool:
+        """Whether vLLM chooses which drafts are verified."""
+        return self.policy == ADAPTIVE or self.policy.endswith(BESIDE)
 
     @property
     def is_fixed(self) -> bool:

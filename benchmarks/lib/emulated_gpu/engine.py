@@ -10,7 +10,7 @@ from vllm.v1.spec_decode.dynamic.utils import build_dynamic_sd_schedule_lookup
 
 from lib.emulated_gpu.acceptance import Acceptance, HeadInTexts, TextAcceptance
 from lib.emulated_gpu.adaptive import AdaptiveVerification
-from lib.emulated_gpu.cells import ADAPTIVE, DYNAMIC_SD, OFF, Cell
+from lib.emulated_gpu.cells import BESIDE, DYNAMIC_SD, OFF, Cell
 from lib.emulated_gpu.clock import Clock
 from lib.emulated_gpu.executor import GPU, executor_of
 from lib.emulated_gpu.setups import BLOCK_SIZE, DRAFTERS, setup_of
@@ -31,7 +31,7 @@ def make_engine(cell: Cell, acceptance: Acceptance, folder: Path, table: list | 
         raise ValueError(f"drafter {drafter} drafts from texts, without asynchronous scheduling: texts:FILE and sync")
     ours = {}
     if cell.is_ours:
-        section = {"policy": cell.policy, "cache": str(folder / "learned" / _file_name(cell))}
+        section = {"policy": cell.policy.removesuffix(BESIDE), "cache": str(folder / "learned" / _file_name(cell))}
         if in_scheduler or copies:
             section |= {"drafter": "prompt-lookup", "datastore": "none"}
         ours = {
@@ -57,9 +57,7 @@ def make_engine(cell: Cell, acceptance: Acceptance, folder: Path, table: list | 
     if not copies:
         config.compilation_config.cudagraph_mode = CUDAGraphMode.FULL_AND_PIECEWISE
     time, longest = setup.gpu_time(drafter), cell.longest
-    verification = (
-        AdaptiveVerification(time, MAX_SEQS, MAX_BATCHED_TOKENS, longest) if cell.policy == ADAPTIVE else None
-    )
+    verification = AdaptiveVerification(time, MAX_SEQS, MAX_BATCHED_TOKENS, longest) if cell.is_adaptive else None
     gpu = GPU(
         time,
         acceptance,
@@ -69,7 +67,11 @@ def make_engine(cell: Cell, acceptance: Acceptance, folder: Path, table: list | 
         compares=in_scheduler or copies,
         verification=verification,
     )
-    core = EngineCore(config, executor_of(gpu), log_stats=False)
+    executor = executor_of(gpu)
+    if cell.is_adaptive:  # which vLLM's CPU build does not take as an option
+        config.speculative_config.enable_adaptive_verification = True
+        config.parallel_config.distributed_executor_backend = executor
+    core = EngineCore(config, executor, log_stats=False)
     # The V2 runner is that of GPUs. vLLM wants Triton for it, which it only needs to compute.
     core.scheduler.use_v2_model_runner = True
     return core, gpu

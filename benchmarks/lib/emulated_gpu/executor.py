@@ -15,6 +15,7 @@ from lib.emulated_gpu.acceptance import Acceptance
 from lib.emulated_gpu.adaptive import AdaptiveVerification
 from lib.emulated_gpu.clock import Clock, ReadyAt, wait_until
 from lib.emulated_gpu.step_time import GPUTime, StepSize
+from smartspec.vllm_plugin.adaptive import ADMITTED, COSTS
 
 
 @dataclass
@@ -50,6 +51,7 @@ class EmulatedExecutor(Executor):
 
     gpu: GPU
     supports_pp = False
+    tells_admitted = True  # as SmartSpec's executor does for vLLM's workers
 
     def _init_executor(self) -> None:
         self._rows: dict[str, Row] = {}
@@ -82,6 +84,9 @@ class EmulatedExecutor(Executor):
 
     def execute_model(self, scheduler_output, non_block=False):
         self._follow(scheduler_output)
+        costs = vars(scheduler_output).pop(COSTS, None)
+        if costs is not None and self.gpu.verification is not None:
+            self.gpu.verification.take_costs(costs.draft, costs.verify)
         if not scheduler_output.total_num_scheduled_tokens:
             empty = ModelRunnerOutput([], {})
             return ReadyAt(empty, 0.0) if non_block else empty
@@ -155,7 +160,10 @@ class EmulatedExecutor(Executor):
         gpu.log.append((len(names), size.fed, is_captured, made, int(verified.sum()), gpu.clock.free))
         told = self._emit(rows, samples.tolist(), accepted.tolist(), (computed + fed).tolist())
         self._last = [name for name, is_decoding in zip(names, samples.tolist(), strict=True) if is_decoding], made
-        return ModelRunnerOutput(names, {name: i for i, name in enumerate(names)}, told), start + target
+        result = ModelRunnerOutput(names, {name: i for i, name in enumerate(names)}, told)
+        if gpu.verification is not None and drafted.any():
+            setattr(result, ADMITTED, verified.tolist())
+        return result, start + target
 
     def _compared(self, names: list[str], drafts: dict[str, list[int]]) -> np.ndarray:
         """Leading right tokens of each draft of the scheduler's, int [R]."""

@@ -1,7 +1,7 @@
 """Models on GPUs and their drafters, by name. Shapes and data sheets are the simulator's."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lib.emulated_gpu.step_time import GPUTime
@@ -19,9 +19,27 @@ DENSE_LAYER, EXPERTS_LAYER = 25e-6, 117e-6
 
 
 @dataclass(frozen=True)
+class Fit:
+    """What a roofline of one GPU is fitted to measured steps with, see sim/world/hardware.py. The layers of a drafter
+    start within one captured graph. piecewise: seconds per layer of a pass outside full graphs."""
+
+    compute_efficiency: float
+    bandwidth_efficiency: float
+    overlap: float
+    layer_seconds: float
+    drafter_layer_seconds: float
+    piecewise: float
+
+
+# Llama-3.1-8B's shape on an H100, vLLM 0.33: 30 cells of docs/results/h100.jsonl (off, and EAGLE-3 of four lengths).
+H100_8B = Fit(0.61, 0.95, 1.0, 56.5e-6, 2e-6, 48.5e-6)
+
+
+@dataclass(frozen=True)
 class Setup:
     """model: a shape of the simulator. head: shape of its drafter with one layer. small: shape of a draft model.
-    piecewise: seconds per layer that a pass takes longer without a full graph."""
+    piecewise: seconds per layer that a pass takes longer without a full graph. fit: to measured steps, if there are
+    any."""
 
     accelerator: str
     devices: int
@@ -29,16 +47,17 @@ class Setup:
     head: str
     small: str
     piecewise: float = DENSE_LAYER
+    fit: Fit | None = None
 
     is_measured = False
 
     def gpu_time(self, drafter: str | None) -> GPUTime:
         """drafter: None for vLLM without speculation."""
         target = self._roofline(self.model)
-        piecewise = target.model.layers * self.piecewise
+        piecewise = target.model.layers * (self.piecewise if self.fit is None else self.fit.piecewise)
         if drafter is None or not DRAFTERS[drafter].has_passes:
             return GPUTime(target, piecewise=piecewise)
-        draft = self._roofline(self.small if drafter == "draft_model" else self.head)
+        draft = self._roofline(self.small if drafter == "draft_model" else self.head, is_drafter=True)
         return GPUTime(target, draft, DRAFTERS[drafter].in_one_pass, piecewise)
 
     def num_kv_blocks(self, drafter: str | None) -> int:
@@ -46,8 +65,17 @@ class Setup:
         draft = self.gpu_time(drafter).draft
         return kv_token_capacity(self._roofline(self.model), draft) // BLOCK_SIZE
 
-    def _roofline(self, model: str) -> Roofline:
-        return roofline(self.accelerator, model, self.devices)
+    def _roofline(self, model: str, is_drafter: bool = False) -> Roofline:
+        plain, fit = roofline(self.accelerator, model, self.devices), self.fit
+        if fit is None:
+            return plain
+        return replace(
+            plain,
+            compute_efficiency=fit.compute_efficiency,
+            bandwidth_efficiency=fit.bandwidth_efficiency,
+            overlap=fit.overlap,
+            layer_seconds=fit.drafter_layer_seconds if is_drafter else fit.layer_seconds,
+        )
 
 
 @dataclass(frozen=True)
@@ -80,7 +108,7 @@ class Profile:
 
 
 SETUPS = {
-    "8b-h100": Setup("h100", 1, "llama-3.1-8b", "eagle-llama-3.1-8b", "llama-3.2-1b"),
+    "8b-h100": Setup("h100", 1, "llama-3.1-8b", "eagle-llama-3.1-8b", "llama-3.2-1b", fit=H100_8B),
     "70b-4xh100": Setup("h100", 4, "llama-3.1-70b", "eagle-llama-3.1-70b", "llama-3.1-8b"),
     "70b-8xh100": Setup("h100", 8, "llama-3.1-70b", "eagle-llama-3.1-70b", "llama-3.1-8b"),
     "moe-h100": Setup("h100", 1, "qwen-3-30b-a3b", "eagle-qwen-3-30b-a3b", "qwen-2.5-0.5b", EXPERTS_LAYER),

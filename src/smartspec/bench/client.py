@@ -2,14 +2,19 @@
 
 import asyncio
 import json
+import math
 import time
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 
 import httpx
 
+from smartspec.bench.events import DONE, HEAD_BYTES, EventReader
 from smartspec.workload.records import RequestRecord
+
+WAITED_FOR = (429, 503)  # where they come with Retry-After
+LEAST_PAUSE_SECONDS = 0.1
+MAX_SHOWN = 300  # characters of what a server says of an error
 
 
 @dataclass(frozen=True)
@@ -50,40 +55,89 @@ class LoadRequest:
 
 
 class StreamedAnswer:
-    """What a stream of completion chunks has said so far."""
+    """What a server has said so far, in completion chunks or in one completion. Fields that are null count as not
+    there. first_text: when the first text came, on time.perf_counter(). num_refusals: see RequestRecord."""
 
     def __init__(self):
+        self.num_refusals = 0
+        self.first_text: float | None = None
         self.pieces: list[str] = []
-        self.usage: dict = {}
+        self.usage: dict[str, int] = {}
         self.finish_reason: str | None = None
         self.error: str | None = None
         self.done = False
+        self.is_stream = True
+
+    @property
+    def text(self) -> str:
+        """Halves of a character, which JSON allows and UTF-8 does not, are put together or replaced."""
+        return "".join(self.pieces).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
     def feed(self, event: bytes) -> None:
-        """Take in the data of one server-sent event. Raises ValueError if it is not a completion chunk."""
-        if event == b"[DONE]":
+        """Take in the data of one server-sent event. Raises ValueError where it is no chunk."""
+        if event == DONE:
             self.done = True
             return
-        chunk = json.loads(event)
-        if "error" in chunk:
+        try:
+            self._read(json.loads(event) or {})
+        except (ValueError, AttributeError, TypeError, RecursionError) as error:
+            raise ValueError(f"{_line(event.decode(errors='replace'))[:HEAD_BYTES]!r} is none of its chunks") from error
+        if self.first_text is None and self.pieces:
+            self.first_text = time.perf_counter()
+
+    def _read(self, chunk: dict) -> None:
+        if chunk.get("error") or chunk.get("object") == "error":
             self.error = f"the server reported: {_error_message(chunk)}"
             return
-        self.usage = chunk.get("usage") or self.usage
-        for choice in chunk.get("choices", ()):
+        self.usage |= _counts(chunk.get("usage"))
+        for choice in filter(None, chunk.get("choices") or ()):
             if text := _text_of(choice):
                 self.pieces.append(text)
-            self.finish_reason = choice.get("finish_reason") or self.finish_reason
+            reason = choice.get("finish_reason")
+            self.finish_reason = str(reason) if reason else self.finish_reason
+
+    def end(self, reader: EventReader) -> None:
+        """There is no more. Some servers do not say [DONE]: a finish_reason says as much. Raises ValueError where there
+        was no chunk."""
+        self.is_stream = reader.is_stream
+        is_empty = not (self.pieces or self.finish_reason or self.error)
+        if not reader.num_events or (is_empty and not self.is_stream):
+            head = _line(reader.head.decode(errors="replace"))
+            raise ValueError(f"it begins with {head!r}" if head else "it is empty")
+        if not (self.done or self.error or self.finish_reason or not self.is_stream):
+            self.error = "the stream ended before [DONE]"
+
+
+def _counts(usage: object) -> dict[str, int]:
+    """Those of its members that are token counts."""
+    if not isinstance(usage, dict):
+        return {}
+    return {name: int(count) for name, count in usage.items() if type(count) in (int, float) and 0 <= count < 2**53}
 
 
 def _text_of(choice: dict) -> str:
     """All that tokens have brought in a chunk: an answer, thoughts, a refusal, calls of tools."""
-    delta = choice.get("delta") or {}
+    delta = choice.get("delta") or choice.get("message") or {}
     thought = delta.get("reasoning_content") or delta.get("reasoning")  # some servers send it under both names
     texts = [choice.get("text"), thought, delta.get("content"), delta.get("refusal")]
-    for call in delta.get("tool_calls") or ():
+    for call in filter(None, delta.get("tool_calls") or ()):
         function = call.get("function") or {}
         texts += [function.get("name"), function.get("arguments")]
-    return "".join(text for text in texts if text)
+    return "".join(map(_joined, texts))
+
+
+def _joined(content: object) -> str:
+    """A text; the texts of content that comes in parts; arguments of a call that come as an object, as JSON."""
+    if not content:
+        return ""
+    if isinstance(content, list):
+        return "".join(map(_joined, content))
+    if isinstance(content, dict):
+        parts = [content[name] for name in ("text", "thinking", "refusal") if name in content]
+        return "".join(map(_joined, parts)) if parts or "type" in content else json.dumps(content)
+    if not isinstance(content, str):
+        raise TypeError(f"{_line(repr(content))} is no text")
+    return content
 
 
 def request_body(target: Target, request: LoadRequest) -> dict:
@@ -115,67 +169,97 @@ async def send_request(
 ) -> RequestRecord:
     """Send one request and read its answer to the end. Failures are recorded, not raised.
 
+    A server that says when to come back gets the request again then; the time counts as the request's.
     run_start: time.perf_counter() at the start of the run.
     """
     answer = StreamedAnswer()
     start = time.perf_counter()
-    first_text: float | None = None
     try:
-        stream = _stream_events(client, target, request_body(target, request))
-        async with asyncio.timeout(target.timeout_seconds), aclosing(stream) as events:
-            async for event in events:
-                answer.feed(event)
-                if first_text is None and answer.pieces:
-                    first_text = time.perf_counter()
-        if not (answer.done or answer.error):
-            answer.error = "the stream ended before [DONE]"
+        async with asyncio.timeout(target.timeout_seconds):
+            while (seconds := await _read_response(client, target, request_body(target, request), answer)) is not None:
+                answer.num_refusals += 1
+                if time.perf_counter() - start + seconds >= target.timeout_seconds:
+                    answer.error = (
+                        f"{answer.error}; it says to come back after {seconds:g} s, which is past the timeout"
+                    )
+                    break
+                await asyncio.sleep(max(seconds, LEAST_PAUSE_SECONDS))
+                answer.error = None
     except TimeoutError:
         answer.error = f"no complete answer within {target.timeout_seconds:g} s"
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        answer.error = f"{type(error).__name__}: {error}".rstrip(": ")
-    except (ValueError, AttributeError, TypeError) as error:
-        answer.error = f"the answer is not a stream of completion chunks: {error}"
+        answer.error = _line(f"{type(error).__name__}: {error}".rstrip(": "))
+    except ValueError as error:
+        answer.error = _line(f"the answer is not a stream of completion chunks: {error}")
     end = time.perf_counter()
+    has_ttft = answer.first_text is not None and answer.is_stream
     return RequestRecord(
         prompt_id=request.prompt_id,
         task=request.task,
         start_seconds=start - run_start,
-        ttft_seconds=None if first_text is None else first_text - start,
+        ttft_seconds=answer.first_text - start if has_ttft else None,
         end_to_end_seconds=end - start,
-        num_prompt_tokens=answer.usage.get("prompt_tokens") or 0,
+        num_prompt_tokens=answer.usage.get("prompt_tokens", 0),
         num_output_tokens=answer.usage.get("completion_tokens") or len(answer.pieces),
         has_usage=bool(answer.usage),
         finish_reason=answer.finish_reason,
         error=answer.error,
-        text="".join(answer.pieces),
+        text=answer.text,
         tpot_target_seconds=target.tpot_target_seconds,
         ttft_target_seconds=target.ttft_target_seconds,
+        num_refusals=answer.num_refusals,
     )
 
 
-async def _stream_events(client: httpx.AsyncClient, target: Target, body: dict) -> AsyncGenerator[bytes, None]:
-    """Data of the server-sent events of one answer. Raises ValueError or httpx.HTTPError when there is none."""
+async def _read_response(client: httpx.AsyncClient, target: Target, body: dict, answer: StreamedAnswer) -> float | None:
+    """Read one answer to its end. If the server says to come back, after how many seconds. Raises ValueError or
+    httpx.HTTPError where there is no answer."""
     path = "/v1/chat/completions" if target.chat else "/v1/completions"
     async with client.stream("POST", target.base_url + path, json=body, headers=target.headers) as response:
         if response.status_code != 200:
-            message = _error_message(await response.aread())
-            raise httpx.HTTPStatusError(
-                f"{response.status_code} {message}", request=response.request, response=response
-            )
-        rest = b""
+            answer.error = f"{response.status_code} {_error_message(await response.aread()) or response.reason_phrase}"
+            seconds = _seconds_of(response.headers.get("retry-after"))
+            if response.status_code in WAITED_FOR and seconds is not None:
+                return seconds
+            raise httpx.HTTPStatusError(answer.error, request=response.request, response=response)
+        reader = EventReader()
         async for part in response.aiter_bytes():
-            *lines, rest = (rest + part).split(b"\n")
-            for line in lines:
-                if line.startswith(b"data:"):
-                    yield line[5:].strip()
-        if rest.startswith(b"data:"):
-            yield rest[5:].strip()
+            for event in reader.feed(part):
+                answer.feed(event)
+        for event in reader.end():
+            answer.feed(event)
+        answer.end(reader)
+    return None
+
+
+def _seconds_of(retry_after: str | None) -> float | None:
+    """What Retry-After says, seconds or a date; None if it says neither."""
+    if retry_after is None:
+        return None
+    try:
+        return max(0.0, float(retry_after)) if math.isfinite(float(retry_after)) else None
+    except ValueError:
+        pass
+    try:
+        return max(0.0, parsedate_to_datetime(retry_after).timestamp() - time.time())
+    except ValueError:
+        return None
 
 
 def _error_message(body: bytes | dict) -> str:
     """The message of an error in OpenAI's shape, else the beginning of whatever the server said."""
     try:
-        error = (json.loads(body) if isinstance(body, bytes) else body)["error"]
-        return str(error["message"]) if isinstance(error, dict) else str(error)
-    except (ValueError, KeyError, TypeError):
-        return (body.decode(errors="replace") if isinstance(body, bytes) else str(body))[:200]
+        said = json.loads(body) if isinstance(body, bytes) else body
+        error = said.get("error") or said
+        message = error["message"] if isinstance(error, dict) else error
+        if message:
+            return _line(str(message))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        pass
+    return _line(body.decode(errors="replace") if isinstance(body, bytes) else str(body))
+
+
+def _line(text: str) -> str:
+    """One line that every terminal and file can show."""
+    shown = "".join(character if character.isprintable() else " " for character in text[: 2 * MAX_SHOWN])
+    return " ".join(shown.split())[:MAX_SHOWN]

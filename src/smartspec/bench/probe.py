@@ -22,20 +22,35 @@ def normalize_base_url(base_url: str) -> str:
 
 
 def find_model(base_url: str, model: str | None = None, api_key: str | None = None) -> str:
-    """The model to request: the one named, else the server's first. Raises ValueError when there is none."""
+    """The model to request: the one named, else the server's first. Raises ValueError when there is none. A server that
+    does not list its models is believed to have the one that is named."""
     answer = _get(base_url, "/v1/models", api_key)
-    if answer.status_code != 200:
-        raise ValueError(f"{base_url}/v1/models answered {answer.status_code}: {answer.text[:200]}")
     try:
-        names = [entry["id"] for entry in answer.json()["data"]]
-    except (ValueError, KeyError, TypeError) as error:
-        said = answer.text[:200]
-        raise ValueError(f"{base_url} is not an OpenAI-compatible server: /v1/models said {said!r}") from error
-    if not names:
-        raise ValueError(f"the server at {base_url} serves no model")
+        names = _names(base_url, answer)
+    except ValueError:
+        if model is None:
+            raise
+        return model
     if model is not None and model not in names:
         raise ValueError(f"the server at {base_url} has no model {model!r}; it serves {', '.join(names)}")
     return model if model is not None else names[0]
+
+
+def _names(base_url: str, answer: httpx.Response) -> list[str]:
+    if answer.status_code != 200:
+        raise ValueError(
+            f"{base_url}/v1/models answered {answer.status_code}: {answer.text[:200]}; name the model with --model"
+        )
+    try:
+        names = [str(entry["id"]) for entry in answer.json()["data"]]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        said = answer.text[:200]
+        raise ValueError(
+            f"{base_url} is not an OpenAI-compatible server: /v1/models said {said!r}; name the model with --model"
+        ) from error
+    if not names:
+        raise ValueError(f"the server at {base_url} serves no model; name the model with --model")
+    return names
 
 
 def read_policy(base_url: str, api_key: str | None = None) -> str | None:
@@ -43,7 +58,7 @@ def read_policy(base_url: str, api_key: str | None = None) -> str | None:
     try:
         answer = _get(base_url, "/v1/speculation", api_key)
         return str(answer.json()["policy"]) if answer.status_code == 200 else None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
@@ -51,9 +66,9 @@ def read_counters(base_url: str, api_key: str | None = None) -> SpeculationCount
     """The speculation counters of a SmartSpec server at this moment; None for other servers, or when none answers."""
     try:
         answer = _get(base_url, "/metrics", api_key)
-    except ValueError:
+        return parse_counters(answer.text) if answer.status_code == 200 else None
+    except (ValueError, OverflowError):  # no server, or numbers that are none
         return None
-    return parse_counters(answer.text) if answer.status_code == 200 else None
 
 
 def parse_counters(metrics: str) -> SpeculationCounters | None:

@@ -69,6 +69,13 @@ def notes(summary: Summary) -> list[str]:
         lines.append(
             f"{summary.num_without_usage} answers came without token counts: pieces of text were counted as tokens"
         )
+    if summary.num_refusals:
+        lines.append(
+            f"the server said {summary.num_refusals} times to come back later (429 or 503 with Retry-After): the wait "
+            "counts as the request's"
+        )
+    if summary.num_at_once:
+        lines.append(f"{summary.num_at_once} answers came at once, not as a stream: they have no time to first token")
     return lines
 
 

@@ -1,4 +1,5 @@
-"""Who may use a server: keys from options and variables, where it may listen without any, and from which sites."""
+"""Who may use a server: keys from options and variables, where it may listen without any, and from which sites, under
+which names."""
 
 import ipaddress
 import os
@@ -28,11 +29,10 @@ def api_keys(api_key: str | None, key_file: Path | None, admin_key: str | None, 
 
 def check_exposure(listener: socket.socket, has_keys: bool, no_api_key: bool) -> None:
     """Raises ValueError if other machines could use the server without a key, and no option allows that."""
-    address = listener.getsockname()[0]
-    if not (has_keys or no_api_key or ipaddress.ip_address(address.partition("%")[0]).is_loopback):
+    if not (has_keys or no_api_key or _is_loopback(listener)):
         raise ValueError(
-            f"--host {address} lets other machines use this server without a key: give --api-key or --api-key-file, "
-            "or say --no-api-key"
+            f"--host {listener.getsockname()[0]} lets other machines use this server without a key: give --api-key or "
+            "--api-key-file, or say --no-api-key"
         )
 
 
@@ -43,3 +43,19 @@ def cors_origins(option: str | None) -> tuple[str, ...]:
         if origin != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/?#\sA-Z]+", origin):
             raise ValueError(f"--cors-origin {origin}: write sites as https://a.example, without a path, or *")
     return origins
+
+
+def allowed_hosts(option: str | None, listener: socket.socket, has_keys: bool) -> tuple[str, ...] | None:
+    """The names of --allowed-host. None where any name will do: by default, if clients need a key or other machines
+    may use the server. Raises ValueError for what is no name."""
+    if option is None:
+        return None if has_keys or not _is_loopback(listener) else ()
+    names = tuple(part.strip().lower() for part in option.split(","))
+    for name in names:
+        if not re.fullmatch(r"\*|[\w-]+(\.[\w-]+)*", name):
+            raise ValueError(f"--allowed-host {name}: write names as a.example, without a port, or *")
+    return names
+
+
+def _is_loopback(listener: socket.socket) -> bool:
+    return ipaddress.ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback

@@ -25,6 +25,7 @@ class Question:
     prompt: Annotated[str | None, typer.Argument(help="The prompt; or use --file.")] = None
     file: Annotated[Path | None, typer.Option(help="Read the prompt from a text file (- for standard input).")] = None
     model: Annotated[str | None, typer.Option(help="Hugging Face id, folder or GGUF file (default: built in).")] = None
+    chat_template: Annotated[str | None, typer.Option(help="Name of one of the model's, or a file; see serve.")] = None
     drafter: Annotated[
         str | None,
         typer.Option(
@@ -64,6 +65,7 @@ def generate(options: Question) -> None:
     chosen = {} if options.model is None else {"model": options.model}
     params = SamplingParams(max_tokens=options.max_tokens, temperature=options.temperature, seed=options.seed)
     config = EngineConfig(
+        chat_template=options.chat_template,
         drafters=None if options.drafter is None else parse_drafters(options.drafter),
         policy=options.policy,
         dtype=options.dtype,
@@ -90,7 +92,7 @@ def _read_prompt(prompt: str | None, file: Path | None) -> str:
         raise ValueError("give either a PROMPT or --file FILE")
     if prompt is not None:
         return prompt
-    return sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+    return sys.stdin.read().removeprefix("\ufeff") if str(file) == "-" else file.read_text(encoding="utf-8-sig")
 
 
 def _tokenize(tokenizer, text: str, raw: bool) -> list[int]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from smartspec.cli.access import api_keys, check_exposure, cors_origins
+from smartspec.cli.access import allowed_hosts, api_keys, check_exposure, cors_origins
 from smartspec.cli.config_file import read_classes, use_config_file
 from smartspec.cli.logs import LogFormat, configure_logs
 from smartspec.cli.options import command
@@ -38,6 +38,9 @@ class ServerOptions:
         Path | None, typer.Option(help="TOML file of these options.", callback=use_config_file, is_eager=True)
     ] = None
     model: Annotated[str | None, typer.Option(help="Hugging Face id, folder or GGUF file (default: built in).")] = None
+    chat_template: Annotated[
+        str | None, typer.Option(help="Name of one of the model's chat templates, or a file (default: its default).")
+    ] = None
     drafter: Annotated[
         str | None,
         typer.Option(
@@ -90,12 +93,15 @@ class ServerOptions:
     max_queue_per_client: Annotated[
         int | None, typer.Option(help="Requests of one client that may wait (default: half of max-queue).")
     ] = None
-    ignore_unknown_fields: Annotated[
-        bool, typer.Option("--ignore-unknown-fields", help="Ignore unknown fields of requests.")
+    strict_fields: Annotated[
+        bool, typer.Option("--strict-fields", help="Refuse unknown fields of requests, and a max_tokens too large.")
     ] = False
     no_page: Annotated[bool, typer.Option("--no-page", help="Do not serve the live page at /.")] = False
     cors_origin: Annotated[
         str | None, typer.Option(help="Sites (a,b) whose pages may call this server; * for all.")
+    ] = None
+    allowed_host: Annotated[
+        str | None, typer.Option(help="Names (a,b) of this server beside its address and localhost; * for any.")
     ] = None
     drain_seconds: Annotated[
         float, typer.Option(min=0.0, help="Seconds that requests under way have to finish after SIGTERM.")
@@ -126,6 +132,7 @@ def serve(options: ServerOptions) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         check_exposure(listener, bool(keys), options.no_api_key)
+        hosts = allowed_hosts(options.allowed_host, listener, bool(keys))
         print("loading libraries", flush=True)
         from smartspec.engine.import_transformers import quick_imports
 
@@ -142,11 +149,12 @@ def serve(options: ServerOptions) -> None:
         engine = building.result()
         app_options = AppOptions(
             keys=keys,
-            ignore_unknown_fields=options.ignore_unknown_fields,
+            strict_fields=options.strict_fields,
             has_page=not options.no_page,
             classes=classes,
             access_log=options.access_log,
             cors_origins=origins,
+            allowed_hosts=hosts,
             speculator=None if options.speculator is None else load_speculator(options.speculator, engine),
         )
         run(engine, thread, listener, options.drain_seconds, app_options)
@@ -169,8 +177,8 @@ def load_speculator(name: str, engine: "Engine") -> "tuple[AsyncEngine, str]":
 
     thread = EngineThread()
     config = replace(
-        engine.config, model=name, drafters=None, max_model_len=None, datastore=None, datastore_memory=None,
-        decision_log=None,
+        engine.config, model=name, chat_template=None, drafters=None, max_model_len=None, datastore=None,
+        datastore_memory=None, decision_log=None,
     )  # fmt: skip
     small = thread.submit(partial(build_engine, config, report=partial(print, flush=True))).result()
     check_same_vocabulary(engine.loaded, small.loaded, "use a --speculator of the same family")
@@ -188,6 +196,7 @@ def engine_config_of(options: ServerOptions) -> "EngineConfig":
 
     given = {"model": options.model, "max_draft_tokens": options.max_draft_tokens}
     return EngineConfig(
+        chat_template=options.chat_template,
         drafters=None if options.drafter is None else parse_drafters(options.drafter),
         policy=options.policy,
         dtype=options.dtype,

@@ -9,10 +9,14 @@ tokens reuses them.
 Invariant: the blocks held by all slots plus the free ones are all blocks there are.
 """
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+
+from smartspec.core.origin import key_of
 
 NO_TOKENS = np.empty(0, dtype=np.int32)
 
@@ -83,7 +87,7 @@ class BlockManager:
         self.num_available_blocks = num_blocks
         self._held = [0] * num_slots
         self._in_use = [False] * num_slots
-        # Insertion order is age: the first is evicted first.
+        # Insertion order is age: of one key's the first is evicted first.
         self._cached: dict[int, CachedText] = {}
         self._memory_ops: list[MemoryOp] = []
 
@@ -121,7 +125,7 @@ class BlockManager:
         """Take a slot for a text of num_tokens tokens, filled with its prefix if there is one.
 
         There must be an available slot. A cached slot that is mostly this prefix is taken over as it is; else the
-        prefix is copied into an empty slot, or into the longest-unused cached one. What a cached slot holds beyond
+        prefix is copied into an empty slot, or into a cached one (_first_to_go). What a cached slot holds beyond
         num_tokens is given back; the rest stays, because the text will need it and new memory costs page faults.
         """
         slot = prefix.slot if prefix is not None and self._worth_taking_over(prefix) else self._emptiest_slot()
@@ -189,10 +193,10 @@ class BlockManager:
         return prefix.cached and 2 * prefix.num_tokens >= len(self._cached[prefix.slot].token_ids)
 
     def _emptiest_slot(self) -> int:
-        """The lowest empty slot (dense slots make attention batches regular), else the longest-unused cached one."""
+        """The lowest empty slot (dense slots make attention batches regular), else a cached one."""
         empty = (s for s in range(self.num_slots) if not self._in_use[s] and s not in self._cached)
         slot = next(empty, None)
-        return next(iter(self._cached)) if slot is None else slot
+        return self._first_to_go([1] * self.num_slots) if slot is None else slot
 
     def _trim(self, slot: int, num_tokens: int) -> None:
         """Give back blocks and the memory under them."""
@@ -209,13 +213,23 @@ class BlockManager:
         assert grown, "the scheduler admits a request only when its blocks are available"
 
     def _evict_oldest(self) -> None:
-        slot = next(iter(self._cached))
+        slot = self._first_to_go(self._held)
         del self._cached[slot]
         self._trim(slot, 0)
+
+    def _first_to_go(self, sizes: Sequence[int]) -> int:
+        """The longest-unused cached slot of the API key that has most cached, by these sizes of the slots. So no key
+        loses a text while another one has more."""
+        size_of_key: Counter[str] = Counter()
+        for slot, text in self._cached.items():
+            size_of_key[key_of(text.cache_salt)] += sizes[slot]
+        ((key, _),) = size_of_key.most_common(1)
+        return next(slot for slot, text in self._cached.items() if key_of(text.cache_salt) == key)
 
 
 def common_prefix(a: np.ndarray, b: np.ndarray) -> int:
     """Length of the longest common prefix of two token arrays."""
     length = min(len(a), len(b))
-    different = np.flatnonzero(a[:length] != b[:length])
-    return int(different[0]) if len(different) else length
+    is_different = a[:length] != b[:length]
+    first = int(is_different.argmax()) if length else 0
+    return first if length and is_different[first] else length

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 class Origin:
     """client: a user of the engine, named by key or address. share: its share of the engine, against those
     of others. priority: requests of one client run in this order, lower first. cache_salt: cached prefixes, and what
-    drafters remember, are shared by requests of the same salt alone.
+    drafters remember, are shared by requests of the same salt alone. It is the client's API key, then a space and what
+    the request says; without a key it begins with the space, and "" is of requests that say nothing.
     """
 
     client: str = ""
@@ -17,3 +18,8 @@ class Origin:
 
 
 UNKNOWN_ORIGIN = Origin()
+
+
+def key_of(cache_salt: str) -> str:
+    """The API key that a salt belongs to, "" for none. What is remembered of its salts counts against its bounds."""
+    return cache_salt.partition(" ")[0]

@@ -19,9 +19,9 @@ MIN_REPETITION_PENALTY = 0.01
 class SamplingParams:
     """Sampling options of one request. Raises ValueError naming the option, the value and the allowed range.
 
-    temperature 0 means greedy. top_k 0 or -1 means no limit. seed None means one is drawn when the request arrives.
-    logit_bias: (token id, what is added to its logit) pairs. allowed_token_ids: no other tokens, empty for all.
-    bad_words_token_ids: sequences that the output does not contain. min_tokens: it does not stop before.
+    temperature 0 means greedy. top_k 0 or -1 means no limit. seed None or -1 means that one is drawn when the request
+    arrives. logit_bias: (token id, what is added to its logit) pairs. allowed_token_ids: no other tokens, empty for
+    all. bad_words_token_ids: sequences that the output does not contain. min_tokens: it does not stop before.
     include_stop_str_in_output, skip_special_tokens: what of the text is shown. logprobs: number of most likely
     alternatives to report per token (0: the chosen token alone, None: none). prompt_logprobs: the same of the prompt;
     with them max_tokens may be 0.
@@ -49,6 +49,8 @@ class SamplingParams:
     prompt_logprobs: int | None = None
 
     def __post_init__(self):
+        if self.seed == -1:  # as in vLLM and llama.cpp
+            object.__setattr__(self, "seed", None)
         _check_range("temperature", self.temperature, 0.0, 100.0)
         _check_range("top_p", self.top_p, 0.0, 1.0, low_excluded=True)
         _check_range("min_p", self.min_p, 0.0, 1.0)

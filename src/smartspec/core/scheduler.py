@@ -60,7 +60,7 @@ class Scheduler:
                 f"prompt ({request.num_prompt_tokens} tokens) and max_tokens ({request.params.max_tokens}) need more "
                 f"KV memory than there is ({kv_tokens} tokens): lower max_tokens or start with a larger --kv-tokens"
             )
-        request.class_id = self._class_ids.of(request.speculation.workload_class)
+        request.class_id = self._class_ids.of(request.speculation.workload_class, request.origin.client)
         self.waiting.add(request)
 
     def schedule(self) -> Batch:

@@ -1,7 +1,8 @@
 """Finished answers in files, so that a server that starts again knows them: a file for each cache salt.
 
 The folder is for its owner alone (mode 0700), as answers are what users read. Files are named by the SHA-256 of the
-salt, and hold token ids, int32, with END after each answer. What is torn by a crash is the end of one answer.
+API key (that of nothing without keys) and, where requests name a salt too, of the whole salt. They hold token ids,
+int32, with END after each answer. What is torn by a crash is the end of one answer.
 """
 
 import fcntl
@@ -11,12 +12,14 @@ import logging
 import os
 import stat
 from array import array
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from smartspec.drafters.finished_answers import END, MAX_TOKENS
+from smartspec.core.origin import key_of
+from smartspec.drafters.finished_answers import END, MAX_TOKENS, NO_TOKENS
 from smartspec.drafters.recycling import MAX_SALTS
 
 FORMAT = 1
@@ -42,17 +45,25 @@ class AnswerFiles:
         self._is_written = True
         try:
             _check_header(folder, tokenizer, vocab_size)
-            newest_first = sorted(folder.glob("*.tokens"), key=lambda path: -path.stat().st_mtime)
-            for path in newest_first[MAX_SALTS + 1 :]:
-                path.unlink()
-            self._kept = {path.stem: _read(path, vocab_size) for path in newest_first[: MAX_SALTS + 1]}
+            self._vocab_size = vocab_size
+            self._kept = _newest_of_each_key(folder)  # names of files that were not taken
+            for name in self._kept:
+                _read(folder / f"{name}.tokens", vocab_size)  # to refuse a damaged one before anything else is done
         except BaseException:
             self.close()
             raise
 
     def take(self, cache_salt: str) -> np.ndarray:
         """What the file of a salt held at the start, int32 [n]; the next time nothing."""
-        return self._kept.pop(_name(cache_salt), np.empty(0, dtype=np.int32))
+        name = _name(cache_salt)
+        if name not in self._kept:
+            return NO_TOKENS
+        self._kept.discard(name)
+        try:
+            return _read(self._path(cache_salt), self._vocab_size)
+        except (OSError, ValueError) as error:  # since the start
+            logger.warning("cannot read answers that were kept: %s", error)
+            return NO_TOKENS
 
     def append(self, cache_salt: str, token_ids: Sequence[int]) -> None:
         """Keep an answer of that salt."""
@@ -86,7 +97,22 @@ class AnswerFiles:
 
 
 def _name(cache_salt: str) -> str:
-    return hashlib.sha256(cache_salt.encode()).hexdigest()
+    names = [hashlib.sha256(text.encode()).hexdigest() for text in dict.fromkeys((key_of(cache_salt), cache_salt))]
+    return "-".join(names)
+
+
+def _newest_of_each_key(folder: Path) -> set[str]:
+    """Names of the files, as many of each key as are remembered. The others are deleted."""
+    num_of_key: Counter[str] = Counter()
+    kept = set()
+    for path in sorted(folder.glob("*.tokens"), key=lambda path: -path.stat().st_mtime):
+        key = path.stem.partition("-")[0]
+        num_of_key[key] += 1
+        if num_of_key[key] <= MAX_SALTS + 1:
+            kept.add(path.stem)
+        else:
+            path.unlink()
+    return kept
 
 
 def _locked(folder: Path) -> int:

@@ -18,6 +18,7 @@ one after the other, little-endian:
 
 import json
 import mmap
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -29,6 +30,9 @@ from smartspec.drafters.recycling import LONGEST_FIRST
 
 FORMAT = 1
 HEADER, NGRAMS = "datastore.json", "ngrams.bin"
+MOST_SCANNED = (
+    16  # contexts of a bucket, of which there are two on average; in larger ones the place is found by halves
+)
 REBUILD = "build it again with `smartspec datastore build`"
 
 
@@ -93,7 +97,11 @@ class Datastore:
         for num_tokens, mask in LONGEST_FIRST:
             key = context & mask
             bucket = key % self._num_buckets
-            for place in range(self._buckets[bucket], self._buckets[bucket + 1]):
+            begin, end = self._buckets[bucket], self._buckets[bucket + 1]
+            if end - begin > MOST_SCANNED:
+                begin = bisect_left(self._keys, key, begin, end)
+                end = min(begin + 1, end)
+            for place in range(begin, end):
                 if self._keys[place] == key:
                     pairs = slice(self._first[place], self._first[place + 1])
                     total = self._totals[place]

@@ -8,7 +8,7 @@ overwritten by the newest.
 
 from array import array
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -45,21 +45,35 @@ class FinishedAnswers:
         self._last = array("q", last.tobytes())  # the last place of each hash of MIN_MATCH tokens
         self._end = len(known)  # place of the next token
         self._context = pack(known)
-        self._unread: deque[Iterator[int]] = deque()
+        self._unread: deque[array] = deque()
+        self._num_read = 0  # tokens of the first of these
+        self.num_unread = 0  # tokens that were added and not taken in
 
     def add(self, token_ids: Sequence[int]) -> None:
-        """Remember an answer and the end of its prompt; index() does the work."""
-        self._unread.append(iter((*token_ids, END)))
+        """Remember an answer and the end of its prompt; index() does the work. What waits for that and would be
+        overwritten by what waits after it is forgotten."""
+        self._unread.append(array("i", (*token_ids, END)))
+        self.num_unread += len(self._unread[-1])
+        while len(self._unread) > 2 and self.num_unread - len(self._unread[1]) >= self._num_tokens + len(
+            self._unread[0]
+        ):
+            self.num_unread -= len(self._unread[1])
+            del self._unread[1]
 
-    def index(self, num_tokens: int) -> None:
-        """Take in so many of the tokens that were added."""
-        while self._unread and num_tokens > 0:
-            for token in self._unread[0]:
+    def index(self, num_tokens: int) -> int:
+        """Take in so many of the tokens that were added; returns how many there were."""
+        num_taken = 0
+        while self._unread and num_taken < num_tokens:
+            part = self._unread[0][self._num_read : self._num_read + num_tokens - num_taken]
+            for token in part:
                 self._append(token)
-                num_tokens -= 1
-                if not num_tokens:
-                    return
-            self._unread.popleft()
+            num_taken += len(part)
+            self._num_read += len(part)
+            if self._num_read == len(self._unread[0]):
+                self._unread.popleft()
+                self._num_read = 0
+        self.num_unread -= num_taken
+        return num_taken
 
     def _append(self, token: int) -> None:
         """The context before it is that of this place."""

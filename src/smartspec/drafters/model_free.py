@@ -1,6 +1,6 @@
 """What all drafters without a model share: drafts made from text alone, for every row of every step."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -45,7 +45,7 @@ class ModelFreeDrafter:
     def propose_to(self, request: Request) -> Draft:
         """The draft after a request's text, by what it may know."""
         salt = request.origin.cache_salt
-        return (self.of_salt(salt) if salt else self).propose(request.token_ids)
+        return (self.reader_of_salt(salt) if salt else self).propose(request.token_ids)
 
     def learn(self, token_ids: np.ndarray, emitted_token_ids: tuple[int, ...]) -> None:
         """The target emitted these tokens after that text, int32 [L]."""
@@ -53,6 +53,14 @@ class ModelFreeDrafter:
     def of_salt(self, cache_salt: str) -> "ModelFreeDrafter":
         """The object that proposes and learns for requests of this salt: its own where drafters remember texts."""
         return self
+
+    def reader_of_salt(self, cache_salt: str) -> "ModelFreeDrafter":
+        """What proposes to requests of this salt. Nothing is kept for a salt of which nothing was learned."""
+        return self.of_salt(cache_salt)
+
+    def learners(self, cache_salts: Iterable[str]) -> "Mapping[str, ModelFreeDrafter]":
+        """By salt, what learns from requests that run together. A salt that is left out is not learned from."""
+        return {salt: self.of_salt(salt) for salt in cache_salts}
 
     def begin_step(self, batch: Batch) -> None:
         self._drafts = (NO_DRAFT,) * len(batch.decoding)
@@ -116,9 +124,11 @@ class ModelFreeDrafter:
 
     def _learn(self) -> None:
         written, self._unlearned, self._num_unlearned_steps = self._unlearned, {}, 0
+        learners = self.learners([request.origin.cache_salt for request in written])
         for request, start in written.items():
-            if emitted := request.tokens[start : request.num_tokens].tolist():
-                self.of_salt(request.origin.cache_salt).learn(request.tokens[:start], tuple(emitted))
+            emitted = request.tokens[start : request.num_tokens].tolist()
+            if emitted and (learner := learners.get(request.origin.cache_salt)) is not None:
+                learner.learn(request.tokens[:start], tuple(emitted))
 
 
 @lru_cache

@@ -95,7 +95,13 @@ class NgramTreeDrafter(RecyclingDrafter):
         self._most_nodes = self.max_draft_tokens
 
     def of_salt(self, cache_salt: str) -> "NgramTreeDrafter":
-        drafter = super().of_salt(cache_salt)
+        return self._prepared(super().of_salt(cache_salt), cache_salt)
+
+    def reader_of_salt(self, cache_salt: str) -> "NgramTreeDrafter":
+        return self._prepared(super().reader_of_salt(cache_salt), cache_salt)
+
+    def _prepared(self, drafter: RecyclingDrafter, cache_salt: str) -> "NgramTreeDrafter":
+        """To propose to a request of this salt."""
         assert isinstance(drafter, NgramTreeDrafter)
         drafter._most_nodes, drafter._answers = self._most_nodes, self._memory.of_salt(cache_salt)
         return drafter
@@ -138,8 +144,9 @@ class NgramTreeDrafter(RecyclingDrafter):
         prefill: Sequence[Verification | None],
     ) -> FreeTests:
         for request, draft, verification in zip(batch.decoding, self._drafts, decoding, strict=True):
-            if isinstance(draft, CountedDraft):
-                self.of_salt(request.origin.cache_salt).count(draft, verification.emitted_token_ids)
+            if isinstance(draft, CountedDraft) and (known := self._known(request.origin.cache_salt)) is not None:
+                assert isinstance(known, NgramTreeDrafter)
+                known.count(draft, verification.emitted_token_ids)
         return super().observe(batch, verified, decoding, prefill)
 
     def count(self, draft: CountedDraft, emitted_token_ids: tuple[int, ...]) -> None:

@@ -89,8 +89,9 @@ class Alignment:
         """Places after the longest match of the answer's end. Where that is short, the nearest of them alone; the next
         token may as well be the one after the divergence, or still stand at it."""
         ends = np.flatnonzero(self._guess == answer[-1])
-        distance = ends + 1 - self._certain
-        ends = ends[np.argsort(np.where(distance > 0, distance, len(self._guess) - distance))[:MAX_SCANNED]]
+        num_before = int(np.searchsorted(ends, self._certain))
+        after = ends[num_before : num_before + MAX_SCANNED]
+        ends = np.concatenate((after, ends[:num_before][::-1][: MAX_SCANNED - len(after)]))
         lengths = self._match_lengths(ends, answer)
         longest = lengths.max(initial=0)
         num_kept = 2 if longest >= CERTAIN else 1

@@ -3,6 +3,9 @@
 Source: prompt-lookup decoding (Saxena, 2023). Differences: the most recent of the longest matches is taken, not the
 first. A match that reaches the end of the text goes on with the draft itself (as in LZ77): a text that repeats with
 some period keeps repeating.
+
+The end of the text is searched as bytes, which is the fastest where a match is near. How long that takes is up to the
+text, so what is further away is compared in whole arrays, which take the same time for every text.
 """
 
 import numpy as np
@@ -10,6 +13,8 @@ import numpy as np
 from smartspec.control.records import DrafterSpec
 from smartspec.core.batch import NO_DRAFT, Draft, chain
 from smartspec.drafters.model_free import FORCED, ModelFreeDrafter
+
+MOST_BYTES = 1 << 14  # tokens that are searched as bytes, the last ones
 
 
 class PromptLookupDrafter(ModelFreeDrafter):
@@ -41,17 +46,48 @@ class PromptLookupDrafter(ModelFreeDrafter):
 def _longest_match(token_ids: np.ndarray, max_match: int) -> tuple[int, int]:
     """Index after the most recent of the longest earlier matches of the suffix, and their length, at most max_match.
 
-    (0, 0) where even the last token is new. The suffix is searched as bytes, a token more every time.
+    (0, 0) where even the last token is new.
     """
+    num_before = len(token_ids) - MOST_BYTES
+    found = _search_bytes(token_ids if num_before <= 0 else token_ids[num_before:], max_match)
+    if found is None:
+        return _search_arrays(token_ids, max_match, len(token_ids) - 1)
+    if num_before <= 0:
+        return found
+    source, num_matched = found[0] + num_before, found[1]
+    if num_matched < max_match:
+        before = _search_arrays(token_ids, max_match, min(num_before + max_match, len(token_ids)) - 1)
+        if before[1] > num_matched:
+            return before
+    return (source if num_matched else 0), num_matched
+
+
+def _search_bytes(token_ids: np.ndarray, max_match: int) -> tuple[int, int] | None:
+    """The suffix is searched a token longer every time. None where its bytes also lie between two tokens: a text may
+    have such places everywhere."""
     text, source, num_matched = token_ids.tobytes(), 0, 0
     width = token_ids.itemsize
     end = len(text) - width  # no match is the suffix itself
     while num_matched < max_match:
         suffix = text[len(text) - width * (num_matched + 1) :]
         place = text.rfind(suffix, 0, end)
-        while place % width and place > 0:  # between two tokens
-            place = text.rfind(suffix, 0, place + len(suffix) - 1)
         if place < 0:
             break
+        if place % width:
+            return None
         source, num_matched, end = place // width + num_matched + 1, num_matched + 1, place + len(suffix)
     return source, num_matched
+
+
+def _search_arrays(token_ids: np.ndarray, max_match: int, end: int) -> tuple[int, int]:
+    """Of matches among the tokens before end. They are compared with the last token, then with the one before it, and
+    so on: max_match times at most."""
+    is_match, num_matched = np.ones(end + 1, dtype=bool), 0
+    while num_matched < min(max_match, end):
+        # Whether so many tokens from each place on, and one more, are those at the end.
+        is_longer = token_ids[: end - num_matched] == token_ids[len(token_ids) - num_matched - 1]
+        is_longer &= is_match[1:]
+        if not is_longer.any():
+            break
+        is_match, num_matched = is_longer, num_matched + 1
+    return (is_match.tobytes().rfind(True) + num_matched if num_matched else 0), num_matched

@@ -9,12 +9,16 @@ what it reads never does.
 """
 
 from array import array
-from collections import OrderedDict
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from functools import cached_property
 
 import numpy as np
 
 from smartspec.control.records import DrafterSpec
 from smartspec.core.batch import NO_DRAFT, Draft, chain
+from smartspec.core.origin import key_of
+from smartspec.core.per_key import PerKey
 from smartspec.drafters.model_free import FORCED, ModelFreeDrafter
 
 MAX_CONTEXT = 3
@@ -25,7 +29,7 @@ LONGEST_FIRST = tuple(reversed(list(enumerate(MASKS))[1:]))
 NUM_ENTRIES = 65521  # a prime: the remainder spreads contexts evenly
 NUM_CANDIDATES = 3  # next tokens of a context that are remembered; a chain takes the newest one
 _NONE = array("i", [-1] * NUM_CANDIDATES)
-MAX_SALTS = 64  # tables besides the one of requests without a salt, 1.3 MB each
+MAX_SALTS = 64  # of one API key, a table of 1.3 MB each; the one of requests without a salt is not counted
 
 
 class RecyclingDrafter(ModelFreeDrafter):
@@ -40,21 +44,41 @@ class RecyclingDrafter(ModelFreeDrafter):
         super().__init__(max_draft_tokens=max_draft_tokens)
         if num_entries < 1:
             raise ValueError(f"num_entries must be at least 1, got {num_entries}")
-        self._of_salt: OrderedDict[str, RecyclingDrafter] = OrderedDict()
+        self._of_salt: PerKey[str, RecyclingDrafter] = PerKey(MAX_SALTS)
         # Read and written one number at a time, where an array of numpy takes ten times as long.
         self._contexts = array("q", [-1]) * num_entries  # no context is negative
         self._next_tokens = array("i", [-1]) * (num_entries * NUM_CANDIDATES)  # of each context the newest first
 
     def of_salt(self, cache_salt: str) -> "RecyclingDrafter":
-        """A table of its own for every salt; beyond MAX_SALTS the longest unused is forgotten."""
-        if not cache_salt:
-            return self
-        if cache_salt not in self._of_salt:
-            self._of_salt[cache_salt] = type(self)(**self._options())
-            if len(self._of_salt) > MAX_SALTS:
-                self._of_salt.popitem(last=False)
-        self._of_salt.move_to_end(cache_salt)
-        return self._of_salt[cache_salt]
+        """A table of its own for every salt; of a key's beyond MAX_SALTS the longest unused is forgotten."""
+        table = self._known(cache_salt)
+        if table is None:
+            table = type(self)(**self._options())
+            self._of_salt.put(key_of(cache_salt), cache_salt, table)
+        return table
+
+    def reader_of_salt(self, cache_salt: str) -> "RecyclingDrafter":
+        table = self._known(cache_salt)
+        return self._blank if table is None else table
+
+    def learners(self, cache_salts: Iterable[str]) -> Mapping[str, ModelFreeDrafter]:
+        """At most MAX_SALTS of a key, first those that have a table: with more, each would be forgotten for the next
+        one, in every step."""
+        tables: dict[str, ModelFreeDrafter] = {}
+        num_of_key: Counter[str] = Counter()
+        for salt in sorted(dict.fromkeys(cache_salts), key=lambda salt: (key_of(salt), salt) not in self._of_salt):
+            num_of_key[key_of(salt)] += bool(salt)
+            if num_of_key[key_of(salt)] <= MAX_SALTS:
+                tables[salt] = self.of_salt(salt)
+        return tables
+
+    def _known(self, cache_salt: str) -> "RecyclingDrafter | None":
+        return self._of_salt.get(key_of(cache_salt), cache_salt) if cache_salt else self
+
+    @cached_property
+    def _blank(self) -> "RecyclingDrafter":
+        """An empty table, of which nothing is learned: for all salts that have none."""
+        return type(self)(**self._options() | {"num_entries": 1})
 
     def _options(self) -> dict:
         """To make the drafter of another salt."""

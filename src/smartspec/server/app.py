@@ -10,18 +10,20 @@ from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 from starlette.middleware.cors import CORSMiddleware
 
+from smartspec.core.origin import Origin
 from smartspec.engine.runtime.async_engine import AsyncEngine
 from smartspec.server.anthropic.routes import message_routes
 from smartspec.server.http.access_log import AccessLog
 from smartspec.server.http.body import MAX_BODY_BYTES, RequestBody
+from smartspec.server.http.browsers import BrowserCheck
 from smartspec.server.http.errors import APIError, install_error_handlers
 from smartspec.server.http.keys import OPEN_PATHS, ApiKeys, KeyCheck
-from smartspec.server.http.parsing import parse_body
+from smartspec.server.http.parsing import BodyParser
 from smartspec.server.http.request_ids import RequestIds
 from smartspec.server.live.feed import LiveFeed
 from smartspec.server.live.metrics import ServerMetrics
 from smartspec.server.live.page import FILES, page_routes
-from smartspec.server.openai.calls import CallReader, check_model
+from smartspec.server.openai.calls import CLIPPED_HEADER, CallReader, check_model
 from smartspec.server.openai.prompts import PromptReader
 from smartspec.server.openai.responses import answer_response
 from smartspec.server.openai.responses_body import ResponsesBody
@@ -50,18 +52,20 @@ class About:
 
 @dataclass(frozen=True)
 class AppOptions:
-    """What an operator chooses. keys: who may use it, by default all. ignore_unknown_fields: instead of refusing
-    them. has_page: whether `/` shows what the server does. classes: what is said of requests by their workload class.
-    access_log: whether there is a line in the log for every request. cors_origins: sites whose pages may call this
-    server, `*` for all. speculator: an engine of a smaller model with the same tokenizer, and its name; with it
-    reasoning steps can be speculated on (see reasoning), which is lossy."""
+    """What an operator chooses. keys: who may use it, by default all. strict_fields: bodies with anything that this
+    server does not know are refused. has_page: whether `/` shows what the server does. classes: what is said of
+    requests by their workload class. access_log: whether there is a line in the log for every request. cors_origins:
+    sites whose pages may call this server, `*` for all. allowed_hosts: names of the server, where browsers are not
+    trusted (see http.browsers); None: whatever a request calls it. speculator: an engine of a smaller model with the
+    same tokenizer, and its name; with it reasoning steps can be speculated on (see reasoning), which is lossy."""
 
     keys: ApiKeys = field(default_factory=ApiKeys)
-    ignore_unknown_fields: bool = False
+    strict_fields: bool = False
     has_page: bool = True
     classes: WorkloadClasses = field(default_factory=lambda: WorkloadClasses({}))
     access_log: bool = False
     cors_origins: Sequence[str] = ()
+    allowed_hosts: Sequence[str] | None = None
     max_body_bytes: int = MAX_BODY_BYTES
     speculator: tuple[AsyncEngine, str] | None = None
 
@@ -88,9 +92,11 @@ def create_app(
     app.add_middleware(RequestBody, max_bytes=options.max_body_bytes)
     # Keys are checked before the body is read. The page's files hold no user data: that comes from paths with a key.
     app.add_middleware(KeyCheck, keys=options.keys, open_paths={*OPEN_PATHS, *FILES})
+    if options.allowed_hosts is not None:
+        app.add_middleware(BrowserCheck, hosts=options.allowed_hosts, origins=options.cors_origins)
     app.add_middleware(AccessLog, count=metrics.observe_answer, log=options.access_log)
     if options.cors_origins:  # a browser's preflight request has no key, so CORS comes before the check of keys
-        allowed = {"allow_methods": ["*"], "allow_headers": ["*"], "expose_headers": ["X-Request-Id"]}
+        allowed = {"allow_methods": ["*"], "allow_headers": ["*"], "expose_headers": ["X-Request-Id", CLIPPED_HEADER]}
         app.add_middleware(CORSMiddleware, allow_origins=list(options.cors_origins), **allowed)
     app.add_middleware(RequestIds)
     install_error_handlers(app)
@@ -98,14 +104,13 @@ def create_app(
     app.include_router(_document_routes(bool(options.keys)))
     prompts = PromptReader(tokenizer, engine)
     is_text_invalid = about.forced_acceptance is not None
-    reader = CallReader(
-        prompts, engine, about.model, options.ignore_unknown_fields, options.classes, compiler, is_text_invalid
-    )
+    parser = BodyParser(options.strict_fields, metrics.ignored_fields.count)
+    reader = CallReader(prompts, engine, about.model, parser, options.classes, compiler, is_text_invalid)
     app.include_router(_generation_routes(reader, engine, metrics), prefix="/v1")
     app.include_router(message_routes(reader, engine, metrics), prefix="/v1")
-    app.include_router(_tokenizer_routes(prompts, engine, about.model))
+    app.include_router(_tokenizer_routes(prompts, engine, about.model, parser))
     if options.speculator is not None:
-        routes = reasoning_routes(engine, *options.speculator, about.model, prompts, tokenizer)
+        routes = reasoning_routes(engine, options.speculator, about.model, prompts, tokenizer, parser)
         app.include_router(routes, prefix="/v1/reasoning")
     app.include_router(_information_routes(engine, about), prefix="/v1")
     app.include_router(_feed_routes(LiveFeed(engine, {"model": about.model, "policy": about.policy})), prefix="/v1")
@@ -138,28 +143,28 @@ def _generation_routes(reader: CallReader, engine: AsyncEngine, metrics: ServerM
     return router
 
 
-def _tokenizer_routes(prompts: PromptReader, engine: AsyncEngine, model_name: str) -> APIRouter:
+def _tokenizer_routes(prompts: PromptReader, engine: AsyncEngine, model_name: str, parser: BodyParser) -> APIRouter:
     """POST /tokenize and /detokenize, as in vLLM."""
     router = APIRouter()
 
-    def tokenized(data: bytes) -> JSONResponse:
-        body = parse_body(TokenizeBody, data)
+    def tokenized(data: bytes, client: Origin) -> JSONResponse:
+        body = parser.parse(TokenizeBody, data, client)
         check_model(body.model, model_name)
         token_ids = prompts.tokenize(body)
         return JSONResponse({"count": len(token_ids), "max_model_len": engine.max_model_len, "tokens": token_ids})
 
-    def detokenized(data: bytes) -> JSONResponse:
-        body = parse_body(DetokenizeBody, data)
+    def detokenized(data: bytes, client: Origin) -> JSONResponse:
+        body = parser.parse(DetokenizeBody, data, client)
         check_model(body.model, model_name)
         return JSONResponse({"prompt": prompts.detokenize(body.tokens)})
 
     @router.post("/tokenize")
     async def tokenize(request: Request) -> JSONResponse:
-        return await asyncio.to_thread(tokenized, await request.body())
+        return await asyncio.to_thread(tokenized, await request.body(), request.state.origin)
 
     @router.post("/detokenize")
     async def detokenize(request: Request) -> JSONResponse:
-        return await asyncio.to_thread(detokenized, await request.body())
+        return await asyncio.to_thread(detokenized, await request.body(), request.state.origin)
 
     return router
 

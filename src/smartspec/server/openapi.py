@@ -7,6 +7,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from smartspec.server.anthropic.body import MessagesBody, PromptBody
+from smartspec.server.http.errors import ANTHROPIC_PATHS
 from smartspec.server.openai import answers
 from smartspec.server.openai.chat_body import ChatBody
 from smartspec.server.openai.completion_body import CompletionBody
@@ -71,7 +72,7 @@ OPERATIONS = (
 def openapi_document(version: str, needs_key: bool) -> dict:
     """needs_key: whether clients must send one."""
     models = [(m, "validation") for op in OPERATIONS for m in (op.body, op.answer) if m is not None]
-    models.append((answers.ErrorAnswer, "validation"))
+    models += [(answers.ErrorAnswer, "validation"), (answers.MessageError, "validation")]
     components: dict = {"schemas": models_json_schema(models, ref_template=f"{REFERENCE}{{model}}")[1]["$defs"]}
     bodies = {op.body.__name__ for op in OPERATIONS if op.body is not None}
     for name in _reached(components["schemas"], bodies):
@@ -94,7 +95,8 @@ def openapi_document(version: str, needs_key: bool) -> dict:
 
 
 def _describe(operation: Operation) -> dict:
-    error = {"application/json": {"schema": {"$ref": REFERENCE + answers.ErrorAnswer.__name__}}}
+    failure = answers.MessageError if operation.path.startswith(ANTHROPIC_PATHS) else answers.ErrorAnswer
+    error = {"application/json": {"schema": {"$ref": REFERENCE + failure.__name__}}}
     text = {"schema": {"type": "string"}}
     content: dict = {} if operation.streams else {"text/html" if operation.path == "/docs" else "text/plain": text}
     if operation.path == "/openapi.json":

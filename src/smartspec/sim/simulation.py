@@ -264,7 +264,7 @@ def _read_curves(path: str) -> LatencyModel:
     try:
         if is_log(path):
             return LatencyModel.from_dict(RecordedLog(Path(path)).header.profile)
-        return LatencyModel.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
+        return LatencyModel.from_dict(json.loads(Path(path).read_text(encoding="utf-8-sig")))
     except OSError as error:
         raise ValueError(f"cannot read the curves {path}: {error.strerror}") from error
     except (json.JSONDecodeError, RecursionError) as error:

@@ -133,7 +133,7 @@ class TextReader:
 
 def _lines(path: Path) -> Iterator[str]:
     try:
-        with path.open(encoding="utf-8", newline="") as file:
+        with path.open(encoding="utf-8-sig", newline="") as file:
             yield from file
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is no text in UTF-8 ({error.reason} at byte {error.start}): leave it out") from error

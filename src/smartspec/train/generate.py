@@ -133,7 +133,7 @@ class Generator:
     def _add(self, token_ids: list[int], params: SamplingParams, answers: bool) -> None:
         seed = int(self._rng.integers(2**31))
         number = next(self._ids)
-        stop, origin = self._stop_token_ids, Origin(cache_salt=str(number))  # nothing is shared: all is recorded
+        stop, origin = self._stop_token_ids, Origin(cache_salt=f" {number}")  # nothing is shared: all is recorded
         request = Request(number, token_ids, params, seed=seed, stop_token_ids=stop, origin=origin)
         self._core.add_request(request)
         self._turns[request.request_id] = _Turn(request, answers)

@@ -12,16 +12,18 @@ import vllm
 from vllm.platforms import current_platform
 
 from smartspec.control import Controller, DrafterSpec, LatencyModel, LogHeader, SafeController
+from smartspec.vllm_plugin.adaptive import token_sizes
 from smartspec.vllm_plugin.compatibility import (
     NO_DRAFTS,
     beside_problem,
     drafts_in_scheduler,
+    is_adaptive,
     runs_in_lockstep,
     slowness,
 )
 from smartspec.vllm_plugin.copying import COPYING, LEAST_FOLLOWED
 from smartspec.vllm_plugin.cost_file import CostFile, setup_key
-from smartspec.vllm_plugin.costs import StepCosts
+from smartspec.vllm_plugin.costs import SizeTrials, StepCosts
 from smartspec.vllm_plugin.decision_log import DecisionLog
 from smartspec.vllm_plugin.drafter_list import make_drafters
 from smartspec.vllm_plugin.drafting import OwnDrafters
@@ -41,7 +43,7 @@ def make_speculation(scheduler, settings: Settings) -> Speculation:
     engine_index = config.parallel_config.data_parallel_index
     method = config.speculative_config.method
     tiers = captured_lengths(config)
-    settings = replace(settings, policy=policy_name(settings.policy, tiers))
+    policy, settings = settings.policy, replace(settings, policy=policy_name(settings.policy, tiers))
     matches = LEAST_FOLLOWED if method in COPYING else (0,)
     # Ranks in lockstep draft the configured length. A decision saves only verification, as with model-free drafts.
     has_passes = method not in MODEL_FREE and not runs_in_lockstep(config)
@@ -73,8 +75,12 @@ def make_speculation(scheduler, settings: Settings) -> Speculation:
         on_steps=metrics.observe,
         on_costs=partial(_store, costs),
         drafts_end_later=lambda: getattr(scheduler, "use_v2_model_runner", False),
+        trials=SizeTrials(tiers) if tiers and has_passes and settings.policy != policy else None,
     )
-    return Speculation(scheduler, drafters[0], own, learning, tiers=tiers)
+    sizes = token_sizes(config) if is_adaptive(config) and settings.verification == "smartspec" else None
+    return Speculation(
+        scheduler, drafters[0], own, learning, tiers=tiers, is_adaptive=is_adaptive(config), costs_of_sizes=sizes
+    )
 
 
 def _own_drafters(scheduler, settings: Settings, has_passes: bool, tiers: tuple[int, ...] | None) -> OwnDrafters | None:

@@ -1,7 +1,8 @@
 """Does a version of vLLM have what this plugin needs? `python -m smartspec.vllm_plugin.check [PATH]`.
 
 It reads vLLM's source and runs none of it, so it works on a clone of vLLM's main branch, on an unpacked wheel, and in
-an environment without torch. What the scheduler checks at its start (compatibility.py) is checked here too.
+an environment without torch. What the scheduler and the workers check at their start (compatibility.py) is checked here
+too.
 """
 
 import argparse
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
-from smartspec.vllm_plugin.compatibility import ATTRIBUTES, METHODS, version_problem
+from smartspec.vllm_plugin.compatibility import ATTRIBUTES, CAPACITY, MANAGER, METHODS, RUNNER, version_problem
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,23 @@ NEEDS = (
 )  # fmt: skip
 
 
+# Without these, adaptive verification goes by vLLM's own step times, and all else works.
+ADAPTIVE_NEEDS = (
+    Need(
+        "v1/worker/gpu/spec_decode/adaptive_verification.py",
+        "AdaptiveVerificationManager",
+        {name: ("self", *parameters) for name, parameters in MANAGER.items()},
+        (CAPACITY,),
+    ),
+    Need(
+        "v1/worker/gpu/model_runner.py",
+        "GPUModelRunner",
+        {name: ("self", *parameters) for name, parameters in RUNNER.items()},
+        ("adaptive_verification",),
+    ),
+)
+
+
 def package_of(path: Path) -> Path:
     """The package vllm at a path: itself, or in a clone or a folder of packages. FileNotFoundError where none is."""
     for folder in (path, path / "vllm"):
@@ -119,9 +137,9 @@ def version_of(package: Path) -> str | None:
     return found.group(1) if found else None
 
 
-def missing(package: Path) -> list[str]:
+def missing(package: Path, needs: tuple[Need, ...] = NEEDS) -> list[str]:
     """One line for each thing the plugin needs and this source has not."""
-    return [line for need in NEEDS for line in _missing(package, need)]
+    return [line for need in needs for line in _missing(package, need)]
 
 
 def _missing(package: Path, need: Need) -> Iterator[str]:
@@ -189,6 +207,8 @@ def main(arguments: list[str] | None = None) -> int:
     lines = missing(package)
     num_needs = sum(len(need.methods) + len(need.attributes) for need in NEEDS)
     print("\n".join(lines) if lines else f"all {num_needs} members that the plugin needs are there")
+    for line in missing(package, ADAPTIVE_NEEDS):
+        print(f"beside adaptive verification, vLLM's own step times are used: {line}")
     return 1 if lines else 0
 
 

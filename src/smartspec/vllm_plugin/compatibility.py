@@ -16,6 +16,14 @@ METHODS = {
     "get_request_counts": ("self",),
     "get_kv_cache_usage": ("self",),
 }
+# Members of adaptive verification's manager and of the V2 model runner, in vLLM's workers, with all their parameters.
+MANAGER = {
+    "reallocate_drafts": ("req_ids", "idx_mapping"),
+    "set_cost_curves": ("draft_curve", "verify_curve"),
+    "get_num_tokens": ("num_tokens_per_req", "draft_tokens"),
+}
+RUNNER = {"sample_tokens": ("grammar_output",)}
+CAPACITY = "_batch_draft_capacity"  # of the manager
 ATTRIBUTES = (
     "running", "waiting", "requests", "num_spec_tokens", "dynamic_sd_lookup", "max_num_scheduled_tokens",
     "max_num_running_reqs", "max_model_len", "cache_config",
@@ -23,12 +31,18 @@ ATTRIBUTES = (
 
 
 NO_DRAFTS = "smartspec.vllm_plugin.proposer.NoDrafts"  # the drafter of vLLM's workers that makes none
+EXECUTOR = "smartspec.vllm_plugin.executor.Executor"
 
 
 def drafts_in_scheduler(vllm_config) -> bool:
     """Whether drafters of ours draft in the scheduler, as the drafter of vLLM's workers makes no drafts."""
     speculation = vllm_config.speculative_config
     return speculation is not None and (speculation.method, speculation.model) == ("custom_class", NO_DRAFTS)
+
+
+def is_adaptive(vllm_config) -> bool:
+    """Whether vLLM's workers choose which draft tokens they verify (adaptive verification)."""
+    return bool(getattr(vllm_config.speculative_config, "enable_adaptive_verification", False))
 
 
 def beside_problem(vllm_config) -> str | None:
@@ -43,10 +57,16 @@ def beside_problem(vllm_config) -> str | None:
     return None
 
 
+def release_of(version: str) -> tuple[int, int] | None:
+    """The first two numbers of a version ("0.32.0+cpu"), None where it has none."""
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return (int(found[1]), int(found[2])) if found else None
+
+
 def version_problem(version: str) -> str | None:
     """Says why this version of vLLM is not supported. version: vllm.__version__ ("0.32.0+cpu")."""
-    found = re.match(r"(\d+)\.(\d+)", version)
-    if found and VERSIONS[0] <= tuple(map(int, found.groups())) < VERSIONS[1]:
+    found = release_of(version)
+    if found and VERSIONS[0] <= found < VERSIONS[1]:
         return None
     least, end = (".".join(map(str, bound)) for bound in VERSIONS)
     return f"vLLM {version} is not supported (supported: {least} and later, before {end})"
@@ -85,8 +105,12 @@ def setup_problem(vllm_config) -> str | None:
         return "no speculation is configured (--speculative-config)"
     if speculation.method == "extract_hidden_states":
         return "method extract_hidden_states drafts nothing"
-    if getattr(speculation, "enable_adaptive_verification", False):
-        return "vLLM's adaptive verification decides already (leave enable_adaptive_verification out)"
+    executor = getattr(parallel, "distributed_executor_backend", None)
+    if is_adaptive(vllm_config) and executor != EXECUTOR and not getattr(executor, "tells_admitted", False):
+        return (
+            f"vLLM's adaptive verification needs --distributed-executor-backend {EXECUTOR}: without it the scheduler "
+            "is not told what was verified"
+        )
     if parallel.pipeline_parallel_size > 1:
         return f"pipeline parallel is {parallel.pipeline_parallel_size}, which has not been tried"
     return None

@@ -1,6 +1,7 @@
 """One decision: vLLM's requests as a view of the controller, its plan, and what vLLM is told of it."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -12,10 +13,12 @@ from smartspec.vllm_plugin.decision import Decision, EmittedTokens, Step
 from smartspec.vllm_plugin.drafting import OwnDrafters
 from smartspec.vllm_plugin.learning import Learning
 
+NEW_SIZE = "a length that was not timed with so many requests"
+
 
 class Decider:
     """Decides for one scheduler of vLLM, and keeps what it has to know of its requests. drafter, own: vLLM's drafter,
-    and ours if they draft, in its place or beside it. tiers: see Speculation."""
+    and ours if they draft, in its place or beside it. tiers, is_adaptive: see Speculation."""
 
     def __init__(
         self,
@@ -24,10 +27,12 @@ class Decider:
         own: OwnDrafters | None,
         learning: Learning,
         tiers: tuple[int, ...] | None,
+        is_adaptive: bool,
         clock: Callable[[], float],
     ):
         self._scheduler, self._drafter, self._learning = scheduler, drafter, learning
         self._max_draft_tokens, self._tiers, self._clock = scheduler.num_spec_tokens, tiers, clock
+        self._is_adaptive = is_adaptive
         self.own = own
         self._first_own = int(own is not None and drafter.has_passes)  # the number of the first of ours
         self.callers = Callers(self._max_draft_tokens)
@@ -47,6 +52,11 @@ class Decider:
             verified, drafter = wanted, view.draft_lengths.argmax(axis=0)
         else:
             plan = controller.plan(view)
+            trials = self._learning.trials
+            if trials is not None and rows and (length := trials.next(len(rows))) is not None:
+                lengths = np.minimum(view.max_draft_tokens, length)
+                drafter = np.where(lengths > 0, 0, -1)
+                plan = replace(plan, lengths=lengths, drafter=drafter, depths=None, settled=None, reason=NEW_SIZE)
             view = view.queried(False) if plan.view is None else plan.view
             wanted, drafter = np.asarray(plan.lengths), np.asarray(plan.drafter)
             verified = controller.cut(plan, Drafted(wanted))
@@ -57,6 +67,8 @@ class Decider:
             # Prefill alone says nothing about lengths: requests begin to decode with what was decided last.
             of_model = wanted[drafter == 0] if self._first_own else wanted
             draft_length = int(of_model.max(initial=0)) if rows else last_draft_length
+        if self._is_adaptive:  # vLLM's workers choose which drafts are verified
+            verified = np.minimum(view.max_draft_tokens, draft_length)
         return Decision(
             columns.names,
             view,

@@ -96,7 +96,7 @@ class OwnDrafters:
         if known is not request or text.num_tokens > request.num_tokens:
             room = max(min(request.max_tokens, max_model_len - request.num_prompt_tokens), 1)
             prompt = request.all_token_ids[: request.num_prompt_tokens]
-            origin = Origin(cache_salt=request.cache_salt or "")
+            origin = Origin(cache_salt=f" {request.cache_salt}" if request.cache_salt else "")  # of no key
             text = Request(next(self._numbers), prompt, SamplingParams(max_tokens=room), seed=0, origin=origin)
             self._texts[request.request_id] = request, text
         _catch_up(text, request)

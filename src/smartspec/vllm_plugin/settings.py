@@ -7,12 +7,14 @@ from pathlib import Path
 
 SECTION = "smartspec"
 PREFIX = "SMARTSPEC_"
+VERIFICATION = ("smartspec", "vllm")
 
 
 @dataclass(frozen=True)
 class Settings:
     """policy: as `smartspec serve --policy`. decision_log: file to write every decision to, must not exist yet. cache:
-    folder of learned cost models. metrics_seconds: how often metrics are handed to the API server.
+    folder of learned cost models. metrics_seconds: how often metrics are handed to the API server. verification: whose
+    step times vLLM's adaptive verification goes by, "smartspec" or "vllm".
 
     Where drafts are made in the scheduler: drafter: names of those that draft, None for what is best. datastore: their
     folder, "none" for none; without a name one that comes with SmartSpec, if it fits the tokenizer."""
@@ -21,6 +23,7 @@ class Settings:
     decision_log: Path | None = None
     cache: Path = Path.home() / ".cache" / "smartspec"
     metrics_seconds: float = 1.0
+    verification: str = "smartspec"
     drafter: str | None = None
     datastore: str | None = None
 
@@ -55,4 +58,6 @@ def _converted(name: str, value: object):
         return seconds
     if not isinstance(value, str):
         raise ValueError(f"setting {name!r} is {value!r}: use a text")
+    if name == "verification" and value not in VERIFICATION:
+        raise ValueError(f"setting {name!r} is {value!r}: use {' or '.join(VERIFICATION)}")
     return Path(value) if name in ("decision_log", "cache") else value

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from smartspec.control import DrafterSpec
 from smartspec.vllm_plugin import batch
+from smartspec.vllm_plugin.adaptive import COSTS, COSTS_SPACING, cost_curves, verified_by_request
 from smartspec.vllm_plugin.deciding import Decider
 from smartspec.vllm_plugin.decision import Decision, EmittedTokens, Step
 from smartspec.vllm_plugin.drafting import OwnDrafters
@@ -24,7 +25,9 @@ MAX_UNDER_WAY = 16  # steps that wait for their outcome; vLLM has two at a time
 
 class Speculation:
     """What the scheduler calls. drafter: vLLM's, as the controller names it. own: ours, if they draft, in its place or
-    beside it. tiers: all requests of a step share one of these lengths; None where lengths may differ."""
+    beside it. tiers: all requests of a step share one of these lengths; None where lengths may differ. is_adaptive:
+    vLLM's workers choose which drafts they verify. costs_of_sizes: numbers of tokens whose costs they are sent for
+    that, None for none."""
 
     def __init__(
         self,
@@ -34,12 +37,16 @@ class Speculation:
         learning: Learning,
         *,
         tiers: tuple[int, ...] | None = None,
+        is_adaptive: bool = False,
+        costs_of_sizes: tuple[int, ...] | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ):
         self._scheduler, self._tiers, self._clock = scheduler, tiers, clock
         self._plans_ahead = drafter.has_passes and own is None
         self.learning = learning
-        self.decider = Decider(scheduler, drafter, own, learning, tiers, lambda: self._clock())
+        self.decider = Decider(scheduler, drafter, own, learning, tiers, is_adaptive, lambda: self._clock())
+        self._is_adaptive, self._costs_of_sizes = is_adaptive, costs_of_sizes
+        self._steps_to_costs = 0
         self._ended: list[str] = []  # requests that have ended since the last step was scheduled
         self._to_forget: list[str] = []  # those that no decision is about
         self._decision: Decision | None = None  # the last one
@@ -91,6 +98,8 @@ class Speculation:
         if len(self._steps) > MAX_UNDER_WAY:
             self._lose_oldest()
         self._last_draft_length = self._decision.draft_length
+        if self._costs_of_sizes is not None:
+            self._send_costs(output)
 
     def while_running(self) -> None:
         """A step has been handed to the workers: no step waits for what is done now. Learn from those before it, and
@@ -112,6 +121,9 @@ class Speculation:
         began = step.scheduled_at if self._last_completion is None else self._last_completion
         step.seconds = max(now - began, 1e-9)
         self._last_completion = now
+        if self._is_adaptive and step.verified:
+            step.verified = verified_by_request(model_output, step.verified)
+            step.num_verified = sum(step.verified.values())
         return step, EmittedTokens.of(step, model_output, self._scheduler.requests)
 
     def after_update(self, finished: tuple[Step, EmittedTokens] | None) -> None:
@@ -168,6 +180,16 @@ class Speculation:
         decoding = set(decision.names) & set(fed) if self._is_open else {n for n in fed if fed[n] == 1}
         prefill = batch.Prefill.of([(requests[n].num_computed_tokens, fed[n]) for n in fed if n not in decoding])
         return len(decoding), prefill, sum(requests[name].num_computed_tokens for name in fed)
+
+    def _send_costs(self, output) -> None:
+        """With this step, every COSTS_SPACING steps, as soon as costs are known."""
+        assert self._decision is not None and self._costs_of_sizes is not None
+        view, latency, self._steps_to_costs = self._decision.view, self.learning.latency, self._steps_to_costs - 1
+        if self._steps_to_costs > 0 or latency is None or not view.num_rows:
+            return
+        self._steps_to_costs = COSTS_SPACING
+        depth, max_rows = self._decision.draft_length, self._scheduler.max_num_running_reqs
+        setattr(output, COSTS, cost_curves(latency, view, depth, self._costs_of_sizes, max_rows))
 
     def _learn(self) -> None:
         for step, outcome in self._unlearned:

@@ -1,5 +1,6 @@
 """Prompts from JSONL files: one JSON object a line with `prompt`, and optionally `id` and `task`."""
 
+import codecs
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -49,7 +50,7 @@ def read_prompts(path: str | Path, task: str | None = None) -> list[Prompt]:
 
 def _read_file(path: Path) -> list[Prompt]:
     try:
-        lines = path.read_bytes().splitlines()
+        lines = path.read_bytes().removeprefix(codecs.BOM_UTF8).splitlines()
     except OSError as error:
         raise ValueError(f"cannot read the prompt file {path}: {error.strerror}") from error
     return [_parse_row(line, f"{path}, line {n}", n) for n, line in enumerate(lines, start=1) if line.strip()]

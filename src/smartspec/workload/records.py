@@ -7,8 +7,9 @@ from dataclasses import dataclass
 class RequestRecord:
     """What happened to one request. Seconds; start_seconds counts from the start of the run.
 
-    ttft_seconds: until the first text arrived, None if none did. error: None if the answer arrived whole.
-    tpot_target_seconds, ttft_target_seconds: what was wanted.
+    ttft_seconds: until the first text arrived; None if none did, or if all of it came at once, not as a stream. error:
+    None if the answer arrived whole. tpot_target_seconds, ttft_target_seconds: what was wanted. num_refusals: how often
+    the server said to come back later, which was waited for.
     has_usage: token counts are the server's; without it num_output_tokens is the number of pieces of text.
     """
 
@@ -25,6 +26,7 @@ class RequestRecord:
     text: str
     tpot_target_seconds: float | None = None
     ttft_target_seconds: float | None = None
+    num_refusals: int = 0
 
     @property
     def tpot_seconds(self) -> float | None:

@@ -35,7 +35,9 @@ class SpeculationSummary:
 @dataclass(frozen=True)
 class Summary:
     """Latencies and rates count the requests that completed. duration_seconds: first start to last end.
-    slo_attainment: share of the requests with a wanted time (to the first token, per output token) that met it."""
+    slo_attainment: share of the requests with a wanted time (to the first token, per output token) that met it.
+    num_refusals: answers that said to come back later. num_at_once: answers whose text came at once, not as a stream.
+    """
 
     num_completed: int
     num_errors: int
@@ -52,6 +54,8 @@ class Summary:
     end_to_end_seconds: Distribution | None
     speculation: SpeculationSummary | None = None
     slo_attainment: float | None = None
+    num_refusals: int = 0
+    num_at_once: int = 0
 
 
 def distribution(values: Iterable[float | None]) -> Distribution | None:
@@ -87,6 +91,8 @@ def summarize(
         end_to_end_seconds=distribution(record.end_to_end_seconds for record in completed),
         speculation=speculation,
         slo_attainment=_attainment(completed),
+        num_refusals=sum(record.num_refusals for record in records),
+        num_at_once=sum(record.ttft_seconds is None and bool(record.text) for record in completed),
     )
 
 

@@ -1,5 +1,7 @@
-"""Anthropic's client: messages, streamed and not, a call of a tool and the conversation after it, counted tokens."""
+"""Anthropic's client: messages, streamed and not, a call of a tool and the conversation after it, counted tokens,
+stop sequences, a continued answer, hints that change nothing, and errors."""
 
+import json
 import os
 import sys
 
@@ -46,10 +48,63 @@ with client.messages.stream(
     final = stream.get_final_message()
 assert [block.name for block in final.content] == ["get_weather"] and final.content[0].input["city"]
 
-try:
-    client.messages.create(model=model, max_tokens=5, messages=[question], tools=[{"type": "web_search_20250305"}])
-except anthropic.BadRequestError as error:
-    assert "tools[0]" in str(error)
-else:
-    raise AssertionError("a tool of Anthropic's own was accepted")
+counting = {"role": "user", "content": "Count: one, two, three, four, five."}
+stopped = client.messages.create(
+    model=model,
+    max_tokens=60,
+    extra_body={"temperature": 0},
+    messages=[counting],
+    stop_sequences=["three", "two", ",", "."],
+)
+assert stopped.stop_reason == "stop_sequence" and stopped.stop_sequence in ("three", "two", ",", ".")
+with client.messages.stream(
+    model=model,
+    max_tokens=60,
+    extra_body={"temperature": 0},
+    messages=[counting],
+    stop_sequences=["three", "two", ",", "."],
+) as stream:
+    kinds = [event.type for event in stream]
+    final = stream.get_final_message()
+assert final.stop_sequence == stopped.stop_sequence
+assert kinds[0] == "message_start" and kinds[-1] == "message_stop" and "content_block_start" in kinds
+
+begun = [question, {"role": "assistant", "content": "The weather in Oslo is"}]
+continued = client.messages.create(model=model, max_tokens=8, extra_body={"temperature": 0}, messages=begun)
+assert continued.content[0].text[:1] in (" ", ",", "."), continued.content  # it goes on in the sentence
+
+search = {"type": "web_search_20250305", "name": "web_search", "max_uses": 3}
+hints = {"context_management": {"edits": []}, "speed": "standard"}
+answered = client.beta.messages.create(
+    model=model,
+    max_tokens=16,
+    messages=[{"role": "user", "content": "Say hi."}, {"role": "system", "content": "Be short."}],
+    tools=[weather, search],
+    thinking={"type": "adaptive"},
+    output_config={"effort": "medium"},
+    betas=["context-management-2025-06-27"],
+    extra_body=hints,
+)
+assert answered.type == "message"
+
+schema = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": False}
+held = client.messages.create(
+    model=model,
+    max_tokens=60,
+    messages=[question],
+    output_config={"format": {"type": "json_schema", "schema": schema}},
+)
+assert isinstance(json.loads(held.content[0].text)["a"], bool)
+
+for kind, fields in {
+    anthropic.BadRequestError: {"tools": [weather, search], "tool_choice": {"type": "tool", "name": "web_search"}},
+    anthropic.NotFoundError: {"model": "claude-of-elsewhere"},
+}.items():
+    try:
+        client.messages.create(**{"model": model, "max_tokens": 5, "messages": [question]} | fields)
+    except kind as error:
+        assert error.body["type"] == "error" and error.request_id == error.body["request_id"]
+        assert error.body["error"]["type"] in ("invalid_request_error", "not_found_error")
+    else:
+        raise AssertionError(f"{fields} was accepted")
 print("ok")

@@ -42,7 +42,7 @@ def read_acceptance_by_rank(path: str) -> np.ndarray:
 
 def _field(path: str, name: str) -> Any:
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))[name]
+        return json.loads(Path(path).read_text(encoding="utf-8-sig"))[name]
     except OSError as error:
         raise ValueError(f"cannot read the profiling run {path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:

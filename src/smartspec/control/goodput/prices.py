@@ -84,8 +84,10 @@ def best_choice(
         fairness = settings.fairness if models else 0.0
     value_of_time = None
     if view.prefill_tokens and plan_uniform and any(drafter.kept_passes for drafter in estimates.drafters):
-        options = {"plan_uniform": plan_uniform, "fairness": fairness, "remaining_tokens": remaining_tokens}
-        decoding = best_choice(view.without_prefill(), estimates, settings, prices=prices, **options)
+        options = {"fairness": fairness, "remaining_tokens": remaining_tokens, "prefill_price": prefill_price}
+        decoding = best_choice(
+            view.without_prefill(), estimates, settings, plan_uniform=plan_uniform, prices=prices, **options
+        )
         return _beside_prefill(decoding, view, estimates)
     if view.prefill_tokens and view.num_rows and settings.prices_mixed_steps:
         if prices is None:
@@ -103,7 +105,7 @@ def best_choice(
     if plan_uniform is None and not fairness and not models and are_few(view, estimates):
         return found_choice(view, estimates, value_of_time, prices)
     num_considered = min(view.num_rows * estimates.max_draft_tokens, view.draft_token_budget)
-    target_seconds = estimates.latency.target_seconds(view, np.arange(num_considered + 1))
+    target_seconds = _target_seconds(view, estimates, num_considered, prefill_price)
     widths = (1,) if plan_uniform or not models else settings.widths
     planner = partial(plan_uniform or _best_lengths, fairness)
     found = []
@@ -122,6 +124,21 @@ def best_choice(
     best = without_late_starters(best, drafter, view, estimates, settings.draft_prefill.ordinary_lag)
     survival = shaped.survival_of(drafter)
     return Choice(best, drafter, draft_seconds, target_seconds, prices, survival, fairness, shaped.width, of_passes)
+
+
+def _target_seconds(
+    view: BatchView, estimates: Estimates, num_considered: int, prefill_price: PrefillPrice | None
+) -> np.ndarray:
+    """Of a pass with 0..num_considered draft tokens. Where they are made for the next step, whose prefill is not known,
+    a draft token costs what it adds beside as much prefill as steps usually have: a GPU that computes for as long as it
+    reads weights takes longer for each further token."""
+    latency, numbers = estimates.latency, np.arange(num_considered + 1)
+    seconds = latency.target_seconds(view, numbers)
+    usual = 0.0 if prefill_price is None or view.prefill_tokens else prefill_price.usual_tokens
+    if usual < 1.0 or not any(drafter.kept_passes for drafter in estimates.drafters):
+        return seconds
+    beside = latency.target_seconds(view, numbers + usual)
+    return seconds[0] + beside - beside[0]
 
 
 def found_choice(

@@ -20,7 +20,8 @@ MIN_POPULATED = 32  # positions; fewer touch few pages
 
 
 class KVCache:
-    """keys[layer], values[layer]: [num_slots, num_kv_heads, max_len, head_dim]."""
+    """keys[layer], values[layer]: [num_slots, num_kv_heads, max_len, head_dim]. ValueError where a device has not the
+    memory."""
 
     def __init__(
         self,
@@ -38,8 +39,7 @@ class KVCache:
         if device.type == "cpu":
             self._mapping, storage = map_anonymous(shape, dtype)
         else:
-            # Not empty: padded positions are masked, but a NaN found there would survive the mask.
-            storage = torch.zeros(shape, dtype=dtype, device=device)
+            storage = allocated(shape, dtype, device)
         self._storage = storage
         self._num_ones = [0] * num_slots
         self.keys = list(storage[0])
@@ -99,6 +99,19 @@ class KVCache:
         for first, end in zip(firsts.tolist(), ends.tolist(), strict=True):
             if end > first:
                 self._mapping.madvise(advice, first, end - first)
+
+
+def allocated(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Zeros on a device. Not empty: padded positions are masked, but a NaN found there would survive the mask."""
+    try:
+        return torch.zeros(shape, dtype=dtype, device=device)
+    except torch.OutOfMemoryError as error:
+        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize / 1e9
+        _, num_layers, num_slots, _, max_len, _ = shape
+        raise ValueError(
+            f"the KV of {num_slots} requests of {max_len} tokens in {num_layers} layers takes {size:.1f} GB, which "
+            f"{device} has not left: lower max_model_len or max_batch"
+        ) from error
 
 
 def map_anonymous(shape: tuple[int, ...], dtype: torch.dtype) -> tuple[mmap.mmap, torch.Tensor]:

@@ -4,12 +4,14 @@ What a layer may see is said by transformers in the mask alone (a model may or m
 an option), so the stand-in has masks of its own, which know the window they were made for.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 from transformers import AttentionInterface, AttentionMaskInterface, PretrainedConfig
 from transformers.masking_utils import causal_mask_function, sliding_window_causal_mask_function
 
@@ -97,14 +99,34 @@ def _noted_mask(
 
 
 def _agree(mask_function: Callable, expected: Callable, size: int = 1) -> bool:
-    """Whether both show the same keys, around multiples of size and far away."""
+    """Whether both show the same keys, around multiples of size and far away; decided on the CPU. Not where the
+    function reads tensors of its own: a mask that is looked up is of this pass alone."""
     edges = {0, 1, *(size * i + j for i in (1, 2, 3) for j in (-1, 0, 1)), FAR}
     queries = torch.tensor(sorted(edges))[:, None]
     distances = torch.tensor(sorted({-1, *edges, *(2**i for i in range(20))}))[None]
-    keys = queries - distances
-    index = torch.zeros((), dtype=torch.long)
+    arguments = *torch.zeros(2, dtype=torch.long), queries, queries - distances
     try:
-        shown = mask_function(index, index, queries, keys)
-    except (IndexError, RuntimeError):  # it looks positions up, in a tensor made for this pass
+        with _OnlyFrom(arguments):
+            shown = mask_function(*arguments)
+    except (IndexError, RuntimeError):
         return False
-    return bool((shown == expected(index, index, queries, keys))[keys >= 0].all())
+    return bool((shown == expected(*arguments))[arguments[3] >= 0].all())
+
+
+class _OnlyFrom(TorchFunctionMode):
+    """Inside the block torch computes with these tensors and what is made of them on the CPU. An operation on any other
+    raises RuntimeError and does not run: a position that such a tensor does not have would be an IndexError on a CPU,
+    but on CUDA an assertion of the device, after which the process cannot use it any more."""
+
+    def __init__(self, tensors: Iterable[torch.Tensor]):
+        super().__init__()
+        self._known = {id(tensor): tensor for tensor in tensors}  # kept, so that no other gets the id of one
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        for value in tree_leaves((args, kwargs)):
+            if isinstance(value, torch.Tensor) and id(value) not in self._known:
+                raise RuntimeError(f"{getattr(function, '__name__', function)} of a tensor that the mask brought along")
+        result = function(*args, **(kwargs or {}))
+        made = [value for value in tree_leaves(result) if isinstance(value, torch.Tensor)]
+        self._known |= {id(tensor): tensor for tensor in made if tensor.device.type == "cpu"}
+        return result

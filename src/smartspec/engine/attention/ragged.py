@@ -8,6 +8,7 @@ longest context among them, when a small cost rule says that pays.
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
@@ -23,10 +24,11 @@ from smartspec.engine.kernels.cpu.ragged_attention import CachedLayer, Heads, ra
 ATTENTION_NAME = "smartspec"
 T = TypeVar("T")
 
-# One more call costs about as much as attending to this many cached tokens with one query; measured on CPU with
-# contexts of 256: 40 us a call, 28 us a row. A further query per row costs a quarter of the first.
-CALL_OVERHEAD_TOKENS = 360
-QUERY_COST = 0.25
+# One more call costs about as much as attending to this many cached tokens with one query. Measured on a CPU with
+# contexts of 256: 40 us a call, 28 us a row. On CUDA a call is about fifteen launches, which take the host 60 us; in
+# that time an H100 (3.35 TB/s) reads 20,000 tokens of 8 KiB and more of smaller ones. Calculated, not measured.
+CALL_OVERHEAD = {"cpu": 360, "cuda": 20_000}
+QUERY_COST = 0.25  # of a further query per row, where the first costs 1; measured on a CPU
 
 
 @dataclass(frozen=True)
@@ -66,8 +68,8 @@ class _Group:
     is all there is to know; else rows, int64 [num_slots * num_queries], says which row each padded query takes (padding
     repeats the segment's last one) and real, int64 [num_rows], where the true queries lie among the padded ones.
     places: int64 [num_slots, num_queries], where in its slot each query lies; its position too, but for those of trees.
-    slots: int64 [num_rows]. trees: of the group's slots that feed trees, by their number in the group. sparse: of its
-    only segment.
+    slots, written: int64 [num_rows], where each row lies. trees: of the group's slots that feed trees, by their number
+    in the group. sparse: of its only segment.
     """
 
     first_slot: int
@@ -80,24 +82,26 @@ class _Group:
     real: torch.Tensor | None
     places: torch.Tensor
     slots: torch.Tensor
+    written: torch.Tensor
     trees: dict[int, TreeMask]
     sparse: SparseWindow | None
 
     def write(self, key: torch.Tensor, value: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Put the group's new keys and values, [num_kv_heads, N, head_dim], into one layer of the cache."""
         rows = slice(self.first_row, self.first_row + self.num_rows)
-        places = self.places.flatten() if self.real is None else self.places.flatten()[self.real]
-        keys[self.slots, :, places] = key[:, rows].transpose(0, 1)
-        values[self.slots, :, places] = value[:, rows].transpose(0, 1)
+        keys[self.slots, :, self.written] = key[:, rows].transpose(0, 1)
+        values[self.slots, :, self.written] = value[:, rows].transpose(0, 1)
 
     def mask(self, window: int | None, dtype: torch.dtype, group_size: int) -> torch.Tensor:
         """Additive mask [num_slots, 1, group_size * num_queries, places that are read]."""
         device = self.places.device
-        keys, queries = self._read_places(window), self.places[:, :, None]
+        is_sparse = window is None and self.sparse is not None
+        keys = self._sparse_places if is_sparse else torch.arange(self.context, device=device)
+        queries = self.places[:, :, None]
         visible = keys <= queries
         if window is not None:
             visible &= keys > queries - window
-        elif self.sparse is not None:
+        elif is_sparse:
             visible &= self.sparse.is_visible(keys, queries)
         for slot, tree in self.trees.items():
             of_tree = torch.from_numpy(visible_of_slot(tree, self.context, window)).to(device)
@@ -110,14 +114,13 @@ class _Group:
         """What is attended to of one layer's keys or values: [num_slots, num_kv_heads, places, head_dim]."""
         of_slots = cached[self.first_slot : self.first_slot + self.num_slots]
         if window is None and self.sparse is not None:
-            return of_slots[:, :, self._read_places(window)]
+            return of_slots[:, :, self._sparse_places]
         return of_slots[:, :, : self.context]
 
-    def _read_places(self, window: int | None) -> torch.Tensor:
-        """int64 [places], ascending."""
-        if window is None and self.sparse is not None:
-            return self.sparse.places(self.context - self.num_queries, self.context).to(self.places.device)
-        return torch.arange(self.context, device=self.places.device)
+    @cached_property
+    def _sparse_places(self) -> torch.Tensor:
+        """int64 [places], ascending. Made once: a copy to a device in every layer would wait for the layer before."""
+        return self.sparse.places(self.context - self.num_queries, self.context).to(self.places.device)
 
 
 class AttentionPlan:
@@ -150,7 +153,8 @@ class AttentionPlan:
             ancestors = ancestors_of(segments)
             self.ancestors = None if ancestors is None else torch.from_numpy(ancestors.view(np.int64))
         else:
-            self.groups = [_make_group(segments[a:b], row, device) for a, b, row in _partition(segments)]
+            runs = _partition(segments, CALL_OVERHEAD[device.type])
+            self.groups = [_make_group(segments[a:b], row, device) for a, b, row in runs]
         self._made: dict[Hashable, object] = {}
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
@@ -186,27 +190,29 @@ def ancestors_of(segments: list[Segment]) -> np.ndarray | None:
     return np.concatenate(words)
 
 
-def _partition(segments: list[Segment]) -> list[tuple[int, int, int]]:
-    """Split segments (in slot order) into runs [a, b) that share a call, with the ragged row each run begins at."""
+def _partition(segments: list[Segment], call_overhead: int) -> list[tuple[int, int, int]]:
+    """Split segments (in slot order) into runs [a, b) that share a call, with the ragged row each run begins at.
+    call_overhead: of a call, in cached tokens."""
     runs, begin, row, first_row = [], 0, 0, 0
     for index in range(1, len(segments) + 1):
         row += segments[index - 1].num_tokens
-        if index == len(segments) or not _worth_joining(segments[begin:index], segments[index]):
+        if index == len(segments) or not _worth_joining(segments[begin:index], segments[index], call_overhead):
             runs.append((begin, index, first_row))
             begin, first_row = index, row
     return runs
 
 
-def _worth_joining(run: list[Segment], segment: Segment) -> bool:
+def _worth_joining(run: list[Segment], segment: Segment, call_overhead: int) -> bool:
     if segment.slot != run[-1].slot + 1 or segment.sparse or run[-1].sparse:
         return False  # and so every segment between the run's first and last belongs to it
-    return _call_cost([*run, segment]) <= _call_cost(run) + _call_cost([segment])
+    return _reading_cost([*run, segment]) <= _reading_cost(run) + _reading_cost([segment]) + call_overhead
 
 
-def _call_cost(run: list[Segment]) -> float:
+def _reading_cost(run: list[Segment]) -> float:
+    """Of a call beside its overhead, in cached tokens."""
     context = max(s.end for s in run)
     num_queries = max(s.num_tokens for s in run)
-    return CALL_OVERHEAD_TOKENS + len(run) * context * (1 + QUERY_COST * (num_queries - 1))
+    return len(run) * context * (1 + QUERY_COST * (num_queries - 1))
 
 
 def _make_group(run: list[Segment], first_row: int, device: torch.device) -> _Group:
@@ -229,6 +235,7 @@ def _make_group(run: list[Segment], first_row: int, device: torch.device) -> _Gr
         real=torch.from_numpy(real).to(device) if ragged else None,
         places=torch.from_numpy(np.array([s.start for s in run])[:, None] + clipped).to(device),
         slots=torch.from_numpy(np.repeat([s.slot for s in run], lengths)).to(device),
+        written=torch.from_numpy(np.concatenate([np.arange(s.start, s.end) for s in run])).to(device),
         trees={number: s.tree for number, s in enumerate(run) if s.tree is not None},
         sparse=run[0].sparse,
     )

@@ -81,9 +81,9 @@ class _Row:
 def _confidence(logits: torch.Tensor, draft_probs: list[torch.Tensor | None]) -> np.ndarray:
     """Largest probability of each row's distribution, float [n]: the one drawn from; where greedy, the model's own."""
     confidence = torch.exp(logits.amax(dim=-1).float() - torch.logsumexp(logits.float(), dim=-1)).cpu().numpy()
-    for row, probs in enumerate(draft_probs):
-        if probs is not None:
-            confidence[row] = float(probs.max())
+    drawn = {row: probs.max() for row, probs in enumerate(draft_probs) if probs is not None}
+    if drawn:
+        confidence[[*drawn]] = torch.stack([*drawn.values()]).cpu().numpy()  # at once: each copy waits for the device
     return confidence
 
 

@@ -38,7 +38,8 @@ class ExitDrafter:
 
     def profile_pass(self, num_rows: int, num_new: int, context: int) -> Callable[[], object]:
         segments = segments_of_size(self.runner, num_rows, num_new, context)
-        return lambda: self.runner.forward_exit(segments, self.num_layers).argmax(dim=-1)
+        # On a device it is over when it is read.
+        return lambda: self.runner.forward_exit(segments, self.num_layers).argmax(dim=-1).cpu()
 
     def view(self, batch: Batch, is_queried: bool = True) -> DrafterView:
         """Drafts of any length."""

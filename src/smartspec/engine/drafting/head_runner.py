@@ -52,7 +52,7 @@ class HeadRunner:
         if isinstance(head, Eagle3Head) and head.lm_head is None:
             head.lm_head = output_rows(loaded.model.get_output_embeddings(), head.target_ids.to(target.device))
         self.device, self.max_len = target.device, target.max_len
-        self.target_ids = head.target_ids.to(self.device)
+        self.target_ids = head.target_ids.cpu()
         self._embed = lookup(loaded.model.get_input_embeddings(), embedding, loaded.dtype)
         self.loaded = replace(
             loaded,

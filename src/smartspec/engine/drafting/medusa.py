@@ -80,13 +80,15 @@ class PackedMedusa(nn.Module):
         self.lm_heads = nn.ModuleList(make_linear(layer.weight, layer.bias) for layer in head.lm_heads)
 
     def forward(self, hidden: torch.Tensor, rows: torch.Tensor, heads: torch.Tensor) -> torch.Tensor:
-        """Logits [n, draft_vocab_size] of these heads for these rows of hidden [N, hidden_size]; int64 [n] each."""
+        """Logits [n, draft_vocab_size] of these heads for these rows of hidden [N, hidden_size]; int64 [n] each, on the
+        CPU, as they say which heads run."""
         made = torch.stack([blocks(hidden[None])[0] for blocks in self.blocks[: int(heads.max()) + 1]])
         wanted = made[heads, rows]
         if len(self.lm_heads) == 1:  # as one call: the output embedding is most of the work
             return self.lm_heads[0](wanted[None])[0]
         logits = hidden.new_empty(len(rows), self.num_outputs)
         for head, output in enumerate(self.lm_heads):
-            if (of_head := heads == head).any():
+            of_head = (heads == head).nonzero()[:, 0]
+            if len(of_head):
                 logits[of_head] = output(wanted[None, of_head])[0]
         return logits

@@ -36,7 +36,7 @@ class MedusaRunner:
         loaded = target.loaded
         self.device, self.max_len, self.max_tile_tokens = target.device, target.max_len, target.max_tile_tokens
         self.num_heads = head.config.num_heads
-        self.target_ids = head.target_ids.to(self.device)
+        self.target_ids = head.target_ids.cpu()
         weight_bytes = sum(p.numel() * p.element_size() for p in head.parameters())
         self._packed = PackedMedusa(head.to(self.device, loaded.dtype))
         pad_small_batches(self._packed)
@@ -56,7 +56,7 @@ class MedusaRunner:
         rows = torch.arange(len(segments)).repeat_interleave(counts)
         heads = torch.arange(len(rows)) - (counts.cumsum(0) - counts)[rows]
         hidden = self.hidden[[segment.slot for segment in segments]]
-        return self._packed(hidden, rows.to(self.device), heads.clamp(max=self.num_heads - 1).to(self.device))
+        return self._packed(hidden, rows, heads.clamp(max=self.num_heads - 1))
 
 
 class MedusaDrafter:

@@ -32,8 +32,8 @@ class Proposals:
 
 
 def proposals_of(logits: torch.Tensor, target_ids: torch.Tensor, width: int) -> Proposals:
-    """logits: [n, V]. target_ids: int64 [V], the target's id of each token."""
+    """logits: [n, V]. target_ids: int64 [V], the target's id of each token, on the CPU."""
     shape = len(logits), min(width, logits.shape[1])  # of no rows too, as of a pass that only fills KV
     in_vocabulary, chances = (np.array(of).reshape(shape) for of in best_children(logits, width))
     entropy = torch.special.entr(torch.softmax(logits.float(), dim=-1)).sum(dim=-1)
-    return Proposals(target_ids.cpu().numpy()[in_vocabulary.astype(np.int64)], chances, entropy.cpu().numpy())
+    return Proposals(target_ids.numpy()[in_vocabulary.astype(np.int64)], chances, entropy.cpu().numpy())

@@ -31,7 +31,7 @@ class ReDrafterRunner:
     ):
         loaded = target.loaded
         self.device, self.max_len = target.device, target.max_len
-        self.target_ids = head.target_ids.to(self.device)
+        self.target_ids = head.target_ids.cpu()
         weight_bytes = sum(p.numel() * p.element_size() for p in head.parameters())
         self._embed = lookup(loaded.model.get_input_embeddings(), None, loaded.dtype)
         self._head = head.to(self.device, loaded.dtype)

@@ -49,7 +49,7 @@ class SelfDrafter:
     def profile_pass(self, num_rows: int, num_new: int, context: int) -> Callable[[], object]:
         segments = segments_of_size(self.runner, num_rows, num_new, context)
         segments = [replace(segment, sparse=self.sparse) for segment in segments]
-        return lambda: self.runner.forward(segments).argmax(dim=-1)
+        return lambda: self.runner.forward(segments).argmax(dim=-1).cpu()  # on a device it is over when it is read
 
     def view(self, batch: Batch, is_queried: bool = True) -> DrafterView:
         """Drafts of any length after long texts, none after others."""

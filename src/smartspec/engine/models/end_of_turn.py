@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
+from smartspec.engine.models.chat_templates import ChatTemplate, ChatTemplateError
 from smartspec.engine.models.gguf_vocabulary import named_ends
 
 logger = logging.getLogger(__name__)
@@ -35,8 +36,10 @@ def template_end(tokenizer: PreTrainedTokenizerBase) -> int | None:
     user, assistant = {"role": "user", "content": "Hello"}, {"role": "assistant", "content": _ANSWER}
     special = _special_tokens(tokenizer)
 
+    template = ChatTemplate(tokenizer)
+
     def render(*messages: dict[str, str], **options: bool) -> str:
-        return str(tokenizer.apply_chat_template(list(messages), tokenize=False, **options))
+        return template.render(messages, **options)
 
     def next_special(*messages: dict[str, str]) -> str | None:
         _, found, after = render(*messages).rpartition(_ANSWER)
@@ -50,7 +53,7 @@ def template_end(tokenizer: PreTrainedTokenizerBase) -> int | None:
         opens = _first(special, begun.removeprefix(plain)) if begun != plain else None
         if begun == plain and end != next_special(user, assistant, user):
             return None
-    except Exception as error:  # a template is a program of its author's: it is told when it is used
+    except ChatTemplateError as error:  # it is told when it is used
         logger.debug("the chat template does not render a conversation: %s", error)
         return None
     return None if end is None or end in (opens, tokenizer.bos_token) else special[end]

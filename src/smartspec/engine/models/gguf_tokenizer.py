@@ -9,6 +9,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_
 from tokenizers.models import BPE
 from transformers import PreTrainedTokenizerFast
 
+from smartspec.engine.models.chat_templates import ChatTemplate, ChatTemplateError
 from smartspec.engine.models.gguf_splits import Split
 from smartspec.engine.models.gguf_vocabulary import Vocabulary
 from smartspec.engine.models.unsupported import UnsupportedModelError
@@ -112,7 +113,7 @@ def _with_bos(tokenizer: PreTrainedTokenizerFast, templates: dict[str, str], add
 def _writes_bos(tokenizer: PreTrainedTokenizerFast, template: str) -> bool:
     conversation = [{"role": "user", "content": "Hello"}]
     try:
-        text = tokenizer.apply_chat_template(conversation, chat_template=template, tokenize=False)
-    except Exception:  # what it wants is not known: it is left as it is
+        text = ChatTemplate(tokenizer).render(conversation, chat_template=template)
+    except ChatTemplateError:  # what it wants is not known: it is left as it is
         return True
-    return str(text).startswith(tokenizer.bos_token)
+    return text.startswith(tokenizer.bos_token)

@@ -254,7 +254,8 @@ def _pack_tied_head(model: nn.Module, folder: Path) -> nn.Parameter | None:
 
 
 def _own_parameters(model: nn.Module, mapped: nn.Parameter | None) -> None:
-    """Copy what is still mapped from a checkpoint file, so that the file's pages can leave memory."""
+    """Copy what is still mapped from a checkpoint file, so that the file's pages can leave memory. What lies on another
+    device has been copied there."""
     for parameter in model.parameters():
-        if parameter is not mapped:
+        if parameter is not mapped and parameter.device.type == "cpu":
             parameter.data = parameter.data.clone()

@@ -75,7 +75,7 @@ class ModelRunner:
             return self._gone_on(ordered, order, known)
         token_ids, plan = self._plan(ordered)
         wanted = self._wanted(ordered, order, len(token_ids))
-        logits, found = self._computed(token_ids, plan, wanted)
+        logits, found = self._computed(token_ids, plan, wanted, self.taps)
         if found:
             self.features = _by_segment(torch.cat(found, dim=-1)[0], ordered, order)
         return logits[: sum(s.num_logits for s in segments)]
@@ -91,7 +91,7 @@ class ModelRunner:
         wanted = self._wanted(ordered, order, len(token_ids))
         if self._fused is None or plan.tiles is None:
             with first_layers(self.loaded.model, num_layers):
-                logits, _ = self._computed(token_ids, plan, wanted)
+                logits, _ = self._computed(token_ids, plan, wanted, taps=())
         else:
             hidden = self._fused.layers(self._fused.embed(token_ids), plan, 0, num_layers)
             logits = self._fused.logits(hidden, wanted)
@@ -140,13 +140,13 @@ class ModelRunner:
         return None if np.array_equal(rows, np.arange(num_rows)) else torch.from_numpy(rows).to(self.device)
 
     def _computed(
-        self, token_ids: torch.Tensor, plan: AttentionPlan, wanted: torch.Tensor | None
+        self, token_ids: torch.Tensor, plan: AttentionPlan, wanted: torch.Tensor | None, taps: tuple[int, ...]
     ) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """Logits [n, vocabulary] of the wanted rows (None: of all), and what the tapped layers computed, [1, N,
         hidden_size] each."""
         if self._fused is not None and plan.tiles is not None:
-            return self._fused.run(token_ids, plan, wanted, self.taps)
-        with tapped(self.loaded.model, self.taps) if self.taps else nullcontext([]) as found:
+            return self._fused.run(token_ids, plan, wanted, taps)
+        with tapped(self.loaded.model, taps) if taps else nullcontext([]) as found:
             output = self.loaded.model(
                 input_ids=token_ids[None],
                 position_ids=plan.positions[None],

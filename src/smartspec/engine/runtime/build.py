@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
@@ -27,7 +27,9 @@ from smartspec.engine.drafting.head_kinds import HEADS
 from smartspec.engine.drafting.shipped_datastore import datastore_folder
 from smartspec.engine.drafting.source import DrafterSource, PreparedDrafter
 from smartspec.engine.drafting.with_ngrams import WithNgrams
+from smartspec.engine.models.chat_templates import choose_template
 from smartspec.engine.models.checkpoint import claimed_positions, locate
+from smartspec.engine.models.end_of_turn import template_end
 from smartspec.engine.models.load import load_model
 from smartspec.engine.models.loaded_model import LoadedModel
 from smartspec.engine.models.model_runner import ModelRunner
@@ -182,7 +184,7 @@ def load_models(config: EngineConfig, report: Callable[[str], None] = lambda tex
         report(f"kernels{f' of {name}' if what else ''}: {_in_one_line(kernel_report(loaded))}")
         return loaded
 
-    loaded = load(config.model, what="")
+    loaded = with_chat_template(load(config.model, what=""), config.chat_template)
     memory = _read_texts(config, loaded, datastore)
     limits = {"num_slots": config.max_batch, "max_len": _max_model_len(config, loaded)}
     options = {
@@ -200,6 +202,13 @@ def load_models(config: EngineConfig, report: Callable[[str], None] = lambda tex
     target = ModelRunner(loaded, **limits, taps=_common_taps(prepared))
     drafters = tuple([each.make(target) for each in prepared.values()])
     return Models(target, drafters, _kv_tokens(config, limits["max_len"]), datastore, memory)
+
+
+def with_chat_template(loaded: LoadedModel, choice: str | None) -> LoadedModel:
+    """The model with the template chosen, see choose_template, and ending its answers where that does."""
+    choose_template(loaded.tokenizer, choice)
+    end = template_end(loaded.tokenizer)
+    return loaded if end is None else replace(loaded, eos_token_ids=loaded.eos_token_ids | {end})
 
 
 def _read_texts(config: EngineConfig, loaded: LoadedModel, datastore: Datastore | None) -> AnswerMemory:

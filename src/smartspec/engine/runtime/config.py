@@ -19,6 +19,8 @@ class EngineConfig:
     """model: a name, see engine.models.load. drafters: names, of drafter_names.MODEL_FREE_DRAFTERS, module:Class, of
     heads or of models, self:WINDOW, or exit:LAYER; None for the default ones.
 
+    chat_template: name of one of the model's, or a file; None for its default.
+
     policy: a name, see control.policy_names; "off" is plain decoding, for which no drafter is made.
 
     max_model_len: most tokens of one request, None for the model's own limit. kv_tokens: KV memory in tokens over all
@@ -35,6 +37,7 @@ class EngineConfig:
     """
 
     model: str = "smollm2-135m-instruct"
+    chat_template: str | None = None
     drafters: tuple[str, ...] | None = None
     policy: str = "goodput"
     dtype: str = "auto"

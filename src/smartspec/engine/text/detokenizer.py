@@ -44,14 +44,15 @@ class StopStrings:
         self._stop = stop
         self._included = included
         self._held = ""
+        self.found: str | None = None  # the stop string that ended the text
 
     def push(self, text: str) -> tuple[str, bool]:
         """Text that may be shown now, and whether a stop string ended it (then nothing may follow)."""
         self._held += text
         starts = [(self._held.find(stop), stop) for stop in self._stop]
-        matches = [(start + len(stop), start) for start, stop in starts if start >= 0]
+        matches = [(start + len(stop), start, stop) for start, stop in starts if start >= 0]
         if matches:
-            end, start = min(matches)
+            end, start, self.found = min(matches)
             return self._held[: end if self._included else start], True
         length = len(self._held) - self._num_undecided()
         shown, self._held = self._held[:length], self._held[length:]

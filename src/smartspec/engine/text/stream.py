@@ -37,6 +37,7 @@ class TextDelta:
     first_step: float | None = None
     request_number: int = 0
     prediction_tokens: tuple[int, int] | None = None
+    stop_string: str | None = None
 
 
 class Choice:
@@ -88,6 +89,7 @@ class Choice:
             first_step=self.request.first_step,
             request_number=self.request.request_id,
             prediction_tokens=self._prediction_tokens(),
+            stop_string=self._stop_strings.found,
         )
 
     def _prediction_tokens(self) -> tuple[int, int] | None:

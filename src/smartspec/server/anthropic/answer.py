@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse, Response
 
 from smartspec.engine.runtime.async_engine import AsyncEngine, EngineError
 from smartspec.engine.text.stream import TextDelta
-from smartspec.server.http.errors import describe
+from smartspec.server.http.errors import anthropic_error, describe
 from smartspec.server.live.metrics import ServerMetrics
 from smartspec.server.openai.formats import merge
 from smartspec.server.openai.said import AnswerReader, Said
@@ -17,23 +17,33 @@ from smartspec.server.openai.streaming import Call, EventStream, begin
 from smartspec.server.openai.tool_calls import ToolCall
 
 
-async def answer_message(call: Call, engine: AsyncEngine, metrics: ServerMetrics) -> Response:
-    """Generate and answer, like openai.streaming.answer."""
+async def answer_message(call: Call, engine: AsyncEngine, metrics: ServerMetrics, request_id: str | None) -> Response:
+    """Generate and answer, like openai.streaming.answer. request_id: for errors in a stream."""
     deltas = await begin(call, engine, metrics)
     head = {"id": f"msg_{uuid.uuid4().hex}", "type": "message", "role": "assistant", "model": call.model}
     if call.stream:
-        return EventStream(_events(call, head, deltas))
+        return EventStream(_events(call, head, deltas, request_id), call.headers)
     async with aclosing(deltas):
         whole = merge([delta async for delta in deltas])
     said = AnswerReader(call.reading).push(whole.text, True)
     thought = [{"type": "thinking", "thinking": said.thought, "signature": ""}] if said.thought else []
     text = [{"type": "text", "text": said.text}] if said.text else []
-    content = thought + text + [_tool_use(call) | {"input": json.loads(call.arguments)} for call in said.calls]
-    return JSONResponse(head | {"content": content, "usage": _usage(whole)} | _end(whole, len(said.calls)))
+    content = thought + text + [_tool_use(call) | {"input": _input(call.arguments)} for call in said.calls]
+    message = head | {"content": content, "usage": _usage(whole)} | _end(whole, len(said.calls))
+    return JSONResponse(message, headers=call.headers)
 
 
 def _tool_use(call: ToolCall) -> dict:
     return {"type": "tool_use", "id": f"toolu_{uuid.uuid4().hex[:24]}", "name": call.name, "input": {}}
+
+
+def _input(arguments: str) -> dict:
+    """An object, as Anthropic's clients need it: a text that is none becomes a field of one."""
+    try:
+        given = json.loads(arguments)
+    except ValueError:
+        given = None
+    return given if isinstance(given, dict) else {"arguments": arguments}
 
 
 def _usage(delta: TextDelta) -> dict:
@@ -47,7 +57,9 @@ def _usage(delta: TextDelta) -> dict:
 
 
 def _end(whole: TextDelta, num_calls: int) -> dict:
-    """Why it ended. Stop sequences are not told from the end of the turn."""
+    """Why it ended."""
+    if whole.stop_string is not None:
+        return {"stop_reason": "stop_sequence", "stop_sequence": whole.stop_string}
     reason = "max_tokens" if whole.finish_reason == "length" else "tool_use" if num_calls else "end_turn"
     return {"stop_reason": reason, "stop_sequence": None}
 
@@ -57,7 +69,9 @@ def _event(kind: str, **data: object) -> bytes:
     return f"event: {kind}\ndata: {text}\n\n".encode()
 
 
-async def _events(call: Call, head: dict, deltas: AsyncIterator[TextDelta]) -> AsyncIterator[bytes]:
+async def _events(
+    call: Call, head: dict, deltas: AsyncIterator[TextDelta], request_id: str | None
+) -> AsyncIterator[bytes]:
     blocks, reader, last = _Blocks(), AnswerReader(call.reading), None
     try:
         async with aclosing(deltas):
@@ -71,7 +85,8 @@ async def _events(call: Call, head: dict, deltas: AsyncIterator[TextDelta]) -> A
                 for event in blocks.say(reader.push(delta.text, delta.finish_reason is not None)):
                     yield event
     except EngineError as error:
-        yield _event("error", error={"type": "api_error", "message": describe(error)[1]["error"]["message"]})
+        status, body, _ = describe(error)
+        yield f"event: error\ndata: {json.dumps(anthropic_error(status, body, request_id))}\n\n".encode()
         return
     for event in blocks.end():
         yield event
@@ -94,7 +109,9 @@ class _Blocks:
         for call in said.calls:
             yield from self.end()
             yield self._begin(_tool_use(call))
-            yield self._delta({"type": "input_json_delta", "partial_json": call.arguments})
+            yield self._delta(
+                {"type": "input_json_delta", "partial_json": json.dumps(_input(call.arguments), ensure_ascii=False)}
+            )
             yield _event("content_block_stop", index=self._index)
 
     def end(self) -> Iterator[bytes]:

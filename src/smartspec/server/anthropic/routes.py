@@ -8,6 +8,7 @@ from fastapi.responses import JSONResponse, Response
 from smartspec.engine.runtime.async_engine import AsyncEngine
 from smartspec.server.anthropic.answer import answer_message
 from smartspec.server.anthropic.body import MessagesBody, PromptBody
+from smartspec.server.http.errors import request_id_of
 from smartspec.server.live.metrics import ServerMetrics
 from smartspec.server.openai.calls import CallReader
 
@@ -19,7 +20,7 @@ def message_routes(reader: CallReader, engine: AsyncEngine, metrics: ServerMetri
     async def messages(request: Request) -> Response:
         data = await request.body()
         call, _ = await asyncio.to_thread(reader.converted, MessagesBody, data, request.state.origin)
-        return await answer_message(await reader.with_grammar(call), engine, metrics)
+        return await answer_message(await reader.with_grammar(call), engine, metrics, request_id_of(request.scope))
 
     @router.post("/messages/count_tokens")
     async def count_tokens(request: Request) -> JSONResponse:

@@ -29,7 +29,7 @@ class RequestBody:
         try:
             body = await self._read(scope, receive)
         except APIError as error:
-            response = error_response(error)
+            response = error_response(error, scope)
             response.headers["Connection"] = "close"
             return await response(scope, receive, send)
         if body is not None:

@@ -1,27 +1,68 @@
 """The base class and field types of all bodies."""
 
 import json
-from typing import Annotated, Any, Literal
+from collections.abc import Set
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetPydanticSchema, JsonValue, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetPydanticSchema,
+    JsonValue,
+    ValidationInfo,
+    model_validator,
+)
 from pydantic_core import core_schema
 
 MAX_FIELDS = 128  # of one object: more than twice what any has
 
 
-class Body(BaseModel):
-    """Strict types, finite numbers, no unknown names; null means not given, as everywhere in OpenAI's interface."""
+@dataclass
+class BodyContext:
+    """How one body is read. strict: unknown fields, tools and items are refused instead of left out. ignored: names of
+    those that were left out."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+    strict: bool = False
+    ignored: set[str] = field(default_factory=set)
+
+
+def is_strict(info: ValidationInfo) -> bool:
+    return isinstance(info.context, BodyContext) and info.context.strict
+
+
+def ignore(info: ValidationInfo, names: Set[str]) -> None:
+    """Notes the names of what is left out."""
+    if isinstance(info.context, BodyContext):
+        info.context.ignored |= names
+
+
+class Body(BaseModel):
+    """Strict types, finite numbers; null means not given, as everywhere in OpenAI's interface. Unknown names are
+    ignored, see parsing.BodyParser."""
+
+    model_config = ConfigDict(extra="ignore", strict=True, allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod
-    def _drop_nulls(cls, data: object) -> object:
-        if isinstance(data, dict):
-            if len(data) > MAX_FIELDS:
-                raise ValueError(f"must have at most {MAX_FIELDS} fields, got {len(data)}")
-            return {name: value for name, value in data.items() if value is not None}
-        return data
+    def _drop_nulls(cls, data: object, info: ValidationInfo) -> object:
+        if not isinstance(data, dict):
+            return data
+        if len(data) > MAX_FIELDS:
+            raise ValueError(f"must have at most {MAX_FIELDS} fields, got {len(data)}")
+        given = {name: value for name, value in data.items() if value is not None}
+        if unknown := given.keys() - _names(cls):
+            ignore(info, unknown)
+        return given
+
+
+@cache
+def _names(kind: type[Body]) -> Set[str]:
+    """The names of a body's fields, as they are sent."""
+    return {field.alias or name for name, field in kind.model_fields.items()}
 
 
 def _has_finite_numbers(value: dict) -> dict:
@@ -35,6 +76,8 @@ def _has_finite_numbers(value: dict) -> dict:
 
 # An object of any kind.
 JsonObject = Annotated[dict[str, JsonValue], AfterValidator(_has_finite_numbers)]
+# Of a field that changes no text: any value.
+Ignored = object
 
 
 def only(*accepted: object) -> GetPydanticSchema:
@@ -52,7 +95,7 @@ def only(*accepted: object) -> GetPydanticSchema:
 
 
 def never(why: str) -> GetPydanticSchema:
-    """A field that is refused with the reason, also where unknown fields are ignored: an answer without it is wrong."""
+    """A field that is refused with the reason: an answer without it would be wrong."""
 
     def refuse(value: object) -> object:
         raise ValueError(f"unsupported: {why}")
@@ -71,20 +114,3 @@ def ranged(default: float, low: float, high: float) -> Any:
 def given(name: str, kind: str) -> dict:
     """A JSON schema: the field is there, and not null or an empty list."""
     return {"required": [name], "properties": {name: {"type": kind} | ({"minItems": 1} if kind == "array" else {})}}
-
-
-class TextPart(BaseModel):
-    """A part of a content."""
-
-    type: Literal["text"]
-    text: str
-
-
-def join_text_parts(content: object) -> object:
-    """Content in parts is text if every part is."""
-    if not isinstance(content, list):
-        return content
-    texts = [part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None for part in content]
-    if not all(isinstance(text, str) for text in texts):
-        raise ValueError('content parts must be {"type": "text", "text": ...}: this server reads text alone')
-    return "".join(texts)

@@ -1,11 +1,13 @@
-"""Limits that uvicorn lacks: number of connections, time a request may take to arrive, and size of its head.
+"""What uvicorn lacks: limits of connections and of the time and size of a head, answers to HTTP/1.0 without chunks, and
+to clients that have closed their side.
 
-Without them, a client that never ends its requests holds connections for ever, at no cost to itself.
+Without the limits, a client that never ends its requests holds connections for ever, at no cost to itself.
 """
 
 import asyncio
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from starlette.types import Message
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
@@ -17,17 +19,22 @@ class LimitedConnection(HttpToolsProtocol):
     A head of more than max_head_bytes is answered 431. A connection is closed when a head is not there head_seconds
     after its first byte (or after connecting), or a body body_seconds after its head. The time between two requests is
     uvicorn's timeout_keep_alive.
+
+    A client that closes its side within half_close_seconds after its request gets its answer, as it may have closed
+    that side alone. Nothing tells which until something is written. One that does so later has left.
     """
 
     max_connections = 2048
     max_head_bytes = 2**16
     head_seconds = 10.0
     body_seconds = 60.0
+    half_close_seconds = 0.25
 
     _deadline: asyncio.TimerHandle | None = None  # set while a request is arriving
     _in_head = False
     _num_head_bytes = 0
     _began = 0.0
+    _ended = 0.0  # when the last request was there
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
@@ -61,11 +68,23 @@ class LimitedConnection(HttpToolsProtocol):
             self._refuse_head()  # it came in one piece with its end
             return
         self._expect(self.body_seconds)
+        is_old = self.parser.get_http_version() == "1.0"
+        self.expect_100_continue &= not is_old
         super().on_headers_complete()
+        if is_old:
+            self.cycle.send = _UntilClosed(self.cycle)
 
     def on_message_complete(self) -> None:
         self._expect(None)
+        self._ended = self.loop.time()
         super().on_message_complete()
+
+    def eof_received(self) -> bool:
+        """Whether the connection stays open for the answers that are due."""
+        if self._is_spare or self.loop.time() - self._ended > self.half_close_seconds:
+            return False
+        self.cycle.keep_alive = False  # of the last request: it is answered after those before it
+        return True
 
     def _refuse_head(self) -> None:
         if not self.transport.is_closing():
@@ -88,3 +107,21 @@ class LimitedConnection(HttpToolsProtocol):
             self._expect(self.head_seconds)
         else:
             self.transport.close()
+
+
+class _UntilClosed:
+    """Takes the place of uvicorn's send for HTTP/1.0, which knows no chunks: an answer of unknown length ends with the
+    connection (RFC 9112, 6.1 and 6.3). uvicorn compares lengths, so it is told that of each piece."""
+
+    def __init__(self, cycle: RequestResponseCycle):
+        self._cycle = cycle
+        self._send = cycle.send
+        self._has_length = True
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._has_length = any(name.lower() == b"content-length" for name, _ in message.get("headers", ()))
+            self._cycle.chunked_encoding = None if self._has_length else False
+        elif not self._has_length:
+            self._cycle.expected_content_length = len(message.get("body", b""))
+        await self._send(message)

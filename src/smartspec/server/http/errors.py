@@ -1,18 +1,31 @@
-"""Every failure as an OpenAI-shaped answer: {"error": {"message", "type", "param", "code"}}."""
+"""Every failure as an answer: {"error": {"message", "type", "param", "code"}} in OpenAI's shape; in Anthropic's, for
+its paths, {"type": "error", "error": {"type", "message"}, "request_id"}."""
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.types import Scope
 
 from smartspec.engine.runtime.async_engine import EngineError, EngineStopped, NoTokenLeft, QueueFull
 
 RETRY_AFTER_SECONDS = 1
 TYPES = {
     401: "authentication_error",
+    403: "permission_error",
     404: "not_found_error",
     429: "rate_limit_error",
     500: "server_error",
     503: "server_error",
+}
+ANTHROPIC_PATHS = "/v1/messages"
+ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    500: "api_error",
+    503: "overloaded_error",
 }
 
 
@@ -33,10 +46,29 @@ def error_body(status: int, message: str, param: str | None = None, code: str | 
     return {"error": {"message": message, "type": error_type, "param": param, "code": code}}
 
 
-def error_response(error: Exception) -> JSONResponse:
-    """The answer to any exception; what is not meant for the caller is a plain 500."""
+def error_response(error: Exception, scope: Scope) -> JSONResponse:
+    """The answer to any exception of this request; what is not meant for the caller is a plain 500."""
     status, body, headers = describe(error)
+    if is_anthropic(scope):
+        body = anthropic_error(status, body, request_id_of(scope))
     return JSONResponse(body, status_code=status, headers=headers)
+
+
+def anthropic_error(status: int, body: dict, request_id: str | None) -> dict:
+    """The JSON object of an error in Anthropic's shape. body: in OpenAI's."""
+    kind = ANTHROPIC_TYPES.get(status, "invalid_request_error")
+    return {"type": "error", "error": {"type": kind, "message": body["error"]["message"]}, "request_id": request_id}
+
+
+def is_anthropic(scope: Scope) -> bool:
+    """Whether a request is one to Anthropic's interface."""
+    path = scope["path"]
+    return path == ANTHROPIC_PATHS or path.startswith(f"{ANTHROPIC_PATHS}/")
+
+
+def request_id_of(scope: Scope) -> str | None:
+    """The name that request_ids.RequestIds gave the request."""
+    return scope.get("state", {}).get("request_id")
 
 
 def describe(error: Exception) -> tuple[int, dict, dict[str, str]]:
@@ -72,7 +104,7 @@ def install_error_handlers(app: FastAPI) -> None:
     async def answer(request: Request, error: Exception) -> JSONResponse:
         if isinstance(error, HTTPException) and error.status_code in (404, 405):
             error = HTTPException(error.status_code, _no_route(request, error.status_code), error.headers)
-        return error_response(error)
+        return error_response(error, request.scope)
 
     for kind in (APIError, HTTPException, QueueFull, EngineError, Exception):
         app.add_exception_handler(kind, answer)

@@ -70,7 +70,7 @@ class KeyCheck:
             try:
                 scope.setdefault("state", {})["origin"] = self._keys.origin(scope, self._open_paths)
             except APIError as error:
-                return await error_response(error)(scope, receive, send)
+                return await error_response(error, scope)(scope, receive, send)
         await self._app(scope, receive, send)
 
 
@@ -80,7 +80,11 @@ def read_key_file(path: Path) -> dict[str, float]:
     Raises ValueError naming the line at fault, OSError if the file cannot be read.
     """
     shares: dict[str, float] = {}
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is no text in UTF-8: save it as UTF-8") from error
+    for number, line in enumerate(lines, start=1):
         words = line.partition("#")[0].split()
         if not words:
             continue

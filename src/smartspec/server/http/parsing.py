@@ -1,11 +1,14 @@
 """Parses and checks a body. An error names the parameter that is wrong."""
 
 import reprlib
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from smartspec.server.http.body_model import Body
+from smartspec.core.origin import Origin
+from smartspec.server.http.body_model import Body, BodyContext
 from smartspec.server.http.body_parts import check_num_parts
 from smartspec.server.http.errors import APIError
 
@@ -15,13 +18,24 @@ MAX_SHOWN = 80  # characters of a value in an error
 AnyBody = TypeVar("AnyBody", bound=Body)
 
 
-def parse_body(kind: type[AnyBody], body: bytes, ignore_unknown: bool = False) -> AnyBody:
-    """Raises APIError 400 for anything that is not a valid body of this kind, naming the parameter at fault."""
-    check_num_parts(body)
-    try:
-        return kind.model_validate_json(body, extra="ignore" if ignore_unknown else None)
-    except ValidationError as error:
-        raise refusal(kind, error) from error
+@dataclass(frozen=True)
+class BodyParser:
+    """Reads bodies. What a body has that this server does not know is ignored, at every depth, and its names go to
+    count_ignored with the client that sent them. strict: it is refused instead."""
+
+    strict: bool
+    count_ignored: Callable[[Collection[str], str], None]
+
+    def parse(self, kind: type[AnyBody], body: bytes, client: Origin) -> AnyBody:
+        """Raises APIError 400 for anything that is not a valid body of this kind, naming the parameter at fault."""
+        check_num_parts(body)
+        context = BodyContext(self.strict)
+        try:
+            parsed = kind.model_validate_json(body, extra="forbid" if self.strict else "ignore", context=context)
+        except ValidationError as error:
+            raise refusal(kind, error) from error
+        self.count_ignored(context.ignored, client.client)
+        return parsed
 
 
 def refusal(kind: type[BaseModel], error: ValidationError) -> APIError:

@@ -5,12 +5,16 @@ import uuid
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from smartspec.server.http.errors import is_anthropic
+
 HEADER = b"x-request-id"
+ANTHROPIC_HEADER = b"request-id"
 ACCEPTED = re.compile(rb"[\w.:-]{1,128}")
 
 
 class RequestIds:
-    """ASGI middleware: X-Request-Id in every answer."""
+    """ASGI middleware: X-Request-Id in every answer, request-id too where Anthropic's client reads it. What runs inside
+    finds the name in its request's state."""
 
     def __init__(self, app: ASGIApp):
         self._app = app
@@ -20,10 +24,12 @@ class RequestIds:
             return await self._app(scope, receive, send)
         given = next((value for name, value in scope["headers"] if name == HEADER), b"")
         request_id = given if ACCEPTED.fullmatch(given) else uuid.uuid4().hex.encode()
+        scope.setdefault("state", {})["request_id"] = request_id.decode()
+        headers = [(HEADER, request_id)] + [(ANTHROPIC_HEADER, request_id)] * is_anthropic(scope)
 
         async def send_named(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), (HEADER, request_id)]
+                message["headers"] = [*message.get("headers", ()), *headers]
             await send(message)
 
         await self._app(scope, receive, send_named)

@@ -12,6 +12,7 @@ from smartspec.core.speculation import NO_OPTIONS, SpeculationOptions
 from smartspec.engine.runtime.async_engine import EngineError, NoTokenLeft
 from smartspec.engine.text.stream import TextDelta
 from smartspec.server.http.tracing import describe_generation
+from smartspec.server.live.ignored_fields import IgnoredFields
 from smartspec.server.live.vllm_metrics import VllmMetrics
 
 SHORT_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.0)
@@ -46,6 +47,8 @@ class ServerMetrics:
         self.drafts = counter("drafts", "Drafts verified, summed over steps")
         self.accepted_at = counter("accepted_tokens_per_pos", "Draft tokens accepted, by their position", ["position"])
         self.responses = counter("http_responses", "Answers by HTTP status", ["status"])
+        text = "Bodies with a field, tool or item that this server does not know, by its name"
+        self.ignored_fields = IgnoredFields(counter("ignored_fields", text, ["field"]))
         self.controller_errors = counter("controller_errors", "Failures of the controller (served without drafts)")
         text = "Views and outcome that could not be true, by what was wrong (not decided on, not learned from)"
         self.ignored_input = counter("ignored_input", text, ["kind"])

@@ -193,9 +193,17 @@ class MessageAnswer(BaseModel):
     role: Literal["assistant"]
     model: str
     content: list[dict]
-    stop_reason: Literal["end_turn", "max_tokens", "tool_use"]
-    stop_sequence: None
+    stop_reason: Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
+    stop_sequence: str | None
     usage: MessageUsage
+
+
+class MessageError(BaseModel):
+    """Every failure of Anthropic's interface."""
+
+    type: Literal["error"]
+    error: dict[str, str]
+    request_id: str
 
 
 class NumTokens(BaseModel):

@@ -10,7 +10,7 @@ from smartspec.core.origin import Origin
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.engine.runtime.async_engine import AsyncEngine
 from smartspec.server.http.errors import APIError
-from smartspec.server.http.parsing import parse_body, refusal
+from smartspec.server.http.parsing import BodyParser, refusal
 from smartspec.server.openai.chat_body import ChatBody, ConvertibleBody
 from smartspec.server.openai.completion_body import CompletionBody
 from smartspec.server.openai.formats import ChatFormat, CompletionFormat
@@ -25,16 +25,17 @@ from smartspec.server.structured.grammar_check import GrammarCheckFailed
 from smartspec.server.structured.grammars import GrammarCompiler
 
 DEFAULT_COMPLETION_TOKENS = 16
+NO_LIMIT = -1  # of tokens, as llama.cpp has it
+CLIPPED_HEADER = "X-Max-Tokens-Clipped"
 NOT_WITH_GRAMMAR = ("allowed_token_ids", "bad_words", "min_tokens", "ignore_eos")
 
 Converted = TypeVar("Converted", bound=ConvertibleBody)
 
 
 class CallReader:
-    """Reads the bodies of both endpoints; what is wrong with one is an APIError.
+    """Reads the bodies of all endpoints; what is wrong with one is an APIError.
 
-    Call it in a thread, but for with_grammar: a large body takes long. ignore_unknown: unknown fields are ignored
-    instead of refused. is_text_invalid: see invalid_text.
+    Call it in a thread, but for with_grammar: a large body takes long. is_text_invalid: see invalid_text.
     """
 
     def __init__(
@@ -42,7 +43,7 @@ class CallReader:
         prompts: PromptReader,
         engine: AsyncEngine,
         model_name: str,
-        ignore_unknown: bool,
+        parser: BodyParser,
         classes: WorkloadClasses,
         compiler: GrammarCompiler,
         is_text_invalid: bool = False,
@@ -50,16 +51,17 @@ class CallReader:
         self._prompts = prompts
         self._engine = engine
         self._model_name = model_name
-        self._ignore_unknown = ignore_unknown
+        self._parser = parser
         self._classes = classes
         self._compiler = compiler
         self._is_text_invalid = is_text_invalid
 
     def completion(self, data: bytes, client: Origin) -> tuple[Call, CompletionFormat]:
-        body = parse_body(CompletionBody, data, self._ignore_unknown)
+        body = self._parser.parse(CompletionBody, data, client)
         self._check(body, len(body.prompt))
         prompts = self._prompts.read_completion(body)
-        max_tokens = self._prompts.max_tokens(body, body.max_tokens, DEFAULT_COMPLETION_TOKENS, prompts)
+        requested = DEFAULT_COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens
+        max_tokens, is_clipped = self._max_tokens(body, requested, body.max_tokens is not None, prompts)
         params = body.sampling_params(max_tokens, body.logprobs, self._prompts.bad_words(body))
         if body.echo and body.logprobs is not None:
             check_num_entries("logprobs", prompts, body.n, body.logprobs)
@@ -68,16 +70,16 @@ class CallReader:
             echoed=self._prompts.echoes(body, prompts),
             read_echo=self._prompts.echo_reader(body),
         )
-        return self._call(body, prompts, params, client), form
+        return self._call(body, prompts, params, client, is_clipped), form
 
     def chat(self, data: bytes, client: Origin) -> tuple[Call, ChatFormat]:
-        body = parse_body(ChatBody, data, self._ignore_unknown)
+        body = self._parser.parse(ChatBody, data, client)
         call = self._chat(body, client)
         return call, ChatFormat(call.reading)
 
     def converted(self, kind: type[Converted], data: bytes, client: Origin) -> tuple[Call, Converted]:
         """Of a body of that kind."""
-        body = parse_body(kind, data, self._ignore_unknown)
+        body = self._parser.parse(kind, data, client)
         try:
             chat = body.to_chat()
         except ValidationError as error:
@@ -89,7 +91,8 @@ class CallReader:
         if call.requested_grammar is None:
             return call
         try:
-            return replace(call, grammar=await self._compiler.compiled(call.requested_grammar.definition))
+            grammar = await self._compiler.compiled(call.requested_grammar.definition, call.origin)
+            return replace(call, grammar=grammar)
         except ValueError as error:
             raise _refused(call.requested_grammar.field, error) from error
         except GrammarCheckFailed as error:
@@ -99,12 +102,30 @@ class CallReader:
         self._check(body, 1)
         prompts = [self._prompts.read_chat(body)]
         requested = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-        max_tokens = self._prompts.max_tokens(body, requested, None, prompts)
+        max_tokens, is_clipped = self._max_tokens(body, requested, True, prompts)
         num_top = (body.top_logprobs or 0) if body.logprobs else None
         params = body.sampling_params(max_tokens, num_top, self._prompts.bad_words(body))
-        call = self._call(body, prompts, params, client)
+        call = self._call(body, prompts, params, client, is_clipped)
         speculation = replace(call.speculation, predicted_token_ids=self._prompts.predicted(body))
         return replace(call, speculation=speculation, reading=self._reading(call, body))
+
+    def _max_tokens(
+        self, body: GenerationBody, requested: int | None, is_said: bool, prompts: list[list[int]]
+    ) -> tuple[int, bool]:
+        """New tokens allowed: those requested, at most what the context leaves (None, -1: all of that). And whether
+        fewer than the client said."""
+        room = self._prompts.room(body, requested, prompts)
+        if requested in (None, NO_LIMIT):
+            return room, False
+        if requested > room and is_said and self._parser.strict:
+            raise APIError(
+                400,
+                f"max_tokens {requested} and the {max(map(len, prompts))} tokens of the prompt exceed the context of "
+                f"{self._engine.max_model_len} tokens: use at most {room}",
+                "max_tokens",
+                "context_length_exceeded",
+            )
+        return min(requested, room), is_said and requested > room
 
     def _reading(self, call: Call, body: ChatBody) -> Reading:
         """A grammar holds the text from its first token on, so that there is no thought."""
@@ -123,7 +144,9 @@ class CallReader:
         self._prompts.check_token_ids("allowed_token_ids", body.allowed_token_ids)
         self._prompts.check_token_ids("logit_bias", body.logit_bias)
 
-    def _call(self, body: GenerationBody, prompts: list[list[int]], params: SamplingParams, client: Origin) -> Call:
+    def _call(
+        self, body: GenerationBody, prompts: list[list[int]], params: SamplingParams, client: Origin, is_clipped: bool
+    ) -> Call:
         if body.prompt_logprobs is not None:
             check_num_entries("prompt_logprobs", prompts, body.n, body.prompt_logprobs)
         return Call(
@@ -141,6 +164,7 @@ class CallReader:
             requested_grammar=_requested_grammar(body),
             decode=self._prompts.decode,
             prompt_logprobs=body.prompt_logprobs,
+            headers={CLIPPED_HEADER: str(params.max_tokens)} if is_clipped else {},
         )
 
 

@@ -1,38 +1,56 @@
 """The body of POST /v1/chat/completions, and the messages of a conversation."""
 
+import itertools
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, FailFast, Field, model_validator
+from pydantic import FailFast, Field, model_validator
 
 from smartspec.core.sampling_params import MAX_LOGPROBS
-from smartspec.server.http.body_model import MAX_FIELDS, Body, JsonObject, TextPart, join_text_parts, only
+from smartspec.server.http.body_model import Body, Ignored
+from smartspec.server.http.content import Content
 from smartspec.server.openai.generation_body import GenerationBody
 from smartspec.server.openai.harmless import HarmlessChatFields
+from smartspec.server.openai.template_fields import TemplateFields
 from smartspec.server.openai.tools import MAX_CALLS, CalledTool, CallGrammar, ToolFields
 from smartspec.server.structured.fields import ResponseFormat, StructuredOutputs
 
 MAX_MESSAGES = 4096
+MAY_SAY_NOTHING = ("assistant", "tool", "function")
 
 
 class Message(Body):
-    """content may be left out by an assistant that called tools, only thought, or refused (that is then said)."""
+    """content may be left out by an assistant, and by a tool that returned nothing. A refusal is what was said."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[str, BeforeValidator(join_text_parts, json_schema_input_type=str | list[TextPart])]
+    content: Content
     name: str | None = None
     tool_calls: list[CalledTool] = Field([], max_length=MAX_CALLS)
     tool_call_id: str | None = None
     reasoning_content: str | None = None  # what the assistant thought before it said this
     reasoning: str | None = None  # the same: vLLM's newer name
     refusal: str | None = None
-    annotations: Annotated[object, only([])] = None
-    provider_specific_fields: JsonObject | None = None  # LiteLLM's own notes, ignored
+    annotations: Ignored = None
+    provider_specific_fields: Ignored = None  # LiteLLM's own notes
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_tools(cls, data: object) -> object:
+        """OpenAI's older form: function_call of an assistant, role function."""
+        if not isinstance(data, dict):
+            return data
+        data = dict(data)
+        called = data.get("function_call")
+        if data.get("role") == "function":
+            data |= {"role": "tool", "tool_call_id": data.get("name")}
+        if isinstance(called, dict) and not data.get("tool_calls"):
+            data["tool_calls"] = [{"id": called.get("name"), "function": called}]
+            del data["function_call"]
+        return data
 
     @model_validator(mode="before")
     @classmethod
     def _content_may_be_elsewhere(cls, data: object) -> object:
-        elsewhere = ("tool_calls", "reasoning_content", "reasoning", "refusal")
-        if isinstance(data, dict) and data.get("content") is None and any(map(data.get, elsewhere)):
+        if isinstance(data, dict) and data.get("content") is None and data.get("role") in MAY_SAY_NOTHING:
             return data | {"content": data.get("refusal") or ""}
         return data
 
@@ -47,22 +65,14 @@ class Prediction(Body):
     """A guess of the answer, which drafts are made of."""
 
     type: Literal["content"]
-    content: Annotated[str, BeforeValidator(join_text_parts, json_schema_input_type=str | list[TextPart])]
+    content: Content
 
 
-# What OpenAI's client knows.
-ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
-
-
-class ChatBody(HarmlessChatFields, ToolFields, GenerationBody):
+class ChatBody(HarmlessChatFields, TemplateFields, ToolFields, GenerationBody):
     """POST /v1/chat/completions."""
 
     messages: Annotated[list[Message], FailFast()] = Field(min_length=1, max_length=MAX_MESSAGES)
     max_completion_tokens: int | None = None
-    add_generation_prompt: bool = True
-    continue_final_message: bool = False
-    chat_template_kwargs: JsonObject = Field({}, max_length=MAX_FIELDS)
-    reasoning_effort: ReasoningEffort | None = None
     prediction: Prediction | None = None
     logprobs: bool = False
     top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
@@ -97,3 +107,12 @@ class ConvertibleBody(Body):
     def to_chat(self) -> ChatBody:
         """Raises ValidationError, which names fields of a chat."""
         raise NotImplementedError
+
+
+def with_one_system_message(messages: list[Message]) -> list[Message]:
+    """The same with the system messages at the beginning as one: some chat templates refuse a second."""
+    leading = list(itertools.takewhile(lambda message: message.role in ("system", "developer"), messages))
+    if len(leading) < 2:
+        return messages
+    text = "\n\n".join(message.content for message in leading if message.content)
+    return [Message(role="system", content=text), *messages[len(leading) :]]

@@ -35,6 +35,8 @@ class CompletionBody(GenerationBody):
     prompt: Annotated[list[str | list[int]], PlainValidator(_to_prompts, json_schema_input_type=Prompts)]
     logprobs: int | None = None
     echo: bool = False
+    add_special_tokens: bool = True
+    suffix: Annotated[object, only("")] = None
     tools: Annotated[object, only([])] = None
     tool_choice: Annotated[object, only("none", "auto")] = None
 

@@ -1,9 +1,9 @@
-"""Fields common to all bodies that request text. A misspelt name or a wrong value is refused."""
+"""Fields common to all bodies that request text."""
 
 from dataclasses import replace
 from typing import Annotated, Self
 
-from pydantic import BeforeValidator, FailFast, Field, Strict, model_validator
+from pydantic import AfterValidator, BeforeValidator, FailFast, Field, Strict, ValidationInfo, model_validator
 
 from smartspec.core.origin import Origin
 from smartspec.core.sampling_params import MAX_LOGPROBS, MIN_REPETITION_PENALTY, SamplingParams
@@ -15,7 +15,7 @@ from smartspec.core.speculation import (
     NO_OPTIONS,
     SpeculationOptions,
 )
-from smartspec.server.http.body_model import Body, ranged
+from smartspec.server.http.body_model import Body, is_strict, ranged
 from smartspec.server.http.errors import APIError
 from smartspec.server.openai.harmless import HarmlessFields
 from smartspec.server.structured.fields import StructuredFields
@@ -74,6 +74,10 @@ def _to_list(stop: object) -> object:
     return [stop] if isinstance(stop, str) else stop
 
 
+# -1 means random, as in vLLM and llama.cpp.
+Seed = Annotated[
+    Annotated[int, Field(ge=-(2**63), lt=2**63)] | None, AfterValidator(lambda seed: None if seed == -1 else seed)
+]
 BadWord = Annotated[str, Field(min_length=1, max_length=MAX_BAD_WORD_CHARACTERS)]
 
 
@@ -90,7 +94,7 @@ class GenerationBody(HarmlessFields, StructuredFields):
     repetition_penalty: float = ranged(1.0, MIN_REPETITION_PENALTY, 100.0)
     presence_penalty: float = ranged(0.0, -2.0, 2.0)
     frequency_penalty: float = ranged(0.0, -2.0, 2.0)
-    seed: int | None = Field(None, ge=-(2**63), lt=2**63)
+    seed: Seed = None
     stop: Annotated[list[str], FailFast(), BeforeValidator(_to_list, json_schema_input_type=str | list[str])] = Field(
         []
     )
@@ -104,6 +108,7 @@ class GenerationBody(HarmlessFields, StructuredFields):
     skip_special_tokens: bool = True
     request_id: str | None = Field(None, min_length=1, max_length=MAX_REQUEST_ID, pattern=r"^[\w.:-]+$")
     prompt_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    truncate_prompt_tokens: int | None = Field(None, ge=-1)
     stream: bool = False
     stream_options: StreamOptions | None = None
     priority: int = Field(0, ge=-(2**31), lt=2**31)
@@ -111,8 +116,8 @@ class GenerationBody(HarmlessFields, StructuredFields):
     speculation: SpeculationBody | None = None
 
     @model_validator(mode="after")
-    def _stream_options_need_stream(self) -> Self:
-        if self.stream_options is not None and not self.stream:
+    def _stream_options_need_stream(self, info: ValidationInfo) -> Self:
+        if is_strict(info) and self.stream_options is not None and not self.stream:
             raise ValueError("stream_options needs stream to be true")
         return self
 

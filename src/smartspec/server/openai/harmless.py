@@ -1,32 +1,49 @@
-"""Fields of OpenAI's and vLLM's that clients send and that change nothing here."""
+"""Fields that clients send and that change no text here, and those that would and cannot be honoured."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
-from smartspec.server.http.body_model import Body, JsonObject, only
+from smartspec.server.http.body_model import Body, Ignored, never, only
+
+NO_GRAMMAR = "this server takes JSON schemas, regular expressions and choices: see response_format, structured_outputs"
 
 
 class HarmlessFields(Body):
-    """Accepted and ignored. Options that this server lacks are accepted only with the value that turns them off."""
+    """Accepted and ignored, whatever they hold. Options that this server lacks and that would change the answer are
+    accepted only with the value that turns them off."""
 
-    user: str | None = None
-    metadata: JsonObject | None = None
-    store: bool | None = None
-    service_tier: str | None = None
-    prompt_cache_key: str | None = None
-    safety_identifier: str | None = None
+    user: Ignored = None
+    metadata: Ignored = None
+    store: Ignored = None
+    service_tier: Ignored = None
+    prompt_cache_key: Ignored = None
+    safety_identifier: Ignored = None
+    length_penalty: Ignored = None  # of beam search
+    spaces_between_special_tokens: Ignored = None  # of slow tokenizers
     modalities: Annotated[object, only(["text"])] = None
     best_of: Annotated[object, only(1)] = None
     use_beam_search: Annotated[object, only(False)] = None
-    length_penalty: Annotated[object, only(1, 1.0)] = None
     detokenize: Annotated[object, only(True)] = None
-    spaces_between_special_tokens: Annotated[object, only(True)] = None
     return_token_ids: Annotated[object, only(False)] = None
     return_tokens_as_token_ids: Annotated[object, only(False)] = None
+    # Grammars in other servers' words.
+    guided_grammar: Annotated[object, never(NO_GRAMMAR)] = None
+    grammar: Annotated[object, only("")] = None
+    json_schema: Annotated[object, only({})] = None
+    regex: Annotated[object, never(NO_GRAMMAR)] = None
+    ebnf: Annotated[object, never(NO_GRAMMAR)] = None
+    structural_tag: Annotated[object, never(NO_GRAMMAR)] = None
 
 
 class HarmlessChatFields(Body):
     """Fields of chats only."""
 
-    verbosity: Literal["low", "medium", "high"] | None = None
-    prompt_cache_options: JsonObject | None = None
-    prompt_cache_retention: str | None = None
+    verbosity: Ignored = None
+    prompt_cache_options: Ignored = None
+    prompt_cache_retention: Ignored = None
+    functions: Annotated[object, only([])] = None
+    function_call: Annotated[object, only("none", "auto")] = None
+    echo: Annotated[object, only(False)] = None
+    add_special_tokens: Annotated[object, only(False)] = None
+    documents: Annotated[object, only([])] = None
+    chat_template: Annotated[object, never("the template is the model's own")] = None
+    reasoning_speculation: Annotated[object, never("use /v1/reasoning/chat/completions, with --speculator")] = None

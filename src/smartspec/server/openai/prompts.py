@@ -4,8 +4,7 @@ import json
 from collections.abc import Iterable
 from inspect import signature
 
-from jinja2 import TemplateError
-
+from smartspec.engine.models.chat_templates import ChatTemplate, ChatTemplateError
 from smartspec.engine.runtime.async_engine import AsyncEngine
 from smartspec.server.http.errors import APIError
 from smartspec.server.openai import thoughts
@@ -16,6 +15,7 @@ from smartspec.server.openai.messages import num_characters, to_plain_template, 
 from smartspec.server.openai.prompt_logprobs import EchoReader
 from smartspec.server.openai.tokenizer_bodies import TokenizeBody
 
+PROMPT_PARTS = ("messages", "tools", "prompt")
 MARK_TOKENS = 16  # at the end of a prompt, more than a mark and white space have
 
 
@@ -27,6 +27,7 @@ class PromptReader:
 
     def __init__(self, tokenizer, engine: AsyncEngine):
         self._tokenizer = tokenizer
+        self._template = ChatTemplate(tokenizer)
         self._token_texts = engine.token_texts
         self._vocab_size = engine.vocab_size
         self._max_model_len = engine.max_model_len
@@ -36,33 +37,41 @@ class PromptReader:
 
     def read_completion(self, body: CompletionBody) -> list[list[int]]:
         """Token ids of each prompt."""
-        return [self._read_prompt(prompt) for prompt in body.prompt]
+        return [self._read_prompt(prompt, body.add_special_tokens) for prompt in body.prompt]
 
     def read_chat(self, body: ChatBody | TokenizeBody) -> list[int]:
         """Token ids of the conversation in the model's chat template, ready for the assistant to go on."""
-        if self._tokenizer.chat_template is None:
-            raise APIError(400, "this model has no chat template: use /v1/completions", code="no_chat_template")
         tools = [tool.for_template() for tool in body.offered_tools]
         self._check_length("tools", len(json.dumps(tools)))
         self._check_length("messages", sum(map(num_characters, body.messages)))
-        knows_tools = "tools" in self._tokenizer.get_chat_template(tools=tools or None)
+        template = self._template_text(tools)
+        knows_tools = "tools" in template
         messages = to_template(body.messages) if knows_tools else to_plain_template(body.messages, tools)
         if reserved := self._template_parameters & body.chat_template_kwargs.keys():
             name = f"chat_template_kwargs.{min(reserved)}"
             raise APIError(400, f"{name} is not a variable of chat templates", name, "invalid_value")
-        effort = {} if body.reasoning_effort is None else {"reasoning_effort": body.reasoning_effort}
         try:
-            text = self._tokenizer.apply_chat_template(
+            text = self._template.render(
                 messages,
+                chat_template=template,
                 tools=tools if tools and knows_tools else None,
                 add_generation_prompt=body.add_generation_prompt and not body.continue_final_message,
                 continue_final_message=body.continue_final_message,
-                tokenize=False,
-                **(effort | body.chat_template_kwargs),
+                **body.template_variables(),
             )
-        except (TemplateError, TypeError, ValueError) as error:  # whatever a template does with what it is given
+        except ChatTemplateError as error:
             raise APIError(400, f"the chat template refuses these messages: {error}", "messages") from error
+        self._check_length("messages", len(text), "has, in the chat template,")
         return self._tokenize(text, add_special_tokens=False)
+
+    def _template_text(self, tools: list[dict]) -> str:
+        try:
+            text = self._template.text(tools)
+        except ChatTemplateError as error:
+            raise APIError(400, str(error), "tools", "no_chat_template") from error
+        if text is None:
+            raise APIError(400, "this model has no chat template: use /v1/completions", code="no_chat_template")
+        return text
 
     def predicted(self, body: ChatBody) -> tuple[int, ...]:
         """Token ids of the predicted output, none without one."""
@@ -127,38 +136,34 @@ class PromptReader:
         """The text of token ids that have been checked."""
         return self._tokenizer.decode(token_ids)
 
-    def max_tokens(
-        self, body: GenerationBody, requested: int | None, default: int | None, prompts: list[list[int]]
-    ) -> int:
-        """New tokens allowed: those requested, else the default, else what the context has left (None: all of it)."""
+    def room(self, body: GenerationBody, requested: int | None, prompts: list[list[int]]) -> int:
+        """Tokens that the context leaves for the answer. requested: how many the body wants, if it says so."""
         num_prompt_tokens = max(map(len, prompts))
+        param = "messages" if hasattr(body, "messages") else "prompt"
+        if 0 <= (cut_at := body.truncate_prompt_tokens or -1) < num_prompt_tokens:
+            raise APIError(
+                400,
+                f"truncate_prompt_tokens {cut_at}: no prompt is cut here, and this one has {num_prompt_tokens} tokens",
+                "truncate_prompt_tokens",
+                "invalid_value",
+            )
         left = self._max_model_len - num_prompt_tokens
         if left < (0 if requested == 0 else 1):
             raise APIError(
                 400,
-                f"the prompt has {num_prompt_tokens} tokens and leaves no room in the context of "
+                f"prompt is too long: {num_prompt_tokens} tokens leave no room in the context of "
                 f"{self._max_model_len} tokens: shorten it",
-                "messages" if hasattr(body, "messages") else "prompt",
+                param,
                 "context_length_exceeded",
             )
-        if requested is None:
-            return left if default is None else min(default, left)
-        if requested > left:
-            raise APIError(
-                400,
-                f"max_tokens {requested} and the {num_prompt_tokens} tokens of the prompt exceed the context of "
-                f"{self._max_model_len} tokens: use at most {left}",
-                "max_tokens",
-                "context_length_exceeded",
-            )
-        return requested
+        return left
 
-    def _read_prompt(self, prompt: str | list[int]) -> list[int]:
+    def _read_prompt(self, prompt: str | list[int], add_special_tokens: bool) -> list[int]:
         if not isinstance(prompt, str):
             self.check_token_ids("prompt", prompt)
             return prompt
         self._check_length("prompt", len(prompt))
-        token_ids = self._tokenize(prompt, add_special_tokens=True)
+        token_ids = self._tokenize(prompt, add_special_tokens)
         if not token_ids:
             raise APIError(400, "the prompt is empty", "prompt", "invalid_value")
         return token_ids
@@ -167,12 +172,13 @@ class PromptReader:
         encoding = self._tokenizer(text, add_special_tokens=add_special_tokens)
         return encoding["input_ids"]
 
-    def _check_length(self, param: str, num_characters: int) -> None:
+    def _check_length(self, param: str, num_characters: int, verb: str = "has") -> None:
         """Refuse what cannot fit without the seconds it takes to tokenise megabytes."""
         if num_characters > self._longest_token * self._max_model_len:
             raise APIError(
                 400,
-                f"{param} has {num_characters} characters, more than fit the context of {self._max_model_len} tokens",
+                f"{'prompt is too long: ' * (param in PROMPT_PARTS)}{param} {verb} {num_characters} characters, more "
+                f"than fit the context of {self._max_model_len} tokens",
                 param,
                 "context_length_exceeded",
             )

@@ -23,14 +23,14 @@ async def answer_response(call: Call, body: ResponsesBody, engine: AsyncEngine, 
     deltas = await begin(call, engine, metrics)
     answer = _Answer(call, body)
     if call.stream:
-        return EventStream(_events(answer, deltas))
+        return EventStream(_events(answer, deltas), call.headers)
     async with aclosing(deltas):
         whole = merge([delta async for delta in deltas])
     output = Output()
     said = AnswerReader(call.reading).push(whole.text, True)
     for _ in (*output.say(said), *output.end(status_of(whole))):
         pass  # the events are not sent
-    return JSONResponse(answer.response(whole, output.items))
+    return JSONResponse(answer.response(whole, output.items), headers=call.headers)
 
 
 class _Answer:

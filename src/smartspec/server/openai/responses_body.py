@@ -2,20 +2,19 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
-from smartspec.server.http.body_model import Body, JsonObject, never, only
-from smartspec.server.openai.chat_body import MAX_MESSAGES, ChatBody, ConvertibleBody, Message, ReasoningEffort
-from smartspec.server.openai.generation_body import SpeculationBody
+from smartspec.server.http.body_model import Body, Ignored, JsonObject, never, only
+from smartspec.server.openai.chat_body import MAX_MESSAGES, ChatBody, ConvertibleBody, Message, with_one_system_message
+from smartspec.server.openai.generation_body import Seed, SpeculationBody
+from smartspec.server.openai.offered_tools import CanBeDemanded, functions_of, with_allowed_tools
+from smartspec.server.openai.responses_history import read_items
 from smartspec.server.openai.responses_items import InputItem, ResponsesTool, ResponsesToolChoice, to_messages
+from smartspec.server.openai.template_fields import ReasoningEffort
 from smartspec.server.openai.tools import MAX_TOOLS
 from smartspec.server.structured.fields import JsonSchema, ResponseFormat
 
 NOTHING_IS_STORED = "nothing is stored here: send the items of the conversation as input"
-
-
-def _to_items(given: object) -> object:
-    return [{"role": "user", "content": given}] if isinstance(given, str) else given
 
 
 class TextFormat(JsonSchema):
@@ -31,68 +30,74 @@ class TextFormat(JsonSchema):
 
 class TextOptions(Body):
     format: TextFormat = TextFormat()
-    verbosity: str | None = None  # the model has one
+    verbosity: Ignored = None  # the model has one
 
 
 class Reasoning(Body):
     """How much to think. The server has no support for the other options."""
 
     effort: ReasoningEffort | None = None
-    summary: str | None = None
-    generate_summary: str | None = None
-    context: str | None = None
-    mode: str | None = None
+    summary: Ignored = None
+    generate_summary: Ignored = None
+    context: Ignored = None
+    mode: Ignored = None
 
 
 class ResponsesBody(ConvertibleBody):
     """POST /v1/responses."""
 
     model: str | None = None
-    input: Annotated[list[InputItem], BeforeValidator(_to_items, json_schema_input_type=str | list[InputItem])] = Field(
-        min_length=1, max_length=MAX_MESSAGES
+    input: Annotated[list[InputItem], BeforeValidator(read_items, json_schema_input_type=str | list[InputItem])] = (
+        Field(min_length=1, max_length=MAX_MESSAGES)
     )
     instructions: str | None = None
     max_output_tokens: int | None = None
     temperature: float = 1.0
     top_p: float = 1.0
-    seed: int | None = Field(None, ge=-(2**63), lt=2**63)
+    seed: Seed = None
     stream: bool = False
     text: TextOptions = TextOptions()
     reasoning: Reasoning = Reasoning()
     priority: int = Field(0, ge=-(2**31), lt=2**31)
     cache_salt: str | None = Field(None, min_length=1, max_length=256)
     speculation: SpeculationBody | None = None
-    tools: list[ResponsesTool] = Field([], max_length=MAX_TOOLS)
-    tool_choice: Literal["none", "auto", "required"] | ResponsesToolChoice | None = None
+    tools: Annotated[list[ResponsesTool], BeforeValidator(functions_of, json_schema_input_type=list[ResponsesTool])] = (
+        Field([], max_length=MAX_TOOLS)
+    )
+    tool_choice: Annotated[Literal["none", "auto", "required"] | ResponsesToolChoice | None, CanBeDemanded] = None
     parallel_tool_calls: bool | None = None
     previous_response_id: Annotated[object, never(NOTHING_IS_STORED)] = None
     conversation: Annotated[object, never(NOTHING_IS_STORED)] = None
     prompt: Annotated[object, never("there are no stored prompts here: send its text as instructions")] = None
-    # Accepted only with values that request nothing:
-    truncation: Annotated[object, only("disabled")] = None
-    background: Annotated[object, only(False)] = None
-    include: Annotated[object, only([], ["reasoning.encrypted_content"])] = None
-    max_tool_calls: int | None = None
     top_logprobs: Annotated[object, only(0)] = None
-    stream_options: JsonObject | None = None
-    metadata: JsonObject | None = None
-    store: bool | None = None
-    service_tier: str | None = None
-    prompt_cache_key: str | None = None
-    prompt_cache_options: JsonObject | None = None
-    prompt_cache_retention: str | None = None
-    safety_identifier: str | None = None
-    user: str | None = None
+    metadata: JsonObject | None = None  # given back
+    # Ignored: nothing is cut, stored, or done in the background.
+    truncation: Ignored = None
+    background: Ignored = None
+    include: Ignored = None
+    max_tool_calls: Ignored = None
+    stream_options: Ignored = None
+    store: Ignored = None
+    service_tier: Ignored = None
+    prompt_cache_key: Ignored = None
+    prompt_cache_options: Ignored = None
+    prompt_cache_retention: Ignored = None
+    safety_identifier: Ignored = None
+    user: Ignored = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _only_allowed_tools(cls, data: object) -> object:
+        return with_allowed_tools(data)
 
     def to_chat(self) -> ChatBody:
-        items = to_messages(self.input)
         first = [] if self.instructions is None else [Message(role="system", content=self.instructions)]
         names = ("model", "temperature", "top_p", "seed", "stream", "priority", "cache_salt", "speculation")
         same = {name: getattr(self, name) for name in names}
         wanted = self.text.format.response_format()
         choice = self.tool_choice.to_chat() if isinstance(self.tool_choice, ResponsesToolChoice) else self.tool_choice
         return ChatBody(
-            messages=first + items,
+            messages=with_one_system_message(first + to_messages(self.input)),
             max_tokens=self.max_output_tokens,
             response_format=wanted,
             tools=[tool.to_chat() for tool in self.tools],

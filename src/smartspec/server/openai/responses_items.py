@@ -2,11 +2,12 @@
 chat."""
 
 from collections.abc import Sequence
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
-from smartspec.server.http.body_model import Body, JsonObject
+from smartspec.server.http.body_model import Body, Ignored, JsonObject
+from smartspec.server.http.content import Content
 from smartspec.server.openai.chat_body import Message
 from smartspec.server.openai.tools import (
     CalledFunction,
@@ -18,7 +19,6 @@ from smartspec.server.openai.tools import (
     Tool,
 )
 
-TEXT_PARTS = ("input_text", "output_text", "text")
 NEEDED = {
     "message": ("role", "content"),
     "function_call": ("call_id", "name", "arguments"),
@@ -27,52 +27,21 @@ NEEDED = {
 }
 
 
-class ResponsesTextPart(BaseModel):
-    """A part of a content."""
-
-    type: Literal["input_text", "output_text", "text"]
-    text: str
-
-
-def _join_text_parts(content: object) -> object:
-    if not isinstance(content, list):
-        return content
-    texts = [
-        part.get("text") if isinstance(part, dict) and part.get("type") in TEXT_PARTS else None for part in content
-    ]
-    if not all(isinstance(text, str) for text in texts):
-        raise ValueError("content parts must be of type input_text or output_text: this server reads text alone")
-    return "".join(texts)
-
-
-Text = Annotated[str, BeforeValidator(_join_text_parts, json_schema_input_type=str | list[ResponsesTextPart])]
-
-
 class InputItem(Body):
     """A message, a call of a tool, its output, or a thought; also one that was an output."""
 
     type: Literal["message", "function_call", "function_call_output", "reasoning"] = "message"
     role: Literal["system", "developer", "user", "assistant"] | None = None
-    content: Text | None = None
+    content: Content | None = None
     call_id: str | None = None
-    name: FunctionName | None = None
+    name: str | None = None
     arguments: str | None = None
-    output: Text | None = None
-    id: str | None = None
-    status: str | None = None
-    phase: str | None = None  # of an answer, ignored
-    summary: list[JsonObject] | None = None  # of a thought, ignored
-    encrypted_content: str | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _thoughts_have_parts_of_their_own(cls, data: object) -> object:
-        if not isinstance(data, dict) or data.get("type") != "reasoning":
-            return data
-        content = data.get("content")
-        parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
-        texts = [part["text"] for part in parts if isinstance(part.get("text"), str)]
-        return data | {"content": "".join(texts) or None}
+    output: Content | None = None
+    id: Ignored = None
+    status: Ignored = None
+    phase: Ignored = None  # of an answer
+    summary: Ignored = None  # of a thought
+    encrypted_content: Ignored = None
 
     @model_validator(mode="after")
     def _has_what_its_type_needs(self) -> Self:

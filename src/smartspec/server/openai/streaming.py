@@ -5,9 +5,9 @@ import json
 import logging
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fastapi.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
@@ -37,10 +37,10 @@ class RequestedGrammar:
 
 @dataclass(frozen=True)
 class Call:
-    """A request to either endpoint, ready for the engine. prompts: token ids. report: choices tell which parts of their
+    """A request to any endpoint, ready for the engine. prompts: token ids. report: choices tell which parts of their
     text were accepted draft tokens. grammar: requested_grammar, compiled. decode: the text of token ids.
     prompt_logprobs: how many alternatives to list for each token of the prompts, None for no list. reading: what the
-    text of a chat is read for."""
+    text of a chat is read for. headers: of the answer."""
 
     model: str
     prompts: list[list[int]]
@@ -58,15 +58,17 @@ class Call:
     decode: Callable[[list[int]], str] = str
     prompt_logprobs: int | None = None
     reading: Reading = PLAIN_TEXT
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 class EventStream(Response):
-    """Server-sent events. When the response ends, for any reason, the source of the events is closed."""
+    """Server-sent events. When the response ends, for any reason, the source of the events is closed. Proxies are told
+    to pass each on as it comes: nginx would gather them."""
 
     media_type = "text/event-stream"
 
-    def __init__(self, events: AsyncIterator[bytes]):
-        super().__init__(headers={"Cache-Control": "no-cache"})
+    def __init__(self, events: AsyncIterator[bytes], headers: Mapping[str, str] | None = None):
+        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **(headers or {})})
         del self.headers["content-length"]
         self._events = events
 
@@ -84,7 +86,7 @@ async def answer(call: Call, form: Format, engine: AsyncEngine, metrics: ServerM
     answer_id = f"{form.id_prefix}-{call.request_id or uuid.uuid4().hex}"
     head = {"id": answer_id, "created": int(time.time()), "model": call.model}
     if call.stream:
-        return EventStream(_events(call, form, head, deltas))
+        return EventStream(_events(call, form, head, deltas), call.headers)
     by_choice = await _gathered(deltas)
     if call.params.prompt_logprobs is None:
         return _whole(call, form, head, by_choice)
@@ -124,7 +126,7 @@ def _whole(call: Call, form: Format, head: dict, by_choice: dict[int, list[TextD
     if call.params.prompt_logprobs is not None:
         prompts = [_scored(call, number, merged[number * call.n]) for number in range(len(call.prompts))]
         body |= form.place_prompts(choices, [prompts[index // call.n] for index in merged])
-    return JSONResponse(body)
+    return JSONResponse(body, headers=call.headers)
 
 
 def _scored(call: Call, number: int, first: TextDelta) -> ScoredPrompt:

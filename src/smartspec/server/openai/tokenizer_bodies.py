@@ -4,12 +4,13 @@ from typing import Annotated, Self
 
 from pydantic import ConfigDict, FailFast, Field, model_validator
 
-from smartspec.server.http.body_model import MAX_FIELDS, Body, JsonObject, given
-from smartspec.server.openai.chat_body import MAX_MESSAGES, Message, ReasoningEffort
+from smartspec.server.http.body_model import Body, given
+from smartspec.server.openai.chat_body import MAX_MESSAGES, Message
+from smartspec.server.openai.template_fields import TemplateFields
 from smartspec.server.openai.tools import ToolFields
 
 
-class TokenizeBody(ToolFields):
+class TokenizeBody(TemplateFields, ToolFields):
     """POST /tokenize: a text, or a conversation."""
 
     model_config = ConfigDict(json_schema_extra={"oneOf": [given("prompt", "string"), given("messages", "array")]})
@@ -18,10 +19,6 @@ class TokenizeBody(ToolFields):
     prompt: str | None = None
     messages: Annotated[list[Message], FailFast()] = Field([], max_length=MAX_MESSAGES)
     add_special_tokens: bool = True
-    add_generation_prompt: bool = True
-    continue_final_message: bool = False
-    chat_template_kwargs: JsonObject = Field({}, max_length=MAX_FIELDS)
-    reasoning_effort: ReasoningEffort | None = None
 
     @model_validator(mode="after")
     def _one_of_both(self) -> Self:

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from smartspec.server.openai.tools import BEGIN, END, MAX_CALLS
 from smartspec.server.structured.json_text import JsonPrefix, read_json
 
+MAX_DECODED = 2  # times that arguments may have been encoded as strings
+
 
 @dataclass(frozen=True)
 class ToolCall:
-    """arguments: JSON."""
+    """arguments: JSON of an object."""
 
     name: str
     arguments: str
@@ -114,15 +116,30 @@ def begin_of_mark(text: str, begin: int, mark: str) -> int:
 
 
 def parse_calls(text: str) -> list[ToolCall]:
-    """The call, or list of calls, that a text is; none if it is anything else."""
+    """The call, or list of calls, that a text is; none if it is anything else, or arguments are no object."""
     try:
         found = read_json(text)
     except ValueError:
         return []
-    calls = found if isinstance(found, list) else [found]
-    if not all(isinstance(call, dict) and isinstance(call.get("name"), str) for call in calls):
-        return []
-    return [
-        ToolCall(call["name"], json.dumps(call.get("arguments", call.get("parameters", {})), ensure_ascii=False))
-        for call in calls
-    ]
+    calls = [_call(each) for each in (found if isinstance(found, list) else [found])]
+    return [] if None in calls else calls
+
+
+def _call(found: object) -> ToolCall | None:
+    if not isinstance(found, dict) or not isinstance(found.get("name"), str):
+        return None
+    given = (found.get(name) for name in ("arguments", "parameters"))
+    arguments = arguments_object(next((value for value in given if value is not None), None))
+    return None if arguments is None else ToolCall(found["name"], json.dumps(arguments, ensure_ascii=False))
+
+
+def arguments_object(value: object) -> dict | None:
+    """What a model meant as arguments: an object, that object's JSON as a string, or nothing. None: none of these."""
+    for _ in range(MAX_DECODED):
+        if not isinstance(value, str):
+            break
+        try:
+            value = read_json(value) if value.strip() else None
+        except ValueError:
+            return None
+    return {} if value is None else value if isinstance(value, dict) else None

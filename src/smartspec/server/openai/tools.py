@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from typing import Annotated, Literal, Self
 
 from llguidance import LLMatcher
-from pydantic import Field, JsonValue, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from smartspec.server.http.body_model import Body, JsonObject
+from smartspec.server.http.body_model import Body, Ignored, JsonObject
+from smartspec.server.openai.offered_tools import CanBeDemanded, functions_of, with_allowed_tools
+from smartspec.server.structured.closed_schema import closed_parameters
 from smartspec.server.structured.fields import JSON_OPTIONS, check_schema_size
 from smartspec.server.structured.json_text import read_json
 
@@ -29,7 +31,7 @@ To call one, write its name and arguments as JSON between marks:
 {{"name": <function-name>, "arguments": <args-json-object>}}
 </tool_call>"""
 
-FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
+FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")]
 
 
 class Function(Body):
@@ -58,17 +60,33 @@ class NamedTool(Body):
     function: FunctionChoice
 
 
+def _as_text(arguments: object) -> object:
+    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+
+
 class CalledFunction(Body):
-    name: FunctionName
-    arguments: str
+    """name: whatever the model wrote."""
+
+    name: str
+    arguments: Annotated[str, BeforeValidator(_as_text, json_schema_input_type=str | JsonObject)] = "{}"
 
 
 class CalledTool(Body):
     """A call in an earlier message of the assistant's."""
 
-    id: str
+    id: str = ""
     type: Literal["function"] = "function"
+    index: Ignored = None  # of a client that put the pieces of a stream together
     function: CalledFunction
+
+    @model_validator(mode="before")
+    @classmethod
+    def _custom_is_a_function_of_a_text(cls, data: object) -> object:
+        custom = data.get("custom") if isinstance(data, dict) and data.get("type") == "custom" else None
+        if not isinstance(custom, dict):
+            return data
+        function = {"name": custom.get("name"), "arguments": {"input": custom.get("input", "")}}
+        return {"id": data.get("id"), "function": function}
 
     def for_template(self) -> dict:
         """The form for chat templates: arguments are an object if they can be parsed as one."""
@@ -85,9 +103,16 @@ class CalledTool(Body):
 class ToolFields(Body):
     """The fields of a conversation that are about tools."""
 
-    tools: list[Tool] = Field([], max_length=MAX_TOOLS)
-    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    tools: Annotated[list[Tool], BeforeValidator(functions_of, json_schema_input_type=list[Tool])] = Field(
+        [], max_length=MAX_TOOLS
+    )
+    tool_choice: Annotated[Literal["none", "auto", "required"] | NamedTool | None, CanBeDemanded] = None
     parallel_tool_calls: bool | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _only_allowed_tools(cls, data: object) -> object:
+        return with_allowed_tools(data)
 
     @model_validator(mode="after")
     def _choice_is_one_of_the_tools(self) -> Self:
@@ -130,32 +155,23 @@ class CallGrammar:
     several: bool = False
 
     def definition(self) -> str:
-        """Raises ValueError if schemas are too long."""
+        """Raises ValueError for schemas that are too long, and as closed_parameters."""
         # Each schema is a root of its own, so that references inside it hold.
         calls = rf'call ("\n" call){{0,{MAX_CALLS - 1}}}' if self.several else "call"
         rules = [f"start: {calls}"]
         if self.answer is not None:
             rules = [f"start: {calls} | answer", f"answer: {_json(self.answer)}"]
+        check_schema_size(json.dumps([tool.function.parameters for tool in self.tools]))
         names = []
         for number, tool in enumerate(self.tools):
             opening = json.dumps(f'{BEGIN}\n{{"name": {json.dumps(tool.function.name)}, "arguments": ')
             closing = json.dumps(f"}}\n{END}")
             names.append(f"call_{number}")
             rules.append(f"call_{number}: {opening} arguments_{number} {closing}")
-            rules.append(f"arguments_{number}: {_json(_closed(tool.function.parameters))}")
+            rules.append(f"arguments_{number}: {_json(closed_parameters(tool.function.parameters))}")
         text = "\n".join([*rules, f"call: {' | '.join(names)}"])
         check_schema_size(text)
         return LLMatcher.grammar_from_lark(text)
-
-
-def _closed(schema: JsonValue) -> JsonValue:
-    """The schema with no arguments but those that it names: by default, JSON schemas allow any others."""
-    if isinstance(schema, list):
-        return [_closed(part) for part in schema]
-    if not isinstance(schema, dict):
-        return schema
-    closed = {name: _closed(part) for name, part in schema.items()}
-    return {"additionalProperties": False} | closed if isinstance(schema.get("properties"), dict) else closed
 
 
 def _json(schema: dict) -> str:

@@ -1,6 +1,6 @@
 """The body of POST /v1/reasoning/chat/completions: a chat, and how its steps are speculated on."""
 
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -22,8 +22,7 @@ class ReasoningOptions(Body):
 
 
 class ReasoningBody(ChatBody):
-    reasoning_speculation: ReasoningOptions = ReasoningOptions()
-    max_tokens: Annotated[int | None, Field(ge=1, le=MAX_TOKENS)] = None
+    reasoning_speculation: ReasoningOptions = ReasoningOptions()  # type: ignore[assignment]
 
     @model_validator(mode="after")
     def _is_one_plain_answer(self) -> Self:

@@ -11,8 +11,8 @@ from fastapi.responses import JSONResponse
 from smartspec.core.origin import Origin
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.engine.runtime.async_engine import AsyncEngine
-from smartspec.server.http.parsing import parse_body
-from smartspec.server.openai.calls import check_model
+from smartspec.server.http.parsing import BodyParser
+from smartspec.server.openai.calls import CLIPPED_HEADER, NO_LIMIT, check_model
 from smartspec.server.openai.prompts import PromptReader
 from smartspec.server.reasoning.body import MAX_TOKENS, ReasoningBody
 from smartspec.server.reasoning.methods import LARGE, SCORE_TASK, SMALL, Pair, Step, spec_reason, speculative_thinking
@@ -22,34 +22,45 @@ LOSSY = "lossy: this answer is not that of the model alone"
 
 
 def reasoning_routes(
-    large: AsyncEngine, small: AsyncEngine, small_name: str, name: str, prompts: PromptReader, tokenizer
+    large: AsyncEngine,
+    speculator: tuple[AsyncEngine, str],
+    name: str,
+    prompts: PromptReader,
+    tokenizer,
+    parser: BodyParser,
 ) -> APIRouter:
-    """large: serves name. Both have the tokenizer. ValueError where that has no token for each digit."""
+    """large: serves name. speculator: the small engine, and its name. Both have the tokenizer. ValueError where that
+    has no token for each digit."""
     router = APIRouter()
+    small, small_name = speculator
     score_task, *digits = (_token_ids(tokenizer, text) for text in (SCORE_TASK, *"0123456789"))
     if any(len(digit) != 1 for digit in digits):
         raise ValueError("the tokenizer has no token for each digit, which scores of steps are: leave --speculator out")
     digit_ids = tuple(digit[0] for digit in digits)
 
-    def read(data: bytes) -> tuple[ReasoningBody, list[int], SamplingParams]:
-        body = parse_body(ReasoningBody, data)
+    def read(data: bytes, client: Origin) -> tuple[ReasoningBody, list[int], SamplingParams, dict[str, str]]:
+        body = parser.parse(ReasoningBody, data, client)
         check_model(body.model, name)
         prompt = prompts.read_chat(body)
         requested = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
         # The tokens with which a step is scored must fit, too.
-        room = prompts.max_tokens(body, None, None, [[*prompt, *score_task]])
-        return body, prompt, body.sampling_params(min(requested or MAX_TOKENS, MAX_TOKENS, room), None)
+        room = prompts.room(body, None, [[*prompt, *score_task]])
+        wanted = MAX_TOKENS if requested in (None, NO_LIMIT) else requested
+        max_tokens = min(wanted, MAX_TOKENS, room)
+        headers = {CLIPPED_HEADER: str(max_tokens)} if requested is not None and requested > max_tokens else {}
+        return body, prompt, body.sampling_params(max_tokens, None), headers
 
     @router.post("/chat/completions")
     async def chat_completions(request: Request) -> JSONResponse:
-        body, prompt, params = await asyncio.to_thread(read, await request.body())
+        body, prompt, params, headers = await asyncio.to_thread(read, await request.body(), request.state.origin)
         origin: Origin = body.origin(request.state.origin)
         pair = Pair(Writer(small, origin), Writer(large, origin), tuple(score_task), digit_ids)
         steps = [step async for step in _steps(pair, prompt, params, body)]
         said = [token for step in steps for token in step.token_ids]
         text = await asyncio.to_thread(tokenizer.decode, said, skip_special_tokens=True)
         report = _report(body, pair, steps, {SMALL: small_name, LARGE: name})
-        return JSONResponse(_answer(name, len(prompt), text, steps) | {"reasoning_speculation": report})
+        answer = _answer(name, len(prompt), text, steps) | {"reasoning_speculation": report}
+        return JSONResponse(answer, headers=headers)
 
     return router
 

@@ -44,10 +44,18 @@ class JsonSchema(Body):
 
 
 class ResponseFormat(Body):
-    """OpenAI's."""
+    """OpenAI's. schema beside the type, as llama.cpp and Together have it, is the same as in json_schema."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _schema_has_its_place(cls, data: object) -> object:
+        if not isinstance(data, dict) or data.get("schema") is None or data.get("type") == "text":
+            return data
+        rest = {name: value for name, value in data.items() if name != "schema"}
+        return {"json_schema": {"name": "answer", "schema": data["schema"]}} | rest | {"type": "json_schema"}
 
     @model_validator(mode="after")
     def _schema_belongs_to_its_type(self) -> Self:

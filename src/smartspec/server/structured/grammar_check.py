@@ -11,16 +11,16 @@ import signal
 import subprocess
 import sys
 import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
 
+from smartspec.core.per_key import PerKey
 from smartspec.server.structured import grammar_worker
 from smartspec.server.structured.grammar_worker import MAX_COMPILE_BYTES, MAX_COMPILE_SECONDS, MAX_WAIT_SECONDS
 
 MAX_HELPERS = 2
-MAX_REMEMBERED = 1024  # definitions
+MAX_REMEMBERED = 1024  # definitions of one API key
 MAX_START_SECONDS = 60.0
 POLL_SECONDS = 0.02  # how soon a helper stops after the caller was cancelled
 REMEDY = (
@@ -39,23 +39,21 @@ class GrammarCheck:
         self._vocabulary = vocabulary
         self._slots = threading.BoundedSemaphore(MAX_HELPERS)
         self._idle: list[_Helper] = []
-        self._known: OrderedDict[bytes, _Answer] = OrderedDict()
+        self._known: PerKey[bytes, _Answer] = PerKey(MAX_REMEMBERED)
         self._lock = threading.Lock()
 
-    def check(self, definition: str, given_up: threading.Event) -> int:
-        """The bytes that compiling the definition takes. Raises ValueError saying why it cannot be compiled or what is
-        too much of it, GrammarCheckFailed where that is not known: given_up was set, or the helper has died."""
-        key = sha256(definition.encode()).digest()
+    def check(self, definition: str, given_up: threading.Event, key: str = "") -> int:
+        """The bytes that compiling the definition takes; they are remembered for this API key. Raises ValueError saying
+        why it cannot be compiled or what is too much of it, GrammarCheckFailed where that is not known: given_up was
+        set, or the helper has died."""
+        digest = sha256(definition.encode()).digest()
         with self._lock:
-            answer = self._known.get(key)
+            answer = self._known.get(key, digest)
         if answer is None:
             with self._slots:
                 answer = _read(self._query(definition, given_up))
         with self._lock:
-            self._known[key] = answer
-            self._known.move_to_end(key)
-            if len(self._known) > MAX_REMEMBERED:
-                self._known.popitem(last=False)
+            self._known.put(key, digest, answer)
         if answer.error is not None:
             raise ValueError(answer.error)
         return answer.num_bytes

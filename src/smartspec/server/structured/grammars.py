@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import threading
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from functools import cached_property, partial
@@ -10,6 +11,7 @@ from weakref import finalize
 
 from llguidance import LLTokenizer
 
+from smartspec.core.origin import UNKNOWN_ORIGIN, Origin, key_of
 from smartspec.engine.runtime.async_engine import QueueFull
 from smartspec.server.structured.grammar_check import MAX_HELPERS, GrammarCheck
 from smartspec.server.structured.grammar_worker import first_matcher, read_tables
@@ -17,8 +19,9 @@ from smartspec.server.structured.token_grammar import Matchers, TokenGrammar
 
 logger = logging.getLogger(__name__)
 
-MAX_WAITING = 32  # definitions that wait to be compiled, or are
-MAX_BYTES = 2**30  # of all grammars
+# One client has at most half, so that another one finds room.
+MAX_WAITING, MAX_WAITING_OF_CLIENT = 64, 32  # definitions that wait to be compiled, or are
+MAX_BYTES, MAX_BYTES_OF_CLIENT = 2**30, 2**29  # of all grammars
 
 
 class GrammarCompiler:
@@ -38,45 +41,59 @@ class GrammarCompiler:
         self._memory_lock = threading.RLock()  # a garbage collection may give back while it is held
         self._threads = ThreadPoolExecutor(MAX_HELPERS, thread_name_prefix="grammars")
         self._num_waiting = 0
-        self._num_bytes = 0  # of the grammars that requests hold
+        self._num_waiting_of: Counter[str] = Counter()
+        self._num_bytes_of: Counter[str] = Counter()  # of the grammars that requests hold, by client
 
-    async def compiled(self, definition: str) -> TokenGrammar:
+    async def compiled(self, definition: str, origin: Origin = UNKNOWN_ORIGIN) -> TokenGrammar:
         """Runs compile in a thread. Stops when the caller is cancelled."""
-        if self._num_waiting >= MAX_WAITING:
-            raise QueueFull(f"{self._num_waiting} grammars wait to be compiled")
+        client = origin.client
+        if self._num_waiting >= MAX_WAITING or self._num_waiting_of[client] >= MAX_WAITING_OF_CLIENT:
+            raise QueueFull(
+                f"{self._num_waiting} grammars wait to be compiled, {self._num_waiting_of[client]} of yours"
+            )
         given_up = threading.Event()
         self._num_waiting += 1
+        self._num_waiting_of[client] += 1
         try:
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._threads, self.compile, definition, given_up)
+            return await loop.run_in_executor(self._threads, self.compile, definition, given_up, origin)
         finally:
             given_up.set()
             self._num_waiting -= 1
+            self._num_waiting_of[client] -= 1
+            if not self._num_waiting_of[client]:
+                del self._num_waiting_of[client]
 
-    def compile(self, definition: str, given_up: threading.Event | None = None) -> TokenGrammar:
+    def compile(
+        self, definition: str, given_up: threading.Event | None = None, origin: Origin = UNKNOWN_ORIGIN
+    ) -> TokenGrammar:
         """definition: as from LLMatcher.grammar_from_*. given_up: set when the caller was cancelled. Raises ValueError
         saying why it cannot be, that it takes too much, or that nothing satisfies it; GrammarCheckFailed where the
-        helper cannot tell; QueueFull where others take too much. Call it in a thread."""
+        helper cannot tell; QueueFull where it takes too much beside those that are here. Call it in a thread."""
         tables = self._tables()
         if tables is None:
             raise ValueError("there is no structured output with this model: llguidance cannot read its tokenizer")
-        num_bytes = self._check.check(definition, given_up or threading.Event())
+        num_bytes = self._check.check(definition, given_up or threading.Event(), key_of(origin.cache_salt))
         build = partial(first_matcher, tables, definition)
         output = Matchers(build)
-        self._take_memory(2 * num_bytes, output)
+        self._take_memory(2 * num_bytes, output, origin.client)
         return TokenGrammar(output, Matchers(build), self._vocab_size)
 
-    def _take_memory(self, num_bytes: int, matchers: Matchers) -> None:
-        """Counts memory as used while the matchers exist. Raises QueueFull if all grammars would take too much."""
+    def _take_memory(self, num_bytes: int, matchers: Matchers, client: str) -> None:
+        """Counts memory as used while the matchers exist. Raises QueueFull if all grammars, or those of the client,
+        would take too much."""
         with self._memory_lock:
-            if self._num_bytes + num_bytes > MAX_BYTES:
-                raise QueueFull(f"the grammars of requests that are here take {self._num_bytes >> 20} MB")
-            self._num_bytes += num_bytes
-        finalize(matchers, self._give_back, num_bytes)
+            total, own = self._num_bytes_of.total(), self._num_bytes_of[client]
+            if total + num_bytes > MAX_BYTES or own + num_bytes > MAX_BYTES_OF_CLIENT:
+                raise QueueFull(f"the grammars of requests that are here take {total >> 20} MB, yours {own >> 20} MB")
+            self._num_bytes_of[client] += num_bytes
+        finalize(matchers, self._give_back, num_bytes, client)
 
-    def _give_back(self, num_bytes: int) -> None:
+    def _give_back(self, num_bytes: int, client: str) -> None:
         with self._memory_lock:
-            self._num_bytes -= num_bytes
+            self._num_bytes_of[client] -= num_bytes
+            if not self._num_bytes_of[client]:
+                del self._num_bytes_of[client]
 
     def close(self) -> None:
         """End the helper processes."""

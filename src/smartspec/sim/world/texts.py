@@ -33,7 +33,7 @@ def read_texts(path: str) -> list[Text]:
     """Texts of a JSONL file, one {"prompt_token_ids": [...], "output_token_ids": [...]} a line. ValueError names file
     and line."""
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"cannot read the texts {path}: {error}") from error
     texts = [_text(f"{path}, line {number}", line) for number, line in enumerate(lines, start=1) if line.strip()]

@@ -1,0 +1,90 @@
+"""What the pages of web sites may not do with a server that needs no key, in a browser that reaches it.
+
+A site whose name is made to lead to this machine (DNS rebinding) counts as the server's own page: the Host that the
+browser sends gives it away. A page may also send POSTs elsewhere, if not read the answers: the browser says where
+they come from. Other programs send neither a foreign Host nor an Origin.
+"""
+
+import ipaddress
+from collections.abc import Collection
+from urllib.parse import urlsplit
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from smartspec.server.http.errors import APIError, error_response
+
+READING = ("GET", "HEAD", "OPTIONS")
+ANY = "*"
+
+
+class BrowserCheck:
+    """ASGI middleware: answers 403 to requests under another name than the server's own, and to those that change
+    something from pages of other sites (as Go's net/http.CrossOriginProtection tells them).
+
+    hosts: names of the server, beside localhost, addresses, and names without a dot, which no site has; `*` for any.
+    origins: sites whose pages may call it, `*` for all.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: Collection[str], origins: Collection[str]):
+        self._app = app
+        self._hosts = hosts
+        self._origins = origins
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            try:
+                self._check(scope)
+            except APIError as error:
+                return await error_response(error)(scope, receive, send)
+        await self._app(scope, receive, send)
+
+    def _check(self, scope: Scope) -> None:
+        headers: dict[str, list[str]] = {}
+        for name, value in scope["headers"]:
+            headers.setdefault(name.decode("latin-1"), []).append(value.decode("latin-1"))
+        for host in headers.get("host", ()):
+            if not self._is_own_name(name_of(host)):
+                raise APIError(
+                    403,
+                    f"Host {host[:256]!r} is not a name of this server: use its address or localhost, or start it with "
+                    "--allowed-host NAME",
+                    code="host_not_allowed",
+                )
+        origin = headers.get("origin", [""])[0]
+        if scope["method"] not in READING and not self._may_call(origin, headers):
+            raise APIError(
+                403,
+                f"pages of {origin[:256] or 'other sites'} may not call this server: start it with --cors-origin SITE",
+                code="origin_not_allowed",
+            )
+
+    def _is_own_name(self, name: str) -> bool:
+        return "." not in name or name.endswith(".localhost") or _is_address(name) or self._is_configured(name)
+
+    def _is_configured(self, name: str) -> bool:
+        return name in self._hosts or ANY in self._hosts
+
+    def _may_call(self, origin: str, headers: dict[str, list[str]]) -> bool:
+        if ANY in self._origins or origin in self._origins:
+            return True
+        if "sec-fetch-site" in headers:  # which no page can set
+            return headers["sec-fetch-site"][0] in ("same-origin", "none")
+        own = [host.lower() for host in headers.get("host", ())]
+        place = urlsplit(origin).netloc.lower()
+        return not origin or place in own or (bool(place) and name_of(place) in self._hosts)
+
+
+def name_of(host: str) -> str:
+    """A Host without its port, in small letters."""
+    try:
+        return (urlsplit(f"//{host}").hostname or "").rstrip(".")
+    except ValueError:
+        return host.lower()
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

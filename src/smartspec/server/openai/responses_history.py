@@ -1,0 +1,84 @@
+"""The input of a response as clients build it: items of kinds that this server does not make itself.
+
+A call of another tool and its output are read like those of a function. What says nothing to the model is left out.
+"""
+
+import json
+
+from pydantic import ValidationInfo
+
+from smartspec.server.http.body_model import ignore, is_strict
+
+KNOWN = ("message", "function_call", "function_call_output", "reasoning")
+CALL, OUTPUT = "_call", "_output"
+ARGUMENTS = ("arguments", "input", "action", "operation")  # what a call is made with, in the words of its kind
+
+
+def read_items(given: object, info: ValidationInfo) -> object:
+    """Items of KNOWN types; a text is a message. Anything that is no item stays, and is refused later."""
+    if isinstance(given, str):
+        return [{"role": "user", "content": given}]
+    if is_strict(info) or not isinstance(given, list):
+        return given
+    return [item for each in given for item in (_read(each, info) if isinstance(each, dict) else [each])]
+
+
+def _read(item: dict, info: ValidationInfo) -> list[dict]:
+    kind = item.get("type")
+    if kind is None and item.get("role") is None and item.get("id") is not None:
+        kind = "item_reference"  # which may leave its type out
+    if kind == "function_call":
+        return [_call(item, str(item.get("name") or ""))]
+    if kind == "function_call_output":
+        return [item | {"output": _output(item)}]
+    if kind == "message" or kind is None:
+        says_nothing = item.get("content") is None and item.get("role") == "assistant"
+        return [item | {"content": ""} if says_nothing else item]
+    if kind == "reasoning":
+        return [item | {"content": _thought(item)}]
+    return _read_other(item, str(kind), info)
+
+
+def _read_other(item: dict, kind: str, info: ValidationInfo) -> list[dict]:
+    """Messages, calls of tools and their outputs, by the names of their types: custom_tool_call, shell_call_output. A
+    call without a call_id is one that its server answered: it is read where the answer stands beside it (mcp_call)."""
+    ignore(info, {kind})
+    if isinstance(item.get("role"), str) and item.get("content") is not None:
+        return [item | {"type": "message"}]
+    call_id, has_output = item.get("call_id") or item.get("id"), item.get("output") is not None
+    output = {"type": "function_call_output", "call_id": call_id, "output": _output(item)}
+    if not isinstance(call_id, str):
+        return []
+    if kind.endswith(OUTPUT):
+        return [output] if has_output else []
+    if kind.endswith(CALL) and (has_output or item.get("call_id")):
+        return [_call(item, str(item.get("name") or kind.removesuffix(CALL))), *([output] if has_output else [])]
+    return []
+
+
+def _call(item: dict, name: str) -> dict:
+    """arguments: JSON of an object."""
+    field = next((field for field in ARGUMENTS if item.get(field) is not None), "arguments")
+    given = item.get(field)
+    if field == "input":
+        given = {"input": given}
+    arguments = given if isinstance(given, str) else json.dumps(given or {}, ensure_ascii=False)
+    call_id = item.get("call_id") or item.get("id")
+    return {"type": "function_call", "call_id": call_id, "name": name or None, "arguments": arguments}
+
+
+def _output(item: dict) -> object:
+    """A text or parts; anything else as JSON, but for pictures of a screen."""
+    output = item.get("output")
+    if isinstance(output, dict) and str(output.get("type")).endswith(("screenshot", "image")):
+        return ""
+    is_parts = isinstance(output, list) and all(isinstance(part, dict) and "type" in part for part in output)
+    if output is None or isinstance(output, str) or is_parts:
+        return output or ""
+    return json.dumps(output, ensure_ascii=False)
+
+
+def _thought(item: dict) -> str | None:
+    content = item.get("content")
+    parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
+    return "".join(part["text"] for part in parts if isinstance(part.get("text"), str)) or None

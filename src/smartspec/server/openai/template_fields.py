@@ -1,0 +1,37 @@
+"""The fields of a conversation that its chat template sees beside the messages and the tools."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from smartspec.server.http.body_model import MAX_FIELDS, Body, Ignored, JsonObject
+
+MAX_EFFORT = 32  # characters
+# none, minimal, low, medium, high, xhigh or max in OpenAI's client, and new ones.
+ReasoningEffort = Annotated[str, Field(pattern=rf"^[\w-]{{1,{MAX_EFFORT}}}$")]
+THINKS = {"enabled": True, "adaptive": True, "disabled": False}
+
+
+class TemplateFields(Body):
+    """Whether and how much to think is said in several ways. What of them is not understood is ignored."""
+
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    chat_template_kwargs: JsonObject = Field({}, max_length=MAX_FIELDS)
+    reasoning_effort: ReasoningEffort | None = None
+    enable_thinking: Ignored = None  # of clients of Qwen
+    thinking: Ignored = None  # of Anthropic, DeepSeek, GLM and Kimi: {"type": "enabled"} or "disabled"
+    reasoning: Ignored = None  # of OpenRouter: {"effort": "low", "enabled": true}
+
+    def template_variables(self) -> dict:
+        """Those of chat_template_kwargs go first."""
+        thinking = self.thinking if isinstance(self.thinking, dict) else {}
+        reasoning = self.reasoning if isinstance(self.reasoning, dict) else {}
+        variables: dict = {}
+        for thinks in (reasoning.get("enabled"), THINKS.get(str(thinking.get("type"))), self.enable_thinking):
+            if isinstance(thinks, bool):
+                variables["enable_thinking"] = thinks
+        effort = self.reasoning_effort or reasoning.get("effort")
+        if isinstance(effort, str) and len(effort) <= MAX_EFFORT:
+            variables["reasoning_effort"] = effort
+        return variables | self.chat_template_kwargs

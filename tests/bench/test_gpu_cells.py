@@ -1,0 +1,108 @@
+"""Cells on a GPU: arguments, jobs in processes, what is counted, tables and the figure."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+import gpu_cells
+from lib.gpu.plan import Plan
+from lib.gpu.processes import run_job
+from lib.gpu.results import Results
+from lib.gpu.tables import markdown, plot_speeds, read_cells
+
+ROOT = Path(__file__).parents[2]
+SPEEDS = {"off": 100.0, "stock:0": 95.0, "stock:1": 150.0, "stock:3": 200.0, "fixed:3": 198.0, "goodput": 190.0}
+
+
+CHANGE = {"drafted_before": 5, "drafted": 2.5, "steps_to_change": 12}
+
+
+@pytest.fixture
+def file(tmp_path) -> Path:
+    lines = [{"job": "", "vllm": "0.33.0"}]
+    for level in (1, 16):
+        for name, speed in SPEEDS.items():
+            job, note = ("off", "") if name == "off" else ("eagle3", "0.5/0.85")
+            lines.append({"job": job, "cell": name, "level": level, "note": note, "tokens_per_s": speed * level})
+        lines.append({"job": "off-after", "cell": "off", "level": level, "note": "", "tokens_per_s": 104.0 * level})
+    for job, name, speed in (("adaptive-stock", "stock", 300.0), ("adaptive", "goodput", 330.0)):
+        note = "0.85/0.85 to 0.3/0.3"
+        lines.append({"job": job, "cell": name, "level": 4, "note": note, "tokens_per_s": speed, **CHANGE})
+    lines.append({"job": "x", "exact": "eagle3", "policy": "fixed:3", "equal": 8, "of": 8, "accepted": 90})
+    path = tmp_path / "gpu.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)))
+    return path
+
+
+def test_the_table_sets_smartspec_beside_the_best_other_and_off(file):
+    told = markdown(read_cells([file]))
+    assert "eagle3, acceptance 0.5/0.85: tokens per second" in told
+    assert "| 16 | 1,600, 1,664 | 3,168 | 1,520 | 2,400 | 3,200 | 3,040 | **0.950** | 1.863 |" in told
+    assert "adaptive, acceptance 0.85/0.85 to 0.3/0.3" in told and "| 4 | 300 | 330 | 1.100 |  |" in told
+    assert "| adaptive | 4 | goodput | 0.85/0.85 to 0.3/0.3 | 5 | 2.5 | 12 |" in told
+    assert "| eagle3 | fixed:3 | 8 of 8 |  | 90 |" in told
+
+
+def test_the_figure_is_drawn_where_all_curves_have_cells(file, tmp_path):
+    plot_speeds(read_cells([file]), tmp_path / "made" / "a.png")
+    assert (tmp_path / "made" / "a.png").read_bytes().startswith(b"\x89PNG")
+    lines = [line for line in read_cells([file]) if line.get("cell") != "goodput"]
+    with pytest.raises(ValueError, match="no number of requests has cells of off"):
+        plot_speeds(lines, tmp_path / "b.png")
+
+
+@pytest.mark.parametrize(
+    "arguments, error",
+    [
+        ([], "name the bundle's folder with --bundle"),
+        (["--bundle", "gone"], "gone/vllm.tar.xz does not exist: make it with"),
+        (["--bundle", "gone", "--only", "of"], "unknown job of: use some of off, ngram"),
+        (["--bundle", "gone", "--levels", "0,4"], "--levels 0,4: use numbers of 1 to 256"),
+        (["--bundle", "gone", "--levels", "x"], "--levels x: use numbers of 1 to 256"),
+        (["--bundle", "gone", "--settings", "{"], "--settings {: use a JSON object"),
+        (["--bundle", "gone", "--settings", "[]"], "--settings []: use a JSON object"),
+        (["table", "pyproject.toml"], "pyproject.toml holds no lines of JSON"),
+        (["table", "gone.jsonl"], "gone.jsonl"),
+        (["table"], "name files of results"),
+    ],
+)
+def test_bad_arguments_have_one_line_that_names_them(arguments, error, monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "argv", ["gpu_cells.py", *arguments])
+    with pytest.raises((ValueError, OSError)) as raised:
+        gpu_cells.main()
+    assert error in str(raised.value)
+
+
+def test_an_error_ends_with_status_2(tmp_path):
+    command = [sys.executable, str(ROOT / "benchmarks" / "gpu_cells.py"), "--bundle", str(tmp_path)]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 2 and result.stderr.startswith("error: ") and result.stderr.count("\n") == 1
+
+
+def test_every_job_has_a_limit_and_work():
+    assert gpu_cells.names_of("") == list(gpu_cells.JOBS)
+    assert all(callable(gpu_cells.job(name)) for name in gpu_cells.JOBS)
+
+
+def test_a_job_may_fail_or_hang_and_the_file_says_so(tmp_path):
+    results = Results(tmp_path, "a")
+    assert run_job("good", 30, results, lambda: results.add(cell="x", level=1))
+    assert not run_job("bad", 30, results, lambda: 1 / 0)
+    assert not run_job("slow", 0.2, results, lambda: time.sleep(60))
+    lines = [json.loads(line) for line in (tmp_path / "gpu.jsonl").read_text().splitlines()]
+    assert [line.get("problem", line.get("cell")) for line in lines] == ["x", "bad", "slow was ended after 0 s"]
+    assert "ZeroDivisionError" in lines[1]["error"]
+
+
+def test_each_level_and_length_has_a_graph_and_the_table_names_all_lengths():
+    plan = Plan(Path(), Path(), levels=(1, 16), lengths=(1, 3))
+    assert plan.sizes() == [1, 2, 4, 16, 32, 64]
+    assert set(plan.sizes()) <= set(plan.ragged_sizes())
+    assert plan.table(8) == [[1, 1, 3], [2, 2, 1], [3, 8, 0]]

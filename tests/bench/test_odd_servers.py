@@ -1,0 +1,252 @@
+"""What servers send: read, or one clear sentence that counts as a failed request."""
+
+import json
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from smartspec.bench import client
+from smartspec.bench.client import LoadRequest, Target
+from smartspec.bench.events import EventReader
+from smartspec.bench.probe import find_model, parse_counters, read_counters, read_policy
+from smartspec.bench.report import notes
+from smartspec.bench.run import LoadPlan, measure
+
+
+@dataclass
+class Answer:
+    body: bytes = b""
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=lambda: {"Content-Type": "text/event-stream"})
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self._send(self.server.said)
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["content-length"]))
+        answers = self.server.answers
+        self._send(answers.pop(0) if len(answers) > 1 else answers[0])
+
+    def _send(self, answer: Answer) -> None:
+        self.send_response(answer.status)
+        for name, value in answer.headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(answer.body)
+
+    def log_message(self, *arguments):
+        pass
+
+
+@contextmanager
+def server(*answers: Answer, said: Answer | None = None):
+    """Answers requests with these in turn, the last one as often as it is asked; a GET with what is said."""
+    made = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    made.answers, made.said = list(answers), said or Answer(b"", 404)
+    thread = threading.Thread(target=made.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{made.server_address[1]}"
+    made.shutdown()
+    made.server_close()
+    thread.join()
+
+
+def asked(*answers: Answer, num_requests: int = 1, **options):
+    requests = [LoadRequest(str(number), "", "Hi", 6) for number in range(num_requests)]
+    with server(*answers) as url:
+        return measure(Target(url, "m", **options), LoadPlan(requests, concurrency=1))
+
+
+def chunk(content=None, finish_reason=None, **rest) -> dict:
+    return {"choices": [{"index": 0, "delta": {"content": content}, "finish_reason": finish_reason}], **rest}
+
+
+def events(*chunks: dict, end: str = "data: [DONE]\n\n") -> bytes:
+    return ("".join(f"data: {json.dumps(each)}\n\n" for each in chunks) + end).encode()
+
+
+WHOLE = {"choices": [{"message": {"role": "assistant", "content": "ab"}, "finish_reason": "stop"}]}
+USAGE = {"prompt_tokens": 5, "completion_tokens": 2}
+READ = {
+    "null fields": events(
+        chunk("a", error=None, usage=None),
+        {"choices": None, "error": None},
+        {"choices": [None, {"delta": None, "finish_reason": None}]},
+        chunk("b", "stop"),
+        {"choices": None, "usage": USAGE, "error": {}},
+    ),
+    "an event that is null": events(chunk("a"), None, chunk("b", "stop")),
+    "data over two lines": b"".join(
+        b"data: " + line + b"\n" for line in json.dumps(chunk("ab", "stop"), indent=1).encode().split(b"\n")
+    )
+    + b"\ndata: [DONE]\n\n",
+    "no empty lines": events(chunk("a"), chunk("b", "stop")).replace(b"\n\n", b"\n"),
+    "CRLF": events(chunk("a"), chunk("b", "stop")).replace(b"\n", b"\r\n"),
+    "CR": events(chunk("a"), chunk("b", "stop")).replace(b"\n", b"\r"),
+    "a byte order mark": b"\xef\xbb\xbf" + events(chunk("a"), chunk("b", "stop")),
+    "comments, names, ids": b": wait\n\nevent: x\nid: 1\nretry: 3\n" + events(chunk("a"), chunk("b", "stop")),
+    "no [DONE]": events(chunk("a"), chunk("b", "stop"), end=""),
+    "no line end after the last": events(chunk("a"), chunk("b", "stop"), end="")[:-2],
+    "no stream": json.dumps(WHOLE).encode(),
+    "no stream, on several lines": b"\n" + json.dumps(WHOLE, indent=2).encode(),
+    "content as parts": events(
+        chunk([{"type": "text", "text": "a"}]), chunk([{"type": "image"}, {"type": "text", "text": "b"}], "stop")
+    ),
+    "thoughts as parts": events(
+        chunk([{"type": "thinking", "thinking": [{"type": "text", "text": "a"}]}]), chunk("b", "stop")
+    ),
+    "no stream, content as parts": json.dumps(
+        {"choices": [{"message": {"content": [{"type": "text", "text": "ab"}]}, "finish_reason": "stop"}]}
+    ).encode(),
+    "usage that is none": events(chunk("a", usage=[]), chunk("b", "stop", usage={"completion_tokens": "2"})),
+    "a finish reason that is a number": events(chunk("a"), chunk("b", 1)),
+    "an error that is null beside choices": events(chunk("a", error=None), chunk("b", "stop", error=False)),
+}
+
+
+@pytest.mark.parametrize("body", READ.values(), ids=READ)
+def test_it_is_read(body):
+    (record,), summary = asked(Answer(body))
+    assert (record.error, record.text) == (None, "ab")
+    assert record.finish_reason in ("stop", "1") and summary.num_completed == 1
+    assert record.has_usage == (b"prompt_tokens" in body)
+    is_stream = not body.lstrip().startswith(b"{")
+    assert (record.ttft_seconds is not None) == is_stream == (not summary.num_at_once)
+    assert any("at once, not as a stream" in line for line in notes(summary)) == (not is_stream)
+
+
+def test_arguments_of_a_call_that_are_an_object_are_its_text():
+    call = {"tool_calls": [None, {"function": {"name": "f", "arguments": {"a": 1}}}, {"function": None}]}
+    (record,), _ = asked(Answer(events({"choices": [{"delta": call, "finish_reason": "tool_calls"}]})))
+    assert (record.error, record.text) == (None, 'f{"a": 1}')
+
+
+def test_halves_of_characters_are_put_together_or_replaced():
+    body = (
+        b'data: {"choices": [{"delta": {"content": "\\ud83d"}}]}\n\ndata: {"choices": [{"delta": {"content": "\\ude00'
+    )
+    (record,), _ = asked(Answer(body + b'\\ud83d"}, "finish_reason": "stop"}]}\n\n'))
+    assert record.text == "\N{GRINNING FACE}\N{REPLACEMENT CHARACTER}"
+
+
+NAMED = {
+    "a page": (b"<html>\n<body>Log in</body>", "not a stream of completion chunks: it begins with '<html>"),
+    "nothing": (b"", "not a stream of completion chunks: it is empty"),
+    "JSON of something else": (b'{"hello": 1}', "not a stream of completion chunks: it begins with '{\"hello\": 1}'"),
+    "broken JSON": (b'{"choices": [', "'{\"choices\": [' is none of its chunks"),
+    "a list": (b"data: [1]\n\n", "'[1]' is none of its chunks"),
+    "choices that are a number": (b'data: {"choices": 1}\n\n', "is none of its chunks"),
+    "content that is a number": (events(chunk(7)), "is none of its chunks"),
+    "too deep": (b"data: " + b"[" * 100_000 + b"\n\n", "is none of its chunks"),
+    "an error": (events({"error": {"message": "out\nof \x1b[31mmemory"}}), "the server reported: out of [31mmemory"),
+    "an error without a message": (events({"error": {"message": None, "code": 7}}), "the server reported: {'error'"),
+    "an error of vLLM": (b'{"object": "error", "message": "no room"}', "the server reported: no room"),
+    "an error beside null choices": (events({"choices": None, "error": "no room"}), "the server reported: no room"),
+    "an end in the middle": (events(chunk("a"), end=""), "the stream ended before [DONE]"),
+}
+
+
+@pytest.mark.parametrize(("body", "sentence"), NAMED.values(), ids=NAMED)
+def test_it_is_named_in_one_sentence_and_the_run_goes_on(body, sentence):
+    records, summary = asked(Answer(body), Answer(events(chunk("ab", "stop"))), num_requests=2)
+    assert sentence in records[0].error and "\n" not in records[0].error and len(records[0].error) < 400
+    assert (summary.num_errors, summary.num_completed) == (1, 1)
+
+
+@pytest.fixture
+def waits(monkeypatch) -> list[float]:
+    """Seconds that would have been waited."""
+    waited = []
+
+    async def wait(seconds):
+        waited.append(seconds)
+
+    monkeypatch.setattr(client.asyncio, "sleep", wait)
+    return waited
+
+
+def busy(retry_after: str | None, status: int = 429) -> Answer:
+    headers = {} if retry_after is None else {"Retry-After": retry_after}
+    return Answer(b'{"error": {"message": "the queue is full"}}', status, headers)
+
+
+def test_what_comes_back_later_is_waited_for_and_counted(waits):
+    date = format_datetime(datetime.now(UTC) + timedelta(seconds=100), usegmt=True)
+    past = format_datetime(datetime.now(UTC) - timedelta(seconds=100), usegmt=True)
+    answers = [busy("2"), busy("0", 503), busy(date), busy(past), Answer(events(chunk("ab", "stop")))]
+    (record,), summary = asked(*answers)
+    assert (record.error, record.text, record.num_refusals, summary.num_refusals) == (None, "ab", 4, 4)
+    assert waits[0] == 2 and waits[1] == waits[3] == client.LEAST_PAUSE_SECONDS and 0 < waits[2] <= 100
+    assert any("4 times to come back later" in line for line in notes(summary))
+
+
+@pytest.mark.parametrize("retry_after", [None, "soon", "nan", "inf", "", "Mon, 99 Foo 2026"])
+def test_without_a_time_it_is_a_failure(waits, retry_after):
+    (record,), _ = asked(busy(retry_after))
+    assert "429 the queue is full" in record.error and not waits and not record.num_refusals
+
+
+def test_a_time_after_the_timeout_is_not_waited_for(waits):
+    (record,), _ = asked(busy("3600"), timeout_seconds=30)
+    assert record.error == "429 the queue is full; it says to come back after 3600 s, which is past the timeout"
+    assert not waits
+
+
+def test_other_errors_are_not_waited_for(waits):
+    (record,), _ = asked(busy("1", 400))
+    assert "400 the queue is full" in record.error and not waits
+    (record,), _ = asked(Answer(b"", 307, {"Location": "/elsewhere"}))
+    assert record.error == "HTTPStatusError: 307 Temporary Redirect"
+
+
+MODELS = [
+    Answer(b"no", 404),
+    Answer(b"{}"),
+    Answer(b'{"data": null}'),
+    Answer(b"[]"),
+    Answer(b"<html>"),
+    Answer(b'{"data": []}'),
+]
+
+
+@pytest.mark.parametrize("said", MODELS, ids=lambda said: said.body.decode())
+def test_a_server_that_lists_no_models_has_the_one_that_is_named(said):
+    with server(Answer(), said=said) as url:
+        assert find_model(url, "own") == "own"
+        with pytest.raises(ValueError, match="name the model with --model"):
+            find_model(url)
+
+
+@pytest.mark.parametrize("text", ["null", "[]", "{}", "1", "smartspec_draft_tokens_total NaN\n", "a b c\x00"])
+def test_other_servers_have_no_counters(text):
+    names = ("draft_tokens", "verified_tokens", "accepted_tokens", "decode_rows")
+    metrics = "".join(f"smartspec_{name}_total NaN\n" for name in names) + text
+    with server(Answer(), said=Answer(metrics.encode())) as url:
+        assert read_counters(url) is None
+    with server(Answer(), said=Answer(text.encode())) as url:
+        assert read_policy(url) is None
+    assert parse_counters(text) is None
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+@pytest.mark.parametrize("line_end", [b"\n", b"\r\n", b"\r"])
+def test_parts_of_a_body_are_cut_anywhere(size, line_end):
+    chunks = [chunk("\N{GRINNING FACE}"), chunk("b", "stop")]
+    body = (
+        events(chunks[0], end="")
+        + b"data: "
+        + json.dumps(chunks[1], indent=1).replace("\n", "\ndata: ").encode()
+        + b"\n\n"
+    )
+    body = body.replace(b"\n", line_end)
+    reader, found = EventReader(), []
+    for begin in range(0, len(body), size):
+        found += reader.feed(body[begin : begin + size])
+    assert [json.loads(event) for event in (*found, *reader.end())] == chunks

@@ -1,0 +1,173 @@
+"""Conversations as clients build them, and limits of tokens as they send them."""
+
+import pytest
+from fake_server import MAX_MODEL_LEN
+
+from smartspec.server.openai.chat_body import Message
+from smartspec.server.openai.responses_body import ResponsesBody
+from smartspec.server.openai.responses_items import to_messages
+
+CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+USER = {"role": "user", "content": "hi"}
+
+
+def said(**message) -> Message:
+    return Message.model_validate(message)
+
+
+@pytest.mark.parametrize(
+    ("message", "content"),
+    [
+        ({"role": "assistant", "content": None}, ""),
+        ({"role": "assistant"}, ""),
+        ({"role": "assistant", "content": []}, ""),
+        ({"role": "user", "content": []}, ""),
+        ({"role": "user", "content": ["a", {"type": "text", "text": "b", "cache_control": {}}]}, "ab"),
+        ({"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}, "no"),
+        ({"role": "assistant", "content": None, "refusal": "no"}, "no"),
+        (
+            {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "a"}]},
+            "a",
+        ),
+        ({"role": "assistant", "content": [{"type": "new_kind", "content": [{"type": "text", "text": "a"}]}]}, "a"),
+        ({"role": "assistant", "content": [{"type": "new_kind", "data": 5}]}, ""),
+        ({"role": "tool", "content": None}, ""),
+        ({"role": "tool", "content": [{"type": "text", "text": "ok"}]}, "ok"),
+        ({"role": "function", "name": "f", "content": "ok"}, "ok"),
+        ({"role": "user", "content": [{"type": "document", "source": {"type": "text", "data": "a"}}]}, "a"),
+    ],
+    ids=str,
+)
+def test_contents_of_every_shape(message, content):
+    assert said(**message).content == content
+
+
+@pytest.mark.parametrize("kind", ["image_url", "input_image", "input_audio", "video_url", "file", "input_file"])
+def test_what_is_seen_or_heard_is_refused_by_name(server, kind):
+    part = {"type": kind, kind: {"url": "data:"}}
+    for path, body in (
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": [part]}]}),
+        ("/v1/responses", {"input": [{"role": "user", "content": [part]}]}),
+        ("/v1/responses", {"input": [{"type": "function_call_output", "call_id": "a", "output": [part]}]}),
+    ):
+        answer = server.http.post(path, json=body)
+        assert answer.status_code == 400 and f"of type {kind}" in answer.json()["error"]["message"], answer.text
+
+
+@pytest.mark.parametrize(
+    ("calls", "expected"),
+    [
+        ([CALL | {"index": 0, "extra_content": {}}], ("c1", "f", "{}")),
+        ([CALL | {"function": {"name": "f", "arguments": {"a": "ö"}}}], ("c1", "f", '{"a": "ö"}')),
+        ([CALL | {"function": {"name": "f", "arguments": None}}], ("c1", "f", "{}")),
+        ([{"function": {"name": "f"}}], ("", "f", "{}")),
+        ([CALL | {"function": {"name": "what the model wrote!"}}], ("c1", "what the model wrote!", "{}")),
+        ([{"id": "c1", "type": "custom", "custom": {"name": "f", "input": "x"}}], ("c1", "f", '{"input": "x"}')),
+    ],
+    ids=str,
+)
+def test_calls_of_every_shape(calls, expected):
+    (call,) = said(role="assistant", content=None, tool_calls=calls).tool_calls
+    assert (call.id, call.function.name, call.function.arguments) == expected
+
+
+def test_the_older_form_of_calls():
+    message = said(role="assistant", content=None, function_call={"name": "f", "arguments": "{}"})
+    assert [call.function.name for call in message.tool_calls] == ["f"]
+    result = said(role="function", name="f", content="ok")
+    assert (result.role, result.name, result.tool_call_id) == ("tool", "f", "f")
+    assert not said(role="assistant", content="a", function_call=None, tool_calls=None, audio=None).tool_calls
+
+
+def read(*items: dict) -> list[Message]:
+    return to_messages(ResponsesBody.model_validate({"input": [*items, USER]}).input)[:-1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "called"),
+    [
+        ("custom_tool_call", {"name": "apply_patch", "input": "x"}, ("apply_patch", '{"input": "x"}')),
+        ("local_shell_call", {"action": {"command": ["ls"]}}, ("local_shell", '{"command": ["ls"]}')),
+        ("apply_patch_call", {"operation": {"path": "a"}}, ("apply_patch", '{"path": "a"}')),
+        ("function_call", {"name": "f", "arguments": {"a": 1}}, ("f", '{"a": 1}')),
+    ],
+)
+def test_calls_of_other_tools_and_their_outputs_are_read(kind, fields, called):
+    output = {"type": f"{kind}_output", "call_id": "c", "output": [{"stdout": "a"}]}
+    assistant, tool = read({"type": kind, "call_id": "c"} | fields, output)
+    (call,) = assistant.tool_calls
+    assert (call.function.name, call.function.arguments) == called
+    assert (tool.role, tool.tool_call_id, tool.content) == ("tool", "c", '[{"stdout": "a"}]')
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        {"type": "web_search_call", "id": "a", "action": {"query": "x"}},
+        {"type": "image_generation_call", "id": "a", "result": "eA=="},
+        {"type": "item_reference", "id": "a"},
+        {"id": "a"},
+        {"type": "compaction", "encrypted_content": "eA=="},
+        {"type": "mcp_list_tools", "id": "a", "tools": []},
+        {"type": "kind_of_next_month"},
+    ],
+    ids=str,
+)
+def test_items_that_say_nothing_are_skipped(item):
+    assert read(item) == []
+
+
+def test_items_that_say_something_are_read():
+    assert [m.content for m in read({"type": "kind_of_next_month", "role": "assistant", "content": "a"})] == ["a"]
+    call, output = read({"type": "mcp_call", "id": "m", "name": "find", "arguments": "{}", "output": "b"})
+    assert call.tool_calls[0].function.name == "find" and output.content == "b"
+    assert [m.content for m in read({"type": "message", "role": "assistant", "content": None})] == [""]
+
+
+def test_system_messages_at_the_beginning_are_one(server):
+    developer = {"role": "developer", "content": "two"}
+    chat = ResponsesBody.model_validate({"instructions": "one", "input": [developer, USER, developer]}).to_chat()
+    assert [(m.role, m.content) for m in chat.messages][:2] == [("system", "one\n\ntwo"), ("user", "hi")]
+    assert chat.messages[2].role == "developer"
+
+
+LIMITS = {
+    "/v1/completions": ("max_tokens", {"prompt": [5] * 100}),
+    "/v1/chat/completions": ("max_tokens", {"messages": [USER]}),
+    "/v1/responses": ("max_output_tokens", {"input": "hi"}),
+    "/v1/messages": ("max_tokens", {"messages": [USER]}),
+}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", LIMITS)
+def test_more_tokens_than_fit_are_clipped_and_the_answer_says_so(server, path, stream):
+    name, body = LIMITS[path]
+    for wanted in (32_000, 10**30):
+        answer = server.http.post(path, json=body | {name: wanted, "stream": stream})
+        assert answer.status_code == 200, answer.text
+        assert 0 < int(answer.headers["X-Max-Tokens-Clipped"]) < MAX_MODEL_LEN
+    for wanted in (-1, 3):
+        answer = server.http.post(path, json=body | {name: wanted, "stream": stream})
+        assert answer.status_code == 200 and "X-Max-Tokens-Clipped" not in answer.headers
+    assert server.http.post(path, json=body | {name: -2}).status_code == 400
+
+
+def test_clipped_to_what_the_context_leaves(server):
+    def usage(**fields) -> dict:
+        return server.complete(prompt=[5] * 100, ignore_eos=True, **fields).json()["usage"]
+
+    left = MAX_MODEL_LEN - 100
+    assert usage(max_tokens=10**6)["completion_tokens"] == usage(max_tokens=-1)["completion_tokens"] == left
+    assert usage()["completion_tokens"] == 16
+
+
+@pytest.mark.parametrize("path", LIMITS)
+def test_seed_minus_one_is_random(server, monkeypatch, path):
+    seen = []
+    add_request = server.core.add_request
+    monkeypatch.setattr(server.core, "add_request", lambda request: (seen.append(request.params), add_request(request)))
+    name, body = LIMITS[path]
+    for seed in (-1, -2, 7):
+        assert server.http.post(path, json=body | {name: 2, "seed": seed}).status_code == 200
+    assert [params.seed for params in seen] == [None, -2, 7]

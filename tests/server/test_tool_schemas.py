@@ -1,0 +1,275 @@
+"""Composed schemas of arguments: what their grammar makes satisfies the schema as it was given, and is made."""
+
+import itertools
+import json
+import random
+
+import pytest
+from fake_server import grammar_compiler
+from jsonschema import Draft202012Validator
+
+from smartspec.server.openai.chat_body import ChatBody
+from smartspec.server.structured import closed_schema, exclusive
+from smartspec.server.structured.closed_schema import closed_parameters
+from smartspec.server.structured.fields import MAX_SCHEMA_BYTES, json_grammar
+
+DIGIT = {"type": "integer", "minimum": 0, "maximum": 9}
+
+
+def obj(*required: str, **properties) -> dict:
+    return {"type": "object", "properties": properties, "required": list(required)}
+
+
+A, B, C = obj("a", a=DIGIT), obj("b", b=DIGIT), obj("c", c=DIGIT)
+CAT, DOG = obj(kind={"const": "cat"}, a=DIGIT), obj(kind={"const": "dog"}, b=DIGIT)  # as pydantic has tags
+NODE = obj("a", a=DIGIT, next={"$ref": "#/$defs/Node"})
+
+# Each with arguments that are made, and some that are not: others than named ones, or what the schema excludes.
+SCHEMAS = {
+    "allOf": ({"allOf": [A, B]}, [{"a": 1, "b": 2}], [{"a": 1}, {"a": 1, "b": 2, "c": 3}]),
+    "allOf of a reference beside properties": (
+        {"$defs": {"Base": A}, "allOf": [{"$ref": "#/$defs/Base"}], **B},
+        [{"a": 1, "b": 2}],
+        [{"b": 2}, {"a": 1, "b": 2, "c": 3}],
+    ),
+    "a reference beside properties": (
+        {"$defs": {"Base": A}, "$ref": "#/$defs/Base", **B},
+        [{"a": 1, "b": 2}],
+        [{"b": 2}, {"a": 1, "b": 2, "c": 3}],
+    ),
+    "groups of required": (
+        obj(a=DIGIT, b=DIGIT) | {"anyOf": [{"required": ["a"]}, {"required": ["b"]}]},
+        [{"a": 1}, {"b": 1}, {"a": 1, "b": 1}],
+        [{}, {"a": 1, "c": 1}],
+    ),
+    "exactly one of two": (
+        obj(a=DIGIT, b=DIGIT) | {"oneOf": [{"required": ["a"]}, {"required": ["b"]}]},
+        [{"a": 1}, {"b": 1}],
+        [{}, {"a": 1, "b": 1}],
+    ),
+    "common properties beside oneOf": (
+        A | {"oneOf": [B, {"properties": {"c": DIGIT}, "required": ["c"]}]},
+        [{"a": 1, "b": 1}, {"a": 1, "c": 1}],
+        [{"a": 1}, {"a": 1, "b": 1, "c": 1}],
+    ),
+    "common properties beside anyOf": (A | {"anyOf": [B, C]}, [{"a": 1, "b": 1}, {"a": 1, "c": 1}], [{"a": 1}]),
+    "one alternative within another": (
+        {"oneOf": [A, obj("a", "b", a=DIGIT, b=DIGIT)]},
+        [{"a": 1}],
+        [{"a": 1, "b": 1}],
+    ),
+    "alternatives told by a tag that may be left out": (
+        obj("pet", pet={"oneOf": [{"$ref": "#/$defs/0"}, {"$ref": "#/$defs/1"}]}) | {"$defs": {"0": CAT, "1": DOG}},
+        [{"pet": {"kind": "cat", "a": 1}}, {"pet": {"kind": "dog"}}],
+        [{"pet": {"a": 1}}, {"pet": {"kind": "dog", "a": 1}}],
+    ),
+    "alternatives of types": (
+        obj("x", x={"oneOf": [{"type": "string", "maxLength": 3}, {"type": "integer"}, A]}),
+        [{"x": "s"}, {"x": 1}, {"x": {"a": 1}}],
+        [{"x": {"a": 1, "b": 1}}],
+    ),
+    "a reference or null": (
+        obj("x", x={"anyOf": [{"$ref": "#/definitions/A"}, {"type": "null"}]}) | {"definitions": {"A": A}},
+        [{"x": {"a": 1}}, {"x": None}],
+        [{"x": {"a": 1, "b": 1}}, {"x": {}}],
+    ),
+    "alternatives in all of two parts": (
+        {"allOf": [{"oneOf": [A, B]}, {"oneOf": [C, obj("d", d=DIGIT)]}]},
+        [{"a": 1, "c": 1}, {"b": 1, "d": 1}],
+        [{"a": 1}, {"a": 1, "b": 1, "c": 1}],
+    ),
+    "alternatives of alternatives": (
+        {"anyOf": [{"anyOf": [A, B]}, C], **obj("k", k=DIGIT)},
+        [{"k": 1, "a": 1}, {"k": 1, "c": 1}],
+        [{"k": 1}, {"k": 1, "a": 1, "c": 1}],
+    ),
+    "parts of parts, in a property": (
+        obj("x", x={"allOf": [A, {"allOf": [B], "properties": {"c": DIGIT}}]}),
+        [{"x": {"a": 1, "b": 1}}, {"x": {"a": 1, "b": 1, "c": 1}}],
+        [{"x": {"a": 1, "b": 1, "d": 1}}],
+    ),
+    "composed items": (
+        obj("xs", xs={"type": "array", "items": {"allOf": [A, {"$ref": "#/$defs/B"}]}}) | {"$defs": {"B": B}},
+        [{"xs": [{"a": 1, "b": 2}, {"a": 3, "b": 4}]}],
+        [{"xs": [{"a": 1}]}],
+    ),
+    "recursive": (
+        {"$ref": "#/$defs/Node", "$defs": {"Node": NODE}},
+        [{"a": 1}, {"a": 1, "next": {"a": 2, "next": {"a": 3}}}],
+        [{"a": 1, "next": {"a": 2, "b": 1}}],
+    ),
+    "recursive and composed": (
+        {"allOf": [{"$ref": "#/$defs/Node"}], **B, "$defs": {"Node": NODE}},
+        [{"a": 1, "b": 1}, {"a": 1, "b": 1, "next": {"a": 2}}],
+        [{"b": 1}, {"a": 1, "b": 1, "next": {"a": 2, "b": 2}}],
+    ),
+    "recursive from the root": (
+        obj("a", a=DIGIT, kids={"type": "array", "items": {"$ref": "#"}}),
+        [{"a": 1, "kids": [{"a": 2}]}],
+        [{"a": 1, "kids": [{"b": 2}]}],
+    ),
+    "closed by itself, and composed": (
+        obj(a=DIGIT, b=DIGIT) | {"additionalProperties": False, "allOf": [{"required": ["a"]}]},
+        [{"a": 1}, {"a": 1, "b": 1}],
+        [{}, {"a": 1, "c": 1}],
+    ),
+    "a part that is closed by itself": (
+        {"allOf": [obj(a=DIGIT, b=DIGIT) | {"additionalProperties": False}, A]},
+        [{"a": 1}, {"a": 1, "b": 1}],
+        [{"a": 1, "c": 1}],
+    ),
+    "a part that says it is open": ({"allOf": [A, {"additionalProperties": True}]}, [{"a": 1, "z": 1}], [{"z": 1}]),
+    "an alternative that is open": (
+        {"anyOf": [A, B | {"additionalProperties": {"type": "string"}}]},
+        [{"a": 1}, {"b": 1, "z": "s"}],
+        [{"a": 1, "z": "s"}],
+    ),
+    "unevaluatedProperties": (
+        {"allOf": [A], **B, "unevaluatedProperties": False},
+        [{"a": 1, "b": 1}],
+        [{"a": 1, "b": 1, "z": 1}],
+    ),
+    "required and not described": (obj("a", "z", a=DIGIT), [{"a": 1, "z": "any"}], [{"a": 1}]),
+    "patterns": (obj(a=DIGIT) | {"patternProperties": {"^x": DIGIT}}, [{"a": 1, "x1": 2}], [{"a": 1, "y": 2}]),
+    "an argument named properties": (
+        obj("properties", properties=A),
+        [{"properties": {"a": 1}}],
+        [{"properties": {"a": 1, "b": 1}}],
+    ),
+    "an argument named allOf": (obj("allOf", allOf={"type": "array", "items": A}), [{"allOf": [{"a": 1}]}], [{}]),
+    "an argument named additionalProperties": (
+        obj("additionalProperties", additionalProperties=DIGIT, properties={"type": "object"}),
+        [{"additionalProperties": 1}, {"additionalProperties": 1, "properties": {"free": [1]}}],
+        [{"additionalProperties": 1, "b": 1}],
+    ),
+    "constants and examples that look like schemas": (
+        obj("q", q={"const": {"properties": {"a": 1}}, "examples": [{"properties": {}}]}),
+        [{"q": {"properties": {"a": 1}}}],
+        [{"q": {"properties": {"a": 1}, "additionalProperties": False}}],
+    ),
+    "a map": (
+        obj("env", env={"type": "object", "additionalProperties": {"type": "string", "maxLength": 4}}),
+        [{"env": {}}, {"env": {"K": "v"}}],
+        [{"env": {"K": 1}}],
+    ),
+    "a reference to a place": (
+        obj("x", x={"$ref": "#/properties/y~1z/items"}, **{"y/z": {"type": "array", "items": A}}),
+        [{"x": {"a": 1}}],
+        [{"x": {"a": 1, "b": 1}}],
+    ),
+    "a name of its own": ({"$schema": "x", "$id": "https://a.example/x", **A}, [{"a": 1}], [{}]),
+}  # fmt: skip
+NO_PARAMETERS = (
+    None,
+    {},
+    {"type": "object"},
+    {"type": "object", "properties": {}, "title": "Nothing"},
+    {"type": "object", "properties": {}, "required": [], "additionalProperties": False},
+    {"type": ["object", "null"]},
+)
+
+
+def is_made(grammar, tokenizer, value: dict) -> bool:
+    """Whether the grammar makes the value, its properties in whatever order."""
+    for items in itertools.permutations(value.items()):
+        token_ids = tokenizer(json.dumps(dict(items)))["input_ids"]
+        if grammar.num_allowed(token_ids) == len(token_ids) and ends_after(grammar, tokenizer, token_ids):
+            return True
+    return False
+
+
+def ends_after(grammar, tokenizer, token_ids: list[int]) -> bool:
+    return grammar.num_allowed([*token_ids, tokenizer.eos_token_id]) == len(token_ids) + 1
+
+
+def grammar_of(schema: dict, tokenizer):
+    return grammar_compiler(tokenizer).compile(json_grammar(closed_parameters(schema)))
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_composed_schemas_have_solutions_and_nothing_else(tokenizer, name):
+    schema, made, others = SCHEMAS[name]
+    grammar, given = grammar_of(schema, tokenizer), Draft202012Validator(schema)
+    for value in made:
+        given.validate(value)
+        assert is_made(grammar, tokenizer, value), value
+    for value in others:
+        assert not is_made(grammar, tokenizer, value), value
+
+
+# Any value at all: texts of random tokens are then nested deep, and take minutes.
+FREE = {"required and not described", "patterns", "an argument named additionalProperties", "a map"} | {
+    "a part that says it is open", "an alternative that is open"
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(SCHEMAS.keys() - FREE))
+def test_whatever_a_model_writes_satisfies_the_schema(tokenizer, name):
+    """Texts of random tokens that the grammar allows."""
+    schema = SCHEMAS[name][0]
+    chance, closed = random.Random(name), grammar_of(schema, tokenizer)
+    num_whole = 0
+    for _ in range(12):
+        grammar, token_ids = closed.copy(), []
+        for _ in range(80):
+            allowed = grammar.allowed().nonzero()[0]
+            closes = [
+                i for i in allowed.tolist() if i == tokenizer.eos_token_id or set(tokenizer.decode([i])) <= set('}]"')
+            ]
+            token_ids.append(int(chance.choice(closes if closes and chance.random() < 0.3 else allowed)))
+            if token_ids[-1] == tokenizer.eos_token_id:
+                num_whole += 1
+                Draft202012Validator(schema).validate(json.loads(tokenizer.decode(token_ids[:-1])))
+                break
+            grammar.accept(token_ids[-1:])
+    assert num_whole > 0
+
+
+@pytest.mark.parametrize("schema", NO_PARAMETERS, ids=str)
+def test_a_tool_without_parameters_is_called_with_nothing(tokenizer, schema):
+    function = {"name": "f"} | ({} if schema is None else {"parameters": schema})
+    tools = [{"type": "function", "function": function}]
+    body = ChatBody(messages=[{"role": "user", "content": "Call it"}], tools=tools, tool_choice="required")
+    grammar = grammar_compiler(tokenizer).compile(body.grammars()["tool_choice"].definition())
+    for arguments, is_right in (("{}", True), ('{"a": 1}', False), ('"an essay"', False), ("null", False)):
+        token_ids = tokenizer(f'<tool_call>\n{{"name": "f", "arguments": {arguments}}}\n</tool_call>')["input_ids"]
+        assert (grammar.num_allowed(token_ids) == len(token_ids)) == is_right, arguments
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ({"type": "string"}, "must be an object"),
+        ({"$ref": "#/$defs/Nothing"}, "leads to nothing"),
+        ({"$ref": "https://example.com/schema.json"}, "no reference into the schema"),
+        ({"oneOf": [obj(a=DIGIT), obj(b=DIGIT)]}, "use anyOf"),
+    ],
+    ids=str,
+)
+def test_schemas_that_cannot_be_held_to_are_refused_with_a_remedy(server, schema, message):
+    tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
+    answer = server.chat(messages=[{"role": "user", "content": "a"}], tools=tools, tool_choice="required")
+    error = answer.json()["error"]
+    assert answer.status_code == 400 and error["param"] == "tool_choice" and message in error["message"], error
+
+
+def test_large_schemas_are_refused_before_they_are_closed(monkeypatch):
+    monkeypatch.setattr(closed_schema, "_Closing", None)
+    tools = [
+        {"type": "function", "function": {"name": "f", "parameters": obj(a={"description": "x" * MAX_SCHEMA_BYTES})}}
+    ]
+    body = ChatBody(messages=[{"role": "user", "content": "a"}], tools=tools, tool_choice="required")
+    with pytest.raises(ValueError, match="longer than"):
+        body.grammars()["tool_choice"].definition()
+
+
+def test_schemas_composed_of_too_much_are_refused():
+    many = {"allOf": [obj(**{f"{part} {number}": {} for number in range(20)}) for part in range(60)]}
+    with pytest.raises(ValueError, match="too many properties"):
+        closed_parameters(many)
+
+
+def test_many_alternatives_are_not_compared_with_each_other(monkeypatch):
+    monkeypatch.setattr(exclusive, "_narrowed", None)
+    many = [obj(f"p{i}", **{f"p{i}": DIGIT}) for i in range(exclusive.MAX_ALTERNATIVES + 1)]
+    assert "oneOf" in closed_parameters({"oneOf": many})

@@ -1,0 +1,188 @@
+"""What a body holds that this server does not know: ignored at every depth and counted by name, or refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+from fake_server import MODEL, running_server
+from prometheus_client import CollectorRegistry, Counter
+from prometheus_client.parser import text_string_to_metric_families
+
+from smartspec.server.live.ignored_fields import MAX_NAMES_OF_CLIENT, OTHER, IgnoredFields
+
+BODIES = Path(__file__).parents[1] / "agent_bodies"
+USER = {"role": "user", "content": "Hello there"}
+FUNCTION = {"name": "f", "parameters": {"type": "object"}}
+TOOL = {"type": "function", "function": FUNCTION}
+HOSTED = ("web_search", "local_shell", "shell", "image_generation", "namespace", "mcp", "custom", "tool_search")
+
+
+@pytest.fixture(scope="module")
+def strict_server(tokenizer):
+    with running_server(tokenizer, strict_fields=True) as server:
+        yield server
+
+
+def ignored(server) -> dict[str, float]:
+    """How often each name was counted."""
+    families = text_string_to_metric_families(server.http.get("/metrics").text)
+    samples = [sample for family in families for sample in family.samples]
+    name = "smartspec_ignored_fields_total"
+    return {sample.labels["field"]: sample.value for sample in samples if sample.name == name}
+
+
+CHAT = {
+    "cache_prompt": True,
+    "options": {"num_ctx": 2048},
+    "keep_alive": "5m",
+    "messages": [USER | {"timestamp": 1, "id": "m"}],
+    "stream": True,
+    "stream_options": {"include_x": 1},
+    "tools": [TOOL | {"cache_control": {}, "function": FUNCTION | {"defer_loading": True}}],
+    "speculation": {"wieght": 2},
+}
+NAMES = {"cache_prompt", "options", "keep_alive", "timestamp", "id", "include_x", "cache_control", "defer_loading"}
+
+
+def test_unknown_fields_at_every_depth_are_ignored_and_counted(server):
+    before = ignored(server)
+    plain = server.chat(messages=[USER], max_tokens=5).json()["choices"][0]["message"]["content"]
+    answer = server.chat(max_tokens=5, **(CHAT | {"stream": False, "tools": []})).json()
+    assert answer["choices"][0]["message"]["content"] == plain
+    assert server.chat(max_tokens=5, **CHAT).status_code == 200
+    after = ignored(server)
+    counted = {name: after[name] - before.get(name, 0) for name in after}
+    assert {name for name, count in counted.items() if count} == NAMES | {"wieght"}
+    assert counted["timestamp"] == 2 and counted["defer_loading"] == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "names"),
+    [
+        ("/v1/completions", {"prompt": "a", "cache_prompt": True}, {"cache_prompt"}),
+        ("/v1/responses", {"input": "a", "client_metadata": {}}, {"client_metadata"}),
+        ("/v1/responses", {"input": [USER | {"x1": 1}], "reasoning": {"x2": 1}, "text": {"x3": 1}}, {"x1", "x2", "x3"}),
+        ("/v1/messages", {"max_tokens": 1, "messages": [USER | {"x4": 1}], "speed": "fast"}, {"x4", "speed"}),
+        ("/v1/messages/count_tokens", {"messages": [USER], "betas": []}, {"betas"}),
+        ("/tokenize", {"prompt": "a", "return_token_strs": True}, {"return_token_strs"}),
+    ],
+)
+def test_on_every_path(server, strict_server, path, body, names):
+    assert server.http.post(path, json=body).status_code == 200
+    assert names <= ignored(server).keys()
+    refused = strict_server.http.post(path, json=body)
+    assert refused.status_code == 400 and "unknown or unsupported parameter" in refused.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/v1/completions", {"prompt": "a", "temprature": 1}, "temprature"),
+        ("/v1/completions", {"prompt": "a", "x" * 1000: 1}, "x" * 77 + "..."),
+        ("/v1/completions", {"prompt": "a", "stream_options": {"include_usage": True}}, "stream_options"),
+        ("/v1/completions", {"prompt": "a", "max_tokens": 10**6}, "max_tokens"),
+        ("/v1/completions", {"prompt": "a", "speculation": {"wieght": 2}}, "speculation.wieght"),
+        ("/v1/chat/completions", {"messages": [USER], "tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ("/v1/responses", {"input": [{"type": "item_reference", "id": "a"}]}, "input[0].type"),
+    ],
+    ids=str,
+)
+def test_strict_fields_refuses_by_name(strict_server, path, body, param):
+    answer = strict_server.http.post(path, json=body)
+    assert answer.status_code == 400 and answer.json()["error"]["param"] == param, answer.text
+
+
+FIELDS = [
+    {"functions": []},
+    {"enable_thinking": False},
+    {"thinking": {"type": "disabled"}},
+    {"reasoning": {"effort": "low"}},
+    {"stream_options": {"include_usage": True}},
+    {"user": 5, "metadata": "x", "service_tier": 1, "verbosity": ["new"], "store": "yes"},
+    {"web_search_options": {}},
+    {"audio": {"voice": "x"}, "modalities": ["text"]},
+    {"mirostat": 0, "top_a": 0, "typical_p": 1},
+    {"function_call": "auto"},
+    {"extra_body": {}, "drop_params": True},
+    {"reasoning_effort": "ultra"},
+]
+
+
+@pytest.mark.parametrize("fields", FIELDS, ids=str)
+def test_hints_of_other_clients_never_cost_the_answer(server, fields):
+    assert server.chat(messages=[USER], max_tokens=2, **fields).status_code == 200
+
+
+def test_whether_to_think_reaches_the_template_however_it_is_said(server, tokenizer, monkeypatch):
+    monkeypatch.setattr(tokenizer, "chat_template", "{{ enable_thinking }} {{ reasoning_effort }}")
+    for fields, said in (
+        ({"enable_thinking": False}, "False "),
+        ({"thinking": {"type": "disabled"}}, "False "),
+        ({"thinking": {"type": "enabled"}}, "True "),
+        ({"reasoning": {"enabled": False, "effort": "low"}}, "False low"),
+        ({"thinking": "x", "enable_thinking": "y", "reasoning": 3}, " "),
+        ({"enable_thinking": False, "chat_template_kwargs": {"enable_thinking": True}}, "True "),
+    ):
+        answer = server.chat(messages=[USER], **fields).json()
+        assert answer["choices"][0]["message"]["content"].strip() == said.strip(), fields
+
+
+@pytest.mark.parametrize("kind", HOSTED)
+def test_hosted_tools_are_left_out_unless_demanded(server, kind):
+    hosted, flat = {"type": kind, "name": "h"}, {"type": "function"} | FUNCTION
+    bodies = {
+        "/v1/chat/completions": {"messages": [USER], "max_tokens": 2, "tools": [hosted, TOOL]},
+        "/v1/responses": {"input": "a", "max_output_tokens": 2, "tools": [hosted, flat]},
+    }
+    for path, body in bodies.items():
+        assert server.http.post(path, json=body).status_code == 200
+        answer = server.http.post(path, json=body | {"tool_choice": {"type": kind, "name": "h"}})
+        assert answer.status_code == 400 and answer.json()["error"]["param"] == "tool_choice", answer.text
+        assert kind in answer.json()["error"]["message"]
+    assert ignored(server)[kind] == 4 - 2  # refused bodies are not counted
+    tools = server.http.post("/v1/responses", json=bodies["/v1/responses"]).json()["tools"]
+    assert [tool["name"] for tool in tools] == ["f"]
+
+
+def test_allowed_tools_are_those_offered(server):
+    other = {"type": "function", "name": "other"}
+    choice = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}, {"type": "mcp"}]}
+    body = {"input": "a", "tools": [{"type": "function"} | FUNCTION, other], "tool_choice": choice}
+    answer = server.http.post("/v1/responses", json=body).json()
+    assert [tool["name"] for tool in answer["tools"]] == ["f"] and answer["tool_choice"] == "auto"
+    choice = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [TOOL]}}
+    chat = {"messages": [USER], "tools": [TOOL, {"type": "function", "function": {"name": "other"}}]}
+    asked = [server.http.post("/tokenize", json=chat | more).json()["count"] for more in ({"tool_choice": choice}, {})]
+    assert asked[0] < asked[1]
+
+
+def test_a_schema_beside_the_type_is_no_hint(server):
+    body = {"messages": [USER], "response_format": {"type": "json_object", "schema": {"type": "foo"}}}
+    answer = server.chat(**body)
+    assert answer.status_code == 400 and answer.json()["error"]["param"] == "response_format", answer.text
+
+
+@pytest.mark.parametrize(("agent", "path"), [("claude_code", "/v1/messages?beta=true"), ("codex", "/v1/responses")])
+def test_bodies_as_agents_send_them(tokenizer, monkeypatch, agent, path):
+    """The fake server's context is short: nothing but the last message goes into it."""
+    monkeypatch.setattr(tokenizer, "chat_template", "{{ messages[-1].content }}{# tools #}")
+    body = json.loads((BODIES / f"{agent}.json").read_text()) | {"model": MODEL}
+    with running_server(tokenizer) as server:
+        whole = server.http.post(path, json=body | {"stream": False})
+        assert whole.status_code == 200, whole.text
+        streamed = server.http.post(path, json=body)
+        last = {"claude_code": "event: message_stop", "codex": "event: response.completed"}[agent]
+        assert last in streamed.text and "event: error" not in streamed.text
+        assert ignored(server)["web_search" if agent == "codex" else "context_management"] == 2
+
+
+def test_names_are_bounded_and_no_client_takes_the_room_of_others():
+    counter = Counter("ignored", "", ["field"], registry=CollectorRegistry())
+    fields = IgnoredFields(counter)
+    for number in range(10 * MAX_NAMES_OF_CLIENT):
+        fields.count([f"junk {number}"], "one")
+    fields.count(["speed", "x" * 1000], "other")
+    samples = [sample for sample in counter.collect()[0].samples if sample.name == "ignored_total"]
+    found = {sample.labels["field"]: sample.value for sample in samples}
+    assert found["speed"] == found["x" * 64] == 1 and found[OTHER] == 9 * MAX_NAMES_OF_CLIENT
+    assert len([name for name in found if name.startswith("junk")]) == MAX_NAMES_OF_CLIENT
