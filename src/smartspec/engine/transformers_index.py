@@ -26,7 +26,7 @@ def import_indexed() -> None:
     if spec is None or spec.origin is None or spec.loader is None or "dev" in version:
         return
     package = importlib.util.module_from_spec(spec)
-    package.__version__ = version  # what its utilities ask it for
+    package.__version__ = version  # what its utilities read of it
     sys.modules[PACKAGE] = package
     try:
         from transformers.utils import import_utils

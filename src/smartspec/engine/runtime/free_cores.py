@@ -27,7 +27,8 @@ class Usage:
 
 
 def usage() -> Usage:
-    """What the system has counted until now. Time that a hypervisor gave to other machines is nobody's."""
+    """What the system has counted until now. Time that a hypervisor gave to other machines is not
+    counted."""
     cores = os.sched_getaffinity(0)
     times = psutil.cpu_times(percpu=True)
     now = time.monotonic()
