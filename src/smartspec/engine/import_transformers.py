@@ -31,10 +31,17 @@ def import_transformers() -> None:
 def quick_imports() -> Iterator[None]:
     """Inside the block, what is imported is not searched for garbage, which would be a tenth of the time: it stays.
     transformers is imported first, as import_transformers does it."""
+    with no_collection():
+        import_transformers()
+        yield
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Inside the block garbage in cycles stays."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
-        import_transformers()
         yield
     finally:
         if was_enabled:

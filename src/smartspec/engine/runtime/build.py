@@ -27,6 +27,7 @@ from smartspec.engine.drafting.head_kinds import HEADS
 from smartspec.engine.drafting.shipped_datastore import datastore_folder
 from smartspec.engine.drafting.source import DrafterSource, PreparedDrafter
 from smartspec.engine.drafting.with_ngrams import WithNgrams
+from smartspec.engine.kernels.cpu import native, quantized_linear
 from smartspec.engine.models.chat_templates import choose_template
 from smartspec.engine.models.checkpoint import claimed_positions, locate
 from smartspec.engine.models.end_of_turn import template_end
@@ -174,6 +175,9 @@ def load_models(config: EngineConfig, report: Callable[[str], None] = lambda tex
     _check_before_loading(config)
     folder = datastore_folder(config.datastore, config.model) if {*READERS} & {*config.active_drafters} else None
     datastore = None if folder is None else Datastore(folder)
+
+    if not native.is_compiled(quantized_linear.LIBRARY):
+        report("compiling kernels, about half a minute, once per machine")
 
     def load(name: str, what: str = "draft model ") -> LoadedModel:
         report(f"loading {what}{name}")
