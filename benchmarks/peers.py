@@ -5,6 +5,7 @@ r"""How fast are other servers on the same model, and ours?
     python benchmarks/peers.py throughput --servers llama.cpp,off,goodput --concurrency 1,4,16,32
     python benchmarks/peers.py throughput --servers openvino,off,goodput --concurrency 1,4,16,32
     python benchmarks/peers.py first-token --servers llama.cpp,goodput
+    python benchmarks/peers.py neighbours --servers llama.cpp,goodput
 
 llama.cpp and OpenVINO GenAI read the same file as ours (`pip install xllamacpp`, `pip install openvino-genai`). vLLM's
 CPU build needs an environment of its own (about 3.5 GB) and the model as a folder in Hugging Face's format:
@@ -17,6 +18,7 @@ CPU build needs an environment of its own (about 3.5 GB) and the model as a fold
         --vllm-python vllm-env/bin/python --model-path FOLDER
 """
 
+import itertools
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,6 +42,7 @@ from lib.commands import (
     run,
     table_of,
 )
+from lib.neighbours import line, quiet_and_busy
 from lib.servers import SETTLE_SECONDS, SYSTEM_MESSAGE, ServerCommand, running, seconds_to_first_token, server_command
 from rich.table import Table
 
@@ -263,6 +266,29 @@ def first_token(
                 times = [seconds_to_first_token(target.base_url, prompt) for prompt in prompts][1:]
             spread = f"{1000 * min(times):.0f} to {1000 * max(times):.0f}"
             print(f"{name}, {prompt_tokens} tokens: {1000 * median(times):.0f} ms ({spread})", flush=True)
+
+
+@app.command()
+def neighbours(
+    servers: Annotated[str, typer.Option(help="As in `throughput`, separated by commas.")] = "llama.cpp,goodput",
+    concurrency: Annotated[str, typer.Option(help="Requests under way.")] = "1,16",
+    rounds: Annotated[int, typer.Option(min=1, help="Pairs of waves of each server and concurrency.")] = 3,
+    max_tokens: Annotated[int, typer.Option(min=2, help="New tokens per request.")] = 32,
+    count: Annotated[int, typer.Option(min=1, help="Busy processes.")] = 1,
+) -> None:
+    """Tokens per second alone and beside processes that use whole cores, and the longest request there, in seconds.
+
+    Waves of as many requests as run at once, at least 4, are answered without and with neighbours in turn.
+    """
+    rows = []
+    for name in servers.split(","):
+        texts = (f"Write the numbers from {i} to {i + 90}, each with its square." for i in itertools.count(100))
+        for level in map(int, concurrency.split(",")):
+            with started(server_command(name, None, None), level) as target:
+                rows.append(line(name, level, *quiet_and_busy(target, texts, level, max_tokens, rounds, count)))
+            console.print(" ".join(rows[-1]), markup=False, highlight=False)
+    columns = ("server", "c", "alone, tok/s", "beside, tok/s", "ratio", "rounds", "longest, s")
+    console.print(table_of(f"Beside {count} busy process{'es' * (count > 1)}", columns, rows))
 
 
 if __name__ == "__main__":

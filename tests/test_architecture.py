@@ -57,8 +57,8 @@ ORDER = {
         "decision_log", "metrics", "stat_logger", "build", "scheduler", "__init__",
     ),
     "engine": (
-        "__init__", "cache_folder", "import_transformers", "kernels", "attention", "models", "sampling", "drafting",
-        "text", "runtime",
+        "__init__", "cache_folder", "transformers_index", "import_transformers", "kernels", "attention", "models",
+        "sampling", "drafting", "text", "runtime",
     ),
     "server": ("__init__", "http", "live", "structured", "openai", "anthropic", "reasoning", "openapi", "app"),
     "sim": (

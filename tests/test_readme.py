@@ -56,7 +56,8 @@ def test_the_curl_line(server):
     command = command.replace("\\\n", " ").replace("http://127.0.0.1:8000", server)
     answer = json.loads(run("bash", "-c", f"{command} --silent").stdout)
     assert answer["object"] == "chat.completion"
-    assert "prime" in answer["choices"][0]["message"]["content"].lower()
+    assert "water" in answer["choices"][0]["message"]["content"].lower()
+    assert answer["choices"][0]["finish_reason"] == "stop"  # it is whole
 
 
 def test_the_openai_client_streams_what_it_gets_whole(server):

@@ -8,6 +8,7 @@ with LLM("smollm2-135m-instruct") as llm:
 """
 
 import asyncio
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,6 +16,7 @@ from typing import Self
 
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.core.speculation import SpeculationOptions
+from smartspec.engine.import_transformers import no_collection
 from smartspec.engine.runtime.async_engine import AsyncEngine
 from smartspec.engine.runtime.build import build_engine
 from smartspec.engine.runtime.config import EngineConfig
@@ -59,6 +61,7 @@ class LLM:
     """A loaded model. model: the embedded model's name, a Hugging Face id, a folder or a GGUF file. options: of
     EngineConfig, such as policy="off", drafters=("prompt-lookup",), max_batch=64.
 
+    What takes time is said on standard error, where that is a terminal.
     Raises ValueError or OSError naming what is wrong with an option or a checkpoint. Not for several threads; a server
     is `smartspec serve`.
     """
@@ -66,7 +69,9 @@ class LLM:
     def __init__(self, model: str = EngineConfig.model, **options):
         config = EngineConfig(model=model, **{"max_queue": UNBOUNDED, "max_queue_per_client": UNBOUNDED} | options)
         thread = EngineThread()
-        engine = thread.submit(partial(build_engine, config)).result()
+        report = partial(print, file=sys.stderr, flush=True) if sys.stderr.isatty() else _say_nothing
+        with no_collection():  # what a load makes stays
+            engine = thread.submit(partial(build_engine, config, report)).result()
         self.tokenizer, self._close_engine = engine.tokenizer, engine.close
         self._engine = AsyncEngine.of(engine, thread)
         self._runner, self._is_closed = asyncio.Runner(), False
@@ -145,3 +150,7 @@ class LLM:
 
 async def _next(deltas) -> TextDelta | None:
     return await anext(deltas, None)
+
+
+def _say_nothing(text: str) -> None:
+    pass

@@ -167,6 +167,16 @@ def test_compilations_at_the_same_time_in_the_same_folder_do_not_meet(machine, m
     assert list((machine.cache / "kernels").iterdir()) == libraries[:1]
 
 
+def test_whether_a_start_has_to_compile(machine):
+    compiler = machine.install()
+    assert not native.is_compiled("elementwise")
+    machine.library()
+    assert native.is_compiled("elementwise")
+    compiler.unlink()
+    machine.monkeypatch.setenv("SMARTSPEC_CACHE", str(machine.cache / "another"))
+    assert native.is_compiled("elementwise"), "it cannot be"
+
+
 def test_a_compilation_that_fails_leaves_nothing(machine):
     machine.install(text="#!/bin/sh\necho 'one' >&2; echo 'error: what is AVX?' >&2; echo >&2; exit 1\n")
     assert machine.reason().endswith("gcc failed: error: what is AVX?")

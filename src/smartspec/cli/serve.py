@@ -133,15 +133,14 @@ def serve(options: ServerOptions) -> None:
     try:
         check_exposure(listener, bool(keys), options.no_api_key)
         hosts = allowed_hosts(options.allowed_host, listener, bool(keys))
-        gc.disable()  # what imports make stays: looking for garbage in it takes a tenth of their time
-        from smartspec.engine.import_transformers import import_transformers
+        print("loading libraries", flush=True)
+        from smartspec.engine.import_transformers import quick_imports
 
-        import_transformers()
-        from smartspec.engine.runtime.build import build_engine
-        from smartspec.engine.runtime.engine_thread import EngineThread
+        with quick_imports():
+            from smartspec.engine.runtime.build import build_engine
+            from smartspec.engine.runtime.engine_thread import EngineThread
 
-        gc.freeze()
-        gc.enable()
+            gc.freeze()
         configure_logs(options.log_format)
         thread = EngineThread()
         building = thread.submit(partial(build_engine, engine_config, report=partial(print, flush=True)))
@@ -162,7 +161,6 @@ def serve(options: ServerOptions) -> None:
     except KeyboardInterrupt:
         pass
     finally:
-        gc.enable()
         listener.close()
         if engine is not None:
             engine.close()

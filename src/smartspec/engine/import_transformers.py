@@ -4,9 +4,14 @@ transformers imports both for decorators and type checks, which takes as long as
 only serves calls this first; results are the same without it.
 """
 
+import gc
 import importlib.util
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
+
+from smartspec.engine.transformers_index import import_indexed
 
 COMPILER = "torch._dynamo"
 _MARKS = ("disable", "allow_in_graph", "assume_constant_result")
@@ -17,8 +22,30 @@ def import_transformers() -> None:
     if "transformers" in sys.modules or COMPILER in sys.modules:
         return
     _defer_compiler()
+    import_indexed()
     _say_there_is_no_distributed()
     import transformers.modeling_utils  # noqa: F401
+
+
+@contextmanager
+def quick_imports() -> Iterator[None]:
+    """Inside the block, what is imported is not searched for garbage, which would be a tenth of the time: it stays.
+    transformers is imported first, as import_transformers does it."""
+    with no_collection():
+        import_transformers()
+        yield
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Inside the block garbage in cycles stays."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 class _Deferred(ModuleType):

@@ -11,25 +11,18 @@ from gguf import GGMLQuantizationType
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
-from smartspec.engine.attention.probe import AttentionCall, probe
 from smartspec.engine.kernels.cpu import native, quantized_linear
 from smartspec.engine.models import half_weights
 from smartspec.engine.models.checkpoint import UnsupportedModelError, locate, map_tensor, read_checkpoint
 from smartspec.engine.models.decoder_layer import describe_layers, fuse_layers
 from smartspec.engine.models.end_of_turn import end_token_ids
+from smartspec.engine.models.examination import examine
+from smartspec.engine.models.findings import Findings, Notes, findings_path, keep_findings, read_findings
 from smartspec.engine.models.fused_pass import fused_pass
 from smartspec.engine.models.fusion import FusedAttention, fuse
 from smartspec.engine.models.half_weights import keep_half_weights
 from smartspec.engine.models.linear import make_linear, pack_linears, pad_small_batches, warm_up
-from smartspec.engine.models.load_check import (
-    Reference,
-    find_difference,
-    independent_length,
-    layer_windows,
-    predictions_of_text,
-    rounding_harm,
-    take_reference,
-)
+from smartspec.engine.models.load_check import find_difference, predictions_of_text, rounding_harm
 from smartspec.engine.models.loaded_model import LoadedModel
 from smartspec.engine.models.quantize import QUANTIZATIONS, TYPES, quantize
 from smartspec.engine.models.quantized import lay_out_by_panels, round_inputs, weight_bytes
@@ -37,10 +30,6 @@ from smartspec.engine.models.quantized import lay_out_by_panels, round_inputs, w
 logger = logging.getLogger(__name__)
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-# Options of an attention call that change nothing for us or that our attention implements; any other must be off.
-KNOWN_ATTENTION_OPTIONS = {
-    "scaling", "dropout", "sliding_window", "position_ids", "use_cache", "is_causal", "logits_to_keep"
-}  # fmt: skip
 # What is tried, in turn, until the model computes what the stock one does: layers in one call, modules fused and
 # linears packed, only linears packed, the stock modules.
 PREPARATIONS = ("layers", "fused", "packed", "stock")
@@ -68,6 +57,7 @@ def load_model(
     torch_dtype = _parse_dtype(dtype, torch_device, has_kernels)
     has_blocks = _parse_quantization(quantization, torch_device, torch_dtype)
     _parse_activations(activations, torch_device)
+    rounds_bf16 = torch_dtype == torch.bfloat16 and activations != "fp32"
     source, files = locate(name)
 
     def read() -> tuple[nn.Module, PreTrainedTokenizerBase]:
@@ -79,25 +69,28 @@ def load_model(
         return model.requires_grad_(False).eval().to(torch_device), tokenizer
 
     model, tokenizer = read()
-    facts, reference = _examine(name, model, tokenizer)
+    path = findings_path(source, files, (dtype, str(torch_device), quantization, activations))
+    known = read_findings(path)
+    if known is not None:
+        return _as_found(known, _facts(name, model, tokenizer, known.shape), model, Path(source), rounds_bf16)
+    notes = Notes()
+    shape, reference = examine(name, model, notes)
+    facts = _facts(name, model, tokenizer, shape)
     for preparation in PREPARATIONS:
         model = read()[0] if model is None else model  # what is replaced is gone: it must not be in memory twice
         try:
-            min_rows = _prepare(model, preparation, Path(source))
-            rounds = torch_dtype == torch.bfloat16 and activations != "fp32" and round_inputs(model, _BF16)
-            describe_layers(model)
-            whole = fused_pass(model) if preparation == "layers" else None
-            loaded = replace(facts, model=model, min_rows=min_rows, fused_pass=whole)
-            loaded = replace(loaded, activations="bfloat16") if rounds else loaded
+            loaded = _prepared(facts, model, preparation, Path(source), rounds_bf16)
             problem = find_difference(loaded, reference)
         except Exception as error:  # modules are transformers': they may raise anything
             problem = f"preparing them fails with {type(error).__name__}: {error}"
+            path = None  # it may have been for want of memory, and go better next time
         if problem is None:
             if activations != "fp32" and has_kernels:
-                loaded = _in_int8(loaded, is_required=activations == "int8")
+                loaded = _in_int8_if_harmless(loaded, is_required=activations == "int8", notes=notes)
+            keep_findings(path, Findings(shape, preparation, loaded.activations == "int8", notes.lines))
             give_back_memory()
             return loaded
-        logger.warning("%s is not served with %s modules: %s", name, preparation, problem)
+        notes.add(f"{name} is not served with {preparation} modules: {problem}")
         loaded = model = None
     raise UnsupportedModelError(f"{name!r} is not supported: even with stock modules {problem}: use another model")
 
@@ -145,68 +138,73 @@ def _parse_activations(activations: str, device: torch.device) -> None:
         raise ValueError(f"activations 'int8' need our kernels for processors, but {reason}: use auto or fp32")
 
 
-def _in_int8(loaded: LoadedModel, *, is_required: bool) -> LoadedModel:
+def _in_int8_if_harmless(loaded: LoadedModel, *, is_required: bool, notes: Notes) -> LoadedModel:
     """The model with the inputs of its linears on blocks rounded to 8 bits, where that is faster and hardly changes its
     logits, or is required. Raises ValueError where it is required and there are no such linears."""
     if not is_required and not quantized_linear.is_int8_fast():
         return loaded
     before = predictions_of_text(loaded)
-    # Rounding what queries and keys are made of would be a third of all that rounding changes.
-    heads = frozenset(module.qkv for module in loaded.model.modules() if isinstance(module, FusedAttention))
-    if not round_inputs(loaded.model, quantized_linear.INT8_TYPES, in_two_terms=heads):
+    rounded = _in_int8(loaded)
+    if rounded is loaded:
         if is_required:
             raise ValueError(
                 f"activations 'int8' need weights of 8 bits or less, {loaded.name!r} has none: use quantization int8 "
                 "or int4, or activations auto"
             )
         return loaded
-    describe_layers(loaded.model)
-    rounded = replace(loaded, activations="int8")
     problem = rounding_harm(before, predictions_of_text(rounded))
     if problem is None:
         return rounded
     if is_required:
-        logger.warning("%s with activations in 8 bits: %s", loaded.name, problem)
+        notes.add(f"{loaded.name} with activations in 8 bits: {problem}")
         return rounded
-    logger.warning("%s is served with activations in fp32: in 8 bits %s", loaded.name, problem)
+    notes.add(f"{loaded.name} is served with activations in fp32: in 8 bits {problem}")
     round_inputs(loaded.model, quantized_linear.INT8_TYPES, terms=0)
     describe_layers(loaded.model)
     return loaded
 
 
-def _examine(name: str, model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> tuple[LoadedModel, Reference]:
-    """What is to be known of the stock model (the model itself left out), and what it computes.
+def _in_int8(loaded: LoadedModel) -> LoadedModel:
+    """The model with the inputs of its linears on blocks rounded to 8 bits; itself where it has none."""
+    # Rounding what queries and keys are made of would be a third of all that rounding changes.
+    heads = frozenset(module.qkv for module in loaded.model.modules() if isinstance(module, FusedAttention))
+    if not round_inputs(loaded.model, quantized_linear.INT8_TYPES, in_two_terms=heads):
+        return loaded
+    describe_layers(loaded.model)
+    return replace(loaded, activations="int8")
 
-    Raises UnsupportedModelError where our attention cannot take its attention's place.
-    """
-    try:
-        logits, calls = probe(model)
-        _check_attention(name, model, calls)
-        max_model_len, reason = _max_model_len(name, model, logits, calls)
-        reference = take_reference(model, logits.shape[-1], max_model_len, calls)
-    except UnsupportedModelError:
-        raise
-    except Exception as error:  # modules are transformers': they may raise anything
-        problem = f"a pass of the stock model fails with {type(error).__name__}: {error}"
-        raise _unsupported(name, model, problem) from error
-    facts = LoadedModel(
+
+def _facts(name: str, model: nn.Module, tokenizer: PreTrainedTokenizerBase, shape: dict) -> LoadedModel:
+    """What is to be known of a model before its modules are replaced; the model itself is left out."""
+    return LoadedModel(
         name=name,
         model=None,
         tokenizer=tokenizer,
-        num_layers=len(calls),
-        num_heads=calls[0].query.shape[1],
-        num_kv_heads=calls[0].key.shape[1],
-        head_dim=calls[0].key.shape[3],
-        windows=layer_windows(calls),
-        vocab_size=logits.shape[-1],
-        max_model_len=max_model_len,
-        max_model_len_reason=reason,
         eos_token_ids=end_token_ids(model, tokenizer),
         dtype=model.dtype,
         device=model.device,
         weight_bytes=weight_bytes(model),
+        **shape | {"windows": tuple(shape["windows"])},
     )
-    return facts, reference
+
+
+def _as_found(known: Findings, facts: LoadedModel, model: nn.Module, folder: Path, rounds_bf16: bool) -> LoadedModel:
+    """The model as an earlier load of it has found that it may be served."""
+    for note in known.notes:
+        logger.warning(note)
+    loaded = _prepared(facts, model, known.preparation, folder, rounds_bf16)
+    give_back_memory()
+    return _in_int8(loaded) if known.rounds_to_int8 else loaded
+
+
+def _prepared(facts: LoadedModel, model: nn.Module, preparation: str, folder: Path, rounds_bf16: bool) -> LoadedModel:
+    """The model with its modules replaced. rounds_bf16: inputs of linears on bfloat16 may be rounded to that."""
+    min_rows = _prepare(model, preparation, folder)
+    rounds = rounds_bf16 and round_inputs(model, _BF16)
+    describe_layers(model)
+    whole = fused_pass(model) if preparation == "layers" else None
+    activations = "bfloat16" if rounds else facts.activations
+    return replace(facts, model=model, min_rows=min_rows, fused_pass=whole, activations=activations)
 
 
 def _prepare(model: nn.Module, preparation: str, folder: Path) -> int:
@@ -261,41 +259,3 @@ def _own_parameters(model: nn.Module, mapped: nn.Parameter | None) -> None:
     for parameter in model.parameters():
         if parameter is not mapped and parameter.device.type == "cpu":
             parameter.data = parameter.data.clone()
-
-
-def _check_attention(name: str, model: nn.Module, calls: list[AttentionCall]) -> None:
-    """Our cache holds keys and values of one shape per layer, and our attention knows causal and sliding windows."""
-    num_layers = model.config.get_text_config().num_hidden_layers
-    options = {key for call in calls for key, value in call.options.items() if value is not None and value is not False}
-    problem = None
-    if sorted(call.module.layer_idx for call in calls) != list(range(num_layers)):
-        problem = f"its {num_layers} layers call the attention interface of transformers {len(calls)} times"
-    elif any(call.key.shape != calls[0].key.shape or call.value.shape != calls[0].key.shape for call in calls):
-        problem = "its layers or its keys and values differ in shape"
-    elif options - KNOWN_ATTENTION_OPTIONS:
-        problem = f"its attention uses {', '.join(sorted(options - KNOWN_ATTENTION_OPTIONS))}"
-    elif any("attention_plan" not in call.options for call in calls):
-        problem = "its attention does not pass keyword arguments on to the attention interface"
-    elif any(not getattr(call.module, "is_causal", True) for call in calls):
-        problem = "its attention is not causal"
-    elif not all(call.has_known_mask for call in calls):
-        problem = "its attention masks are neither causal nor sliding windows"
-    if problem:
-        raise _unsupported(name, model, problem)
-
-
-def _unsupported(name: str, model: nn.Module, problem: str) -> UnsupportedModelError:
-    return UnsupportedModelError(f"{name!r} ({type(model).__name__}) is not supported: {problem}: use another model")
-
-
-def _max_model_len(name: str, model: nn.Module, logits: torch.Tensor, calls: list[AttentionCall]) -> tuple[int, str]:
-    """Positions the model can be served with, and what they are. logits, calls: what a probe of it gave."""
-    length = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    if length is None:
-        raise _unsupported(name, model, "its config names no max_position_embeddings")
-    independent = independent_length(model, int(length), logits, calls)
-    if independent == length:
-        return independent, LoadedModel.max_model_len_reason
-    reason = "the positions beyond which one request would change the rotary factors of all others in its batch"
-    logger.warning("%s is served up to %d tokens, %s", name, independent, reason)
-    return independent, reason

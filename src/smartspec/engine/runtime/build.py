@@ -27,6 +27,7 @@ from smartspec.engine.drafting.head_kinds import HEADS
 from smartspec.engine.drafting.shipped_datastore import datastore_folder
 from smartspec.engine.drafting.source import DrafterSource, PreparedDrafter
 from smartspec.engine.drafting.with_ngrams import WithNgrams
+from smartspec.engine.kernels.cpu import native, quantized_linear
 from smartspec.engine.models.chat_templates import choose_template
 from smartspec.engine.models.checkpoint import claimed_positions, locate
 from smartspec.engine.models.end_of_turn import template_end
@@ -37,6 +38,7 @@ from smartspec.engine.runtime.config import BLOCK_SIZE, EngineConfig
 from smartspec.engine.runtime.decision_log import DecisionLog
 from smartspec.engine.runtime.drafter_kinds import kind_of_drafter, may_draw, prepare_drafter
 from smartspec.engine.runtime.executor import LiveExecutor
+from smartspec.engine.runtime.free_cores import FreeCores
 from smartspec.engine.runtime.kernel_report import kernel_report
 from smartspec.engine.runtime.profile import (
     cache_path,
@@ -102,7 +104,9 @@ def build_engine(config: EngineConfig, report: Callable[[str], None] = lambda te
         max_model_len=models.target.max_len,
         max_draft_tokens=config.max_draft_tokens,
     )
-    executor = LiveExecutor(models.target, drafters, config.measures_divergence, config.forced_acceptance)
+    # torch's own operators may round otherwise on another number of threads, our kernels do not.
+    free_cores = None if models.target.loaded.fused_pass is None else FreeCores()
+    executor = LiveExecutor(models.target, drafters, config.measures_divergence, config.forced_acceptance, free_cores)
     brain = controller if config.strict else SafeController(controller, logger.exception)
     core = EngineCore(scheduler, executor, brain)
     loaded = models.target.loaded
@@ -112,6 +116,8 @@ def build_engine(config: EngineConfig, report: Callable[[str], None] = lambda te
         note_drift(path, latency.drift, logger.warning)
 
     def measure_again(interrupted: Callable[[], bool]) -> None:
+        if free_cores is not None:
+            free_cores.use_all()  # what a profile is for
         if not could_be_better(models.target, models.profiled, config.max_batch):
             return
         scheduler.start_over()  # cached prefixes are overwritten
@@ -169,6 +175,9 @@ def load_models(config: EngineConfig, report: Callable[[str], None] = lambda tex
     _check_before_loading(config)
     folder = datastore_folder(config.datastore, config.model) if {*READERS} & {*config.active_drafters} else None
     datastore = None if folder is None else Datastore(folder)
+
+    if not native.is_compiled(quantized_linear.LIBRARY):
+        report("compiling kernels, about half a minute, once per machine")
 
     def load(name: str, what: str = "draft model ") -> LoadedModel:
         report(f"loading {what}{name}")

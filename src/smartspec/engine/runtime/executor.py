@@ -16,6 +16,7 @@ from smartspec.core.request import Request
 from smartspec.engine.attention.ragged import Segment
 from smartspec.engine.attention.tree_mask import tree_mask
 from smartspec.engine.models.model_runner import ModelRunner
+from smartspec.engine.runtime.free_cores import FreeCores
 from smartspec.engine.sampling.divergence import divergences
 from smartspec.engine.sampling.forced_acceptance import verify_forced
 from smartspec.engine.sampling.logprobs import prompt_logprobs
@@ -28,7 +29,8 @@ class LiveExecutor:
     """Runs what a step decides, and measures it. Implements core.engine_core.Executor.
 
     drafters: in the order of their numbers. measures_divergence: for policies that need it in Outcome.extras.
-    forced_acceptance: see sampling.forced_acceptance, None for verification by the target.
+    forced_acceptance: see sampling.forced_acceptance, None for verification by the target. free_cores: sets the threads
+    of passes, None for always the same.
     """
 
     def __init__(
@@ -37,8 +39,10 @@ class LiveExecutor:
         drafters: tuple[Drafter, ...] = (),
         measures_divergence: bool = False,
         forced_acceptance: float | None = None,
+        free_cores: FreeCores | None = None,
     ):
         self.runner, self._measures_divergence = runner, measures_divergence
+        self._free_cores = free_cores
         self._is_forced = forced_acceptance is not None
         self._verify = verify if forced_acceptance is None else partial(verify_forced, forced_acceptance)
         self.drafters = drafters
@@ -54,6 +58,8 @@ class LiveExecutor:
 
     def begin_step(self, batch: Batch, now: float) -> tuple[DrafterQuery, ...]:
         self._step_began, self._was_queried = now, False
+        if self._free_cores is not None:
+            self._free_cores.adapt(now)
         self.runner.apply(batch.memory_ops)
         for drafter in self.drafters:
             drafter.begin_step(batch)

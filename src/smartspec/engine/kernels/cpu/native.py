@@ -64,6 +64,25 @@ def load_kernels(name: str) -> Kernels:
     return Kernels(library, f"{library.compiler().decode()} for {library.instruction_set().decode()}")
 
 
+def is_compiled(name: str) -> bool:
+    """Whether a start compiles nothing of name.c: it lies there, or cannot be compiled."""
+    source = Path(__file__).with_name(f"{name}.c")
+    try:
+        compiler_command()
+        return any(map(_is_usable, _folder().glob(f"{source.stem}-{_key(source)}-*.so")))
+    except (KernelsUnavailable, OSError):
+        return True
+
+
+@functools.cache
+def key(name: str) -> str:
+    """Hash of all that the kernels of name.c depend on, "" where that cannot be said."""
+    try:
+        return _key(Path(__file__).with_name(f"{name}.c"))
+    except (KernelsUnavailable, OSError):
+        return ""
+
+
 def why_not(name: str, device: torch.device, dtype: torch.dtype) -> str | None:
     """Why the kernels of name.c do not run on such tensors, None where they do."""
     if device.type != "cpu":

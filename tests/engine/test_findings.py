@@ -1,0 +1,129 @@
+"""What a load has found out about a model is used by the next one of the same, and by no other."""
+
+import logging
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from saved_models import save_model
+
+from smartspec.engine.attention.ragged import Segment
+from smartspec.engine.models import fusion, load
+from smartspec.engine.models.fusion import FusedMLP
+from smartspec.engine.models.load import load_model
+from smartspec.engine.models.loaded_model import LoadedModel
+from smartspec.engine.models.model_runner import ModelRunner
+
+TEXT = np.arange(3, 30, dtype=np.int32)
+
+
+class Loads:
+    """Of models in a folder, with a cache of their own. num_examined counts the stock models that were examined."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path):
+        self.model, self.cache, self.num_examined = save_model(folder / "model"), folder / "cache", 0
+        monkeypatch.setenv("SMARTSPEC_CACHE", str(self.cache))
+        monkeypatch.setattr(load, "examine", self._examine)
+
+    def _examine(self, *args, examine=load.examine):
+        self.num_examined += 1
+        return examine(*args)
+
+    def __call__(self, **options) -> LoadedModel:
+        return load_model(str(self.model), device="cpu", **options)
+
+    @property
+    def files(self) -> list[Path]:
+        return sorted((self.cache / "findings").glob("*.json"))
+
+
+@pytest.fixture
+def loads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Loads:
+    return Loads(monkeypatch, tmp_path)
+
+
+def logits(loaded: LoadedModel) -> torch.Tensor:
+    return ModelRunner(loaded, num_slots=1, max_len=48).forward([Segment(0, 0, TEXT, len(TEXT))])
+
+
+@pytest.mark.parametrize("options", [{}, {"quantization": "int8"}, {"quantization": "int8", "activations": "fp32"}])
+def test_a_second_load_is_like_the_first_and_examines_nothing(loads: Loads, options: dict):
+    first, second = loads(**options), loads(**options)
+    assert loads.num_examined == 1 and len(loads.files) == 1
+    for name in ("num_layers", "num_heads", "num_kv_heads", "head_dim", "windows", "vocab_size", "max_model_len",
+                 "max_model_len_reason", "eos_token_ids", "min_rows", "activations", "weight_bytes"):  # fmt: skip
+        assert getattr(second, name) == getattr(first, name), name
+    assert (second.fused_pass is None) == (first.fused_pass is None)
+    assert torch.equal(logits(first), logits(second))
+
+
+def test_another_model_in_its_place_is_examined(loads: Loads):
+    loads()
+    weights = loads.model / "model.safetensors"
+    facts, content = weights.stat(), bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    os.utime(weights, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+    loads()
+    assert loads.num_examined == 2
+
+
+def test_other_options_and_another_engine_are_examined(loads: Loads, monkeypatch: pytest.MonkeyPatch):
+    loads()
+    loads(activations="fp32")
+    monkeypatch.setattr("smartspec.engine.models.findings._engine_digest", lambda: "of another source")
+    loads()
+    assert loads.num_examined == 3
+
+
+@pytest.mark.parametrize("spoil", [lambda text: "", lambda text: text[:-9], lambda text: text.replace("4", "8")])
+def test_damaged_findings_are_made_anew(loads: Loads, caplog, spoil):
+    loads()
+    (file,) = loads.files
+    file.write_text(spoil(file.read_text()))
+    with caplog.at_level(logging.WARNING):
+        loads()
+    assert loads.num_examined == 2 and "unusable" in caplog.text
+    loads()
+    assert loads.num_examined == 2
+
+
+def test_findings_that_others_could_write_are_not_used(loads: Loads):
+    loads()
+    loads.files[0].chmod(0o666)
+    loads()
+    assert loads.num_examined == 2
+
+
+def test_where_nothing_can_be_kept_a_load_goes_on(loads: Loads, caplog):
+    loads.cache.mkdir()
+    (loads.cache / "findings").write_text("in the way")
+    with caplog.at_level(logging.WARNING):
+        assert loads().num_layers == 3
+    assert "could not be stored" in caplog.text
+
+
+def test_what_was_said_is_said_again(loads: Loads, monkeypatch: pytest.MonkeyPatch, caplog):
+    forward = FusedMLP.forward
+    monkeypatch.setattr(FusedMLP, "forward", lambda self, x: forward(self, x) * 1.5)
+    monkeypatch.setattr(fusion, "close", lambda a, b: True)
+    first = loads()
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        second = loads()
+    assert loads.num_examined == 1
+    assert "not served with fused modules: its logits differ" in caplog.text
+    assert [type(m) for m in second.model.modules()] == [type(m) for m in first.model.modules()]
+
+
+def test_a_failure_is_not_kept(loads: Loads, monkeypatch: pytest.MonkeyPatch):
+    def fail(model) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(load, "fuse", fail)
+        loads()
+    assert not loads.files
+    assert loads().fused_pass is not None
