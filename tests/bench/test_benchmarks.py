@@ -17,7 +17,7 @@ COMMANDS = {
     "gpu_bundle": {""},
     "gpu_check": {""},
     "models": {"architectures", "gguf", "perplexity"},
-    "peers": {"first-token", "throughput"},
+    "peers": {"first-token", "throughput", "neighbours"},
     "policies": {"ablation", "hosts", "mixtures", "profile", "traces", "trees"},
     "reliability": {"abuse", "page", "seeds", "stress"},
     "simulator": {""},

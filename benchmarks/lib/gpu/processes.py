@@ -17,8 +17,9 @@ def run_job(name: str, limit: float, results: Results, work: Callable[[], None])
     sys.stdout.flush()
     pid = os.fork()
     if pid == 0:
-        os.setsid()
+        os.setpgid(0, 0)
         _work_and_leave(name, results, work)
+    os.setpgid(pid, pid)  # here too: the limit may be over before the child has come so far
     status = None
     while status is None:
         ended, code = os.waitpid(pid, os.WNOHANG)
