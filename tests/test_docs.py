@@ -20,7 +20,7 @@ import typer
 
 from smartspec.cli.main import _build_app
 from smartspec.control import Controller, CostCurve, DrafterSpec, LatencyModel
-from smartspec.control.policy_names import POLICIES
+from smartspec.control.policy_names import POLICIES, published_policies
 from smartspec.core.engine_core import EngineCore
 from smartspec.drafters.drafter_names import MODEL_FREE_DRAFTERS
 from smartspec.server.live.metrics import ServerMetrics
@@ -34,12 +34,14 @@ SOURCE = ROOT / "src" / "smartspec"
 DOCS = ROOT / "docs"
 BENCHMARKS = ROOT / "benchmarks"
 PAGES = [
-    *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY", "benchmarks/README")),
+    *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY", "benchmarks/README", "lab/README")),
     *sorted(DOCS.rglob("*.md")),
 ]
 GENERATED = [DOCS / "models.md", DOCS / "results" / "ablation.md", DOCS / "results" / "traces.md"]
 WRITTEN = [page for page in [*PAGES, ROOT / "CHANGELOG.md"] if page not in GENERATED]
-CODE = sorted(path for path in SOURCE.rglob("*") if path.suffix in (".py", ".c", ".h"))
+CODE = sorted(
+    path for folder in (SOURCE, ROOT / "lab") for path in folder.rglob("*") if path.suffix in (".py", ".c", ".h")
+)
 TUTORIAL = DOCS / "extend.md"  # mostly code
 RESULTS = [page for page in WRITTEN if page.parent == DOCS / "results"]
 GUIDES = [page for page in WRITTEN if page.parent == DOCS and page != TUTORIAL]
@@ -221,7 +223,7 @@ def test_a_page_is_wrapped_and_has_the_fields_words(page):
     assert not private_words(text)
 
 
-@pytest.mark.parametrize("path", CODE, ids=lambda path: str(path.relative_to(SOURCE)))
+@pytest.mark.parametrize("path", CODE, ids=page_id)
 def test_the_code_has_the_fields_words(path):
     assert not PRIVATE_WORDS.findall(prose_of(path))
 
@@ -338,15 +340,15 @@ def test_the_walk_of_a_request_has_the_order_of_a_step():
 
 def test_every_policy_is_in_the_table_of_the_field_and_every_published_one_has_its_idea():
     ours = {"goodput", "fair", "off"}
-    named = {name.partition(":")[0] for name in first_cells("policies.md", "The field")}
-    assert named == {*POLICIES, "fixed", "uniform", "perfect-estimates"}
+    named = {name.partition(":")[0] for name in first_cells("../lab/README.md", "The field")}
+    assert named == {*POLICIES, *published_policies(), "fixed", "uniform", "perfect-estimates"}
     policies = (DOCS / "methods.md").read_text().partition("\n## Ways to draft\n")[0]
     ideas = {
         name for names in re.findall(r"^\* \*\*([^*]+?)\.?\*\*", policies, re.MULTILINE) for name in names.split(", ")
     }
-    assert set(POLICIES) - ours == ideas
+    assert {*POLICIES, *published_policies()} - ours == ideas
 
 
 def test_every_drafter_is_in_the_table_of_drafters():
-    named = {name.partition(":")[0] for name in first_cells("policies.md", "The drafters")}
+    named = {name.partition(":")[0] for name in first_cells("../lab/README.md", "The drafters")}
     assert named == {*MODEL_FREE_DRAFTERS, *KINDS, "eagle", "self", "exit", "MODEL"}

@@ -10,7 +10,6 @@ from time import perf_counter
 
 import numpy as np
 
-from smartspec.control.baselines.perfect_estimates import PerfectEstimates
 from smartspec.control.controller import Controller
 from smartspec.control.goodput.policy import Goodput
 from smartspec.control.latency.model import LatencyModel
@@ -23,6 +22,7 @@ from smartspec.drafters.drafter_names import model_free_drafter
 from smartspec.sim.executor import SimExecutor
 from smartspec.sim.fleet import ROUTERS, Fleet, Replica, Run
 from smartspec.sim.parallel import ParallelExecutor
+from smartspec.sim.perfect_estimates import PerfectEstimates
 from smartspec.sim.replay.recorded_log import RecordedLog
 from smartspec.sim.scenario import Scenario, is_log
 from smartspec.sim.static_load import Phase, StaticLoad, StaticLog

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from smartspec.control.baselines.baseline import even_view
+from smartspec.control.baselines.batch_table import even_view
 from smartspec.control.latency.nnls import solve_nnls
 from smartspec.control.policy import Estimates
 

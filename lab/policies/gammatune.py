@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from smartspec.control.baselines.baseline import cut_stragglers, usual_model
-from smartspec.control.baselines.hf import stop_below
-from smartspec.control.baselines.request_table import RequestTable
+from lab.policies.baseline import cut_stragglers, usual_model
+from lab.policies.hf import stop_below
+from lab.policies.request_table import RequestTable
 from smartspec.control.policy import Estimates, Policy, plan_of_lengths
 from smartspec.control.records import BatchView, Outcome, Plan
 

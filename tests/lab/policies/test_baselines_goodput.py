@@ -5,9 +5,9 @@ import pytest
 from baseline_cases import K, make_estimates, make_latency, make_view, run_step
 from factories import learn, make_outcome
 
+from lab.policies.linear_latency import LinearLatency
+from lab.policies.smartspec import SmartSpecPaper, SmartSpecRequest, batch_goodput, proportional_split
 from smartspec.control.baselines.batch_table import BatchTable, best_length
-from smartspec.control.baselines.linear_latency import LinearLatency
-from smartspec.control.baselines.smartspec import SmartSpecPaper, SmartSpecRequest, batch_goodput, proportional_split
 from smartspec.control.latency.model import CostCurve, LatencyModel
 from smartspec.control.policy import no_drafts
 

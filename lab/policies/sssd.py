@@ -3,8 +3,8 @@ from the authors' code, model_free_utils.py of huawei-csl/sglang-sssd)."""
 
 import numpy as np
 
-from smartspec.control.baselines.adaserve import knee
-from smartspec.control.baselines.baseline import trees_of
+from lab.policies.adaserve import knee
+from lab.policies.baseline import trees_of
 from smartspec.control.policy import Estimates, Policy, no_drafts
 from smartspec.control.records import BatchView, Plan
 

@@ -12,8 +12,8 @@ from collections import deque
 
 import numpy as np
 
-from smartspec.control.baselines.linear_latency import LinearLatency
-from smartspec.control.baselines.request_table import RequestTable
+from lab.policies.linear_latency import LinearLatency
+from lab.policies.request_table import RequestTable
 from smartspec.control.policy import Estimates, Policy, length_caps, model_free_first, no_drafts, plan_of_lengths
 from smartspec.control.records import BatchView, Outcome, Plan
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from smartspec.control.baselines.baseline import trees_of
+from lab.policies.baseline import trees_of
 from smartspec.control.policy import Estimates, Policy
 from smartspec.control.records import BatchView, Plan, StopRule
 

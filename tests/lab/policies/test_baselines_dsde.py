@@ -3,7 +3,7 @@ import pytest
 from baseline_cases import K, make_estimates, make_view
 from factories import learn, make_outcome
 
-from smartspec.control.baselines.dsde import WINDOW, Dsde, instability, request_bounds, rule_length, weighted_variances
+from lab.policies.dsde import WINDOW, Dsde, instability, request_bounds, rule_length, weighted_variances
 from smartspec.control.policy import no_drafts
 
 LONG = 20

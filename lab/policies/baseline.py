@@ -1,21 +1,11 @@
-"""What several of the published baselines need: a batch to profile with, the straggler cut, trees of one size."""
+"""What several of the published policies need: the straggler cut, and trees of one size."""
 
 from dataclasses import replace
 
 import numpy as np
 
 from smartspec.control.policy import Estimates, model_free_first, plan_of_lengths
-from smartspec.control.records import BatchView, DrafterView, Plan
-
-
-def even_view(num_rows: int, context_tokens: int, num_drafters: int = 0) -> BatchView:
-    """A decode batch of equally long requests without prefill, as an offline profile would run it; no draft KV lags."""
-    return BatchView(
-        request_ids=np.arange(num_rows),
-        context_tokens=np.full(num_rows, context_tokens),
-        max_draft_tokens=np.full(num_rows, context_tokens),
-        drafters=(DrafterView(np.full(num_rows, context_tokens)),) * num_drafters,
-    )
+from smartspec.control.records import BatchView, Plan
 
 
 def cut_stragglers(lengths: np.ndarray, is_counted: np.ndarray) -> np.ndarray:

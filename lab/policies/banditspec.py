@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 
-from smartspec.control.baselines.bandit import seconds_per_token
+from lab.policies.bandit import seconds_per_token
 from smartspec.control.policy import Estimates, Policy, plan_of_lengths
 from smartspec.control.records import BatchView, Outcome, Plan
 

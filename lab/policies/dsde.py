@@ -3,8 +3,8 @@ authors' code, vllm/spec_decode/dynamic_scheduler.py of their fork)."""
 
 import numpy as np
 
-from smartspec.control.baselines.baseline import cut_stragglers, usual_model
-from smartspec.control.baselines.request_table import RequestTable
+from lab.policies.baseline import cut_stragglers, usual_model
+from lab.policies.request_table import RequestTable
 from smartspec.control.policy import Estimates, Policy, plan_of_lengths
 from smartspec.control.records import BatchView, Outcome, Plan
 

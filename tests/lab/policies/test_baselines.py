@@ -6,13 +6,15 @@ from baseline_cases import ALL_POLICIES, K, make_estimates, make_view, new_polic
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from smartspec.control.baselines.adaserve import AdaServe, path_probabilities
-from smartspec.control.baselines.baseline import cut_stragglers
-from smartspec.control.baselines.perfect_estimates import PerfectEstimates
-from smartspec.control.baselines.request_table import RequestTable
+from lab.policies import PARAMETERS
+from lab.policies.adaserve import AdaServe, path_probabilities
+from lab.policies.baseline import cut_stragglers
+from lab.policies.request_table import RequestTable
 from smartspec.control.policy import Estimates, plan_of_lengths
-from smartspec.control.policy_names import PARAMETERS, parse_policy
+from smartspec.control.policy_names import PARAMETERS as OURS
+from smartspec.control.policy_names import parse_policy
 from smartspec.control.records import Drafted, DrafterSpec
+from smartspec.sim.perfect_estimates import PerfectEstimates
 
 PER_REQUEST = ("smartspec-request", "hf", "smoothed-length", "gammatune", "dsde", "adaedl", "adaserve")
 rows = st.lists(st.tuples(st.integers(0, K + 2), st.integers(0, K + 3)), min_size=0, max_size=12)
@@ -79,9 +81,9 @@ def test_what_is_known_of_requests_is_dropped_with_them(name):
     assert len(policy._requests) == 0
 
 
-@pytest.mark.parametrize("name", PARAMETERS)
+@pytest.mark.parametrize("name", [*OURS, *PARAMETERS])
 def test_numbers_after_names_are_taken_or_refused_with_their_range(name):
-    _, least, largest = PARAMETERS[name]
+    _, least, largest, *_ = (OURS | PARAMETERS)[name]
     for value in (least, largest):
         parse_policy(f"{name}:{value}", K)
     for bad in ("", "x", "nan", str(least - 1), str(largest + 1)):

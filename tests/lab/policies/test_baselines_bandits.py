@@ -7,8 +7,8 @@ import pytest
 from baseline_cases import K, make_estimates, make_view
 from factories import learn, make_outcome
 
-from smartspec.control.baselines.banditspec import BanditSpec
-from smartspec.control.baselines.nightjar import Arms, Nightjar, switch_seconds
+from lab.policies.banditspec import BanditSpec
+from lab.policies.nightjar import Arms, Nightjar, switch_seconds
 from smartspec.control.records import StepSeconds
 
 

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from smartspec.control.baselines.baseline import even_view, trees_of
-from smartspec.control.baselines.request_table import RequestTable
+from lab.policies.baseline import trees_of
+from lab.policies.request_table import RequestTable
+from smartspec.control.baselines.batch_table import even_view
 from smartspec.control.policy import Estimates, Latency, Policy, no_drafts
 from smartspec.control.records import MAX_TREE_NODES, BatchView, Drafted, Outcome, Plan
 

@@ -6,12 +6,12 @@ import pytest
 from baseline_cases import K, draft, make_estimates, make_view, run_step
 from factories import learn, make_outcome
 
-from smartspec.control.baselines.adaedl import AdaEdl, acceptance_bound
-from smartspec.control.baselines.gammatune import GammaTune
-from smartspec.control.baselines.hf import HuggingFace
-from smartspec.control.baselines.sglang_ema import SglangEma, Tracker
-from smartspec.control.baselines.smoothed_length import SmoothedLength
-from smartspec.control.baselines.specdecpp import SpecDecPlusPlus
+from lab.policies.adaedl import AdaEdl, acceptance_bound
+from lab.policies.gammatune import GammaTune
+from lab.policies.hf import HuggingFace
+from lab.policies.sglang_ema import SglangEma, Tracker
+from lab.policies.smoothed_length import SmoothedLength
+from lab.policies.specdecpp import SpecDecPlusPlus
 from smartspec.control.policy import no_drafts
 
 LONG = 32

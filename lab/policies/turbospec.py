@@ -5,7 +5,7 @@ from collections import deque
 
 import numpy as np
 
-from smartspec.control.baselines.smartspec import REQUEST_INTERVAL, REQUEST_WINDOW, SmartSpecPaper
+from lab.policies.smartspec import REQUEST_INTERVAL, REQUEST_WINDOW, SmartSpecPaper
 from smartspec.control.records import Outcome, Plan
 
 START = 0.7

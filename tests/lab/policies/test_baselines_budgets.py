@@ -9,8 +9,8 @@ from drafter_cases import LOOKUP, found, lagging
 from factories import learn, make_outcome
 from factories import make_view as view_of
 
-from smartspec.control.baselines.sssd import Sssd, branch_length, token_budget
-from smartspec.control.baselines.turbospec import TurboSpec
+from lab.policies.sssd import Sssd, branch_length, token_budget
+from lab.policies.turbospec import TurboSpec
 from smartspec.control.policy import Estimates
 from smartspec.control.policy_names import parse_policy
 from smartspec.control.records import DrafterSpec

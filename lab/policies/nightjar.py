@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from smartspec.control.baselines.bandit import batch_class, seconds_per_token
+from lab.policies.bandit import batch_class, seconds_per_token
 from smartspec.control.policy import Estimates, Policy, model_free_first, plan_of_lengths
 from smartspec.control.records import BatchView, Outcome, Plan, with_fields
 

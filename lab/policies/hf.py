@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from smartspec.control.baselines.request_table import RequestTable
+from lab.policies.request_table import RequestTable
 from smartspec.control.policy import Estimates, Policy, plan_of_lengths
 from smartspec.control.records import BatchView, Outcome, Plan, StopRule
 
