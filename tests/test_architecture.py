@@ -19,7 +19,7 @@ LAYERS = {
     "workload": set(),
     "engine": {"control", "core", "drafters"},
     "server": {"control", "core", "engine"},
-    "train": {"control", "core", "drafters", "engine", "workload"},
+    "texts": {"drafters", "engine"},
     "sim": {"control", "core", "drafters", "workload"},
     "bench": {"workload", "sim"},
     "report": {"control", "core", "drafters", "workload", "sim", "bench"},
@@ -39,7 +39,7 @@ LIBRARIES = {
         "numpy", "fastapi", "starlette", "pydantic", "pydantic_core", "uvicorn", "prometheus_client", "jinja2",
         "llguidance", "opentelemetry",
     },
-    "train": {"numpy", "torch", "transformers", "safetensors", "datasets"},
+    "texts": {"numpy", "transformers"},
     "bench": {"numpy", "httpx", "matplotlib", "rich"},
     "report": {"numpy", "httpx", "matplotlib", "rich", "jinja2"},
     "vllm_plugin": {"numpy", "vllm", "prometheus_client"},
@@ -63,12 +63,12 @@ ORDER = {
     ),
     "server": ("__init__", "http", "live", "structured", "openai", "anthropic", "reasoning", "openapi", "app"),
     "sim": (
-        "settings", "perfect_estimates", "world", "replay", "executor", "parallel", "fleet", "static_load", "scenario",
+        "settings", "perfect_estimates", "world", "replay", "executor", "fleet", "static_load", "scenario",
         "simulation", "controller_time", "length_table", "__init__",
     ),
 }  # fmt: skip
 MAX_LINES, MAX_ARGUMENTS = 60, 8
-MAX_SOURCE_LINES = 45_000  # of Python; the goal is 34,000
+MAX_SOURCE_LINES = 42_000  # of Python; the goal is 34,000
 TORCH_FREE = ("control", "core", "drafters", "workload", "sim")
 
 

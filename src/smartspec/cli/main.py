@@ -1,13 +1,19 @@
 """`smartspec`: the commands. Heavy imports happen inside them, so that --help is quick."""
 
 import sys
+from collections.abc import Callable
 from typing import Annotated
 
 
 def main() -> None:
     """Console entry. Exit codes: 0 done, 2 for what the caller can set right, with one line saying what."""
+    run(_build_app())
+
+
+def run(app: Callable[[], None]) -> None:
+    """Call a typer app; exit codes as those of main."""
     try:
-        _build_app()()
+        app()
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] == "smartspec":
             raise
@@ -34,7 +40,6 @@ def _build_app():
     from smartspec.cli.report import report
     from smartspec.cli.serve import serve
     from smartspec.cli.simulate import simulate
-    from smartspec.cli.train_drafter import train_drafter
     from smartspec.cli.vllm import vllm_app
     from smartspec.cli.why import why
 
@@ -56,7 +61,7 @@ def _build_app():
         pass
 
     app.command(context_settings=VARIABLES)(serve)
-    for command in (generate, bench, profile, doctor, simulate, replay, report, why, export, train_drafter):
+    for command in (generate, bench, profile, doctor, simulate, replay, report, why, export):
         app.command()(command)
     app.add_typer(datastore_app(), name="datastore")
     app.add_typer(vllm_app(), name="vllm")

@@ -84,7 +84,7 @@ class ScenarioSettings:
     host: Annotated[
         str,
         Setting(
-            "What the target runs on: plain accelerators; memory-side or papi; offloaded-experts or "
+            "What the target runs on: plain accelerators; or, of the lab, memory-side or papi; offloaded-experts or "
             "prefetched-experts; expert-parallel or speculative-moe; loongserve; block-chain or blockllm."
         ),
     ] = "plain"
