@@ -62,7 +62,7 @@ ORDER = {
         "__init__", "cache_folder", "transformers_index", "import_transformers", "kernels", "attention", "models",
         "sampling", "drafting", "text", "runtime",
     ),
-    "server": ("__init__", "http", "live", "structured", "openai", "anthropic", "reasoning", "openapi", "app"),
+    "server": ("__init__", "http", "live", "structured", "openai", "anthropic", "openapi", "app"),
     "sim": (
         "settings", "perfect_estimates", "world", "replay", "executor", "fleet", "static_load", "scenario",
         "simulation", "controller_time", "length_table", "__init__",

@@ -41,6 +41,16 @@ def test_without_the_repository_a_sentence_says_where_they_are(name, status, tmp
     assert ("goodput" in found.stdout) == (status == 0)
 
 
+def test_hosts_draftings_and_routes_are_named_likewise(tmp_path):
+    for options in (["--host", "papi"], ["--drafting", "parallel", "--draft-model", "llama-3.2-1b"]):
+        command = [*SIMULATE, "fixed:1", *options]
+        assert run(ROOT, *command).returncode == 0
+        missing = run(tmp_path, *command)
+        assert missing.returncode == 2 and "the repository's lab" in missing.stderr
+    refused = run(tmp_path, "smartspec", "serve", "--speculator", "small")
+    assert refused.returncode == 2 and "reasoning steps is in the repository's lab" in refused.stderr
+
+
 def test_a_folder_of_that_name_that_is_another_is_no_lab(tmp_path):
     (tmp_path / "lab").mkdir()
     (tmp_path / "lab" / "__init__.py").write_text("")

@@ -143,7 +143,7 @@ def test_signals_that_are_not_finite_are_refused(folder):
 
 
 def test_texts_of_this_repository_are_readable():
-    data = Path(__file__).parents[2] / "training" / "smollm2-135m-instruct"
+    data = Path(__file__).parents[3] / "training" / "smollm2-135m-instruct"
     paths = shard_paths(data)
     assert [int(path.stem) for path in paths] == list(range(len(paths)))
     assert all(tokenizer_of(path) == "" or len(tokenizer_of(path)) == 64 for path in paths)

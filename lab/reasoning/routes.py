@@ -8,15 +8,15 @@ from collections.abc import AsyncIterator
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 
+from lab.reasoning.body import MAX_TOKENS, ReasoningBody
+from lab.reasoning.methods import LARGE, SCORE_TASK, SMALL, Pair, Step, spec_reason, speculative_thinking
+from lab.reasoning.writer import Writer
 from smartspec.core.origin import Origin
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.engine.runtime.async_engine import AsyncEngine
 from smartspec.server.http.parsing import BodyParser
 from smartspec.server.openai.calls import CLIPPED_HEADER, NO_LIMIT, check_model
 from smartspec.server.openai.prompts import PromptReader
-from smartspec.server.reasoning.body import MAX_TOKENS, ReasoningBody
-from smartspec.server.reasoning.methods import LARGE, SCORE_TASK, SMALL, Pair, Step, spec_reason, speculative_thinking
-from smartspec.server.reasoning.writer import Writer
 
 LOSSY = "lossy: this answer is not that of the model alone"
 

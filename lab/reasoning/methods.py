@@ -8,8 +8,8 @@ import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 
+from lab.reasoning.writer import Writer, Written
 from smartspec.core.sampling_params import SamplingParams
-from smartspec.server.reasoning.writer import Writer, Written
 
 SMALL, LARGE = "small", "large"
 END_OF_STEP = "\n\n"
