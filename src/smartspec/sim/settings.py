@@ -105,8 +105,8 @@ class ScenarioSettings:
     drafting: Annotated[
         str,
         Setting(
-            "serial; parallel: a draft model drafts on a device of its own while the target verifies (PEARL); or "
-            "layer-parallel: its layers run side by side on its devices, not exactly (EasySpec)."
+            "serial; or, of the lab, parallel: a draft model drafts on a device of its own while the target verifies "
+            "(PEARL), or layer-parallel: its layers run side by side on its devices, not exactly (EasySpec)."
         ),
     ] = "serial"
     acceptance: Annotated[
