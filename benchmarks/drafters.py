@@ -71,7 +71,7 @@ def passes(
 ) -> None:
     """Time of a draft by kind of head, beside a step of the target; acceptance does not count.
 
-    Heads are untrained, of the shapes that `smartspec train-drafter` makes (EAGLE under the target's output embedding),
+    Heads are untrained, of the shapes that `python -m lab.train` makes (EAGLE under the target's output embedding),
     and draft chains for one request. Drafts and target passes take turns. Median milliseconds.
     """
     from lib import draft_passes

@@ -6,7 +6,7 @@
 The machine has Python 3.12, torch 2.11 for CUDA 13, Triton 3.6, transformers 5.17 and numba. Of vLLM's wheel (327 MB)
 the bundle keeps what the engine needs for dense models in bf16 and fp32: machine code of other cards is removed, and so
 are kernels of other models. What vLLM imports beside it comes from package registries, too. The checkout travels beside
-the bundle; its trained heads (src/smartspec/engine/drafting/heads/*/*.safetensors) may be left out.
+the bundle; its trained heads (models/smartspec_models/heads/*/*.safetensors) may be left out.
 
 Takes some minutes, pip, 2 GB of disk. gpu_cells.py --emulated tries a bundle where there is no GPU.
 """

@@ -17,6 +17,7 @@ TIERS = {  # folders and files; everything else is a unit test, without a mark
         "control/test_exploration.py",
         "control/test_latency_closed_loop.py",
     ),
+    "lab": ("lab",),
     "end_to_end": (
         "server",
         "bench",

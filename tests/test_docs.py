@@ -18,28 +18,30 @@ from types import SimpleNamespace
 import pytest
 import typer
 
+from lab.train.kinds import KINDS
 from smartspec.cli.main import _build_app
 from smartspec.control import Controller, CostCurve, DrafterSpec, LatencyModel
-from smartspec.control.policy_names import POLICIES
+from smartspec.control.policy_names import POLICIES, published_policies
 from smartspec.core.engine_core import EngineCore
 from smartspec.drafters.drafter_names import MODEL_FREE_DRAFTERS
 from smartspec.server.live.metrics import ServerMetrics
 from smartspec.server.openai.chat_body import ChatBody
 from smartspec.server.openai.completion_body import CompletionBody
 from smartspec.server.openai.generation_body import SpeculationBody
-from smartspec.train.kinds import KINDS
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "smartspec"
 DOCS = ROOT / "docs"
 BENCHMARKS = ROOT / "benchmarks"
 PAGES = [
-    *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY", "benchmarks/README")),
+    *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY", "benchmarks/README", "lab/README")),
     *sorted(DOCS.rglob("*.md")),
 ]
 GENERATED = [DOCS / "models.md", DOCS / "results" / "ablation.md", DOCS / "results" / "traces.md"]
 WRITTEN = [page for page in [*PAGES, ROOT / "CHANGELOG.md"] if page not in GENERATED]
-CODE = sorted(path for path in SOURCE.rglob("*") if path.suffix in (".py", ".c", ".h"))
+CODE = sorted(
+    path for folder in (SOURCE, ROOT / "lab") for path in folder.rglob("*") if path.suffix in (".py", ".c", ".h")
+)
 TUTORIAL = DOCS / "extend.md"  # mostly code
 RESULTS = [page for page in WRITTEN if page.parent == DOCS / "results"]
 GUIDES = [page for page in WRITTEN if page.parent == DOCS and page != TUTORIAL]
@@ -121,6 +123,11 @@ def bad_command(command: str) -> str | None:
         known = {option for parameter in named.params for option in (*parameter.opts, *parameter.secondary_opts)}
     elif re.match(r"(?:\S+=\S+ )*(?:\S*python3? )?benchmarks/gpu_cells\.py ", command):
         known = set(importlib.import_module("gpu_cells").make_parser()._option_string_actions)
+    elif found := re.match(r"(?:\S+=\S+ )*(?:\S*python )-m (lab\.\w+)", command):
+        if not (ROOT / found.group(1).replace(".", "/") / "__main__.py").exists():
+            return f"no command {found.group(1)}"
+        named = typer.main.get_command(importlib.import_module(f"{found.group(1)}.__main__").app)
+        known = {option for parameter in named.params for option in parameter.opts}
     elif found := re.match(r"(?:\S+=\S+ )*(?:\S*python )?benchmarks/(\w+)\.py(?: +([a-z][a-z-]*))?", command):
         if command == f"benchmarks/{found.group(1)}.py":
             return None  # its name alone, for all of it
@@ -179,6 +186,9 @@ def test_what_is_broken_is_seen():
     assert bad_command("python benchmarks/peers.py speed") == "no command python benchmarks/peers.py speed"
     assert bad_command("python benchmarks/gone.py") == "no command python benchmarks/gone.py"
     assert bad_command("A=1 .venv/bin/python benchmarks/peers.py throughput --servers off") is None
+    assert bad_command("python -m lab.gone") == "no command lab.gone"
+    assert bad_command("python -m lab.paper --life") == "no option --life"
+    assert bad_command("python -m lab.paper --live") is None
     assert bad_command("benchmarks/step.py part") == "no command benchmarks/step.py part"
     assert bad_command("benchmarks/step.py parts") is bad_command("benchmarks/step.py") is None
     assert bad_command("smartspec serve --port 1") is bad_command("ls --all") is None
@@ -221,7 +231,7 @@ def test_a_page_is_wrapped_and_has_the_fields_words(page):
     assert not private_words(text)
 
 
-@pytest.mark.parametrize("path", CODE, ids=lambda path: str(path.relative_to(SOURCE)))
+@pytest.mark.parametrize("path", CODE, ids=page_id)
 def test_the_code_has_the_fields_words(path):
     assert not PRIVATE_WORDS.findall(prose_of(path))
 
@@ -273,14 +283,14 @@ def test_the_readmes_plot_and_rows_are_those_of_the_report(tmp_path):
 
 def first_cells(page: str, heading: str) -> set[str]:
     """What stands in backticks in the first column of the table after a heading."""
-    table = (DOCS / page).read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    table = (ROOT / page).read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
     rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
     return {name for cell in rows for name in re.findall(r"`([^`]+)`", cell)}
 
 
 def test_the_table_of_options_is_complete():
     options = {p.opts[0]: p.default for p in COMMANDS["serve"].params}
-    assert first_cells("operating.md", "Options") == set(options) - {"--help"}
+    assert first_cells("docs/operating.md", "Options") == set(options) - {"--help"}
     rows = (DOCS / "operating.md").read_text()
     for option, default in options.items():
         if default not in (None, False):
@@ -292,7 +302,7 @@ def test_the_table_of_metrics_is_complete():
     core = SimpleNamespace(num_running=0, num_waiting=0, scheduler=SimpleNamespace(blocks=blocks))
     families = ServerMetrics(core).registry.collect()
     names = {family.name + "_total" * (family.type == "counter") for family in families}
-    assert first_cells("monitoring.md", "Metrics") == names
+    assert first_cells("docs/monitoring.md", "Metrics") == names
 
 
 def test_every_field_of_the_controllers_state_is_explained():
@@ -338,15 +348,15 @@ def test_the_walk_of_a_request_has_the_order_of_a_step():
 
 def test_every_policy_is_in_the_table_of_the_field_and_every_published_one_has_its_idea():
     ours = {"goodput", "fair", "off"}
-    named = {name.partition(":")[0] for name in first_cells("policies.md", "The field")}
-    assert named == {*POLICIES, "fixed", "uniform", "perfect-estimates"}
+    named = {name.partition(":")[0] for name in first_cells("lab/README.md", "The field")}
+    assert named == {*POLICIES, *published_policies(), "fixed", "uniform", "perfect-estimates"}
     policies = (DOCS / "methods.md").read_text().partition("\n## Ways to draft\n")[0]
     ideas = {
         name for names in re.findall(r"^\* \*\*([^*]+?)\.?\*\*", policies, re.MULTILINE) for name in names.split(", ")
     }
-    assert set(POLICIES) - ours == ideas
+    assert {*POLICIES, *published_policies()} - ours == ideas
 
 
 def test_every_drafter_is_in_the_table_of_drafters():
-    named = {name.partition(":")[0] for name in first_cells("policies.md", "The drafters")}
+    named = {name.partition(":")[0] for name in first_cells("lab/README.md", "The drafters")}
     assert named == {*MODEL_FREE_DRAFTERS, *KINDS, "eagle", "self", "exit", "MODEL"}

@@ -127,7 +127,7 @@ def test_generate():
 
 def test_profile(tmp_path):
     plot = tmp_path / "profile.png"
-    result = run(*SMARTSPEC, "profile", "--max-batch", "4", "--plot", str(plot))
+    result = run(*SMARTSPEC, "doctor", "--max-batch", "4", "--plot", str(plot))
     assert result.returncode == 0, result.stderr
     assert "median error" in result.stdout
     assert plot.read_bytes().startswith(b"\x89PNG")
@@ -159,7 +159,7 @@ def test_a_server_that_is_told_to_end_leaves_a_whole_decision_log_that_can_be_re
         completion = client.completions.create(**call, max_tokens=30, temperature=0)
     _header, *lines = log.read_text().splitlines()
     assert sum(json.loads(line)["num_emitted"] for line in lines) == completion.usage.completion_tokens
-    replayed = run(*SMARTSPEC, "replay", str(log), "--policy", "goodput,fixed:2")
+    replayed = run(*SMARTSPEC, "log", "replay", str(log), "--policy", "goodput,fixed:2")
     assert replayed.returncode == 0, replayed.stderr
     assert "fixed:2" in replayed.stdout and "off" in replayed.stdout
 

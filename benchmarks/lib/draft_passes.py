@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
+from lab.train.start import head_config, initial_head, initial_medusa, initial_p_eagle, initial_redrafter
 from lib.timing import WALL, in_turns
 from smartspec.core.batch import Batch
 from smartspec.core.drafter import Drafter
@@ -20,7 +21,6 @@ from smartspec.engine.models.checkpoint import locate, read_checkpoint
 from smartspec.engine.models.load import load_model
 from smartspec.engine.models.loaded_model import LoadedModel
 from smartspec.engine.models.model_runner import ModelRunner
-from smartspec.train.start import head_config, initial_head, initial_medusa, initial_p_eagle, initial_redrafter
 
 CONTEXT = 256
 

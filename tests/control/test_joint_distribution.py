@@ -19,13 +19,14 @@ from smartspec.control.controller import Controller
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
 from smartspec.control.policy import Policy, plan_of_lengths
-from smartspec.control.policy_names import POLICIES
+from smartspec.control.policy_names import POLICIES, published_policies
 from smartspec.control.records import Drafted, DrafterSpec, DrafterView, Plan, StepSeconds
 
 V, K, R = 2, 3, 2
 MODELS = (MODEL, DrafterSpec("other model", has_passes=True))
 NAMES = [
     *POLICIES,
+    *published_policies(),
     *("adaserve:3", "adaserve:4", "adaserve:5", "fair:2", "fixed:1", "uniform:1,2", "hf:0.6", "gammatune:0.6"),
     *("specdec++:0.5", "adaedl:0.3", "ddd:0.5"),
 ]

@@ -9,7 +9,7 @@ from drafter_cases import LOOKUP, estimates_of
 
 from smartspec.control.controller import Controller
 from smartspec.control.latency.model import CostCurve, LatencyModel
-from smartspec.control.policy_names import POLICIES, parse_policy
+from smartspec.control.policy_names import POLICIES, parse_policy, published_policies
 from smartspec.control.records import Drafted, DrafterView
 
 K = 4
@@ -111,7 +111,7 @@ def test_steps_without_decoding_requests(name):
     )
 
 
-@pytest.mark.parametrize("name", [*POLICIES, "fixed:3", "uniform:1,3"])
+@pytest.mark.parametrize("name", [*POLICIES, *published_policies(), "fixed:3", "uniform:1,3"])
 def test_a_policy_learns_from_steps_in_which_no_row_could_have_a_draft(name):
     """It was not called to plan them, not even the first."""
     controller = Controller(name, K, LatencyModel(CostCurve.linear(0.01, 0.001)), drafters=(LOOKUP,), strict=True)

@@ -13,7 +13,7 @@ from smartspec.control.controller import Controller
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
 from smartspec.control.planner.verify_cut import convex_slopes, worth_verifying
-from smartspec.control.policy_names import POLICIES
+from smartspec.control.policy_names import POLICIES, published_policies
 from smartspec.control.records import Drafted, StepSeconds
 
 K, R = 5, 4
@@ -22,7 +22,7 @@ NONE = np.zeros(R, dtype=np.int64)
 # Of these no draft ends, and none is cut, for what happens in another row's draft: drafts are as long as planned, so
 # the confidence of other rows may be used up to their ends.
 WITHOUT_COUPLED_DRAFTS = {"adaserve", "adaserve:10"}
-NAMES = [*POLICIES, "adaserve:10", "fair:2", "fixed:3", "uniform:1,3", "hf:0.4"]
+NAMES = [*POLICIES, *published_policies(), "adaserve:10", "fair:2", "fixed:3", "uniform:1,3", "hf:0.4"]
 
 
 def test_a_token_is_kept_where_it_is_worth_more_than_the_next_slot():

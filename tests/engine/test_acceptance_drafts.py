@@ -5,7 +5,7 @@ import pytest
 import torch
 from test_head_drafter import attention, generate, make_core, noted_drafts
 
-from smartspec.control.baselines.specdecpp import stop_when_rejection_likely
+from lab.policies.specdecpp import stop_when_rejection_likely
 from smartspec.engine.drafting.acceptance_head import AcceptanceHead
 
 __all__ = ["attention"]  # a fixture

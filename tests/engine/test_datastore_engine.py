@@ -14,7 +14,8 @@ from smartspec.core.sampling_params import SamplingParams
 from smartspec.drafters.datastore import Datastore
 from smartspec.drafters.datastore_build import NgramCounts, write_datastore
 from smartspec.drafters.tokenizer_digest import quick_digest
-from smartspec.engine.drafting.shipped_datastore import DATASTORES, datastore_folder
+from smartspec.engine.drafting.shipped_datastore import datastore_folder
+from smartspec.engine.drafting.shipped_files import shipped_folder
 from smartspec.engine.models.default_model import DEFAULT_MODEL
 from smartspec.engine.runtime.build import Engine, build_engine
 from smartspec.engine.runtime.config import EngineConfig
@@ -74,7 +75,7 @@ def test_the_default_uses_the_store_that_comes_with_the_model():
 
 
 def test_the_shipped_store_is_small_and_of_todays_tokens():
-    folder = DATASTORES / DEFAULT_MODEL
+    folder = shipped_folder("datastores", DEFAULT_MODEL)
     files = {path.name: path.stat().st_size for path in folder.iterdir()}
     assert files.keys() == {"ngrams.bin", "datastore.json", "README.md"} and sum(files.values()) < 4e6
     loaded = load_once(DEFAULT_MODEL, dtype="auto", device="cpu")
@@ -93,7 +94,7 @@ def test_what_is_wrong_with_a_store_is_said_before_a_model_is_loaded(tmp_path, m
     monkeypatch.setattr("smartspec.engine.runtime.build.load_model", None)
     with pytest.raises(ValueError, match="is no datastore"):
         engine_of(datastore=str(tmp_path))
-    shutil.copytree(DATASTORES / DEFAULT_MODEL, tmp_path / "cut")
+    shutil.copytree(shipped_folder("datastores", DEFAULT_MODEL), tmp_path / "cut")
     (tmp_path / "cut" / "ngrams.bin").write_bytes(b"")
     with pytest.raises(ValueError, match="cut short"):
         engine_of(datastore=str(tmp_path / "cut"))

@@ -23,6 +23,7 @@ from test_head_kinds import LAST, SIZE
 from tiny_models import VOCABULARY, as_loaded, tiny_llama
 from torch import nn
 
+from lab.train.start import head_config
 from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.request import Request
@@ -35,7 +36,6 @@ from smartspec.engine.drafting.medusa import MedusaConfig, MedusaHead
 from smartspec.engine.models.loaded_model import LoadedModel
 from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.engine.runtime.executor import LiveExecutor
-from smartspec.train.start import head_config
 
 HALF = SIZE // 2
 FIRST_TOKEN = 0  # of every text

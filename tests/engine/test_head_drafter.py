@@ -10,6 +10,8 @@ from compiled import need_kernels
 from static_tree import best_tree
 from tiny_models import VOCABULARY, as_loaded, tiny_llama
 
+from lab.train.start import head_config
+from lab.train.unroll import TrainingBatch, unroll
 from smartspec.control.records import Plan
 from smartspec.core.batch import Batch, Draft, Verification
 from smartspec.core.blocks import BlockManager
@@ -27,8 +29,6 @@ from smartspec.engine.models import model_runner
 from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.engine.runtime.executor import LiveExecutor
 from smartspec.sim.world.trees import grow_trees
-from smartspec.train.start import head_config
-from smartspec.train.unroll import TrainingBatch, unroll
 
 TAPS = (1, 2)
 NUM_DRAFT_TOKENS = 40

@@ -7,6 +7,8 @@ from test_head_drafter import RandomShapes, generate, let_some_be_right, noted_d
 from tiny_models import SHAPE, VOCABULARY, as_loaded, tiny_llama
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
+from lab.train.start import head_config
+from lab.train.unroll import TrainingBatch, unroll
 from smartspec.core.batch import Batch
 from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
@@ -29,8 +31,6 @@ from smartspec.engine.models import model_runner
 from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.engine.runtime.build import with_ngrams
 from smartspec.engine.runtime.executor import LiveExecutor
-from smartspec.train.start import head_config
-from smartspec.train.unroll import TrainingBatch, unroll
 
 SIZE, LAST = SHAPE["hidden_size"], (SHAPE["num_hidden_layers"] + 1,)
 DEPTH = 4  # of drafts made in one pass

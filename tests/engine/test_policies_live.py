@@ -13,7 +13,7 @@ from real_prompts import PROMPTS
 from smartspec.control.policy_names import all_policies
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
-from smartspec.engine.drafting.shipped_head import SHIPPED, has_shipped_head
+from smartspec.engine.drafting.shipped_head import SHIPPED
 from smartspec.engine.models.default_model import DEFAULT_MODEL
 from smartspec.engine.runtime import build
 from smartspec.engine.runtime.config import EngineConfig
@@ -45,7 +45,6 @@ def generate(policy: str, *drafters: str) -> tuple[list[list[int]], int]:
     return [request.output_token_ids.tolist() for request in requests], accepted
 
 
-@pytest.mark.skipif(not has_shipped_head(DEFAULT_MODEL), reason="the package is built without the head")
 @pytest.mark.parametrize("policy", NAMES)
 def test_with_a_head_answers_are_those_of_plain_decoding(policy):
     answers, accepted = generate(policy, SHIPPED)

@@ -15,7 +15,7 @@ from markov_model import p_of_fit
 
 from smartspec.control.goodput.policy import Goodput
 from smartspec.control.policy import Policy, length_caps, plan_by, plan_of_lengths
-from smartspec.control.policy_names import POLICIES, parse_policy
+from smartspec.control.policy_names import POLICIES, parse_policy, published_policies
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.drafters.prompt_lookup import PromptLookupDrafter
@@ -122,7 +122,7 @@ class Gambler(Policy):
             self._was_first |= dict(zip(ids.tolist(), was_first.tolist(), strict=True))
 
 
-@pytest.mark.parametrize("name", [*POLICIES, *SETTINGS])
+@pytest.mark.parametrize("name", [*POLICIES, *published_policies(), *SETTINGS])
 def test_texts_have_the_targets_distribution_whatever_the_policy_learns(name):
     p, accepted = p_of_policy(new_policy(name), sometimes(drafters_of("lookup+model+head")), 48, seed=3)
     assert p > LEAST
@@ -131,7 +131,7 @@ def test_texts_have_the_targets_distribution_whatever_the_policy_learns(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("drafters", ["model", "head", "model+other model", "lookup+model", "lookup+model+head"])
-@pytest.mark.parametrize("name", [*POLICIES, *SETTINGS])
+@pytest.mark.parametrize("name", [*POLICIES, *published_policies(), *SETTINGS])
 def test_many_texts_have_the_targets_distribution(name, drafters):
     assert p_of_policy(new_policy(name), sometimes(drafters_of(drafters)), 2000, seed=4)[0] > LEAST
 

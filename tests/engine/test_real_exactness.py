@@ -23,6 +23,7 @@ from default_model import default_tokenizer, load_once, stock_model
 from real_prompts import PROMPTS
 from transformers import AutoModelForCausalLM
 
+from lab.train.start import initial_head, initial_medusa, initial_p_eagle
 from smartspec.control.baselines.static import Fixed
 from smartspec.control.policy import plan_of_lengths
 from smartspec.control.records import Plan
@@ -41,7 +42,6 @@ from smartspec.engine.runtime.config import EngineConfig
 from smartspec.server.structured.fields import StructuredOutputs
 from smartspec.server.structured.grammars import GrammarCompiler
 from smartspec.server.structured.token_grammar import TokenGrammar
-from smartspec.train.start import initial_head, initial_medusa, initial_p_eagle
 
 sys.path.append(str(Path(__file__).parents[1] / "vllm_real"))
 from make_heads import make_eagle

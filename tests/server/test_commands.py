@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 from fake_core import make_core
 from rich.console import Console
 
@@ -13,10 +14,11 @@ from smartspec import __version__
 from smartspec.cli import main
 from smartspec.cli.generate import _read_prompt, generate
 from smartspec.cli.live import WINDOW_SECONDS, Window, state_table
-from smartspec.cli.profile import profile
+from smartspec.cli.profile import show_profile
 from smartspec.cli.serve import bind, ready_text
 from smartspec.cli.totals import StepTotals
 from smartspec.core.batch import StepOutput
+from smartspec.engine.runtime.config import EngineConfig
 
 
 def test_a_port_in_use_is_named_with_the_remedy():
@@ -68,13 +70,14 @@ def test_version(monkeypatch, capsys):
     assert caught.value.code == 0 and capsys.readouterr().out == f"smartspec {__version__}\n"
 
 
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [({"drafter": "recycling"}, "no passes to measure"), ({"plot": Path("/nowhere/a.png")}, "no folder /nowhere")],
-)
-def test_profile_says_what_is_wrong_before_it_loads_a_model(options, problem):
-    with pytest.raises(ValueError, match=problem):
-        profile(**{"model": None, "drafter": "none", "max_batch": 2, "plot": Path("profile.png")} | options)
+def test_a_plot_that_cannot_be_written_is_named_before_a_model_is_loaded(monkeypatch):
+    monkeypatch.setattr("smartspec.engine.runtime.build.load_models", None)
+    with pytest.raises(ValueError, match="no folder /nowhere"):
+        show_profile(EngineConfig(), Path("/nowhere/a.png"))
+
+
+def test_there_are_at_most_ten_commands():
+    assert len(typer.main.get_command(main._build_app()).commands) <= 10
 
 
 def test_without_typer_the_extra_is_named(monkeypatch, capsys):

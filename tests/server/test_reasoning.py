@@ -7,12 +7,12 @@ import pytest
 from fake_server import MODEL
 from real_server import running_model
 
+from lab.reasoning.methods import LARGE, SMALL, TAKEOVERS, Pair, spec_reason, speculative_thinking
+from lab.reasoning.writer import Written
 from smartspec.cli.serve import load_speculator
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.engine.runtime import build
 from smartspec.engine.runtime.config import EngineConfig
-from smartspec.server.reasoning.methods import LARGE, SMALL, TAKEOVERS, Pair, spec_reason, speculative_thinking
-from smartspec.server.reasoning.writer import Written
 
 DIGITS = tuple(range(100, 110))
 SCORE_TASK = (50, 51)

@@ -1,4 +1,4 @@
-"""`smartspec why`: what it says of a request is what the log holds."""
+"""`smartspec log why`: what it says of a request is what the log holds."""
 
 from pathlib import Path
 

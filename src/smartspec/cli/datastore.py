@@ -36,7 +36,7 @@ def build(options: Building) -> None:
 
     Best are answers of the model itself, or texts that its answers repeat. Without an end the folder is not there.
     """
-    from smartspec.train.datastore import build_datastore
+    from smartspec.texts.datastore import build_datastore
 
     for ending in (signal.SIGINT, signal.SIGTERM):  # in the background a shell has the first one ignored
         signal.signal(ending, signal.default_int_handler)

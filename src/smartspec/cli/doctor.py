@@ -3,11 +3,13 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from smartspec.cli.options import command
+from smartspec.cli.profile import show_profile
 
 if TYPE_CHECKING:
     from smartspec.control.latency.model import LatencyModel
@@ -34,6 +36,9 @@ class DoctorOptions:
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto"
     max_batch: Annotated[int, typer.Option(help="Requests that run at once.", min=1)] = 32
     context: Annotated[int, typer.Option(help="Tokens of a request.", min=1)] = 256
+    plot: Annotated[
+        Path | None, typer.Option(help="Instead: measure all passes anew, at most 20 s, and draw them (PNG).")
+    ] = None
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,9 @@ def doctor(options: DoctorOptions) -> None:
         drafters=None if options.drafter is None else parse_drafters(options.drafter),
         **{name: getattr(options, name) for name in ("quantization", "activations", "device", "max_batch")},
     )
+    if options.plot is not None:
+        show_profile(config, options.plot)
+        return
     models = load_models(config)
     limits = {"max_batch": config.max_batch, "kv_tokens": models.kv_tokens}
     latency = models.by_drafter(profiled_latency(models.target, models.profiled, **limits, report=print))

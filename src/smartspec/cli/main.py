@@ -1,13 +1,19 @@
 """`smartspec`: the commands. Heavy imports happen inside them, so that --help is quick."""
 
 import sys
+from collections.abc import Callable
 from typing import Annotated
 
 
 def main() -> None:
     """Console entry. Exit codes: 0 done, 2 for what the caller can set right, with one line saying what."""
+    run(lambda: _build_app()())
+
+
+def run(app: Callable[[], None]) -> None:
+    """Call a typer app, or what makes and calls one; exit codes as those of main."""
     try:
-        _build_app()()
+        app()
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] == "smartspec":
             raise
@@ -29,14 +35,11 @@ def _build_app():
     from smartspec.cli.doctor import doctor
     from smartspec.cli.export import export
     from smartspec.cli.generate import generate
-    from smartspec.cli.profile import profile
-    from smartspec.cli.replay import replay
+    from smartspec.cli.log import log_app
     from smartspec.cli.report import report
     from smartspec.cli.serve import serve
     from smartspec.cli.simulate import simulate
-    from smartspec.cli.train_drafter import train_drafter
     from smartspec.cli.vllm import vllm_app
-    from smartspec.cli.why import why
 
     def show_version(wanted: bool) -> None:
         if wanted:
@@ -56,9 +59,10 @@ def _build_app():
         pass
 
     app.command(context_settings=VARIABLES)(serve)
-    for command in (generate, bench, profile, doctor, simulate, replay, report, why, export, train_drafter):
+    for command in (generate, bench, doctor, simulate, report, export):
         app.command()(command)
     app.add_typer(datastore_app(), name="datastore")
+    app.add_typer(log_app(), name="log")
     app.add_typer(vllm_app(), name="vllm")
     return app
 

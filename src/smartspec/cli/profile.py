@@ -1,47 +1,25 @@
-"""`smartspec profile`: what a pass of the model costs on this machine, as a table and a plot."""
+"""`smartspec doctor --plot`: what a pass of the model costs on this machine, as a table and a plot."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from smartspec.control.latency.cost_curve import CostCurve, ProfileSample
+    from smartspec.engine.runtime.config import EngineConfig
 
 
-def profile(
-    model: Annotated[str | None, typer.Option(help="Hugging Face id, folder or GGUF file (default: built in).")] = None,
-    drafter: Annotated[str, typer.Option(help="A draft model to measure as well.")] = "none",
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    quantization: Annotated[str, typer.Option(help="auto, none, int8 or int4; see serve.")] = "auto",
-    activations: Annotated[str, typer.Option(help="auto, int8 or fp32; see serve.")] = "auto",
-    max_batch: Annotated[int, typer.Option(help="Largest batch to measure.")] = 32,
-    plot: Annotated[Path, typer.Option(help="Where to write the plot (PNG).")] = Path("profile.png"),
-) -> None:
-    """Measure the cost model anew (at most 20 s) and show measured and fitted times."""
+def show_profile(config: "EngineConfig", plot: Path) -> None:
+    """Measure the cost model anew (at most 20 s) and show measured and fitted times. ValueError for a plot that cannot
+    be written."""
     from smartspec.cli.output_files import check_plot
     from smartspec.control.latency.cost_curve import CostCurve
     from smartspec.engine.runtime.build import load_models
-    from smartspec.engine.runtime.config import EngineConfig, parse_drafters
     from smartspec.engine.runtime.passes import measure_profile
 
-    chosen = {} if model is None else {"model": model}
-    config = EngineConfig(
-        drafters=parse_drafters(drafter),
-        dtype=dtype,
-        device=device,
-        quantization=quantization,
-        activations=activations,
-        max_batch=max_batch,
-        **chosen,
-    )
-    if unmeasured := [name for name in config.drafters if name not in config.draft_models]:
-        raise ValueError(f"--drafter {unmeasured[0]}: a drafter without a model has no passes to measure, leave it out")
     check_plot("--plot", plot)
     models = load_models(config, report=print)
     print("measuring, at most 20 seconds")
-    measured = measure_profile(models.target, models.profiled, max_batch=max_batch, kv_tokens=models.kv_tokens)
+    measured = measure_profile(models.target, models.profiled, max_batch=config.max_batch, kv_tokens=models.kv_tokens)
     curves = {f"target {config.model}": (measured.target, CostCurve.fit(list(measured.target)))}
     for each, samples in zip(models.profiled, measured.drafts, strict=True):
         curves[f"draft model {each.spec.name}"] = (samples, CostCurve.fit(list(samples)))

@@ -1,4 +1,4 @@
-"""`smartspec replay`: what other policies would have made of a recorded run."""
+"""`smartspec log replay`: what other policies would have made of a recorded run."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from smartspec.cli.options import command
-from smartspec.cli.paper_figures import report_paper
 from smartspec.cli.report_matrix import matrix_of, scenario_settings, server_options
-from smartspec.cli.report_options import Chosen, check_paper, simulated_parameters
+from smartspec.cli.report_options import Chosen, simulated_parameters
 
 if TYPE_CHECKING:
     from smartspec.report.matrix import Matrix
@@ -36,10 +35,6 @@ def report(chosen: Chosen, **given) -> None:
     for name in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: started servers end with this process
         signal.signal(name, signal.default_int_handler)
     settings = scenario_settings(chosen, given)
-    check_paper(chosen)
-    if chosen.paper:
-        report_paper(chosen.output, chosen.live, chosen.decision_log)
-        return
     matrix, prompts = matrix_of(chosen, settings)
     ours = our_variant(matrix, chosen.subject)
     folder = Folder.open(chosen.output, matrix, environment(), _command_line())

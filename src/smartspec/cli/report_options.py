@@ -1,6 +1,6 @@
 """The options of `smartspec report`."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from inspect import Parameter
 from pathlib import Path
 from typing import Annotated
@@ -17,8 +17,6 @@ QUICK_REQUESTS, QUICK_MAX_TOKENS = 4, 32
 ACCEPTANCES = "0.5/8,0.7/8,0.9/8"
 SIMULATED = ("hardware", "tensor_parallel", "draft_model", "prompt_tokens", "output_tokens", "max_draft_tokens")
 COMPARED, LOADED, SIMULATION = "What is compared", "Workloads and loads", "Simulation"
-PAPER = "Figures of the paper"
-OF_PAPER = ("output", "paper", "live", "decision_log")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,17 +151,6 @@ class Chosen:
         str, typer.Option(help="The controller's own time: measured, or none.", rich_help_panel=SIMULATION)
     ] = "measured"
 
-    paper: Annotated[
-        bool,
-        typer.Option("--paper", help="Instead: the figures of the SmartSpec paper, simulated.", rich_help_panel=PAPER),
-    ] = False
-    live: Annotated[bool, typer.Option("--live", help="Those of the embedded engine, too.", rich_help_panel=PAPER)] = (
-        False
-    )
-    decision_log: Annotated[
-        Path | None, typer.Option(help="Predictions of this log of a server, too.", rich_help_panel=PAPER)
-    ] = None
-
     @property
     def repetitions_or_default(self) -> int:
         return self.repetitions or (QUICK_REPETITIONS if self.quick else REPETITIONS)
@@ -171,17 +158,6 @@ class Chosen:
     @property
     def minutes_or_default(self) -> float | None:
         return self.minutes or (QUICK_MINUTES if self.quick else None)
-
-
-def check_paper(chosen: Chosen) -> None:
-    """ValueError naming an option that the figures of the paper do not take, or that only they do."""
-    for field in fields(chosen):
-        is_given = getattr(chosen, field.name) != field.default
-        name = f"--{field.name.replace('_', '-')}"
-        if chosen.paper and is_given and field.name not in OF_PAPER:
-            raise ValueError(f"{name} is not for --paper, whose runs are fixed: leave it out")
-        if not chosen.paper and is_given and field.name in ("live", "decision_log"):
-            raise ValueError(f"{name} is for --paper: give that, too, or leave it out")
 
 
 def simulated_parameters() -> list[Parameter]:

@@ -109,7 +109,7 @@ class ServerOptions:
     access_log: Annotated[bool, typer.Option("--access-log", help="Log a line for every request.")] = False
     log_format: Annotated[LogFormat, typer.Option(help="text, or json: an object a line.")] = LogFormat.TEXT
     decision_log: Annotated[
-        Path | None, typer.Option(help="File for a record of every step's decision, for `smartspec replay`.")
+        Path | None, typer.Option(help="File for a record of every step's decision, for `smartspec log replay`.")
     ] = None
     forced_acceptance: Annotated[
         float | None,
@@ -123,6 +123,8 @@ def serve(options: ServerOptions) -> None:
     engine_config = engine_config_of(options)
     if options.forced_acceptance is not None and options.speculator is not None:
         raise ValueError(f"--forced-acceptance makes invalid text, which --speculator {options.speculator} would score")
+    if options.speculator is not None:
+        check_speculator(options.speculator)
     classes = read_classes(options.config)
     keys = api_keys(options.api_key, options.api_key_file, options.admin_key, options.shared_cache)
     origins = cors_origins(options.cors_origin)
@@ -165,6 +167,14 @@ def serve(options: ServerOptions) -> None:
         if engine is not None:
             engine.close()
     print("stopped")
+
+
+def check_speculator(name: str) -> None:
+    """ValueError where what uses it is not found."""
+    from smartspec.control.lab_tables import WHERE, lab_table
+
+    if not lab_table("reasoning", "ROUTES"):
+        raise ValueError(f"--speculator {name}: speculation on reasoning steps is in {WHERE}")
 
 
 def load_speculator(name: str, engine: "Engine") -> "tuple[AsyncEngine, str]":

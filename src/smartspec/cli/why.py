@@ -1,4 +1,4 @@
-"""`smartspec why`: why a request's drafts were as long as they were, in words, from a decision log."""
+"""`smartspec log why`: why a request's drafts were as long as they were, in words, from a decision log."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -71,7 +71,7 @@ def why(
     else:
         decisions = list(decisions_of(recorded, recorded.header, request))
         if not decisions:
-            raise ValueError(f"{log}: no step decoded request {request}: `smartspec why {log}` lists those it has")
+            raise ValueError(f"{log}: no step decoded request {request}: `smartspec log why {log}` lists those it has")
         _explain(recorded.header, request, decisions)
     if recorded.notice:
         print(f"{log}: {recorded.notice}")

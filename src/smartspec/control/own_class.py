@@ -52,6 +52,14 @@ def make_own(name: str, kind: str, found: type, *given, **options):
         raise ValueError(f"{kind} {name!r}: {found.__name__} cannot be made, {_told(error)}") from error
 
 
+def search_current_folder() -> str:
+    """Has Python search the current directory first, as long as the process lives; returns its path."""
+    folder = str(Path.cwd())
+    if "" not in sys.path and folder not in sys.path:
+        sys.path.insert(0, folder)  # it stays: a module may import its neighbours later
+    return folder
+
+
 def _number(name: str, kind: str, text: str) -> int | float:
     for number in (int, float):
         try:
@@ -62,9 +70,7 @@ def _number(name: str, kind: str, text: str) -> int | float:
 
 
 def _import(name: str, kind: str, module: str) -> ModuleType:
-    folder = str(Path.cwd())
-    if "" not in sys.path and folder not in sys.path:
-        sys.path.insert(0, folder)  # it stays: the module may import its neighbours later
+    folder = search_current_folder()
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:

@@ -1,86 +1,43 @@
 """Policies by name, as people write them: goodput, off, fixed:4, batch-table, batch-table:0.6, batch-table:FILE,
-module:Class."""
+module:Class; and published ones, which the repository's lab has (lab.policies)."""
 
 from collections.abc import Callable
+from typing import Any
 
-from smartspec.control.baselines.adaedl import AdaEdl
-from smartspec.control.baselines.adaserve import AdaServe
-from smartspec.control.baselines.banditspec import BanditSpec
 from smartspec.control.baselines.batch_table import BatchTable
-from smartspec.control.baselines.dsde import Dsde
-from smartspec.control.baselines.fixed_trees import DynamicDepth, Eagle2
-from smartspec.control.baselines.gammatune import GammaTune
-from smartspec.control.baselines.hf import HuggingFace
-from smartspec.control.baselines.nightjar import Nightjar
-from smartspec.control.baselines.sequoia import Sequoia
-from smartspec.control.baselines.sglang_ema import SglangEma
-from smartspec.control.baselines.smartspec import SmartSpecPaper, SmartSpecRequest
-from smartspec.control.baselines.smoothed_length import SmoothedLength
-from smartspec.control.baselines.specdecpp import SpecDecPlusPlus
-from smartspec.control.baselines.sssd import Sssd
 from smartspec.control.baselines.static import Fixed, Off
-from smartspec.control.baselines.turbospec import TurboSpec
 from smartspec.control.goodput.policy import Goodput
+from smartspec.control.lab_tables import WHERE, lab_table
 from smartspec.control.own_class import is_own_class, load_class, make_own
 from smartspec.control.policy import Policy
-from smartspec.control.records import MAX_TREE_NODES
 
 POLICIES: dict[str, Callable[..., Policy]] = {
     "goodput": Goodput,
     "off": Off,
     "fair": lambda fairness=1.0: Goodput(fairness=fairness),
     "batch-table": BatchTable,
-    "smartspec-paper": SmartSpecPaper,
-    "smartspec-request": SmartSpecRequest,
-    "turbospec": TurboSpec,
-    "nightjar": Nightjar,
-    "banditspec": BanditSpec,
-    "sssd": Sssd,
-    "hf": HuggingFace,
-    "sglang-ema": SglangEma,
-    "smoothed-length": SmoothedLength,
-    "gammatune": GammaTune,
-    "dsde": Dsde,
-    "specdec++": SpecDecPlusPlus,
-    "adaedl": AdaEdl,
-    "adaserve": AdaServe,
-    "eagle2": Eagle2,
-    "ddd": DynamicDepth,
-    "sequoia": Sequoia,
 }
-# The parameter a name may carry after a colon: type, least and largest value.
-PARAMETERS = {
+# The parameter a name may carry after a colon: type, least and largest value, and FILE where that may stand instead.
+FILE = ".json"  # the path of a profiling run
+PARAMETERS: dict[str, tuple[Any, ...]] = {
     "fair": (float, 0, 5),  # 0: the arithmetic mean, 1: the geometric, 2: the harmonic, ...
-    "batch-table": (float, 0, 1),  # acceptance while profiling
-    "smartspec-paper": (int, 1, 10_000),  # steps between decisions
-    "smartspec-request": (int, 1, 10_000),
-    "turbospec": (int, 1, 10_000),
-    "nightjar": (int, 1, 1000),  # longest draft
-    "banditspec": (int, 1, 1000),  # longest draft
-    "sssd": (int, 2, 1_000_000),  # operations per byte
-    "hf": (float, 0, 1),  # confidence below which a draft ends
-    "gammatune": (float, 0, 1),  # the same
-    "dsde": (int, 1, 1000),  # shortest draft
-    "specdec++": (float, 0, 1),  # probability of a rejection above which a draft ends
-    "adaedl": (float, 0, 100),  # factor of the entropy
-    "adaserve": (int, 1, 1_000_000),  # tokens per target pass
-    "eagle2": (int, 1, MAX_TREE_NODES),  # of a tree
-    "ddd": (float, 0, 1),  # probability of the beam below which a tree ends
-    "sequoia": (int, 1, MAX_TREE_NODES),  # of a tree
+    "batch-table": (float, 0, 1, FILE),  # acceptance while profiling
 }
-FROM_FILES = ("batch-table", "sequoia")  # what may stand instead: the path of a profiling run
-_OTHERS = [f"{name}[:number]" if name in PARAMETERS else name for name in list(POLICIES)[3:]]
-ALLOWED = (
+OURS = (
     "goodput, off, fixed:K (K a number of draft tokens, for example fixed:4), uniform:K,K,... (goodput with one of "
-    f"these lengths for all requests of a step), fair[:number] (goodput by one mean everywhere), {', '.join(_OTHERS)}, "
-    "or module:Class[:number], a policy of your own"
+    "these lengths for all requests of a step), fair[:number] (goodput by one mean everywhere), batch-table[:number]"
 )
+
+
+def published_policies() -> dict[str, Callable[..., Policy]]:
+    """Those of the repository's lab; none where it is not found."""
+    return lab_table("policies", "POLICIES")
 
 
 def all_policies(max_draft_tokens: int) -> list[str]:
     """Every policy with its defaults, and three fixed lengths, as far as drafts may be so long."""
     fixed = [f"fixed:{length}" for length in (1, 3, 5) if length <= max_draft_tokens]
-    return ["off", *fixed, *(name for name in POLICIES if name != "off")]
+    return ["off", *fixed, *(name for name in (*POLICIES, *published_policies()) if name != "off")]
 
 
 def parse_policy(name: str, max_draft_tokens: int | None = None) -> Policy:
@@ -93,11 +50,22 @@ def parse_policy(name: str, max_draft_tokens: int | None = None) -> Policy:
         return _fixed(name, int(text), max_draft_tokens)
     if kind == "uniform":
         return Goodput(_lengths(name, text, max_draft_tokens))
-    if is_own_class(name) and kind not in (*POLICIES, "fixed"):
+    is_ours = kind in (*POLICIES, "fixed")
+    policies = POLICIES if is_ours else published_policies()
+    if is_own_class(name) and not is_ours and kind not in policies:
         return make_own(name, "policy", load_class(name, "policy", _missing))
-    if kind not in POLICIES or (colon and kind not in PARAMETERS):
-        raise ValueError(f"unknown policy {name!r}: use one of {ALLOWED}")
-    return POLICIES[kind](_parameter(name, kind, text)) if colon else POLICIES[kind]()
+    parameters = PARAMETERS if is_ours else lab_table("policies", "PARAMETERS")
+    if kind not in policies or (colon and kind not in parameters):
+        raise ValueError(f"unknown policy {name!r}: use one of {_allowed()}")
+    return policies[kind](_parameter(name, text, *parameters[kind])) if colon else policies[kind]()
+
+
+def _allowed() -> str:
+    parameters = lab_table("policies", "PARAMETERS")
+    published = [f"{name}[:number]" if name in parameters else name for name in published_policies()]
+    return ", ".join([OURS, *published, "or module:Class[:number], a policy of your own"]) + (
+        "" if published else f"; published methods are in {WHERE}"
+    )
 
 
 def _missing(found: type) -> list[str]:
@@ -128,18 +96,17 @@ def _check_length(name: str, length: int, max_draft_tokens: int | None) -> None:
         raise ValueError(f"policy {name!r} needs more than the {max_draft_tokens} draft tokens allowed per request")
 
 
-def _parameter(name: str, kind: str, text: str) -> float | str:
+def _parameter(name: str, text: str, number: type, least: float, largest: float, *suffix: str) -> float | str:
     """The number in a policy's name, or the path of a profiling run; ValueError says what may stand there."""
-    if kind in FROM_FILES and text.endswith(".json"):
+    if suffix and text.endswith(suffix):
         return text
-    number, least, largest = PARAMETERS[kind]
     try:
         value = number(text)
     except ValueError:
         value = None
     if value is None or not least <= value <= largest:
         what = "whole number" if number is int else "number"
-        or_file = ", the .json file of a profiling run" if kind in FROM_FILES else ""
+        or_file = f", the {suffix[0]} file of a profiling run" if suffix else ""
         raise ValueError(
             f"policy {name!r}: after the colon use a {what} from {least} to {largest}{or_file}, or leave it out"
         )

@@ -10,6 +10,7 @@ from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 from starlette.middleware.cors import CORSMiddleware
 
+from smartspec.control.lab_tables import lab_table
 from smartspec.core.origin import Origin
 from smartspec.engine.runtime.async_engine import AsyncEngine
 from smartspec.server.anthropic.routes import message_routes
@@ -31,7 +32,6 @@ from smartspec.server.openai.streaming import EventStream, answer
 from smartspec.server.openai.tokenizer_bodies import DetokenizeBody, TokenizeBody
 from smartspec.server.openai.workload_classes import WorkloadClasses
 from smartspec.server.openapi import docs_page, openapi_document
-from smartspec.server.reasoning.routes import reasoning_routes
 from smartspec.server.structured.grammars import GrammarCompiler
 
 METRICS_MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -57,7 +57,7 @@ class AppOptions:
     requests by their workload class. access_log: whether there is a line in the log for every request. cors_origins:
     sites whose pages may call this server, `*` for all. allowed_hosts: names of the server, where browsers are not
     trusted (see http.browsers); None: whatever a request calls it. speculator: an engine of a smaller model with the
-    same tokenizer, and its name; with it reasoning steps can be speculated on (see reasoning), which is lossy."""
+    same tokenizer, and its name; with it reasoning steps can be speculated on (see lab.reasoning), which is lossy."""
 
     keys: ApiKeys = field(default_factory=ApiKeys)
     strict_fields: bool = False
@@ -110,7 +110,8 @@ def create_app(
     app.include_router(message_routes(reader, engine, metrics), prefix="/v1")
     app.include_router(_tokenizer_routes(prompts, engine, about.model, parser))
     if options.speculator is not None:
-        routes = reasoning_routes(engine, options.speculator, about.model, prompts, tokenizer, parser)
+        make_routes = lab_table("reasoning", "ROUTES")["reasoning"]
+        routes = make_routes(engine, options.speculator, about.model, prompts, tokenizer, parser)
         app.include_router(routes, prefix="/v1/reasoning")
     app.include_router(_information_routes(engine, about), prefix="/v1")
     app.include_router(_feed_routes(LiveFeed(engine, {"model": about.model, "policy": about.policy})), prefix="/v1")

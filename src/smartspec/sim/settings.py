@@ -84,7 +84,7 @@ class ScenarioSettings:
     host: Annotated[
         str,
         Setting(
-            "What the target runs on: plain accelerators; memory-side or papi; offloaded-experts or "
+            "What the target runs on: plain accelerators; or, of the lab, memory-side or papi; offloaded-experts or "
             "prefetched-experts; expert-parallel or speculative-moe; loongserve; block-chain or blockllm."
         ),
     ] = "plain"
@@ -105,8 +105,8 @@ class ScenarioSettings:
     drafting: Annotated[
         str,
         Setting(
-            "serial; parallel: a draft model drafts on a device of its own while the target verifies (PEARL); or "
-            "layer-parallel: its layers run side by side on its devices, not exactly (EasySpec)."
+            "serial; or, of the lab, parallel: a draft model drafts on a device of its own while the target verifies "
+            "(PEARL), or layer-parallel: its layers run side by side on its devices, not exactly (EasySpec)."
         ),
     ] = "serial"
     acceptance: Annotated[

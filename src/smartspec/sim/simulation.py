@@ -7,12 +7,13 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 
-from smartspec.control.baselines.perfect_estimates import PerfectEstimates
 from smartspec.control.controller import Controller
 from smartspec.control.goodput.policy import Goodput
+from smartspec.control.lab_tables import WHERE, lab_table
 from smartspec.control.latency.model import LatencyModel
 from smartspec.control.policy import Estimates, Policy
 from smartspec.control.records import BatchView, DrafterSpec
@@ -22,7 +23,7 @@ from smartspec.core.scheduler import Scheduler
 from smartspec.drafters.drafter_names import model_free_drafter
 from smartspec.sim.executor import SimExecutor
 from smartspec.sim.fleet import ROUTERS, Fleet, Replica, Run
-from smartspec.sim.parallel import ParallelExecutor
+from smartspec.sim.perfect_estimates import PerfectEstimates
 from smartspec.sim.replay.recorded_log import RecordedLog
 from smartspec.sim.scenario import Scenario, is_log
 from smartspec.sim.static_load import Phase, StaticLoad, StaticLog
@@ -30,7 +31,6 @@ from smartspec.sim.world.acceptance import GroundTruthAcceptance
 from smartspec.sim.world.class_spec import parse_classes
 from smartspec.sim.world.hardware import GRAPH_SIZES, Roofline, kv_token_capacity, roofline
 from smartspec.sim.world.hosts import on_host
-from smartspec.sim.world.layer_parallel import ACCURACY, LayerParallel
 from smartspec.sim.world.recorded_acceptance import RecordedGroundTruth, Recording, read_recordings
 from smartspec.sim.world.step_time import GroundTruthTime, Noise
 from smartspec.sim.world.texts import Text, TextAcceptance, read_texts
@@ -154,7 +154,7 @@ def ground_truth_time(scenario: Scenario) -> GroundTruthTime:
         scenario.throttle,
         scenario.controller_seconds,
         is_parallel=scenario.is_parallel,
-        later_drafts=(LayerParallel(draft),) if scenario.is_layer_parallel else (),
+        later_drafts=(_of_lab(scenario)(draft),) if scenario.is_layer_parallel else (),
     )
 
 
@@ -166,7 +166,7 @@ def ground_truth_acceptance(scenario: Scenario) -> GroundTruthAcceptance:
     if is_log(scenario.acceptance):
         recordings = _read_recordings(Path(scenario.acceptance))
         return RecordedGroundTruth(recordings, scenario.max_draft_tokens, seed=scenario.seed)
-    later = ACCURACY if scenario.is_layer_parallel else 1.0
+    later = _of_lab(scenario).accuracy if scenario.is_layer_parallel else 1.0
     found = scenario.found_share
     classes = [replace(c, found_share=found, later=later) for c in parse_classes(scenario.acceptance)]
     return GroundTruthAcceptance(tuple(classes), scenario.max_draft_tokens, seed=scenario.seed)
@@ -199,7 +199,7 @@ def _make_replica(
     scenario: Scenario, time: GroundTruthTime, acceptance: GroundTruthAcceptance, num_blocks: int, index: int
 ) -> Replica:
     drafts_in_parallel = scenario.is_parallel and scenario.served_drafter is not None
-    make_executor = ParallelExecutor if drafts_in_parallel else SimExecutor
+    make_executor = _of_lab(scenario) if drafts_in_parallel else SimExecutor
     executor = make_executor(
         time,
         acceptance,
@@ -216,6 +216,14 @@ def _make_replica(
     )
     controller = make_controller(scenario, time, executor.true_estimates, scenario.served_drafter)
     return Replica(EngineCore(scheduler, executor, controller), executor)
+
+
+def _of_lab(scenario: Scenario) -> Any:
+    """What drafts in another way than serially. ValueError where the repository's lab is not found."""
+    draftings = lab_table("worlds", "DRAFTINGS")
+    if scenario.drafting not in draftings:
+        raise ValueError(f"drafting {scenario.drafting} is in {WHERE}")
+    return draftings[scenario.drafting]
 
 
 def _kv_tokens(scenario: Scenario) -> int:

@@ -1,4 +1,4 @@
-"""Decision records on disk, for `smartspec replay`: a header, then one line of JSON for every step."""
+"""Decision records on disk, for `smartspec log replay`: a header, then one line of JSON for every step."""
 
 import logging
 from collections.abc import Callable

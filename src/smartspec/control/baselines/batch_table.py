@@ -3,10 +3,9 @@ Serving LLMs", arXiv 2310.18813)."""
 
 import numpy as np
 
-from smartspec.control.baselines.baseline import even_view
 from smartspec.control.baselines.profiling_run import read_best_lengths
 from smartspec.control.policy import Estimates, Policy, plan_of_lengths
-from smartspec.control.records import BatchView, Plan
+from smartspec.control.records import BatchView, DrafterView, Plan
 
 BATCH_SIZES = 2 ** np.arange(11)  # 1 to 1024
 PROFILE_CONTEXT_TOKENS = 512  # of every request while profiling
@@ -55,3 +54,13 @@ def profile_table(estimates: Estimates, acceptance: float) -> np.ndarray:
 def best_length(emitted: np.ndarray, seconds: np.ndarray) -> int:
     """The length 0..K of least time per token. emitted, seconds: float [K + 1], tokens per request, time of a step."""
     return int(np.argmin(seconds / emitted))
+
+
+def even_view(num_rows: int, context_tokens: int, num_drafters: int = 0) -> BatchView:
+    """A decode batch of equally long requests without prefill, as an offline profile would run it; no draft KV lags."""
+    return BatchView(
+        request_ids=np.arange(num_rows),
+        context_tokens=np.full(num_rows, context_tokens),
+        max_draft_tokens=np.full(num_rows, context_tokens),
+        drafters=(DrafterView(np.full(num_rows, context_tokens)),) * num_drafters,
+    )

@@ -1,15 +1,15 @@
-"""Datastores that come with the package, each in a folder named like the model whose answers it was made of."""
+"""Datastores by name: a folder, or the one that smartspec-models has for the model whose answers it was made of."""
 
 from pathlib import Path
 
+from smartspec.engine.drafting.shipped_files import shipped_folder
+
 NONE = "none"  # switches the datastore off
-DATASTORES = Path(__file__).with_name("datastores")
 
 
 def datastore_folder(name: str | None, model: str) -> Path | None:
     """Where the datastore of this name lies: a folder; None is the one that comes with the model, if one does. A folder
     of the name none is ./none."""
     if name is None:
-        shipped = DATASTORES / model
-        return shipped if "/" not in model and shipped.is_dir() else None
+        return shipped_folder("datastores", model)
     return None if name == NONE else Path(name).expanduser()

@@ -1,14 +1,15 @@
-"""Heads that come with the package, each in a folder named like the model it was trained for."""
+"""Heads by name: a folder, or the one that smartspec-models has for the model it was trained for."""
 
 from pathlib import Path
 
+from smartspec.engine.drafting.shipped_files import missing_files, shipped_folder
+
 SHIPPED = "head"  # its name as a drafter
-HEADS = Path(__file__).with_name("heads")
 
 
 def has_shipped_head(model: str) -> bool:
-    """Whether a head comes with the package for the model of this name."""
-    return "/" not in model and (HEADS / model / "config.json").is_file()
+    """Whether a head is installed for the model of this name."""
+    return shipped_folder("heads", model) is not None
 
 
 def head_folder(name: str, model: str) -> Path:
@@ -17,9 +18,11 @@ def head_folder(name: str, model: str) -> Path:
     Raises ValueError where none comes with the model."""
     if name != SHIPPED:
         return Path(name).expanduser()
-    if not has_shipped_head(model):
-        raise ValueError(
-            f"no head comes with {model!r}: leave {SHIPPED!r} out, or give the folder of a head (docs/training.md says "
-            f"how to train one; ./{SHIPPED} is a folder of that name)"
-        )
-    return HEADS / model
+    if (folder := shipped_folder("heads", model)) is not None:
+        return folder
+    if (missing := missing_files(model)) is not None:
+        raise ValueError(f"drafter {SHIPPED!r}: {missing}")
+    raise ValueError(
+        f"no head comes with {model!r}: leave {SHIPPED!r} out, or give the folder of a head (docs/training.md says "
+        f"how to train one; ./{SHIPPED} is a folder of that name)"
+    )

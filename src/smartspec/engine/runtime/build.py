@@ -25,6 +25,7 @@ from smartspec.drafters.tokenizer_digest import quick_digest
 from smartspec.engine.drafting.exit_names import expand_exits
 from smartspec.engine.drafting.head_kinds import HEADS
 from smartspec.engine.drafting.shipped_datastore import datastore_folder
+from smartspec.engine.drafting.shipped_files import missing_files
 from smartspec.engine.drafting.source import DrafterSource, PreparedDrafter
 from smartspec.engine.drafting.with_ngrams import WithNgrams
 from smartspec.engine.kernels.cpu import native, quantized_linear
@@ -176,6 +177,8 @@ def load_models(config: EngineConfig, report: Callable[[str], None] = lambda tex
     folder = datastore_folder(config.datastore, config.model) if {*READERS} & {*config.active_drafters} else None
     datastore = None if folder is None else Datastore(folder)
 
+    if config.active_drafters and (missing := missing_files(config.model)) is not None:
+        report(missing)
     if not native.is_compiled(quantized_linear.LIBRARY):
         report("compiling kernels, about half a minute, once per machine")
 

@@ -53,7 +53,7 @@ class GroundTruthTime:
 
     target: cost of one pass of the target. drafts: by drafter, of one of its passes, None where it has none; those at
     the end may be left out. later_drafts: the same of the passes of a draft after its first, where they are not exact,
-    see layer_parallel. host_seconds: everything that is neither a pass nor the controller, per step.
+    see lab.worlds.layer_parallel. host_seconds: everything that is neither a pass nor the controller, per step.
     throttle: (second, factor) in ascending order: from that second on, passes take factor times as long.
     controller_seconds: the controller's part of a step in which it queries drafters, interpolated between numbers of
     decoding requests; empty to charge none. factor: what at() has already applied. is_parallel: draft passes run beside

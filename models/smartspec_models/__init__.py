@@ -1,0 +1,1 @@
+"""Trained heads and datastores by model: heads/MODEL and datastores/MODEL."""

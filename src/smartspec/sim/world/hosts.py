@@ -1,0 +1,19 @@
+"""What a simulated target runs on: plain accelerators, or a machine of the repository's lab by name."""
+
+from dataclasses import fields
+
+from smartspec.control.lab_tables import WHERE, lab_table
+from smartspec.sim.world.hardware import Roofline
+
+PLAIN = "plain"
+
+
+def on_host(name: str, plain: Roofline) -> Roofline:
+    """The same model and devices on the host of that name. ValueError names what there is, or what does not fit."""
+    if name == PLAIN:
+        return plain
+    hosts = lab_table("worlds", "HOSTS")
+    if name not in hosts:
+        others = "" if hosts else f"; others are in {WHERE}"
+        raise ValueError(f"unknown host {name!r}: use one of {', '.join([PLAIN, *hosts])}{others}")
+    return hosts[name](**{field.name: getattr(plain, field.name) for field in fields(Roofline)})

@@ -1,0 +1,134 @@
+import numpy as np
+import pytest
+from baseline_cases import K, make_estimates, make_view
+from factories import learn, make_outcome
+
+from lab.policies.dsde import WINDOW, Dsde, instability, request_bounds, rule_length, weighted_variances
+from smartspec.control.policy import no_drafts
+
+LONG = 20
+
+
+@pytest.mark.parametrize(
+    ("divergence", "ratio", "length"),
+    [(0.05, 1, 10), (0.2, 1, 7), (0.2, 0.3, 9), (0.5, 0.3, 6), (0.5, 1, 2), (0, 1, 10)],
+)
+def test_lengths_of_the_worked_example(divergence, ratio, length):
+    lengths = rule_length(np.array([divergence]), np.array([float(ratio)]), np.array([2]), np.array([10]))
+    assert lengths.tolist() == [length]
+
+
+def test_instability_compares_the_newest_third_with_everything():
+    rng = np.random.default_rng(0)
+    values = rng.exponential(0.3, (1, 9))
+    weights = 0.9 ** np.arange(9)
+
+    def variance(count):
+        mean = np.average(values[0, :count], weights=weights[:count])
+        return np.average((values[0, :count] - mean) ** 2, weights=weights[:count])
+
+    window = np.concatenate([values, np.full((1, 91), np.nan)], axis=1)
+    assert weighted_variances(window, np.array([[9], [4]])).ravel() == pytest.approx([variance(9), variance(4)])
+    assert instability(window, np.array([9])) == pytest.approx(variance(3) / variance(9))
+
+
+def test_instability_of_few_or_equal_values():
+    window = np.full((3, WINDOW), 0.4)
+    assert instability(window, np.array([1, 50, 100])).tolist() == [0.0, 20.0, 20.0]
+    assert instability(np.full((1, WINDOW), np.nan), np.array([0])).tolist() == [0.0]
+
+
+def test_bounds_of_a_request():
+    windows = np.array([[0.1] * 50 + [0.3] * 50] * 3)  # mean 0.2, largest 0.3
+    shortest, longest = request_bounds(np.array([12, 2, 19]), windows, 6, 20)
+    assert longest.tolist() == [16, 6, 20]  # 12 * 4 / 3; clipped; clipped
+    assert shortest.tolist() == [6, 6, 6]
+    assert request_bounds(np.array([12]), windows[:1], 1, 20)[0].tolist() == [2]
+
+
+def observe(policy, view, verified, accepted, divergence):
+    divergence = np.broadcast_to(np.asarray(divergence, dtype=float), (view.num_rows, LONG))
+    is_verified = np.arange(LONG) < np.asarray(verified)[:, None]
+    divergence = np.where(is_verified, divergence, np.nan)
+    learn(policy, make_outcome(view, no_drafts(view.num_rows), verified, accepted, extras={"divergence": divergence}))
+
+
+def planned(policy, view):
+    return policy.plan(view, make_estimates(view.num_rows, max_draft_tokens=LONG)).lengths
+
+
+def test_warm_up_starts_at_five_doubles_and_returns_to_the_minimum():
+    policy, view = Dsde(), make_view(1, max_draft_tokens=LONG)
+    lengths = [int(planned(policy, view)[0])]
+    for _ in range(3):
+        verified = planned(policy, view)
+        observe(policy, view, verified, verified, 0.1)
+        lengths.append(int(planned(policy, view)[0]))
+    assert lengths == [5, 10, 20, 20]
+    stuck = Dsde()
+    verified = planned(stuck, view)
+    observe(stuck, view, verified, [0], 0.1)
+    assert planned(stuck, view).tolist() == [6]
+
+
+def warm(policy, view, rng, means):
+    """Enough steps that every row has a full window of divergences around its mean."""
+    for _ in range(40):
+        verified = planned(policy, view)
+        divergence = np.array(means)[:, None] * rng.uniform(0.5, 1.5, (view.num_rows, LONG))
+        observe(policy, view, verified, np.rint(verified * np.exp(-2 * np.array(means))).astype(int), divergence)
+
+
+def test_easy_requests_get_longer_drafts_than_hard_ones():
+    policy, rng = Dsde(), np.random.default_rng(0)
+    view = make_view(4, max_draft_tokens=LONG)
+    warm(policy, view, rng, [0.02, 0.02, 1.5, 1.5])
+    lengths = policy._requests["length"][policy._requests.rows(view.request_ids)]
+    assert lengths[:2].min() > lengths[2:].max() == 6
+
+
+def test_long_drafts_are_cut_at_the_mean_of_warm_rows_of_the_draft_model():
+    policy, rng = Dsde(), np.random.default_rng(0)
+    view = make_view(4, max_draft_tokens=LONG)
+    warm(policy, view, rng, [0.02, 0.02, 1.5, 1.5])
+    table = policy._requests
+    table["length"][table.rows(view.request_ids)] = [18, 7, 6, 6]
+    more = make_view(5, max_draft_tokens=LONG)  # the newcomer is not warm: neither counted nor cut
+    assert planned(policy, more).tolist() == [10, 7, 6, 6, 5]
+    view = make_view(4, max_draft_tokens=LONG, found_lengths=[20, 0, 0, 0])
+    assert planned(policy, view).tolist() == [18, 7, 6, 6]
+
+
+def test_the_published_range_is_scaled_to_the_longest_draft():
+    assert Dsde()._length_bounds(20) == (6, 20)
+    assert Dsde()._length_bounds(40) == (6, 20)
+    assert Dsde()._length_bounds(K) == (2, 8)
+    assert Dsde()._length_bounds(1) == (1, 1)
+    assert Dsde(6)._length_bounds(K) == (6, 8)
+    assert Dsde(30)._length_bounds(K) == (8, 8)
+
+
+def test_newest_divergences_come_first_and_old_ones_leave():
+    policy, view = Dsde(), make_view(2, max_draft_tokens=LONG)
+    observe(policy, view, [3, 1], [0, 0], np.arange(LONG) / 10)
+    observe(policy, view, [2, 0], [0, 0], 1 + np.arange(LONG) / 10)
+    rows = policy._requests.rows(view.request_ids)
+    assert policy._requests["num_values"][rows].tolist() == [5, 1]
+    assert policy._requests["window"][rows[0], :5].tolist() == [1.1, 1.0, 0.2, 0.1, 0.0]
+    assert policy._requests["window"][rows[1], 0] == 0.0
+    assert np.isnan(policy._requests["window"][rows[1], 1])
+
+
+def test_without_the_signal_it_says_so():
+    policy, view = Dsde(), make_view(1)
+    learn(policy, make_outcome(view, no_drafts(1), [0], [0]))
+    with pytest.raises(ValueError, match=r"'dsde' needs divergence in Outcome\.extras"):
+        learn(policy, make_outcome(view, no_drafts(1), [3], [1]))
+
+
+def test_rows_whose_divergence_is_unknown_are_left_alone():
+    policy, view = Dsde(), make_view(2, max_draft_tokens=LONG)
+    divergence = np.full((2, LONG), np.nan)
+    divergence[0, :5] = 0.1
+    learn(policy, make_outcome(view, no_drafts(2), [5, 5], [5, 5], extras={"divergence": divergence}))
+    assert planned(policy, view).tolist() == [10, 5]

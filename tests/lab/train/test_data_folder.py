@@ -1,0 +1,52 @@
+"""Runs on folders that change, are full or are in use."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tiny_training import SETTINGS
+
+from lab.train import run
+from smartspec.engine.drafting.head_kinds import is_head
+from smartspec.texts.files import alone
+from smartspec.texts.shards import shard_paths
+
+
+def test_training_goes_on_without_a_shard_that_was_deleted(target, tmp_path, monkeypatch):
+    data, out = tmp_path / "texts", tmp_path / "head"
+    for num_tokens in (60, 120, 180):  # a shard each
+        run.generate_texts(str(target), data, num_tokens, (), 0, lambda line: None)
+    run.train_head(str(target), data, out, replace(SETTINGS, num_tokens=100), lambda line: None)
+    shard_paths(data)[-1].unlink()
+    run.train_head(str(target), data, out, replace(SETTINGS, num_tokens=300), lambda line: None)
+    assert is_head(str(out))
+
+
+def test_a_curve_that_finds_no_room_stays_as_it_was(target, texts, tmp_path, monkeypatch):
+    run.train_head(str(target), texts, tmp_path, replace(SETTINGS, num_tokens=200), lambda line: None)
+    before = (tmp_path / "curve.jsonl").read_bytes()
+    replace_file = Path.replace
+
+    def no_room(self, other):
+        if self.name.startswith("curve"):
+            raise OSError(28, "No space left on device")
+        return replace_file(self, other)
+
+    monkeypatch.setattr(Path, "replace", no_room)
+    with pytest.raises(OSError, match=r"cannot write .*curve\.jsonl .*No space left.*make room"):
+        run.train_head(str(target), texts, tmp_path, SETTINGS, lambda line: None)
+    assert (tmp_path / "curve.jsonl").read_bytes() == before and not list(tmp_path.glob("*.partial"))
+
+
+def test_two_runs_do_not_write_to_one_folder(target, texts, tmp_path):
+    data, out = shutil.copytree(texts, tmp_path / "texts"), tmp_path / "head"
+    with alone(data), pytest.raises(ValueError, match=r"another run writes to .*texts: wait until it has ended"):
+        run.generate_texts(str(target), data, 400, (), 0, lambda line: None)
+    with alone(out), pytest.raises(ValueError, match=r"another run writes to .*head"):
+        run.train_head(str(target), data, out, SETTINGS, lambda line: None)
+    with alone(data):  # a training may run beside a generation
+        run.train_head(str(target), data, out, SETTINGS, lambda line: None)
+    with alone(data), alone(out):
+        pass
+    assert is_head(str(out))
