@@ -10,7 +10,6 @@ from typing import Protocol
 
 import numpy as np
 
-from smartspec.control.acceptance.table import OddsAgainst
 from smartspec.control.planner.expected_tree import expected_trees
 from smartspec.control.records import (
     MAX_TREE_NODES,
@@ -36,8 +35,6 @@ class Acceptance(Protocol):
     def given_confidence(self, drafter: int, confidence: np.ndarray, history: np.ndarray) -> np.ndarray: ...
 
     def survival(self, view: BatchView) -> np.ndarray: ...
-
-    def odds_against(self, view: BatchView) -> OddsAgainst: ...
 
 
 class Latency(Protocol):
