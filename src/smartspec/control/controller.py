@@ -23,6 +23,8 @@ NUM_DECISIONS = 20
 LEARN_STEPS = 8
 # Steps at the start whose input is checked, and one of so many later ones: a wrong host is wrong from the start.
 CHECKED_STEPS = 128
+# Where the policy uses no estimates, people do: after those steps one group of so many is learned from.
+WATCHED_GROUPS = 8
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,8 @@ class Controller:
         self._predicted = None
         if self.on_record is not None:
             self.on_record(self._record(step, self._alternatives(plan)))
-        self._unlearned.append(step)
+        if self._is_learned_from:
+            self._unlearned.append(step)
         if len(self._unlearned) >= LEARN_STEPS:
             self._learn()
         assert plan.view is not None, "an outcome without a plan is refused"
@@ -201,6 +204,12 @@ class Controller:
     def _checks(self) -> bool:
         """Whether the input of this step is checked."""
         return self._strict or self._num_plans <= CHECKED_STEPS or self._num_plans % CHECKED_STEPS == 0
+
+    @property
+    def _is_learned_from(self) -> bool:
+        """Whether estimates learn from this step."""
+        is_watched = self._num_plans <= CHECKED_STEPS or self._num_plans // LEARN_STEPS % WATCHED_GROUPS == 0
+        return is_watched or self.policy.uses_estimates
 
     def _predict(self, step: _Finished) -> PredictedSeconds:
         return self._latency.predict(step.outcome.view, step.drafted, step.outcome.verified)

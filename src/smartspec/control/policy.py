@@ -147,10 +147,12 @@ class EstimatesOfView(Estimates):
 class Policy:
     """Decides draft lengths. A policy that learns keeps its own state. All methods but plan have a default.
 
-    needs: names of Outcome.extras that it cannot do without.
+    needs: names of Outcome.extras that it cannot do without. uses_estimates: where not, the controller learns from few
+    steps, for people who watch it.
     """
 
     needs: tuple[str, ...] = ()
+    uses_estimates = True
 
     def queries(self, num_rows: int) -> bool:
         """Whether drafters are queried for drafts in a step of so many decoding requests. If not, only drafts that cost

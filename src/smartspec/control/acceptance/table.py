@@ -19,6 +19,7 @@ from smartspec.control.acceptance.logistic import MAX_LOG_ODDS, log_odds_of, sig
 from smartspec.control.acceptance.settings import AcceptanceSettings
 from smartspec.control.records import DrafterSpec
 
+
 class Pools:
     """The pools of all drafters, numbered through; names: of each pool. drafters: int [P], whose it is."""
 

@@ -101,7 +101,8 @@ def _at_price(view: BatchView, estimates: Estimates, held: _Held, ordinary_lag: 
     depth = 0 if most_passes is None else int(most_passes.max(initial=0))
     plan = _valued(view, estimates, settled, lengths, depth, float((gains * kept).sum()))
     plan = plan if shaped.depths is None else with_fields(plan, passes=most_passes)
-    return with_fields(settled, plan=plan, drafter=drafter, survival=survival, caps=caps, is_found=not depth)
+    changed = {"plan": plan, "drafter": drafter, "survival": survival, "caps": caps, "is_found": not depth}
+    return with_fields(settled, **changed, invested_seconds=0.0)
 
 
 def _caps(view: BatchView, estimates: Estimates, depth: int, ordinary_lag: int) -> np.ndarray:

@@ -44,6 +44,7 @@ class Budget:
         self._num_steps: Counter[int] = Counter()  # by batch size
         self._queried = True  # the last step, or it had prefill
         self._off_ratio = {False: RobustMean(), True: RobustMean()}  # measured by predicted; True: with prefill
+        self._invested = 0.0  # seconds of draft prefill that no step was charged yet
         self._sums: tuple[float, ...] = _NO_SUMS  # of speculative steps: number, seconds lost, squares, seconds, missed
 
     def may_query(self, num_rows: int) -> bool:
@@ -83,6 +84,14 @@ class Budget:
     def observe_plain(self, ratio: float, has_prefill: bool) -> None:
         """What the passes of a plain step took, relative to what was predicted."""
         self._off_ratio[has_prefill].observe(ratio)
+
+    def spread(self, seconds: float, invested_seconds: float) -> float:
+        """What a speculative step is compared by: the seconds of its passes, with what of them serves later drafts
+        (draft prefill) spread over as many speculative steps as are compared together."""
+        self._invested += invested_seconds
+        share = self._invested / self._settings.memory
+        self._invested -= share
+        return max(seconds - invested_seconds, 0.0) + share
 
     def compare(
         self,

@@ -161,7 +161,8 @@ class Goodput(Policy):
         alone_seconds = num_tokens / best.prices.off - settled.latency.host_seconds
         off_seconds = settled.latency.off_seconds(view) + gained_steps * alone_seconds
         saved_seconds = best.plan.gain * num_tokens / best.prices.off if settled.is_planned else 0.0
-        self.budget.compare(view.num_rows, seconds.passes, off_seconds, gained_steps, saved_seconds, has_prefill)
+        took = self.budget.spread(seconds.passes, best.invested_seconds if settled.is_planned else 0.0)
+        self.budget.compare(view.num_rows, took, off_seconds, gained_steps, saved_seconds, has_prefill)
 
     def _tell_hysteresis(self, best: Choice, outcome: Outcome) -> None:
         length = int(outcome.verified.max(initial=0))

@@ -16,7 +16,7 @@ from functools import partial
 
 import numpy as np
 
-from smartspec.control.goodput.draft_prefill import begun, without_late_starters
+from smartspec.control.goodput.draft_prefill import begun, invested_seconds, without_late_starters
 from smartspec.control.goodput.prefill_price import PrefillPrice
 from smartspec.control.goodput.settings import GoodputSettings
 from smartspec.control.planner.lengths import LengthPlan, StepTimes, plan_lengths
@@ -38,10 +38,11 @@ class Choice:
     """The planner's answer and the drafter that each row may use: int [R], -1 for none.
 
     caps: int [R], the longest draft of each row. draft_seconds: float [D, K + 1], what 0..K passes of each drafter are
-    charged. token_seconds: what a draft token adds to the target's pass, near the plan. pass_seconds: float [D, K], what
-    a pass of each drafter at each depth takes, whichever rows take part; row_seconds: what each row adds to it at most.
-    survival: float [R, K], of each row's drafter. fairness: of the mean that was maximised. width: of the drafts, see
-    records.Plan. is_found: whether all drafts exist before the plan.
+    charged. token_seconds: what a draft token adds to the target's pass, near the plan. pass_seconds: float [D, K],
+    what a pass of each drafter at each depth takes, whichever rows take part; row_seconds: what each row adds to it at
+    most. survival: float [R, K], of each row's drafter. fairness: of the mean that was maximised. width: of the drafts,
+    see records.Plan. is_found: whether all drafts exist before the plan. invested_seconds: of draft prefill that
+    begins with it.
     """
 
     plan: LengthPlan
@@ -56,6 +57,7 @@ class Choice:
     fairness: float
     width: int = 1
     is_found: bool = False
+    invested_seconds: float = 0.0
 
     @property
     def draft_plan(self) -> Plan:
@@ -110,7 +112,8 @@ def best_choice(
     best, drafter, draft_seconds, shaped = max(found, key=lambda option: option[0].gain)
     if value_of_time is None or prices is None:
         prices = Prices(best.goodput, best.off_goodput)
-    best = without_late_starters(best, drafter, view, estimates, settings.draft_prefill.ordinary_lag)
+    ordinary_lag = settings.draft_prefill.ordinary_lag
+    best = without_late_starters(best, drafter, view, estimates, ordinary_lag)
     pass_seconds, row_seconds = _pass_seconds(view, estimates, drafter, draft_seconds)
     return Choice(
         plan=best,
@@ -125,6 +128,7 @@ def best_choice(
         fairness=fairness,
         width=shaped.width,
         is_found=not models,
+        invested_seconds=invested_seconds(best, drafter, view, estimates, ordinary_lag),
     )
 
 

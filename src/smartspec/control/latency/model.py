@@ -146,8 +146,8 @@ class LatencyModel:
         true.
 
         Passes are learned from the step with the fewest and the step with the most tokens, the last of each: how far
-        their times are apart says most about what a token costs, and the first of a size may take longer. Where several drafters ran, each is taken to have had the share of the
-        measured time that was predicted for it.
+        their times are apart says most about what a token costs, and the first of a size may take longer. Where several
+        drafters ran, each is taken to have had the share of the measured time that was predicted for it.
         """
         if not steps:
             return
