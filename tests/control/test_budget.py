@@ -271,3 +271,21 @@ def test_a_policy_queries_as_often_as_its_drafts_pay_for(acceptance, share):
         learn(controller, make_outcome(plan.view, plan, verified, accepted, seconds=seconds))
     often = np.mean(queries[2 * SETTINGS.memory : SETTINGS.longest_spacing - 2])  # between two looks at the price
     assert often == 1.0 if acceptance or not share else often < 0.15
+
+
+def test_draft_prefill_is_compared_over_the_drafts_that_it_serves():
+    """Twenty requests begin at once. Each draft prefill takes two plain steps, and every step's drafts save 0.8 of
+    one: after sixty steps more is saved than was invested, but not after twenty."""
+    budget = Budget(BudgetSettings())
+    budget.observe_plain(1.0, False)
+    for step in range(60):
+        invested = 2.0 if step < 20 else 0.0
+        seconds = budget.spread(1.0 + invested, invested)
+        budget.compare(16, seconds, 1.8, 0.8, 0.8, False)
+        assert budget.num_trips == 0, step
+
+
+def test_all_of_an_investment_is_charged_in_the_end():
+    budget = Budget(BudgetSettings())
+    charged = [budget.spread(3.0, 2.0), *(budget.spread(1.0, 0.0) for _ in range(600))]
+    assert charged[0] < 1.1 and sum(charged) == pytest.approx(601 + 2.0, abs=0.01)

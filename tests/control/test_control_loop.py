@@ -121,8 +121,9 @@ def test_deep_drafts_are_found_where_later_tokens_are_surer():
     """A copied passage: the first token is a gamble, the rest is not."""
     conditional = np.tile([0.4] + [0.97] * (K - 1), (4, 1))
     # A few first tokens rejected by chance make whole drafts look worthless, and effects of requests forget fast enough
-    # to follow a change of text: what one seed loses by that here is up to 5 %.
-    assert share_of_best(lambda seed: World(conditional, MEMORY_BOUND, seed=seed)) >= 0.95
+    # to follow a change of text: one seed may lose more by that than the mean of several.
+    shares = [share_of_best(lambda seed, n=n: World(conditional, MEMORY_BOUND, seed=n), 1) for n in range(8)]
+    assert np.mean(shares) >= 0.97 and min(shares) >= 0.92
 
 
 def test_a_machine_slower_than_profiled_is_learned():

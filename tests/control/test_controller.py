@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from drafter_cases import LOOKUP, free_test
 
-from smartspec.control.controller import LEARN_STEPS, NUM_DECISIONS, Controller
+from smartspec.control.controller import CHECKED_STEPS, LEARN_STEPS, NUM_DECISIONS, Controller
 from smartspec.control.goodput.policy import Goodput
 from smartspec.control.goodput.settings import BudgetSettings, GoodputSettings
 from smartspec.control.latency.model import CostCurve, LatencyModel
@@ -42,7 +42,7 @@ def test_bad_configuration_is_refused():
 def test_without_drafters_only_time_is_learned():
     """The policy has nothing to decide, and its time would be the host's."""
     controller, view = make_controller("fixed:3", drafters=()), factories.make_view(3)
-    controller.policy = SimpleNamespace(learn=lambda plan, outcome: None)
+    controller.policy = SimpleNamespace(learn=lambda plan, outcome: None, uses_estimates=True)
     controller._acceptance = None
     for _ in range(50):
         plan = controller.plan(view)
@@ -276,3 +276,36 @@ def test_without_drafts_the_last_step_that_had_some_is_compared():
     assert explained["num_rows"] == 3 and explained["queried"]
     off = 2 / controller._latency.predict(with_drafts, no_drafts(2), np.zeros(2)).total
     assert explained["what_if"]["uniform"][0] == pytest.approx(off)
+
+
+@pytest.mark.parametrize(("policy", "is_learned"), [("fixed:2", False), ("goodput", True)])
+def test_estimates_that_no_policy_uses_are_learned_from_few_steps(policy, is_learned):
+    controller, view = make_controller(policy), make_view(2)
+    for _ in range(CHECKED_STEPS + LEARN_STEPS):
+        factories.learn(controller, make_outcome(view, controller.plan(view), accepted=np.zeros(2, dtype=int)))
+    before = controller.acceptance.survival(view)[0, 0, 0]
+    for _ in range(LEARN_STEPS):
+        factories.learn(
+            controller,
+            make_outcome(
+                view,
+                replace(controller.plan(view), lengths=np.full(2, 2), drafter=np.zeros(2, dtype=int)),
+                accepted=np.zeros(2, dtype=int),
+            ),
+        )
+    assert (controller.acceptance.survival(view)[0, 0, 0] != before) == is_learned
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_input_is_checked_at_first_and_now_and_then_or_always(strict):
+    controller, view = make_controller("fixed:2", strict=strict), make_view(2)
+    wrong = replace(view, context_tokens=np.array([-1, 5]))
+    refused = []
+    for step in range(3 * CHECKED_STEPS):
+        try:
+            controller.plan(wrong)
+        except ValueError:
+            controller.num_ignored["count"] += 1
+        refused.append(controller.num_ignored["count"])
+        assert step >= CHECKED_STEPS or refused[-1] == step + 1
+    assert refused[-1] == (3 * CHECKED_STEPS if strict else CHECKED_STEPS + 2)

@@ -73,7 +73,7 @@ def test_no_other_rule_for_one_row_brings_more(rate, levels, price, seen):
     if levels.max() > 1:
         return
     estimates = make_estimates(1, rate)
-    rule = stop_rule(estimates, np.array([1]), np.ones(1), np.full((2, K), price), np.zeros(K + 1), [0, 0])
+    rule = stop_rule(estimates, np.array([1]), np.ones(1), np.full((2, K), price), 0.0)
 
     def value_of_going_on(depth, survival):
         if depth == K:
@@ -98,14 +98,13 @@ def test_no_other_rule_for_one_row_brings_more(rate, levels, price, seen):
 def test_the_rows_of_another_pass_are_the_best_set_of_rows(seed, num_rows):
     rng = np.random.default_rng(seed)
     estimates, weights = make_estimates(num_rows, 0.7), rng.uniform(0.5, 2.0, num_rows)
-    token_price = np.concatenate([[1.0], 1.0 + np.cumsum(np.sort(rng.uniform(0, 0.6, K * num_rows)))])
-    pass_price, confidence = rng.uniform(0, 1.0), rng.uniform(0.1, 1.0, num_rows)
-    rule = stop_rule(estimates, np.ones(num_rows, int), weights, np.full((2, K), pass_price), token_price, [0, 0])
+    token_price, pass_price, confidence = rng.uniform(0, 0.6), rng.uniform(0, 1.0), rng.uniform(0.1, 1.0, num_rows)
+    rule = stop_rule(estimates, np.ones(num_rows, int), weights, np.full((2, K), pass_price), token_price)
     goes_on = np.flatnonzero(~rule(0, np.arange(num_rows), confidence, np.zeros(num_rows)))
 
     def surplus(rows):
         rows = list(rows)
-        cost = token_price[num_rows + len(rows)] - token_price[num_rows] + pass_price
+        cost = token_price * len(rows) + pass_price
         return float((weights * confidence * 0.7)[rows].sum() - cost) if rows else 0.0
 
     best = max(surplus(rows) for n in range(num_rows + 1) for rows in combinations(range(num_rows), n))
@@ -116,9 +115,8 @@ def test_the_rows_of_another_pass_are_the_best_set_of_rows(seed, num_rows):
 def test_how_long_the_drafts_of_another_model_became_ends_no_draft(price):
     """It tells what was drawn in them, and a cut that weighs both would keep or drop a token for what it is."""
     estimates, ends = make_estimates(2, 0.6), set()
-    token_price = price * np.arange(2 * K + 1) ** 2 / (4 * K)
     for length_of_first in range(1, K):
-        rule = stop_rule(estimates, np.array([0, 1]), np.ones(2), np.full((2, K), 0.01), token_price, [3, 3])
+        rule = stop_rule(estimates, np.array([0, 1]), np.ones(2), np.full((2, K), 0.01), price)
         for depth in range(length_of_first):
             rule(depth, np.array([0]), np.array([0.9]), np.zeros(1))
         stops = [rule(depth, np.array([1]), np.array([0.7]), np.zeros(1))[0] for depth in range(K)]

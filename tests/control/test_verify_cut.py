@@ -1,7 +1,5 @@
 """Drafts are cut for what is worth verifying, and never for what was drawn."""
 
-from itertools import pairwise
-
 import factories
 import numpy as np
 import pytest
@@ -12,7 +10,7 @@ from hypothesis import strategies as st
 from smartspec.control.controller import Controller
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
-from smartspec.control.planner.verify_cut import convex_slopes, worth_verifying
+from smartspec.control.planner.verify_cut import worth_verifying
 from smartspec.control.policy_names import POLICIES, published_policies
 from smartspec.control.records import Drafted, StepSeconds
 
@@ -25,45 +23,19 @@ WITHOUT_COUPLED_DRAFTS = {"adaserve", "adaserve:10"}
 NAMES = [*POLICIES, *published_policies(), "adaserve:10", "fair:2", "fixed:3", "uniform:1,3", "hf:0.4"]
 
 
-def test_a_token_is_kept_where_it_is_worth_more_than_the_next_slot():
+def test_a_token_is_kept_where_it_is_worth_more_than_its_price():
     gains = np.array([[0.9, 0.5, 0.4], [0.8, 0.3, 0.1], [0.2, 0.2, 0.2]])
-    prices = np.array([0.1, 0.25, 0.35, 0.35, 0.45, 0.45, 0.45, 0.45, 0.45])
-    # First tokens: 0.9 > 0.1, 0.8 > 0.25, but not 0.2 > 0.35. Second: 0.5 > 0.35, not 0.3 > 0.35. Third: 0.4 > 0.35.
-    assert worth_verifying(gains, np.full(3, 3), prices).tolist() == [3, 1, 0]
-    assert worth_verifying(gains, np.array([2, 3, 0]), prices).tolist() == [2, 1, 0]
-    assert worth_verifying(gains, NONE[:3], prices).tolist() == [0, 0, 0]
+    assert worth_verifying(gains, np.full(3, 3), 0.35).tolist() == [3, 1, 0]
+    assert worth_verifying(gains, np.array([2, 3, 0]), 0.35).tolist() == [2, 1, 0]
+    assert worth_verifying(gains, NONE[:3], 0.0).tolist() == [0, 0, 0]
 
 
-def test_equal_rows_get_room_in_their_order():
-    prices = np.array([0.1, 0.2, 0.6, 1.0, 1.0, 1.0])
-    assert worth_verifying(np.full((3, 2), 0.5), np.full(3, 2), prices).tolist() == [1, 1, 0]
-
-
-def test_slopes_are_those_of_the_largest_convex_curve_below():
-    dear_first = np.array([10.0, 23.0, 23.2, 23.4])
-    assert convex_slopes(dear_first) == pytest.approx(np.full(3, 13.4 / 3))
-    assert convex_slopes(np.array([1.0, 2.0, 5.0, 6.0, 9.0])) == pytest.approx([1.0, 2.0, 2.0, 3.0])
-    assert convex_slopes(np.ones(1)).shape == (0,)
-
-
-@given(st.lists(st.floats(0.0, 1.0), min_size=1, max_size=40))
-def test_no_convex_curve_below_is_higher(steps):
-    seconds = 1.0 + np.concatenate([[0.0], np.cumsum(steps)])
-    slopes = convex_slopes(seconds)
-    minorant = seconds[0] + np.concatenate([[0.0], np.cumsum(slopes)])
-    assert (np.diff(slopes) >= 0).all() and (minorant <= seconds + 1e-9).all()
-    corners = [0, *(np.flatnonzero(np.diff(slopes) > 1e-9) + 1), len(slopes)]
-    for begin, end in pairwise(corners):
-        assert minorant[[begin, end]] == pytest.approx(seconds[[begin, end]]), "it touches wherever it bends"
-
-
-def test_where_time_is_convex_no_cut_of_one_row_is_better():
+def test_where_a_token_always_costs_the_same_no_cut_is_better():
     rng = np.random.default_rng(0)
     for _ in range(100):
-        gains = np.sort(rng.uniform(size=(1, K)))[:, ::-1]
-        costs = np.concatenate([[0.0], np.sort(rng.uniform(size=K)).cumsum()])
-        values = np.concatenate([[0.0], gains[0].cumsum()]) - costs
-        assert worth_verifying(gains, np.array([K]), convex_slopes(costs))[0] == values.argmax()
+        gains, price = np.sort(rng.uniform(size=(1, K)))[:, ::-1], rng.uniform()
+        values = np.concatenate([[0.0], gains[0].cumsum()]) - price * np.arange(K + 1)
+        assert worth_verifying(gains, np.array([K]), price)[0] == values.argmax()
 
 
 def learned_controller(name, slopes, seed):

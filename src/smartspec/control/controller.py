@@ -4,6 +4,7 @@ nothing."""
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -20,23 +21,28 @@ NUM_DECISIONS = 20
 # Steps that are learned from together: after a target pass the code of learning is in no cache, so that a run of it
 # costs more than its arithmetic.
 LEARN_STEPS = 8
-SURPRISE = 0.25  # of predicted time: a step that is further from its prediction is learned from at once
+# Steps at the start whose input is checked, and one of so many later ones: a wrong host is wrong from the start.
+CHECKED_STEPS = 128
+# Where the policy uses no estimates, people do: after those steps one group of so many is learned from.
+WATCHED_GROUPS = 8
 
 
 @dataclass(frozen=True)
 class _Finished:
-    """A step that is over. drafted: what was drafted of its plan."""
+    """A step that is over."""
 
     plan: Plan
-    drafted: Plan
     outcome: Outcome
-    predicted: PredictedSeconds
+
+    @cached_property
+    def drafted(self) -> Plan:
+        """What was drafted of its plan."""
+        return self.outcome.as_drafted()
 
     @property
     def measured(self) -> MeasuredStep:
         """What its time says."""
-        outcome = self.outcome
-        return MeasuredStep(outcome.view, self.drafted, outcome.verified, outcome.seconds, self.predicted)
+        return MeasuredStep(self.outcome.view, self.drafted, self.outcome.verified, self.outcome.seconds)
 
 
 class Controller:
@@ -74,7 +80,8 @@ class Controller:
         self.drafters = drafters
         self._strict = strict
         self._last_now = NO_STEP_BEFORE
-        self._predicted = PredictedSeconds({}, 0.0, 0.0, 0.0)
+        self._num_plans = 0
+        self._predicted: PredictedSeconds | None = None  # of the last step, until it is needed
         self._history: deque[_Finished] = deque(maxlen=NUM_DECISIONS)
 
     @property
@@ -93,10 +100,10 @@ class Controller:
         """How many draft tokens to make for each row, and by which drafter. If all are 0, no drafter needs to run."""
         queried = not view.queries or self.policy.queries(view.num_rows)
         view = view.queried(queried)
-        if self._refuse(problems(view, last_now=self._last_now, num_drafters=len(self.drafters))):
-            self._last_now = view.now
+        last_now, self._last_now = self._last_now, view.now
+        self._num_plans += 1
+        if self._checks and self._refuse(problems(view, last_now=last_now, num_drafters=len(self.drafters))):
             return no_drafts(view.num_rows)
-        self._last_now = view.now
         if not view.has_drafts:  # nothing to decide, and nothing to learn but the time
             return with_fields(no_drafts(view.num_rows), view=view, queried=queried)
         estimates = EstimatesOfView(self.drafters, view, self._latency, self._acceptance)
@@ -123,17 +130,16 @@ class Controller:
     def learn(self, plan: Plan, outcome: Outcome) -> None:
         """Learn from the outcome of a plan, any number of steps later and in any order. Several steps are learned from
         together, at most LEARN_STEPS."""
-        if self._refuse(problems(plan.view, outcome, max_draft_tokens=self.max_draft_tokens)):
+        if self._checks and self._refuse(problems(plan.view, outcome, max_draft_tokens=self.max_draft_tokens)):
             return
-        drafted = outcome.as_drafted()
-        self._predicted = self._latency.predict(outcome.view, drafted, outcome.verified)
-        step = _Finished(plan, drafted, outcome, self._predicted)
+        step = _Finished(plan, outcome)
         self._history.append(step)
+        self._predicted = None
         if self.on_record is not None:
             self.on_record(self._record(step, self._alternatives(plan)))
-        self._unlearned.append(step)
-        is_surprise = abs(outcome.seconds.total / self._predicted.total - 1.0) > SURPRISE
-        if is_surprise or len(self._unlearned) >= LEARN_STEPS:
+        if self._is_learned_from:
+            self._unlearned.append(step)
+        if len(self._unlearned) >= LEARN_STEPS:
             self._learn()
         assert plan.view is not None, "an outcome without a plan is refused"
         self.policy.learn(plan, outcome)
@@ -145,7 +151,11 @@ class Controller:
 
     @property
     def predicted_seconds(self) -> float:
-        """Time that was predicted for the last finished step, in seconds."""
+        """Time that was predicted for the last finished step, in seconds; 0 before the first."""
+        if self._predicted is None:
+            if not self._history:
+                return 0.0
+            self._predicted = self._predict(self._history[-1])
         return self._predicted.total
 
     def use_latency(self, latency: LatencyModel) -> None:
@@ -156,6 +166,7 @@ class Controller:
 
     def state(self) -> dict:
         """JSON-able: policy, estimates, cost model, the last decisions and their outcomes."""
+        decisions = [self._record(step).summary() for step in self._history]  # before the last are learned from
         return {
             "policy": self.policy_name,
             "max_draft_tokens": self.max_draft_tokens,
@@ -164,7 +175,7 @@ class Controller:
             "acceptance": self.acceptance.table(),
             "tracked_requests": self.acceptance.num_tracked_requests,
             "cost_model": self.latency.state(),
-            "decisions": [self._record(step).summary() for step in self._history],
+            "decisions": decisions,
             "ignored_input": dict(self.num_ignored),
         }
 
@@ -189,6 +200,20 @@ class Controller:
                 return {"steps_ago": steps_ago, "planned": planned, "uniform": uniform}
         return None
 
+    @property
+    def _checks(self) -> bool:
+        """Whether the input of this step is checked."""
+        return self._strict or self._num_plans <= CHECKED_STEPS or self._num_plans % CHECKED_STEPS == 0
+
+    @property
+    def _is_learned_from(self) -> bool:
+        """Whether estimates learn from this step."""
+        is_watched = self._num_plans <= CHECKED_STEPS or self._num_plans // LEARN_STEPS % WATCHED_GROUPS == 0
+        return is_watched or self.policy.uses_estimates
+
+    def _predict(self, step: _Finished) -> PredictedSeconds:
+        return self._latency.predict(step.outcome.view, step.drafted, step.outcome.verified)
+
     def _refuse(self, problem: str | None) -> bool:
         """Whether there is a problem, which is then counted; ValueError in strict mode."""
         if problem is None:
@@ -207,16 +232,16 @@ class Controller:
         return of_drafter(self._acceptance.survival(_view_of(plan)), plan.drafter)
 
     def _record(self, step: _Finished, alternatives: tuple[Alternative, ...] = ()) -> DecisionRecord:
-        """The record of a step, for people, logs and replays. Survival is computed from what is known now."""
+        """The record of a step, for people, logs and replays. Survival and time are computed from what is known now."""
         plan, view, outcome = step.plan, _view_of(step.plan), step.outcome
-        survival = self._survival(plan, outcome.confidence, outcome.parents)
+        survival, predicted = self._survival(plan, outcome.confidence, outcome.parents), self._predict(step)
         return decision_record(
             view,
             plan,
             outcome,
-            goodput=_expected_tokens(view, survival, outcome.verified) / step.predicted.total,
-            off_goodput=float(view.weights.sum()) / step.predicted.off,
-            predicted_seconds=step.predicted.total,
+            goodput=_expected_tokens(view, survival, outcome.verified) / predicted.total,
+            off_goodput=float(view.weights.sum()) / predicted.off,
+            predicted_seconds=predicted.total,
             survival=survival,
             alternatives=alternatives,
         )
@@ -234,6 +259,7 @@ class Controller:
     def _learn(self) -> None:
         steps, self._unlearned = self._unlearned, []
         if steps:
+            self._predicted = self._predicted or self._predict(steps[-1])
             self._latency.observe_steps([step.measured for step in steps])
         if chosen := [step.outcome for step in steps if step.outcome.view.has_drafts]:
             self._acceptance.observe(chosen)

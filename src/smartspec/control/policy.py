@@ -10,7 +10,6 @@ from typing import Protocol
 
 import numpy as np
 
-from smartspec.control.acceptance.table import OddsAgainst
 from smartspec.control.planner.expected_tree import expected_trees
 from smartspec.control.records import (
     MAX_TREE_NODES,
@@ -36,8 +35,6 @@ class Acceptance(Protocol):
     def given_confidence(self, drafter: int, confidence: np.ndarray, history: np.ndarray) -> np.ndarray: ...
 
     def survival(self, view: BatchView) -> np.ndarray: ...
-
-    def odds_against(self, view: BatchView) -> OddsAgainst: ...
 
 
 class Latency(Protocol):
@@ -150,10 +147,12 @@ class EstimatesOfView(Estimates):
 class Policy:
     """Decides draft lengths. A policy that learns keeps its own state. All methods but plan have a default.
 
-    needs: names of Outcome.extras that it cannot do without.
+    needs: names of Outcome.extras that it cannot do without. uses_estimates: where not, the controller learns from few
+    steps, for people who watch it.
     """
 
     needs: tuple[str, ...] = ()
+    uses_estimates = True
 
     def queries(self, num_rows: int) -> bool:
         """Whether drafters are queried for drafts in a step of so many decoding requests. If not, only drafts that cost

@@ -22,11 +22,9 @@ from smartspec.sim.simulation import ground_truth_acceptance, ground_truth_time,
 from smartspec.sim.static_load import Phase, StaticLoad
 from smartspec.sim.world.step_time import ControllerSeconds
 
-NUM_ROUNDS, NUM_WARM_UP_STEPS, NUM_STEPS = (
-    4,
-    4,
-    3 * LEARN_STEPS,
-)  # rounds, so that a noisy second meets all batch sizes alike
+# Rounds, so that a noisy second meets all batch sizes alike.
+NUM_ROUNDS, NUM_WARM_UP_STEPS, NUM_STEPS = 4, 2 * LEARN_STEPS, 8 * LEARN_STEPS
+OUTPUT_TOKENS = 160  # of a request: others take its place, as in a server
 
 
 def measured_controller_seconds(scenario: Scenario, clock: Callable[[], float] = perf_counter) -> ControllerSeconds:
@@ -44,7 +42,9 @@ def measured_controller_seconds(scenario: Scenario, clock: Callable[[], float] =
     controller = TimedController(make_controller(scenario, time, load.true_estimates, scenario.served_drafter), clock)
     num_steps = NUM_WARM_UP_STEPS + NUM_STEPS
     classes = tuple(range(len(acceptance.classes)))
-    phases = [Phase(num_steps, size, classes, scenario.prompt_tokens, tagged=scenario.tagged) for size in sizes]
+    phases = [
+        Phase(num_steps, size, classes, scenario.prompt_tokens, OUTPUT_TOKENS, tagged=scenario.tagged) for size in sizes
+    ]
     load.run(controller, phases * NUM_ROUNDS)
     seconds = np.array(controller.step_seconds[:-1]).reshape(NUM_ROUNDS, len(sizes), num_steps)
     groups = seconds[:, :, NUM_WARM_UP_STEPS:].reshape(NUM_ROUNDS, len(sizes), -1, LEARN_STEPS)

@@ -28,7 +28,7 @@ from smartspec.control.acceptance.effects import AcceptanceEffects
 from smartspec.control.acceptance.logistic import newton_terms, sigmoid
 from smartspec.control.acceptance.observations import Observations, top_child_tests
 from smartspec.control.acceptance.settings import AcceptanceSettings
-from smartspec.control.acceptance.table import AcceptanceTable, OddsAgainst, Pools
+from smartspec.control.acceptance.table import AcceptanceTable, Pools
 from smartspec.control.records import BatchView, DrafterSpec, Outcome, depths_of, of_drafter
 
 
@@ -70,7 +70,6 @@ class AcceptanceEstimator:
         self._kept: _History | None = None
         self._rows_kept: tuple[bytes, bytes] | None = None
         self._effects_kept = np.zeros((len(drafters), 0))
-        self._factors_kept: list[list[float]] | None = None
 
     def survival(self, view: BatchView) -> np.ndarray:
         """Survival of the drafts of each drafter, by all that is known before drafting: float [D, R, K]."""
@@ -83,13 +82,6 @@ class AcceptanceEstimator:
                 whose = np.full(view.num_rows, number)
                 survival[number] = self.survival_given_confidence(view, whose, drafter.confidence, drafter.parents)
         return survival
-
-    def odds_against(self, view: BatchView) -> OddsAgainst:
-        """The same for drafts of every pool, without confidence, as odds."""
-        effects = self._effects_of(view.request_ids, view.class_ids)
-        if self._factors_kept is None:
-            self._factors_kept = np.exp(-effects).tolist()
-        return OddsAgainst(self._pools.of_match_length, self._table.odds_against, self._factors_kept)
 
     def survival_given_confidence(
         self,
@@ -170,7 +162,7 @@ class AcceptanceEstimator:
         rows = request_ids.tobytes(), class_ids.tobytes()
         if rows != self._rows_kept:
             self._effects_kept = self._effects.of(self._effects.rows(request_ids), class_ids)
-            self._rows_kept, self._factors_kept = rows, None
+            self._rows_kept = rows
         return self._effects_kept
 
     def _learn_table(self, history: _History, tested: np.ndarray, accepted: np.ndarray, num_steps: int) -> np.ndarray:

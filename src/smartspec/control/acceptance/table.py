@@ -12,37 +12,12 @@ prior of variance 1 / strength.
 """
 
 from math import exp
-from typing import NamedTuple
 
 import numpy as np
 
 from smartspec.control.acceptance.logistic import MAX_LOG_ODDS, log_odds_of, sigmoid
 from smartspec.control.acceptance.settings import AcceptanceSettings
 from smartspec.control.records import DrafterSpec
-
-LEAST_ODDS, MOST_ODDS = exp(-MAX_LOG_ODDS), exp(MAX_LOG_ODDS)
-
-
-class OddsAgainst(NamedTuple):
-    """Odds against each draft token, given that those before it are accepted, in plain numbers: those of its pool, by
-    position, times the factor of its row. pools: by drafter and match length (of the longest and beyond it the last);
-    factors: by drafter and row."""
-
-    pools: list[list[int]]
-    of_pool: list[list[float]]
-    factors: list[list[float]]
-
-    def survival(self, drafter: int, row: int, match_length: int, length: int) -> list[float]:
-        """The chance that the first 1, 2, ... tokens of a draft are accepted."""
-        pools, factor = self.pools[drafter], self.factors[drafter][row]
-        survival, chance = [], 1.0
-        for of_pool in self.of_pool[pools[min(match_length, len(pools) - 1)]][:length]:
-            odds = of_pool * factor
-            if not LEAST_ODDS <= odds <= MOST_ODDS:
-                odds = min(max(odds, LEAST_ODDS), MOST_ODDS)
-            chance /= 1.0 + odds
-            survival.append(chance)
-        return survival
 
 
 class Pools:
@@ -55,7 +30,6 @@ class Pools:
             first + np.searchsorted(d.match_lengths[1:], np.arange(d.match_lengths[-1] + 1), side="right")
             for d, first in zip(drafters, np.cumsum([0, *sizes]), strict=False)
         ]
-        self.of_match_length: list[list[int]] = [pools.tolist() for pools in self._pool_of_match]
         self.names = [name for drafter in drafters for name in _pool_names(drafter)]
 
     def __len__(self) -> int:
@@ -87,7 +61,6 @@ class AcceptanceTable:
         self._of_drafter = np.equal.outer(pools.drafters, pools.drafters).astype(float)
         self._columns = np.eye(len(pools))
         self.log_odds = np.full(shape, self._prior)
-        self._odds_against: list[list[float]] | None = None  # until it learns again
         self._state = np.zeros((2, *shape))  # information and score
         positions = np.arange(num_positions)
         self._nearness = settings.neighbour_decay ** np.abs(positions[:, None] - positions)
@@ -95,13 +68,6 @@ class AcceptanceTable:
     def of(self, pools: np.ndarray) -> np.ndarray:
         """Log-odds of rows in these pools (int [D, R]): float [K, D, R]."""
         return self.log_odds.take(pools, axis=1)
-
-    @property
-    def odds_against(self) -> list[list[float]]:
-        """By pool and position."""
-        if self._odds_against is None:
-            self._odds_against = np.exp(-self.log_odds.T).tolist()
-        return self._odds_against
 
     def learn(self, pools: np.ndarray, information: np.ndarray, residual: np.ndarray, num_steps: int) -> np.ndarray:
         """Add the observations of rows in these pools, all float [K, D, R], of so many steps; returns how far the
@@ -111,7 +77,7 @@ class AcceptanceTable:
         added = by_pool.reshape(2, *self.log_odds.shape)
         added[1] += added[0] * self.log_odds
         self._state = self._state * exp(-num_steps / self._settings.workload_memory) + added
-        before, self.log_odds, self._odds_against = self.log_odds, self._estimate(), None
+        before, self.log_odds = self.log_odds, self._estimate()
         return self.log_odds - before
 
     def table(self) -> dict:

@@ -3,11 +3,13 @@
 from dataclasses import dataclass
 
 from smartspec.control.policy import Estimates, Policy, no_drafts, plan_of_lengths
-from smartspec.control.records import BatchView, Plan
+from smartspec.control.records import BatchView, Plan, with_fields
 
 
 class Off(Policy):
     """Never speculate."""
+
+    uses_estimates = False
 
     def queries(self, num_rows: int) -> bool:
         return False
@@ -22,5 +24,7 @@ class Fixed(Policy):
 
     length: int
 
+    uses_estimates = False
+
     def plan(self, view: BatchView, estimates: Estimates) -> Plan:
-        return plan_of_lengths(view, estimates, self.length)
+        return with_fields(plan_of_lengths(view, estimates, self.length), is_whole=True)

@@ -4,7 +4,7 @@ Every step earns a share of its time. All possible losses against plain decoding
 
 * queries: looking for drafts and planning take time of the host, whether or not any draft is worth verifying. A step
   that queries the drafters pays what that takes, by measurement, and earns what its drafts are expected to save, less
-  what such expectations were lately wrong by. Considering drafts in passes has a price of its own (see found_first).
+  what such expectations were lately wrong by.
   Where drafts pay, every step queries but a few, which measure its price. Where they do not, their account is soon
   empty, and drafters are queried only when the share has paid for it.
 * explorations: steps that are not believed to be best pay what they are expected to lose. Their account is one of its
@@ -40,11 +40,11 @@ class Budget:
         self.num_trips = 0
         self._settings = settings
         self._pause = settings.memory // 2
-        # Of the host, by batch size and by what was looked at: 1 the drafts that exist, 2 those in passes, too.
-        self._host: dict[tuple[int, int], RobustMean] = defaultdict(RobustMean)
+        self._host: dict[tuple[int, bool], RobustMean] = defaultdict(RobustMean)  # by batch size, and whether queried
         self._num_steps: Counter[int] = Counter()  # by batch size
-        self._looked_at = 2  # in the last step, or it had prefill
+        self._queried = True  # the last step, or it had prefill
         self._off_ratio = {False: RobustMean(), True: RobustMean()}  # measured by predicted; True: with prefill
+        self._invested = 0.0  # seconds of draft prefill that no step was charged yet
         self._sums: tuple[float, ...] = _NO_SUMS  # of speculative steps: number, seconds lost, squares, seconds, missed
 
     def may_query(self, num_rows: int) -> bool:
@@ -63,12 +63,10 @@ class Budget:
         self.for_explorations -= max(seconds, 0.0)
         return True
 
-    def settle(
-        self, num_rows: int, seconds: StepSeconds, *, queried: bool, with_passes: bool = False, has_prefill: bool
-    ) -> None:
-        """A step of decoding requests is over, and compared. with_passes: drafts in passes were considered."""
-        size, looked_at = size_of(num_rows), queried + with_passes
-        price = (self._query_seconds(size) if queried else 0.0) + with_passes * self.passes_seconds(num_rows)
+    def settle(self, num_rows: int, seconds: StepSeconds, *, queried: bool, has_prefill: bool) -> None:
+        """A step of decoding requests is over, and compared."""
+        size = size_of(num_rows)
+        price = self._query_seconds(size) if queried else 0.0
         single, share = num_rows == 1, self._settings.share * seconds.total
         earned = share if self.for_queries else seconds.total
         self.for_explorations = min(self.for_explorations + earned, seconds.total)
@@ -79,13 +77,21 @@ class Budget:
         if self.for_explorations >= 0.0:
             self.reason = None
         # Prompts keep the host busy, too, and so does learning from queries of the step before.
-        if not has_prefill and looked_at >= self._looked_at:
-            self._host[size, looked_at].observe(seconds.host)
-        self._looked_at = 2 if has_prefill else looked_at
+        if not has_prefill and queried >= self._queried:
+            self._host[size, queried].observe(seconds.host)
+        self._queried = has_prefill or queried
 
     def observe_plain(self, ratio: float, has_prefill: bool) -> None:
         """What the passes of a plain step took, relative to what was predicted."""
         self._off_ratio[has_prefill].observe(ratio)
+
+    def spread(self, seconds: float, invested_seconds: float) -> float:
+        """What a speculative step is compared by: the seconds of its passes, with what of them serves later drafts
+        (draft prefill) spread over as many speculative steps as are compared together."""
+        self._invested += invested_seconds
+        share = self._invested / self._settings.memory
+        self._invested -= share
+        return max(seconds - invested_seconds, 0.0) + share
 
     def compare(
         self,
@@ -127,18 +133,13 @@ class Budget:
         self._pause = min(2 * self._pause, 16 * self._settings.memory)
         self._sums = _NO_SUMS
 
-    def passes_seconds(self, num_rows: int) -> float:
-        """What considering drafts in passes takes the host, beside those that exist; 0 until both were measured."""
-        alone = self._host[size_of(num_rows), 1].mean
-        return max(self._host[size_of(num_rows), 2].mean - alone, 0.0) if alone else 0.0
-
     def _query_seconds(self, size: int) -> float:
         """What queries take: all of the host's time until a step without them was measured."""
-        return max((self._host[size, 1].mean or self._host[size, 2].mean) - self._host[size, 0].mean, 0.0)
+        return max(self._host[size, True].mean - self._host[size, False].mean, 0.0)
 
     def _plain_host_seconds(self, size: int) -> float:
-        """What the host takes without a query, or with the least where none without was measured."""
-        return next(filter(None, [self._host[size, looked_at].mean for looked_at in (0, 1, 2)]), 0.0)
+        """What the host takes without a query, or with one where none without was measured."""
+        return self._host[size, False].mean or self._host[size, True].mean
 
 
 def size_of(num_rows: int) -> int:

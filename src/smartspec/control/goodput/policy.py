@@ -6,17 +6,16 @@ from functools import partial
 
 import numpy as np
 
+from smartspec.control.goodput.at_price import HeldPrices
 from smartspec.control.goodput.budget import Budget
 from smartspec.control.goodput.draft_prefill import Lifetime
 from smartspec.control.goodput.exploration import Exploration
-from smartspec.control.goodput.found_drafts import are_few
-from smartspec.control.goodput.found_first import FoundFirst
 from smartspec.control.goodput.prefill_price import PrefillPrice
-from smartspec.control.goodput.prices import Choice, Prices, best_choice, found_choice
+from smartspec.control.goodput.prices import Choice, Prices, best_choice
 from smartspec.control.goodput.settings import GoodputSettings
 from smartspec.control.goodput.stopping import drafted_as_confident
 from smartspec.control.goodput.uniform import Hysteresis, plan_uniform
-from smartspec.control.planner.verify_cut import convex_slopes, worth_verifying
+from smartspec.control.planner.verify_cut import worth_verifying
 from smartspec.control.policy import Estimates, Latency, Policy, expected_accepted, no_drafts
 from smartspec.control.records import BatchView, Drafted, Outcome, Plan, with_fields
 
@@ -54,7 +53,7 @@ class Goodput(Policy):
         self.fairness = fairness
         self.budget = Budget(self.settings.budget)
         self._exploration = Exploration(self.settings.budget, self.budget, all_alike=bool(uniform_lengths))
-        self._found_first = FoundFirst(self.settings.budget.first_spacing)
+        self._held = HeldPrices(self.settings.held_steps, self.settings.draft_prefill.ordinary_lag)
         self._hysteresis = Hysteresis(self.settings.hysteresis, uniform_lengths or ())
         self._lifetime = Lifetime(self.settings.draft_prefill)
         self._prefill_price = PrefillPrice(self.settings.prefill_price)
@@ -79,9 +78,8 @@ class Goodput(Policy):
         settled = plan.settled
         if not isinstance(settled, Settled) or settled.weights is None or drafted.confidence is None:
             return drafted.lengths
-        seconds = settled.best.target_seconds[: int(plan.lengths.sum()) + 1]
-        gains = settled.weights[:, None] * survival
-        return worth_verifying(gains, drafted.lengths, settled.best.prices.time * convex_slopes(seconds))
+        price = settled.best.prices.time * settled.best.token_seconds
+        return worth_verifying(settled.weights[:, None] * survival, drafted.lengths, price)
 
     def learn(self, plan: Plan, outcome: Outcome) -> None:
         view, settled = outcome.view, plan.settled
@@ -93,9 +91,8 @@ class Goodput(Policy):
                 self._tell_hysteresis(settled.best, outcome)
         if view.num_rows:
             self._exploration.step(view.num_rows)
-            with_passes = isinstance(settled, Settled) and settled.best.gain_of_passes is not None
-            looked_at = {"queried": plan.queried, "with_passes": with_passes}
-            self.budget.settle(view.num_rows, outcome.seconds, **looked_at, has_prefill=view.prefill_tokens > 0)
+            has_prefill = view.prefill_tokens > 0
+            self.budget.settle(view.num_rows, outcome.seconds, queried=plan.queried, has_prefill=has_prefill)
 
     def end(self, request_id: int) -> None:
         self._lifetime.request_ended(request_id)
@@ -162,9 +159,10 @@ class Goodput(Policy):
         num_tokens = sum(view.weights.tolist())
         gained_steps = float(view.weights @ outcome.accepted) / num_tokens
         alone_seconds = num_tokens / best.prices.off - settled.latency.host_seconds
-        off_seconds = float(best.target_seconds[0]) + gained_steps * alone_seconds
+        off_seconds = settled.latency.off_seconds(view) + gained_steps * alone_seconds
         saved_seconds = best.plan.gain * num_tokens / best.prices.off if settled.is_planned else 0.0
-        self.budget.compare(view.num_rows, seconds.passes, off_seconds, gained_steps, saved_seconds, has_prefill)
+        took = self.budget.spread(seconds.passes, best.invested_seconds if settled.is_planned else 0.0)
+        self.budget.compare(view.num_rows, took, off_seconds, gained_steps, saved_seconds, has_prefill)
 
     def _tell_hysteresis(self, best: Choice, outcome: Outcome) -> None:
         length = int(outcome.verified.max(initial=0))
@@ -172,10 +170,12 @@ class Goodput(Policy):
         self._hysteresis.observe(length, None if outcome.view.prefill_tokens else excess)
 
     def _best(self, view: BatchView, estimates: Estimates) -> Choice:
-        if self.uniform_lengths or self.fairness or view.prefill_tokens or not are_few(view, estimates):
-            return self._choose(view, estimates)
-        choices = partial(found_choice, view, estimates), partial(self._choose, view, estimates)
-        return self._found_first.choose(view.num_rows, self.budget.passes_seconds(view.num_rows), *choices)
+        held = self._held.choice(view, estimates, is_uniform=bool(self.uniform_lengths))
+        if held is not None:
+            return held
+        choice = self._choose(view, estimates)
+        self._held.keep(view, estimates, choice)
+        return choice
 
     def _choose(self, view: BatchView, estimates: Estimates, prices: Prices | None = None) -> Choice:
         return best_choice(

@@ -16,15 +16,12 @@ from functools import partial
 
 import numpy as np
 
-from smartspec.control.goodput.draft_prefill import begun, without_late_starters
-from smartspec.control.goodput.found_drafts import are_few, plan_found
+from smartspec.control.goodput.draft_prefill import begun, invested_seconds, without_late_starters
 from smartspec.control.goodput.prefill_price import PrefillPrice
 from smartspec.control.goodput.settings import GoodputSettings
 from smartspec.control.planner.lengths import LengthPlan, StepTimes, plan_lengths
 from smartspec.control.policy import Estimates, drafter_yields, length_caps, model_free_first, no_drafter
 from smartspec.control.records import BatchView, Plan, with_fields
-
-_NONE = np.zeros((0, 0))
 
 
 @dataclass(frozen=True)
@@ -40,28 +37,32 @@ class Prices:
 class Choice:
     """The planner's answer and the drafter that each row may use: int [R], -1 for none.
 
-    draft_seconds: float [D, K + 1], what 0..K passes of each drafter are charged. target_seconds: float [N + 1], of the
-    target pass with 0..N draft tokens, N as many as any plan may have. survival: float [R, K], of each row's drafter.
-    fairness: of the mean that was maximised. width: of the drafts, see records.Plan. gain_of_passes: of the best plan
-    in which drafters with passes may draft, None where none were considered. is_found: whether all drafts exist before
-    the plan (see found_drafts); draft_seconds and survival are then empty.
+    caps: int [R], the longest draft of each row. draft_seconds: float [D, K + 1], what 0..K passes of each drafter are
+    charged. token_seconds: what a draft token adds to the target's pass, near the plan. pass_seconds: float [D, K],
+    what a pass of each drafter at each depth takes, whichever rows take part; row_seconds: what each row adds to it at
+    most. survival: float [R, K], of each row's drafter. fairness: of the mean that was maximised. width: of the drafts,
+    see records.Plan. is_found: whether all drafts exist before the plan. invested_seconds: of draft prefill that
+    begins with it.
     """
 
     plan: LengthPlan
     drafter: np.ndarray
+    caps: np.ndarray
     draft_seconds: np.ndarray
-    target_seconds: np.ndarray
+    token_seconds: float
+    pass_seconds: np.ndarray
+    row_seconds: float
     prices: Prices
     survival: np.ndarray
     fairness: float
     width: int = 1
-    gain_of_passes: float | None = None
     is_found: bool = False
+    invested_seconds: float = 0.0
 
     @property
     def draft_plan(self) -> Plan:
         plan = self.plan
-        drafter = self.drafter if self.is_found else np.where(plan.lengths > 0, self.drafter, -1)
+        drafter = np.where(plan.lengths > 0, self.drafter, -1)
         return Plan(plan.lengths, drafter, depths=plan.passes, width=self.width, is_whole=self.is_found)
 
 
@@ -96,8 +97,6 @@ def best_choice(
             usual = max(alone.time, _off_goodput_of_projected_batch(view, estimates, settings.projected_batch))
             prices = Prices(prefill_price.value_of_time(usual, view, estimates) if prefill_price else usual, alone.off)
         value_of_time = prices.time
-    if plan_uniform is None and not fairness and not models and are_few(view, estimates):
-        return found_choice(view, estimates, value_of_time, prices)
     num_considered = min(view.num_rows * estimates.max_draft_tokens, view.draft_token_budget)
     target_seconds = _target_seconds(view, estimates, num_considered, prefill_price)
     widths = (1,) if plan_uniform or not models else settings.widths
@@ -110,14 +109,53 @@ def best_choice(
                 view, drafter, other, shaped, settings.draft_prefill, remaining_tokens, value_of_time, plan
             )
             found.append((plan(drafter, draft_seconds), drafter, draft_seconds, shaped))
-    with_passes = [option[0].gain for option in found if estimates.has_passes(option[1]).any()]
-    of_passes = max(with_passes, default=0.0) if models else None
     best, drafter, draft_seconds, shaped = max(found, key=lambda option: option[0].gain)
     if value_of_time is None or prices is None:
         prices = Prices(best.goodput, best.off_goodput)
-    best = without_late_starters(best, drafter, view, estimates, settings.draft_prefill.ordinary_lag)
-    survival = shaped.survival_of(drafter)
-    return Choice(best, drafter, draft_seconds, target_seconds, prices, survival, fairness, shaped.width, of_passes)
+    ordinary_lag = settings.draft_prefill.ordinary_lag
+    best = without_late_starters(best, drafter, view, estimates, ordinary_lag)
+    pass_seconds, row_seconds = _pass_seconds(view, estimates, drafter, draft_seconds)
+    return Choice(
+        plan=best,
+        drafter=drafter,
+        caps=length_caps(view, drafter, estimates.max_draft_tokens),
+        draft_seconds=draft_seconds,
+        token_seconds=_token_seconds(target_seconds, best.num_draft_tokens),
+        pass_seconds=pass_seconds,
+        row_seconds=row_seconds,
+        prices=prices,
+        survival=shaped.survival_of(drafter),
+        fairness=fairness,
+        width=shaped.width,
+        is_found=not models,
+        invested_seconds=invested_seconds(best, drafter, view, estimates, ordinary_lag),
+    )
+
+
+def _token_seconds(target_seconds: np.ndarray, num_tokens: int) -> float:
+    """What one more token adds to a pass, in the mean over passes of half to twice so many draft tokens: times of
+    passes have steps."""
+    end = len(target_seconds) - 1
+    first, last = num_tokens // 2, min(max(2 * num_tokens, num_tokens + 4), end)
+    return float(target_seconds[last] - target_seconds[first]) / (last - first) if last > first else 0.0
+
+
+def _pass_seconds(
+    view: BatchView, estimates: Estimates, drafter: np.ndarray, draft_seconds: np.ndarray
+) -> tuple[np.ndarray, float]:
+    """See Choice. drafter: int [R], of each row."""
+    of_all, most_per_row = np.diff(draft_seconds, axis=1), 0.0
+    for number in estimates.models:
+        rows = drafter == number
+        if (num_rows := int(rows.sum())) < 2:
+            continue
+        first = no_drafter(view.num_rows)
+        first[np.where(rows, view.max_draft_tokens, -1).argmax()] = number
+        of_one = float(estimates.latency.draft_seconds(view.with_lags_up_to(0), first, 1)[number, 1])
+        per_row = max(float(of_all[number, 1:].max(initial=0.0)) - of_one, 0.0) / (num_rows - 1)
+        of_all[number] = np.maximum(of_all[number] - num_rows * per_row, 0.0)
+        most_per_row = max(most_per_row, per_row)
+    return of_all, most_per_row
 
 
 def _without_prefill(view: BatchView, estimates: Estimates, settings: GoodputSettings, options: dict, **more) -> Choice:
@@ -140,26 +178,14 @@ def _target_seconds(
     return seconds[0] + beside - beside[0]
 
 
-def found_choice(
-    view: BatchView, estimates: Estimates, value_of_time: float | None = None, prices: Prices | None = None
-) -> Choice:
-    """The best plan of drafts that exist, where are_few. value_of_time: see planner; prices as in best_choice."""
-    num_considered = min(view.num_rows * estimates.max_draft_tokens, view.draft_token_budget)
-    best, drafter, target_seconds = plan_found(view, estimates, num_considered, value_of_time)
-    if value_of_time is None or prices is None:
-        prices = Prices(best.goodput, best.off_goodput)
-    return Choice(best, drafter, _NONE, target_seconds, prices, _NONE, fairness=0.0, is_found=True)
-
-
 def _beside_prefill(alone: Choice, view: BatchView, estimates: Estimates) -> Choice:
     """The choice for the decoding requests alone, in a step that has prefill too. It holds where drafts are made after
     the target's pass, for the next step: that one may have no prefill."""
-    target_seconds = estimates.latency.target_seconds(view, np.arange(len(alone.target_seconds)))
-    excess = target_seconds - alone.target_seconds
-    plan = alone.plan
-    seconds = plan.seconds + float(excess[plan.num_draft_tokens])
-    plan = with_fields(plan, seconds=seconds, off_seconds=plan.off_seconds + float(excess[0]))
-    return with_fields(alone, plan=plan, target_seconds=target_seconds)
+    plan, numbers = alone.plan, np.array([0, alone.plan.num_draft_tokens])
+    beside, by_themselves = (estimates.latency.target_seconds(each, numbers) for each in (view, view.without_prefill()))
+    off_excess, excess = (beside - by_themselves).tolist()
+    plan = with_fields(plan, seconds=plan.seconds + excess, off_seconds=plan.off_seconds + off_excess)
+    return with_fields(alone, plan=plan)
 
 
 def _off_goodput_of_projected_batch(view: BatchView, estimates: Estimates, largest: float) -> float:

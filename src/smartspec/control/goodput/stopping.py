@@ -16,14 +16,12 @@ Of a tree the rule treats the best nodes of a level as one token: the next pass 
 the expected acceptance of a chain's next token, a lower bound for the next level of a tree.
 """
 
-from dataclasses import replace
-
 import numpy as np
 
 from smartspec.control.acceptance.logistic import log_odds_of
 from smartspec.control.goodput.prices import Choice
-from smartspec.control.policy import Estimates, length_caps, no_drafter
-from smartspec.control.records import MAX_TREE_NODES, BatchView, Plan, StopRule
+from smartspec.control.policy import Estimates, length_caps
+from smartspec.control.records import MAX_TREE_NODES, BatchView, Plan, StopRule, with_fields
 
 LEAST_SURVIVAL = 1e-9
 
@@ -47,28 +45,19 @@ def drafted_as_confident(view: BatchView, estimates: Estimates, best: Choice, we
     longest = estimates.max_draft_tokens if plan.width == 1 else min(estimates.max_draft_tokens, MAX_TREE_NODES)
     caps = np.where(is_stopped, length_caps(view, plan.drafter, longest), plan.lengths)
     lengths = _lengthened(plan.lengths, caps, view.draft_token_budget)
-    pass_seconds, row_seconds = _pass_seconds(view, estimates, best)
-    token_seconds = best.target_seconds[: lengths.sum() + 1] + row_seconds * np.arange(lengths.sum() + 1)
-    prices = best.prices.time * pass_seconds, best.prices.time * token_seconds
-    num_others = [int(plan.lengths[plan.drafter != number].sum()) for number in range(len(estimates.drafters))]
-    rule = stop_rule(estimates, np.where(is_stopped, plan.drafter, -1), weights, *prices, num_others)
+    pass_price = best.prices.time * best.pass_seconds
+    token_price = best.prices.time * (best.token_seconds + best.row_seconds)
+    rule = stop_rule(estimates, np.where(is_stopped, plan.drafter, -1), weights, pass_price, token_price)
     depths = None if plan.depths is None else np.where(is_stopped, lengths, plan.depths)
-    return replace(plan, lengths=lengths, depths=depths, stop=rule)
+    return with_fields(plan, lengths=lengths, depths=depths, stop=rule)
 
 
 def stop_rule(
-    estimates: Estimates,
-    drafter: np.ndarray,
-    weights: np.ndarray,
-    pass_price: np.ndarray,
-    token_price: np.ndarray,
-    num_others: list[int],
+    estimates: Estimates, drafter: np.ndarray, weights: np.ndarray, pass_price: np.ndarray, token_price: float
 ) -> StopRule:
     """The rule of one step. drafter: int [R], -1 where drafts are as long as planned. Prices are in tokens: pass_price,
-    float [D, K], of a pass of each drafter at each depth, whichever rows take part; token_price, float [N + 1], of
-    drafting and verifying 0..N tokens otherwise. num_others: tokens planned for the rows of all other drafters, of
-    each. It is as planned, not as drafted: the final lengths of another drafter's drafts tell which tokens were drawn
-    (see verify_cut)."""
+    float [D, K], of a pass of each drafter at each depth, whichever rows take part; token_price, of drafting and
+    verifying a token otherwise."""
     acceptance = estimates.acceptance
     assert acceptance is not None, "without an estimator there is no confidence to stop by"
     # Positions first: one is needed at a time.
@@ -77,47 +66,20 @@ def stop_rule(
     history = log_odds_of(np.minimum(expected, 1.0 - LEAST_SURVIVAL))
     worth = weights * expected
     so_far = np.ones(len(weights))
-    num_tokens = list(num_others)
 
     def stop(depth: int, rows: np.ndarray, confidence: np.ndarray, entropy: np.ndarray) -> np.ndarray:
         if (number := drafter[rows[0]]) < 0:
             return np.zeros(len(rows), dtype=bool)
-        num_tokens[number] += len(rows)
-        num_drafted = num_tokens[number]
-        stops = np.ones(len(rows), dtype=bool)
-        room = len(token_price) - 1 - num_drafted
-        if depth + 1 >= pass_price.shape[1] or room < 1:
-            return stops
+        if depth + 1 >= pass_price.shape[1]:
+            return np.ones(len(rows), dtype=bool)
         accepted = acceptance.given_confidence(number, confidence, history[depth].take(rows))
         accepted = np.where(np.isnan(accepted), expected[depth].take(rows), accepted)
-        so_far[rows] = so_far.take(rows) * accepted
-        values = so_far.take(rows) * worth[depth + 1].take(rows)
-        order = (-values).argsort()[:room]
-        prices = token_price[num_drafted + 1 : num_drafted + 1 + len(order)] - token_price[num_drafted]
-        surplus = values.take(order).cumsum() - prices
-        most = int(surplus.argmax())
-        if surplus[most] > pass_price[number, depth + 1]:
-            stops[order[: most + 1]] = False
-        return stops
+        so_far[rows] = survived = so_far.take(rows) * accepted
+        surplus = survived * worth[depth + 1].take(rows) - token_price
+        pays = np.maximum(surplus, 0.0).sum() > pass_price[number, depth + 1]
+        return surplus <= 0.0 if pays else np.ones(len(rows), dtype=bool)
 
     return stop
-
-
-def _pass_seconds(view: BatchView, estimates: Estimates, best: Choice) -> tuple[np.ndarray, float]:
-    """What a pass of each drafter at each depth takes, whichever rows take part, float [D, K], and what each row adds
-    at most."""
-    of_all, most_per_row = np.diff(best.draft_seconds, axis=1), 0.0
-    for number in estimates.models:
-        rows = best.drafter == number
-        if (num_rows := int(rows.sum())) < 2:
-            continue
-        first = no_drafter(view.num_rows)
-        first[np.where(rows, view.max_draft_tokens, -1).argmax()] = number
-        of_one = float(estimates.latency.draft_seconds(view.with_lags_up_to(0), first, 1)[number, 1])
-        per_row = max(float(of_all[number, 1:].max(initial=0.0)) - of_one, 0.0) / (num_rows - 1)
-        of_all[number] = np.maximum(of_all[number] - num_rows * per_row, 0.0)
-        most_per_row = max(most_per_row, per_row)
-    return of_all, most_per_row
 
 
 def _lengthened(lengths: np.ndarray, caps: np.ndarray, budget: int) -> np.ndarray:

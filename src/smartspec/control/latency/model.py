@@ -39,13 +39,17 @@ class PredictedSeconds:
 
 @dataclass(frozen=True)
 class MeasuredStep:
-    """plan: what was drafted. verified: int [R]. measured: what it took; predicted: what it was expected to take."""
+    """plan: what was drafted. verified: int [R]. measured: what it took."""
 
     view: BatchView
     plan: Plan
     verified: np.ndarray
     measured: StepSeconds
-    predicted: PredictedSeconds
+
+    @property
+    def num_fed_tokens(self) -> int:
+        """Tokens that the target was fed."""
+        return self.view.ordinary_tokens + sum(self.verified.tolist())
 
 
 class LatencyModel:
@@ -134,38 +138,56 @@ class LatencyModel:
         """Correct the model by one measured step; returns what it predicted before. ValueError, and nothing is learned,
         if its times cannot be true."""
         predicted = self.predict(view, plan, verified)
-        self.observe_steps([MeasuredStep(view, plan, verified, measured, predicted)])
+        self.observe_steps([MeasuredStep(view, plan, verified, measured)])
         return predicted
 
     def observe_steps(self, steps: Sequence[MeasuredStep]) -> None:
         """Correct the model by measured steps, in their order. ValueError, and nothing is learned, if a time cannot be
         true.
 
-        Where several drafters ran, each is taken to have had the share of the measured time that was predicted for it.
+        Passes are learned from the step with the fewest and the step with the most tokens, the last of each: how far
+        their times are apart says most about what a token costs, and the first of a size may take longer. Where several
+        drafters ran, each is taken to have had the share of the measured time that was predicted for it.
         """
+        if not steps:
+            return
         for step in steps:
             _check(step.measured)
-        num_verified = [sum(step.verified.tolist()) for step in steps]
-        fed_tokens = [step.view.ordinary_tokens + n for step, n in zip(steps, num_verified, strict=True)]
-        is_first_use = np.array([fed not in self._sizes_seen for fed in fed_tokens])
-        self._sizes_seen.update(fed_tokens)
-        sizes = [_target_size(step.view, n) for step, n in zip(steps, num_verified, strict=True)]
+        last = {step.num_fed_tokens: index for index, step in enumerate(steps)}
+        predicted = {
+            index: self.predict(steps[index].view, steps[index].plan, steps[index].verified)
+            for index in sorted({last[min(last)], last[max(last)]})
+        }
+        self._observe_target([steps[index] for index in predicted])
+        for number, correction in self._drafts.items():
+            self._observe_drafts(number, correction, [(steps[index], each) for index, each in predicted.items()])
+        for index, each in predicted.items():
+            self._relative_errors.append(abs(each.total / steps[index].measured.total - 1.0))
+        for step in steps:
+            # Where no draft pass ran, measured draft time is that of model-free drafters: the host's.
+            has_passes = any(self._runs(number, step) for number in self._drafts)
+            self._host.observe(step.measured.host + (0.0 if has_passes else step.measured.draft))
+
+    def _observe_target(self, steps: Sequence[MeasuredStep]) -> None:
+        is_first_use = np.array([step.num_fed_tokens not in self._sizes_seen for step in steps])
+        self._sizes_seen.update(step.num_fed_tokens for step in steps)
+        sizes = [_target_size(step.view, step.num_fed_tokens - step.view.ordinary_tokens) for step in steps]
         seconds = np.array([step.measured.target for step in steps])
         self._target.observe(self._target.features(_stacked(sizes)), seconds, is_first_use)
-        for number, correction in self._drafts.items():
-            self._observe_drafts(number, correction, steps)
-        for step in steps:
-            self._relative_errors.append(abs(step.predicted.total / step.measured.total - 1.0))
-            # Where no draft pass ran, measured draft time is that of model-free drafters: the host's.
-            self._host.observe(step.measured.host + (0.0 if step.predicted.drafts else step.measured.draft))
 
-    def _observe_drafts(self, number: int, correction: CostCorrection, steps: Sequence[MeasuredStep]) -> None:
+    def _runs(self, number: int, step: MeasuredStep) -> bool:
+        """Whether that drafter had passes in the step."""
+        return bool((step.plan.passes[step.plan.drafter == number] > self._kept_passes.get(number, 0)).any())
+
+    def _observe_drafts(
+        self, number: int, correction: CostCorrection, steps: Sequence[tuple[MeasuredStep, PredictedSeconds]]
+    ) -> None:
         features, seconds = [], []
-        for step in steps:
-            if number in step.predicted.drafts and step.measured.draft:
+        for step, predicted in steps:
+            if number in predicted.drafts and step.measured.draft:
                 size = self._draft_sizes(step.view, step.plan)[number]
                 features.append(correction.features(size).sum(axis=0))
-                seconds.append(step.measured.draft * step.predicted.drafts[number] / step.predicted.draft)
+                seconds.append(step.measured.draft * predicted.drafts[number] / predicted.draft)
         if features:
             correction.observe(np.array(features), np.array(seconds), np.zeros(len(features), dtype=bool))
 

@@ -188,7 +188,7 @@ def slot_gains(survival: np.ndarray, weights: np.ndarray, fairness: float) -> np
     return weights[:, None] * (after**power - before**power) / power
 
 
-def power_mean(gained: np.ndarray, base: float, fairness: float) -> np.ndarray:
+def power_mean(gained: np.ndarray | float, base: float, fairness: float):
     """Tokens of all rows together, by the mean that is maximised, when slots that add so much to the sum are taken."""
     power = 1.0 - fairness
     if not fairness or not base:

@@ -1,0 +1,139 @@
+"""Lengths at a price that is known already.
+
+What the best plan of a step settles holds for the steps after it: the price of time, what a further token takes, how
+deep drafts in passes go, whether found drafts go first. Acceptance and drafts differ from step to step. So a batch is
+planned in full once in so many steps, and between, each row keeps the tokens that add more than they take at that
+price:
+
+    gain[i, j] > price * seconds of a token
+
+For the price of the step itself that is the planner's optimum (Dinkelbach 1967: the best ratio is the price at which
+the best difference is zero), as gains never increase along a row. Rows that came since are planned by the same line.
+A row whose draft KV would have to be prefilled waits for a plan in full (see draft_prefill).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from smartspec.control.goodput.budget import size_of
+from smartspec.control.goodput.prices import Choice
+from smartspec.control.planner.lengths import LengthPlan, objective, power_mean, relative_gain, slot_gains
+from smartspec.control.policy import Estimates, model_free_first
+from smartspec.control.records import BatchView, of_drafter, with_fields
+
+
+@dataclass
+class _Held:
+    """choice: of the plan in full. least_gain: what a token must add, see planner.slot_gains. free_first: whether a row
+    with a found draft takes that. num_steps: that it has held for. newest_id: of a request in the batch."""
+
+    choice: Choice
+    least_gain: float
+    free_first: bool
+    newest_id: int
+    num_steps: int = 1
+
+
+class HeldPrices:
+    """The settled plans, by batch size and by whether prompts are prefilled beside. spacing: steps that one holds
+    for, itself included. ordinary_lag: tokens that draft KV may lack."""
+
+    def __init__(self, spacing: int, ordinary_lag: int):
+        self._spacing, self._ordinary_lag = spacing, ordinary_lag
+        self._held: dict[tuple[int, bool], _Held] = {}
+
+    def choice(self, view: BatchView, estimates: Estimates, *, is_uniform: bool) -> Choice | None:
+        """The plan of a step at the price that holds; None where the step is to be planned in full."""
+        held = self._held.get((size_of(view.num_rows), view.prefill_tokens > 0))
+        if held is None or held.num_steps >= self._spacing or estimates.acceptance is None:
+            return None
+        if self._awaits_prefill(view, estimates, held):
+            return None
+        held.num_steps += 1
+        choice = _at_price(view, estimates, held, self._ordinary_lag, is_uniform)
+        return choice if choice.plan.num_draft_tokens <= view.draft_token_budget else None
+
+    def _awaits_prefill(self, view: BatchView, estimates: Estimates, held: _Held) -> bool:
+        """Whether a request that came since might begin with a draft prefill."""
+        is_new = view.request_ids > held.newest_id
+        return any((is_new & (view.drafters[number].lag > self._ordinary_lag)).any() for number in estimates.models)
+
+    def keep(self, view: BatchView, estimates: Estimates, choice: Choice) -> None:
+        """Take in the plan in full of a step."""
+        if view.num_rows:
+            free_first = bool((choice.drafter == model_free_first(view, estimates)).all())
+            held = _Held(choice, _least_gain(view, estimates, choice), free_first, int(view.request_ids.max()))
+            self._held[size_of(view.num_rows), view.prefill_tokens > 0] = held
+
+
+def _least_gain(view: BatchView, estimates: Estimates, choice: Choice) -> float:
+    """The gain that tells the tokens of a plan from the others: the price of a token in the unit of gains, moved
+    between the least gain in the plan and the largest that was left out for its gain."""
+    base, plan = float(view.weights.sum()), choice.plan
+    mean = plan.goodput * plan.seconds
+    price = choice.prices.time * choice.token_seconds * (base / mean if mean else 1.0) ** choice.fairness
+    gains = slot_gains(choice.survival, view.weights, choice.fairness)
+    positions = np.arange(gains.shape[1])
+    kept = positions < plan.lengths[:, None]
+    left_out = (positions < choice.caps[:, None]) & ~kept
+    left_out &= estimates.of_width(choice.width).passes_of(choice.drafter) <= plan.depth
+    most, least = float(gains.max(initial=0.0, where=left_out)), float(gains.min(initial=np.inf, where=kept))
+    return min(max(price, most), least)
+
+
+def _at_price(view: BatchView, estimates: Estimates, held: _Held, ordinary_lag: int, is_uniform: bool) -> Choice:
+    settled, positions = held.choice, np.arange(estimates.max_draft_tokens)
+    shaped, depth = estimates.of_width(settled.width), settled.plan.depth
+    of_each = _caps(view, shaped, depth, ordinary_lag)
+    drafter = _drafter(shaped, of_each, held.free_first)
+    caps, survival = of_drafter(of_each, drafter), shaped.survival_of(drafter)
+    gains = slot_gains(survival, view.weights, settled.fairness)
+    kept, passes = positions < caps[:, None], shaped.passes_of(drafter) if depth else None
+    if is_uniform:
+        kept &= positions < int(settled.plan.lengths.max(initial=0))
+    else:
+        kept &= gains > held.least_gain
+        if passes is not None:
+            kept &= passes <= depth
+    lengths = kept.sum(axis=1)
+    most_passes = None if passes is None else (passes * kept).max(axis=1, initial=0)
+    depth = 0 if most_passes is None else int(most_passes.max(initial=0))
+    plan = _valued(view, estimates, settled, lengths, depth, float((gains * kept).sum()))
+    plan = plan if shaped.depths is None else with_fields(plan, passes=most_passes)
+    changed = {"plan": plan, "drafter": drafter, "survival": survival, "caps": caps, "is_found": not depth}
+    return with_fields(settled, **changed, invested_seconds=0.0)
+
+
+def _caps(view: BatchView, estimates: Estimates, depth: int, ordinary_lag: int) -> np.ndarray:
+    """The longest draft of each drafter in each row at that depth: int [D, R]."""
+    longest = np.minimum(view.max_draft_tokens, estimates.max_draft_tokens)
+    caps = np.minimum(view.draft_lengths, longest)
+    for number in estimates.models:
+        caps[number] *= view.drafters[number].lag <= ordinary_lag if depth else 0
+    return caps
+
+
+def _drafter(estimates: Estimates, caps: np.ndarray, free_first: bool) -> np.ndarray:
+    """The drafter of each row: int [R], of largest yield. free_first: of those that found a draft, if any did."""
+    if len(caps) < 2:
+        return np.full(caps.shape[1], len(caps) - 1)
+    yields = (estimates.survival * (np.arange(estimates.max_draft_tokens) < caps[:, :, None])).sum(axis=2)
+    if free_first and estimates.models:
+        is_free = np.array([not drafter.has_passes for drafter in estimates.drafters])
+        yields = yields + (estimates.max_draft_tokens + 1) * (is_free[:, None] & (caps > 0))
+    return yields.argmax(axis=0)
+
+
+def _valued(
+    view: BatchView, estimates: Estimates, settled: Choice, lengths: np.ndarray, depth: int, gained: float
+) -> LengthPlan:
+    """What these lengths are predicted to bring. gained: sum of the gains of their tokens."""
+    base, value_of_time = float(view.weights.sum()), settled.prices.time if view.prefill_tokens else None
+    off_seconds = estimates.latency.off_seconds(view) + estimates.latency.host_seconds
+    seconds = off_seconds + settled.token_seconds * int(lengths.sum())
+    seconds += float(settled.draft_seconds[:, depth].sum()) if depth else 0.0
+    emitted = float(power_mean(gained, base, settled.fairness))
+    best, off = objective(emitted, seconds, value_of_time), objective(base, off_seconds, value_of_time)
+    gain = relative_gain(best, off, base, value_of_time)
+    return LengthPlan(lengths, depth, emitted / seconds, seconds, base / off_seconds, off_seconds, gain)
