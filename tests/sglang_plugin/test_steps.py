@@ -92,7 +92,7 @@ def test_switched_off_sglang_decides_and_learns(tmp_path):
 
 
 def test_after_an_error_sglang_decides_for_good(tmp_path):
-    policy, own, clock, lines = make(tmp_path)
+    policy, _, clock, lines = make(tmp_path)
     drive(policy, clock, 2, 100, weight_bound, leading(0.5, 2))
     policy.on_verify_complete(["x", 1], 2)  # no outcome is learned in most steps
     for _ in range(20):

@@ -1,8 +1,8 @@
 """SGLang's overlapped scheduler loop and its real AdaptiveController, on an emulated GPU in virtual time.
 
-A step is launched before the one that runs is waited for (SGLang 0.5.23: srt/managers/scheduler.py, event_loop_overlap).
-Requests that have ended therefore run in one more step. Prefill goes first. The worker only notes the steps that it is
-switched to.
+A step is launched before the one that runs is waited for (SGLang 0.5.23: event_loop_overlap in
+srt/managers/scheduler.py). Requests that have ended therefore run in one more step. Prefill goes first. The worker only
+notes the steps that it is switched to.
 """
 
 import time

@@ -1,6 +1,7 @@
 """The off switch: a file that is looked at once a second."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 SPACING = 1.0  # seconds between looks
@@ -23,8 +24,6 @@ class Switch:
         """Whether it is off. now: in seconds."""
         if now >= self._next_look:
             self._next_look = now + SPACING
-            try:
+            with suppress(OSError):
                 self._is_off = self.path.exists()
-            except OSError:
-                pass
         return self._is_off
