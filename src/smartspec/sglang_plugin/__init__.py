@@ -1,4 +1,4 @@
-"""The controller inside SGLang, behind its plugin hooks: `SMARTSPEC_SGLANG=on python -m sglang.launch_server
+"""The controller inside SGLang, by its plugin hooks: `SMARTSPEC_SGLANG=on python -m sglang.launch_server
 --speculative-adaptive ...`. See docs/sglang.md."""
 
 from smartspec.sglang_plugin.plugin import register

@@ -1,4 +1,4 @@
-"""SGLang's entry point: puts our policy in the place where SGLang hands over its own, if it is asked to and fits."""
+"""SGLang's entry point: puts our policy in the place where SGLang hands over its own, if it is to and fits."""
 
 import inspect
 import logging

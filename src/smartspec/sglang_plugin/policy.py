@@ -1,4 +1,4 @@
-"""Our decision behind SGLang's interface of policies (0.5.23: AdaptiveSpecPolicy in
+"""Our decision in SGLang's interface of policies (0.5.23: AdaptiveSpecPolicy in
 srt/speculative/adaptive_runtime_state.py)."""
 
 import time
