@@ -18,7 +18,7 @@ from smartspec.control import (
 from smartspec.vllm_plugin.costs import TRIAL_STEPS, SizeTrials, StepCosts, StepSize
 
 MAX_TRIALS = 8 * TRIAL_STEPS  # steps after which times count as unknowable, and SGLang's own policy decides
-# For which a decision holds: more decisions brought nothing (docs/results/sglang.md), and cost the host time.
+# For which a decision holds: a decision in every step was no faster on the emulated GPU, and costs the host time.
 DECISION_STEPS = 4
 KEPT_PASSES = 1  # SGLang extends the drafter's KV after every step, with no steps too
 DRAFTER = DrafterSpec("eagle", has_passes=True, kept_passes=KEPT_PASSES)
