@@ -14,6 +14,11 @@ VLLM_VERSION ?= 0.32.0
 VLLM_VENV := .venv-vllm$(patsubst %,-%,$(filter-out 0.32.0,$(VLLM_VERSION)))
 VLLM_PIP := $(VLLM_VENV)/bin/python -m pip install -qq --disable-pip-version-check
 
+# SGLang's Python alone, and what its policy and its plugin loader import. Its kernels need a GPU.
+SGLANG_VERSION ?= 0.5.23
+SGLANG_VENV := .venv-sglang
+SGLANG_PIP := $(SGLANG_VENV)/bin/python -m pip install -qq --disable-pip-version-check
+
 # Clients bring web frameworks and cloud libraries of their own.
 # The tests behind nginx are left out where there is none: apt-get install nginx-light.
 # inference-perf is left out below Python 3.12, vLLM's bench where `make test-vllm` has not installed it.
@@ -24,13 +29,14 @@ CLIENTS_PIP := $(CLIENTS_VENV)/bin/python -m pip install -qq --disable-pip-versi
 GPU_VENV := .venv-gpu
 GPU_PIP := $(GPU_VENV)/bin/python -m pip install -qq --disable-pip-version-check
 
-.PHONY: help serve test test-files test-vllm test-gpu test-clients coverage clean
+.PHONY: help serve test test-files test-vllm test-sglang test-gpu test-clients coverage clean
 
 help:
 	@echo "make serve [ARGS=\"--port 8001 ...\"]  install, then serve the default model"
 	@echo "make test                            install, then ruff, mypy and pytest"
 	@echo "make test-files                      install llama.cpp, then compare logits and tokens of GGUF files with it"
 	@echo "make test-vllm [VLLM_VERSION=0.31.0] install vLLM (3.5 GB), then test our scheduler in it with a real model"
+	@echo "make test-sglang                     install SGLang's Python, then test our policy in it, without a GPU"
 	@echo "make test-gpu                        install vLLM for GPUs, then compare answers and speed on this machine's,"
 	@echo "                                     and test the embedded engine there"
 	@echo "make test-gpu BUNDLE=FOLDER          the same and more without a network (benchmarks/gpu_bundle.py)"
@@ -51,6 +57,9 @@ test-files: $(VENV)/installed-files
 
 test-vllm: $(VLLM_VENV)/installed
 	SMARTSPEC_TEST_MODEL=$(VLLM_VENV)/model $(VLLM_VENV)/bin/python -m pytest -m vllm $(ARGS) tests/vllm_real
+
+test-sglang: $(SGLANG_VENV)/installed
+	$(SGLANG_VENV)/bin/python -m pytest -m sglang $(ARGS) tests/sglang_real
 
 ifdef BUNDLE
 test-gpu:
@@ -104,6 +113,14 @@ $(VLLM_VENV)/installed: pyproject.toml
 	@-PATH="$(abspath $(VLLM_VENV))/bin:$$PATH" $(VLLM_PIP) --no-deps --no-build-isolation arctic-inference==0.3.0
 	@touch $@
 
+$(SGLANG_VENV)/installed: pyproject.toml
+	@$(PYTHON) -m venv $(SGLANG_VENV)
+	@echo "[sglang] installing the Python of SGLang $(SGLANG_VERSION) and what it imports (minutes, once)"
+	@$(SGLANG_PIP) '$(TORCH)' transformers accelerate aiohttp ipython msgspec orjson pybase64 pyzmq triton psutil pillow \
+		pydantic requests starlette pytest hypothesis typer rich
+	@$(SGLANG_PIP) --no-deps sglang==$(SGLANG_VERSION) -e .
+	@touch $@
+
 $(GPU_VENV)/installed: pyproject.toml
 	@$(PYTHON) -m venv $(GPU_VENV)
 	@echo "[gpu] installing vLLM $(VLLM_VERSION) (minutes, once)"
@@ -118,5 +135,5 @@ $(CLIENTS_VENV)/installed: tests/clients/requirements.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .venv-vllm* $(GPU_VENV) $(CLIENTS_VENV) build src/*.egg-info models/*.egg-info models/build .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-vllm* $(SGLANG_VENV) $(GPU_VENV) $(CLIENTS_VENV) build src/*.egg-info models/*.egg-info models/build .pytest_cache .ruff_cache .hypothesis
 	find src lab models tests -name __pycache__ -type d -prune -exec rm -rf {} +

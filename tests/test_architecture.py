@@ -25,6 +25,7 @@ LAYERS = {
     "bench": {"workload", "sim"},
     "report": {"control", "core", "drafters", "workload", "sim", "bench"},
     "vllm_plugin": {"control", "core", "drafters"},
+    "sglang_plugin": {"control", "vllm_plugin"},
 }
 LIBRARIES = {
     "control": {"numpy"},
@@ -44,6 +45,7 @@ LIBRARIES = {
     "bench": {"numpy", "httpx", "matplotlib", "rich"},
     "report": {"numpy", "httpx", "matplotlib", "rich", "jinja2"},
     "vllm_plugin": {"numpy", "vllm", "prometheus_client"},
+    "sglang_plugin": {"numpy", "sglang"},
     "cli": {"numpy", "typer", "rich"},
 }  # fmt: skip
 # Within a layer: what a folder (or file) may import from its own level is what stands before it. The rest is on top.
@@ -58,6 +60,7 @@ ORDER = {
         "deciding", "speculation", "tiers",
         "decision_log", "metrics", "stat_logger", "build", "scheduler", "__init__",
     ),
+    "sglang_plugin": ("switch", "timeline", "chooser", "policy", "plugin", "__init__"),
     "engine": (
         "__init__", "cache_folder", "transformers_index", "import_transformers", "kernels", "attention", "models",
         "sampling", "drafting", "text", "runtime",
@@ -212,8 +215,9 @@ def test_kernels_include_each_other_in_no_circle():
     assert order.index("decoder_layer") < order.index("head_pass") < order.index("passes")
 
 
-def test_the_plugin_needs_no_more_of_the_controller_than_it_exports():
-    files = (SOURCE / "vllm_plugin").glob("*.py")
+@pytest.mark.parametrize("plugin", ["vllm_plugin", "sglang_plugin"])
+def test_a_plugin_needs_no_more_of_the_controller_than_it_exports(plugin):
+    files = (SOURCE / plugin).glob("*.py")
     modules = {module for path in files for node in ast.walk(ast.parse(path.read_text("utf-8"))) for module in
                imported_modules(node)}  # fmt: skip
     assert {m for m in modules if m.startswith("smartspec.control")} == {"smartspec.control"}

@@ -39,7 +39,8 @@ class SglangEma(Policy):
     two.
 
     It depends on acceptance alone and never turns speculation off. Departure: SGLang picks from a few step counts that
-    have captured graphs (1, 3 and 7); here every count is allowed, which can only help it.
+    have captured graphs, from 0.5.23 on from others for larger batches, 0 among them; here every count from 1 on is
+    allowed for all batches.
     """
 
     def __init__(self):

@@ -1,0 +1,97 @@
+"""SGLang's entry point: puts our policy in the place where SGLang hands over its own, if it is to and fits."""
+
+import inspect
+import logging
+import os
+from collections.abc import Mapping
+
+from smartspec.sglang_plugin.switch import Switch, off_file
+
+ACTIVATION, UNTESTED = "SMARTSPEC_SGLANG", "SMARTSPEC_UNTESTED"
+TESTED = ("0.5.23",)
+CONTROLLER_INIT = "sglang.srt.speculative.adaptive_runtime_state.AdaptiveController.__init__"
+PARAMETERS = ("self", "worker", "policy")
+PREFILL = (
+    "sglang.srt.managers.scheduler_components.batch_result_processor.SchedulerBatchResultProcessor"
+    ".process_batch_result_prefill"
+)
+# Methods of SGLang's policy with all their parameters (AdaptiveSpecPolicy).
+METHODS = {
+    "set_cuda_graph_bs": ("cuda_graph_bs",),
+    "get_steps_for_batch": ("batch_size",),
+    "on_verify_complete": ("num_correct_drafts_per_req", "batch_size"),
+    "cuda_graph_bs_for_step": ("step",),
+}
+logger = logging.getLogger("sglang.smartspec")
+
+
+def register() -> None:
+    """Called by SGLang in each of its processes. Nothing happens unless SMARTSPEC_SGLANG=on."""
+    value = os.environ.get(ACTIVATION, "off")
+    if value not in ("on", "off"):
+        logger.warning("%s is %r: use on or off. SGLang's own policy decides", ACTIVATION, value)
+    if value != "on":
+        return
+    import sglang
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    if problem := version_problem(sglang.__version__, os.environ):
+        logger.warning("%s. SGLang's own policy decides", problem)
+        return
+    HookRegistry.register(CONTROLLER_INIT, hand_over, HookType.AROUND)
+    HookRegistry.register(PREFILL, end_prefill, HookType.BEFORE)
+
+
+def hand_over(original, controller, *args, **kwargs) -> None:
+    """Around AdaptiveController.__init__(worker, policy): the policy is ours, with SGLang's inside. Where ours does not
+    fit, or fails, SGLang's own is handed over unchanged."""
+    try:
+        bound = inspect.signature(original).bind(controller, *args, **kwargs)
+        if tuple(bound.arguments) != PARAMETERS:
+            raise ValueError(f"AdaptiveController takes {tuple(bound.arguments)}, expected {PARAMETERS}")
+        worker, policy = bound.arguments["worker"], bound.arguments["policy"]
+        if problem := policy_problem(policy) or worker_problem(worker):
+            raise ValueError(problem)
+        from smartspec.sglang_plugin.policy import GoodputSteps
+
+        ours = GoodputSteps(policy, Switch(off_file(os.environ)), logger.warning)
+    except Exception as error:
+        logger.warning("SmartSpec does not decide (%s): SGLang's own policy does", error)
+        return original(controller, *args, **kwargs)
+    logger.info("SmartSpec decides draft steps out of %s; `touch %s` turns it off", ours.candidate_steps, ours.off_file)
+    return original(controller, worker, ours)
+
+
+def end_prefill(processor, *args, **kwargs) -> None:
+    """Before process_batch_result_prefill(batch, result), which begins by waiting for result. Our policy waits too, and
+    knows then when prefill has ended."""
+    controller = getattr(getattr(processor, "model_worker", None), "adaptive_controller", None)
+    told = getattr(getattr(controller, "params", None), "end_prefill", None)
+    if told is not None:
+        told(kwargs.get("result", args[-1] if args else None))
+
+
+def version_problem(version: str, environment: Mapping[str, str]) -> str | None:
+    """Says why this version of SGLang is left alone."""
+    if version in TESTED or environment.get(UNTESTED) == "1":
+        return None
+    return f"SmartSpec is tested with SGLang {', '.join(TESTED)}, this is {version} (to try it: {UNTESTED}=1)"
+
+
+def policy_problem(policy: object) -> str | None:
+    """Names the first method of SGLang's policy that is missing or has other parameters, or says why there is nothing
+    to decide."""
+    for name, expected in METHODS.items():
+        method = getattr(policy, name, None)
+        found = None if method is None else tuple(inspect.signature(method).parameters)
+        if found != expected:
+            return f"{type(policy).__name__}.{name} takes {found} in this version of SGLang, expected {expected}"
+    steps = policy.candidate_steps
+    return None if len(steps) > 1 else f"candidate_steps are {steps}, with nothing to choose from"
+
+
+def worker_problem(worker: object) -> str | None:
+    """Says why this worker cannot be decided for. Each rank measures times of its own: two that choose different
+    steps would wait for each other for ever."""
+    size = worker.server_args.tp_size
+    return None if size == 1 else f"tensor parallel is {size}, and ranks would decide differently"
