@@ -6,7 +6,10 @@ from typing import Annotated
 
 def main() -> None:
     """Console entry. Exit codes: 0 done, 2 for what the caller can set right, with one line saying what."""
+    from smartspec.cli.vllm import run_without_typer
+
     try:
+        run_without_typer(sys.argv[1:])
         _build_app()()
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] == "smartspec":

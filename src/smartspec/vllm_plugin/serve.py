@@ -194,7 +194,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--spec-model", metavar="MODEL", help="draft model or head, where the method needs one")
     parser.add_argument("--spec-tokens", metavar="K", type=int, help=f"longest draft (default: {LONGEST})")
     for each in fields(Settings):
-        parser.add_argument(f"--{each.name.replace('_', '-')}", help=f"setting {each.name} of docs/vllm.md")
+        is_switch = {"action": "store_true", "default": None} if each.default is False else {}
+        name = f"--{each.name.replace('_', '-')}"
+        parser.add_argument(name, help=f"setting {each.name} of docs/vllm.md", **is_switch)
     parser.add_argument("--print", action="store_true", help="show the command, and do not run it")
     return parser
 

@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 from vllm.v1.metrics.loggers import AggregateStatLoggerBase
 
 from smartspec.vllm_plugin.metrics import metrics_path
+from smartspec.vllm_plugin.on_off_metrics import on_off_path
 from smartspec.vllm_plugin.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -61,9 +62,12 @@ class StatLogger(AggregateStatLoggerBase):
         if vllm_config.scheduler_config.scheduler_cls != SCHEDULER:
             return
         folder = Settings.read(vllm_config.additional_config).cache
-        REGISTRY.register(
-            MetricsFiles([metrics_path(folder, vllm_config.instance_id, index) for index in engine_indexes])
-        )
+        paths = [
+            path(folder, vllm_config.instance_id, index)
+            for path in (metrics_path, on_off_path)
+            for index in engine_indexes
+        ]
+        REGISTRY.register(MetricsFiles(paths))
 
     def record(self, scheduler_stats, iteration_stats, mm_cache_stats=None, engine_idx: int = 0) -> None:
         """Nothing: the engines count."""
