@@ -51,12 +51,12 @@ ORDER = {
         "own_class", "policy_names", "what_if", "controller", "safe_controller", "__init__",
     ),
     "vllm_plugin": (
-        "settings", "compatibility", "check", "routes", "serve", "switch", "ab", "windows", "comparing", "ab_results",
-        "ab_file", "proposer", "adaptive", "adaptive_worker", "executor",
+        "settings", "tested_versions", "compatibility", "check", "routes", "serve", "switch", "ab", "windows",
+        "comparing", "ab_results", "ab_file", "proposer", "adaptive", "adaptive_worker", "executor",
         "batch", "callers", "costs", "cost_file", "decision", "copying", "drafting", "drafter_list", "learning",
         "deciding", "speculation", "tiers",
-        "decision_log", "metrics", "on_off_metrics", "stat_logger", "on_off", "build", "build_on_off", "scheduler",
-        "__init__",
+        "decision_log", "metrics", "on_off_metrics", "stat_logger", "on_off", "build", "build_on_off", "switchable",
+        "scheduler", "__init__",
     ),
     "engine": (
         "__init__", "cache_folder", "transformers_index", "import_transformers", "kernels", "attention", "models",

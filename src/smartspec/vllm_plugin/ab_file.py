@@ -33,6 +33,12 @@ class AbFile:
             logger.warning("results of --act are not kept for the next start (%s)", error)
         self._is_unwritable = False
 
+    def close(self) -> None:
+        """Leave the file to the next server."""
+        if self.path is not None:
+            os.close(self._lock)
+            self.path = None
+
     def load(self) -> Results:
         """What earlier servers found. An unusable file is put aside, after a line in the log."""
         if self.path is None:

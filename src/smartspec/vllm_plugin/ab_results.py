@@ -114,7 +114,7 @@ def level_name(requests: float) -> str:
 
 def t_quantile(freedom: float) -> float:
     """Of Student's t at (1 + CONFIDENCE) / 2: Fisher's expansion around the normal quantile (Abramowitz and Stegun
-    26.7.5), within 3 % from 2 degrees of freedom on."""
+    26.7.5), within 4 % from 2 degrees of freedom on."""
     z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
     terms = (
         (z**3 + z) / 4,

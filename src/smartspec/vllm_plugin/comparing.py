@@ -86,19 +86,20 @@ class Guard:
 
 
 def act(on_pair: Callable[[Pair], None], guard: Guard | None, first_is_on: Callable[[], bool]) -> Windows:
-    """30 s with speculation and 30 s without, of which the first 5 do not count. first_is_on: draws which comes first,
-    so that traffic which repeats every minute, or grows, favours neither. After a pair below the guard's least ratio,
-    the guard judges."""
+    """30 s with speculation and 30 s without, of which the first 5 do not count. first_is_on: draws which comes first
+    in a pair; in the pair after, it is the other way round. So traffic that repeats every minute, or grows, favours
+    neither. After a pair below the guard's least ratio, the guard judges."""
     while True:
-        is_on = first_is_on()
-        first = yield ACT[is_on]
-        second = yield ACT[not is_on]
-        pair = Pair.of((first, second), LEAST_TOKENS, LEAST_STEPS)
-        if pair is None:
-            continue
-        on_pair(pair)
-        if guard is not None and math.exp(pair.log_ratio) < guard.least_ratio:
-            yield from guard.judge()
+        order = first_is_on()
+        for is_on in (order, not order):
+            first = yield ACT[is_on]
+            second = yield ACT[not is_on]
+            pair = Pair.of((first, second), LEAST_TOKENS, LEAST_STEPS)
+            if pair is None:
+                continue
+            on_pair(pair)
+            if guard is not None and math.exp(pair.log_ratio) < guard.least_ratio:
+                yield from guard.judge()
 
 
 def _round():

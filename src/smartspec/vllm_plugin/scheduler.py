@@ -2,16 +2,16 @@
 
 import logging
 from copy import copy
+from typing import TYPE_CHECKING
 
 import vllm
 
-from smartspec.vllm_plugin.build import make_speculation
-from smartspec.vllm_plugin.build_on_off import make_on_off
 from smartspec.vllm_plugin.compatibility import attribute_problem, setup_problem, signature_problem, version_problem
-from smartspec.vllm_plugin.on_off import OnOff
 from smartspec.vllm_plugin.settings import Settings
-from smartspec.vllm_plugin.speculation import Speculation
-from smartspec.vllm_plugin.windows import WINDOW
+from smartspec.vllm_plugin.switchable import switchable
+
+if TYPE_CHECKING:
+    from smartspec.vllm_plugin.speculation import Speculation
 
 logger = logging.getLogger("vllm.smartspec")  # below vLLM's own, whose handlers it so gets
 FIRST_REST, LONGEST_REST = 100, 12_800  # steps
@@ -29,7 +29,7 @@ def Scheduler(vllm_config, *arguments, **options):
     if problem is not None:
         logger.warning("SmartSpec is not in use: %s. Requests are served by vLLM's own scheduler.", problem)
         return stock(vllm_config, *arguments, **options)
-    scheduler = controlled(stock)(vllm_config, *arguments, **options)
+    scheduler = switchable(controlled(stock))(vllm_config, *arguments, **options)
     scheduler.begin(settings)
     return scheduler
 
@@ -51,37 +51,44 @@ class Rest:
             self._next = max(self._next - 1, FIRST_REST)
 
 
+def _speculation_of(scheduler, settings: Settings) -> "Speculation | None":
+    """None where this vLLM lacks something, after a line that says what."""
+    problem = attribute_problem(scheduler)
+    if problem is None:
+        try:  # a version that is tried may lack what this imports
+            from smartspec.vllm_plugin.build import make_speculation
+        except ImportError as error:
+            problem = str(error)
+    if problem is not None:
+        logger.warning("SmartSpec is not in use: %s. Draft lengths are vLLM's own.", problem)
+        return None
+    return make_speculation(scheduler, settings)
+
+
 def controlled(stock: type) -> type:
     """A subclass of one of vLLM's schedulers that calls Speculation. If that fails, vLLM's own way goes on, and
     Speculation is called again after a Rest."""
 
     class Controlled(stock):
-        speculation: Speculation | None = None
-        on_off: OnOff | None = None
+        speculation: "Speculation | None" = None
         rest: Rest
 
         def begin(self, settings: Settings) -> None:
             """Take over draft lengths."""
             self.rest = Rest()
-            if problem := attribute_problem(self):
-                logger.warning("SmartSpec is not in use: %s. Draft lengths are vLLM's own.", problem)
+            self.speculation = _speculation_of(self, settings)
+            if self.speculation is None:
                 return
-            self.speculation = make_speculation(self, settings)
             # With a table vLLM does not pad requests of one token with drafts that do not exist.
             self.dynamic_sd_lookup = [self.num_spec_tokens] * (self.max_num_running_reqs + 1)
-            self.on_off = make_on_off(self, settings, self._leave_speculation)
 
         def schedule(self, *arguments, **options):
-            self._call_on_off("before_schedule")
-            if self._off_reason is None:
-                self.rest.pass_step()
+            self.rest.pass_step()
             self._call_speculation("before_schedule")
             return super().schedule(*arguments, **options)
 
         def _update_after_schedule(self, scheduler_output):
             self._call_speculation("after_schedule", scheduler_output)
-            if self._off_reason == WINDOW:
-                self._call("note_ended", scheduler_output)
             super()._update_after_schedule(scheduler_output)
 
         def get_grammar_bitmask(self, *arguments, **options):
@@ -94,30 +101,9 @@ def controlled(stock: type) -> type:
             finished = self._call_speculation("before_update", scheduler_output, model_runner_output)
             outputs = super().update_from_output(scheduler_output, model_runner_output)
             self._call_speculation("after_update", finished)
-            self._call_on_off("after_update", scheduler_output, outputs)
             return outputs
 
-        @property
-        def _off_reason(self) -> str | None:
-            return None if self.on_off is None else self.on_off.reason
-
-        def _call_on_off(self, name: str, *arguments) -> None:
-            if self.on_off is None:
-                return
-            try:
-                getattr(self.on_off, name)(*arguments)
-            except Exception:
-                logger.exception("SmartSpec cannot be switched off any more, by file or guard, and compares nothing.")
-                self.on_off.restore()
-                self.on_off = None
-
-        def _leave_speculation(self, is_long: bool) -> None:
-            self._call("start_over" if is_long else "pause")
-
         def _call_speculation(self, name: str, *arguments):
-            return self._call(name, *arguments) if self._off_reason is None else None
-
-        def _call(self, name: str, *arguments):
             if self.speculation is None or self.rest.steps:
                 return None
             try:

@@ -45,7 +45,10 @@ class Settings:
             raise ValueError(f"unknown settings {unknown} in additional_config[{SECTION!r}]: use {sorted(names)}")
         of_environment = {name: environment.get(PREFIX + name.upper()) for name in names}
         given = {name: value for name, value in of_environment.items() if value} | section
-        return Settings(**{name: _converted(name, value) for name, value in given.items()})
+        settings = Settings(**{name: _converted(name, value) for name, value in given.items()})
+        if settings.act and settings.policy == "observe":
+            raise ValueError("act is true and policy is 'observe', which changes nothing: leave one out")
+        return settings
 
     @property
     def learns_times(self) -> bool:
