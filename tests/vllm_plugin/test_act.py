@@ -4,6 +4,7 @@ import json
 import logging
 import math
 import random
+import re
 import resource
 import threading
 from collections import deque
@@ -324,3 +325,11 @@ def test_what_ab_says_where_there_is_nothing(tmp_path, capsys):
     assert ab.main([url]) == 2
     other, none, gone = capsys.readouterr().err.splitlines()
     assert "answers 404" in other and "it is not in use there" in none and "does not answer" in gone
+
+
+def test_the_page_has_the_metrics(tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "act.md").read_text()
+    rows = re.findall(r"^\| (`smartspec.*?) \|", page, re.MULTILINE)
+    families = OnOffMetrics(tmp_path / "a.onoff", 0).registry.collect()
+    names = {family.name + "_total" * (family.type == "counter") for family in families}
+    assert {name for cell in rows for name in re.findall(r"`([^`]+)`", cell)} == names

@@ -81,7 +81,8 @@ def main(arguments: list[str]) -> int:
         return 2
     which = f"all servers with the cache folder {cache}, running now or started later"
     if options.state == "off":
-        print(f"off, within a second: {which}. They serve without drafts until: smartspec vllm on")
+        again = "smartspec vllm on" + f" --cache {options.cache}" * bool(options.cache)
+        print(f"off, within a second: {which}. They serve without drafts until: {again}")
     else:
         print(f"on, within a second: {which}")
     return 0
