@@ -1,5 +1,6 @@
 """Builds what switches speculation of a scheduler off and on (on_off.py)."""
 
+import logging
 from collections.abc import Callable
 
 import vllm
@@ -15,6 +16,8 @@ from smartspec.vllm_plugin.settings import Settings
 from smartspec.vllm_plugin.speculation import MODEL_FREE
 from smartspec.vllm_plugin.switch import Switch, switch_path
 from smartspec.vllm_plugin.tiers import AUTOMATIC, captured_lengths
+
+logger = logging.getLogger("vllm.smartspec")
 
 
 def make_on_off(scheduler, settings: Settings, leave: Callable[[bool], None]) -> OnOff:
@@ -32,6 +35,7 @@ def make_on_off(scheduler, settings: Settings, leave: Callable[[bool], None]) ->
         file = AbFile(settings.cache, key | {"policy": settings.policy, "drafter": settings.drafter})
         make_windows = Act(file, metrics, guard).windows
     switch = Switch(switch_path(settings.cache))
+    logger.info("Speculation is off while %s exists (`smartspec vllm off` and `on`, or touch and rm).", switch.path)
     return OnOff(scheduler, switch, metrics, make_windows, plain_length=_plain_length(config), leave=leave)
 
 

@@ -57,7 +57,7 @@ class Guard:
         """One second of sixty is without drafts, in which the guard measures."""
         calm = CALM_SECONDS
         while True:
-            yield Part(None, calm)
+            yield Part(None, calm, counts=False)
             pair, probe_seconds = yield from _round()
             calm = max(CALM_SECONDS, CALM_OF_PROBE * probe_seconds)
             if pair is not None:
@@ -81,7 +81,7 @@ class Guard:
             if ratio >= self.least_ratio:
                 return
             self.on_off(ratio, fmean([pair.off.requests for pair in pairs]), rest)
-            yield Part(GUARD, rest)
+            yield Part(GUARD, rest, counts=False)
             rest = min(2 * rest, LONGEST_REST_SECONDS)
 
 

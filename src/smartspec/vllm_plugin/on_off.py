@@ -20,6 +20,8 @@ from smartspec.vllm_plugin.windows import WINDOW, Meter, Windows
 
 logger = logging.getLogger("vllm.smartspec")
 
+DROPPING_STEPS = 16  # after which there are no drafts any more, where workers make none; two steps are under way
+
 
 class OnOff:
     """reason: why speculation is off, None while it is on.
@@ -43,6 +45,7 @@ class OnOff:
         self._lookup = scheduler.dynamic_sd_lookup  # while speculation is on
         self._plain = [plain_length] * (scheduler.max_num_running_reqs + 1)
         self._leave, self._clock = leave, clock
+        self._steps_to_drop = 0
         self._windows: Windows | None = None
         self._meter = Meter()
         metrics.set_reason(None)
@@ -58,14 +61,15 @@ class OnOff:
             logger.warning("Speculation is on again: the file that switched it off is gone.")
         if self.reason != SWITCH and self._make_windows is not None:
             self._measure(now)
-        if self.reason is not None:
+        if self.reason is not None and (self._plain[0] or self._steps_to_drop):
+            self._steps_to_drop -= 1
             for request in self._scheduler.running:
                 if request.spec_token_ids:
                     request.spec_token_ids = []
 
     def after_update(self, scheduler_output, outputs) -> None:
         """A step is over. outputs: what vLLM sends to its front end, by client."""
-        if self._meter.window is None or not scheduler_output.total_num_scheduled_tokens:
+        if not self._meter.counts or not scheduler_output.total_num_scheduled_tokens:
             return
         tokens = sum([len(each.new_token_ids) for some in (outputs or {}).values() for each in some.outputs])
         is_idle = not self._scheduler.has_unfinished_requests()
@@ -91,14 +95,15 @@ class OnOff:
         elif meter.window.is_over(now):
             meter.begin(self._windows.send(meter.end(now)), now)
             self._set(meter.window.part.reason)
-        meter.scheduling(now)
+        if meter.counts:
+            meter.scheduling(now)
 
     def _set(self, reason: str | None) -> None:
         if reason == self.reason:
             return
         if reason is not None:
             self._leave(reason != WINDOW)
-        self.reason = reason
+        self.reason, self._steps_to_drop = reason, DROPPING_STEPS
         self._scheduler.dynamic_sd_lookup = self._lookup if reason is None else self._plain
         self._metrics.set_reason(reason)
 

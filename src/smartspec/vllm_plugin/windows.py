@@ -16,12 +16,14 @@ LONGEST = 10  # times its seconds, after which a window ends that has too few st
 @dataclass(frozen=True)
 class Part:
     """A window that is wanted. reason: why speculation is off in it, None where it is on. settle_seconds: at its begin,
-    in which nothing counts. least_steps: that it is to have, where it would end before."""
+    in which nothing counts. least_steps: that it is to have, where it would end before. counts: whether anything is
+    measured in it."""
 
     reason: str | None
     seconds: float
     settle_seconds: float = 0.0
     least_steps: int = 0
+    counts: bool = True
 
 
 @dataclass
@@ -69,8 +71,15 @@ class Meter:
         self._finished = 0  # steps since the window began
         self._last: float | None = None  # when the last step was over; None while there are no requests
 
+    @property
+    def counts(self) -> bool:
+        """Whether steps are measured now."""
+        return self.window is not None and self.window.part.counts
+
     def begin(self, part: Part, now: float) -> None:
         self.window, self._finished = Window(part, now), 0
+        if not part.counts:
+            self._last = None
 
     def scheduling(self, now: float) -> None:
         """A step is scheduled: after a pause, time counts from here on."""
