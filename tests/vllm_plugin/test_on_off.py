@@ -137,6 +137,14 @@ def test_clocks_that_jump(tmp_path, monkeypatch):
     assert each.look(0.0)
 
 
+def test_a_folder_of_no_server_is_pointed_out(tmp_path, capsys):
+    assert switch.main(["off", "--cache", str(tmp_path)]) == 0
+    assert "is it the cache folder of yours?" in capsys.readouterr().out
+    serve(engine_of(tmp_path), 0, num_requests=1)
+    assert switch.main(["on", "--cache", str(tmp_path / "cache")]) == 0
+    assert "is it the cache folder" not in capsys.readouterr().out
+
+
 def test_a_command_that_cannot_make_the_file_says_so(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert switch.main(["off", "--cache", str(tmp_path / "file")]) == 2

@@ -85,6 +85,8 @@ def main(arguments: list[str]) -> int:
         print(f"off, within a second: {which}. They serve without drafts until: {again}")
     else:
         print(f"on, within a second: {which}")
+    if not any(path.parent.glob("*.prom")):
+        print(f"No server has left metrics in {path.parent} yet: is it the cache folder of yours?")
     return 0
 
 
