@@ -56,8 +56,13 @@ def test_serve(prefix, environment, tmp_path):
 
 def test_off_and_on(environment, tmp_path):
     file = tmp_path / "cache" / "vllm" / "off"
-    for state, is_there in (("off", True), ("on", False)):
-        result = run(environment, tmp_path, "smartspec", "vllm", state)
+    module = ("python", "-m", "smartspec.vllm_plugin.switch")
+    for *command, state, is_there in (
+        ("smartspec", "vllm", "off", True),
+        (*module, "on", False),
+        (*module, "off", True),
+    ):
+        result = run(environment, tmp_path, *command, state)
         assert result.returncode == 0 and f"{tmp_path}/cache" in result.stdout, result.stderr
         assert file.exists() == is_there
 

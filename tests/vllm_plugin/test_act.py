@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from itertools import pairwise
 from pathlib import Path
 from statistics import NormalDist
 
@@ -333,3 +334,29 @@ def test_the_page_has_the_metrics(tmp_path):
     families = OnOffMetrics(tmp_path / "a.onoff", 0).registry.collect()
     names = {family.name + "_total" * (family.type == "counter") for family in families}
     assert {name for cell in rows for name in re.findall(r"`([^`]+)`", cell)} == names
+
+
+def offs_of(ratio: float, scatter: float, days: float) -> list[float]:
+    """When a guard switches off speculation of this ratio, in seconds; each measured ratio scatters so much."""
+    draws, now, offs = random.Random(1), 0.0, []
+    windows = Guard(0.97, lambda _: None, lambda *_: offs.append(now)).watch()
+    part = next(windows)
+    while now < days * 24 * 3600:
+        now += part.seconds
+        speed = 10 * (1.0 if part.reason else ratio) * math.exp(draws.gauss(0, scatter / math.sqrt(2)))
+        part = windows.send(window(part, speed))
+    return offs
+
+
+def test_a_guard_whose_ratios_scatter():
+    assert not offs_of(1.1, 0.05, days=30)
+    assert len(offs_of(1.1, 0.1, days=30)) < 60  # of 5 minutes each: less than a hundredth of the time
+    assert offs_of(0.9, 0.05, days=1)[0] < 300
+    off_in_a_row = offs_of(0.8, 0.05, days=1)
+    assert [round(b - a) for a, b in pairwise(off_in_a_row)][:5] == [
+        330,
+        630,
+        1230,
+        2430,
+        3630,
+    ]
