@@ -56,9 +56,10 @@ class MetricsFiles(Collector):
 
 
 class StatLogger(AggregateStatLoggerBase):
-    """vLLM makes one, for all engines it talks to."""
+    """vLLM makes one, for all engines it talks to. It does so in every server beside which SmartSpec is installed, of
+    whatever version: what a newer one adds to this interface ends none."""
 
-    def __init__(self, vllm_config, engine_indexes: list[int]):
+    def __init__(self, vllm_config, engine_indexes: list[int], *_, **__):
         if vllm_config.scheduler_config.scheduler_cls != SCHEDULER:
             return
         folder = Settings.read(vllm_config.additional_config).cache
@@ -69,8 +70,11 @@ class StatLogger(AggregateStatLoggerBase):
         ]
         REGISTRY.register(MetricsFiles(paths))
 
-    def record(self, scheduler_stats, iteration_stats, mm_cache_stats=None, engine_idx: int = 0) -> None:
+    def record(self, *_, **__) -> None:
         """Nothing: the engines count."""
 
-    def log_engine_initialized(self) -> None:
+    def log_engine_initialized(self, *_, **__) -> None:
         """Nothing."""
+
+
+StatLogger.__abstractmethods__ = frozenset()  # methods that a newer version demands do nothing here
