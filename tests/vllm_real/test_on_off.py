@@ -47,7 +47,7 @@ def test_off_and_on_in_the_middle(method, model, prompts, expected, tmp_path, mo
         assert answers(llm, prompts[:5]) == expected
         assert scheduler.on_off is not None and scheduler.speculation is not None and not scheduler.rest.steps
         off = [verified for reason, verified in seen if reason == "switch"]
-        assert len(off) > 8 and not any(off)
+        assert len(off) >= 5 and not any(off)
         assert any(verified for reason, verified in seen if reason is None)
         path.touch()
         scheduler.on_off._switch._next_look = -float("inf")
