@@ -29,13 +29,14 @@ CLIENTS_PIP := $(CLIENTS_VENV)/bin/python -m pip install -qq --disable-pip-versi
 GPU_VENV := .venv-gpu
 GPU_PIP := $(GPU_VENV)/bin/python -m pip install -qq --disable-pip-version-check
 
-.PHONY: help serve test test-files test-vllm test-sglang test-gpu test-clients coverage clean
+.PHONY: help serve test test-files test-vllm test-vllm-matrix test-sglang test-gpu test-clients coverage clean
 
 help:
 	@echo "make serve [ARGS=\"--port 8001 ...\"]  install, then serve the default model"
 	@echo "make test                            install, then ruff, mypy and pytest"
 	@echo "make test-files                      install llama.cpp, then compare logits and tokens of GGUF files with it"
 	@echo "make test-vllm [VLLM_VERSION=0.31.0] install vLLM (3.5 GB), then test our scheduler in it with a real model"
+	@echo "make test-vllm-matrix                the same in each version that has a CPU build, and the pages' table of them"
 	@echo "make test-sglang                     install SGLang's Python, then test our policy in it, without a GPU"
 	@echo "make test-gpu                        install vLLM for GPUs, then compare answers and speed on this machine's,"
 	@echo "                                     and test the embedded engine there"
@@ -57,6 +58,12 @@ test-files: $(VENV)/installed-files
 
 test-vllm: $(VLLM_VENV)/installed
 	SMARTSPEC_TEST_MODEL=$(VLLM_VENV)/model $(VLLM_VENV)/bin/python -m pytest -m vllm $(ARGS) tests/vllm_real
+
+# The versions that have a CPU build. Each takes an environment of 3.5 GB.
+VLLM_MATRIX ?= 0.30.0 0.31.0 0.32.0
+test-vllm-matrix:
+	for version in $(VLLM_MATRIX); do SMARTSPEC_RECORD=1 $(MAKE) test-vllm VLLM_VERSION=$$version; done
+	PYTHONPATH=src $(PYTHON) -m smartspec.vllm_plugin.tested_versions .
 
 test-sglang: $(SGLANG_VENV)/installed
 	$(SGLANG_VENV)/bin/python -m pytest -m sglang $(ARGS) tests/sglang_real

@@ -55,10 +55,12 @@ ORDER = {
         "own_class", "lab_tables", "policy_names", "what_if", "controller", "safe_controller", "__init__",
     ),
     "vllm_plugin": (
-        "settings", "compatibility", "check", "routes", "serve", "proposer", "adaptive", "adaptive_worker", "executor",
+        "settings", "tested_versions", "compatibility", "check", "routes", "serve", "switch", "ab", "windows",
+        "comparing", "ab_results", "ab_file", "proposer", "adaptive", "adaptive_worker", "executor",
         "batch", "callers", "costs", "cost_file", "decision", "copying", "drafting", "drafter_list", "learning",
         "deciding", "speculation", "tiers",
-        "decision_log", "metrics", "stat_logger", "build", "scheduler", "__init__",
+        "decision_log", "metrics", "on_off_metrics", "stat_logger", "on_off", "build", "build_on_off", "switchable",
+        "scheduler", "__init__",
     ),
     "sglang_plugin": ("switch", "timeline", "chooser", "policy", "plugin", "__init__"),
     "engine": (

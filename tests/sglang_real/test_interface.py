@@ -20,7 +20,7 @@ from sglang.srt.speculative.adaptive_spec_params import (
     resolve_candidate_steps_from_config,
 )
 
-from smartspec.control.baselines.sglang_ema import Tracker
+from lab.policies.sglang_ema import Tracker
 from smartspec.sglang_plugin import plugin
 from smartspec.sglang_plugin.policy import GoodputSteps
 from smartspec.sim.length_table import LengthRange, sglang_config

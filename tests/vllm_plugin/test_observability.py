@@ -1,8 +1,11 @@
 """What can be seen of the decisions: metrics in the registry of the process that serves HTTP, and the decision log."""
 
+import importlib
 import os
 import re
+import sys
 import time
+from abc import ABC, abstractmethod
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,6 +19,7 @@ from smartspec.sim.replay.recorded_log import RecordedLog
 from smartspec.vllm_plugin import Scheduler
 from smartspec.vllm_plugin.costs import TRIAL_STEPS
 from smartspec.vllm_plugin.metrics import Metrics
+from smartspec.vllm_plugin.on_off_metrics import OnOffMetrics
 from smartspec.vllm_plugin.stat_logger import SCHEDULER, StatLogger
 
 
@@ -54,6 +58,7 @@ def test_the_dashboard_and_the_page_have_the_metrics(tmp_path):
     registry = Metrics(tmp_path / "a.prom", 0, 0.0)._registry
     names = {sample.name.removesuffix("_created") for family in registry.collect() for sample in family.samples}
     names |= {f"smartspec_{name}" for name in ("chosen_lengths_total", "step_seconds_bucket")}
+    names |= {family.name for family in OnOffMetrics(tmp_path / "a.onoff", 0).registry.collect()}
     shown = set(re.findall(r"(?<!\w)smartspec_[a-z0-9_]+(?=\{)", (root / "deploy" / "grafana-vllm.json").read_text()))
     assert len(shown) > 10 and shown <= names
     rows = re.findall(r"^\| (`smartspec.*?) \|", (root / "docs" / "vllm-metrics.md").read_text(), re.MULTILINE)
@@ -133,3 +138,23 @@ def test_a_decision_log_can_be_replayed(case, tmp_path):
     assert recorded.num_steps > 0.4 * (len(engine.verified_lengths) - TRIAL_STEPS)  # asynchronous: every second one
     assert recorded.tokens_per_second > 1.05 * off.tokens_per_second
     assert goodput.tokens_per_second == pytest.approx(recorded.tokens_per_second, rel=0.15)
+
+
+def test_a_newer_interface_of_loggers_ends_no_server(tmp_path, monkeypatch, clean_registry):
+    """SmartSpec is installed beside a vLLM that it does not know, whose servers make its logger all the same."""
+    from vllm.v1.metrics import loggers
+
+    class Newer(ABC):
+        @abstractmethod
+        def record(self, stats, *, more): ...
+
+        @abstractmethod
+        def record_more(self, stats): ...
+
+    monkeypatch.setattr(loggers, "AggregateStatLoggerBase", Newer)
+    monkeypatch.delitem(sys.modules, "smartspec.vllm_plugin.stat_logger")
+    module = importlib.import_module("smartspec.vllm_plugin.stat_logger")
+    for scheduler_cls in (None, SCHEDULER):
+        logger = module.StatLogger(front_end(make_config(tmp_path), scheduler_cls), [0], "more")
+        logger.record("stats", more=1)
+        logger.record_more("stats")

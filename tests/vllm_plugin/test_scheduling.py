@@ -1,8 +1,10 @@
 """Whatever is decided, every request gets its own text; and decisions are good ones."""
 
 import logging
+import sys
 from functools import wraps
 from itertools import chain
+from types import ModuleType
 
 import pytest
 from toy_engine import ToyEngine, assert_texts_are_right, make_config, run
@@ -349,3 +351,17 @@ def test_a_missing_attribute_leaves_draft_lengths_alone(tmp_path, caplog, monkey
     scheduler = Scheduler(make_config(tmp_path))
     assert scheduler.speculation is None and scheduler.dynamic_sd_lookup is None
     assert len(caplog.messages) == 1 and "no_such_thing" in caplog.messages[0]
+
+
+def test_an_untested_version_is_tried_where_that_is_said(tmp_path, monkeypatch, caplog):
+    """And what such a version lacks is said, and taken for what it is."""
+    monkeypatch.setattr("vllm.__version__", "0.34.0")
+    monkeypatch.setenv("SMARTSPEC_UNTESTED", "1")
+    scheduler = Scheduler(make_config(tmp_path))
+    assert scheduler.speculation is not None and not caplog.messages
+    monkeypatch.delitem(sys.modules, "smartspec.vllm_plugin.build", raising=False)
+    monkeypatch.delitem(sys.modules, "smartspec.vllm_plugin.drafting", raising=False)
+    monkeypatch.setitem(sys.modules, "vllm.v1.outputs", ModuleType("vllm.v1.outputs"))
+    scheduler = Scheduler(make_config(tmp_path))
+    assert scheduler.speculation is None and scheduler.on_off is None and scheduler.dynamic_sd_lookup is None
+    assert len(caplog.messages) == 1 and "DraftTokenIds" in caplog.messages[0]

@@ -233,11 +233,57 @@ def test_the_printed_command_is_the_one_that_runs(package, monkeypatch, capfd):
 def test_a_vllm_that_does_not_fit_is_refused(package, monkeypatch, capsys):
     replace(package / SCHEDULER_FILE, "def schedule(self", "def plan(self")
     assert serve.main(["MODEL"]) == 2
-    replace(package / "_version.py", "0.32.0", "0.99.0")
+    replace(package / "_version.py", "0.32.0", "0.29.0")
     assert serve.main(["MODEL"]) == 2
     monkeypatch.setattr(serve, "installed_package", lambda: None)
     assert serve.main(["MODEL"]) == 2
     lacks, version, missing = capsys.readouterr().err.splitlines()
     assert "lacks what SmartSpec needs: Scheduler.schedule does not exist" in lacks
-    assert "vLLM 0.99.0 is not supported" in version
-    assert "vLLM is not installed" in missing and "pip install 'vllm>=0.30,<0.34'" in missing
+    assert "vLLM 0.29.0 is not supported (supported: 0.30 and later)" in version
+    assert "vLLM is not installed" in missing and "pip install 'vllm>=0.30,<=0.33.99'" in missing
+
+
+@pytest.mark.parametrize(
+    ("arguments", "speculation"),
+    [
+        ([], None),
+        (["--spec-method", "smartspec", "--policy", "off", "--act"], None),
+        (["-sc", json.dumps({"model": NO_DRAFTS, "num_speculative_tokens": 5}), "--scheduler-cls", SCHEDULER], None),
+        (["--distributed-executor-backend", EXECUTOR], None),
+        (
+            ["--spec-method", "eagle3", "--spec-model", "HEAD"],
+            {"method": "eagle3", "model": "HEAD", "num_speculative_tokens": 5},
+        ),
+        (["-sc", '{"method": "mtp"}'], {"method": "mtp"}),
+    ],
+)
+def test_an_untested_newer_vllm_serves_alone(arguments, speculation, package, monkeypatch, capsys):
+    """Even where it lacks what SmartSpec needs: nothing of ours is named in the command."""
+    replace(package / SCHEDULER_FILE, "def schedule(self", "def plan(self")
+    replace(package / "_version.py", "0.32.0", "0.99.0")
+    assert serve.main(["MODEL", *arguments, "--port", "1", "--print"]) == 0
+    said, printed = capsys.readouterr().out.splitlines()
+    assert said == (
+        "# vLLM 0.99.0 is untested (tested: 0.30 to 0.33; SMARTSPEC_UNTESTED=1 tries it): vLLM serves alone, without "
+        "SmartSpec"
+    )
+    words = shlex.split(printed)
+    assert "smartspec" not in printed.removeprefix(sys.executable)
+    found = given(words, "--speculative-config", "-sc")
+    assert (None if found is None else json.loads(found)) == speculation
+    assert given(words, "--port") == "1"
+    monkeypatch.setenv("SMARTSPEC_UNTESTED", "1")
+    assert serve.main(["MODEL", *arguments]) == 2
+    assert "lacks what SmartSpec needs" in capsys.readouterr().err
+
+
+def test_an_untested_newer_vllm_is_tried_where_that_is_said(package, monkeypatch, capsys):
+    replace(package / "_version.py", "0.32.0", "0.99.0")
+    monkeypatch.setenv("SMARTSPEC_UNTESTED", "1")
+    assert serve.main(["MODEL", "--print"]) == 0
+    assert f"--scheduler-cls {SCHEDULER}" in capsys.readouterr().out
+
+
+def test_act_is_a_switch():
+    assert added(made("MODEL", "--act", "--guard", "0.9"))["additional"] == {"smartspec": {"act": True, "guard": "0.9"}}
+    assert added(made("MODEL"))["additional"] is None

@@ -2,6 +2,7 @@
 default tests leave them out."""
 
 import os
+from datetime import date
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -40,3 +41,18 @@ def prompts() -> list[str]:
 
     short = [prompt.text for prompt in shipped_prompts() if len(prompt.text) < 600]
     return [short[number * len(short) // 50] for number in range(50)]
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """SMARTSPEC_RECORD=1 puts what came of a run into the table of tested versions (make test-vllm-matrix)."""
+    if not os.environ.get("SMARTSPEC_RECORD"):
+        return
+    from vllm import __version__
+
+    from smartspec.vllm_plugin.tested_versions import record
+
+    counts = {name: len(terminalreporter.stats.get(name, ())) for name in ("passed", "failed", "error", "deselected")}
+    part = "all" if not counts["deselected"] and set(config.args) <= {"tests/vllm_real"} else "a part"
+    failed = counts["failed"] + counts["error"]
+    said = f"{counts['passed']} passed" + f", {failed} failed" * bool(failed)
+    record(__version__, f"{part} of `make test-vllm`, CPU build: {said} ({date.today()})")

@@ -61,7 +61,7 @@ def wait_for(url: str, server: subprocess.Popen, log) -> None:
 def metrics(address: str) -> dict[str, float]:
     with urllib.request.urlopen(f"{address}/metrics", timeout=10) as response:
         families = list(text_string_to_metric_families(response.read().decode()))
-    sums: Counter[str] = Counter()  # over engines
+    sums: Counter[str] = Counter({family.name: 0.0 for family in families})  # over engines
     for sample in (sample for family in families for sample in family.samples):
         sums[sample.name] += sample.value
     return sums

@@ -7,7 +7,14 @@ from typing import Annotated
 
 def main() -> None:
     """Console entry. Exit codes: 0 done, 2 for what the caller can set right, with one line saying what."""
-    run(lambda: _build_app()())
+    run(_run)
+
+
+def _run() -> None:
+    from smartspec.cli.vllm import run_without_typer
+
+    run_without_typer(sys.argv[1:])
+    _build_app()()
 
 
 def run(app: Callable[[], None]) -> None:

@@ -52,7 +52,7 @@ def make_speculation(scheduler, settings: Settings) -> Speculation:
     drafters = own.specs if own and not has_passes else (drafter, *(own.specs if own else ()))
     if advice := slowness(method, current_platform.is_cpu(), os.environ):
         logger.warning(advice)
-    key = setup_key(config, vllm.__version__, _device_name(), tiers)
+    key = setup_key(config, vllm.__version__, device_name(), tiers)
     costs = CostFile(settings.cache, key, may_write=engine_index == 0)
     latency = _load(costs, drafters)
     logger.info(
@@ -142,7 +142,8 @@ def _store(costs: CostFile, latency: LatencyModel) -> None:
         logger.warning("the cost model cannot be kept (%s): the next start learns step times anew", error)
 
 
-def _device_name() -> str:
+def device_name() -> str:
+    """What step times depend on: the GPU's name, or the CPU's model and the number of its cores."""
     name = current_platform.get_device_name()
     cpu_info = Path("/proc/cpuinfo")
     if name != "cpu" or not cpu_info.is_file():

@@ -52,6 +52,8 @@ NEEDS = (
         ),
     ),
     Need("v1/outputs.py", "ModelRunnerOutput", attributes=("req_id_to_index", "sampled_token_ids")),
+    Need("v1/engine/__init__.py", "EngineCoreOutputs", attributes=("outputs",)),
+    Need("v1/engine/__init__.py", "EngineCoreOutput", attributes=("new_token_ids",)),
     Need("v1/outputs.py", "DraftTokenIds", attributes=("req_ids", "draft_token_ids")),
     Need(
         "v1/request.py",

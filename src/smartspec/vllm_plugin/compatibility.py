@@ -1,10 +1,12 @@
 """Checks at start that vLLM has what this plugin needs. Each returns a reason to keep the stock scheduler, or None."""
 
 import inspect
-import re
+import os
 from collections.abc import Mapping
 
-VERSIONS = ((0, 30), (0, 34))  # from the first, before the second
+from smartspec.vllm_plugin.tested_versions import VERSIONS, numbers
+
+UNTESTED = "SMARTSPEC_UNTESTED"  # the variable of the environment with which a newer version is tried
 # Members of vLLM's scheduler that are overridden or called, with the parameters that are passed on.
 METHODS = {
     "schedule": ("self",),
@@ -57,19 +59,23 @@ def beside_problem(vllm_config) -> str | None:
     return None
 
 
-def release_of(version: str) -> tuple[int, int] | None:
-    """The first two numbers of a version ("0.32.0+cpu"), None where it has none."""
-    found = re.match(r"(\d+)\.(\d+)", version)
-    return (int(found[1]), int(found[2])) if found else None
+def is_newer(version: str) -> bool:
+    """Whether this version of vLLM is newer than all that were tested."""
+    found = numbers(version)
+    return found is not None and found > VERSIONS[1]
 
 
-def version_problem(version: str) -> str | None:
-    """Says why this version of vLLM is not supported. version: vllm.__version__ ("0.32.0+cpu")."""
-    found = release_of(version)
-    if found and VERSIONS[0] <= found < VERSIONS[1]:
+def version_problem(version: str, environment: Mapping[str, str] = os.environ) -> str | None:
+    """Says why this version of vLLM is not used. version: vllm.__version__ ("0.32.0+cpu"). A newer one than those that
+    were tested is tried where the environment says so."""
+    found = numbers(version)
+    least, newest = (".".join(map(str, bound)) for bound in VERSIONS)
+    if is_newer(version):
+        is_tried = environment.get(UNTESTED, "") not in ("", "0")
+        return None if is_tried else f"vLLM {version} is untested (tested: {least} to {newest}; {UNTESTED}=1 tries it)"
+    if found and found >= VERSIONS[0]:
         return None
-    least, end = (".".join(map(str, bound)) for bound in VERSIONS)
-    return f"vLLM {version} is not supported (supported: {least} and later, before {end})"
+    return f"vLLM {version} is not supported (supported: {least} and later)"
 
 
 def signature_problem(scheduler: type) -> str | None:

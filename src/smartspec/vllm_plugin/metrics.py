@@ -55,7 +55,8 @@ class Metrics:
         }
         self._goodput = self._gauge("goodput_tokens_per_second", "Tokens per second of the last step")
         path.parent.mkdir(parents=True, exist_ok=True)
-        for old in path.parent.glob("*.prom"):  # every start of vLLM has a name of its own
+        # Every start of vLLM has a name of its own.
+        for old in [*path.parent.glob("*.prom"), *path.parent.glob("*.onoff")]:
             with suppress(FileNotFoundError):  # another engine may remove it too
                 if time.time() - old.stat().st_mtime > MAX_AGE_SECONDS:
                     old.unlink()

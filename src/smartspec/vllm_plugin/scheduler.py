@@ -2,13 +2,16 @@
 
 import logging
 from copy import copy
+from typing import TYPE_CHECKING
 
 import vllm
 
-from smartspec.vllm_plugin.build import make_speculation
 from smartspec.vllm_plugin.compatibility import attribute_problem, setup_problem, signature_problem, version_problem
 from smartspec.vllm_plugin.settings import Settings
-from smartspec.vllm_plugin.speculation import Speculation
+from smartspec.vllm_plugin.switchable import switchable
+
+if TYPE_CHECKING:
+    from smartspec.vllm_plugin.speculation import Speculation
 
 logger = logging.getLogger("vllm.smartspec")  # below vLLM's own, whose handlers it so gets
 FIRST_REST, LONGEST_REST = 100, 12_800  # steps
@@ -26,7 +29,7 @@ def Scheduler(vllm_config, *arguments, **options):
     if problem is not None:
         logger.warning("SmartSpec is not in use: %s. Requests are served by vLLM's own scheduler.", problem)
         return stock(vllm_config, *arguments, **options)
-    scheduler = controlled(stock)(vllm_config, *arguments, **options)
+    scheduler = switchable(controlled(stock))(vllm_config, *arguments, **options)
     scheduler.begin(settings)
     return scheduler
 
@@ -48,21 +51,34 @@ class Rest:
             self._next = max(self._next - 1, FIRST_REST)
 
 
+def _speculation_of(scheduler, settings: Settings) -> "Speculation | None":
+    """None where this vLLM lacks something, after a line that says what."""
+    problem = attribute_problem(scheduler)
+    if problem is None:
+        try:  # a version that is tried may lack what this imports
+            from smartspec.vllm_plugin.build import make_speculation
+        except ImportError as error:
+            problem = str(error)
+    if problem is not None:
+        logger.warning("SmartSpec is not in use: %s. Draft lengths are vLLM's own.", problem)
+        return None
+    return make_speculation(scheduler, settings)
+
+
 def controlled(stock: type) -> type:
     """A subclass of one of vLLM's schedulers that calls Speculation. If that fails, vLLM's own way goes on, and
     Speculation is called again after a Rest."""
 
     class Controlled(stock):
-        speculation: Speculation | None = None
+        speculation: "Speculation | None" = None
         rest: Rest
 
         def begin(self, settings: Settings) -> None:
             """Take over draft lengths."""
             self.rest = Rest()
-            if problem := attribute_problem(self):
-                logger.warning("SmartSpec is not in use: %s. Draft lengths are vLLM's own.", problem)
+            self.speculation = _speculation_of(self, settings)
+            if self.speculation is None:
                 return
-            self.speculation = make_speculation(self, settings)
             # With a table vLLM does not pad requests of one token with drafts that do not exist.
             self.dynamic_sd_lookup = [self.num_spec_tokens] * (self.max_num_running_reqs + 1)
 

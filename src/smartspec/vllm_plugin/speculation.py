@@ -138,6 +138,17 @@ class Speculation:
             self._last_completion = None
             self.learning.report()
 
+    def pause(self) -> None:
+        """Speculation goes off for a while. Steps that wait for an outcome are dropped. Requests stay known."""
+        self._learn()
+        while self._steps:
+            self._lose_oldest()
+        self._decision, self._is_open, self._last_draft_length, self._last_completion = None, False, 0, None
+
+    def note_ended(self, output) -> None:
+        """While speculation pauses, a step has been scheduled: these requests have ended."""
+        self._ended.extend(output.finished_req_ids)
+
     def start_over(self) -> None:
         """Begin anew after a failure in the middle of a step. Steps that wait for an outcome are dropped. What is known
         about time and acceptance is kept. Requests count as new."""

@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 from vllm.v1.metrics.loggers import AggregateStatLoggerBase
 
 from smartspec.vllm_plugin.metrics import metrics_path
+from smartspec.vllm_plugin.on_off_metrics import on_off_path
 from smartspec.vllm_plugin.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -55,18 +56,25 @@ class MetricsFiles(Collector):
 
 
 class StatLogger(AggregateStatLoggerBase):
-    """vLLM makes one, for all engines it talks to."""
+    """vLLM makes one, for all engines it talks to. It does so in every server beside which SmartSpec is installed, of
+    whatever version: what a newer one adds to this interface ends none."""
 
-    def __init__(self, vllm_config, engine_indexes: list[int]):
+    def __init__(self, vllm_config, engine_indexes: list[int], *_, **__):
         if vllm_config.scheduler_config.scheduler_cls != SCHEDULER:
             return
         folder = Settings.read(vllm_config.additional_config).cache
-        REGISTRY.register(
-            MetricsFiles([metrics_path(folder, vllm_config.instance_id, index) for index in engine_indexes])
-        )
+        paths = [
+            path(folder, vllm_config.instance_id, index)
+            for path in (metrics_path, on_off_path)
+            for index in engine_indexes
+        ]
+        REGISTRY.register(MetricsFiles(paths))
 
-    def record(self, scheduler_stats, iteration_stats, mm_cache_stats=None, engine_idx: int = 0) -> None:
+    def record(self, *_, **__) -> None:
         """Nothing: the engines count."""
 
-    def log_engine_initialized(self) -> None:
+    def log_engine_initialized(self, *_, **__) -> None:
         """Nothing."""
+
+
+StatLogger.__abstractmethods__ = frozenset()  # methods that a newer version demands do nothing here

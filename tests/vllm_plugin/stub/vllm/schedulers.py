@@ -2,6 +2,7 @@
 
 from collections import deque
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 from vllm.v1.outputs import DraftTokenIds
 
@@ -93,7 +94,8 @@ class Scheduler:
     def get_grammar_bitmask(self, scheduler_output: SchedulerOutput) -> None:
         """There are no grammars."""
 
-    def update_from_output(self, scheduler_output, model_runner_output) -> None:
+    def update_from_output(self, scheduler_output, model_runner_output) -> dict[int, SimpleNamespace]:
+        emitted = []
         for name in scheduler_output.num_scheduled_tokens:
             request = self.requests.get(name)
             if request is None:
@@ -103,8 +105,10 @@ class Scheduler:
             if drafts:
                 self._reject(request, len(drafts) - (len(sampled) - 1))
             self._append(request, sampled)
+            emitted.append(SimpleNamespace(request_id=name, new_token_ids=sampled))
             if request.num_output_tokens >= request.max_tokens:
                 self.finish(name)
+        return {0: SimpleNamespace(outputs=emitted)}
 
     def update_draft_token_ids(self, draft_token_ids: DraftTokenIds) -> None:
         for name, tokens in zip(draft_token_ids.req_ids, draft_token_ids.draft_token_ids, strict=False):

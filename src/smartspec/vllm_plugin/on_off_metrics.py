@@ -1,0 +1,89 @@
+"""Prometheus metrics of whether speculation is on, and of what it brings (`--act`), in a file of their own beside the
+others (metrics.py)."""
+
+import logging
+import os
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, write_to_textfile
+
+from smartspec.vllm_plugin.ab_results import Results
+from smartspec.vllm_plugin.comparing import GUARD
+from smartspec.vllm_plugin.metrics import metrics_path
+from smartspec.vllm_plugin.switch import SWITCH
+from smartspec.vllm_plugin.windows import WINDOW
+
+logger = logging.getLogger("vllm.smartspec")
+
+REASONS = (SWITCH, GUARD, WINDOW)
+GAUGES = {
+    "off": ("1 while SmartSpec decides no draft lengths and there are no drafts, for this reason", "reason"),
+    "guard_ratio": ("Speed of a request of that without drafts, as the guard measured it last",),
+    "ab_pairs": ("Pairs of windows of --act, by the least requests at a time of a power of two", "requests"),
+    "ab_ratio": ("Speed of a request with speculation, of that without", "requests"),
+    "ab_ratio_low": ("Lower end of the interval of that ratio, 95 %", "requests"),
+    "ab_ratio_high": ("Upper end of the interval of that ratio, 95 %", "requests"),
+    "ab_request_tokens_per_second": ("Tokens per second and request", "requests", "speculation"),
+    "ab_tokens_per_second": ("Tokens per second of the time in which there were requests", "requests", "speculation"),
+}
+
+
+def on_off_path(folder: Path, instance_id: str, engine_index: int) -> Path:
+    """Where an engine leaves these metrics."""
+    return metrics_path(folder, instance_id, engine_index).with_suffix(".onoff")
+
+
+class OnOffMetrics:
+    """Of one engine, written to path whenever one changes."""
+
+    def __init__(self, path: Path, engine_index: int):
+        self._path, self._engine, self._is_unwritable = path, str(engine_index), False
+        self.registry = CollectorRegistry()
+        self._gauges = {
+            name: Gauge(f"smartspec_{name}", text, ["engine", *labels], registry=self.registry)
+            for name, (text, *labels) in GAUGES.items()
+        }
+        text = "Times the guard switched speculation off"
+        self._guarded = Counter("smartspec_guard_off", text, ["engine"], registry=self.registry).labels(self._engine)
+
+    def set_reason(self, reason: str | None) -> None:
+        """Why speculation is off; None while it is on."""
+        for each in REASONS:
+            self._set("off", float(each == reason), each)
+        self._write()
+
+    def set_ratio(self, ratio: float) -> None:
+        """As the guard measured it."""
+        self._set("guard_ratio", ratio)
+        self._write()
+
+    def count_guard(self) -> None:
+        """It switches speculation off."""
+        self._guarded.inc()
+
+    def set_results(self, results: Results) -> None:
+        """Of --act, so far."""
+        for name, level in results.levels.items():
+            self._set("ab_pairs", level.pairs, name)
+            self._set("ab_ratio", level.ratio, name)
+            if (interval := level.interval) is not None:
+                for end, value in zip(("low", "high"), interval, strict=True):
+                    self._set(f"ab_ratio_{end}", value, name)
+            for state, side in (("on", level.on), ("off", level.off)):
+                self._set("ab_request_tokens_per_second", side.speed, name, state)
+                self._set("ab_tokens_per_second", side.tokens_per_second, name, state)
+        self._write()
+
+    def _set(self, name: str, value: float, *labels: str) -> None:
+        self._gauges[name].labels(self._engine, *labels).set(value)
+
+    def _write(self) -> None:
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            write_to_textfile(os.fspath(self._path), self.registry)
+        except OSError as error:
+            if not self._is_unwritable:
+                logger.warning("metrics cannot be written to %s (%s): /metrics shows old ones", self._path, error)
+            self._is_unwritable = True
+        else:
+            self._is_unwritable = False
