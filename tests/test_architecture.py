@@ -19,16 +19,18 @@ LAYERS = {
     "engine": {"control", "core", "drafters"},
     "server": {"control", "core", "engine"},
     "train": {"control", "core", "drafters", "engine", "workload"},
-    "sim": {"control", "core", "drafters", "workload"},
+    "observation": {"control"},
+    "sim": {"control", "core", "drafters", "workload", "observation"},
     "bench": {"workload", "sim"},
     "report": {"control", "core", "drafters", "workload", "sim", "bench"},
-    "vllm_plugin": {"control", "core", "drafters"},
+    "vllm_plugin": {"control", "core", "drafters", "observation"},
 }
 LIBRARIES = {
     "control": {"numpy"},
     "core": {"numpy"},
     "drafters": {"numpy"},
     "workload": {"numpy"},
+    "observation": {"numpy"},
     "sim": {"numpy"},
     "engine": {
         "numpy", "torch", "transformers", "tokenizers", "safetensors", "huggingface_hub", "gguf",
@@ -51,10 +53,14 @@ ORDER = {
         "own_class", "policy_names", "what_if", "controller", "safe_controller", "__init__",
     ),
     "vllm_plugin": (
-        "settings", "compatibility", "check", "routes", "serve", "proposer", "adaptive", "adaptive_worker", "executor",
-        "batch", "callers", "costs", "cost_file", "decision", "copying", "drafting", "drafter_list", "learning",
-        "deciding", "speculation", "tiers",
-        "decision_log", "metrics", "stat_logger", "build", "scheduler", "__init__",
+        "settings", "compatibility", "check", "routes", "observe_route", "serve", "proposer", "adaptive",
+        "adaptive_worker", "executor", "batch", "callers", "costs", "cost_file", "decision", "copying", "drafting",
+        "drafter_list", "learning",
+        "deciding", "speculation", "tiers", "setup", "cards", "metrics_text", "observed", "observing",
+        "decision_log", "metrics", "observed_metrics", "stat_logger", "build", "make_observer", "scheduler", "__init__",
+    ),
+    "observation": (
+        "records", "files", "acceptance", "step_times", "forecast", "length_tables", "card", "report", "__init__",
     ),
     "engine": (
         "__init__", "cache_folder", "transformers_index", "import_transformers", "kernels", "attention", "models",

@@ -1,5 +1,5 @@
-"""`smartspec vllm`: vLLM with SmartSpec. Both commands read their options themselves, as they also run where typer is
-not installed: `python -m smartspec.vllm_plugin.serve` and `... .check`."""
+"""`smartspec vllm`: vLLM with SmartSpec. The commands read their options themselves, as they also run where typer is
+not installed: `python -m smartspec.vllm_plugin.serve` and `... .check`, `... .observed`."""
 
 import typer
 
@@ -10,6 +10,7 @@ def vllm_app() -> typer.Typer:
     app = typer.Typer(help="Serve with vLLM, draft lengths decided by SmartSpec.", no_args_is_help=True)
     app.command(context_settings=PASSED_ON)(serve)
     app.command(context_settings=PASSED_ON)(check)
+    app.command(context_settings=PASSED_ON)(observed)
     return app
 
 
@@ -23,5 +24,12 @@ def serve(context: typer.Context) -> None:
 def check(context: typer.Context) -> None:
     """Say what the plugin needs of vLLM and this version lacks."""
     from smartspec.vllm_plugin.check import main
+
+    raise typer.Exit(main(context.args))
+
+
+def observed(context: typer.Context) -> None:
+    """Say what a server observed: speed now, what each draft length would make, the crossover, the regret."""
+    from smartspec.vllm_plugin.observed import main
 
     raise typer.Exit(main(context.args))

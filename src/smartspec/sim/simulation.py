@@ -20,6 +20,8 @@ from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.scheduler import Scheduler
 from smartspec.drafters.drafter_names import model_free_drafter
+from smartspec.observation.card import KIND as CARD
+from smartspec.observation.card import Card
 from smartspec.sim.executor import SimExecutor
 from smartspec.sim.fleet import ROUTERS, Fleet, Replica, Run
 from smartspec.sim.parallel import ParallelExecutor
@@ -27,6 +29,7 @@ from smartspec.sim.replay.recorded_log import RecordedLog
 from smartspec.sim.scenario import Scenario, is_log
 from smartspec.sim.static_load import Phase, StaticLoad, StaticLog
 from smartspec.sim.world.acceptance import GroundTruthAcceptance
+from smartspec.sim.world.card_acceptance import acceptance_class_of
 from smartspec.sim.world.class_spec import parse_classes
 from smartspec.sim.world.hardware import GRAPH_SIZES, Roofline, kv_token_capacity, roofline
 from smartspec.sim.world.hosts import on_host
@@ -163,6 +166,11 @@ def ground_truth_acceptance(scenario: Scenario) -> GroundTruthAcceptance:
     if scenario.texts is not None:
         drafter = model_free_drafter(scenario.drafter, scenario.max_draft_tokens)
         return TextAcceptance(_read_texts(scenario.texts), drafter, seed=scenario.seed)
+    if scenario.acceptance.endswith(".json"):
+        card = Card.read(Path(scenario.acceptance))
+        own = acceptance_class_of(card.acceptance, card.tested)
+        classes = (replace(own, found_share=scenario.found_share),)
+        return GroundTruthAcceptance(classes, scenario.max_draft_tokens, seed=scenario.seed)
     if is_log(scenario.acceptance):
         recordings = _read_recordings(Path(scenario.acceptance))
         return RecordedGroundTruth(recordings, scenario.max_draft_tokens, seed=scenario.seed)
@@ -264,7 +272,9 @@ def _read_curves(path: str) -> LatencyModel:
     try:
         if is_log(path):
             return LatencyModel.from_dict(RecordedLog(Path(path)).header.profile)
-        return LatencyModel.from_dict(json.loads(Path(path).read_text(encoding="utf-8-sig")))
+        data = json.loads(Path(path).read_text(encoding="utf-8-sig"))
+        is_card = isinstance(data, dict) and data.get("kind") == CARD
+        return LatencyModel.from_dict(Card.read(Path(path)).latency if is_card else data)
     except OSError as error:
         raise ValueError(f"cannot read the curves {path}: {error.strerror}") from error
     except (json.JSONDecodeError, RecursionError) as error:

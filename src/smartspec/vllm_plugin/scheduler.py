@@ -7,7 +7,9 @@ import vllm
 
 from smartspec.vllm_plugin.build import make_speculation
 from smartspec.vllm_plugin.compatibility import attribute_problem, setup_problem, signature_problem, version_problem
-from smartspec.vllm_plugin.settings import Settings
+from smartspec.vllm_plugin.make_observer import make_observer
+from smartspec.vllm_plugin.observing import Observer
+from smartspec.vllm_plugin.settings import OBSERVE, Settings
 from smartspec.vllm_plugin.speculation import Speculation
 
 logger = logging.getLogger("vllm.smartspec")  # below vLLM's own, whose handlers it so gets
@@ -48,12 +50,17 @@ class Rest:
             self._next = max(self._next - 1, FIRST_REST)
 
 
+def speculation_of(scheduler, settings: Settings) -> Speculation | Observer:
+    """What the scheduler calls under these settings."""
+    return (make_observer if settings.policy == OBSERVE else make_speculation)(scheduler, settings)
+
+
 def controlled(stock: type) -> type:
-    """A subclass of one of vLLM's schedulers that calls Speculation. If that fails, vLLM's own way goes on, and
-    Speculation is called again after a Rest."""
+    """A subclass of one of vLLM's schedulers that calls Speculation, or Observer. If that fails, vLLM's own way goes
+    on, and it is called again after a Rest."""
 
     class Controlled(stock):
-        speculation: Speculation | None = None
+        speculation: Speculation | Observer | None = None
         rest: Rest
 
         def begin(self, settings: Settings) -> None:
@@ -62,9 +69,10 @@ def controlled(stock: type) -> type:
             if problem := attribute_problem(self):
                 logger.warning("SmartSpec is not in use: %s. Draft lengths are vLLM's own.", problem)
                 return
-            self.speculation = make_speculation(self, settings)
-            # With a table vLLM does not pad requests of one token with drafts that do not exist.
-            self.dynamic_sd_lookup = [self.num_spec_tokens] * (self.max_num_running_reqs + 1)
+            self.speculation = speculation_of(self, settings)
+            if settings.policy != OBSERVE:
+                # With a table vLLM does not pad requests of one token with drafts that do not exist.
+                self.dynamic_sd_lookup = [self.num_spec_tokens] * (self.max_num_running_reqs + 1)
 
         def schedule(self, *arguments, **options):
             self.rest.pass_step()

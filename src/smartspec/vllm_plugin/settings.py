@@ -8,13 +8,15 @@ from pathlib import Path
 SECTION = "smartspec"
 PREFIX = "SMARTSPEC_"
 VERIFICATION = ("smartspec", "vllm")
+OBSERVE = "observe"  # the policy that changes nothing
 
 
 @dataclass(frozen=True)
 class Settings:
-    """policy: as `smartspec serve --policy`. decision_log: file to write every decision to, must not exist yet. cache:
-    folder of learned cost models. metrics_seconds: how often metrics are handed to the API server. verification: whose
-    step times vLLM's adaptive verification goes by, "smartspec" or "vllm".
+    """policy: as `smartspec serve --policy`, or OBSERVE. decision_log: file to write every decision to, must not exist
+    yet. cache: folder of learned cost models. metrics_seconds: how often metrics are handed to the API server.
+    verification: whose step times vLLM's adaptive verification goes by, "smartspec" or "vllm". card: file to start from
+    where the cache has no step times.
 
     Where drafts are made in the scheduler: drafter: names of those that draft, None for what is best. datastore: their
     folder, "none" for none; without a name one that comes with SmartSpec, if it fits the tokenizer."""
@@ -26,6 +28,7 @@ class Settings:
     verification: str = "smartspec"
     drafter: str | None = None
     datastore: str | None = None
+    card: Path | None = None
 
     @staticmethod
     def read(additional_config: object, environment: Mapping[str, str] = os.environ) -> "Settings":
@@ -44,7 +47,7 @@ class Settings:
     @property
     def learns_times(self) -> bool:
         """Whether the policy compares predicted times, and so needs a cost model."""
-        return self.policy != "off" and not self.policy.startswith("fixed:")
+        return self.policy not in ("off", OBSERVE) and not self.policy.startswith("fixed:")
 
 
 def _converted(name: str, value: object):
@@ -60,4 +63,4 @@ def _converted(name: str, value: object):
         raise ValueError(f"setting {name!r} is {value!r}: use a text")
     if name == "verification" and value not in VERIFICATION:
         raise ValueError(f"setting {name!r} is {value!r}: use {' or '.join(VERIFICATION)}")
-    return Path(value) if name in ("decision_log", "cache") else value
+    return Path(value) if name in ("decision_log", "cache", "card") else value

@@ -10,8 +10,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 from vllm.v1.metrics.loggers import AggregateStatLoggerBase
 
+from smartspec.observation.files import observation_path
 from smartspec.vllm_plugin.metrics import metrics_path
-from smartspec.vllm_plugin.settings import Settings
+from smartspec.vllm_plugin.observed_metrics import ObservedFiles
+from smartspec.vllm_plugin.settings import OBSERVE, Settings
 
 logger = logging.getLogger(__name__)
 
@@ -60,10 +62,14 @@ class StatLogger(AggregateStatLoggerBase):
     def __init__(self, vllm_config, engine_indexes: list[int]):
         if vllm_config.scheduler_config.scheduler_cls != SCHEDULER:
             return
-        folder = Settings.read(vllm_config.additional_config).cache
+        settings = Settings.read(vllm_config.additional_config)
+        folder = settings.cache
         REGISTRY.register(
             MetricsFiles([metrics_path(folder, vllm_config.instance_id, index) for index in engine_indexes])
         )
+        if settings.policy == OBSERVE:
+            files = [observation_path(folder, vllm_config.instance_id, index) for index in engine_indexes]
+            REGISTRY.register(ObservedFiles(files))
 
     def record(self, scheduler_stats, iteration_stats, mm_cache_stats=None, engine_idx: int = 0) -> None:
         """Nothing: the engines count."""
