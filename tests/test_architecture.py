@@ -69,7 +69,7 @@ ORDER = {
     "server": ("__init__", "http", "live", "structured", "openai", "anthropic", "reasoning", "openapi", "app"),
     "sim": (
         "settings", "world", "replay", "executor", "parallel", "fleet", "static_load", "scenario", "simulation",
-        "controller_time", "length_table", "__init__",
+        "controller_time", "length_table", "card_settings", "__init__",
     ),
 }  # fmt: skip
 MAX_LINES, MAX_ARGUMENTS = 60, 8

@@ -7,19 +7,24 @@ a closed loop of independent requests, prompts come at random.
 from collections import Counter
 from dataclasses import dataclass
 from math import exp, log
+from pathlib import Path
 
 import numpy as np
 
 from lib.gpu.client import PROMPT
 from lib.gpu.plan import named
 from lib.gpu.tables import Cells, markdown_lines
+from smartspec.observation.card import Card
 from smartspec.observation.forecast import OFF, Forecasts
 from smartspec.observation.records import DraftOutcome, Observation, StepSize
 
 LENGTH_0 = "stock:0"
 CONTEXT = PROMPT + 96  # tokens of a request: its prompt and half of an answer
 SPREAD = 0.1  # of the times of single steps, which cells do not tell
-SETUP = {"model": "llama-3.1-8b", "engine": "vllm", "has_passes": True, "max_requests": 256, "longest": 5}
+SETUP = {
+    "engine": "vllm", "model": "llama-3.1-8b", "method": "eagle3", "draft_model": "eagle3-8b",
+    "dtype": "torch.bfloat16", "quantization": "None", "has_passes": True, "max_requests": 256, "longest": 5,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -111,6 +116,29 @@ def shown(found: list[Prediction]) -> str:
         f"{markdown_lines(heads, rows)}\n\nOf {len(new)} cells that were not seen, {within[0]} are within 5 % in "
         f"tokens per second and {within[1]} in the time of a step; {inside} are in their interval."
     )
+
+
+def print_predictions(lines: Cells, levels: tuple[int, ...]) -> None:
+    """From the cells with a draft head at these levels. ValueError where there are none."""
+    cells = fixed_cells(lines)
+    seen = [cell for cell in cells if cell["level"] in levels and cell["cell"] != "off"]
+    if not seen:
+        raise ValueError(f"no cell with a draft head has {' or '.join(map(str, levels))} requests: use other --levels")
+    print(shown(predictions(cells, observation_of(seen, device_of(lines)), levels)))
+
+
+def write_card(lines: Cells, path: Path) -> None:
+    """Of all cells with a draft head and the stated acceptance. ValueError where there are none."""
+    cells = [cell for cell in fixed_cells(lines) if cell["cell"] != "off"]
+    if not cells:
+        raise ValueError("no cell has a draft head: run job eagle3")
+    Card.of(observation_of(cells, device_of(lines))).write(path)
+
+
+def device_of(lines: Cells) -> dict:
+    """Of the run."""
+    began = next((line for line in lines if "device" in line), {})
+    return {"device": began.get("device", ""), "version": began.get("vllm", "")}
 
 
 def length_of(cell: dict) -> int:

@@ -93,9 +93,11 @@ class Observation:
 
     def add_outcomes(self, outcomes: Iterable[tuple[DraftOutcome, int]]) -> None:
         """Add counted outcomes of drafts. Classes beyond MAX_CLASSES are one."""
+        names = set(self.classes)
         for outcome, count in outcomes:
-            if outcome.class_name not in self.classes and len(self.classes) >= MAX_CLASSES:
+            if outcome.class_name not in names and len(names) >= MAX_CLASSES:
                 outcome = DraftOutcome(OTHER_CLASS, outcome.length, outcome.drafted, outcome.accepted)
+            names.add(outcome.class_name)
             self.outcomes[outcome] += count
 
     @property

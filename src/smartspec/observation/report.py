@@ -166,10 +166,10 @@ def _speeds(forecast: Forecast, loads: list[Load], lengths: tuple[int, ...]) -> 
     rows = []
     for load in loads:
         speeds = np.array([forecast.tokens_per_second(load.requests, length) for length in lengths])
-        own = {k: n for k, n in load.lengths.items() if k in lengths}
-        steps = sum(own.values())
-        present = sum(n * forecast.tokens_per_second(load.requests, k) for k, n in own.items()) / max(steps, 1)
-        rows.append(speeds * (load.tokens_per_second / present if steps else 1.0))
+        own = [(n, *forecast.step(load.requests, k)) for k, n in load.lengths.items() if k in lengths]
+        seconds = sum(n * each for n, _, each in own)
+        present = sum(n * tokens for n, tokens, _ in own) / seconds if own else load.tokens_per_second
+        rows.append(speeds * (load.tokens_per_second / present))
     return np.array(rows).reshape(len(loads), len(lengths))
 
 

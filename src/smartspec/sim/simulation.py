@@ -28,7 +28,7 @@ from smartspec.sim.parallel import ParallelExecutor
 from smartspec.sim.replay.recorded_log import RecordedLog
 from smartspec.sim.scenario import Scenario, is_log
 from smartspec.sim.static_load import Phase, StaticLoad, StaticLog
-from smartspec.sim.world.acceptance import GroundTruthAcceptance
+from smartspec.sim.world.acceptance import AcceptanceClass, GroundTruthAcceptance
 from smartspec.sim.world.card_acceptance import acceptance_class_of
 from smartspec.sim.world.class_spec import parse_classes
 from smartspec.sim.world.hardware import GRAPH_SIZES, Roofline, kv_token_capacity, roofline
@@ -102,7 +102,7 @@ def make_traffic(scenario: Scenario) -> Traffic:
 
 def _make_traffic(scenario: Scenario) -> Traffic:
     is_recorded = scenario.texts is not None or is_log(scenario.acceptance)
-    num_classes = 1 if is_recorded else len(parse_classes(scenario.acceptance))
+    num_classes = 1 if is_recorded else len(_classes(scenario.acceptance))
     texts = None if scenario.texts is None else _read_texts(scenario.texts)
     trace = None
     if scenario.trace is not None:
@@ -166,18 +166,21 @@ def ground_truth_acceptance(scenario: Scenario) -> GroundTruthAcceptance:
     if scenario.texts is not None:
         drafter = model_free_drafter(scenario.drafter, scenario.max_draft_tokens)
         return TextAcceptance(_read_texts(scenario.texts), drafter, seed=scenario.seed)
-    if scenario.acceptance.endswith(".json"):
-        card = Card.read(Path(scenario.acceptance))
-        own = acceptance_class_of(card.acceptance, card.tested)
-        classes = (replace(own, found_share=scenario.found_share),)
-        return GroundTruthAcceptance(classes, scenario.max_draft_tokens, seed=scenario.seed)
     if is_log(scenario.acceptance):
         recordings = _read_recordings(Path(scenario.acceptance))
         return RecordedGroundTruth(recordings, scenario.max_draft_tokens, seed=scenario.seed)
     later = ACCURACY if scenario.is_layer_parallel else 1.0
     found = scenario.found_share
-    classes = [replace(c, found_share=found, later=later) for c in parse_classes(scenario.acceptance)]
+    classes = [replace(c, found_share=found, later=later) for c in _classes(scenario.acceptance)]
     return GroundTruthAcceptance(tuple(classes), scenario.max_draft_tokens, seed=scenario.seed)
+
+
+def _classes(acceptance: str) -> tuple[AcceptanceClass, ...]:
+    """Of a text, or of the card at a path."""
+    if not acceptance.endswith(".json"):
+        return parse_classes(acceptance)
+    card = Card.read(Path(acceptance))
+    return (acceptance_class_of(card.acceptance, card.tested),)
 
 
 def make_controller(

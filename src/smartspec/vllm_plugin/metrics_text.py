@@ -74,7 +74,7 @@ def _observation(samples: list[Sample]) -> Observation:
             if name == STEPS:
                 cells.setdefault((int(labels["level"]), int(labels["length"])), {})[labels["sum"]] = value
             elif name == ARRIVALS:
-                arrivals[labels["sum"]] = value
+                arrivals[labels["sum"]] = value if labels["sum"] == "seconds" else int(value)
             elif name == DRAFTS:
                 numbers = {each: int(labels[each]) for each in OUTCOME[1:]}
                 outcomes.append({"class_name": labels["class_name"], "count": int(value)} | numbers)
