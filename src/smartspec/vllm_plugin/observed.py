@@ -96,7 +96,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def report(options: argparse.Namespace) -> None:
-    """Prints, and writes what is asked for. ValueError, OSError: what is wrong."""
+    """Prints, and writes what the options name. ValueError, OSError: what is wrong."""
     observation = read(options.source, options.cache or Settings.read(None, os.environ).cache)
     longest = longest_of(observation) if options.longest is None else options.longest
     head = observation.setup.get("most_drafts")
