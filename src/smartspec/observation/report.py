@@ -113,6 +113,11 @@ def acceptance_of(observation: Observation) -> dict:
     }
 
 
+def shown_speed(value: float) -> str:
+    """Tokens per second, with as many digits as count."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
+
+
 def name_of(length: int) -> str:
     return "off" if length == OFF else str(length)
 
@@ -142,9 +147,9 @@ def conclusions(found: dict) -> list[str]:
         load = max(found["loads"], key=lambda each: each["share"])
         best = load["goodput"]
         lines.append(
-            f"most of the time: {load['requests']:g} requests at a time, {load['now']:,.0f} tokens/s, "
-            f"{load['ms_per_token']:.1f} ms a token; goodput would make {best['value']:,.0f} "
-            f"({best['low']:,.0f} to {best['high']:,.0f}) with length {best['length']}"
+            f"most of the time: {load['requests']:g} requests at a time, {shown_speed(load['now'])} tokens/s, "
+            f"{load['ms_per_token']:.1f} ms a token; goodput would make {shown_speed(best['value'])} "
+            f"({shown_speed(best['low'])} to {shown_speed(best['high'])}) with length {best['length']}"
         )
     if crossover["requests"] is None:
         lines.append(f"crossover: none up to {crossover['most']} requests at a time: drafts make most")
@@ -210,9 +215,9 @@ def _table(found: dict) -> str:
     rows = [heads]
     for load in found["loads"]:
         cells = [_cell(load["lengths"][name]) for name in lengths]
-        best = f"{load['goodput']['value']:,.0f} (K={load['goodput']['length']})"
+        best = f"{shown_speed(load['goodput']['value'])} (K={load['goodput']['length']})"
         share = f"{100 * load['share']:.0f} %"
-        measured = [f"{load['now']:,.0f}", f"{load['ms_per_token']:.1f}"]
+        measured = [shown_speed(load["now"]), f"{load['ms_per_token']:.1f}"]
         rows.append([f"{load['requests']:g}", share, *measured, *cells, best])
     widths = [max(len(row[i]) for row in rows) for i in range(len(heads))]
     return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
@@ -220,7 +225,7 @@ def _table(found: dict) -> str:
 
 def _cell(value: dict) -> str:
     half = (value["high"] - value["low"]) / 2 / max(value["value"], 1e-9)
-    return f"{value['value']:,.0f}±{100 * half:.0f}%{MARKS[value['known']]}"
+    return f"{shown_speed(value['value'])}±{100 * half:.0f}%{MARKS[value['known']]}"
 
 
 def _legend(found: dict) -> list[str]:

@@ -2,14 +2,12 @@
 
 import logging
 from collections.abc import Callable
-from pathlib import Path
 
-from smartspec.observation.card import Card
 from smartspec.observation.files import observation_path
 from smartspec.observation.records import Observation
 from smartspec.vllm_plugin.compatibility import is_adaptive
 from smartspec.vllm_plugin.metrics import Metrics, metrics_path
-from smartspec.vllm_plugin.observed import short_form
+from smartspec.vllm_plugin.observed import tell
 from smartspec.vllm_plugin.observing import Finished, ObservationFile, Observer
 from smartspec.vllm_plugin.settings import Settings
 from smartspec.vllm_plugin.setup import setup_of
@@ -31,7 +29,7 @@ def make_observer(scheduler, settings: Settings) -> Observer:
         has_passes=setup["has_passes"],
         is_adaptive=is_adaptive(config),
         on_steps=_metrics(config, settings, engine_index),
-        on_end=lambda observation: _tell(observation, file.path),
+        on_end=lambda observation: tell([file.path]),
     )
     scheduler.shutdown = _finishing(observer, scheduler.shutdown)
     return observer
@@ -58,18 +56,3 @@ def _metrics(config, settings: Settings, engine_index: int) -> Callable[[list[Fi
     except OSError as error:
         logger.warning("metrics cannot be written to %s (%s): vLLM serves on without them", path, error)
         return lambda steps, controller: None
-
-
-def _tell(observation: Observation, path: Path) -> None:
-    """The short form, and a card beside the observation."""
-    try:
-        for line in short_form(observation):
-            logger.info("SmartSpec observed: %s", line)
-        Card.of(observation).write(card_path(path))
-    except (ValueError, OSError) as error:
-        logger.warning("SmartSpec observed %d steps, no more is said: %s", observation.num_steps, error)
-
-
-def card_path(path: Path) -> Path:
-    """Of the card that belongs to an observation."""
-    return path.parent.with_name("cards") / path.name

@@ -3,6 +3,7 @@ are missing, `python -m smartspec.vllm_plugin.observed`. numpy alone. See docs/o
 
 import argparse
 import json
+import logging
 import os
 import sys
 from pathlib import Path
@@ -21,13 +22,35 @@ from smartspec.observation.report import conclusions, longest_of, most_requests,
 from smartspec.vllm_plugin.metrics_text import read_url
 from smartspec.vllm_plugin.settings import Settings
 
+logger = logging.getLogger("vllm.smartspec")  # below vLLM's own, whose handlers it so gets
+NUM_DRAWS = 8  # for intervals at the end of a log: vLLM waits for it
 TABLES = {"vllm": "vllm.json", "sglang": "sglang.json", "tensorrt-llm": "tensorrt-llm.json"}
 DOUBTS = (0.1, 0.9)  # quantiles of each length's speed: SGLang chooses among what is best within them
 
 
-def short_form(observation: Observation) -> list[str]:
-    """For the end of the server's log. ValueError where too little was observed."""
-    return conclusions(summary(Forecasts(observation, longest_of(observation), num_draws=8)))
+def tell(paths: list[Path]) -> None:
+    """The end of the server's log: a short form of what its engines have written there, and a card beside the first.
+    vLLM kills its engines at the end, unless it has time (--shutdown-timeout). Then the process that answers HTTP says
+    it. Nothing where it was said already, or nothing was observed."""
+    files = [path for path in paths if path.exists()]
+    if not files or _is_newer(card_path(files[0]), files[0]):
+        return
+    try:
+        observation = Observation.merged([read_observation(path) for path in files])
+        Card.of(observation).write(card_path(files[0]))
+        for line in conclusions(summary(Forecasts(observation, longest_of(observation), num_draws=NUM_DRAWS))):
+            logger.info("SmartSpec observed: %s", line)
+    except (ValueError, OSError) as error:
+        logger.warning("SmartSpec says no more of what was observed: %s", error)
+
+
+def card_path(path: Path) -> Path:
+    """Of the card that belongs to an observation."""
+    return path.parent.with_name("cards") / path.name
+
+
+def _is_newer(path: Path, other: Path) -> bool:
+    return path.exists() and path.stat().st_mtime_ns >= other.stat().st_mtime_ns
 
 
 def tables_of(forecasts: Forecasts, least: int, most: int) -> dict[str, dict]:

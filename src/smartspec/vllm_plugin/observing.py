@@ -23,7 +23,7 @@ from smartspec.vllm_plugin.decision import EmittedTokens, Step
 logger = logging.getLogger("vllm.smartspec")  # below vLLM's own, whose handlers it so gets
 
 TOGETHER = 64  # steps that are summed at once
-WRITE_SECONDS = 30.0
+WRITE_SECONDS, IDLE_WRITE_SECONDS = 10.0, 2.0  # between two writes; where vLLM waits for requests
 MAX_UNDER_WAY = 16  # steps that wait for their outcome; vLLM has two at a time
 Finished = tuple[Step, EmittedTokens]
 
@@ -130,12 +130,7 @@ class Observer:
         self._ended.clear()
         if len(self._finished) >= TOGETHER:
             self._sum()
-        now = self._clock()
-        self._written_at = min(self._written_at, now)  # a clock may be set back
-        if now - self._written_at >= WRITE_SECONDS:
-            self._written_at = now
-            self._sum()
-            self.file.write_soon(self.observation)
+        self._write(WRITE_SECONDS)
 
     def before_update(self, output, model_output) -> Finished | None:
         """A step has finished: what came of it, None for a step that fed nothing."""
@@ -160,6 +155,9 @@ class Observer:
             self._uncounted.append(finished)
         if not self._scheduler.has_unfinished_requests():
             self._last_completion = None
+            self.while_running()
+            self._sum()
+            self._write(IDLE_WRITE_SECONDS)
 
     def start_over(self) -> None:
         """After a failure in the middle of a step: steps that wait for an outcome are dropped."""
@@ -175,6 +173,15 @@ class Observer:
         if self.observation.num_steps:
             self.file.write(self.observation)
             self._on_end(self.observation)
+
+    def _write(self, spacing: float) -> None:
+        """If the last write was so many seconds ago."""
+        now = self._clock()
+        self._written_at = min(self._written_at, now)  # a clock may be set back
+        if now - self._written_at >= spacing:
+            self._written_at = now
+            self._sum()
+            self.file.write_soon(self.observation)
 
     def _prefill(self, scheduled: dict[str, int], verified: dict[str, int]) -> Prefill:
         """Of a step in which some requests are fed more than a token beside their drafts."""

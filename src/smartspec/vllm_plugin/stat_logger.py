@@ -1,6 +1,7 @@
 """Shows the metrics of the engines in vLLM's own registry, and so in its /metrics. vLLM loads it as a stat logger, in
 the process that answers HTTP; it does nothing unless SmartSpec's scheduler is in use."""
 
+import atexit
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from vllm.v1.metrics.loggers import AggregateStatLoggerBase
 
 from smartspec.observation.files import observation_path
 from smartspec.vllm_plugin.metrics import metrics_path
+from smartspec.vllm_plugin.observed import tell
 from smartspec.vllm_plugin.observed_metrics import ObservedFiles
 from smartspec.vllm_plugin.settings import OBSERVE, Settings
 
@@ -70,6 +72,7 @@ class StatLogger(AggregateStatLoggerBase):
         if settings.policy == OBSERVE:
             files = [observation_path(folder, vllm_config.instance_id, index) for index in engine_indexes]
             REGISTRY.register(ObservedFiles(files))
+            atexit.register(tell, files)
 
     def record(self, scheduler_stats, iteration_stats, mm_cache_stats=None, engine_idx: int = 0) -> None:
         """Nothing: the engines count."""
