@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import repeat
 from pathlib import Path
 from threading import Thread
 
@@ -207,12 +208,13 @@ class Observer:
 
     def _count(self, step: Step, tokens: EmittedTokens) -> None:
         """The outcomes of a step's drafts. Requests whose output does not count are left out."""
-        emitted, length, classes = tokens.emitted, step.draft_length, self._classes
-        for name, drafted in step.verified.items():
-            if name in emitted:
-                valid = drafted - tokens.invalid.get(name, 0)
-                accepted = min(emitted[name] - 1, valid)
-                self._outcomes[classes.get(name, ""), length, valid, accepted] += 1
+        verified, length = step.verified, step.draft_length
+        if tokens.invalid:
+            verified = {name: max(n - tokens.invalid.get(name, 0), 0) for name, n in verified.items()}
+        classes, emitted = map(self._classes.get, verified, repeat("")), map(tokens.emitted.get, verified, repeat(0))
+        for (name, drafted, count), rows in Counter(zip(classes, verified.values(), emitted, strict=True)).items():
+            if count:
+                self._outcomes[name, length, drafted, min(count - 1, drafted)] += rows
         if without := step.num_decoding - len(step.verified):
             self._outcomes["", length, 0, 0] += max(without, 0)
 
