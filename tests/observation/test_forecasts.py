@@ -47,6 +47,12 @@ def test_what_is_extrapolated_is_named(forecasts):
     assert {one.known(64, 5), one.known(64, 1), one.known(4, 3)} == {"beyond"}
 
 
+def test_shorter_drafts_without_passes_are_known():
+    """A lookup's drafts cost what is verified of them, and their first tokens were seen."""
+    seen = Forecasts(observe([(1, 5), (64, 5)], setup={"has_passes": False}), 5, num_draws=1)
+    assert {seen.known(64, length) for length in (OFF, 0, 1, 3)} == {"between"}
+
+
 def test_a_single_length_leaves_wide_intervals():
     both, one = (
         Forecasts(observe([(level, length) for level in (1, 64) for length in lengths]), 5, num_draws=20)

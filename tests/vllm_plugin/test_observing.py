@@ -3,8 +3,11 @@
 import json
 import logging
 import os
+import re
+from pathlib import Path
 
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
 from toy_engine import ToyEngine, assert_texts_are_right, make_config, run
 from vllm.schedulers import AsyncScheduler, Scheduler
 
@@ -12,7 +15,9 @@ from smartspec import vllm_plugin
 from smartspec.observation.files import newest_observation, read_observation
 from smartspec.observation.records import COLUMN
 from smartspec.vllm_plugin import observing
-from smartspec.vllm_plugin.observed import main
+from smartspec.vllm_plugin.metrics_text import observations_of
+from smartspec.vllm_plugin.observed import main, tell
+from smartspec.vllm_plugin.observed_metrics import EXPECTED, ObservedFiles
 
 OBSERVE = {"policy": "observe"}
 
@@ -135,6 +140,37 @@ def test_the_log_ends_with_a_short_form_and_a_card_is_written(tmp_path, caplog):
     assert any("crossover" in line for line in said)
     card = json.loads((tmp_path / "cache/vllm/cards/toy-0.json").read_text())
     assert card["model"] == "toy" and str(tmp_path) not in json.dumps(card)
+
+
+def test_the_metrics_hold_it_and_the_dashboard_shows_them(tmp_path):
+    engine = run(make_config(tmp_path, method="draft_model", settings=OBSERVE))
+    for number in range(20, 24):
+        engine.add(number, prompt_tokens=20, max_tokens=200)
+    engine.run()
+    found = observed(tmp_path, engine)
+    (path,) = (tmp_path / "cache/vllm/observed").iterdir()
+    registry = CollectorRegistry()
+    registry.register(ObservedFiles([path, tmp_path / "of-an-engine-that-has-not-begun.json"]))
+    page = generate_latest(registry).decode()
+    (read,) = observations_of(page)
+    assert read.to_dict() == found.to_dict()
+    dashboard = (Path(__file__).parents[2] / "deploy/grafana-observe.json").read_text()
+    shown = set(re.findall(r"smartspec_observed_[a-z_]+(?=\{)", dashboard))
+    assert len(shown) == 4 and shown <= set(EXPECTED)
+    assert re.search(r'expected_tokens_per_second\{known="seen",length="4",requests="[0-9.]+"\} [1-9]', page)
+
+
+def test_the_end_is_told_once(tmp_path, caplog):
+    engine = run(make_config(tmp_path, settings=OBSERVE))
+    engine.scheduler.speculation.while_running()
+    engine.scheduler.shutdown()
+    (path,) = (tmp_path / "cache/vllm/observed").iterdir()
+    with caplog.at_level(logging.INFO, "vllm.smartspec"):
+        tell([path])  # the process that answers HTTP: the engine has told it
+        assert not caplog.messages
+        (tmp_path / "cache/vllm/cards/toy-0.json").unlink()  # as if the engine had been killed
+        tell([path])
+    assert sum("tokens/s" in message for message in caplog.messages) == 1
 
 
 def test_the_command_reads_the_newest(tmp_path, capsys):

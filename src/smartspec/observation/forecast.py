@@ -134,7 +134,8 @@ class Forecasts:
         is_near = bool(levels) and min(levels) / NEAR <= requests <= max(levels) * NEAR
         is_near &= requests * (1 + draft.verified) <= NEAR * self.times.largest_fed
         lengths = [key[1] for key in cells]
-        is_near &= min(lengths, default=0) <= length <= max(lengths, default=0) or (length == OFF and 0 in lengths)
+        if self.observation.setup.get("has_passes"):  # what a pass costs shows where there were more and fewer
+            is_near &= min(lengths, default=0) <= max(length, 0) <= max(lengths, default=0)
         return max(BETWEEN if is_near else BEYOND, draft.known, key=RANKS.index)
 
     def interval(self, value) -> tuple[float, float]:

@@ -2,9 +2,7 @@
 
 import argparse
 
-from smartspec.vllm_plugin.routes import LOOKUP, OWN, Machine, Route, route_of
-
-TABLE = "num_speculative_tokens_per_batch_size"
+from smartspec.vllm_plugin.routes import LOOKUP, OWN, TABLE, Machine, Route, route_of
 
 
 def observed_route(options: argparse.Namespace, given: str | None, machine: Machine) -> Route:

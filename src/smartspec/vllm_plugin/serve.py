@@ -31,7 +31,7 @@ from smartspec.vllm_plugin.compatibility import (
     version_problem,
 )
 from smartspec.vllm_plugin.observe_route import observed_route
-from smartspec.vllm_plugin.routes import LONGEST, OWN, WITHOUT_PASSES, Machine, object_of, route_of
+from smartspec.vllm_plugin.routes import LONGEST, OWN, WITHOUT_PASSES, Machine, check_table, object_of, route_of
 from smartspec.vllm_plugin.settings import OBSERVE, SECTION, Settings
 
 SCHEDULER = "smartspec.vllm_plugin.Scheduler"
@@ -78,6 +78,7 @@ def serve_command(
     make_route = observed_route if settings.policy == OBSERVE else route_of
     route = make_route(options, given(passed_on, "--speculative-config", "-sc"), installation.machine)
     speculation = dict(route.speculation)
+    check_table(speculation)
     method = speculation.get("method")
     if not route.is_own and method in WITHOUT_PASSES and (options.drafter or options.datastore):
         raise ValueError(

@@ -31,10 +31,18 @@ def setup_of(scheduler) -> dict:
         "parallel": [parallel.tensor_parallel_size, parallel.data_parallel_size],
         "has_passes": speculation.method not in MODEL_FREE,
         "longest": scheduler.num_spec_tokens,
+        "most_drafts": _most_drafts(speculation),
         "table": table if table is None else [list(row) for row in table],
         "max_requests": scheduler.max_num_running_reqs,
         "max_batched_tokens": scheduler.max_num_scheduled_tokens,
     }
+
+
+def _most_drafts(speculation) -> int | None:
+    """Draft tokens that heads can make at all, where each makes one; None where a pass can follow another."""
+    config = getattr(getattr(speculation, "draft_model_config", None), "hf_config", None)
+    found = getattr(config, "num_lookahead_tokens", None)
+    return found if isinstance(found, int) else None
 
 
 def device_name() -> str:
