@@ -1,6 +1,8 @@
 """Observations, cards and tables as files."""
 
 import json
+import subprocess
+import sys
 from itertools import pairwise
 
 import pytest
@@ -87,6 +89,14 @@ def test_nothing_to_read(tmp_path, capsys):
     assert "--observe" in capsys.readouterr().err
     assert main([str(tmp_path / "none.json")]) == 2
     assert "none.json cannot be read" in capsys.readouterr().err
+
+
+def test_it_needs_numpy_alone(file):
+    blocked = "prometheus_client", "typer", "rich", "vllm", "torch", "httpx"
+    code = f"import sys; sys.modules.update(dict.fromkeys({blocked})); from smartspec.vllm_plugin.observed import main"
+    command = [sys.executable, "-c", f"{code}; sys.exit(main([{str(file)!r}]))"]
+    ran = subprocess.run(command, capture_output=True, text=True)
+    assert ran.returncode == 0 and "goodput" in ran.stdout, ran.stderr
 
 
 def test_many_classes_are_one():

@@ -34,7 +34,7 @@ def loads_of(observation: Observation) -> list[Load]:
     seconds = sum(cell[COLUMN["seconds"]] for cell in observation.cells.values())
     loads = []
     for cells in by_level.values():
-        total = sum(cells.values())
+        total = np.sum(list(cells.values()), axis=0)
         steps, taken, emitted = total[0], total[COLUMN["seconds"]], total[COLUMN["emitted_tokens"]]
         requests, speed = total[COLUMN["requests"]] / steps, emitted / taken
         if taken >= LEAST_SHARE * seconds and speed > 0:

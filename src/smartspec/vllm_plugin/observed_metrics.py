@@ -2,8 +2,9 @@
 process that answers HTTP reads the files of the engines, and computes again when one has changed."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from threading import Thread
 
 from prometheus_client import Metric
 from prometheus_client.registry import Collector
@@ -12,7 +13,7 @@ from smartspec.observation.files import read_observation
 from smartspec.observation.forecast import Forecasts
 from smartspec.observation.records import Observation
 from smartspec.observation.report import longest_of, summary
-from smartspec.vllm_plugin.metrics_text import TEXTS, samples_of
+from smartspec.vllm_plugin.metrics_text import TEXTS, Sample, samples_of
 
 logger = logging.getLogger(__name__)
 
@@ -30,12 +31,15 @@ EXPECTED = {
 
 class ObservedFiles(Collector):
     """paths: of the engines' observations, in the order of their numbers. Files that are missing or unreadable are left
-    out."""
+    out. What the sums say is computed in a thread, as answers of vLLM pass through this process: it is there with the
+    next collection."""
 
     def __init__(self, paths: list[Path]):
         self._paths = paths
         self._changed: tuple[float, ...] = ()
-        self._families: list[Metric] = []
+        self._sums: list[Metric] = []
+        self._expected: list[Metric] = []
+        self._thread: Thread | None = None
 
     def describe(self) -> list[Metric]:
         """Nothing is known before the first file."""
@@ -47,25 +51,39 @@ class ObservedFiles(Collector):
         if changed != self._changed:
             self._changed = changed
             try:
-                self._families = self._read()
+                self._read()
             except (OSError, ValueError) as error:
                 logger.warning("what was observed is left out of /metrics: %s", error)
-                self._families = []
-        yield from self._families
+                self._sums = self._expected = []
+        yield from self._sums
+        yield from self._expected
 
-    def _read(self) -> list[Metric]:
+    def wait(self) -> None:
+        """For what is being computed."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def _read(self) -> None:
         found = {n: read_observation(path) for n, path in enumerate(self._paths) if path.exists()}
-        families = {name: Metric(name, text, "gauge") for name, text in (TEXTS | EXPECTED).items()}
-        for number, observation in found.items():
-            for name, labels, value in samples_of(str(number), observation):
-                families[name].add_sample(name, labels, value)
-        if found:
-            for name, labels, value in _expected(Observation.merged(list(found.values()))):
-                families[name].add_sample(name, labels, value)
-        return [family for family in families.values() if family.samples]
+        self._sums = _families(TEXTS, (each for n, part in found.items() for each in samples_of(str(n), part)))
+        if found and (self._thread is None or not self._thread.is_alive()):
+            whole = Observation.merged(list(found.values()))
+            self._thread = Thread(target=self._compute, args=(whole,), daemon=True)
+            self._thread.start()
+
+    def _compute(self, observation: Observation) -> None:
+        self._expected = _families(EXPECTED, _expected(observation))
 
 
-def _expected(observation: Observation) -> Iterator[tuple[str, dict[str, str], float]]:
+def _families(texts: dict[str, str], samples: Iterable[Sample]) -> list[Metric]:
+    """Those that have samples."""
+    families = {name: Metric(name, text, "gauge") for name, text in texts.items()}
+    for name, labels, value in samples:
+        families[name].add_sample(name, labels, value)
+    return [family for family in families.values() if family.samples]
+
+
+def _expected(observation: Observation) -> Iterator[Sample]:
     """What it says, without intervals. Nothing where too little was observed."""
     try:
         found = summary(Forecasts(observation, longest_of(observation), num_draws=0))
