@@ -129,6 +129,13 @@ def test_acceptance_beyond_the_longest_draft_goes_on():
     assert found.deviation > draft_of(observe([(16, 3)], rate=0.7), 3).deviation
 
 
+def test_a_lookup_that_finds_nothing_brings_nothing():
+    found = observe([(16, 5)])
+    found.outcomes.clear()
+    found.add_outcomes([(DraftOutcome("", 5, 0, 0), 1000)])
+    assert (draft_of(found, 3).verified, draft_of(found, 3).accepted) == (0, 0)
+
+
 def test_acceptance_by_depth_is_that_of_what_was_tested():
     for chance, tested in acceptance_by_depth(observe([(16, 4)], rate=0.6).outcomes):
         assert chance == pytest.approx(0.6, abs=0.02)

@@ -30,11 +30,13 @@ NO_DRAFT = Draft(0.0, 0.0, 0.0, SEEN)
 
 def draft_of(observation: Observation, length: int) -> Draft:
     """Drafts of this length, for the same traffic. Requests that accept less take more steps for the same tokens, so
-    classes are weighted by the steps that their tokens would take. ValueError where no draft was ever verified."""
+    classes are weighted by the steps that their tokens would take. ValueError where drafts were never to be made."""
     if not length:
         return NO_DRAFT
     by_class = _by_class(observation.outcomes)
     if not by_class:
+        if any(outcome.length for outcome in observation.outcomes):  # a lookup that found nothing
+            return NO_DRAFT
         raise ValueError("no draft was verified: acceptance is unknown")
     drafts = [_draft_of_class(outcomes, length) for outcomes in by_class.values()]
     tokens = [sum(count * (1 + o.accepted) for o, count in outcomes.items()) for outcomes in by_class.values()]
