@@ -161,6 +161,13 @@ def test_a_longer_draft_than_the_head_has_is_refused(tmp_path, observation, caps
     assert "drafts 1 to 5 tokens" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("words", [["--longest", "0"], ["--longest", "10000"], ["--tables", "x", "--max-batch", "0"]])
+def test_numbers_that_cannot_be_are_named(file, words, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main([str(file), *words]) == 2
+    assert " ".join(words[-2:]) in capsys.readouterr().err
+
+
 def test_json_is_the_summary(file, capsys):
     assert main([str(file), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

@@ -101,6 +101,28 @@ def test_an_unwritable_folder_is_one_warning(tmp_path, caplog, monkeypatch):
     assert len(warnings) == 1 and str(tmp_path / "cache") in warnings[0]
 
 
+def test_what_cannot_be_observed_is_served(tmp_path, monkeypatch, caplog):
+    def broken(*arguments):
+        raise AttributeError("another version of vLLM")
+
+    monkeypatch.setattr("smartspec.vllm_plugin.make_observer.setup_of", broken)
+    engine = run(make_config(tmp_path, settings=OBSERVE))
+    assert_texts_are_right(engine)
+    assert engine.scheduler.speculation is None
+    assert any("cannot observe this server" in message for message in caplog.messages)
+
+
+def test_a_failure_while_observing_changes_no_answer(tmp_path, monkeypatch, caplog):
+    def broken(*arguments):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(observing, "_size", broken)
+    engine = run(make_config(tmp_path, settings=OBSERVE))
+    assert_texts_are_right(engine)
+    assert engine.draft_lengths == [4] * len(engine.draft_lengths)
+    assert any("SmartSpec failed" in message for message in caplog.messages)
+
+
 def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch):
     engine = run(make_config(tmp_path, settings=OBSERVE))
     engine.scheduler.shutdown()

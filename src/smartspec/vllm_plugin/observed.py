@@ -24,6 +24,7 @@ from smartspec.vllm_plugin.settings import Settings
 
 logger = logging.getLogger("vllm.smartspec")  # below vLLM's own, whose handlers it so gets
 NUM_DRAWS = 8  # for intervals at the end of a log: vLLM waits for it
+LONGEST, MOST_REQUESTS = 64, 65_536  # a draft, a batch
 TABLES = {"vllm": "vllm.json", "sglang": "sglang.json", "tensorrt-llm": "tensorrt-llm.json"}
 DOUBTS = (0.1, 0.9)  # quantiles of each length's speed: SGLang chooses among what is best within them
 
@@ -122,16 +123,16 @@ def report(options: argparse.Namespace) -> None:
     """Prints, and writes what the options name. ValueError, OSError: what is wrong."""
     observation = read(options.source, options.cache or Settings.read(None, os.environ).cache)
     longest = longest_of(observation) if options.longest is None else options.longest
-    head = observation.setup.get("most_drafts")
-    if longest < 1 or (head is not None and longest > head):
-        raise ValueError(f"--longest {longest}: the drafter drafts 1 to {head or 'any number of'} tokens")
+    head = observation.setup.get("most_drafts") or LONGEST
+    if not 1 <= longest <= head:
+        raise ValueError(f"--longest {longest}: the drafter drafts 1 to {head} tokens")
     forecasts = Forecasts(observation, longest)
     found = summary(forecasts)
     print(json.dumps(found) if options.json else text(found))
     if options.tables is not None:
         most = most_requests(observation) if options.max_batch is None else options.max_batch
-        if most < 1:
-            raise ValueError(f"--max-batch {most}: use at least 1")
+        if not 1 <= most <= MOST_REQUESTS:
+            raise ValueError(f"--max-batch {most}: use 1 to {MOST_REQUESTS}")
         for engine, table in tables_of(forecasts, 0 if options.allow_zero else 1, most).items():
             write_json(options.tables / TABLES[engine], table)
             print(f"{options.tables / TABLES[engine]}", file=sys.stderr)

@@ -50,9 +50,15 @@ class Rest:
             self._next = max(self._next - 1, FIRST_REST)
 
 
-def speculation_of(scheduler, settings: Settings) -> Speculation | Observer:
-    """What the scheduler calls under these settings."""
-    return (make_observer if settings.policy == OBSERVE else make_speculation)(scheduler, settings)
+def speculation_of(scheduler, settings: Settings) -> Speculation | Observer | None:
+    """What the scheduler calls under these settings. None where it cannot be observed: vLLM serves on."""
+    if settings.policy != OBSERVE:
+        return make_speculation(scheduler, settings)
+    try:
+        return make_observer(scheduler, settings)
+    except Exception:
+        logger.exception("SmartSpec cannot observe this server. Requests are served by vLLM's own scheduler.")
+        return None
 
 
 def controlled(stock: type) -> type:
