@@ -173,6 +173,10 @@ def test_json_is_the_summary(file, capsys):
     found = json.loads(capsys.readouterr().out)
     assert {"loads", "crossover", "regret", "acceptance", "traffic", "setup"} == set(found)
     assert set(found["acceptance"]) == {"all", "code"}
+    load = found["loads"][-1]
+    best = load["goodput"]
+    assert best["low"] <= best["value"] <= best["high"]
+    assert best["ms_per_token"] == pytest.approx(1e3 * load["requests"] / best["value"], rel=0.01)
 
 
 def test_a_card_has_no_paths(tmp_path, observation):

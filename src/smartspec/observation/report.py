@@ -65,7 +65,9 @@ def summary(forecasts: Forecasts) -> dict:
     shown = []
     for i, load in enumerate(loads):
         found = {
-            name_of(length): _value(likeliest[i, j], draws[:, i, j]) | {"known": forecasts.known(load.requests, length)}
+            name_of(length): _value(likeliest[i, j], draws[:, i, j])
+            | {"ms_per_token": round(float(1e3 * load.requests / likeliest[i, j]), 2)}
+            | {"known": forecasts.known(load.requests, length)}
             for j, length in enumerate(lengths)
         }
         length = lengths[1 + best[i]]
@@ -156,7 +158,7 @@ def conclusions(found: dict) -> list[str]:
     else:
         beyond = "" if crossover["known"] == SEEN else f", {_word(crossover['known'])}"
         lines.append(
-            f"crossover: from {crossover['requests']} requests at a time on ({crossover['low']} to "
+            f"crossover: from {crossover['requests']} at a time on ({crossover['low']} to "
             f"{crossover['high'] or 'none'}{beyond}) no speculation makes most"
         )
     lines.append(
