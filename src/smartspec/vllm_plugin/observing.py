@@ -24,6 +24,7 @@ from smartspec.vllm_plugin.decision import EmittedTokens, Step
 logger = logging.getLogger("vllm.smartspec")  # below vLLM's own, whose handlers it so gets
 
 TOGETHER = 64  # steps that are summed at once
+SUMMED_EVERY = 8  # steps: contexts grow slowly
 WRITE_SECONDS, IDLE_WRITE_SECONDS = 10.0, 2.0  # between two writes; where vLLM waits for requests
 MAX_UNDER_WAY = 16  # steps that wait for their outcome; vLLM has two at a time
 Finished = tuple[Step, EmittedTokens]
@@ -87,6 +88,7 @@ class Observer:
         self._uncounted: list[Finished] = []  # those whose drafts' outcomes are not counted yet
         self._ended: list[str] = []
         self._outcomes: Counter[tuple[str, int, int, int]] = Counter()
+        self._context = self._num_summed = self._steps_to_sum = 0  # see _context_of
         self._began: float | None = None
         self._written_at = float("inf")  # nothing to write yet
         self._minute, self._in_minute = 0, 0
@@ -102,9 +104,8 @@ class Observer:
             return
         drafts = output.scheduled_spec_decode_tokens
         verified = dict(zip(drafts, map(len, drafts.values()), strict=True))
-        requests, num_verified = self._scheduler.requests, sum(verified.values())
-        prefill = NO_PREFILL
-        if sum(scheduled.values()) - num_verified != len(scheduled):
+        num_verified, prefill = sum(verified.values()), NO_PREFILL
+        if output.total_num_scheduled_tokens - num_verified != len(scheduled):
             prefill = self._prefill(scheduled, verified)
         step = Step(
             output=output,
@@ -113,7 +114,7 @@ class Observer:
             verified=verified,
             num_verified=num_verified,
             num_decoding=len(scheduled) - prefill.num_prefills,
-            context_tokens=sum([requests[name].num_computed_tokens for name in scheduled]),
+            context_tokens=self._context_of(scheduled, prefill),
             draft_length=self._last_length,
         )
         self._last_length = output.num_spec_tokens_to_schedule
@@ -194,6 +195,15 @@ class Observer:
                 if name not in self._classes:
                     self._meet(name, requests[name])
         return Prefill.of(chunks)
+
+    def _context_of(self, scheduled: dict[str, int], prefill: Prefill) -> int:
+        """Tokens in the KV of all requests: summed every few steps, and where requests come or go. Between, each
+        decodes on."""
+        if self._steps_to_sum <= 0 or prefill.num_prefills or len(scheduled) != self._num_summed:
+            requests, self._steps_to_sum, self._num_summed = self._scheduler.requests, SUMMED_EVERY, len(scheduled)
+            self._context = sum([requests[name].num_computed_tokens for name in scheduled])
+        self._steps_to_sum -= 1
+        return self._context
 
     def _meet(self, name: str, request) -> None:
         """A request begins."""
