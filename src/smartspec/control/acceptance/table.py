@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from smartspec.control.acceptance.logistic import MAX_LOG_ODDS, log_odds_of, sigmoid
+from smartspec.control.acceptance.logistic import MAX_LOG_ODDS, MIN_INFORMATION, log_odds_of, sigmoid
 from smartspec.control.acceptance.settings import AcceptanceSettings
 from smartspec.control.records import DrafterSpec
 
@@ -121,7 +121,9 @@ class AcceptanceTable:
         for position, (chance, count) in enumerate(zip(acceptance, tested, strict=True)):
             if position < len(self.log_odds) and count:
                 chance = min(max(chance, float(sigmoid(-MAX_LOG_ODDS))), float(sigmoid(MAX_LOG_ODDS)))
-                information = min(count, self._settings.workload_memory / 2) * chance * (1.0 - chance)
+                information = min(count, self._settings.workload_memory / 2) * max(
+                    chance * (1.0 - chance), MIN_INFORMATION
+                )
                 self._state[:, position, pool] += information, information * float(log_odds_of(chance))
         self.log_odds, self._odds_against = self._estimate(), None
 
