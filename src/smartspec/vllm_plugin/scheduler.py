@@ -7,7 +7,6 @@ import vllm
 
 from smartspec.vllm_plugin.build import make_speculation
 from smartspec.vllm_plugin.compatibility import attribute_problem, setup_problem, signature_problem, version_problem
-from smartspec.vllm_plugin.make_observer import make_observer
 from smartspec.vllm_plugin.observing import Observer
 from smartspec.vllm_plugin.settings import OBSERVE, Settings
 from smartspec.vllm_plugin.speculation import Speculation
@@ -54,7 +53,9 @@ def speculation_of(scheduler, settings: Settings) -> Speculation | Observer | No
     """What the scheduler calls under these settings. None where it cannot be observed: vLLM serves on."""
     if settings.policy != OBSERVE:
         return make_speculation(scheduler, settings)
-    try:
+    try:  # the import, too, may fail with a version that is tried
+        from smartspec.vllm_plugin.make_observer import make_observer
+
         return make_observer(scheduler, settings)
     except Exception:
         logger.exception("SmartSpec cannot observe this server. Requests are served by vLLM's own scheduler.")
