@@ -4,6 +4,10 @@
     PYTHONPATH=src python3 benchmarks/gpu_cells.py --bundle .gpu --only eagle3 --levels 16,128
     python benchmarks/gpu_cells.py table gpu.jsonl
     python benchmarks/gpu_cells.py plot gpu.jsonl -o docs/results/h100.png
+    python benchmarks/gpu_cells.py observed docs/results/h100.jsonl --levels 1,64
+    python benchmarks/gpu_cells.py card docs/results/h100.jsonl -o docs/results/cards/llama-3.1-8b-eagle3-h100.json
+
+observed: what `smartspec vllm observed` would predict of all cells, from those of the named levels alone.
 
 Needs no network and no virtual environment. Each job is an engine in a process of its own. Weights are random, in the
 shape of Llama-3.1-8B with an EAGLE-3 head; which draft tokens are right is stated, the same under every policy. Every
@@ -43,6 +47,14 @@ def main() -> int:
     if options.command == "table":
         print(markdown(read_cells(options.files)))
         return 0
+    if options.command in ("observed", "card"):
+        from lib.gpu.observed import print_predictions, write_card
+
+        if options.command == "card":
+            write_card(read_cells(options.files), options.output)
+        else:
+            print_predictions(read_cells(options.files), levels_of(options.levels))
+        return 0
     if options.command == "plot":
         plot_speeds(read_cells(options.files), options.output)
         return 0
@@ -62,7 +74,9 @@ def main() -> int:
 def make_parser() -> argparse.ArgumentParser:
     """With argparse: before the bundle is unpacked, there is the machine's Python alone."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", nargs="?", choices=("table", "plot"), help="of results; none to run jobs")
+    parser.add_argument(
+        "command", nargs="?", choices=("table", "plot", "observed", "card"), help="of results; none to run jobs"
+    )
     parser.add_argument("files", nargs="*", type=Path, help="gpu.jsonl of one or several runs")
     parser.add_argument("--bundle", type=Path, help="folder of the bundle")
     parser.add_argument("--only", default="", help="some of the jobs, with commas")
@@ -74,7 +88,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--model-len", type=int, default=Plan.model_len, help="largest context of the large model")
     parser.add_argument("--folder", type=Path, default=Path("/tmp/smartspec-gpu"), help="to unpack the bundle in")
     parser.add_argument("--emulated", action="store_true", help="a trial without a GPU: nothing is measured")
-    parser.add_argument("--output", "-o", type=Path, default=Path("h100.png"), help="of plot: PNG or SVG")
+    parser.add_argument(
+        "--output", "-o", type=Path, default=Path("h100.png"), help="of plot: PNG or SVG; of card: JSON"
+    )
     return parser
 
 

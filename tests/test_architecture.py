@@ -21,10 +21,11 @@ LAYERS = {
     "engine": {"control", "core", "drafters"},
     "server": {"control", "core", "engine"},
     "texts": {"drafters", "engine"},
-    "sim": {"control", "core", "drafters", "workload"},
+    "observation": {"control"},
+    "sim": {"control", "core", "drafters", "workload", "observation"},
     "bench": {"workload", "sim"},
     "report": {"control", "core", "drafters", "workload", "sim", "bench"},
-    "vllm_plugin": {"control", "core", "drafters"},
+    "vllm_plugin": {"control", "core", "drafters", "observation"},
     "sglang_plugin": {"control", "vllm_plugin"},
 }
 LIBRARIES = {
@@ -32,6 +33,7 @@ LIBRARIES = {
     "core": {"numpy"},
     "drafters": {"numpy"},
     "workload": {"numpy"},
+    "observation": {"numpy"},
     "sim": {"numpy"},
     "engine": {
         "numpy", "torch", "transformers", "tokenizers", "safetensors", "huggingface_hub", "gguf",
@@ -55,12 +57,15 @@ ORDER = {
         "own_class", "lab_tables", "policy_names", "what_if", "controller", "safe_controller", "__init__",
     ),
     "vllm_plugin": (
-        "settings", "tested_versions", "compatibility", "check", "routes", "serve", "switch", "ab", "windows",
-        "comparing", "ab_results", "ab_file", "proposer", "adaptive", "adaptive_worker", "executor",
+        "settings", "tested_versions", "compatibility", "check", "routes", "observe_route", "serve", "switch", "ab",
+        "windows", "comparing", "ab_results", "ab_file", "proposer", "adaptive", "adaptive_worker", "executor",
         "batch", "callers", "costs", "cost_file", "decision", "copying", "drafting", "drafter_list", "learning",
-        "deciding", "speculation", "tiers",
-        "decision_log", "metrics", "on_off_metrics", "stat_logger", "on_off", "build", "build_on_off", "switchable",
-        "scheduler", "__init__",
+        "deciding", "speculation", "tiers", "setup", "cards", "metrics_text", "observed", "observing",
+        "decision_log", "metrics", "on_off_metrics", "observed_metrics", "stat_logger", "on_off", "build",
+        "build_on_off", "switchable", "make_observer", "scheduler", "__init__",
+    ),
+    "observation": (
+        "records", "files", "acceptance", "step_times", "forecast", "length_tables", "card", "report", "__init__",
     ),
     "sglang_plugin": ("switch", "timeline", "chooser", "policy", "plugin", "__init__"),
     "engine": (
@@ -70,7 +75,7 @@ ORDER = {
     "server": ("__init__", "http", "live", "structured", "openai", "anthropic", "openapi", "app"),
     "sim": (
         "settings", "perfect_estimates", "world", "replay", "executor", "fleet", "static_load", "scenario",
-        "simulation", "controller_time", "length_table", "__init__",
+        "simulation", "controller_time", "length_table", "card_settings", "__init__",
     ),
 }  # fmt: skip
 MAX_LINES, MAX_ARGUMENTS = 60, 8

@@ -308,3 +308,24 @@ def test_the_table_is_json_able():
     table = json.loads(json.dumps(estimator.table()))
     assert len(table["model"]["acceptance"]) == K
     assert table["model"]["observations"][0] > 0 == table["lookup, match 3"]["observations"][0]
+
+
+def test_what_is_known_from_elsewhere_is_expected_until_traffic_says_otherwise():
+    rng, estimator = np.random.default_rng(12), make_estimator()
+    estimator.survival(make_view([NEW_REQUEST]))  # what is kept of it is dropped
+    estimator.expect(BY_MODEL, [0.9, 0.3, 1.0], [5000, 5000, 5000])
+    assert predict(estimator, drafter=BY_MODEL)[:2] == pytest.approx([0.9, 0.3], abs=0.02)
+    assert predict(estimator, drafter=BY_MODEL)[2] > 0.9, "not certain"
+    before = predict(estimator, drafter=BY_LOOKUP)
+    estimator.expect(BY_LOOKUP, [0.1], [5000])  # several pools: it is not said which
+    assert np.array_equal(predict(estimator, drafter=BY_LOOKUP), before)
+    for step in range(400):
+        learn(estimator, rng, np.full((8, K), 0.5), np.full(8, K), np.arange(8) + 8 * step, drafter=BY_MODEL)
+    assert predict(estimator, drafter=BY_MODEL)[:2] == pytest.approx([0.5, 0.5], abs=0.08)
+
+
+def test_little_known_from_elsewhere_counts_little():
+    much, little = make_estimator(), make_estimator()
+    for estimator, tested in ((much, 1000), (little, 2)):
+        estimator.expect(BY_MODEL, [0.1], [tested])
+    assert predict(much, drafter=BY_MODEL)[0] < 0.15 < predict(little, drafter=BY_MODEL)[0]

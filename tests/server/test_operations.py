@@ -161,7 +161,7 @@ def test_the_dashboard_shows_metrics_that_exist():
     assert len(metrics) > 10 and metrics <= known
 
 
-@pytest.mark.parametrize("name", ["grafana.json", "grafana-vllm.json"])
+@pytest.mark.parametrize("name", ["grafana.json", "grafana-vllm.json", "grafana-observe.json"])
 def test_every_panel_of_a_dashboard_says_what_it_shows(name):
     panels = json.loads((ROOT / "deploy" / name).read_text())["panels"]
     for panel in panels:

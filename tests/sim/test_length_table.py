@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from smartspec.cli.main import _build_app
-from smartspec.sim.length_table import (
+from smartspec.observation.length_tables import (
     LengthRange,
-    length_table,
     sglang_config,
     tensorrt_llm_config,
     vllm_config,
     with_lengths,
     without_zeros,
 )
+from smartspec.sim.length_table import length_table
 from smartspec.sim.scenario import Scenario
 
 TABLE = [LengthRange(1, 4, 5), LengthRange(5, 32, 2), LengthRange(33, 64, 0)]

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
 
 import pytest
 import typer
@@ -21,6 +22,7 @@ from smartspec.sim import simulation
 from smartspec.sim.fleet import Fleet
 from smartspec.sim.scenario import Scenario
 
+CARD = Path(__file__).parents[2] / "docs/results/cards/llama-3.1-8b-eagle3-h100.json"
 SMALL = ["simulate", "--num-requests", "12", "--output-tokens", "20", "--seeds", "2", "--controller-time", "none"]
 
 
@@ -333,3 +335,24 @@ def test_no_policy_is_played_before_all_names_are_checked(call, monkeypatch, pol
 def test_bad_input_is_named(call, arguments, message):
     result = call(*arguments)
     assert isinstance(result.exception, ValueError) and message in str(result.exception)
+
+
+def test_a_card_is_played(call, tmp_path):
+    """Its step times and acceptance: drafts of the H100's card pay for a few requests."""
+    assert CARD.is_file()
+    saved = tmp_path / "runs.json"
+    result = call("--card", str(CARD), "--batch", "4", "--policy", "off,fixed:3", "--output", str(saved))
+    assert result.exit_code == 0, result.output
+    runs = json.loads(saved.read_text())["runs"]
+    assert {run["settings"]["drafter"] for run in runs} == {"model"}
+    means = {row[0]: float(row[1]) for row in table(result.output)}
+    assert means["fixed:3"] < means["off"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [(["--card", "none.json"], "cannot be read"), (["--card", str(CARD), "--hardware", "a40"], "has the step times")],
+)
+def test_what_contradicts_a_card_is_named(call, arguments, says):
+    result = call(*arguments, "--batch", "4")
+    assert isinstance(result.exception, ValueError) and says in str(result.exception)

@@ -3,7 +3,8 @@
 import pytest
 from vllm.v1.spec_decode.dynamic.utils import build_dynamic_sd_schedule_lookup
 
-from smartspec.sim.length_table import length_table, vllm_config, with_lengths
+from smartspec.observation.length_tables import vllm_config, with_lengths
+from smartspec.sim.length_table import length_table
 from smartspec.sim.scenario import Scenario
 
 

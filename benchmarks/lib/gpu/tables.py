@@ -69,7 +69,7 @@ def _table(job: str, note: str, found: dict[int, dict[str, list[float]]]) -> str
         cells = [", ".join(f"{speed:,.0f}" for speed in policies.get(name, ())) for name in names]
         shown = "" if ratio is None else f"**{ratio:.3f}**" if ratio < 0.98 else f"{ratio:.3f}"
         rows.append([level, *cells, shown, "" if to_off is None else f"{to_off:.3f}"])
-    return f"{job}, acceptance {note}: tokens per second\n\n" + _lines(
+    return f"{job}, acceptance {note}: tokens per second\n\n" + markdown_lines(
         ["requests", *names, "of the best other", "of off"], rows
     )
 
@@ -77,7 +77,7 @@ def _table(job: str, note: str, found: dict[int, dict[str, list[float]]]) -> str
 def _falls(falls: Cells) -> str:
     columns = ("level", "cell", "note", "drafted_before", "drafted", "steps_to_change")
     rows = [[job_of(line), *(line[name] for name in columns)] for line in falls if line["cell"] != "stock:1"]
-    return "Steps until another length is decided, after acceptance has fallen\n\n" + _lines(
+    return "Steps until another length is decided, after acceptance has fallen\n\n" + markdown_lines(
         ["drafts", "requests", "policy", "acceptance", "length before", "mean length after", "steps"], rows
     )
 
@@ -93,10 +93,10 @@ def _checks(checks: Cells) -> str:
         ]
         for line in checks
     ]
-    return "Greedy tokens\n\n" + _lines(["drafts", "policy", "equal answers", "verified", "accepted"], rows)
+    return "Greedy tokens\n\n" + markdown_lines(["drafts", "policy", "equal answers", "verified", "accepted"], rows)
 
 
-def _lines(heads: list[str], rows: list[list]) -> str:
+def markdown_lines(heads: list[str], rows: list[list]) -> str:
     lines = [heads, ["---"] * len(heads), *rows]
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
 

@@ -69,6 +69,7 @@ def export(options: Table, **given) -> None:
 
     Example: smartspec export vllm --hardware h100 --model 70b --tensor-parallel 4
     """
+    from smartspec.observation import length_tables
     from smartspec.sim import length_table
     from smartspec.sim.scenario import Scenario
 
@@ -85,15 +86,15 @@ def export(options: Table, **given) -> None:
         sizes = f"{min(entry.first for entry in zeros)} to {max(entry.last for entry in zeros)}"
         print(_about_zero(scenario.drafter, sizes, least), file=sys.stderr)
     if lengths is not None:
-        tables = [length_table.with_lengths(tables[0], lengths, least)]
+        tables = [length_tables.with_lengths(tables[0], lengths, least)]
     elif least:
-        tables = [length_table.without_zeros(table) for table in tables]
+        tables = [length_tables.without_zeros(table) for table in tables]
     if options.engine is Engine.SGLANG:
-        config = length_table.sglang_config(tables)
+        config = length_tables.sglang_config(tables)
     elif options.engine is Engine.VLLM:
-        config = length_table.vllm_config(tables[0])
+        config = length_tables.vllm_config(tables[0])
     else:
-        config = length_table.tensorrt_llm_config(tables[0])
+        config = length_tables.tensorrt_llm_config(tables[0])
     print(json.dumps(config))
 
 

@@ -39,6 +39,13 @@ class Comparison:
             "in a JSON file of an earlier --output were charged."
         ),
     ] = "measured"
+    card: Annotated[
+        Path | None,
+        typer.Option(
+            help="Play a card (docs/cards.md): its step times, drafter and acceptance take the place of --hardware, "
+            "--drafter, --max-draft-tokens and, unless that is given, --acceptance."
+        ),
+    ] = None
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each policy.")] = 1
     seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = 0
     processes: Annotated[int, typer.Option(min=1, help="Runs that execute at the same time.")] = 1
@@ -71,6 +78,10 @@ def simulate(compared: Comparison, **given) -> None:
 
     compared.check_files()
     settings = settings_of(given)
+    if compared.card is not None:
+        from smartspec.sim.card_settings import with_card
+
+        settings = with_card(settings, compared.card)
     names = _policies(compared.policy, settings["max_draft_tokens"])
     planned = [Scenario(policy=name, seed=compared.seed, **settings) for name in names]
     charged = _controller_seconds(compared.controller_time, planned)

@@ -66,4 +66,11 @@ def on(arguments: list[str]) -> int:
     return main(["on", *arguments])
 
 
-COMMANDS = {command.__name__: command for command in (serve, check, ab, off, on)}
+def observed(arguments: list[str]) -> int:
+    """Say what a server observed: speed now, what each draft length would make, the crossover, the regret."""
+    from smartspec.vllm_plugin.observed import main
+
+    return main(arguments)
+
+
+COMMANDS = {command.__name__: command for command in (serve, check, observed, ab, off, on)}

@@ -2,7 +2,7 @@
 nothing."""
 
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -143,6 +143,10 @@ class Controller:
             self._learn()
         assert plan.view is not None, "an outcome without a plan is refused"
         self.policy.learn(plan, outcome)
+
+    def expect_acceptance(self, drafter: int, acceptance: Sequence[float], tested: Sequence[int]) -> None:
+        """What is known of a drafter from elsewhere, see AcceptanceEstimator.expect."""
+        self.acceptance.expect(drafter, acceptance, tested)
 
     def end(self, request_id: int) -> None:
         """Drop what is known about a request that has ended."""

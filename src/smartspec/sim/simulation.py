@@ -21,13 +21,16 @@ from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.scheduler import Scheduler
 from smartspec.drafters.drafter_names import model_free_drafter
+from smartspec.observation.card import KIND as CARD
+from smartspec.observation.card import Card
 from smartspec.sim.executor import SimExecutor
 from smartspec.sim.fleet import ROUTERS, Fleet, Replica, Run
 from smartspec.sim.perfect_estimates import PerfectEstimates
 from smartspec.sim.replay.recorded_log import RecordedLog
 from smartspec.sim.scenario import Scenario, is_log
 from smartspec.sim.static_load import Phase, StaticLoad, StaticLog
-from smartspec.sim.world.acceptance import GroundTruthAcceptance
+from smartspec.sim.world.acceptance import AcceptanceClass, GroundTruthAcceptance
+from smartspec.sim.world.card_acceptance import acceptance_class_of
 from smartspec.sim.world.class_spec import parse_classes
 from smartspec.sim.world.hardware import GRAPH_SIZES, Roofline, kv_token_capacity, roofline
 from smartspec.sim.world.hosts import on_host
@@ -99,7 +102,7 @@ def make_traffic(scenario: Scenario) -> Traffic:
 
 def _make_traffic(scenario: Scenario) -> Traffic:
     is_recorded = scenario.texts is not None or is_log(scenario.acceptance)
-    num_classes = 1 if is_recorded else len(parse_classes(scenario.acceptance))
+    num_classes = 1 if is_recorded else len(_classes(scenario.acceptance))
     texts = None if scenario.texts is None else _read_texts(scenario.texts)
     trace = None
     if scenario.trace is not None:
@@ -168,8 +171,16 @@ def ground_truth_acceptance(scenario: Scenario) -> GroundTruthAcceptance:
         return RecordedGroundTruth(recordings, scenario.max_draft_tokens, seed=scenario.seed)
     later = _of_lab(scenario).accuracy if scenario.is_layer_parallel else 1.0
     found = scenario.found_share
-    classes = [replace(c, found_share=found, later=later) for c in parse_classes(scenario.acceptance)]
+    classes = [replace(c, found_share=found, later=later) for c in _classes(scenario.acceptance)]
     return GroundTruthAcceptance(tuple(classes), scenario.max_draft_tokens, seed=scenario.seed)
+
+
+def _classes(acceptance: str) -> tuple[AcceptanceClass, ...]:
+    """Of a text, or of the card at a path."""
+    if not acceptance.endswith(".json"):
+        return parse_classes(acceptance)
+    card = Card.read(Path(acceptance))
+    return (acceptance_class_of(card.acceptance, card.tested),)
 
 
 def make_controller(
@@ -272,7 +283,9 @@ def _read_curves(path: str) -> LatencyModel:
     try:
         if is_log(path):
             return LatencyModel.from_dict(RecordedLog(Path(path)).header.profile)
-        return LatencyModel.from_dict(json.loads(Path(path).read_text(encoding="utf-8-sig")))
+        data = json.loads(Path(path).read_text(encoding="utf-8-sig"))
+        is_card = isinstance(data, dict) and data.get("kind") == CARD
+        return LatencyModel.from_dict(Card.read(Path(path)).latency if is_card else data)
     except OSError as error:
         raise ValueError(f"cannot read the curves {path}: {error.strerror}") from error
     except (json.JSONDecodeError, RecursionError) as error:

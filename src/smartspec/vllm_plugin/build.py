@@ -2,17 +2,16 @@
 
 import logging
 import os
-import platform
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import vllm
 from vllm.platforms import current_platform
 
 from smartspec.control import Controller, DrafterSpec, LatencyModel, LogHeader, SafeController
 from smartspec.vllm_plugin.adaptive import token_sizes
+from smartspec.vllm_plugin.cards import expecting, latency_of, read_card
 from smartspec.vllm_plugin.compatibility import (
     NO_DRAFTS,
     beside_problem,
@@ -30,6 +29,7 @@ from smartspec.vllm_plugin.drafting import OwnDrafters
 from smartspec.vllm_plugin.learning import KEPT_PASSES, Learning
 from smartspec.vllm_plugin.metrics import Metrics, metrics_path
 from smartspec.vllm_plugin.settings import Settings
+from smartspec.vllm_plugin.setup import device_name, setup_of
 from smartspec.vllm_plugin.speculation import MODEL_FREE, Speculation
 from smartspec.vllm_plugin.tiers import captured_lengths, policy_name
 
@@ -54,13 +54,14 @@ def make_speculation(scheduler, settings: Settings) -> Speculation:
         logger.warning(advice)
     key = setup_key(config, vllm.__version__, device_name(), tiers)
     costs = CostFile(settings.cache, key, may_write=engine_index == 0)
-    latency = _load(costs, drafters)
+    card = read_card(settings.card, setup_of(scheduler))
+    latency = _load(costs, drafters) or latency_of(card, drafters)
     logger.info(
         "SmartSpec decides draft lengths: policy %s, %s, at most %d tokens, step times from %s",
         settings.policy,
         f"drafts by {', '.join(spec.name for spec in drafters)}",
         scheduler.num_spec_tokens,
-        costs.path if latency else "the first steps",
+        "the first steps" if latency is None else settings.card if card is not None else costs.path,
     )
     if latency is None and not settings.learns_times:
         latency = StepCosts(drafter.has_passes).fit()
@@ -68,6 +69,8 @@ def make_speculation(scheduler, settings: Settings) -> Speculation:
         metrics_path(settings.cache, config.instance_id, engine_index), engine_index, settings.metrics_seconds
     )
     make_controller = _controllers(config, settings, scheduler.num_spec_tokens, drafters, engine_index)
+    if card is not None:
+        make_controller = expecting(card, make_controller)
     learning = Learning(
         drafters[0],
         make_controller,
@@ -140,13 +143,3 @@ def _store(costs: CostFile, latency: LatencyModel) -> None:
         costs.store(latency)
     except (OSError, ValueError) as error:
         logger.warning("the cost model cannot be kept (%s): the next start learns step times anew", error)
-
-
-def device_name() -> str:
-    """What step times depend on: the GPU's name, or the CPU's model and the number of its cores."""
-    name = current_platform.get_device_name()
-    cpu_info = Path("/proc/cpuinfo")
-    if name != "cpu" or not cpu_info.is_file():
-        return name
-    models = [line.split(":")[1].strip() for line in cpu_info.read_text().splitlines() if line.startswith("model name")]
-    return f"{models[0] if models else platform.processor()} x{len(os.sched_getaffinity(0))}"

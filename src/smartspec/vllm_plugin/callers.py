@@ -99,7 +99,7 @@ class Callers:
         # Compared before they are converted: whole numbers may be too large for a float, and floats for an integer.
         is_length = _is_number(longest) and longest >= 0
         is_weight = _is_number(weight) and MIN_WEIGHT <= weight <= MAX_WEIGHT
-        is_class = isinstance(name, str) and 1 <= len(name) <= MAX_CLASS_NAME
+        is_class = _is_class(name)
         caller = Caller(
             number=next(self._next_number),
             max_draft_tokens=int(min(longest, self._max_draft_tokens)) if is_length else self._max_draft_tokens,
@@ -118,6 +118,17 @@ class Callers:
         self._warned.add(field)
         text = "%s of a request is %s and counts as not given: use %s. Other such values are not logged."
         logger.warning(text, field, _shown(value), RANGES[field])
+
+
+def class_of(request) -> str:
+    """The class of a vLLM request, "" for none."""
+    extra = getattr(request.sampling_params, "extra_args", None)
+    name = extra.get(WORKLOAD_CLASS) if isinstance(extra, Mapping) else None
+    return name if _is_class(name) else ""
+
+
+def _is_class(name: object) -> bool:
+    return isinstance(name, str) and 1 <= len(name) <= MAX_CLASS_NAME
 
 
 def _is_number(value: object) -> bool:

@@ -14,6 +14,7 @@ from smartspec.vllm_plugin.compatibility import NO_DRAFTS
 
 OWN = "smartspec"  # the method whose drafts are made in the scheduler
 LONGEST = 5
+TABLE = "num_speculative_tokens_per_batch_size"
 LOOKUP = {"prompt_lookup_min": 2, "prompt_lookup_max": 4}  # vLLM's own default finds matches of five tokens alone
 NGRAMS = ("ngram", "ngram_gpu")
 MODEL_FREE = (OWN, *NGRAMS, "suffix")
@@ -79,6 +80,18 @@ def route_of(options: argparse.Namespace, given: str | None, machine: Machine) -
     return Route(made, f"drafts by {named}")
 
 
+def check_table(speculation: Mapping[str, object]) -> None:
+    """ValueError names a length of the table that is longer than drafts are: vLLM would cut it without a word."""
+    table, longest = speculation.get(TABLE), speculation.get("num_speculative_tokens")
+    for row in table if isinstance(table, list) else ():
+        length = row[-1] if isinstance(row, list | tuple) and row else None
+        if isinstance(length, int) and isinstance(longest, int) and length > longest:
+            raise ValueError(
+                f"{TABLE} has length {length}, and num_speculative_tokens is {longest}: name no longer draft than "
+                "there is"
+            )
+
+
 def captured_lengths(longest: int) -> list[int]:
     """Draft lengths to choose from where each needs captured graphs of its own, which take memory and time."""
     return sorted({1, (longest + 1) // 2, longest})
@@ -125,7 +138,7 @@ def _captured(longest: int) -> dict[str, list[list[int]]]:
     lengths = [*reversed(captured_lengths(longest)), 0]
     ends = [*range(1, len(lengths)), MOST_REQUESTS]
     starts = range(1, len(lengths) + 1)
-    return {"num_speculative_tokens_per_batch_size": [list(row) for row in zip(starts, ends, lengths, strict=True)]}
+    return {TABLE: [list(row) for row in zip(starts, ends, lengths, strict=True)]}
 
 
 def _check(options: argparse.Namespace) -> None:

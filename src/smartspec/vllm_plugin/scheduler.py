@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 import vllm
 
 from smartspec.vllm_plugin.compatibility import attribute_problem, setup_problem, signature_problem, version_problem
-from smartspec.vllm_plugin.settings import Settings
+from smartspec.vllm_plugin.settings import OBSERVE, Settings
 from smartspec.vllm_plugin.switchable import switchable
 
 if TYPE_CHECKING:
+    from smartspec.vllm_plugin.observing import Observer
     from smartspec.vllm_plugin.speculation import Speculation
 
 logger = logging.getLogger("vllm.smartspec")  # below vLLM's own, whose handlers it so gets
@@ -51,8 +52,17 @@ class Rest:
             self._next = max(self._next - 1, FIRST_REST)
 
 
-def _speculation_of(scheduler, settings: Settings) -> "Speculation | None":
-    """None where this vLLM lacks something, after a line that says what."""
+def _speculation_of(scheduler, settings: Settings) -> "Speculation | Observer | None":
+    """What the scheduler calls under these settings. None where this vLLM lacks something, after a line that says what:
+    vLLM serves on."""
+    if settings.policy == OBSERVE:
+        try:  # the import, too, may fail with a version that is tried
+            from smartspec.vllm_plugin.make_observer import make_observer
+
+            return make_observer(scheduler, settings)
+        except Exception:
+            logger.exception("SmartSpec cannot observe this server. Requests are served by vLLM's own scheduler.")
+            return None
     problem = attribute_problem(scheduler)
     if problem is None:
         try:  # a version that is tried may lack what this imports
@@ -66,11 +76,11 @@ def _speculation_of(scheduler, settings: Settings) -> "Speculation | None":
 
 
 def controlled(stock: type) -> type:
-    """A subclass of one of vLLM's schedulers that calls Speculation. If that fails, vLLM's own way goes on, and
-    Speculation is called again after a Rest."""
+    """A subclass of one of vLLM's schedulers that calls Speculation, or Observer. If that fails, vLLM's own way goes
+    on, and it is called again after a Rest."""
 
     class Controlled(stock):
-        speculation: "Speculation | None" = None
+        speculation: "Speculation | Observer | None" = None
         rest: Rest
 
         def begin(self, settings: Settings) -> None:
@@ -79,8 +89,9 @@ def controlled(stock: type) -> type:
             self.speculation = _speculation_of(self, settings)
             if self.speculation is None:
                 return
-            # With a table vLLM does not pad requests of one token with drafts that do not exist.
-            self.dynamic_sd_lookup = [self.num_spec_tokens] * (self.max_num_running_reqs + 1)
+            if settings.policy != OBSERVE:
+                # With a table vLLM does not pad requests of one token with drafts that do not exist.
+                self.dynamic_sd_lookup = [self.num_spec_tokens] * (self.max_num_running_reqs + 1)
 
         def schedule(self, *arguments, **options):
             self.rest.pass_step()

@@ -20,6 +20,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from smartspec.control import Controller, CostCurve, DrafterSpec, LatencyModel
+from smartspec.observation.card import Card
 from smartspec.vllm_plugin.check import installed_package, missing, version_of
 from smartspec.vllm_plugin.compatibility import (
     EXECUTOR,
@@ -29,8 +30,9 @@ from smartspec.vllm_plugin.compatibility import (
     slowness,
     version_problem,
 )
-from smartspec.vllm_plugin.routes import LONGEST, OWN, WITHOUT_PASSES, Machine, object_of, route_of
-from smartspec.vllm_plugin.settings import SECTION, Settings
+from smartspec.vllm_plugin.observe_route import observed_route
+from smartspec.vllm_plugin.routes import LONGEST, OWN, WITHOUT_PASSES, Machine, check_table, object_of, route_of
+from smartspec.vllm_plugin.settings import OBSERVE, SECTION, Settings
 from smartspec.vllm_plugin.tested_versions import VERSIONS, numbers
 
 SCHEDULER = "smartspec.vllm_plugin.Scheduler"
@@ -71,8 +73,13 @@ def serve_command(
     """The command of these options. passed_on: the words that vLLM gets as they are. ValueError on a contradiction."""
     if (own := given(passed_on, "--scheduler-cls")) not in (None, SCHEDULER):
         raise ValueError(f"--scheduler-cls {own}: this command adds {SCHEDULER}; for another use vllm serve itself")
-    route = route_of(options, given(passed_on, "--speculative-config", "-sc"), installation.machine)
-    speculation, additional = dict(route.speculation), additional_config(options, passed_on)
+    additional = additional_config(options, passed_on)
+    settings = Settings.read(additional, environment)
+    check_settings(settings)
+    make_route = observed_route if settings.policy == OBSERVE else route_of
+    route = make_route(options, given(passed_on, "--speculative-config", "-sc"), installation.machine)
+    speculation = dict(route.speculation)
+    check_table(speculation)
     method = speculation.get("method")
     if not route.is_own and method in WITHOUT_PASSES and (options.drafter or options.datastore):
         raise ValueError(
@@ -82,8 +89,6 @@ def serve_command(
     executor = EXECUTOR if route.is_own or speculation.get("enable_adaptive_verification") else None
     if problem := setup_problem(_setup(speculation, passed_on, executor)):
         raise ValueError(f"{problem}; vLLM's own scheduler would serve, for which vllm serve is enough")
-    policy = Settings.read(additional, environment).policy
-    Controller(policy, LONGEST, LatencyModel(CostCurve.linear(1, 1)), drafters=(DrafterSpec("any"),))  # is there one?
     added = {"--scheduler-cls": SCHEDULER, "--speculative-config": json.dumps(speculation)}
     if SECTION in additional:
         added["--additional-config"] = json.dumps(additional)
@@ -93,6 +98,16 @@ def serve_command(
     is_slow = slowness(str(method), installation.machine.is_cpu, environment) is not None
     variables = {"NUMBA_THREADING_LAYER": "workqueue"} if is_slow else {}
     return ServeCommand((*words, *chain.from_iterable(added.items())), variables, route.why)
+
+
+def check_settings(settings: Settings) -> None:
+    """ValueError on a policy that there is not, and on a card that cannot be read; of which model that is, the engine
+    says."""
+    if settings.card is not None:
+        Card.read(settings.card.expanduser())
+    if settings.policy != OBSERVE:
+        latency = LatencyModel(CostCurve.linear(1, 1))
+        Controller(settings.policy, LONGEST, latency, drafters=(DrafterSpec("any"),))
 
 
 def plain_command(
@@ -140,7 +155,11 @@ def additional_config(options: argparse.Namespace, passed_on: list[str]) -> dict
     """vLLM's additional configuration: the caller's own, with the settings given as options."""
     text = given(passed_on, "--additional-config")
     additional = {} if text is None else object_of("--additional-config", text)
+    if options.observe and options.policy not in (None, OBSERVE):
+        raise ValueError(f"--observe and --policy {options.policy}: say one of them")
     settings = {each.name: vars(options)[each.name] for each in fields(Settings)}
+    if options.observe:
+        settings["policy"] = OBSERVE
     settings = {name: value for name, value in settings.items() if value is not None}
     if settings and SECTION in additional:
         raise ValueError(f"--additional-config has {SECTION!r}, and {sorted(settings)} are options too: say it once")
@@ -222,6 +241,11 @@ def make_parser() -> argparse.ArgumentParser:
         is_switch = {"action": "store_true", "default": None} if each.default is False else {}
         name = f"--{each.name.replace('_', '-')}"
         parser.add_argument(name, help=f"setting {each.name} of docs/vllm.md", **is_switch)
+    parser.add_argument(
+        "--observe",
+        action="store_true",
+        help="vLLM decides draft lengths, and SmartSpec observes (docs/observe.md): --policy observe",
+    )
     parser.add_argument("--print", action="store_true", help="show the command, and do not run it")
     return parser
 

@@ -10,15 +10,17 @@ PREFIX = "SMARTSPEC_"
 VERIFICATION = ("smartspec", "vllm")
 NUMBERS = {"metrics_seconds": (float("inf"), "a number of seconds"), "guard": (2.0, "a ratio from 0 (never) to 2")}
 SWITCHES = {"true": True, "1": True, "false": False, "0": False}
+OBSERVE = "observe"  # the policy that changes nothing
 
 
 @dataclass(frozen=True)
 class Settings:
-    """policy: as `smartspec serve --policy`. decision_log: file to write every decision to, must not exist yet. cache:
-    folder of learned cost models. metrics_seconds: how often metrics are handed to the API server. verification: whose
-    step times vLLM's adaptive verification goes by, "smartspec" or "vllm". act: measure what SmartSpec brings, in
-    windows with and without it. guard: share of the speed without speculation below which it goes off, 0 for never;
-    None is LEAST_RATIO where SmartSpec's own policy decides, else 0.
+    """policy: as `smartspec serve --policy`, or OBSERVE. decision_log: file to write every decision to, must not exist
+    yet. cache: folder of learned cost models. metrics_seconds: how often metrics are handed to the API server.
+    verification: whose step times vLLM's adaptive verification goes by, "smartspec" or "vllm". card: file to start from
+    where the cache has no step times. act: measure what SmartSpec brings, in windows with and without it. guard: share
+    of the speed without speculation below which it goes off, 0 for never; None is LEAST_RATIO where SmartSpec's own
+    policy decides, else 0.
 
     Where drafts are made in the scheduler: drafter: names of those that draft, None for what is best. datastore: their
     folder, "none" for none; without a name one that comes with SmartSpec, if it fits the tokenizer."""
@@ -30,6 +32,7 @@ class Settings:
     verification: str = "smartspec"
     drafter: str | None = None
     datastore: str | None = None
+    card: Path | None = None
     act: bool = False
     guard: float | None = None
 
@@ -53,7 +56,7 @@ class Settings:
     @property
     def learns_times(self) -> bool:
         """Whether the policy compares predicted times, and so needs a cost model."""
-        return self.policy != "off" and not self.policy.startswith("fixed:")
+        return self.policy not in ("off", OBSERVE) and not self.policy.startswith("fixed:")
 
 
 def _converted(name: str, value: object):
@@ -74,4 +77,4 @@ def _converted(name: str, value: object):
         raise ValueError(f"setting {name!r} is {value!r}: use a text")
     if name == "verification" and value not in VERIFICATION:
         raise ValueError(f"setting {name!r} is {value!r}: use {' or '.join(VERIFICATION)}")
-    return Path(value) if name in ("decision_log", "cache") else value
+    return Path(value) if name in ("decision_log", "cache", "card") else value

@@ -1,6 +1,7 @@
 """Shows the metrics of the engines in vLLM's own registry, and so in its /metrics. vLLM loads it as a stat logger, in
 the process that answers HTTP; it does nothing unless SmartSpec's scheduler is in use."""
 
+import atexit
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,9 +11,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 from vllm.v1.metrics.loggers import AggregateStatLoggerBase
 
+from smartspec.observation.files import observation_path
 from smartspec.vllm_plugin.metrics import metrics_path
+from smartspec.vllm_plugin.observed import tell
+from smartspec.vllm_plugin.observed_metrics import ObservedFiles
 from smartspec.vllm_plugin.on_off_metrics import on_off_path
-from smartspec.vllm_plugin.settings import Settings
+from smartspec.vllm_plugin.settings import OBSERVE, Settings
 
 logger = logging.getLogger(__name__)
 
@@ -62,13 +66,18 @@ class StatLogger(AggregateStatLoggerBase):
     def __init__(self, vllm_config, engine_indexes: list[int], *_, **__):
         if vllm_config.scheduler_config.scheduler_cls != SCHEDULER:
             return
-        folder = Settings.read(vllm_config.additional_config).cache
+        settings = Settings.read(vllm_config.additional_config)
+        folder = settings.cache
         paths = [
             path(folder, vllm_config.instance_id, index)
             for path in (metrics_path, on_off_path)
             for index in engine_indexes
         ]
         REGISTRY.register(MetricsFiles(paths))
+        if settings.policy == OBSERVE:
+            files = [observation_path(folder, vllm_config.instance_id, index) for index in engine_indexes]
+            REGISTRY.register(ObservedFiles(files))
+            atexit.register(tell, files)
 
     def record(self, *_, **__) -> None:
         """Nothing: the engines count."""

@@ -3,7 +3,7 @@
 import logging
 from typing import TYPE_CHECKING
 
-from smartspec.vllm_plugin.settings import Settings
+from smartspec.vllm_plugin.settings import OBSERVE, Settings
 from smartspec.vllm_plugin.windows import WINDOW
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def switchable(controlled: type) -> type:
 
         def begin(self, settings: Settings) -> None:
             super().begin(settings)
-            if self.speculation is not None:
+            if self.speculation is not None and settings.policy != OBSERVE:
                 from smartspec.vllm_plugin.build_on_off import make_on_off
 
                 self.on_off = make_on_off(self, settings, self._leave_speculation)

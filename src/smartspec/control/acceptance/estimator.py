@@ -108,6 +108,14 @@ class AcceptanceEstimator:
         that was known before drafting."""
         return sigmoid(self._calibrations[drafter].log_odds(confidence, history))
 
+    def expect(self, drafter: int, acceptance: Sequence[float], tested: Sequence[int]) -> None:
+        """Begin with what is known of a drafter from elsewhere: by position, acceptance where those before were
+        accepted, and draft tokens that were tested. Nothing where the drafter has several pools."""
+        pools = np.flatnonzero(self._pools.drafters == drafter)
+        if len(pools) == 1:
+            self._table.expect(int(pools[0]), acceptance, tested)
+            self._kept, self._view = None, None
+
     def observe(self, steps: Sequence[Outcome]) -> None:
         """Learn from finished steps, all at once."""
         observations = Observations.of(steps)

@@ -7,7 +7,7 @@ MAX_LOG_ODDS = 6.0
 MIN_INFORMATION = 0.02
 
 
-def sigmoid(log_odds: np.ndarray) -> np.ndarray:
+def sigmoid(log_odds: np.ndarray | float) -> np.ndarray:
     """Probability of these log-odds, cut at +-MAX_LOG_ODDS."""
     return 1.0 / (1.0 + np.exp(-np.minimum(np.maximum(log_odds, -MAX_LOG_ODDS), MAX_LOG_ODDS)))
 

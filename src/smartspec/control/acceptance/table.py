@@ -11,11 +11,12 @@ estimate + (y - p). Both fade. That is the extended Kalman (Laplace) update of l
 prior of variance 1 / strength.
 """
 
+from collections.abc import Sequence
 from math import exp
 
 import numpy as np
 
-from smartspec.control.acceptance.logistic import MAX_LOG_ODDS, log_odds_of, sigmoid
+from smartspec.control.acceptance.logistic import MAX_LOG_ODDS, MIN_INFORMATION, log_odds_of, sigmoid
 from smartspec.control.acceptance.settings import AcceptanceSettings
 from smartspec.control.records import DrafterSpec
 
@@ -79,6 +80,18 @@ class AcceptanceTable:
         self._state = self._state * exp(-num_steps / self._settings.workload_memory) + added
         before, self.log_odds = self.log_odds, self._estimate()
         return self.log_odds - before
+
+    def expect(self, pool: int, acceptance: Sequence[float], tested: Sequence[int]) -> None:
+        """Add what is known of a pool from elsewhere, as observations, but no more of a position than the memory
+        holds half of: the traffic may be another."""
+        for position, (chance, count) in enumerate(zip(acceptance, tested, strict=True)):
+            if position < len(self.log_odds) and count:
+                chance = min(max(chance, float(sigmoid(-MAX_LOG_ODDS))), float(sigmoid(MAX_LOG_ODDS)))
+                information = min(count, self._settings.workload_memory / 2) * max(
+                    chance * (1.0 - chance), MIN_INFORMATION
+                )
+                self._state[:, position, pool] += information, information * float(log_odds_of(chance))
+        self.log_odds, self._odds_against = self._estimate(), None
 
     def table(self) -> dict:
         """Conditional acceptance by pool and position, and roughly how many observations it rests on."""

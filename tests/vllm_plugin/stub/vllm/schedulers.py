@@ -120,6 +120,9 @@ class Scheduler:
         self.running = [other for other in self.running if other is not request]
         self.finished_req_ids.add(name)
 
+    def shutdown(self) -> None:
+        """There is nothing to close."""
+
     def has_unfinished_requests(self) -> bool:
         return bool(self.running or self.waiting)
 

@@ -1,0 +1,106 @@
+"""What drafts of a length would bring, from the outcomes of drafts of the same and of other lengths."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import sqrt
+
+from smartspec.observation.records import DraftOutcome, Observation
+
+SEEN, BETWEEN, BEYOND = "seen", "between", "beyond"  # how well something is known: measured, interpolated, extrapolated
+LEAST_ROWS = 100  # outcomes of a length: with fewer, another length says more
+ALIKE_STEPS = 4.0  # neighbouring steps of a request are alike: so many outcomes say as much as an independent one
+DOUBT_BEYOND = 0.5  # of what drafts deeper than any seen would bring
+Outcomes = Mapping[DraftOutcome, int]
+
+
+@dataclass(frozen=True)
+class Draft:
+    """Of a request in a step: draft tokens verified and accepted in the mean, the standard deviation of that mean, and
+    how it is known."""
+
+    verified: float
+    accepted: float
+    deviation: float
+    known: str
+
+
+NO_DRAFT = Draft(0.0, 0.0, 0.0, SEEN)
+
+
+def draft_of(observation: Observation, length: int) -> Draft:
+    """Drafts of this length, for the same traffic. Requests that accept less take more steps for the same tokens, so
+    classes are weighted by the steps that their tokens would take. ValueError where drafts were never to be made."""
+    if not length:
+        return NO_DRAFT
+    by_class = _by_class(observation.outcomes)
+    if not by_class:
+        if any(outcome.length for outcome in observation.outcomes):  # a lookup that found nothing
+            return NO_DRAFT
+        raise ValueError("no draft was verified: acceptance is unknown")
+    drafts = [_draft_of_class(outcomes, length) for outcomes in by_class.values()]
+    tokens = [sum(count * (1 + o.accepted) for o, count in outcomes.items()) for outcomes in by_class.values()]
+    steps = [each / (1 + draft.accepted) for each, draft in zip(tokens, drafts, strict=True)]
+    shares = [each / sum(steps) for each in steps]
+    return Draft(
+        sum(s * d.verified for s, d in zip(shares, drafts, strict=True)),
+        sum(s * d.accepted for s, d in zip(shares, drafts, strict=True)),
+        sqrt(sum((s * d.deviation) ** 2 for s, d in zip(shares, drafts, strict=True))),
+        max((d.known for d in drafts), key=(SEEN, BETWEEN, BEYOND).index),
+    )
+
+
+def acceptance_by_depth(outcomes: Outcomes, class_name: str | None = None) -> list[tuple[float, int]]:
+    """By depth: acceptance of a draft token, given that those before it were accepted, and how many were tested.
+    class_name: of requests, None for all."""
+    found = []
+    for depth in range(1, 1 + max((outcome.drafted for outcome in outcomes), default=0)):
+        mine = [(o, n) for o, n in outcomes.items() if class_name is None or o.class_name == class_name]
+        tested = sum(n for o, n in mine if o.drafted >= depth and o.accepted >= depth - 1)
+        right = sum(n for o, n in mine if o.accepted >= depth)
+        if tested:
+            found.append((right / tested, tested))
+    return found
+
+
+def _by_class(outcomes: Outcomes) -> dict[str, Outcomes]:
+    """Of classes with drafts. What was emitted without any counts by the tokens of the class."""
+    found: dict[str, Counter[DraftOutcome]] = {}
+    for outcome, count in outcomes.items():
+        found.setdefault(outcome.class_name, Counter())[outcome] += count
+    return {name: each for name, each in found.items() if any(o.drafted for o in each)}
+
+
+def _draft_of_class(outcomes: Outcomes, length: int) -> Draft:
+    rows: Counter[int] = Counter()
+    for outcome, count in outcomes.items():
+        if outcome.length:
+            rows[outcome.length] += count
+    enough = [k for k, count in rows.items() if count >= LEAST_ROWS] or list(rows)
+    longer = [k for k in enough if k >= length]
+    source = min(longer) if longer else max(enough)
+    mine = {outcome: count for outcome, count in outcomes.items() if outcome.length == source}
+    if longer:
+        known = SEEN if source == length and rows[source] >= LEAST_ROWS else BETWEEN
+        return _cut(mine, rows[source], length, known)
+    return _extended(mine, rows[source], source, length)
+
+
+def _cut(outcomes: Outcomes, rows: int, length: int, known: str) -> Draft:
+    """Of the first tokens of drafts that were as long, or longer."""
+    verified = sum(n * min(o.drafted, length) for o, n in outcomes.items()) / rows
+    accepted = sum(n * min(o.accepted, length) for o, n in outcomes.items()) / rows
+    squares = sum(n * min(o.accepted, length) ** 2 for o, n in outcomes.items()) / rows
+    return Draft(verified, accepted, sqrt(max(squares - accepted**2, 0.0) * ALIKE_STEPS / rows), known)
+
+
+def _extended(outcomes: Outcomes, rows: int, longest: int, length: int) -> Draft:
+    """Of longer drafts than any seen: further tokens are accepted as the last one was."""
+    seen = _cut(outcomes, rows, longest, BEYOND)
+    whole = sum(n for o, n in outcomes.items() if o.drafted == longest)
+    all_right = sum(n for o, n in outcomes.items() if o.accepted == longest)
+    tested = sum(n for o, n in outcomes.items() if o.drafted == longest and o.accepted >= longest - 1)
+    chance, more = all_right / max(tested, 1), length - longest
+    further = all_right / rows * sum(chance**depth for depth in range(1, more + 1))
+    deviation = sqrt(seen.deviation**2 + (DOUBT_BEYOND * further) ** 2)
+    return Draft(seen.verified + whole / rows * more, seen.accepted + further, deviation, BEYOND)

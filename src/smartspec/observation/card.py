@@ -1,0 +1,117 @@
+"""Cards: costs and acceptance of a model with a drafter on a device, as JSON that can be passed on. No texts, no paths.
+
+A new server starts from one where it has no step times of its own, and the simulator plays it.
+"""
+
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path, PurePath
+
+from smartspec.control import LatencyModel
+from smartspec.observation.acceptance import acceptance_by_depth, draft_of
+from smartspec.observation.files import read_json, write_json
+from smartspec.observation.records import COLUMN, Observation
+from smartspec.observation.step_times import fit_step_times
+
+KIND, FORMAT = "smartspec-card", 1
+MOST_TESTS = 1000.0  # observations of acceptance that a card counts as, at most: traffic may differ
+IDENTITY = ("engine", "model", "method", "draft_model", "dtype", "quantization")
+
+
+@dataclass(frozen=True)
+class Card:
+    """engine, version, model, draft_model, method, dtype, quantization, device, parallel: what it is of, names without
+    folders. longest: draft. latency: LatencyModel.to_dict(). acceptance: by depth, given that the tokens before were
+    accepted; tested: how many were. requests: fewest and most at a time that were observed, in the mean of a level.
+    steps: observed ones."""
+
+    engine: str
+    version: str
+    model: str
+    method: str
+    draft_model: str | None
+    dtype: str
+    quantization: str
+    device: str
+    parallel: tuple[int, ...]
+    longest: int
+    latency: dict
+    acceptance: tuple[float, ...]
+    tested: tuple[int, ...]
+    requests: tuple[float, float]
+    steps: int
+
+    @staticmethod
+    def of(observation: Observation) -> "Card":
+        """ValueError where too little was observed."""
+        setup = observation.setup
+        depths = acceptance_by_depth(observation.outcomes)
+        loads = [cell[COLUMN["requests"]] / cell[0] for cell in observation.cells.values()]
+        latency = fit_step_times(observation).latency(bool(setup.get("has_passes")))
+        texts = {name: str(setup.get(name, "")) for name in ("engine", "method", "dtype", "quantization", "device")}
+        return Card(
+            **texts,
+            version=str(setup.get("version", "")),
+            model=base_name(str(setup.get("model", ""))),
+            draft_model=None if setup.get("draft_model") is None else base_name(str(setup["draft_model"])),
+            parallel=tuple(setup.get("parallel") or (1,)),
+            longest=int(setup.get("longest") or len(depths)),
+            latency=latency.to_dict(),
+            acceptance=tuple(round(chance, 4) for chance, _ in depths),
+            tested=tuple(count for _, count in depths),
+            requests=(round(min(loads), 1), round(max(loads), 1)),
+            steps=observation.num_steps,
+        )
+
+    @staticmethod
+    def read(path: Path) -> "Card":
+        """ValueError names a file that holds none, or one that is corrupt."""
+        data = read_json(path)
+        if not isinstance(data, dict) or data.get("kind") != KIND:
+            raise ValueError(f"{path} is no card: `smartspec vllm observed --card {path.name}` writes one")
+        if data.get("format") != FORMAT:
+            raise ValueError(f"{path} is a card of format {data.get('format')}, and this version reads {FORMAT}")
+        try:
+            values = {each.name: data[each.name] for each in fields(Card)}
+            for name in ("parallel", "acceptance", "tested", "requests"):
+                values[name] = tuple(values[name])
+            card = Card(**values)
+            card.check()
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"card {path} is corrupt ({error!r}): write it again") from error
+        return card
+
+    def check(self) -> None:
+        """ValueError on values that cannot be true."""
+        LatencyModel.from_dict(self.latency)
+        if not all(isinstance(c, int | float) and 0 <= c <= 1 for c in self.acceptance):
+            raise ValueError(f"acceptance is {self.acceptance}")
+        if len(self.tested) != len(self.acceptance) or not all(isinstance(n, int) and n >= 0 for n in self.tested):
+            raise ValueError(f"tested is {self.tested}")
+        if not isinstance(self.longest, int) or self.longest < 1:
+            raise ValueError(f"longest is {self.longest}")
+
+    def write(self, path: Path) -> None:
+        """Whole or not at all; OSError where that is not possible."""
+        write_json(path, {"kind": KIND, "format": FORMAT} | asdict(self))
+
+    def problem(self, setup: dict) -> str | None:
+        """Says why it is not of this setup (see setup_of in the plugin), None if it is. Another device or version of
+        the engine is no problem: times are corrected by every step."""
+        for name in IDENTITY:
+            here = setup.get(name)
+            mine, here = getattr(self, name), None if here is None else str(here)
+            if name in ("model", "draft_model") and here is not None:
+                here = base_name(here)
+            if mine != here and not (name == "draft_model" and mine is None):
+                return f"it is of {name.replace('_', ' ')} {mine}, and this is {here}"
+        return None
+
+
+def base_name(model: str) -> str:
+    """A model's name without the folder that it lies in. Names of hubs (owner/name) stay."""
+    return PurePath(model).name if model.startswith(("/", ".", "~")) or model.count("/") > 1 else model
+
+
+def mean_accepted(observation: Observation, length: int) -> float:
+    """Draft tokens accepted of drafts of that length, in the mean."""
+    return draft_of(observation, length).accepted

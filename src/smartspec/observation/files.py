@@ -1,0 +1,60 @@
+"""Observations and cards on disk: written whole or not at all, one file for each start of a server."""
+
+import json
+import os
+import tempfile
+from pathlib import Path
+
+from smartspec.observation.records import Observation
+
+FOLDER = "observed"
+
+
+def observation_path(cache: Path, instance_id: str, engine_index: int) -> Path:
+    """Where an engine leaves its observation. Each start of vLLM has an id of its own, so that two servers on one
+    folder do not meet."""
+    return cache / "vllm" / FOLDER / f"{instance_id}-{engine_index}.json"
+
+
+def write_json(path: Path, data: dict) -> None:
+    """Whole or not at all; OSError where that is not possible, ValueError where a number is not finite."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    number, name = tempfile.mkstemp(dir=path.parent, prefix=".storing-")
+    try:
+        with open(number, "w", encoding="utf-8") as file:
+            json.dump(data, file, allow_nan=False)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def read_json(path: Path) -> object:
+    """ValueError names a file that cannot be read, or holds no JSON."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error.strerror})") from error
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} holds no JSON ({error})") from error
+
+
+def read_observation(path: Path) -> Observation:
+    """ValueError names a file that holds none."""
+    data = read_json(path)
+    try:
+        return Observation.from_dict(data)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def newest_observation(cache: Path) -> tuple[list[Path], Observation]:
+    """The observation that was written last, with those of the other engines of the same server. ValueError where
+    there is none."""
+    folder = cache / "vllm" / FOLDER
+    files = sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime)
+    if not files:
+        raise ValueError(f"{folder} holds no observation: run `smartspec vllm serve MODEL --observe` and send requests")
+    instance = files[-1].stem.rpartition("-")[0]
+    mine = [path for path in files if path.stem.rpartition("-")[0] == instance]
+    return mine, Observation.merged([read_observation(path) for path in mine])

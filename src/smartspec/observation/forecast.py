@@ -1,0 +1,165 @@
+"""What each draft length would make of the observed traffic at a number of requests at a time.
+
+A load is a closed one: so many requests are under way, and one that ends is followed by the next. Prompts come as
+often, and are as long, as observed. Then tokens per second are the tokens of a mean step over its time, and a request
+gets its share of them.
+"""
+
+from dataclasses import dataclass, replace
+from math import exp, sqrt
+
+import numpy as np
+
+from smartspec.observation.acceptance import BETWEEN, BEYOND, NO_DRAFT, SEEN, Draft, draft_of
+from smartspec.observation.records import BENDS, COLUMN, SUMS, Observation, level_of
+from smartspec.observation.step_times import StepTimes, features, fit_step_times
+
+OFF = -1  # as a length: a server without speculation, whose steps have no draft pass
+LEAST_STEPS = 20  # of a load and a length that count as seen
+NUM_DRAWS, INTERVAL = 40, (0.05, 0.95)
+NEAR = 1.5  # a load within this factor of those seen is between them
+RANKS = (SEEN, BETWEEN, BEYOND)
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """chunks: of prefill, per emitted token; tokens_per_chunk: of prompts; ends: share of chunks that end a prompt.
+    context: tokens in the KV of a request. most_fed: tokens that fit into a step."""
+
+    chunks: float
+    tokens_per_chunk: float
+    ends: float
+    context: float
+    most_fed: float
+
+    @staticmethod
+    def of(observation: Observation) -> "Traffic":
+        total = np.array(list(observation.cells.values())).sum(axis=0)
+        sums = {name: float(total[number]) for name, number in COLUMN.items()}
+        chunks = max(sums["prefills"], 1e-9)
+        return Traffic(
+            chunks=sums["prefills"] / max(sums["emitted_tokens"], 1.0),
+            tokens_per_chunk=sums["prefill_tokens"] / chunks,
+            ends=min(observation.arrivals.requests / chunks, 1.0),
+            context=sums["context_tokens"] / max(sums["requests"], 1.0),
+            most_fed=float(observation.setup.get("max_batched_tokens") or np.inf),
+        )
+
+
+class Forecast:
+    """times, drafts: what is known, or one draw of what it may be. drafts: by length."""
+
+    def __init__(self, observation: Observation, times: StepTimes, drafts: dict[int, Draft]):
+        self._times, self._drafts = times, drafts
+        self._traffic = Traffic.of(observation)
+        self._passes = bool(observation.setup.get("has_passes"))
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        return tuple(self._drafts)
+
+    def step(self, requests: float, length: int) -> tuple[float, float]:
+        """Tokens that a mean step emits, and its seconds."""
+        draft, traffic = self._draft(length), self._traffic
+        tokens = 1.0 + draft.accepted
+        prefills = traffic.chunks * tokens * requests / (1.0 - traffic.chunks * traffic.ends + traffic.chunks * tokens)
+        decoding = requests - prefills
+        emitted = decoding * tokens + prefills * traffic.ends
+        counts = np.arange(int(prefills + 6 * sqrt(prefills) + 8))
+        chances = _poisson(prefills, len(counts))
+        fed = np.minimum(decoding * (1 + draft.verified) + counts * traffic.tokens_per_chunk, traffic.most_fed)
+        fed = np.maximum(fed, 1.0)
+        passes = 0 if length == OFF or not self._passes else max(length, 1)
+        sums = np.zeros((1, len(SUMS) + len(BENDS)))
+        for name, value in (
+            ("fed_tokens", chances @ fed), ("requests", requests), ("context_tokens", requests * traffic.context),
+            ("mixed", 1.0 - chances[0]), ("passes", passes), ("pass_rows", passes * decoding),
+        ):  # fmt: skip
+            sums[0, COLUMN[name]] = value
+        sums[0, len(SUMS) :] = chances @ np.maximum(fed[:, None] - np.array(BENDS), 0.0)
+        sizes = np.concatenate([features(sums, bend) for bend in range(len(BENDS))])
+        return emitted, self._times.seconds(sizes)
+
+    def tokens_per_second(self, requests: float, length: int) -> float:
+        emitted, seconds = self.step(requests, length)
+        return emitted / seconds
+
+    def best(self, requests: float, least: int = 0) -> int:
+        """The length with most tokens per second, of those that are at least so long."""
+        lengths = [length for length in self.lengths if length >= least]
+        return max(lengths, key=lambda length: self.tokens_per_second(requests, length))
+
+    def crossover(self, most: int) -> int | None:
+        """The fewest requests at a time from which on no speculation makes most, up to `most`. None if there are
+        none."""
+        if self._gain(most) > 0:
+            return None
+        lower, upper = 0, most
+        for load in loads_up_to(most)[::-1]:
+            if self._gain(load) > 0:
+                lower = load
+                break
+            upper = load
+        while upper - lower > 1:
+            middle = (lower + upper) // 2
+            lower, upper = (middle, upper) if self._gain(middle) > 0 else (lower, middle)
+        return upper
+
+    def _gain(self, requests: int) -> float:
+        best = max(self.tokens_per_second(requests, length) for length in self.lengths if length > 0)
+        return best - self.tokens_per_second(requests, OFF)
+
+    def _draft(self, length: int) -> Draft:
+        return NO_DRAFT if length <= 0 else self._drafts[length]
+
+
+class Forecasts:
+    """The likeliest forecast, and draws of what it may be. longest: longest draft to look at."""
+
+    def __init__(self, observation: Observation, longest: int, *, num_draws: int = NUM_DRAWS, seed: int = 0):
+        self.observation = observation
+        self.drafts = {length: draft_of(observation, length) for length in range(longest + 1)}
+        self.times = fit_step_times(observation)
+        self.likeliest = Forecast(observation, self.times, self.drafts)
+        rng = np.random.default_rng(seed)
+        self.draws = [self._draw(rng) for _ in range(num_draws)]
+
+    def known(self, requests: float, length: int) -> str:
+        """Whether this load with this length was seen, lies between what was seen, or beyond it."""
+        cells = {key: cell for key, cell in self.observation.cells.items() if cell[0] >= LEAST_STEPS}
+        levels = [cell[COLUMN["requests"]] / cell[0] for cell in cells.values()]
+        if (level_of(requests), max(length, 0)) in cells and length != OFF:
+            return SEEN
+        draft = NO_DRAFT if length <= 0 else self.drafts[length]
+        is_near = bool(levels) and min(levels) / NEAR <= requests <= max(levels) * NEAR
+        is_near &= requests * (1 + draft.verified) <= NEAR * self.times.largest_fed
+        lengths = [key[1] for key in cells]
+        if self.observation.setup.get("has_passes"):  # what a pass costs shows where there were more and fewer
+            is_near &= min(lengths, default=0) <= max(length, 0) <= max(lengths, default=0)
+        return max(BETWEEN if is_near else BEYOND, draft.known, key=RANKS.index)
+
+    def interval(self, value) -> tuple[float, float]:
+        """Of value(forecast), a number."""
+        found = np.sort([value(forecast) for forecast in self.draws])
+        return tuple(np.quantile(found, INTERVAL).tolist())  # type: ignore[return-value]
+
+    def _draw(self, rng: np.random.Generator) -> Forecast:
+        times = fit_step_times(self.observation, rng)
+        times = times.of_one_bend(int(rng.choice(len(BENDS), p=times.weights)))
+        shift = rng.standard_normal()  # of all lengths alike: they are of the same traffic
+        drafts = {
+            length: replace(draft, accepted=max(draft.accepted + shift * draft.deviation, 0.0))
+            for length, draft in self.drafts.items()
+        }
+        return Forecast(self.observation, times, drafts)
+
+
+def loads_up_to(most: int) -> list[int]:
+    """Half powers of two from 1 on, and most."""
+    return sorted({min(round(2 ** (level / 2)), most) for level in range(level_of(most) + 1)} | {most})
+
+
+def _poisson(mean: float, count: int) -> np.ndarray:
+    """Chances of 0, 1, ... prefills in a step, that add up to 1: float [count]."""
+    chances = np.cumprod(np.append(exp(-min(mean, 700.0)), mean / np.arange(1, count)))
+    return chances / chances.sum()

@@ -1,0 +1,184 @@
+"""What was observed of an engine's traffic: sums over its steps by load and draft length, outcomes of drafts, arrivals.
+
+Sums are enough to fit step times, as these are linear in what is summed: a step's mean time is the time of its mean
+size, if the tokens beyond each possible bend are summed, too.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, fields
+
+import numpy as np
+
+KIND, FORMAT = "smartspec-observation", 1
+# Fed tokens from which on a pass may be bound by arithmetic. Tokens beyond each are summed.
+BENDS = (2, 4, 8, 16, 32, 48, 64, 96, 128, 160, 192, 224, 256, 288, 320, 352, 384, 416, 448, 480, 512, 640, 768, 1024)
+LONGEST_STEP = 60.0  # seconds: more is no step, but a machine that was stopped
+MAX_CLASSES = 32
+OTHER_CLASS = "(other)"
+
+
+@dataclass(frozen=True)
+class StepSize:
+    """A step. requests: that it feeds; decoding: those of them past their prompt. context_tokens: in the KV of all.
+    fed_tokens: prefill and verified draft tokens included. passes: of a draft model. emitted_tokens: of all requests.
+    """
+
+    seconds: float
+    requests: int
+    decoding: int
+    context_tokens: int
+    fed_tokens: int
+    verified_tokens: int
+    emitted_tokens: int
+    prefills: int
+    prefill_tokens: int
+    passes: int
+
+
+SUMS = ("steps", *(each.name for each in fields(StepSize)), "squares", "mixed", "pass_rows")
+COLUMN = {name: number for number, name in enumerate(SUMS)}
+Key = tuple[int, int]  # (level, draft length), see level_of
+
+
+@dataclass(frozen=True)
+class DraftOutcome:
+    """What came of a request's draft in a step. length: of drafts when it was made. drafted: how much of it was
+    verified, accepted: how much of that was right."""
+
+    class_name: str
+    length: int
+    drafted: int
+    accepted: int
+
+
+@dataclass
+class Arrivals:
+    """seconds: between the first and the last step. busiest_minute: most requests that began in a minute."""
+
+    seconds: float = 0.0
+    requests: int = 0
+    prompt_tokens: int = 0
+    busiest_minute: int = 0
+
+
+@dataclass
+class Observation:
+    """setup: what the steps ran on, see setup_of in the plugin. cells: by load and draft length, sums of SUMS and of
+    fed tokens beyond each of BENDS. left_out: steps whose time cannot be true."""
+
+    setup: dict
+    cells: dict[Key, np.ndarray] = field(default_factory=dict)
+    outcomes: Counter[DraftOutcome] = field(default_factory=Counter)
+    arrivals: Arrivals = field(default_factory=Arrivals)
+    left_out: int = 0
+
+    @property
+    def num_steps(self) -> int:
+        return int(sum(cell[0] for cell in self.cells.values()))
+
+    def add_steps(self, lengths: list[int], steps: list[StepSize]) -> None:
+        """Add finished steps. lengths: of the drafts that each verified."""
+        sound = [(k, step) for k, step in zip(lengths, steps, strict=True) if 0 < step.seconds <= LONGEST_STEP]
+        self.left_out += len(steps) - len(sound)
+        if not sound:
+            return
+        keys = [(level_of(step.requests), length) for length, step in sound]
+        values = np.array([tuple(vars(step).values()) for _, step in sound], dtype=float)
+        columns = np.concatenate([np.ones((len(values), 1)), values, _derived(values)], axis=1)
+        for key in set(keys):
+            mine = columns[[each == key for each in keys]].sum(axis=0)
+            self.cells[key] = self.cells.get(key, 0.0) + mine
+
+    def add_outcomes(self, outcomes: Iterable[tuple[DraftOutcome, int]]) -> None:
+        """Add counted outcomes of drafts. Classes beyond MAX_CLASSES are one."""
+        names = set(self.classes)
+        for outcome, count in outcomes:
+            if outcome.class_name not in names and len(names) >= MAX_CLASSES:
+                outcome = DraftOutcome(OTHER_CLASS, outcome.length, outcome.drafted, outcome.accepted)
+            names.add(outcome.class_name)
+            self.outcomes[outcome] += count
+
+    @property
+    def classes(self) -> list[str]:
+        return sorted({outcome.class_name for outcome in self.outcomes})
+
+    def to_dict(self) -> dict:
+        """JSON-able."""
+        cells = [
+            {"level": level, "length": length}
+            | {name: float(f"{cell[i]:.9g}") for name, i in COLUMN.items()}
+            | {"beyond": [float(f"{value:.9g}") for value in cell[len(SUMS) :]]}
+            for (level, length), cell in sorted(self.cells.items())
+        ]
+        outcomes = [asdict(outcome) | {"count": count} for outcome, count in sorted(self.outcomes.items(), key=str)]
+        return {
+            "kind": KIND, "format": FORMAT, "setup": self.setup, "arrivals": asdict(self.arrivals),
+            "left_out": self.left_out, "bends": list(BENDS), "cells": cells, "outcomes": outcomes,
+        }  # fmt: skip
+
+    @staticmethod
+    def from_dict(data: object) -> "Observation":
+        """Inverse of to_dict. ValueError says what is corrupt or from another version."""
+        if not isinstance(data, dict) or data.get("kind") != KIND:
+            raise ValueError("it is no observation of SmartSpec")
+        if data.get("format") != FORMAT or data.get("bends") != list(BENDS):
+            raise ValueError(f"it is of another version of SmartSpec (format {data.get('format')}, here {FORMAT})")
+        try:
+            cells = {_key(cell): _sums(cell) for cell in data["cells"]}
+            names = [each.name for each in fields(DraftOutcome)]
+            outcomes = Counter({DraftOutcome(*(o[name] for name in names)): int(o["count"]) for o in data["outcomes"]})
+            arrivals, setup = Arrivals(**data["arrivals"]), data["setup"]
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"it is corrupt ({error!r})") from error
+        if not isinstance(setup, dict):
+            raise ValueError("it is corrupt (setup is no object)")
+        return Observation(dict(setup), cells, outcomes, arrivals, int(data.get("left_out", 0)))
+
+    @staticmethod
+    def merged(parts: list["Observation"]) -> "Observation":
+        """Of several engines with one setup that serve side by side."""
+        whole = Observation(dict(parts[0].setup))
+        for part in parts:
+            for key, cell in part.cells.items():
+                whole.cells[key] = whole.cells.get(key, 0.0) + cell
+            whole.outcomes.update(part.outcomes)
+            whole.left_out += part.left_out
+            whole.arrivals.seconds = max(whole.arrivals.seconds, part.arrivals.seconds)
+            for name in ("requests", "prompt_tokens", "busiest_minute"):
+                setattr(whole.arrivals, name, getattr(whole.arrivals, name) + getattr(part.arrivals, name))
+        return whole
+
+
+def level_of(requests: float) -> int:
+    """Requests at a time, rounded to half powers of two: 0 for 1, 1 for 1.4, 2 for 2, ... 12 for 64."""
+    return round(2 * math.log2(max(requests, 1)))
+
+
+def _derived(steps: np.ndarray) -> np.ndarray:
+    """The columns beside those of StepSize: squares, mixed, pass_rows, and tokens beyond each bend. steps: float
+    [N, fields of StepSize]."""
+    names = [each.name for each in fields(StepSize)]
+    seconds, decoding, prefills, fed, passes = (
+        steps[:, names.index(name)] for name in ("seconds", "decoding", "prefills", "fed_tokens", "passes")
+    )
+    mixed = prefills > 0
+    beyond = np.maximum(fed[:, None] - np.array(BENDS), 0)
+    return np.column_stack([seconds**2, mixed, passes * decoding, beyond])
+
+
+def _key(cell: dict) -> Key:
+    level, length = cell["level"], cell["length"]
+    if not (isinstance(level, int) and isinstance(length, int) and level >= 0 and length >= 0):
+        raise ValueError(f"it is corrupt (level {level!r}, length {length!r})")
+    return level, length
+
+
+def _sums(cell: dict) -> np.ndarray:
+    values = np.array([cell[name] for name in SUMS] + cell["beyond"], dtype=float)
+    if len(values) != len(SUMS) + len(BENDS) or not np.isfinite(values).all() or (values < 0).any():
+        raise ValueError("it is corrupt (sums must be finite and not negative)")
+    if values[COLUMN["steps"]] < 1 or values[COLUMN["seconds"]] <= 0:
+        raise ValueError("it is corrupt (a cell without steps)")
+    return values

@@ -1,0 +1,123 @@
+"""Step times fitted to what was observed, for loads and lengths that were not.
+
+    seconds = constant + per token fed + more per token beyond the bend + per request + per token in the KV
+              + for prefill in the step + per draft pass, and per request in it
+
+No coefficient is negative. Up to the bend a pass is bound by reading weights, beyond it by arithmetic. Where the bend
+is, traffic of few loads does not tell: so it is fitted for each of BENDS, and all count by how well they fit. What
+their predictions differ by is part of the interval. Two things that observed loads may leave open are weakly assumed:
+how many tokens' arithmetic takes as long as the reading of all 16-bit weights (by data sheets, see RIDGES), and that a
+draft pass takes a twentieth of the shortest step.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from smartspec.control import CostCurve, LatencyModel
+from smartspec.control.latency.nnls import solve_nnls
+from smartspec.observation.records import BENDS, COLUMN, SUMS, Observation
+
+FEATURES = ("constant", "fed", "beyond", "requests", "context", "mixed", "passes", "pass_rows")
+# By feature, the most of a step's time that it may take where nothing speaks for more, as a standard deviation.
+USUAL_SHARE = (np.inf, 0.3, np.inf, 0.1, 0.1, 0.1, np.inf, 0.1)
+NUM_ASSUMED = int(np.isfinite(USUAL_SHARE).sum()) + 2
+# Dense 16-bit operations per byte of memory traffic, from vendors' data sheets, by what the device's name holds. Large
+# matrix products reach about 65 % of the first, streaming reads 90 % of the second.
+RIDGES = {"B200": 281.0, "H200": 206.0, "H100": 295.0, "A100": 153.0, "L40S": 419.0, "L4": 403.0, "A10": 208.0}
+USUAL_RIDGE, REACHED = 295.0, 0.65 / 0.90
+CPU_RIDGE_TOKENS = 16.0
+RIDGE_DOUBT = 0.5
+PASS_SHARE, PASS_DOUBT = 0.05, 0.05
+MODEL_NOISE = 0.01  # of a mean time: what this form of a step's time leaves out
+STALL_STEPS = 4.0  # neighbouring steps take alike: so many say as much as one
+LEAST_STEPS = 8  # of a cell
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """coefficients: float [bends, FEATURES]. weights: float [bends], that add up to 1. largest_fed: mean of the largest
+    cell."""
+
+    coefficients: np.ndarray
+    weights: np.ndarray
+    largest_fed: float
+
+    def seconds(self, sizes: np.ndarray) -> float:
+        """Mean time of steps. sizes: float [bends, FEATURES], means of the steps' features."""
+        return float(self.weights @ (sizes * self.coefficients).sum(axis=1))
+
+    def of_one_bend(self, number: int) -> "StepTimes":
+        """As if that bend were certain."""
+        return replace(self, weights=np.eye(len(BENDS))[number])
+
+    def latency(self, has_passes: bool) -> LatencyModel:
+        """The likeliest bend as a cost model of the controller."""
+        c = dict(zip(FEATURES, self.coefficients[self.weights.argmax()].tolist(), strict=True))
+        bend = float(BENDS[self.weights.argmax()])
+        slopes = (c["fed"], c["fed"] + c["beyond"])
+        target = CostCurve((0.0, bend), slopes, c["constant"], per_context_token=c["context"], per_row=c["requests"])
+        draft = CostCurve.linear(max(c["passes"], 1e-6), c["pass_rows"])
+        return LatencyModel(target, (draft,) if has_passes else ())
+
+
+def fit_step_times(observation: Observation, rng: np.random.Generator | None = None) -> StepTimes:
+    """Fitted to the cells. rng: draws the cells' times from what they may be, for intervals. ValueError where there
+    are too few steps."""
+    cells = np.array([cell for cell in observation.cells.values() if cell[0] >= LEAST_STEPS])
+    if not len(cells):
+        raise ValueError(f"{observation.num_steps} steps were observed: too few to say anything, send more requests")
+    steps, seconds = cells[:, COLUMN["steps"]], cells[:, COLUMN["seconds"]]
+    means = cells / steps[:, None]
+    noise = _noise(steps, means)
+    target, doubt = np.ones(len(cells)), np.zeros(NUM_ASSUMED)
+    if rng is not None:
+        target, doubt = 1.0 + noise * rng.standard_normal(len(cells)), rng.standard_normal(NUM_ASSUMED)
+    ridge = ridge_tokens(observation.setup)
+    fits = [_fit(means, seconds / steps, noise, target, doubt, number, ridge) for number in range(len(BENDS))]
+    cost = np.array([cost for _, cost in fits])
+    weights = np.exp(-(cost - cost.min()) / 2)
+    coefficients = np.array([found for found, _ in fits])
+    return StepTimes(coefficients, weights / weights.sum(), float(means[:, COLUMN["fed_tokens"]].max()))
+
+
+def ridge_tokens(setup: dict) -> float:
+    """Tokens whose arithmetic takes about as long as the reading of all weights."""
+    if setup.get("platform") == "cpu":
+        return CPU_RIDGE_TOKENS
+    device = str(setup.get("device", "")).upper()
+    return REACHED * next((ratio for name, ratio in RIDGES.items() if name in device), USUAL_RIDGE)
+
+
+def features(means: np.ndarray, bend: int) -> np.ndarray:
+    """FEATURES of steps with these mean sums (float [N, SUMS and BENDS]): float [N, FEATURES]. bend: its number."""
+    columns = ("fed_tokens", None, "requests", "context_tokens", "mixed", "passes", "pass_rows")
+    beyond = means[:, len(SUMS) + bend]
+    found = [beyond if name is None else means[:, COLUMN[name]] for name in columns]
+    return np.column_stack([np.ones(len(means)), *found])
+
+
+def _fit(means, seconds, noise, target, doubt, bend: int, ridge: float) -> tuple[np.ndarray, float]:
+    """Coefficients, and how badly they fit. target, doubt: 1 and 0, or draws of what measured and assumed may be."""
+    design = features(means, bend) / seconds[:, None]
+    scale = np.maximum(design.max(axis=0), 1e-300)
+    scale[design.max(axis=0) <= 0] = 1.0
+    shares = np.array(USUAL_SHARE)
+    usual = np.diag(1.0 / shares)[np.isfinite(shares)]
+    shortest = seconds.min()
+    slope, draft_pass = np.zeros((2, len(FEATURES)))
+    slope[[FEATURES.index("fed"), FEATURES.index("beyond")]] = ridge / shortest / RIDGE_DOUBT
+    draft_pass[FEATURES.index("passes")] = 1.0 / shortest / PASS_DOUBT
+    assumed = np.concatenate([usual, [slope / scale, draft_pass / scale]])
+    wanted = np.append(np.zeros(len(usual)), [1.0 / RIDGE_DOUBT, PASS_SHARE / PASS_DOUBT]) + doubt
+    matrix = np.concatenate([design / scale / noise[:, None], assumed])
+    values = np.append(target / noise, wanted)
+    found = solve_nnls(matrix, values)
+    return found / scale, float(((matrix @ found - values) ** 2).sum())
+
+
+def _noise(steps: np.ndarray, means: np.ndarray) -> np.ndarray:
+    """Relative standard deviation of each cell's mean time."""
+    mean = means[:, COLUMN["seconds"]]
+    variance = np.maximum(means[:, COLUMN["squares"]] / mean**2 - 1.0, 0.0)
+    return np.sqrt(MODEL_NOISE**2 + variance * STALL_STEPS / steps)

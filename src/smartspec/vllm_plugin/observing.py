@@ -1,0 +1,271 @@
+"""Policy `observe`: vLLM drafts as it does without SmartSpec, and what its steps say of draft lengths is summed.
+
+What the scheduler calls has the names of Speculation's, and changes nothing. Work that can wait is done while the
+workers run a step. The sums go to a file of the cache folder, in a thread of their own; a folder that cannot be written
+costs one warning.
+"""
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import repeat
+from pathlib import Path
+from threading import Thread
+
+from smartspec.observation.files import write_json
+from smartspec.observation.records import Arrivals, DraftOutcome, Observation, StepSize
+from smartspec.vllm_plugin.adaptive import verified_by_request
+from smartspec.vllm_plugin.batch import NO_PREFILL, Prefill
+from smartspec.vllm_plugin.callers import class_of
+from smartspec.vllm_plugin.decision import EmittedTokens, Step
+
+logger = logging.getLogger("vllm.smartspec")  # below vLLM's own, whose handlers it so gets
+
+TOGETHER = 64  # steps that are summed at once
+SUMMED_EVERY = 8  # steps: contexts grow slowly
+WRITE_SECONDS, IDLE_WRITE_SECONDS = 10.0, 2.0  # between two writes; where vLLM waits for requests
+MAX_UNDER_WAY = 16  # steps that wait for their outcome; vLLM has two at a time
+Finished = tuple[Step, EmittedTokens]
+
+
+class ObservationFile:
+    """Where an observation is kept. A failed write is one warning, and is tried again."""
+
+    def __init__(self, path: Path):
+        self.path, self._is_unwritable = path, False
+        self._thread: Thread | None = None
+
+    def write_soon(self, observation: Observation) -> None:
+        """In a thread, unless the last write is still under way."""
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = Thread(target=self.write, args=(_copied(observation),), daemon=True)
+            self._thread.start()
+
+    def write(self, observation: Observation) -> None:
+        """Whole or not at all."""
+        try:
+            write_json(self.path, observation.to_dict())
+        except (OSError, ValueError) as error:
+            if not self._is_unwritable:
+                logger.warning("what is observed cannot be kept in %s (%s): vLLM serves on", self.path, error)
+            self._is_unwritable = True
+        else:
+            self._is_unwritable = False
+
+    def wait(self) -> None:
+        """For the write that is under way."""
+        if self._thread is not None:
+            self._thread.join(timeout=10)
+
+
+class Observer:
+    """What vLLM's scheduler calls. has_passes: drafts are made by passes of a model. drafts_end_later: see Learning.
+    is_adaptive: vLLM's workers choose which drafts they verify. on_steps: called with finished steps. on_end: called
+    with the observation at the end."""
+
+    def __init__(
+        self,
+        scheduler,
+        observation: Observation,
+        file: ObservationFile,
+        *,
+        has_passes: bool,
+        is_adaptive: bool = False,
+        on_steps: Callable[[list[Finished], None], None] = lambda steps, controller: None,
+        on_end: Callable[[Observation], None] = lambda observation: None,
+        clock: Callable[[], float] = time.perf_counter,
+    ):
+        self._scheduler, self.observation, self.file = scheduler, observation, file
+        self._has_passes, self._is_adaptive, self._clock = has_passes, is_adaptive, clock
+        self._on_steps, self._on_end = on_steps, on_end
+        self._classes: dict[str, str] = {}  # of requests under way
+        self._steps: dict[int, Step] = {}  # scheduled and not finished, by identity of their output
+        self._last_completion: float | None = None  # None while vLLM waits for requests
+        self._last_length = scheduler.num_spec_tokens
+        self._finished: list[Finished] = []
+        self._uncounted: list[Finished] = []  # those whose drafts' outcomes are not counted yet
+        self._ended: list[str] = []
+        self._outcomes: Counter[tuple[str, int, int, int]] = Counter()
+        self._context = self._num_summed = self._steps_to_sum = 0  # see _context_of
+        self._began: float | None = None
+        self._written_at = float("inf")  # nothing to write yet
+        self._minute, self._in_minute = 0, 0
+
+    def before_schedule(self) -> None:
+        """Nothing: vLLM decides."""
+
+    def after_schedule(self, output) -> None:
+        """Note a step, before vLLM counts its tokens as computed."""
+        self._ended += output.finished_req_ids
+        scheduled = output.num_scheduled_tokens
+        if not scheduled:
+            return
+        drafts = output.scheduled_spec_decode_tokens
+        verified = dict(zip(drafts, map(len, drafts.values()), strict=True))
+        num_verified, prefill = sum(verified.values()), NO_PREFILL
+        if output.total_num_scheduled_tokens - num_verified != len(scheduled):
+            prefill = self._prefill(scheduled, verified)
+        step = Step(
+            output=output,
+            scheduled_at=self._clock(),
+            prefill=prefill,
+            verified=verified,
+            num_verified=num_verified,
+            num_decoding=len(scheduled) - prefill.num_prefills,
+            context_tokens=self._context_of(scheduled, prefill),
+            draft_length=self._last_length,
+        )
+        self._last_length = output.num_spec_tokens_to_schedule
+        self._steps[id(output)] = step
+        if len(self._steps) > MAX_UNDER_WAY:
+            self._steps.pop(next(iter(self._steps)))
+
+    def while_running(self) -> None:
+        """A step has been handed to the workers: no step waits for what is done now."""
+        for finished in self._uncounted:
+            self._count(*finished)
+        self._uncounted.clear()
+        for name in self._ended:
+            self._classes.pop(name, None)
+        self._ended.clear()
+        if len(self._finished) >= TOGETHER:
+            self._sum()
+        self._write(WRITE_SECONDS)
+
+    def before_update(self, output, model_output) -> Finished | None:
+        """A step has finished: what came of it, None for a step that fed nothing."""
+        step = self._steps.pop(id(output), None)
+        if step is None:
+            return None
+        now = self._clock()
+        step.seconds = now - (step.scheduled_at if self._last_completion is None else self._last_completion)
+        self._last_completion = now
+        if self._began is None:
+            self._began = step.scheduled_at
+        self.observation.arrivals.seconds = max(now - self._began, 0.0)
+        if self._is_adaptive and step.verified:
+            step.verified = verified_by_request(model_output, step.verified)
+            step.num_verified = sum(step.verified.values())
+        return step, EmittedTokens.of(step, model_output, self._scheduler.requests)
+
+    def after_update(self, finished: Finished | None) -> None:
+        """Keep what is summed later."""
+        if finished is not None:
+            self._finished.append(finished)
+            self._uncounted.append(finished)
+        if not self._scheduler.has_unfinished_requests():
+            self._last_completion = None
+            self.while_running()
+            self._sum()
+            self._write(IDLE_WRITE_SECONDS)
+
+    def start_over(self) -> None:
+        """After a failure in the middle of a step: steps that wait for an outcome are dropped."""
+        for waiting in (self._steps, self._finished, self._uncounted):
+            waiting.clear()
+        self._last_completion = None
+
+    def finish(self) -> None:
+        """vLLM ends."""
+        self.while_running()
+        self._sum()
+        self.file.wait()
+        if self.observation.num_steps:
+            self.file.write(self.observation)
+            self._on_end(self.observation)
+
+    def _write(self, spacing: float) -> None:
+        """If the last write was so many seconds ago."""
+        now = self._clock()
+        self._written_at = min(self._written_at, now)  # a clock may be set back
+        if now - self._written_at >= spacing:
+            self._written_at = now
+            self._sum()
+            self.file.write_soon(self.observation)
+
+    def _prefill(self, scheduled: dict[str, int], verified: dict[str, int]) -> Prefill:
+        """Of a step in which some requests are fed more than a token beside their drafts."""
+        requests, chunks = self._scheduler.requests, []
+        for name, count in scheduled.items():
+            fed = count - verified.get(name, 0)
+            if fed > 1:
+                chunks.append((requests[name].num_computed_tokens, fed))
+                if name not in self._classes:
+                    self._meet(name, requests[name])
+        return Prefill.of(chunks)
+
+    def _context_of(self, scheduled: dict[str, int], prefill: Prefill) -> int:
+        """Tokens in the KV of all requests: summed every few steps, and where requests come or go. Between, each
+        decodes on."""
+        if self._steps_to_sum <= 0 or prefill.num_prefills or len(scheduled) != self._num_summed:
+            requests, self._steps_to_sum, self._num_summed = self._scheduler.requests, SUMMED_EVERY, len(scheduled)
+            self._context = sum([requests[name].num_computed_tokens for name in scheduled])
+        self._steps_to_sum -= 1
+        return self._context
+
+    def _meet(self, name: str, request) -> None:
+        """A request begins."""
+        self._classes[name] = class_of(request)
+        arrivals = self.observation.arrivals
+        arrivals.requests += 1
+        arrivals.prompt_tokens += request.num_prompt_tokens
+        minute = int(arrivals.seconds // 60)
+        self._in_minute = self._in_minute + 1 if minute == self._minute else 1
+        self._minute = minute
+        arrivals.busiest_minute = max(arrivals.busiest_minute, self._in_minute)
+
+    def _count(self, step: Step, tokens: EmittedTokens) -> None:
+        """The outcomes of a step's drafts. Requests whose output does not count are left out."""
+        verified, length = step.verified, step.draft_length
+        if tokens.invalid:
+            verified = {name: max(n - tokens.invalid.get(name, 0), 0) for name, n in verified.items()}
+        classes, emitted = map(self._classes.get, verified, repeat("")), map(tokens.emitted.get, verified, repeat(0))
+        for (name, drafted, count), rows in Counter(zip(classes, verified.values(), emitted, strict=True)).items():
+            if count:
+                self._outcomes[name, length, drafted, min(count - 1, drafted)] += rows
+        if without := step.num_decoding - len(step.verified):
+            self._outcomes["", length, 0, 0] += max(without, 0)
+
+    def _sum(self) -> None:
+        finished, self._finished = self._finished, []
+        outcomes, self._outcomes = self._outcomes, Counter()
+        later = self._has_passes and getattr(self._scheduler, "use_v2_model_runner", False)
+        sizes = [_size(step, tokens, self._passes(step, later)) for step, tokens in finished]
+        self.observation.add_steps([step.draft_length for step, _ in finished], sizes)
+        self.observation.add_outcomes((DraftOutcome(*key), count) for key, count in outcomes.items())
+        self._on_steps([(step, tokens) for step, tokens in finished if step.seconds > 0], None)
+
+    def _passes(self, step: Step, later: bool) -> int:
+        """Of a draft model, in the time that was measured: those that made what it verifies where drafts end after the
+        step's tokens are out, else those that made what the next one verifies."""
+        if not self._has_passes:
+            return 0
+        return max(step.draft_length if later else step.output.num_spec_tokens_to_schedule, 1)
+
+
+def _size(step: Step, tokens: EmittedTokens, passes: int) -> StepSize:
+    prefill = step.prefill
+    return StepSize(
+        seconds=step.seconds,
+        requests=step.num_decoding + prefill.num_prefills,
+        decoding=step.num_decoding,
+        context_tokens=step.context_tokens,
+        fed_tokens=step.num_decoding + step.num_verified + prefill.prefill_tokens,
+        verified_tokens=step.num_verified,
+        emitted_tokens=tokens.num_emitted,
+        prefills=prefill.num_prefills,
+        prefill_tokens=prefill.prefill_tokens,
+        passes=passes,
+    )
+
+
+def _copied(observation: Observation) -> Observation:
+    """What a thread may read while steps are summed: sums are replaced there, and never changed."""
+    return replace(
+        observation,
+        cells=dict(observation.cells),
+        outcomes=Counter(observation.outcomes),
+        arrivals=Arrivals(**vars(observation.arrivals)),
+    )

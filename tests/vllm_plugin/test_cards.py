@@ -1,0 +1,129 @@
+"""A start from a card: `--card`, setting `card`."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from test_vllm_serve import CPU, GPU, added, made
+from toy_engine import ToyEngine, assert_texts_are_right, make_config, run
+
+from smartspec import vllm_plugin
+from smartspec.observation.card import Card
+from smartspec.vllm_plugin.routes import LOOKUP
+from smartspec.vllm_plugin.serve import main
+
+sys.path.insert(0, str(Path(__file__).parent))
+METHOD = {"method": "draft_model"}
+
+
+@pytest.fixture
+def card(tmp_path) -> Path:
+    """Of a server that has observed the toy engine."""
+    config = make_config(tmp_path / "first", **METHOD, settings={"policy": "observe"})
+    engine = ToyEngine(vllm_plugin.Scheduler(config), has_passes=True)
+    for number in range(8):  # fewer and fewer at a time
+        engine.add(number, prompt_tokens=20, max_tokens=100 * (number + 1))
+    engine.run()
+    engine.scheduler.shutdown()
+    return tmp_path / "first/cache/vllm/cards/toy-0.json"
+
+
+def started(tmp_path, card, **changes):
+    return vllm_plugin.Scheduler(make_config(tmp_path / "new", **METHOD, settings={"card": str(card)}, **changes))
+
+
+def test_a_new_server_starts_from_it(tmp_path, card):
+    scheduler = started(tmp_path, card)
+    learning = scheduler.speculation.learning
+    assert learning.controller is not None  # no steps that try lengths
+    expected = learning.controller.controller.acceptance.table()["draft_model"]["acceptance"]
+    assert expected == pytest.approx(list(Card.read(card).acceptance), abs=0.05)
+    engine = ToyEngine(scheduler, has_passes=True)
+    for number in range(4):
+        engine.add(number, prompt_tokens=20, max_tokens=100)
+    engine.run()
+    assert_texts_are_right(engine)
+
+
+def test_its_step_times_are_those_of_the_engine(tmp_path, card):
+    """Of steps as observed: up to 8 requests of 5 tokens, and 4 passes, of which vLLM always runs one. That one is in
+    the time of the target's pass."""
+    latency = started(tmp_path, card).speculation.learning.latency
+    base, per_token, per_pass = 0.02, 0.001, 0.002
+    (draft,) = latency.drafts
+    for rows in (1, 3, 8):
+        seconds = float(latency.target.seconds(5 * rows, 300 * rows, rows) + 3 * draft.seconds(rows, rows=rows))
+        assert seconds == pytest.approx(base + 5 * rows * per_token + 4 * per_pass, rel=0.05)
+
+
+@pytest.mark.parametrize("fault", ["another model", "text", "missing"])
+def test_a_card_that_does_not_fit_is_left_out_with_a_warning(tmp_path, card, caplog, fault):
+    if fault == "another model":
+        card.write_text(json.dumps(json.loads(card.read_text()) | {"model": "other"}))
+    elif fault == "text":
+        card.write_text("{")
+    else:
+        card = tmp_path / "none.json"
+    scheduler = started(tmp_path, card)
+    assert scheduler.speculation is not None and scheduler.speculation.learning.controller is None
+    (said,) = [record.getMessage() for record in caplog.records if "is not used" in record.getMessage()]
+    assert str(card) in said and "learned from the first steps" in said
+
+
+def test_own_step_times_come_first(tmp_path, card):
+    for _ in range(2):
+        engine = run(make_config(tmp_path / "own", **METHOD), max_tokens=300)
+    known = engine.scheduler.speculation.learning.latency.to_dict()
+    config = make_config(tmp_path / "own", **METHOD, settings={"card": str(card)})
+    found = vllm_plugin.Scheduler(config).speculation.learning.latency.to_dict()
+    assert found != Card.read(card).latency and set(found) == set(known)
+
+
+def test_the_command_passes_it_on_and_refuses_what_is_none(tmp_path, card, capsys):
+    eagle = ["--spec-method", "eagle3", "--spec-model", "HEAD"]
+    assert added(made("MODEL", *eagle, "--card", str(card), machine=GPU))["additional"] == {
+        "smartspec": {"card": str(card)}
+    }
+    with pytest.raises(ValueError, match="cannot be read"):
+        made("MODEL", "--card", str(tmp_path / "none.json"))
+
+
+def test_observe_leaves_drafts_to_vllm():
+    given = '{"method": "eagle3", "model": "HEAD", "num_speculative_tokens": 4}'
+    for machine in (CPU, GPU):
+        theirs = added(made("MODEL", "--observe", "--speculative-config", given, machine=machine))
+        assert theirs["speculation"] == json.loads(given)
+        assert theirs["additional"] == {"smartspec": {"policy": "observe"}}
+        alone = added(made("MODEL", "--observe", machine=machine))["speculation"]
+        assert alone == {"num_speculative_tokens": 5} | LOOKUP | {"method": alone["method"]}
+        assert alone["method"].startswith("ngram")
+        head = added(made("MODEL", "--observe", "--spec-method", "eagle3", "--spec-model", "H", machine=machine))
+        assert head["speculation"] == {"method": "eagle3", "model": "H", "num_speculative_tokens": 5}
+    by_environment = added(made("MODEL", environment={"SMARTSPEC_POLICY": "observe"}, machine=CPU))
+    assert by_environment["speculation"]["method"] == "ngram"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--policy", "fixed:3"], "--policy fixed:3"),
+        (["--spec-method", "smartspec"], "leaves all to vLLM"),
+    ],
+)
+def test_observe_refuses_what_contradicts(words, says):
+    with pytest.raises(ValueError, match=says):
+        made("MODEL", "--observe", *words)
+
+
+def test_a_table_with_longer_drafts_than_there_are_is_refused():
+    config = {"method": "eagle3", "model": "H", "num_speculative_tokens": 3}
+    table = {"num_speculative_tokens_per_batch_size": [[1, 8, 7], [9, 64, 1]]}
+    with pytest.raises(ValueError, match="has length 7, and num_speculative_tokens is 3"):
+        made("MODEL", "--observe", "--speculative-config", json.dumps(config | table))
+
+
+def test_the_help_names_both(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert {"--observe", "--card"} <= set(capsys.readouterr().out.replace("]", " ").replace("[", " ").split())

@@ -1,0 +1,86 @@
+"""Policy `observe` in vLLM itself: nothing is changed, and what is kept is what vLLM counts."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+from serving import NGRAM, answers, asynchronous, counters, scheduler_of, self_draft, serving
+from test_http import wait_for
+
+from smartspec.observation.files import newest_observation
+from smartspec.observation.records import COLUMN
+
+OBSERVE = {"policy": "observe"}
+
+
+@pytest.mark.parametrize(("method", "is_async"), [("ngram", False), ("self-draft", False), ("self-draft", True)])
+def test_vllm_drafts_as_it_does_alone(method, is_async, model, prompts, tmp_path, monkeypatch):
+    if is_async:
+        asynchronous(monkeypatch)
+    speculation = NGRAM if method == "ngram" else self_draft(model)
+    found = []
+    for folder in (None, tmp_path):
+        with serving(model, speculation, folder, OBSERVE) as llm:
+            before = counters(llm)
+            got = answers(llm, prompts[:16])
+            found.append((got, {name: n - before[name] for name, n in counters(llm).items()}))
+            if folder is not None:
+                assert type(scheduler_of(llm).speculation).__name__ == "Observer"
+                assert not scheduler_of(llm).rest.steps
+    assert found[0] == found[1]
+    observation = newest_observation(tmp_path)[1]
+    total = sum(observation.cells.values())
+    counts = found[1][1]
+    assert total[COLUMN["verified_tokens"]] == counts["num_draft_tokens"]
+    accepted = sum(outcome.accepted * n for outcome, n in observation.outcomes.items())
+    assert accepted == counts["num_accepted_tokens"]
+    assert observation.arrivals.requests == 16
+
+
+@pytest.mark.parametrize("given", [None, NGRAM])
+def test_a_server_tells_what_it_observed(given, model, tmp_path):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "smartspec.vllm_plugin.serve", model, "--observe", "--cache", str(tmp_path)]
+    command += [] if given is None else ["--speculative-config", json.dumps(given)]
+    command += ["--port", str(port), "--served-model-name", "small", "--enforce-eager", "--dtype", "float32"]
+    command += ["--max-model-len", "512", "--max-num-seqs", "4"]
+    environment = os.environ | {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_LOGGING_LEVEL": "INFO"}
+    path, address = tmp_path / "server.log", f"http://127.0.0.1:{port}"
+    with path.open("w") as log:
+        server = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
+    try:
+        wait_for(f"{address}/health", server, path)
+        for number in range(12):
+            complete(address, f"Repeat three times: apple, pear, plum, number {number}.")
+        said = observed(address, "--json")
+        assert said["traffic"]["requests"] >= 1 and said["loads"][0]["now"] > 0
+        assert said["setup"]["method"] == "ngram" and said["acceptance"]["all"]["tested"][0] > 0
+    finally:
+        server.send_signal(signal.SIGTERM)
+        server.wait(60)
+    assert "SmartSpec observed: crossover" in path.read_text()
+    (card,) = Path(tmp_path, "vllm/cards").iterdir()
+    assert json.loads(card.read_text())["kind"] == "smartspec-card"
+    assert observed("--cache", str(tmp_path), "--json")["traffic"]["requests"] == 12
+
+
+def complete(address: str, text: str) -> None:
+    body = {"model": "small", "messages": [{"role": "user", "content": text}], "max_tokens": 40, "temperature": 0}
+    request = urllib.request.Request(
+        f"{address}/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=120) as answer:
+        assert json.load(answer)["choices"]
+
+
+def observed(*arguments: str) -> dict:
+    command = [sys.executable, "-m", "smartspec.vllm_plugin.observed", *arguments]
+    return json.loads(subprocess.run(command, capture_output=True, check=True, text=True).stdout)
