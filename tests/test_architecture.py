@@ -62,8 +62,8 @@ ORDER = {
     ),
     "server": ("__init__", "http", "live", "structured", "openai", "anthropic", "reasoning", "openapi", "app"),
     "sim": (
-        "settings", "world", "replay", "executor", "parallel", "fleet", "static_load", "scenario", "simulation",
-        "controller_time", "length_table", "__init__",
+        "settings", "world", "replay", "executor", "parallel", "perfect_outcomes", "fleet", "static_load", "scenario",
+        "simulation", "controller_time", "length_table", "__init__",
     ),
 }  # fmt: skip
 MAX_LINES, MAX_ARGUMENTS = 60, 8

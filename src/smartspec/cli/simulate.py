@@ -28,7 +28,7 @@ class Comparison:
         str | None,
         typer.Option(
             help="Policies to compare, separated by commas, module:Class too; all: every one there is; "
-            "perfect-estimates is told the ground truth.",
+            "perfect-estimates and perfect-outcomes are told the ground truth.",
             show_default="off,fixed:4,goodput,perfect-estimates",
         ),
     ] = None
@@ -106,14 +106,14 @@ def _controller_seconds(controller_time: str, scenarios: list["Scenario"]) -> li
 
 def _policies(text: str | None, max_draft_tokens: int) -> list[str]:
     """Their names, all of them checked before the first is played."""
-    from smartspec.control.policy_names import all_policies, parse_policy
+    from smartspec.control.policy_names import TOLD, all_policies, parse_policy
 
     if text == "all":
-        return [*all_policies(max_draft_tokens), "perfect-estimates"]
+        return [*all_policies(max_draft_tokens), *TOLD]
     if text is None:
         return ["off", *(["fixed:4"] if max_draft_tokens >= 4 else []), "goodput", "perfect-estimates"]
     names = policy_list(text)
     for name in names:
-        if name != "perfect-estimates":
+        if name not in TOLD:
             parse_policy(name, max_draft_tokens)
     return names

@@ -68,6 +68,7 @@ PARAMETERS = {
     "ddd": (float, 0, 1),  # probability of the beam below which a tree ends
     "sequoia": (int, 1, MAX_TREE_NODES),  # of a tree
 }
+TOLD = ("perfect-estimates", "perfect-outcomes")  # the ground truth, which the simulator alone has
 FROM_FILES = ("batch-table", "sequoia")  # what may stand instead: the path of a profiling run
 _OTHERS = [f"{name}[:number]" if name in PARAMETERS else name for name in list(POLICIES)[3:]]
 ALLOWED = (
@@ -87,7 +88,7 @@ def parse_policy(name: str, max_draft_tokens: int | None = None) -> Policy:
     """A new policy of that name. ValueError if there is none, if its number is out of range, or if a user's own class
     cannot be loaded (see own_class)."""
     kind, colon, text = name.partition(":")
-    if kind == "perfect-estimates":
+    if kind in TOLD:
         raise ValueError(f"policy {kind!r} must be told the true acceptance and time: it exists only in the simulator")
     if kind == "fixed" and text.isascii() and text.isdigit():
         return _fixed(name, int(text), max_draft_tokens)

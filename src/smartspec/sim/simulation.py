@@ -15,7 +15,8 @@ from smartspec.control.controller import Controller
 from smartspec.control.goodput.policy import Goodput
 from smartspec.control.latency.model import LatencyModel
 from smartspec.control.policy import Estimates, Policy
-from smartspec.control.records import BatchView, DrafterSpec
+from smartspec.control.policy_names import TOLD
+from smartspec.control.records import DrafterSpec
 from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.scheduler import Scheduler
@@ -23,6 +24,7 @@ from smartspec.drafters.drafter_names import model_free_drafter
 from smartspec.sim.executor import SimExecutor
 from smartspec.sim.fleet import ROUTERS, Fleet, Replica, Run
 from smartspec.sim.parallel import ParallelExecutor
+from smartspec.sim.perfect_outcomes import PerfectOutcomes
 from smartspec.sim.replay.recorded_log import RecordedLog
 from smartspec.sim.scenario import Scenario, is_log
 from smartspec.sim.static_load import Phase, StaticLoad, StaticLog
@@ -175,19 +177,21 @@ def ground_truth_acceptance(scenario: Scenario) -> GroundTruthAcceptance:
 def make_controller(
     scenario: Scenario,
     time: GroundTruthTime,
-    true_estimates: Callable[[BatchView], Estimates],
+    true_estimates: Callable[..., Estimates],
     drafter: DrafterSpec | None,
 ) -> Controller:
-    """The real controller with a start-up profile; the policy perfect-estimates alone is told the ground truth."""
-    is_told = scenario.policy == "perfect-estimates"
+    """The real controller with a start-up profile; the policies of TOLD alone are told the ground truth."""
+    is_told = scenario.policy in TOLD
     controller = Controller(
         "off" if is_told else _policy(scenario),
         scenario.max_draft_tokens,
         (time if drafter else replace(time, drafts=(), later_drafts=())).profile(scenario.profile, scenario.seed),
         drafters=(drafter,) if drafter else (),
     )
-    if is_told:
+    if scenario.policy == "perfect-estimates":
         controller.policy = PerfectEstimates(true_estimates)
+    elif is_told:
+        controller.policy = PerfectOutcomes(functools.partial(true_estimates, outcomes=True))
     return controller
 
 
