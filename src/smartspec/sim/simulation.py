@@ -203,7 +203,11 @@ def _make_replica(
     scenario: Scenario, time: GroundTruthTime, acceptance: GroundTruthAcceptance, num_blocks: int, index: int
 ) -> Replica:
     drafts_in_parallel = scenario.is_parallel and scenario.served_drafter is not None
-    make_executor = ParallelExecutor if drafts_in_parallel else SimExecutor
+    make_executor: Callable[..., SimExecutor] = SimExecutor
+    if drafts_in_parallel:
+        is_fixed = scenario.policy.startswith("fixed:")  # it may wait for a longer draft
+        longest = scenario.max_draft_tokens if is_fixed else time.num_hidden_passes(scenario.prompt_tokens)
+        make_executor = functools.partial(ParallelExecutor, longest=longest)
     executor = make_executor(
         time,
         acceptance,
