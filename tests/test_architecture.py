@@ -74,8 +74,8 @@ ORDER = {
     ),
     "server": ("__init__", "http", "live", "structured", "openai", "anthropic", "openapi", "app"),
     "sim": (
-        "settings", "perfect_estimates", "world", "replay", "executor", "fleet", "static_load", "scenario",
-        "simulation", "controller_time", "length_table", "card_settings", "__init__",
+        "settings", "perfect_estimates", "perfect_outcomes", "world", "replay", "executor", "fleet", "static_load",
+        "scenario", "simulation", "controller_time", "length_table", "card_settings", "__init__",
     ),
 }  # fmt: skip
 MAX_LINES, MAX_ARGUMENTS = 60, 8

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from smartspec.control.goodput.settings import BudgetSettings, DraftPrefillSettings, GoodputSettings
-from smartspec.control.policy_names import all_policies
+from smartspec.control.policy_names import TOLD, all_policies
 from smartspec.sim.scenario import Scenario
 from smartspec.workload.arrivals import TRACE_COLUMNS, read_trace
 
@@ -40,7 +40,7 @@ VARIANTS: dict[str, GoodputSettings] = {
 }
 OURS = ("goodput", "fair")
 BASELINES = tuple(name for name in all_policies(max_draft_tokens=8) if name not in OURS)
-POLICIES = (*OURS, *BASELINES, "perfect-estimates")
+POLICIES = (*OURS, *BASELINES, *TOLD)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,5 @@
-"""Experts spread over devices, and their all-to-all, as in Speculative MoE (Li et al. 2025, arXiv 2503.04398).
+"""Speculative MoE (Li et al. 2025, arXiv 2503.04398) with the share of local experts as a constant: experts spread
+over devices, and their all-to-all.
 
 In every layer each token goes to the devices of its experts and back: two all-to-alls in the place of an all-reduce.
 Speculative MoE predicts the routing, puts experts that are needed together on one device, and sends tokens there

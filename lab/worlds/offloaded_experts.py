@@ -1,4 +1,5 @@
-"""Experts in the host's memory, fetched before they are needed, as in Fang et al. 2025 (arXiv 2502.12224).
+"""Fang et al. 2025 (arXiv 2502.12224) with the accuracy of its prediction as a constant: experts in the host's
+memory, fetched before they are needed.
 
 The devices hold a share of the experts. The others that the tokens of a pass need are moved over the bus to the host.
 Their system predicts the experts of a layer from the input of the layer before, and moves them while that one computes.

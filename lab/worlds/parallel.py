@@ -12,8 +12,11 @@ If all are accepted, the rest of the new draft is the next tail, and no token of
 already goes on. After a rejection the row emits the target's token, and has no tail.
 """
 
+from dataclasses import replace
+
 import numpy as np
 
+from smartspec.control.records import DrafterView
 from smartspec.core.batch import Batch, Draft, Verification
 from smartspec.sim.executor import EOS, SimExecutor
 
@@ -22,10 +25,12 @@ class ParallelExecutor(SimExecutor):
     """A SimExecutor whose draft model drafts while the target verifies. Its time has is_parallel set.
 
     A plan's length is that of the new draft, and the most that is verified. A row without a draft drops its tail.
+    longest: of a draft. PEARL's is the ratio of speeds, so that a draft takes as long as the pass beside it.
     """
 
-    def __init__(self, *positional, **named):
+    def __init__(self, *positional, longest: int, **named):
         super().__init__(*positional, **named)
+        self._longest = longest
         self._tails: dict[int, int] = {}  # tokens of the tail, by request id
 
     def release(self, request_id: int) -> None:
@@ -35,6 +40,10 @@ class ParallelExecutor(SimExecutor):
     def draft(self, batch: Batch, plan) -> tuple[Draft, ...]:
         self._tail = np.array([self._tails.get(r.request_id, 0) for r in batch.decoding], dtype=np.int64)
         return super().draft(batch, plan)
+
+    def _offer(self, batch: Batch) -> DrafterView:
+        offered = super()._offer(batch)
+        return replace(offered, lengths=np.minimum(offered.lengths, self._longest))
 
     def _decode(self, drafts: tuple[Draft, ...]) -> tuple[list[Verification], np.ndarray, np.ndarray]:
         verified = np.minimum(self._tail + 1, [len(draft) for draft in drafts])

@@ -1,4 +1,5 @@
-"""Blocks of layers on separate servers, with speculated outputs, as in BlockLLM (Hu et al. 2024, arXiv 2404.18322).
+"""BlockLLM (Hu et al. 2024, arXiv 2404.18322) with the chance of a right guess as a constant: blocks of layers on
+separate servers, with speculated outputs.
 
 Servers hold blocks of a model that several models share, and activations go from one to the next over a network. A
 cheap stand-in block guesses the output of a block, so that the next one can begin before the real output has come. If

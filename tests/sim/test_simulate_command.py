@@ -153,7 +153,7 @@ def test_all_policies_are_played_in_one_run(call, longest):
     assert result.exit_code == 0, result.output
     names = {line.split()[0] for line in result.output.splitlines() if line.strip()}
     played = {name for name in names if name in all_policies(8) or name.startswith(("fixed:", "perfect-"))}
-    assert played == {*all_policies(longest), "perfect-estimates"}
+    assert played == {*all_policies(longest), "perfect-estimates", "perfect-outcomes"}
 
 
 def test_a_model_without_a_usual_draft_model_can_do_without_one(call):

@@ -33,6 +33,15 @@ def test_perfect_estimates_are_worth_at_least_the_best_fixed_length(drafter):
     assert off.verified.sum() == 0 and (off.emitted == 16).all()
 
 
+@pytest.mark.parametrize("drafter", ["model", "lookup"])
+def test_perfect_outcomes_verify_no_wrong_token_and_are_worth_more_than_perfect_estimates(drafter):
+    """Half of all drafts are worthless here, and only the outcome tells which."""
+    phases, settings = [Phase(30, 64)], {"drafter": drafter, "acceptance": "0.5"}
+    told, estimated = (run(policy, phases, **settings) for policy in ("perfect-outcomes", "perfect-estimates"))
+    assert told.verified.sum() == told.emitted.sum() - told.num_rows.sum() > 0
+    assert told.goodput() > 1.05 * estimated.goodput()
+
+
 PUBLISHED = {"eagle1": {2: 2.10, 4: 2.39, 7: 2.47}, "eagle3": {2: 2.36, 4: 3.08, 7: 3.54}}
 
 

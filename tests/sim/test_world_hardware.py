@@ -24,22 +24,18 @@ def relative_errors(name: str, context: int, tokens_per_row: int) -> np.ndarray:
     return 1e3 * seconds / (constant + per_token * fed + per_kv_token * held) - 1
 
 
-@pytest.mark.parametrize(("name", "lowest", "highest"), [("llama-3.1-8b", -0.09, 0.06), ("llama-3.1-70b", -0.22, 0.0)])
-def test_published_fits_are_met_for_batches_of_1_to_128(name, lowest, highest):
-    """At 512 tokens of context and 1, 4 or 8 tokens per row: 8B -8 to +5 %, 70B -21 to -3 % (worst: 64 rows of 4).
-
-    At 2048 tokens the 70B comes out up to 28 % low, because the published cost of a KV token is twice what reading
-    its 328 kB over four devices takes.
-    """
+@pytest.mark.parametrize(("name", "lowest", "highest"), [("llama-3.1-8b", -0.17, 0.11), ("llama-3.1-70b", -0.25, 0.0)])
+def test_published_fits_of_an_older_engine_are_near_for_batches_of_1_to_128(name, lowest, highest):
+    """At 512 tokens of context and 1, 4 or 8 tokens per row: 8B -16 to +10 %, 70B -25 to -4 %."""
     errors = np.concatenate([relative_errors(name, 512, tokens) for tokens in (1, 4, 8)])
     assert lowest < errors.min() and errors.max() < highest
 
 
 def test_eagle_head_is_close_to_the_published_draft_time():
-    """0.4471 ms + 0.4522 ms per draft token for one request, three to five tokens: +3 to +15 %."""
+    """0.4471 ms + 0.4522 ms per draft token for one request, three to five tokens: -8 to +2 %."""
     one_pass = 1e3 * roofline("h100", "eagle-llama-3.1-8b").seconds(1, 512, 1)
     for length in (3, 4, 5):
-        assert length * one_pass == pytest.approx(0.4471 + 0.4522 * length, rel=0.16)
+        assert length * one_pass == pytest.approx(0.4471 + 0.4522 * length, rel=0.09)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ class Comparison:
         str | None,
         typer.Option(
             help="Policies to compare, separated by commas, module:Class too; field: the published ones, which are in "
-            "the repository's lab; all: every one there is; perfect-estimates is told the ground truth.",
+            "the repository's lab; all: every one there is; perfect-estimates and perfect-outcomes are told the truth.",
             show_default="off,fixed:4,goodput,perfect-estimates",
         ),
     ] = None
@@ -117,13 +117,13 @@ def _controller_seconds(controller_time: str, scenarios: list["Scenario"]) -> li
 
 def _policies(text: str | None, max_draft_tokens: int) -> list[str]:
     """Their names, all of them checked before the first is played."""
-    from smartspec.control.policy_names import parse_policy
+    from smartspec.control.policy_names import TOLD, parse_policy
 
     if text is None:
         return ["off", *(["fixed:4"] if max_draft_tokens >= 4 else []), "goodput", "perfect-estimates"]
     names = [name for given in policy_list(text) for name in _named(given, max_draft_tokens)]
     for name in names:
-        if name != "perfect-estimates":
+        if name not in TOLD:
             parse_policy(name, max_draft_tokens)
     return list(dict.fromkeys(names))
 
@@ -131,7 +131,7 @@ def _policies(text: str | None, max_draft_tokens: int) -> list[str]:
 def _named(given: str, max_draft_tokens: int) -> list[str]:
     """The policies that all and field stand for; any other name as it is."""
     from smartspec.control.lab_tables import WHERE
-    from smartspec.control.policy_names import all_policies, published_policies
+    from smartspec.control.policy_names import TOLD, all_policies, published_policies
 
     if given not in ("all", "field"):
         return [given]
@@ -139,7 +139,7 @@ def _named(given: str, max_draft_tokens: int) -> list[str]:
     if given == "all":
         if not published:
             print(f"without the published methods: they are in {WHERE}", file=sys.stderr)
-        return [*all_policies(max_draft_tokens), "perfect-estimates"]
+        return [*all_policies(max_draft_tokens), *TOLD]
     if not published:
         raise ValueError(f"policy 'field': the published methods are in {WHERE}")
     return published

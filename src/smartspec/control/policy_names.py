@@ -23,6 +23,7 @@ PARAMETERS: dict[str, tuple[Any, ...]] = {
     "fair": (float, 0, 5),  # 0: the arithmetic mean, 1: the geometric, 2: the harmonic, ...
     "batch-table": (float, 0, 1, FILE),  # acceptance while profiling
 }
+TOLD = ("perfect-estimates", "perfect-outcomes")  # the ground truth, which the simulator alone has
 OURS = (
     "goodput, off, fixed:K (K a number of draft tokens, for example fixed:4), uniform:K,K,... (goodput with one of "
     "these lengths for all requests of a step), fair[:number] (goodput by one mean everywhere), batch-table[:number]"
@@ -44,7 +45,7 @@ def parse_policy(name: str, max_draft_tokens: int | None = None) -> Policy:
     """A new policy of that name. ValueError if there is none, if its number is out of range, or if a user's own class
     cannot be loaded (see own_class)."""
     kind, colon, text = name.partition(":")
-    if kind == "perfect-estimates":
+    if kind in TOLD:
         raise ValueError(f"policy {kind!r} must be told the true acceptance and time: it exists only in the simulator")
     if kind == "fixed" and text.isascii() and text.isdigit():
         return _fixed(name, int(text), max_draft_tokens)

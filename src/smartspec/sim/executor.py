@@ -61,8 +61,14 @@ class SimExecutor:
         self._drafts = [chain(np.ones(length, dtype=np.int32)) for length in lengths]
         self._verifications = [Verification((1,) * n + (0,), n) for n in lengths]  # by accepted count
 
-    def true_estimates(self, view: BatchView) -> Estimates:
-        """What perfect estimates know about the step that is under way."""
+    def true_estimates(self, view: BatchView, outcomes: bool = False) -> Estimates:
+        """What perfect estimates know about the step that is under way. outcomes: what perfect outcomes know, which
+        tokens of a chain are right."""
+        if outcomes:
+            num_right = np.minimum(
+                self.acceptance.num_right(view.request_ids, view.now, self._positions), self._num_left
+            )
+            return certain_estimates(self._drafter, num_right, self.acceptance.max_draft_tokens, self.time.at(view))
         expected = self.acceptance.expected(view.request_ids, view.now, self._positions)
         survival = np.cumprod(expected, axis=1)
         rank_chances = true_rank_chances(self._drafter, self._later_child_share)
@@ -186,6 +192,12 @@ class SimExecutor:
         seen = self._view.context_tokens + 1 + kept
         rows = self._drafted > 0
         self._num_seen[self._slots[rows]] = seen[rows]
+
+
+def certain_estimates(drafter: DrafterSpec, num_right: np.ndarray, longest: int, latency: GroundTruthTime) -> Estimates:
+    """Estimates of chains of which the first num_right[i] tokens (int [R]) will be accepted, for certain."""
+    survival = (np.arange(longest) < num_right[:, None]).astype(float)
+    return Estimates((drafter,), survival[None], latency)
 
 
 def free_tests(drafter: DrafterSpec, found: DrafterView, verified: np.ndarray, num_right: np.ndarray) -> FreeTests:

@@ -22,7 +22,7 @@ _READERS = "prompt-lookup, recycling or module:Class"
 class Scenario(ScenarioSettings):
     """A simulated run: its settings, the policy that decides, and the seed of all that is random.
 
-    policy: as in policies.names, or perfect-estimates. goodput: values of the policy of that name. tpot_targets,
+    policy: as in policy_names, TOLD ones too. goodput: values of the policy of that name. tpot_targets,
     ttft_target: in seconds. trace, and hardware or acceptance that end in .json or .jsonl: paths. num_requests: a trace
     starts over as often as that takes. host_seconds, throttle, controller_seconds (measured by controller_time): see
     GroundTruthTime. profile: see GroundTruthTime.profile.

@@ -16,7 +16,8 @@ from smartspec.control.goodput.policy import Goodput
 from smartspec.control.lab_tables import WHERE, lab_table
 from smartspec.control.latency.model import LatencyModel
 from smartspec.control.policy import Estimates, Policy
-from smartspec.control.records import BatchView, DrafterSpec
+from smartspec.control.policy_names import TOLD
+from smartspec.control.records import DrafterSpec
 from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.scheduler import Scheduler
@@ -26,6 +27,7 @@ from smartspec.observation.card import Card
 from smartspec.sim.executor import SimExecutor
 from smartspec.sim.fleet import ROUTERS, Fleet, Replica, Run
 from smartspec.sim.perfect_estimates import PerfectEstimates
+from smartspec.sim.perfect_outcomes import PerfectOutcomes
 from smartspec.sim.replay.recorded_log import RecordedLog
 from smartspec.sim.scenario import Scenario, is_log
 from smartspec.sim.static_load import Phase, StaticLoad, StaticLog
@@ -186,19 +188,21 @@ def _classes(acceptance: str) -> tuple[AcceptanceClass, ...]:
 def make_controller(
     scenario: Scenario,
     time: GroundTruthTime,
-    true_estimates: Callable[[BatchView], Estimates],
+    true_estimates: Callable[..., Estimates],
     drafter: DrafterSpec | None,
 ) -> Controller:
-    """The real controller with a start-up profile; the policy perfect-estimates alone is told the ground truth."""
-    is_told = scenario.policy == "perfect-estimates"
+    """The real controller with a start-up profile; the policies of TOLD alone are told the ground truth."""
+    is_told = scenario.policy in TOLD
     controller = Controller(
         "off" if is_told else _policy(scenario),
         scenario.max_draft_tokens,
         (time if drafter else replace(time, drafts=(), later_drafts=())).profile(scenario.profile, scenario.seed),
         drafters=(drafter,) if drafter else (),
     )
-    if is_told:
+    if scenario.policy == "perfect-estimates":
         controller.policy = PerfectEstimates(true_estimates)
+    elif is_told:
+        controller.policy = PerfectOutcomes(functools.partial(true_estimates, outcomes=True))
     return controller
 
 
@@ -210,7 +214,11 @@ def _make_replica(
     scenario: Scenario, time: GroundTruthTime, acceptance: GroundTruthAcceptance, num_blocks: int, index: int
 ) -> Replica:
     drafts_in_parallel = scenario.is_parallel and scenario.served_drafter is not None
-    make_executor = _of_lab(scenario) if drafts_in_parallel else SimExecutor
+    make_executor: Callable[..., SimExecutor] = SimExecutor
+    if drafts_in_parallel:
+        is_fixed = scenario.policy.startswith("fixed:")  # it may wait for a longer draft
+        longest = scenario.max_draft_tokens if is_fixed else time.num_hidden_passes(scenario.prompt_tokens)
+        make_executor = functools.partial(_of_lab(scenario), longest=longest)
     executor = make_executor(
         time,
         acceptance,

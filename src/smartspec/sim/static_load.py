@@ -15,7 +15,7 @@ from smartspec.control.records import BatchView, Drafted, DrafterSpec, DrafterVi
 from smartspec.core.batch import Verification, shorten
 from smartspec.core.draft_columns import confidence_of, node_tests, num_compared, parents_of
 from smartspec.core.engine_core import Controller
-from smartspec.sim.executor import free_tests, masked, stop_early
+from smartspec.sim.executor import certain_estimates, free_tests, masked, stop_early
 from smartspec.sim.settings import LATER_CHILD_SHARE
 from smartspec.sim.world.acceptance import GroundTruthAcceptance, count_leading
 from smartspec.sim.world.step_time import NOISELESS, GroundTruthTime
@@ -91,8 +91,11 @@ class StaticLoad:
         self._next_request_id = 0
         self._request_ids = self._positions = self._lag = np.zeros(0, dtype=np.int64)
 
-    def true_estimates(self, view: BatchView) -> Estimates:
-        """What perfect estimates know about the step that is under way."""
+    def true_estimates(self, view: BatchView, outcomes: bool = False) -> Estimates:
+        """As SimExecutor.true_estimates."""
+        if outcomes:
+            num_right = self.acceptance.num_right(view.request_ids, view.now, self._positions)
+            return certain_estimates(self._drafter, num_right, self.acceptance.max_draft_tokens, self.time.at(view))
         survival = np.cumprod(self.acceptance.expected(view.request_ids, view.now, self._positions), axis=1)
         rank_chances = true_rank_chances(self._drafter, self._later_child_share)
         return Estimates((self._drafter,), survival[None], self.time.at(view), rank_chances=rank_chances)

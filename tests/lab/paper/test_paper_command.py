@@ -35,7 +35,7 @@ def test_the_page_has_the_figures_and_a_second_run_measures_nothing(tmp_path, sm
     folder = tmp_path / "new" / "folder"
     report_paper(folder)
     assert "Chosen length against batch size" in page_of(folder) and "<svg" in page_of(folder)
-    num_points = len(lengths.ACCEPTANCES) * len(lengths.POLICIES) * len(BATCHES)
+    num_points = (len(lengths.ACCEPTANCES) * len(lengths.POLICIES) + 1) * len(BATCHES)
     assert len((folder / POINTS).read_text().splitlines()) == num_points
     small_figures[0] = replace(small_figures[0], measure=None)
     report_paper(folder)
@@ -54,7 +54,7 @@ def test_ctrl_c_leaves_a_page_of_what_there_is(tmp_path, small_figures, capsys):
     with pytest.raises(typer.Exit) as ended:
         report_paper(tmp_path)
     assert ended.value.exit_code == 130
-    assert "10 points are missing: the same command goes on" in capsys.readouterr().out
+    assert "14 points are missing: the same command goes on" in capsys.readouterr().out
     assert "acceptance 0.5" in page_of(tmp_path)
     small_figures[0] = whole
     report_paper(tmp_path)

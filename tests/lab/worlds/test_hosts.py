@@ -46,7 +46,7 @@ def test_papi_is_the_faster_side_of_each_pass_and_they_cross():
 
 def test_papi_has_short_drafts_until_the_pass_goes_to_the_gpu():
     """Units in memory have no arithmetic to spare; the GPU has, and a longer draft can be what makes it worth it."""
-    lengths = [best_length(host("papi"), rows) for rows in (4, 8, 16)]
+    lengths = [best_length(host("papi"), rows) for rows in (2, 4, 8)]
     assert lengths[1] < lengths[0] < lengths[2]
 
 
@@ -95,9 +95,9 @@ def test_loongserve_gives_prefill_all_devices_and_decoding_one():
 
 
 def test_prefill_on_loongserve_is_quadratic_in_the_prompt_as_its_authors_model_it():
-    """seconds = A + B tokens + C tokens^2: within 5 %, where a line is not."""
+    """seconds = A + B tokens + C tokens^2: within 5 % on A100s, as theirs, where a line is not."""
     lengths = np.array([1024, 2048, 4096, 8192, 16384, 32768.0])
-    seconds = host("loongserve", devices=8).seconds(lengths, lengths, 1, None, 1)
+    seconds = host("loongserve", devices=8, accelerator="a100-80g").seconds(lengths, lengths, 1, None, 1)
     errors = []
     for terms in (3, 2):
         columns = np.stack([lengths**power for power in range(terms)], axis=1) / seconds[:, None]

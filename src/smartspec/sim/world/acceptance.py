@@ -184,6 +184,11 @@ class GroundTruthAcceptance:
         """Uniform in [0, 1), for the output tokens p + 1 .. p + K: float [R, K]."""
         return to_uniform(self._bits(_UNIFORM, request_ids, output_positions))
 
+    def num_right(self, request_ids: np.ndarray, now: float, output_positions: np.ndarray) -> np.ndarray:
+        """How many draft tokens of each request the target goes on with: int [R]."""
+        conditional = self.conditional(request_ids, now, output_positions)
+        return count_leading(self.uniform(request_ids, output_positions) < conditional)
+
     def confidence(
         self, request_ids: np.ndarray, output_positions: np.ndarray, conditional: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:

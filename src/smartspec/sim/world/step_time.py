@@ -144,10 +144,18 @@ class GroundTruthTime:
         factor = 1.0 if distortion == "no-context" else float(distortion)
         profiled = (self.target, *(self.later_drafts or self.drafts))
         target, *drafts = [cost and CostCurve.fit(self._profile_samples(cost, factor, rng)) for cost in profiled]
+        if self.is_parallel:  # what hides beside the target's pass costs nothing
+            drafts = [curve and CostCurve.linear(0.0, 0.0) for curve in drafts]
         if distortion == "no-context":
             nothing = {"per_context_token": 0.0, "per_attended_token": 0.0}
             target, *drafts = [curve and replace(curve, **nothing) for curve in (target, *drafts)]
         return LatencyModel(target, tuple(drafts))
+
+    def num_hidden_passes(self, context_tokens: int) -> int:
+        """Draft passes of one request that take no longer together than the target's pass beside them, 1 at least:
+        PEARL's length."""
+        target, draft = (float(cost.seconds(1, context_tokens, 1)) for cost in (self.target, self.drafts[0]))
+        return max(1, round(target / draft))
 
     def _host_seconds(self, view: BatchView) -> float:
         if not self.controller_seconds:
