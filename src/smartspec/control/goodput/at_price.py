@@ -60,11 +60,15 @@ class HeldPrices:
         return any((is_new & (view.drafters[number].lag > self._ordinary_lag)).any() for number in estimates.models)
 
     def keep(self, view: BatchView, estimates: Estimates, choice: Choice) -> None:
-        """Take in the plan in full of a step."""
-        if view.num_rows:
-            free_first = bool((choice.drafter == model_free_first(view, estimates)).all())
-            held = _Held(choice, _least_gain(view, estimates, choice), free_first, int(view.request_ids.max()))
-            self._held[size_of(view.num_rows), view.prefill_tokens > 0] = held
+        """Take in the plan in full of a step. Where a draft prefill begins, others may wait for their turn: the next
+        step is planned in full, too."""
+        key = size_of(view.num_rows), view.prefill_tokens > 0
+        if not view.num_rows or choice.invested_seconds:
+            self._held.pop(key, None)
+            return
+        free_first = bool((choice.drafter == model_free_first(view, estimates)).all())
+        least_gain, newest_id = _least_gain(view, estimates, choice), int(view.request_ids.max())
+        self._held[key] = _Held(choice, least_gain, free_first, newest_id)
 
 
 def _least_gain(view: BatchView, estimates: Estimates, choice: Choice) -> float:

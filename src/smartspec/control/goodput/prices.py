@@ -78,24 +78,18 @@ def best_choice(
     prices: Prices | None = None,
 ) -> Choice:
     """The best plan over all drafters and widths. plan_uniform: plans one length for all rows, see uniform. fairness:
-    see goodput.Goodput. remaining_tokens: tokens that each request is still expected to make. prefill_price: what was
-    learned of mixed steps. prices: those of an earlier choice for the same mixed step; None to compute them."""
+    see goodput.Goodput. remaining_tokens: that each request is still expected to make. prefill_price: what was learned
+    of mixed steps. prices: of an earlier choice for the same mixed step; None to compute them."""
     models = [number for number in estimates.models if view.drafters[number].lengths.any()]
     if fairness is None:
         fairness = settings.fairness if models else 0.0
     value_of_time = None
     options = {"plan_uniform": plan_uniform, "fairness": fairness, "remaining_tokens": remaining_tokens}
     if view.prefill_tokens and plan_uniform and any(drafter.kept_passes for drafter in estimates.drafters):
-        return _beside_prefill(
-            _without_prefill(view, estimates, settings, options, prefill_price=prefill_price, prices=prices),
-            view,
-            estimates,
-        )
+        alone = _without_prefill(view, estimates, settings, options, prefill_price=prefill_price, prices=prices)
+        return _beside_prefill(alone, view, estimates)
     if view.prefill_tokens and view.num_rows and settings.prices_mixed_steps:
-        if prices is None:
-            alone = _without_prefill(view, estimates, settings, options).prices
-            usual = max(alone.time, _off_goodput_of_projected_batch(view, estimates, settings.projected_batch))
-            prices = Prices(prefill_price.value_of_time(usual, view, estimates) if prefill_price else usual, alone.off)
+        prices = prices or _prices_of_mixed(view, estimates, settings, options, prefill_price)
         value_of_time = prices.time
     num_considered = min(view.num_rows * estimates.max_draft_tokens, view.draft_token_budget)
     target_seconds = _target_seconds(view, estimates, num_considered, prefill_price)
@@ -112,9 +106,9 @@ def best_choice(
     best, drafter, draft_seconds, shaped = max(found, key=lambda option: option[0].gain)
     if value_of_time is None or prices is None:
         prices = Prices(best.goodput, best.off_goodput)
+    pass_seconds, row_seconds = _pass_seconds(view, estimates, drafter, draft_seconds)
     ordinary_lag = settings.draft_prefill.ordinary_lag
     best = without_late_starters(best, drafter, view, estimates, ordinary_lag)
-    pass_seconds, row_seconds = _pass_seconds(view, estimates, drafter, draft_seconds)
     return Choice(
         plan=best,
         drafter=drafter,
@@ -136,7 +130,7 @@ def _token_seconds(target_seconds: np.ndarray, num_tokens: int) -> float:
     """What one more token adds to a pass, in the mean over passes of half to twice so many draft tokens: times of
     passes have steps."""
     end = len(target_seconds) - 1
-    first, last = num_tokens // 2, min(max(2 * num_tokens, num_tokens + 4), end)
+    first, last = num_tokens // 2, min(2 * num_tokens + 1, end)
     return float(target_seconds[last] - target_seconds[first]) / (last - first) if last > first else 0.0
 
 
@@ -156,6 +150,15 @@ def _pass_seconds(
         of_all[number] = np.maximum(of_all[number] - num_rows * per_row, 0.0)
         most_per_row = max(most_per_row, per_row)
     return of_all, most_per_row
+
+
+def _prices_of_mixed(
+    view: BatchView, estimates: Estimates, settings: GoodputSettings, options: dict, prefill_price: PrefillPrice | None
+) -> Prices:
+    """Of a step with prefill: those of its decoding requests alone, or of the projected batch, if that is more."""
+    alone = _without_prefill(view, estimates, settings, options).prices
+    usual = max(alone.time, _off_goodput_of_projected_batch(view, estimates, settings.projected_batch))
+    return Prices(prefill_price.value_of_time(usual, view, estimates) if prefill_price else usual, alone.off)
 
 
 def _without_prefill(view: BatchView, estimates: Estimates, settings: GoodputSettings, options: dict, **more) -> Choice:

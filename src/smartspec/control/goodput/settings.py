@@ -65,15 +65,13 @@ class GoodputSettings:
     """fairness: with a draft model, see planner (2 is the harmonic mean, 0 the arithmetic one). uses_confidence: drafts
     end early and are cut by it. prices_mixed_steps: time in mixed steps has its shadow price; otherwise their tokens
     per second decide. projected_batch: largest size of the projected batch (see prices), as a multiple of the requests
-    under way. widths: of drafts made in passes, see records.Plan; the best of these is taken. held_steps: that a price
-    holds for, see at_price."""
+    under way. widths: of drafts made in passes, see records.Plan; the best of these is taken."""
 
     fairness: float = 2.0
     uses_confidence: bool = True
     prices_mixed_steps: bool = True
     projected_batch: float = 3.0
     widths: tuple[int, ...] = (1, 4)
-    held_steps: int = 8
     prefill_price: PrefillPriceSettings = field(default_factory=PrefillPriceSettings)
     draft_prefill: DraftPrefillSettings = field(default_factory=DraftPrefillSettings)
     budget: BudgetSettings = field(default_factory=BudgetSettings)
