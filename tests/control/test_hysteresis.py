@@ -16,7 +16,7 @@ TARGET = CostCurve.linear(0.02, 0.001)
 def play(change_seconds, hysteresis, *, lasting=8, num_steps=1600) -> tuple[float, int]:
     """Tokens per second of the second half, and changes of the length in it: 2 and 16 requests take turns."""
     rng = np.random.default_rng(0)
-    policy = Goodput((1, 4), settings=GoodputSettings(hysteresis=hysteresis, budget=BudgetSettings(first_spacing=1)))
+    policy = Goodput((1, 4), settings=GoodputSettings(hysteresis=hysteresis, budget=BudgetSettings(first_spacing=2)))
     controller = Controller(policy, 4, LatencyModel(TARGET), drafters=(LOOKUP,), strict=True)
     tokens = seconds = changes = last = 0.0
     for step in range(num_steps):

@@ -6,13 +6,13 @@ from collections.abc import Callable
 import vllm
 
 from smartspec.vllm_plugin.ab_file import AbFile
-from smartspec.vllm_plugin.build import device_name
 from smartspec.vllm_plugin.comparing import LEAST_RATIO
 from smartspec.vllm_plugin.compatibility import runs_in_lockstep
 from smartspec.vllm_plugin.cost_file import setup_key
 from smartspec.vllm_plugin.on_off import Act, OnOff, make_guard
 from smartspec.vllm_plugin.on_off_metrics import OnOffMetrics, on_off_path
 from smartspec.vllm_plugin.settings import Settings
+from smartspec.vllm_plugin.setup import device_name
 from smartspec.vllm_plugin.speculation import MODEL_FREE
 from smartspec.vllm_plugin.switch import Switch, switch_path
 from smartspec.vllm_plugin.tiers import AUTOMATIC, captured_lengths
