@@ -56,9 +56,7 @@ case first.
 ## Seconds
 
 Latency of a request: mean / p50 / p99. *controller*: milliseconds charged to a step of 16 requests.
-`perfect-estimates` knows the real acceptance and times, and is greedy in the step: no bound.
-`perfect-outcomes` also knows which draft tokens are right, so it never verifies a wrong one. What it does not know:
-which requests come, and what a step costs later ones.
+`perfect-estimates` knows the real acceptance and times. It is greedy in the step: no bound.
 
 {seconds}
 """
