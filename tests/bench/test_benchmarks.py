@@ -20,6 +20,7 @@ COMMANDS = {
     "peers": {"first-token", "throughput", "neighbours"},
     "policies": {"ablation", "hosts", "mixtures", "profile", "traces", "trees"},
     "reliability": {"abuse", "page", "seeds", "stress"},
+    "sglang_steps": {""},
     "simulator": {""},
     "speed": {"contexts", "prediction", "rates", "tasks"},
     "start": {"memory", "time"},

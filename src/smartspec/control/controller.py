@@ -78,7 +78,7 @@ class Controller:
         self.drafters = drafters
         self._strict = strict
         self._last_now = NO_STEP_BEFORE
-        self._num_plans = 0
+        self._num_plans = self._num_learned = 0
         self._predicted: PredictedSeconds | None = None  # of the last step, until it is needed
         self._history: deque[_Finished] = deque(maxlen=NUM_DECISIONS)
 
@@ -104,7 +104,7 @@ class Controller:
             return no_drafts(view.num_rows)
         if not view.has_drafts:  # nothing to decide, and nothing to learn but the time
             return with_fields(no_drafts(view.num_rows), view=view, queried=queried)
-        estimates = EstimatesOfView(self.drafters, view, self._latency, self._acceptance)
+        estimates = EstimatesOfView(self.drafters, view, self._latency, self._acceptance, self._num_learned)
         plan = self.policy.plan(view, estimates)
         survival = None if plan.is_whole else estimates.of_width(plan.width).survival_of(plan.drafter)
         return with_fields(plan, view=view, queried=queried, survival=survival)
@@ -165,6 +165,7 @@ class Controller:
         latency.use_drafters(self.drafters)
         self._learn()
         self._latency = latency
+        self._num_learned += 1
 
     def state(self) -> dict:
         """JSON-able: policy, estimates, cost model, the last decisions and their outcomes."""
@@ -261,6 +262,7 @@ class Controller:
     def _learn(self) -> None:
         steps, self._unlearned = self._unlearned, []
         if steps:
+            self._num_learned += 1
             self._predicted = self._predicted or self._predict(steps[-1])
             self._latency.observe_steps([step.measured for step in steps])
         if chosen := [step.outcome for step in steps if step.outcome.view.has_drafts]:

@@ -59,7 +59,8 @@ class Estimates:
     the estimator it comes from, None where there is none (perfect estimates). width, depths: of drafts that would be
     made in passes, see Plan; int [D, R, K], passes that each node takes, None where all are chains. rank_chances: of
     the drafters that make trees, by number, the chance that a node's second, third, ... child is right where its first
-    is wrong, float [ranks]; without them only chains can be planned.
+    is wrong, float [ranks]; without them only chains can be planned. num_learned: how often they have learned, None
+    where that is not known.
     """
 
     drafters: tuple[DrafterSpec, ...]
@@ -69,6 +70,7 @@ class Estimates:
     width: int = 1
     depths: np.ndarray | None = None
     rank_chances: Mapping[int, np.ndarray] = field(default_factory=dict)
+    num_learned: int | None = None
 
     def of_width(self, width: int) -> "Estimates":
         """The same where drafters that make trees make them so wide; itself where there are none."""
@@ -128,8 +130,16 @@ class EstimatesOfView(Estimates):
     acceptance: Acceptance
     _view: BatchView
 
-    def __init__(self, drafters: tuple[DrafterSpec, ...], view: BatchView, latency: Latency, acceptance: Acceptance):
+    def __init__(
+        self,
+        drafters: tuple[DrafterSpec, ...],
+        view: BatchView,
+        latency: Latency,
+        acceptance: Acceptance,
+        num_learned: int | None = None,
+    ):
         self.__dict__.update(drafters=drafters, latency=latency, acceptance=acceptance, depths=None, _view=view)
+        self.__dict__.update(num_learned=num_learned)
 
     @cached_property
     def survival(self) -> np.ndarray:

@@ -19,6 +19,7 @@ all its ancestors.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -36,11 +37,17 @@ from smartspec.control.records import BatchView, DrafterSpec, Outcome, depths_of
 class _History:
     """What is known of the drafts of each drafter for R rows before drafting: pools, int [D, R]; effects of class and
     request, float [D, R]; the log-odds of each position, float [K, D, R]; positions come first as sums over rows and
-    positions are then contiguous."""
+    positions are then contiguous. survival: float [D, R, K]."""
 
     pools: np.ndarray
     effects: np.ndarray
     log_odds: np.ndarray
+
+    @cached_property
+    def survival(self) -> np.ndarray:
+        survival = _survival(self.log_odds)
+        survival.flags.writeable = False  # it is kept for the next steps of the same requests
+        return survival
 
 
 class AcceptanceEstimator:
@@ -66,21 +73,23 @@ class AcceptanceEstimator:
         self._idle_steps = 0  # since something was tested
         # A step needs the same values several times, and so do the next steps of the same requests: they are kept until
         # something is learned or forgotten.
-        self._view: BatchView | None = None
-        self._kept: _History | None = None
+        self._kept: tuple[tuple[bytes, ...], _History] | None = None
         self._rows_kept: tuple[bytes, bytes] | None = None
         self._effects_kept = np.zeros((len(drafters), 0))
 
     def survival(self, view: BatchView) -> np.ndarray:
         """Survival of the drafts of each drafter, by all that is known before drafting: float [D, R, K]."""
-        survival = _survival(self._history(view).log_odds)
-        for number, spec in enumerate(self._drafters):
-            if spec.one_pass_depth:
-                survival[number, :, spec.one_pass_depth :] = 0.0
-        for number, drafter in enumerate(view.drafters):
-            if drafter.confidence is not None:
-                whose = np.full(view.num_rows, number)
-                survival[number] = self.survival_given_confidence(view, whose, drafter.confidence, drafter.parents)
+        survival = self._history(view).survival
+        one_pass = [number for number, spec in enumerate(self._drafters) if spec.one_pass_depth]
+        known = [number for number, drafter in enumerate(view.drafters) if drafter.confidence is not None]
+        if one_pass or known:
+            survival = survival.copy()
+        for number in one_pass:
+            survival[number, :, self._drafters[number].one_pass_depth :] = 0.0
+        for number in known:
+            whose, drafter = np.full(view.num_rows, number), view.drafters[number]
+            assert drafter.confidence is not None
+            survival[number] = self.survival_given_confidence(view, whose, drafter.confidence, drafter.parents)
         return survival
 
     def survival_given_confidence(
@@ -132,7 +141,7 @@ class AcceptanceEstimator:
             rows = self._effects.rows_to_learn(observations.request_ids, observations.class_ids, tested[0].any(axis=0))
             information, residual = self._learn_table(history, tested, accepted, num_steps)
             self._effects.learn(rows, history.effects, information, residual, num_steps)
-        self._view = self._rows_kept = None
+        self._kept = self._rows_kept = None
 
     @property
     def rank_chances(self) -> dict[int, np.ndarray]:
@@ -143,7 +152,7 @@ class AcceptanceEstimator:
     def forget(self, request_id: int) -> None:
         """Drop a request that has ended; what it taught stays with its class. Unknown ones are ignored."""
         self._effects.forget(request_id)
-        self._view = self._rows_kept = None
+        self._kept = self._rows_kept = None
 
     @property
     def num_tracked_requests(self) -> int:
@@ -157,10 +166,11 @@ class AcceptanceEstimator:
         return self._table.table() | calibrations
 
     def _history(self, view: BatchView) -> _History:
-        if self._kept is None or view is not self._view:
+        key = view.request_ids.tobytes(), view.class_ids.tobytes(), view.match_lengths.tobytes()
+        if self._kept is None or self._kept[0] != key:
             effects = self._effects_of(view.request_ids, view.class_ids)
-            self._view, self._kept = view, self._recall(view.match_lengths, effects)
-        return self._kept
+            self._kept = key, self._recall(view.match_lengths, effects)
+        return self._kept[1]
 
     def _recall(self, match_lengths: np.ndarray, effects: np.ndarray) -> _History:
         pools = self._pools.of(match_lengths)

@@ -1,9 +1,9 @@
 """Lengths at a price that is known already.
 
-What the best plan of a step settles holds for the steps after it: the price of time, what a further token takes, how
-deep drafts in passes go, whether found drafts go first. Acceptance and drafts differ from step to step. So a batch is
-planned in full once in so many steps, and between, each row keeps the tokens that add more than they take at that
-price:
+What the best plan of a step settles holds until something is learned: the price of time, what a further token takes,
+how deep drafts in passes go, whether found drafts go first. Rows and found drafts differ from step to step. So a batch
+is planned in full once for all steps between two times of learning, and then each row keeps the tokens that add more
+than they take at that price:
 
     gain[i, j] > price * seconds of a token
 
@@ -23,34 +23,31 @@ from smartspec.control.policy import Estimates, model_free_first
 from smartspec.control.records import BatchView, of_drafter, with_fields
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Held:
     """choice: of the plan in full. least_gain: what a token must add, see planner.slot_gains. free_first: whether a row
-    with a found draft takes that. num_steps: that it has held for. newest_id: of a request in the batch."""
+    with a found draft takes that. newest_id: of a request in the batch. num_learned: see Estimates."""
 
     choice: Choice
     least_gain: float
     free_first: bool
     newest_id: int
-    num_steps: int = 1
+    num_learned: int
 
 
 class HeldPrices:
-    """The settled plans, by batch size and by whether prompts are prefilled beside. spacing: steps that one holds
-    for, itself included. ordinary_lag: tokens that draft KV may lack."""
+    """The settled plans, by batch size and by whether prompts are prefilled beside. ordinary_lag: tokens that draft KV
+    may lack."""
 
-    def __init__(self, spacing: int, ordinary_lag: int):
-        self._spacing, self._ordinary_lag = spacing, ordinary_lag
+    def __init__(self, ordinary_lag: int):
+        self._ordinary_lag = ordinary_lag
         self._held: dict[tuple[int, bool], _Held] = {}
 
     def choice(self, view: BatchView, estimates: Estimates, *, is_uniform: bool) -> Choice | None:
         """The plan of a step at the price that holds; None where the step is to be planned in full."""
         held = self._held.get((size_of(view.num_rows), view.prefill_tokens > 0))
-        if held is None or held.num_steps >= self._spacing or estimates.acceptance is None:
+        if held is None or held.num_learned != estimates.num_learned or self._awaits_prefill(view, estimates, held):
             return None
-        if self._awaits_prefill(view, estimates, held):
-            return None
-        held.num_steps += 1
         choice = _at_price(view, estimates, held, self._ordinary_lag, is_uniform)
         return choice if choice.plan.num_draft_tokens <= view.draft_token_budget else None
 
@@ -63,12 +60,12 @@ class HeldPrices:
         """Take in the plan in full of a step. Where a draft prefill begins, others may wait for their turn: the next
         step is planned in full, too."""
         key = size_of(view.num_rows), view.prefill_tokens > 0
-        if not view.num_rows or choice.invested_seconds:
+        if not view.num_rows or choice.invested_seconds or estimates.num_learned is None:
             self._held.pop(key, None)
             return
         free_first = bool((choice.drafter == model_free_first(view, estimates)).all())
         least_gain, newest_id = _least_gain(view, estimates, choice), int(view.request_ids.max())
-        self._held[key] = _Held(choice, least_gain, free_first, newest_id)
+        self._held[key] = _Held(choice, least_gain, free_first, newest_id, estimates.num_learned)
 
 
 def _least_gain(view: BatchView, estimates: Estimates, choice: Choice) -> float:
@@ -89,7 +86,7 @@ def _least_gain(view: BatchView, estimates: Estimates, choice: Choice) -> float:
 def _at_price(view: BatchView, estimates: Estimates, held: _Held, ordinary_lag: int, is_uniform: bool) -> Choice:
     settled, positions = held.choice, np.arange(estimates.max_draft_tokens)
     shaped, depth = estimates.of_width(settled.width), settled.plan.depth
-    of_each = _caps(view, shaped, depth, ordinary_lag)
+    of_each = _caps(view, shaped, set(settled.draft_plan.drafter.tolist()), ordinary_lag)
     drafter = _drafter(shaped, of_each, held.free_first)
     caps, survival = of_drafter(of_each, drafter), shaped.survival_of(drafter)
     gains = slot_gains(survival, view.weights, settled.fairness)
@@ -109,12 +106,12 @@ def _at_price(view: BatchView, estimates: Estimates, held: _Held, ordinary_lag: 
     return with_fields(settled, **changed, invested_seconds=0.0)
 
 
-def _caps(view: BatchView, estimates: Estimates, depth: int, ordinary_lag: int) -> np.ndarray:
-    """The longest draft of each drafter in each row at that depth: int [D, R]."""
-    longest = np.minimum(view.max_draft_tokens, estimates.max_draft_tokens)
-    caps = np.minimum(view.draft_lengths, longest)
+def _caps(view: BatchView, estimates: Estimates, used: set[int], ordinary_lag: int) -> np.ndarray:
+    """The longest draft of each drafter in each row: int [D, R]. used: those that draft in the settled plan; the passes
+    of others were not priced."""
+    caps = np.minimum(view.draft_lengths, np.minimum(view.max_draft_tokens, estimates.max_draft_tokens))
     for number in estimates.models:
-        caps[number] *= view.drafters[number].lag <= ordinary_lag if depth else 0
+        caps[number] *= view.drafters[number].lag <= ordinary_lag if number in used else 0
     return caps
 
 

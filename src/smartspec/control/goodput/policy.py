@@ -53,7 +53,7 @@ class Goodput(Policy):
         self.fairness = fairness
         self.budget = Budget(self.settings.budget)
         self._exploration = Exploration(self.settings.budget, self.budget, all_alike=bool(uniform_lengths))
-        self._held = HeldPrices(self.settings.budget.first_spacing // 2, self.settings.draft_prefill.ordinary_lag)
+        self._held = HeldPrices(self.settings.draft_prefill.ordinary_lag)
         self._hysteresis = Hysteresis(self.settings.hysteresis, uniform_lengths or ())
         self._lifetime = Lifetime(self.settings.draft_prefill)
         self._prefill_price = PrefillPrice(self.settings.prefill_price)
