@@ -110,6 +110,7 @@ def test_a_helper_that_dies_is_replaced(check):
     check.check(definition(regex="a"), threading.Event())
     pid = helper_pid(check)
     os.kill(pid, signal.SIGKILL)
+    check._idle[0]._process.wait()
     with pytest.raises(GrammarCheckFailed):
         check.check(definition(regex="b"), threading.Event())
     check.check(definition(regex="b"), threading.Event())

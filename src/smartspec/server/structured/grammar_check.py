@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 
@@ -118,7 +119,8 @@ class _Helper:
     def close(self) -> None:
         self._process.kill()
         self._process.wait()
-        self._process.stdin.close()
+        with suppress(BrokenPipeError):  # of what it died before reading
+            self._process.stdin.close()
         self._process.stdout.close()
 
     def _exchange(self, question: object, given_up: threading.Event, max_seconds: float) -> dict:
