@@ -309,3 +309,13 @@ def test_input_is_checked_at_first_and_now_and_then_or_always(strict):
         refused.append(controller.num_ignored["count"])
         assert step >= CHECKED_STEPS or refused[-1] == step + 1
     assert refused[-1] == (3 * CHECKED_STEPS if strict else CHECKED_STEPS + 2)
+
+
+def test_a_refused_step_that_is_told_later_is_not_learned_from():
+    controller, view = make_controller("goodput"), make_view(2)
+    for _ in range(CHECKED_STEPS - 1):
+        controller.plan(view)
+    refused = controller.plan(replace(view, context_tokens=np.array([-1, 5])))
+    controller.plan(view)  # the first whose input is not checked
+    factories.learn(controller, make_outcome(view, refused, accepted=np.zeros(2, dtype=int)))
+    assert controller.num_ignored.total() == 2

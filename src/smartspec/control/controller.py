@@ -128,7 +128,8 @@ class Controller:
     def learn(self, plan: Plan, outcome: Outcome) -> None:
         """Learn from the outcome of a plan, any number of steps later and in any order. Several steps are learned from
         together, at most LEARN_STEPS."""
-        if self._checks and self._refuse(problems(plan.view, outcome, max_draft_tokens=self.max_draft_tokens)):
+        is_checked = self._checks or plan.view is None  # what was refused may be told in a later step
+        if is_checked and self._refuse(problems(plan.view, outcome, max_draft_tokens=self.max_draft_tokens)):
             return
         step = _Finished(plan, outcome)
         self._history.append(step)
