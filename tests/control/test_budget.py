@@ -223,6 +223,26 @@ def test_a_debt_is_paid_by_plain_steps_and_doubles_with_the_next_one():
     assert pauses == pytest.approx([SETTINGS.memory // 2, SETTINGS.memory, 2 * SETTINGS.memory], abs=1)
 
 
+def test_a_debt_of_many_requests_is_not_paid_by_few():
+    """What drafts lost at 64 requests says nothing of one: there, they are queried and explored again at once."""
+
+    def in_debt():
+        budget = Budget(SETTINGS)
+        budget.observe_plain(1.0, has_prefill=False)
+        for _ in range(SETTINGS.memory):
+            compare(budget, 1.5 * TARGET, TARGET, 0.0, rows=64)
+            budget.settle(64, StepSeconds(0.0, TARGET, PLAIN), queried=True, has_prefill=False)
+            if budget.reason is not None:
+                return budget
+        raise AssertionError("half of the time was lost, and nothing was said")
+
+    for rows, is_over in ((64, False), (48, False), (33, False), (1, True), (16, True)):
+        budget = in_debt()
+        budget.settle(rows, StepSeconds(0.0, TARGET, PLAIN), queried=False, has_prefill=False)
+        assert (budget.reason is None) == is_over, rows
+        assert budget.may_query(rows) == is_over, rows
+
+
 def test_without_a_non_speculative_step_nothing_is_known_and_nothing_distrusted():
     budget = Budget(SETTINGS)
     for _ in range(200):

@@ -9,9 +9,8 @@ import pytest
 from drafter_cases import LOOKUP, MODEL, estimates_of, found, lagging
 
 from smartspec.control.goodput import prices
-from smartspec.control.goodput.prefill_price import PrefillPrice
-from smartspec.control.goodput.settings import GoodputSettings, HysteresisSettings
-from smartspec.control.goodput.uniform import Hysteresis, plan_uniform
+from smartspec.control.goodput.settings import GoodputSettings
+from smartspec.control.goodput.uniform import LengthTimes, plan_uniform
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
 from smartspec.control.policy import Estimates
@@ -118,15 +117,13 @@ def test_one_length_for_all_is_the_best_of_those_allowed(rate, num_rows):
         emitted = num_rows * (1 + estimates.survival[0, 0, :k].sum())
         return emitted / float(TARGET_ONLY.target_seconds(view, np.array([k * num_rows]))[0])
 
-    plan = best_choice(
-        view, estimates, plan_uniform=partial(plan_uniform, Hysteresis(HysteresisSettings(), (1, 3)))
-    ).plan
+    plan = best_choice(view, estimates, plan_uniform=partial(plan_uniform, LengthTimes((1, 3)))).plan
     assert plan.goodput == pytest.approx(max(goodput(0), goodput(1), goodput(3)))
     assert len(set(plan.lengths.tolist())) == 1 and plan.lengths[0] in (0, 1, 3)
 
 
 def one_length(lengths=(1, 2, 3, 4)):
-    return partial(plan_uniform, Hysteresis(HysteresisSettings(), lengths))
+    return partial(plan_uniform, LengthTimes(lengths))
 
 
 def test_one_length_is_the_one_of_largest_mean_that_is_maximised():
@@ -149,9 +146,6 @@ def test_drafts_for_the_next_step_have_the_length_of_one_without_prefill(rate):
     alone, choice = (best_choice(each, ahead, plan_uniform=one_length()) for each in (view, mixed))
     assert choice.plan.lengths.tolist() == alone.plan.lengths.tolist()
     assert choice.prices == alone.prices
-    seconds = ahead.latency.target_seconds(mixed, np.array([0, choice.plan.num_draft_tokens]))
-    assert choice.plan.off_seconds == pytest.approx(seconds[0])
-    assert choice.plan.seconds == pytest.approx(seconds[1] + choice.draft_seconds.sum(axis=0)[choice.plan.depth])
 
 
 def test_several_draft_models_and_a_lookup_are_mixed_row_by_row():
@@ -181,26 +175,3 @@ def test_where_depth_is_free_drafts_are_longer():
         best = best_choice(view, Estimates((spec,), survival, latency))
         lengths[one_pass_depth] = int(best.plan.lengths[0])
     assert lengths == {0: 2, K: K}
-
-
-def test_drafts_for_the_next_step_cost_what_they_add_beside_the_usual_prefill():
-    """A GPU reads its weights for as long as it computes 384 tokens. 128 requests have two drafts each in it.
-    Beside the prefill that most steps have, each adds its time."""
-    curve = CostCurve(knots=(0.0, 384.0), slopes=(2e-6, 22e-6), constant=0.0085)
-    latency = LatencyModel(curve, (CostCurve.linear(0.0004, 1e-6),))
-    ahead = DrafterSpec("eagle3", has_passes=True, kept_passes=1)
-    latency.use_drafters((ahead,))
-    survival = np.cumprod(np.full((128, K), 0.72), axis=1)
-    estimates = Estimates((ahead,), survival[None], latency)
-    view = factories.make_view(128, drafters=(lagging(128, 0),), max_draft_tokens=K)
-
-    def length(tokens_of_each_step: list[int]) -> int:
-        learned = PrefillPrice(SETTINGS.prefill_price)
-        for tokens in tokens_of_each_step:
-            mixed = replace(view, num_prefills=1, prefill_tokens=tokens) if tokens else view
-            learned.observe(factories.make_outcome(mixed))
-        return int(best_choice(view, estimates, plan_uniform=one_length((1, 3)), prefill_price=learned).plan.lengths[0])
-
-    assert length([0] * 1000) == 3
-    assert length([350] * 1000) == 1
-    assert length([350] * 1000 + [0] * 2000) == 3

@@ -6,8 +6,6 @@ from itertools import chain
 import pytest
 from toy_engine import FULL_GRAPHS, assert_texts_are_right, make_config, run
 
-from smartspec.vllm_plugin.costs import SizeTrials
-
 
 @pytest.mark.parametrize("is_async", [False, True])
 @pytest.mark.parametrize(
@@ -57,10 +55,3 @@ def test_n_grams_of_the_v2_runner_are_bound_to_graphs_and_can_be_left_out(tmp_pa
     assert all(len(set(lengths)) == 1 and lengths[0] in (2, 4) for lengths in decided if lengths)
     while_all_run = decided[80:-50]
     assert sum(map(bool, while_all_run)) <= len(while_all_run) / 20, "drafts that are hardly ever right are left out"
-
-
-def test_lengths_are_tried_again_where_more_requests_come_than_ever_before():
-    trials = SizeTrials((1, 3, 5))
-    assert [trials.next(1) for _ in range(7)] == [1, 3, 5, 1, 3, 5, None]
-    assert [trials.next(rows) for rows in (16, 20, 31)] == [1, 3, 5], "sizes are powers of two"
-    assert trials.next(1) is None

@@ -15,7 +15,7 @@ from smartspec.control import (
     Plan,
     StepSeconds,
 )
-from smartspec.vllm_plugin.costs import TRIAL_STEPS, SizeTrials, StepCosts, StepSize
+from smartspec.vllm_plugin.costs import TRIAL_STEPS, StepCosts, StepSize
 
 MAX_TRIALS = 8 * TRIAL_STEPS  # steps after which times count as unknowable, and SGLang's own policy decides
 # For which a decision holds: a decision in every step was no faster on the emulated GPU, and costs the host time.
@@ -30,7 +30,7 @@ class Chooser:
 
     def __init__(self, candidates: tuple[int, ...]):
         self._longest, self._policy = max(candidates), f"uniform:{','.join(str(k) for k in candidates if k)}"
-        self.costs, self._trials, self._num_trials = StepCosts(has_passes=True), SizeTrials(candidates), 0
+        self.costs, self._num_trials = StepCosts(has_passes=True), 0
         self._latency: LatencyModel | None = None
         self.controller: Controller | None = None
         self._next_fit = TRIAL_STEPS
@@ -58,12 +58,13 @@ class Chooser:
         places, no_context = np.arange(batch_size), np.zeros(batch_size, dtype=np.int64)
         plan = self.controller.plan(BatchView(places, no_context, caps, (DrafterView(caps),), now=now))
         planned = int(plan.lengths.max(initial=0))
-        trial = self._trials.next(batch_size)
-        steps = max((tier for tier in tiers if tier <= (planned if trial is None else trial)), default=tiers[0])
+        steps = max((tier for tier in tiers if tier <= planned), default=tiers[0])
         if steps == planned or plan.view is None:
             return steps, plan
         lengths, drafter = np.full(batch_size, steps), np.full(batch_size, 0 if steps else -1)
-        return steps, replace(plan, lengths=lengths, drafter=drafter, depths=None, settled=None, reason="trial or tier")
+        return steps, replace(
+            plan, lengths=lengths, drafter=drafter, depths=None, settled=None, reason="SGLang has no such tier now"
+        )
 
     def learn(self, batch_size: int, steps: int, plan: Plan | None, accepted: list[int], seconds: float | None) -> None:
         """From a step that is over. accepted: draft tokens by request. seconds: None if unknown."""

@@ -22,7 +22,7 @@ from smartspec.vllm_plugin.compatibility import (
 )
 from smartspec.vllm_plugin.copying import COPYING, LEAST_FOLLOWED
 from smartspec.vllm_plugin.cost_file import CostFile, setup_key
-from smartspec.vllm_plugin.costs import SizeTrials, StepCosts
+from smartspec.vllm_plugin.costs import StepCosts
 from smartspec.vllm_plugin.decision_log import DecisionLog
 from smartspec.vllm_plugin.drafter_list import make_drafters
 from smartspec.vllm_plugin.drafting import OwnDrafters
@@ -43,7 +43,7 @@ def make_speculation(scheduler, settings: Settings) -> Speculation:
     engine_index = config.parallel_config.data_parallel_index
     method = config.speculative_config.method
     tiers = captured_lengths(config)
-    policy, settings = settings.policy, replace(settings, policy=policy_name(settings.policy, tiers))
+    settings = replace(settings, policy=policy_name(settings.policy, tiers))
     matches = LEAST_FOLLOWED if method in COPYING else (0,)
     # Ranks in lockstep draft the configured length. A decision saves only verification, as with model-free drafts.
     has_passes = method not in MODEL_FREE and not runs_in_lockstep(config)
@@ -78,7 +78,6 @@ def make_speculation(scheduler, settings: Settings) -> Speculation:
         on_steps=metrics.observe,
         on_costs=partial(_store, costs),
         drafts_end_later=lambda: getattr(scheduler, "use_v2_model_runner", False),
-        trials=SizeTrials(tiers) if tiers and has_passes and settings.policy != policy else None,
     )
     sizes = token_sizes(config) if is_adaptive(config) and settings.verification == "smartspec" else None
     return Speculation(

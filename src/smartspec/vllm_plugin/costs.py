@@ -30,23 +30,6 @@ class StepSize:
     passes: int = 0
 
 
-class SizeTrials:
-    """Lengths to try where so many requests were not served before. So the times of larger steps are measured, and not
-    guessed from smaller ones: with twice the tokens a step may take as long, or twice as long. Each length is tried
-    twice at each power of two of the requests."""
-
-    def __init__(self, lengths: tuple[int, ...]):
-        self._lengths = (*lengths, *lengths)
-        self._num_tried: dict[int, int] = {}
-
-    def next(self, num_requests: int) -> int | None:
-        """The length to try in a step of so many requests; None where all have been tried."""
-        size = num_requests.bit_length()
-        tried = self._num_tried.get(size, 0)
-        self._num_tried[size] = tried + 1
-        return self._lengths[tried] if tried < len(self._lengths) else None
-
-
 class StepCosts:
     """Measured steps by size. has_passes: whether drafts are made by passes of a model, which then have a cost."""
 

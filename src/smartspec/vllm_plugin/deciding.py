@@ -1,7 +1,6 @@
 """One decision: vLLM's requests as a view of the controller, its plan, and what vLLM is told of it."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 
@@ -12,8 +11,6 @@ from smartspec.vllm_plugin.copying import COPYING, Followed
 from smartspec.vllm_plugin.decision import Decision, EmittedTokens, Step
 from smartspec.vllm_plugin.drafting import OwnDrafters
 from smartspec.vllm_plugin.learning import Learning
-
-NEW_SIZE = "a length that was not timed with so many requests"
 
 
 class Decider:
@@ -52,11 +49,6 @@ class Decider:
             verified, drafter = wanted, view.draft_lengths.argmax(axis=0)
         else:
             plan = controller.plan(view)
-            trials = self._learning.trials
-            if trials is not None and rows and (length := trials.next(len(rows))) is not None:
-                lengths = np.minimum(view.max_draft_tokens, length)
-                drafter = np.where(lengths > 0, 0, -1)
-                plan = replace(plan, lengths=lengths, drafter=drafter, depths=None, settled=None, reason=NEW_SIZE)
             view = view.queried(False) if plan.view is None else plan.view
             wanted, drafter = np.asarray(plan.lengths), np.asarray(plan.drafter)
             verified = controller.cut(plan, Drafted(wanted))

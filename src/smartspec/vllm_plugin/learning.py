@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from smartspec.control import DrafterSpec, LatencyModel, Plan, SafeController, StepSeconds
-from smartspec.vllm_plugin.costs import TRIAL_STEPS, SizeTrials, StepCosts, StepSize
+from smartspec.vllm_plugin.costs import TRIAL_STEPS, StepCosts, StepSize
 from smartspec.vllm_plugin.decision import EmittedTokens, Step, outcome_of
 
 # Steps that are counted together. After a pass of the model the counting code is no longer in the processor's caches,
@@ -23,7 +23,7 @@ class Learning:
     runner (0.32: v1/worker/gpu/model_runner.py, sample_tokens). The next step then takes longer for them.
     on_steps: called with finished steps and with the controller, if there is one. It is called every few steps, and
     before vLLM waits for requests. on_costs: called with the cost model of all steps, at decoding step 64, 128, 256,
-    ... or soon after. trials: lengths to try at sizes that have not been timed, None for none.
+    ... or soon after.
     """
 
     def __init__(
@@ -35,11 +35,10 @@ class Learning:
         on_steps: OnSteps,
         on_costs: Callable[[LatencyModel], None],
         drafts_end_later: Callable[[], bool] = lambda: False,
-        trials: SizeTrials | None = None,
     ):
         self._drafter, self.make_controller, self.latency = drafter, make_controller, latency
         self.controller = None if latency is None else make_controller(latency)
-        self.costs, self.trials = StepCosts(drafter.has_passes), trials
+        self.costs = StepCosts(drafter.has_passes)
         self._on_steps, self._on_costs = on_steps, on_costs
         self._next_fit = 2 * TRIAL_STEPS
         self._drafts_end_later, self._last_length = drafts_end_later, 0

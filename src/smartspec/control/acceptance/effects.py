@@ -75,7 +75,7 @@ class AcceptanceEffects:
     ) -> None:
         """The observations of num_steps steps: of these table rows (int [R], each once for every step it was in),
         predicted with these effects, all float [D, R]; 0 where none."""
-        settings = self._settings
+        settings, num_rows = self._settings, len(rows) / num_steps
         is_tracked = rows < self._num_rows  # of two requests that claim one row, the loser is not
         added = np.array([information, residual + information * effects]) * is_tracked
         order = rows.argsort(kind="stable")
@@ -86,7 +86,7 @@ class AcceptanceEffects:
         now = known + added
         self._state[:, :, rows] = now
         moved = self._share_of(now) - self._share_of(known)
-        self._shares *= exp(-num_steps / settings.workload_memory)
+        self._shares *= exp(-num_steps / settings.workload_steps(num_rows))
         self._shares += moved.dot(self._columns.take(self._classes.take(rows), axis=0))
 
     def forget(self, request_id: int) -> None:

@@ -15,7 +15,8 @@ class AcceptanceSettings:
 
     neighbour_decay: weight of a neighbouring position's observations, per position of distance. request_memory: steps
     after which 1/e of what was known of one request counts beside new observations (its text may turn from prose to
-    code); workload_memory: the same for everything that requests share.
+    code); workload_memory: the same for everything that requests share, in steps of up to workload_requests: more
+    requests at a time say as much in fewer steps, so a change is seen sooner, but no sooner than request_memory.
 
     confidence_trust: the part of a calibration's prior that is the confidence; the rest is the usual acceptance of the
     drafter. history_slope: how much of what is known of a request shifts the acceptance that belongs to a confidence.
@@ -31,9 +32,15 @@ class AcceptanceSettings:
     neighbour_decay: float = 0.6
     request_memory: float = 80.0
     workload_memory: float = 500.0
+    workload_requests: float = 8.0
     confidence_trust: float = 0.5
     history_slope: float = 0.5
     second_child: float = 0.3
     rank_fall: float = 0.55
     rank_strength: float = 20.0
     rank_memory: float = 2000.0
+
+    def workload_steps(self, num_rows: float) -> float:
+        """workload_memory in steps of so many rows."""
+        shorter = max(num_rows / self.workload_requests, 1.0)
+        return max(self.workload_memory / shorter, self.request_memory)

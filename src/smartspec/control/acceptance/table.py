@@ -77,7 +77,8 @@ class AcceptanceTable:
         by_pool = lines.dot(self._columns.take(pools.ravel(), axis=0))
         added = by_pool.reshape(2, *self.log_odds.shape)
         added[1] += added[0] * self.log_odds
-        self._state = self._state * exp(-num_steps / self._settings.workload_memory) + added
+        fade = exp(-num_steps / self._settings.workload_steps(pools.shape[1] / num_steps))
+        self._state = self._state * fade + added
         before, self.log_odds = self.log_odds, self._estimate()
         return self.log_odds - before
 

@@ -14,13 +14,15 @@ Every step earns a share of its time. All possible losses against plain decoding
   decoding would have taken for the same tokens, by plain steps measured lately. If they lose beyond noise, all accounts
   are overdrawn.
 
-An overdrawn account means plain decoding until the share has paid the debt, twice as long every further time.
+An overdrawn account means plain decoding until the share has paid the debt, twice as long every further time, or until
+half or twice as many requests are under way.
 What an account may save up is the time of one step; so much is there at the start. Queries for a single request have an
 account of their own, of least_steps steps. What its drafts save comes by chance, and an account that is spent before
 the mean is known stays so. Batches, whose drafts often do not pay, would spend a common one.
 """
 
 from collections import Counter, defaultdict
+from math import log2
 
 from smartspec.control.goodput.settings import BudgetSettings
 from smartspec.control.latency.robust_mean import RobustMean
@@ -39,7 +41,7 @@ class Budget:
         self.reason: str | None = None
         self.num_trips = 0
         self._settings = settings
-        self._pause = settings.memory // 2
+        self._pause, self._paused_size = settings.memory // 2, 0
         self._host: dict[tuple[int, bool], RobustMean] = defaultdict(RobustMean)  # by batch size, and whether queried
         self._num_steps: Counter[int] = Counter()  # by batch size
         self._queried = True  # the last step, or it had prefill
@@ -74,6 +76,9 @@ class Budget:
         saved_up = self.for_queries[single] + share if single in self.for_queries else most
         self.for_queries[single] = min(saved_up - price, max(most, price))
         self._num_steps[size] += 1
+        if self.reason is not None and abs(size - self._paused_size) > 1:  # what was lost there says nothing of here
+            self.for_explorations = max(self.for_explorations, 0.0)
+            self.for_queries = {single: max(left, 0.0) for single, left in self.for_queries.items()}
         if self.for_explorations >= 0.0:
             self.reason = None
         # Prompts keep the host busy, too, and so does learning from queries of the step before.
@@ -120,9 +125,10 @@ class Budget:
         is_known = num >= settings.least_steps and any(known.mean for known in self._off_ratio.values())
         least = max(settings.tolerance * total, settings.significance * spread)
         if is_known and settings.share and lost > least:
-            self._overdraw(num, lost / total, seconds)
+            self._overdraw(num, lost / total, seconds, size_of(num_rows))
 
-    def _overdraw(self, num_steps: float, lost_share: float, step_seconds: float) -> None:
+    def _overdraw(self, num_steps: float, lost_share: float, step_seconds: float, size: int) -> None:
+        self._paused_size = size
         self.for_explorations = -self._pause * self._settings.share * step_seconds
         self.for_queries = dict.fromkeys(self.for_queries, self.for_explorations)
         self.reason = (
@@ -142,6 +148,6 @@ class Budget:
         return self._host[size, False].mean or self._host[size, True].mean
 
 
-def size_of(num_rows: int) -> int:
-    """Batch sizes are told apart by log2."""
-    return max(num_rows, 1).bit_length() - 1
+def size_of(num_requests: int) -> int:
+    """Batch sizes are told apart by log2, rounded: servers often have a power of two of requests, or one less."""
+    return round(log2(max(num_requests, 1)))

@@ -19,11 +19,13 @@ import numpy as np
 from smartspec.control.goodput.budget import Budget, size_of
 from smartspec.control.goodput.prices import Choice
 from smartspec.control.goodput.settings import BudgetSettings
+from smartspec.control.goodput.uniform import LengthTimes
 from smartspec.control.policy import Estimates, expected_accepted, no_drafts, plan_by
 from smartspec.control.records import BatchView, Plan, of_drafter
 
 PLAIN_EVERY = 4  # of four explorations one is a non-speculative step: what it tells holds for longer
 NON_SPECULATIVE = "non-speculative step, to know what one costs"
+OTHER = "another length for all, to know what it takes and brings"
 LONGER = "longer drafts, to know what they are worth"
 
 
@@ -40,8 +42,8 @@ class Exploration:
     """Decides when to explore, and how. all_alike: all rows have drafts of one length, so either all explore or none
     does."""
 
-    def __init__(self, settings: BudgetSettings, budget: Budget, *, all_alike: bool):
-        self._settings, self._budget, self._all_alike = settings, budget, all_alike
+    def __init__(self, settings: BudgetSettings, budget: Budget, times: LengthTimes | None = None):
+        self._settings, self._budget, self._times = settings, budget, times
         self._sizes: dict[int, _Size] = defaultdict(lambda: _Size(settings.first_spacing))
 
     def step(self, num_rows: int) -> None:
@@ -60,6 +62,11 @@ class Exploration:
 
         best: the step's choice, planned: the plan that it comes to. choose: the choice by other estimates.
         """
+        if self._times is not None and self._settings.share:
+            # Larger drafts may be believed to cost little because no step was so large yet.
+            unknown = self._times.unknown(view.num_rows + view.num_prefills, int(planned.lengths.max(initial=0)))
+            if unknown is not None:
+                return _of_one_length(best, unknown)
         size = self._sizes[size_of(view.num_rows)]
         if size.num_steps < size.spacing or not self._settings.share:
             return None
@@ -67,16 +74,22 @@ class Exploration:
         # A mixed step does not tell what a non-speculative one costs, and some servers have no others.
         may_be_plain = planned.lengths.any() and not view.prefill_tokens
         is_plain = may_be_plain and size.num_explored % PLAIN_EVERY == 0
-        found = (
-            [replace(no_drafts(view.num_rows), reason=NON_SPECULATIVE)]
-            if is_plain
-            else self._longer(view, estimates, planned, choose)
-        )
+        if self._times is not None:
+            found = self._other_lengths(self._times, view, best, planned)
+        elif is_plain:
+            found = [replace(no_drafts(view.num_rows), reason=NON_SPECULATIVE)]
+        else:
+            found = self._longer(view, estimates, planned, choose)
         bought = next((plan for plan in found if self._budget.buys(_loss(view, estimates, best, planned, plan))), None)
         if bought is not None:
             size.num_steps, size.num_explored = 0, size.num_explored + 1
             size.spacing = min(2 * size.spacing, self._settings.longest_spacing)
         return bought
+
+    def _other_lengths(self, times: LengthTimes, view: BatchView, best: Choice, planned: Plan) -> list[Plan]:
+        """Where all drafts share a length: the other lengths, the one that was used longest ago first."""
+        others = times.others(view.num_rows + view.num_prefills, int(planned.lengths.max(initial=0)))
+        return [_of_one_length(best, each) for each in others if each * view.num_rows <= view.draft_token_budget]
 
     def _longer(self, view, estimates, planned, choose) -> list[Plan]:
         """Drafts that would be worth their price at good acceptance. Where no row drafts now, plans for fewer rows
@@ -85,8 +98,12 @@ class Exploration:
         longer = choose(estimates.with_survival(np.maximum(estimates.survival, good))).draft_plan
         if longer.lengths.sum() <= planned.lengths.sum():
             return []
-        num_rows = (view.num_rows,) if self._all_alike or planned.lengths.any() else (view.num_rows, 8, 2, 1)
+        num_rows = (view.num_rows,) if planned.lengths.any() else (view.num_rows, 8, 2, 1)
         return [replace(_of_least_lag(view, longer, num), reason=LONGER) for num in num_rows]
+
+
+def _of_one_length(best: Choice, length: int) -> Plan:
+    return replace(plan_by(best.drafter, np.minimum(best.caps, length)), reason=OTHER)
 
 
 def _loss(view: BatchView, estimates: Estimates, best: Choice, planned: Plan, other: Plan) -> float:

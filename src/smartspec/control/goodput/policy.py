@@ -14,7 +14,7 @@ from smartspec.control.goodput.prefill_price import PrefillPrice
 from smartspec.control.goodput.prices import Choice, Prices, best_choice
 from smartspec.control.goodput.settings import GoodputSettings
 from smartspec.control.goodput.stopping import drafted_as_confident
-from smartspec.control.goodput.uniform import Hysteresis, plan_uniform
+from smartspec.control.goodput.uniform import LengthTimes, plan_uniform
 from smartspec.control.planner.verify_cut import worth_verifying
 from smartspec.control.policy import Estimates, Latency, Policy, expected_accepted, no_drafts
 from smartspec.control.records import BatchView, Drafted, Outcome, Plan, with_fields
@@ -52,9 +52,9 @@ class Goodput(Policy):
         self.uniform_lengths = uniform_lengths
         self.fairness = fairness
         self.budget = Budget(self.settings.budget)
-        self._exploration = Exploration(self.settings.budget, self.budget, all_alike=bool(uniform_lengths))
         self._held = HeldPrices(self.settings.draft_prefill.ordinary_lag)
-        self._hysteresis = Hysteresis(self.settings.hysteresis, uniform_lengths or ())
+        self._times = LengthTimes(uniform_lengths) if uniform_lengths else None
+        self._exploration = Exploration(self.settings.budget, self.budget, self._times)
         self._lifetime = Lifetime(self.settings.draft_prefill)
         self._prefill_price = PrefillPrice(self.settings.prefill_price)
 
@@ -87,8 +87,8 @@ class Goodput(Policy):
         self._prefill_price.observe(outcome)
         if isinstance(settled, Settled) and view.num_rows:
             self._compare(settled, outcome)
-            if self.uniform_lengths and settled.is_planned:
-                self._tell_hysteresis(settled.best, outcome)
+        if self._times and view.num_rows:
+            self._times.observe(outcome)
         if view.num_rows:
             self._exploration.step(view.num_rows)
             has_prefill = view.prefill_tokens > 0
@@ -154,20 +154,20 @@ class Goodput(Policy):
         view, best, seconds, has_prefill = outcome.view, settled.best, outcome.seconds, outcome.view.prefill_tokens > 0
         if not any(outcome.drafted.tolist()):
             # By what is known now: else a first step that corrects a wrong profile counts as an error for long.
-            self.budget.observe_plain(seconds.passes / settled.latency.off_seconds(view), has_prefill)
+            self.budget.observe_plain(seconds.passes / self._off_seconds(view, settled.latency), has_prefill)
             return
         num_tokens = sum(view.weights.tolist())
         gained_steps = float(view.weights @ outcome.accepted) / num_tokens
         alone_seconds = num_tokens / best.prices.off - settled.latency.host_seconds
-        off_seconds = settled.latency.off_seconds(view) + gained_steps * alone_seconds
+        off_seconds = self._off_seconds(view, settled.latency) + gained_steps * alone_seconds
         saved_seconds = best.plan.gain * num_tokens / best.prices.off if settled.is_planned else 0.0
         took = self.budget.spread(seconds.passes, best.invested_seconds if settled.is_planned else 0.0)
         self.budget.compare(view.num_rows, took, off_seconds, gained_steps, saved_seconds, has_prefill)
 
-    def _tell_hysteresis(self, best: Choice, outcome: Outcome) -> None:
-        length = int(outcome.verified.max(initial=0))
-        excess = outcome.seconds.total - (best.plan.seconds if length else best.plan.off_seconds)
-        self._hysteresis.observe(length, None if outcome.view.prefill_tokens else excess)
+    def _off_seconds(self, view: BatchView, latency: Latency) -> float:
+        """Of the target's pass without draft tokens."""
+        modelled = latency.off_seconds(view)
+        return float(self._times.seconds(view, [0], np.array([modelled]))[0]) if self._times else modelled
 
     def _best(self, view: BatchView, estimates: Estimates) -> Choice:
         held = self._held.choice(view, estimates, is_uniform=bool(self.uniform_lengths))
@@ -182,7 +182,7 @@ class Goodput(Policy):
             view,
             estimates,
             self.settings,
-            plan_uniform=partial(plan_uniform, self._hysteresis) if self.uniform_lengths else None,
+            plan_uniform=partial(plan_uniform, self._times) if self._times else None,
             fairness=self.fairness,
             remaining_tokens=self._lifetime.remaining_tokens,
             prefill_price=self._prefill_price,

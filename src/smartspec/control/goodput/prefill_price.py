@@ -29,7 +29,6 @@ class PrefillPrice:
     def __init__(self, settings: PrefillPriceSettings):
         self._settings = settings
         self._share = 1.0  # of tokens that are made in steps without prefill
-        self.usual_tokens = 0.0  # of prefill, in a step in which requests decode
         self._wandering = 1.5 * settings.open_wandering  # open until a few looks say otherwise
         self._num_requests = 0  # at the last look
         self._num_ended = 0  # since then
@@ -58,7 +57,6 @@ class PrefillPrice:
         view = outcome.view
         if view.num_rows:
             self._share += (float(not view.prefill_tokens) - self._share) / self._settings.share_memory
-            self.usual_tokens += (view.prefill_tokens - self.usual_tokens) / self._settings.share_memory
         num_requests = view.num_rows + view.num_prefills + view.num_waiting
         if self._num_ended >= max(MIN_ENDED, num_requests / 4):
             change = num_requests - self._num_requests

@@ -21,7 +21,7 @@ from smartspec.control.goodput.prefill_price import PrefillPrice
 from smartspec.control.goodput.settings import GoodputSettings
 from smartspec.control.planner.lengths import LengthPlan, StepTimes, plan_lengths
 from smartspec.control.policy import Estimates, drafter_yields, length_caps, model_free_first, no_drafter
-from smartspec.control.records import BatchView, Plan, with_fields
+from smartspec.control.records import BatchView, Plan
 
 
 @dataclass(frozen=True)
@@ -86,13 +86,12 @@ def best_choice(
     value_of_time = None
     options = {"plan_uniform": plan_uniform, "fairness": fairness, "remaining_tokens": remaining_tokens}
     if view.prefill_tokens and plan_uniform and any(drafter.kept_passes for drafter in estimates.drafters):
-        alone = _without_prefill(view, estimates, settings, options, prefill_price=prefill_price, prices=prices)
-        return _beside_prefill(alone, view, estimates)
+        return _without_prefill(view, estimates, settings, options, prices=prices)
     if view.prefill_tokens and view.num_rows and settings.prices_mixed_steps:
         prices = prices or _prices_of_mixed(view, estimates, settings, options, prefill_price)
         value_of_time = prices.time
     num_considered = min(view.num_rows * estimates.max_draft_tokens, view.draft_token_budget)
-    target_seconds = _target_seconds(view, estimates, num_considered, prefill_price)
+    target_seconds = estimates.latency.target_seconds(view, np.arange(num_considered + 1))
     widths = (1,) if plan_uniform or not models else settings.widths
     planner = partial(plan_uniform or _best_lengths, fairness)
     found = []
@@ -164,31 +163,6 @@ def _prices_of_mixed(
 def _without_prefill(view: BatchView, estimates: Estimates, settings: GoodputSettings, options: dict, **more) -> Choice:
     """The best plan of the same requests in a step of their own."""
     return best_choice(view.without_prefill(), estimates, settings, **options, **more)
-
-
-def _target_seconds(
-    view: BatchView, estimates: Estimates, num_considered: int, prefill_price: PrefillPrice | None
-) -> np.ndarray:
-    """Of a pass with 0..num_considered draft tokens. Where they are made for the next step, whose prefill is not known,
-    a draft token costs what it adds beside as much prefill as steps usually have: a GPU that computes for as long as it
-    reads weights takes longer for each further token."""
-    latency, numbers = estimates.latency, np.arange(num_considered + 1)
-    seconds = latency.target_seconds(view, numbers)
-    usual = 0.0 if prefill_price is None or view.prefill_tokens else prefill_price.usual_tokens
-    if usual < 1.0 or not any(drafter.kept_passes for drafter in estimates.drafters):
-        return seconds
-    beside = latency.target_seconds(view, numbers + usual)
-    return seconds[0] + beside - beside[0]
-
-
-def _beside_prefill(alone: Choice, view: BatchView, estimates: Estimates) -> Choice:
-    """The choice for the decoding requests alone, in a step that has prefill too. It holds where drafts are made after
-    the target's pass, for the next step: that one may have no prefill."""
-    plan, numbers = alone.plan, np.array([0, alone.plan.num_draft_tokens])
-    beside, by_themselves = (estimates.latency.target_seconds(each, numbers) for each in (view, view.without_prefill()))
-    off_excess, excess = (beside - by_themselves).tolist()
-    plan = with_fields(plan, seconds=plan.seconds + excess, off_seconds=plan.off_seconds + off_excess)
-    return with_fields(alone, plan=plan)
 
 
 def _off_goodput_of_projected_batch(view: BatchView, estimates: Estimates, largest: float) -> float:

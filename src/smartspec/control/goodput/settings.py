@@ -52,15 +52,6 @@ class DraftPrefillSettings:
 
 
 @dataclass(frozen=True)
-class HysteresisSettings:
-    """Of lengths that hold for a whole step. rate: of learning, per change. first_lasting: steps that a length is
-    believed to last at first."""
-
-    rate: float = 0.25
-    first_lasting: float = 16.0
-
-
-@dataclass(frozen=True)
 class GoodputSettings:
     """fairness: with a draft model, see planner (2 is the harmonic mean, 0 the arithmetic one). uses_confidence: drafts
     end early and are cut by it. prices_mixed_steps: time in mixed steps has its shadow price; otherwise their tokens
@@ -75,4 +66,3 @@ class GoodputSettings:
     prefill_price: PrefillPriceSettings = field(default_factory=PrefillPriceSettings)
     draft_prefill: DraftPrefillSettings = field(default_factory=DraftPrefillSettings)
     budget: BudgetSettings = field(default_factory=BudgetSettings)
-    hysteresis: HysteresisSettings = field(default_factory=HysteresisSettings)

@@ -1,51 +1,146 @@
 """One draft length for the whole step, out of a given set, for engines with captured graphs.
 
-An engine with captured graphs may take longer for the step after a change of the length: with a table by batch size,
-232 tokens per second fell to 24 to 157 where it crosses its threshold (vLLM issue 49548).
+What a step of a length takes there is no smooth function of its tokens: a step of decoding requests alone runs as one
+graph, one with prefill does not, and the next captured size may take much longer. So steps of each length are timed,
+by the size of the batch, with and without prefill. Measured times are kept relative to the profile's, in two factors:
+one is of all lengths, so that a slower machine makes them all slower, and one is of each length. A length that was not
+tried takes what the profile says, by the factor of all.
 """
+
+from dataclasses import dataclass, field
+from math import exp, log
 
 import numpy as np
 
-from smartspec.control.goodput.settings import HysteresisSettings
+from smartspec.control.goodput.budget import size_of
 from smartspec.control.planner.lengths import LengthPlan, objective, power_mean, relative_gain, slot_gains
-from smartspec.control.policy import Estimates, length_caps
-from smartspec.control.records import BatchView
+from smartspec.control.policy import Estimates, Latency, length_caps
+from smartspec.control.records import BatchView, Outcome
+
+MEMORY = 16  # steps of a length that its time is learned over, and those of a batch size for its prefill
+MOST = log(2.0)  # what took twice as long as before was not the length's doing
 
 
-class Hysteresis:
-    """The lengths that there are, and the cost of a change of the length, which is learned. A length that differs from
-    the last one is charged this cost, divided by the number of steps that a length has lasted lately. So where lengths
-    change often, a change must gain more."""
+@dataclass
+class _Steps:
+    """Steps of one batch size, with prefill or without it. factor: log of measured over profiled seconds, of all
+    lengths. of_length: log of what each length takes beyond that; counts: steps of each; last: the last size of each,
+    see profiled_seconds."""
 
-    def __init__(self, settings: HysteresisSettings, allowed_lengths: tuple[int, ...]):
+    factor: float = 0.0
+    of_length: dict[int, float] = field(default_factory=dict)
+    counts: dict[int, int] = field(default_factory=dict)
+    last: dict[int, tuple[BatchView, np.ndarray, float]] = field(default_factory=dict)
+
+    def observe(self, length: int, size: tuple[BatchView, np.ndarray, float], ratio: float) -> None:
+        self.last[length] = size
+        if not self.counts:
+            self.factor = log(ratio)
+        self.of_length.setdefault(length, log(ratio) - self.factor)
+        count = self.counts[length] = self.counts.get(length, 0) + 1
+        error = log(ratio) - self.factor - self.of_length[length]
+        step = min(max(error, -MOST), MOST) / min(count, MEMORY)
+        self.factor += step / 2
+        self.of_length[length] += step / 2
+
+    def change_profile(self, old: Latency, new: Latency) -> None:
+        """Measured times stay what they are, of the last size of each length."""
+        for length, size in self.last.items():
+            self.of_length[length] += log(float(old.profiled_seconds(*size)[0] / new.profiled_seconds(*size)[0]))
+
+    def ratios(self, lengths: list[int]) -> list[float]:
+        """Measured over profiled seconds, 1 or more lengths having been measured."""
+        return [exp(self.factor + self.of_length.get(length, 0.0)) for length in lengths]
+
+
+@dataclass
+class _Batch:
+    """Of one batch size. mixed: share of its steps that have prefill; prefill_tokens: of such a step. emitted: tokens
+    of a request in a step."""
+
+    plain: _Steps = field(default_factory=_Steps)
+    with_prefill: _Steps = field(default_factory=_Steps)
+    mixed: float = 0.0
+    prefill_tokens: float = 0.0
+    emitted: float = 0.0
+    num_steps: int = 0
+    last_used: dict[int, int] = field(default_factory=dict)  # by length, the number of its last step
+
+
+class LengthTimes:
+    """The lengths that there are, and what passes of the target take with each."""
+
+    def __init__(self, allowed_lengths: tuple[int, ...]):
         self.allowed_lengths = allowed_lengths
-        self._settings = settings
-        self._last: int | None = None
-        self._num_steps = 0  # since the last change
-        self._seconds = 0.0
-        self._lasting = settings.first_lasting
+        self._latency: Latency | None = None
+        self._batches: dict[int, _Batch] = {}
 
-    def charges(self, lengths: np.ndarray) -> np.ndarray:
-        """Seconds that a step with each of these lengths (int [n]) is charged: float [n]."""
-        if self._last is None:
-            return np.zeros(len(lengths))
-        return np.where(lengths == self._last, 0.0, max(self._seconds, 0.0) / self._lasting)
+    def use(self, latency: Latency) -> None:
+        """Measured times are relative to this profile."""
+        if self._latency is not None and latency is not self._latency:
+            for batch in self._batches.values():
+                batch.plain.change_profile(self._latency, latency)
+                batch.with_prefill.change_profile(self._latency, latency)
+        self._latency = latency
 
-    def observe(self, length: int, excess_seconds: float | None) -> None:
-        """A step is over. excess_seconds: measured minus predicted seconds, None where the difference has other causes
-        (prefill)."""
-        if self._last is not None and length != self._last:
-            rate = self._settings.rate
-            if excess_seconds is not None:
-                self._seconds += rate * (excess_seconds - self._seconds)
-            self._lasting += rate * (self._num_steps - self._lasting)
-            self._num_steps = 0
-        self._last = length
-        self._num_steps += 1
+    def others(self, num_requests: int, length: int) -> list[int]:
+        """The lengths but this one, the one that was used longest ago with so many requests first."""
+        used = self._batches.get(size_of(num_requests), _Batch()).last_used
+        return sorted({0, *self.allowed_lengths} - {length}, key=lambda each: used.get(each, 0))
+
+    def unknown(self, num_requests: int, length: int) -> int | None:
+        """The longest of the shorter lengths that was never used with so many requests."""
+        used = self._batches.get(size_of(num_requests), _Batch()).last_used
+        return max((each for each in (0, *self.allowed_lengths) if each < length and each not in used), default=None)
+
+    def observe(self, outcome: Outcome) -> None:
+        """Learn from a step in which requests decoded."""
+        view, latency = outcome.view, self._latency
+        if latency is None:
+            return
+        batch = self._batches.setdefault(size_of(view.num_rows + view.num_prefills), _Batch())
+        steps, length = batch.with_prefill if view.prefill_tokens else batch.plain, int(outcome.verified.max())
+        size = view, outcome.verified.sum(keepdims=True), view.prefill_tokens
+        batch.num_steps += 1
+        batch.last_used[length] = batch.num_steps
+        steps.observe(length, size, outcome.seconds.target / float(latency.profiled_seconds(*size)[0]))
+        rate = 1.0 / MEMORY if batch.emitted else 1.0
+        emitted = 1.0 + float(outcome.accepted.mean())
+        batch.emitted += rate * (emitted - batch.emitted)
+        batch.mixed += rate * (bool(view.prefill_tokens) - batch.mixed)
+        if view.prefill_tokens:
+            rate = rate if batch.prefill_tokens else 1.0
+            batch.prefill_tokens += rate * (view.prefill_tokens - batch.prefill_tokens)
+
+    def seconds(self, view: BatchView, lengths: list[int], modelled: np.ndarray) -> np.ndarray:
+        """Of this step's pass with each of these lengths: float [n]. modelled: the same by the cost model."""
+        batch = self._batches.get(size_of(view.num_rows + view.num_prefills))
+        steps = batch and (batch.with_prefill if view.prefill_tokens else batch.plain)
+        if not steps or not steps.counts:
+            return modelled
+        return self._measured(steps, view, lengths, view.prefill_tokens)
+
+    def seconds_of_next(
+        self, view: BatchView, lengths: list[int], modelled: np.ndarray, emitted: np.ndarray
+    ) -> np.ndarray:
+        """Of the next step's pass, of which it is not known whether it has prefill: float [n]. view has none. emitted:
+        float [n], tokens of a request in a step of each length. Every answer comes with a prompt: requests that emit
+        more in a step have more prefill in it."""
+        plain = self.seconds(view, lengths, modelled)
+        batch = self._batches.get(size_of(view.num_rows + view.num_prefills))
+        if batch is None or not batch.with_prefill.counts:
+            return plain
+        mixed = self._measured(batch.with_prefill, view, lengths, batch.prefill_tokens)
+        return plain + np.minimum(batch.mixed * emitted / batch.emitted, 1.0) * (mixed - plain)
+
+    def _measured(self, steps: _Steps, view: BatchView, lengths: list[int], prefill_tokens: float) -> np.ndarray:
+        assert self._latency is not None
+        numbers = view.num_rows * np.array(lengths)
+        return self._latency.profiled_seconds(view, numbers, prefill_tokens) * steps.ratios(lengths)
 
 
 def plan_uniform(
-    hysteresis: Hysteresis,
+    times: LengthTimes,
     fairness: float,
     view: BatchView,
     estimates: Estimates,
@@ -59,14 +154,20 @@ def plan_uniform(
     drafter: int [R]; fairness, target_seconds, value_of_time: see planner; draft_seconds: float [D, K + 1], by
     drafter."""
     caps = length_caps(view, drafter, estimates.max_draft_tokens)
-    fits = [k for k in sorted(hysteresis.allowed_lengths) if k * view.num_rows <= view.draft_token_budget]
+    fits = [k for k in sorted(times.allowed_lengths) if k * view.num_rows <= view.draft_token_budget]
     candidates = np.array([0, *fits])
     emitted = _emitted(estimates.survival_of(drafter), caps, view.weights, fairness)[candidates]
     depths = np.minimum(candidates, int(caps[estimates.has_passes(drafter)].max(initial=0)))
-    seconds = target_seconds[candidates * view.num_rows] + draft_seconds.sum(axis=0)[depths]
-    seconds += estimates.latency.host_seconds
+    times.use(estimates.latency)
+    modelled = target_seconds[candidates * view.num_rows]
+    if any(each.kept_passes for each in estimates.drafters):
+        of_each = emitted / max(float(view.weights.sum()), 1e-9)
+        seconds = times.seconds_of_next(view, candidates.tolist(), modelled, of_each)
+    else:
+        seconds = times.seconds(view, candidates.tolist(), modelled)
+    seconds = seconds + draft_seconds.sum(axis=0)[depths] + estimates.latency.host_seconds
     goodput = emitted / seconds
-    values = objective(emitted, seconds + hysteresis.charges(candidates), value_of_time)
+    values = objective(emitted, seconds, value_of_time)
     best = int(values.argmax())
     return LengthPlan(
         lengths=np.minimum(caps, candidates[best]),

@@ -105,6 +105,14 @@ class LatencyModel:
         """Time of the target pass without draft tokens."""
         return self._target.seconds_of_one(_target_size(view, 0))
 
+    def profiled_seconds(self, view: BatchView, num_draft_tokens: np.ndarray, prefill_tokens: float) -> np.ndarray:
+        """What the profile says of the target's pass with that many draft tokens beside so much prefill, of whichever
+        requests: float [N]."""
+        decoding = view.num_rows + num_draft_tokens
+        context = view.total_context_tokens
+        attended = decoding * (context / max(view.num_rows, 1) + 1.0)
+        return self.target.seconds(decoding + prefill_tokens, context, view.num_rows, attended, decoding)
+
     def draft_seconds(self, view: BatchView, drafter: np.ndarray, max_depth: int, width: int = 1) -> np.ndarray:
         """Time of drafts that are 0..max_depth deep of each drafter over its rows (drafter, width: see Plan):
         float [D, max_depth + 1], 0 at depth 0. That is a pass for each level, or one with so many entries a row.

@@ -98,6 +98,12 @@ class GroundTruthTime:
         """Time of the target pass without draft tokens."""
         return float(self.target_seconds(view, np.zeros(1))[0])
 
+    def profiled_seconds(self, view: BatchView, num_draft_tokens: np.ndarray, prefill_tokens: float) -> np.ndarray:
+        """Of the target pass beside so much prefill, of one request."""
+        prefill = int(prefill_tokens)
+        beside = replace(view, num_prefills=int(prefill > 0), prefill_tokens=prefill, prefill_context_tokens=prefill)
+        return self.target_seconds(beside, num_draft_tokens)
+
     def draft_seconds(self, view: BatchView, drafter: np.ndarray, max_depth: int, width: int = 1) -> np.ndarray:
         """Time of 0..max_depth passes of each drafter over its rows (drafter: int [R]): float [D, max_depth + 1].
 

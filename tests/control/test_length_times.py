@@ -1,0 +1,105 @@
+"""Where all drafts of a step share a length, each length is known by what its steps really took."""
+
+import factories
+import numpy as np
+import pytest
+from drafter_cases import LOOKUP, found
+
+from smartspec.control import Controller, CostCurve, Drafted, DrafterSpec, DrafterView, LatencyModel, StepSeconds
+from smartspec.control.goodput.policy import Goodput
+from smartspec.control.goodput.uniform import LengthTimes
+
+TARGET = CostCurve.linear(0.02, 0.001)
+AHEAD = DrafterSpec("eagle3", has_passes=True, kept_passes=1)
+
+
+def play(seconds_of, *, rows=lambda step: 16, acceptance=0.6, num_steps=1200, drafter=LOOKUP, prefill=lambda step: 0):
+    """Tokens per second of the second half, and the length of each step. seconds_of: of a step, by its decoding
+    requests, its length, the length of the step before, and its prefill tokens."""
+    rng = np.random.default_rng(0)
+    costs = (CostCurve.linear(0.0001, 0.0),) if drafter.has_passes else ()
+    controller = Controller(Goodput((1, 4)), 4, LatencyModel(TARGET, costs), drafters=(drafter,), strict=True)
+    tokens = seconds = 0.0
+    lengths = [0]
+    for step in range(num_steps):
+        num, fed = rows(step), prefill(step)
+        some = DrafterView(np.full(num, 4)) if drafter.has_passes else found([4] * num)
+        more = {"num_prefills": 1, "prefill_tokens": fed, "prefill_context_tokens": fed} if fed else {}
+        view = factories.make_view(num, drafters=(some,), now=float(step), max_draft_tokens=4, **more)
+        plan = controller.plan(view)
+        keep = controller.cut(plan, Drafted(plan.lengths))
+        accepted = np.minimum(np.cumprod(rng.random((num, 4)) < acceptance, axis=1).sum(axis=1), keep)
+        length = int(keep.max())
+        took = seconds_of(num, length, lengths[-1], fed) * rng.normal(1.0, 0.05)
+        outcome = factories.make_outcome(
+            view, plan, keep, accepted, drafted=plan.lengths, seconds=StepSeconds(0.0, took, 0.0)
+        )
+        factories.learn(controller, outcome)
+        lengths.append(length)
+        if step >= num_steps // 2:
+            tokens, seconds = tokens + num + accepted.sum(), seconds + took
+    return tokens / seconds, lengths[num_steps // 2 :]
+
+
+def test_a_length_whose_steps_take_long_is_left_although_its_tokens_are_few():
+    """No curve over tokens says that a step of length 1 takes twice as long as one of length 4."""
+    _, lengths = play(lambda num, length, before, fed: {0: 0.030, 1: 0.060, 4: 0.040}[length])
+    assert lengths.count(4) > 0.97 * len(lengths)
+    _, lengths = play(lambda num, length, before, fed: {0: 0.030, 1: 0.035, 4: 0.150}[length])
+    assert lengths.count(1) > 0.97 * len(lengths)
+
+
+def test_drafts_for_the_next_step_are_as_long_as_pays_beside_the_usual_prefill():
+    """Beside prefill there is no captured graph: each draft token takes several times as long."""
+
+    def took(num, length, before, fed):
+        return 0.02 + num * length * (0.0011 if fed else 0.0001) + 0.004 * bool(fed)
+
+    def shortest_share(prefill):
+        _, lengths = play(took, drafter=AHEAD, prefill=prefill, rows=lambda step: 16 - bool(prefill(step)))
+        return sum(length < 4 for length in lengths) / len(lengths)
+
+    assert shortest_share(lambda step: 0) < 0.05
+    assert shortest_share(lambda step: 100 if step % 8 else 0) > 0.9
+
+
+def test_a_slower_machine_makes_all_lengths_slower():
+    latency, view = LatencyModel(TARGET), factories.make_view(8)
+    times = LengthTimes((2,))
+    times.use(latency)
+
+    def observe(factor, length, count):
+        verified = np.full(8, length)
+        took = StepSeconds(0.0, factor * float(TARGET.seconds(8 * (1 + length))), 0.0)
+        for _ in range(count):
+            times.observe(factories.make_outcome(view, None, verified, verified, drafted=verified, seconds=took))
+
+    for length in (0, 2):
+        observe(1.0, length, 20)
+    before = times.seconds(view, [0, 2], np.zeros(2))
+    assert before == pytest.approx(TARGET.seconds(np.array([8, 24])))
+    observe(1.5, 2, 200)
+    off, drafted = times.seconds(view, [0, 2], np.zeros(2)) / before
+    assert drafted == pytest.approx(1.5, rel=0.01)
+    assert 1.2 < off < 1.3, "half of it is taken for the machine's doing"
+
+
+def test_another_profile_changes_no_measured_time():
+    view, times = factories.make_view(8), LengthTimes((2,))
+    times.use(LatencyModel(TARGET))
+    verified = np.full(8, 2)
+    took = StepSeconds(0.0, 0.07, 0.0)
+    times.observe(factories.make_outcome(view, None, verified, verified, drafted=verified, seconds=took))
+    times.use(LatencyModel(CostCurve.linear(0.001, 0.03)))
+    assert times.seconds(view, [2], np.zeros(1)) == pytest.approx([0.07])
+
+
+def test_shorter_lengths_are_tried_where_more_requests_come_than_ever_before():
+    times = LengthTimes((1, 3, 5))
+    assert times.unknown(16, 5) == 3 and times.unknown(16, 1) == 0 and times.unknown(16, 0) is None
+    times.use(LatencyModel(TARGET))
+    view, verified = factories.make_view(16), np.full(16, 3)
+    times.observe(factories.make_outcome(view, None, verified, verified, drafted=verified))
+    assert times.unknown(15, 5) == 1, "sizes are powers of two, rounded"
+    assert times.unknown(32, 5) == 3
+    assert times.others(16, 5) == [0, 1, 3], "the one that was used longest ago first"
