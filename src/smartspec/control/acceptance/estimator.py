@@ -102,10 +102,12 @@ class AcceptanceEstimator:
         """Survival of drafts that exist: float [R, K]. drafter: int [R], whose they are. confidence, parents: [R, K],
         see records.Drafted; NaN: by history alone."""
         log_odds = _by_node(_of_drafter(self._history(view).log_odds, drafter), parents)
+        confidence = confidence.T
+        is_known = ~np.isnan(confidence)
         for number, calibration in enumerate(self._calibrations):
-            known = ~np.isnan(confidence.T) & (drafter == number)
+            known = is_known if len(self._calibrations) == 1 else is_known & (drafter == number)
             if known.any():
-                log_odds[known] = calibration.log_odds(confidence.T[known], log_odds[known])
+                log_odds = np.where(known, calibration.log_odds(confidence, log_odds), log_odds)
         return _survival(log_odds) if parents is None else _tree_survival(log_odds, parents)
 
     def knows_confidence(self, drafter: int) -> bool:

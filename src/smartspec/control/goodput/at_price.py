@@ -43,6 +43,15 @@ class HeldPrices:
         self._ordinary_lag = ordinary_lag
         self._held: dict[tuple[int, bool], _Held] = {}
 
+    def rows(self, view: BatchView, estimates: Estimates) -> tuple | None:
+        """The rows of a step, and which of them can draft: as long as that and what is known stay the same, so does the
+        plan. None where it does not: drafts that are found differ from step to step."""
+        if estimates.num_learned is None or len(estimates.models) < len(estimates.drafters):
+            return None
+        can_draft = [((each.lengths > 0) & (each.lag <= self._ordinary_lag)).tobytes() for each in view.drafters]
+        rows = view.request_ids.tobytes(), (view.max_draft_tokens > 0).tobytes(), *can_draft
+        return estimates.num_learned, view.prefill_tokens > 0, *rows
+
     def choice(self, view: BatchView, estimates: Estimates, *, is_uniform: bool) -> Choice | None:
         """The plan of a step at the price that holds; None where the step is to be planned in full."""
         held = self._held.get((size_of(view.num_rows), view.prefill_tokens > 0))
