@@ -18,9 +18,8 @@ def play(change_seconds, hysteresis, *, lasting=8, num_steps=1600) -> tuple[floa
     rng = np.random.default_rng(0)
     policy = Goodput((1, 4), settings=GoodputSettings(hysteresis=hysteresis))
     controller = Controller(policy, 4, LatencyModel(TARGET), drafters=(LOOKUP,), strict=True)
-    policy._held.choice = policy._held.rows = lambda *arguments, **options: (
-        None
-    )  # or lengths would change only where something was learned
+    # Or lengths would change only where something was learned.
+    policy._held.choice = policy._held.rows = lambda *arguments, **options: None
     tokens = seconds = changes = last = 0.0
     for step in range(num_steps):
         rows = 2 if step // lasting % 2 else 16

@@ -48,7 +48,8 @@ class _Decided:
     def followed_in(self, view: BatchView) -> Plan:
         """The plan, with drafts no longer than they can be in this step."""
         plan = self.followed
-        longest = np.minimum(of_drafter(view.draft_lengths, plan.drafter), view.max_draft_tokens)
+        found = view.drafters[0].lengths if len(view.drafters) == 1 else of_drafter(view.draft_lengths, plan.drafter)
+        longest = np.minimum(found, view.max_draft_tokens)
         return with_fields(plan, lengths=np.minimum(plan.lengths, longest))
 
     @cached_property

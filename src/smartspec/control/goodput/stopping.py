@@ -57,9 +57,9 @@ def drafted_as_confident(view: BatchView, estimates: Estimates, best: Choice, we
 def stop_rule(
     estimates: Estimates, drafter: np.ndarray, weights: np.ndarray, pass_price: np.ndarray, token_price: float
 ) -> StopRule:
-    """The rule of steps with these rows. drafter: int [R], -1 where drafts are as long as planned. Prices are in tokens: pass_price,
-    float [D, K], of a pass of each drafter at each depth, whichever rows take part; token_price, of drafting and
-    verifying a token otherwise."""
+    """The rule of steps with these rows. drafter: int [R], -1 where drafts are as long as planned. Prices are in
+    tokens: pass_price, float [D, K], of a pass of each drafter at each depth, whichever rows take part; token_price,
+    of drafting and verifying a token otherwise."""
     acceptance = estimates.acceptance
     assert acceptance is not None, "without an estimator there is no confidence to stop by"
     # Positions first: one is needed at a time.
