@@ -148,8 +148,9 @@ def test_noise_at_the_second_token_does_not_keep_drafts_short_for_ever():
     bad, good = np.array([0.5, 0.1, 0.1, 0.1]), np.array([0.5, 0.8, 0.8, 0.8])
     num_found = 0
     for seed in range(8):
-        run = Run(lambda step: bad if step < LEARN_STEPS else good, 1600, seed=seed, target=CHEAP_TOKENS)
-        assert (run.num_tokens[LEARN_STEPS:16] == ROWS).all(), "and nothing is learned of a second token there is not"
+        run = Run(lambda step: bad if step < 2 * LEARN_STEPS else good, 1600, seed=seed, target=CHEAP_TOKENS)
+        later = run.num_tokens[2 * LEARN_STEPS : 3 * LEARN_STEPS]
+        assert (later <= ROWS).all(), "and nothing is learned of a second token there is not"
         num_found += np.median(run.num_tokens[1500:]) >= 2 * ROWS
     assert num_found >= 7, "without longer drafts: never"
 

@@ -20,7 +20,7 @@ from smartspec.control.what_if import planned_goodput, uniform_goodput
 NUM_DECISIONS = 20
 # Steps that are learned from together: after a target pass the code of learning is in no cache, so that a run of it
 # costs more than its arithmetic.
-LEARN_STEPS = 8
+LEARN_STEPS = 4
 # Steps at the start whose input is checked, and one of so many later ones: a wrong host is wrong from the start.
 CHECKED_STEPS = 128
 
@@ -106,7 +106,9 @@ class Controller:
             return with_fields(no_drafts(view.num_rows), view=view, queried=queried)
         estimates = EstimatesOfView(self.drafters, view, self._latency, self._acceptance, self._num_learned)
         plan = self.policy.plan(view, estimates)
-        survival = None if plan.is_whole else estimates.of_width(plan.width).survival_of(plan.drafter)
+        survival = plan.survival
+        if survival is None and not plan.is_whole:
+            survival = estimates.of_width(plan.width).survival_of(plan.drafter)
         return with_fields(plan, view=view, queried=queried, survival=survival)
 
     def cut(self, plan: Plan, drafted: Drafted) -> np.ndarray:

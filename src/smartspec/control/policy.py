@@ -102,7 +102,7 @@ class Estimates:
         """Passes that the j-th node of each row's draft takes, 0 where it needs none: int [R, K]. drafter: int [R]."""
         positions = np.arange(1, self.max_draft_tokens + 1)
         passes = positions if self.depths is None else of_drafter(self.depths, drafter)
-        return np.where(self.has_passes(drafter)[:, None], passes, 0)
+        return self.has_passes(drafter)[:, None] * passes
 
     def survival_of(self, drafter: np.ndarray) -> np.ndarray:
         """float [R, K], of the drafter of each row (int [R])."""

@@ -355,7 +355,7 @@ class Outcome:
         if plan.width > 1 and self.parents is not None:
             is_there = np.arange(self.parents.shape[1]) < self.drafted[:, None]
             depths = np.where(is_there, depths_of(self.parents), 0).max(axis=1)
-        return replace(plan, lengths=self.drafted, depths=depths)
+        return with_fields(plan, lengths=self.drafted, depths=depths)
 
 
 def with_fields(record: T, **fields: Any) -> T:

@@ -40,8 +40,9 @@ class ConfidenceCalibration:
 
     def log_odds(self, confidence: np.ndarray, history: np.ndarray) -> np.ndarray:
         """Log-odds of acceptance. confidence: float [N] in 0..1; history: float [N], log-odds predicted without it."""
-        centre = self._centre if self.has_learned else history.mean() if len(history) else 0.0
-        return np.interp(confidence, MIDPOINTS, self._values) + self._settings.history_slope * (history - centre)
+        slope = self._settings.history_slope
+        centre = self._centre if self.has_learned or not len(history) else float(history.mean())
+        return np.interp(confidence, MIDPOINTS, self._values - slope * centre) + slope * history
 
     def learn(self, confidence: np.ndarray, history: np.ndarray, accepted: np.ndarray, num_steps: int = 1) -> None:
         """Learn from tested draft tokens of so many steps; accepted: 0 or 1, float [N]; the rest as in log_odds()."""

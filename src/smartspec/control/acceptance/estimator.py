@@ -102,10 +102,12 @@ class AcceptanceEstimator:
         """Survival of drafts that exist: float [R, K]. drafter: int [R], whose they are. confidence, parents: [R, K],
         see records.Drafted; NaN: by history alone."""
         log_odds = _by_node(_of_drafter(self._history(view).log_odds, drafter), parents)
+        confidence = confidence.T
+        is_known = ~np.isnan(confidence)
         for number, calibration in enumerate(self._calibrations):
-            known = ~np.isnan(confidence.T) & (drafter == number)
+            known = is_known if len(self._calibrations) == 1 else is_known & (drafter == number)
             if known.any():
-                log_odds[known] = calibration.log_odds(confidence.T[known], log_odds[known])
+                log_odds = np.where(known, calibration.log_odds(confidence, log_odds), log_odds)
         return _survival(log_odds) if parents is None else _tree_survival(log_odds, parents)
 
     def knows_confidence(self, drafter: int) -> bool:
@@ -166,7 +168,8 @@ class AcceptanceEstimator:
         return self._table.table() | calibrations
 
     def _history(self, view: BatchView) -> _History:
-        key = view.request_ids.tobytes(), view.class_ids.tobytes(), view.match_lengths.tobytes()
+        matches = [drafter.match_lengths.tobytes() for drafter in view.drafters]
+        key = view.request_ids.tobytes(), view.class_ids.tobytes(), *matches
         if self._kept is None or self._kept[0] != key:
             effects = self._effects_of(view.request_ids, view.class_ids)
             self._kept = key, self._recall(view.match_lengths, effects)
@@ -239,8 +242,8 @@ def _of_drafter(log_odds: np.ndarray, drafter: np.ndarray) -> np.ndarray:
 
 
 def _by_node(log_odds: np.ndarray, parents: np.ndarray | None) -> np.ndarray:
-    """A copy of what is known of each depth, float [K, R], for each node of trees (int [R, K]; None: chains)."""
-    return log_odds.copy() if parents is None else np.take_along_axis(log_odds, depths_of(parents).T - 1, axis=0)
+    """What is known of each depth, float [K, R], for each node of trees (int [R, K]; None: chains)."""
+    return log_odds if parents is None else np.take_along_axis(log_odds, depths_of(parents).T - 1, axis=0)
 
 
 def _tree_survival(log_odds: np.ndarray, parents: np.ndarray) -> np.ndarray:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from smartspec.control.records import Outcome, depths_of
+from smartspec.control.records import FreeTests, Outcome, depths_of
 
 # A draft prefill may test hundreds of tokens at once; they say less about the next than fresh ones do.
 MAX_FREE_TESTS = 16
@@ -153,10 +153,11 @@ def _trees(steps: Sequence[Outcome], name: str, of_chains: Callable[[Outcome, in
 
 def _free_tests(steps: Sequence[Outcome]) -> np.ndarray:
     num_drafters = max(len(step.free_tests) for step in steps)
-    found = [
-        np.array([(free.position, free.tested, free.matched) for free in step.free_tests])
-        if step.free_tests
-        else np.zeros((num_drafters, 3, step.view.num_rows), dtype=np.int64)
-        for step in steps
-    ]
-    return np.concatenate(found, axis=2)
+    if not num_drafters:
+        return np.zeros((0, 3, 0), dtype=np.int64)
+    of_steps = []
+    for step in steps:
+        nothing = np.zeros(step.view.num_rows, dtype=np.int64)
+        free = step.free_tests or (FreeTests(nothing, nothing, nothing),) * num_drafters
+        of_steps.append([column for each in free for column in (each.position, each.tested, each.matched)])
+    return _joined(of_steps).reshape(num_drafters, 3, -1)

@@ -1,9 +1,9 @@
 """Lengths at a price that is known already.
 
-What the best plan of a step settles holds until something is learned: the price of time, what a further token takes,
-how deep drafts in passes go, whether found drafts go first. Rows and found drafts differ from step to step. So a batch
-is planned in full once for all steps between two times of learning, and then each row keeps the tokens that add more
-than they take at that price:
+What the best plan of a step settles holds until something is learned twice: the price of time, what a further token
+takes, how deep drafts in passes go, whether found drafts go first. Rows and found drafts differ from step to step. So a
+batch is planned in full now and then, and in between each row keeps the tokens that add more than they take at that
+price:
 
     gain[i, j] > price * seconds of a token
 
@@ -26,27 +26,44 @@ from smartspec.control.records import BatchView, of_drafter, with_fields
 @dataclass(frozen=True)
 class _Held:
     """choice: of the plan in full. least_gain: what a token must add, see planner.slot_gains. free_first: whether a row
-    with a found draft takes that. newest_id: of a request in the batch. num_learned: see Estimates."""
+    with a found draft takes that. used: drafters that draft in that plan; the passes of others were not priced.
+    newest_id: of a request in the batch. num_learned: see Estimates."""
 
     choice: Choice
     least_gain: float
     free_first: bool
+    used: set[int]
     newest_id: int
     num_learned: int
+    holds: int
+
+    def is_known(self, estimates: Estimates) -> bool:
+        """Whether it still holds: what a second is worth changes less from one time of learning to the next than what
+        is known of the requests."""
+        return estimates.num_learned is not None and estimates.num_learned < self.num_learned + self.holds
 
 
 class HeldPrices:
     """The settled plans, by batch size and by whether prompts are prefilled beside. ordinary_lag: tokens that draft KV
     may lack."""
 
-    def __init__(self, ordinary_lag: int):
-        self._ordinary_lag = ordinary_lag
+    def __init__(self, ordinary_lag: int, holds: int = 2):
+        self._ordinary_lag, self._holds = ordinary_lag, holds
         self._held: dict[tuple[int, bool], _Held] = {}
+
+    def rows(self, view: BatchView, estimates: Estimates) -> tuple | None:
+        """The rows of a step, and which of them can draft: as long as that and what is known stay the same, so does the
+        plan. None where it does not: drafts that are found differ from step to step."""
+        if estimates.num_learned is None or len(estimates.models) < len(estimates.drafters):
+            return None
+        can_draft = [((each.lengths > 0) & (each.lag <= self._ordinary_lag)).tobytes() for each in view.drafters]
+        rows = view.request_ids.tobytes(), (view.max_draft_tokens > 0).tobytes(), *can_draft
+        return estimates.num_learned, view.prefill_tokens > 0, *rows
 
     def choice(self, view: BatchView, estimates: Estimates, *, is_uniform: bool) -> Choice | None:
         """The plan of a step at the price that holds; None where the step is to be planned in full."""
         held = self._held.get((size_of(view.num_rows), view.prefill_tokens > 0))
-        if held is None or held.num_learned != estimates.num_learned or self._awaits_prefill(view, estimates, held):
+        if held is None or not held.is_known(estimates) or self._awaits_prefill(view, estimates, held):
             return None
         choice = _at_price(view, estimates, held, self._ordinary_lag, is_uniform)
         return choice if choice.plan.num_draft_tokens <= view.draft_token_budget else None
@@ -54,7 +71,8 @@ class HeldPrices:
     def _awaits_prefill(self, view: BatchView, estimates: Estimates, held: _Held) -> bool:
         """Whether a request that came since might begin with a draft prefill."""
         is_new = view.request_ids > held.newest_id
-        return any((is_new & (view.drafters[number].lag > self._ordinary_lag)).any() for number in estimates.models)
+        late = [is_new & (view.drafters[number].lag > self._ordinary_lag) for number in estimates.models]
+        return any([any(each.tolist()) for each in late])
 
     def keep(self, view: BatchView, estimates: Estimates, choice: Choice) -> None:
         """Take in the plan in full of a step. Where a draft prefill begins, others may wait for their turn: the next
@@ -65,7 +83,8 @@ class HeldPrices:
             return
         free_first = bool((choice.drafter == model_free_first(view, estimates)).all())
         least_gain, newest_id = _least_gain(view, estimates, choice), int(view.request_ids.max())
-        self._held[key] = _Held(choice, least_gain, free_first, newest_id, estimates.num_learned)
+        used = set(choice.draft_plan.drafter.tolist())
+        self._held[key] = _Held(choice, least_gain, free_first, used, newest_id, estimates.num_learned, self._holds)
 
 
 def _least_gain(view: BatchView, estimates: Estimates, choice: Choice) -> float:
@@ -84,31 +103,32 @@ def _least_gain(view: BatchView, estimates: Estimates, choice: Choice) -> float:
 
 
 def _at_price(view: BatchView, estimates: Estimates, held: _Held, ordinary_lag: int, is_uniform: bool) -> Choice:
-    settled, positions = held.choice, np.arange(estimates.max_draft_tokens)
+    settled = held.choice
     shaped, depth = estimates.of_width(settled.width), settled.plan.depth
-    of_each = _caps(view, shaped, set(settled.draft_plan.drafter.tolist()), ordinary_lag)
+    of_each = _caps(view, shaped, held.used, ordinary_lag)
     drafter = _drafter(shaped, of_each, held.free_first)
-    caps, survival = of_drafter(of_each, drafter), shaped.survival_of(drafter)
+    caps, has_passes = of_drafter(of_each, drafter), shaped.has_passes(drafter)
+    if is_uniform:  # what the drafts bring is that of the plan in full
+        lengths = np.minimum(caps, int(settled.plan.lengths.max(initial=0)))
+        depth = min(depth, int(lengths[has_passes].max(initial=0)))
+        plan = _timed(view, estimates, settled, lengths, depth)
+        return with_fields(settled, plan=plan, drafter=drafter, caps=caps, is_found=not depth, invested_seconds=0.0)
+    survival = shaped.survival_of(drafter)
     gains = slot_gains(survival, view.weights, settled.fairness)
-    kept, passes = positions < caps[:, None], shaped.passes_of(drafter) if depth else None
-    if is_uniform:
-        kept &= positions < int(settled.plan.lengths.max(initial=0))
-    else:
-        kept &= gains > held.least_gain
-        if passes is not None:
-            kept &= passes <= depth
-    lengths = kept.sum(axis=1)
-    most_passes = None if passes is None else (passes * kept).max(axis=1, initial=0)
-    depth = 0 if most_passes is None else int(most_passes.max(initial=0))
-    plan = _valued(view, estimates, settled, lengths, depth, float((gains * kept).sum()))
+    kept = (gains > held.least_gain) & (np.arange(estimates.max_draft_tokens) < caps[:, None])
+    passes = shaped.passes_of(drafter) if depth else 0
+    kept &= passes <= depth
+    most_passes = (passes * kept).max(axis=1, initial=0)
+    depth = int(most_passes.max(initial=0))
+    plan = _timed(view, estimates, settled, kept.sum(axis=1), depth)
+    plan = _valued(view, settled, plan, float((gains * kept).sum()))
     plan = plan if shaped.depths is None else with_fields(plan, passes=most_passes)
     changed = {"plan": plan, "drafter": drafter, "survival": survival, "caps": caps, "is_found": not depth}
     return with_fields(settled, **changed, invested_seconds=0.0)
 
 
 def _caps(view: BatchView, estimates: Estimates, used: set[int], ordinary_lag: int) -> np.ndarray:
-    """The longest draft of each drafter in each row: int [D, R]. used: those that draft in the settled plan; the passes
-    of others were not priced."""
+    """The longest draft of each drafter in each row: int [D, R]. used: see _Held."""
     caps = np.minimum(view.draft_lengths, np.minimum(view.max_draft_tokens, estimates.max_draft_tokens))
     for number in estimates.models:
         caps[number] *= view.drafters[number].lag <= ordinary_lag if number in used else 0
@@ -126,15 +146,19 @@ def _drafter(estimates: Estimates, caps: np.ndarray, free_first: bool) -> np.nda
     return yields.argmax(axis=0)
 
 
-def _valued(
-    view: BatchView, estimates: Estimates, settled: Choice, lengths: np.ndarray, depth: int, gained: float
-) -> LengthPlan:
-    """What these lengths are predicted to bring. gained: sum of the gains of their tokens."""
-    base, value_of_time = float(view.weights.sum()), settled.prices.time if view.prefill_tokens else None
+def _timed(view: BatchView, estimates: Estimates, settled: Choice, lengths: np.ndarray, depth: int) -> LengthPlan:
+    """These lengths, with what the step is predicted to take."""
     off_seconds = estimates.latency.off_seconds(view) + estimates.latency.host_seconds
-    seconds = off_seconds + settled.token_seconds * int(lengths.sum())
+    seconds = off_seconds + settled.token_seconds * sum(lengths.tolist())
     seconds += float(settled.draft_seconds[:, depth].sum()) if depth else 0.0
+    return with_fields(settled.plan, lengths=lengths, depth=depth, seconds=seconds, off_seconds=off_seconds)
+
+
+def _valued(view: BatchView, settled: Choice, plan: LengthPlan, gained: float) -> LengthPlan:
+    """The plan with what it is predicted to bring. gained: sum of the gains of its tokens."""
+    base, value_of_time = sum(view.weights.tolist()), settled.prices.time if view.prefill_tokens else None
     emitted = float(power_mean(gained, base, settled.fairness))
-    best, off = objective(emitted, seconds, value_of_time), objective(base, off_seconds, value_of_time)
+    best = objective(emitted, plan.seconds, value_of_time)
+    off = objective(base, plan.off_seconds, value_of_time)
     gain = relative_gain(best, off, base, value_of_time)
-    return LengthPlan(lengths, depth, emitted / seconds, seconds, base / off_seconds, off_seconds, gain)
+    return with_fields(plan, goodput=emitted / plan.seconds, off_goodput=base / plan.off_seconds, gain=gain)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from smartspec.control.goodput.stopping import drafted_as_confident
 from smartspec.control.goodput.uniform import LengthTimes, plan_uniform
 from smartspec.control.planner.verify_cut import worth_verifying
 from smartspec.control.policy import Estimates, Latency, Policy, expected_accepted, no_drafts
-from smartspec.control.records import BatchView, Drafted, Outcome, Plan, with_fields
+from smartspec.control.records import BatchView, Drafted, Outcome, Plan, of_drafter, with_fields
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,31 @@ class Settled:
     latency: Latency
     is_planned: bool
     weights: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class _Decided:
+    """A decision that also holds for the next steps of the same rows (see HeldPrices.rows; None: for this step only).
+    planned: the plan that the best choice comes to; followed: the same with drafts that end by confidence."""
+
+    rows: tuple | None
+    best: Choice
+    planned: Plan
+    followed: Plan
+
+    def fits(self, rows: tuple | None, view: BatchView) -> bool:
+        return rows is not None and rows == self.rows and self.num_draft_tokens <= view.draft_token_budget
+
+    def followed_in(self, view: BatchView) -> Plan:
+        """The plan, with drafts no longer than they can be in this step."""
+        plan = self.followed
+        found = view.drafters[0].lengths if len(view.drafters) == 1 else of_drafter(view.draft_lengths, plan.drafter)
+        longest = np.minimum(found, view.max_draft_tokens)
+        return with_fields(plan, lengths=np.minimum(plan.lengths, longest))
+
+    @cached_property
+    def num_draft_tokens(self) -> int:
+        return int(self.followed.lengths.sum())
 
 
 class Goodput(Policy):
@@ -52,9 +77,10 @@ class Goodput(Policy):
         self.uniform_lengths = uniform_lengths
         self.fairness = fairness
         self.budget = Budget(self.settings.budget)
-        self._held = HeldPrices(self.settings.draft_prefill.ordinary_lag)
+        self._held = HeldPrices(self.settings.draft_prefill.ordinary_lag, 1 if uniform_lengths else 2)
         self._times = LengthTimes(uniform_lengths) if uniform_lengths else None
         self._exploration = Exploration(self.settings.budget, self.budget, self._times)
+        self._last: _Decided | None = None
         self._lifetime = Lifetime(self.settings.draft_prefill)
         self._prefill_price = PrefillPrice(self.settings.prefill_price)
 
@@ -62,15 +88,17 @@ class Goodput(Policy):
         return self.budget.may_query(num_rows)
 
     def plan(self, view: BatchView, estimates: Estimates) -> Plan:
-        best = self._best(view, estimates)
-        planned = best.draft_plan if best.plan.gain > 0 else no_drafts(view.num_rows)
+        rows, last = self._held.rows(view, estimates), self._last
+        if last is None or not last.fits(rows, view):
+            last = self._last = self._decide(rows, view, estimates)
+        best, planned = last.best, last.planned
         if self.budget.reason is not None:
             paused = with_fields(no_drafts(view.num_rows), reason=self.budget.reason)
             return self._settle(paused, view, estimates, best)
         explored = self._exploration.plan(view, estimates, best, planned, partial(self._choose, view))
         if explored is not None:
             return self._settle(explored, view, estimates, best)
-        return self._settle_planned(planned, view, estimates, best)
+        return last.followed_in(view)
 
     def cut(self, plan: Plan, drafted: Drafted, survival: np.ndarray) -> np.ndarray:
         """The tokens that are worth verifying, now that drafting is paid and confidence is known (see verify_cut).
@@ -111,21 +139,26 @@ class Goodput(Policy):
             "arrivals_are_open": self._prefill_price.arrivals_are_open,
         }
 
+    def _decide(self, rows: tuple | None, view: BatchView, estimates: Estimates) -> _Decided:
+        best = self._best(view, estimates)
+        planned = best.draft_plan if best.plan.gain > 0 else no_drafts(view.num_rows)
+        followed = self._settle_planned(planned, view, estimates, best)
+        return _Decided(None if best.invested_seconds else rows, best, planned, followed)
+
     def _settle_planned(self, plan: Plan, view: BatchView, estimates: Estimates, best: Choice) -> Plan:
         """The best choice; drafts end where confidence says so."""
-        if not any(plan.lengths.tolist()):
-            return self._settle(plan, view, estimates, best, is_planned=True)
-        weights = None
-        if self.settings.uses_confidence and not self.uniform_lengths and not best.is_found:
+        is_drafted, weights = any(plan.lengths.tolist()), None
+        if is_drafted and self.settings.uses_confidence and not self.uniform_lengths and not best.is_found:
             weights = marginal_weights(view, best)
             plan = drafted_as_confident(view, estimates, best, weights)
         return self._settle(plan, view, estimates, best, is_planned=True, weights=weights)
 
-    def _settle(self, plan: Plan, view, estimates: Estimates, best: Choice, *, is_planned=False, **more) -> Plan:
-        settled = Settled(best, estimates.latency, is_planned, **more)
+    def _settle(self, plan: Plan, view, estimates: Estimates, best: Choice, *, is_planned=False, weights=None) -> Plan:
+        settled = Settled(best, estimates.latency, is_planned, weights)
         followed = best.plan if is_planned and any(plan.lengths.tolist()) else plan
         others = self._alternatives(view, estimates, best, followed.lengths)
-        return with_fields(plan, settled=settled, alternatives=others)
+        survival = None if weights is None else best.survival
+        return with_fields(plan, settled=settled, alternatives=others, is_whole=weights is None, survival=survival)
 
     def _alternatives(
         self, view: BatchView, estimates: Estimates, best: Choice, planned: np.ndarray

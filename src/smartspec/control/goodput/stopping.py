@@ -16,6 +16,8 @@ Of a tree the rule treats the best nodes of a level as one token: the next pass 
 the expected acceptance of a chain's next token, a lower bound for the next level of a tree.
 """
 
+from math import isnan
+
 import numpy as np
 
 from smartspec.control.acceptance.logistic import log_odds_of
@@ -55,29 +57,32 @@ def drafted_as_confident(view: BatchView, estimates: Estimates, best: Choice, we
 def stop_rule(
     estimates: Estimates, drafter: np.ndarray, weights: np.ndarray, pass_price: np.ndarray, token_price: float
 ) -> StopRule:
-    """The rule of one step. drafter: int [R], -1 where drafts are as long as planned. Prices are in tokens: pass_price,
-    float [D, K], of a pass of each drafter at each depth, whichever rows take part; token_price, of drafting and
-    verifying a token otherwise."""
+    """The rule of steps with these rows. drafter: int [R], -1 where drafts are as long as planned. Prices are in
+    tokens: pass_price, float [D, K], of a pass of each drafter at each depth, whichever rows take part; token_price,
+    of drafting and verifying a token otherwise."""
     acceptance = estimates.acceptance
     assert acceptance is not None, "without an estimator there is no confidence to stop by"
     # Positions first: one is needed at a time.
     survival = np.maximum(estimates.survival_of(drafter).T, LEAST_SURVIVAL)
     expected = np.concatenate([survival[:1], survival[1:] / survival[:-1]])
     history = log_odds_of(np.minimum(expected, 1.0 - LEAST_SURVIVAL))
-    worth = weights * expected
-    so_far = np.ones(len(weights))
+    worth, so_far, deepest = weights * expected, np.ones(len(weights)), len(expected) - 1
+    prices, whose = pass_price.tolist(), drafter.tolist()
 
     def stop(depth: int, rows: np.ndarray, confidence: np.ndarray, entropy: np.ndarray) -> np.ndarray:
-        if (number := drafter[rows[0]]) < 0:
+        if (number := whose[rows[0]]) < 0:
             return np.zeros(len(rows), dtype=bool)
-        if depth + 1 >= pass_price.shape[1]:
+        if depth >= deepest:
             return np.ones(len(rows), dtype=bool)
-        accepted = acceptance.given_confidence(number, confidence, history[depth].take(rows))
-        accepted = np.where(np.isnan(accepted), expected[depth].take(rows), accepted)
-        so_far[rows] = survived = so_far.take(rows) * accepted
+        survived = acceptance.given_confidence(number, confidence, history[depth].take(rows))
+        if isnan(confidence.dot(confidence)):
+            survived = np.where(np.isnan(confidence), expected[depth].take(rows), survived)
+        if depth:
+            survived = so_far.take(rows) * survived
+        so_far[rows] = survived
         surplus = survived * worth[depth + 1].take(rows) - token_price
-        pays = np.maximum(surplus, 0.0).sum() > pass_price[number, depth + 1]
-        return surplus <= 0.0 if pays else np.ones(len(rows), dtype=bool)
+        goes_on = surplus > 0.0
+        return ~goes_on if surplus.dot(goes_on) > prices[number][depth + 1] else np.ones(len(rows), dtype=bool)
 
     return stop
 

@@ -132,10 +132,10 @@ class LatencyModel:
 
     def predict(self, view: BatchView, plan: Plan, verified: np.ndarray) -> PredictedSeconds:
         """Time of a step that drafts plan and verifies verified (int [R]) draft tokens of each row."""
-        drafts: dict[int, float] = {}
-        if self._drafts:
-            sizes = self._draft_sizes(view, plan).items()
-            drafts = {number: float(self._drafts[number].seconds(size).sum()) for number, size in sizes}
+        return self._predict(view, verified, self._draft_sizes(view, plan))
+
+    def _predict(self, view: BatchView, verified: np.ndarray, draft_sizes: dict[int, PassSize]) -> PredictedSeconds:
+        drafts = {number: float(self._drafts[number].seconds(size).sum()) for number, size in draft_sizes.items()}
         num_verified = sum(verified.tolist())
         off = target = self._target.seconds_of_one(_target_size(view, 0))
         if num_verified:
@@ -162,19 +162,20 @@ class LatencyModel:
         for step in steps:
             _check(step.measured)
         last = {step.num_fed_tokens: index for index, step in enumerate(steps)}
-        predicted = {
-            index: self.predict(steps[index].view, steps[index].plan, steps[index].verified)
-            for index in sorted({last[min(last)], last[max(last)]})
-        }
-        self._observe_target([steps[index] for index in predicted])
+        chosen = [steps[index] for index in sorted({last[min(last)], last[max(last)]})]
+        sizes = [self._draft_sizes(step.view, step.plan) for step in chosen]
+        predicted = [
+            self._predict(step.view, step.verified, of_step) for step, of_step in zip(chosen, sizes, strict=True)
+        ]
+        self._observe_target(chosen)
         for number, correction in self._drafts.items():
-            self._observe_drafts(number, correction, [(steps[index], each) for index, each in predicted.items()])
-        for index, each in predicted.items():
-            self._relative_errors.append(abs(each.total / steps[index].measured.total - 1.0))
+            self._observe_drafts(number, correction, list(zip(chosen, predicted, sizes, strict=True)))
+        for step, each in zip(chosen, predicted, strict=True):
+            self._relative_errors.append(abs(each.total / step.measured.total - 1.0))
         for step in steps:
             # Where no draft pass ran, measured draft time is that of model-free drafters: the host's.
-            has_passes = any(self._runs(number, step) for number in self._drafts)
-            self._host.observe(step.measured.host + (0.0 if has_passes else step.measured.draft))
+            of_host = step.measured.draft and not any([self._runs(number, step) for number in self._drafts])
+            self._host.observe(step.measured.host + (step.measured.draft if of_host else 0.0))
 
     def _observe_target(self, steps: Sequence[MeasuredStep]) -> None:
         is_first_use = np.array([step.num_fed_tokens not in self._sizes_seen for step in steps])
@@ -185,16 +186,15 @@ class LatencyModel:
 
     def _runs(self, number: int, step: MeasuredStep) -> bool:
         """Whether that drafter had passes in the step."""
-        return bool((step.plan.passes[step.plan.drafter == number] > self._kept_passes.get(number, 0)).any())
+        passes, kept = zip(step.plan.drafter.tolist(), step.plan.passes.tolist(), strict=True), self._kept_passes
+        return any([drafter == number and num > kept.get(number, 0) for drafter, num in passes])
 
-    def _observe_drafts(
-        self, number: int, correction: CostCorrection, steps: Sequence[tuple[MeasuredStep, PredictedSeconds]]
-    ) -> None:
+    def _observe_drafts(self, number: int, correction: CostCorrection, steps: list) -> None:
+        """steps: each measured one, what was predicted for it, and the sizes of its draft passes."""
         features, seconds = [], []
-        for step, predicted in steps:
-            if number in predicted.drafts and step.measured.draft:
-                size = self._draft_sizes(step.view, step.plan)[number]
-                features.append(correction.features(size).sum(axis=0))
+        for step, predicted, sizes in steps:
+            if number in sizes and step.measured.draft:
+                features.append(correction.features(sizes[number]).sum(axis=0))
                 seconds.append(step.measured.draft * predicted.drafts[number] / predicted.draft)
         if features:
             correction.observe(np.array(features), np.array(seconds), np.zeros(len(features), dtype=bool))
