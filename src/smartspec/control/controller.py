@@ -20,7 +20,7 @@ from smartspec.control.what_if import planned_goodput, uniform_goodput
 NUM_DECISIONS = 20
 # Steps that are learned from together: after a target pass the code of learning is in no cache, so that a run of it
 # costs more than its arithmetic.
-LEARN_STEPS = 4
+LEARN_STEPS = 8
 # Steps at the start whose input is checked, and one of so many later ones: a wrong host is wrong from the start.
 CHECKED_STEPS = 128
 
