@@ -131,7 +131,7 @@ class LengthTimes:
         if batch is None or not batch.with_prefill.counts:
             return plain
         mixed = self._measured(batch.with_prefill, view, lengths, batch.prefill_tokens)
-        return plain + np.minimum(batch.mixed * emitted / batch.emitted, 1.0) * (mixed - plain)
+        return plain + batch.mixed * emitted / batch.emitted * (mixed - plain)
 
     def _measured(self, steps: _Steps, view: BatchView, lengths: list[int], prefill_tokens: float) -> np.ndarray:
         assert self._latency is not None
