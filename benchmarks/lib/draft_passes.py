@@ -15,8 +15,8 @@ from smartspec.core.drafter import Drafter
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.engine.attention.ragged import Segment
-from smartspec.engine.drafting.eagle import EagleConfig, EagleHead
-from smartspec.engine.drafting.head_kinds import Head, head_drafter
+from smartspec.engine.drafting.head.eagle import EagleConfig, EagleHead
+from smartspec.engine.drafting.head.kinds import Head, head_drafter
 from smartspec.engine.models.checkpoint import locate, read_checkpoint
 from smartspec.engine.models.load import load_model
 from smartspec.engine.models.loaded_model import LoadedModel

@@ -22,12 +22,11 @@ from smartspec.drafters.datastore import Datastore
 from smartspec.drafters.drafter_names import READERS
 from smartspec.drafters.ngram_tree import NgramTreeDrafter
 from smartspec.drafters.tokenizer_digest import quick_digest
-from smartspec.engine.drafting.exit_names import expand_exits
-from smartspec.engine.drafting.head_kinds import HEADS
-from smartspec.engine.drafting.shipped_datastore import datastore_folder
-from smartspec.engine.drafting.shipped_files import missing_files
+from smartspec.engine.drafting.head.drafter import HeadDrafter
+from smartspec.engine.drafting.shipped.datastore import datastore_folder
+from smartspec.engine.drafting.shipped.files import missing_files
 from smartspec.engine.drafting.source import DrafterSource, PreparedDrafter
-from smartspec.engine.drafting.with_ngrams import WithNgrams
+from smartspec.engine.drafting.trees.with_ngrams import WithNgrams
 from smartspec.engine.kernels.cpu import native, quantized_linear
 from smartspec.engine.models.chat_templates import choose_template
 from smartspec.engine.models.checkpoint import claimed_positions, locate
@@ -135,8 +134,7 @@ def with_ngrams(drafters: tuple[Drafter, ...]) -> tuple[Drafter, ...]:
     ngrams = next((drafter for drafter in drafters if isinstance(drafter, NgramTreeDrafter)), None)
     if ngrams is None:
         return drafters
-    heads = tuple([kind.drafter for kind in HEADS.values()])
-    return tuple(WithNgrams(each, ngrams) if isinstance(each, heads) else each for each in drafters)
+    return tuple(WithNgrams(each, ngrams) if isinstance(each, HeadDrafter) else each for each in drafters)
 
 
 def _log_header(controller: Controller, config: EngineConfig) -> LogHeader:
@@ -204,7 +202,7 @@ def load_models(config: EngineConfig, report: Callable[[str], None] = lambda tex
     }
     prepared = {
         name: prepare_drafter(DrafterSource(name, config.model, loaded, load, **limits, **options))
-        for name in expand_exits(config.active_drafters, loaded.num_layers)
+        for name in config.active_drafters
     }
     target = ModelRunner(loaded, **limits, taps=_common_taps(prepared))
     drafters = tuple([each.make(target) for each in prepared.values()])
