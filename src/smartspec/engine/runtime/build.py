@@ -1,4 +1,4 @@
-"""From a configuration to a running core: models, KV memory, drafters, cost model, controller."""
+"""A running core from a configuration: models, KV memory, drafters, cost model, controller."""
 
 import logging
 from collections.abc import Callable
@@ -56,17 +56,16 @@ DEFAULT_TOKENS_PER_REQUEST = 1024
 
 @dataclass(frozen=True)
 class Engine:
-    """A core that is ready to step, and what a host needs to talk to it. kernels: see kernel_report, of the target.
-    check_profile: to be called after the first steps, see profile.note_drift. measure_again: to be called in the engine
-    thread when there has been no request for a while, for a profile that could be better; its argument says whether
-    a request waits."""
+    """A core that is ready to step, and all that a host needs to talk to it."""
 
     core: EngineCore
     loaded: LoadedModel
     config: EngineConfig
     max_model_len: int
-    kernels: dict[str, str]
-    check_profile: Callable[[], None] = lambda: None
+    kernels: dict[str, str]  # of the target, see kernel_report
+    check_profile: Callable[[], None] = lambda: None  # to be called after the first steps, see profile.note_drift
+    # To be called in the engine thread when there has been no request for a while, for a profile that could be better;
+    # its argument says whether a request waits.
     measure_again: Callable[[Callable[[], bool]], None] = lambda interrupted: None
     decision_log: DecisionLog | None = None
     memory: AnswerMemory = field(default_factory=AnswerMemory)
@@ -149,14 +148,13 @@ def _log_header(controller: Controller, config: EngineConfig) -> LogHeader:
 
 @dataclass(frozen=True)
 class Models:
-    """The target with its KV memory and the drafters, in the order of their names. kv_tokens: what may be in use.
-    datastore, memory: what drafters without a model read."""
+    """The target with its KV memory, and the drafters."""
 
     target: ModelRunner
-    drafters: tuple[Drafter, ...]
-    kv_tokens: int
-    datastore: Datastore | None
-    memory: AnswerMemory
+    drafters: tuple[Drafter, ...]  # in the order of their names
+    kv_tokens: int  # most that may be in use
+    datastore: Datastore | None  # read by drafters without a model
+    memory: AnswerMemory  # the same
 
     @property
     def profiled(self) -> tuple[ProfiledDrafter, ...]:
@@ -230,7 +228,7 @@ def _read_texts(config: EngineConfig, loaded: LoadedModel, datastore: Datastore 
 
 
 def _check_before_loading(config: EngineConfig) -> None:
-    """What is wrong with names and lengths is said before anything takes time."""
+    """Say what is wrong with names and lengths before anything takes time."""
     kinds = {name: kind_of_drafter(name, config.model) for name in config.active_drafters}
     for name in (config.model, *(name for name, kind in kinds.items() if kind == "model")):
         locate(name)
