@@ -15,8 +15,8 @@ from smartspec.core.drafter import Drafter
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.engine.attention.ragged import Segment
-from smartspec.engine.drafting.eagle import EagleConfig, EagleHead
-from smartspec.engine.drafting.head_kinds import Head, head_drafter
+from smartspec.engine.drafting.head.eagle import EagleConfig, EagleHead
+from smartspec.engine.drafting.head.kinds import head_drafter
 from smartspec.engine.models.checkpoint import locate, read_checkpoint
 from smartspec.engine.models.load import load_model
 from smartspec.engine.models.loaded_model import LoadedModel
@@ -45,7 +45,7 @@ def compare(model: str, depth: int, vocabulary: int, repetitions: int) -> None:
     Console().print(table)
 
 
-def make_heads(target: nn.Module, depth: int, vocabulary: int) -> dict[str, Head]:
+def make_heads(target: nn.Module, depth: int, vocabulary: int) -> dict[str, nn.Module]:
     """One of each kind for the stock target."""
     ids, config = np.arange(vocabulary), target.config.get_text_config()
     eagle = EagleConfig(head_config(target.config, vocabulary).layer, (config.num_hidden_layers + 1,))
@@ -59,7 +59,7 @@ def make_heads(target: nn.Module, depth: int, vocabulary: int) -> dict[str, Head
     return {kind: head.requires_grad_(False).eval() for kind, head in heads.items()}
 
 
-def drafting(loaded: LoadedModel, head: Head, depth: int) -> Callable[[], object]:
+def drafting(loaded: LoadedModel, head: nn.Module, depth: int) -> Callable[[], object]:
     """A call that drafts after a text of CONTEXT tokens whose newest position the head has not read yet."""
     target = ModelRunner(loaded, num_slots=1, max_len=CONTEXT + depth + 1, taps=head.config.taps)
     drafter: Drafter = head_drafter(head, target, name="head", num_slots=1)

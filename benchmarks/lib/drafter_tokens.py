@@ -23,7 +23,7 @@ from smartspec.core.sampling_params import SamplingParams
 from smartspec.core.scheduler import Scheduler
 from smartspec.drafters.drafter_names import is_model_free, model_free_drafter
 from smartspec.drafters.ngram_tree import NgramTreeDrafter
-from smartspec.engine.drafting.with_ngrams import WithNgrams
+from smartspec.engine.drafting.trees.with_ngrams import WithNgrams
 from smartspec.engine.runtime.build import Models, load_models
 from smartspec.engine.runtime.config import BLOCK_SIZE, EngineConfig
 from smartspec.engine.runtime.executor import LiveExecutor

@@ -9,9 +9,9 @@ from rich.table import Table
 
 from lib.timing import WALL, bandwidth, in_turns
 from smartspec.engine.attention.ragged import Segment
-from smartspec.engine.drafting.head_checkpoint import read_head
-from smartspec.engine.drafting.head_runner import HeadRunner
-from smartspec.engine.drafting.shipped_head import head_folder
+from smartspec.engine.drafting.head.checkpoint.eagle3 import read_head
+from smartspec.engine.drafting.head.runner import HeadRunner
+from smartspec.engine.drafting.shipped.head import head_folder
 from smartspec.engine.models import load
 from smartspec.engine.models.loaded_model import LoadedModel
 from smartspec.engine.models.model_runner import ModelRunner

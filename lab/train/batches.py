@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from lab.train.shards import shard_paths
 from lab.train.signals import NUM_CANDIDATES, Signals, read_signals, signals_of
 from lab.train.unroll import TrainingBatch
-from smartspec.texts.shards import TokenRow, read_shard, shard_paths
+from smartspec.texts.shards import TokenRow, read_shard
 
 SHARDS_IN_MEMORY = 6
 TOKENS_PER_BATCH = 1024

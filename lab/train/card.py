@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from lab.train.fit import CURVE, Training, TrainingSettings
-from smartspec.texts.shards import num_answer_tokens
+from lab.train.shards import num_answer_tokens
 
 TITLES = {"eagle3": "EAGLE-3 head", "p-eagle": "P-EAGLE head", "medusa": "Medusa heads", "redrafter": "ReDrafter head"}
 CARD = """# {title} for {model}

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import torch
 
-from smartspec.engine.drafting.eagle3 import Eagle3Head
-from smartspec.engine.drafting.head_kinds import load_head
-from smartspec.engine.drafting.shared_rows import output_rows
+from smartspec.engine.drafting.head.eagle3 import Eagle3Head
+from smartspec.engine.drafting.head.kinds import load_head
+from smartspec.engine.drafting.head.shared_rows import output_rows
 from smartspec.engine.models.load import load_model
 
 

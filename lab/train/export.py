@@ -7,9 +7,10 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
+from lab.train.shards import read_rows
 from smartspec.engine.attention.ragged import Segment
 from smartspec.engine.models.model_runner import ModelRunner
-from smartspec.texts.shards import TokenRow, read_rows
+from smartspec.texts.shards import TokenRow
 
 
 def export_rows(runner: ModelRunner, data: Path, out: Path, report: Callable[[str], None]) -> None:

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 
 from lab.train.batches import collate, epoch, held_out_rows
+from lab.train.files import write_whole
 from lab.train.muon import Muon
+from lab.train.shards import shard_paths
 from lab.train.unroll import NUM_DEPTHS, TrainedHead, chain_matches, loss_of
-from smartspec.texts.files import write_whole
-from smartspec.texts.shards import shard_paths
 
 CHECKPOINT = "training.pt"
 CURVE = "curve.jsonl"

@@ -10,6 +10,7 @@ import numpy as np
 
 from lab.train.prompts import ChatFormat, task_on, text_request
 from lab.train.recording import RecordingExecutor
+from lab.train.shards import num_answer_tokens, shard_paths, write_shard
 from lab.train.signals import Signals, signals_path, write_signals
 from smartspec.control.policy import no_drafts
 from smartspec.control.records import BatchView, Drafted, Outcome, Plan
@@ -17,7 +18,7 @@ from smartspec.core.engine_core import EngineCore
 from smartspec.core.origin import Origin
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
-from smartspec.texts.shards import TokenRow, num_answer_tokens, shard_paths, write_shard
+from smartspec.texts.shards import TokenRow
 
 ROWS_PER_SHARD = 64
 TEMPERATURES = (0.0, 0.8)  # of answers, in equal shares: users request both

@@ -5,14 +5,14 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 
+from lab.heads.medusa.checkpoint import write_medusa
+from lab.heads.medusa.head import MedusaHead
+from lab.heads.redrafter.checkpoint import write_redrafter
+from lab.heads.redrafter.head import ReDrafterHead
+from lab.heads.write import write_head
 from lab.train.start import initial_head, initial_medusa, initial_p_eagle, initial_redrafter, last_tap_rms
 from lab.train.unroll import NUM_DEPTHS, TrainedHead
-from smartspec.engine.drafting.eagle3 import default_taps
-from smartspec.engine.drafting.head_checkpoint import write_head
-from smartspec.engine.drafting.medusa import MedusaHead
-from smartspec.engine.drafting.medusa_checkpoint import write_medusa
-from smartspec.engine.drafting.redrafter import ReDrafterHead
-from smartspec.engine.drafting.redrafter_checkpoint import write_redrafter
+from smartspec.engine.drafting.head.eagle3 import default_taps
 
 KINDS = ("eagle3", "p-eagle", "medusa", "redrafter")
 READ_LAST = ("medusa", "redrafter")  # the target's last hidden state alone

@@ -10,9 +10,10 @@ import torch
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
+from lab.train.shards import shard_paths
 from lab.train.signals import read_signals, signals_of
 from smartspec.engine.models.taps import tapped
-from smartspec.texts.shards import read_shard, shard_paths, tokenizer_digest, tokenizer_of
+from smartspec.texts.shards import read_shard, tokenizer_digest, tokenizer_of
 
 MAX_DIFFERENCE = 0.25  # of features, relative: kernels, blocks of weights and float16 round by a few hundredths
 

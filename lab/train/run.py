@@ -10,24 +10,26 @@ from torch import nn
 from lab.train.card import write_card
 from lab.train.earlier_head import head_to_learn_on
 from lab.train.export import export_rows
+from lab.train.files import write_whole
 from lab.train.fit import CHECKPOINT, Training, TrainingSettings
 from lab.train.generate import BLOCK_SIZE, GenerationLimits, Generator, NoDrafts, generate_shards
 from lab.train.kinds import KINDS, start_of, taps_of, write
 from lab.train.origin import check_target, check_tokenizer
 from lab.train.prompts import ChatFormat, chat_format
 from lab.train.recording import RecordingExecutor, RecordingRunner, signals_by
+from lab.train.shards import num_answer_tokens, read_rows, shard_paths
 from lab.train.signals import read_signals, signals_of, write_signals
 from lab.train.vocabulary import coverage, draft_vocabulary
 from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.scheduler import Scheduler
-from smartspec.engine.drafting.eagle3 import default_taps
+from smartspec.engine.drafting.head.eagle3 import default_taps
 from smartspec.engine.models.checkpoint import locate, read_checkpoint
 from smartspec.engine.models.load import load_model
 from smartspec.engine.models.loaded_model import LoadedModel
 from smartspec.engine.models.model_runner import ModelRunner
-from smartspec.texts.files import alone, write_whole
-from smartspec.texts.shards import num_answer_tokens, read_rows, read_shard, shard_paths, tokenizer_digest
+from smartspec.texts.files import alone
+from smartspec.texts.shards import read_shard, tokenizer_digest
 from smartspec.workload.prompts import read_prompts
 
 MAX_BATCHED_TOKENS = 512

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from smartspec.texts.files import read_arrays, write_whole
-from smartspec.texts.shards import TokenRow, digest_of, next_shard, shard_paths
+from lab.train.files import write_whole
+from lab.train.shards import digest_of, next_shard, shard_paths
+from smartspec.texts.files import read_arrays
+from smartspec.texts.shards import TokenRow
 
 NUM_CANDIDATES = 20
 NAMES = ("features", "top_ids", "top_probs")

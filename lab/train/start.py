@@ -11,13 +11,14 @@ import torch
 from torch import nn
 from transformers import LlamaConfig, PreTrainedConfig
 
+from lab.heads.medusa.head import MedusaConfig, MedusaHead
+from lab.heads.redrafter.head import ReDrafterConfig, ReDrafterHead
+from lab.train.shards import shard_paths
 from lab.train.signals import read_signals, signals_of
-from smartspec.engine.drafting.eagle3 import Eagle3Head, HeadConfig, default_taps
-from smartspec.engine.drafting.medusa import MedusaConfig, MedusaHead
-from smartspec.engine.drafting.p_eagle import PEagleHead
-from smartspec.engine.drafting.redrafter import ReDrafterConfig, ReDrafterHead
+from smartspec.engine.drafting.head.eagle3 import Eagle3Head, HeadConfig, default_taps
+from smartspec.engine.drafting.head.p_eagle import PEagleHead
 from smartspec.engine.models.taps import decoder_layers
-from smartspec.texts.shards import read_shard, shard_paths
+from smartspec.texts.shards import read_shard
 
 SAME_NAMES = ("post_attention_layernorm", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj", "self_attn.o_proj")
 

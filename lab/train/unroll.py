@@ -11,10 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from smartspec.engine.drafting.eagle3 import Eagle3Head, rotary_tables
-from smartspec.engine.drafting.medusa import MedusaHead
-from smartspec.engine.drafting.p_eagle import PEagleHead
-from smartspec.engine.drafting.redrafter import ReDrafterHead
+from lab.heads.medusa.head import MedusaHead
+from lab.heads.redrafter.head import ReDrafterHead
+from smartspec.engine.drafting.head.eagle3 import Eagle3Head, rotary_tables
+from smartspec.engine.drafting.head.p_eagle import PEagleHead
 
 NUM_DEPTHS = 5  # tokens of the chains that are measured, and that heads draft in one pass
 

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import numpy as np
 
+from lab.train.shards import shard_paths
 from lab.train.signals import read_signals, signals_of
-from smartspec.texts.shards import read_shard, shard_paths
+from smartspec.texts.shards import read_shard
 
 
 def draft_vocabulary(data: Path, size: int, vocab_size: int) -> np.ndarray:

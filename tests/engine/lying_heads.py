@@ -16,7 +16,7 @@ from eagle3_files import CONFIG, LAYER, SIZE, VOCABULARY, random, tensors, write
 from tiny_models import as_loaded, tiny_llama
 
 from smartspec.engine.attention.ragged import Segment
-from smartspec.engine.drafting.head_kinds import head_drafter, load_head
+from smartspec.engine.drafting.head.kinds import head_drafter, load_head
 from smartspec.engine.models.model_runner import ModelRunner
 
 NUMBERS = (

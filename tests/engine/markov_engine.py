@@ -22,7 +22,7 @@ from smartspec.core.drafter import Drafter
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.request import Request
 from smartspec.core.scheduler import Scheduler
-from smartspec.engine.drafting.tree_expansion import TreeExpansion, best_children
+from smartspec.engine.drafting.trees.expansion import TreeExpansion, best_children
 from smartspec.engine.runtime.executor import LiveExecutor
 
 TARGET_SECONDS = CostCurve.linear(10e-3, 0.1e-3)

@@ -6,7 +6,7 @@ import torch
 from test_head_drafter import attention, generate, make_core, noted_drafts
 
 from lab.policies.specdecpp import stop_when_rejection_likely
-from smartspec.engine.drafting.acceptance_head import AcceptanceHead
+from smartspec.engine.drafting.head.acceptance_head import AcceptanceHead
 
 __all__ = ["attention"]  # a fixture
 

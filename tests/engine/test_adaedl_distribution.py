@@ -13,7 +13,7 @@ from test_policy_distribution import BIASED, LEAST
 
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
-from smartspec.engine.drafting.draft_model import DraftModel
+from smartspec.engine.drafting.model.drafter import DraftModel
 from smartspec.engine.sampling import sampler
 
 K, BATCH, NUM = 20, 32, 240

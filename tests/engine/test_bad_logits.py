@@ -17,7 +17,7 @@ from smartspec.core.sampling_params import SamplingParams
 from smartspec.core.scheduler import Scheduler
 from smartspec.drafters.prompt_lookup import PromptLookupDrafter
 from smartspec.engine.attention.ragged import Segment
-from smartspec.engine.drafting.draft_model import DraftModel
+from smartspec.engine.drafting.model.drafter import DraftModel
 from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.engine.runtime.executor import LiveExecutor
 

@@ -5,6 +5,7 @@ Models are tiny and random, so it takes no file and no network. Greedy texts of 
 drafters find.
 """
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from saved_models import save_model
-from test_exact_head import Counting, eagle_pair, generate, make_core, medusa_pair
+from test_exact_head import Counting, eagle_pair, generate, make_core
 from tiny_models import as_loaded, tiny_llama, tiny_mistral
 
 from smartspec import LLM, SamplingParams
@@ -23,6 +24,9 @@ from smartspec.engine.attention.tree_mask import tree_mask
 from smartspec.engine.models.load import load_model
 from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.llm import GenerationOutput
+
+sys.path.append(str(Path(__file__).parents[1] / "lab" / "heads"))
+from test_exact_medusa import medusa_pair
 
 pytestmark = pytest.mark.gpu
 DEVICE = torch.device("cuda")
@@ -94,7 +98,7 @@ def test_texts_are_those_of_the_cpu(plain, params):
         ("ngram-tree", "goodput", GREEDY),
         ("ngram-tree", "sequoia", SAMPLED),
         ("recycling", "fixed:3", GREEDY),
-        ("exit:2", "fixed:3", GREEDY),
+        ("lab.heads.exits:Exit:2", "fixed:3", GREEDY),
         ("self:8", "fixed:3", GREEDY),
         ("MODEL", "fixed:3", GREEDY),
     ],

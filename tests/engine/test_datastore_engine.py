@@ -14,8 +14,8 @@ from smartspec.core.sampling_params import SamplingParams
 from smartspec.drafters.datastore import Datastore
 from smartspec.drafters.datastore_build import NgramCounts, write_datastore
 from smartspec.drafters.tokenizer_digest import quick_digest
-from smartspec.engine.drafting.shipped_datastore import datastore_folder
-from smartspec.engine.drafting.shipped_files import shipped_folder
+from smartspec.engine.drafting.shipped.datastore import datastore_folder
+from smartspec.engine.drafting.shipped.files import shipped_folder
 from smartspec.engine.models.default_model import DEFAULT_MODEL
 from smartspec.engine.runtime.build import Engine, build_engine
 from smartspec.engine.runtime.config import EngineConfig

@@ -18,7 +18,7 @@ from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.core.scheduler import Scheduler
 from smartspec.drafters.prompt_lookup import PromptLookupDrafter
-from smartspec.engine.drafting.draft_model import DraftModel
+from smartspec.engine.drafting.model.drafter import DraftModel
 from smartspec.engine.runtime.config import EngineConfig
 from smartspec.engine.runtime.executor import LiveExecutor
 from smartspec.engine.sampling.divergence import divergences

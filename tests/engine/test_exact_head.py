@@ -8,18 +8,19 @@ The second layer, with attention over the whole text, is the head's own. The hea
 no query sees that token's key, whose weight is zero in floating point. So a draft token is rejected if a feature, the
 target's or the head's own, or an entry of the head's KV is missing, stale or one place off.
 
-A Medusa head reads one position and no text, so its target is one whose next token follows from the newest. EAGLE-3 and
-P-EAGLE heads norm what they read and cannot be exact by such means; those of EAGLE-3 have the drafter of EAGLE's.
+EAGLE-3 and P-EAGLE heads norm what they read and cannot be exact by such means; those of EAGLE-3 have the drafter of
+EAGLE's.
 """
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from head_cases import LAST, SIZE
 from test_head_drafter import RandomShapes
-from test_head_kinds import LAST, SIZE
 from tiny_models import VOCABULARY, as_loaded, tiny_llama
 from torch import nn
 
@@ -29,10 +30,9 @@ from smartspec.core.engine_core import EngineCore
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.core.scheduler import Scheduler
-from smartspec.engine.drafting import head_runner as head_runner_module
-from smartspec.engine.drafting.eagle import EagleConfig, EagleHead
-from smartspec.engine.drafting.head_kinds import Head, head_drafter
-from smartspec.engine.drafting.medusa import MedusaConfig, MedusaHead
+from smartspec.engine.drafting.head import runner as head_runner_module
+from smartspec.engine.drafting.head.eagle import EagleConfig, EagleHead
+from smartspec.engine.drafting.head.kinds import head_drafter
 from smartspec.engine.models.loaded_model import LoadedModel
 from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.engine.runtime.executor import LiveExecutor
@@ -41,7 +41,6 @@ HALF = SIZE // 2
 FIRST_TOKEN = 0  # of every text
 ONE, IS_FIRST = 0, 1  # places in an embedding: 1 for all tokens, 1 for the first alone
 UNSEEN = 30.0  # query and key whose product is a weight of zero
-DEPTH = 4  # of Medusa's drafts
 DOUBT = 0.1  # scale of the logits: so that nodes of a path do not stand before all other children of their parents
 
 
@@ -76,22 +75,6 @@ def hide_first_token(attention: nn.Module) -> None:
     for rows in (queries, keys):
         rows[:, [size // 2 - 1, size - 1]] = 0.0
     queries[:, size // 2 - 1, ONE], keys[:, size // 2 - 1, IS_FIRST] = UNSEEN, -UNSEEN
-
-
-def medusa_pair() -> tuple[LoadedModel, MedusaHead]:
-    """The tokens follow each other in one circle."""
-    model = tiny_llama(0)
-    circle = torch.from_numpy(np.random.default_rng(0).permutation(VOCABULARY))
-    embedding = nn.functional.normalize(model.model.embed_tokens.weight, dim=1) * SIZE**0.5
-    model.model.embed_tokens.weight.copy_(embedding)
-    for layer in model.model.layers:
-        layer.self_attn.o_proj.weight[:] = layer.mlp.down_proj.weight[:] = 0.0
-    model.lm_head.weight[circle.roll(-1)] = embedding[circle]
-    head = MedusaHead(MedusaConfig(SIZE, VOCABULARY, VOCABULARY, DEPTH, 1, DEPTH, LAST)).requires_grad_(False).eval()
-    for number, output in enumerate(head.lm_heads):
-        head.blocks[number].layers[0].weight[:] = 0.0
-        output.weight[circle.roll(-2 - number)] = embedding[circle] * DOUBT
-    return as_loaded(model), head
 
 
 class AnyShape(RandomShapes):
@@ -132,7 +115,7 @@ class Counting(LiveExecutor):
 
 def make_core(
     loaded: LoadedModel,
-    head: Head,
+    head: nn.Module,
     num_blocks: int,
     pause: float,
     max_width: int,
@@ -163,8 +146,13 @@ def generate(core: EngineCore, temperature: float = 0.0) -> list[Request]:
     return requests
 
 
+@pytest.fixture
+def pair() -> Callable[[], tuple[LoadedModel, nn.Module]]:
+    """Makes a target and a head that is exact for it."""
+    return eagle_pair
+
+
 @pytest.mark.parametrize("max_width", [1, 4])
-@pytest.mark.parametrize("pair", [eagle_pair, medusa_pair])
 def test_every_draft_is_accepted_to_its_end(pair, max_width, monkeypatch):
     """Chains and trees of other lengths in every step, few and many steps without drafts, preemption, prefix hits,
     catch-up in one pass and in several."""

@@ -4,12 +4,12 @@ import logging
 
 import numpy as np
 import pytest
+from head_cases import EAGLE, HeadCase, make_core
 from test_head_drafter import generate
 from test_head_drafter import make_core as make_eagle3
-from test_head_kinds import make_core
 
 from smartspec.core.batch import Verification
-from smartspec.engine.drafting.first_acceptances import NUM_DRAFTS, FirstAcceptances
+from smartspec.engine.drafting.head.first_acceptances import NUM_DRAFTS, FirstAcceptances
 
 
 def noted(num_right: int, num_drafts: int = NUM_DRAFTS) -> None:
@@ -36,9 +36,13 @@ def test_others_are_not_said(caplog):
     assert not caplog.records
 
 
-@pytest.mark.parametrize("kind", ["eagle3", "medusa"])
-def test_a_random_head_is_found_out_in_an_engine(caplog, kind):
-    core = make_eagle3(pause=0.0) if kind == "eagle3" else make_core(kind, pause=0.0)
+@pytest.fixture(params=["eagle3", EAGLE], ids=str)
+def case(request) -> HeadCase | str:
+    return request.param
+
+
+def test_a_random_head_is_found_out_in_an_engine(caplog, case):
+    core = make_eagle3(pause=0.0) if case == "eagle3" else make_core(case, pause=0.0)
     for _ in range(3):
         generate(core)
     first = core.executor.drafters[0]._first

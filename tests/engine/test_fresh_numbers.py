@@ -12,7 +12,7 @@ from test_tree_distribution import TABLE, arbitrary_tree, best_first_tree, drawn
 
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
-from smartspec.engine.drafting.draft_model import DraftModel
+from smartspec.engine.drafting.model.drafter import DraftModel
 from smartspec.engine.sampling import race, sampler
 from smartspec.engine.sampling.randomness import DRAFT, PURPOSES, position_keys, uniform
 from smartspec.engine.sampling.verification import verify

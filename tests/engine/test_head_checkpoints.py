@@ -10,8 +10,8 @@ from eagle3_files import CONFIG, DRAFTS, KEY, LAYER, LAYERS, SIZE, original, ran
 from safetensors.torch import save_file
 from tiny_models import VOCABULARY
 
-from smartspec.engine.drafting.head_kinds import is_head, kind_of, load_head
-from smartspec.engine.drafting.p_eagle import PEagleHead
+from smartspec.engine.drafting.head.kinds import is_head, kind_of, load_head
+from smartspec.engine.drafting.head.p_eagle import PEagleHead
 
 # ---- layers that are read
 

@@ -21,10 +21,11 @@ from smartspec.core.sampling_params import SamplingParams
 from smartspec.core.scheduler import Scheduler
 from smartspec.engine.attention.ragged import Segment
 from smartspec.engine.attention.tree_mask import tree_mask
-from smartspec.engine.drafting import head_runner, native_head
-from smartspec.engine.drafting.eagle3 import Eagle3Head, HeadConfig
-from smartspec.engine.drafting.head_drafter import HeadDrafter
-from smartspec.engine.drafting.head_runner import HeadRunner
+from smartspec.engine.drafting.head import native_head
+from smartspec.engine.drafting.head import runner as head_runner
+from smartspec.engine.drafting.head.drafter import HeadDrafter
+from smartspec.engine.drafting.head.eagle3 import Eagle3Head, HeadConfig
+from smartspec.engine.drafting.head.runner import HeadRunner
 from smartspec.engine.models import model_runner
 from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.engine.runtime.executor import LiveExecutor

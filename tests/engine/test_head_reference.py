@@ -24,9 +24,9 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 
 from smartspec.engine.attention.ragged import Segment
-from smartspec.engine.drafting import head_runner as head_runner_module
-from smartspec.engine.drafting import native_head
-from smartspec.engine.drafting.head_kinds import head_drafter, load_head
+from smartspec.engine.drafting.head import native_head
+from smartspec.engine.drafting.head import runner as head_runner_module
+from smartspec.engine.drafting.head.kinds import head_drafter, load_head
 from smartspec.engine.models import model_runner
 from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.engine.models.quantized import QuantizedLinear, QuantizedWeight

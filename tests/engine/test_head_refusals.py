@@ -5,7 +5,7 @@ import torch
 from eagle3_files import CONFIG, DRAFTS, LAYER, LAYERS, OF_HEAD, SIZE, WIDE, random, target_of, tensors, write
 from tiny_models import VOCABULARY
 
-from smartspec.engine.drafting.head_kinds import load_head
+from smartspec.engine.drafting.head.kinds import load_head
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from test_head_drafter import NUM_DRAFT_TOKENS, random_head
 from tiny_models import SHAPE, VOCABULARY, tiny_llama
 
 from smartspec.engine.attention.kv_cache import KVCache
-from smartspec.engine.drafting.eagle3 import rotary_tables
-from smartspec.engine.drafting.native_head import _Parts, _shape
+from smartspec.engine.drafting.head.eagle3 import rotary_tables
+from smartspec.engine.drafting.head.native_head import _Parts, _shape
 from smartspec.engine.kernels.cpu.decoder_layer import LIBRARY, PlacedLayer
 from smartspec.engine.kernels.cpu.head_pass import HeadPass
 from smartspec.engine.kernels.cpu.panel_linear import to_panels, weight_of_panels

@@ -4,7 +4,6 @@ tensor's values are asked for, and a count of what is copied."""
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,10 +19,7 @@ from smartspec.engine.attention.ragged import Segment
 from smartspec.engine.attention.sparse_window import SparseWindow
 from smartspec.engine.attention.tree_mask import tree_mask
 from smartspec.engine.drafting.chains import draft_chains
-from smartspec.engine.drafting.exit_drafter import ExitDrafter
-from smartspec.engine.drafting.medusa import MedusaConfig, MedusaHead
-from smartspec.engine.drafting.medusa_drafter import MedusaRunner
-from smartspec.engine.drafting.self_drafter import SelfDrafter
+from smartspec.engine.drafting.self_draft.drafter import SelfDrafter
 from smartspec.engine.models import model_runner
 from smartspec.engine.models.load import _own_parameters
 from smartspec.engine.models.model_runner import ModelRunner
@@ -105,10 +101,7 @@ def test_layers_copy_nothing_to_the_device():
     assert copies[0] == copies[1] > 0
 
 
-@pytest.mark.parametrize(
-    "timed",
-    [TargetPasses, lambda runner: SelfDrafter(runner, 8, "self"), lambda runner: ExitDrafter(runner, 1, "exit")],
-)
+@pytest.mark.parametrize("timed", [TargetPasses, lambda runner: SelfDrafter(runner, 8, "self")])
 def test_a_pass_that_is_timed_is_over_when_it_returns(timed: Callable):
     """Its result is read, as in a step; a device that is still computing would make every pass look short."""
     run = timed(runner_on_meta()).profile_pass(2, 1, 20)
@@ -127,18 +120,6 @@ def test_a_chain_reads_as_often_for_many_requests_as_for_one():
         for draft in made:
             assert draft.confidence == pytest.approx(draft.probs.amax(dim=-1).numpy())
     assert reads[0] == reads[1]
-
-
-@pytest.mark.parametrize("num_outputs", [1, 3])
-def test_medusa_knows_which_heads_run_without_asking_the_device(num_outputs):
-    config = MedusaConfig(32, 61, 61, num_heads=3, num_layers=1, num_outputs=num_outputs, taps=(3,))
-    target = SimpleNamespace(
-        loaded=replace(as_loaded(tiny_llama()), device=META), device=META, max_len=64, max_tile_tokens=0
-    )
-    runner = MedusaRunner(MedusaHead(config).requires_grad_(False), target, name="medusa", num_slots=4)
-    logits = runner.forward([Segment(2, 0, tokens(1), 3), Segment(0, 0, tokens(1), 2)])
-    assert logits.shape == (5, 61) and logits.device == META
-    assert runner.target_ids.device.type == "cpu", "a pass would copy the whole vocabulary back"
 
 
 def test_weights_that_lie_on_a_device_are_not_copied_there_once_more():

@@ -13,7 +13,7 @@ from real_prompts import PROMPTS
 from smartspec.control.policy_names import all_policies
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
-from smartspec.engine.drafting.shipped_head import SHIPPED
+from smartspec.engine.drafting.shipped.head import SHIPPED
 from smartspec.engine.models.default_model import DEFAULT_MODEL
 from smartspec.engine.runtime import build
 from smartspec.engine.runtime.config import EngineConfig

@@ -19,7 +19,7 @@ from smartspec.control.policy_names import POLICIES, parse_policy, published_pol
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.drafters.prompt_lookup import PromptLookupDrafter
-from smartspec.engine.drafting.draft_model import DraftModel
+from smartspec.engine.drafting.model.drafter import DraftModel
 from smartspec.engine.sampling import sampler
 
 START, WRONG, RIGHT, FIRST, SECOND, SURE, FLAT = 0, 1, 2, 3, 4, 5, slice(6, 10)

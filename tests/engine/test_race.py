@@ -82,5 +82,5 @@ def test_for_greedy_requests_chances_are_the_drafters():
 
 
 def test_beside_a_drafter_that_draws_nobody_may_look():
-    own = "smartspec.engine.drafting.draft_model:DraftModel"
+    own = "smartspec.engine.drafting.model.drafter:DraftModel"
     assert [may_draw(name, "some/model") for name in ("recycling", "other/model", own)] == [False, True, True]

@@ -23,6 +23,8 @@ from default_model import default_tokenizer, load_once, stock_model
 from real_prompts import PROMPTS
 from transformers import AutoModelForCausalLM
 
+from lab.heads.medusa.checkpoint import write_medusa
+from lab.heads.write import write_head
 from lab.train.start import initial_head, initial_medusa, initial_p_eagle
 from smartspec.control.baselines.static import Fixed
 from smartspec.control.policy import plan_of_lengths
@@ -32,9 +34,7 @@ from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.core.scheduler import SCORED_CHUNK
 from smartspec.engine.attention.ragged import Segment
-from smartspec.engine.drafting.head_checkpoint import write_head
-from smartspec.engine.drafting.medusa_checkpoint import write_medusa
-from smartspec.engine.drafting.shipped_head import SHIPPED, has_shipped_head
+from smartspec.engine.drafting.shipped.head import SHIPPED, has_shipped_head
 from smartspec.engine.models.default_model import DEFAULT_MODEL
 from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.engine.runtime import build

@@ -23,7 +23,7 @@ from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.core.scheduler import Scheduler
 from smartspec.engine.attention.ragged import ATTENTION_NAME
-from smartspec.engine.drafting.self_drafter import SelfDrafter
+from smartspec.engine.drafting.self_draft.drafter import SelfDrafter
 from smartspec.engine.drafting.source import DrafterSource
 from smartspec.engine.models import model_runner
 from smartspec.engine.models.model_runner import ModelRunner

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from default_model import load_once
 
-from smartspec.engine.drafting import shipped_files
-from smartspec.engine.drafting.shipped_files import missing_files, models_folder, shipped_folder
-from smartspec.engine.drafting.shipped_head import SHIPPED, head_folder
+from smartspec.engine.drafting.shipped import files as shipped_files
+from smartspec.engine.drafting.shipped.files import missing_files, models_folder, shipped_folder
+from smartspec.engine.drafting.shipped.head import SHIPPED, head_folder
 from smartspec.engine.models.default_model import DEFAULT_MODEL
 from smartspec.engine.runtime import build
 from smartspec.engine.runtime.config import EngineConfig, parse_drafters

@@ -14,7 +14,7 @@ from random_trees import random_tree
 
 from smartspec.core.batch import NO_DRAFT, Draft, shorten
 from smartspec.core.sampling_params import SamplingParams
-from smartspec.engine.drafting.tree_expansion import TreeExpansion, best_children
+from smartspec.engine.drafting.trees.expansion import TreeExpansion, best_children
 from smartspec.engine.sampling.verification import verify
 
 V, NUM = 5, 4_000

@@ -16,7 +16,7 @@ from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.core.scheduler import Scheduler
 from smartspec.drafters.model_free import ModelFreeDrafter
-from smartspec.engine.drafting.draft_model import DraftModel
+from smartspec.engine.drafting.model.drafter import DraftModel
 from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.engine.runtime.executor import LiveExecutor
 

@@ -8,7 +8,7 @@ from random_trees import path_to
 from tiny_models import VOCABULARY, as_loaded, tiny_llama
 
 from smartspec.engine.attention.ragged import Segment
-from smartspec.engine.drafting.tree_expansion import TreeExpansion, best_children
+from smartspec.engine.drafting.trees.expansion import TreeExpansion, best_children
 from smartspec.engine.models.model_runner import ModelRunner
 
 WIDTH, DEPTH = 3, 3

@@ -85,7 +85,7 @@ def test_without_typer_the_extra_is_named(monkeypatch, capsys):
     with pytest.raises(SystemExit) as caught:
         main.main()
     assert caught.value.code == 2
-    assert "smartspec[server]" in capsys.readouterr().err
+    assert ".[server]" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments", [{}, {"prompt": "a", "file": "b"}])

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 from byte_tokenizer import DIGITS, byte_tokenizer
 
+from lab.train.shards import write_shard
 from smartspec.cli import main
 from smartspec.drafters.datastore import Datastore
 from smartspec.drafters.recycling import pack
 from smartspec.texts import datastore
 from smartspec.texts.datastore import TextReader, build_datastore
-from smartspec.texts.shards import TokenRow, tokenizer_digest, write_shard
+from smartspec.texts.shards import TokenRow, tokenizer_digest
 
 CHAT = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"

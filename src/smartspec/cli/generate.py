@@ -30,7 +30,7 @@ class Question:
         str | None,
         typer.Option(
             help="prompt-lookup, recycling, datastore, head (the model's own), self:WINDOW (the target itself), "
-            "exit:LAYER (its first layers), a model, a head's folder, or module:Class (a,b); or none."
+            "a model, a head's folder, or module:Class (a,b); or none."
         ),
     ] = None
     datastore: Annotated[

@@ -1,4 +1,4 @@
-"""`smartspec log`: what a decision log says."""
+"""`smartspec log`: commands that read a decision log."""
 
 import typer
 
@@ -7,7 +7,10 @@ from smartspec.cli.why import why
 
 
 def log_app() -> typer.Typer:
-    app = typer.Typer(help="What the log of `smartspec serve --decision-log` says.", no_args_is_help=True)
+    app = typer.Typer(
+        help="Read the log of `smartspec serve --decision-log`: tell why, or replay.",
+        no_args_is_help=True,
+    )
     app.command()(why)
     app.command()(replay)
     return app

@@ -24,7 +24,7 @@ def run(app: Callable[[], None]) -> None:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] == "smartspec":
             raise
-        _fail(f"{error.name} is not installed: pip install 'smartspec[server]' (for bench alone: 'smartspec[bench]')")
+        _fail(f"{error.name} is not installed: in a clone, pip install '.[server]' (for bench alone: '.[bench]')")
     except OSError as error:
         named = error.filename is not None and error.strerror is not None
         _fail(f"{error.filename}: {error.strerror}" if named else str(error) or type(error).__name__)

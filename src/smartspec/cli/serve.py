@@ -45,7 +45,7 @@ class ServerOptions:
         str | None,
         typer.Option(
             help="prompt-lookup, recycling, prediction, datastore, head (the model's own), self:WINDOW (the target "
-            "itself), exit:LAYER (its first layers), a model, a head's folder, or module:Class (a,b); or none."
+            "itself), a model, a head's folder, or module:Class (a,b); or none."
         ),
     ] = None
     datastore: Annotated[

@@ -173,7 +173,7 @@ class SimExecutor:
         return Verification(tuple(emitted), num_accepted, accepted_nodes=path)
 
     def _follow(self, batch: Batch) -> None:
-        """Which tokens the draft model's KV lacks or has lost: see engine.drafting.draft_model."""
+        """Which tokens the draft model's KV lacks or has lost: see engine.drafting.model.drafter."""
         for op in batch.memory_ops:
             if isinstance(op, PrefixCopy):
                 self._num_seen[op.target_slot] = min(self._num_seen[op.source_slot], op.num_tokens)

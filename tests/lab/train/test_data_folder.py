@@ -8,9 +8,9 @@ import pytest
 from tiny_training import SETTINGS
 
 from lab.train import run
-from smartspec.engine.drafting.head_kinds import is_head
+from lab.train.shards import shard_paths
+from smartspec.engine.drafting.head.kinds import is_head
 from smartspec.texts.files import alone
-from smartspec.texts.shards import shard_paths
 
 
 def test_training_goes_on_without_a_shard_that_was_deleted(target, tmp_path, monkeypatch):

@@ -10,11 +10,12 @@ from transformers import AutoModelForCausalLM
 
 from lab.train import run
 from lab.train.fit import Training
+from lab.train.shards import shard_paths
 from lab.train.signals import read_signals, signals_of, signals_path
-from smartspec.engine.drafting.eagle3 import default_taps
-from smartspec.engine.drafting.head_kinds import is_head
+from smartspec.engine.drafting.head.eagle3 import default_taps
+from smartspec.engine.drafting.head.kinds import is_head
 from smartspec.engine.models.load import load_model
-from smartspec.texts.shards import read_shard, shard_paths
+from smartspec.texts.shards import read_shard
 
 
 @pytest.mark.parametrize("size", [1.0, 3e5])

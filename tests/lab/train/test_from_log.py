@@ -6,11 +6,11 @@ from tiny_training import SETTINGS
 
 from lab.train import run
 from lab.train.from_log import MIN_ANSWER, rows_of, take_answers
+from lab.train.shards import read_rows
 from smartspec.drafters.answer_files import AnswerFiles
 from smartspec.drafters.finished_answers import END, PROMPT_TOKENS
 from smartspec.drafters.tokenizer_digest import quick_digest
 from smartspec.engine.models.load import load_model
-from smartspec.texts.shards import read_rows
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,10 @@ from transformers import AutoTokenizer
 
 from lab.train import run
 from lab.train.origin import check_tokenizer
-from smartspec.engine.drafting.head_kinds import is_head
+from lab.train.shards import shard_paths, write_shard
+from smartspec.engine.drafting.head.kinds import is_head
 from smartspec.engine.models.load import load_model
-from smartspec.texts.shards import TokenRow, shard_paths, tokenizer_digest, tokenizer_of, write_shard
+from smartspec.texts.shards import TokenRow, tokenizer_digest, tokenizer_of
 
 
 def other_tokenizer(target: Path, folder: Path) -> Path:

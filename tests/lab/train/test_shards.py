@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from lab.train.batches import epoch
+from lab.train.shards import read_rows, shard_paths, write_shard
 from lab.train.signals import Signals, read_signals, signals_of, signals_path, write_signals
-from smartspec.texts.shards import TokenRow, read_rows, read_shard, shard_paths, tokenizer_of, write_shard
+from smartspec.texts.shards import TokenRow, read_shard, tokenizer_of
 
 
 def rows(number: int) -> list[TokenRow]:

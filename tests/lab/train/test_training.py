@@ -13,18 +13,20 @@ from safetensors.torch import load_file, save_file
 from tiny_training import curve
 from typer.testing import CliRunner
 
+from lab.heads.write import write_files
 from lab.train import run
 from lab.train.__main__ import app
 from lab.train.batches import epoch, held_out_rows
 from lab.train.fit import TrainingSettings
 from lab.train.generate import GenerationLimits, without_loop
 from lab.train.prompts import chat_format
+from lab.train.shards import read_rows, shard_paths, write_shard
 from lab.train.signals import read_signals, signals_path
-from smartspec.engine.drafting.head_checkpoint import read_head, write_files
-from smartspec.engine.drafting.head_kinds import is_head, load_head
+from smartspec.engine.drafting.head.checkpoint.eagle3 import read_head
+from smartspec.engine.drafting.head.kinds import is_head, load_head
 from smartspec.engine.models.load import load_model
 from smartspec.engine.models.loaded_model import LoadedModel
-from smartspec.texts.shards import TokenRow, read_rows, read_shard, shard_paths, write_shard
+from smartspec.texts.shards import TokenRow, read_shard
 
 SETTINGS = TrainingSettings(num_tokens=20_000, draft_vocab_size=16, learning_rate=5e-2, checkpoint_seconds=1e9)
 
@@ -263,7 +265,7 @@ def test_a_full_disk_costs_nothing_that_was_kept(target, texts, tmp_path, monkey
     with pytest.raises(OSError, match=r"cannot write .*00000\.npz .*No space left.* make room"):
         write_shard(tmp_path / "texts", [row([1, 2, 3], 1)])
     assert not list((tmp_path / "texts" / "tokens").iterdir())
-    monkeypatch.setattr("smartspec.engine.drafting.head_checkpoint.save_file", no_room)
+    monkeypatch.setattr("lab.heads.write.save_file", no_room)
     with pytest.raises(OSError, match=r"cannot write a head to .*No space left.* make room"):
         write_files(tmp_path, {}, {})
     assert not (tmp_path / "config.json").exists()

@@ -21,14 +21,14 @@ class Cache(Protocol):
 
 
 class Runner(Protocol):
-    """What runs passes over slots."""
+    """A runner of passes over slots."""
 
     loaded: LoadedModel
     cache: Cache
 
 
 class LogitsRunner(Runner, Protocol):
-    """And answers with logits."""
+    """A runner whose passes answer with logits."""
 
     def forward(self, segments: list[Segment]) -> torch.Tensor: ...
 

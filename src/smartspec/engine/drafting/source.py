@@ -1,4 +1,4 @@
-"""What a drafter is made from: first its checkpoint is read, then the target runs and what drafts is made."""
+"""The two steps in which a drafter is made: its checkpoint is read; once the target runs, the drafter is made."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,30 +12,25 @@ from smartspec.engine.models.model_runner import ModelRunner
 
 @dataclass(frozen=True)
 class DrafterSource:
-    """name: as in --drafter. model, target: the name of the model that is served, and the model. load_model: another
-    one by its name, with the same dtype, device and quantization. is_rounded: whether heads are rounded to blocks,
-    where our kernel runs them. datastore, memory: what drafters without a model may read. foresees: whether no drafter
-    of the engine draws its tokens, see HeadDrafter. keeps_probs: whether chains keep the distributions of greedy
-    requests, for policies that compare them with the target's."""
+    """All that a drafter may be made from."""
 
-    name: str
-    model: str
-    target: LoadedModel
-    load_model: Callable[[str], LoadedModel]
+    name: str  # as in --drafter
+    model: str  # name of the model that is served
+    target: LoadedModel  # that model
+    load_model: Callable[[str], LoadedModel]  # another by its name, with the same dtype, device and quantization
     num_slots: int
     max_len: int
     max_draft_tokens: int
-    is_rounded: bool = True
-    datastore: Datastore | None = None
-    memory: AnswerMemory | None = None
-    foresees: bool = False
-    keeps_probs: bool = False
+    is_rounded: bool = True  # heads are rounded to blocks, where our kernel runs them
+    datastore: Datastore | None = None  # read by drafters without a model
+    memory: AnswerMemory | None = None  # the same
+    foresees: bool = False  # no drafter of the engine draws its tokens, see HeadDrafter
+    keeps_probs: bool = False  # chains keep the distributions of greedy requests, for policies that compare them
 
 
 @dataclass(frozen=True)
 class PreparedDrafter:
-    """A drafter whose checkpoint has been read. make: what drafts, from the runner of the target, which keeps what the
-    layers named in taps compute."""
+    """A drafter whose checkpoint has been read."""
 
-    make: Callable[[ModelRunner], Drafter]
-    taps: tuple[int, ...] = ()
+    make: Callable[[ModelRunner], Drafter]  # from the runner of the target
+    taps: tuple[int, ...] = ()  # layers of the target that the drafter reads

@@ -105,8 +105,8 @@ class ModelRunner:
         assert self._fused is not None
         end = next(iter(known.values()))[1].num_layers
         hidden: dict[int, list[torch.Tensor]] = {n: [rows.hidden[:num]] for n, (num, rows) in known.items()}
-        begun = {number: num for number, (num, _) in known.items()}
-        left = {number: _after(s, begun.get(number, 0)) for number, s in enumerate(ordered)}
+        num_known = {number: num for number, (num, _) in known.items()}
+        left = {number: _after(s, num_known.get(number, 0)) for number, s in enumerate(ordered)}
         left = {number: segment for number, segment in left.items() if segment.num_tokens}
         if left:
             token_ids, plan = self._plan(list(left.values()))

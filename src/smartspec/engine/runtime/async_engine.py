@@ -44,7 +44,7 @@ SEED_STRIDE = 0x9E3779B97F4A7C15  # odd, so that all choices of a prompt have di
 
 
 class QueueFull(Exception):
-    """As many requests as may run and wait are already there."""
+    """No further request may wait."""
 
 
 class EngineError(Exception):
@@ -61,23 +61,21 @@ class EngineStopped(EngineError):
 
 @dataclass(frozen=True)
 class TextModel:
-    """What the engine runs, as far as texts and requests go. tokenizer: a transformers tokenizer backed by the
-    tokenizers library. max_model_len: most tokens of one request."""
+    """The model of an engine, as far as texts and requests go."""
 
-    tokenizer: Any
+    tokenizer: Any  # a transformers tokenizer backed by the tokenizers library
     eos_token_ids: frozenset[int]
     vocab_size: int
-    max_model_len: int
+    max_model_len: int  # most tokens of one request
 
 
 @dataclass(frozen=True)
 class Admission:
-    """How many requests may be in the engine: max_batch run at once, the others wait. None: a client's may take the
-    whole queue."""
+    """Limits of the requests in an engine."""
 
-    max_batch: int
-    max_queue: int
-    max_queue_per_client: int | None = None
+    max_batch: int  # run at once
+    max_queue: int  # wait
+    max_queue_per_client: int | None = None  # wait of one client; None for the whole queue
 
     @property
     def max_requests(self) -> int:
@@ -153,7 +151,7 @@ class AsyncEngine:
 
     @property
     def alive(self) -> bool:
-        """Whether requests are being worked on."""
+        """True while requests are being worked on."""
         return self._ended is not None and not self._ended.done()
 
     def start(self) -> None:
@@ -214,7 +212,7 @@ class AsyncEngine:
                 self._commands.put(partial(self._abort, list(unfinished.values())))
 
     async def call(self, function: Callable[[], object]) -> object:
-        """What function returns, run in the engine thread between two steps. Raises EngineError once it was stopped."""
+        """The result of function, run in the engine thread between two steps. EngineError once it was stopped."""
         self._check_alive()
         future = self._loop.create_future()
 

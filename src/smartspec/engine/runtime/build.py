@@ -1,4 +1,4 @@
-"""From a configuration to a running core: models, KV memory, drafters, cost model, controller."""
+"""A running core from a configuration: models, KV memory, drafters, cost model, controller."""
 
 import logging
 from collections.abc import Callable
@@ -22,12 +22,11 @@ from smartspec.drafters.datastore import Datastore
 from smartspec.drafters.drafter_names import READERS
 from smartspec.drafters.ngram_tree import NgramTreeDrafter
 from smartspec.drafters.tokenizer_digest import quick_digest
-from smartspec.engine.drafting.exit_names import expand_exits
-from smartspec.engine.drafting.head_kinds import HEADS
-from smartspec.engine.drafting.shipped_datastore import datastore_folder
-from smartspec.engine.drafting.shipped_files import missing_files
+from smartspec.engine.drafting.head.drafter import HeadDrafter
+from smartspec.engine.drafting.shipped.datastore import datastore_folder
+from smartspec.engine.drafting.shipped.files import missing_files
 from smartspec.engine.drafting.source import DrafterSource, PreparedDrafter
-from smartspec.engine.drafting.with_ngrams import WithNgrams
+from smartspec.engine.drafting.trees.with_ngrams import WithNgrams
 from smartspec.engine.kernels.cpu import native, quantized_linear
 from smartspec.engine.models.chat_templates import choose_template
 from smartspec.engine.models.checkpoint import claimed_positions, locate
@@ -57,17 +56,16 @@ DEFAULT_TOKENS_PER_REQUEST = 1024
 
 @dataclass(frozen=True)
 class Engine:
-    """A core that is ready to step, and what a host needs to talk to it. kernels: see kernel_report, of the target.
-    check_profile: to be called after the first steps, see profile.note_drift. measure_again: to be called in the engine
-    thread when there has been no request for a while, for a profile that could be better; its argument says whether
-    a request waits."""
+    """A core that is ready to step, and all that a host needs to talk to it."""
 
     core: EngineCore
     loaded: LoadedModel
     config: EngineConfig
     max_model_len: int
-    kernels: dict[str, str]
-    check_profile: Callable[[], None] = lambda: None
+    kernels: dict[str, str]  # of the target, see kernel_report
+    check_profile: Callable[[], None] = lambda: None  # to be called after the first steps, see profile.note_drift
+    # To be called in the engine thread when there has been no request for a while, for a profile that could be better;
+    # its argument says whether a request waits.
     measure_again: Callable[[Callable[[], bool]], None] = lambda interrupted: None
     decision_log: DecisionLog | None = None
     memory: AnswerMemory = field(default_factory=AnswerMemory)
@@ -135,8 +133,7 @@ def with_ngrams(drafters: tuple[Drafter, ...]) -> tuple[Drafter, ...]:
     ngrams = next((drafter for drafter in drafters if isinstance(drafter, NgramTreeDrafter)), None)
     if ngrams is None:
         return drafters
-    heads = tuple([kind.drafter for kind in HEADS.values()])
-    return tuple(WithNgrams(each, ngrams) if isinstance(each, heads) else each for each in drafters)
+    return tuple(WithNgrams(each, ngrams) if isinstance(each, HeadDrafter) else each for each in drafters)
 
 
 def _log_header(controller: Controller, config: EngineConfig) -> LogHeader:
@@ -151,14 +148,13 @@ def _log_header(controller: Controller, config: EngineConfig) -> LogHeader:
 
 @dataclass(frozen=True)
 class Models:
-    """The target with its KV memory and the drafters, in the order of their names. kv_tokens: what may be in use.
-    datastore, memory: what drafters without a model read."""
+    """The target with its KV memory, and the drafters."""
 
     target: ModelRunner
-    drafters: tuple[Drafter, ...]
-    kv_tokens: int
-    datastore: Datastore | None
-    memory: AnswerMemory
+    drafters: tuple[Drafter, ...]  # in the order of their names
+    kv_tokens: int  # most that may be in use
+    datastore: Datastore | None  # read by drafters without a model
+    memory: AnswerMemory  # the same
 
     @property
     def profiled(self) -> tuple[ProfiledDrafter, ...]:
@@ -204,7 +200,7 @@ def load_models(config: EngineConfig, report: Callable[[str], None] = lambda tex
     }
     prepared = {
         name: prepare_drafter(DrafterSource(name, config.model, loaded, load, **limits, **options))
-        for name in expand_exits(config.active_drafters, loaded.num_layers)
+        for name in config.active_drafters
     }
     target = ModelRunner(loaded, **limits, taps=_common_taps(prepared))
     drafters = tuple([each.make(target) for each in prepared.values()])
@@ -232,7 +228,7 @@ def _read_texts(config: EngineConfig, loaded: LoadedModel, datastore: Datastore 
 
 
 def _check_before_loading(config: EngineConfig) -> None:
-    """What is wrong with names and lengths is said before anything takes time."""
+    """Say what is wrong with names and lengths before anything takes time."""
     kinds = {name: kind_of_drafter(name, config.model) for name in config.active_drafters}
     for name in (config.model, *(name for name, kind in kinds.items() if kind == "model")):
         locate(name)

@@ -1,14 +1,13 @@
-"""What an engine is built from; every default is meant to be right for most people."""
+"""The configuration of an engine; every default is meant to be right for most people."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
 from smartspec.control.policy_names import parse_policy
 from smartspec.drafters.drafter_names import READERS, is_model_free
-from smartspec.engine.drafting.exit_names import is_exit
-from smartspec.engine.drafting.self_names import is_self_draft
-from smartspec.engine.drafting.shipped_datastore import NONE, datastore_folder
-from smartspec.engine.drafting.shipped_head import SHIPPED, has_shipped_head
+from smartspec.engine.drafting.self_draft.names import is_self_draft
+from smartspec.engine.drafting.shipped.datastore import NONE, datastore_folder
+from smartspec.engine.drafting.shipped.head import SHIPPED, has_shipped_head
 
 BLOCK_SIZE = 16
 DIVERGENCE = "divergence"  # of Outcome.extras
@@ -16,45 +15,33 @@ DIVERGENCE = "divergence"  # of Outcome.extras
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """model: a name, see engine.models.load. drafters: names, of drafter_names.MODEL_FREE_DRAFTERS, module:Class, of
-    heads or of models, self:WINDOW, or exit:LAYER; None for the default ones.
+    """All that an engine is built from. Raises ValueError naming the option and the value."""
 
-    chat_template: name of one of the model's, or a file; None for its default.
-
-    policy: a name, see control.policy_names; "off" is plain decoding, for which no drafter is made.
-
-    max_model_len: most tokens of one request, None for the model's own limit. kv_tokens: KV memory in tokens over all
-    requests, None for max_batch requests of 1024 tokens. max_batched_tokens: ordinary tokens fed per step.
-    max_draft_tokens: K, the longest draft. max_queue: requests that may wait; max_queue_per_client: of
-    one client, None for half of them. datastore: folder of what READERS draft from, None for the one that comes with
-    the model, "none" for none. datastore_memory: folder where finished answers are kept, which they draft from, too;
-    None for nowhere. decision_log: file for decision records,
-    None for none. forced_acceptance: chance of every draft token to be accepted, whatever the target says, so that
-    text is invalid; None for verification by the target. strict: failures of the controller, and input to it that
-    cannot be true, raise (for tests); otherwise they are counted and the engine serves on.
-
-    Raises ValueError naming the option and the value.
-    """
-
-    model: str = "smollm2-135m-instruct"
-    chat_template: str | None = None
+    model: str = "smollm2-135m-instruct"  # a name, see engine.models.load
+    chat_template: str | None = None  # name of one of the model's, or a file; None for its default
+    # Names: of drafter_names.MODEL_FREE_DRAFTERS, module:Class, of heads or of models, or self:WINDOW. None for the
+    # default ones.
     drafters: tuple[str, ...] | None = None
-    policy: str = "goodput"
+    policy: str = "goodput"  # a name, see control.policy_names; "off" is plain decoding, for which no drafter is made
     dtype: str = "auto"
     device: str = "auto"
     quantization: str = "auto"
     activations: str = "auto"
     max_batch: int = 32
-    max_model_len: int | None = None
-    kv_tokens: int | None = None
-    max_batched_tokens: int = 512
-    max_draft_tokens: int = 10
-    max_queue: int = 1024
-    max_queue_per_client: int | None = None
-    datastore: str | None = None
-    datastore_memory: Path | None = None
-    decision_log: Path | None = None
+    max_model_len: int | None = None  # most tokens of one request, None for the model's own limit
+    kv_tokens: int | None = None  # KV memory in tokens of all requests, None for max_batch requests of 1024 tokens
+    max_batched_tokens: int = 512  # ordinary tokens fed per step
+    max_draft_tokens: int = 10  # K, the longest draft
+    max_queue: int = 1024  # requests that may wait
+    max_queue_per_client: int | None = None  # of one client, None for half of them
+    datastore: str | None = None  # folder that READERS draft from, None for the model's own, "none" for none
+    datastore_memory: Path | None = None  # folder that keeps finished answers, which they draft from, too
+    decision_log: Path | None = None  # file for decision records
+    # Chance of every draft token to be accepted, whatever the target says, so that text is invalid; None for
+    # verification by the target.
     forced_acceptance: float | None = None
+    # Failures of the controller, and input to it that cannot be true, raise (for tests); otherwise they are counted and
+    # the engine serves on.
     strict: bool = False
 
     def __post_init__(self):
@@ -70,7 +57,7 @@ class EngineConfig:
                 f"max_batched_tokens ({self.max_batched_tokens}) must be at least max_batch ({self.max_batch})"
             )
         for name in self.drafters or ():
-            if not is_self_draft(name) and not is_exit(name):
+            if not is_self_draft(name):
                 is_model_free(name)  # raises where a class of one's own cannot be had
         if unknown := [need for need in self._needs if need != DIVERGENCE]:
             raise ValueError(
@@ -106,7 +93,7 @@ class EngineConfig:
 
     @property
     def measures_divergence(self) -> bool:
-        """Whether the policy wants to know how far drafts are from the target's distributions, which takes time."""
+        """True where the policy wants to know how far drafts are from the target's distributions, which takes time."""
         return DIVERGENCE in self._needs
 
     @property
@@ -118,11 +105,6 @@ class EngineConfig:
     def queue_per_client(self) -> int:
         """max_queue_per_client, with its default."""
         return self.max_queue_per_client or max(1, self.max_queue // 2)
-
-    @property
-    def draft_models(self) -> tuple[str, ...]:
-        """Those with passes: models, trained heads, classes of one's own that draft with a model."""
-        return tuple(name for name in self.active_drafters if not is_model_free(name))
 
 
 def parse_drafters(text: str) -> tuple[str, ...]:

@@ -1,18 +1,16 @@
-"""From the name of a drafter to what drafts. A new kind is a file of its own and a line in DRAFTERS; a drafter without
-a model is a line in drafters/drafter_names.py, a kind of trained head one in drafting/head_kinds.py."""
+"""Drafters by name. A new kind is a file of its own and a line in DRAFTERS; a drafter without
+a model is a line in drafters/drafter_names.py, a kind of trained head one in drafting/head/kinds.py."""
 
 from collections.abc import Callable
 
 from smartspec.control.own_class import is_own_class, make_own
 from smartspec.core.drafter import Drafter
 from smartspec.drafters.drafter_names import check_own, is_model_free, model_free_drafter, own_drafter
-from smartspec.engine.drafting.draft_model import DraftModel
-from smartspec.engine.drafting.exit_drafter import ExitDrafter
-from smartspec.engine.drafting.exit_names import check_exit, exit_layer, is_exit
-from smartspec.engine.drafting.head_kinds import is_head, prepare_head
-from smartspec.engine.drafting.self_drafter import SelfDrafter
-from smartspec.engine.drafting.self_names import check_window, is_self_draft, self_window
-from smartspec.engine.drafting.shipped_head import head_folder
+from smartspec.engine.drafting.head.kinds import is_head, prepare_head
+from smartspec.engine.drafting.model.drafter import DraftModel
+from smartspec.engine.drafting.self_draft.drafter import SelfDrafter
+from smartspec.engine.drafting.self_draft.names import check_window, is_self_draft, self_window
+from smartspec.engine.drafting.shipped.head import head_folder
 from smartspec.engine.drafting.source import DrafterSource, PreparedDrafter
 from smartspec.engine.models.loaded_model import LoadedModel
 from smartspec.engine.models.model_runner import ModelRunner
@@ -23,8 +21,6 @@ def kind_of_drafter(name: str, model: str) -> str:
     or where no head comes with the model."""
     if is_self_draft(name):
         return "self"
-    if is_exit(name):
-        return "exit"
     if is_model_free(name):
         return "model-free"
     if is_own_class(name):
@@ -33,7 +29,7 @@ def kind_of_drafter(name: str, model: str) -> str:
 
 
 def may_draw(name: str, model: str) -> bool:
-    """Whether that drafter may draw its tokens, so that the rule of verification for drawn tokens decides (see
+    """True where that drafter may draw its tokens, so that the rule of verification for drawn tokens decides (see
     engine.sampling.verification). Those of a model-free drafter and of a head are always point masses."""
     return kind_of_drafter(name, model) not in ("model-free", "head")
 
@@ -73,12 +69,6 @@ def prepare_self(source: DrafterSource) -> PreparedDrafter:
     return PreparedDrafter(lambda target: SelfDrafter(target, window, source.name, **options))
 
 
-def prepare_exit(source: DrafterSource) -> PreparedDrafter:
-    """The target's first layers. ValueError where it has no layer above them."""
-    check_exit(source.name, source.target.num_layers)
-    return PreparedDrafter(lambda target: ExitDrafter(target, exit_layer(source.name), source.name))
-
-
 def prepare_draft_model(source: DrafterSource) -> PreparedDrafter:
     """Another model of the same vocabulary. ValueError where it is of another one, or too short."""
     draft = source.target if source.name == source.model else source.load_model(source.name)
@@ -101,7 +91,6 @@ DRAFTERS: dict[str, Callable[[DrafterSource], PreparedDrafter]] = {
     "head": prepare_trained_head,
     "model": prepare_draft_model,
     "self": prepare_self,
-    "exit": prepare_exit,
     "module:Class": prepare_own,
 }
 

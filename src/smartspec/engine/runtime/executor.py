@@ -122,7 +122,7 @@ class LiveExecutor:
         return StepResult(decoding, prefill, seconds, free_tests=free_tests, prompt_logprobs=scores, extras=extras)
 
     def _extras(self, logits: torch.Tensor, batch: Batch, drafts: tuple[Draft, ...]) -> dict[str, np.ndarray]:
-        """What only some policies look at, see Outcome. logits: of the decoding requests first."""
+        """Measurements that only some policies read, see Outcome. logits: of the decoding requests first."""
         if not self._measures_divergence or not any(drafts):
             return {}
         return {"divergence": divergences(logits, batch.decoding, drafts)}
@@ -193,7 +193,7 @@ class LiveExecutor:
 
 
 def _as_far_as_computed(verification: Verification, num_fed: int) -> Verification:
-    """Of a pass that was fed so many draft tokens: those that were accepted, and one token after them."""
+    """The accepted tokens of a pass that was fed so many draft tokens, and one token after them."""
     num = min(verification.num_accepted, num_fed)
     emitted = verification.emitted_token_ids[: num + 1]
     logprobs = verification.logprobs and verification.logprobs[: num + 1]
@@ -231,7 +231,7 @@ def _prefill_segment(request: Request, num_tokens: int) -> Segment:
 def _score_prompts(
     logits: torch.Tensor, batch: Batch, segments: list[Segment]
 ) -> tuple[torch.Tensor, tuple[list[TokenLogprobs], ...]]:
-    """What the logits say of prompts' tokens, by request in prefill; and the logits that are left: of the decoding
+    """Logprobs of prompts' tokens, by request in prefill; and the logits that are left: of the decoding
     requests, and the last row of each prompt that ends. segments: of the prompts."""
     row = len(logits) - sum(segment.num_logits for segment in segments)
     kept, found = [logits[:row]], []

@@ -1,4 +1,4 @@
-"""As many threads as there are cores that other processes leave free.
+"""The number of threads: as many as there are cores that other processes leave free.
 
 The threads of a pass meet several times in every layer. One whose core another process has keeps all others waiting,
 for a time slice of the scheduler instead of microseconds: beside one busy process, two threads on two cores are slower
@@ -27,7 +27,7 @@ class Usage:
 
 
 def usage() -> Usage:
-    """What the system has counted until now. Time that a hypervisor gave to other machines is not
+    """Usage as the system has counted it until now. Time that a hypervisor gave to other machines is not
     counted."""
     cores = os.sched_getaffinity(0)
     times = psutil.cpu_times(percpu=True)
@@ -57,7 +57,7 @@ class FreeCores:
             self._use(self._wanted((self._last.others - last.others) / window))
 
     def use_all(self) -> None:
-        """As many threads as at first, such as to measure what passes take on them."""
+        """Compute on as many threads as at first, such as to measure what passes take on them."""
         self._last = None
         self._use(self._most)
 

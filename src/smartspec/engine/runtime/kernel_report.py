@@ -1,4 +1,4 @@
-"""Which kernels a loaded model runs on, and why, in words for the log of a start and for `/v1/speculation`."""
+"""The kernels that a loaded model runs on, and why, in words for the log of a start and for `/v1/speculation`."""
 
 from smartspec.engine.kernels.cpu import (
     decoder_layer,
@@ -17,8 +17,8 @@ NO_FORM = "no layer of this model has a form for ours"
 
 
 def kernel_report(loaded: LoadedModel) -> dict[str, str]:
-    """Of attention, elementwise, linear and layer (whole ones): "compiled with gcc 12.2.0 for AVX-512", or "torch's,
-    because ...", each."""
+    """The kernel of each kind of operation, attention, elementwise, linear and layer (whole ones): "compiled with gcc
+    12.2.0 for AVX-512", or "torch's, because ..."."""
     head_dim, group_size = loaded.head_dim, loaded.num_heads // loaded.num_kv_heads
     modules = list(loaded.model.modules())
     types = ", ".join(sorted(kind.name for kind in block_types(loaded.model)))
@@ -39,7 +39,7 @@ def kernel_report(loaded: LoadedModel) -> dict[str, str]:
 
 
 def _inputs(loaded: LoadedModel, types: str) -> str:
-    """What linears read where that is not said by the dtype of their weights."""
+    """The inputs of linears, where the dtype of their weights does not say them."""
     if loaded.activations == "int8":
         return f", inputs rounded to 8 bits ({quantized_linear.int8_instructions() or 'slow: no instruction for them'})"
     if loaded.activations == "bfloat16":

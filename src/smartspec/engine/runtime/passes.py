@@ -25,7 +25,7 @@ MAX_POINT_SECONDS = 0.4  # spent on one size, once it has been repeated
 
 
 class Timed(Protocol):
-    """What has passes that can be timed: a drafter with passes, or the target."""
+    """A drafter with passes, or the target: its passes can be timed."""
 
     def profile_pass(self, num_rows: int, num_new: int, context: int) -> Callable[[], object]: ...
 

@@ -60,7 +60,7 @@ def profiled_latency(
 
 
 def could_be_better(target: ModelRunner, drafters: tuple[ProfiledDrafter, ...], max_batch: int) -> bool:
-    """Whether their profile is of a busy machine, which is idle now."""
+    """True where their profile is of a busy machine, which is idle now."""
     key = profile_key(target, drafters, max_batch)
     try:
         _load(cache_path(key), key)
@@ -141,7 +141,7 @@ def profile_key(target: ModelRunner, drafters: tuple[ProfiledDrafter, ...], max_
 
 
 def cache_path(key: dict) -> Path:
-    """Where the profile of this key is kept."""
+    """The file that keeps the profile of this key."""
     digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]
     return cache_folder() / "profiles" / f"{digest}.json"
 
@@ -172,7 +172,7 @@ def _write(path: Path, data: dict) -> None:
 
 
 def _why_another_does_not_fit(folder: Path, key: dict) -> str | None:
-    """What is different about the newest profile there is of the same models, if any."""
+    """A sentence on what is different about the newest profile of the same models, if there is one."""
     for path in sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True):
         try:
             other = json.loads(path.read_text())["key"]

@@ -6,7 +6,7 @@ right where a chain's token would be (acceptance). A later child is right in a s
 before it are wrong. Confidence follows the same rule, from that of the chain's token. So the nodes of one depth differ
 by rank alone; a real head is surer after some nodes than after others.
 
-Trees grow as heads make them in the engine (engine.drafting.tree_expansion; EAGLE-2, arXiv 2406.16858): the likeliest
+Trees grow as heads make them in the engine (engine.drafting.trees.expansion; EAGLE-2, arXiv 2406.16858): the likeliest
 nodes of a level are fed to the next pass, and the likeliest of all are the draft.
 """
 
