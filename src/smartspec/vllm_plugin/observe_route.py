@@ -31,6 +31,6 @@ def _ngram(machine: Machine) -> str:
     if machine.problem is None:
         return "ngram_gpu"
     raise ValueError(
-        f"{machine.problem}: n-gram drafts would make vLLM slower than no speculation on this GPU. Name a head, a draft "
-        "model or another drafter of vLLM's (--spec-method, --spec-model or --speculative-config)"
+        f"{machine.problem}: n-gram drafts would make vLLM slower than no speculation on this GPU. Name a head, a "
+        "draft model or another drafter of vLLM's (--spec-method, --spec-model or --speculative-config)"
     )
