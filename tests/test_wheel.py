@@ -85,3 +85,11 @@ def test_the_commands_are_listed(words, status, environment, tmp_path):
 def test_numpy_is_all_there_is(environment, tmp_path):
     program = "from importlib.metadata import distributions; print(*sorted({d.name for d in distributions()}))"
     assert run(environment, tmp_path, "python", "-c", program).stdout.split() == ["numpy", "smartspec"]
+
+
+def test_an_environment_is_made_anew_when_a_package_in_it_changes():
+    rules = [rule for rule in (ROOT / "Makefile").read_text().split("\n\n") if "-e ./models" in rule]
+    assert len(rules) == 2
+    for rule in rules:
+        target, _, needs = rule.partition("\n")[0].partition(": ")
+        assert needs.split() == ["pyproject.toml", "models/pyproject.toml"], target
