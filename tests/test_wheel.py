@@ -30,7 +30,8 @@ def environment(tmp_path_factory):
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], check=True, timeout=120)
     (packages,) = (folder / "venv" / "lib").glob("python3*/site-packages")
     install = [sys.executable, "-m", "pip", "--python", str(folder / "venv" / "bin" / "python"), "install", "-q"]
-    subprocess.run([*install, "--no-deps", "--no-index", str(wheel)], check=True, timeout=120)
+    own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # where pip may find a smartspec
+    subprocess.run([*install, "--no-deps", "--no-index", str(wheel)], check=True, env=own, timeout=120)
     for part in Path(numpy.__file__).parents[1].glob("numpy*"):
         (packages / part.name).symlink_to(part)
     from test_check import make_tree
@@ -74,6 +75,21 @@ def test_check_and_ab(environment, tmp_path):
     assert result.returncode == 2 and "does not answer" in result.stderr and result.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize(("words", "status"), [((), 2), (("--help",), 0), (("of",), 2)])
+def test_the_commands_are_listed(words, status, environment, tmp_path):
+    result = run(environment, tmp_path, "smartspec", "vllm", *words)
+    assert (result.returncode, result.stderr) == (status, "")
+    assert {"serve", "observed", "ab", "off", "on", "check"} <= {line.split()[0] for line in result.stdout.splitlines()}
+
+
 def test_numpy_is_all_there_is(environment, tmp_path):
     program = "from importlib.metadata import distributions; print(*sorted({d.name for d in distributions()}))"
     assert run(environment, tmp_path, "python", "-c", program).stdout.split() == ["numpy", "smartspec"]
+
+
+def test_an_environment_is_made_anew_when_a_package_in_it_changes():
+    rules = [rule for rule in (ROOT / "Makefile").read_text().split("\n\n") if "-e ./models" in rule]
+    assert len(rules) == 2
+    for rule in rules:
+        target, _, needs = rule.partition("\n")[0].partition(": ")
+        assert needs.split() == ["pyproject.toml", "models/pyproject.toml"], target

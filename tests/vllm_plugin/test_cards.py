@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -96,12 +97,21 @@ def test_observe_leaves_drafts_to_vllm():
         assert theirs["speculation"] == json.loads(given)
         assert theirs["additional"] == {"smartspec": {"policy": "observe"}}
         alone = added(made("MODEL", "--observe", machine=machine))["speculation"]
-        assert alone == {"num_speculative_tokens": 5} | LOOKUP | {"method": alone["method"]}
-        assert alone["method"].startswith("ngram")
+        assert alone == {"num_speculative_tokens": 5, "method": "ngram" if machine is CPU else "ngram_gpu"} | LOOKUP
         head = added(made("MODEL", "--observe", "--spec-method", "eagle3", "--spec-model", "H", machine=machine))
         assert head["speculation"] == {"method": "eagle3", "model": "H", "num_speculative_tokens": 5}
     by_environment = added(made("MODEL", environment={"SMARTSPEC_POLICY": "observe"}, machine=CPU))
     assert by_environment["speculation"]["method"] == "ngram"
+
+
+def test_what_is_observed_on_a_gpu_fits_what_decides_there():
+    """By default both draft by the same method, or a card would be of no use to the next start."""
+    methods = {added(made("MODEL", *words, machine=GPU))["speculation"]["method"] for words in ([], ["--observe"])}
+    assert methods == {"ngram_gpu"}
+    with pytest.raises(ValueError, match="switches vLLM's V2 runner off: n-gram drafts would make vLLM slower"):
+        made("MODEL", "--observe", machine=replace(GPU, may_use_v2=False))
+    named = made("MODEL", "--observe", "--spec-method", "ngram", machine=replace(GPU, may_use_v2=False))
+    assert added(named)["speculation"] == {"method": "ngram", "num_speculative_tokens": 5} | LOOKUP
 
 
 @pytest.mark.parametrize(

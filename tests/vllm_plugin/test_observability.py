@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 from prometheus_client import REGISTRY, generate_latest
 from test_scheduling import CASES, run
-from toy_engine import ToyEngine, make_config
+from toy_engine import ToyEngine, assert_texts_are_right, make_config
 
 from smartspec.sim.replay.policy_replay import replay
 from smartspec.sim.replay.recorded_log import RecordedLog
@@ -83,6 +83,25 @@ def test_metrics_that_cannot_be_written_change_no_decision(tmp_path, clean_regis
     engine.run()
     verified = sum(map(sum, engine.verified_lengths))
     assert clean_registry.get_sample_value("smartspec_verified_tokens_total", {"engine": "0"}) == verified
+
+
+@pytest.mark.parametrize("policy", ["fixed:3", "observe"])
+def test_a_cache_folder_that_cannot_be_made_stops_no_server(tmp_path, clean_registry, caplog, policy):
+    """As on a full or read-only disk, from the start on."""
+    (tmp_path / "cache").write_text("a file, not a folder")
+    config = make_config(tmp_path, settings={"policy": policy})
+    StatLogger(front_end(config, SCHEDULER), [0])
+    engine = ToyEngine(Scheduler(config))
+    engine.add(0, 20, 150)
+    engine.run()
+    assert_texts_are_right(engine)
+    assert engine.scheduler.rest.steps == 0 and engine.scheduler.speculation is not None
+    said = [message for message in caplog.messages if "metrics cannot be written" in message and ".prom" in message]
+    assert len(said) == 1 and str(tmp_path / "cache") in said[0]
+    (tmp_path / "cache").unlink()
+    engine.add(1, 20, 150)
+    engine.run()
+    assert clean_registry.get_sample_value("smartspec_steps_total", {"engine": "0"}) > 0
 
 
 def test_what_engines_left_a_week_ago_is_removed(tmp_path):

@@ -14,7 +14,7 @@ from vllm.schedulers import AsyncScheduler, Scheduler
 from smartspec import vllm_plugin
 from smartspec.observation.files import newest_observation, read_observation
 from smartspec.observation.records import COLUMN
-from smartspec.vllm_plugin import observing
+from smartspec.vllm_plugin import observing, switch
 from smartspec.vllm_plugin.metrics_text import observations_of
 from smartspec.vllm_plugin.observed import main, tell
 from smartspec.vllm_plugin.observed_metrics import EXPECTED, ObservedFiles
@@ -80,6 +80,51 @@ def test_it_is_written_while_vllm_serves(tmp_path, monkeypatch):
     engine.scheduler.speculation.file.wait()
     (path,) = (tmp_path / "cache/vllm/observed").iterdir()
     assert 0 < read_observation(path).num_steps <= len(engine.draft_lengths)
+
+
+@pytest.mark.parametrize("table", [None, [4] * 9])
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("method", ["ngram", "draft_model"])
+def test_an_operator_switches_drafts_off_there_too(tmp_path, method, is_async, table):
+    """Nothing is observed meanwhile, and what was before stays. Afterwards vLLM's own lengths are used as before."""
+    engine = ToyEngine(
+        vllm_plugin.Scheduler(
+            make_config(tmp_path, method=method, is_async=is_async, settings=OBSERVE | {"guard": 1.5})
+        )
+    )
+    engine.scheduler.dynamic_sd_lookup = engine.scheduler.on_off._lookup = table
+    engine.add(0, prompt_tokens=20, max_tokens=100)
+    engine.run()
+    before = len(engine.verified_lengths)
+    switch.main(["off", "--cache", str(tmp_path / "cache")])
+    engine.now += 1.0
+    engine.add(1, prompt_tokens=20, max_tokens=400)
+    engine.run()
+    assert not any(map(any, engine.verified_lengths[before:])) and len(engine.verified_lengths) > before + 300
+    found = engine.scheduler.speculation.observation
+    assert found.num_steps == 1 + sum(map(bool, engine.num_decoding[:before])) and found.arrivals.requests == 1
+    assert newest_observation(tmp_path / "cache")[1].num_steps == found.num_steps
+    seconds, steps = found.arrivals.seconds, len(engine.verified_lengths)
+    switch.main(["on", "--cache", str(tmp_path / "cache")])
+    engine.now += 1.0
+    engine.add(2, prompt_tokens=20, max_tokens=100)
+    engine.run()
+    assert any(map(any, engine.verified_lengths[steps:])) and set(engine.draft_lengths[steps:]) == {4}
+    assert engine.scheduler.dynamic_sd_lookup is table
+    assert found.arrivals.requests == 2 and found.arrivals.seconds < seconds + 3.0 < engine.now
+    assert set(engine.scheduler.speculation._classes) == {"2"}  # vLLM says in the next step that it has ended
+    assert_texts_are_right(engine)
+
+
+def test_what_cannot_be_switched_off_is_observed(tmp_path, monkeypatch, caplog):
+    def broken(*arguments):
+        raise AttributeError("another version of vLLM")
+
+    monkeypatch.setattr("smartspec.vllm_plugin.build_on_off.OnOff", broken)
+    engine = run(make_config(tmp_path, settings=OBSERVE), num_requests=2)
+    assert observed(tmp_path, engine).num_steps > 0
+    assert_texts_are_right(engine)
+    assert sum("cannot be switched off" in message for message in caplog.messages) == 1
 
 
 def test_two_servers_on_one_folder_keep_both(tmp_path):

@@ -18,6 +18,12 @@ def test_configuration_goes_before_environment():
     assert Settings.read({}, {}) == Settings()
 
 
+def test_the_home_of_a_path_is_found_where_no_shell_does_it(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    settings = Settings.read({"smartspec": {"card": "~/card.json"}}, {"SMARTSPEC_CACHE": "~/cache"})
+    assert (settings.card, settings.cache) == (Path("/home/me/card.json"), Path("/home/me/cache"))
+
+
 @pytest.mark.parametrize(
     ("section", "named"),
     [

@@ -11,6 +11,7 @@ METHODS = {
     "ngram": (NGRAM, {}),
     "drafts in the scheduler": (IN_SCHEDULER, EXECUTOR),
     "draft model": (None, {}),
+    "ngram, observed": (NGRAM, {"settings": {"policy": "observe"}}),
     "draft model, asynchronous": (None, {}),
 }
 

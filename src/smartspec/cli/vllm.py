@@ -3,6 +3,7 @@ not installed, with numpy alone; `python -m smartspec.vllm_plugin.serve`, `... .
 
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 
 PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
@@ -26,9 +27,20 @@ def vllm_app():
 
 
 def run_without_typer(arguments: list[str]) -> None:
-    """`smartspec vllm ...` by its arguments, after which the process ends; nothing where there is no such command."""
-    if len(arguments) > 1 and arguments[0] == "vllm" and arguments[1] in COMMANDS:
+    """`smartspec vllm ...` by its arguments, after which the process ends; nothing where there is no such command and
+    typer can say so."""
+    if arguments[:1] != ["vllm"]:
+        return
+    if len(arguments) > 1 and arguments[1] in COMMANDS:
         sys.exit(COMMANDS[arguments[1]](arguments[2:]))
+    if find_spec("typer") is None:
+        print("usage: smartspec vllm COMMAND ...; each has a --help", *map(_line, COMMANDS), sep="\n")
+        sys.exit(0 if arguments[1:] == ["--help"] else 2)
+
+
+def _line(name: str) -> str:
+    text = " ".join((COMMANDS[name].__doc__ or "").split())
+    return f"  {name:8}  {text}"
 
 
 def serve(arguments: list[str]) -> int:

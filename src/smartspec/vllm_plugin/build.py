@@ -37,8 +37,8 @@ logger = logging.getLogger("vllm.smartspec")  # below vLLM's own, whose handlers
 
 
 def make_speculation(scheduler, settings: Settings) -> Speculation:
-    """Everything around one scheduler: drafter, cost model, controller, log, metrics. ValueError on a wrong setting,
-    OSError where a file cannot be written."""
+    """Everything around one scheduler: drafter, cost model, controller, log, metrics. ValueError on a wrong setting.
+    A cache folder that cannot be written costs what is kept there."""
     config = scheduler.vllm_config
     engine_index = config.parallel_config.data_parallel_index
     method = config.speculative_config.method

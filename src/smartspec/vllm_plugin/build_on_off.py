@@ -11,7 +11,7 @@ from smartspec.vllm_plugin.compatibility import runs_in_lockstep
 from smartspec.vllm_plugin.cost_file import setup_key
 from smartspec.vllm_plugin.on_off import Act, OnOff, make_guard
 from smartspec.vllm_plugin.on_off_metrics import OnOffMetrics, on_off_path
-from smartspec.vllm_plugin.settings import Settings
+from smartspec.vllm_plugin.settings import OBSERVE, Settings
 from smartspec.vllm_plugin.setup import device_name
 from smartspec.vllm_plugin.speculation import MODEL_FREE
 from smartspec.vllm_plugin.switch import Switch, switch_path
@@ -21,11 +21,11 @@ logger = logging.getLogger("vllm.smartspec")
 
 
 def make_on_off(scheduler, settings: Settings, leave: Callable[[bool], None]) -> OnOff:
-    """For one scheduler of vLLM, whose draft lengths are ours. leave: see OnOff."""
+    """For one scheduler of vLLM. Where it only observes, an operator alone switches it off. leave: see OnOff."""
     config = scheduler.vllm_config
     engine_index = config.parallel_config.data_parallel_index
     metrics = OnOffMetrics(on_off_path(settings.cache, config.instance_id, engine_index), engine_index)
-    least_ratio = settings.guard
+    least_ratio = settings.guard if settings.policy != OBSERVE else 0.0
     if least_ratio is None:  # a length that a person chose is not overruled
         least_ratio = LEAST_RATIO if settings.policy == AUTOMATIC else 0.0
     guard = make_guard(least_ratio, metrics) if least_ratio else None

@@ -17,7 +17,7 @@ def read_card(path: Path | None, setup: dict) -> Card | None:
     if path is None:
         return None
     try:
-        card = Card.read(path.expanduser())
+        card = Card.read(path)
         problem = card.problem(setup)
     except ValueError as error:
         card, problem = None, str(error)

@@ -8,7 +8,7 @@ from smartspec.observation.records import Observation
 from smartspec.vllm_plugin.compatibility import is_adaptive
 from smartspec.vllm_plugin.metrics import Metrics, metrics_path
 from smartspec.vllm_plugin.observed import tell
-from smartspec.vllm_plugin.observing import Finished, ObservationFile, Observer
+from smartspec.vllm_plugin.observing import ObservationFile, Observer
 from smartspec.vllm_plugin.settings import Settings
 from smartspec.vllm_plugin.setup import setup_of
 
@@ -28,7 +28,9 @@ def make_observer(scheduler, settings: Settings) -> Observer:
         file,
         has_passes=setup["has_passes"],
         is_adaptive=is_adaptive(config),
-        on_steps=_metrics(config, settings, engine_index),
+        on_steps=Metrics(
+            metrics_path(settings.cache, config.instance_id, engine_index), engine_index, settings.metrics_seconds
+        ).observe,
         on_end=lambda observation: tell([file.path]),
     )
     scheduler.shutdown = _finishing(observer, scheduler.shutdown)
@@ -46,13 +48,3 @@ def _finishing(observer: Observer, shutdown: Callable[[], None]) -> Callable[[],
         shutdown()
 
     return finish_and_shut_down
-
-
-def _metrics(config, settings: Settings, engine_index: int) -> Callable[[list[Finished], None], None]:
-    """Counts steps for /metrics. A folder that cannot be made costs them, not the server."""
-    path = metrics_path(settings.cache, config.instance_id, engine_index)
-    try:
-        return Metrics(path, engine_index, settings.metrics_seconds).observe
-    except OSError as error:
-        logger.warning("metrics cannot be written to %s (%s): vLLM serves on without them", path, error)
-        return lambda steps, controller: None

@@ -54,10 +54,9 @@ class Metrics:
             "measured": self._histogram("step_seconds", "Step time measured, from completion to completion", SECONDS),
         }
         self._goodput = self._gauge("goodput_tokens_per_second", "Tokens per second of the last step")
-        path.parent.mkdir(parents=True, exist_ok=True)
         # Every start of vLLM has a name of its own.
         for old in [*path.parent.glob("*.prom"), *path.parent.glob("*.onoff")]:
-            with suppress(FileNotFoundError):  # another engine may remove it too
+            with suppress(OSError):  # another engine may remove it too; a folder may be read-only
                 if time.time() - old.stat().st_mtime > MAX_AGE_SECONDS:
                     old.unlink()
 
@@ -101,6 +100,7 @@ class Metrics:
         self._unwritten.clear()
         self._unwritten_lengths.clear()
         try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
             write_to_textfile(os.fspath(self._path), self._registry)
         except OSError as error:  # counting goes on; they are written as soon as that is possible again
             if not self._is_unwritable:

@@ -51,7 +51,10 @@ def read_url(url: str) -> Observation:
         raise ValueError(f"{address} does not answer ({error}): is the server up?") from error
     found = observations_of(page)
     if not found:
-        raise ValueError(f"{address} tells no observation: start the server with --observe and send requests")
+        raise ValueError(
+            f"{address} tells no observation: start the server with --observe and send requests. Where it cannot write "
+            "to its cache folder, its log says so"
+        )
     return Observation.merged(found)
 
 

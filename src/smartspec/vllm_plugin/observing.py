@@ -142,8 +142,8 @@ class Observer:
         now = self._clock()
         step.seconds = now - (step.scheduled_at if self._last_completion is None else self._last_completion)
         self._last_completion = now
-        if self._began is None:
-            self._began = step.scheduled_at
+        if self._began is None:  # again after a time in which nothing was observed
+            self._began = step.scheduled_at - self.observation.arrivals.seconds
         self.observation.arrivals.seconds = max(now - self._began, 0.0)
         if self._is_adaptive and step.verified:
             step.verified = verified_by_request(model_output, step.verified)
@@ -161,11 +161,18 @@ class Observer:
             self._sum()
             self._write(IDLE_WRITE_SECONDS)
 
+    def pause(self) -> None:
+        """An operator switches drafts off. Nothing is observed until they are on again."""
+        self.while_running()
+        self._write(0.0)
+        self.start_over()
+
     def start_over(self) -> None:
-        """After a failure in the middle of a step: steps that wait for an outcome are dropped."""
-        for waiting in (self._steps, self._finished, self._uncounted):
+        """After a failure in the middle of a step: steps that wait for an outcome are dropped. Requests under way lose
+        their class, as they may end unseen."""
+        for waiting in (self._steps, self._finished, self._uncounted, self._classes, self._ended):
             waiting.clear()
-        self._last_completion = None
+        self._last_completion = self._began = None
 
     def finish(self) -> None:
         """vLLM ends."""

@@ -104,7 +104,7 @@ def check_settings(settings: Settings) -> None:
     """ValueError on a policy that there is not, and on a card that cannot be read; of which model that is, the engine
     says."""
     if settings.card is not None:
-        Card.read(settings.card.expanduser())
+        Card.read(settings.card)
     if settings.policy != OBSERVE:
         latency = LatencyModel(CostCurve.linear(1, 1))
         Controller(settings.policy, LONGEST, latency, drafters=(DrafterSpec("any"),))

@@ -9,6 +9,7 @@ SECTION = "smartspec"
 PREFIX = "SMARTSPEC_"
 VERIFICATION = ("smartspec", "vllm")
 NUMBERS = {"metrics_seconds": (float("inf"), "a number of seconds"), "guard": (2.0, "a ratio from 0 (never) to 2")}
+PATHS = ("decision_log", "cache", "card")
 SWITCHES = {"true": True, "1": True, "false": False, "0": False}
 OBSERVE = "observe"  # the policy that changes nothing
 
@@ -77,4 +78,4 @@ def _converted(name: str, value: object):
         raise ValueError(f"setting {name!r} is {value!r}: use a text")
     if name == "verification" and value not in VERIFICATION:
         raise ValueError(f"setting {name!r} is {value!r}: use {' or '.join(VERIFICATION)}")
-    return Path(value) if name in ("decision_log", "cache", "card") else value
+    return Path(os.path.expanduser(value)) if name in PATHS else value  # no shell does that for a variable or JSON

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("vllm.smartspec")  # below vLLM's own, whose handlers it so gets
 
+CANNOT = "SmartSpec cannot be switched off, by file or guard, and compares nothing."
+
 
 def switchable(controlled: type) -> type:
     """A subclass of a scheduler that calls Speculation (scheduler.py): while speculation is off, it does not. If the
@@ -18,13 +20,19 @@ def switchable(controlled: type) -> type:
 
     class Switchable(controlled):
         on_off: "OnOff | None" = None
+        _observes = False
 
         def begin(self, settings: Settings) -> None:
             super().begin(settings)
-            if self.speculation is not None and settings.policy != OBSERVE:
+            self._observes = settings.policy == OBSERVE
+            if self.speculation is None:
+                return
+            try:
                 from smartspec.vllm_plugin.build_on_off import make_on_off
 
                 self.on_off = make_on_off(self, settings, self._leave_speculation)
+            except Exception:
+                logger.exception(CANNOT)
 
         def schedule(self, *arguments, **options):
             self._call_on_off("before_schedule")
@@ -45,7 +53,7 @@ def switchable(controlled: type) -> type:
             return None if self.on_off is None else self.on_off.reason
 
         def _leave_speculation(self, is_long: bool) -> None:
-            super()._call_speculation("start_over" if is_long else "pause")
+            super()._call_speculation("start_over" if is_long and not self._observes else "pause")
 
         def _call_speculation(self, name: str, *arguments):
             return super()._call_speculation(name, *arguments) if self._off_reason is None else None
@@ -56,7 +64,7 @@ def switchable(controlled: type) -> type:
             try:
                 getattr(self.on_off, name)(*arguments)
             except Exception:
-                logger.exception("SmartSpec cannot be switched off any more, by file or guard, and compares nothing.")
+                logger.exception(CANNOT)
                 self.on_off.restore()
                 self.on_off = None
 
