@@ -69,8 +69,6 @@ def test_one_pass_takes_as_long_as_the_same_among_many(curve, history, fed):
     of_many = model.seconds(size(np.array(fed), context=500.0, rows=3)).tolist()
     of_each = [model.seconds_of_one(PassSize(n, 500.0, 3, n * 500.0 / 3, n)) for n in fed]
     assert of_each == pytest.approx(of_many, rel=1e-14)
-    more = model.seconds_of_more(PassSize(0, 500.0, 3, 0.0, 0), PassSize(1, 0, 0, 500.0 / 3, 1), np.array(fed))
-    assert more.tolist() == pytest.approx(of_many, rel=1e-12)
 
 
 def test_an_estimate_that_has_become_negative_is_put_right_by_the_next_pass():

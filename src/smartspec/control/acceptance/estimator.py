@@ -106,8 +106,7 @@ class AcceptanceEstimator:
         is_known = ~np.isnan(confidence)
         for number, calibration in enumerate(self._calibrations):
             known = is_known if len(self._calibrations) == 1 else is_known & (drafter == number)
-            if known.any():
-                log_odds = np.where(known, calibration.log_odds(confidence, log_odds), log_odds)
+            log_odds = np.where(known, calibration.log_odds(confidence, log_odds), log_odds)
         return _survival(log_odds) if parents is None else _tree_survival(log_odds, parents)
 
     def knows_confidence(self, drafter: int) -> bool:

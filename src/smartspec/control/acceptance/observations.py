@@ -152,12 +152,11 @@ def _trees(steps: Sequence[Outcome], name: str, of_chains: Callable[[Outcome, in
 
 
 def _free_tests(steps: Sequence[Outcome]) -> np.ndarray:
-    num_drafters = max(len(step.free_tests) for step in steps)
-    if not num_drafters:
-        return np.zeros((0, 3, 0), dtype=np.int64)
+    num_drafters, num_rows = max(len(step.free_tests) for step in steps), sum(step.view.num_rows for step in steps)
     of_steps = []
     for step in steps:
         nothing = np.zeros(step.view.num_rows, dtype=np.int64)
         free = step.free_tests or (FreeTests(nothing, nothing, nothing),) * num_drafters
         of_steps.append([column for each in free for column in (each.position, each.tested, each.matched)])
-    return _joined(of_steps).reshape(num_drafters, 3, -1)
+    columns = _joined(of_steps) if num_drafters else np.zeros((0, num_rows), dtype=np.int64)
+    return columns.reshape(num_drafters, 3, num_rows)

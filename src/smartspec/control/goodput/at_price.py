@@ -35,20 +35,14 @@ class _Held:
     used: set[int]
     newest_id: int
     num_learned: int
-    holds: int
-
-    def is_known(self, estimates: Estimates) -> bool:
-        """Whether it still holds: what a second is worth changes less from one time of learning to the next than what
-        is known of the requests."""
-        return estimates.num_learned is not None and estimates.num_learned < self.num_learned + self.holds
 
 
 class HeldPrices:
     """The settled plans, by batch size and by whether prompts are prefilled beside. ordinary_lag: tokens that draft KV
     may lack."""
 
-    def __init__(self, ordinary_lag: int, holds: int = 2):
-        self._ordinary_lag, self._holds = ordinary_lag, holds
+    def __init__(self, ordinary_lag: int):
+        self._ordinary_lag = ordinary_lag
         self._held: dict[tuple[int, bool], _Held] = {}
 
     def rows(self, view: BatchView, estimates: Estimates) -> tuple | None:
@@ -63,7 +57,10 @@ class HeldPrices:
     def choice(self, view: BatchView, estimates: Estimates, *, is_uniform: bool) -> Choice | None:
         """The plan of a step at the price that holds; None where the step is to be planned in full."""
         held = self._held.get((size_of(view.num_rows), view.prefill_tokens > 0))
-        if held is None or not held.is_known(estimates) or self._awaits_prefill(view, estimates, held):
+        num_times = 1 if is_uniform else 2  # of learning: what steps of one length take, a few steps change
+        if held is None or estimates.num_learned is None or estimates.num_learned >= held.num_learned + num_times:
+            return None
+        if self._awaits_prefill(view, estimates, held):
             return None
         choice = _at_price(view, estimates, held, self._ordinary_lag, is_uniform)
         return choice if choice.plan.num_draft_tokens <= view.draft_token_budget else None
@@ -84,7 +81,7 @@ class HeldPrices:
         free_first = bool((choice.drafter == model_free_first(view, estimates)).all())
         least_gain, newest_id = _least_gain(view, estimates, choice), int(view.request_ids.max())
         used = set(choice.draft_plan.drafter.tolist())
-        self._held[key] = _Held(choice, least_gain, free_first, used, newest_id, estimates.num_learned, self._holds)
+        self._held[key] = _Held(choice, least_gain, free_first, used, newest_id, estimates.num_learned)
 
 
 def _least_gain(view: BatchView, estimates: Estimates, choice: Choice) -> float:
@@ -106,23 +103,21 @@ def _at_price(view: BatchView, estimates: Estimates, held: _Held, ordinary_lag: 
     settled = held.choice
     shaped, depth = estimates.of_width(settled.width), settled.plan.depth
     of_each = _caps(view, shaped, held.used, ordinary_lag)
-    drafter = _drafter(shaped, of_each, held.free_first)
-    caps, has_passes = of_drafter(of_each, drafter), shaped.has_passes(drafter)
-    if is_uniform:  # what the drafts bring is that of the plan in full
-        lengths = np.minimum(caps, int(settled.plan.lengths.max(initial=0)))
-        depth = min(depth, int(lengths[has_passes].max(initial=0)))
-        plan = _timed(view, estimates, settled, lengths, depth)
-        return with_fields(settled, plan=plan, drafter=drafter, caps=caps, is_found=not depth, invested_seconds=0.0)
-    survival = shaped.survival_of(drafter)
+    drafter = _drafter(view, shaped, of_each, held.free_first)
+    caps = of_drafter(of_each, drafter)
+    survival, passes = shaped.survival_of(drafter), None
     gains = slot_gains(survival, view.weights, settled.fairness)
-    kept = (gains > held.least_gain) & (np.arange(estimates.max_draft_tokens) < caps[:, None])
-    passes = shaped.passes_of(drafter) if depth else 0
-    kept &= passes <= depth
-    most_passes = (passes * kept).max(axis=1, initial=0)
-    depth = int(most_passes.max(initial=0))
-    plan = _timed(view, estimates, settled, kept.sum(axis=1), depth)
-    plan = _valued(view, settled, plan, float((gains * kept).sum()))
-    plan = plan if shaped.depths is None else with_fields(plan, passes=most_passes)
+    kept = np.arange(estimates.max_draft_tokens) < caps[:, None]
+    kept &= (
+        np.arange(estimates.max_draft_tokens) < settled.plan.lengths.max() if is_uniform else gains > held.least_gain
+    )
+    if depth:
+        of_tokens = shaped.passes_of(drafter)
+        kept &= of_tokens <= depth
+        passes = (of_tokens * kept).max(axis=1, initial=0)
+        depth = max(passes.tolist(), default=0)
+    plan = _valued(view, estimates, settled, kept.sum(axis=1), depth, float((gains * kept).sum()))
+    plan = plan if shaped.depths is None else with_fields(plan, passes=passes)
     changed = {"plan": plan, "drafter": drafter, "survival": survival, "caps": caps, "is_found": not depth}
     return with_fields(settled, **changed, invested_seconds=0.0)
 
@@ -135,30 +130,23 @@ def _caps(view: BatchView, estimates: Estimates, used: set[int], ordinary_lag: i
     return caps
 
 
-def _drafter(estimates: Estimates, caps: np.ndarray, free_first: bool) -> np.ndarray:
+def _drafter(view: BatchView, estimates: Estimates, caps: np.ndarray, free_first: bool) -> np.ndarray:
     """The drafter of each row: int [R], of largest yield. free_first: of those that found a draft, if any did."""
     if len(caps) < 2:
         return np.full(caps.shape[1], len(caps) - 1)
     yields = (estimates.survival * (np.arange(estimates.max_draft_tokens) < caps[:, :, None])).sum(axis=2)
-    if free_first and estimates.models:
-        is_free = np.array([not drafter.has_passes for drafter in estimates.drafters])
-        yields = yields + (estimates.max_draft_tokens + 1) * (is_free[:, None] & (caps > 0))
-    return yields.argmax(axis=0)
+    return model_free_first(view, estimates, yields) if free_first and estimates.models else yields.argmax(axis=0)
 
 
-def _timed(view: BatchView, estimates: Estimates, settled: Choice, lengths: np.ndarray, depth: int) -> LengthPlan:
-    """These lengths, with what the step is predicted to take."""
+def _valued(
+    view: BatchView, estimates: Estimates, settled: Choice, lengths: np.ndarray, depth: int, gained: float
+) -> LengthPlan:
+    """What these lengths are predicted to bring. gained: sum of the gains of their tokens."""
+    base, value_of_time = sum(view.weights.tolist()), settled.prices.time if view.prefill_tokens else None
     off_seconds = estimates.latency.off_seconds(view) + estimates.latency.host_seconds
     seconds = off_seconds + settled.token_seconds * sum(lengths.tolist())
     seconds += float(settled.draft_seconds[:, depth].sum()) if depth else 0.0
-    return with_fields(settled.plan, lengths=lengths, depth=depth, seconds=seconds, off_seconds=off_seconds)
-
-
-def _valued(view: BatchView, settled: Choice, plan: LengthPlan, gained: float) -> LengthPlan:
-    """The plan with what it is predicted to bring. gained: sum of the gains of its tokens."""
-    base, value_of_time = sum(view.weights.tolist()), settled.prices.time if view.prefill_tokens else None
     emitted = float(power_mean(gained, base, settled.fairness))
-    best = objective(emitted, plan.seconds, value_of_time)
-    off = objective(base, plan.off_seconds, value_of_time)
+    best, off = objective(emitted, seconds, value_of_time), objective(base, off_seconds, value_of_time)
     gain = relative_gain(best, off, base, value_of_time)
-    return with_fields(plan, goodput=emitted / plan.seconds, off_goodput=base / plan.off_seconds, gain=gain)
+    return LengthPlan(lengths, depth, emitted / seconds, seconds, base / off_seconds, off_seconds, gain)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 
 import numpy as np
 
@@ -43,18 +43,13 @@ class _Decided:
     followed: Plan
 
     def fits(self, rows: tuple | None, view: BatchView) -> bool:
-        return rows is not None and rows == self.rows and self.num_draft_tokens <= view.draft_token_budget
+        return rows is not None and rows == self.rows and sum(self.followed.lengths.tolist()) <= view.draft_token_budget
 
     def followed_in(self, view: BatchView) -> Plan:
         """The plan, with drafts no longer than they can be in this step."""
-        plan = self.followed
-        found = view.drafters[0].lengths if len(view.drafters) == 1 else of_drafter(view.draft_lengths, plan.drafter)
-        longest = np.minimum(found, view.max_draft_tokens)
-        return with_fields(plan, lengths=np.minimum(plan.lengths, longest))
-
-    @cached_property
-    def num_draft_tokens(self) -> int:
-        return int(self.followed.lengths.sum())
+        found = of_drafter(view.draft_lengths, self.followed.drafter)
+        lengths = np.minimum(np.minimum(found, view.max_draft_tokens), self.followed.lengths)
+        return with_fields(self.followed, lengths=lengths)
 
 
 class Goodput(Policy):
@@ -77,7 +72,7 @@ class Goodput(Policy):
         self.uniform_lengths = uniform_lengths
         self.fairness = fairness
         self.budget = Budget(self.settings.budget)
-        self._held = HeldPrices(self.settings.draft_prefill.ordinary_lag, 1 if uniform_lengths else 2)
+        self._held = HeldPrices(self.settings.draft_prefill.ordinary_lag)
         self._times = LengthTimes(uniform_lengths) if uniform_lengths else None
         self._exploration = Exploration(self.settings.budget, self.budget, self._times)
         self._last: _Decided | None = None

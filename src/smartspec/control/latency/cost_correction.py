@@ -89,15 +89,6 @@ class CostCorrection:
         of_tokens = context * size.context_tokens + attended * size.attended_tokens + scored * size.scored_tokens
         return fixed + row * size.rows + of_prefill + of_tokens
 
-    def seconds_of_more(self, size: PassSize, of_each: PassSize, numbers: np.ndarray) -> np.ndarray:
-        """Of one pass of that size, whose sizes are numbers, that grows by so many times of_each, without prefill."""
-        _, row, context, attended, scored, _, _ = self._scalars
-        slope = row * of_each.rows + context * of_each.context_tokens
-        slope += attended * of_each.attended_tokens + scored * of_each.scored_tokens
-        fed = size.fed_tokens + of_each.fed_tokens * numbers
-        curve = np.interp(fed, self._curve_knots, self._heights)
-        return np.maximum(self._linear_part(size) + slope * numbers + curve, self._floor)
-
     def _curve_at(self, fed_tokens: Any) -> float:
         """As np.interp computes it."""
         knots, heights = self._curve

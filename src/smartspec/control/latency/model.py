@@ -97,9 +97,7 @@ class LatencyModel:
 
     def target_seconds(self, view: BatchView, num_draft_tokens: np.ndarray) -> np.ndarray:
         """Time of the target pass with that many draft tokens in the batch: float [N], never decreasing with them."""
-        attended = view.total_context_tokens / max(view.num_rows, 1) + 1.0
-        of_each = PassSize(fed_tokens=1, context_tokens=1, rows=0, attended_tokens=attended, scored_tokens=1)
-        return self._target.seconds_of_more(_target_size(view, 0), of_each, num_draft_tokens)
+        return self._target.seconds(_target_size(view, num_draft_tokens))
 
     def off_seconds(self, view: BatchView) -> float:
         """Time of the target pass without draft tokens."""
@@ -186,8 +184,8 @@ class LatencyModel:
 
     def _runs(self, number: int, step: MeasuredStep) -> bool:
         """Whether that drafter had passes in the step."""
-        passes, kept = zip(step.plan.drafter.tolist(), step.plan.passes.tolist(), strict=True), self._kept_passes
-        return any([drafter == number and num > kept.get(number, 0) for drafter, num in passes])
+        passes = np.where(step.plan.drafter == number, step.plan.passes, 0)
+        return max(passes.tolist(), default=0) > self._kept_passes.get(number, 0)
 
     def _observe_drafts(self, number: int, correction: CostCorrection, steps: list) -> None:
         """steps: each measured one, what was predicted for it, and the sizes of its draft passes."""
@@ -284,7 +282,7 @@ def _passes(context_tokens: np.ndarray, lag: np.ndarray, num_passes: np.ndarray,
     return PassSize(fed + np.where(depths == 0, lag.sum(), 0), context, rows, attended, scored_tokens=fed)
 
 
-def _target_size(view: BatchView, num_draft_tokens: int) -> PassSize:
+def _target_size(view: BatchView, num_draft_tokens: int | np.ndarray) -> PassSize:
     """The target pass with that many draft tokens, which attend to the batch's mean context."""
     context = view.total_context_tokens
     decoding = view.num_rows + num_draft_tokens
