@@ -82,6 +82,17 @@ def test_it_is_written_while_vllm_serves(tmp_path, monkeypatch):
     assert 0 < read_observation(path).num_steps <= len(engine.draft_lengths)
 
 
+def test_all_is_written_where_no_request_comes_any_more(tmp_path):
+    """vLLM may be killed then, and what was observed is not to be lost: the last request ends soon after a write."""
+    engine = ToyEngine(vllm_plugin.Scheduler(make_config(tmp_path, settings=OBSERVE)))
+    for number in range(3):
+        engine.add(number, prompt_tokens=20, max_tokens=20)
+        engine.run()
+    assert engine.now < observing.IDLE_WRITE_SECONDS
+    engine.scheduler.speculation.file.wait()
+    assert newest_observation(tmp_path / "cache")[1].arrivals.requests == 3
+
+
 @pytest.mark.parametrize("table", [None, [4] * 9])
 @pytest.mark.parametrize("is_async", [False, True])
 @pytest.mark.parametrize("method", ["ngram", "draft_model"])
@@ -103,6 +114,7 @@ def test_an_operator_switches_drafts_off_there_too(tmp_path, method, is_async, t
     assert not any(map(any, engine.verified_lengths[before:])) and len(engine.verified_lengths) > before + 300
     found = engine.scheduler.speculation.observation
     assert found.num_steps == 1 + sum(map(bool, engine.num_decoding[:before])) and found.arrivals.requests == 1
+    engine.scheduler.speculation.file.wait()
     assert newest_observation(tmp_path / "cache")[1].num_steps == found.num_steps
     seconds, steps = found.arrivals.seconds, len(engine.verified_lengths)
     switch.main(["on", "--cache", str(tmp_path / "cache")])

@@ -15,6 +15,7 @@ from smartspec.vllm_plugin.comparing import CALM_SECONDS, FIRST_REST_SECONDS, GU
 from smartspec.vllm_plugin.on_off import OnOff
 from smartspec.vllm_plugin.speculation import Speculation
 from smartspec.vllm_plugin.switch import Switch
+from smartspec.vllm_plugin.windows import WINDOW
 
 COSTLY = (0.02, 0.004, 0.002)  # drafts make a step three times as long
 
@@ -91,6 +92,32 @@ def test_drafts_under_way_are_dropped_within_a_second(case, tmp_path):
     assert len(while_off) > 50 and not any(any(lengths[i]) for i in while_off)
     assert any(map(any, lengths[:40])) and any(map(any, lengths[400:]))
     assert_texts_are_right(engine)
+
+
+@pytest.mark.parametrize("reason", ["switch", WINDOW])
+@pytest.mark.parametrize("step", [5, 21, 40])
+def test_what_is_over_is_counted_when_drafts_go_off(reason, step, tmp_path):
+    """Steps are counted several at a time, and no request may come that would count the last ones."""
+    engine = engine_of(tmp_path)
+    update = engine.scheduler.update_from_output
+
+    def change(*arguments):
+        outputs = update(*arguments)
+        if len(engine.verified_lengths) == step:
+            if reason == WINDOW:
+                engine.scheduler.on_off._set(WINDOW)
+            else:
+                switch.switch_path(tmp_path / "cache").touch()
+                engine.now += 1.0
+        return outputs
+
+    engine.scheduler.update_from_output = change
+    serve(engine, 0, num_requests=3)
+    verified = sum(map(sum, engine.verified_lengths))
+    assert verified and not any(map(any, engine.verified_lengths[step + 1 :]))
+    (path,) = (tmp_path / "cache" / "vllm").glob("*.prom")
+    samples = [each for family in text_string_to_metric_families(path.read_text()) for each in family.samples]
+    assert {s.value for s in samples if s.name == "smartspec_verified_tokens_total"} == {verified}
 
 
 def test_a_server_that_starts_with_the_file_is_off(tmp_path):

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import urllib.request
 from pathlib import Path
 
@@ -60,8 +61,12 @@ def test_a_server_tells_what_it_observed(given, model, tmp_path):
         wait_for(f"{address}/health", server, path)
         for number in range(12):
             complete(address, f"Repeat three times: apple, pear, plum, number {number}.")
-        said = observed(address, "--json")
-        assert said["traffic"]["requests"] >= 1 and said["loads"][0]["now"] > 0
+        for _ in range(60):  # what ended last is written soon after: vLLM kills its engines at the end
+            said = observed(address, "--json")
+            if said["traffic"]["requests"] == 12:
+                break
+            time.sleep(1)
+        assert said["traffic"]["requests"] == 12 and said["loads"][0]["now"] > 0
         assert said["setup"]["method"] == "ngram" and said["acceptance"]["all"]["tested"][0] > 0
     finally:
         server.send_signal(signal.SIGTERM)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
-from threading import Thread
+from threading import Event, Lock, Thread
 
 from smartspec.observation.files import write_json
 from smartspec.observation.records import Arrivals, DraftOutcome, Observation, StepSize
@@ -35,13 +35,30 @@ class ObservationFile:
 
     def __init__(self, path: Path):
         self.path, self._is_unwritable = path, False
-        self._thread: Thread | None = None
+        self._waiting: Observation | None = None  # to be written
+        self._lock, self._hurry = Lock(), Event()
+        self._thread: Thread | None = None  # None where nothing waits
 
-    def write_soon(self, observation: Observation) -> None:
-        """In a thread, unless the last write is still under way."""
-        if self._thread is None or not self._thread.is_alive():
-            self._thread = Thread(target=self.write, args=(_copied(observation),), daemon=True)
-            self._thread.start()
+    def write_soon(self, observation: Observation, seconds: float = 0.0) -> None:
+        """In a thread, after so many seconds. One that waits already is replaced, and written no later."""
+        with self._lock:
+            self._waiting = _copied(observation)
+            if not seconds:
+                self._hurry.set()
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = Thread(target=self._write_waiting, args=(seconds,), daemon=True)
+                self._thread.start()
+
+    def _write_waiting(self, seconds: float) -> None:
+        self._hurry.wait(seconds)
+        self._hurry.clear()
+        while True:
+            with self._lock:
+                observation, self._waiting = self._waiting, None
+                if observation is None:
+                    self._thread = None
+                    return
+            self.write(observation)
 
     def write(self, observation: Observation) -> None:
         """Whole or not at all."""
@@ -55,9 +72,10 @@ class ObservationFile:
             self._is_unwritable = False
 
     def wait(self) -> None:
-        """For the write that is under way."""
-        if self._thread is not None:
-            self._thread.join(timeout=10)
+        """For what waits to be written, without more delay."""
+        if (thread := self._thread) is not None:
+            self._hurry.set()
+            thread.join(timeout=10)
 
 
 class Observer:
@@ -159,7 +177,7 @@ class Observer:
             self._last_completion = None
             self.while_running()
             self._sum()
-            self._write(IDLE_WRITE_SECONDS)
+            self._write(IDLE_WRITE_SECONDS, later=True)
 
     def pause(self) -> None:
         """An operator switches drafts off. Nothing is observed until they are on again."""
@@ -183,14 +201,16 @@ class Observer:
             self.file.write(self.observation)
             self._on_end(self.observation)
 
-    def _write(self, spacing: float) -> None:
-        """If the last write was so many seconds ago."""
+    def _write(self, spacing: float, later: bool = False) -> None:
+        """If the last write was so many seconds ago. later: else once it was; no step may come that would do it."""
         now = self._clock()
         self._written_at = min(self._written_at, now)  # a clock may be set back
-        if now - self._written_at >= spacing:
+        rest = self._written_at + spacing - now
+        if rest <= 0:
             self._written_at = now
             self._sum()
-            self.file.write_soon(self.observation)
+        if rest <= 0 or later:
+            self.file.write_soon(self.observation, max(rest, 0.0))
 
     def _prefill(self, scheduled: dict[str, int], verified: dict[str, int]) -> Prefill:
         """Of a step in which some requests are fed more than a token beside their drafts."""

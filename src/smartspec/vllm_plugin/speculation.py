@@ -139,8 +139,10 @@ class Speculation:
             self.learning.report()
 
     def pause(self) -> None:
-        """Speculation goes off for a while. Steps that wait for an outcome are dropped. Requests stay known."""
+        """Speculation goes off for a while. Steps that wait for an outcome are dropped. Requests stay known. What is
+        over is counted: nothing is called before speculation is on again."""
         self._learn()
+        self.learning.report()
         while self._steps:
             self._lose_oldest()
         self._decision, self._is_open, self._last_draft_length, self._last_completion = None, False, 0, None

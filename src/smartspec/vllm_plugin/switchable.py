@@ -53,7 +53,9 @@ def switchable(controlled: type) -> type:
             return None if self.on_off is None else self.on_off.reason
 
         def _leave_speculation(self, is_long: bool) -> None:
-            super()._call_speculation("start_over" if is_long and not self._observes else "pause")
+            super()._call_speculation("pause")
+            if is_long and not self._observes:
+                super()._call_speculation("start_over")
 
         def _call_speculation(self, name: str, *arguments):
             return super()._call_speculation(name, *arguments) if self._off_reason is None else None
