@@ -63,7 +63,7 @@ def main() -> int:
     plan = Plan(
         options.folder, Path(os.environ.get("OUT", "gpu-out")), levels_of(options.levels),
         policies=tuple(filter(None, options.policies.split(","))), seconds=options.seconds,
-        settings=settings_of(options.settings), model_len=options.model_len, emulates=options.emulated,
+        settings={"guard": 0.0} | settings_of(options.settings), model_len=options.model_len, emulates=options.emulated,
     )  # fmt: skip
     names = names_of(options.only)
     unpack(options.bundle, plan.folder)

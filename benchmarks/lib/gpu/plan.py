@@ -17,7 +17,8 @@ def named(rates: Rates) -> str:
 class Plan:
     """folder: of what a run makes and keeps beside its results. levels: requests at a time. lengths: of drafts, beside
     0, that graphs are captured for. policies: only these, none for all. seconds: of a cell, after `ramp` seconds.
-    settings: of the plugin, beside its policy. model_len: largest context of the large model. emulates: no GPU."""
+    settings: of the plugin, beside its policy; without its guard, whose windows without drafts would be in some
+    cells. model_len: largest context of the large model. emulates: no GPU."""
 
     folder: Path
     output: Path
@@ -26,7 +27,7 @@ class Plan:
     policies: tuple[str, ...] = ()
     seconds: float = 1.6
     ramp: float = 0.5
-    settings: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, object] = field(default_factory=lambda: {"guard": 0.0})
     model_len: int = 8192
     emulates: bool = False
 
