@@ -13,7 +13,7 @@ from smartspec.control import DrafterSpec
 from smartspec.drafters.model_free import ModelFreeDrafter
 from smartspec.drafters.recycling import pack
 from smartspec.sim.replay.recorded_log import RecordedLog
-from smartspec.vllm_plugin import Scheduler
+from smartspec.vllm_plugin import Scheduler, drafter_list
 from smartspec.vllm_plugin.compatibility import NO_DRAFTS
 from smartspec.vllm_plugin.drafting import OwnDrafters
 
@@ -186,3 +186,7 @@ def test_where_drafts_of_the_scheduler_cannot_be_used_a_drafter_is_refused(chang
     config.compilation_config.cudagraph_mode = changes.get("cudagraph_mode")
     with pytest.raises(ValueError, match=reason):
         Scheduler(config)
+
+
+def test_the_package_of_heads_and_datastores_is_found():
+    assert [path.parent.name for path in drafter_list.SHIPPED.glob("*/datastore.json")] == ["smollm2-135m-instruct"]

@@ -1,6 +1,7 @@
 """The drafters that draft in vLLM's scheduler, by their names, with the datastore that fits the model."""
 
 import logging
+from importlib.util import find_spec
 from pathlib import Path
 
 from smartspec.drafters.answer_memory import AnswerMemory
@@ -13,7 +14,8 @@ from smartspec.vllm_plugin.settings import Settings
 logger = logging.getLogger("vllm.smartspec")  # below vLLM's own, whose handlers it so gets
 
 DEFAULT = "prompt-lookup,datastore"
-SHIPPED = Path(__file__).parents[1] / "engine" / "drafting" / "datastores"
+_MODELS = find_spec("smartspec_models")  # a package of its own, which a server may lack
+SHIPPED = Path((_MODELS and _MODELS.origin) or __file__).parent / "datastores"
 NOT_HERE = ("ngram-tree", "prediction")  # vLLM verifies chains, and its requests have no predicted output
 
 
