@@ -56,7 +56,8 @@ case first.
 ## Seconds
 
 Latency of a request: mean / p50 / p99. *controller*: milliseconds charged to a step of 16 requests.
-`perfect-estimates` knows the real acceptance and times. It is greedy in the step: no bound.
+`perfect-estimates` knows the real acceptance and times. It is greedy in the step: no bound. `perfect-outcomes` also
+knows which draft tokens are right. It does not know which requests come, nor what a step costs later ones.
 
 {seconds}
 """
