@@ -39,8 +39,8 @@ class _Size:
 
 
 class Exploration:
-    """Decides when to explore, and how. all_alike: all rows have drafts of one length, so either all explore or none
-    does."""
+    """Decides when to explore, and how. times: of the lengths that all rows share, so that either all explore or none
+    does; None where each row has its own length."""
 
     def __init__(self, settings: BudgetSettings, budget: Budget, times: LengthTimes | None = None):
         self._settings, self._budget, self._times = settings, budget, times
@@ -64,7 +64,7 @@ class Exploration:
         """
         if self._times is not None and self._settings.share:
             # Larger drafts may be believed to cost little because no step was so large yet.
-            unknown = self._times.unknown(view.num_rows + view.num_prefills, int(planned.lengths.max(initial=0)))
+            unknown = self._times.try_unknown(view.num_rows + view.num_prefills, int(planned.lengths.max(initial=0)))
             if unknown is not None:
                 return _of_one_length(best, unknown)
         size = self._sizes[size_of(view.num_rows)]

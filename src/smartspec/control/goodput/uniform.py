@@ -68,7 +68,7 @@ class _Batch:
 
 
 class LengthTimes:
-    """The lengths that there are, and what passes of the target take with each."""
+    """The lengths that there are, and what passes of the target take with each, in seconds."""
 
     def __init__(self, allowed_lengths: tuple[int, ...]):
         self.allowed_lengths = allowed_lengths
@@ -88,10 +88,15 @@ class LengthTimes:
         used = self._batches.get(size_of(num_requests), _Batch()).last_used
         return sorted({0, *self.allowed_lengths} - {length}, key=lambda each: used.get(each, 0))
 
-    def unknown(self, num_requests: int, length: int) -> int | None:
-        """The longest of the shorter lengths that was never used with so many requests."""
-        used = self._batches.get(size_of(num_requests), _Batch()).last_used
-        return max((each for each in (0, *self.allowed_lengths) if each < length and each not in used), default=None)
+    def try_unknown(self, num_requests: int, length: int) -> int | None:
+        """The longest of the shorter lengths that was never used with so many requests. It is named once: a host may
+        not carry it out, as where vLLM's workers choose what they verify."""
+        batch = self._batches.setdefault(size_of(num_requests), _Batch())
+        shorter = {each for each in (0, *self.allowed_lengths) if each < length}
+        unknown = max(shorter - batch.last_used.keys(), default=None)
+        if unknown is not None:
+            batch.last_used[unknown] = batch.num_steps
+        return unknown
 
     def observe(self, outcome: Outcome) -> None:
         """Learn from a step in which requests decoded."""
@@ -114,11 +119,9 @@ class LengthTimes:
 
     def seconds(self, view: BatchView, lengths: list[int], modelled: np.ndarray) -> np.ndarray:
         """Of this step's pass with each of these lengths: float [n]. modelled: the same by the cost model."""
-        batch = self._batches.get(size_of(view.num_rows + view.num_prefills))
-        steps = batch and (batch.with_prefill if view.prefill_tokens else batch.plain)
-        if not steps or not steps.counts:
-            return modelled
-        return self._measured(steps, view, lengths, view.prefill_tokens)
+        batch = self._batches.get(size_of(view.num_rows + view.num_prefills), _Batch())
+        steps = batch.with_prefill if view.prefill_tokens else batch.plain
+        return self._measured(steps, view, lengths, view.prefill_tokens) if steps.counts else modelled
 
     def seconds_of_next(
         self, view: BatchView, lengths: list[int], modelled: np.ndarray, emitted: np.ndarray
