@@ -54,8 +54,8 @@ def parts(
 def controller() -> None:
     """The controller: one planning call, and all it does in a step.
 
-    First a planning call for 32 and 256 requests of up to 8 draft tokens: with a draft model (depths are compared), by
-    the arithmetic and by the harmonic mean, and with model-free drafts (there is one depth). Then all that a policy's
+    First a planning call for 32 and 256 requests of up to 8 draft tokens: with model-free drafts (there is one depth)
+    and with a draft model (depths are compared). Then all that a policy's
     controller does in a step (checks, estimates, plan, stop rule, verification, learning): the median of 400 steps in
     steady state in the simulator.
     """

@@ -347,7 +347,7 @@ def test_the_walk_of_a_request_has_the_order_of_a_step():
 
 
 def test_every_policy_is_in_the_table_of_the_field_and_every_published_one_has_its_idea():
-    ours = {"goodput", "fair", "off"}
+    ours = {"goodput", "off"}
     named = {name.partition(":")[0] for name in first_cells("lab/README.md", "The field")}
     assert named == {*POLICIES, *published_policies(), "fixed", "uniform", "perfect-estimates", "perfect-outcomes"}
     policies = (DOCS / "methods.md").read_text().partition("\n## Ways to draft\n")[0]

@@ -6,7 +6,6 @@ from collections.abc import Callable
 import numpy as np
 
 from smartspec.control.controller import LEARN_STEPS
-from smartspec.control.goodput.settings import GoodputSettings
 from smartspec.control.planner.lengths import StepTimes, plan_lengths
 from smartspec.sim.controller_time import TimedController
 from smartspec.sim.scenario import Scenario
@@ -15,7 +14,7 @@ from smartspec.sim.static_load import Phase, StaticLoad
 
 MAX_DRAFT_TOKENS = 8
 REPEATS = 1000
-POLICIES = ("goodput", "fair:2", "adaedl", "fixed:3", "off")
+POLICIES = ("goodput", "adaedl", "fixed:3", "off")
 BATCHES = (1, 16, 32, 256)
 NUM_STEPS, NUM_WARM_UP_STEPS = 400, 100
 
@@ -31,7 +30,7 @@ def measure(name: str, call: Callable[[], object]) -> None:
     print(f"{name:44s} median {middle:6.3f} ms   p99 {p99:6.3f} ms", flush=True)
 
 
-def planning_call(num_rows: int, with_model: bool, fairness: float = 0.0) -> Callable[[], object]:
+def planning_call(num_rows: int, with_model: bool) -> Callable[[], object]:
     rng = np.random.default_rng(0)
     survival = np.cumprod(rng.uniform(0.3, 0.95, (num_rows, MAX_DRAFT_TOKENS)), axis=1)
     caps = np.full(num_rows, MAX_DRAFT_TOKENS)
@@ -40,7 +39,7 @@ def planning_call(num_rows: int, with_model: bool, fairness: float = 0.0) -> Cal
     target_seconds = 0.036 + 0.0001 * np.arange(num_rows * MAX_DRAFT_TOKENS + 1)
     weights = np.ones(num_rows)
     problem = (survival, caps, weights, needs_depth, StepTimes(draft_seconds, target_seconds, 0.001))
-    return lambda: plan_lengths(*problem, fairness=fairness)
+    return lambda: plan_lengths(*problem)
 
 
 def step_seconds(policy: str, drafter: str, num_rows: int) -> float:
@@ -59,12 +58,8 @@ def step_seconds(policy: str, drafter: str, num_rows: int) -> float:
 def report() -> None:
     """Print both tables."""
     for num_rows in (32, 256):
-        for source, *call in (
-            ("model-free", False),
-            ("draft model", True),
-            ("draft model, harmonic", True, GoodputSettings().fairness),
-        ):
-            measure(f"planner, {num_rows} x {MAX_DRAFT_TOKENS}, {source}", planning_call(num_rows, *call))
+        for source, with_model in (("model-free", False), ("draft model", True)):
+            measure(f"planner, {num_rows} x {MAX_DRAFT_TOKENS}, {source}", planning_call(num_rows, with_model))
     for drafter in ("model", "lookup"):
         print(f"\ncontroller, ms per step, {drafter}   " + "".join(f"batch {b:<6d}" for b in BATCHES))
         for policy in POLICIES:

@@ -21,7 +21,7 @@ SPREAD = (5**0.5 - 1) / 2  # windows begin at multiples of it, modulo 1: evenly 
 
 WHOLE, CORE = "whole", "core"
 _OFF = {
-    "harmonic mean": GoodputSettings(fairness=0.0),
+    "fair weights": GoodputSettings(fairness=0.0),
     "confidence": GoodputSettings(uses_confidence=False),
     "price of time in mixed steps": GoodputSettings(prices_mixed_steps=False),
     "price of draft prefill": GoodputSettings(draft_prefill=DraftPrefillSettings(is_priced=False)),
@@ -38,7 +38,7 @@ VARIANTS: dict[str, GoodputSettings] = {
         budget=BudgetSettings(share=0.0),
     ),
 }
-OURS = ("goodput", "fair")
+OURS = ("goodput",)
 BASELINES = tuple(name for name in all_policies(max_draft_tokens=8) if name not in OURS)
 POLICIES = (*OURS, *BASELINES, *TOLD)
 

@@ -45,10 +45,10 @@ def test_for_the_same_step_it_is_the_plan_in_full(seed):
     assert at_price.plan.off_seconds == pytest.approx(full.plan.off_seconds)
 
 
-def test_it_holds_until_something_is_learned_twice_and_for_nobody_who_does_not_say():
+def test_it_holds_until_something_is_learned_and_for_nobody_who_does_not_say():
     view = make_view()
-    assert held_and_full(view, make_estimates(), later=make_estimates(num_learned=2))[0] is not None
-    assert held_and_full(view, make_estimates(), later=make_estimates(num_learned=3))[0] is None
+    assert held_and_full(view, make_estimates(num_learned=1), later=make_estimates(num_learned=1))[0] is not None
+    assert held_and_full(view, make_estimates(num_learned=1), later=make_estimates(num_learned=2))[0] is None
     assert held_and_full(view, make_estimates(num_learned=None))[0] is None
 
 

@@ -126,16 +126,17 @@ def one_length(lengths=(1, 2, 3, 4)):
     return partial(plan_uniform, LengthTimes(lengths))
 
 
-def test_one_length_is_the_one_of_largest_mean_that_is_maximised():
-    """Two good requests of three would have long drafts, and the third waits for them: it stays the longest."""
+def test_one_length_is_the_one_of_most_weighted_tokens_per_second():
+    """Two good requests of three have long drafts, unless the third, which waits for them, counts much more."""
     survival = np.cumprod(np.repeat([[0.95], [0.95], [0.05]], K, axis=1), axis=1)
     latency = LatencyModel(CostCurve.linear(0.03, 0.0), (None, CostCurve.linear(0.008, 0.0)))
-    estimates, view = estimates_of(latency, np.zeros((3, K)), survival), make_view(3, 0)
+    estimates = estimates_of(latency, np.zeros((3, K)), survival)
 
-    def lengths(fairness):
-        return set(best_choice(view, estimates, plan_uniform=one_length(), fairness=fairness).plan.lengths.tolist())
+    def lengths(weights):
+        view = make_view(3, 0, weights=np.array(weights))
+        return set(best_choice(view, estimates, plan_uniform=one_length()).plan.lengths.tolist())
 
-    assert lengths(0.0) == {4} and lengths(2.0) == {1}
+    assert lengths([1.0, 1.0, 1.0]) == {4} and lengths([1.0, 1.0, 20.0]) == {0}
 
 
 @pytest.mark.parametrize("rate", [0.3, 0.6, 0.9])

@@ -8,6 +8,8 @@ import pytest
 from drafter_cases import LOOKUP, MODEL, found, free_test, lagging
 
 from smartspec.control.controller import Controller
+from smartspec.control.goodput.policy import Goodput
+from smartspec.control.goodput.settings import GoodputSettings
 from smartspec.control.latency.model import CostCurve, LatencyModel
 from smartspec.control.planner.lengths import StepTimes, plan_lengths
 from smartspec.control.records import Drafted, StepSeconds
@@ -82,7 +84,8 @@ class World:
 def run(world, latency=None, num_steps=400, measure_from=200):
     """Lengths chosen in the last steps, by a controller that knows the machine only as well as latency does."""
     latency = latency or LatencyModel(world.target, () if world.draft is None else (world.draft,))
-    controller = Controller("goodput", K, latency, drafters=(LOOKUP if world.draft is None else MODEL,))
+    policy = Goodput(settings=GoodputSettings(fairness=0.0))  # the best is counted in tokens of whichever request
+    controller = Controller(policy, K, latency, drafters=(LOOKUP if world.draft is None else MODEL,))
     lengths = [world.step(controller) for _ in range(num_steps)][measure_from:]
     assert controller.num_ignored.total() == 0
     return lengths

@@ -73,32 +73,6 @@ def test_with_a_price_of_time_the_plan_is_the_best_of_all_too(problem, value_of_
     assert plan.gain * problem["weights"].sum() == pytest.approx(best - off, abs=1e-6)
 
 
-def fair_goodput(problem, lengths, fairness):
-    """The fair objective, straight from its definition: a power mean in place of the arithmetic one."""
-    weights, power = problem["weights"], 1 - fairness
-    tokens = np.array([1 + s[:k].sum() for s, k in zip(problem["survival"], lengths, strict=True)])
-    shares = weights / weights.sum()
-    mean = np.prod(tokens**shares) if power == 0 else (shares @ tokens**power) ** (1 / power)
-    return weights.sum() * mean / goodput_seconds(problem, lengths)
-
-
-@given(problems(), st.none() | st.floats(0.0, 50.0), st.sampled_from([0.5, 1.0, 2.0, 8.0]))
-@settings(max_examples=300, deadline=None)
-def test_the_fair_plan_is_the_best_of_all_by_its_mean(problem, value_of_time, fairness):
-    def worth(lengths):
-        seconds = goodput_seconds(problem, lengths)
-        rate = fair_goodput(problem, lengths, fairness)
-        return rate if value_of_time is None else rate * seconds - value_of_time * seconds
-
-    plan = plan_lengths(**problem, value_of_time=value_of_time, fairness=fairness)
-    best = max(worth(lengths) for lengths in product(*(range(cap + 1) for cap in problem["caps"])))
-    assert worth(plan.lengths) == pytest.approx(best, rel=1e-9, abs=1e-9)
-    off = [0] * len(plan.lengths)
-    if value_of_time is None and plan.lengths.any():
-        fewer = goodput(problem, plan.lengths) / goodput(problem, off) - 1
-        assert fewer >= -1e-9, "never fewer tokens than without drafts"
-
-
 @given(problems(), st.data())
 @settings(max_examples=200, deadline=None)
 def test_the_plan_for_trees_is_the_best_of_all_sets_of_nodes(problem, data):

@@ -152,13 +152,13 @@ def test_a_token_of_unknown_confidence_counts_as_expected():
 
 
 @pytest.mark.parametrize("fairness", [0.0, 1.0, 2.0])
-def test_alone_a_request_is_treated_alike_by_all_means(fairness):
+def test_alone_a_request_is_treated_alike_by_all_weights(fairness):
     """What another token is worth is settled by the plan: chance within a step does not make it worth less."""
     view, estimates, rows = make_view(1), make_estimates(1, 0.6), np.zeros(1, dtype=np.int64)
     drafted = Drafted(rows + K, confidence=np.full((1, K), 0.8))
     survival = np.cumprod(drafted.confidence, axis=1)
     decided = []
-    for policy in (Goodput(fairness=fairness), Goodput()):
+    for policy in (Goodput(settings=GoodputSettings(fairness=fairness)), Goodput()):
         lengths = [drafted_length(policy.plan(view, estimates), q) for q in (0.2, 0.5, 0.7, 0.9)]
         kept = policy.cut(policy.plan(view, estimates), drafted, survival)
         decided.append((lengths, kept.tolist()))
@@ -171,7 +171,8 @@ def test_it_is_the_ratio_of_weights_that_counts(fairness):
     estimates, drafted = make_estimates(3, 0.6), Drafted(np.full(3, K), confidence=np.full((3, K), 0.8))
     survival, kept = np.cumprod(drafted.confidence, axis=1), []
     for unit in (1.0, 1e-12):
-        view, policy = make_view(3, weights=unit * np.array([1.0, 2.0, 4.0])), Goodput(fairness=fairness)
+        view = make_view(3, weights=unit * np.array([1.0, 2.0, 4.0]))
+        policy = Goodput(settings=GoodputSettings(fairness=fairness))
         kept.append(policy.cut(policy.plan(view, estimates), drafted, survival))
     assert kept[0].sum() and np.array_equal(*kept)
 

@@ -20,7 +20,7 @@ NONE = np.zeros(R, dtype=np.int64)
 # Of these no draft ends, and none is cut, for what happens in another row's draft: drafts are as long as planned, so
 # the confidence of other rows may be used up to their ends.
 WITHOUT_COUPLED_DRAFTS = {"adaserve", "adaserve:10"}
-NAMES = [*POLICIES, *published_policies(), "adaserve:10", "fair:2", "fixed:3", "uniform:1,3", "hf:0.4"]
+NAMES = [*POLICIES, *published_policies(), "adaserve:10", "fixed:3", "uniform:1,3", "hf:0.4"]
 
 
 def test_a_token_is_kept_where_it_is_worth_more_than_its_price():

@@ -29,7 +29,7 @@ BIASED = 1e-8
 
 # Each name with what brings its thresholds to where the tables are: confidence 0.5 at the fork, 0.25 or 1 after it.
 SETTINGS = [
-    *("fixed:3", "uniform:1,3", "fair:2", "hf:0.45", "gammatune:0.45", "specdec++:0.6", "adaedl:0.36", "dsde:1"),
+    *("fixed:3", "uniform:1,3", "hf:0.45", "gammatune:0.45", "specdec++:0.6", "adaedl:0.36", "dsde:1"),
     *("adaserve:40", "adaserve:96", "eagle2:6", "ddd:0.5", "sequoia:4", "smartspec-paper:2", "smartspec-request:2"),
 ]
 

@@ -18,9 +18,9 @@ from smartspec.control.records import BatchView, Drafted, DrafterSpec, Outcome, 
 from smartspec.control.what_if import planned_goodput, uniform_goodput
 
 NUM_DECISIONS = 20
-# Steps that are learned from together: after a target pass the code of learning is in no cache, so that a run of it
-# costs more than its arithmetic.
-LEARN_STEPS = 8
+# Most steps that are learned from together: after a target pass the code of learning is in no cache, so that a run of
+# it costs more than its arithmetic. The first steps are learned from at once: a profile may be wrong.
+LEARN_STEPS = 16
 # Steps at the start whose input is checked, and one of so many later ones: a wrong host is wrong from the start.
 CHECKED_STEPS = 128
 
@@ -79,7 +79,7 @@ class Controller:
         self._strict = strict
         self._last_now = NO_STEP_BEFORE
         self._num_plans = self._num_learned = 0
-        self._predicted: PredictedSeconds | None = None  # of the last step, until it is needed
+        self._predicted: PredictedSeconds | None = None  # of the last step, where it was
         self._history: deque[_Finished] = deque(maxlen=NUM_DECISIONS)
 
     @property
@@ -129,7 +129,7 @@ class Controller:
 
     def learn(self, plan: Plan, outcome: Outcome) -> None:
         """Learn from the outcome of a plan, any number of steps later and in any order. Several steps are learned from
-        together, at most LEARN_STEPS."""
+        together, 1 at the start, at most LEARN_STEPS."""
         is_checked = self._checks or plan.view is None  # what was refused may be told in a later step
         if is_checked and self._refuse(problems(plan.view, outcome, max_draft_tokens=self.max_draft_tokens)):
             return
@@ -140,7 +140,7 @@ class Controller:
             self.on_record(self._record(step, self._alternatives(plan)))
         if self._is_learned_from:
             self._unlearned.append(step)
-        if len(self._unlearned) >= LEARN_STEPS:
+        if len(self._unlearned) > min(self._num_learned, LEARN_STEPS - 1):
             self._learn()
         assert plan.view is not None, "an outcome without a plan is refused"
         self.policy.learn(plan, outcome)
@@ -155,13 +155,10 @@ class Controller:
         self.policy.end(request_id)
 
     @property
-    def predicted_seconds(self) -> float:
-        """Time that was predicted for the last finished step, in seconds; 0 before the first."""
-        if self._predicted is None:
-            if not self._history:
-                return 0.0
-            self._predicted = self._predict(self._history[-1])
-        return self._predicted.total
+    def predicted_seconds(self) -> float | None:
+        """Time that was predicted for the last finished step, in seconds. None where it was not: a prediction takes
+        time of the host, so there is one each time that something is learned."""
+        return self._predicted and self._predicted.total
 
     def use_latency(self, latency: LatencyModel) -> None:
         """Forget what is known about time for a new profile. ValueError where it does not fit the drafters."""
@@ -266,7 +263,7 @@ class Controller:
         steps, self._unlearned = self._unlearned, []
         if steps:
             self._num_learned += 1
-            self._predicted = self._predicted or self._predict(steps[-1])
+            self._predicted = self._predict(steps[-1])
             self._latency.observe_steps([step.measured for step in steps])
         if chosen := [step.outcome for step in steps if step.outcome.view.has_drafts]:
             self._acceptance.observe(chosen)

@@ -14,19 +14,17 @@ from smartspec.control.policy import Policy
 POLICIES: dict[str, Callable[..., Policy]] = {
     "goodput": Goodput,
     "off": Off,
-    "fair": lambda fairness=1.0: Goodput(fairness=fairness),
     "batch-table": BatchTable,
 }
 # The parameter a name may carry after a colon: type, least and largest value, and FILE where that may stand instead.
 FILE = ".json"  # the path of a profiling run
 PARAMETERS: dict[str, tuple[Any, ...]] = {
-    "fair": (float, 0, 5),  # 0: the arithmetic mean, 1: the geometric, 2: the harmonic, ...
     "batch-table": (float, 0, 1, FILE),  # acceptance while profiling
 }
 TOLD = ("perfect-estimates", "perfect-outcomes")  # the ground truth, which the simulator alone has
 OURS = (
     "goodput, off, fixed:K (K a number of draft tokens, for example fixed:4), uniform:K,K,... (goodput with one of "
-    "these lengths for all requests of a step), fair[:number] (goodput by one mean everywhere), batch-table[:number]"
+    "these lengths for all requests of a step), batch-table[:number]"
 )
 
 

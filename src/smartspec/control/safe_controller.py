@@ -33,9 +33,9 @@ class SafeController:
         self._steps_to_retry = 0
 
     @property
-    def predicted_seconds(self) -> float:
-        """As the controller says; 0 while it is not called."""
-        return self._call(0.0, lambda: self.controller.predicted_seconds)
+    def predicted_seconds(self) -> float | None:
+        """As the controller says; None while it is not called."""
+        return self._call(None, lambda: self.controller.predicted_seconds)
 
     @property
     def num_ignored(self) -> Counter[str]:

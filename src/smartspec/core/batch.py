@@ -181,5 +181,5 @@ class StepOutput:
     num_verified_tokens: int = 0
     num_accepted_tokens: int = 0
     verified_lengths: tuple[int, ...] = ()
-    predicted_seconds: float = 0.0
+    predicted_seconds: float | None = None
     seconds: StepSeconds = field(default_factory=lambda: StepSeconds(0.0, 0.0, 0.0))

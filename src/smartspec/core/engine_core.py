@@ -32,7 +32,7 @@ class Executor(Protocol):
 class Controller(Protocol):
     """What decides: see control.controller."""
 
-    predicted_seconds: float
+    predicted_seconds: float | None
 
     def plan(self, view: BatchView) -> Plan: ...
 
@@ -193,7 +193,7 @@ def _outcome(
     )
 
 
-def _step_output(outputs: list[RequestOutput], outcome: Outcome, predicted_seconds: float) -> StepOutput:
+def _step_output(outputs: list[RequestOutput], outcome: Outcome, predicted_seconds: float | None) -> StepOutput:
     verified = tuple(outcome.verified.tolist())
     return StepOutput(
         outputs=tuple(outputs),

@@ -1,6 +1,6 @@
 """Lengths at a price that is known already.
 
-What the best plan of a step settles holds until something is learned twice: the price of time, what a further token
+What the best plan of a step settles holds until something is learned: the price of time, what a further token
 takes, how deep drafts in passes go, whether found drafts go first. Rows and found drafts differ from step to step. So a
 batch is planned in full now and then, and in between each row keeps the tokens that add more than they take at that
 price:
@@ -18,14 +18,14 @@ import numpy as np
 
 from smartspec.control.goodput.budget import size_of
 from smartspec.control.goodput.prices import Choice
-from smartspec.control.planner.lengths import LengthPlan, objective, power_mean, relative_gain, slot_gains
+from smartspec.control.planner.lengths import LengthPlan, objective, relative_gain
 from smartspec.control.policy import Estimates, model_free_first
 from smartspec.control.records import BatchView, of_drafter, with_fields
 
 
 @dataclass(frozen=True)
 class _Held:
-    """choice: of the plan in full. least_gain: what a token must add, see planner.slot_gains. free_first: whether a row
+    """choice: of the plan in full. least_gain: (weighted) tokens that a slot must add. free_first: whether a row
     with a found draft takes that. used: drafters that draft in that plan; the passes of others were not priced.
     newest_id: of a request in the batch. num_learned: see Estimates."""
 
@@ -57,8 +57,7 @@ class HeldPrices:
     def choice(self, view: BatchView, estimates: Estimates, *, is_uniform: bool) -> Choice | None:
         """The plan of a step at the price that holds; None where the step is to be planned in full."""
         held = self._held.get((size_of(view.num_rows), view.prefill_tokens > 0))
-        num_times = 1 if is_uniform else 2  # of learning: what steps of one length take, a few steps change
-        if held is None or estimates.num_learned is None or estimates.num_learned >= held.num_learned + num_times:
+        if held is None or estimates.num_learned != held.num_learned:
             return None
         if self._awaits_prefill(view, estimates, held):
             return None
@@ -85,18 +84,17 @@ class HeldPrices:
 
 
 def _least_gain(view: BatchView, estimates: Estimates, choice: Choice) -> float:
-    """The gain that tells the tokens of a plan from the others: the price of a token in the unit of gains, moved
-    between the least gain in the plan and the largest that was left out for its gain."""
-    base, plan = float(view.weights.sum()), choice.plan
-    mean = plan.goodput * plan.seconds
-    price = choice.prices.time * choice.token_seconds * (base / mean if mean else 1.0) ** choice.fairness
-    gains = slot_gains(choice.survival, view.weights, choice.fairness)
+    """The gain that tells the tokens of a plan from the others: the price of a token, moved between the least gain in
+    the plan and the largest that was left out for its gain."""
+    plan = choice.plan
+    price = choice.prices.time * choice.token_seconds
+    gains = view.weights[:, None] * choice.survival
     positions = np.arange(gains.shape[1])
     kept = positions < plan.lengths[:, None]
     left_out = (positions < choice.caps[:, None]) & ~kept
     left_out &= estimates.of_width(choice.width).passes_of(choice.drafter) <= plan.depth
     most, least = float(gains.max(initial=0.0, where=left_out)), float(gains.min(initial=np.inf, where=kept))
-    return min(max(price, most), least)
+    return min(max(price, most), float(np.nextafter(least, 0.0)))  # the least one must add more than that
 
 
 def _at_price(view: BatchView, estimates: Estimates, held: _Held, ordinary_lag: int, is_uniform: bool) -> Choice:
@@ -106,7 +104,7 @@ def _at_price(view: BatchView, estimates: Estimates, held: _Held, ordinary_lag: 
     drafter = _drafter(view, shaped, of_each, held.free_first)
     caps = of_drafter(of_each, drafter)
     survival, passes = shaped.survival_of(drafter), None
-    gains = slot_gains(survival, view.weights, settled.fairness)
+    gains = view.weights[:, None] * survival
     kept = np.arange(estimates.max_draft_tokens) < caps[:, None]
     kept &= (
         np.arange(estimates.max_draft_tokens) < settled.plan.lengths.max() if is_uniform else gains > held.least_gain
@@ -146,7 +144,7 @@ def _valued(
     off_seconds = estimates.latency.off_seconds(view) + estimates.latency.host_seconds
     seconds = off_seconds + settled.token_seconds * sum(lengths.tolist())
     seconds += float(settled.draft_seconds[:, depth].sum()) if depth else 0.0
-    emitted = float(power_mean(gained, base, settled.fairness))
+    emitted = base + gained
     best, off = objective(emitted, seconds, value_of_time), objective(base, off_seconds, value_of_time)
     gain = relative_gain(best, off, base, value_of_time)
     return LengthPlan(lengths, depth, emitted / seconds, seconds, base / off_seconds, off_seconds, gain)

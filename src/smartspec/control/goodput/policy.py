@@ -16,31 +16,29 @@ from smartspec.control.goodput.settings import GoodputSettings
 from smartspec.control.goodput.stopping import drafted_as_confident
 from smartspec.control.goodput.uniform import LengthTimes, plan_uniform
 from smartspec.control.planner.verify_cut import worth_verifying
-from smartspec.control.policy import Estimates, Latency, Policy, expected_accepted, no_drafts
+from smartspec.control.policy import Estimates, Latency, Policy, no_drafts
 from smartspec.control.records import BatchView, Drafted, Outcome, Plan, of_drafter, with_fields
 
 
 @dataclass(frozen=True)
 class Settled:
-    """What a plan was decided by. is_planned: whether the best choice was followed, not an exploration or a pause.
-    weights: float [R], what one more token of each row is worth beside the choice, where drafts are cut by confidence;
-    None elsewhere. saved_seconds: what the drafts are expected to save."""
+    """The basis of a plan, for its cut and for the comparison with its outcome."""
 
     best: Choice
     latency: Latency
-    is_planned: bool
-    weights: np.ndarray | None = None
+    is_planned: bool  # the best choice was followed, not an exploration or a pause
+    weights: np.ndarray | None = None  # float [R], worth of a token; None where drafts are not cut by confidence
 
 
 @dataclass(frozen=True)
 class _Decided:
-    """A decision that also holds for the next steps of the same rows (see HeldPrices.rows; None: for this step only).
-    planned: the plan that the best choice comes to; followed: the same with drafts that end by confidence."""
+    """A decision that also holds for the next steps of the same rows (see HeldPrices.rows)."""
 
-    rows: tuple | None
+    rows: tuple | None  # None: for this step only
+    weights: np.ndarray  # float [R], worth of a token of each row, see fair_weights
     best: Choice
-    planned: Plan
-    followed: Plan
+    planned: Plan  # of the best choice
+    followed: Plan  # the same, with drafts that end by confidence
 
     def fits(self, rows: tuple | None, view: BatchView) -> bool:
         return rows is not None and rows == self.rows and sum(self.followed.lengths.tolist()) <= view.draft_token_budget
@@ -56,21 +54,17 @@ class Goodput(Policy):
     """Maximises expected (weighted) tokens per second of step time.
 
     uniform_lengths: where given, all drafts of a step share one length out of these (or 0), as engines with captured
-    graphs need; a row whose draft is shorter is padded by the engine. fairness: which mean of the requests' tokens is
-    maximised, see planner; None for the settings' with a draft model, and the arithmetic mean without: model-free
-    drafts are rare, and a row without one in this step is not a slow request.
+    graphs need; a row whose draft is shorter is padded by the engine.
     """
 
     def __init__(
         self,
         uniform_lengths: tuple[int, ...] | None = None,
         *,
-        fairness: float | None = None,
         settings: GoodputSettings | None = None,
     ):
         self.settings = settings or GoodputSettings()
         self.uniform_lengths = uniform_lengths
-        self.fairness = fairness
         self.budget = Budget(self.settings.budget)
         self._held = HeldPrices(self.settings.draft_prefill.ordinary_lag)
         self._times = LengthTimes(uniform_lengths) if uniform_lengths else None
@@ -86,7 +80,7 @@ class Goodput(Policy):
         rows, last = self._held.rows(view, estimates), self._last
         if last is None or not last.fits(rows, view):
             last = self._last = self._decide(rows, view, estimates)
-        best, planned = last.best, last.planned
+        best, planned, view = last.best, last.planned, with_fields(view, weights=last.weights)
         if self.budget.reason is not None:
             paused = with_fields(no_drafts(view.num_rows), reason=self.budget.reason)
             return self._settle(paused, view, estimates, best)
@@ -135,16 +129,18 @@ class Goodput(Policy):
         }
 
     def _decide(self, rows: tuple | None, view: BatchView, estimates: Estimates) -> _Decided:
+        weights = fair_weights(view, estimates, self.settings.fairness)
+        view = with_fields(view, weights=weights)
         best = self._best(view, estimates)
         planned = best.draft_plan if best.plan.gain > 0 else no_drafts(view.num_rows)
         followed = self._settle_planned(planned, view, estimates, best)
-        return _Decided(None if best.invested_seconds else rows, best, planned, followed)
+        return _Decided(None if best.invested_seconds else rows, weights, best, planned, followed)
 
     def _settle_planned(self, plan: Plan, view: BatchView, estimates: Estimates, best: Choice) -> Plan:
         """The best choice; drafts end where confidence says so."""
         is_drafted, weights = any(plan.lengths.tolist()), None
         if is_drafted and self.settings.uses_confidence and not self.uniform_lengths and not best.is_found:
-            weights = marginal_weights(view, best)
+            weights = view.weights
             plan = drafted_as_confident(view, estimates, best, weights)
         return self._settle(plan, view, estimates, best, is_planned=True, weights=weights)
 
@@ -211,7 +207,6 @@ class Goodput(Policy):
             estimates,
             self.settings,
             plan_uniform=partial(plan_uniform, self._times) if self._times else None,
-            fairness=self.fairness,
             remaining_tokens=self._lifetime.remaining_tokens,
             prefill_price=self._prefill_price,
             prices=prices,
@@ -222,13 +217,15 @@ def _survival(estimates: Estimates, choice: Choice) -> np.ndarray:
     return estimates.of_width(choice.width).survival_of(choice.drafter)
 
 
-def marginal_weights(view: BatchView, best: Choice) -> np.ndarray:
-    """The worth of one more token of each row, given the plan: float [R]. It is the row's weight or, in a fair plan,
-    the gradient of the mean that is maximised. It depends on the expected tokens of a request, not on the outcome of a
-    step."""
-    if not best.fairness or not view.num_rows:
+def fair_weights(view: BatchView, estimates: Estimates, fairness: float) -> np.ndarray:
+    """The worth of a token of each row: float [R], of the same sum as view.weights. It falls with the tokens that a
+    step of the request is expected to emit, to the power of fairness: a request that drafts badly takes longer, and
+    waits for each token of its own. Model-free drafts are rare, and a row without one in this step is not a slow
+    request: without a draft model it is the row's weight."""
+    models = [number for number in estimates.models if any(view.drafters[number].lengths.tolist())]
+    if not fairness or not models or view.num_rows < 2:
         return view.weights
-    emitted = 1.0 + expected_accepted(best.survival, best.plan.lengths)
-    total = float(view.weights.sum())
-    mean = best.plan.goodput * best.plan.seconds / total if total else 1.0
-    return view.weights * (mean / emitted) ** best.fairness
+    emitted = 1.0 + estimates.survival.sum(axis=2)[models].max(axis=0)
+    weights = view.weights * emitted**-fairness
+    total = float(weights.sum())
+    return weights * (float(view.weights.sum()) / total) if total else view.weights

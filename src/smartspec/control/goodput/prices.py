@@ -40,9 +40,8 @@ class Choice:
     caps: int [R], the longest draft of each row. draft_seconds: float [D, K + 1], what 0..K passes of each drafter are
     charged. token_seconds: what a draft token adds to the target's pass, near the plan. pass_seconds: float [D, K],
     what a pass of each drafter at each depth takes, whichever rows take part; row_seconds: what each row adds to it at
-    most. survival: float [R, K], of each row's drafter. fairness: of the mean that was maximised. width: of the drafts,
-    see records.Plan. is_found: whether all drafts exist before the plan. invested_seconds: of draft prefill that
-    begins with it.
+    most. survival: float [R, K], of each row's drafter. width: of the drafts, see records.Plan. is_found: whether all
+    drafts exist before the plan. invested_seconds: of draft prefill that begins with it.
     """
 
     plan: LengthPlan
@@ -54,7 +53,6 @@ class Choice:
     row_seconds: float
     prices: Prices
     survival: np.ndarray
-    fairness: float
     width: int = 1
     is_found: bool = False
     invested_seconds: float = 0.0
@@ -72,19 +70,16 @@ def best_choice(
     settings: GoodputSettings,
     *,
     plan_uniform=None,
-    fairness: float | None = None,
     remaining_tokens: float = np.inf,
     prefill_price: PrefillPrice | None = None,
     prices: Prices | None = None,
 ) -> Choice:
-    """The best plan over all drafters and widths. plan_uniform: plans one length for all rows, see uniform. fairness:
-    see goodput.Goodput. remaining_tokens: that each request is still expected to make. prefill_price: what was learned
-    of mixed steps. prices: of an earlier choice for the same mixed step; None to compute them."""
+    """The best plan over all drafters and widths. plan_uniform: plans one length for all rows, see uniform.
+    remaining_tokens: that each request is still expected to make. prefill_price: what was learned of mixed steps.
+    prices: of an earlier choice for the same mixed step; None to compute them."""
     models = [number for number in estimates.models if view.drafters[number].lengths.any()]
-    if fairness is None:
-        fairness = settings.fairness if models else 0.0
     value_of_time = None
-    options = {"plan_uniform": plan_uniform, "fairness": fairness, "remaining_tokens": remaining_tokens}
+    options = {"plan_uniform": plan_uniform, "remaining_tokens": remaining_tokens}
     if view.prefill_tokens and plan_uniform and any(drafter.kept_passes for drafter in estimates.drafters):
         return _without_prefill(view, estimates, settings, options, prices=prices)
     if view.prefill_tokens and view.num_rows and settings.prices_mixed_steps:
@@ -93,10 +88,9 @@ def best_choice(
     num_considered = min(view.num_rows * estimates.max_draft_tokens, view.draft_token_budget)
     target_seconds = estimates.latency.target_seconds(view, np.arange(num_considered + 1))
     widths = (1,) if plan_uniform or not models else settings.widths
-    planner = partial(plan_uniform or _best_lengths, fairness)
     found = []
     for shaped in {id(each): each for each in map(estimates.of_width, widths)}.values():
-        plan = partial(planner, view, shaped, target_seconds, value_of_time)
+        plan = partial(plan_uniform or _best_lengths, view, shaped, target_seconds, value_of_time)
         for drafter, other in _assignments(view, shaped, models):
             drafter, draft_seconds = begun(
                 view, drafter, other, shaped, settings.draft_prefill, remaining_tokens, value_of_time, plan
@@ -118,7 +112,6 @@ def best_choice(
         row_seconds=row_seconds,
         prices=prices,
         survival=shaped.survival_of(drafter),
-        fairness=fairness,
         width=shaped.width,
         is_found=not models,
         invested_seconds=invested_seconds(best, drafter, view, estimates, ordinary_lag),
@@ -207,7 +200,6 @@ def _assignments(view: BatchView, estimates: Estimates, models: list[int]) -> li
 
 
 def _best_lengths(
-    fairness: float,
     view: BatchView,
     estimates: Estimates,
     target_seconds: np.ndarray,
@@ -223,6 +215,5 @@ def _best_lengths(
         estimates.has_passes(drafter),
         StepTimes(draft_seconds.sum(axis=0), target_seconds, estimates.latency.host_seconds),
         value_of_time,
-        fairness,
         passes=None if estimates.depths is None else estimates.passes_of(drafter),
     )

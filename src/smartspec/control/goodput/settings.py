@@ -53,12 +53,12 @@ class DraftPrefillSettings:
 
 @dataclass(frozen=True)
 class GoodputSettings:
-    """fairness: with a draft model, see planner (2 is the harmonic mean, 0 the arithmetic one). uses_confidence: drafts
+    """fairness: with a draft model, see policy.fair_weights; 0: tokens count alike. uses_confidence: drafts
     end early and are cut by it. prices_mixed_steps: time in mixed steps has its shadow price; otherwise their tokens
     per second decide. projected_batch: largest size of the projected batch (see prices), as a multiple of the requests
     under way. widths: of drafts made in passes, see records.Plan; the best of these is taken."""
 
-    fairness: float = 2.0
+    fairness: float = 0.5
     uses_confidence: bool = True
     prices_mixed_steps: bool = True
     projected_batch: float = 3.0

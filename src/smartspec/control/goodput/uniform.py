@@ -13,7 +13,7 @@ from math import exp, log
 import numpy as np
 
 from smartspec.control.goodput.budget import size_of
-from smartspec.control.planner.lengths import LengthPlan, objective, power_mean, relative_gain, slot_gains
+from smartspec.control.planner.lengths import LengthPlan, objective, relative_gain
 from smartspec.control.policy import Estimates, Latency, length_caps
 from smartspec.control.records import BatchView, Outcome
 
@@ -144,7 +144,6 @@ class LengthTimes:
 
 def plan_uniform(
     times: LengthTimes,
-    fairness: float,
     view: BatchView,
     estimates: Estimates,
     target_seconds: np.ndarray,
@@ -154,12 +153,12 @@ def plan_uniform(
 ) -> LengthPlan:
     """The allowed length (or 0) of largest predicted goodput. Every row is charged the whole length: a row whose draft
     is shorter is padded, so that the pass keeps its shape.
-    drafter: int [R]; fairness, target_seconds, value_of_time: see planner; draft_seconds: float [D, K + 1], by
+    drafter: int [R]; target_seconds, value_of_time: see planner; draft_seconds: float [D, K + 1], by
     drafter."""
     caps = length_caps(view, drafter, estimates.max_draft_tokens)
     fits = [k for k in sorted(times.allowed_lengths) if k * view.num_rows <= view.draft_token_budget]
     candidates = np.array([0, *fits])
-    emitted = _emitted(estimates.survival_of(drafter), caps, view.weights, fairness)[candidates]
+    emitted = _emitted(estimates.survival_of(drafter), caps, view.weights)[candidates]
     depths = np.minimum(candidates, int(caps[estimates.has_passes(drafter)].max(initial=0)))
     times.use(estimates.latency)
     modelled = target_seconds[candidates * view.num_rows]
@@ -183,8 +182,8 @@ def plan_uniform(
     )
 
 
-def _emitted(survival: np.ndarray, caps: np.ndarray, weights: np.ndarray, fairness: float) -> np.ndarray:
-    """What is maximised per second, by the length of all, float [K + 1]. survival: float [R, K]; caps: int [R]."""
+def _emitted(survival: np.ndarray, caps: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Expected (weighted) tokens by the length of all, float [K + 1]. survival: float [R, K]; caps: int [R]."""
     is_drafted = np.arange(survival.shape[1]) < caps[:, None]
-    gained = slot_gains(survival * is_drafted, weights, fairness).sum(axis=0).cumsum()
-    return power_mean(np.append(0.0, gained), float(weights.sum()), fairness)
+    gained = (weights @ (survival * is_drafted)).cumsum()
+    return float(weights.sum()) + np.append(0.0, gained)

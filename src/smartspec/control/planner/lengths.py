@@ -11,12 +11,6 @@ A mixed prefill-decode step needs another objective. Its time is mostly prefill,
 drafted. The ratio would make time cheap there, and draft tokens worth hardly anything. So time gets the shadow price
 that it has in steps without prefill (value_of_time: tokens that one more second of step time is worth). Maximised is
 then emitted - value_of_time * seconds, the parametric form of the same optimum (Dinkelbach, 1967).
-
-Goodput favours requests with high acceptance: the arithmetic mean counts a token the same for every request. A fair
-plan maximises another power mean of the requests' tokens, that of exponent 1 - fairness (alpha fairness, Mo and Walrand
-2000). Fairness 1 is the geometric mean (proportional fairness, Kelly 1997). In equilibrium slow requests stay longer,
-so there are more of them; the gradient of mean latency is then that of sum_i log E_i - R log T. Fairness 2 is the
-harmonic mean, whose inverse is the mean time per token. Larger values weigh almost only the slowest requests.
 """
 
 from dataclasses import dataclass
@@ -32,9 +26,9 @@ class LengthPlan:
     """The best lengths, and what they are predicted to bring.
 
     lengths: int [R]. depth: draft passes needed by the rows that need them. goodput: expected (weighted) tokens per
-    second, of the fair plan by its mean. seconds: predicted step time. off_goodput, off_seconds: the same
-    with no draft token at all. gain: how much better than that the plan is, as a share of the tokens emitted without
-    drafts. passes: int [R], those that the slots of each row take; None where it is not needed.
+    second. seconds: predicted step time. off_goodput, off_seconds: the same with no draft token at all. gain: how much
+    better than that the plan is, as a share of the tokens emitted without drafts. passes: int [R], those that the slots
+    of each row take; None where it is not needed.
     """
 
     lengths: np.ndarray
@@ -81,34 +75,31 @@ def plan_lengths(
     needs_depth: np.ndarray,
     times: StepTimes,
     value_of_time: float | None = None,
-    fairness: float = 0.0,
     passes: np.ndarray | None = None,
 ) -> LengthPlan:
     """Maximise sum_i w_i * E_i / (draft[depth] + target[sum k_i] + host) with E_i = 1 + sum_{j<=k_i} S_i(j), and the
     seconds those of times. value_of_time: where given, the numerator minus value_of_time times the denominator is
-    maximised instead. fairness: where not 0, the numerator is sum_i w_i times the weighted power mean of E_i with
-    exponent 1 - fairness.
+    maximised instead.
 
     survival: float [R, K], never increasing along a row. caps: int [R], longest draft of each row. weights: float
     [R], >= 0. needs_depth: bool [R], True where a draft of length k takes k draft passes, False where it exists
     already. passes: int [R, K], draft passes that each slot takes where it is not that number, as in trees, whose slots
     are nodes; None: as needs_depth says.
 
-    The result is the exact optimum. With passes and fairness together it is nearly so: what a node adds to its row is
-    computed as if all nodes before it were in the plan. Ties go to fewer draft tokens. The order of equal slots only
-    decides which row gets them.
+    The result is the exact optimum. Ties go to fewer draft tokens. The order of equal slots only decides which row gets
+    them.
     """
     num_positions = survival.shape[1]
     slots = np.flatnonzero(np.arange(num_positions) < caps[:, None])
     base = float(weights.sum())
-    gains = slot_gains(survival, weights, fairness).ravel()[slots]
+    gains = (weights[:, None] * survival).ravel()[slots]
     order = (-gains).argsort(kind="stable")
     slots, gains = slots[order], gains[order]
     rows = slots // num_positions
     first_depth = _first_depth(slots, rows, num_positions, needs_depth, passes)
     off_seconds = float(times.target[0] + times.draft[0] + times.host)
     off = _Found(objective(base, off_seconds, value_of_time), 0, 0, base, off_seconds)
-    best = _best(off, gains, first_depth, times, value_of_time, fairness)
+    best = _best(off, gains, first_depth, times, value_of_time)
     chosen = slice(best.num_tokens) if first_depth is None else _slots_of(best, first_depth)
     rows = rows[chosen]
     return LengthPlan(
@@ -129,14 +120,13 @@ def _best(
     first_depth: np.ndarray | None,
     times: StepTimes,
     value_of_time: float | None,
-    fairness: float,
 ) -> _Found:
     """The best plan. off: that without drafts. gains: float [slots], largest first; first_depth: int [slots]."""
     best, base = off, off.emitted
     bounds, depths = np.full(1, np.inf), [0]
     if first_depth is not None:
         # No plan of a depth is better than all slots that exist there at the price of none: most depths need no look.
-        all_emitted = power_mean(np.bincount(first_depth, gains).cumsum(), base, fairness)
+        all_emitted = base + np.bincount(first_depth, gains).cumsum()
         least_seconds = times.draft[: len(all_emitted)] + (times.target[0] + times.host)
         bounds = objective(all_emitted, least_seconds, value_of_time)
         depths = (-bounds).argsort(kind="stable").tolist()
@@ -144,10 +134,9 @@ def _best(
         if bounds[depth] < best.value - BOUND_ERROR * abs(best.value):
             break
         existing = gains if first_depth is None else gains[first_depth <= depth]
-        gained = existing[: len(times.target) - 1].cumsum()
-        if not len(gained):
+        emitted = base + existing[: len(times.target) - 1].cumsum()
+        if not len(emitted):
             continue
-        emitted = power_mean(gained, base, fairness)
         seconds = times.target[1 : len(emitted) + 1] + (times.draft[depth] + times.host)
         values = objective(emitted, seconds, value_of_time)
         n = int(values.argmax())
@@ -175,25 +164,6 @@ def _most(rows: np.ndarray, values: np.ndarray, num_rows: int) -> np.ndarray:
     most = np.zeros(num_rows, dtype=np.int64)
     np.maximum.at(most, rows, values)
     return most
-
-
-def slot_gains(survival: np.ndarray, weights: np.ndarray, fairness: float) -> np.ndarray:
-    """What each slot adds to the sum that is maximised, float [R, K], never increasing along a row."""
-    if not fairness:
-        return weights[:, None] * survival
-    after = 1.0 + np.cumsum(survival, axis=1)
-    before, power = after - survival, 1.0 - fairness
-    if not power:
-        return weights[:, None] * np.log(after / before)
-    return weights[:, None] * (after**power - before**power) / power
-
-
-def power_mean(gained: np.ndarray | float, base: float, fairness: float):
-    """Tokens of all rows together, by the mean that is maximised, when slots that add so much to the sum are taken."""
-    power = 1.0 - fairness
-    if not fairness or not base:
-        return base + gained
-    return base * (np.exp(gained / base) if not power else (1.0 + power * gained / base) ** (1.0 / power))
 
 
 def objective(emitted: np.ndarray | float, seconds: np.ndarray | float, value_of_time: float | None):

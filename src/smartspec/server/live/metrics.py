@@ -81,7 +81,8 @@ class ServerMetrics:
         accepted = [row.num_accepted for row in output.outputs]
         for position in range(max(accepted, default=0)):
             self.accepted_at.labels(str(position)).inc(sum(count > position for count in accepted))
-        self.predicted_step.observe(output.predicted_seconds)
+        if output.predicted_seconds is not None:
+            self.predicted_step.observe(output.predicted_seconds)
         self.step.observe(output.seconds.total)
         self._pass_on(self.preemptions, "preemptions", self._core.scheduler.num_preemptions)
         # Only a core.safe_controller.SafeController counts failures; any other ends the step.

@@ -204,8 +204,9 @@ function speak(event) { // pictures in words, not so often that a screen reader 
   find("lengths").setAttribute("aria-label", `Draft lengths of the last steps: ${mean} tokens on average, ` +
     `${number(rows ? sum(event.steps.map((s) => s.accepted)) / rows : 0, 1)} accepted`);
   const last = event.steps[event.steps.length - 1];
-  find("times").setAttribute("aria-label", `The last step took ${milliseconds(last.measured_seconds)} milliseconds, ` +
-    `${milliseconds(last.predicted_seconds)} were predicted`);
+  const predicted = event.steps.findLast((s) => s.predicted_seconds !== null);
+  find("times").setAttribute("aria-label", `The last step took ${milliseconds(last.measured_seconds)} milliseconds` +
+    (predicted ? `, ${milliseconds(predicted.predicted_seconds)} were last predicted` : ""));
 }
 
 // Pictures
@@ -290,7 +291,7 @@ function drawTimes() {
     pen.lineWidth = 1.6;
     pen.setLineDash(dashes);
     pen.beginPath();
-    steps.forEach((s, index) => pen.lineTo(x(index) + step / 2, Math.max(y(s[key]), 1)));
+    steps.forEach((s, index) => s[key] === null || pen.lineTo(x(index) + step / 2, Math.max(y(s[key]), 1)));
     pen.stroke();
     pen.setLineDash([]);
   };
