@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from smartspec.control.controller import LEARN_STEPS
 from smartspec.control.planner.lengths import StepTimes, plan_lengths
+from smartspec.control.policy import LEARN_STEPS
 from smartspec.sim.controller_time import TimedController
 from smartspec.sim.scenario import Scenario
 from smartspec.sim.simulation import ground_truth_acceptance, ground_truth_time, make_controller

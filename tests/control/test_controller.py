@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from drafter_cases import LOOKUP, free_test
 
-from smartspec.control.controller import CHECKED_STEPS, LEARN_STEPS, NUM_DECISIONS, Controller
+from smartspec.control.controller import CHECKED_STEPS, NUM_DECISIONS, Controller
 from smartspec.control.goodput.policy import Goodput
 from smartspec.control.goodput.settings import BudgetSettings, GoodputSettings
 from smartspec.control.latency.model import CostCurve, LatencyModel
-from smartspec.control.policy import no_drafts
+from smartspec.control.policy import LEARN_STEPS, no_drafts
 from smartspec.control.records import Drafted, FreeTests, StepSeconds
 
 K = 4
@@ -42,7 +42,7 @@ def test_bad_configuration_is_refused():
 def test_without_drafters_only_time_is_learned():
     """The policy has nothing to decide, and its time would be the host's."""
     controller, view = make_controller("fixed:3", drafters=()), factories.make_view(3)
-    controller.policy = SimpleNamespace(learn=lambda plan, outcome: None, uses_estimates=True)
+    controller.policy = SimpleNamespace(learn=lambda plan, outcome: None, uses_estimates=True, learn_steps=1)
     controller._acceptance = None
     for _ in range(50):
         plan = controller.plan(view)
@@ -66,7 +66,9 @@ def test_predicted_seconds_are_of_what_was_verified_and_from_before_it_was_measu
     controller, view = make_controller("fixed:2"), make_view(3, prefill_tokens=5)
     plan, verified = controller.plan(view), np.array(verified)
     seconds = StepSeconds(draft=0.0, target=0.5, host=0.0)
-    factories.learn(controller, make_outcome(view, plan, verified, drafted=plan.lengths, seconds=seconds))
+    for _ in range(LEARN_STEPS):
+        assert controller.predicted_seconds is None
+        factories.learn(controller, make_outcome(view, plan, verified, drafted=plan.lengths, seconds=seconds))
     assert controller.predicted_seconds == pytest.approx(0.04 + 0.0005 * (3 + 5 + verified.sum()))
 
 
@@ -152,7 +154,6 @@ def test_state_explains_the_last_decisions_and_is_json():
 
 def test_predicted_goodput_is_expected_tokens_over_predicted_time():
     controller, view = make_controller("fixed:2"), make_view(3)
-    controller._num_learned = LEARN_STEPS  # this step is not learned from at once
     plan = controller.plan(view)
     factories.learn(controller, make_outcome(view, plan))
     decision = controller.state()["decisions"][0]
@@ -167,7 +168,7 @@ def test_prefill_only_steps_teach_time():
     keep = controller.cut(plan, Drafted(np.zeros(0, dtype=int)))
     seconds = StepSeconds(draft=0.0, target=0.2, host=0.001)
     factories.learn(controller, make_outcome(view, plan, accepted=keep, seconds=seconds))
-    assert controller.predicted_seconds < 0.1
+    assert controller.predicted_seconds is None
     for _ in range(LEARN_STEPS):
         factories.learn(controller, make_outcome(view, controller.plan(view), accepted=keep, seconds=seconds))
     assert controller.latency.off_seconds(view) + controller.latency.host_seconds == pytest.approx(0.201, rel=0.05)
@@ -185,17 +186,16 @@ def test_what_is_read_is_known_from_all_steps_so_far():
         first = now
 
 
-def test_groups_of_steps_are_learned_from_without_being_read():
-    """The first steps one by one, later ones together; time is predicted for the last of each group."""
+def test_a_group_of_steps_is_learned_from_without_being_read():
+    """Time is predicted for the last step of each group."""
     controller, view, predicted = make_controller("fixed:2"), make_view(2), []
-    for _ in range(LEARN_STEPS**2):
+    for _ in range(3 * LEARN_STEPS):
         plan = controller.plan(view)
         factories.learn(controller, make_outcome(view, plan, accepted=np.zeros(2, dtype=int)))
         predicted.append(controller.predicted_seconds)
-    ends = [step + 1 for step, seconds in enumerate(predicted) if seconds is not None]
-    sizes = np.diff([0, *ends]).tolist()
-    assert sizes == [min(group, LEARN_STEPS) for group in range(1, len(ends) + 1)]
-    assert predicted[0] != predicted[ends[-1] - 1]
+    ends = [(step + 1) / LEARN_STEPS for step, seconds in enumerate(predicted) if seconds is not None]
+    assert ends == [1, 2, 3]
+    assert predicted[LEARN_STEPS - 1] != predicted[-1]
 
 
 def test_a_step_may_be_told_after_the_next_one_was_planned():
@@ -204,7 +204,6 @@ def test_a_step_may_be_told_after_the_next_one_was_planned():
     settings = GoodputSettings(budget=BudgetSettings(share=0.0))  # it depends on how many steps are over
     for when, records in told.items():
         controller = make_controller(Goodput(settings=settings))
-        controller._num_learned = LEARN_STEPS  # no step is learned from at once
         controller.on_record = records.append
         waiting = None
         for num_rows in (3, 5, 2, 4, 3, 1, 6, 2):  # fewer than are learned from together

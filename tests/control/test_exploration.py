@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 from drafter_cases import MODEL, estimates_of
 
-from smartspec.control.controller import LEARN_STEPS, Controller
+from smartspec.control.controller import Controller
 from smartspec.control.goodput.exploration import LONGER, NON_SPECULATIVE, OTHER
 from smartspec.control.goodput.policy import Goodput
 from smartspec.control.goodput.settings import BudgetSettings
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
+from smartspec.control.policy import LEARN_STEPS
 from smartspec.control.records import UNLIMITED, Drafted, Plan, StepSeconds
 
 K, ROWS = 4, 16

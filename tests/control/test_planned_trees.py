@@ -16,7 +16,7 @@ from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
 from smartspec.control.planner.expected_tree import expected_trees
 from smartspec.control.planner.lengths import StepTimes, plan_lengths
-from smartspec.control.policy import Estimates
+from smartspec.control.policy import LEARN_STEPS, Estimates
 from smartspec.control.records import Drafted, DrafterSpec, Plan
 
 K = 10
@@ -156,5 +156,6 @@ def test_a_controller_prices_the_passes_that_were_made():
         node_tests=tests, confidence=confidence,
     )  # fmt: skip
     of_two_passes = latency.predict(view, replace(plan, depths=np.array([2])), keep).total
-    factories.learn(controller, outcome)
+    for _ in range(LEARN_STEPS):
+        factories.learn(controller, outcome)
     assert controller.predicted_seconds == pytest.approx(of_two_passes)

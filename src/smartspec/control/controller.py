@@ -18,9 +18,6 @@ from smartspec.control.records import BatchView, Drafted, DrafterSpec, Outcome, 
 from smartspec.control.what_if import planned_goodput, uniform_goodput
 
 NUM_DECISIONS = 20
-# Most steps that are learned from together: after a target pass the code of learning is in no cache, so that a run of
-# it costs more than its arithmetic. The first steps are learned from at once: a profile may be wrong.
-LEARN_STEPS = 16
 # Steps at the start whose input is checked, and one of so many later ones: a wrong host is wrong from the start.
 CHECKED_STEPS = 128
 
@@ -129,7 +126,7 @@ class Controller:
 
     def learn(self, plan: Plan, outcome: Outcome) -> None:
         """Learn from the outcome of a plan, any number of steps later and in any order. Several steps are learned from
-        together, 1 at the start, at most LEARN_STEPS."""
+        together, as many as the policy says."""
         is_checked = self._checks or plan.view is None  # what was refused may be told in a later step
         if is_checked and self._refuse(problems(plan.view, outcome, max_draft_tokens=self.max_draft_tokens)):
             return
@@ -140,7 +137,7 @@ class Controller:
             self.on_record(self._record(step, self._alternatives(plan)))
         if self._is_learned_from:
             self._unlearned.append(step)
-        if len(self._unlearned) > min(self._num_learned, LEARN_STEPS - 1):
+        if len(self._unlearned) >= self.policy.learn_steps:
             self._learn()
         assert plan.view is not None, "an outcome without a plan is refused"
         self.policy.learn(plan, outcome)
@@ -158,7 +155,7 @@ class Controller:
     def predicted_seconds(self) -> float | None:
         """Time that was predicted for the last finished step, in seconds. None where it was not: a prediction takes
         time of the host, so there is one each time that something is learned."""
-        return self._predicted and self._predicted.total
+        return None if self._predicted is None else self._predicted.total
 
     def use_latency(self, latency: LatencyModel) -> None:
         """Forget what is known about time for a new profile. ValueError where it does not fit the drafters."""
@@ -211,7 +208,7 @@ class Controller:
     @property
     def _is_learned_from(self) -> bool:
         """Whether estimates learn from this step: where the policy uses none, from few, for people who watch it."""
-        is_watched = self._num_plans <= CHECKED_STEPS or self._num_plans % CHECKED_STEPS < LEARN_STEPS
+        is_watched = self._num_plans <= CHECKED_STEPS or self._num_plans % CHECKED_STEPS < self.policy.learn_steps
         return is_watched or self.policy.uses_estimates
 
     def _predict(self, step: _Finished) -> PredictedSeconds:

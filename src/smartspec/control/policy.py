@@ -21,6 +21,8 @@ from smartspec.control.records import (
     of_drafter,
 )
 
+LEARN_STEPS = 16
+
 
 class Acceptance(Protocol):
     """What a policy may use beside the survival of drafts: see acceptance.estimator.AcceptanceEstimator."""
@@ -157,14 +159,14 @@ class EstimatesOfView(Estimates):
 
 
 class Policy:
-    """Decides draft lengths. A policy that learns keeps its own state. All methods but plan have a default.
+    """Decides draft lengths. A policy that learns keeps its own state. All methods but plan have a default."""
 
-    needs: names of Outcome.extras that it cannot do without. uses_estimates: where not, the controller learns from few
-    steps, for people who watch it.
-    """
-
-    needs: tuple[str, ...] = ()
-    uses_estimates = True
+    needs: tuple[str, ...] = ()  # names of Outcome.extras that it cannot do without
+    uses_estimates = True  # where not, the controller learns from few steps, for people who watch it
+    # Steps that the controller learns from together: after a target pass the code of learning is in no cache, so that a
+    # run of it costs more than its arithmetic. From the first step alone nothing must be learned either: a draft that
+    # was rejected could end drafting before it has begun.
+    learn_steps = LEARN_STEPS
 
     def queries(self, num_rows: int) -> bool:
         """Whether drafters are queried for drafts in a step of so many decoding requests. If not, only drafts that cost

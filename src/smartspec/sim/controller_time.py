@@ -14,7 +14,7 @@ from time import perf_counter
 
 import numpy as np
 
-from smartspec.control.controller import LEARN_STEPS
+from smartspec.control.policy import LEARN_STEPS
 from smartspec.control.records import BatchView, Outcome, Plan
 from smartspec.core.engine_core import Controller
 from smartspec.sim.scenario import Scenario
@@ -23,7 +23,7 @@ from smartspec.sim.static_load import Phase, StaticLoad
 from smartspec.sim.world.step_time import ControllerSeconds
 
 # Rounds, so that a noisy second meets all batch sizes alike.
-NUM_ROUNDS, NUM_WARM_UP_STEPS, NUM_STEPS = 4, 2 * LEARN_STEPS, 8 * LEARN_STEPS
+NUM_ROUNDS, NUM_WARM_UP_STEPS, NUM_STEPS = 4, LEARN_STEPS, 4 * LEARN_STEPS
 OUTPUT_TOKENS = 160  # of a request: others take its place, as in a server
 
 

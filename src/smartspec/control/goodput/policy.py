@@ -16,7 +16,7 @@ from smartspec.control.goodput.settings import GoodputSettings
 from smartspec.control.goodput.stopping import drafted_as_confident
 from smartspec.control.goodput.uniform import LengthTimes, plan_uniform
 from smartspec.control.planner.verify_cut import worth_verifying
-from smartspec.control.policy import Estimates, Latency, Policy, no_drafts
+from smartspec.control.policy import LEARN_STEPS, Estimates, Latency, Policy, no_drafts
 from smartspec.control.records import BatchView, Drafted, Outcome, Plan, of_drafter, with_fields
 
 
@@ -65,6 +65,8 @@ class Goodput(Policy):
     ):
         self.settings = settings or GoodputSettings()
         self.uniform_lengths = uniform_lengths
+        if uniform_lengths:  # a batch of many requests, whose steps say much and take long
+            self.learn_steps = LEARN_STEPS // 2
         self.budget = Budget(self.settings.budget)
         self._held = HeldPrices(self.settings.draft_prefill.ordinary_lag)
         self._times = LengthTimes(uniform_lengths) if uniform_lengths else None
