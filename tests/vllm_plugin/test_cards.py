@@ -11,8 +11,8 @@ from toy_engine import ToyEngine, assert_texts_are_right, make_config, run
 
 from smartspec import vllm_plugin
 from smartspec.observation.card import Card
-from smartspec.vllm_plugin.routes import LOOKUP
-from smartspec.vllm_plugin.serve import main
+from smartspec.vllm_plugin.serve.__main__ import main
+from smartspec.vllm_plugin.serve.routes import LOOKUP
 
 sys.path.insert(0, str(Path(__file__).parent))
 METHOD = {"method": "draft_model"}
@@ -109,8 +109,8 @@ def test_what_is_observed_on_a_gpu_fits_what_decides_there():
     methods = {added(made("MODEL", *words, machine=GPU))["speculation"]["method"] for words in ([], ["--observe"])}
     assert methods == {"ngram_gpu"}
     with pytest.raises(ValueError, match="switches vLLM's V2 runner off: n-gram drafts would make vLLM slower"):
-        made("MODEL", "--observe", machine=replace(GPU, may_use_v2=False))
-    named = made("MODEL", "--observe", "--spec-method", "ngram", machine=replace(GPU, may_use_v2=False))
+        made("MODEL", "--observe", machine=replace(GPU, has_v2=False))
+    named = made("MODEL", "--observe", "--spec-method", "ngram", machine=replace(GPU, has_v2=False))
     assert added(named)["speculation"] == {"method": "ngram", "num_speculative_tokens": 5} | LOOKUP
 
 

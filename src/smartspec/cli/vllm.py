@@ -45,7 +45,7 @@ def _line(name: str) -> str:
 
 def serve(arguments: list[str]) -> int:
     """Run vllm serve with the options that SmartSpec needs; all others are vLLM's."""
-    from smartspec.vllm_plugin.serve import main
+    from smartspec.vllm_plugin.serve.__main__ import main
 
     return main(arguments)
 

@@ -9,9 +9,9 @@ import hashlib
 import json
 import logging
 import os
-import tempfile
 from pathlib import Path
 
+from smartspec.observation.files import write_json
 from smartspec.vllm_plugin.ab_results import Results
 
 logger = logging.getLogger("vllm.smartspec")
@@ -66,7 +66,7 @@ class AbFile:
         if self.path is None:
             return
         try:
-            _write(self.path, {"key": self.key, "results": results.to_dict()})
+            write_json(self.path, {"key": self.key, "results": results.to_dict()})
         except OSError as error:
             if not self._is_unwritable:
                 text = "results of --act cannot be written to %s (%s): they are kept in memory until they can"
@@ -89,14 +89,3 @@ def _first_free(folder: Path, digest: str) -> tuple[int, Path]:
             logger.info("another server of this set-up has this cache folder: results of --act are kept in %s", path)
         return lock, path
     raise OSError(f"{MOST_FILES} servers of this set-up use {folder}: give this one a cache folder of its own")
-
-
-def _write(path: Path, data: dict) -> None:
-    number, name = tempfile.mkstemp(dir=path.parent, prefix=".storing-")
-    try:
-        with open(number, "w") as file:
-            json.dump(data, file, allow_nan=False)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise

@@ -2,12 +2,11 @@
 
 import hashlib
 import json
-import os
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from smartspec.control import DrafterSpec, LatencyModel
+from smartspec.observation.files import write_json
 
 
 @dataclass(frozen=True)
@@ -41,15 +40,7 @@ class CostFile:
         Nothing happens unless may_write."""
         if not self.may_write:
             return
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        number, name = tempfile.mkstemp(dir=self.path.parent, prefix=".storing-")
-        try:
-            with open(number, "w") as file:
-                json.dump({"key": self.key, "cost_model": latency.to_dict()}, file, allow_nan=False)
-            os.replace(name, self.path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        write_json(self.path, {"key": self.key, "cost_model": latency.to_dict()})
 
 
 def setup_key(vllm_config, vllm_version: str, device: str, tiers: tuple[int, ...] | None) -> dict:

@@ -1,4 +1,4 @@
-"""How drafts are made by the command of serve.py, and why so: the route. vLLM is not imported.
+"""The route of `smartspec vllm serve`: who makes drafts, and for what reason. vLLM is not imported.
 
 On CPUs, drafts of ours are made in the scheduler where no head or draft model is named. On GPUs that takes vLLM's V1
 runner, synchronous scheduling and steps without full graphs: a fifth of plain vLLM's speed is lost on an H100, with no
@@ -27,19 +27,18 @@ MOST_REQUESTS = 1024  # of a step, in tables: vLLM takes the last length for mor
 
 @dataclass(frozen=True)
 class Machine:
-    """is_cpu: whether vLLM computes on the CPU. version: of vLLM, first two numbers, None if unknown. may_use_v2: false
-    where its V2 runner is switched off."""
+    """The machine that vLLM computes on, as far as it is known without an import."""
 
     is_cpu: bool
-    version: tuple[int, int] | None = None
-    may_use_v2: bool = True
+    version: tuple[int, int] | None = None  # first two numbers of vLLM's version, None if unknown
+    has_v2: bool = True  # false where vLLM's V2 runner is switched off
 
     @property
     def problem(self) -> str | None:
-        """Why vLLM's V2 runner takes no draft lengths here."""
+        """The reason for which vLLM's V2 runner takes no draft lengths here, None if it takes them."""
         if self.is_cpu:
             return "vLLM computes on the CPU"
-        if not self.may_use_v2:
+        if not self.has_v2:
             return "VLLM_USE_V2_MODEL_RUNNER=0 switches vLLM's V2 runner off"
         if self.version is not None and self.version < FIRST_WITH_LENGTHS:
             return f"vLLM {'.'.join(map(str, self.version))} has no draft length per step in its V2 runner (0.32 has)"
@@ -48,40 +47,61 @@ class Machine:
 
 @dataclass(frozen=True)
 class Route:
-    """speculation: vLLM's speculative configuration. why: a sentence for people."""
+    """A choice of drafts."""
 
-    speculation: Mapping[str, object]
-    why: str
+    speculation: Mapping[str, object]  # vLLM's speculative configuration
+    reason: str  # a sentence for people
 
     @property
     def is_own(self) -> bool:
         return self.speculation.get("model") == NO_DRAFTS
 
 
-def route_of(options: argparse.Namespace, given: str | None, machine: Machine) -> Route:
-    """The caller's own configuration, or one made of the options. given: the value of --speculative-config. ValueError
-    on a contradiction, and where only a route is left that is known to be slower than vLLM without speculation."""
-    made = {"method": options.spec_method, "model": options.spec_model, "num_speculative_tokens": options.spec_tokens}
-    made = {name: value for name, value in made.items() if value is not None}
-    if given is not None:
-        if made:
-            raise ValueError(f"--speculative-config and {sorted(made)}: say it once")
-        return Route(object_of("--speculative-config", given), "drafts are made as --speculative-config says")
+def choose_route(options: argparse.Namespace, config: str | None, machine: Machine) -> Route:
+    """Return the caller's own configuration, or one that follows from the options. config: the value of
+    --speculative-config. ValueError on a contradiction, and where the only route left is known to be slower than vLLM
+    without speculation."""
+    names = {"spec_method": "method", "spec_model": "model", "spec_tokens": "num_speculative_tokens"}
+    speculation = {name: value for each, name in names.items() if (value := vars(options)[each]) is not None}
+    if config is not None:
+        if speculation:
+            raise ValueError(f"--speculative-config and {sorted(speculation)}: say it once")
+        return Route(read_object("--speculative-config", config), "drafts are made as --speculative-config says")
     _check(options)
     length = options.spec_tokens or LONGEST
     if options.spec_method is None and options.spec_model is None:
         return _default_route(length, machine)
     if options.spec_method == OWN:
-        return _in_scheduler(length, machine)
-    made = made | {"num_speculative_tokens": length} | (LOOKUP if options.spec_method in NGRAMS else {})
+        return _scheduler_route(length, machine)
+    speculation = speculation | {"num_speculative_tokens": length} | (LOOKUP if options.spec_method in NGRAMS else {})
     named = options.spec_method or f"model {options.spec_model}"
     if machine.problem is None and options.spec_method not in V1_ONLY:
-        return Route(made | _captured(length), f"drafts by {named}; each length has captured graphs (V2 runner)")
-    return Route(made, f"drafts by {named}")
+        speculation |= _graph_table(length)
+        return Route(speculation, f"drafts by {named}; each length has captured graphs (V2 runner)")
+    return Route(speculation, f"drafts by {named}")
+
+
+def choose_observe_route(options: argparse.Namespace, config: str | None, machine: Machine) -> Route:
+    """Return the route where SmartSpec only observes: the caller's configuration, or one that follows from the options,
+    without a table of lengths; else vLLM's n-gram. config: the value of --speculative-config. ValueError where vLLM
+    itself would draft nothing."""
+    if options.spec_method == OWN:
+        raise ValueError(f"--spec-method {OWN} drafts in SmartSpec's scheduler, and --observe leaves all to vLLM")
+    reason = "SmartSpec observes, and vLLM decides"
+    if config is None and options.spec_method is None and options.spec_model is None:
+        options = argparse.Namespace(**vars(options) | {"spec_method": _ngram(machine)})
+    route = choose_route(options, config, machine)
+    if route.is_own:
+        raise ValueError("NoDrafts makes no drafts, and --observe leaves all to vLLM: name a drafter of vLLM's")
+    if config is not None:
+        return Route(route.speculation, f"{reason}: {route.reason}")
+    speculation = {name: value for name, value in route.speculation.items() if name != TABLE}
+    named = speculation.get("method") or f"model {speculation.get('model')}"
+    return Route(speculation, f"{reason}: drafts by {named} of one length")
 
 
 def check_table(speculation: Mapping[str, object]) -> None:
-    """ValueError names a length of the table that is longer than drafts are: vLLM would cut it without a word."""
+    """Raise ValueError if the table has a length above the longest draft: vLLM would cut it without a word."""
     table, longest = speculation.get(TABLE), speculation.get("num_speculative_tokens")
     for row in table if isinstance(table, list) else ():
         length = row[-1] if isinstance(row, list | tuple) and row else None
@@ -92,25 +112,25 @@ def check_table(speculation: Mapping[str, object]) -> None:
             )
 
 
-def captured_lengths(longest: int) -> list[int]:
-    """Draft lengths to choose from where each needs captured graphs of its own, which take memory and time."""
+def graph_lengths(longest: int) -> list[int]:
+    """The draft lengths to choose from where each needs captured graphs of its own, which take memory and time."""
     return sorted({1, (longest + 1) // 2, longest})
 
 
-def object_of(option: str, text: str) -> dict:
-    """The JSON object that an option has. ValueError where it is none."""
+def read_object(option: str, text: str) -> dict:
+    """Return the JSON object that an option has as its value. ValueError where it is none."""
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except json.JSONDecodeError as error:
         raise ValueError(f"{option} {text}: not JSON ({error})") from error
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise ValueError(f"{option} {text}: it must be an object, for example {{...}}")
-    return found
+    return value
 
 
 def _default_route(length: int, machine: Machine) -> Route:
     if machine.is_cpu:
-        return _in_scheduler(length, machine)
+        return _scheduler_route(length, machine)
     if machine.problem is not None:
         raise ValueError(
             f"{machine.problem}: drafts without a head would make vLLM slower than no speculation on this GPU (0.77 "
@@ -118,11 +138,24 @@ def _default_route(length: int, machine: Machine) -> Route:
             f"{OWN} if you want it all the same"
         )
     # Under the name ngram, vLLM 0.32 schedules synchronously.
-    ngram = {"method": "ngram_gpu", "num_speculative_tokens": length} | LOOKUP | _captured(length)
+    ngram = {"method": "ngram_gpu", "num_speculative_tokens": length} | LOOKUP | _graph_table(length)
     return Route(ngram, "n-gram drafts on the GPU: V2 runner, asynchronous scheduling, full graphs of each length")
 
 
-def _in_scheduler(length: int, machine: Machine) -> Route:
+def _ngram(machine: Machine) -> str:
+    """The method that drafts as it will once SmartSpec decides, so that observation and card are of use then.
+    ValueError where it is known to be slower than vLLM without speculation."""
+    if machine.is_cpu:
+        return "ngram"
+    if machine.problem is None:
+        return "ngram_gpu"
+    raise ValueError(
+        f"{machine.problem}: n-gram drafts would make vLLM slower than no speculation on this GPU. Name a head, a "
+        "draft model or another drafter of vLLM's (--spec-method, --spec-model or --speculative-config)"
+    )
+
+
+def _scheduler_route(length: int, machine: Machine) -> Route:
     own = {"model": NO_DRAFTS, "num_speculative_tokens": length}
     if machine.is_cpu:
         return Route(own, "drafts are made in the scheduler: vLLM computes on the CPU")
@@ -133,9 +166,9 @@ def _in_scheduler(length: int, machine: Machine) -> Route:
     )
 
 
-def _captured(longest: int) -> dict[str, list[list[int]]]:
-    """A table that has vLLM capture graphs for a length of 0 and those to choose from. What it says is not used."""
-    lengths = [*reversed(captured_lengths(longest)), 0]
+def _graph_table(longest: int) -> dict[str, list[list[int]]]:
+    """A table that has vLLM capture graphs for a length of 0 and those to choose from. Nothing reads its lengths."""
+    lengths = [*reversed(graph_lengths(longest)), 0]
     ends = [*range(1, len(lengths)), MOST_REQUESTS]
     starts = range(1, len(lengths) + 1)
     return {TABLE: [list(row) for row in zip(starts, ends, lengths, strict=True)]}
