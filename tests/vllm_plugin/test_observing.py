@@ -103,7 +103,7 @@ def test_an_operator_switches_drafts_off_there_too(tmp_path, method, is_async, t
             make_config(tmp_path, method=method, is_async=is_async, settings=OBSERVE | {"guard": 1.5})
         )
     )
-    engine.scheduler.dynamic_sd_lookup = engine.scheduler.on_off._lookup = table
+    engine.scheduler.dynamic_sd_lookup = engine.scheduler.toggle._lookup = table
     engine.add(0, prompt_tokens=20, max_tokens=100)
     engine.run()
     before = len(engine.verified_lengths)
@@ -132,7 +132,7 @@ def test_what_cannot_be_switched_off_is_observed(tmp_path, monkeypatch, caplog):
     def broken(*arguments):
         raise AttributeError("another version of vLLM")
 
-    monkeypatch.setattr("smartspec.vllm_plugin.build_on_off.OnOff", broken)
+    monkeypatch.setattr("smartspec.vllm_plugin.ab.toggle.Toggle", broken)
     engine = run(make_config(tmp_path, settings=OBSERVE), num_requests=2)
     assert observed(tmp_path, engine).num_steps > 0
     assert_texts_are_right(engine)

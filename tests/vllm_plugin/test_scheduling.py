@@ -363,5 +363,5 @@ def test_an_untested_version_is_tried_where_that_is_said(tmp_path, monkeypatch, 
     monkeypatch.delitem(sys.modules, "smartspec.vllm_plugin.drafting", raising=False)
     monkeypatch.setitem(sys.modules, "vllm.v1.outputs", ModuleType("vllm.v1.outputs"))
     scheduler = Scheduler(make_config(tmp_path))
-    assert scheduler.speculation is None and scheduler.on_off is None and scheduler.dynamic_sd_lookup is None
+    assert scheduler.speculation is None and scheduler.toggle is None and scheduler.dynamic_sd_lookup is None
     assert len(caplog.messages) == 1 and "DraftTokenIds" in caplog.messages[0]

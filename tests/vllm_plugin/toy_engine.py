@@ -77,8 +77,8 @@ class ToyEngine:
         self._random = np.random.default_rng(seed)
         if getattr(scheduler, "speculation", None) is not None:
             scheduler.speculation._clock = lambda: self.now
-        if getattr(scheduler, "on_off", None) is not None:
-            scheduler.on_off._clock = lambda: self.now
+        if getattr(scheduler, "toggle", None) is not None:
+            scheduler.toggle._clock = lambda: self.now
 
     def add(self, number: int, prompt_tokens: int, max_tokens: int, **extra_args) -> None:
         name = str(number)

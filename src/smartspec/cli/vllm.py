@@ -59,7 +59,7 @@ def check(arguments: list[str]) -> int:
 
 def ab(arguments: list[str]) -> int:
     """Say what SmartSpec brings on a server's own traffic (--act), from its /metrics."""
-    from smartspec.vllm_plugin.ab import main
+    from smartspec.vllm_plugin.ab.__main__ import main
 
     return main(arguments)
 

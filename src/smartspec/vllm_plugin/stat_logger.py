@@ -12,10 +12,10 @@ from prometheus_client.registry import Collector
 from vllm.v1.metrics.loggers import AggregateStatLoggerBase
 
 from smartspec.observation.files import observation_path
+from smartspec.vllm_plugin.ab.metrics import toggle_metrics_path
 from smartspec.vllm_plugin.metrics import metrics_path
 from smartspec.vllm_plugin.observed import tell
 from smartspec.vllm_plugin.observed_metrics import ObservedFiles
-from smartspec.vllm_plugin.on_off_metrics import on_off_path
 from smartspec.vllm_plugin.settings import OBSERVE, Settings
 
 logger = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class StatLogger(AggregateStatLoggerBase):
         folder = settings.cache
         paths = [
             path(folder, vllm_config.instance_id, index)
-            for path in (metrics_path, on_off_path)
+            for path in (metrics_path, toggle_metrics_path)
             for index in engine_indexes
         ]
         REGISTRY.register(MetricsFiles(paths))

@@ -1,5 +1,5 @@
-"""Which windows are measured with speculation and without, and what follows: the results of `--act`, and the guard that
-switches speculation off where it is slower than none.
+"""The comparison of speculation with none: the windows of `--act`, and the guard that switches speculation off where it
+is slower than none.
 
 Each is a generator of windows (windows.py). It knows no clock, no scheduler and no file.
 """
@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import fmean
 
-from smartspec.vllm_plugin.windows import WINDOW, Part, Window, Windows
+from smartspec.vllm_plugin.ab.windows import WINDOW, Part, Window, Windows
 
-GUARD = "guard"  # why speculation is off: it was slower than none
-LEAST_RATIO = 0.97  # of the speed without speculation, below which it goes off
+GUARD = "guard"  # the reason where speculation was slower than none
+LEAST_RATIO = 0.97  # of the speed without speculation: below it, speculation goes off
 LEAST_TOKENS, LEAST_STEPS = 100, 16  # of a window that counts, in --act and for the guard
 ACT = {True: Part(None, 30.0, 5.0), False: Part(WINDOW, 30.0, 5.0)}
 # The guard compares a second without drafts to the nine before it: once a minute, and three times in a row in doubt.
@@ -31,12 +31,12 @@ class Pair:
 
     @property
     def log_ratio(self) -> float:
-        """Of the speeds, on to off."""
+        """The logarithm of the ratio of speeds, on to off."""
         return math.log(self.on.speed / self.off.speed)
 
     @staticmethod
     def of(windows: tuple[Window, Window], least_tokens: int = 1, least_steps: int = 1) -> "Pair | None":
-        """None where one of them has too little traffic, or there was a long pause between them."""
+        """Return None where a window has too little traffic, or there was a long pause between them."""
         first, second = windows
         on, off = windows if first.part.reason is None else (second, first)
         is_full = all(each.tokens >= least_tokens and each.steps >= least_steps for each in windows)
@@ -46,18 +46,19 @@ class Pair:
 
 @dataclass(frozen=True)
 class Guard:
-    """least_ratio: of the speed without speculation. on_ratio: called with each ratio that is measured. on_off: called
-    with the ratio of 30 s, the requests at a time, and for how many seconds speculation goes off."""
+    """A watch over the speed, which switches speculation off."""
 
-    least_ratio: float
-    on_ratio: Callable[[float], None]
-    on_off: Callable[[float, float, float], None]
+    least_ratio: float  # of the speed without speculation
+    on_ratio: Callable[[float], None]  # called with each ratio that is measured
+    on_rest: Callable[
+        [float, float, float], None
+    ]  # called with the ratio of 30 s, the requests at a time, the seconds off
 
     def watch(self) -> Windows:
-        """One second of sixty is without drafts, in which the guard measures."""
+        """Measure one second of sixty without drafts."""
         calm = CALM_SECONDS
         while True:
-            yield Part(None, calm, counts=False)
+            yield Part(None, calm, is_measured=False)
             pair, probe_seconds = yield from _round()
             calm = max(CALM_SECONDS, CALM_OF_PROBE * probe_seconds)
             if pair is not None:
@@ -66,8 +67,8 @@ class Guard:
                     yield from self.judge()
 
     def judge(self) -> Windows:
-        """About 30 s. Speculation goes off where all of their rounds are slower than none, and their mean is below the
-        least ratio. It is judged again after a rest, twice as long each time."""
+        """Measure for about 30 s. Speculation goes off where all rounds are slower than none, and their mean is below
+        the least ratio. After a rest, twice as long each time, it is judged again."""
         rest = FIRST_REST_SECONDS
         while True:
             pairs = []
@@ -80,15 +81,15 @@ class Guard:
             self.on_ratio(ratio)
             if ratio >= self.least_ratio:
                 return
-            self.on_off(ratio, fmean([pair.off.requests for pair in pairs]), rest)
-            yield Part(GUARD, rest, counts=False)
+            self.on_rest(ratio, fmean([pair.off.requests for pair in pairs]), rest)
+            yield Part(GUARD, rest, is_measured=False)
             rest = min(2 * rest, LONGEST_REST_SECONDS)
 
 
-def act(on_pair: Callable[[Pair], None], guard: Guard | None, first_is_on: Callable[[], bool]) -> Windows:
-    """30 s with speculation and 30 s without, of which the first 5 do not count. first_is_on: draws which comes first
-    in a pair; in the pair after, it is the other way round. So traffic that repeats every minute, or grows, favours
-    neither. After a pair below the guard's least ratio, the guard judges."""
+def compare(on_pair: Callable[[Pair], None], guard: Guard | None, first_is_on: Callable[[], bool]) -> Windows:
+    """Measure 30 s with speculation and 30 s without, of which the first 5 do not count. first_is_on: draws the order
+    of a pair; the next pair has the other order. So traffic that repeats every minute, or grows, favours neither. After
+    a pair below the guard's least ratio, the guard judges."""
     while True:
         order = first_is_on()
         for is_on in (order, not order):
@@ -103,7 +104,7 @@ def act(on_pair: Callable[[Pair], None], guard: Guard | None, first_is_on: Calla
 
 
 def _round():
-    """A pair of windows of the guard, None without traffic, and the seconds of the one without drafts."""
+    """Return a pair of windows of the guard, None without traffic, and the seconds of the one without drafts."""
     on = yield BEFORE
     off = yield PROBE
     return Pair.of((on, off), least_steps=LEAST_STEPS), off.length

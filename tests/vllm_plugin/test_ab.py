@@ -16,15 +16,14 @@ from statistics import NormalDist
 
 import pytest
 from prometheus_client import generate_latest
-from test_on_off import engine_of, off_metrics, serve
+from test_toggle import engine_of, off_metrics, serve
 
-from smartspec.vllm_plugin import ab
-from smartspec.vllm_plugin.ab_file import AbFile
-from smartspec.vllm_plugin.ab_results import ALL, Level, Results, level_name, t_quantile
-from smartspec.vllm_plugin.comparing import ACT, GUARD, Guard, Pair, act
-from smartspec.vllm_plugin.on_off_metrics import OnOffMetrics
+from smartspec.vllm_plugin.ab import __main__ as ab
+from smartspec.vllm_plugin.ab.comparison import ACT, GUARD, Guard, Pair, compare
+from smartspec.vllm_plugin.ab.metrics import ToggleMetrics
+from smartspec.vllm_plugin.ab.results import ALL, Level, Results, ResultsFile, level_name, t_quantile
+from smartspec.vllm_plugin.ab.windows import WINDOW, Meter, Part, Window
 from smartspec.vllm_plugin.settings import Settings
-from smartspec.vllm_plugin.windows import WINDOW, Meter, Part, Window
 
 SLOW = (0.1, 0.005, 0.01)  # seconds of steps: few are enough for a window
 
@@ -91,7 +90,7 @@ def test_it_stays_lossless_and_forgets_who_ended_in_a_window(tmp_path):
 
 def test_windows_without_traffic_count_for_nothing():
     pairs: list[Pair] = []
-    windows = act(pairs.append, None, lambda: True)
+    windows = compare(pairs.append, None, lambda: True)
     speeds = {None: 20.0, WINDOW: 10.0}
     part = next(windows)
     for number in range(12):
@@ -115,7 +114,7 @@ def test_traffic_that_repeats_every_minute_or_grows_favours_neither():
         half_minute[0] += 1
         return 15.0 if half_minute[0] % 2 else 10.0
 
-    play(act(found.add, None, lambda: randoms.random() < 0.5), speed_of, 200)
+    play(compare(found.add, None, lambda: randoms.random() < 0.5), speed_of, 200)
     assert found.levels[ALL].ratio == pytest.approx(1.0, abs=1e-6)
     low, high = found.levels[ALL].interval
     assert low < 1 < high
@@ -164,7 +163,7 @@ def test_pauses_of_traffic_count_for_nothing():
     meter.begin(Part(None, 10.0), 0.0)
     for now in (0.1, 0.2, 0.3, 0.4, 0.5):
         meter.finish_step(now, tokens=1, requests=1, is_idle=now == 0.5)
-    meter.scheduling(8.0)
+    meter.begin_step(8.0)
     meter.finish_step(8.1, tokens=1, requests=1, is_idle=True)
     found = meter.end(10.0)
     assert found.steps == 3 and found.busy_seconds == pytest.approx(0.3)
@@ -182,7 +181,7 @@ def test_the_guard_needs_three_rounds_and_their_mean():
 def test_after_a_pair_that_loses_the_guard_judges(tmp_path):
     said: list = []
     reasons = play(
-        act(lambda pair: None, guard(said), lambda: True), lambda part: 9.0 if part.reason is None else 10.0, 10
+        compare(lambda pair: None, guard(said), lambda: True), lambda part: 9.0 if part.reason is None else 10.0, 10
     )
     assert reasons == [None, WINDOW] * 4 + [GUARD, None]
     assert said[-1] == (pytest.approx(0.9), 4.0, 300.0)
@@ -190,19 +189,19 @@ def test_after_a_pair_that_loses_the_guard_judges(tmp_path):
 
 def test_results_survive_a_restart_and_two_servers_have_two_files(tmp_path):
     key = {"model": "toy"}
-    first, second = AbFile(tmp_path, key), AbFile(tmp_path, key)
+    first, second = ResultsFile(tmp_path, key), ResultsFile(tmp_path, key)
     assert first.path != second.path
     first.store(results_of([1.2] * 6))
     second.store(results_of([0.9] * 6))
     first_path = first.path
     first.close()
-    again = AbFile(tmp_path, key)
+    again = ResultsFile(tmp_path, key)
     assert again.path == first_path and again.load().levels[ALL].ratio == pytest.approx(1.2)
-    assert AbFile(tmp_path, {"model": "other"}).load().levels == {}
+    assert ResultsFile(tmp_path, {"model": "other"}).load().levels == {}
     engine = engine_of(tmp_path, acceptance=0.8, seconds=SLOW, settings={"act": True})
     serve(engine, 0, num_requests=120, tokens=100)
     pairs = off_metrics(tmp_path)["ab_pairs-0-all"]
-    engine.scheduler.on_off._make_windows.__self__._file.close()  # as the end of the process does
+    engine.scheduler.toggle._make_windows.__self__._file.close()  # as the end of the process does
     engine_of(tmp_path, settings={"act": True})
     assert pairs >= 1 and off_metrics(tmp_path)["ab_pairs-0-all"] == pairs
 
@@ -211,7 +210,7 @@ def test_results_survive_a_restart_and_two_servers_have_two_files(tmp_path):
     "text", ["{", "[]", '{"key": {"model": "toy"}, "results": {"format": 1, "levels": {"all": {"pairs": "many"}}}}']
 )
 def test_unusable_results_are_put_aside(text, tmp_path, caplog):
-    file = AbFile(tmp_path, {"model": "toy"})
+    file = ResultsFile(tmp_path, {"model": "toy"})
     file.path.write_text(text)
     assert file.load().levels == {}
     assert "unusable" in caplog.text and file.path.with_suffix(".unusable").read_text() == text
@@ -231,7 +230,7 @@ def no_file_may_grow():
 
 
 def test_a_full_disk_loses_nothing(tmp_path, caplog):
-    file, metrics = AbFile(tmp_path, {"model": "toy"}), OnOffMetrics(tmp_path / "vllm" / "toy-0.onoff", 0)
+    file, metrics = ResultsFile(tmp_path, {"model": "toy"}), ToggleMetrics(tmp_path / "vllm" / "toy-0.onoff", 0)
     found = results_of([1.2, 1.2])
     with no_file_may_grow():
         for _ in range(2):
@@ -249,7 +248,7 @@ def test_a_full_disk_loses_nothing(tmp_path, caplog):
 
 def test_a_folder_that_cannot_be_made_costs_the_file_alone(tmp_path, caplog):
     (tmp_path / "file").write_text("")
-    file = AbFile(tmp_path / "file", {})
+    file = ResultsFile(tmp_path / "file", {})
     assert file.path is None and file.load().levels == {} and "not kept for the next start" in caplog.text
     file.store(results_of([1.0]))
 
@@ -291,7 +290,7 @@ def server_of(text: str):
 def shown(tmp_path: Path, *results: Results) -> str:
     texts = []
     for number, found in enumerate(results):
-        metrics = OnOffMetrics(tmp_path / f"{number}.onoff", number)
+        metrics = ToggleMetrics(tmp_path / f"{number}.onoff", number)
         metrics.set_reason("switch" if number else None)
         metrics.set_results(found)
         texts.append(generate_latest(metrics.registry).decode())
@@ -331,7 +330,7 @@ def test_what_ab_says_where_there_is_nothing(tmp_path, capsys):
 def test_the_page_has_the_metrics(tmp_path):
     page = (Path(__file__).parents[2] / "docs" / "act.md").read_text()
     rows = re.findall(r"^\| (`smartspec.*?) \|", page, re.MULTILINE)
-    families = OnOffMetrics(tmp_path / "a.onoff", 0).registry.collect()
+    families = ToggleMetrics(tmp_path / "a.onoff", 0).registry.collect()
     names = {family.name + "_total" * (family.type == "counter") for family in families}
     assert {name for cell in rows for name in re.findall(r"`([^`]+)`", cell)} == names
 

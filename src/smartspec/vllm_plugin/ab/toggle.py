@@ -1,4 +1,4 @@
-"""Whether speculation is on in one scheduler: an operator's switch, windows of `--act`, and the guard.
+"""Speculation of one scheduler, off or on: by an operator's switch, by windows of `--act`, and by the guard.
 
 Off is vLLM's own length 0, as if its table of batch sizes said so: `dynamic_sd_lookup` of 0, and no drafts in requests.
 Drafts that vLLM makes all the same (its ngram on CPUs, suffix, medusa; and all where ranks run in lockstep) are
@@ -11,29 +11,36 @@ import time
 from collections.abc import Callable
 from random import Random
 
-from smartspec.vllm_plugin.ab_file import AbFile
-from smartspec.vllm_plugin.ab_results import ALL, level_name
-from smartspec.vllm_plugin.comparing import Guard, Pair, act
-from smartspec.vllm_plugin.on_off_metrics import OnOffMetrics
-from smartspec.vllm_plugin.switch import SWITCH, Switch
-from smartspec.vllm_plugin.windows import WINDOW, Meter, Windows
+import vllm
+
+from smartspec.vllm_plugin.ab.comparison import LEAST_RATIO, Guard, Pair, compare
+from smartspec.vllm_plugin.ab.metrics import ToggleMetrics, toggle_metrics_path
+from smartspec.vllm_plugin.ab.results import ALL, ResultsFile, level_name
+from smartspec.vllm_plugin.ab.windows import WINDOW, Meter, Windows
+from smartspec.vllm_plugin.compatibility import runs_in_lockstep
+from smartspec.vllm_plugin.cost_file import setup_key
+from smartspec.vllm_plugin.settings import OBSERVE, Settings
+from smartspec.vllm_plugin.setup import device_name
+from smartspec.vllm_plugin.speculation import MODEL_FREE
+from smartspec.vllm_plugin.switch import SWITCH, Switch, switch_path
+from smartspec.vllm_plugin.tiers import AUTOMATIC, captured_lengths
 
 logger = logging.getLogger("vllm.smartspec")
 
-DROPPING_STEPS = 16  # after which there are no drafts any more, where workers make none; two steps are under way
+DROPPING_STEPS = 16  # then no drafts are left, where workers make none; two steps are under way
 
 
-class OnOff:
-    """reason: why speculation is off, None while it is on.
+class Toggle:
+    """The state of speculation in one scheduler. reason: None while it is on, else the reason for which it is off.
 
-    make_windows: makes what is measured, None for nothing. plain_length: draft tokens that workers make while it is
-    off. leave: called before speculation goes off, with whether that is for long. clock: one that never goes back."""
+    make_windows: makes the windows to measure, None for none. plain_length: draft tokens that workers make while it is
+    off. leave: called before speculation goes off, with True if that is for long. clock: one that never goes back."""
 
     def __init__(
         self,
         scheduler,
         switch: Switch,
-        metrics: OnOffMetrics,
+        metrics: ToggleMetrics,
         make_windows: Callable[[], Windows] | None,
         *,
         plain_length: int,
@@ -68,8 +75,8 @@ class OnOff:
                     request.spec_token_ids = []
 
     def after_update(self, scheduler_output, outputs) -> None:
-        """A step is over. outputs: what vLLM sends to its front end, by client."""
-        if not self._meter.counts or not scheduler_output.total_num_scheduled_tokens:
+        """Measure a step that is over. outputs: those that vLLM sends to its front end, by client."""
+        if not self._meter.is_measuring or not scheduler_output.total_num_scheduled_tokens:
             return
         tokens = sum([len(each.new_token_ids) for some in (outputs or {}).values() for each in some.outputs])
         is_idle = not self._scheduler.has_unfinished_requests()
@@ -95,8 +102,8 @@ class OnOff:
         elif meter.window.is_over(now):
             meter.begin(self._windows.send(meter.end(now)), now)
             self._set(meter.window.part.reason)
-        if meter.counts:
-            meter.scheduling(now)
+        if meter.is_measuring:
+            meter.begin_step(now)
 
     def _set(self, reason: str | None) -> None:
         if reason == self.reason:
@@ -108,16 +115,16 @@ class OnOff:
         self._metrics.set_reason(reason)
 
 
-class Act:
-    """Windows of `--act`, what they found so far, and the line a minute that says so."""
+class Comparison:
+    """Windows of `--act`, their results so far, and a line a minute in the log."""
 
-    def __init__(self, file: AbFile, metrics: OnOffMetrics, guard: Guard | None, random: Random | None = None):
+    def __init__(self, file: ResultsFile, metrics: ToggleMetrics, guard: Guard | None, random: Random | None = None):
         self._file, self._metrics, self._guard, self._random = file, metrics, guard, random or Random()
         self.results = file.load()
         metrics.set_results(self.results)
 
     def windows(self) -> Windows:
-        return act(self._add, self._guard, lambda: self._random.random() < 0.5)
+        return compare(self._add, self._guard, lambda: self._random.random() < 0.5)
 
     def _add(self, pair: Pair) -> None:
         self.results.add(pair)
@@ -133,10 +140,10 @@ class Act:
         )  # fmt: skip
 
 
-def make_guard(least_ratio: float, metrics: OnOffMetrics) -> Guard:
-    """A guard that says what it does in the log and in metrics."""
+def make_guard(least_ratio: float, metrics: ToggleMetrics) -> Guard:
+    """Return a guard that shows in the log and in metrics what it does."""
 
-    def on_off(ratio: float, requests: float, seconds: float) -> None:
+    def rest(ratio: float, requests: float, seconds: float) -> None:
         metrics.count_guard()
         logger.warning(
             "Speculation is off: in 30 s it had %.3f of the speed of no speculation (limit %g), at %.0f requests at a "
@@ -144,4 +151,31 @@ def make_guard(least_ratio: float, metrics: OnOffMetrics) -> Guard:
             ratio, least_ratio, requests, seconds / 60,
         )  # fmt: skip
 
-    return Guard(least_ratio, metrics.set_ratio, on_off)
+    return Guard(least_ratio, metrics.set_ratio, rest)
+
+
+def make_toggle(scheduler, settings: Settings, leave: Callable[[bool], None]) -> Toggle:
+    """Return the toggle of a scheduler of vLLM. Where it only observes, the operator's switch alone counts."""
+    config = scheduler.vllm_config
+    engine_index = config.parallel_config.data_parallel_index
+    metrics = ToggleMetrics(toggle_metrics_path(settings.cache, config.instance_id, engine_index), engine_index)
+    least_ratio = settings.guard if settings.policy != OBSERVE else 0.0
+    if least_ratio is None:  # a length that a person chose is not overruled
+        least_ratio = LEAST_RATIO if settings.policy == AUTOMATIC else 0.0
+    guard = make_guard(least_ratio, metrics) if least_ratio else None
+    make_windows = guard.watch if guard else None
+    if settings.act:
+        key = setup_key(config, vllm.__version__, device_name(), captured_lengths(config))
+        file = ResultsFile(settings.cache, key | {"policy": settings.policy, "drafter": settings.drafter})
+        make_windows = Comparison(file, metrics, guard).windows
+    switch = Switch(switch_path(settings.cache))
+    logger.info("Speculation is off while %s exists (`smartspec vllm off` and `on`, or touch and rm).", switch.path)
+    return Toggle(scheduler, switch, metrics, make_windows, plain_length=_plain_length(config), leave=leave)
+
+
+def _plain_length(vllm_config) -> int:
+    """The draft tokens that workers make while speculation is off: none, where they honour that. Ranks in lockstep make
+    the configured number, or they would wait for each other."""
+    speculation = vllm_config.speculative_config
+    is_honoured = getattr(vllm_config, "use_v2_model_runner", False) or speculation.method not in MODEL_FREE
+    return 0 if is_honoured and not runs_in_lockstep(vllm_config) else speculation.num_speculative_tokens

@@ -1,5 +1,4 @@
-"""Prometheus metrics of whether speculation is on, and of what it brings (`--act`), in a file of their own beside the
-others (metrics.py)."""
+"""Prometheus metrics of speculation on or off and of the results of `--act`, in a file beside that of the others."""
 
 import logging
 import os
@@ -7,11 +6,11 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, write_to_textfile
 
-from smartspec.vllm_plugin.ab_results import Results
-from smartspec.vllm_plugin.comparing import GUARD
+from smartspec.vllm_plugin.ab.comparison import GUARD
+from smartspec.vllm_plugin.ab.results import Results
+from smartspec.vllm_plugin.ab.windows import WINDOW
 from smartspec.vllm_plugin.metrics import metrics_path
 from smartspec.vllm_plugin.switch import SWITCH
-from smartspec.vllm_plugin.windows import WINDOW
 
 logger = logging.getLogger("vllm.smartspec")
 
@@ -28,13 +27,13 @@ GAUGES = {
 }
 
 
-def on_off_path(folder: Path, instance_id: str, engine_index: int) -> Path:
-    """Where an engine leaves these metrics."""
+def toggle_metrics_path(folder: Path, instance_id: str, engine_index: int) -> Path:
+    """The file in which an engine leaves these metrics."""
     return metrics_path(folder, instance_id, engine_index).with_suffix(".onoff")
 
 
-class OnOffMetrics:
-    """Of one engine, written to path whenever one changes."""
+class ToggleMetrics:
+    """The metrics of one engine, written to path whenever one changes."""
 
     def __init__(self, path: Path, engine_index: int):
         self._path, self._engine, self._is_unwritable = path, str(engine_index), False
@@ -47,22 +46,22 @@ class OnOffMetrics:
         self._guarded = Counter("smartspec_guard_off", text, ["engine"], registry=self.registry).labels(self._engine)
 
     def set_reason(self, reason: str | None) -> None:
-        """Why speculation is off; None while it is on."""
+        """Set the reason for which speculation is off; None while it is on."""
         for each in REASONS:
             self._set("off", float(each == reason), each)
         self._write()
 
     def set_ratio(self, ratio: float) -> None:
-        """As the guard measured it."""
+        """Set the ratio that the guard measured last."""
         self._set("guard_ratio", ratio)
         self._write()
 
     def count_guard(self) -> None:
-        """It switches speculation off."""
+        """Count a time that the guard switches speculation off."""
         self._guarded.inc()
 
     def set_results(self, results: Results) -> None:
-        """Of --act, so far."""
+        """Set the results of --act so far."""
         for name, level in results.levels.items():
             self._set("ab_pairs", level.pairs, name)
             self._set("ab_ratio", level.ratio, name)

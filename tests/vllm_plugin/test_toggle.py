@@ -11,11 +11,11 @@ from test_scheduling import CASES, LOCKSTEP
 from toy_engine import ToyEngine, assert_texts_are_right, make_config
 
 from smartspec.vllm_plugin import Scheduler, scheduler, switch
-from smartspec.vllm_plugin.comparing import CALM_SECONDS, FIRST_REST_SECONDS, GUARD
-from smartspec.vllm_plugin.on_off import OnOff
+from smartspec.vllm_plugin.ab.comparison import CALM_SECONDS, FIRST_REST_SECONDS, GUARD
+from smartspec.vllm_plugin.ab.toggle import Toggle
+from smartspec.vllm_plugin.ab.windows import WINDOW
 from smartspec.vllm_plugin.speculation import Speculation
 from smartspec.vllm_plugin.switch import Switch
-from smartspec.vllm_plugin.windows import WINDOW
 
 COSTLY = (0.02, 0.004, 0.002)  # drafts make a step three times as long
 
@@ -54,7 +54,7 @@ def test_the_file_switches_off_at_once_and_on_again(case, tmp_path, monkeypatch,
     calls.clear()
     begin = len(engine.draft_lengths)
     assert not any(map(any, serve(engine, 8)))
-    assert not calls and engine.scheduler.on_off.reason == "switch"
+    assert not calls and engine.scheduler.toggle.reason == "switch"
     drafted = set(engine.draft_lengths[begin:])
     assert drafted == ({4} if case in ("ngram", "lockstep") else {0})  # vLLM makes those all the same
     assert off_metrics(tmp_path)["off-0-switch"] == 1
@@ -105,7 +105,7 @@ def test_what_is_over_is_counted_when_drafts_go_off(reason, step, tmp_path):
         outputs = update(*arguments)
         if len(engine.verified_lengths) == step:
             if reason == WINDOW:
-                engine.scheduler.on_off._set(WINDOW)
+                engine.scheduler.toggle._set(WINDOW)
             else:
                 switch.switch_path(tmp_path / "cache").touch()
                 engine.now += 1.0
@@ -157,7 +157,7 @@ def test_clocks_that_jump(tmp_path, monkeypatch):
     wall = iter([-1e9, 1e9] * 100_000)
     monkeypatch.setattr(time, "time", lambda: next(wall))
     assert any(map(any, serve(engine, 0)))
-    assert OnOff.__init__.__kwdefaults__["clock"] is time.monotonic
+    assert Toggle.__init__.__kwdefaults__["clock"] is time.monotonic
     each = Switch(tmp_path / "off")
     assert not each.look(1e6)
     each.path.touch()
@@ -183,8 +183,8 @@ def test_the_guard_switches_off_what_loses_says_why_and_tries_again(tmp_path, ca
     """Drafts that are never right, of a length that nothing corrects."""
     engine = engine_of(tmp_path, acceptance=0.0, seconds=COSTLY, settings={"guard": 0.97})
     reasons: list[tuple[float, str | None]] = []
-    set_reason = engine.scheduler.on_off._set
-    engine.scheduler.on_off._set = lambda reason: (reasons.append((engine.now, reason)), set_reason(reason))
+    set_reason = engine.scheduler.toggle._set
+    engine.scheduler.toggle._set = lambda reason: (reasons.append((engine.now, reason)), set_reason(reason))
     serve(engine, 0, num_requests=2600, tokens=60)
     times = [now for now, reason in reasons if reason == GUARD]
     assert CALM_SECONDS + 30 < times[0] < CALM_SECONDS + 60
@@ -209,9 +209,9 @@ def test_the_guard_lets_what_wins_be_and_takes_a_sixtieth_of_the_time(tmp_path, 
 @pytest.mark.parametrize(("policy", "guards"), [("goodput", True), ("fixed:3", False), ("off", False)])
 def test_a_length_that_a_person_chose_is_not_overruled(policy, guards, tmp_path):
     engine = engine_of(tmp_path, settings={"policy": policy})
-    assert (engine.scheduler.on_off._make_windows is not None) == guards
+    assert (engine.scheduler.toggle._make_windows is not None) == guards
     never = engine_of(tmp_path, settings={"policy": policy, "guard": 0})
-    assert never.scheduler.on_off._make_windows is None
+    assert never.scheduler.toggle._make_windows is None
 
 
 @pytest.mark.parametrize("method", ["before_schedule", "after_update"])
@@ -223,10 +223,10 @@ def test_an_error_in_it_leaves_drafts_as_they_are(method, tmp_path, monkeypatch,
         raise RuntimeError("enough")
 
     serve(engine, 0)
-    monkeypatch.setattr(OnOff, method, fail)
-    engine.scheduler.on_off._set("window")
+    monkeypatch.setattr(Toggle, method, fail)
+    engine.scheduler.toggle._set("window")
     assert any(map(any, serve(engine, 8)))
-    assert engine.scheduler.on_off is None and engine.scheduler.dynamic_sd_lookup is before
+    assert engine.scheduler.toggle is None and engine.scheduler.dynamic_sd_lookup is before
     assert "cannot be switched off" in caplog.text
     assert_texts_are_right(engine)
 

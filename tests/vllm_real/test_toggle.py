@@ -5,7 +5,7 @@ from serving import EXECUTOR, IN_SCHEDULER, NGRAM, answers, asynchronous, counte
 from vllm import SamplingParams
 
 from smartspec.vllm_plugin import switch
-from smartspec.vllm_plugin.windows import WINDOW
+from smartspec.vllm_plugin.ab.windows import WINDOW
 
 METHODS = {
     "ngram": (NGRAM, {}),
@@ -39,19 +39,19 @@ def test_off_and_on_in_the_middle(method, model, prompts, expected, tmp_path, mo
                 path.touch()
             elif step % 9 == 0:
                 path.unlink(missing_ok=True)
-            self.on_off._switch._next_look = -float("inf")
+            self.toggle._switch._next_look = -float("inf")
             output = schedule(self, *arguments, **more)
-            seen.append((self.on_off.reason, sum(map(len, output.scheduled_spec_decode_tokens.values()))))
+            seen.append((self.toggle.reason, sum(map(len, output.scheduled_spec_decode_tokens.values()))))
             return output
 
         monkeypatch.setattr(type(scheduler), "schedule", schedule_and_change)
         assert answers(llm, prompts[:5]) == expected
-        assert scheduler.on_off is not None and scheduler.speculation is not None and not scheduler.rest.steps
+        assert scheduler.toggle is not None and scheduler.speculation is not None and not scheduler.rest.steps
         off = [verified for reason, verified in seen if reason == "switch"]
         assert len(off) >= 5 and not any(off)
         assert any(verified for reason, verified in seen if reason is None)
         path.touch()
-        scheduler.on_off._switch._next_look = -float("inf")
+        scheduler.toggle._switch._next_look = -float("inf")
         monkeypatch.setattr(type(scheduler), "schedule", schedule)
         before = counters(llm)
         assert answers(llm, prompts[:2]) == expected[:2]
@@ -60,13 +60,13 @@ def test_off_and_on_in_the_middle(method, model, prompts, expected, tmp_path, mo
 
 def test_windows_of_act_count_what_vllm_emits(model, prompts, tmp_path):
     with serving(model, NGRAM, tmp_path, {"act": True}) as llm:
-        on_off = scheduler_of(llm).on_off
-        counted, finish = [], on_off._meter.finish_step
-        on_off._meter.finish_step = lambda now, tokens, *rest: (counted.append(tokens), finish(now, tokens, *rest))
+        toggle = scheduler_of(llm).toggle
+        counted, finish = [], toggle._meter.finish_step
+        toggle._meter.finish_step = lambda now, tokens, *rest: (counted.append(tokens), finish(now, tokens, *rest))
         outputs = llm.chat(
             [[{"role": "user", "content": text}] for text in prompts[:6]],
             SamplingParams(temperature=0.0, max_tokens=30),
             use_tqdm=False,
         )
         assert sum(counted) == sum(len(output.outputs[0].token_ids) for output in outputs)
-        assert on_off.reason in (None, WINDOW)
+        assert toggle.reason in (None, WINDOW)

@@ -1,4 +1,4 @@
-"""`smartspec vllm ab URL`: what `--act` has found, from /metrics of a server of vLLM.
+"""`smartspec vllm ab URL`: the results of `--act`, from /metrics of a server of vLLM.
 
 It needs Python alone: `python -m smartspec.vllm_plugin.ab URL` runs on any machine that reaches the server.
 """
@@ -19,33 +19,31 @@ COLUMNS = ("requests", "pairs", "off", "SmartSpec", "ratio", "95 %", "off, all",
 
 @dataclass(frozen=True)
 class Row:
-    """engine: of the server. requests: at a time, at least; "all" for all. The speeds are tokens per second and
-    request; the throughputs are tokens per second of the time with requests. low, high: of the ratio of speeds; None
-    while there are too few pairs."""
+    """The results of an engine at a number of requests."""
 
-    engine: str
-    requests: str
-    pairs: int
-    ratio: float
-    low: float | None
+    engine: str  # its number
+    requests: str  # at a time, at least; "all" for all
+    pairs: int  # of windows
+    ratio: float  # of speeds, with speculation to without
+    low: float | None  # end of the ratio's interval, None while there are too few pairs
     high: float | None
-    off_speed: float
+    off_speed: float  # tokens per second and request
     on_speed: float
-    off_throughput: float
+    off_throughput: float  # tokens per second of the time with requests
     on_throughput: float
 
 
 @dataclass(frozen=True)
 class Report:
-    """off: why speculation is off right now, by engine. guard_ratio: that the guard measured last, by engine."""
+    """The results of a server."""
 
     rows: tuple[Row, ...]
-    off: dict[str, str]
-    guard_ratio: dict[str, float]
+    off: dict[str, str]  # by engine, the reason for which speculation is off right now
+    guard_ratio: dict[str, float]  # by engine, the ratio that the guard measured last
 
 
 def fetch(url: str, seconds: float = 10.0) -> str:
-    """The metrics of a server. url: of it, or of its /metrics. ValueError says why there are none."""
+    """Return the metrics of a server. url: of it, or of its /metrics. ValueError says why there are none."""
     address = url if "://" in url else f"http://{url}"
     address = address.rstrip("/")
     address = address if address.endswith("/metrics") else f"{address.removesuffix('/v1')}/metrics"
@@ -59,40 +57,40 @@ def fetch(url: str, seconds: float = 10.0) -> str:
 
 
 def read(text: str) -> Report:
-    """What the metrics say. ValueError where SmartSpec is not in use, or its start was without --act."""
-    found: dict[tuple[str, ...], float] = {}
+    """Return the report of a page of metrics. ValueError where SmartSpec is not in use."""
+    samples: dict[tuple[str, ...], float] = {}
     for name, labels, value in SAMPLE.findall(text):
-        named = dict(LABEL.findall(labels))
-        more = [named[label] for label in ("requests", "reason", "speculation") if label in named]
-        found[(name, named.get("engine", "0"), *more)] = float(value)
-    if not any(key[0] == "off" for key in found):
+        by_label = dict(LABEL.findall(labels))
+        more = [by_label[label] for label in ("requests", "reason", "speculation") if label in by_label]
+        samples[(name, by_label.get("engine", "0"), *more)] = float(value)
+    if not any(key[0] == "off" for key in samples):
         raise ValueError("the server has no metrics of SmartSpec: it is not in use there (its log says why)")
-    rows = [_row(found, *key[1:]) for key in found if key[0] == "ab_pairs"]
+    rows = [_row(samples, *key[1:]) for key in samples if key[0] == "ab_pairs"]
     return Report(
         tuple(sorted(rows, key=lambda row: (row.engine, row.requests == ALL, int(row.requests.replace(ALL, "0"))))),
-        {key[1]: key[2] for key, value in found.items() if key[0] == "off" and value},
-        {key[1]: value for key, value in found.items() if key[0] == "guard_ratio"},
+        {key[1]: key[2] for key, value in samples.items() if key[0] == "off" and value},
+        {key[1]: value for key, value in samples.items() if key[0] == "guard_ratio"},
     )
 
 
-def _row(found: dict[tuple[str, ...], float], engine: str, requests: str) -> Row:
-    low, high = (found.get((f"ab_ratio_{end}", engine, requests)) for end in ("low", "high"))
+def _row(samples: dict[tuple[str, ...], float], engine: str, requests: str) -> Row:
+    low, high = (samples.get((f"ab_ratio_{end}", engine, requests)) for end in ("low", "high"))
     speeds = [
-        found[(name, engine, requests, state)]
+        samples[(name, engine, requests, state)]
         for name in ("ab_request_tokens_per_second", "ab_tokens_per_second")
         for state in ("off", "on")
     ]
-    pairs, ratio = int(found[("ab_pairs", engine, requests)]), found[("ab_ratio", engine, requests)]
+    pairs, ratio = int(samples[("ab_pairs", engine, requests)]), samples[("ab_ratio", engine, requests)]
     return Row(engine, requests, pairs, ratio, low, high, *speeds)
 
 
 def table(report: Report) -> str:
-    """For people: a table for each engine, and what is off."""
+    """Return a text for people: a table for each engine, and a line for each that serves without drafts."""
     lines = []
     for engine in sorted({row.engine for row in report.rows}):
         rows = [row for row in report.rows if row.engine == engine]
         lines += [f"engine {engine}"] if len(rows) < len(report.rows) else []
-        lines += _aligned([COLUMNS, *map(_cells, rows)])
+        lines += _align([COLUMNS, *map(_cells, rows)])
     if lines:
         lines.append("Speeds are tokens per second and request; under `all`, tokens per second of all requests.")
     for engine, reason in sorted(report.off.items()):
@@ -108,13 +106,13 @@ def _cells(row: Row) -> tuple[str, ...]:
     return requests, str(row.pairs), *speeds, f"{row.ratio:.3f}", interval, *throughputs
 
 
-def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
+def _align(rows: list[tuple[str, ...]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Prints a table. Exit status: 0, 1 while there are no results, 2 where there can be none."""
+    """Print a table. Exit status: 0, 1 while there are no results, 2 where there can be none."""
     parser = argparse.ArgumentParser(prog="smartspec vllm ab", description=__doc__.splitlines()[0])
     parser.add_argument("url", metavar="URL", help="of a server, such as http://localhost:8000")
     parser.add_argument("--json", action="store_true", help="print JSON")
