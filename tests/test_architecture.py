@@ -59,11 +59,11 @@ ORDER = {
     "vllm_plugin": (
         "settings", "tested_versions", "compatibility", "check", "serve", "switch", "proposer", "adaptive",
         "adaptive_worker", "executor", "batch", "callers", "costs", "cost_file", "decision", "copying", "drafting",
-        "drafter_list", "learning", "deciding", "speculation", "tiers", "setup", "cards", "metrics_text", "observed",
-        "observing", "decision_log", "metrics", "ab", "observed_metrics", "stat_logger", "build", "make_observer",
-        "scheduler", "__init__",
+        "drafter_list", "learning", "deciding", "speculation", "tiers", "setup", "cards", "decision_log",
+        "metrics", "ab", "observed", "stat_logger", "build", "scheduler", "__init__",
     ),
     "vllm_plugin/ab": ("__init__", "windows", "comparison", "results", "metrics", "toggle", "__main__"),
+    "vllm_plugin/observed": ("__init__", "samples", "file", "collector", "observer", "__main__"),
     "vllm_plugin/serve": ("__init__", "routes", "command", "__main__"),
     "observation": (
         "records", "files", "acceptance", "step_times", "forecast", "length_tables", "card", "report", "__init__",

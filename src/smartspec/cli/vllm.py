@@ -80,7 +80,7 @@ def on(arguments: list[str]) -> int:
 
 def observed(arguments: list[str]) -> int:
     """Say what a server observed: speed now, what each draft length would make, the crossover, the regret."""
-    from smartspec.vllm_plugin.observed import main
+    from smartspec.vllm_plugin.observed.__main__ import main
 
     return main(arguments)
 

@@ -12,7 +12,7 @@ from smartspec.vllm_plugin.settings import OBSERVE, Settings
 
 if TYPE_CHECKING:
     from smartspec.vllm_plugin.ab.toggle import Toggle
-    from smartspec.vllm_plugin.observing import Observer
+    from smartspec.vllm_plugin.observed.observer import Observer
     from smartspec.vllm_plugin.speculation import Speculation
 
 logger = logging.getLogger("vllm.smartspec")  # below vLLM's own, whose handlers it so gets
@@ -59,7 +59,7 @@ def _make_speculation(scheduler, settings: Settings) -> "Speculation | Observer 
     line that names it: vLLM serves on."""
     if settings.policy == OBSERVE:
         try:  # the import, too, may fail with a version that is tried
-            from smartspec.vllm_plugin.make_observer import make_observer
+            from smartspec.vllm_plugin.observed.observer import make_observer
 
             return make_observer(scheduler, settings)
         except Exception:

@@ -14,8 +14,8 @@ from vllm.v1.metrics.loggers import AggregateStatLoggerBase
 from smartspec.observation.files import observation_path
 from smartspec.vllm_plugin.ab.metrics import toggle_metrics_path
 from smartspec.vllm_plugin.metrics import metrics_path
-from smartspec.vllm_plugin.observed import tell
-from smartspec.vllm_plugin.observed_metrics import ObservedFiles
+from smartspec.vllm_plugin.observed.collector import ObservationCollector
+from smartspec.vllm_plugin.observed.file import log_conclusions
 from smartspec.vllm_plugin.settings import OBSERVE, Settings
 
 logger = logging.getLogger(__name__)
@@ -76,8 +76,8 @@ class StatLogger(AggregateStatLoggerBase):
         REGISTRY.register(MetricsFiles(paths))
         if settings.policy == OBSERVE:
             files = [observation_path(folder, vllm_config.instance_id, index) for index in engine_indexes]
-            REGISTRY.register(ObservedFiles(files))
-            atexit.register(tell, files)
+            REGISTRY.register(ObservationCollector(files))
+            atexit.register(log_conclusions, files)
 
     def record(self, *_, **__) -> None:
         """Nothing: the engines count."""

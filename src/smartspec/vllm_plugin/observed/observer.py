@@ -1,87 +1,41 @@
-"""Policy `observe`: vLLM drafts as it does without SmartSpec, and what its steps say of draft lengths is summed.
+"""Policy `observe`: vLLM drafts as it does without SmartSpec, and sums over its steps tell of draft lengths.
 
-What the scheduler calls has the names of Speculation's, and changes nothing. Work that can wait is done while the
-workers run a step. The sums go to a file of the cache folder, in a thread of their own; a folder that cannot be written
-costs one warning.
+The methods that the scheduler calls have the names of Speculation's, and change nothing. Work that can wait is done
+while the workers run a step. The sums go to a file of the cache folder, in a thread of their own; a folder that cannot
+be written costs one warning.
 """
 
 import logging
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import repeat
-from pathlib import Path
-from threading import Event, Lock, Thread
 
-from smartspec.observation.files import write_json
-from smartspec.observation.records import Arrivals, DraftOutcome, Observation, StepSize
+from smartspec.observation.files import observation_path
+from smartspec.observation.records import DraftOutcome, Observation, StepSize
 from smartspec.vllm_plugin.adaptive import verified_by_request
 from smartspec.vllm_plugin.batch import NO_PREFILL, Prefill
 from smartspec.vllm_plugin.callers import class_of
+from smartspec.vllm_plugin.compatibility import is_adaptive
 from smartspec.vllm_plugin.decision import EmittedTokens, Step
+from smartspec.vllm_plugin.metrics import Metrics, metrics_path
+from smartspec.vllm_plugin.observed.file import ObservationFile, log_conclusions
+from smartspec.vllm_plugin.settings import Settings
+from smartspec.vllm_plugin.setup import setup_of
 
 logger = logging.getLogger("vllm.smartspec")  # below vLLM's own, whose handlers it so gets
 
-TOGETHER = 64  # steps that are summed at once
-SUMMED_EVERY = 8  # steps: contexts grow slowly
+SUM_STEPS = 64  # steps that are summed at once
+CONTEXT_STEPS = 8  # steps between two sums of contexts, which grow slowly
 WRITE_SECONDS, IDLE_WRITE_SECONDS = 10.0, 2.0  # between two writes; where vLLM waits for requests
 MAX_UNDER_WAY = 16  # steps that wait for their outcome; vLLM has two at a time
 Finished = tuple[Step, EmittedTokens]
 
 
-class ObservationFile:
-    """Where an observation is kept. A failed write is one warning, and is tried again."""
-
-    def __init__(self, path: Path):
-        self.path, self._is_unwritable = path, False
-        self._waiting: Observation | None = None  # to be written
-        self._lock, self._hurry = Lock(), Event()
-        self._thread: Thread | None = None  # None where nothing waits
-
-    def write_soon(self, observation: Observation, seconds: float = 0.0) -> None:
-        """In a thread, after so many seconds. One that waits already is replaced, and written no later."""
-        with self._lock:
-            self._waiting = _copied(observation)
-            if not seconds:
-                self._hurry.set()
-            if self._thread is None or not self._thread.is_alive():
-                self._thread = Thread(target=self._write_waiting, args=(seconds,), daemon=True)
-                self._thread.start()
-
-    def _write_waiting(self, seconds: float) -> None:
-        self._hurry.wait(seconds)
-        self._hurry.clear()
-        while True:
-            with self._lock:
-                observation, self._waiting = self._waiting, None
-                if observation is None:
-                    self._thread = None
-                    return
-            self.write(observation)
-
-    def write(self, observation: Observation) -> None:
-        """Whole or not at all."""
-        try:
-            write_json(self.path, observation.to_dict())
-        except (OSError, ValueError) as error:
-            if not self._is_unwritable:
-                logger.warning("what is observed cannot be kept in %s (%s): vLLM serves on", self.path, error)
-            self._is_unwritable = True
-        else:
-            self._is_unwritable = False
-
-    def wait(self) -> None:
-        """For what waits to be written, without more delay."""
-        if (thread := self._thread) is not None:
-            self._hurry.set()
-            thread.join(timeout=10)
-
-
 class Observer:
-    """What vLLM's scheduler calls. has_passes: drafts are made by passes of a model. drafts_end_later: see Learning.
-    is_adaptive: vLLM's workers choose which drafts they verify. on_steps: called with finished steps. on_end: called
-    with the observation at the end."""
+    """The object that vLLM's scheduler calls. has_passes: drafts are made by passes of a model. is_adaptive: vLLM's
+    workers choose the drafts that they verify. on_steps: called with finished steps. on_end: called with the
+    observation at the end."""
 
     def __init__(
         self,
@@ -107,12 +61,12 @@ class Observer:
         self._ended: list[str] = []
         self._outcomes: Counter[tuple[str, int, int, int]] = Counter()
         self._context = self._num_summed = self._steps_to_sum = 0  # see _context_of
-        self._began: float | None = None
-        self._written_at = float("inf")  # nothing to write yet
+        self._start: float | None = None
+        self._write_time = float("inf")  # of the last write, or of the first step
         self._minute, self._in_minute = 0, 0
 
     def before_schedule(self) -> None:
-        """Nothing: vLLM decides."""
+        """Do nothing: vLLM decides."""
 
     def after_schedule(self, output) -> None:
         """Note a step, before vLLM counts its tokens as computed."""
@@ -141,35 +95,35 @@ class Observer:
             self._steps.pop(next(iter(self._steps)))
 
     def while_running(self) -> None:
-        """A step has been handed to the workers: no step waits for what is done now."""
+        """Do work that can wait: a step has been handed to the workers, so no step waits for it."""
         for finished in self._uncounted:
             self._count(*finished)
         self._uncounted.clear()
         for name in self._ended:
             self._classes.pop(name, None)
         self._ended.clear()
-        if len(self._finished) >= TOGETHER:
+        if len(self._finished) >= SUM_STEPS:
             self._sum()
         self._write(WRITE_SECONDS)
 
     def before_update(self, output, model_output) -> Finished | None:
-        """A step has finished: what came of it, None for a step that fed nothing."""
+        """Return a finished step and its tokens, None for a step that fed nothing."""
         step = self._steps.pop(id(output), None)
         if step is None:
             return None
         now = self._clock()
         step.seconds = now - (step.scheduled_at if self._last_completion is None else self._last_completion)
         self._last_completion = now
-        if self._began is None:  # again after a time in which nothing was observed
-            self._began = step.scheduled_at - self.observation.arrivals.seconds
-        self.observation.arrivals.seconds = max(now - self._began, 0.0)
+        if self._start is None:  # again after a time in which nothing was observed
+            self._start = step.scheduled_at - self.observation.arrivals.seconds
+        self.observation.arrivals.seconds = max(now - self._start, 0.0)
         if self._is_adaptive and step.verified:
             step.verified = verified_by_request(model_output, step.verified)
             step.num_verified = sum(step.verified.values())
         return step, EmittedTokens.of(step, model_output, self._scheduler.requests)
 
     def after_update(self, finished: Finished | None) -> None:
-        """Keep what is summed later."""
+        """Keep a finished step, which is summed later."""
         if finished is not None:
             self._finished.append(finished)
             self._uncounted.append(finished)
@@ -180,20 +134,20 @@ class Observer:
             self._write(IDLE_WRITE_SECONDS, later=True)
 
     def pause(self) -> None:
-        """An operator switches drafts off. Nothing is observed until they are on again."""
+        """Stop observing: an operator switches drafts off. It goes on once they are on again."""
         self.while_running()
         self._write(0.0)
         self.start_over()
 
     def start_over(self) -> None:
-        """After a failure in the middle of a step: steps that wait for an outcome are dropped. Requests under way lose
-        their class, as they may end unseen."""
+        """Begin anew after a failure in the middle of a step. Steps that wait for an outcome are dropped. Requests
+        under way lose their class, as they may end unseen."""
         for waiting in (self._steps, self._finished, self._uncounted, self._classes, self._ended):
             waiting.clear()
-        self._last_completion = self._began = None
+        self._last_completion = self._start = None
 
     def finish(self) -> None:
-        """vLLM ends."""
+        """Write the observation: vLLM ends."""
         self.while_running()
         self._sum()
         self.file.wait()
@@ -202,18 +156,18 @@ class Observer:
             self._on_end(self.observation)
 
     def _write(self, spacing: float, later: bool = False) -> None:
-        """If the last write was so many seconds ago. later: else once it was; no step may come that would do it."""
+        """Write if the last write was so many seconds ago. later: else write then, as no step may come that does it."""
         now = self._clock()
-        self._written_at = min(self._written_at, now)  # a clock may be set back
-        rest = self._written_at + spacing - now
+        self._write_time = min(self._write_time, now)  # a clock may be set back
+        rest = self._write_time + spacing - now
         if rest <= 0:
-            self._written_at = now
+            self._write_time = now
             self._sum()
         if rest <= 0 or later:
             self.file.write_soon(self.observation, max(rest, 0.0))
 
     def _prefill(self, scheduled: dict[str, int], verified: dict[str, int]) -> Prefill:
-        """Of a step in which some requests are fed more than a token beside their drafts."""
+        """Return the prefill of a step in which some requests are fed more than a token beside their drafts."""
         requests, chunks = self._scheduler.requests, []
         for name, count in scheduled.items():
             fed = count - verified.get(name, 0)
@@ -224,16 +178,16 @@ class Observer:
         return Prefill.of(chunks)
 
     def _context_of(self, scheduled: dict[str, int], prefill: Prefill) -> int:
-        """Tokens in the KV of all requests: summed every few steps, and where requests come or go. Between, each
-        decodes on."""
+        """Return the tokens in the KV of all requests, summed every few steps, and where requests come or go. Between,
+        each decodes on."""
         if self._steps_to_sum <= 0 or prefill.num_prefills or len(scheduled) != self._num_summed:
-            requests, self._steps_to_sum, self._num_summed = self._scheduler.requests, SUMMED_EVERY, len(scheduled)
+            requests, self._steps_to_sum, self._num_summed = self._scheduler.requests, CONTEXT_STEPS, len(scheduled)
             self._context = sum([requests[name].num_computed_tokens for name in scheduled])
         self._steps_to_sum -= 1
         return self._context
 
     def _meet(self, name: str, request) -> None:
-        """A request begins."""
+        """Note a request that begins."""
         self._classes[name] = class_of(request)
         arrivals = self.observation.arrivals
         arrivals.requests += 1
@@ -244,7 +198,7 @@ class Observer:
         arrivals.busiest_minute = max(arrivals.busiest_minute, self._in_minute)
 
     def _count(self, step: Step, tokens: EmittedTokens) -> None:
-        """The outcomes of a step's drafts. Requests whose output does not count are left out."""
+        """Count the outcomes of a step's drafts. Requests whose output does not count are left out."""
         verified, length = step.verified, step.draft_length
         if tokens.invalid:
             verified = {name: max(n - tokens.invalid.get(name, 0), 0) for name, n in verified.items()}
@@ -265,8 +219,8 @@ class Observer:
         self._on_steps([(step, tokens) for step, tokens in finished if step.seconds > 0], None)
 
     def _passes(self, step: Step, later: bool) -> int:
-        """Of a draft model, in the time that was measured: those that made what it verifies where drafts end after the
-        step's tokens are out, else those that made what the next one verifies."""
+        """The passes of a draft model in the measured time. Where drafts end after the step's tokens are out, these are
+        the passes for the step itself, else those for the next step."""
         if not self._has_passes:
             return 0
         return max(step.draft_length if later else step.output.num_spec_tokens_to_schedule, 1)
@@ -288,11 +242,36 @@ def _size(step: Step, tokens: EmittedTokens, passes: int) -> StepSize:
     )
 
 
-def _copied(observation: Observation) -> Observation:
-    """What a thread may read while steps are summed: sums are replaced there, and never changed."""
-    return replace(
-        observation,
-        cells=dict(observation.cells),
-        outcomes=Counter(observation.outcomes),
-        arrivals=Arrivals(**vars(observation.arrivals)),
+def make_observer(scheduler, settings: Settings) -> Observer:
+    """Return the observer of a scheduler, with its file, its metrics, and the end of the log."""
+    config = scheduler.vllm_config
+    engine_index = config.parallel_config.data_parallel_index
+    setup = setup_of(scheduler)
+    file = ObservationFile(observation_path(settings.cache, config.instance_id, engine_index))
+    logger.info("SmartSpec observes: vLLM's own draft lengths are used. See `smartspec vllm observed`, %s", file.path)
+    observer = Observer(
+        scheduler,
+        Observation(setup),
+        file,
+        has_passes=setup["has_passes"],
+        is_adaptive=is_adaptive(config),
+        on_steps=Metrics(
+            metrics_path(settings.cache, config.instance_id, engine_index), engine_index, settings.metrics_seconds
+        ).observe,
+        on_end=lambda observation: log_conclusions([file.path]),
     )
+    scheduler.shutdown = _add_finish(observer, scheduler.shutdown)
+    return observer
+
+
+def _add_finish(observer: Observer, shutdown: Callable[[], None]) -> Callable[[], None]:
+    """Return vLLM's shutdown of the scheduler, with the end of the observation before it."""
+
+    def finish_and_shut_down() -> None:
+        try:
+            observer.finish()
+        except Exception:
+            logger.exception("what was observed last is lost")
+        shutdown()
+
+    return finish_and_shut_down

@@ -14,10 +14,12 @@ from vllm.schedulers import AsyncScheduler, Scheduler
 from smartspec import vllm_plugin
 from smartspec.observation.files import newest_observation, read_observation
 from smartspec.observation.records import COLUMN
-from smartspec.vllm_plugin import observing, switch
-from smartspec.vllm_plugin.metrics_text import observations_of
-from smartspec.vllm_plugin.observed import main, tell
-from smartspec.vllm_plugin.observed_metrics import EXPECTED, ObservedFiles
+from smartspec.vllm_plugin import switch
+from smartspec.vllm_plugin.observed import observer
+from smartspec.vllm_plugin.observed.__main__ import main
+from smartspec.vllm_plugin.observed.collector import EXPECTED, ObservationCollector
+from smartspec.vllm_plugin.observed.file import log_conclusions
+from smartspec.vllm_plugin.observed.samples import observations_of
 
 OBSERVE = {"policy": "observe"}
 
@@ -75,7 +77,7 @@ def test_acceptance_is_counted_by_class(tmp_path):
 
 
 def test_it_is_written_while_vllm_serves(tmp_path, monkeypatch):
-    monkeypatch.setattr(observing, "WRITE_SECONDS", 1.0)
+    monkeypatch.setattr(observer, "WRITE_SECONDS", 1.0)
     engine = run(make_config(tmp_path, settings=OBSERVE))
     engine.scheduler.speculation.file.wait()
     (path,) = (tmp_path / "cache/vllm/observed").iterdir()
@@ -88,7 +90,7 @@ def test_all_is_written_where_no_request_comes_any_more(tmp_path):
     for number in range(3):
         engine.add(number, prompt_tokens=20, max_tokens=20)
         engine.run()
-    assert engine.now < observing.IDLE_WRITE_SECONDS
+    assert engine.now < observer.IDLE_WRITE_SECONDS
     engine.scheduler.speculation.file.wait()
     assert newest_observation(tmp_path / "cache")[1].arrivals.requests == 3
 
@@ -149,7 +151,7 @@ def test_two_servers_on_one_folder_keep_both(tmp_path):
 
 
 def test_an_unwritable_folder_is_one_warning(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(observing, "WRITE_SECONDS", 0.5)
+    monkeypatch.setattr(observer, "WRITE_SECONDS", 0.5)
     (tmp_path / "cache").write_text("a file, not a folder")
     engine = run(make_config(tmp_path, settings=OBSERVE))
     engine.scheduler.shutdown()
@@ -162,7 +164,7 @@ def test_what_cannot_be_observed_is_served(tmp_path, monkeypatch, caplog):
     def broken(*arguments):
         raise AttributeError("another version of vLLM")
 
-    monkeypatch.setattr("smartspec.vllm_plugin.make_observer.setup_of", broken)
+    monkeypatch.setattr("smartspec.vllm_plugin.observed.observer.setup_of", broken)
     engine = run(make_config(tmp_path, settings=OBSERVE))
     assert_texts_are_right(engine)
     assert engine.scheduler.speculation is None
@@ -173,7 +175,7 @@ def test_a_failure_while_observing_changes_no_answer(tmp_path, monkeypatch, capl
     def broken(*arguments):
         raise ZeroDivisionError
 
-    monkeypatch.setattr(observing, "_size", broken)
+    monkeypatch.setattr(observer, "_size", broken)
     engine = run(make_config(tmp_path, settings=OBSERVE))
     assert_texts_are_right(engine)
     assert engine.draft_lengths == [4] * len(engine.draft_lengths)
@@ -229,7 +231,7 @@ def test_the_metrics_hold_it_and_the_dashboard_shows_them(tmp_path):
     found = observed(tmp_path, engine)
     (path,) = (tmp_path / "cache/vllm/observed").iterdir()
     registry = CollectorRegistry()
-    files = ObservedFiles([path, tmp_path / "of-an-engine-that-has-not-begun.json"])
+    files = ObservationCollector([path, tmp_path / "of-an-engine-that-has-not-begun.json"])
     registry.register(files)
     generate_latest(registry)
     files.wait()
@@ -248,10 +250,10 @@ def test_the_end_is_told_once(tmp_path, caplog):
     engine.scheduler.shutdown()
     (path,) = (tmp_path / "cache/vllm/observed").iterdir()
     with caplog.at_level(logging.INFO, "vllm.smartspec"):
-        tell([path])  # the process that answers HTTP: the engine has told it
+        log_conclusions([path])  # the process that answers HTTP: the engine has told it
         assert not caplog.messages
         (tmp_path / "cache/vllm/cards/toy-0.json").unlink()  # as if the engine had been killed
-        tell([path])
+        log_conclusions([path])
     assert sum("tokens/s" in message for message in caplog.messages) == 1
 
 

@@ -1,9 +1,8 @@
-"""What was observed, for the operator: `smartspec vllm observed [FILE or URL]`, or, where the command line's libraries
-are missing, `python -m smartspec.vllm_plugin.observed`. numpy alone. See docs/observe.md."""
+"""`smartspec vllm observed [FILE or URL]`, an observation for the operator, or, where the command line's libraries are
+missing, `python -m smartspec.vllm_plugin.observed`. It needs numpy alone. See docs/observe.md."""
 
 import argparse
 import json
-import logging
 import os
 import sys
 from pathlib import Path
@@ -18,45 +17,18 @@ from smartspec.observation.length_tables import (
     vllm_config,
 )
 from smartspec.observation.records import Observation
-from smartspec.observation.report import conclusions, longest_of, most_requests, summary, text
-from smartspec.vllm_plugin.metrics_text import read_url
+from smartspec.observation.report import longest_of, most_requests, summary, text
+from smartspec.vllm_plugin.observed.samples import read_url
 from smartspec.vllm_plugin.settings import Settings
 
-logger = logging.getLogger("vllm.smartspec")  # below vLLM's own, whose handlers it so gets
-NUM_DRAWS = 8  # for intervals at the end of a log: vLLM waits for it
 LONGEST, MOST_REQUESTS = 64, 65_536  # a draft, a batch
 TABLES = {"vllm": "vllm.json", "sglang": "sglang.json", "tensorrt-llm": "tensorrt-llm.json"}
 DOUBTS = (0.1, 0.9)  # quantiles of each length's speed: SGLang chooses among what is best within them
 
 
-def tell(paths: list[Path]) -> None:
-    """The end of the server's log: a short form of what its engines have written there, and a card beside the first.
-    vLLM kills its engines at the end, unless it has time (--shutdown-timeout). Then the process that answers HTTP says
-    it. Nothing where it was said already, or nothing was observed."""
-    files = [path for path in paths if path.exists()]
-    if not files or _is_newer(card_path(files[0]), files[0]):
-        return
-    try:
-        observation = Observation.merged([read_observation(path) for path in files])
-        Card.of(observation).write(card_path(files[0]))
-        for line in conclusions(summary(Forecasts(observation, longest_of(observation), num_draws=NUM_DRAWS))):
-            logger.info("SmartSpec observed: %s", line)
-    except (ValueError, OSError) as error:
-        logger.warning("SmartSpec says no more of what was observed: %s", error)
-
-
-def card_path(path: Path) -> Path:
-    """Of the card that belongs to an observation."""
-    return path.parent.with_name("cards") / path.name
-
-
-def _is_newer(path: Path, other: Path) -> bool:
-    return path.exists() and path.stat().st_mtime_ns >= other.stat().st_mtime_ns
-
-
 def tables_of(forecasts: Forecasts, least: int, most: int) -> dict[str, dict]:
-    """Ready tables, by engine. least: shortest length that they name. most: largest batch. An engine is missing where
-    no length pays."""
+    """Return ready tables by engine. least: shortest length that they name. most: largest batch. An engine is missing
+    where no length pays."""
     by_size = best_lengths(forecasts, most, least)
     tables = {"vllm": vllm_config(ranges_of(by_size))}
     doubtful = [best_lengths(forecasts, most, least, quantile) for quantile in DOUBTS]
@@ -67,8 +39,8 @@ def tables_of(forecasts: Forecasts, least: int, most: int) -> dict[str, dict]:
 
 
 def best_lengths(forecasts: Forecasts, most: int, least: int, quantile: float | None = None) -> list[int]:
-    """For batches of 1 to most requests: as of the largest power of two that is not larger. quantile: of the draws'
-    best lengths, None for the likeliest forecast's."""
+    """Return lengths for batches of 1 to most requests: that of the largest power of two that is not larger. quantile:
+    of the draws' best lengths, None for the likeliest forecast's."""
     found: list[int] = []
     while len(found) < most:
         size = len(found) + 1
@@ -82,7 +54,8 @@ def best_lengths(forecasts: Forecasts, most: int, least: int, quantile: float | 
 
 
 def read(source: str | None, cache: Path) -> Observation:
-    """From a file, from a server's /metrics, or the newest of the cache folder. ValueError says what is wrong."""
+    """Return the observation of a file, of a server's /metrics, or the newest of the cache folder. ValueError says what
+    is wrong."""
     if source is None:
         return newest_observation(cache)[1]
     if source.startswith(("http://", "https://")):
@@ -120,7 +93,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def report(options: argparse.Namespace) -> None:
-    """Prints, and writes what the options name. ValueError, OSError: what is wrong."""
+    """Print a report, and write the files that the options name. ValueError and OSError say what is wrong."""
     observation = read(options.source, options.cache or Settings.read(None, os.environ).cache)
     longest = longest_of(observation) if options.longest is None else options.longest
     head = observation.setup.get("most_drafts") or LONGEST

@@ -1,5 +1,5 @@
-"""What is observed in vLLM's /metrics: its sums, for `smartspec vllm observed URL`, and what they say, for Grafana. The
-process that answers HTTP reads the files of the engines, and computes again when one has changed."""
+"""The observation in vLLM's /metrics: its sums, for `smartspec vllm observed URL`, and its conclusions, for Grafana.
+The process that answers HTTP reads the files of the engines, and computes again when one has changed."""
 
 import logging
 from collections.abc import Iterable, Iterator
@@ -13,7 +13,7 @@ from smartspec.observation.files import read_observation
 from smartspec.observation.forecast import Forecasts
 from smartspec.observation.records import Observation
 from smartspec.observation.report import longest_of, summary
-from smartspec.vllm_plugin.metrics_text import TEXTS, Sample, samples_of
+from smartspec.vllm_plugin.observed.samples import TEXTS, Sample, samples_of
 
 logger = logging.getLogger(__name__)
 
@@ -29,10 +29,10 @@ EXPECTED = {
 }
 
 
-class ObservedFiles(Collector):
-    """paths: of the engines' observations, in the order of their numbers. Files that are missing or unreadable are left
-    out. What the sums say is computed in a thread, as answers of vLLM pass through this process: it is there with the
-    next collection."""
+class ObservationCollector(Collector):
+    """A source of samples. paths: of the engines' observations, in the order of their numbers. Missing or unreadable
+    files are left out. Conclusions are computed in a thread, as answers of vLLM pass through this process: they are
+    there with the next collection."""
 
     def __init__(self, paths: list[Path]):
         self._paths = paths
@@ -42,11 +42,11 @@ class ObservedFiles(Collector):
         self._thread: Thread | None = None
 
     def describe(self) -> list[Metric]:
-        """Nothing is known before the first file."""
+        """Return nothing: no sample is known before the first file."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """What the files say now."""
+        """Return the samples of the files as they are now."""
         changed = tuple(path.stat().st_mtime if path.exists() else 0.0 for path in self._paths)
         if changed != self._changed:
             self._changed = changed
@@ -59,7 +59,7 @@ class ObservedFiles(Collector):
         yield from self._expected
 
     def wait(self) -> None:
-        """For what is being computed."""
+        """Wait for the conclusions."""
         if self._thread is not None:
             self._thread.join()
 
@@ -76,7 +76,7 @@ class ObservedFiles(Collector):
 
 
 def _families(texts: dict[str, str], samples: Iterable[Sample]) -> list[Metric]:
-    """Those that have samples."""
+    """Return the families that have samples."""
     families = {name: Metric(name, text, "gauge") for name, text in texts.items()}
     for name, labels, value in samples:
         families[name].add_sample(name, labels, value)
@@ -84,7 +84,7 @@ def _families(texts: dict[str, str], samples: Iterable[Sample]) -> list[Metric]:
 
 
 def _expected(observation: Observation) -> Iterator[Sample]:
-    """What it says, without intervals. Nothing where too little was observed."""
+    """Return the conclusions, without intervals. Nothing where too little was observed."""
     try:
         found = summary(Forecasts(observation, longest_of(observation), num_draws=0))
     except ValueError:

@@ -27,7 +27,7 @@ Sample = tuple[str, dict[str, str], float]
 
 
 def samples_of(engine: str, observation: Observation) -> Iterator[Sample]:
-    """Name, labels and value of each. engine: its number."""
+    """Return name, labels and value of each sample. engine: its number."""
     data = observation.to_dict()
     yield SETUP, {"engine": engine, "setup": json.dumps(data["setup"])}, 1.0
     for name, value in (data["arrivals"] | {"left_out": data["left_out"]}).items():
@@ -42,7 +42,7 @@ def samples_of(engine: str, observation: Observation) -> Iterator[Sample]:
 
 
 def read_url(url: str) -> Observation:
-    """Of the server at a URL, all its engines together. ValueError says what is wrong."""
+    """Return the observation of the server at a URL, all its engines together. ValueError says what is wrong."""
     address = url if url.rstrip("/").endswith("/metrics") else f"{url.rstrip('/')}/metrics"
     try:
         with urllib.request.urlopen(address, timeout=TIMEOUT_SECONDS) as answer:
@@ -59,7 +59,7 @@ def read_url(url: str) -> Observation:
 
 
 def observations_of(page: str) -> list[Observation]:
-    """Of each engine, from a page of metrics. ValueError on samples that are corrupt."""
+    """Return the observation of each engine from a page of metrics. ValueError on samples that are corrupt."""
     engines: dict[str, list[tuple[str, dict[str, str], float]]] = {}
     for line in page.splitlines():
         if found := _SAMPLE.fullmatch(line.strip()):
